@@ -1,0 +1,38 @@
+# Two commands for a newcomer: `make demo` and `make test`. Both set everything up first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUN := . conf/java.sh && PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python
+
+.PHONY: setup demo test test-all lint bench clean
+
+setup: $(VENV)/.installed
+	@sh conf/java.sh
+
+# Built again only when pyproject.toml changed.
+$(VENV)/.installed: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("onebit_spark needs Python 3.11 or newer; run: make PYTHON=/path/to/python3.11 ...") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+demo: setup
+	@$(RUN) $(BIN)/python -m onebit_spark.demo --output demo-output
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	$(RUN) $(BIN)/python -m pytest
+
+test-all: lint
+	$(RUN) $(BIN)/python -m pytest -m ""
+
+bench: setup
+	$(RUN) $(BIN)/python benchmarks/kernels.py
+
+clean:
+	rm -rf $(VENV) build dist demo-output *.egg-info .mypy_cache .ruff_cache .pytest_cache

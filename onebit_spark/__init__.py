@@ -1,0 +1,10 @@
+"""Bayesian completion of huge binary matrices on Spark, with a certified error rate.
+
+Importing this package starts no JVM.
+"""
+
+from onebit_spark.config import FitConfig
+from onebit_spark.inprocess import Fit, fit_arrays
+from onebit_spark.solver import FitFailed, NotConverged
+
+__all__ = ["Fit", "FitConfig", "FitFailed", "NotConverged", "fit_arrays"]

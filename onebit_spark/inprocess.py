@@ -1,0 +1,205 @@
+"""fit_arrays: a fit in this process, on numpy arrays. What every other engine must agree with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from onebit_spark import prediction
+from onebit_spark.blocks import RatingBlock
+from onebit_spark.config import FitConfig
+from onebit_spark.engines.local import LocalEngine
+from onebit_spark.losses import Side
+from onebit_spark.posterior import RowPosterior
+from onebit_spark.solver import Iteration, Scales, solve
+
+RANK_THRESHOLD = 0.01  # a column counts towards the rank above this share of the largest ‖E L_k‖·‖E R_k‖
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A fitted model: the posterior of both sides, and how it was reached."""
+
+    config: FitConfig
+    rows: RowPosterior
+    cols: RowPosterior
+    scales: Scales = field(repr=False)
+    history: list[Iteration] = field(repr=False)
+    converged: bool
+    reason: str
+    majority: int  # the more frequent label, +1 in a tie
+
+    @property
+    def objective_history(self) -> list[float]:
+        """λ·AVB (hinge) or −ELBO (logistic), minimised, after each iteration."""
+        return [iteration.objective for iteration in self.history]
+
+    @property
+    def inverse_gamma(self) -> NDArray[np.float64]:
+        """E[1/γ_k] of the K factors: large where a column was switched off."""
+        return self.scales.factor
+
+    @property
+    def effective_rank(self) -> int:
+        """Columns with ‖E L_k‖·‖E R_k‖ above 1% of the largest."""
+        strength = np.linalg.norm(self.rows.mean, axis=0) * np.linalg.norm(self.cols.mean, axis=0)
+        return int(np.sum(strength > RANK_THRESHOLD * strength.max())) if strength.max() > 0 else 0
+
+    def score(self, rows: ArrayLike, cols: ArrayLike) -> NDArray[np.float64]:
+        """E[L_i]·E[R_j] (+ intercepts); an index never seen in training, or beyond the shape, has the prior's mean."""
+        return prediction.score(*self._pairs(rows, cols))
+
+    def std(self, rows: ArrayLike, cols: ArrayLike) -> NDArray[np.float64]:
+        """Posterior standard deviation of the score."""
+        return np.sqrt(prediction.variance(*self._pairs(rows, cols)))
+
+    def probability(self, rows: ArrayLike, cols: ArrayLike) -> NDArray[np.float64]:
+        """P(+): see ``prediction.probability`` for what it means under each loss."""
+        pairs = self._pairs(rows, cols)
+        return prediction.probability(self.config.loss, prediction.score(*pairs), prediction.variance(*pairs))
+
+    def predict(self, rows: ArrayLike, cols: ArrayLike) -> NDArray[np.int8]:
+        """The sign of the score, ±1; a score of exactly 0 is the training majority."""
+        scores = self.score(rows, cols)
+        return np.where(scores == 0, self.majority, np.sign(scores)).astype(np.int8)
+
+    def _pairs(self, rows: ArrayLike, cols: ArrayLike) -> tuple[RowPosterior, RowPosterior]:
+        return (
+            _take_or_prior(self.rows, np.asarray(rows), self.scales, "rows"),
+            _take_or_prior(self.cols, np.asarray(cols), self.scales, "cols"),
+        )
+
+
+def fit_arrays(
+    rows: ArrayLike,
+    cols: ArrayLike,
+    labels: ArrayLike,
+    config: FitConfig | None = None,
+    shape: tuple[int, int] | None = None,
+    *,
+    threads: int | None = None,
+    on_iteration: Callable[[Iteration], None] | None = None,
+) -> Fit:
+    """Fit the ratings (rows[l], cols[l], labels[l]), labels ±1 or 0/1, a cell as often as it was rated.
+
+    ``shape`` declares rows and columns beyond the largest index; they have no ratings and change nothing.
+    One ``ValueError`` lists everything that is wrong with the input.
+
+    >>> from onebit_spark import FitConfig, fit_arrays
+    >>> fit = fit_arrays([0, 0, 1, 1], [0, 1, 0, 1], [1, 1, 1, 0], FitConfig(rank=1, tol=0, max_iter=20))
+    >>> fit.predict([0, 1], [0, 0]).tolist()
+    [1, 1]
+    """
+    config = config or FitConfig()
+    row_index, col_index, positive, size = _checked(rows, cols, labels, config, shape)
+    ratings = RatingBlock.from_coordinates(row_index, col_index, positive, size)
+    with LocalEngine(ratings, threads).running() as engine:
+        outcome = solve(engine, config, on_iteration)
+    return Fit(
+        config=config,
+        rows=_filled(engine, "rows", outcome.scales),
+        cols=_filled(engine, "cols", outcome.scales),
+        scales=outcome.scales,
+        history=outcome.history,
+        converged=outcome.converged,
+        reason=outcome.reason,
+        majority=1 if 2 * int(positive.sum()) >= len(positive) else -1,
+    )
+
+
+def _filled(engine: LocalEngine, side: Side, scales: Scales) -> RowPosterior:
+    """The posterior with the prior in the rows that have no rating."""
+    posterior = engine.posteriors[side]
+    empty = np.flatnonzero(engine.counts(side) == 0)
+    unseen = _prior_rows(posterior, len(empty), scales, side)
+    posterior.location[empty], posterior.scale[empty] = unseen.location, unseen.scale
+    return posterior
+
+
+def _prior_rows(like: RowPosterior, n: int, scales: Scales, side: Side) -> RowPosterior:
+    """The prior N(p, 1/g) as a posterior of n rows, stored like ``like``."""
+    prior = scales.prior(side, like.has_intercept)
+    location = np.tile(prior.mean.astype(like.location.dtype), (n, 1))
+    return RowPosterior.isotropic(location, 1.0 / np.sqrt(prior.precision[0]), like.kind, like.has_intercept)
+
+
+def _take_or_prior(posterior: RowPosterior, index: NDArray[Any], scales: Scales, side: Side) -> RowPosterior:
+    unknown = (index < 0) | (index >= posterior.n_rows)
+    taken = posterior.take(np.where(unknown, 0, index))
+    unseen = _prior_rows(posterior, int(unknown.sum()), scales, side)
+    taken.location[unknown], taken.scale[unknown] = unseen.location, unseen.scale
+    return taken
+
+
+def _checked(
+    rows: ArrayLike, cols: ArrayLike, labels: ArrayLike, config: FitConfig, shape: Sequence[int] | None
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_], tuple[int, int]]:
+    """The input as index arrays and a label bit, or one ValueError with every problem."""
+    problems = config.problems()
+    arrays = {"rows": np.asarray(rows), "cols": np.asarray(cols), "labels": np.asarray(labels)}
+    lengths = {name: array.size for name, array in arrays.items()}
+    for name, array in arrays.items():
+        if array.ndim != 1:
+            problems.append(f"{name} must be one-dimensional, not of shape {array.shape}")
+    if len(set(lengths.values())) > 1:
+        told = ", ".join(f"{name} {length}" for name, length in lengths.items())
+        problems.append(f"rows, cols and labels differ in length: {told}")
+    if min(lengths.values()) == 0:
+        problems.append("there is no rating")
+    size = []
+    for name, declared in zip(("rows", "cols"), shape or (None, None), strict=True):
+        found, largest = _index_problems(name, arrays[name], declared)
+        problems += found
+        size.append(largest + 1 if declared is None else declared)
+    problems += _label_problems(arrays["labels"])
+    if problems:
+        raise ValueError("cannot fit:\n" + "\n".join(f"- {problem}" for problem in problems))
+    row_index, col_index = (arrays[name].astype(np.int64, copy=False) for name in ("rows", "cols"))
+    return row_index, col_index, arrays["labels"] > 0, (int(size[0]), int(size[1]))
+
+
+def _index_problems(name: str, index: NDArray[Any], declared: int | None) -> tuple[list[str], int]:
+    """What is wrong with an index array, and the largest index."""
+    if index.size == 0:
+        return [], -1
+    if index.dtype == bool or not np.issubdtype(index.dtype, np.number):
+        return [f"{name} must hold integers, not {index.dtype}"], -1
+    values = index.ravel()
+    broken = ~np.isfinite(values) | (values != np.floor(values)) if values.dtype.kind not in "iu" else np.zeros(0)
+    if np.any(broken):
+        return [f"{name} must hold integers: {_examples(values[broken])}"], -1
+    problems = []
+    if values.min() < 0:
+        problems.append(f"{name} holds negative indices: {_examples(values[values < 0])}")
+    if declared is not None and values.max() >= declared:
+        problems.append(f"{name} reaches index {values.max()}, beyond the declared shape {declared}")
+    return problems, int(values.max())
+
+
+def _label_problems(labels: NDArray[Any]) -> list[str]:
+    if labels.size == 0:
+        return []
+    if labels.dtype != bool and not np.issubdtype(labels.dtype, np.number):
+        return [f"labels must be numbers or booleans, not {labels.dtype}"]
+    values = labels.ravel()
+    if values.dtype != bool:
+        if np.any(np.isnan(values)):
+            return [f"labels hold {int(np.isnan(values).sum())} NaN"]
+        wrong = values[(values != 1) & (values != -1) & (values != 0)]
+        if wrong.size:
+            return [f"labels must be ±1 or 0/1: {_examples(wrong)}"]
+        if np.any(values == 0) and np.any(values == -1):
+            return ["labels mix 0 and −1: use either ±1 or 0/1"]
+    positives = np.count_nonzero(values > 0)
+    if positives in (0, values.size):
+        return [f"labels are all {'positive' if positives else 'negative'}: both classes are needed"]
+    return []
+
+
+def _examples(values: NDArray[Any]) -> str:
+    shown = ", ".join(str(value) for value in np.unique(values)[:3])
+    return f"{values.size} found, such as {shown}"

@@ -1,0 +1,11 @@
+"""The registered losses. A third one is one new file and one line here."""
+
+from __future__ import annotations
+
+from onebit_spark.losses.base import HalfStep, Loss, Move, RowPrior, RowSums, Side
+from onebit_spark.losses.hinge import Hinge
+from onebit_spark.losses.logistic import Logistic
+
+LOSSES: dict[str, type[Loss]] = {loss.name: loss for loss in (Hinge, Logistic)}
+
+__all__ = ["LOSSES", "HalfStep", "Hinge", "Logistic", "Loss", "Move", "RowPrior", "RowSums", "Side"]

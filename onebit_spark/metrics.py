@@ -1,0 +1,144 @@
+"""How good a prediction is: plain functions of labels in {−1, +1} and of scores or probabilities of a +1.
+
+A score s predicts sign(s), so y·s > 0 is a success and anything else, a score of 0 included, is an error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import beta, rankdata
+
+Floats = NDArray[np.float64]
+
+_SMALLEST_PROBABILITY = 1e-15  # log_loss stays finite; 1 − 1e−15 is still below 1 in double precision
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """The figures of one evaluation. `error_low` and `error_high` are the exact 95% interval of `error`.
+
+    `auc` is nan when there is only one class; `log_loss` and `brier` are None without probabilities.
+    """
+
+    n: int
+    error: float
+    error_low: float
+    error_high: float
+    hinge_loss: float
+    log_loss: float | None
+    auc: float
+    brier: float | None
+
+    def as_dict(self) -> dict[str, float | int | None]:
+        """The fields by name, as plain Python numbers."""
+        return asdict(self)
+
+
+def evaluate(labels: ArrayLike, scores: ArrayLike, probabilities: ArrayLike | None = None) -> Metrics:
+    """All metrics at once."""
+    errors, n = _count_errors(labels, scores)
+    low, high = error_interval(errors, n)
+    return Metrics(
+        n=n,
+        error=errors / n,
+        error_low=low,
+        error_high=high,
+        hinge_loss=hinge_loss(labels, scores),
+        log_loss=None if probabilities is None else log_loss(labels, probabilities),
+        auc=auc(labels, scores),
+        brier=None if probabilities is None else brier(labels, probabilities),
+    )
+
+
+def error_rate(labels: ArrayLike, scores: ArrayLike) -> float:
+    """(1/n) Σ_l 1(y_l s_l ≤ 0).
+
+    The paper's strict "<" would let the zero matrix, which predicts nothing, make no error.
+    """
+    errors, n = _count_errors(labels, scores)
+    return errors / n
+
+
+def error_interval(errors: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
+    """The exact (Clopper–Pearson) two-sided interval of an error probability, k errors seen in n trials.
+
+    With a = 1 − confidence it is [p₋, p₊] where P(Bin(n, p₋) ≥ k) = a/2 and P(Bin(n, p₊) ≤ k) = a/2:
+    p₋ = Beta⁻¹(a/2; k, n−k+1) and p₊ = Beta⁻¹(1−a/2; k+1, n−k), and 0 or 1 at the ends.
+    """
+    if n < 1:
+        raise ValueError(f"an interval needs at least one trial, got n = {n}")
+    if not 0 <= errors <= n:
+        raise ValueError(f"errors must lie in 0..{n}, got {errors}")
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must lie strictly between 0 and 1, got {confidence}")
+    tail = (1 - confidence) / 2
+    low = 0.0 if errors == 0 else float(beta.ppf(tail, errors, n - errors + 1))
+    high = 1.0 if errors == n else float(beta.isf(tail, errors + 1, n - errors))
+    return low, high
+
+
+def hinge_loss(labels: ArrayLike, scores: ArrayLike) -> float:
+    """(1/n) Σ_l (1 − y_l s_l)_+, which is never below the error rate."""
+    y, s = _checked(labels, scores, "scores")
+    return float(np.mean(np.maximum(1 - y * s, 0)))
+
+
+def log_loss(labels: ArrayLike, probabilities: ArrayLike) -> float:
+    """−(1/n) Σ_l [1(y_l = 1) log p_l + 1(y_l = −1) log(1 − p_l)], p_l the probability of a +1.
+
+    p is kept 1e−15 away from 0 and 1, so that one certain and wrong prediction costs 34.5 and not infinity.
+    """
+    y, p = _checked_probabilities(labels, probabilities)
+    p = np.clip(p, _SMALLEST_PROBABILITY, 1 - _SMALLEST_PROBABILITY)
+    return -float(np.mean(np.where(y > 0, np.log(p), np.log1p(-p))))
+
+
+def brier(labels: ArrayLike, probabilities: ArrayLike) -> float:
+    """(1/n) Σ_l (p_l − 1(y_l = 1))², p_l the probability of a +1."""
+    y, p = _checked_probabilities(labels, probabilities)
+    return float(np.mean((p - (y > 0)) ** 2))
+
+
+def auc(labels: ArrayLike, scores: ArrayLike) -> float:
+    """P(s₊ > s₋) + ½ P(s₊ = s₋) for a random positive and a random negative; nan with one class only.
+
+    By the rank statistic of Mann and Whitney, tied scores sharing their mean rank:
+    (Σ_{y_l = 1} rank_l − n₊(n₊+1)/2) / (n₊ n₋).
+    """
+    y, s = _checked(labels, scores, "scores")
+    positive = y > 0
+    n_positive = int(np.count_nonzero(positive))
+    n_negative = y.size - n_positive
+    if n_positive == 0 or n_negative == 0:
+        return float("nan")
+    rank_sum = float(rankdata(s)[positive].sum())
+    return (rank_sum - n_positive * (n_positive + 1) / 2) / (n_positive * n_negative)
+
+
+def _count_errors(labels: ArrayLike, scores: ArrayLike) -> tuple[int, int]:
+    y, s = _checked(labels, scores, "scores")
+    return int(np.count_nonzero(y * s <= 0)), y.size
+
+
+def _checked_probabilities(labels: ArrayLike, probabilities: ArrayLike) -> tuple[Floats, Floats]:
+    y, p = _checked(labels, probabilities, "probabilities")
+    if p.min() < 0 or p.max() > 1:
+        raise ValueError(f"probabilities must lie in [0, 1], got {p.min()} to {p.max()}")
+    return y, p
+
+
+def _checked(labels: ArrayLike, values: ArrayLike, name: str) -> tuple[Floats, Floats]:
+    """Both as float vectors of one length, or a ValueError: a nan would pass for a success in y·s ≤ 0."""
+    y, v = np.asarray(labels, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    if y.ndim != 1 or y.shape != v.shape:
+        raise ValueError(f"labels and {name} must be vectors of one length, got {y.shape} and {v.shape}")
+    if y.size == 0:
+        raise ValueError(f"labels and {name} are empty: there is nothing to evaluate")
+    if not np.all(np.abs(y) == 1):
+        raise ValueError("labels must be −1 or +1")
+    if np.isnan(v).any():
+        raise ValueError(f"{name} contain nan")
+    return y, v

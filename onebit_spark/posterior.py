@@ -1,0 +1,107 @@
+"""RowPosterior: the Gaussian variational posterior of every row of one side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.floating]
+Kind = Literal["spread", "covariance"]
+
+
+def packed_size(dimension: int) -> int:
+    """Number of entries of a packed lower triangle: D(D+1)/2."""
+    return dimension * (dimension + 1) // 2
+
+
+@dataclass(frozen=True)
+class RowPosterior:
+    """L_i ~ N(location_i, ·) for every row i of a side, over its free coordinates.
+
+    The D free coordinates are the K factors, with the row's intercept before them where the model has one::
+
+        location (m × D)   [ b_i | L_i1 … L_iK ]
+        scale              kind "spread":      m × D,        the standard deviations s_ik  (√v in the paper)
+                           kind "covariance":  m × D(D+1)/2, the lower triangle of V_i, row after row
+    """
+
+    location: FloatArray
+    scale: FloatArray
+    kind: Kind
+    has_intercept: bool
+
+    def __post_init__(self) -> None:
+        rows, dimension = self.location.shape
+        width = dimension if self.kind == "spread" else packed_size(dimension)
+        if self.scale.shape != (rows, width):
+            raise ValueError(f"a {self.kind} of {rows} rows has shape {(rows, width)}, not {self.scale.shape}")
+        if self.scale.dtype != self.location.dtype:
+            raise ValueError(f"location is {self.location.dtype} but scale is {self.scale.dtype}")
+
+    @property
+    def n_rows(self) -> int:
+        return self.location.shape[0]
+
+    @property
+    def dimension(self) -> int:
+        return self.location.shape[1]
+
+    @property
+    def mean(self) -> FloatArray:
+        """E[L], the K factor columns (m × K)."""
+        return self.location[:, int(self.has_intercept) :]
+
+    @property
+    def intercept(self) -> FloatArray | None:
+        """E[b] (m), or None in a model without intercepts."""
+        return self.location[:, 0] if self.has_intercept else None
+
+    @property
+    def deviation(self) -> FloatArray:
+        """Posterior standard deviation of every free coordinate (m × D), the intercept first."""
+        if self.kind == "spread":
+            return self.scale
+        diagonal = np.cumsum(np.arange(1, self.dimension + 1)) - 1
+        return np.sqrt(self.scale[:, diagonal])
+
+    @property
+    def spread(self) -> FloatArray:
+        """Posterior standard deviation of the K factor columns (m × K): the hinge's s, or √diag V."""
+        return self.deviation[:, int(self.has_intercept) :]
+
+    @property
+    def covariance(self) -> FloatArray:
+        """V_i for every row (m × D × D), the intercept first where there is one."""
+        rows, dimension = self.location.shape
+        full = np.zeros((rows, dimension, dimension), self.scale.dtype)
+        if self.kind == "spread":
+            full[:, np.arange(dimension), np.arange(dimension)] = self.scale**2
+            return full
+        i, j = np.tril_indices(dimension)
+        full[:, i, j] = self.scale
+        full[:, j, i] = self.scale
+        return full
+
+    def take(self, index: NDArray[np.integer]) -> RowPosterior:
+        """The posterior of the rows at ``index``, in that order."""
+        return RowPosterior(self.location[index], self.scale[index], self.kind, self.has_intercept)
+
+    def copy(self) -> RowPosterior:
+        return RowPosterior(self.location.copy(), self.scale.copy(), self.kind, self.has_intercept)
+
+    @classmethod
+    def isotropic(
+        cls, location: FloatArray, standard_deviation: FloatArray | float, kind: Kind, has_intercept: bool
+    ) -> RowPosterior:
+        """Independent coordinates: ``standard_deviation`` is a scalar or one value a coordinate."""
+        rows, dimension = location.shape
+        deviations = np.broadcast_to(np.asarray(standard_deviation, location.dtype), (dimension,))
+        if kind == "spread":
+            scale = np.tile(deviations, (rows, 1))
+        else:
+            packed = np.diag(deviations**2)[np.tril_indices(dimension)]
+            scale = np.tile(packed.astype(location.dtype), (rows, 1))
+        return cls(location, scale, kind, has_intercept)

@@ -1,0 +1,60 @@
+"""Score, spread and probability of a cell from the posteriors of its row and its column."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, ndtr
+
+from onebit_spark.posterior import FloatArray, RowPosterior
+
+Vector = NDArray[np.float64]
+
+
+def score(rows: RowPosterior, cols: RowPosterior) -> Vector:
+    """E[u] = b_i + d_j + E[L_i]·E[R_j], line by line."""
+    total = np.einsum("lk,lk->l", rows.mean, cols.mean, dtype=np.float64)
+    if rows.intercept is not None and cols.intercept is not None:
+        total += rows.intercept.astype(np.float64) + cols.intercept
+    return total
+
+
+def variance(rows: RowPosterior, cols: RowPosterior) -> Vector:
+    """var u = tr V_iV_j + M_jᵀV_iM_j + M_iᵀV_jM_i on the augmented coordinates, line by line.
+
+    With independent coordinates (hinge, diagonal logistic) this is Σ_k (sL²R² + L²sR² + sL²sR²).
+    """
+    if rows.kind == "spread":
+        row_mean, col_mean = rows.mean.astype(np.float64), cols.mean.astype(np.float64)
+        row_var, col_var = rows.spread.astype(np.float64) ** 2, cols.spread.astype(np.float64) ** 2
+        total = np.sum(row_var * col_mean**2 + (row_mean**2 + row_var) * col_var, axis=1)
+        if rows.has_intercept:
+            total += rows.deviation[:, 0].astype(np.float64) ** 2 + cols.deviation[:, 0].astype(np.float64) ** 2
+        return np.asarray(total)
+    first = int(rows.has_intercept)
+    row_cov, col_cov = rows.covariance.astype(np.float64), cols.covariance.astype(np.float64)
+    # In row i's free coordinates the partner is z_j = [1, R_j]: its covariance is that of R_j alone, and d_j adds
+    # its own variance and its covariance with R_j, met by E[L_i].
+    row_partner, col_partner = _as_partner(cols), _as_partner(rows)
+    total = np.einsum("la,lab,lb->l", row_partner, row_cov, row_partner)
+    total += np.einsum("la,lab,lb->l", col_partner, col_cov, col_partner)
+    total += np.einsum("lab,lab->l", row_cov[:, first:, first:], col_cov[:, first:, first:])
+    return np.asarray(total)
+
+
+def _as_partner(side: RowPosterior) -> Vector:
+    """E[z] in the other side's free coordinates: [1, R_j] with intercepts, R_j without."""
+    mean = side.mean.astype(np.float64)
+    return np.insert(mean, 0, 1.0, axis=1) if side.has_intercept else mean
+
+
+def probability(loss: str, scores: FloatArray, variances: FloatArray) -> Vector:
+    """P(+) as the loss understands it.
+
+    Logistic: the moderated sigmoid σ(score / √(1 + π·var/8)) (MacKay, 1992), the probability of a positive label.
+    Hinge: Φ(score/std), the posterior probability that the *sign* is positive, under a normal approximation; it says
+    how sure the model is of its side, not how often the label is positive.
+    """
+    if loss == "logistic":
+        return np.asarray(expit(scores / np.sqrt(1.0 + np.pi * variances / 8.0)))
+    return np.asarray(ndtr(scores / np.sqrt(np.maximum(variances, 1e-300))))

@@ -1,0 +1,160 @@
+"""Binary matrices whose truth is known: the paper's simulations (Section 6), and a large sparse one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit
+
+from onebit_spark.metrics import error_rate
+
+KINDS = ("A1", "A2", "A3", "B1", "B2", "B3")
+
+_CHUNK = 1 << 18  # ratings drawn at a time by power_law_ratings: its temporaries stay at some megabytes
+
+
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """Observed labels and the matrix M behind them, for example type A of rank 1, 4 of 6 cells, no noise:
+
+            truth M          observed          rows    [1, 0, 1, 0]
+         +1  −1  +1        +1   ·  +1          cols    [1, 2, 2, 0]
+         −1  +1  −1         ·  +1  −1          labels  [+1, +1, −1, +1]
+
+    The cells are distinct and in random order, so any prefix of them is itself a random sample.
+    """
+
+    rows: NDArray[np.int64]
+    cols: NDArray[np.int64]
+    labels: NDArray[np.int8]
+    truth: NDArray[np.float64]
+
+    @property
+    def bayes_sign(self) -> NDArray[np.int8]:
+        """sign(M) as ±1: the best prediction of every cell, under each of the noises."""
+        return _sign(self.truth)
+
+    def error(self, score_matrix: ArrayLike) -> float:
+        """Share of all cells, seen or not, where the sign of the score is not sign(M); a 0 is an error."""
+        scores = np.asarray(score_matrix, dtype=np.float64)
+        if scores.shape != self.truth.shape:
+            raise ValueError(f"scores have shape {scores.shape}, the truth {self.truth.shape}")
+        return error_rate(self.bayes_sign.ravel(), scores.ravel())
+
+
+def simulate(
+    kind: str,
+    rank: int = 3,
+    shape: tuple[int, int] = (200, 200),
+    fraction: float = 0.2,
+    switch: float = 0.1,
+    seed: int = 0,
+) -> Simulation:
+    """Draw M, choose round(fraction·m1·m2) of its cells without replacement and label them
+
+        Y_l = sign(M_{i_l, j_l} + Z_l) B_l
+
+    `kind` is the type of M and the noise.
+
+    - A: r random columns of ±1; each other column is one of them, at random, times a random sign.
+    - B: M = L Rᵀ, the entries of L (m1×r) and R (m2×r) being N(0, 1).
+    - 1: none (B = 1, Z = 0).
+    - 2: switch, P(B = −1) = `switch` ≤ ½ (unused by the other noises).
+    - 3: logistic, Z ~ Logistic, so that P(Y = 1) = σ(M). The paper calls A3 a switch noise "with probability
+      e/(1+e) ≈ .73"; that is the probability of *keeping* the label.
+
+    One seed gives one M, one order of the cells and one draw of the noise for all noises, fractions and
+    switch levels of a type, so that these can be compared on common random numbers. M has rank r, unless
+    ±1 columns of a very short matrix coincide by chance.
+    """
+    _check(kind, rank, shape, fraction, switch)
+    (m1, m2), n_cells = shape, shape[0] * shape[1]
+    matrix_rng, cell_rng, noise_rng = np.random.default_rng(seed).spawn(3)
+    truth = (_type_a if kind[0] == "A" else _type_b)(matrix_rng, m1, m2, rank)
+
+    rows, cols = np.divmod(cell_rng.permutation(n_cells)[: round(fraction * n_cells)], m2)
+    clean = truth[rows, cols]
+    if kind[1] == "1":
+        labels = _sign(clean)
+    elif kind[1] == "2":
+        labels = np.where(noise_rng.random(clean.size) < switch, -_sign(clean), _sign(clean))
+    else:
+        labels = _sign(clean + noise_rng.logistic(size=clean.size))
+    return Simulation(rows, cols, labels, truth)
+
+
+def power_law_ratings(
+    n_rows: int, n_cols: int, n_ratings: int, rank: int = 3, exponent: float = 0.8, seed: int = 0
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int8]]:
+    """(rows, cols, labels) of a large sparse matrix with popular and rare columns.
+
+    Rows are uniform; the column of popularity rank q has probability ∝ q^{−exponent}, columns being numbered
+    in random order. Cells are drawn independently, so a cell may come more than once. Labels are logistic:
+
+        P(y = 1) = σ(b_i + d_j + L_i·R_j),  b, d ~ N(0, ½²),  L_i·R_j of variance 2,
+
+    about as noisy as film ratings: at rank 3 even the true probabilities err on about 27% of the labels.
+    Memory is O(n_ratings + rank (n_rows + n_cols)).
+    """
+    if min(n_rows, n_cols, rank) < 1 or n_ratings < 0:
+        raise ValueError("n_rows, n_cols and rank must be at least 1 and n_ratings at least 0")
+    rng = np.random.default_rng(seed)
+    popularity = rng.permutation(np.arange(1.0, n_cols + 1) ** -exponent)
+    cumulative = np.cumsum(popularity)
+    cumulative /= cumulative[-1]
+    row_factors, row_intercepts = _logistic_side(rng, n_rows, rank)
+    col_factors, col_intercepts = _logistic_side(rng, n_cols, rank)
+
+    rows, cols = np.empty(n_ratings, np.int64), np.empty(n_ratings, np.int64)
+    labels = np.empty(n_ratings, np.int8)
+    for start in range(0, n_ratings, _CHUNK):
+        chunk = slice(start, min(start + _CHUNK, n_ratings))
+        size = chunk.stop - chunk.start
+        rows[chunk] = i = rng.integers(n_rows, size=size)
+        cols[chunk] = j = np.searchsorted(cumulative, rng.random(size), side="right")
+        # np.take gathers narrow rows several times faster than indexing
+        logit = np.einsum("lk,lk->l", np.take(row_factors, i, axis=0), np.take(col_factors, j, axis=0))
+        logit += row_intercepts[i] + col_intercepts[j]
+        labels[chunk] = np.where(rng.random(size, dtype=np.float32) < expit(logit), 1, -1)
+    return rows, cols, labels
+
+
+def _type_a(rng: np.random.Generator, m1: int, m2: int, rank: int) -> NDArray[np.float64]:
+    basis = rng.choice([-1.0, 1.0], size=(m1, rank))
+    copies = basis[:, rng.integers(rank, size=m2 - rank)] * rng.choice([-1.0, 1.0], size=m2 - rank)
+    return np.hstack([basis, copies])
+
+
+def _type_b(rng: np.random.Generator, m1: int, m2: int, rank: int) -> NDArray[np.float64]:
+    return rng.standard_normal((m1, rank)) @ rng.standard_normal((m2, rank)).T
+
+
+def _logistic_side(rng: np.random.Generator, size: int, rank: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Factors and intercepts of one side: entries of variance √(2/r) give L_i·R_j the variance 2."""
+    scale = np.float32((2 / rank) ** 0.25)
+    factors = scale * rng.standard_normal((size, rank), dtype=np.float32)
+    return factors, np.float32(0.5) * rng.standard_normal(size, dtype=np.float32)
+
+
+def _sign(x: NDArray[np.float64]) -> NDArray[np.int8]:
+    """±1, never 0: an exact 0 has probability 0 here and goes to +1."""
+    return np.where(x >= 0, 1, -1).astype(np.int8)
+
+
+def _check(kind: str, rank: int, shape: tuple[int, int], fraction: float, switch: float) -> None:
+    """All that is wrong, in one ValueError."""
+    wrong = []
+    if kind not in KINDS:
+        wrong.append(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    if not 1 <= rank <= min(shape):
+        wrong.append(f"rank must lie in 1..{min(shape)} for the shape {shape}, got {rank}")
+    if not 0 < fraction <= 1:
+        wrong.append(f"fraction must lie in (0, 1], got {fraction}")
+    elif round(fraction * shape[0] * shape[1]) == 0:
+        wrong.append(f"fraction {fraction} of the shape {shape} is not a single cell")
+    if not 0 <= switch <= 0.5:
+        wrong.append(f"switch must lie in [0, ½], beyond which sign(M) is not the best prediction, got {switch}")
+    if wrong:
+        raise ValueError("; ".join(wrong))

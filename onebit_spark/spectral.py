@@ -1,0 +1,133 @@
+"""The start: the leading singular vectors of the normalised sign matrix, the same however rows are numbered.
+
+    D_r^{−½} Y D_c^{−½} ≈ U Σ Vᵀ,    L = t·D_r^{−½} U Σ^{½},    R = t·D_c^{−½} V Σ^{½},    t² = 1 / mean_l |u_l|
+
+Y is the signed sparse matrix (repeated cells summed), D the observation counts. Subspace iteration from a random matrix
+whose line for column j is drawn from (seed, ratings of j, positive ratings of j), never from the position of j.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from onebit_spark.losses.base import Side
+
+Table = NDArray[np.float64]
+
+SUBSPACE_ITERATIONS = 4
+OVERSAMPLING = 6
+NEGLIGIBLE = 1e-7  # singular values below this share of the largest carry rounding, not structure
+NOISE = 1e-2  # size of the columns that the spectrum cannot fill, relative to the typical factor
+
+
+class SignMatrix(Protocol):
+    """Y as an engine offers it: through products, never whole."""
+
+    def counts(self, side: Side) -> NDArray[np.int64]:
+        """Ratings of every row of the side."""
+
+    def positives(self, side: Side) -> NDArray[np.int64]:
+        """Positive ratings of every row of the side."""
+
+    def signed_sums(self, side: Side, table: Table) -> Table:
+        """Σ_{l∈Ω_i} y_l table_j for every row i of the side: Y·table, or Yᵀ·table."""
+
+    def mean_absolute_score(self, rows: Table, cols: Table) -> float:
+        """mean_l |L_i·R_j| over the ratings."""
+
+
+def spectral_start(matrix: SignMatrix, rank: int, seed: int) -> tuple[Table, Table]:
+    """L (m1 × K) and R (m2 × K); rows without ratings get zeros."""
+    row_scale, col_scale = (_inverse_root(matrix.counts(side)) for side in ("rows", "cols"))
+    smallest = int(min(np.count_nonzero(row_scale), np.count_nonzero(col_scale)))
+    width = min(rank + OVERSAMPLING, smallest)
+
+    def to_rows(z: Table) -> Table:
+        return row_scale * matrix.signed_sums("rows", col_scale * z)
+
+    def to_cols(w: Table) -> Table:
+        return col_scale * matrix.signed_sums("cols", row_scale * w)
+
+    z = keyed_normals(matrix, "cols", width, seed) * (col_scale > 0)
+    for _ in range(SUBSPACE_ITERATIONS):
+        z = _orthonormal(to_cols(to_rows(z)))
+    w = to_rows(z)
+    values, vectors = np.linalg.eigh(w.T @ w)
+    values, vectors = values[::-1], vectors[:, ::-1]
+    kept = min(rank, int(np.sum(values > NEGLIGIBLE * max(values[0], 0.0))))
+    sigma, rotation = np.sqrt(values[:kept]), vectors[:, :kept]
+    rows = row_scale * (w @ rotation) / np.sqrt(sigma)
+    cols = col_scale * (z @ rotation) * np.sqrt(sigma)
+    rows, cols = _fix_signs(rows, cols)
+    if kept < rank:
+        rows, cols = (
+            np.hstack([known, _filler(matrix, side, known, rank - kept, seed)])
+            for side, known in (("rows", rows), ("cols", cols))
+        )
+    return _scaled(matrix, rows, cols)
+
+
+def random_start(matrix: SignMatrix, rank: int, seed: int) -> tuple[Table, Table]:
+    """Independent normal factors by position, scaled like the spectral ones; the yardstick, not the default."""
+    rng = np.random.default_rng(seed)
+    rows, cols = (
+        rng.normal(size=(len(matrix.counts(side)), rank)) * (matrix.counts(side) > 0)[:, None]
+        for side in ("rows", "cols")
+    )
+    return _scaled(matrix, rows, cols)
+
+
+STARTS = {"spectral": spectral_start, "random": random_start}
+
+
+def keyed_normals(matrix: SignMatrix, side: Side, width: int, seed: int) -> Table:
+    """Standard normals (m × width) whose line is a hash of (seed, ratings, positives): SplitMix64, then Φ⁻¹."""
+    with np.errstate(over="ignore"):
+        key = _mix(np.uint64(seed % 2**64) + matrix.counts(side).astype(np.uint64))
+        key = _mix(key + matrix.positives(side).astype(np.uint64))
+        bits = _mix(key[:, None] + np.arange(width, dtype=np.uint64))
+    return np.asarray(ndtri((bits >> np.uint64(11)).astype(np.float64) * 2.0**-53 + 2.0**-54))
+
+
+def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finaliser of SplitMix64 (Steele, Lea and Flood, 2014)."""
+    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def _inverse_root(counts: NDArray[np.int64]) -> Table:
+    """D^{−½} as a column, 0 for empty rows."""
+    return np.where(counts > 0, 1.0 / np.sqrt(np.maximum(counts, 1)), 0.0)[:, None]
+
+
+def _orthonormal(z: Table) -> Table:
+    """Columns that span z, orthonormal, by its Gram matrix: only K×K numbers leave the blocks."""
+    values, vectors = np.linalg.eigh(z.T @ z)
+    keep = values > NEGLIGIBLE**2 * max(values[-1], 0.0)
+    return np.asarray(z @ (vectors[:, keep] / np.sqrt(values[keep])))
+
+
+def _fix_signs(rows: Table, cols: Table) -> tuple[Table, Table]:
+    """Make Σ_j R_jk³ positive: a sum over columns, so independent of their numbering."""
+    sign = np.where(np.sum(cols**3, axis=0) < 0, -1.0, 1.0)
+    return rows * sign, cols * sign
+
+
+def _filler(matrix: SignMatrix, side: Side, known: Table, width: int, seed: int) -> Table:
+    """Small noise for the columns beyond the matrix's rank, keyed like the start."""
+    size = NOISE * (np.sqrt(np.mean(known**2)) if known.size else 1.0)
+    noise = size * keyed_normals(matrix, side, width, seed + 1)
+    return np.asarray(noise * (matrix.counts(side) > 0)[:, None])
+
+
+def _scaled(matrix: SignMatrix, rows: Table, cols: Table) -> tuple[Table, Table]:
+    """Both sides times t: scores of mean absolute value 1 on the ratings."""
+    size = matrix.mean_absolute_score(rows, cols)
+    scale = 1.0 / np.sqrt(size) if size > 0 else 1.0
+    return rows * scale, cols * scale

@@ -1,0 +1,169 @@
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import expit
+from scipy.stats import binom
+
+from onebit_spark import simulate as module
+from onebit_spark.simulate import KINDS, power_law_ratings, simulate
+
+UNLIKELY = 1e-6  # of a binomial count outside its limits; the seeds are fixed, so a pass stays a pass
+
+
+def flips(simulation):
+    return int(np.sum(simulation.labels != simulation.bayes_sign[simulation.rows, simulation.cols]))
+
+
+def assert_binomial(count, n, p):
+    low, high = binom.interval(1 - UNLIKELY, n, p)
+    assert low <= count <= high
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("rank", "shape"), [(1, (40, 60)), (3, (200, 200)), (5, (70, 30))])
+def test_truth_has_the_rank_and_the_sample_the_fraction(kind, rank, shape):
+    s = simulate(kind, rank=rank, shape=shape, fraction=0.25)
+    assert s.truth.shape == shape
+    assert np.linalg.matrix_rank(s.truth) == rank
+    assert s.rows.size == s.cols.size == s.labels.size == shape[0] * shape[1] // 4
+    assert (s.rows.dtype, s.cols.dtype, s.labels.dtype) == (np.int64, np.int64, np.int8)
+    assert set(np.unique(s.labels)) == {-1, 1}
+    assert np.unique(s.rows * shape[1] + s.cols).size == s.rows.size  # without replacement
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(KINDS), st.integers(1, 8), st.integers(1, 8), st.floats(0.1, 1), st.data())
+def test_any_shape_rank_and_fraction(kind, m1, m2, fraction, data):
+    rank = data.draw(st.integers(1, min(m1, m2)))
+    n = round(fraction * m1 * m2)
+    if n == 0:
+        with pytest.raises(ValueError, match="not a single cell"):
+            simulate(kind, rank=rank, shape=(m1, m2), fraction=fraction)
+        return
+    s = simulate(kind, rank=rank, shape=(m1, m2), fraction=fraction)
+    assert s.truth.shape == (m1, m2)
+    assert s.rows.size == n
+    assert s.rows.max() < m1
+    assert s.cols.max() < m2
+
+
+def test_type_a_columns_are_copies_of_the_first_r_up_to_sign():
+    m = simulate("A1", rank=4, shape=(50, 80)).truth
+    assert set(np.unique(m)) == {-1, 1}
+    assert (np.abs(m[:, :4].T @ m).max(axis=0) == 50).all()
+
+
+def test_type_b_entries_have_variance_r():
+    m = simulate("B1", rank=3, shape=(1000, 1000)).truth
+    assert m.mean() == pytest.approx(0, abs=0.02)
+    assert m.var() == pytest.approx(3, rel=0.1)
+
+
+@pytest.mark.parametrize("kind", ["A1", "B1"])
+def test_no_noise(kind):
+    assert flips(simulate(kind)) == 0
+
+
+@pytest.mark.parametrize("kind", ["A2", "B2"])
+@pytest.mark.parametrize("switch", [0.0, 0.1, 0.25, 0.5])
+def test_switch_flips_at_its_level(kind, switch):
+    s = simulate(kind, switch=switch)
+    assert_binomial(flips(s), s.labels.size, switch)
+
+
+def test_a3_keeps_a_label_with_probability_731():
+    s = simulate("A3", shape=(400, 400), fraction=1.0)
+    keep = np.e / (1 + np.e)
+    assert keep == pytest.approx(0.731, abs=1e-4)
+    assert_binomial(s.labels.size - flips(s), s.labels.size, keep)
+
+
+def test_b3_is_logistic_in_every_range_of_m():
+    s = simulate("B3", shape=(400, 400), fraction=1.0)
+    m = s.truth[s.rows, s.cols]
+    for low, high in [(-np.inf, -2), (-2, -0.5), (-0.5, 0), (0, 0.5), (0.5, 2), (2, np.inf)]:
+        here = (low <= m) & (m < high)
+        p = expit(m[here])
+        assert (s.labels[here] == 1).sum() == pytest.approx(p.sum(), abs=5 * np.sqrt((p * (1 - p)).sum()))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_seed_decides(kind):
+    first, again, other = (simulate(kind, shape=(30, 20), fraction=0.5, seed=seed) for seed in (7, 7, 8))
+    for field in dataclasses.fields(first):
+        assert np.array_equal(getattr(first, field.name), getattr(again, field.name))
+        assert not np.array_equal(getattr(first, field.name), getattr(other, field.name))
+
+
+def test_noises_levels_and_fractions_of_one_seed_share_their_draws():
+    small, large = simulate("A2", fraction=0.1), simulate("A2", fraction=0.3, switch=0.2)
+    n = small.rows.size
+    assert np.array_equal(small.truth, large.truth)
+    assert np.array_equal(small.truth, simulate("A3").truth)
+    assert np.array_equal(small.rows, large.rows[:n])
+    assert np.array_equal(small.cols, large.cols[:n])
+    clean = small.bayes_sign[small.rows, small.cols]
+    assert ((large.labels[:n] != clean) | (small.labels == clean)).all()  # flipped at .1, then also at .2
+
+
+def test_error_counts_all_cells_and_zeros():
+    s = simulate("B1", shape=(4, 5), rank=2)
+    assert s.bayes_sign.dtype == np.int8
+    assert s.error(s.truth) == 0
+    assert s.error(-s.truth) == 1
+    assert s.error(np.zeros((4, 5))) == 1
+    scores = s.truth.copy()
+    scores[0, 0], scores[1, 1], scores[2, 2] = 0, -scores[1, 1], 1e-9 * scores[2, 2]
+    assert s.error(scores) == 2 / 20
+    with pytest.raises(ValueError, match="shape"):
+        s.error(s.truth.T)
+
+
+def test_all_that_is_wrong_is_said_at_once():
+    with pytest.raises(ValueError, match="A1, A2, A3, B1, B2, B3") as caught:
+        simulate("C1", rank=9, shape=(5, 8), fraction=0.0, switch=0.7)
+    for name in ("rank", "fraction", "switch"):
+        assert name in str(caught.value)
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.8, 1.5])
+def test_power_law_columns_and_uniform_rows(exponent):
+    rows, cols, labels = power_law_ratings(100, 50, 100_000, exponent=exponent)
+    assert (rows.dtype, cols.dtype, labels.dtype) == (np.int64, np.int64, np.int8)
+    assert rows.size == cols.size == labels.size == 100_000
+    assert set(np.unique(labels)) == {-1, 1}
+    p = np.arange(1.0, 51) ** -exponent
+    p /= p.sum()
+    counts = np.sort(np.bincount(cols, minlength=50))[::-1]
+    assert np.abs(counts / 100_000 - p).max() < 0.005
+    assert np.bincount(rows, minlength=100) == pytest.approx(1000, abs=5 * np.sqrt(1000))
+
+
+def test_power_law_labels_have_a_signal_and_noise():
+    """Repeated cells agree more often than coin flips and less often than a noiseless rule would."""
+    rows, cols, labels = power_law_ratings(40, 30, 200_000, exponent=0.0)
+    cell = rows * 30 + cols
+    share = np.bincount(cell, labels == 1) / np.bincount(cell)
+    assert 0.2 < np.minimum(share, 1 - share).mean() < 0.35  # the Bayes error of this model
+    assert 0.3 < (labels == 1).mean() < 0.7
+
+
+def test_power_law_crosses_chunks_and_follows_the_seed(monkeypatch):
+    monkeypatch.setattr(module, "_CHUNK", 64)
+    first, again, other = (power_law_ratings(20, 10, 1000, seed=seed) for seed in (1, 1, 2))
+    for a, b, c in zip(first, again, other, strict=True):
+        assert np.array_equal(a, b)
+        assert not np.array_equal(a, c)
+    assert first[0].max() < 20
+    assert first[1].max() < 10
+    assert set(np.unique(first[2])) == {-1, 1}
+
+
+def test_power_law_ends():
+    rows, cols, labels = power_law_ratings(5, 5, 0)
+    assert rows.size == cols.size == labels.size == 0
+    with pytest.raises(ValueError, match="at least 1"):
+        power_law_ratings(0, 5, 10)

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from onebit_spark.compiled import jit
 
 IntArray = NDArray[np.integer]
 
@@ -80,7 +81,8 @@ class RatingBlock:
 
     def transpose(self) -> RatingBlock:
         """The same ratings by column: rows and columns trade places."""
-        return RatingBlock(*_transpose(self.row_pointers, self.codes, self.n_columns), self.n_rows)
+        pointers, codes = _transpose(self.row_pointers, self.codes, self.n_columns)
+        return RatingBlock(pointers, codes, self.n_rows)
 
     def row_ranges(self, target: int = 1 << 15) -> list[tuple[int, int]]:
         """Consecutive row ranges of about ``target`` ratings each (a row counts as at least 8, for its solve).
@@ -93,7 +95,7 @@ class RatingBlock:
         return [(int(lo), int(hi)) for lo, hi in pairwise(edges)]
 
 
-@numba.njit(cache=True, nogil=True)
+@jit
 def _bucket(keys, values, n_buckets):  # type: ignore[no-untyped-def]
     """Stable counting sort of ``values`` by ``keys``: bucket pointers and the values in bucket order."""
     pointers = np.zeros(n_buckets + 1, np.int64)
@@ -109,7 +111,7 @@ def _bucket(keys, values, n_buckets):  # type: ignore[no-untyped-def]
     return pointers, ordered
 
 
-@numba.njit(cache=True, nogil=True)
+@jit
 def _rows_from_columns(column_pointers, rows, n_rows):  # type: ignore[no-untyped-def]
     """Row-compressed codes from rows that stand in the order of their column code (column << 1 | label)."""
     pointers = np.zeros(n_rows + 1, np.int64)
@@ -126,7 +128,7 @@ def _rows_from_columns(column_pointers, rows, n_rows):  # type: ignore[no-untype
     return pointers, codes
 
 
-@numba.njit(cache=True, nogil=True)
+@jit
 def _transpose(row_pointers, codes, n_columns):  # type: ignore[no-untyped-def]
     """The codes by column. Rows are visited in order, so that each column's codes ascend too."""
     pointers = np.zeros(n_columns + 1, np.int64)

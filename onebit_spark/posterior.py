@@ -85,7 +85,7 @@ class RowPosterior:
         full[:, j, i] = self.scale
         return full
 
-    def take(self, index: NDArray[np.integer]) -> RowPosterior:
+    def take(self, index: NDArray[np.integer] | slice) -> RowPosterior:
         """The posterior of the rows at ``index``, in that order."""
         return RowPosterior(self.location[index], self.scale[index], self.kind, self.has_intercept)
 

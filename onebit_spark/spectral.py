@@ -65,8 +65,8 @@ def spectral_start(matrix: SignMatrix, rank: int, seed: int) -> tuple[Table, Tab
     rows, cols = _fix_signs(rows, cols)
     if kept < rank:
         rows, cols = (
-            np.hstack([known, _filler(matrix, side, known, rank - kept, seed)])
-            for side, known in (("rows", rows), ("cols", cols))
+            np.hstack([rows, _filler(matrix, "rows", rows, rank - kept, seed)]),
+            np.hstack([cols, _filler(matrix, "cols", cols, rank - kept, seed)]),
         )
     return _scaled(matrix, rows, cols)
 
@@ -87,15 +87,15 @@ STARTS = {"spectral": spectral_start, "random": random_start}
 def keyed_normals(matrix: SignMatrix, side: Side, width: int, seed: int) -> Table:
     """Standard normals (m × width) whose line is a hash of (seed, ratings, positives): SplitMix64, then Φ⁻¹."""
     with np.errstate(over="ignore"):
-        key = _mix(np.uint64(seed % 2**64) + matrix.counts(side).astype(np.uint64))
-        key = _mix(key + matrix.positives(side).astype(np.uint64))
-        bits = _mix(key[:, None] + np.arange(width, dtype=np.uint64))
+        key = _mix(matrix.counts(side).astype(np.uint64), seed)
+        key = _mix(matrix.positives(side).astype(np.uint64), key)
+        bits = _mix(np.arange(width, dtype=np.uint64), key[:, None])
     return np.asarray(ndtri((bits >> np.uint64(11)).astype(np.float64) * 2.0**-53 + 2.0**-54))
 
 
-def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finaliser of SplitMix64 (Steele, Lea and Flood, 2014)."""
-    x = x + np.uint64(0x9E3779B97F4A7C15)
+def _mix(value: NDArray[np.uint64], key: NDArray[np.uint64] | int) -> NDArray[np.uint64]:
+    """A hash of value and key: the finaliser of SplitMix64 (Steele, Lea and Flood, 2014) on their sum."""
+    x: NDArray[np.uint64] = value + np.asarray(key, np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))

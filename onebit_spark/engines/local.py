@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.blocks import RatingBlock
+from onebit_spark.compiled import jit
 from onebit_spark.config import FitConfig
 from onebit_spark.losses import HalfStep, Loss, Side
-from onebit_spark.losses.rowsums import add_signed_rows, jit
+from onebit_spark.losses.rowsums import add_signed_rows
 from onebit_spark.posterior import RowPosterior
 from onebit_spark.spectral import STARTS, Table
 from onebit_spark.statistics import SideStatistics
@@ -50,7 +51,8 @@ class LocalEngine:
 
     def start(self, config: FitConfig, loss: Loss) -> None:
         rows, cols = STARTS[config.start](self, config.rank, config.seed)
-        for side, factors in (("rows", rows), ("cols", cols)):
+        starts: dict[Side, Table] = {"rows": rows, "cols": cols}
+        for side, factors in starts.items():
             if config.intercepts:
                 factors = np.insert(factors * loss.start_shrinkage, 0, 0.0, axis=1)
             location = factors.astype(config.precision)

@@ -16,6 +16,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from onebit_spark.blocks import RatingBlock
+from onebit_spark.compiled import jit
 from onebit_spark.losses.base import (
     HalfStep,
     Loss,
@@ -27,12 +28,10 @@ from onebit_spark.losses.base import (
 )
 from onebit_spark.losses.rowsums import (
     CHUNK,
-    add_absolute,
     add_gram,
-    add_projection,
-    add_rows,
+    add_projection_and_absolute,
     gather,
-    jit,
+    gather_and_add,
     scores,
 )
 from onebit_spark.losses.smallsolve import cholesky, solve
@@ -71,7 +70,7 @@ class Hinge(Loss):
         ]
 
     def partners(self, posterior: RowPosterior) -> Partners:
-        return partner_location(posterior), partner_deviation(posterior)
+        return (np.hstack([partner_location(posterior), partner_deviation(posterior)]),)
 
     def update_rows(
         self, block: RatingBlock, lo: int, hi: int, partners: Partners, rows: RowPosterior, step: HalfStep
@@ -153,10 +152,10 @@ def _penalty(x, fixed, w, prior_mean, precision):
 
 @jit
 def _update_rows(
-    pointers, codes, first, last, partner_mean, partner_spread, location, spread, prior_mean, precision,
+    pointers, codes, first, last, partner_table, location, spread, prior_mean, precision,
     fixed, kappa, mode, move_spreads, want_data, margin_floor, mean_floor, rate,
 ):  # fmt: skip
-    size = partner_mean.shape[1]
+    size = partner_table.shape[1] // 2
     free = size - fixed
     partners = np.empty((size, CHUNK))
     u, gram_weights, signed_weights, scratch = (
@@ -186,21 +185,14 @@ def _update_rows(
         for lo in range(start, stop, CHUNK):
             hi = min(lo + CHUNK, stop)
             n = hi - lo
-            gather(partner_mean, codes, lo, hi, partners)
-            add_absolute(partners, n, absolute)
-            add_rows(partner_spread, codes, lo, hi, deviations)
-            if mode == KEEP and not want_data:
-                continue
+            gather_and_add(partner_table, codes, lo, hi, partners, deviations)
             scores(partners, x, n, u)
             if mode == MAJORISE:
                 hinge += _majorise(codes, lo, u, n, margin_floor, gram_weights, signed_weights)
                 add_gram(partners, gram_weights, n, scratch, gram)
-                add_projection(partners, signed_weights, n, linear)
-            elif mode == GRADIENT:
-                hinge += _subgradient(codes, lo, u, n, signed_weights)
-                add_projection(partners, signed_weights, n, linear)
             else:
-                hinge += _hinge_sum(codes, lo, u, n)
+                hinge += _subgradient(codes, lo, u, n, signed_weights)
+            add_projection_and_absolute(partners, signed_weights, n, linear, absolute)
         for k in range(size):
             a[k] = kappa * c * (absolute[k] + c * deviations[k])
             w[k] = kappa * c * deviations[k]
@@ -227,7 +219,7 @@ def _update_rows(
                 for lo in range(start, stop, CHUNK):
                     hi = min(lo + CHUNK, stop)
                     if not one_chunk:
-                        gather(partner_mean, codes, lo, hi, partners)
+                        gather(partner_table, codes, lo, hi, partners)
                     scores(partners, candidate, hi - lo, u)
                     new_hinge += _hinge_sum(codes, lo, u, hi - lo)
                 if kappa * new_hinge + _penalty(candidate, fixed, w, p, g) <= old_value:

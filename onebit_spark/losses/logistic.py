@@ -18,6 +18,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from onebit_spark.blocks import RatingBlock
+from onebit_spark.compiled import jit
 from onebit_spark.losses.base import (
     HalfStep,
     Loss,
@@ -28,17 +29,17 @@ from onebit_spark.losses.base import (
 )
 from onebit_spark.losses.rowsums import (
     CHUNK,
+    LANES,
     add_gram,
     add_projection,
     add_signed_rows,
     add_weighted_rows,
     gather,
-    jit,
     scores,
     table_dots,
 )
 from onebit_spark.losses.smallsolve import cholesky, inverse, solve
-from onebit_spark.posterior import Kind, RowPosterior
+from onebit_spark.posterior import Kind, RowPosterior, packed_size
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,8 @@ class Logistic(Loss):
         location = partner_location(posterior)
         if self.structure == "diagonal":
             return location, partner_deviation(posterior) ** 2
-        moments = np.empty((len(location), location.shape[1] * (location.shape[1] + 1) // 2), location.dtype)
+        width = -(-packed_size(location.shape[1]) // LANES) * LANES
+        moments = np.zeros((len(location), width), location.dtype)
         _partner_moments(posterior.location, posterior.scale, int(posterior.has_intercept), moments)
         return location, moments
 
@@ -157,7 +159,8 @@ def _update_rows_full(
     size = partner_mean.shape[1]
     free = size - fixed
     xi_squared = np.empty(CHUNK)
-    row_moments, packed = np.empty(partner_moments.shape[1]), np.empty(partner_moments.shape[1])
+    row_moments = np.zeros(partner_moments.shape[1], partner_moments.dtype)
+    packed = np.empty(partner_moments.shape[1])
     system, inverted = np.empty((free, free)), np.empty((free, free))
     linear, x, solution = np.empty(size), np.ones(size), np.empty(free)
     packed_inverse = np.empty(free * (free + 1) // 2)

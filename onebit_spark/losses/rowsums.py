@@ -11,25 +11,53 @@ often gives up inside a larger kernel (4–10 times slower).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-import numba
 import numpy as np
 
-CHUNK = 256  # a chunk of 12 float64 coordinates is 24 kB: it stays in the first-level cache
+from onebit_spark.compiled import jit
 
-# Sums may be reordered and fused (vector lanes), but infinities and NaN keep their meaning.
-jit: Callable[..., Any] = numba.njit(nogil=True, cache=True, fastmath={"reassoc", "contract", "nsz"})
+CHUNK = 256  # a chunk of 12 float64 coordinates is 24 kB: it stays in the first-level cache
+LANES = 8  # tables padded to a multiple of this leave no scalar remainder to a vector loop
 
 
 @jit
 def gather(table, codes, lo, hi, out):
     """out[k, l] = table[column of rating lo + l, k]."""
-    for l in range(lo, hi):
+    l = lo
+    while l + 4 <= hi:
+        r0, r1 = table[codes[l] >> 1], table[codes[l + 1] >> 1]
+        r2, r3 = table[codes[l + 2] >> 1], table[codes[l + 3] >> 1]
+        for k in range(len(out)):
+            line = out[k, l - lo : l - lo + 4]
+            line[0], line[1], line[2], line[3] = r0[k], r1[k], r2[k], r3[k]
+        l += 4
+    while l < hi:
         row = table[codes[l] >> 1]
-        for k in range(table.shape[1]):
+        for k in range(len(out)):
             out[k, l - lo] = row[k]
+        l += 1
+
+
+@jit
+def gather_and_add(table, codes, lo, hi, out, sums):
+    """``gather`` of the first half of the table's columns, and sums += Σ_l of the second half."""
+    size = len(out)
+    l = lo
+    while l + 4 <= hi:
+        r0, r1 = table[codes[l] >> 1], table[codes[l + 1] >> 1]
+        r2, r3 = table[codes[l + 2] >> 1], table[codes[l + 3] >> 1]
+        for k in range(size):
+            line = out[k, l - lo : l - lo + 4]
+            line[0], line[1], line[2], line[3] = r0[k], r1[k], r2[k], r3[k]
+        q0, q1, q2, q3 = r0[size:], r1[size:], r2[size:], r3[size:]
+        for k in range(size):
+            sums[k] += (np.float64(q0[k]) + q1[k]) + (np.float64(q2[k]) + q3[k])
+        l += 4
+    while l < hi:
+        row = table[codes[l] >> 1]
+        for k in range(size):
+            out[k, l - lo] = row[k]
+            sums[k] += row[size + k]
+        l += 1
 
 
 @jit
@@ -94,42 +122,28 @@ def add_projection(partners, weights, n, out):
 
 
 @jit
-def add_absolute(partners, n, out):
-    """out_k += Σ_l |partners[k, l]|."""
+def add_projection_and_absolute(partners, weights, n, projection, absolute):
+    """``add_projection``, and absolute_k += Σ_l |partners[k, l]|, in one pass."""
     for k in range(len(partners)):
         row = partners[k]
-        s = 0.0
+        s, t = 0.0, 0.0
         for l in range(n):
-            s += abs(row[l])
-        out[k] += s
-
-
-@jit
-def add_rows(table, codes, lo, hi, out):
-    """out += Σ_l table[column of rating l], straight from the table."""
-    l = lo
-    while l + 4 <= hi:
-        r0, r1 = table[codes[l] >> 1], table[codes[l + 1] >> 1]
-        r2, r3 = table[codes[l + 2] >> 1], table[codes[l + 3] >> 1]
-        for k in range(table.shape[1]):
-            out[k] += (np.float64(r0[k]) + r1[k]) + (np.float64(r2[k]) + r3[k])
-        l += 4
-    while l < hi:
-        r = table[codes[l] >> 1]
-        for k in range(table.shape[1]):
-            out[k] += r[k]
-        l += 1
+            s += weights[l] * row[l]
+            t += abs(row[l])
+        projection[k] += s
+        absolute[k] += t
 
 
 @jit
 def table_dots(table, codes, lo, hi, x, out):
     """out[l] = ⟨x, table[column of rating lo + l]⟩, straight from the table."""
     size = table.shape[1]
+    zero = table.dtype.type(0)
     l = lo
     while l + 4 <= hi:
         r0, r1 = table[codes[l] >> 1], table[codes[l + 1] >> 1]
         r2, r3 = table[codes[l + 2] >> 1], table[codes[l + 3] >> 1]
-        s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
+        s0, s1, s2, s3 = zero, zero, zero, zero
         for k in range(size):
             v = x[k]
             s0 += v * r0[k]
@@ -140,7 +154,7 @@ def table_dots(table, codes, lo, hi, x, out):
         l += 4
     while l < hi:
         r = table[codes[l] >> 1]
-        s = 0.0
+        s = zero
         for k in range(size):
             s += x[k] * r[k]
         out[l - lo] = s
@@ -169,8 +183,18 @@ def add_weighted_rows(table, codes, lo, hi, weights, out):
 @jit
 def add_signed_rows(table, codes, lo, hi, out):
     """out += Σ_l y_l table[column of rating l], straight from the table."""
-    for l in range(lo, hi):
-        y = 2.0 * (codes[l] & 1) - 1.0
+    l = lo
+    while l + 4 <= hi:
+        r0, r1 = table[codes[l] >> 1], table[codes[l + 1] >> 1]
+        r2, r3 = table[codes[l + 2] >> 1], table[codes[l + 3] >> 1]
+        y0, y1 = 2.0 * (codes[l] & 1) - 1.0, 2.0 * (codes[l + 1] & 1) - 1.0
+        y2, y3 = 2.0 * (codes[l + 2] & 1) - 1.0, 2.0 * (codes[l + 3] & 1) - 1.0
+        for k in range(table.shape[1]):
+            out[k] += y0 * r0[k] + y1 * r1[k] + y2 * r2[k] + y3 * r3[k]
+        l += 4
+    while l < hi:
         r = table[codes[l] >> 1]
+        y = 2.0 * (codes[l] & 1) - 1.0
         for k in range(table.shape[1]):
             out[k] += y * r[k]
+        l += 1

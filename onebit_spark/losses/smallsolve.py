@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 
-from onebit_spark.losses.rowsums import jit
+from onebit_spark.compiled import jit
 
 
 @jit

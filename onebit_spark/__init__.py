@@ -4,7 +4,8 @@ Importing this package starts no JVM.
 """
 
 from onebit_spark.config import FitConfig
+from onebit_spark.errors import FitFailed, RequestError
 from onebit_spark.inprocess import Fit, fit_arrays
-from onebit_spark.solver import FitFailed, NotConverged
+from onebit_spark.solver import NotConverged
 
-__all__ = ["Fit", "FitConfig", "FitFailed", "NotConverged", "fit_arrays"]
+__all__ = ["Fit", "FitConfig", "FitFailed", "NotConverged", "RequestError", "fit_arrays"]

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.config import FitConfig
+from onebit_spark.errors import FitFailed
 from onebit_spark.losses import HalfStep, Loss, RowPrior, Side
 from onebit_spark.priors import ScalePosterior, ScalePrior
 from onebit_spark.statistics import SideStatistics, relative_change
@@ -21,10 +22,6 @@ INTERCEPT_MEAN_VARIANCE = 1.0  # σ0², the prior variance of μ
 
 class NotConverged(UserWarning):
     """The fit stopped at ``max_iter`` before either side of the stopping rule held."""
-
-
-class FitFailed(RuntimeError):
-    """The objective is no longer a number."""
 
 
 class Engine(Protocol):

@@ -138,7 +138,7 @@ def tau(xi: Array) -> Array:
 def logistic_row(row: RowProblem, mean: Array, covariance: Array) -> UpdatedRow:
     """The exact update of Section 5 with a full covariance: V = A⁻¹."""
     system, right = _logistic_system(row, mean, covariance)
-    new_covariance = np.linalg.inv(system)
+    new_covariance = np.asarray(np.linalg.inv(system), np.float64)
     new_mean = new_covariance @ right
     log_volume = 0.5 * np.linalg.slogdet(new_covariance)[1]
     return UpdatedRow(new_mean, new_covariance, float(log_volume), _logistic_data(row, new_mean, new_covariance))
@@ -148,7 +148,7 @@ def logistic_row_diagonal(row: RowProblem, mean: Array, spread: Array) -> Update
     """The same with variances only: V_kk = 1/A_kk, the mean from the full A."""
     system, right = _logistic_system(row, mean, np.diag(spread**2))
     new_spread = 1 / np.sqrt(np.diagonal(system))
-    new_mean = np.linalg.solve(system, right)
+    new_mean = np.asarray(np.linalg.solve(system, right), np.float64)
     data = _logistic_data(row, new_mean, np.diag(new_spread**2))
     return UpdatedRow(new_mean, new_spread, float(np.log(new_spread).sum()), data)
 

@@ -29,7 +29,7 @@ class Scale(NamedTuple):
 def scale(prior, second_moment, count):
     """ρ(γ) ∝ π(γ) γ^{−m/2} e^{−S/(2γ)} by the trapezoidal rule in x = log γ.
 
-    The integrand is analytic and its width is about (α + m/2)^{−½}: 20 nodes and more across it for the sizes here (m ≤ 100).
+    The integrand is analytic and about (α + m/2)^{−½} wide: 50 nodes and more across it for m ≤ 100.
     """
     x = np.linspace(-40, 40, 40_001)
     log_prior = DENSITY[prior.name](prior.alpha, prior.beta).logpdf(np.exp(x)) + x  # the density of x

@@ -55,7 +55,7 @@ def test_objective_is_the_long_formula_at_the_returned_state(loss, prior, interc
 @pytest.mark.parametrize("intercepts", [False, True])
 @pytest.mark.parametrize("loss", VARIANTS, ids=name)
 def test_first_mean_of_the_intercepts_starts_from_unit_scales(loss, intercepts):
-    """After one iteration q(μ) was computed with g_b = 1, the start's: 1/v = 1 + m1. Without intercepts it is the prior."""
+    """After one iteration q(μ) comes from g_b = 1, the start's: 1/v = 1 + m1. Without intercepts it is the prior."""
     fit = fit_arrays(*ratings(), config_of(loss, intercepts=intercepts, max_iter=1))
     assert fit.scales.mean_variance == pytest.approx(1 / (1 + SHAPE[0]) if intercepts else 1.0, rel=1e-12)
 
@@ -107,7 +107,15 @@ def test_the_rest_of_the_objective_is_the_divergence(loss, prior, intercepts):
     """objective − data term = KL(ρ‖π) = E_ρ[log ρ − log π], over L, R, γ and μ, by 4,000 draws from ρ."""
     data, rng = ratings(), np.random.default_rng(2)
     config = FitConfig(
-        loss=loss, prior=prior, intercepts=intercepts, rank=2, alpha=3.0, beta=2.0, tol=0, max_iter=3, precision="float64"
+        loss=loss,
+        prior=prior,
+        intercepts=intercepts,
+        rank=2,
+        alpha=3.0,
+        beta=2.0,
+        tol=0,
+        max_iter=3,
+        precision="float64",
     )
     fit = fit_arrays(*data, config)
     divergence = fit.objective_history[-1] - config.weight * bruteforce.data_term(loss, data, fit.rows, fit.cols)
@@ -153,8 +161,8 @@ def test_the_rest_of_the_objective_is_the_divergence(loss, prior, intercepts):
 def test_logistic_row_update_is_exact(structure, intercepts):
     """With ξ at the old state's values, no shift of the updated rows' means or covariances lowers −ELBO.
 
-    10 random directions for each, both ways, of size 1e−3: at an optimum all of them climb, and by second order only; were the
-    update off by as little as 1e−3, one of each pair would descend.
+    10 random directions for each, both ways, of size 1e−3: at an optimum all of them climb, and by second order only;
+    were the update off by as little as 1e−3, one of each pair would descend.
     """
     rng = np.random.default_rng(3)
     loss, data = LOSSES["logistic"](structure=structure), ratings(60)

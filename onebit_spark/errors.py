@@ -1,0 +1,11 @@
+"""The two ways in which a job ends badly."""
+
+from __future__ import annotations
+
+
+class RequestError(ValueError):
+    """The request or the data is wrong: says what, where and what to do. A job ends with exit code 2."""
+
+
+class FitFailed(RuntimeError):
+    """The fit itself failed: the objective is no longer a number, or the source changed. A job ends with exit code 1."""

@@ -1,0 +1,298 @@
+"""Fits in this process: they descend, they do not depend on how the input is written down, and they end honestly."""
+
+import warnings
+from functools import cache
+
+import numpy as np
+import pytest
+from test_kernels import VARIANTS, name
+from test_objective import config_of
+
+from onebit_spark import FitConfig, NotConverged, fit_arrays
+from onebit_spark.losses import LOSSES
+from onebit_spark.priors import PRIORS
+from onebit_spark.simulate import power_law_ratings, simulate
+
+MONOTONE = [loss for loss in VARIANTS if getattr(loss, "solver", "mm") != "gradient"]
+LARGEST_RISE = {"float64": 1e-9, "float32": 1e-6}  # of the objective, relative
+SCORE_TOLERANCE = {"logistic": 1e-5, "hinge": 1e-3}  # of the largest |score|; the hinge is less smooth
+
+
+@cache
+def simulated(kind, **options):
+    simulation = simulate(kind, **options)
+    return simulation.rows, simulation.cols, simulation.labels
+
+
+def data_named(kind, request):
+    return request.getfixturevalue("movielens_100k") if kind == "MovieLens-100K" else simulated(kind)
+
+
+@pytest.mark.parametrize("precision", LARGEST_RISE)
+@pytest.mark.parametrize("intercepts", [False, True])
+@pytest.mark.parametrize("prior", PRIORS)
+@pytest.mark.parametrize("loss", MONOTONE, ids=name)
+@pytest.mark.parametrize("kind", ["A2", "B3", "MovieLens-100K"])
+def test_objective_never_rises(kind, loss, prior, intercepts, precision, request):
+    """40 iterations of the simulations, where logistic fits decrease by less than 1e−6 at the end; 12 of MovieLens."""
+    iterations = 12 if kind == "MovieLens-100K" else 40
+    config = config_of(loss, prior=prior, intercepts=intercepts, precision=precision, rank=10, max_iter=iterations)
+    history = np.array(fit_arrays(*data_named(kind, request), config).objective_history)
+    assert np.max(np.diff(history) / np.abs(history[1:])) <= LARGEST_RISE[precision]
+    assert history[-1] < history[0]
+
+
+@pytest.mark.parametrize("precision", LARGEST_RISE)
+@pytest.mark.parametrize("loss", MONOTONE, ids=name)
+def test_objective_does_not_rise_at_the_end_either(loss, precision):
+    """300 iterations of a small matrix: the logistic fit has long stopped, and rounding alone moves it."""
+    data = simulated("A2", shape=(40, 30), fraction=0.5)
+    history = np.array(fit_arrays(*data, config_of(loss, precision=precision, max_iter=300)).objective_history)
+    assert np.max(np.diff(history) / np.abs(history[1:])) <= LARGEST_RISE[precision]
+
+
+@pytest.mark.parametrize("intercepts", [False, True])
+@pytest.mark.parametrize("prior", PRIORS)
+@pytest.mark.parametrize("kind", ["A2", "B3", "MovieLens-100K"])
+def test_mm_ends_no_higher_than_gradient_descent(kind, prior, intercepts, request):
+    """The same number of iterations of each; Algorithm 1's gradient is the yardstick."""
+    data, iterations = data_named(kind, request), 20 if kind == "MovieLens-100K" else 60
+    ends = {
+        loss.solver: fit_arrays(
+            *data, config_of(loss, prior=prior, intercepts=intercepts, rank=10, max_iter=iterations)
+        ).objective_history[-1]
+        for loss in VARIANTS
+        if loss.name == "hinge"
+    }
+    assert ends["mm"] <= ends["gradient"]
+
+
+def test_gradient_descends_on_the_whole():
+    """Not monotone, but 60 steps take the objective of A2 well below its first value, or the yardstick is broken."""
+    config = FitConfig(loss="hinge", solver="gradient", tol=0, max_iter=60)
+    history = fit_arrays(*simulated("A2"), config).objective_history
+    assert history[-1] < 0.9 * history[0]
+
+
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+@pytest.mark.parametrize("intercepts", [False, True])
+@pytest.mark.parametrize("prior", PRIORS)
+@pytest.mark.parametrize("loss", MONOTONE, ids=name)
+@pytest.mark.parametrize("kind", ["A2", "MovieLens-100K"])
+def test_order_and_numbering_change_nothing(kind, loss, prior, intercepts, precision, request):
+    """Ratings shuffled, rows and columns renumbered: 15 iterations end at the same objective and scores."""
+    rows, cols, labels = data_named(kind, request)
+    rng = np.random.default_rng(0)
+    order, new_row, new_col = (rng.permutation(size) for size in (len(rows), rows.max() + 1, cols.max() + 1))
+    config = config_of(loss, prior=prior, intercepts=intercepts, precision=precision, rank=5, max_iter=15)
+    fit = fit_arrays(rows, cols, labels, config)
+    other = fit_arrays(new_row[rows[order]], new_col[cols[order]], labels[order], config)
+    relative = {"float64": 1e-9, "float32": 1e-6}[precision]
+    np.testing.assert_allclose(other.objective_history, fit.objective_history, rtol=relative)
+    scores = fit.score(rows, cols)
+    limit = SCORE_TOLERANCE[loss.name] * np.abs(scores).max()
+    np.testing.assert_allclose(other.score(new_row[rows], new_col[cols]), scores, rtol=0, atol=limit)
+
+
+@pytest.mark.parametrize("loss", VARIANTS, ids=name)
+def test_order_of_the_ratings_changes_no_bit(loss):
+    rows, cols, labels = simulated("B3", shape=(60, 50))
+    order = np.random.default_rng(1).permutation(len(rows))
+    config = config_of(loss, max_iter=10)
+    assert_same_bits(
+        fit_arrays(rows, cols, labels, config), fit_arrays(rows[order], cols[order], labels[order], config)
+    )
+
+
+@pytest.mark.parametrize("intercepts", [False, True])
+@pytest.mark.parametrize("loss", VARIANTS, ids=name)
+def test_declared_shape_changes_nothing(loss, intercepts):
+    """Empty rows and columns, also between the others, change no bit and hold the prior, N(p, 1/g)."""
+    rows, cols, labels = simulated("B3", shape=(30, 20))
+    used = (rows != 7) & (cols != 11)
+    rows, cols, labels = rows[used], cols[used], labels[used]
+    config = config_of(loss, intercepts=intercepts, max_iter=10)
+    fit, wide = fit_arrays(rows, cols, labels, config), fit_arrays(rows, cols, labels, config, shape=(40, 33))
+    assert (wide.rows.n_rows, wide.cols.n_rows) == (40, 33)
+    assert wide.objective_history == fit.objective_history
+    np.testing.assert_array_equal(wide.rows.location[:30], fit.rows.location)
+    np.testing.assert_array_equal(wide.cols.scale[:20], fit.cols.scale)
+    for side, posterior, seen in (("rows", wide.rows, 7), ("cols", wide.cols, 11)):
+        prior = wide.scales.prior(side, intercepts)
+        for empty in (seen, posterior.n_rows - 1):
+            np.testing.assert_allclose(posterior.location[empty], prior.mean[0], rtol=1e-14)
+            np.testing.assert_allclose(posterior.covariance[empty], np.diag(1 / prior.precision[0]), rtol=1e-14)
+    # Compacted, with the two gaps closed, it is the same fit again.
+    compact = fit_arrays(rows - (rows > 7), cols - (cols > 11), labels, config)
+    np.testing.assert_allclose(compact.objective_history, fit.objective_history, rtol=1e-12)
+
+
+@pytest.mark.parametrize("loss", VARIANTS, ids=name)
+def test_threads_change_no_bit(loss):
+    """120,000 ratings: four ranges of rows, shared by one, two or three threads."""
+    data = power_law_ratings(3000, 400, 120_000)
+    fits = [fit_arrays(*data, config_of(loss, max_iter=4), threads=threads) for threads in (1, 2, 3)]
+    assert_same_bits(fits[0], fits[1])
+    assert_same_bits(fits[0], fits[2])
+
+
+def assert_same_bits(fit, other):
+    assert other.objective_history == fit.objective_history
+    for side in ("rows", "cols"):
+        np.testing.assert_array_equal(getattr(other, side).location, getattr(fit, side).location)
+        np.testing.assert_array_equal(getattr(other, side).scale, getattr(fit, side).scale)
+
+
+def test_every_label_coding_gives_the_same_fit():
+    rows, cols, labels = simulated("B3", shape=(30, 20))
+    config = FitConfig(tol=0, max_iter=5)
+    fit = fit_arrays(rows, cols, labels, config)
+    positive = labels > 0
+    for coded in (
+        positive,
+        positive.astype(int),
+        positive.astype(np.uint8),
+        positive * 1.0,
+        labels * 1.0,
+        list(labels),
+    ):
+        assert_same_bits(fit, fit_arrays(rows, cols, coded, config))
+    assert set(fit.predict(rows, cols)) == {-1, 1}
+
+
+@pytest.mark.parametrize("rank", [3, 5])
+@pytest.mark.parametrize("prior", PRIORS)
+@pytest.mark.parametrize("loss", VARIANTS, ids=name)
+def test_the_rank_is_found(loss, prior, rank):
+    """B1 (no noise) of rank 3 and 5, 200 × 200, K = 10, defaults otherwise: the surplus columns are switched off."""
+    config = config_of(loss, prior=prior, rank=10, intercepts=False, max_iter=100, precision="float32")
+    fit = fit_arrays(*simulated("B1", rank=rank), config)
+    assert fit.effective_rank == rank
+    strength = np.linalg.norm(fit.rows.mean, axis=0) * np.linalg.norm(fit.cols.mean, axis=0)
+    assert set(np.argsort(fit.inverse_gamma)[:rank]) == set(np.argsort(strength)[-rank:])
+
+
+@pytest.mark.parametrize("loss", VARIANTS, ids=name)
+def test_an_unknown_index_has_the_prior(loss):
+    rows, cols, labels = simulated("B3", shape=(30, 20))
+    fit = fit_arrays(rows, cols, labels, config_of(loss, max_iter=10))
+    np.testing.assert_allclose(fit.score([30, 1000, -1], [4, 5, 6]), fit.scales.mean + fit.cols.intercept[4:7])
+    np.testing.assert_allclose(fit.score([4, 5, 6], [20, 1000, -1]), fit.rows.intercept[4:7])
+    assert fit.score([99], [99])[0] == pytest.approx(fit.scales.mean)
+    # var u = 1/g_b + var d + Σ_k (R² + s_R²)/g_k
+    spread = fit.cols.deviation[4]
+    second = fit.cols.mean[4] ** 2 + spread[1:] ** 2
+    variance = 1 / fit.scales.row_intercept + spread[0] ** 2 + np.sum(second / fit.inverse_gamma)
+    assert fit.std([99], [4])[0] == pytest.approx(np.sqrt(variance))
+
+
+@pytest.mark.parametrize("loss", VARIANTS, ids=name)
+@pytest.mark.parametrize("flip", [1, -1])
+def test_a_score_of_zero_is_predicted_as_the_majority(loss, flip):
+    rows, cols, labels = simulated("A2", shape=(30, 20), seed=1)
+    labels = flip * np.where(np.arange(len(labels)) % 4 == 0, -1, labels)
+    fit = fit_arrays(rows, cols, labels, config_of(loss, intercepts=False, max_iter=3))
+    assert fit.score([99], [0])[0] == 0
+    assert fit.predict([99], [0])[0] == fit.majority == np.sign(labels.sum())
+    assert fit.probability([99], [0])[0] == 0.5
+
+
+@pytest.mark.parametrize("start", ["spectral", "random"])
+@pytest.mark.parametrize("intercepts", [False, True])
+@pytest.mark.parametrize("loss", MONOTONE, ids=name)
+def test_more_factors_than_rows(loss, intercepts, start):
+    """K = 12 on an 8 × 30 matrix of rank 2 without noise: the surplus columns start as noise and the fit holds."""
+    rows, cols, labels = simulated("A1", rank=2, shape=(8, 30), fraction=0.8)
+    config = config_of(loss, rank=12, intercepts=intercepts, start=start, max_iter=60)
+    fit = fit_arrays(rows, cols, labels, config)
+    assert fit.rows.mean.shape == (8, 12)
+    assert np.all(np.diff(fit.objective_history) <= 1e-9 * np.abs(fit.objective_history[1:]))
+    assert np.mean(fit.predict(rows, cols) == labels) > 0.95
+
+
+def test_the_seed_matters_to_the_random_start_only_through_the_start():
+    data = simulated("A2", shape=(40, 30))
+    first, same, other = (
+        fit_arrays(*data, FitConfig(start="random", seed=seed, tol=0, max_iter=3)) for seed in (1, 1, 2)
+    )
+    assert_same_bits(first, same)
+    assert other.objective_history != first.objective_history
+
+
+def test_spectral_start_beats_the_random_one():
+    """A3, rank 3, hinge at κ = 2, IG(400, 10), no intercepts: mean 0-1 error against the truth over 6 draws.
+
+    Measured: .086 (.06 to .12) from the spectral start, .22 (.07 to .27) from the random one, although the latter's
+    objective is often lower: it settles in another, overfitted valley.
+    """
+    errors = {}
+    for start in ("spectral", "random"):
+        config = FitConfig(
+            loss="hinge",
+            intercepts=False,
+            likelihood_weight=2.0,
+            alpha=400.0,
+            beta=10.0,
+            start=start,
+            tol=0,
+            max_iter=60,
+        )
+        draws = [simulate("A3", seed=seed) for seed in range(6)]
+        errors[start] = [s.error(whole(fit_arrays(s.rows, s.cols, s.labels, config))) for s in draws]
+    assert np.mean(errors["spectral"]) < 0.12
+    assert np.mean(errors["spectral"]) < 0.6 * np.mean(errors["random"])
+
+
+def whole(fit):
+    i, j = np.indices((fit.rows.n_rows, fit.cols.n_rows))
+    return fit.score(i.ravel(), j.ravel()).reshape(i.shape)
+
+
+@pytest.mark.parametrize("size", [4, 16, 20])
+def test_columns_that_all_look_alike(size):
+    """Two camps that like their own half: every row and column has ``size`` ratings, half of them positive.
+
+    The start's random vectors are keyed by just these counts, so all are equal here and orthogonal to the signal;
+    exactly so where √size is a power of two.
+    """
+    rows, cols = np.divmod(np.arange(size**2), size)
+    labels = np.where((rows < size // 2) == (cols < size // 2), 1, -1)
+    fit = fit_arrays(rows, cols, labels, FitConfig(rank=2, tol=0, max_iter=30))
+    np.testing.assert_array_equal(fit.predict(rows, cols), labels)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_honest_end(loss):
+    data = simulated("A2", shape=(60, 50))
+    with pytest.warns(NotConverged, match="max_iter = 3 reached"):
+        fit = fit_arrays(*data, FitConfig(loss=loss, max_iter=3))
+    assert (fit.converged, len(fit.history)) == (False, 3)
+    assert "max_iter = 3" in fit.reason
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit = fit_arrays(*data, FitConfig(loss=loss, max_iter=1000, tol=1e-4))
+    assert fit.converged
+    assert "tol = 0.0001" in fit.reason
+    still = [max(abs(it.decrease), it.change) <= 1e-4 for it in fit.history]
+    assert still == [False] * (len(still) - 1) + [True]
+
+
+@pytest.mark.parametrize("loss", VARIANTS, ids=name)
+def test_without_tolerance_all_iterations_run(loss):
+    seen = []
+    data = simulated("A2", shape=(20, 15))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit = fit_arrays(*data, config_of(loss, max_iter=70), on_iteration=seen.append)
+    assert [it.number for it in fit.history] == list(range(1, 71))
+    assert seen == fit.history
+    assert not fit.converged
+    assert fit.objective_history == [it.objective for it in seen]
+
+
+def test_no_pair_and_one_pair():
+    """An empty list of pairs has no scores; two plain integers are one pair."""
+    fit = fit_arrays(*simulated("B3", shape=(30, 20)), FitConfig(tol=0, max_iter=2))
+    for method in (fit.score, fit.std, fit.probability, fit.predict):
+        assert method([], []).shape == (0,)
+        assert np.ravel(method(3, 4))[0] == method([3], [4])[0]

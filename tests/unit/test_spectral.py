@@ -1,0 +1,114 @@
+"""The spectral start against scipy's singular vectors, and its independence of the numbering."""
+
+import numpy as np
+import pytest
+from scipy.sparse import coo_array, diags_array
+from scipy.sparse.linalg import svds
+
+from onebit_spark.blocks import RatingBlock
+from onebit_spark.engines.local import LocalEngine
+from onebit_spark.simulate import power_law_ratings, simulate
+from onebit_spark.spectral import STARTS, keyed_normals, random_start, spectral_start
+
+
+def engine(rows, cols, labels, shape=None):
+    shape = shape or (rows.max() + 1, cols.max() + 1)
+    return LocalEngine(RatingBlock.from_coordinates(rows, cols, labels > 0, shape), threads=1)
+
+
+def reference(rows, cols, labels, rank):
+    """t²·D_r^{−½} (D_r^{−½} U Σ Vᵀ D_c^{−½}) … of MATH.md as the product L Rᵀ, in which signs and rotations cancel."""
+    y = coo_array((labels.astype(float), (rows, cols))).tocsr()  # repeated cells are summed
+    row_root, col_root = (np.bincount(index) ** -0.5 for index in (rows, cols))
+    u, sigma, vt = svds(diags_array(row_root) @ y @ diags_array(col_root), k=rank + 1, random_state=0)
+    order = np.argsort(sigma)[::-1]
+    left, right = row_root[:, None] * u[:, order[:rank]], col_root[:, None] * vt[order[:rank]].T
+    product = left * sigma[order[:rank]] @ right.T
+    return product / np.mean(np.abs(product[rows, cols])), sigma[order]
+
+
+def gapped():
+    """A1 of rank 3, 120 × 90, 70% observed, each rating up to three times: three strong directions."""
+    simulation = simulate("A1", shape=(120, 90), fraction=0.7, seed=1)
+    rng = np.random.default_rng(0)
+    pick = np.concatenate([np.arange(len(simulation.rows)), rng.integers(len(simulation.rows), size=3000)])
+    return simulation.rows[pick], simulation.cols[pick], simulation.labels[pick]
+
+
+def test_against_scipy():
+    """4 subspace iterations with σ4/σ3 < ½ leave an error below (σ4/σ3)^9 ≈ 1e−4 of the smallest direction."""
+    data = gapped()
+    expected, sigma = reference(*data, rank=3)
+    assert sigma[3] < 0.5 * sigma[2]
+    rows, cols = spectral_start(engine(*data), 3, seed=0)
+    assert np.linalg.norm(rows @ cols.T - expected) < 1e-4 * np.linalg.norm(expected)
+    # Balanced: both sides carry √σ, so D_r^½ L and D_c^½ R have the same norms, column by column, and are orthogonal.
+    left, right = rows * np.bincount(data[0])[:, None] ** 0.5, cols * np.bincount(data[1])[:, None] ** 0.5
+    grams = left.T @ left, right.T @ right
+    np.testing.assert_allclose(np.diag(grams[0]) / np.diag(grams[1]), 1.0, rtol=1e-3)
+    for gram in grams:
+        assert np.abs(gram - np.diag(np.diag(gram))).max() < 1e-3 * gram.max()
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_scores_have_mean_absolute_value_one(start):
+    i, j, y = gapped()
+    rows, cols = STARTS[start](engine(i, j, y), 5, 0)
+    assert np.mean(np.abs(np.sum(rows[i] * cols[j], axis=1))) == pytest.approx(1.0, rel=1e-12)
+
+
+def test_numbering_does_not_matter():
+    """Same factors, line by line, signs included; the data have no gap after σ_K on purpose."""
+    i, j, y = power_law_ratings(300, 120, 6000, seed=3)
+    rng = np.random.default_rng(0)
+    order, new_row, new_col = rng.permutation(6000), rng.permutation(300), rng.permutation(120)
+    rows, cols = spectral_start(engine(i, j, y, (300, 120)), 8, seed=0)
+    other = engine(new_row[i[order]], new_col[j[order]], y[order], (300, 120))
+    other_rows, other_cols = spectral_start(other, 8, seed=0)
+    np.testing.assert_allclose(other_rows[new_row], rows, atol=1e-9 * np.abs(rows).max())
+    np.testing.assert_allclose(other_cols[new_col], cols, atol=1e-9 * np.abs(cols).max())
+
+
+def test_empty_rows_and_columns_start_at_zero_and_change_nothing():
+    i, j, y = gapped()
+    rows, cols = spectral_start(engine(i, j, y), 3, seed=0)
+    wide_rows, wide_cols = spectral_start(engine(i, j, y, (130, 100)), 3, seed=0)
+    np.testing.assert_array_equal(wide_rows[120:], 0.0)
+    np.testing.assert_array_equal(wide_cols[90:], 0.0)
+    np.testing.assert_allclose(wide_rows[:120], rows, atol=1e-12)
+    np.testing.assert_allclose(wide_cols[:90], cols, atol=1e-12)
+
+
+def test_columns_beyond_the_rank_are_small_noise():
+    """A fully observed A1 of rank 2 has two singular values; the other columns differ from each other and from 0."""
+    simulation = simulate("A1", rank=2, shape=(30, 25), fraction=1.0)
+    rows, cols = spectral_start(engine(simulation.rows, simulation.cols, simulation.labels), 6, seed=0)
+    sizes = np.linalg.norm(rows, axis=0) * np.linalg.norm(cols, axis=0)
+    assert np.all(sizes[2:] > 0)
+    assert sizes[2:].max() < 1e-2 * sizes[:2].min()
+    assert np.linalg.matrix_rank(cols[:, 2:] / np.linalg.norm(cols[:, 2:], axis=0)) > 1
+
+
+def test_keyed_normals_are_normal_and_keyed():
+    """A line depends on the seed and the column's two counts only; over 2,000 different counts they look normal."""
+
+    class Counts:
+        def counts(self, side):
+            return np.concatenate([np.arange(1, 2001), [5]])
+
+        def positives(self, side):
+            return np.concatenate([np.arange(1, 2001) // 2, [2]])
+
+    normals = keyed_normals(Counts(), "cols", 5, seed=0)
+    np.testing.assert_array_equal(normals[4], normals[2000])
+    assert np.abs(normals.mean()) < 5 / np.sqrt(normals.size)
+    assert normals.var() == pytest.approx(1.0, abs=5 * np.sqrt(2 / normals.size))
+    np.testing.assert_allclose(np.corrcoef(normals[:2000].T), np.eye(5), atol=5 / np.sqrt(2000))
+    assert not np.any(normals == keyed_normals(Counts(), "cols", 5, seed=1))
+
+
+def test_random_start_depends_on_the_seed():
+    matrix = engine(*gapped())
+    first, same, other = (random_start(matrix, 3, seed)[0] for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, same)
+    assert not np.any(first == other)

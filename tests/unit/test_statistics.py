@@ -1,0 +1,91 @@
+"""SideStatistics: what the driver learns from a half step."""
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+from test_kernels import make_posterior
+
+from onebit_spark.losses import RowPrior, RowSums
+from onebit_spark.statistics import SideStatistics, relative_change
+
+
+def moved(rng, rows, intercepts, kind="spread"):
+    """A posterior, and the means that it had before its update."""
+    posterior = make_posterior(rng, rows, kind, intercepts, np.float64)
+    return posterior.location + rng.normal(scale=0.2, size=posterior.location.shape), posterior
+
+
+def statistics(old, posterior, prior=None, active=None):
+    prior = prior or RowPrior(np.zeros((1, posterior.dimension)), np.ones((1, posterior.dimension)))
+    active = np.ones(posterior.n_rows, bool) if active is None else active
+    return SideStatistics.of_rows(old, posterior, prior, active, RowSums(1.5, 2.5))
+
+
+def matrix(rows, cols, intercepts):
+    """M = b + d + L Rᵀ, formed."""
+    if not intercepts:
+        return rows @ cols.T
+    return rows[:, :1] + cols[:, 0] + rows[:, 1:] @ cols[:, 1:].T
+
+
+@pytest.mark.parametrize("intercepts", [False, True])
+def test_relative_change_against_the_whole_matrix(intercepts):
+    rng = np.random.default_rng(0)
+    (old_rows, rows), (old_cols, cols) = moved(rng, 9, intercepts), moved(rng, 7, intercepts)
+    new = matrix(rows.location, cols.location, intercepts)
+    old = matrix(old_rows, old_cols, intercepts)
+    change = relative_change(statistics(old_rows, rows), statistics(old_cols, cols), intercepts)
+    assert change == pytest.approx(np.sum((new - old) ** 2) / np.sum(new**2), rel=1e-12)
+
+
+@pytest.mark.parametrize("intercepts", [False, True])
+def test_relative_change_leaves_out_rows_without_ratings(intercepts):
+    rng = np.random.default_rng(1)
+    (old_rows, rows), (old_cols, cols) = moved(rng, 9, intercepts), moved(rng, 7, intercepts)
+    seen, seen_too = np.arange(9) != 4, np.arange(7) > 1
+    new = matrix(rows.location, cols.location, intercepts)[np.ix_(seen, seen_too)]
+    old = matrix(old_rows, old_cols, intercepts)[np.ix_(seen, seen_too)]
+    parts = statistics(old_rows, rows, active=seen), statistics(old_cols, cols, active=seen_too)
+    assert relative_change(*parts, intercepts) == pytest.approx(np.sum((new - old) ** 2) / np.sum(new**2), rel=1e-12)
+
+
+def test_no_change_and_no_matrix():
+    rng = np.random.default_rng(2)
+    _, rows = moved(rng, 9, True)
+    still = statistics(rows.location.copy(), rows)
+    assert relative_change(still, still, True) == 0
+    empty = statistics(rows.location * 0, rows.take(np.arange(9)), active=np.zeros(9, bool))
+    assert relative_change(empty, empty, True) == 0
+
+
+@pytest.mark.parametrize("kind", ["spread", "covariance"])
+@pytest.mark.parametrize("lines", ["one", "per row"])
+def test_sums_over_the_rows_with_ratings(kind, lines):
+    rng = np.random.default_rng(3)
+    old, posterior = moved(rng, 8, True, kind)
+    mean = rng.normal(size=(1 if lines == "one" else 8, posterior.dimension))
+    active = np.arange(8) % 3 > 0
+    found = statistics(old, posterior, RowPrior(mean, np.ones_like(mean)), active)
+    away = (posterior.location - mean)[active]
+    assert found.count == 5
+    np.testing.assert_allclose(found.shift, away.sum(axis=0))
+    np.testing.assert_allclose(found.square, (away**2).sum(axis=0))
+    np.testing.assert_allclose(found.variance, np.einsum("ikk->k", posterior.covariance[active]))
+    assert (found.log_volume, found.data) == (1.5, 2.5)
+
+
+@pytest.mark.parametrize("intercepts", [False, True])
+def test_the_sum_of_the_parts_is_the_whole(intercepts):
+    rng = np.random.default_rng(4)
+    old, posterior = moved(rng, 10, intercepts)
+    prior = RowPrior(rng.normal(size=posterior.location.shape), np.ones(posterior.location.shape))
+    active = np.arange(10) != 2
+    parts = [
+        statistics(old[lo:hi], posterior.take(np.arange(lo, hi)), prior.rows(lo, hi), active[lo:hi])
+        for lo, hi in ((0, 1), (1, 4), (4, 10))
+    ]
+    total, whole = parts[0] + parts[1] + parts[2], statistics(old, posterior, prior, active)
+    for field in fields(SideStatistics):
+        times = 3 if field.name in ("log_volume", "data") else 1  # of_rows was told the same sums three times
+        np.testing.assert_allclose(getattr(total, field.name), times * getattr(whole, field.name), atol=1e-13)

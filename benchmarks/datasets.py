@@ -18,6 +18,9 @@ class Ratings(NamedTuple):
     cols: NDArray[np.int64]
     labels: NDArray[np.int8]
 
+    def take(self, index: NDArray[np.int64]) -> Ratings:
+        return Ratings(self.rows[index], self.cols[index], self.labels[index])
+
 
 def folder() -> Path:
     return Path(os.environ.get("ONEBIT_DATA", "data"))
@@ -48,7 +51,7 @@ def split(ratings: Ratings, held_out: float, seed: int) -> tuple[Ratings, Rating
     n = len(ratings.rows)
     order = np.random.default_rng(seed).permutation(n)
     cut = round(held_out * n) if held_out < 1 else int(held_out)
-    return Ratings(*(x[order[cut:]] for x in ratings)), Ratings(*(x[order[:cut]] for x in ratings))
+    return ratings.take(order[cut:]), ratings.take(order[:cut])
 
 
 def _indexed(users: NDArray[np.generic], items: NDArray[np.generic], positive: NDArray[np.bool_]) -> Ratings:

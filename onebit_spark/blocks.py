@@ -54,8 +54,13 @@ class RatingBlock:
     ) -> RatingBlock:
         """Compress (row, column, label) triples in any order; two counting sorts, O(n + m1 + m2)."""
         n_rows, n_columns = shape
-        if n_columns > MAX_COLUMNS:
-            raise ValueError(f"a block refers to at most 2^30 columns, not {n_columns}")
+        if not len(rows) == len(columns) == len(positive):
+            raise ValueError(f"lengths differ: {len(rows)} rows, {len(columns)} columns, {len(positive)} labels")
+        for name, index, size in (("row", rows, n_rows), ("column", columns, n_columns)):
+            if not 0 <= size <= MAX_COLUMNS:
+                raise ValueError(f"a block has at most 2^30 {name}s, not {size}")
+            if len(index) and not 0 <= index.min() <= index.max() < size:
+                raise ValueError(f"{name} indices reach from {index.min()} to {index.max()}, outside 0 … {size - 1}")
         by_column = _bucket((np.asarray(columns, np.int64) << 1) | np.asarray(positive, np.int64), rows, 2 * n_columns)
         pointers, codes = _rows_from_columns(*by_column, n_rows)
         return cls(pointers, codes, n_columns)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from numbers import Integral, Real
 
-from onebit_spark.losses import LOSSES, Hinge, Logistic, Loss
+from onebit_spark.losses import LOSSES, Loss
 from onebit_spark.priors import PRIORS, ScalePrior
 from onebit_spark.spectral import STARTS
 
@@ -55,7 +55,7 @@ class FitConfig:
             ("precision", PRECISIONS),
         ):
             value = getattr(self, field)
-            if value not in allowed:
+            if not isinstance(value, str) or value not in allowed:
                 found.append(f"{field} must be one of {', '.join(allowed)}, not {value!r}")
         for field, lowest in (("rank", 1), ("max_iter", 1), ("seed", 0)):
             value = getattr(self, field)
@@ -69,8 +69,11 @@ class FitConfig:
             found.append(f"tol must be a finite number, 0 or above, not {self.tol!r}")
         if not isinstance(self.intercepts, bool):
             found.append(f"intercepts must be True or False, not {self.intercepts!r}")
-        if self.solver == "gradient" and self.loss == "logistic":
-            found.append("solver 'gradient' belongs to the hinge loss; the logistic update is exact")
+        if not found:
+            try:
+                self.make_loss()
+            except ValueError as refusal:
+                found.append(str(refusal))
         return found
 
     @property
@@ -84,9 +87,7 @@ class FitConfig:
         return self.likelihood_weight or LOSSES[self.loss].default_weight
 
     def make_loss(self) -> Loss:
-        if self.loss == "hinge":
-            return Hinge(solver=self.solver)  # type: ignore[arg-type]
-        return Logistic(structure=self.covariance)  # type: ignore[arg-type]
+        return LOSSES[self.loss].from_options(self.solver, self.covariance)
 
     def make_prior(self, n_lines: int) -> ScalePrior:
         """π^γ for m = ``n_lines`` rows and columns with ratings; α = m/10 by default, and β so that γ ≈ 0.3."""

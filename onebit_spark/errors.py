@@ -8,4 +8,4 @@ class RequestError(ValueError):
 
 
 class FitFailed(RuntimeError):
-    """The fit itself failed: the objective is no longer a number, or the source changed. A job ends with exit code 1."""
+    """The fit failed: the objective is no longer a number, or the source changed. A job ends with exit code 1."""

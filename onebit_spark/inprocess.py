@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from onebit_spark import prediction
-from onebit_spark.blocks import RatingBlock
+from onebit_spark.blocks import MAX_COLUMNS, RatingBlock
 from onebit_spark.config import FitConfig
 from onebit_spark.engines.local import LocalEngine
 from onebit_spark.losses import Side
@@ -68,9 +68,10 @@ class Fit:
         return np.where(scores == 0, self.majority, np.sign(scores)).astype(np.int8)
 
     def _pairs(self, rows: ArrayLike, cols: ArrayLike) -> tuple[RowPosterior, RowPosterior]:
+        row_index, col_index = np.broadcast_arrays(np.atleast_1d(rows), np.atleast_1d(cols))
         return (
-            _take_or_prior(self.rows, np.asarray(rows), self.scales, "rows"),
-            _take_or_prior(self.cols, np.asarray(cols), self.scales, "cols"),
+            _take_or_prior(self.rows, row_index, self.scales, "rows"),
+            _take_or_prior(self.cols, col_index, self.scales, "cols"),
         )
 
 
@@ -129,7 +130,7 @@ def _prior_rows(like: RowPosterior, n: int, scales: Scales, side: Side) -> RowPo
 
 def _take_or_prior(posterior: RowPosterior, index: NDArray[Any], scales: Scales, side: Side) -> RowPosterior:
     unknown = (index < 0) | (index >= posterior.n_rows)
-    taken = posterior.take(np.where(unknown, 0, index))
+    taken = posterior.take(np.where(unknown, 0, index).astype(np.int64))
     unseen = _prior_rows(posterior, int(unknown.sum()), scales, side)
     taken.location[unknown], taken.scale[unknown] = unseen.location, unseen.scale
     return taken
@@ -150,23 +151,35 @@ def _checked(
         problems.append(f"rows, cols and labels differ in length: {told}")
     if min(lengths.values()) == 0:
         problems.append("there is no rating")
+    declared = _declared(shape, problems)
     size = []
-    for name, declared in zip(("rows", "cols"), shape or (None, None), strict=True):
-        found, largest = _index_problems(name, arrays[name], declared)
+    for name, limit in zip(("rows", "cols"), declared, strict=True):
+        found, largest = _index_problems(name, arrays[name], limit)
         problems += found
-        size.append(largest + 1 if declared is None else declared)
+        size.append(largest + 1 if limit is None else limit)
     problems += _label_problems(arrays["labels"])
     if problems:
         raise ValueError("cannot fit:\n" + "\n".join(f"- {problem}" for problem in problems))
     row_index, col_index = (arrays[name].astype(np.int64, copy=False) for name in ("rows", "cols"))
-    return row_index, col_index, arrays["labels"] > 0, (int(size[0]), int(size[1]))
+    return row_index, col_index, arrays["labels"] > 0, (size[0], size[1])
+
+
+def _declared(shape: Sequence[int] | None, problems: list[str]) -> tuple[int, int] | tuple[None, None]:
+    """The declared shape as two integers; what is wrong with it is added to ``problems``."""
+    if shape is None:
+        return None, None
+    pair = np.asarray(shape)
+    if pair.shape != (2,) or pair.dtype.kind not in "iu" or pair.min() < 0 or pair.max() > MAX_COLUMNS:
+        problems.append(f"shape must be two integers from 0 to 2^30, not {shape!r}")
+        return None, None
+    return int(pair[0]), int(pair[1])
 
 
 def _index_problems(name: str, index: NDArray[Any], declared: int | None) -> tuple[list[str], int]:
     """What is wrong with an index array, and the largest index."""
     if index.size == 0:
         return [], -1
-    if index.dtype == bool or not np.issubdtype(index.dtype, np.number):
+    if index.dtype.kind not in "iuf":
         return [f"{name} must hold integers, not {index.dtype}"], -1
     values = index.ravel()
     broken = ~np.isfinite(values) | (values != np.floor(values)) if values.dtype.kind not in "iu" else np.zeros(0)
@@ -177,13 +190,15 @@ def _index_problems(name: str, index: NDArray[Any], declared: int | None) -> tup
         problems.append(f"{name} holds negative indices: {_examples(values[values < 0])}")
     if declared is not None and values.max() >= declared:
         problems.append(f"{name} reaches index {values.max()}, beyond the declared shape {declared}")
+    elif values.max() >= MAX_COLUMNS:
+        problems.append(f"{name} reaches index {values.max()}, beyond the limit of 2^30: number them from 0 on")
     return problems, int(values.max())
 
 
 def _label_problems(labels: NDArray[Any]) -> list[str]:
     if labels.size == 0:
         return []
-    if labels.dtype != bool and not np.issubdtype(labels.dtype, np.number):
+    if labels.dtype.kind not in "biuf":
         return [f"labels must be numbers or booleans, not {labels.dtype}"]
     values = labels.ravel()
     if values.dtype != bool:

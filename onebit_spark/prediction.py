@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, ndtr
 
+from onebit_spark.losses import LOSSES
 from onebit_spark.posterior import FloatArray, RowPosterior
 
 Vector = NDArray[np.float64]
@@ -49,12 +49,5 @@ def _as_partner(side: RowPosterior) -> Vector:
 
 
 def probability(loss: str, scores: FloatArray, variances: FloatArray) -> Vector:
-    """P(+) as the loss understands it.
-
-    Logistic: the moderated sigmoid σ(score / √(1 + π·var/8)) (MacKay, 1992), the probability of a positive label.
-    Hinge: Φ(score/std), the posterior probability that the *sign* is positive, under a normal approximation; it says
-    how sure the model is of its side, not how often the label is positive.
-    """
-    if loss == "logistic":
-        return np.asarray(expit(scores / np.sqrt(1.0 + np.pi * variances / 8.0)))
-    return np.asarray(ndtr(scores / np.sqrt(np.maximum(variances, 1e-300))))
+    """P(+) as the loss understands it: see ``probability`` of the registered losses for what it means."""
+    return LOSSES[loss].probability(scores, variances)

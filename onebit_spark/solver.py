@@ -21,7 +21,7 @@ INTERCEPT_MEAN_VARIANCE = 1.0  # σ0², the prior variance of μ
 
 
 class NotConverged(UserWarning):
-    """The fit stopped at ``max_iter`` before either side of the stopping rule held."""
+    """The fit stopped at ``max_iter`` before the stopping rule held."""
 
 
 class Engine(Protocol):
@@ -108,7 +108,7 @@ def solve(engine: Engine, config: FitConfig, on_iteration: Callable[[Iteration],
         last = history[-1]
         warnings.warn(
             f"not converged: {reason}; in the last iteration the objective fell by {last.decrease:.1e} "
-            f"and the scores changed by {last.change:.1e} (relative), above tol = {config.tol:g}",
+            f"and the scores changed by {last.change:.1e} (relative); both must be within tol = {config.tol:g}",
             NotConverged,
             stacklevel=3,
         )

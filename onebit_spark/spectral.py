@@ -3,7 +3,8 @@
     D_r^{−½} Y D_c^{−½} ≈ U Σ Vᵀ,    L = t·D_r^{−½} U Σ^{½},    R = t·D_c^{−½} V Σ^{½},    t² = 1 / mean_l |u_l|
 
 Y is the signed sparse matrix (repeated cells summed), D the observation counts. Subspace iteration from a random matrix
-whose line for column j is drawn from (seed, ratings of j, positive ratings of j), never from the position of j.
+whose line for column j is drawn from (seed, ratings of j, positive ratings of j), and added to Yᵀ times lines drawn the
+same way for the rows, so that columns with equal counts differ too; never from the position of j.
 """
 
 from __future__ import annotations
@@ -53,12 +54,13 @@ def spectral_start(matrix: SignMatrix, rank: int, seed: int) -> tuple[Table, Tab
         return col_scale * matrix.signed_sums("cols", row_scale * w)
 
     z = keyed_normals(matrix, "cols", width, seed) * (col_scale > 0)
+    z += to_cols(keyed_normals(matrix, "rows", width, seed) * (row_scale > 0))
     for _ in range(SUBSPACE_ITERATIONS):
-        z = _orthonormal(to_cols(to_rows(z)))
+        z = _orthonormal(to_cols(to_rows(z)), seed)
     w = to_rows(z)
     values, vectors = np.linalg.eigh(w.T @ w)
     values, vectors = values[::-1], vectors[:, ::-1]
-    kept = min(rank, int(np.sum(values > NEGLIGIBLE * max(values[0], 0.0))))
+    kept = min(rank, int(np.sum(values > NEGLIGIBLE * values[0])))
     sigma, rotation = np.sqrt(values[:kept]), vectors[:, :kept]
     rows = row_scale * (w @ rotation) / np.sqrt(sigma)
     cols = col_scale * (z @ rotation) * np.sqrt(sigma)
@@ -87,7 +89,7 @@ STARTS = {"spectral": spectral_start, "random": random_start}
 def keyed_normals(matrix: SignMatrix, side: Side, width: int, seed: int) -> Table:
     """Standard normals (m × width) whose line is a hash of (seed, ratings, positives): SplitMix64, then Φ⁻¹."""
     with np.errstate(over="ignore"):
-        key = _mix(matrix.counts(side).astype(np.uint64), seed)
+        key = _mix(matrix.counts(side).astype(np.uint64), seed % 2**64)
         key = _mix(matrix.positives(side).astype(np.uint64), key)
         bits = _mix(np.arange(width, dtype=np.uint64), key[:, None])
     return np.asarray(ndtri((bits >> np.uint64(11)).astype(np.float64) * 2.0**-53 + 2.0**-54))
@@ -106,10 +108,17 @@ def _inverse_root(counts: NDArray[np.int64]) -> Table:
     return np.where(counts > 0, 1.0 / np.sqrt(np.maximum(counts, 1)), 0.0)[:, None]
 
 
-def _orthonormal(z: Table) -> Table:
-    """Columns that span z, orthonormal, by its Gram matrix: only K×K numbers leave the blocks."""
+def _orthonormal(z: Table, seed: int) -> Table:
+    """Columns that span z, orthonormal, by its Gram matrix: only K×K numbers leave the blocks.
+
+    Where the data are so symmetric that the keyed lines cancel exactly, nothing but the position can tell the columns
+    apart: then, and only then, it does.
+    """
     values, vectors = np.linalg.eigh(z.T @ z)
-    keep = values > NEGLIGIBLE**2 * max(values[-1], 0.0)
+    if not values[-1] > 0:
+        z = np.random.default_rng(seed).normal(size=z.shape)
+        values, vectors = np.linalg.eigh(z.T @ z)
+    keep = values > NEGLIGIBLE**2 * values[-1]
     return np.asarray(z @ (vectors[:, keep] / np.sqrt(values[keep])))
 
 

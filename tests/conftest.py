@@ -5,6 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import settings
+
+# The first example of a test may compile a kernel: no deadline. The same examples in every run.
+settings.register_profile("onebit", deadline=None, derandomize=True)
+settings.load_profile("onebit")
 
 
 @pytest.fixture(scope="session")

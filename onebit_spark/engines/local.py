@@ -13,12 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.blocks import RatingBlock
-from onebit_spark.compiled import jit
 from onebit_spark.config import FitConfig
+from onebit_spark.engines.mapstep import Table, absolute_scores, signed_sums, update_range
+from onebit_spark.engines.start import start_posteriors
 from onebit_spark.losses import HalfStep, Loss, Side
-from onebit_spark.losses.rowsums import add_signed_rows
 from onebit_spark.posterior import RowPosterior
-from onebit_spark.spectral import STARTS, Table
 from onebit_spark.statistics import SideStatistics
 
 Result = TypeVar("Result")
@@ -50,26 +49,14 @@ class LocalEngine:
         return int(np.count_nonzero(self.counts(side)))
 
     def start(self, config: FitConfig, loss: Loss) -> None:
-        rows, cols = STARTS[config.start](self, config.rank, config.seed)
-        starts: dict[Side, Table] = {"rows": rows, "cols": cols}
-        for side, factors in starts.items():
-            if config.intercepts:
-                factors = np.insert(factors * loss.start_shrinkage, 0, 0.0, axis=1)
-            location = factors.astype(config.precision)
-            self.posteriors[side] = RowPosterior.isotropic(location, loss.start_deviation, loss.kind, config.intercepts)
+        self.posteriors = start_posteriors(self, config, loss)
 
     def half_step(self, loss: Loss, step: HalfStep) -> SideStatistics:
         side = step.side
         block, rows = self.blocks[side], self.posteriors[side]
         partners = loss.partners(self.posteriors["cols" if side == "rows" else "rows"])
-        active = self.counts(side) > 0
-
-        def update(lo: int, hi: int) -> SideStatistics:
-            old = rows.location[lo:hi].copy()
-            sums = loss.update_rows(block, lo, hi, partners, rows, step)
-            return SideStatistics.of_rows(old, rows.take(slice(lo, hi)), step.prior.rows(lo, hi), active[lo:hi], sums)
-
-        return reduce(SideStatistics.__add__, self._over_rows(side, update))
+        parts = self._over_rows(side, lambda lo, hi: update_range(loss, block, lo, hi, partners, rows, step))
+        return reduce(SideStatistics.__add__, parts)
 
     # The sign matrix, for the start.
 
@@ -83,14 +70,14 @@ class LocalEngine:
         block = self.blocks[side]
         table = np.ascontiguousarray(table)
         sums = np.zeros((block.n_rows, table.shape[1]))
-        self._over_rows(side, lambda lo, hi: _signed_sums(block.row_pointers, block.codes, lo, hi, table, sums))
+        self._over_rows(side, lambda lo, hi: signed_sums(block.row_pointers, block.codes, lo, hi, table, sums))
         return sums
 
     def mean_absolute_score(self, rows: Table, cols: Table) -> float:
         block = self.blocks["rows"]
         rows, cols = np.ascontiguousarray(rows), np.ascontiguousarray(cols)
         sums = self._over_rows(
-            "rows", lambda lo, hi: _absolute_scores(block.row_pointers, block.codes, lo, hi, rows, cols)
+            "rows", lambda lo, hi: absolute_scores(block.row_pointers, block.codes, lo, hi, rows, cols)
         )
         return sum(sums) / self.n_ratings
 
@@ -107,21 +94,3 @@ def available_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-@jit
-def _signed_sums(pointers, codes, first, last, table, out):  # type: ignore[no-untyped-def]
-    for i in range(first, last):
-        add_signed_rows(table, codes, pointers[i], pointers[i + 1], out[i])
-
-
-@jit
-def _absolute_scores(pointers, codes, first, last, rows, cols):  # type: ignore[no-untyped-def]
-    total = 0.0
-    for i in range(first, last):
-        for l in range(pointers[i], pointers[i + 1]):
-            u = 0.0
-            for k in range(rows.shape[1]):
-                u += rows[i, k] * cols[codes[l] >> 1, k]
-            total += abs(u)
-    return total

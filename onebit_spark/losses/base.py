@@ -80,6 +80,16 @@ class Loss(ABC):
     start_deviation: ClassVar[float]  # standard deviation of every coordinate at the start
     start_shrinkage: ClassVar[float]  # the spectral start's factor in a model with intercepts
 
+    @classmethod
+    @abstractmethod
+    def from_options(cls, solver: str, covariance: str) -> Loss:
+        """The loss with those of a fit's options that concern it; ValueError for one that it cannot honour."""
+
+    @staticmethod
+    @abstractmethod
+    def probability(scores: FloatArray, variances: FloatArray) -> NDArray[np.float64]:
+        """P(+) from the posterior mean and variance of the score."""
+
     @property
     @abstractmethod
     def kind(self) -> Kind:

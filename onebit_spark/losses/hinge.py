@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr
 
 from onebit_spark.blocks import RatingBlock
 from onebit_spark.compiled import jit
@@ -35,7 +37,7 @@ from onebit_spark.losses.rowsums import (
     scores,
 )
 from onebit_spark.losses.smallsolve import cholesky, solve
-from onebit_spark.posterior import Kind, RowPosterior
+from onebit_spark.posterior import FloatArray, Kind, RowPosterior
 
 SPREAD_FACTOR = math.sqrt(2 / math.pi)  # c: E|Z| of a standard normal Z
 HALVINGS = 3
@@ -53,6 +55,18 @@ class Hinge(Loss):
     default_weight: ClassVar[float] = 2.0
     start_deviation: ClassVar[float] = 0.05
     start_shrinkage: ClassVar[float] = 0.7
+
+    @classmethod
+    def from_options(cls, solver: str, covariance: str) -> Hinge:
+        return cls(solver="gradient" if solver == "gradient" else "mm")
+
+    @staticmethod
+    def probability(scores: FloatArray, variances: FloatArray) -> NDArray[np.float64]:
+        """Φ(score/std), the posterior probability that the *sign* is positive, under a normal approximation.
+
+        It says how sure the model is of its side, not how often the label is positive.
+        """
+        return np.asarray(ndtr(scores / np.sqrt(np.maximum(variances, 1e-300))))
 
     @property
     def kind(self) -> Kind:
@@ -93,11 +107,15 @@ class Hinge(Loss):
                 mode,
                 step.move_spreads,
                 step.want_data,
-                max(1e-2, 0.5 * 0.9**t),  # ε_t, the floor of |1 − yu|
-                max(1e-3, 0.1 * 0.85**t),  # ε'_t, the floor of |x_k|
+                *floors(t),
                 learning_rate(t) / (step.weight * step.ratings_per_row),
             )
         )
+
+
+def floors(t: int) -> tuple[float, float]:
+    """ε_t, the floor of |1 − yu|, and ε'_t, that of |x_k|, after t iterations: large at first, then shrinking."""
+    return max(1e-2, 0.5 * 0.9**t), max(1e-3, 0.1 * 0.85**t)
 
 
 def learning_rate(t: int) -> float:
@@ -232,6 +250,13 @@ def _update_rows(
             for k in range(free):
                 slope = -kappa * linear[fixed + k] + w[fixed + k] * np.sign(x[fixed + k]) + g[k] * (x[fixed + k] - p[k])
                 x[fixed + k] -= rate * slope
+            if want_data:
+                hinge = 0.0
+                for lo in range(start, stop, CHUNK):
+                    hi = min(lo + CHUNK, stop)
+                    gather(partner_table, codes, lo, hi, partners)
+                    scores(partners, x, hi - lo, u)
+                    hinge += _hinge_sum(codes, lo, u, hi - lo)
         for k in range(free):
             location[i, k] = x[fixed + k]
             if move_spreads:

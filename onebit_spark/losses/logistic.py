@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
 
 from onebit_spark.blocks import RatingBlock
 from onebit_spark.compiled import jit
@@ -39,7 +41,7 @@ from onebit_spark.losses.rowsums import (
     table_dots,
 )
 from onebit_spark.losses.smallsolve import cholesky, inverse, solve
-from onebit_spark.posterior import Kind, RowPosterior, packed_size
+from onebit_spark.posterior import FloatArray, Kind, RowPosterior, packed_size
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,17 @@ class Logistic(Loss):
     default_weight: ClassVar[float] = 1.0
     start_deviation: ClassVar[float] = math.sqrt(0.1)
     start_shrinkage: ClassVar[float] = 0.5
+
+    @classmethod
+    def from_options(cls, solver: str, covariance: str) -> Logistic:
+        if solver == "gradient":
+            raise ValueError("solver 'gradient' belongs to the hinge loss; the logistic update is exact")
+        return cls(structure="diagonal" if covariance == "diagonal" else "full")
+
+    @staticmethod
+    def probability(scores: FloatArray, variances: FloatArray) -> NDArray[np.float64]:
+        """The moderated sigmoid σ(score / √(1 + π·var/8)) (MacKay, 1992), the probability of a positive label."""
+        return np.asarray(expit(scores / np.sqrt(1.0 + np.pi * variances / 8.0)))
 
     @property
     def kind(self) -> Kind:

@@ -35,7 +35,7 @@ BAD_ARRAYS = {  # what replaces a good array, and words of the answer
     "rows text": ({"rows": ["a", "b", "a", "b"]}, "rows must hold integers, not <U1"),
     "cols boolean": ({"cols": [True, False, True, False]}, "cols must hold integers, not bool"),
     "shape too small": ({"shape": (1, 2)}, "rows reaches index 1, beyond the declared shape 1"),
-    "shape negative": ({"shape": (2, -1)}, "cols reaches index 1, beyond the declared shape -1"),
+    "shape negative": ({"shape": (2, -1)}, "shape must be two integers"),
 }
 BAD_SHAPES = [(2,), (2, 2, 2), (2.5, 2), (np.nan, 2), (np.inf, 2), ("a", 2), 5, "ab"]
 

@@ -1,5 +1,7 @@
 """RatingBlock against a brute-force dictionary of the ratings."""
 
+import subprocess
+import sys
 from collections import defaultdict
 
 import numpy as np
@@ -116,3 +118,25 @@ def test_from_coordinates_refuses_too_many_columns():
     """Before it allocates anything of that size."""
     with pytest.raises(ValueError, match="at most 2\\^30 columns"):
         RatingBlock.from_coordinates(np.array([0]), np.array([0]), np.array([True]), (1, MAX_COLUMNS + 1))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["[0, 9], [0, 1]", "[0, -1], [0, 1]", "[0, 1], [0, 5]", "[0, 1], [-1, 0]", "[0], [0, 1]"],
+    ids=["row beyond", "row negative", "column beyond", "column negative", "lengths differ"],
+)
+def test_from_coordinates_refuses_to_write_outside_its_arrays(arguments):
+    """Two ratings of a 2 × 2 matrix. In an interpreter of its own: the compiled sort checks no bounds."""
+    program = f"""
+import numpy as np
+from onebit_spark.blocks import RatingBlock
+rows, cols = map(np.array, ({arguments}))
+try:
+    RatingBlock.from_coordinates(rows, cols, np.array([True, False]), (2, 2))
+except ValueError as refusal:
+    print(refusal)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert any(word in done.stdout for word in ("row ", "rows ", "column", "length"))
+    assert "row_pointers" not in done.stdout  # found in the input, not in the ruins

@@ -164,7 +164,7 @@ def test_every_label_coding_gives_the_same_fit():
 @pytest.mark.parametrize("prior", PRIORS)
 @pytest.mark.parametrize("loss", VARIANTS, ids=name)
 def test_the_rank_is_found(loss, prior, rank):
-    """B1 (no noise) of rank 3 and 5, 200 × 200, K = 10, defaults otherwise: the surplus columns are switched off."""
+    """B1 of rank 3 and 5, 200 × 200, K = 10, 100 iterations, default κ, α, β: the surplus is switched off."""
     config = config_of(loss, prior=prior, rank=10, intercepts=False, max_iter=100, precision="float32")
     fit = fit_arrays(*simulated("B1", rank=rank), config)
     assert fit.effective_rank == rank

@@ -13,7 +13,7 @@ import pytest
 
 from onebit_spark.blocks import RatingBlock
 from onebit_spark.losses import LOSSES, HalfStep, RowPrior, readable
-from onebit_spark.losses.hinge import learning_rate
+from onebit_spark.losses.hinge import floors, learning_rate
 from onebit_spark.posterior import RowPosterior
 
 RATINGS_PER_ROW = 30.0
@@ -33,11 +33,6 @@ def variants():
 
 VARIANTS = list(variants())
 MOVES = [(loss, move) for loss in VARIANTS for move in loss.plan() if move.side == "rows"]
-
-
-def floors(t):
-    """MATH.md's schedule of ε_t and ε'_t after t iterations."""
-    return max(1e-2, 0.5 * 0.9**t), max(1e-3, 0.1 * 0.85**t)
 
 
 def hinge_mm(row, mean, scale, step, dtype):

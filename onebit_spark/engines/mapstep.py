@@ -1,0 +1,47 @@
+"""The work of one map step on one block, the same in every engine."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onebit_spark.blocks import RatingBlock
+from onebit_spark.compiled import jit
+from onebit_spark.losses import HalfStep, Loss
+from onebit_spark.losses.base import Partners
+from onebit_spark.losses.rowsums import add_signed_rows
+from onebit_spark.posterior import RowPosterior
+from onebit_spark.statistics import SideStatistics
+
+Table = NDArray[np.float64]
+
+
+def update_range(
+    loss: Loss, block: RatingBlock, lo: int, hi: int, partners: Partners, rows: RowPosterior, step: HalfStep
+) -> SideStatistics:
+    """Update rows lo … hi−1 of the block in place, and say what the driver needs to know of them."""
+    old = rows.location[lo:hi].copy()
+    sums = loss.update_rows(block, lo, hi, partners, rows, step)
+    active = block.row_counts[lo:hi] > 0
+    return SideStatistics.of_rows(old, rows.take(slice(lo, hi)), step.prior.rows(lo, hi), active, sums)
+
+
+@jit
+def signed_sums(pointers, codes, first, last, table, out):  # type: ignore[no-untyped-def]
+    """out_i += Σ_{l∈Ω_i} y_l table_j for the rows first … last−1: their part of Y·table."""
+    for i in range(first, last):
+        add_signed_rows(table, codes, pointers[i], pointers[i + 1], out[i])
+
+
+@jit
+def absolute_scores(pointers, codes, first, last, rows, cols):  # type: ignore[no-untyped-def]
+    """Σ_l |rows_i · cols_j| over the ratings of the rows first … last−1."""
+    total = 0.0
+    for i in range(first, last):
+        for l in range(pointers[i], pointers[i + 1]):
+            partner = cols[codes[l] >> 1]
+            u = 0.0
+            for k in range(rows.shape[1]):
+                u += rows[i, k] * partner[k]
+            total += abs(u)
+    return total

@@ -1,0 +1,191 @@
+"""A request as a dataclass whose fields are the long flags of a job, filled from command line, config file, defaults.
+
+    @dataclass(frozen=True, kw_only=True)
+    class Request:
+        ratings: str = flag("path of the ratings")            ─►  --ratings RATINGS, required
+        rank: int = flag("number of factors", default=10)     ─►  --rank RANK, or `rank = 12` in the file of --config
+
+Nothing stops at the first mistake: one RequestError names them all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from difflib import get_close_matches
+from pathlib import Path
+from types import NoneType
+from typing import Any, Protocol, TypeVar, get_args, get_origin, get_type_hints
+
+from onebit_spark.errors import RequestError
+
+_WANTED = {str: "text", int: "an integer", float: "a number", bool: "true or false"}
+
+
+def flag(help: str, *, default: Any = MISSING, choices: Sequence[str] = ()) -> Any:
+    """A field that is a flag: required without a default, repeatable key=value if its default is ``dict``."""
+    metadata = {"help": help, "choices": tuple(choices)}
+    if default is dict:
+        return field(default_factory=dict, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+class Checked(Protocol):
+    """A dataclass of flags that knows what is wrong with their values."""
+
+    __dataclass_fields__: dict[str, Any]
+
+    def problems(self) -> Iterator[str]: ...
+
+
+Request = TypeVar("Request", bound=Checked)
+
+
+def parse(request: type[Request], prog: str, argv: Sequence[str] | None = None) -> Request:
+    """The request, or one RequestError with all that is wrong. A flag wins over the config file's key."""
+    flags = _flags_of(request)
+    given, problems = _from_command_line(request, prog, argv)
+    path = given.get("config")
+    in_file, file_problems = _from_file(flags, path) if path else ({}, [])
+    problems += file_problems
+    values: dict[str, Any] = {}
+    for source, name, raw in (
+        *((f"{name} in {path}", name, raw) for name, raw in in_file.items()),
+        *((as_flag(name), name, raw) for name, raw in given.items()),
+    ):
+        try:
+            values[name] = flags[name].converted(raw)
+        except ValueError as error:
+            problems.append(f"{source} {error}")
+    required = [name for name, item in flags.items() if item.required]
+    problems += [f"{as_flag(name)} is required" for name in required if name not in given and name not in in_file]
+    checked = request(**{**dict.fromkeys(required, ""), **values})  # an empty path is not looked at
+    problems += checked.problems()
+    if problems:
+        raise RequestError(_numbered(problems))
+    return checked
+
+
+def as_flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+@dataclass(frozen=True)
+class _Flag:
+    kind: type  # str, int, float, bool or dict
+    default: Any
+    required: bool
+    help: str
+    choices: tuple[str, ...]
+
+    @property
+    def described(self) -> str:
+        text = self.help.replace("%", "%%")
+        if self.choices:
+            text += f": {', '.join(self.choices)}"
+        if self.required:
+            return f"{text} (required)"
+        return text if self.default is None or self.kind in (bool, dict) else f"{text} (default: {self.default})"
+
+    def converted(self, raw: Any) -> Any:
+        """The text of a flag, or the value of a config file, as the right type; a ValueError says what it must be."""
+        if self.kind is dict:
+            return _key_values(raw)
+        value = raw
+        if isinstance(raw, str) and self.kind in (int, float):
+            try:
+                value = self.kind(raw)
+            except ValueError:
+                pass  # still text, and refused below
+        if self.kind is float and type(value) is int:
+            value = float(value)
+        if self.choices and value not in self.choices:
+            raise ValueError(f"must be one of {', '.join(self.choices)}, not {raw!r}")
+        if type(value) is not self.kind:
+            raise ValueError(f"must be {_WANTED[self.kind]}, not {raw!r}")
+        if value == "":
+            raise ValueError("must not be empty")
+        return value
+
+
+def _flags_of(request: type[Checked]) -> dict[str, _Flag]:
+    """The flags by field name, the required ones first, as --help shows them."""
+    hints = get_type_hints(request)
+    found = {}
+    for item in fields(request):
+        hint = hints[item.name]
+        kind = (
+            get_origin(hint)
+            if get_origin(hint) is dict
+            else next((option for option in get_args(hint) if option is not NoneType), hint)
+        )
+        required = item.default is MISSING and item.default_factory is MISSING
+        found[item.name] = _Flag(kind, item.default, required, **item.metadata)
+    return dict(sorted(found.items(), key=lambda pair: not pair[1].required))
+
+
+# ---- where values come from ------------------------------------------------------------------------------------------
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> Any:
+        raise RequestError(f"{message} (--help lists all flags)")
+
+
+def _from_command_line(
+    request: type[Checked], prog: str, argv: Sequence[str] | None
+) -> tuple[dict[str, Any], list[str]]:
+    """The flags that were given, still as text, and what is wrong with the rest."""
+    parser = _Parser(prog=prog, description=request.__doc__, allow_abbrev=False, argument_default=argparse.SUPPRESS)
+    flags = _flags_of(request)
+    for name, item in flags.items():
+        if item.kind is bool:
+            parser.add_argument(as_flag(name), action=argparse.BooleanOptionalAction, help=item.described)
+        else:
+            action = "append" if item.kind is dict else "store"
+            metavar = "KEY=VALUE" if item.kind is dict else name.split("_")[-1].upper()
+            parser.add_argument(as_flag(name), action=action, help=item.described, metavar=metavar)
+    given, extra = parser.parse_known_args(argv)
+    return vars(given), [_unknown(argument, [as_flag(name) for name in flags]) for argument in extra]
+
+
+def _unknown(argument: str, known: list[str]) -> str:
+    if not argument.startswith("-"):
+        return f"unexpected argument {argument!r}"
+    near = get_close_matches(argument.partition("=")[0], known, 1)
+    return f"unknown flag {argument}" + (f": did you mean {near[0]}?" if near else f"; flags: {', '.join(known)}")
+
+
+def _from_file(flags: dict[str, _Flag], path: str) -> tuple[dict[str, Any], list[str]]:
+    """The values of a TOML file by field name, and what is wrong with it."""
+    try:
+        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        return {}, [f"--config {path} cannot be read: {error.strerror}"]
+    except ValueError as error:  # not TOML, or not UTF-8
+        return {}, [f"--config {path} is not TOML: {error}"]
+    allowed = [name for name in flags if name != "config"]
+    keys = {key: key.replace("-", "_") for key in table}
+    unknown = [key for key, name in keys.items() if name not in allowed]
+    listed = ", ".join(name.replace("_", "-") for name in allowed)
+    problems = [f"unknown key {', '.join(map(repr, unknown))} in {path}; allowed keys: {listed}"] if unknown else []
+    return {name: table[key] for key, name in keys.items() if name in allowed}, problems
+
+
+def _key_values(raw: Any) -> dict[str, str]:
+    """From ["sep=;", …] on the command line, or a table in the config file."""
+    if isinstance(raw, dict):
+        return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in raw.items()}
+    texts = [str(text) for text in raw] if isinstance(raw, list) else [str(raw)]
+    wrong = [text for text in texts if text.find("=") < 1]
+    if wrong:
+        raise ValueError(f"must be key=value, not {', '.join(map(repr, wrong))}")
+    return dict(text.split("=", 1) for text in texts)
+
+
+def _numbered(problems: list[str]) -> str:
+    if len(problems) == 1:
+        return problems[0]
+    return f"{len(problems)} problems: " + "; ".join(f"({i}) {problem}" for i, problem in enumerate(problems, 1))

@@ -1,0 +1,163 @@
+"""What the jobs can be asked for, and what is wrong with a request as far as that shows before Spark starts."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import ClassVar
+from urllib.parse import urlsplit
+
+from onebit_spark.config import COVARIANCES, SOLVERS, FitConfig
+from onebit_spark.flags import as_flag, flag
+from onebit_spark.losses import LOSSES
+from onebit_spark.priors import PRIORS
+
+FORMATS = ("parquet", "csv")
+
+_DEFAULT = FitConfig()
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRequest:
+    """What all jobs have in common."""
+
+    format: str = flag("format of the input", default="parquet", choices=FORMATS)
+    option: dict[str, str] = flag("option of Spark's reader, such as sep=; (repeatable)", default=dict)
+    overwrite: bool = flag("replace an output that exists", default=False)
+    quiet: bool = flag("print only errors and where the output is", default=False)
+
+    inputs: ClassVar[tuple[str, ...]] = ()
+    outputs: ClassVar[tuple[str, ...]] = ()
+
+    def problems(self) -> Iterator[str]:
+        """Everything that is wrong, in words."""
+        sources, targets = self.paths(self.inputs), self.paths(self.outputs)
+        for name, path in sources.items():
+            local = local_path(path)
+            if local is not None and not re.search(r"[*?\[{]", path) and not local.exists():
+                yield f"{name} {path} does not exist"
+        for name, path in targets.items():
+            local = local_path(path)
+            if local is not None and local.exists() and not self.overwrite:
+                yield exists_already(name, path)
+            for other, other_path in {**sources, **targets}.items():
+                if other != name and _holds(path, other_path):
+                    yield f"{other} {other_path} lies in {name} {path}, which is written as a whole: choose another path"
+
+    def paths(self, names: tuple[str, ...]) -> dict[str, str]:
+        """The paths among these fields by flag, those that were given."""
+        return {as_flag(name): getattr(self, name) for name in names if getattr(self, name)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitRequest(JobRequest):
+    """Fit a model to ratings of users on items, each positive or negative."""
+
+    ratings: str = flag("path of the ratings")
+    output: str = flag("folder for the model")
+    user_col: str = flag("column of the users", default="user")
+    item_col: str = flag("column of the items", default="item")
+    label_col: str = flag("column of the labels: −1/1, 0/1 or boolean", default="label")
+    threshold: float | None = flag("labels strictly greater are positive, the others negative", default=None)
+    loss: str = flag("loss", default=_DEFAULT.loss, choices=tuple(LOSSES))
+    prior: str = flag("prior of the factors' scales", default=_DEFAULT.prior, choices=tuple(PRIORS))
+    rank: int = flag("most factors; those not needed switch themselves off", default=_DEFAULT.rank)
+    likelihood_weight: float | None = flag("κ, the weight of one rating (default: the loss's own)", default=None)
+    alpha: float | None = flag("α of the prior (default: a tenth of the number of users and items)", default=None)
+    beta: float | None = flag("β of the prior (default: follows from α)", default=None)
+    intercepts: bool = flag("an intercept for every user and every item (default: with)", default=_DEFAULT.intercepts)
+    solver: str = flag("solver; gradient for the hinge loss only", default=_DEFAULT.solver, choices=SOLVERS)
+    covariance: str = flag("posterior covariance (logistic)", default=_DEFAULT.covariance, choices=COVARIANCES)
+    max_iter: int = flag("most iterations", default=_DEFAULT.max_iter)
+    tol: float = flag("stop once nothing changes by more than this share; 0: never", default=_DEFAULT.tol)
+    seed: int = flag("seed of the start", default=_DEFAULT.seed)
+    row_blocks: int | None = flag("blocks of users (default: by size and cores)", default=None)
+    col_blocks: int | None = flag("blocks of items (default: by size and cores)", default=None)
+    predict: str | None = flag("path of user-item pairs to predict after the fit", default=None)
+    predictions: str | None = flag("folder for these predictions", default=None)
+    config: str | None = flag("TOML file with any of the other flags as keys", default=None)
+
+    inputs = ("ratings", "predict")
+    outputs = ("output", "predictions")
+
+    def problems(self) -> Iterator[str]:
+        for problem in self.fit_config().problems():  # each begins with the name of its field
+            yield re.sub(r"^\w+", lambda name: as_flag(name[0]), problem)
+        for name in ("row_blocks", "col_blocks"):
+            blocks = getattr(self, name)
+            if blocks is not None and blocks < 1:
+                yield f"{as_flag(name)} must be an integer of at least 1, not {blocks}"
+        yield from _threshold_problems(self.threshold)
+        if len({self.user_col, self.item_col, self.label_col}) < 3:
+            yield "--user-col, --item-col and --label-col must name three different columns"
+        if (self.predict is None) != (self.predictions is None):
+            yield "--predict PAIRS and --predictions FOLDER go together: give both or neither"
+        yield from super().problems()
+
+    def fit_config(self) -> FitConfig:
+        shared = {item.name for item in fields(FitConfig)} & {item.name for item in fields(self)}
+        return FitConfig(**{name: getattr(self, name) for name in shared})
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictRequest(JobRequest):
+    """Predict user-item pairs with a fitted model."""
+
+    model: str = flag("folder of the model")
+    pairs: str = flag("path of the user-item pairs, in columns named as in the fit")
+    output: str = flag("folder for the predictions")
+
+    inputs = ("model", "pairs")
+    outputs = ("output",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateRequest(JobRequest):
+    """Measure a fitted model on ratings that it has not seen."""
+
+    model: str = flag("folder of the model")
+    ratings: str = flag("path of the ratings, in columns named as in the fit")
+    threshold: float | None = flag("labels strictly greater are positive (default: as in the fit)", default=None)
+    output: str | None = flag("JSON file for the figures, such as metrics.json", default=None)
+
+    inputs = ("model", "ratings")
+    outputs = ("output",)
+
+    def problems(self) -> Iterator[str]:
+        yield from _threshold_problems(self.threshold)
+        yield from super().problems()
+
+
+def under_spark_submit() -> bool:
+    """spark-submit hands the process that it starts the port of its JVM."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def local_path(path: str) -> Path | None:
+    """The path if it certainly is on this machine's disk, None if only a Spark session can tell."""
+    parts = urlsplit(path)
+    if parts.scheme == "file":
+        return Path(parts.path)
+    if parts.scheme or under_spark_submit() or "HADOOP_CONF_DIR" in os.environ:
+        return None
+    return Path(path)
+
+
+def exists_already(name: str, path: str) -> str:
+    return f"{name} {path} exists already: choose another path or add --overwrite"
+
+
+def _holds(folder: str, path: str) -> bool:
+    """The path is the folder or lies in it, as far as the names tell."""
+    outer, inner = urlsplit(folder), urlsplit(path)
+    same_place = outer.netloc == inner.netloc
+    return same_place and Path(os.path.abspath(inner.path)).is_relative_to(os.path.abspath(outer.path))
+
+
+def _threshold_problems(threshold: float | None) -> Iterator[str]:
+    if threshold is not None and not math.isfinite(threshold):
+        yield f"--threshold must be a finite number, not {threshold}"

@@ -1,0 +1,253 @@
+"""Ratings in: one survey of a DataFrame that finds every defect, and the ids of both sides with their counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from onebit_spark.errors import RequestError
+
+Coding = Literal["signed", "binary", "boolean", "threshold"]
+
+USER, ITEM, LABEL = "__onebit_user", "__onebit_item", "__onebit_label"  # the columns inside, whatever they are outside
+
+_NOT_IDS = (T.ArrayType, T.MapType, T.StructType, T.VariantType, T.NullType, T.UserDefinedType)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns hold what, and how a number becomes a label."""
+
+    user: str = "user"
+    item: str = "item"
+    label: str = "label"
+    threshold: float | None = None
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What one pass over the ratings counted."""
+
+    n: int
+    positives: int
+    coding: Coding
+
+    @property
+    def majority(self) -> int:
+        """The more frequent label, +1 in a tie."""
+        return 1 if 2 * self.positives >= self.n else -1
+
+
+@dataclass(frozen=True)
+class Ids:
+    """The ids of one side in ascending order, with the number of ratings and of positive ratings of each."""
+
+    values: pa.Array
+    counts: NDArray[np.int64]
+    positives: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """All that the driver knows of the ratings before they are blocked."""
+
+    tally: Tally
+    users: Ids
+    items: Ids
+
+
+def prepared(df: DataFrame, columns: Columns) -> DataFrame:
+    """(user, item, positive) under the inside names; unreadable labels and columns are refused by ``survey``."""
+    return df.select(
+        F.col(_quoted(columns.user)).alias(USER),
+        F.col(_quoted(columns.item)).alias(ITEM),
+        positive(df, columns.label, columns.threshold).alias(LABEL),
+    )
+
+
+def positive(df: DataFrame, label_col: str, threshold: float | None) -> Column:
+    """The label as a boolean: strictly above the threshold, or above 0 without one."""
+    value = _number(df, label_col)
+    return value > F.lit(0.0 if threshold is None else float(threshold))
+
+
+def survey(df: DataFrame, columns: Columns) -> Survey:
+    """Validate and count in one pass: ratings grouped by user, and by item, in one aggregation.
+
+    Every defect is found at once, with counts; examples are fetched only then. The driver receives one line an id.
+    """
+    _check_columns(df, columns)
+    named = df.select(
+        F.col(_quoted(columns.user)).alias(USER),
+        F.col(_quoted(columns.item)).alias(ITEM),
+        *_flags(df, columns),
+    )
+    sums = [F.sum(F.col(name).cast("bigint")).alias(name) for name in _FLAGS]
+    grouped = named.groupingSets([[USER], [ITEM]], USER, ITEM).agg(
+        F.grouping_id().alias("side"), F.count(F.lit(1)).alias("n"), *sums
+    )
+    table = grouped.toArrow()
+    by_user = table.filter(pc.equal(table["side"], 1))
+    by_item = table.filter(pc.equal(table["side"], 2))
+    totals = {name: pc.sum(by_user[name]).as_py() or 0 for name in ("n", *_FLAGS)}
+    tally = _verdict(df, columns, totals)
+    return Survey(tally, _ids(by_user, USER), _ids(by_item, ITEM))
+
+
+def check_ratings(
+    df: DataFrame, user_col: str, item_col: str, label_col: str, threshold: float | None, both_classes: bool = False
+) -> Tally:
+    """The same validation without the ids: one aggregation to a single line. One class is allowed unless asked."""
+    columns = Columns(user_col, item_col, label_col, threshold)
+    _check_columns(df, columns)
+    sums = [F.sum(F.col(name).cast("bigint")).alias(name) for name in _FLAGS]
+    line = df.select(*_flags(df, columns)).agg(F.count(F.lit(1)).alias("n"), *sums).first()
+    assert line is not None
+    totals = {name: line[name] or 0 for name in ("n", *_FLAGS)}
+    return _verdict(df, columns, totals, both_classes)
+
+
+# ---- what is counted -------------------------------------------------------------------------------------------------
+
+_FLAGS = ("bad_user", "bad_item", "bad_label", "text_label", "plus", "minus", "zero", "other", "above")
+
+
+def _flags(df: DataFrame, columns: Columns) -> list[Column]:
+    """One boolean column a count, in the order of ``_FLAGS``."""
+    value = _number(df, columns.label)
+    missing = _missing(df, columns.label)
+    unreadable = ~missing & value.isNull()
+    usable = ~missing & value.isNotNull() & ~F.isnan(value)
+    flags = {
+        "bad_user": _missing(df, columns.user),
+        "bad_item": _missing(df, columns.item),
+        "bad_label": missing | (value.isNotNull() & F.isnan(value)),
+        "text_label": unreadable,
+        "plus": usable & (value == 1),
+        "minus": usable & (value == -1),
+        "zero": usable & (value == 0),
+        "other": usable & ~value.isin(1.0, -1.0, 0.0),
+        "above": usable & (value > F.lit(float(columns.threshold or 0.0))),
+    }
+    return [F.coalesce(flags[name], F.lit(False)).alias(name) for name in _FLAGS]
+
+
+def _number(df: DataFrame, label_col: str) -> Column:
+    """The label as a double; text that is no number becomes null."""
+    column = F.col(_quoted(label_col))
+    if isinstance(df.schema[label_col].dataType, T.BooleanType):
+        return column.cast("int").cast("double")
+    return column.try_cast("double")
+
+
+def _missing(df: DataFrame, name: str) -> Column:
+    """Null, or NaN in a floating column."""
+    column = F.col(_quoted(name))
+    if isinstance(df.schema[name].dataType, T.FloatType | T.DoubleType):
+        return column.isNull() | F.isnan(column)
+    return column.isNull()
+
+
+def _quoted(name: str) -> str:
+    """A column name as it stands, dots and all."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _ids(groups: pa.Table, column: str) -> Ids:
+    order = pc.sort_indices(groups[column])
+    groups = groups.take(order)
+    values = groups[column].combine_chunks()
+    if isinstance(values, pa.ChunkedArray):  # an empty table, or one that does not fit a single chunk
+        values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
+    return Ids(
+        values,
+        groups["n"].to_numpy().astype(np.int64),
+        groups["above"].to_numpy().astype(np.int64),
+    )
+
+
+# ---- what is refused -------------------------------------------------------------------------------------------------
+
+
+def _check_columns(df: DataFrame, columns: Columns) -> None:
+    problems = []
+    for role, name in (("user", columns.user), ("item", columns.item), ("label", columns.label)):
+        if name not in df.columns:
+            problems.append(f"there is no column {name!r} for the {role} (columns: {', '.join(df.columns)})")
+        elif df.columns.count(name) > 1:
+            problems.append(f"column {name!r} for the {role} stands there {df.columns.count(name)} times")
+    if not problems:
+        for name in (columns.user, columns.item):
+            kind = df.schema[name].dataType
+            if isinstance(kind, _NOT_IDS):
+                problems.append(f"column {name!r} is of type {kind.simpleString()}, which cannot be an id: cast it")
+        kind = df.schema[columns.label].dataType
+        if not isinstance(kind, T.NumericType | T.BooleanType | T.StringType):
+            problems.append(f"column {columns.label!r} is of type {kind.simpleString()}, not a number or a boolean")
+        if isinstance(kind, T.BooleanType) and columns.threshold is not None:
+            problems.append(f"column {columns.label!r} is boolean already: drop the threshold")
+    if problems:
+        raise RequestError("; ".join(problems))
+
+
+def _verdict(df: DataFrame, columns: Columns, totals: dict[str, int], both_classes: bool = True) -> Tally:
+    """The tally, or a RequestError with every defect, its count and three examples."""
+    if totals["n"] == 0:
+        raise RequestError("there is no rating: the input is empty")
+    defects: list[tuple[str, str, str]] = [  # flag, what it means, column
+        ("bad_user", f"null or NaN in column {columns.user!r}", columns.user),
+        ("bad_item", f"null or NaN in column {columns.item!r}", columns.item),
+        ("bad_label", f"null or NaN in column {columns.label!r}", columns.label),
+        ("text_label", f"no number in column {columns.label!r}", columns.label),
+    ]
+    boolean = isinstance(df.schema[columns.label].dataType, T.BooleanType)
+    if columns.threshold is None and not boolean:
+        outside = f"label outside {{−1, 1}} and {{0, 1}} in column {columns.label!r} (set a threshold)"
+        defects.append(("other", outside, columns.label))
+    problems = [
+        f"{totals[flag]:,} ratings with {meaning}, such as {_examples(df, columns, flag)}"
+        for flag, meaning, _ in defects
+        if totals[flag]
+    ]
+    if columns.threshold is None and totals["minus"] and totals["zero"]:
+        problems.append(
+            f"labels mix −1 ({totals['minus']:,}) and 0 ({totals['zero']:,}) in column {columns.label!r}: "
+            "use either ±1 or 0/1, or set a threshold"
+        )
+    if not problems and both_classes and totals["above"] in (0, totals["n"]):
+        which = "positive" if totals["above"] else "negative"
+        problems.append(
+            f"all {totals['n']:,} labels in column {columns.label!r} are {which}: both classes are needed"
+            + ("" if columns.threshold is None else f" (threshold {columns.threshold:g})")
+        )
+    if problems:
+        raise RequestError("; ".join(problems))
+    coding: Coding = (
+        "boolean"
+        if boolean
+        else "threshold"
+        if columns.threshold is not None
+        else "signed"
+        if totals["minus"]
+        else "binary"
+    )
+    return Tally(totals["n"], totals["above"], coding)
+
+
+def _examples(df: DataFrame, columns: Columns, flag: str) -> str:
+    """Three ratings with the defect, as (user, item, label)."""
+    condition = _flags(df, columns)[_FLAGS.index(flag)]
+    names = (columns.user, columns.item, columns.label)
+    lines: list[Row] = df.where(condition).select(*(F.col(_quoted(name)) for name in names)).take(3)
+    return ", ".join("(" + ", ".join(map(str, line)) + ")" for line in lines)

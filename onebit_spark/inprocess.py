@@ -14,10 +14,8 @@ from onebit_spark.blocks import MAX_COLUMNS, RatingBlock
 from onebit_spark.config import FitConfig
 from onebit_spark.engines.local import LocalEngine
 from onebit_spark.losses import Side
-from onebit_spark.posterior import RowPosterior
+from onebit_spark.posterior import RowPosterior, effective_rank
 from onebit_spark.solver import Iteration, Scales, solve
-
-RANK_THRESHOLD = 0.01  # a column counts towards the rank above this share of the largest ‖E L_k‖·‖E R_k‖
 
 
 @dataclass(frozen=True)
@@ -46,8 +44,7 @@ class Fit:
     @property
     def effective_rank(self) -> int:
         """Columns with ‖E L_k‖·‖E R_k‖ above 1% of the largest."""
-        strength = np.linalg.norm(self.rows.mean, axis=0) * np.linalg.norm(self.cols.mean, axis=0)
-        return int(np.sum(strength > RANK_THRESHOLD * strength.max())) if strength.max() > 0 else 0
+        return effective_rank(self.rows, self.cols)
 
     def score(self, rows: ArrayLike, cols: ArrayLike) -> NDArray[np.float64]:
         """E[L_i]·E[R_j] (+ intercepts); an index never seen in training, or beyond the shape, has the prior's mean."""

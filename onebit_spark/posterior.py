@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.floating]
 Kind = Literal["spread", "covariance"]
 
+RANK_THRESHOLD = 0.01
+
 
 def packed_size(dimension: int) -> int:
     """Number of entries of a packed lower triangle: D(D+1)/2."""
@@ -105,3 +107,9 @@ class RowPosterior:
             packed = np.diag(deviations**2)[np.tril_indices(dimension)]
             scale = np.tile(packed.astype(location.dtype), (rows, 1))
         return cls(location, scale, kind, has_intercept)
+
+
+def effective_rank(rows: RowPosterior, cols: RowPosterior) -> int:
+    """Columns with ‖E L_k‖·‖E R_k‖ above 1% of the largest."""
+    strength = np.linalg.norm(rows.mean, axis=0) * np.linalg.norm(cols.mean, axis=0)
+    return int(np.sum(strength > RANK_THRESHOLD * strength.max())) if strength.max() > 0 else 0

@@ -1,0 +1,227 @@
+"""How factors reach the blocks, and come back.
+
+``BroadcastExchange``: the driver holds both posteriors and sends them out whole; each block takes the rows that it
+refers to and returns its updated rows. One Spark job a map step. The driver and every Python worker hold the factor
+table, so this is for tables up to about a gigabyte; an exchange that shuffles only the referenced rows to each block
+implements the same ``FactorExchange`` and needs no change elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from functools import reduce
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyspark import Broadcast, SparkContext
+from pyspark.sql import DataFrame
+
+from onebit_spark.engines.blocking import Batches, block_line, read_blocks
+from onebit_spark.engines.faults import worker_errors
+from onebit_spark.engines.layout import SideLayout
+from onebit_spark.engines.mapstep import Table, absolute_scores, signed_sums, update_range
+from onebit_spark.errors import FitFailed
+from onebit_spark.losses import HalfStep, Loss, Side
+from onebit_spark.posterior import RowPosterior
+from onebit_spark.statistics import SideStatistics
+
+UPDATED = "block int, location binary, scale binary, statistics binary, n long, checksum long"
+SUMS = "block int, sums binary, n long, checksum long"
+
+OTHER: dict[Side, Side] = {"rows": "cols", "cols": "rows"}
+
+
+class FactorExchange(Protocol):
+    """What the Spark engine asks of an exchange."""
+
+    def publish(self, posteriors: dict[Side, RowPosterior]) -> None:
+        """Make these the current posteriors."""
+
+    def half_step(self, loss: Loss, step: HalfStep) -> SideStatistics:
+        """Update one side, block by block."""
+
+    def signed_sums(self, side: Side, table: Table) -> Table:
+        """Y·table, or Yᵀ·table."""
+
+    def mean_absolute_score(self, rows: Table, cols: Table) -> float:
+        """mean_l |L_i·R_j|."""
+
+    def collect(self, side: Side) -> RowPosterior:
+        """The side's posterior on the driver."""
+
+    def close(self) -> None:
+        """Release every broadcast."""
+
+
+@dataclass(frozen=True)
+class BlockedSide:
+    """One orientation of the ratings: the cached blocks, where each row lies, and what each block must hold."""
+
+    blocks: DataFrame
+    layout: SideLayout
+    checksums: dict[int, tuple[int, int]]  # block ─► (ratings, checksum)
+
+
+class BroadcastExchange:
+    """Factors by broadcast out, by collected results back."""
+
+    def __init__(self, context: SparkContext, sides: dict[Side, BlockedSide], n_ratings: int) -> None:
+        self._context = context
+        self._sides = sides
+        self._n_ratings = n_ratings
+        self._posteriors: dict[Side, RowPosterior] = {}
+        self._sent: dict[Side, Broadcast[RowPosterior]] = {}
+
+    def publish(self, posteriors: dict[Side, RowPosterior]) -> None:
+        for side, posterior in posteriors.items():
+            if side in self._sent:
+                self._sent[side].destroy()
+            self._posteriors[side] = posterior
+            self._sent[side] = self._context.broadcast(posterior)
+
+    def half_step(self, loss: Loss, step: HalfStep) -> SideStatistics:
+        side = step.side
+        work = _UpdateBlocks(loss, step, self._sent[side], self._sent[OTHER[side]])
+        # New arrays: the ones that were broadcast must not change under the workers of a local session.
+        posterior = self._posteriors[side].copy()
+        rows_of = self._sides[side].layout.rows_of
+        parts = []
+        for line in self._run(side, work, UPDATED):
+            rows = rows_of[line["block"]]
+            posterior.location[rows] = _matrix(line["location"], posterior.location, len(rows))
+            posterior.scale[rows] = _matrix(line["scale"], posterior.scale, len(rows))
+            parts.append(_statistics_from_bytes(line["statistics"], posterior))
+        self.publish({side: posterior})
+        return reduce(SideStatistics.__add__, parts)
+
+    def signed_sums(self, side: Side, table: Table) -> Table:
+        layout = self._sides[side].layout
+        sums = np.zeros((len(layout.block_of), table.shape[1]))
+        sent = self._context.broadcast(np.ascontiguousarray(table))
+        try:
+            for line in self._run(side, _SumBlocks(sent), SUMS):
+                rows = layout.rows_of[line["block"]]
+                sums[rows] = _matrix(line["sums"], sums, len(rows))
+        finally:
+            sent.destroy()
+        return sums
+
+    def mean_absolute_score(self, rows: Table, cols: Table) -> float:
+        sent = self._context.broadcast((np.ascontiguousarray(rows), np.ascontiguousarray(cols)))
+        try:
+            lines = list(self._run("rows", _ScoreBlocks(sent), SUMS))
+        finally:
+            sent.destroy()
+        return sum(float(np.frombuffer(line["sums"])[0]) for line in lines) / self._n_ratings
+
+    def collect(self, side: Side) -> RowPosterior:
+        return self._posteriors[side]
+
+    def close(self) -> None:
+        for sent in self._sent.values():
+            sent.destroy()
+        self._sent.clear()
+
+    def _run(self, side: Side, work: Any, schema: str) -> Iterator[dict[str, Any]]:
+        """One job over the side's blocks; its lines in the order of the blocks, each checked for its ratings."""
+        blocked = self._sides[side]
+        with worker_errors():
+            table = blocked.blocks.mapInArrow(work, schema).toArrow().sort_by("block")
+        found = {}
+        for i in range(table.num_rows):
+            line = {name: table[name][i] for name in table.schema.names}
+            number = line["block"].as_py()
+            found[number] = (line["n"].as_py(), line["checksum"].as_py())
+            yield {
+                name: value.as_buffer() if pa.types.is_binary(value.type) else value.as_py()
+                for name, value in line.items()
+            }
+        if found != blocked.checksums:
+            raise FitFailed(
+                "a block of ratings was computed again and came out different: the source is not deterministic (a "
+                "random split or sample, say). Write the ratings to disk first and fit from there"
+            )
+
+
+@dataclass(frozen=True)
+class _UpdateBlocks:
+    """A half step on the blocks of a task."""
+
+    loss: Loss
+    step: HalfStep
+    own: Broadcast[RowPosterior]
+    other: Broadcast[RowPosterior]
+
+    def __call__(self, batches: Batches) -> Batches:
+        for block in read_blocks(batches):
+            rows = self.own.value.take(block.rows)
+            partners = self.loss.partners(self.other.value.take(block.columns))
+            parts = [
+                update_range(self.loss, block.ratings, lo, hi, partners, rows, self.step)
+                for lo, hi in block.ratings.row_ranges()
+            ]
+            statistics = reduce(SideStatistics.__add__, parts)
+            yield block_line(
+                block=block.number,
+                location=rows.location,
+                scale=rows.scale,
+                statistics=_statistics_to_vector(statistics),
+                n=block.ratings.n_ratings,
+                checksum=block.checksum,
+            )
+
+
+@dataclass(frozen=True)
+class _SumBlocks:
+    """Y·table on the blocks of a task."""
+
+    table: Broadcast[Table]
+
+    def __call__(self, batches: Batches) -> Batches:
+        for block in read_blocks(batches):
+            table = self.table.value[block.columns]
+            ratings = block.ratings
+            sums = np.zeros((ratings.n_rows, table.shape[1]))
+            signed_sums(ratings.row_pointers, ratings.codes, 0, ratings.n_rows, table, sums)
+            yield block_line(block=block.number, sums=sums, n=ratings.n_ratings, checksum=block.checksum)
+
+
+@dataclass(frozen=True)
+class _ScoreBlocks:
+    """Σ_l |L_i·R_j| on the blocks of a task."""
+
+    tables: Broadcast[tuple[Table, Table]]
+
+    def __call__(self, batches: Batches) -> Batches:
+        for block in read_blocks(batches):
+            rows, cols = self.tables.value
+            ratings = block.ratings
+            total = absolute_scores(
+                ratings.row_pointers, ratings.codes, 0, ratings.n_rows, rows[block.rows], cols[block.columns]
+            )
+            yield block_line(block=block.number, sums=np.array([total]), n=ratings.n_ratings, checksum=block.checksum)
+
+
+def _matrix(buffer: pa.Buffer, like: NDArray[Any], n_rows: int) -> NDArray[Any]:
+    return np.frombuffer(buffer, like.dtype).reshape(n_rows, like.shape[1])
+
+
+def _statistics_to_vector(statistics: SideStatistics) -> NDArray[np.float64]:
+    return np.concatenate([np.ravel(getattr(statistics, field.name)) for field in fields(statistics)])
+
+
+def _statistics_from_bytes(buffer: pa.Buffer, posterior: RowPosterior) -> SideStatistics:
+    """The inverse of ``_statistics_to_vector`` for a posterior of this dimension."""
+    vector = np.frombuffer(buffer, np.float64)
+    free = posterior.dimension
+    size = free + int(posterior.has_intercept)
+    shapes: list[tuple[int, ...]] = [(), (free,), (free,), (free,), (), (), *[(size, size)] * 3]
+    values: list[Any] = []
+    for shape in shapes:
+        length = int(np.prod(shape, dtype=int))
+        part, vector = vector[:length], vector[length:]
+        values.append(part.reshape(shape) if shape else float(part[0]))
+    return SideStatistics(int(values[0]), *values[1:])

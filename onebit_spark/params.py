@@ -1,0 +1,74 @@
+"""Params that the estimator and its model share."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from pyspark.ml.param import Param, Params, TypeConverters
+
+P = TypeVar("P", bound="PredictionParams")
+
+
+def _name(name: str, meaning: str) -> Param[str]:
+    return Param(Params._dummy(), name, meaning, typeConverter=TypeConverters.toString)
+
+
+class PredictionParams(Params):
+    """The column names that the estimator and its model share."""
+
+    userCol = _name("userCol", "column of the user ids")
+    itemCol = _name("itemCol", "column of the item ids")
+    scoreCol = _name("scoreCol", "output column of the score E[L]·E[R] (+ intercepts); empty: omitted")
+    stdCol = _name("stdCol", "output column of the score's posterior standard deviation; empty: omitted")
+    probabilityCol = _name("probabilityCol", "output column of the probability of a positive label; empty: omitted")
+    predictionCol = _name("predictionCol", "output column of the predicted label, as a double; empty: omitted")
+    rawPredictionCol = _name("rawPredictionCol", "output column of the score, for evaluators; empty: omitted")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._setDefault(
+            userCol="user", itemCol="item", scoreCol="score", stdCol="std", probabilityCol="probability",
+            predictionCol="prediction", rawPredictionCol="rawPrediction",
+        )  # fmt: skip
+
+    def getUserCol(self) -> str:
+        return self.getOrDefault(self.userCol)
+
+    def getItemCol(self) -> str:
+        return self.getOrDefault(self.itemCol)
+
+    def getScoreCol(self) -> str:
+        return self.getOrDefault(self.scoreCol)
+
+    def getStdCol(self) -> str:
+        return self.getOrDefault(self.stdCol)
+
+    def getProbabilityCol(self) -> str:
+        return self.getOrDefault(self.probabilityCol)
+
+    def getPredictionCol(self) -> str:
+        return self.getOrDefault(self.predictionCol)
+
+    def getRawPredictionCol(self) -> str:
+        return self.getOrDefault(self.rawPredictionCol)
+
+    def setUserCol(self: P, value: str) -> P:
+        return self._set(userCol=value)
+
+    def setItemCol(self: P, value: str) -> P:
+        return self._set(itemCol=value)
+
+    def setScoreCol(self: P, value: str) -> P:
+        return self._set(scoreCol=value)
+
+    def setStdCol(self: P, value: str) -> P:
+        return self._set(stdCol=value)
+
+    def setProbabilityCol(self: P, value: str) -> P:
+        return self._set(probabilityCol=value)
+
+    def setPredictionCol(self: P, value: str) -> P:
+        return self._set(predictionCol=value)
+
+    def setRawPredictionCol(self: P, value: str) -> P:
+        return self._set(rawPredictionCol=value)

@@ -1,0 +1,217 @@
+"""The model folder: what stands in ``metadata.json``, how a model is written, and how it is read and doubted.
+
+MODEL/metadata.json    ModelInfo and format_version; written last
+MODEL/metadata/        pyspark.ml's own: class, uid, Params
+MODEL/users/           Parquet, one line an id: see ``scoring``
+MODEL/items/
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pyspark.errors import PySparkException
+from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, MLWriter
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from onebit_spark.config import FitConfig
+from onebit_spark.errors import RequestError
+from onebit_spark.filesystem import Location, replace_folder
+from onebit_spark.posterior import Kind
+from onebit_spark.scoring import factor_columns
+from onebit_spark.solver import Scales
+
+if TYPE_CHECKING:
+    from onebit_spark.model import OneBitCompletionModel
+
+FORMAT_VERSION = 1
+METADATA = "metadata.json"
+LABEL_CODINGS = ("signed", "binary", "boolean", "threshold")  # −1/1, 0/1, false/true, a number above or below
+INTERCEPT_PRIOR = ("mean", "mean_variance", "user_inverse_gamma", "item_inverse_gamma")
+
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "parameters": dict, "n_ratings": int, "n_users": int, "n_items": int, "objective_history": list, "iterations": int,
+    "converged": bool, "reason": str, "effective_rank": int, "inverse_gamma": list,
+    "intercept_prior": (dict, type(None)), "label_coding": str, "threshold": (float, int, type(None)), "majority": int,
+    "columns": dict, "id_types": dict, "seconds": dict,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelInfo:
+    """All of a model that is not one line an id. The content of ``metadata.json``, besides ``format_version``."""
+
+    parameters: dict[str, Any]  # FitConfig as resolved: the κ, α and β that were used
+    n_ratings: int
+    n_users: int
+    n_items: int
+    objective_history: list[float]  # minimised
+    iterations: int
+    converged: bool
+    reason: str
+    effective_rank: int
+    inverse_gamma: list[float]  # E[1/γ_k]
+    intercept_prior: (
+        dict[str, float] | None
+    )  # mean m_μ, mean_variance v_μ, user_ and item_inverse_gamma E[1/γ_b], E[1/γ_d]
+    label_coding: str
+    threshold: float | None
+    majority: int  # +1 or −1
+    columns: dict[str, str]  # user, item, label
+    id_types: dict[str, str]  # user, item: Spark's simple names, such as bigint
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        problems = self._problems()
+        if problems:
+            raise ValueError("; ".join(problems))
+
+    @property
+    def config(self) -> FitConfig:
+        return FitConfig(**self.parameters)
+
+    @property
+    def kind(self) -> Kind:
+        """How the factor tables keep a row's uncertainty."""
+        return self.config.make_loss().kind
+
+    @property
+    def scales(self) -> Scales:
+        """q(γ) and q(μ), from which an unknown id is predicted."""
+        if self.intercept_prior is None:
+            return Scales(np.asarray(self.inverse_gamma, np.float64))
+        told = self.intercept_prior
+        return Scales(
+            factor=np.asarray(self.inverse_gamma, np.float64),
+            row_intercept=told["user_inverse_gamma"],
+            col_intercept=told["item_inverse_gamma"],
+            mean=told["mean"],
+            mean_variance=told["mean_variance"],
+        )
+
+    def factor_schema(self, side: str) -> StructType:
+        """The schema of ``users`` or ``items``, for side "user" or "item"."""
+        columns = {"id": self.id_types[side], **factor_columns(self.kind, self.config.intercepts)}
+        schema = StructType.fromDDL(", ".join(f"{name} {spark_type}" for name, spark_type in columns.items()))
+        assert isinstance(schema, StructType)
+        return schema
+
+    def to_json(self) -> str:
+        content = {"format_version": FORMAT_VERSION, **dataclasses.asdict(self)}
+        return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False, default=lambda number: number.item())
+
+    @classmethod
+    def from_json(cls, text: str) -> ModelInfo:
+        """The inverse of ``to_json``; a RequestError for anything else."""
+        try:
+            content = json.loads(text)
+        except ValueError as error:
+            raise RequestError(f"damaged model folder: {METADATA} is no JSON ({error})") from None
+        version = content.get("format_version") if isinstance(content, dict) else None
+        if not isinstance(version, int) or version < 1:
+            raise RequestError(f"damaged model folder: {METADATA} has no format_version")
+        if version > FORMAT_VERSION:
+            raise RequestError(
+                f"the model has format_version {version}, and this onebit_spark reads version {FORMAT_VERSION}: "
+                "upgrade the package"
+            )
+        missing = [name for name in _TYPES if name not in content]
+        if missing:
+            raise RequestError(f"damaged model folder: {METADATA} lacks {', '.join(missing)}")
+        try:
+            return cls(**{name: content[name] for name in _TYPES})
+        except ValueError as error:
+            raise RequestError(f"damaged model folder: {METADATA}: {error}") from None
+
+    def _problems(self) -> list[str]:
+        found = [name for name, kind in _TYPES.items() if not isinstance(getattr(self, name), kind)]
+        if found:
+            return [f"{name} cannot be {getattr(self, name)!r}" for name in found]
+        fields = {entry.name for entry in dataclasses.fields(FitConfig)}
+        if set(self.parameters) != fields:
+            return [f"parameters must hold {', '.join(sorted(fields))}, not {', '.join(sorted(self.parameters))}"]
+        problems = self.config.problems()
+        if problems:
+            return problems
+        if len(self.inverse_gamma) != self.config.rank:
+            problems.append(f"inverse_gamma has {len(self.inverse_gamma)} entries for rank {self.config.rank}")
+        if set(self.intercept_prior or ()) != set(INTERCEPT_PRIOR if self.config.intercepts else ()):
+            problems.append(
+                f"intercept_prior cannot be {self.intercept_prior} with intercepts={self.config.intercepts}"
+            )
+        if self.label_coding not in LABEL_CODINGS:
+            problems.append(f"label_coding must be one of {', '.join(LABEL_CODINGS)}, not {self.label_coding!r}")
+        if self.majority not in (-1, 1):
+            problems.append(f"majority must be 1 or −1, not {self.majority}")
+        if not {"user", "item", "label"} <= set(self.columns):
+            problems.append(f"columns must name user, item and label, not {self.columns}")
+        if not {"user", "item"} <= set(self.id_types):
+            problems.append(f"id_types must name user and item, not {self.id_types}")
+        return problems
+
+
+class ModelWriter(MLWriter):
+    """``model.write()``. The folder appears whole or not at all; an old one stays until the new one is complete."""
+
+    def __init__(self, model: OneBitCompletionModel) -> None:
+        super().__init__()
+        self._model = model
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        if Location(self.sparkSession, path).uri == self._model.source:
+            raise RequestError(f"the model was loaded from {path} and still reads its factors there: save it elsewhere")
+        with replace_folder(self.sparkSession, path, self.shouldOverwrite) as folder:
+            write_model(self._model, folder)
+
+
+def write_model(model: OneBitCompletionModel, folder: str) -> None:
+    """Write the model into ``folder``, ``metadata.json`` last. What else belongs there is written before."""
+    spark = model.users.sparkSession
+    model.users.write.parquet(f"{folder}/users")
+    model.items.write.parquet(f"{folder}/items")
+    DefaultParamsWriter.saveMetadata(model, folder, spark)
+    (Location(spark, folder) / METADATA).write_text(model.info.to_json())
+
+
+class ModelReader(MLReader["OneBitCompletionModel"]):
+    """``OneBitCompletionModel.read()``. Every defect of a folder is a RequestError of one line."""
+
+    def __init__(self, model_class: type[OneBitCompletionModel]) -> None:
+        super().__init__()
+        self._class = model_class
+
+    def load(self, path: str | os.PathLike[str]) -> OneBitCompletionModel:
+        folder = Location(self.sparkSession, path)
+        if not folder.is_folder():
+            raise RequestError(f"there is no model at {path}: no such folder")
+        if not (folder / METADATA).exists():
+            raise RequestError(f"{path} is not a model (or half-written): it has no {METADATA}")
+        try:
+            info = ModelInfo.from_json((folder / METADATA).read_text())
+            model = self._class(info, self._factors(folder, "users"), self._factors(folder, "items"))
+        except RequestError as error:
+            raise RequestError(f"cannot load {path}: {error}") from None
+        try:
+            params = DefaultParamsReader.loadMetadata(folder.uri, self.sparkSession)
+            model._resetUid(params["uid"])
+            DefaultParamsReader.getAndSetParams(model, params)
+        except (PySparkException, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise RequestError(f"cannot load {path}: damaged model folder: metadata/: {reason}") from None
+        model.source = folder.uri
+        return model
+
+    def _factors(self, folder: Location, name: str) -> DataFrame:
+        part = folder / name
+        if not part.is_folder():
+            raise RequestError(f"damaged model folder: it has no {name}/")
+        try:
+            return self.sparkSession.read.parquet(part.uri)
+        except PySparkException as error:
+            raise RequestError(f"damaged model folder: {name}/: {str(error).splitlines()[0]}") from None

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := . conf/java.sh && PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python
 
-.PHONY: setup demo test test-all lint bench clean
+.PHONY: setup demo test test-all lint bench dist clean
 
 setup: $(VENV)/.installed
 	@sh conf/java.sh
@@ -32,7 +32,17 @@ test-all: lint
 	$(RUN) $(BIN)/python -m pytest -m ""
 
 bench: setup
-	$(RUN) $(BIN)/python benchmarks/kernels.py
+	$(RUN) $(BIN)/python benchmarks/kernels.py --scaling
+	$(RUN) $(BIN)/python benchmarks/accuracy.py simulated
+	$(RUN) $(BIN)/python benchmarks/accuracy.py real
+	$(RUN) $(BIN)/python benchmarks/als.py
+
+# A wheel to install, and the same content as a zip for --py-files: executors do not import a .whl.
+dist: setup
+	@rm -rf dist build
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+	cp dist/onebit_spark-*.whl dist/onebit_spark.zip
+	@rm -rf build
 
 clean:
 	rm -rf $(VENV) build dist demo-output *.egg-info .mypy_cache .ruff_cache .pytest_cache

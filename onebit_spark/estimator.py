@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -145,8 +145,14 @@ class OneBitCompletion(
             outcome = solve(engine, config, self._progress)
             clock.lap("fit")
             rows, cols = engine.posterior("rows"), engine.posterior("cols")
+            repeats = asdict(engine.repeats)
         clock.seconds["start"] = clock.seconds["fit"] - sum(step.seconds for step in outcome.history)
-        info = _model_info(config, dataset, columns, surveyed, outcome, effective_rank(rows, cols), clock.seconds)
+        info = replace(
+            _model_info(config, dataset, columns, surveyed, outcome),
+            effective_rank=effective_rank(rows, cols),
+            seconds=clock.seconds,
+            repeats=repeats,
+        )
         model = OneBitCompletionModel.from_tables(
             dataset.sparkSession,
             info,
@@ -169,9 +175,8 @@ class _Clock:
 
 
 def _model_info(
-    config: FitConfig, dataset: DataFrame, columns: Columns, surveyed: Survey, outcome: Outcome, rank: int,
-    seconds: dict[str, float],
-) -> ModelInfo:  # fmt: skip
+    config: FitConfig, dataset: DataFrame, columns: Columns, surveyed: Survey, outcome: Outcome
+) -> ModelInfo:
     n_users, n_items = len(surveyed.users), len(surveyed.items)
     prior = config.make_prior(n_users + n_items)
     scales = outcome.scales
@@ -184,7 +189,7 @@ def _model_info(
         iterations=len(outcome.history),
         converged=outcome.converged,
         reason=outcome.reason,
-        effective_rank=rank,
+        effective_rank=0,
         inverse_gamma=np.asarray(scales.factor).tolist(),
         intercept_prior={
             "mean": scales.mean,
@@ -202,5 +207,4 @@ def _model_info(
             "user": dataset.schema[columns.user].dataType.simpleString(),
             "item": dataset.schema[columns.item].dataType.simpleString(),
         },
-        seconds=seconds,
     )

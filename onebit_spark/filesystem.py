@@ -23,7 +23,7 @@ class Location:
 
     def __init__(self, spark: SparkSession, path: str | os.PathLike[str]) -> None:
         self.spark = spark
-        with _explained(os.fspath(path)):
+        with explained(f"cannot use {os.fspath(path)!r}"):
             bare = _jvm(spark).org.apache.hadoop.fs.Path(os.fspath(path))
             self._files = bare.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
             self._path = bare.makeQualified(self._files.getUri(), self._files.getWorkingDirectory())
@@ -38,7 +38,7 @@ class Location:
         return Location(self.spark, self._path.getParent().toString()) / name
 
     def exists(self) -> bool:
-        with _explained(self.uri):
+        with explained(f"cannot use {self.uri}"):
             return bool(self._files.exists(self._path))
 
     def is_folder(self) -> bool:
@@ -53,7 +53,7 @@ class Location:
             raise OSError(f"could not move {self.uri} to {target.uri}")
 
     def read_text(self) -> str:
-        with _explained(self.uri):
+        with explained(f"cannot use {self.uri}"):
             stream = self._files.open(self._path)
             try:
                 return bytes(stream.readAllBytes()).decode("utf-8", errors="replace")
@@ -124,18 +124,18 @@ def _deleted_on_error(folder: Location) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _explained(path: str) -> Iterator[None]:
-    """What Hadoop has against a path, in one line."""
+def explained(complaint: str) -> Iterator[None]:
+    """What the JVM has against the body, as a RequestError of one line: ``complaint: reason``."""
     try:
         yield
     except Py4JJavaError as error:
-        raise RequestError(f"cannot use {path}: {_first_line(error.java_exception.toString())}") from None
+        raise RequestError(f"{complaint}: {_first_line(error.java_exception.toString())}") from None
     except PySparkException as error:
-        raise RequestError(f"cannot use {path!r}: {_first_line(str(error))}") from None
+        raise RequestError(f"{complaint}: {_first_line(str(error))}") from None
 
 
 def _first_line(message: str) -> str:
-    return message.splitlines()[0] if message else "unknown error"
+    return message.strip().splitlines()[0] if message.strip() else "unknown error"
 
 
 def _jvm(spark: SparkSession) -> Any:

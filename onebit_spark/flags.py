@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import tomllib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -34,8 +35,6 @@ def flag(help: str, *, default: Any = MISSING, choices: Sequence[str] = ()) -> A
 
 class Checked(Protocol):
     """A dataclass of flags that knows what is wrong with their values."""
-
-    __dataclass_fields__: dict[str, Any]
 
     def problems(self) -> Iterator[str]: ...
 
@@ -95,10 +94,8 @@ class _Flag:
             return _key_values(raw)
         value = raw
         if isinstance(raw, str) and self.kind in (int, float):
-            try:
+            with suppress(ValueError):  # what stays text is refused below
                 value = self.kind(raw)
-            except ValueError:
-                pass  # still text, and refused below
         if self.kind is float and type(value) is int:
             value = float(value)
         if self.choices and value not in self.choices:
@@ -114,7 +111,7 @@ def _flags_of(request: type[Checked]) -> dict[str, _Flag]:
     """The flags by field name, the required ones first, as --help shows them."""
     hints = get_type_hints(request)
     found = {}
-    for item in fields(request):
+    for item in fields(request):  # type: ignore[arg-type]
         hint = hints[item.name]
         kind = (
             get_origin(hint)

@@ -26,7 +26,7 @@ class JobRequest:
     """What all jobs have in common."""
 
     format: str = flag("format of the input", default="parquet", choices=FORMATS)
-    option: dict[str, str] = flag("option of Spark's reader, such as sep=; (repeatable)", default=dict)
+    option: dict[str, str] = flag("option of Spark's reader, such as sep=; (repeatable)", default=dict)  # noqa: RUF009
     overwrite: bool = flag("replace an output that exists", default=False)
     quiet: bool = flag("print only errors and where the output is", default=False)
 
@@ -46,7 +46,7 @@ class JobRequest:
                 yield exists_already(name, path)
             for other, other_path in {**sources, **targets}.items():
                 if other != name and _holds(path, other_path):
-                    yield f"{other} {other_path} lies in {name} {path}, which is written as a whole: choose another path"
+                    yield f"{other} {other_path} lies in {name} {path}, which is replaced as a whole: choose another"
 
     def paths(self, names: tuple[str, ...]) -> dict[str, str]:
         """The paths among these fields by flag, those that were given."""

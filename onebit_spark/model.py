@@ -15,6 +15,7 @@ from pyspark.sql.types import DataType, DoubleType, FloatType, StructType
 from onebit_spark.errors import RequestError
 from onebit_spark.params import PredictionParams
 from onebit_spark.persistence import ModelInfo, ModelReader, ModelWriter
+from onebit_spark.posterior import packed_size
 from onebit_spark.scoring import Scorer, prior_row
 
 INTEGRAL = ("tinyint", "smallint", "int", "bigint")
@@ -80,7 +81,9 @@ class OneBitCompletionModel(Model, PredictionParams, MLWritable, MLReadable["One
             message = f"column {column!r} holds a null or NaN id: drop or fill such rows before transform"
             checked = F.when(_missing(dataset, column), F.raise_error(F.lit(message))).otherwise(F.col(_quoted(column)))
             lines = F.struct(*(name for name in factors.columns if name != "id"))
-            right = factors.select(F.col("id").alias(known), lines.alias(f"{prefix}_{side}"))
+            right = factors.select(F.col("id").alias(known), lines.alias(f"{prefix}_{side}")).hint(
+                self._join_hint(side)
+            )
             joined = joined.withColumn(key, checked).join(right, F.col(key) == F.col(known), "left").drop(key, known)
         scored = joined.withColumn(f"{prefix}_scored", self._scoring_udf()(f"{prefix}_user", f"{prefix}_item"))
         outputs = [value.alias(name) for name, value in self._outputs(F.col(f"{prefix}_scored"))]
@@ -101,6 +104,14 @@ class OneBitCompletionModel(Model, PredictionParams, MLWritable, MLReadable["One
 
     def _sides(self) -> list[tuple[str, str, DataFrame]]:
         return [("user", self.getUserCol(), self.users), ("item", self.getItemCol(), self.items)]
+
+    def _join_hint(self, side: str) -> str:
+        """Broadcast a side within the session's limit. Said outright: Spark guesses one element an array, far off."""
+        n_rows = self.info.n_users if side == "user" else self.info.n_items
+        dimension = self.info.config.dimension
+        floats = dimension + (dimension if self.info.kind == "spread" else packed_size(dimension))
+        limit = self.users.sparkSession._jsparkSession.sessionState().conf().autoBroadcastJoinThreshold()
+        return "broadcast" if n_rows * (4 * floats + 64) <= limit else "merge"
 
     def _scoring_udf(self) -> Callable[..., Column]:
         intercepts, kind, scales = self.info.config.intercepts, self.info.kind, self.info.scales

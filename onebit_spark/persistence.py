@@ -15,14 +15,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pyspark.errors import PySparkException
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, MLWriter
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from onebit_spark.config import FitConfig
 from onebit_spark.errors import RequestError
-from onebit_spark.filesystem import Location, replace_folder
+from onebit_spark.filesystem import Location, explained, replace_folder
 from onebit_spark.posterior import Kind
 from onebit_spark.scoring import factor_columns
 from onebit_spark.solver import Scales
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 1
 METADATA = "metadata.json"
 LABEL_CODINGS = ("signed", "binary", "boolean", "threshold")  # −1/1, 0/1, false/true, a number above or below
+SHAPE = {"loss", "rank", "intercepts", "covariance"}  # without these parameters the factors cannot be read
 INTERCEPT_PRIOR = ("mean", "mean_variance", "user_inverse_gamma", "item_inverse_gamma")
 
 _TYPES: dict[str, type | tuple[type, ...]] = {
@@ -40,6 +40,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "converged": bool, "reason": str, "effective_rank": int, "inverse_gamma": list,
     "intercept_prior": (dict, type(None)), "label_coding": str, "threshold": (float, int, type(None)), "majority": int,
     "columns": dict, "id_types": dict, "seconds": dict,
+    "repeats": dict,
 }  # fmt: skip
 
 
@@ -66,6 +67,7 @@ class ModelInfo:
     columns: dict[str, str]  # user, item, label
     id_types: dict[str, str]  # user, item: Spark's simple names, such as bigint
     seconds: dict[str, float] = field(default_factory=dict)
+    repeats: dict[str, int] = field(default_factory=dict)  # repeated ratings, and cells rated both ways
 
     def __post_init__(self) -> None:
         problems = self._problems()
@@ -133,9 +135,9 @@ class ModelInfo:
         found = [name for name, kind in _TYPES.items() if not isinstance(getattr(self, name), kind)]
         if found:
             return [f"{name} cannot be {getattr(self, name)!r}" for name in found]
-        fields = {entry.name for entry in dataclasses.fields(FitConfig)}
-        if set(self.parameters) != fields:
-            return [f"parameters must hold {', '.join(sorted(fields))}, not {', '.join(sorted(self.parameters))}"]
+        known, told = {entry.name for entry in dataclasses.fields(FitConfig)}, set(self.parameters)
+        if not SHAPE <= told <= known:
+            return [f"parameters lack {sorted(SHAPE - told)} or hold the unknown {sorted(told - known)}"]
         problems = self.config.problems()
         if problems:
             return problems
@@ -194,16 +196,12 @@ class ModelReader(MLReader["OneBitCompletionModel"]):
             raise RequestError(f"{path} is not a model (or half-written): it has no {METADATA}")
         try:
             info = ModelInfo.from_json((folder / METADATA).read_text())
-            model = self._class(info, self._factors(folder, "users"), self._factors(folder, "items"))
+            users, items = (self._factors(folder, name) for name in ("users", "items"))
+            with explained("damaged model folder"):
+                model = self._class(info, users, items)
+            self._set_params(model, folder)
         except RequestError as error:
             raise RequestError(f"cannot load {path}: {error}") from None
-        try:
-            params = DefaultParamsReader.loadMetadata(folder.uri, self.sparkSession)
-            model._resetUid(params["uid"])
-            DefaultParamsReader.getAndSetParams(model, params)
-        except (PySparkException, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise RequestError(f"cannot load {path}: damaged model folder: metadata/: {reason}") from None
         model.source = folder.uri
         return model
 
@@ -211,7 +209,14 @@ class ModelReader(MLReader["OneBitCompletionModel"]):
         part = folder / name
         if not part.is_folder():
             raise RequestError(f"damaged model folder: it has no {name}/")
-        try:
+        with explained(f"damaged model folder: {name}/"):
             return self.sparkSession.read.parquet(part.uri)
-        except PySparkException as error:
-            raise RequestError(f"damaged model folder: {name}/: {str(error).splitlines()[0]}") from None
+
+    def _set_params(self, model: OneBitCompletionModel, folder: Location) -> None:
+        try:
+            with explained("damaged model folder: metadata/"):
+                params = DefaultParamsReader.loadMetadata(folder.uri, self.sparkSession)
+            model._resetUid(params["uid"])
+            DefaultParamsReader.getAndSetParams(model, params)
+        except (AssertionError, AttributeError, LookupError, TypeError, json.JSONDecodeError) as error:
+            raise RequestError(f"damaged model folder: metadata/: {type(error).__name__} {error}") from None

@@ -1,0 +1,155 @@
+"""How a job runs: arguments, then a Spark session, then the work; and how it ends: an exit code and one last line."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import sys
+import tempfile
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from onebit_spark.errors import FitFailed, RequestError
+from onebit_spark.flags import parse
+from onebit_spark.jobconfig import JobRequest, under_spark_submit
+from onebit_spark.solver import NotConverged
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DONE, FAILED, REFUSED = 0, 1, 2
+LONGEST_REASON = 600  # characters of a failure that are shown
+
+_PACKAGE = Path(__file__).parent
+_LOG4J = _PACKAGE.parent / "conf" / "log4j2.properties"
+
+Request = TypeVar("Request", bound=JobRequest)
+
+
+def run_job(
+    name: str,
+    request_type: type[Request],
+    work: Callable[[SparkSession, Request], None],
+    argv: Sequence[str] | None = None,
+    ship_package: bool = False,
+) -> int:
+    """Run a job and return its exit code. What went wrong is the last line on stderr, printed after Spark stopped."""
+    code, complaint = DONE, ""
+    try:
+        request = parse(request_type, name, argv)
+        logging.basicConfig(level=logging.WARNING if request.quiet else logging.INFO, format="%(message)s")
+        logging.getLogger("py4j").setLevel(logging.ERROR)
+        with spark_session(f"onebit_spark {name}", ship_package) as spark, _failures_in_words():
+            work(spark, request)
+    except RequestError as error:
+        code, complaint = REFUSED, str(error)
+    except FitFailed as error:
+        code, complaint = FAILED, str(error)
+    except KeyboardInterrupt:
+        code, complaint = FAILED, "interrupted"
+    except Exception as error:
+        _debug()
+        code, complaint = FAILED, reason_of(error)
+    if complaint:
+        print(f"error: {' '.join(complaint.split())}", file=sys.stderr, flush=True)
+    return code
+
+
+@contextmanager
+def spark_session(name: str, ship_package: bool = False) -> Iterator[SparkSession]:
+    """The session that runs already, left running; or a new one, stopped at the end.
+
+    Under spark-submit all settings are the caller's. As plain Python the master is local[*] unless configured, the
+    workers run this interpreter, and Spark logs warnings only.
+    """
+    from pyspark.sql import SparkSession, is_remote
+
+    if "SPARK_REMOTE" in os.environ or os.environ.get("SPARK_API_MODE") == "connect" or is_remote():
+        raise RequestError(
+            "Spark Connect is not supported: unset SPARK_REMOTE, drop --remote and spark.api.mode=connect, "
+            "and use --master"
+        )
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        yield running
+        return
+    builder = SparkSession.builder
+    if not under_spark_submit():
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        if _LOG4J.is_file():
+            quiet = f"--driver-java-options -Dlog4j2.configurationFile={_LOG4J.as_uri()} pyspark-shell"
+            os.environ.setdefault("PYSPARK_SUBMIT_ARGS", quiet)
+        builder = builder.appName(name).config("spark.ui.showConsoleProgress", "false")
+    with tempfile.TemporaryDirectory() as folder:
+        spark = builder.getOrCreate()
+        try:
+            if is_remote():  # spark.api.mode=connect among spark-submit's settings
+                raise RequestError("Spark Connect is not supported: drop spark.api.mode=connect and use --master")
+            if ship_package:  # the workers do not share this process's sys.path
+                archive = shutil.make_archive(f"{folder}/onebit_spark", "zip", _PACKAGE.parent, _PACKAGE.name)
+                spark.sparkContext.addPyFile(archive)
+            yield spark
+        finally:
+            with suppress(Exception):  # a JVM that died cannot be stopped
+                spark.sparkContext.setLogLevel("ERROR")  # what it logs on its way out would come after our last line
+                spark.stop()
+
+
+# ---- failures in words -----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _failures_in_words() -> Iterator[None]:
+    """Turn Spark's exceptions into ours while the JVM that holds their messages still runs."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NotConverged)  # the summary says so
+            yield
+    except (RequestError, FitFailed):
+        _debug()
+        raise
+    except Exception as error:
+        _debug()
+        reason = reason_of(error)
+        if "FAILED_READ_FILE" in str(error):
+            raise RequestError(f"an input file cannot be read: {reason}") from error
+        raise FitFailed(reason) from error
+
+
+def reason_of(error: BaseException) -> str:
+    """The telling line of an exception: of a worker's traceback or of a Java stack, the cause at its root."""
+    name, text = type(error).__name__, str(error).split("\n\nJVM stacktrace:")[0]
+    if name == "Py4JNetworkError" or isinstance(error, ConnectionError):
+        return "Spark's driver ended unexpectedly, perhaps out of memory: see its log, and raise --driver-memory"
+    if "JAVA_GATEWAY_EXITED" in text:
+        return "Spark did not start: see the lines above; it needs Java 17 or newer (set JAVA_HOME)"
+    if "java.lang.OutOfMemoryError" in text:
+        return "Spark ran out of memory: raise --driver-memory and --executor-memory, or --row-blocks and --col-blocks"
+    if "Traceback (most recent call last):" in text:
+        trace = text.rpartition("Traceback (most recent call last):")[2]
+        raised = re.search(r"^[^\s].*$", trace, re.MULTILINE)
+        reason = raised[0] if raised else text
+        reason = re.sub(r"^onebit_spark\.errors\.\w+: ", "", reason)
+    elif "\n\tat " in text or name == "Py4JJavaError":
+        causes = re.findall(r"^Caused by: (.+)$", text, re.MULTILINE)
+        reason = causes[-1] if causes else re.split(r"^\s+at ", text, maxsplit=1, flags=re.MULTILINE)[0]
+        reason = re.sub(r"An error occurred while calling \S+\s+: ", "", reason)
+        reason = re.sub(r"^(?:[\w$]+\.)+[\w$]+: ", "", reason.strip())
+    elif hasattr(error, "getCondition"):
+        reason = text
+    else:
+        reason = f"{name}: {text}" if text else name
+    reason = " ".join(re.sub(r"\s*SQLSTATE: \w+.*", "", reason, flags=re.DOTALL).split())
+    return reason if len(reason) <= LONGEST_REASON else reason[:LONGEST_REASON] + " …"
+
+
+def _debug() -> None:
+    """The whole traceback, for those who ask for it."""
+    if os.environ.get("ONEBIT_DEBUG") == "1":
+        traceback.print_exc()

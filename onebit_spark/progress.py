@@ -1,0 +1,111 @@
+"""Progress of a fit: a bar on a terminal, a line now and then in a log, nothing when quiet."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TextIO
+
+import numpy as np
+from tqdm import tqdm
+
+from onebit_spark.solver import Iteration
+
+LINE_EVERY_SECONDS = 5.0
+LINE_EVERY_ITERATIONS = 10
+TREND = 5  # iterations whose trend is extrapolated
+
+
+class Progress:
+    """Shows each iteration as it is done; pass it as the fit's progress callback.
+
+    >>> with Progress(max_iter=100, tol=1e-5) as progress:        # doctest: +SKIP
+    ...     model = estimator.setProgress(progress).fit(ratings)
+    """
+
+    def __init__(self, max_iter: int, tol: float, *, quiet: bool = False, stream: TextIO | None = None) -> None:
+        self.max_iter, self.tol, self.quiet = max_iter, tol, quiet
+        self.stream = stream or sys.stderr
+        self.iterations: list[Iteration] = []
+        self._bar: tqdm | None = None
+        self._shown = 0  # number of the iteration in the last line
+        self._shown_at = -math.inf
+
+    def __call__(self, iteration: Iteration) -> None:
+        self.iterations.append(iteration)
+        if self.quiet:
+            return
+        if self.stream.isatty():
+            self._move_bar(iteration)
+        elif (
+            iteration.number == 1
+            or iteration.number - self._shown >= LINE_EVERY_ITERATIONS
+            or time.monotonic() - self._shown_at >= LINE_EVERY_SECONDS
+        ):
+            self._write_line(iteration)
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the bar, or show the last iteration if its line was skipped."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+        elif self.iterations and not self.quiet and self._shown != self.iterations[-1].number:
+            self._write_line(self.iterations[-1])
+
+    @property
+    def seconds(self) -> float:
+        """Time spent in iterations so far."""
+        return sum(iteration.seconds for iteration in self.iterations)
+
+    def _move_bar(self, iteration: Iteration) -> None:
+        if self._bar is None:
+            form = "{desc} {n}/{total} |{bar}| {elapsed}, about {remaining} left{postfix}"
+            self._bar = tqdm(total=self.max_iter, desc="iteration", file=self.stream, bar_format=form, mininterval=0)
+        self._bar.total = expected_iterations(self.iterations, self.tol, self.max_iter)
+        self._bar.set_postfix_str(f"objective {iteration.objective:.6g}, change {iteration.change:.1e}", refresh=False)
+        self._bar.update()
+
+    def _write_line(self, iteration: Iteration) -> None:
+        expected = expected_iterations(self.iterations, self.tol, self.max_iter)
+        each = float(np.mean([one.seconds for one in self.iterations[-TREND:]]))
+        left = (expected - iteration.number) * each
+        print(
+            f"iteration {iteration.number} of {'at most' if expected == self.max_iter else 'about'} {expected}: "
+            f"objective {iteration.objective:.6g}, change {iteration.change:.1e}, {each:.2g} s each"
+            + (f", about {_duration(left)} left" if left else ""),
+            file=self.stream,
+            flush=True,
+        )
+        self._shown, self._shown_at = iteration.number, time.monotonic()
+
+
+def expected_iterations(history: Sequence[Iteration], tol: float, max_iter: int) -> int:
+    """How many iterations the fit will take: the stopping criterion's last geometric decay, carried on to ``tol``."""
+    done = history[-1].number
+    recent = [max(abs(one.decrease), one.change) for one in history[-TREND:]]
+    recent = [value for value in recent if 0 < value < math.inf]
+    if tol <= 0 or len(recent) < 3:
+        return max_iter
+    slope = float(np.polyfit(np.arange(len(recent)), np.log(recent), 1)[0])
+    if slope >= 0:
+        return max_iter
+    left = max(0, math.ceil(math.log(tol / recent[-1]) / slope))
+    return min(max_iter, done + left)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02d} min"

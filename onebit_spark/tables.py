@@ -1,0 +1,105 @@
+"""Tables of the jobs: ratings and pairs in, predictions out, each doubted in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from onebit_spark.errors import RequestError
+from onebit_spark.filesystem import Location, replace_folder
+from onebit_spark.flags import as_flag
+from onebit_spark.jobconfig import JobRequest, exists_already
+from onebit_spark.jobrun import reason_of
+from onebit_spark.model import INTEGRAL, OneBitCompletionModel
+
+
+def read_table(spark: SparkSession, request: JobRequest, name: str, columns: Sequence[str]) -> DataFrame:
+    """These columns of the path in the request's field ``name``. CSV has a header, and all its columns are text."""
+    path, flag = getattr(request, name), as_flag(name)
+    options = dict(request.option)
+    if request.format == "csv" and not any(key.lower() == "header" for key in options):
+        options["header"] = "true"
+    try:
+        table = spark.read.format(request.format).options(**options).load(path)
+    except Exception as error:
+        if "PATH_NOT_FOUND" in str(error):
+            raise RequestError(f"{flag} {path} does not exist") from error
+        reason = f"{flag} {path} cannot be read as {request.format} (check --format and --option): {reason_of(error)}"
+        raise RequestError(reason) from error
+    missing = [column for column in columns if column not in table.columns]
+    if missing:
+        cure = "name them with --user-col, --item-col, --label-col" if hasattr(request, "user_col") else "rename them"
+        if request.format == "csv":
+            cure += "; a file without a header line needs --option header=false, and its columns are _c0, _c1, …"
+        raise RequestError(
+            f"{flag} {path} has no column {', '.join(map(repr, missing))}; "
+            f"its columns are {', '.join(table.columns) or 'none'}: {cure}"
+        )
+    return table.select(*map(quoted, columns))
+
+
+def check_pairs(pairs: DataFrame, ids: Sequence[str]) -> int:
+    """The number of pairs; a RequestError with count and examples if an id is null or NaN."""
+    missing = [_missing(pairs, column) for column in ids]
+    line = pairs.select(F.count(F.lit(1)), *map(F.count_if, missing)).first()
+    assert line is not None
+    n, *counts = line
+    problems = []
+    for column, condition, count in zip(ids, missing, counts, strict=True):
+        if count:
+            examples = ", ".join(f"({', '.join(map(str, pair))})" for pair in pairs.where(condition).take(3))
+            problems.append(f"{count:,} pairs with null or NaN in column {column!r}, such as {examples}")
+    if problems:
+        raise RequestError("; ".join(problems) + ": drop or fill them")
+    return int(n)
+
+
+def check_same_ids(ratings: DataFrame, pairs: DataFrame, ids: Sequence[str]) -> None:
+    """Refuse pairs whose ids cannot be those of the ratings, before the fit; integral widths interchange."""
+    for column in ids:
+        rated, asked = (table.schema[column].dataType.simpleString() for table in (ratings, pairs))
+        if rated != asked and not (rated in INTEGRAL and asked in INTEGRAL):
+            raise RequestError(f"column {column!r} is {rated} in --ratings but {asked} in --predict: cast one of them")
+
+
+def refuse_outputs(spark: SparkSession, request: JobRequest, folders: bool = True) -> None:
+    """Refuse outputs that exist, unless they may be overwritten, before any work is done."""
+    for name, path in request.paths(request.outputs).items():
+        target = Location(spark, path)
+        if not request.overwrite and target.exists():
+            raise RequestError(exists_already(name, path))
+        if not folders and target.is_folder():
+            raise RequestError(f"{name} {path} is a folder: name a file")
+
+
+def write_predictions(
+    spark: SparkSession, model: OneBitCompletionModel, pairs: DataFrame, path: str, overwrite: bool
+) -> None:
+    """Parquet: user, item, score, std, probability, prediction; the folder appears whole or not at all."""
+    predicted = plainly_named(model).transform(pairs)
+    prediction = F.col("prediction") > 0 if model.info.label_coding == "boolean" else F.col("prediction").cast("int")
+    ids = [F.col(quoted(column)) for column in pairs.columns]
+    table = predicted.select(*ids, "score", "std", "probability", prediction.alias("prediction"))
+    with replace_folder(spark, path, overwrite) as folder:
+        table.write.parquet(folder)
+
+
+def plainly_named(model: OneBitCompletionModel) -> OneBitCompletionModel:
+    """The model with the usual output columns, whatever it was saved with."""
+    names = {"scoreCol": "score", "stdCol": "std", "probabilityCol": "probability", "predictionCol": "prediction"}
+    return model.copy({getattr(model, param): name for param, name in {**names, "rawPredictionCol": ""}.items()})
+
+
+def quoted(name: str) -> str:
+    """A column name as it stands, dots and all."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _missing(table: DataFrame, name: str) -> Column:
+    """Null, or NaN in a floating column."""
+    column = F.col(quoted(name))
+    floating = isinstance(table.schema[name].dataType, T.FloatType | T.DoubleType)
+    return column.isNull() | F.isnan(column) if floating else column.isNull()

@@ -1,0 +1,159 @@
+"""The jobs from end to end, as a user starts them: spark-submit, plain Python, a bare checkout; and killed."""
+
+import json
+import os
+import shutil
+import signal
+import site
+import subprocess
+import sys
+import time
+
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+from conftest import ROOT, environment, run, submit, write
+
+KNOWN_PAIR, UNKNOWN = ("u1", "i1"), [("u1", "never"), ("never", "i1"), ("never", "never")]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, ratings):
+    """Ratings as CSV with `;`, pairs with ids never seen, a config file."""
+    folder = tmp_path_factory.mktemp("jobs")
+    options = pyarrow.csv.WriteOptions(delimiter=";", quoting_style="none")
+    pyarrow.csv.write_csv(ratings, folder / "ratings.csv", options)
+    pairs = [KNOWN_PAIR, *UNKNOWN]
+    (folder / "pairs.csv").write_text("item;user\n" + "".join(f"{item};{user}\n" for user, item in pairs))
+    (folder / "job.toml").write_text(
+        f'ratings = "{folder}/ratings.csv"\nformat = "csv"\nrank = 9\nmax-iter = 4\ntol = 0\n[option]\nsep = ";"\n'
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def fitted(folder):
+    """What a good fit printed: config file and flags, CSV, text ids, predictions of unknown pairs."""
+    return submit(
+        "fit", "--config", folder / "job.toml", "--rank", "3", "--output", folder / "model",
+        "--predict", folder / "pairs.csv", "--predictions", folder / "predictions",
+    )  # fmt: skip
+
+
+def test_a_fit_under_spark_submit(folder, fitted):
+    assert fitted.returncode == 0, fitted.stdout
+    assert "Fitted 1,200 ratings of 60 users on 40 items" in fitted.stdout
+    assert "Stopped after 4 iterations" in fitted.stdout
+    assert "iteration 1 of at most 4" in fitted.stdout
+    assert f"model: {folder}/model\npredictions: {folder}/predictions\n" in fitted.stdout
+    metadata = json.loads((folder / "model" / "metadata.json").read_text())
+    assert metadata["parameters"]["rank"] == 3  # the flag wins over the file's 9
+    assert metadata["parameters"]["max_iter"] == 4  # the file over the default
+    assert metadata["iterations"] == 4
+    assert metadata["id_types"] == {"user": "string", "item": "string"}
+
+
+def test_predictions_of_unknown_pairs_are_whole(folder, fitted):
+    table = pq.read_table(folder / "predictions")
+    assert table.column_names == ["user", "item", "score", "std", "probability", "prediction"]
+    assert {(line["user"], line["item"]) for line in table.to_pylist()} == {KNOWN_PAIR, *UNKNOWN}
+    lines = {(line["user"], line["item"]): line for line in table.to_pylist()}
+    for line in lines.values():
+        assert abs(line["score"]) < float("inf")  # neither null nor NaN
+        assert 0 < line["probability"] < 1
+        assert line["prediction"] in (-1, 1)
+    assert str(table.schema.field("prediction").type) == "int32"
+    assert lines["never", "never"]["std"] > 0
+
+
+def test_predict_under_spark_submit(folder, fitted):
+    done = submit(
+        "predict", "--model", folder / "model", "--pairs", folder / "pairs.csv", "--format", "csv", "--option", "sep=;",
+        "--output", folder / "again", "--quiet",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    assert f"\n{folder}/again\n" in f"\n{done.stdout}"
+    key = [("user", "ascending"), ("item", "ascending")]
+    assert pq.read_table(folder / "again").sort_by(key).equals(pq.read_table(folder / "predictions").sort_by(key))
+    assert sorted(path.name for path in folder.glob(".*")) == []  # nothing hidden is left behind
+
+
+def test_bad_data_ends_with_one_line_after_spark_stopped(folder, ratings):
+    """With Spark's own log at its default level, which is talkative."""
+    bad = ratings.to_pylist()
+    for line, label in zip(bad, (None, None, 7), strict=False):
+        line["label"] = label
+    path = write(folder / "bad.parquet", {name: [line[name] for line in bad] for name in ratings.column_names})
+    done = submit("fit", "--ratings", path, "--output", folder / "none")
+    assert done.returncode == 2
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("error: 2 ratings with null or NaN in column 'label', such as (")
+    assert "1 ratings with label outside" in last
+    assert "Traceback" not in done.stdout
+    assert not (folder / "none").exists()
+
+
+def test_bad_arguments_end_before_spark_starts(folder):
+    done = submit("fit", "--ratings", folder / "ratings.csv", "--rank", "0")
+    assert done.returncode == 2
+    assert done.stdout.splitlines()[-1] == (
+        "error: 2 problems: (1) --output is required; (2) --rank must be an integer of at least 1, not 0"
+    )
+    assert "SparkContext" not in done.stdout
+
+
+def test_plain_python_from_a_bare_checkout(folder):
+    """Python without the package installed, and without PYSPARK_PYTHON: the job finds it, and so do the workers."""
+    checkout = folder / "checkout"
+    for name in ("jobs", "onebit_spark", "conf"):
+        shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
+    bare = folder / "bare-python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # no site: no editable install
+    bare.chmod(0o755)
+    bare_only = {"PYTHONPATH": site.getsitepackages()[0], "PYSPARK_PYTHON": str(bare)}
+    done = run([bare, "-c", "import onebit_spark"], env=bare_only, cwd="/")
+    assert "No module named 'onebit_spark'" in done.stdout
+    done = run(
+        [bare, checkout / "jobs" / "fit.py", "--config", folder / "job.toml", "--output", "plain"],
+        env=bare_only,
+        cwd=folder,
+    )
+    assert done.returncode == 0, done.stdout
+    assert (folder / "plain" / "metadata.json").exists()
+    assert " INFO " not in done.stdout
+    assert "model: plain" in done.stdout
+
+
+def test_killed_half_way(folder):
+    """SIGKILL in the middle of the iterations: no output folder, and nothing beside it."""
+    log = folder / "killed.log"
+    arguments = ["--config", str(folder / "job.toml"), "--max-iter", "100000", "--output", str(folder / "killed")]
+    command = [sys.executable, str(ROOT / "jobs" / "fit.py"), *arguments]
+    with log.open("w") as stream:
+        process = subprocess.Popen(command, stdout=stream, stderr=stream, env=environment(), start_new_session=True)
+        try:
+            deadline = time.monotonic() + 200
+            while log.read_text().count("iteration ") < 2 and process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.2)
+            assert process.poll() is None, log.read_text()
+            assert "iteration 1 " in log.read_text(), log.read_text()
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    assert [path.name for path in folder.iterdir() if "killed" in path.name] == ["killed.log"]
+
+
+def test_spark_connect_is_refused(folder):
+    done = run(
+        [sys.executable, ROOT / "jobs" / "fit.py", "--config", folder / "job.toml", "--output", folder / "x"],
+        env={"SPARK_REMOTE": "sc://localhost"},
+    )
+    assert done.returncode == 2
+    assert done.stdout.splitlines()[-1].startswith("error: Spark Connect is not supported")
+
+
+@pytest.mark.parametrize("job", ["fit", "predict", "evaluate"])
+def test_help_needs_no_spark(job):
+    done = run([sys.executable, ROOT / "jobs" / f"{job}.py", "--help"], env={"JAVA_HOME": "/nowhere"})
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"usage: {job}.py")

@@ -1,0 +1,97 @@
+"""One Spark session for all tests of this folder, and small fitted models to put into it."""
+
+import dataclasses
+import os
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from onebit_spark import FitConfig, fit_arrays
+from onebit_spark.model import OneBitCompletionModel
+from onebit_spark.persistence import ModelInfo
+from onebit_spark.scoring import factor_table
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory):
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("onebit_spark tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "3")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def make_fit():
+    """A small fit of 30 × 20 by ``fit_arrays``; the last two rows and columns have no rating."""
+    fits = {}
+
+    def make(**choices):
+        key = tuple(sorted(choices.items()))
+        if key not in fits:
+            rng = np.random.default_rng(5)
+            rows, cols = rng.integers(0, 28, 400), rng.integers(0, 18, 400)
+            signs = np.sign(rng.normal(size=30)[rows] * rng.normal(size=20)[cols] + 0.5)
+            config = FitConfig(rank=3, max_iter=5, tol=0, alpha=1.0, beta=0.5, **choices)
+            fits[key] = fit_arrays(rows, cols, signs, config, shape=(30, 20), threads=1)
+        return fits[key]
+
+    return make
+
+
+@pytest.fixture
+def make_model(spark, make_fit):
+    """A fit as a model: row i of the rated ones has the id ``user_ids[i]``, by default i."""
+
+    def make(user_ids=None, item_ids=None, id_types=None, info=None, **choices):
+        fit = make_fit(**choices)
+        user_ids = pa.array(np.arange(28)) if user_ids is None else user_ids
+        item_ids = pa.array(np.arange(18)) if item_ids is None else item_ids
+        users = factor_table(user_ids, fit.rows.take(slice(len(user_ids))))
+        items = factor_table(item_ids, fit.cols.take(slice(len(item_ids))))
+        told = dataclasses.replace(info_of(fit, id_types or {"user": "bigint", "item": "bigint"}), **(info or {}))
+        return OneBitCompletionModel.from_tables(spark, told, users, items)
+
+    return make
+
+
+def info_of(fit, id_types):
+    scales = fit.scales
+    return ModelInfo(
+        parameters={**dataclasses.asdict(fit.config), "likelihood_weight": fit.config.weight},
+        n_ratings=400,
+        n_users=28,
+        n_items=18,
+        objective_history=fit.objective_history,
+        iterations=len(fit.history),
+        converged=fit.converged,
+        reason=fit.reason,
+        effective_rank=fit.effective_rank,
+        inverse_gamma=fit.inverse_gamma.tolist(),
+        intercept_prior={
+            "mean": scales.mean,
+            "mean_variance": scales.mean_variance,
+            "user_inverse_gamma": scales.row_intercept,
+            "item_inverse_gamma": scales.col_intercept,
+        }
+        if fit.config.intercepts
+        else None,
+        label_coding="signed",
+        threshold=None,
+        majority=fit.majority,
+        columns={"user": "user", "item": "item", "label": "label"},
+        id_types=id_types,
+        seconds={"fit": 0.5},
+    )

@@ -1,0 +1,288 @@
+"""The model folder: there and back, damaged in every way, and never half written."""
+
+import dataclasses
+import json
+import shutil
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.ml.util import DefaultParamsReader
+
+from onebit_spark import RequestError, filesystem, persistence
+from onebit_spark.filesystem import Location, replace_folder
+from onebit_spark.model import OneBitCompletionModel
+from onebit_spark.persistence import FORMAT_VERSION, ModelInfo
+
+KINDS = [{"loss": "hinge"}, {"loss": "logistic"}, {"loss": "logistic", "covariance": "diagonal", "intercepts": False}]
+
+
+def scores(spark, model):
+    pairs = spark.createDataFrame(pa.table({"user": [0, 3, 27, 99], "item": [0, 99, 17, 99]}))
+    return model.transform(pairs).orderBy("user", "item").toArrow()
+
+
+@pytest.fixture
+def saved(make_model, tmp_path):
+    path = tmp_path / "model"
+    make_model().save(str(path))
+    return path
+
+
+def load(path):
+    return OneBitCompletionModel.load(str(path))
+
+
+def hidden(folder):
+    return [entry.name for entry in folder.iterdir() if entry.name.startswith(".")]
+
+
+# ---- there and back --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("choices", KINDS, ids=lambda kind: "-".join(map(str, kind.values())))
+def test_round_trip(spark, make_model, tmp_path, choices):
+    model = make_model(**choices).setScoreCol("utility")
+    path = tmp_path / "with space" / "modèle"
+    model.save(str(path))
+    loaded = load(path)
+    assert loaded.info == model.info
+    assert loaded.uid == model.uid
+    assert loaded.getScoreCol() == "utility"
+    assert loaded.users.dtypes == model.users.dtypes
+    assert scores(spark, loaded).equals(scores(spark, model))
+    assert hidden(path.parent) == []
+
+
+def test_a_loaded_model_can_be_saved(saved, tmp_path):
+    load(saved).save(str(tmp_path / "again"))
+    shutil.rmtree(saved)
+    again = load(tmp_path / "again")
+    assert (again.users.count(), again.items.count()) == (28, 18)
+
+
+def test_the_folder_is_open_formats(saved, make_model):
+    assert {entry.name for entry in saved.iterdir() if not entry.name.startswith(".")} == {
+        "metadata.json",
+        "metadata",
+        "users",
+        "items",
+    }
+    told = json.loads((saved / "metadata.json").read_text(encoding="utf-8"))
+    assert told["format_version"] == FORMAT_VERSION
+    assert told["parameters"]["loss"] == "logistic"
+    assert told["objective_history"] == make_model().info.objective_history
+    users = pq.read_table(saved / "users")
+    assert users.column_names == ["id", "mean", "covariance", "intercept"]
+    assert [len(users[name][0]) for name in ("mean", "covariance")] == [3, 10]
+
+
+def test_generic_loaders_find_the_class(spark, saved):
+    assert isinstance(DefaultParamsReader.loadParamsInstance(str(saved), spark), OneBitCompletionModel)
+    assert isinstance(OneBitCompletionModel.read().session(spark).load(str(saved)), OneBitCompletionModel)
+
+
+@pytest.mark.parametrize("id_type", ["string", "date", "int"])
+def test_id_types_survive(spark, make_model, tmp_path, id_type):
+    ids = pa.array(np.arange(28, dtype=np.int32))
+    ids = ids.cast({"string": pa.string(), "date": pa.date32(), "int": pa.int32()}[id_type])
+    make_model(ids, id_types={"user": id_type, "item": "bigint"}).save(str(tmp_path / "m"))
+    loaded = load(tmp_path / "m")
+    assert dict(loaded.users.dtypes)["id"] == id_type
+    users = spark.createDataFrame(pa.table({"user": ids, "item": np.zeros(28, np.int64)}))
+    assert loaded.transform(users).count() == 28
+
+
+# ---- overwriting -----------------------------------------------------------------------------------------------------
+
+
+def test_an_existing_folder_is_left_alone(saved, make_model):
+    before = (saved / "metadata.json").read_bytes()
+    with pytest.raises(RequestError, match=r"exists: .*--overwrite"):
+        make_model(loss="hinge").save(str(saved))
+    assert (saved / "metadata.json").read_bytes() == before
+
+
+def test_overwrite(saved, make_model):
+    make_model(loss="hinge").write().overwrite().save(str(saved))
+    assert load(saved).info.config.loss == "hinge"
+    assert hidden(saved.parent) == []
+
+
+def test_overwriting_the_folder_it_reads_from_is_refused(spark, saved):
+    model = load(saved)
+    with pytest.raises(RequestError, match="still reads its factors there"):
+        model.copy().write().overwrite().save(f"file:{saved}")
+    assert scores(spark, model).num_rows == 4
+
+
+class Killed(BaseException):
+    pass
+
+
+def killed(*args, **kwargs):
+    raise Killed
+
+
+@pytest.mark.parametrize("renaming", [True, False])
+def test_killed_before_the_end_of_writing(saved, make_model, monkeypatch, tmp_path, renaming):
+    """On disk the old model stays whole; on an object store (simulated) no folder is left that passes for a model."""
+    if not renaming:
+        monkeypatch.setattr(filesystem, "RENAMING", ())
+    with monkeypatch.context() as patch:
+        patch.setattr(persistence.DefaultParamsWriter, "saveMetadata", killed)
+        with pytest.raises(Killed):
+            make_model(loss="hinge").write().overwrite().save(str(saved))
+        with pytest.raises(Killed):
+            make_model(loss="hinge").save(str(tmp_path / "new"))
+    assert not (tmp_path / "new").exists()
+    assert hidden(tmp_path) == []
+    if renaming:
+        assert load(saved).info.config.loss == "logistic"
+    else:
+        assert not saved.exists()
+        make_model(loss="hinge").save(str(saved))
+        assert load(saved).info.config.loss == "hinge"
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_a_failed_rename_restores_the_old_model(spark, saved, make_model, monkeypatch, failing):
+    """The first move puts the old model aside, the second puts the new one in place."""
+    moves, move = [], Location.move_to
+
+    def fail(self, target):
+        moves.append(target)
+        if len(moves) == failing:
+            raise OSError("disk on fire")
+        move(self, target)
+
+    monkeypatch.setattr(Location, "move_to", fail)
+    with pytest.raises(OSError, match="disk on fire"):
+        make_model(loss="hinge").write().overwrite().save(str(saved))
+    assert load(saved).info.config.loss == "logistic"
+    assert scores(spark, load(saved)).num_rows == 4
+    assert hidden(saved.parent) == []
+
+
+def test_any_folder_can_be_replaced(spark, tmp_path):
+    path = tmp_path / "predictions"
+    with replace_folder(spark, path) as folder:
+        spark.range(3).write.parquet(folder)
+        assert not path.exists()
+    with replace_folder(spark, path, overwrite=True) as folder:
+        spark.range(4).write.parquet(folder)
+        assert spark.read.parquet(str(path)).count() == 3
+    assert spark.read.parquet(str(path)).count() == 4
+    with pytest.raises(RequestError, match="exists"), replace_folder(spark, path):
+        pytest.fail("the body runs only if there is something to write to")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["predictions"]
+
+
+def test_a_folder_that_appeared_meanwhile_is_not_touched(spark, tmp_path):
+    path = tmp_path / "out"
+    with pytest.raises(RequestError, match="exists"), replace_folder(spark, path):
+        path.mkdir()
+    assert list(path.iterdir()) == []
+    assert hidden(tmp_path) == []
+
+
+@pytest.mark.parametrize(("path", "reason"), [("", "empty"), ("nosuch://a/b", "No FileSystem"), ("file:///", "name a")])
+def test_impossible_paths(make_model, path, reason):
+    with pytest.raises(RequestError, match=reason):
+        make_model().save(path)
+
+
+# ---- damage ----------------------------------------------------------------------------------------------------------
+
+
+def edit(**changes):
+    def damage(path):
+        told = json.loads((path / "metadata.json").read_text(encoding="utf-8")) | changes
+        rewrite(path, json.dumps({name: value for name, value in told.items() if value is not edit}))
+
+    return damage
+
+
+def rewrite(path, text):
+    (path / ".metadata.json.crc").unlink(missing_ok=True)
+    (path / "metadata.json").write_text(text, encoding="utf-8")
+
+
+def no_parquet(path):
+    shutil.rmtree(path / "items")
+    (path / "items").mkdir()
+
+
+def other_schema(path):
+    shutil.rmtree(path / "users")
+    (path / "users").mkdir()
+    pq.write_table(pa.table({"id": [1], "mean": [[0.5]]}), path / "users" / "part.parquet")
+
+
+def rotten_parquet(path):
+    shutil.rmtree(path / "users")
+    (path / "users").mkdir()
+    (path / "users" / "part.parquet").write_bytes(b"not a Parquet file at all")
+
+
+def rotten_params(path):
+    for part in (path / "metadata").iterdir():
+        part.unlink()
+    (path / "metadata" / "part-0").write_text("{}\n")
+
+
+DAMAGES = {
+    "missing": (shutil.rmtree, "no model at .*no such folder"),
+    "no metadata.json": (lambda path: (path / "metadata.json").unlink(), r"not a model \(or half-written\)"),
+    "newer": (edit(format_version=FORMAT_VERSION + 1), "format_version 2, and this onebit_spark reads version 1"),
+    "no version": (edit(format_version=edit), "damaged model folder: .*format_version"),
+    "no JSON": (lambda path: rewrite(path, '{"format_version": 1, '), "damaged model folder: .*no JSON"),
+    "not a dict": (lambda path: rewrite(path, "[]"), "damaged model folder"),
+    "binary": (lambda path: rewrite(path, "\x00ÿ"), "damaged model folder"),
+    "missing keys": (edit(majority=edit, columns=edit), "lacks majority, columns"),
+    "wrong type": (edit(n_users="many"), "n_users cannot be 'many'"),
+    "parameters": (edit(parameters={"loss": "hinge", "depth": 1}), "lack .*'covariance'.* unknown .'depth'"),
+    "gamma": (edit(inverse_gamma=[1.0]), "inverse_gamma has 1 entries for rank 3"),
+    "intercepts": (edit(intercept_prior=None), "intercept_prior cannot be None"),
+    "label coding": (edit(label_coding="±"), "label_coding must be one of signed"),
+    "id types": (edit(id_types={"user": "string", "item": "bigint"}), "should have the columns id string"),
+    "no such type": (edit(id_types={"user": "strong", "item": "bigint"}), "damaged model folder"),
+    "no users": (lambda path: shutil.rmtree(path / "users"), "damaged model folder: it has no users/"),
+    "no items": (lambda path: shutil.rmtree(path / "items"), "damaged model folder: it has no items/"),
+    "no Parquet": (no_parquet, "damaged model folder: items/"),
+    "rotten Parquet": (rotten_parquet, "damaged model folder: users/"),
+    "schema": (other_schema, "users/ should have the columns id bigint, mean array<float>"),
+    "no Params": (lambda path: shutil.rmtree(path / "metadata"), "damaged model folder: metadata/"),
+    "rotten Params": (rotten_params, "damaged model folder: metadata/"),
+}
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory):
+    return tmp_path_factory.mktemp("pristine") / "model"
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_folders_are_refused_in_one_line(make_model, pristine, tmp_path, damage):
+    if not pristine.exists():
+        make_model().save(str(pristine))
+    path = tmp_path / "model"
+    shutil.copytree(pristine, path)
+    harm, message = DAMAGES[damage]
+    harm(path)
+    with pytest.raises(RequestError, match=message) as caught:
+        load(path)
+    assert "\n" not in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_info_refuses_what_it_could_not_read_back(make_model):
+    info = make_model().info
+    assert ModelInfo.from_json(info.to_json()) == info
+    with pytest.raises(ValueError, match="majority"):
+        dataclasses.replace(info, majority=0)
+    with pytest.raises(ValueError, match="JSON compliant"):
+        dataclasses.replace(info, objective_history=[float("nan")]).to_json()
+    told = dataclasses.replace(info, n_users=info.n_users, inverse_gamma=[np.float32(x) for x in info.inverse_gamma])
+    assert len(ModelInfo.from_json(told.to_json()).inverse_gamma) == 3

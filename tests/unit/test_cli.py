@@ -1,0 +1,358 @@
+"""Arguments: refused in one last line with exit code 2 before Spark starts, every problem named."""
+
+import os
+import re
+from contextlib import nullcontext
+from dataclasses import fields
+
+import pytest
+
+from onebit_spark import cli, jobrun
+from onebit_spark.config import FitConfig
+from onebit_spark.errors import RequestError
+from onebit_spark.flags import parse
+from onebit_spark.jobconfig import EvaluateRequest, FitRequest, PredictRequest, local_path
+
+JOBS = {"fit": FitRequest, "predict": PredictRequest, "evaluate": EvaluateRequest}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """An empty folder with an input, where nothing may start Spark."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("PYSPARK_GATEWAY_PORT", "HADOOP_CONF_DIR", "SPARK_REMOTE", "SPARK_API_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "in.parquet").touch()
+
+    def no_spark(*_):
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr(jobrun, "spark_session", no_spark)
+    return tmp_path
+
+
+GOOD = {
+    "fit": ["--ratings", "in.parquet", "--output", "out"],
+    "predict": ["--model", "in.parquet", "--pairs", "in.parquet", "--output", "out"],
+    "evaluate": ["--model", "in.parquet", "--ratings", "in.parquet"],
+}
+
+
+def refusal(capsys, job, arguments):
+    """The one line with which a job is refused."""
+    assert getattr(cli, job)(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    lines = captured.err.splitlines()
+    assert len(lines) == 1, captured.err
+    assert lines[0].startswith("error: ")
+    return lines[0]
+
+
+def request_of(*arguments, job="fit"):
+    return parse(JOBS[job], job, [*GOOD[job], *arguments])
+
+
+def config_file(folder, text):
+    path = folder / "job.toml"
+    path.write_text(text, encoding="utf-8")
+    return ["--config", str(path)]
+
+
+# ---- good requests ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_good_arguments_reach_spark(job, capsys):
+    """A fault in the session is exit code 1, so the arguments were accepted."""
+    assert getattr(cli, job)(GOOD[job]) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == "error: AssertionError: Spark was started"
+
+
+def test_the_defaults_are_those_of_a_fit():
+    assert request_of().fit_config() == FitConfig()
+
+
+def test_every_flag_arrives():
+    text = (
+        "--format csv --option sep=; --option header=false --user-col u --item-col i --label-col y --threshold -3.5"
+        " --loss hinge --prior gamma --rank 7 --likelihood-weight 2 --alpha 3 --beta 4.5 --no-intercepts"
+        " --solver gradient --covariance diagonal --max-iter 9 --tol 0 --seed 11 --row-blocks 2 --col-blocks 3"
+        " --predict in.parquet --predictions preds --overwrite --quiet"
+    )
+    request = request_of(*text.split())
+    assert request.fit_config() == FitConfig(
+        loss="hinge", prior="gamma", rank=7, likelihood_weight=2.0, alpha=3.0, beta=4.5, intercepts=False,
+        solver="gradient", covariance="diagonal", max_iter=9, tol=0.0, seed=11,
+    )  # fmt: skip
+    assert request.option == {"sep": ";", "header": "false"}
+    assert (request.format, request.threshold, request.row_blocks, request.col_blocks) == ("csv", -3.5, 2, 3)
+    assert (request.user_col, request.item_col, request.label_col) == ("u", "i", "y")
+    assert (request.predict, request.predictions) == ("in.parquet", "preds")
+    assert request.overwrite
+    assert request.quiet
+
+
+def test_an_option_may_hold_an_equals_sign():
+    assert request_of("--option", "nullValue=a=b").option == {"nullValue": "a=b"}
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_help_names_every_flag(job, capsys):
+    with pytest.raises(SystemExit) as ended:
+        getattr(cli, job)(["--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    for item in fields(JOBS[job]):
+        assert "--" + item.name.replace("_", "-") in text
+
+
+# ---- the config file -------------------------------------------------------------------------------------------------
+
+
+def test_flags_win_over_the_file_and_the_file_over_the_defaults(here):
+    text = (
+        'rank = 4\nmax-iter = 5\nmax_iter = 6\nloss = "hinge"\ntol = 1\nintercepts = false\n[option]\nheader = true\n'
+    )
+    request = request_of(*config_file(here, text), "--rank", "8", "--intercepts")
+    assert (request.rank, request.max_iter, request.loss, request.tol) == (8, 6, "hinge", 1.0)
+    assert request.intercepts
+    assert request.prior == FitConfig().prior
+    assert request.option == {"header": "true"}
+
+
+def test_the_file_can_name_all_paths(here):
+    arguments = config_file(here, 'ratings = "in.parquet"\noutput = "out"\nuser-col = "u"')
+    request = parse(FitRequest, "fit", arguments)
+    assert (request.ratings, request.output, request.user_col) == ("in.parquet", "out", "u")
+
+
+def test_the_example_config_is_accepted_with_every_line_in_use(here, request):
+    """As it stands, and with all its commented keys uncommented."""
+    text = (request.config.rootpath / "conf" / "fit.toml").read_text(encoding="utf-8")
+    text = text.replace("data/ratings", "in.parquet").replace("data/pairs", "in.parquet")
+    everything = re.sub(r"^# (?=[\w-]+ = |\[)", "", text, flags=re.MULTILINE)
+    for version in (text, everything):
+        fit = parse(FitRequest, "fit", [*config_file(here, version), "--output", "out"])
+        assert fit.ratings == "in.parquet"
+    assert fit.option == {"sep": ";", "header": "true"}
+    default = parse(FitRequest, "fit", GOOD["fit"])
+    for name in (
+        "format",
+        "user_col",
+        "loss",
+        "prior",
+        "rank",
+        "intercepts",
+        "covariance",
+        "solver",
+        "max_iter",
+        "tol",
+    ):
+        assert getattr(fit, name) == getattr(default, name)  # what is commented out shows the default
+
+
+BAD_FILES = {
+    "rnak = 3": ["unknown key 'rnak'", "allowed keys:", "rank", "max-iter"],
+    'config = "other.toml"': ["unknown key 'config'"],
+    "rank = \n": ["is not TOML", "line 1"],
+    'rank = "many"': ["rank in", "must be an integer, not 'many'"],
+    "rank = 2.5": ["must be an integer, not 2.5"],
+    "rank = true": ["must be an integer, not True"],
+    'overwrite = "yes"': ["must be true or false, not 'yes'"],
+    "ratings = 3": ["must be text, not 3"],
+    'loss = "huber"': ["must be one of hinge, logistic, not 'huber'"],
+    "option = 3": ["must be key=value"],
+    "rank = 0": ["--rank must be an integer of at least 1"],
+}
+
+
+@pytest.mark.parametrize("text", BAD_FILES)
+def test_a_bad_config_file_is_refused(here, capsys, text):
+    line = refusal(capsys, "fit", [*GOOD["fit"], *config_file(here, text)])
+    assert all(words in line for words in BAD_FILES[text]), line
+
+
+def test_a_missing_config_file_is_refused(capsys):
+    assert "nowhere.toml cannot be read" in refusal(capsys, "fit", [*GOOD["fit"], "--config", "nowhere.toml"])
+
+
+# ---- bad arguments ---------------------------------------------------------------------------------------------------
+
+BAD_VALUES = {
+    ("--loss", "huber"): "--loss must be one of hinge, logistic, not 'huber'",
+    ("--prior", "flat"): "--prior must be one of gamma, inverse-gamma, not 'flat'",
+    ("--solver", "adam"): "--solver must be one of mm, gradient, not 'adam'",
+    ("--covariance", "none"): "--covariance must be one of full, diagonal, not 'none'",
+    ("--format", "json"): "--format must be one of parquet, csv, not 'json'",
+    ("--solver", "gradient"): "--solver 'gradient' belongs to the hinge loss",
+    ("--rank", "0"): "--rank must be an integer of at least 1, not 0",
+    ("--rank", "two"): "--rank must be an integer, not 'two'",
+    ("--max-iter", "0"): "--max-iter must be an integer of at least 1",
+    ("--alpha", "0"): "--alpha must be a positive finite number",
+    ("--beta", "-1"): "--beta must be a positive finite number",
+    ("--likelihood-weight", "nan"): "--likelihood-weight must be a positive finite number",
+    ("--tol", "-0.1"): "--tol must be a finite number",
+    ("--seed", "-1"): "--seed must be an integer of at least 0",
+    ("--row-blocks", "0"): "--row-blocks must be an integer of at least 1",
+    ("--col-blocks", "-2"): "--col-blocks must be an integer of at least 1",
+    ("--threshold", "nan"): "--threshold must be a finite number",
+    ("--threshold", "high"): "--threshold must be a number, not 'high'",
+    ("--option", "header"): "--option must be key=value, not 'header'",
+    ("--user-col", ""): "--user-col must not be empty",
+    ("--user-col", "item"): "must name three different columns",
+    ("--predict", "in.parquet"): "--predict PAIRS and --predictions FOLDER go together",
+    ("--predictions", "preds"): "--predict PAIRS and --predictions FOLDER go together",
+    ("--rnak", "3"): "unknown flag --rnak: did you mean --rank?",
+    ("--checkpoint-dir", "x"): "unknown flag --checkpoint-dir",
+    ("--rank",): "expected one argument",
+    ("stray",): "unexpected argument 'stray'",
+}
+
+
+@pytest.mark.parametrize("arguments", BAD_VALUES, ids=" ".join)
+def test_bad_arguments_are_refused(capsys, arguments):
+    assert BAD_VALUES[arguments] in refusal(capsys, "fit", [*GOOD["fit"], *arguments])
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_required_flags(capsys, job):
+    line = refusal(capsys, job, [])
+    for name in GOOD[job][::2]:
+        assert f"{name} is required" in line
+
+
+def test_all_problems_stand_in_one_line(capsys):
+    arguments = ["--ratings", "nowhere", "--rank", "0", "--alpha", "x", "--loss", "huber", "--sed", "3"]
+    line = refusal(capsys, "fit", arguments)
+    assert line.startswith("error: ")
+    assert "7 problems" in line
+    for words in ("--ratings nowhere does not exist", "--rank", "--alpha", "--loss", "--seed?", "--output is required"):
+        assert words in line
+
+
+def test_missing_inputs(capsys):
+    assert "--ratings no.parquet does not exist" in refusal(
+        capsys, "fit", ["--ratings", "no.parquet", "--output", "out"]
+    )
+    arguments = ["--model", "m", "--pairs", "p", "--output", "out"]
+    line = refusal(capsys, "predict", arguments)
+    assert "--model m does not exist" in line
+    assert "--pairs p does not exist" in line
+
+
+@pytest.mark.parametrize("path", ["out", "file:{here}/out", "file://{here}/out"])
+def test_an_existing_output_is_refused_and_untouched(capsys, here, path):
+    (here / "out").mkdir()
+    (here / "out" / "keep").write_text("mine")
+    arguments = ["--ratings", "in.parquet", "--output", path.format(here=here)]
+    assert "exists already: choose another path or add --overwrite" in refusal(capsys, "fit", arguments)
+    assert (here / "out" / "keep").read_text() == "mine"
+    parse(FitRequest, "fit", [*arguments, "--overwrite"])
+
+
+def test_an_output_may_not_hold_what_is_read(capsys, here):
+    (here / "data").mkdir()
+    (here / "data" / "ratings.csv").touch()
+    arguments = ["--ratings", "data/ratings.csv", "--output", "data", "--overwrite"]
+    assert "lies in --output data, which is replaced as a whole" in refusal(capsys, "fit", arguments)
+    arguments = [*GOOD["fit"], "--predict", "in.parquet", "--predictions", "./out"]
+    assert "--predictions ./out lies in --output out" in refusal(capsys, "fit", arguments)
+    request_of("--predict", "in.parquet", "--predictions", "out-2")
+    parse(EvaluateRequest, "evaluate", ["--model", "data", "--ratings", "in.parquet", "--output", "data/metrics.json"])
+
+
+@pytest.mark.parametrize("path", ["hdfs:///nowhere", "s3a://bucket/nowhere", "data/*.parquet", "part-[0-9]"])
+def test_paths_that_only_spark_can_see_are_left_to_it(path):
+    parse(FitRequest, "fit", ["--ratings", path, "--output", "out"])
+
+
+def test_what_is_certainly_local(monkeypatch):
+    assert str(local_path("a/b")) == "a/b"
+    assert str(local_path("file:///a/b")) == "/a/b"
+    assert local_path("hdfs://host/a") is None
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")  # under spark-submit the default file system may be another
+    assert local_path("a/b") is None
+    assert str(local_path("file:/a/b")) == "/a/b"
+
+
+# ---- the session and failures ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variable", [("SPARK_REMOTE", "sc://host"), ("SPARK_API_MODE", "connect")])
+def test_spark_connect_is_refused(capsys, monkeypatch, variable):
+    monkeypatch.undo()
+    monkeypatch.setenv(*variable)
+    path = os.path.abspath(__file__)
+    line = refusal(capsys, "fit", ["--ratings", path, "--output", path + ".model"])
+    assert "Spark Connect is not supported" in line
+
+
+JAVA = """An error occurred while calling o31.parquet.
+: org.apache.spark.SparkException: [SOME_CONDITION] Something broke in file:/x.
+And more of it. SQLSTATE: KD001
+\tat org.apache.spark.Some.method(Some.scala:1)
+"""
+WORKER = """An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "x.py", line 9, in <lambda>
+    1/0
+    ~^~
+ZeroDivisionError: division by zero
+
+JVM stacktrace:
+org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+"""
+
+
+class Py4JJavaError(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (Py4JJavaError(JAVA), "[SOME_CONDITION] Something broke in file:/x. And more of it."),
+        (Py4JJavaError(JAVA + "Caused by: java.io.IOException: disk full\n\tat x"), "disk full"),
+        (Py4JJavaError(JAVA + "Caused by: java.lang.OutOfMemoryError: Java heap space"), "Spark ran out of memory"),
+        (RuntimeError(WORKER), "ZeroDivisionError: division by zero"),
+        (RuntimeError(WORKER.replace("ZeroDivisionError", "onebit_spark.errors.FitFailed")), "division by zero"),
+        (RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway"), "Spark did not start"),
+        (ConnectionRefusedError("x"), "Spark's driver ended unexpectedly"),
+        (KeyError("a\nb"), r"KeyError: 'a\nb'"),
+        (MemoryError(), "MemoryError"),
+        (OSError("x" * 2000), "OSError: xxx"),
+    ],
+)
+def test_the_telling_line_of_a_failure(error, reason):
+    told = jobrun.reason_of(error)
+    assert told.startswith(reason)
+    assert "\n" not in told
+    assert len(told) < 700
+
+
+def run(failure):
+    def work(spark, request):
+        raise failure
+
+    return jobrun.run_job("fit.py", FitRequest, work, GOOD["fit"])
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "line"),
+    [
+        (RequestError("wrong:\n  column 'x'"), 2, "error: wrong: column 'x'"),
+        (jobrun.FitFailed("diverged"), 1, "error: diverged"),
+        (ZeroDivisionError("oops"), 1, "error: ZeroDivisionError: oops"),
+        (OSError("[FAILED_READ_FILE.X] broken"), 2, "error: an input file cannot be read: OSError: [FAILED_READ"),
+        (KeyboardInterrupt(), 1, "error: interrupted"),
+    ],
+)
+@pytest.mark.parametrize("debug", [False, True])
+def test_how_a_job_ends(monkeypatch, capsys, failure, code, line, debug):
+    monkeypatch.setenv("ONEBIT_DEBUG", "1" if debug else "")
+    monkeypatch.setattr(jobrun, "spark_session", lambda *_: nullcontext())
+    assert run(failure) == code
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1].startswith(line)
+    assert len(lines) == 1 or debug

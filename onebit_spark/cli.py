@@ -38,7 +38,7 @@ def evaluate(argv: Sequence[str] | None = None, *, ship_package: bool = False) -
 def run_fit(spark: SparkSession, request: FitRequest) -> None:
     from onebit_spark.estimator import OneBitCompletion
     from onebit_spark.progress import Progress
-    from onebit_spark.tables import check_pairs, check_same_ids, read_table, refuse_outputs, write_predictions
+    from onebit_spark.tables import check_id_types, check_pairs, quoted, read_table, refuse_outputs, write_predictions
 
     clock = Clock()
     refuse_outputs(spark, request)
@@ -47,7 +47,7 @@ def run_fit(spark: SparkSession, request: FitRequest) -> None:
         ratings = read_table(spark, request, "ratings", (*ids, request.label_col))
         if request.predict:
             pairs = read_table(spark, request, "predict", ids)
-            check_same_ids(ratings, pairs, ids)
+            check_id_types(pairs, request, "predict", dict(ratings.select(*map(quoted, ids)).dtypes))
             check_pairs(pairs, ids)
     estimator = OneBitCompletion(
         userCol=request.user_col,
@@ -113,15 +113,16 @@ def _fit_summary(model: OneBitCompletionModel, clock: Clock) -> Iterator[str]:
 
 def run_predict(spark: SparkSession, request: PredictRequest) -> None:
     from onebit_spark.model import OneBitCompletionModel
-    from onebit_spark.tables import check_pairs, read_table, refuse_outputs, write_predictions
+    from onebit_spark.tables import check_id_types, check_pairs, read_table, refuse_outputs, write_predictions
 
     clock = Clock()
     refuse_outputs(spark, request)
     with clock("reading"):
         model = OneBitCompletionModel.load(request.model)
-        ids = (model.info.columns["user"], model.info.columns["item"])
-        pairs = read_table(spark, request, "pairs", ids)
-        n = check_pairs(pairs, ids)
+        types = _id_types(model)
+        pairs = read_table(spark, request, "pairs", tuple(types))
+        check_id_types(pairs, request, "pairs", types)
+        n = check_pairs(pairs, tuple(types))
     with clock("predicting"):
         write_predictions(spark, model, pairs, request.output, request.overwrite)
     if not request.quiet:
@@ -138,7 +139,7 @@ def run_evaluate(spark: SparkSession, request: EvaluateRequest) -> None:
     from onebit_spark import evaluation
     from onebit_spark.model import OneBitCompletionModel
     from onebit_spark.ratings import check_ratings
-    from onebit_spark.tables import read_table, refuse_outputs
+    from onebit_spark.tables import check_id_types, read_table, refuse_outputs
 
     clock = Clock()
     refuse_outputs(spark, request, folders=False)
@@ -146,6 +147,7 @@ def run_evaluate(spark: SparkSession, request: EvaluateRequest) -> None:
         model = OneBitCompletionModel.load(request.model)
         user, item, label = (model.info.columns[role] for role in ("user", "item", "label"))
         ratings = read_table(spark, request, "ratings", (user, item, label))
+        check_id_types(ratings, request, "ratings", _id_types(model))
         boolean = isinstance(ratings.schema[label].dataType, T.BooleanType)
         threshold = request.threshold
         if threshold is None and not boolean:
@@ -162,9 +164,9 @@ def run_evaluate(spark: SparkSession, request: EvaluateRequest) -> None:
 
 def _evaluation_summary(figures: dict[str, Any]) -> Iterator[str]:
     yield f"{figures['n']:,} ratings, {figures['n_positive'] / figures['n']:.1%} positive"
-    for what in ("user", "item"):
-        if figures[f"n_unknown_{what}"]:
-            yield f"  {figures[f'n_unknown_{what}']:,} of them of a {what} that the model has never seen"
+    for side, words in (("user", "of a user"), ("item", "on an item")):
+        if figures[f"n_unknown_{side}"]:
+            yield f"  {figures[f'n_unknown_{side}']:,} of them {words} that the model has never seen"
     low, high = figures["error_low"], figures["error_high"]
     yield f"error      {figures['error']:.4f}   95% interval {low:.4f} to {high:.4f}"
     yield f"  (always predicting the training majority errs on {figures['majority_error']:.4f})"
@@ -199,6 +201,11 @@ class Clock:
 
     def __str__(self) -> str:
         return ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in self.seconds.items())
+
+
+def _id_types(model: OneBitCompletionModel) -> dict[str, str]:
+    """The model's id columns with their types, the users' first."""
+    return {model.info.columns[side]: model.info.id_types[side] for side in ("user", "item")}
 
 
 def _locations(request: JobRequest, outputs: dict[str, str | None]) -> None:

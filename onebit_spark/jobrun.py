@@ -118,7 +118,8 @@ def _failures_in_words() -> Iterator[None]:
         _debug()
         reason = reason_of(error)
         if "FAILED_READ_FILE" in str(error):
-            raise RequestError(f"an input file cannot be read: {reason}") from error
+            file = re.search(r"reading file (\S+?)\.?\s", str(error))
+            raise RequestError(f"the file {file[1] if file else ''} cannot be read, is it damaged? {reason}") from error
         raise FitFailed(reason) from error
 
 

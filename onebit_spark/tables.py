@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import posixpath
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -27,6 +29,8 @@ def read_table(spark: SparkSession, request: JobRequest, name: str, columns: Seq
     except Exception as error:
         if "PATH_NOT_FOUND" in str(error):
             raise RequestError(f"{flag} {path} does not exist") from error
+        if "UNABLE_TO_INFER_SCHEMA" in str(error):
+            raise RequestError(f"{flag} {path} holds no {request.format} file: check the path and --format") from error
         reason = f"{flag} {path} cannot be read as {request.format} (check --format and --option): {reason_of(error)}"
         raise RequestError(reason) from error
     missing = [column for column in columns if column not in table.columns]
@@ -57,22 +61,37 @@ def check_pairs(pairs: DataFrame, ids: Sequence[str]) -> int:
     return int(n)
 
 
-def check_same_ids(ratings: DataFrame, pairs: DataFrame, ids: Sequence[str]) -> None:
-    """Refuse pairs whose ids cannot be those of the ratings, before the fit; integral widths interchange."""
-    for column in ids:
-        rated, asked = (table.schema[column].dataType.simpleString() for table in (ratings, pairs))
-        if rated != asked and not (rated in INTEGRAL and asked in INTEGRAL):
-            raise RequestError(f"column {column!r} is {rated} in --ratings but {asked} in --predict: cast one of them")
+def check_id_types(table: DataFrame, request: JobRequest, name: str, expected: Mapping[str, str]) -> None:
+    """Refuse ids (column ─► type) that cannot be those of the fit. Only integral widths interchange."""
+    problems = []
+    for column, wanted in expected.items():
+        found = table.schema[column].dataType.simpleString()
+        if found != wanted and not (found in INTEGRAL and wanted in INTEGRAL):
+            problems.append(f"column {column!r} of {as_flag(name)} is of type {found}, but was {wanted} in the fit")
+    if problems:
+        csv = " (CSV is read as text; --option inferSchema=true reads numbers)" if request.format == "csv" else ""
+        raise RequestError("; ".join(problems) + f": cast it{csv}")
 
 
 def refuse_outputs(spark: SparkSession, request: JobRequest, folders: bool = True) -> None:
-    """Refuse outputs that exist, unless they may be overwritten, before any work is done."""
+    """Refuse, before any work is done, outputs that exist and may not be overwritten, or that cannot be made."""
     for name, path in request.paths(request.outputs).items():
-        target = Location(spark, path)
+        try:
+            target = Location(spark, path)
+        except RequestError as error:
+            raise RequestError(f"{name}: {error}") from error
         if not request.overwrite and target.exists():
             raise RequestError(exists_already(name, path))
         if not folders and target.is_folder():
             raise RequestError(f"{name} {path} is a folder: name a file")
+        above = target
+        while not above.exists() or above is target:
+            above = Location(spark, posixpath.dirname(above.uri))
+        local = above.uri.removeprefix("file:") if above.scheme == "file" else None
+        if not above.is_folder() or (local and not os.access(local, os.W_OK)):
+            raise RequestError(
+                f"{name} {path} cannot be made: {local or above.uri} is not a folder that you can write to"
+            )
 
 
 def write_predictions(

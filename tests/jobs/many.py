@@ -1,4 +1,4 @@
-"""Runs the jobs of FOLDER/cases.json one after the other in one Spark session; see run_all in conftest.py."""
+"""Runs the jobs of FOLDER/cases.json one after the other in one Spark session; see run_all in running.py."""
 
 import contextlib
 import io

@@ -6,7 +6,7 @@ import math
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import run_all, write
+from running import run_all, write
 
 FAST = ["--max-iter", "2", "--tol", "0", "--rank", "2"]
 
@@ -52,9 +52,15 @@ CASES = {
     ),
     "missing csv column": ("fit", ["--ratings", "{}/no_header.csv", *CSV], ["no column 'user'", "header=false"]),
     "not parquet": ("fit", ["--ratings", "{}/text.parquet"], ["cannot be read as parquet", "--format"]),
-    "empty folder": ("fit", ["--ratings", "{}/void"], ["cannot be read as parquet"]),
+    "empty folder": ("fit", ["--ratings", "{}/void"], ["void holds no parquet file"]),
     "file system": ("fit", ["--ratings", "foo://x/y"], ["--ratings foo://x/y cannot be read", "foo"]),
-    "output on a strange file system": ("fit", ["--ratings", "{}/good", "--output", "foo://x/y"], ["foo://x/y"]),
+    "output on a strange file system": (
+        "fit",
+        ["--ratings", "{}/good", "--output", "foo://x/y"],
+        ["--output: ", "foo://x/y"],
+    ),
+    "output below a file": ("fit", ["--ratings", "{}/good", "--output", "{}/good/model"], ["cannot be made", "/good"]),
+    "damaged file": ("fit", ["--ratings", "{}/damaged"], ["the file file:", "/damaged cannot be read"]),
     "output exists": ("fit", ["--ratings", "{}/good", "--output", "{}/taken"], ["--output", "add --overwrite"]),
     "predictions exist": (
         "fit",
@@ -102,14 +108,14 @@ CASES = {
     "pairs of another type": (
         "fit",
         ["--ratings", "{}/good", "--predict", "{}/integers", "--predictions", "{}/p3"],
-        ["column 'user' is string in --ratings but bigint in --predict"],
+        ["column 'user' of --predict is of type bigint, but was string in the fit", "cast it"],
     ),
     "no model": ("predict", ["--model", "{}/nowhere", "--pairs", "{}/good"], ["no model at", "nowhere"]),
     "not a model": ("predict", ["--model", "{}/void", "--pairs", "{}/good"], ["is not a model", "metadata.json"]),
     "ids of another type": (
         "predict",
         ["--model", "{}/model", "--pairs", "{}/integers"],
-        ["column 'user' is of type bigint, but the model's user ids are of type string"],
+        ["column 'user' of --pairs is of type bigint, but was string in the fit", "column 'item'"],
     ),
     "null pairs": ("predict", ["--model", "{}/model", "--pairs", "{}/null_ids"], ["2 pairs with null or NaN"]),
     "pairs missing": ("predict", ["--model", "{}/model", "--pairs", "{}/nowhere"], ["--pairs", "does not exist"]),
@@ -117,6 +123,11 @@ CASES = {
         "predict",
         ["--model", "{}/model", "--pairs", "{}/good", "--output", "{}/taken"],
         ["--output", "add --overwrite"],
+    ),
+    "csv ids for a model of integers": (
+        "evaluate",
+        ["--model", "{}/old", "--ratings", "{}/words.csv", *CSV],
+        ["column 'user' of --ratings is of type string, but was bigint in the fit", "inferSchema=true"],
     ),
     "no label to compare": ("evaluate", ["--model", "{}/model", "--ratings", "{}/other_names"], ["no column 'user'"]),
     "bad labels to compare": ("evaluate", ["--model", "{}/model", "--ratings", "{}/outside"], ["2 ratings with label"]),
@@ -171,6 +182,10 @@ def folder(tmp_path_factory):
         write(folder / name, content)
     for name, text in TEXTS.items():
         (folder / name).write_text(text)
+    whole = write(folder / "damaged", {"user": list(range(999)), "item": list(range(999)), "label": [0, 1, 1] * 333})
+    content = bytearray(whole.read_bytes())
+    content[100:3000] = bytes(2900)  # the footer stays
+    whole.write_bytes(content)
     (folder / "void").mkdir()
     for name in ("taken", "old"):
         (folder / name).mkdir()

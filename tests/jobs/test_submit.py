@@ -9,12 +9,24 @@ import subprocess
 import sys
 import time
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT, environment, run, submit, write
+from running import ROOT, environment, run, submit, write
+
+from onebit_spark.simulate import simulate
 
 KNOWN_PAIR, UNKNOWN = ("u1", "i1"), [("u1", "never"), ("never", "i1"), ("never", "never")]
+
+
+@pytest.fixture(scope="module")
+def ratings():
+    """1,200 of the 60 × 40 cells of a matrix of rank 2: user, item (text), label (±1)."""
+    truth = simulate("B1", 2, (60, 40), 0.5, seed=3)
+    users, items = np.char.add("u", truth.rows.astype(str)), np.char.add("i", truth.cols.astype(str))
+    return pa.table({"user": users, "item": items, "label": truth.labels.astype(np.int32)})
 
 
 @pytest.fixture(scope="module")

@@ -344,7 +344,11 @@ def run(failure):
         (RequestError("wrong:\n  column 'x'"), 2, "error: wrong: column 'x'"),
         (jobrun.FitFailed("diverged"), 1, "error: diverged"),
         (ZeroDivisionError("oops"), 1, "error: ZeroDivisionError: oops"),
-        (OSError("[FAILED_READ_FILE.X] broken"), 2, "error: an input file cannot be read: OSError: [FAILED_READ"),
+        (
+            OSError("[FAILED_READ_FILE.X] Error while reading file file:/a.b. SQLSTATE: 1"),
+            2,
+            "error: the file file:/a.b ",
+        ),
         (KeyboardInterrupt(), 1, "error: interrupted"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Small tables on disk, and the jobs as subprocesses."""
+"""The jobs as subprocesses, and tables on disk for them."""
 
 import json
 import os
@@ -6,12 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
-
-from onebit_spark.simulate import simulate
 
 ROOT = Path(__file__).resolve().parents[2]
 SPARK_SUBMIT = Path(sys.executable).with_name("spark-submit")
@@ -45,14 +41,6 @@ def run_all(cases, folder):
     done = run([*SUBMIT, Path(__file__).with_name("many.py"), folder])
     assert done.returncode == 0, done.stdout
     return json.loads((folder / "results.json").read_text())
-
-
-@pytest.fixture(scope="module")
-def ratings():
-    """1,200 of the 60 × 40 cells of a matrix of rank 2: user, item (text), label (±1)."""
-    truth = simulate("B1", 2, (60, 40), 0.5, seed=3)
-    users, items = np.char.add("u", truth.rows.astype(str)), np.char.add("i", truth.cols.astype(str))
-    return pa.table({"user": users, "item": items, "label": truth.labels.astype(np.int32)})
 
 
 def write(path, table):

@@ -85,9 +85,11 @@ def run_fit(spark: SparkSession, request: FitRequest) -> None:
 
 def _fit_summary(model: OneBitCompletionModel, clock: Clock) -> Iterator[str]:
     info = model.info
-    share = getattr(info, "n_positive", None)
-    told = "" if share is None else f", {share / info.n_ratings:.1%} of them positive"
-    yield f"Fitted {info.n_ratings:,} ratings of {info.n_users:,} users on {info.n_items:,} items{told}."
+    share = info.n_positive / info.n_ratings
+    yield (
+        f"Fitted {info.n_ratings:,} ratings of {info.n_users:,} users on {info.n_items:,} items, "
+        f"{share:.1%} of them positive."
+    )
     if info.repeats.get("repeated"):
         yield (
             f"{info.repeats['repeated']:,} cells were rated more than once, every rating counts; "

@@ -152,6 +152,7 @@ class OneBitCompletion(
             effective_rank=effective_rank(rows, cols),
             seconds=clock.seconds,
             repeats=repeats,
+            n_positive=surveyed.tally.positives,
         )
         model = OneBitCompletionModel.from_tables(
             dataset.sparkSession,
@@ -159,7 +160,7 @@ class OneBitCompletion(
             factor_table(surveyed.users.values, rows),
             factor_table(surveyed.items.values, cols),
         )
-        return self._copyValues(model)
+        return self._copyValues(model._resetUid(self.uid))
 
 
 class _Clock:

@@ -10,8 +10,9 @@ from pyspark.ml import Model
 from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, DoubleType, FloatType, StructType
+from pyspark.sql.types import DataType, StructType
 
+from onebit_spark.columns import missing, quoted
 from onebit_spark.errors import RequestError
 from onebit_spark.params import PredictionParams
 from onebit_spark.persistence import ModelInfo, ModelReader, ModelWriter
@@ -79,7 +80,7 @@ class OneBitCompletionModel(Model, PredictionParams, MLWritable, MLReadable["One
             self._check_id_type(dataset, side, column)
             key, known = f"{prefix}_{side}_key", f"{prefix}_{side}_id"
             message = f"column {column!r} holds a null or NaN id: drop or fill such rows before transform"
-            checked = F.when(_missing(dataset, column), F.raise_error(F.lit(message))).otherwise(F.col(_quoted(column)))
+            checked = F.when(missing(dataset, column), F.raise_error(F.lit(message))).otherwise(F.col(quoted(column)))
             lines = F.struct(*(name for name in factors.columns if name != "id"))
             right = factors.select(F.col("id").alias(known), lines.alias(f"{prefix}_{side}")).hint(
                 self._join_hint(side)
@@ -94,7 +95,7 @@ class OneBitCompletionModel(Model, PredictionParams, MLWritable, MLReadable["One
         columns = [column for _, column, _ in self._sides()]
         for side, column, _ in self._sides():
             self._check_id_type(dataset, side, column)
-        counts = dataset.select(*(F.count_if(_missing(dataset, column)) for column in columns)).first()
+        counts = dataset.select(*(F.count_if(missing(dataset, column)) for column in columns)).first()
         assert counts is not None
         told = [
             f"column {column!r} holds {n:,} null or NaN ids" for column, n in zip(columns, counts, strict=True) if n
@@ -223,18 +224,6 @@ def _type_of(dataset: DataFrame, column: str) -> DataType:
         number = "no column" if not found else f"{len(found)} times the column"
         raise RequestError(f"there is {number} {column!r} (columns: {', '.join(dataset.columns)})")
     return found[0]
-
-
-def _missing(dataset: DataFrame, column: str) -> Column:
-    """Null, or NaN in a floating column."""
-    value = F.col(_quoted(column))
-    floating = isinstance(_type_of(dataset, column), FloatType | DoubleType)
-    return value.isNull() | F.isnan(value) if floating else value.isNull()
-
-
-def _quoted(name: str) -> str:
-    """A column name as it stands, dots and all."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _rebatched(table: pa.Table) -> pa.Table:

@@ -40,7 +40,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "converged": bool, "reason": str, "effective_rank": int, "inverse_gamma": list,
     "intercept_prior": (dict, type(None)), "label_coding": str, "threshold": (float, int, type(None)), "majority": int,
     "columns": dict, "id_types": dict, "seconds": dict,
-    "repeats": dict,
+    "n_positive": int, "repeats": dict,
 }  # fmt: skip
 
 
@@ -67,6 +67,7 @@ class ModelInfo:
     columns: dict[str, str]  # user, item, label
     id_types: dict[str, str]  # user, item: Spark's simple names, such as bigint
     seconds: dict[str, float] = field(default_factory=dict)
+    n_positive: int = 0  # of the ratings
     repeats: dict[str, int] = field(default_factory=dict)  # repeated ratings, and cells rated both ways
 
     def __post_init__(self) -> None:

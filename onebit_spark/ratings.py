@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from typing import Literal
 
 import numpy as np
@@ -13,6 +14,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from onebit_spark.columns import missing, quoted
 from onebit_spark.errors import RequestError
 
 Coding = Literal["signed", "binary", "boolean", "threshold"]
@@ -70,8 +72,8 @@ class Survey:
 def prepared(df: DataFrame, columns: Columns) -> DataFrame:
     """(user, item, positive) under the inside names; unreadable labels and columns are refused by ``survey``."""
     return df.select(
-        F.col(_quoted(columns.user)).alias(USER),
-        F.col(_quoted(columns.item)).alias(ITEM),
+        F.col(quoted(columns.user)).alias(USER),
+        F.col(quoted(columns.item)).alias(ITEM),
         positive(df, columns.label, columns.threshold).alias(LABEL),
     )
 
@@ -85,37 +87,41 @@ def positive(df: DataFrame, label_col: str, threshold: float | None) -> Column:
 def survey(df: DataFrame, columns: Columns) -> Survey:
     """Validate and count in one pass: ratings grouped by user, and by item, in one aggregation.
 
-    Every defect is found at once, with counts; examples are fetched only then. The driver receives one line an id.
+    A group's ``marks`` say which kinds of values it holds, defects among them. Only if there are any does a second
+    pass count them and fetch examples. The driver receives one line an id.
     """
     _check_columns(df, columns)
     named = df.select(
-        F.col(_quoted(columns.user)).alias(USER),
-        F.col(_quoted(columns.item)).alias(ITEM),
-        *_flags(df, columns),
+        F.col(quoted(columns.user)).alias(USER),
+        F.col(quoted(columns.item)).alias(ITEM),
+        _marks(df, columns).alias("marks"),
     )
-    sums = [F.sum(F.col(name).cast("bigint")).alias(name) for name in _FLAGS]
     grouped = named.groupingSets([[USER], [ITEM]], USER, ITEM).agg(
-        F.grouping_id().alias("side"), F.count(F.lit(1)).alias("n"), *sums
+        F.grouping_id().alias("side"),
+        F.count(F.lit(1)).alias("n"),
+        F.sum((F.col("marks").bitwiseAND(F.lit(_BIT["above"])) != 0).cast("bigint")).alias("above"),
+        F.bit_or("marks").alias("marks"),
     )
     table = grouped.toArrow()
     by_user = table.filter(pc.equal(table["side"], 1))
     by_item = table.filter(pc.equal(table["side"], 2))
-    totals = {name: pc.sum(by_user[name]).as_py() or 0 for name in ("n", *_FLAGS)}
-    tally = _verdict(df, columns, totals)
-    return Survey(tally, _ids(by_user, USER), _ids(by_item, ITEM))
+    marks = int(np.bitwise_or.reduce(by_user["marks"].to_numpy(), initial=0))
+    present = {name: int(bool(marks & bit)) for name, bit in _BIT.items()}
+    if _suspect(columns, present):
+        check_ratings(df, columns.user, columns.item, columns.label, columns.threshold)
+    totals = {**present, "n": pc.sum(by_user["n"]).as_py() or 0, "above": pc.sum(by_user["above"]).as_py() or 0}
+    return Survey(_verdict(df, columns, totals), _ids(by_user, USER), _ids(by_item, ITEM))
 
 
-def check_ratings(
-    df: DataFrame, user_col: str, item_col: str, label_col: str, threshold: float | None, both_classes: bool = False
-) -> Tally:
-    """The same validation without the ids: one aggregation to a single line. One class is allowed unless asked."""
+def check_ratings(df: DataFrame, user_col: str, item_col: str, label_col: str, threshold: float | None) -> Tally:
+    """The same validation without the ids: one aggregation to a single line. A single class is allowed."""
     columns = Columns(user_col, item_col, label_col, threshold)
     _check_columns(df, columns)
     sums = [F.sum(F.col(name).cast("bigint")).alias(name) for name in _FLAGS]
     line = df.select(*_flags(df, columns)).agg(F.count(F.lit(1)).alias("n"), *sums).first()
     assert line is not None
     totals = {name: line[name] or 0 for name in ("n", *_FLAGS)}
-    return _verdict(df, columns, totals, both_classes)
+    return _verdict(df, columns, totals, both_classes=False)
 
 
 # ---- what is counted -------------------------------------------------------------------------------------------------
@@ -123,16 +129,34 @@ def check_ratings(
 _FLAGS = ("bad_user", "bad_item", "bad_label", "text_label", "plus", "minus", "zero", "other", "above")
 
 
+_BIT = {name: 1 << place for place, name in enumerate(_FLAGS)}
+
+
+def _suspect(columns: Columns, present: dict[str, int]) -> bool:
+    """Whether a kind of value is there that ``_verdict`` refuses, so that a second pass must count it."""
+    if any(present[name] for name in ("bad_user", "bad_item", "bad_label", "text_label")):
+        return True
+    return columns.threshold is None and bool(present["other"] or (present["minus"] and present["zero"]))
+
+
+def _marks(df: DataFrame, columns: Columns) -> Column:
+    """The flags of a rating as the bits of one integer."""
+    bits = [
+        F.when(flag, F.lit(_BIT[name])).otherwise(0) for name, flag in zip(_FLAGS, _flags(df, columns), strict=True)
+    ]
+    return reduce(lambda a, b: a.bitwiseOR(b), bits)
+
+
 def _flags(df: DataFrame, columns: Columns) -> list[Column]:
     """One boolean column a count, in the order of ``_FLAGS``."""
     value = _number(df, columns.label)
-    missing = _missing(df, columns.label)
-    unreadable = ~missing & value.isNull()
-    usable = ~missing & value.isNotNull() & ~F.isnan(value)
+    absent = missing(df, columns.label)
+    unreadable = ~absent & value.isNull()
+    usable = ~absent & value.isNotNull() & ~F.isnan(value)
     flags = {
-        "bad_user": _missing(df, columns.user),
-        "bad_item": _missing(df, columns.item),
-        "bad_label": missing | (value.isNotNull() & F.isnan(value)),
+        "bad_user": missing(df, columns.user),
+        "bad_item": missing(df, columns.item),
+        "bad_label": absent | (value.isNotNull() & F.isnan(value)),
         "text_label": unreadable,
         "plus": usable & (value == 1),
         "minus": usable & (value == -1),
@@ -145,23 +169,10 @@ def _flags(df: DataFrame, columns: Columns) -> list[Column]:
 
 def _number(df: DataFrame, label_col: str) -> Column:
     """The label as a double; text that is no number becomes null."""
-    column = F.col(_quoted(label_col))
+    column = F.col(quoted(label_col))
     if isinstance(df.schema[label_col].dataType, T.BooleanType):
         return column.cast("int").cast("double")
     return column.try_cast("double")
-
-
-def _missing(df: DataFrame, name: str) -> Column:
-    """Null, or NaN in a floating column."""
-    column = F.col(_quoted(name))
-    if isinstance(df.schema[name].dataType, T.FloatType | T.DoubleType):
-        return column.isNull() | F.isnan(column)
-    return column.isNull()
-
-
-def _quoted(name: str) -> str:
-    """A column name as it stands, dots and all."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _ids(groups: pa.Table, column: str) -> Ids:
@@ -204,32 +215,31 @@ def _check_columns(df: DataFrame, columns: Columns) -> None:
 def _verdict(df: DataFrame, columns: Columns, totals: dict[str, int], both_classes: bool = True) -> Tally:
     """The tally, or a RequestError with every defect, its count and three examples."""
     if totals["n"] == 0:
-        raise RequestError("there is no rating: the input is empty")
-    defects: list[tuple[str, str, str]] = [  # flag, what it means, column
-        ("bad_user", f"null or NaN in column {columns.user!r}", columns.user),
-        ("bad_item", f"null or NaN in column {columns.item!r}", columns.item),
-        ("bad_label", f"null or NaN in column {columns.label!r}", columns.label),
-        ("text_label", f"no number in column {columns.label!r}", columns.label),
-    ]
+        raise RequestError("there is no rating: the input is empty; check the path and any filter before the fit")
+    defects = {
+        "bad_user": f"null or NaN in column {columns.user!r} (drop them)",
+        "bad_item": f"null or NaN in column {columns.item!r} (drop them)",
+        "bad_label": f"null or NaN in column {columns.label!r} (drop them)",
+        "text_label": f"no number in column {columns.label!r} (drop them, or name another label column)",
+    }
     boolean = isinstance(df.schema[columns.label].dataType, T.BooleanType)
     if columns.threshold is None and not boolean:
-        outside = f"label outside {{−1, 1}} and {{0, 1}} in column {columns.label!r} (set a threshold)"
-        defects.append(("other", outside, columns.label))
+        defects["other"] = f"a label outside {{−1, 1}} and {{0, 1}} in column {columns.label!r} (set --threshold)"
     problems = [
         f"{totals[flag]:,} ratings with {meaning}, such as {_examples(df, columns, flag)}"
-        for flag, meaning, _ in defects
+        for flag, meaning in defects.items()
         if totals[flag]
     ]
     if columns.threshold is None and totals["minus"] and totals["zero"]:
         problems.append(
             f"labels mix −1 ({totals['minus']:,}) and 0 ({totals['zero']:,}) in column {columns.label!r}: "
-            "use either ±1 or 0/1, or set a threshold"
+            "use either ±1 or 0/1, or set --threshold"
         )
     if not problems and both_classes and totals["above"] in (0, totals["n"]):
         which = "positive" if totals["above"] else "negative"
         problems.append(
             f"all {totals['n']:,} labels in column {columns.label!r} are {which}: both classes are needed"
-            + ("" if columns.threshold is None else f" (threshold {columns.threshold:g})")
+            + (", check the data" if columns.threshold is None else f", check the threshold {columns.threshold:g}")
         )
     if problems:
         raise RequestError("; ".join(problems))
@@ -249,5 +259,5 @@ def _examples(df: DataFrame, columns: Columns, flag: str) -> str:
     """Three ratings with the defect, as (user, item, label)."""
     condition = _flags(df, columns)[_FLAGS.index(flag)]
     names = (columns.user, columns.item, columns.label)
-    lines: list[Row] = df.where(condition).select(*(F.col(_quoted(name)) for name in names)).take(3)
+    lines: list[Row] = df.where(condition).select(*(F.col(quoted(name)) for name in names)).take(3)
     return ", ".join("(" + ", ".join(map(str, line)) + ")" for line in lines)

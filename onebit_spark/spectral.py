@@ -1,10 +1,13 @@
 """The start: the leading singular vectors of the normalised sign matrix, the same however rows are numbered.
 
-    D_r^{−½} Y D_c^{−½} ≈ U Σ Vᵀ,    L = t·D_r^{−½} U Σ^{½},    R = t·D_c^{−½} V Σ^{½},    t² = 1 / mean_l |u_l|
+    D_r^{−½} Y D_c^{−½} ≈ U Σ Vᵀ,    L = t·D_r^{−½} U Σ^{½},    R = t·D_c^{−½} V Σ^{½},    t² = n / (2 Σ_k σ_k²)
 
-Y is the signed sparse matrix (repeated cells summed), D the observation counts. Subspace iteration from a random matrix
-whose line for column j is drawn from (seed, ratings of j, positive ratings of j), and added to Yᵀ times lines drawn the
-same way for the rows, so that columns with equal counts differ too; never from the position of j.
+Y is the signed sparse matrix (repeated cells summed), D the observation counts. With this t the mean margin y_l·u_l
+over the n ratings is ½, for Σ_l y_l u_l = t² tr(Σ^{½}Uᵀ D_r^{−½}Y D_c^{−½} VΣ^{½}) = t² Σ_k σ_k²: no pass is needed.
+
+Subspace iteration from a random matrix whose line for column j is drawn from (seed, ratings of j, positive ratings of
+j), and added to Yᵀ times lines drawn the same way for the rows, so that columns with equal counts differ too; never
+from the position of j.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ Table = NDArray[np.float64]
 SUBSPACE_ITERATIONS = 2  # with the oversampling below, more change neither the objective nor the error of a fit
 OVERSAMPLING = 6
 NEGLIGIBLE = 1e-7  # singular values below this share of the largest carry rounding, not structure
+MARGIN = 0.5  # mean of y·u at the start; a little small is better than a little large
 NOISE = 1e-2  # size of the columns that the spectrum cannot fill, relative to the typical factor
 
 
@@ -36,9 +40,6 @@ class SignMatrix(Protocol):
 
     def signed_sums(self, side: Side, table: Table) -> Table:
         """Σ_{l∈Ω_i} y_l table_j for every row i of the side: Y·table, or Yᵀ·table."""
-
-    def mean_absolute_score(self, rows: Table, cols: Table) -> float:
-        """mean_l |L_i·R_j| over the ratings."""
 
 
 def spectral_start(matrix: SignMatrix, rank: int, seed: int) -> tuple[Table, Table]:
@@ -62,25 +63,26 @@ def spectral_start(matrix: SignMatrix, rank: int, seed: int) -> tuple[Table, Tab
     values, vectors = values[::-1], vectors[:, ::-1]
     kept = min(rank, int(np.sum(values > NEGLIGIBLE * values[0])))
     sigma, rotation = np.sqrt(values[:kept]), vectors[:, :kept]
-    rows = row_scale * (w @ rotation) / np.sqrt(sigma)
-    cols = col_scale * (z @ rotation) * np.sqrt(sigma)
+    scale = np.sqrt(MARGIN * matrix.counts("rows").sum() / np.sum(sigma**2))
+    rows = scale * row_scale * (w @ rotation) / np.sqrt(sigma)
+    cols = scale * col_scale * (z @ rotation) * np.sqrt(sigma)
     rows, cols = _fix_signs(rows, cols)
     if kept < rank:
         rows, cols = (
             np.hstack([rows, _filler(matrix, "rows", rows, rank - kept, seed)]),
             np.hstack([cols, _filler(matrix, "cols", cols, rank - kept, seed)]),
         )
-    return _scaled(matrix, rows, cols)
+    return rows, cols
 
 
 def random_start(matrix: SignMatrix, rank: int, seed: int) -> tuple[Table, Table]:
-    """Independent normal factors by position, scaled like the spectral ones; the yardstick, not the default."""
+    """Independent normal factors by position, scores of variance 1; the yardstick, not the default."""
     rng = np.random.default_rng(seed)
     rows, cols = (
-        rng.normal(size=(len(matrix.counts(side)), rank)) * (matrix.counts(side) > 0)[:, None]
+        rng.normal(scale=rank**-0.25, size=(len(matrix.counts(side)), rank)) * (matrix.counts(side) > 0)[:, None]
         for side in ("rows", "cols")
     )
-    return _scaled(matrix, rows, cols)
+    return rows, cols
 
 
 STARTS = {"spectral": spectral_start, "random": random_start}
@@ -133,10 +135,3 @@ def _filler(matrix: SignMatrix, side: Side, known: Table, width: int, seed: int)
     size = NOISE * (np.sqrt(np.mean(known**2)) if known.size else 1.0)
     noise = size * keyed_normals(matrix, side, width, seed + 1)
     return np.asarray(noise * (matrix.counts(side) > 0)[:, None])
-
-
-def _scaled(matrix: SignMatrix, rows: Table, cols: Table) -> tuple[Table, Table]:
-    """Both sides times t: scores of mean absolute value 1 on the ratings."""
-    size = matrix.mean_absolute_score(rows, cols)
-    scale = 1.0 / np.sqrt(size) if size > 0 else 1.0
-    return rows * scale, cols * scale

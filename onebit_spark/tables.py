@@ -6,10 +6,10 @@ import os
 import posixpath
 from collections.abc import Mapping, Sequence
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql import types as T
 
+from onebit_spark.columns import missing, quoted
 from onebit_spark.errors import RequestError
 from onebit_spark.filesystem import Location, replace_folder
 from onebit_spark.flags import as_flag
@@ -33,13 +33,13 @@ def read_table(spark: SparkSession, request: JobRequest, name: str, columns: Seq
             raise RequestError(f"{flag} {path} holds no {request.format} file: check the path and --format") from error
         reason = f"{flag} {path} cannot be read as {request.format} (check --format and --option): {reason_of(error)}"
         raise RequestError(reason) from error
-    missing = [column for column in columns if column not in table.columns]
-    if missing:
+    unknown = [column for column in columns if column not in table.columns]
+    if unknown:
         cure = "name them with --user-col, --item-col, --label-col" if hasattr(request, "user_col") else "rename them"
         if request.format == "csv":
             cure += "; a file without a header line needs --option header=false, and its columns are _c0, _c1, …"
         raise RequestError(
-            f"{flag} {path} has no column {', '.join(map(repr, missing))}; "
+            f"{flag} {path} has no column {', '.join(map(repr, unknown))}; "
             f"its columns are {', '.join(table.columns) or 'none'}: {cure}"
         )
     return table.select(*map(quoted, columns))
@@ -47,12 +47,12 @@ def read_table(spark: SparkSession, request: JobRequest, name: str, columns: Seq
 
 def check_pairs(pairs: DataFrame, ids: Sequence[str]) -> int:
     """The number of pairs; a RequestError with count and examples if an id is null or NaN."""
-    missing = [_missing(pairs, column) for column in ids]
-    line = pairs.select(F.count(F.lit(1)), *map(F.count_if, missing)).first()
+    absent = [missing(pairs, column) for column in ids]
+    line = pairs.select(F.count(F.lit(1)), *map(F.count_if, absent)).first()
     assert line is not None
     n, *counts = line
     problems = []
-    for column, condition, count in zip(ids, missing, counts, strict=True):
+    for column, condition, count in zip(ids, absent, counts, strict=True):
         if count:
             examples = ", ".join(f"({', '.join(map(str, pair))})" for pair in pairs.where(condition).take(3))
             problems.append(f"{count:,} pairs with null or NaN in column {column!r}, such as {examples}")
@@ -110,15 +110,3 @@ def plainly_named(model: OneBitCompletionModel) -> OneBitCompletionModel:
     """The model with the usual output columns, whatever it was saved with."""
     names = {"scoreCol": "score", "stdCol": "std", "probabilityCol": "probability", "predictionCol": "prediction"}
     return model.copy({getattr(model, param): name for param, name in {**names, "rawPredictionCol": ""}.items()})
-
-
-def quoted(name: str) -> str:
-    """A column name as it stands, dots and all."""
-    return "`" + name.replace("`", "``") + "`"
-
-
-def _missing(table: DataFrame, name: str) -> Column:
-    """Null, or NaN in a floating column."""
-    column = F.col(quoted(name))
-    floating = isinstance(table.schema[name].dataType, T.FloatType | T.DoubleType)
-    return column.isNull() | F.isnan(column) if floating else column.isNull()

@@ -18,18 +18,28 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark import Broadcast, SparkContext
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
 from onebit_spark.engines.blocking import Batches, block_line, read_blocks
 from onebit_spark.engines.faults import worker_errors
 from onebit_spark.engines.layout import SideLayout
-from onebit_spark.engines.mapstep import Table, absolute_scores, signed_sums, update_range
+from onebit_spark.engines.mapstep import Table, signed_sums, update_range
 from onebit_spark.errors import FitFailed
 from onebit_spark.losses import HalfStep, Loss, Side
 from onebit_spark.posterior import RowPosterior
 from onebit_spark.statistics import SideStatistics
 
-UPDATED = "block int, location binary, scale binary, statistics binary, n long, checksum long"
-SUMS = "block int, sums binary, n long, checksum long"
+
+def _schema(**cells: str) -> StructType:
+    """A block's number, what is returned for it, and what proves that it is the block that was cached."""
+    schema = StructType().add("block", "integer")
+    for name, kind in {**cells, "n": "long", "checksum": "long"}.items():
+        schema = schema.add(name, kind)
+    return schema
+
+
+UPDATED = _schema(location="binary", scale="binary", statistics="binary")
+SUMS = _schema(sums="binary")
 
 OTHER: dict[Side, Side] = {"rows": "cols", "cols": "rows"}
 
@@ -45,9 +55,6 @@ class FactorExchange(Protocol):
 
     def signed_sums(self, side: Side, table: Table) -> Table:
         """Y·table, or Yᵀ·table."""
-
-    def mean_absolute_score(self, rows: Table, cols: Table) -> float:
-        """mean_l |L_i·R_j|."""
 
     def collect(self, side: Side) -> RowPosterior:
         """The side's posterior on the driver."""
@@ -68,10 +75,9 @@ class BlockedSide:
 class BroadcastExchange:
     """Factors by broadcast out, by collected results back."""
 
-    def __init__(self, context: SparkContext, sides: dict[Side, BlockedSide], n_ratings: int) -> None:
+    def __init__(self, context: SparkContext, sides: dict[Side, BlockedSide]) -> None:
         self._context = context
         self._sides = sides
-        self._n_ratings = n_ratings
         self._posteriors: dict[Side, RowPosterior] = {}
         self._sent: dict[Side, Broadcast[RowPosterior]] = {}
 
@@ -109,14 +115,6 @@ class BroadcastExchange:
             sent.destroy()
         return sums
 
-    def mean_absolute_score(self, rows: Table, cols: Table) -> float:
-        sent = self._context.broadcast((np.ascontiguousarray(rows), np.ascontiguousarray(cols)))
-        try:
-            lines = list(self._run("rows", _ScoreBlocks(sent), SUMS))
-        finally:
-            sent.destroy()
-        return sum(float(np.frombuffer(line["sums"])[0]) for line in lines) / self._n_ratings
-
     def collect(self, side: Side) -> RowPosterior:
         return self._posteriors[side]
 
@@ -125,7 +123,7 @@ class BroadcastExchange:
             sent.destroy()
         self._sent.clear()
 
-    def _run(self, side: Side, work: Any, schema: str) -> Iterator[dict[str, Any]]:
+    def _run(self, side: Side, work: Any, schema: StructType) -> Iterator[dict[str, Any]]:
         """One job over the side's blocks; its lines in the order of the blocks, each checked for its ratings."""
         blocked = self._sides[side]
         with worker_errors():
@@ -187,22 +185,6 @@ class _SumBlocks:
             sums = np.zeros((ratings.n_rows, table.shape[1]))
             signed_sums(ratings.row_pointers, ratings.codes, 0, ratings.n_rows, table, sums)
             yield block_line(block=block.number, sums=sums, n=ratings.n_ratings, checksum=block.checksum)
-
-
-@dataclass(frozen=True)
-class _ScoreBlocks:
-    """Σ_l |L_i·R_j| on the blocks of a task."""
-
-    tables: Broadcast[tuple[Table, Table]]
-
-    def __call__(self, batches: Batches) -> Batches:
-        for block in read_blocks(batches):
-            rows, cols = self.tables.value
-            ratings = block.ratings
-            total = absolute_scores(
-                ratings.row_pointers, ratings.codes, 0, ratings.n_rows, rows[block.rows], cols[block.columns]
-            )
-            yield block_line(block=block.number, sums=np.array([total]), n=ratings.n_ratings, checksum=block.checksum)
 
 
 def _matrix(buffer: pa.Buffer, like: NDArray[Any], n_rows: int) -> NDArray[Any]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from onebit_spark.blocks import RatingBlock
 from onebit_spark.config import FitConfig
-from onebit_spark.engines.mapstep import Table, absolute_scores, signed_sums, update_range
+from onebit_spark.engines.mapstep import Table, signed_sums, update_range
 from onebit_spark.engines.start import start_posteriors
 from onebit_spark.losses import HalfStep, Loss, Side
 from onebit_spark.posterior import RowPosterior
@@ -72,14 +72,6 @@ class LocalEngine:
         sums = np.zeros((block.n_rows, table.shape[1]))
         self._over_rows(side, lambda lo, hi: signed_sums(block.row_pointers, block.codes, lo, hi, table, sums))
         return sums
-
-    def mean_absolute_score(self, rows: Table, cols: Table) -> float:
-        block = self.blocks["rows"]
-        rows, cols = np.ascontiguousarray(rows), np.ascontiguousarray(cols)
-        sums = self._over_rows(
-            "rows", lambda lo, hi: absolute_scores(block.row_pointers, block.codes, lo, hi, rows, cols)
-        )
-        return sum(sums) / self.n_ratings
 
     def _over_rows(self, side: Side, work: Callable[[int, int], Result]) -> list[Result]:
         """``work(lo, hi)`` for every range of the side's rows, results in the order of the rows."""

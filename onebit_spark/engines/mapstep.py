@@ -31,17 +31,3 @@ def signed_sums(pointers, codes, first, last, table, out):  # type: ignore[no-un
     """out_i += Σ_{l∈Ω_i} y_l table_j for the rows first … last−1: their part of Y·table."""
     for i in range(first, last):
         add_signed_rows(table, codes, pointers[i], pointers[i + 1], out[i])
-
-
-@jit
-def absolute_scores(pointers, codes, first, last, rows, cols):  # type: ignore[no-untyped-def]
-    """Σ_l |rows_i · cols_j| over the ratings of the rows first … last−1."""
-    total = 0.0
-    for i in range(first, last):
-        for l in range(pointers[i], pointers[i + 1]):
-            partner = cols[codes[l] >> 1]
-            u = 0.0
-            for k in range(rows.shape[1]):
-                u += rows[i, k] * partner[k]
-            total += abs(u)
-    return total

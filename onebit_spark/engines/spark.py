@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -64,18 +65,15 @@ class SparkEngine:
             release.callback(users.destroy)
             release.callback(items.destroy)
             by_row = row_blocks(prepared(ratings, columns), users, items, layouts["rows"].n_blocks)
-            by_row.persist(StorageLevel.MEMORY_AND_DISK)
-            release.callback(by_row.unpersist)
+            by_row, row_lines = _cached(by_row, release)
             by_col = column_blocks(by_row, items, layouts["cols"].n_blocks)
-            by_col.persist(StorageLevel.MEMORY_AND_DISK)
-            release.callback(by_col.unpersist)
-            row_lines, col_lines = _fill(by_row), _fill(by_col)
+            by_col, col_lines = _cached(by_col, release)
             _check_both(survey, row_lines, col_lines)
             sides: dict[Side, BlockedSide] = {
                 "rows": BlockedSide(by_row, layouts["rows"], _checksums(row_lines)),
                 "cols": BlockedSide(by_col, layouts["cols"], _checksums(col_lines)),
             }
-            exchange = BroadcastExchange(context, sides, survey.tally.n)
+            exchange = BroadcastExchange(context, sides)
             release.callback(exchange.close)
             repeats = Repeats(*(int(np.sum(row_lines[name].to_numpy())) for name in ("repeated", "conflicting")))
             yield cls(context, survey, sides, exchange, repeats)
@@ -106,9 +104,6 @@ class SparkEngine:
     def signed_sums(self, side: Side, table: Table) -> Table:
         return self._exchange.signed_sums(side, table)
 
-    def mean_absolute_score(self, rows: Table, cols: Table) -> float:
-        return self._exchange.mean_absolute_score(rows, cols)
-
 
 def require_classic(spark: SparkSession) -> None:
     """Spark Connect has no SparkContext: no broadcast, no job under our control."""
@@ -126,10 +121,26 @@ def _layouts(context: SparkContext, survey: Survey, blocks: tuple[int | None, in
     return layouts
 
 
-def _fill(blocks: DataFrame) -> pa.Table:
-    """Compute and cache the blocks: one job, a few numbers a block come back."""
+def _cached(blocks: DataFrame, release: ExitStack) -> tuple[DataFrame, pa.Table]:
+    """The blocks, computed and cached in one job and cut from their plan, and a few numbers of each."""
+    blocks.persist(StorageLevel.MEMORY_AND_DISK)
+    release.callback(blocks.unpersist)
     with worker_errors():
-        return blocks.select("block", "n", "checksum", "repeated", "conflicting").toArrow()
+        lines = blocks.select("block", "n", "checksum", "repeated", "conflicting").toArrow()
+    return _cut_from_plan(blocks), lines
+
+
+def _cut_from_plan(blocks: DataFrame) -> DataFrame:
+    """The same rows behind a plan of a single node, over the same cache and with the same lineage.
+
+    Otherwise every half step would analyse the plan of the user's source anew before it finds it in the cache: half of
+    the time of a small step. A checkpoint would cut the lineage too, and with it the way back from a lost executor.
+    """
+    session = blocks.sparkSession
+    jvm_session: Any = session._jsparkSession
+    plan: Any = blocks._jdf
+    rows = plan.queryExecution().toRdd()
+    return DataFrame(jvm_session.internalCreateDataFrame(rows, plan.schema(), False), session)
 
 
 def _checksums(lines: pa.Table) -> dict[int, tuple[int, int]]:

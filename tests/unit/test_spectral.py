@@ -8,7 +8,7 @@ from scipy.sparse.linalg import svds
 from onebit_spark.blocks import RatingBlock
 from onebit_spark.engines.local import LocalEngine
 from onebit_spark.simulate import power_law_ratings, simulate
-from onebit_spark.spectral import STARTS, keyed_normals, random_start, spectral_start
+from onebit_spark.spectral import keyed_normals, random_start, spectral_start
 
 
 def engine(rows, cols, labels, shape=None):
@@ -24,7 +24,7 @@ def reference(rows, cols, labels, rank):
     order = np.argsort(sigma)[::-1]
     left, right = row_root[:, None] * u[:, order[:rank]], col_root[:, None] * vt[order[:rank]].T
     product = left * sigma[order[:rank]] @ right.T
-    return product / np.mean(np.abs(product[rows, cols])), sigma[order]
+    return 0.5 * product / np.mean(labels * product[rows, cols]), sigma[order]
 
 
 def gapped():
@@ -53,11 +53,11 @@ def test_against_scipy(monkeypatch):
         assert np.abs(gram - np.diag(np.diag(gram))).max() < 1e-3 * gram.max()
 
 
-@pytest.mark.parametrize("start", STARTS)
-def test_scores_have_mean_absolute_value_one(start):
+def test_the_mean_margin_is_one_half():
+    """Σ_l y_l u_l = t² Σ_k σ_k² with t² = n / (2 Σ_k σ_k²)."""
     i, j, y = gapped()
-    rows, cols = STARTS[start](engine(i, j, y), 5, 0)
-    assert np.mean(np.abs(np.sum(rows[i] * cols[j], axis=1))) == pytest.approx(1.0, rel=1e-12)
+    rows, cols = spectral_start(engine(i, j, y), 5, 0)
+    assert np.mean(y * np.sum(rows[i] * cols[j], axis=1)) == pytest.approx(0.5, rel=1e-9)
 
 
 def test_numbering_does_not_matter():

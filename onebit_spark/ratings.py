@@ -216,18 +216,19 @@ def _verdict(df: DataFrame, columns: Columns, totals: dict[str, int], both_class
     """The tally, or a RequestError with every defect, its count and three examples."""
     if totals["n"] == 0:
         raise RequestError("there is no rating: the input is empty; check the path and any filter before the fit")
-    defects = {
-        "bad_user": f"null or NaN in column {columns.user!r} (drop them)",
-        "bad_item": f"null or NaN in column {columns.item!r} (drop them)",
-        "bad_label": f"null or NaN in column {columns.label!r} (drop them)",
-        "text_label": f"no number in column {columns.label!r} (drop them, or name another label column)",
+    defects = {  # flag ─► what it means, what to do
+        "bad_user": (f"null or NaN in column {columns.user!r}", "drop them"),
+        "bad_item": (f"null or NaN in column {columns.item!r}", "drop them"),
+        "bad_label": (f"null or NaN in column {columns.label!r}", "drop them"),
+        "text_label": (f"no number in column {columns.label!r}", "drop them, or name another label column"),
     }
     boolean = isinstance(df.schema[columns.label].dataType, T.BooleanType)
     if columns.threshold is None and not boolean:
-        defects["other"] = f"a label outside {{−1, 1}} and {{0, 1}} in column {columns.label!r} (set --threshold)"
+        outside = f"label outside {{−1, 1}} and {{0, 1}} in column {columns.label!r}"
+        defects["other"] = (outside, "set --threshold")
     problems = [
-        f"{totals[flag]:,} ratings with {meaning}, such as {_examples(df, columns, flag)}"
-        for flag, meaning in defects.items()
+        f"{totals[flag]:,} ratings with {meaning}, such as {_examples(df, columns, flag)}: {cure}"
+        for flag, (meaning, cure) in defects.items()
         if totals[flag]
     ]
     if columns.threshold is None and totals["minus"] and totals["zero"]:

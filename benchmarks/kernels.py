@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from dataclasses import replace
 
 import numba
 import numpy as np
@@ -88,16 +89,18 @@ def block(n_rows: int, n_cols: int, n_ratings: int) -> RatingBlock:
     return RatingBlock.from_coordinates(rows, cols, labels > 0, (n_rows, n_cols))
 
 
-def by_rank(ranks: list[int], threads: list[int], repeats: int) -> None:
+def by_rank(ranks: list[int], threads: list[int], repeats: int, intercepts: bool) -> None:
     unit = nanoseconds_per_multiply_add()
-    print(f"# 6,040 × 3,706, 10⁶ ratings, intercepts; one multiply-add {unit:.3f} ns")
+    told = "with intercepts (two more coordinates)" if intercepts else "no intercepts"
+    print(f"# 6,040 × 3,706, 10⁶ ratings, {told}; one multiply-add {unit:.3f} ns")
     ratings = block(6040, 3706, 1_000_000)
     print(f"{'loss':20}{'rank':>5}{'threads':>8}{'ns/rating':>11}{'floor':>8}{'ratio':>7}")
     for name, config in LOSSES.items():
         for rank in ranks:
-            floor = multiply_adds(name, rank + 2) * unit
+            floor = multiply_adds(name, rank + 2 * intercepts) * unit
+            chosen = replace(config, rank=rank, intercepts=intercepts)
             for n in threads:
-                ns = half_step_nanoseconds(ratings, FitConfig(**{**vars(config), "rank": rank}), n, repeats)
+                ns = half_step_nanoseconds(ratings, chosen, n, repeats)
                 print(f"{name:20}{rank:5}{n:8}{ns:11.1f}{floor / n:8.1f}{ns * n / floor:7.1f}", flush=True)
 
 
@@ -116,10 +119,11 @@ def main() -> None:
     parser.add_argument("--rank", type=int, nargs="+", default=[8, 10, 16, 32, 64])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--intercepts", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--scaling", action="store_true", help="also from 10⁵ to 3·10⁷ ratings")
     options = parser.parse_args()
     print(provenance())
-    by_rank(options.rank, options.threads, options.repeats)
+    by_rank(options.rank, options.threads, options.repeats, options.intercepts)
     if options.scaling:
         by_size(options.repeats)
 

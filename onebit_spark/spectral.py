@@ -6,8 +6,8 @@ Y is the signed sparse matrix (repeated cells summed), D the observation counts.
 over the n ratings is ½, for Σ_l y_l u_l = t² tr(Σ^{½}Uᵀ D_r^{−½}Y D_c^{−½} VΣ^{½}) = t² Σ_k σ_k²: no pass is needed.
 
 Subspace iteration from a random matrix whose line for column j is drawn from (seed, ratings of j, positive ratings of
-j), and added to Yᵀ times lines drawn the same way for the rows, so that columns with equal counts differ too; never
-from the position of j.
+j), never from the position of j. Where too few columns differ in these counts, Yᵀ times lines drawn the same way for
+the rows is added, so that columns with equal counts differ too.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ Table = NDArray[np.float64]
 SUBSPACE_ITERATIONS = 2  # with the oversampling below, more change neither the objective nor the error of a fit
 OVERSAMPLING = 6
 NEGLIGIBLE = 1e-7  # singular values below this share of the largest carry rounding, not structure
+FEW_KEYS = 4  # distinct (ratings, positives) a direction, below which the rows' keys help
 MARGIN = 0.5  # mean of y·u at the start; a little small is better than a little large
 NOISE = 1e-2  # size of the columns that the spectrum cannot fill, relative to the typical factor
 
@@ -55,7 +56,8 @@ def spectral_start(matrix: SignMatrix, rank: int, seed: int) -> tuple[Table, Tab
         return col_scale * matrix.signed_sums("cols", row_scale * w)
 
     z = keyed_normals(matrix, "cols", width, seed) * (col_scale > 0)
-    z += to_cols(keyed_normals(matrix, "rows", width, seed) * (row_scale > 0))
+    if _distinct_keys(matrix, "cols") < FEW_KEYS * width:
+        z += to_cols(keyed_normals(matrix, "rows", width, seed) * (row_scale > 0))
     for _ in range(SUBSPACE_ITERATIONS):
         z = _orthonormal(to_cols(to_rows(z)), seed)
     w = to_rows(z)
@@ -95,6 +97,11 @@ def keyed_normals(matrix: SignMatrix, side: Side, width: int, seed: int) -> Tabl
         key = _mix(matrix.positives(side).astype(np.uint64), key)
         bits = _mix(np.arange(width, dtype=np.uint64), key[:, None])
     return np.asarray(ndtri((bits >> np.uint64(11)).astype(np.float64) * 2.0**-53 + 2.0**-54))
+
+
+def _distinct_keys(matrix: SignMatrix, side: Side) -> int:
+    """How many different (ratings, positives) there are among the rows of the side."""
+    return len(np.unique(np.stack([matrix.counts(side), matrix.positives(side)]), axis=1).T)
 
 
 def _mix(value: NDArray[np.uint64], key: NDArray[np.uint64] | int) -> NDArray[np.uint64]:

@@ -87,11 +87,11 @@ REAL: dict[str, tuple[Callable[[], Ratings], float, int]] = {
 }
 
 
-def real(splits: int | None) -> None:
+def real(splits: int | None, losses: list[str]) -> None:
     print(f"{'data':16}{'loss':10}{'intercepts':>11}{'correct':>9}{'sd':>8}{'iterations':>11}{'rank':>5}{'seconds':>9}")
     for name, (load, held_out, usual) in REAL.items():
         ratings = load()
-        for loss in ("logistic", "hinge"):
+        for loss in losses:
             for intercepts in (True, False):
                 correct, iterations, ranks, began = [], [], [], time.perf_counter()
                 for seed in range(splits or usual):
@@ -114,6 +114,7 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=5)
     parser.add_argument("--rank", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0, help="seed of the first draw")
+    parser.add_argument("--loss", nargs="+", default=["logistic", "hinge"], help="losses on the real data sets")
     parser.add_argument("--splits", type=int, help="splits of each data set (default 10 or 3)")
     options = parser.parse_args()
     warnings.simplefilter("ignore", NotConverged)
@@ -121,7 +122,7 @@ def main() -> None:
     if options.what == "simulated":
         simulated(options.draws, options.rank, options.seed)
     else:
-        real(options.splits)
+        real(options.splits, options.loss)
 
 
 if __name__ == "__main__":

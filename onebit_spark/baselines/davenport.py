@@ -1,0 +1,168 @@
+"""1-bit matrix completion by maximum likelihood under a nuclear norm (Davenport, Plan, van den Berg, Wootters, 2014).
+
+    minimise  f(X) = Σ_l log(1 + exp(−y_l X_{i_l j_l}))   over   ‖X‖_* ≤ τ   and, optionally,   ‖X‖_∞ ≤ a
+
+The paper's "freq. Logit". f is convex, so a stationary point is a solution. X is dense: meant for matrices up to some
+thousand rows and columns.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import svd
+from scipy.sparse import coo_array
+from scipy.sparse.linalg import svds
+from scipy.special import expit
+
+Matrix = NDArray[np.float64]
+
+MEMORY = 10  # objective values that a step is compared with: the search is not monotone
+SUFFICIENT = 1e-4  # share of the predicted decrease that a step must reach
+SHORTEST, LONGEST = 1e-3, 1e6  # spectral steps are kept between these
+DENSE_SIDE = 400  # below, a whole SVD is as fast as a truncated one
+
+
+@dataclass(frozen=True, eq=False)
+class DavenportFit:
+    """The estimate X of the logits, and how near it is to the optimum.
+
+    ``stationarity`` bounds ‖P(X − ∇f) − X‖_F / max(1, ‖X‖_F), P the projection onto the constraints; 0 at a solution.
+    """
+
+    matrix: Matrix = field(repr=False)
+    objective: float
+    stationarity: float
+    iterations: int
+    converged: bool
+
+    def score(self, rows: ArrayLike, cols: ArrayLike) -> Matrix:
+        """X_ij; a cell outside the matrix has the logit 0."""
+        i, j = np.broadcast_arrays(np.atleast_1d(rows), np.atleast_1d(cols))
+        known = (i >= 0) & (i < self.matrix.shape[0]) & (j >= 0) & (j < self.matrix.shape[1])
+        return np.where(known, self.matrix[np.where(known, i, 0), np.where(known, j, 0)], 0.0)
+
+
+def fit_davenport(
+    rows: ArrayLike,
+    cols: ArrayLike,
+    labels: ArrayLike,
+    shape: tuple[int, int],
+    radius: float,
+    bound: float | None = None,
+    *,
+    max_iter: int = 500,
+    tol: float = 1e-3,
+) -> DavenportFit:
+    """Spectral projected gradient (Birgin, Martínez, Raydan, 2000) from 0.
+
+    ``radius`` is τ, ``bound`` is a; labels are ±1. Davenport's own choice for a matrix of rank r with entries below a
+    is τ = a·√(r m1 m2). Stops where the stationarity is below ``tol``.
+    """
+    if not (radius > 0 and (bound is None or bound > 0)):
+        raise ValueError(f"radius and bound must be positive, not {radius} and {bound}")
+    likelihood = _Likelihood(np.asarray(rows), np.asarray(cols), np.asarray(labels), shape)
+    projection = _Projection(radius, bound)
+    x = np.zeros(shape)
+    value, gradient = likelihood(x)
+    recent = deque([value], MEMORY)
+    step, stationarity, iterations = 4.0, np.inf, 0  # the curvature of the logistic loss is at most ¼
+    while iterations < max_iter:
+        iterations += 1
+        direction = projection(x - step * gradient) - x
+        # ‖P(x − t∇) − x‖ grows with t and ‖P(x − t∇) − x‖/t falls: so this is above its value at t = 1.
+        size = float(np.linalg.norm(direction))
+        stationarity = size * max(1.0, 1.0 / step) / max(1.0, float(np.linalg.norm(x)))
+        slope, share = float(np.vdot(gradient, direction)), 1.0
+        if stationarity <= tol or slope >= 0:  # the projection's rounding error is all that is left of a slope ≥ 0
+            break
+        at_x, along = likelihood.observed(x), likelihood.observed(direction)
+        while (trial := likelihood.value(at_x + share * along)) > max(recent) + SUFFICIENT * share * slope:
+            quadratic = -0.5 * share**2 * slope / (trial - value - share * slope)  # where the parabola is lowest
+            share = quadratic if 0.1 * share <= quadratic <= 0.9 * share else 0.5 * share
+        x = x + share * direction
+        value, new_gradient = likelihood(x)
+        recent.append(value)
+        curvature = float(np.vdot(direction, new_gradient - gradient))
+        step = float(np.clip(share * size**2 / curvature, SHORTEST, LONGEST)) if curvature > 0 else LONGEST
+        gradient = new_gradient
+    return DavenportFit(x, value, stationarity, iterations, stationarity <= tol)
+
+
+class _Likelihood:
+    """f and its gradient, a matrix that is 0 outside the observed cells."""
+
+    def __init__(self, rows: NDArray, cols: NDArray, labels: NDArray, shape: tuple[int, int]) -> None:
+        self.cells, self.labels, self.shape = (rows, cols), labels.astype(np.float64), shape
+
+    def __call__(self, x: Matrix) -> tuple[float, Matrix]:
+        scores = self.observed(x)
+        slopes = -self.labels * expit(-self.labels * scores)
+        return self.value(scores), coo_array((slopes, self.cells), shape=self.shape).toarray()
+
+    def observed(self, x: Matrix) -> Matrix:
+        return x[self.cells]
+
+    def value(self, scores: Matrix) -> float:
+        return float(np.logaddexp(0.0, -self.labels * scores).sum())
+
+
+class _Projection:
+    """The projection onto the nuclear ball, or by Dykstra's algorithm onto its intersection with the box."""
+
+    def __init__(self, radius: float, bound: float | None, *, tol: float = 1e-6, max_rounds: int = 200) -> None:
+        self.radius, self.bound, self.tol, self.max_rounds = radius, bound, tol, max_rounds
+        self.rank = 10  # of the last projection: how many singular values the next one will need
+
+    def __call__(self, x: Matrix) -> Matrix:
+        if self.bound is None:
+            return self._onto_ball(x)
+        correction = np.zeros_like(x)
+        boxed = np.clip(x, -self.bound, self.bound)
+        box_correction = x - boxed
+        for _ in range(self.max_rounds):
+            inside = self._onto_ball(boxed + correction)
+            correction += boxed - inside
+            previous, boxed = boxed, np.clip(inside + box_correction, -self.bound, self.bound)
+            box_correction += inside - boxed
+            if max(np.linalg.norm(boxed - inside), np.linalg.norm(boxed - previous)) <= self.tol * (
+                1 + np.linalg.norm(boxed)
+            ):
+                break
+        return boxed
+
+    def _onto_ball(self, x: Matrix) -> Matrix:
+        """Singular values less θ, where those above θ then add up to the radius; the smaller ones are not computed."""
+        smaller, wanted = min(x.shape), self.rank + 5
+        while True:
+            whole = smaller <= DENSE_SIDE or 4 * wanted > smaller
+            # A fixed start: the same input gives the same bits.
+            u, s, vt = svd(x, full_matrices=False) if whole else svds(x, wanted, v0=np.ones(smaller))
+            if whole and s.sum() <= self.radius:
+                return x
+            kept = shrink_to_sum(s, self.radius)
+            if whole or (kept.min() == 0 and s.sum() > self.radius):
+                break
+            wanted *= 2
+        used = kept > 0
+        self.rank = int(np.count_nonzero(used))
+        return np.asarray((u[:, used] * kept[used]) @ vt[used])
+
+
+def shrink_to_sum(values: Matrix, total: float) -> Matrix:
+    """(v − θ)_+ with θ ≥ 0 such that they add up to ``total``: the projection of v ≥ 0 onto the simplex of that size.
+
+    Unchanged if they add up to no more.
+
+    >>> shrink_to_sum(np.array([3.0, 2.0, 0.5]), 3.0)
+    array([2., 1., 0.])
+    """
+    if values.sum() <= total:
+        return values
+    descending = np.sort(values)[::-1]
+    thresholds = (np.cumsum(descending) - total) / np.arange(1, len(values) + 1)
+    threshold = thresholds[np.flatnonzero(descending > thresholds)[-1]]
+    return np.maximum(values - threshold, 0.0)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -61,9 +62,19 @@ class Location:
                 stream.close()
 
     def write_text(self, text: str) -> None:
+        self.write_bytes(text.encode("utf-8"))
+
+    def write_bytes(self, content: bytes) -> None:
+        if self.scheme == "file":  # not through Hadoop, which would lay a checksum file beside it
+            local = Path(self.uri.removeprefix("file:"))
+            local.parent.mkdir(parents=True, exist_ok=True)
+            unfinished = local.with_name(f".{local.name}.writing")
+            unfinished.write_bytes(content)
+            os.replace(unfinished, local)
+            return
         stream = self._files.create(self._path, True)
         try:
-            stream.write(bytearray(text, "utf-8"))
+            stream.write(bytearray(content))
         finally:
             stream.close()
 

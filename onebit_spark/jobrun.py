@@ -13,11 +13,11 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from onebit_spark.errors import FitFailed, RequestError
-from onebit_spark.flags import parse
-from onebit_spark.jobconfig import JobRequest, under_spark_submit
+from onebit_spark.flags import Checked, parse
+from onebit_spark.jobconfig import under_spark_submit
 from onebit_spark.solver import NotConverged
 
 if TYPE_CHECKING:
@@ -29,7 +29,15 @@ LONGEST_REASON = 600  # characters of a failure that are shown
 _PACKAGE = Path(__file__).parent
 _LOG4J = _PACKAGE.parent / "conf" / "log4j2.properties"
 
-Request = TypeVar("Request", bound=JobRequest)
+
+class Quietable(Checked, Protocol):
+    """A request that says whether the job is to be quiet."""
+
+    @property
+    def quiet(self) -> bool: ...
+
+
+Request = TypeVar("Request", bound=Quietable)
 
 
 def run_job(

@@ -83,7 +83,7 @@ class Progress:
         print(
             f"iteration {iteration.number} of {'at most' if expected == self.max_iter else 'about'} {expected}: "
             f"objective {iteration.objective:.6g}, change {iteration.change:.1e}, {each:.2g} s each"
-            + (f", about {_duration(left)} left" if left else ""),
+            + (f", about {duration(left)} left" if left else ""),
             file=self.stream,
             flush=True,
         )
@@ -104,7 +104,7 @@ def expected_iterations(history: Sequence[Iteration], tol: float, max_iter: int)
     return min(max_iter, done + left)
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

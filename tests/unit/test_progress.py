@@ -105,4 +105,4 @@ def test_never_fewer_than_are_done():
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.2, "0 s"), (99, "99 s"), (240, "4 min"), (7500, "2 h 05 min")])
 def test_durations(seconds, text):
-    assert module._duration(seconds) == text
+    assert module.duration(seconds) == text

@@ -1,0 +1,15 @@
+"""Repeat the experiments of the paper: `spark-submit jobs/reproduce.py --help`, or as plain Python in local mode."""
+
+import sys
+from pathlib import Path
+
+try:
+    import onebit_spark
+except ModuleNotFoundError:  # not installed: run from a checkout, and send the package to the workers
+    onebit_spark = None
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from onebit_spark.reproduction import reproduce
+
+if __name__ == "__main__":
+    sys.exit(reproduce(ship_package=onebit_spark is None))

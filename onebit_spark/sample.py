@@ -1,0 +1,50 @@
+"""Sample: ratings as arrays in this process, and how they are cut into parts for fitting and for testing."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """n ratings of a matrix of the given shape: rows[l], cols[l] and labels[l] = ±1."""
+
+    rows: NDArray[np.int32]
+    cols: NDArray[np.int32]
+    labels: NDArray[np.int8]
+    shape: tuple[int, int]
+
+    @classmethod
+    def of(cls, rows: NDArray, cols: NDArray, labels: NDArray, shape: tuple[int, int]) -> Sample:
+        return cls(rows.astype(np.int32), cols.astype(np.int32), labels.astype(np.int8), shape)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, which: NDArray) -> Sample:
+        """The ratings at these positions, or where a mask is true."""
+        return Sample(self.rows[which], self.cols[which], self.labels[which], self.shape)
+
+    def split(self, held_out: int, seed: int) -> tuple[Sample, Sample]:
+        """(train, test) with ``held_out`` ratings in the test part, chosen by the seed alone."""
+        order = np.random.default_rng(seed).permutation(len(self))
+        return self.take(order[held_out:]), self.take(order[:held_out])
+
+    def folds(self, n_folds: int, seed: int) -> Iterator[tuple[Sample, Sample]]:
+        """(train, test) of every fold: each rating is in one test part."""
+        fold = np.random.default_rng(seed).permutation(len(self)) % n_folds
+        for number in range(n_folds):
+            yield self.take(fold != number), self.take(fold == number)
+
+    @property
+    def fingerprint(self) -> str:
+        """Tells one sample from another."""
+        digest = hashlib.sha256(repr(self.shape).encode())
+        for part in (self.rows, self.cols, self.labels):
+            digest.update(part.tobytes())
+        return digest.hexdigest()[:16]

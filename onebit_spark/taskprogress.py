@@ -1,0 +1,59 @@
+"""Progress of an experiment: one bar for all its tasks on a terminal, a line now and then in a log."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import TextIO
+
+from tqdm import tqdm
+
+from onebit_spark.progress import duration
+
+LINE_EVERY_SECONDS = 10.0
+
+
+class TaskProgress:
+    """Counts tasks of one experiment, over all its stages; thread-safe if its calls are."""
+
+    def __init__(self, total: int, name: str, *, quiet: bool = False, stream: TextIO | None = None) -> None:
+        self.total, self.name, self.quiet = total, name, quiet
+        self.stream = stream or sys.stderr
+        self.done = self.worked = 0  # all of them, and those that took time in this run
+        self.seconds = 0.0
+        self._bar: tqdm | None = None
+        self._shown, self._shown_at = -1, time.monotonic()
+        if not quiet and self.stream.isatty():
+            form = "{desc} {n}/{total} |{bar}| {elapsed}{postfix}"
+            self._bar = tqdm(total=total, desc=name, file=self.stream, bar_format=form, mininterval=0)
+
+    def advance(self, tasks: int, seconds: float) -> None:
+        """Tasks are done, which took so long on the clock; 0 seconds: they were done before."""
+        self.done += tasks
+        if seconds:
+            self.worked, self.seconds = self.worked + tasks, self.seconds + seconds
+        if self._bar is not None:
+            self._bar.set_postfix_str(self._left(), refresh=False)
+            self._bar.update(tasks)
+        elif not self.quiet and time.monotonic() - self._shown_at >= LINE_EVERY_SECONDS:
+            self._write_line()
+
+    def __enter__(self) -> TaskProgress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.close()
+        elif not self.quiet and self._shown != self.done:
+            self._write_line()
+
+    def _write_line(self) -> None:
+        print(f"{self.name}: {self.done:,} of {self.total:,} fits{self._left()}", file=self.stream, flush=True)
+        self._shown, self._shown_at = self.done, time.monotonic()
+
+    def _left(self) -> str:
+        left = self.total - self.done
+        return f", about {duration(left * self.seconds / self.worked)} left" if left and self.worked else ""

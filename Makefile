@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := . conf/java.sh && PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python
 
-.PHONY: setup demo test test-all lint bench dist clean
+.PHONY: setup demo test test-all lint bench reproduce dist clean
 
 setup: $(VENV)/.installed
 	@sh conf/java.sh
@@ -36,6 +36,17 @@ bench: setup
 	$(RUN) $(BIN)/python benchmarks/accuracy.py simulated
 	$(RUN) $(BIN)/python benchmarks/accuracy.py real
 	$(RUN) $(BIN)/python benchmarks/als.py
+
+# The paper's experiments, about an hour on two cores. MOVIELENS=--movielens=PATH reads u.data instead of fetching it;
+# a run that was interrupted goes on where it was.
+MOVIELENS ?= --download
+REPRODUCTION ?= reproduction
+reproduce: setup
+	$(RUN) $(BIN)/python jobs/reproduce.py tables --output $(REPRODUCTION)
+	$(RUN) $(BIN)/python jobs/reproduce.py noise --output $(REPRODUCTION)
+	$(RUN) $(BIN)/python jobs/reproduce.py movielens $(MOVIELENS) --output $(REPRODUCTION)
+	@mkdir -p docs
+	cp $(REPRODUCTION)/REPRODUCTION.md $(REPRODUCTION)/noise.png docs/
 
 # A wheel to install, and the same content as a zip for --py-files: executors do not import a .whl.
 dist: setup

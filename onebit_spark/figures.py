@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import logging
 from collections.abc import Callable, Sequence
 
 import matplotlib
 import pandas as pd
 
 matplotlib.use("Agg")
+logging.getLogger("matplotlib").setLevel(logging.WARNING)
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 

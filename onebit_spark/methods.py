@@ -90,7 +90,8 @@ def _grid(kappas: tuple[float, ...], *priors: tuple[float, float]) -> tuple[Sett
     return tuple({"kappa": k, "alpha": a, "beta": b} for (a, b), k in product(priors, kappas))
 
 
-_HINGE_WEIGHTS = (1.0, 1.4, 2.0, 2.8, 4.0, 8.0)
+# For the hinge a strong prior (α ≈ m) wants a larger κ.
+_WEAK, _STRONG = (1.0, 1.4, 2.0, 2.8, 4.0, 8.0), (2.0, 2.8, 4.0, 8.0)
 _LOGIT_IG = (
     (0.0025, 0.0025), (0.0025, 0.025), (0.0025, 0.125), (0.05, 0.015), (0.1, 0.03), (0.25, 0.025), (0.25, 0.075),
     (0.25, 0.25), (1.0, 0.25),
@@ -104,12 +105,12 @@ _SCALE_ONE = (1e4, 1e4)  # γ stays at 1, whatever the data say: the prior behin
 METHODS: dict[str, Method] = {
     "Logit-G": Method(_bayesian("logistic", "gamma"), _grid((1.0,), *_LOGIT_G)),
     "Logit-IG": Method(_bayesian("logistic", "inverse-gamma"), _grid((1.0,), *_LOGIT_IG)),
-    "HL-G": Method(_bayesian("hinge", "gamma"), _grid(_HINGE_WEIGHTS, (0.0025, 0.0025), (0.0025, 7.5), (0.25, 0.0025))),
+    "HL-G": Method(_bayesian("hinge", "gamma"), _grid(_WEAK, (0.0025, 0.0025)) + _grid(_STRONG, (0.0025, 7.5))),
     "HL-IG": Method(
-        _bayesian("hinge", "inverse-gamma"), _grid(_HINGE_WEIGHTS, (0.0025, 0.00025), (0.25, 0.00025), (1.0, 0.00025))
+        _bayesian("hinge", "inverse-gamma"), _grid(_WEAK, (0.0025, 0.00025)) + _grid(_STRONG, (1.0, 0.00025))
     ),
     "freq. Logit": Method(
-        _davenport, tuple({"radius": radius} for radius in (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 8.0))
+        _davenport, tuple({"radius": radius} for radius in (0.18, 0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 8.0))
     ),
     "Logit-IG, intercepts": Method(
         _bayesian("logistic", "inverse-gamma", intercepts=True), _grid((1.0, 1.2), *_LOGIT_IG)

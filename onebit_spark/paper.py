@@ -26,7 +26,7 @@ NOISE_LEVELS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4)
 TEST_RATINGS = 5_000
 
 PAPER_METHODS = ("Logit-G", "Logit-IG", "HL-G", "HL-IG", "freq. Logit")
-NOISE_METHODS = ("HL-IG", "HL-G", "freq. Logit")
+NOISE_METHODS = ("HL-IG", "freq. Logit")
 MOVIELENS_METHODS = (
     "HL-IG", "HL-G", "Logit-G", "Logit-IG", "freq. Logit", "Logit-IG, intercepts",
     "majority class", "row + column intercepts", "ridge factors",

@@ -1,0 +1,160 @@
+"""tune.py and reproduce.py from end to end: small data, killed on the way, and started again."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from running import ROOT, environment, run, submit, write
+
+from onebit_spark.simulate import simulate
+
+GRID = "rank = [2, 3]\nintercepts = [false, true]\nlikelihood-weight = [0.5, 1.0]\n"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("experiments")
+    data = simulate("B1", 2, (40, 30), 0.5, seed=3)
+    stars = np.where(data.labels > 0, 5, 2)
+    write(folder / "ratings", {"user": data.rows, "item": data.cols, "stars": stars})
+    lines = zip(data.rows + 1, data.cols + 1, stars, data.rows, strict=True)
+    (folder / "u.data").write_text("".join("\t".join(map(str, line)) + "\n" for line in lines))
+    (folder / "grid.toml").write_text(GRID)
+    return folder
+
+
+def killed_half_way(log, tasks, *command):
+    """Start a job, and kill it once its ledger holds a few files. How many."""
+    with log.open("w") as stream:
+        process = subprocess.Popen(
+            list(map(str, command)), stdout=stream, stderr=stream, env=environment(), start_new_session=True
+        )
+        try:
+            deadline = time.monotonic() + 200
+            while len(list(tasks.glob("*.jsonl"))) < 3 and process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.05)
+            assert process.poll() is None, log.read_text()
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return sum(len(file.read_text().splitlines()) for file in tasks.glob("*.jsonl"))
+
+
+def lines_of(tasks):
+    return [json.loads(line) for file in tasks.glob("*.jsonl") for line in file.read_text().splitlines()]
+
+
+def test_tuning_goes_on_where_it_was_killed(folder):
+    output = folder / "tuned"
+    command = [
+        sys.executable, ROOT / "jobs" / "tune.py", "--ratings", folder / "ratings", "--label-col", "stars",
+        "--threshold", "3.5", "--grid", folder / "grid.toml", "--folds", "3", "--max-iter", "20", "--output", output,
+    ]  # fmt: skip
+    done_before = killed_half_way(folder / "killed.log", output / "tasks", *command)
+    assert 3 <= done_before < 24
+    assert not (output / "model").exists()
+    before = {json.dumps(line) for line in lines_of(output / "tasks")}
+    done = run(command)
+    assert done.returncode == 0, done.stdout
+    after = {json.dumps(line) for line in lines_of(output / "tasks")}
+    assert before < after  # none was done again: its seconds are the old ones
+    assert len(after) == 24
+    assert "8 settings, 3 folds of 600 ratings: 24 fits, one worker each." in done.stdout
+
+    folds, settings = pq.read_table(output / "folds").to_pylist(), pq.read_table(output / "settings").to_pylist()
+    assert len(folds) == 24
+    assert sum(line["n"] for line in folds) == 8 * 600
+    (chosen,) = [line for line in settings if line["chosen"]]
+    lowest = min(settings, key=lambda line: line["error"])
+    assert chosen["error"] <= lowest["error"] + lowest["standard_error"]
+    assert (output / "tuning.png").read_bytes().startswith(b"\x89PNG")
+    model = json.loads((output / "model" / "metadata.json").read_text())
+    assert model["n_ratings"] == 600
+    assert {name: model["parameters"][name] for name in ("rank", "intercepts", "likelihood_weight")} == {
+        name: chosen[name] for name in ("rank", "intercepts", "likelihood_weight")
+    }
+    assert not list(output.glob(".*"))
+
+    again = run(command)
+    assert again.returncode == 2
+    assert again.stdout.splitlines()[-1].startswith(f"error: --output {output} exists already")
+    refit = run(
+        [sys.executable, ROOT / "jobs" / "fit.py", "--ratings", folder / "ratings", "--label-col", "stars",
+         "--threshold", "3.5", "--config", output / "best.toml", "--output", folder / "refit"]
+    )  # fmt: skip
+    assert refit.returncode == 0, refit.stdout
+    assert json.loads((folder / "refit" / "metadata.json").read_text())["parameters"] == model["parameters"]
+
+
+def test_large_data_are_fitted_by_the_whole_cluster(folder):
+    output = folder / "together"
+    (folder / "one.toml").write_text("rank = [2]\nlikelihood-weight = [0.5, 1.0]\n")
+    done = submit(
+        "tune", "--ratings", folder / "ratings", "--label-col", "stars", "--threshold", "3.5", "--output", output,
+        "--grid", folder / "one.toml", "--folds", "2", "--max-iter", "5", "--worker-limit", "10",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    assert "2 settings, 2 folds of 600 ratings: 4 fits, all workers together." in done.stdout
+    assert (output / "model" / "metadata.json").exists()
+
+
+def test_movielens_goes_on_where_it_was_killed(folder):
+    output = folder / "reproduced"
+    command = [
+        sys.executable, ROOT / "jobs" / "reproduce.py", "movielens", "--movielens", folder / "u.data",
+        "--replicates", "2", "--output", output,
+    ]  # fmt: skip
+    killed_half_way(folder / "killed.log", output / "tasks" / "movielens", *command)
+    before = {json.dumps(line) for line in lines_of(output / "tasks" / "movielens")}
+    assert not (output / "REPRODUCTION.md").exists()
+    done = run(command)
+    assert done.returncode == 0, done.stdout
+    assert before < {json.dumps(line) for line in lines_of(output / "tasks" / "movielens")}
+    text = (output / "REPRODUCTION.md").read_text()
+    assert "| Logit-IG, intercepts |" in text
+    assert "on 150 held-out ratings of 600, over 2 splits" in " ".join(text.split())
+    assert len((output / "movielens.csv").read_text().splitlines()) == 1 + 2 * 9
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["tables", "--replicates", "0"], "(1) --output is required; (2) --replicates must be"),
+        (["movielens", "--output", "x"], "give the data with --movielens PATH, or fetch them with --download"),
+        (["movielens", "--output", "x", "--movielens", "nowhere"], "--movielens nowhere does not exist"),
+        (["--output", "x"], "name the experiment first, tables, noise or movielens, not '--output'"),
+        (["noise", "--output", "x", "--movielens", "y"], "unknown flag --movielens"),
+    ],
+)
+def test_bad_requests_end_before_spark_starts(arguments, words):
+    done = run([sys.executable, ROOT / "jobs" / "reproduce.py", *arguments], env={"JAVA_HOME": "/nowhere"})
+    assert done.returncode == 2
+    assert words in done.stdout.splitlines()[-1]
+    assert not os.path.exists("x")
+
+
+def test_a_download_that_fails_is_told_in_one_line(folder):
+    done = run(
+        [sys.executable, ROOT / "jobs" / "reproduce.py", "movielens", "--download", "--url", "http://127.0.0.1:9/x.zip",
+         "--output", folder / "none"],
+        env={"ONEBIT_DATA": str(folder / "data")},
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stdout.splitlines()[-1].startswith("error: http://127.0.0.1:9/x.zip cannot be fetched")
+    assert not (folder / "none").exists()
+
+
+@pytest.mark.slow
+def test_all_tables_of_small_matrices(folder):
+    """Every cell and method, so that nothing is missing on the page; the figures mean little at this size."""
+    done = submit("reproduce", "tables", "--size", "40", "--replicates", "1", "--output", folder / "tables")
+    assert done.returncode == 0, done.stdout
+    text = (folder / "tables" / "REPRODUCTION.md").read_text()
+    assert text.count("| *paper* |") == 12
+    assert "A limit on B3, rank 5" in text

@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import io
-import logging
 from collections.abc import Callable, Sequence
 
-import matplotlib
 import pandas as pd
-
-matplotlib.use("Agg")
-logging.getLogger("matplotlib").setLevel(logging.WARNING)
-from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from onebit_spark.config import FitConfig
@@ -20,7 +14,8 @@ from onebit_spark.tuning import Score, limit
 
 def noise(records: pd.DataFrame) -> bytes:
     """The paper's figure: mean error against switch noise, with two standard errors."""
-    figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.subplots()
     axes.axhline(10, color="0.8", linewidth=1, zorder=0)
     axes.axvline(25, color="0.8", linewidth=1, zorder=0)
     for (method, group), marker in zip(records.groupby("method", sort=False), "osD^v", strict=False):
@@ -41,7 +36,8 @@ def noise(records: pd.DataFrame) -> bytes:
 def tuning(scores: Sequence[Score], chosen: Score, told: Callable[[FitConfig], str], most: int = 30) -> bytes:
     """The most accurate settings, best on top, with one standard error, and where the rule cuts."""
     shown = sorted(scores, key=lambda score: score.error)[:most]
-    figure, axes = plt.subplots(figsize=(9, 1.2 + 0.25 * len(shown)), layout="constrained")
+    figure = Figure(figsize=(9, 1.2 + 0.25 * len(shown)), layout="constrained")
+    axes = figure.subplots()
     axes.axvline(limit(scores), color="0.7", linestyle="--", linewidth=1, zorder=0)
     for place, score in enumerate(shown):
         colour = "C3" if score is chosen else "C0"
@@ -56,5 +52,4 @@ def tuning(scores: Sequence[Score], chosen: Score, told: Callable[[FitConfig], s
 def _png(figure: Figure) -> bytes:
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=130)
-    plt.close(figure)
     return stream.getvalue()

@@ -52,7 +52,8 @@ def run_job(
     try:
         request = parse(request_type, name, argv)
         logging.basicConfig(level=logging.WARNING if request.quiet else logging.INFO, format="%(message)s")
-        logging.getLogger("py4j").setLevel(logging.ERROR)
+        for talkative in ("py4j", "matplotlib"):
+            logging.getLogger(talkative).setLevel(logging.ERROR)
         with spark_session(f"onebit_spark {name}", ship_package) as spark, _failures_in_words():
             work(spark, request)
     except RequestError as error:

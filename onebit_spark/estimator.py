@@ -14,6 +14,7 @@ from pyspark.ml.param import Param, Params, TypeConverters
 from pyspark.ml.util import DefaultParamsReadable, DefaultParamsWritable
 from pyspark.sql import DataFrame
 
+from onebit_spark.certification import CertifiedFit, Terms, certified_fit
 from onebit_spark.config import COVARIANCES, SOLVERS, FitConfig
 from onebit_spark.engines.spark import SparkEngine, require_classic
 from onebit_spark.errors import RequestError
@@ -25,12 +26,12 @@ from onebit_spark.posterior import effective_rank
 from onebit_spark.priors import PRIORS
 from onebit_spark.ratings import Columns, Survey, survey
 from onebit_spark.scoring import factor_table
-from onebit_spark.solver import Iteration, Outcome, solve
+from onebit_spark.solver import Iteration
 from onebit_spark.spectral import STARTS
 
 E = TypeVar("E", bound="OneBitCompletion")
 
-_DEFAULT = FitConfig()
+_DEFAULT, _TERMS = FitConfig(), Terms()
 
 
 def _text(name: str, meaning: str) -> Param[str]:
@@ -75,6 +76,11 @@ class OneBitCompletion(
     seed = _integer("seed", "seed of the start (≥ 0)")
     numUserBlocks = _integer("numUserBlocks", "blocks of users (≥ 1); unset: by ratings and cores")
     numItemBlocks = _integer("numItemBlocks", "blocks of items (≥ 1); unset: by ratings and cores")
+    delta = _number("delta", "δ: a certificate holds with probability 1 − δ (0 < δ < 1)")
+    certificateGrid = _integer("certificateGrid", "settings compared on these ratings, each certified at δ/grid (≥ 1)")
+    certificatePriorSplit = _number(
+        "certificatePriorSplit", "share of the ratings that a prior is learnt from, to certify on the rest; unset: none"
+    )
 
     @keyword_only
     def __init__(
@@ -84,6 +90,7 @@ class OneBitCompletion(
         fitIntercept: bool = _DEFAULT.intercepts, solver: str = _DEFAULT.solver, covariance: str = _DEFAULT.covariance,
         start: str = _DEFAULT.start, maxIter: int = _DEFAULT.max_iter, tol: float = _DEFAULT.tol,
         seed: int = _DEFAULT.seed, numUserBlocks: int | None = None, numItemBlocks: int | None = None,
+        delta: float = _TERMS.delta, certificateGrid: int = _TERMS.grid, certificatePriorSplit: float | None = None,
         scoreCol: str = "score", stdCol: str = "std", probabilityCol: str = "probability",
         predictionCol: str = "prediction", rawPredictionCol: str = "rawPrediction",
     ) -> None:  # fmt: skip
@@ -92,6 +99,7 @@ class OneBitCompletion(
             labelCol="label", rank=_DEFAULT.rank, loss=_DEFAULT.loss, prior=_DEFAULT.prior,
             fitIntercept=_DEFAULT.intercepts, solver=_DEFAULT.solver, covariance=_DEFAULT.covariance,
             start=_DEFAULT.start, maxIter=_DEFAULT.max_iter, tol=_DEFAULT.tol, seed=_DEFAULT.seed,
+            delta=_TERMS.delta, certificateGrid=_TERMS.grid,
         )  # fmt: skip
         self._progress: Callable[[Iteration], None] | None = None
         given: dict[str, Any] = self._input_kwargs  # type: ignore[attr-defined]
@@ -123,6 +131,14 @@ class OneBitCompletion(
             seed=self.getOrDefault(self.seed),
         )
 
+    def certificateTerms(self) -> Terms:
+        """What is settled before the fit so that its certificate holds."""
+        return Terms(
+            delta=self.getOrDefault(self.delta),
+            grid=self.getOrDefault(self.certificateGrid),
+            prior_split=self._maybe(self.certificatePriorSplit),
+        )
+
     def _fit(self, dataset: DataFrame) -> OneBitCompletionModel:
         require_classic(dataset.sparkSession)
         config = self.fitConfig()
@@ -132,6 +148,8 @@ class OneBitCompletion(
             for name, number in zip(("numUserBlocks", "numItemBlocks"), blocks, strict=True)
             if number is not None and number < 1
         ]
+        terms = self.certificateTerms()
+        problems += terms.problems()
         if problems:
             raise RequestError("; ".join(problems))
         columns = Columns(
@@ -142,13 +160,13 @@ class OneBitCompletion(
         clock.lap("survey")
         with SparkEngine.over(dataset, columns, surveyed, blocks) as engine:
             clock.lap("blocking")
-            outcome = solve(engine, config, self._progress)
+            made = certified_fit(engine, config, terms, surveyed.tally.positives, self._progress)
             clock.lap("fit")
-            rows, cols = engine.posterior("rows"), engine.posterior("cols")
             repeats = asdict(engine.repeats)
-        clock.seconds["start"] = clock.seconds["fit"] - sum(step.seconds for step in outcome.history)
+        rows, cols = made.posterior["rows"], made.posterior["cols"]
+        clock.seconds["start"] = clock.seconds["fit"] - sum(step.seconds for step in made.history)
         info = replace(
-            _model_info(config, dataset, columns, surveyed, outcome),
+            _model_info(config, dataset, columns, surveyed, made),
             effective_rank=effective_rank(rows, cols),
             seconds=clock.seconds,
             repeats=repeats,
@@ -159,6 +177,7 @@ class OneBitCompletion(
             info,
             factor_table(surveyed.users.values, rows),
             factor_table(surveyed.items.values, cols),
+            certificates=made.certificates,
         )
         return self._copyValues(model._resetUid(self.uid))
 
@@ -176,20 +195,20 @@ class _Clock:
 
 
 def _model_info(
-    config: FitConfig, dataset: DataFrame, columns: Columns, surveyed: Survey, outcome: Outcome
+    config: FitConfig, dataset: DataFrame, columns: Columns, surveyed: Survey, made: CertifiedFit
 ) -> ModelInfo:
     n_users, n_items = len(surveyed.users), len(surveyed.items)
     prior = config.make_prior(n_users + n_items)
-    scales = outcome.scales
+    scales = made.scales
     return ModelInfo(
         parameters={**asdict(config), "likelihood_weight": config.weight, "alpha": prior.alpha, "beta": prior.beta},
         n_ratings=surveyed.tally.n,
         n_users=n_users,
         n_items=n_items,
-        objective_history=[step.objective for step in outcome.history],
-        iterations=len(outcome.history),
-        converged=outcome.converged,
-        reason=outcome.reason,
+        objective_history=[step.objective for step in made.history],
+        iterations=len(made.history),
+        converged=made.converged,
+        reason=made.reason,
         effective_rank=0,
         inverse_gamma=np.asarray(scales.factor).tolist(),
         intercept_prior={

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 from pyspark.ml import Model
@@ -12,6 +13,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
+from onebit_spark.certification import Certificate, document
 from onebit_spark.columns import missing, quoted
 from onebit_spark.errors import RequestError
 from onebit_spark.params import PredictionParams
@@ -35,11 +37,17 @@ class TrainingSummary:
 
 
 class OneBitCompletionModel(Model, PredictionParams, MLWritable, MLReadable["OneBitCompletionModel"]):
-    """A fitted model: ``info``, and the posterior of both sides as DataFrames of one line an id (see ``scoring``)."""
+    """A fitted model: ``info``, and the posterior of both sides as DataFrames of one line an id (see ``scoring``).
 
-    def __init__(self, info: ModelInfo, users: DataFrame, items: DataFrame) -> None:
+    ``certificate`` holds upper limits on the error rate: the content of ``certificate.json``.
+    """
+
+    def __init__(
+        self, info: ModelInfo, users: DataFrame, items: DataFrame, certificate: dict[str, Any] | None = None
+    ) -> None:
         super().__init__()
         self.info = info
+        self.certificate = certificate or document([])
         self.users = users
         self.items = items
         self.source: str | None = None  # the folder that the factors are read from, if any
@@ -51,17 +59,18 @@ class OneBitCompletionModel(Model, PredictionParams, MLWritable, MLReadable["One
 
     @classmethod
     def from_tables(
-        cls, spark: SparkSession, info: ModelInfo, users: pa.Table, items: pa.Table
-    ) -> OneBitCompletionModel:
+        cls, spark: SparkSession, info: ModelInfo, users: pa.Table, items: pa.Table,
+        certificates: Iterable[Certificate] = (),
+    ) -> OneBitCompletionModel:  # fmt: skip
         """The model from factor tables in this process (``scoring.factor_table``).
 
         They travel to the executors with every job that needs them; a saved and loaded model reads Parquet instead.
         """
-        frames = (
+        user_frame, item_frame = (
             spark.createDataFrame(_rebatched(table), schema=info.factor_schema(side))
             for side, table in (("user", users), ("item", items))
         )
-        return cls(info, *frames)
+        return cls(info, user_frame, item_frame, document(certificates))
 
     # ---- prediction --------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ MODEL/metadata.json    ModelInfo and format_version; written last
 MODEL/metadata/        pyspark.ml's own: class, uid, Params
 MODEL/users/           Parquet, one line an id: see ``scoring``
 MODEL/items/
+MODEL/certificate.json upper limits on the error rate: see ``certification``
 """
 
 from __future__ import annotations
@@ -22,15 +23,16 @@ from pyspark.sql.types import StructType
 from onebit_spark.config import FitConfig
 from onebit_spark.errors import RequestError
 from onebit_spark.filesystem import Location, explained, replace_folder
+from onebit_spark.hierarchy import Scales
 from onebit_spark.posterior import Kind
 from onebit_spark.scoring import factor_columns
-from onebit_spark.solver import Scales
 
 if TYPE_CHECKING:
     from onebit_spark.model import OneBitCompletionModel
 
 FORMAT_VERSION = 1
 METADATA = "metadata.json"
+CERTIFICATE = "certificate.json"
 LABEL_CODINGS = ("signed", "binary", "boolean", "threshold")  # −1/1, 0/1, false/true, a number above or below
 SHAPE = {"loss", "rank", "intercepts", "covariance"}  # without these parameters the factors cannot be read
 INTERCEPT_PRIOR = ("mean", "mean_variance", "user_inverse_gamma", "item_inverse_gamma")
@@ -179,6 +181,7 @@ def write_model(model: OneBitCompletionModel, folder: str) -> None:
     model.users.write.parquet(f"{folder}/users")
     model.items.write.parquet(f"{folder}/items")
     DefaultParamsWriter.saveMetadata(model, folder, spark)
+    (Location(spark, folder) / CERTIFICATE).write_text(json.dumps(model.certificate, indent=2, ensure_ascii=False))
     (Location(spark, folder) / METADATA).write_text(model.info.to_json())
 
 
@@ -199,7 +202,7 @@ class ModelReader(MLReader["OneBitCompletionModel"]):
             info = ModelInfo.from_json((folder / METADATA).read_text())
             users, items = (self._factors(folder, name) for name in ("users", "items"))
             with explained("damaged model folder"):
-                model = self._class(info, users, items)
+                model = self._class(info, users, items, certificate=_certificate(folder / CERTIFICATE))
             self._set_params(model, folder)
         except RequestError as error:
             raise RequestError(f"cannot load {path}: {error}") from None
@@ -221,3 +224,16 @@ class ModelReader(MLReader["OneBitCompletionModel"]):
             DefaultParamsReader.getAndSetParams(model, params)
         except (AssertionError, AttributeError, LookupError, TypeError, json.JSONDecodeError) as error:
             raise RequestError(f"damaged model folder: metadata/: {type(error).__name__} {error}") from None
+
+
+def _certificate(file: Location) -> dict[str, Any]:
+    """The content of ``certificate.json``; a model without one is whole."""
+    if not file.exists():
+        return {"headline": None, "certificates": []}
+    try:
+        content = json.loads(file.read_text())
+    except ValueError as error:
+        raise RequestError(f"damaged model folder: {CERTIFICATE} is no JSON ({error})") from None
+    if not isinstance(content, dict) or not isinstance(content.get("certificates"), list):
+        raise RequestError(f"damaged model folder: {CERTIFICATE} holds no certificates")
+    return content

@@ -16,6 +16,7 @@ from pyspark.sql import types as T
 
 from onebit_spark.columns import missing, quoted
 from onebit_spark.errors import RequestError
+from onebit_spark.losses import Side
 
 Coding = Literal["signed", "binary", "boolean", "threshold"]
 
@@ -67,6 +68,11 @@ class Survey:
     tally: Tally
     users: Ids
     items: Ids
+
+    @property
+    def ids(self) -> dict[Side, Ids]:
+        """The ids by side: users are the rows, items the columns."""
+        return {"rows": self.users, "cols": self.items}
 
 
 def prepared(df: DataFrame, columns: Columns) -> DataFrame:

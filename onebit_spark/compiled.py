@@ -70,17 +70,18 @@ def _is_private(folder: Path) -> bool:
 def _kernel_digest() -> str:
     """A hash of every file of the package that compiles something."""
     digest = hashlib.sha256(numba.__version__.encode())
-    for source in sorted(_sources(files("onebit_spark")), key=lambda file: str(file)):
+    for source in sorted(sources(files("onebit_spark")), key=lambda file: str(file)):
         text = source.read_bytes()
         if b"onebit_spark.compiled import jit" in text:
             digest.update(text)
     return digest.hexdigest()
 
 
-def _sources(folder: Traversable) -> Iterator[Traversable]:
+def sources(folder: Traversable) -> Iterator[Traversable]:
+    """The Python files of a package, wherever it was imported from."""
     for entry in folder.iterdir():
         if entry.is_dir():
-            yield from _sources(entry)
+            yield from sources(entry)
         elif entry.name.endswith(".py"):
             yield entry
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import subprocess
 from datetime import date
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
+
+from onebit_spark.compiled import sources
 
 
 def provenance() -> dict[str, str]:
@@ -21,3 +25,11 @@ def provenance() -> dict[str, str]:
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "versions": f"Python {platform.python_version()}, numpy {np.__version__}",
     }
+
+
+def source_digest() -> str:
+    """Tells one state of this package from another, also where git does not reach."""
+    digest = hashlib.sha256()
+    for source in sorted(sources(files("onebit_spark")), key=str):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()[:16]

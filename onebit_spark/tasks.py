@@ -19,6 +19,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from onebit_spark.filesystem import Location
+from onebit_spark.provenance import source_digest
 from onebit_spark.taskprogress import TaskProgress
 
 Task = dict[str, Any]  # of JSON values: all that determines the result
@@ -28,10 +29,13 @@ BATCH_SECONDS = 4.0  # work in one Spark job: much more than it costs to start o
 
 
 class Ledger:
-    """The results of the tasks that are done, in a folder of JSON lines. A file appears whole or not at all."""
+    """The results of the tasks that are done, in a folder of JSON lines. A file appears whole or not at all.
+
+    Each state of the code has a folder of its own: what an older one has computed does not count.
+    """
 
     def __init__(self, spark: SparkSession, folder: str) -> None:
-        self._folder = Location(spark, folder)
+        self._folder = Location(spark, folder) / f"code-{source_digest()}"
         self._lock = threading.Lock()
         self._results: dict[str, Result] = {}
         if self._folder.exists():

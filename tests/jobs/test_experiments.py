@@ -37,17 +37,17 @@ def killed_half_way(log, tasks, *command):
         )
         try:
             deadline = time.monotonic() + 200
-            while len(list(tasks.glob("*.jsonl"))) < 3 and process.poll() is None and time.monotonic() < deadline:
+            while len(list(tasks.rglob("*.jsonl"))) < 3 and process.poll() is None and time.monotonic() < deadline:
                 time.sleep(0.05)
             assert process.poll() is None, log.read_text()
         finally:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    return sum(len(file.read_text().splitlines()) for file in tasks.glob("*.jsonl"))
+    return sum(len(file.read_text().splitlines()) for file in tasks.rglob("*.jsonl"))
 
 
 def lines_of(tasks):
-    return [json.loads(line) for file in tasks.glob("*.jsonl") for line in file.read_text().splitlines()]
+    return [json.loads(line) for file in tasks.rglob("*.jsonl") for line in file.read_text().splitlines()]
 
 
 def test_tuning_goes_on_where_it_was_killed(folder):

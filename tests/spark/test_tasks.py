@@ -68,10 +68,17 @@ def test_a_failure_ends_the_run_and_keeps_what_was_done(spark, path, squared, qu
 
 def test_a_file_that_was_being_written_when_the_run_was_killed_does_not_count(spark, path, tmp_path, squared, quiet):
     run_tasks(spark, [{"x": 1}], squared, Ledger(spark, path), quiet)
-    (tmp_path / "tasks" / ".abc.jsonl.writing").write_text('{"task": {"x": 2}, "resu')
+    (file,) = (tmp_path / "tasks").rglob("*.jsonl")
+    (file.parent / ".abc.jsonl.writing").write_text('{"task": {"x": 2}, "resu')
     ledger = Ledger(spark, path)
     assert len(ledger) == 1
-    assert not list((tmp_path / "tasks").glob("*.crc"))
+    assert not list(file.parent.glob("*.crc"))
+
+
+def test_results_of_other_code_do_not_count(spark, path, squared, quiet, monkeypatch):
+    run_tasks(spark, [{"x": 1}], squared, Ledger(spark, path), quiet)
+    monkeypatch.setattr("onebit_spark.tasks.source_digest", lambda: "other")
+    assert len(Ledger(spark, path)) == 0
 
 
 def test_progress_is_over_all_tasks_and_says_how_long(monkeypatch):

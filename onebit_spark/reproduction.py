@@ -112,7 +112,7 @@ def _run(
     _write(folder, experiment.name, records, meta)
     if not request.quiet:
         print(f"{experiment.n_tasks:,} tasks, {time.perf_counter() - began:.0f} s in this run.")
-    print((folder / PAGE).uri.removeprefix("file:") if request.quiet else f"page: {request.output}/{PAGE}", flush=True)
+    print(f"{'' if request.quiet else 'page: '}{request.output}/{PAGE}", flush=True)
 
 
 def _write(folder: Location, name: str, records: list[Record], meta: Record) -> None:

@@ -164,7 +164,7 @@ def test_spark_connect_is_refused(folder):
     assert done.stdout.splitlines()[-1].startswith("error: Spark Connect is not supported")
 
 
-@pytest.mark.parametrize("job", ["fit", "predict", "evaluate"])
+@pytest.mark.parametrize("job", ["fit", "predict", "evaluate", "tune", "reproduce"])
 def test_help_needs_no_spark(job):
     done = run([sys.executable, ROOT / "jobs" / f"{job}.py", "--help"], env={"JAVA_HOME": "/nowhere"})
     assert done.returncode == 0

@@ -46,7 +46,7 @@ def test_the_setting_with_the_fewest_errors_is_reported_and_tuned_on_other_draws
             return {"error": 0.25}
         return {"errors": [5, 4] if task["setting"] == best else [5, 5 + task["seed"] % 2], "sizes": [50, 50]}
 
-    cases = tuple(paper.Case({"kind": kind}, "freq. Logit") for kind in ("A1", "B1"))
+    cases = tuple(paper.Case.of({"kind": kind}, "freq. Logit") for kind in ("A1", "B1"))
     experiment = paper.Experiment("x", cases, (0, 1, 2), (11, 12))
     recorder = Recorder(work)
     records = experiment.run(recorder)
@@ -57,7 +57,7 @@ def test_the_setting_with_the_fewest_errors_is_reported_and_tuned_on_other_draws
 
 
 def test_a_method_with_one_setting_is_not_tuned():
-    experiment = paper.Experiment("x", (paper.Case({}, "majority class"),), (0,), (11, 12))
+    experiment = paper.Experiment("x", (paper.Case.of({}, "majority class"),), (0,), (11, 12))
     recorder = Recorder(lambda task: {"error": 0.5})
     experiment.run(recorder)
     assert [task["do"] for task in recorder.tasks] == ["draw"]

@@ -84,11 +84,16 @@ class Certificate:
         }
 
 
-def document(certificates: Iterable[Certificate]) -> dict[str, Any]:
-    """The content of ``certificate.json``."""
-    found = {item.name: item for item in certificates}
+def document(certificates: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The content of ``certificate.json``. The headline is not chosen by its bound: that would cost δ."""
+    found = {item["name"]: dict(item) for item in certificates}
     headline = next((name for name in HEADLINES if name in found), None)
-    return {"headline": headline, "certificates": [item.as_dict() for item in found.values()]}
+    return {"headline": headline, "certificates": list(found.values())}
+
+
+def headline_of(content: Mapping[str, Any]) -> str | None:
+    """The headline in one line, from the content of ``certificate.json``."""
+    return next((item["statement"] for item in content["certificates"] if item["name"] == content["headline"]), None)
 
 
 @dataclass(frozen=True)
@@ -147,7 +152,7 @@ def _with_learnt_prior(
             side: RowPosterior(engine.posterior(side).location, like.scale, like.kind, like.has_intercept)
             for side, like in learnt.first_posterior.items()
         },
-        [prior_split_certificate(last.divergence, counted, draws, terms, majority_error)],
+        [prior_split_certificate(max(last.divergence, 0.0), counted, draws, terms, majority_error)],
     )
 
 
@@ -158,7 +163,7 @@ def certificates_of(
     config: FitConfig, last: Iteration, counted: GibbsErrors, draws: Draws, terms: Terms, majority_error: float
 ) -> list[Certificate]:
     """All that hold for a posterior fitted under the data-free prior: theorem1 (hinge), catoni, seeger."""
-    n, kl, lam = counted.ratings, last.divergence, config.weight * counted.ratings
+    n, kl, lam = counted.ratings, max(last.divergence, 0.0), config.weight * counted.ratings  # rounding may go below 0
     share = terms.delta / terms.grid
     gibbs, inputs = _gibbs(counted, draws, terms)
     left = (1 - DRAWS_SHARE) * share
@@ -222,18 +227,12 @@ def _certificate(name: str, bound: float, inputs: dict[str, Any], seen: float | 
 
 
 def _statement(item: Certificate, seen: float | None) -> str:
-    who = "the model's predictions err" if item.bounds == MEAN else "predictions drawn at random from the model err"
-    where = "on new ratings like those that were kept out" if item.over == UNSEEN else "on ratings sampled like these"
-    text = f"With {1 - item.delta:.4g} probability, {who} on at most {min(item.bound, 1):.1%} {where}"
+    who = "the model's predictions" if item.bounds == MEAN else "predictions drawn at random from the model"
+    where = "those that were kept out" if item.over == UNSEEN else "these"
+    limit = f"at most {min(item.bound, 1):.1%} of ratings like {where}"
+    text = f"With {100 * (1 - item.delta):.6g}% confidence, {who} are wrong on {limit}"
     if seen is not None:
-        text += f" (on the {item.n:,} counted here they erred on {seen:.1%})"
+        text += f"; they were on {seen:.1%} of {item.n:,}"
     if item.vacuous:
-        floor = min(0.5, item.majority_error)
-        return f"{text}. That says nothing: always guessing the majority class errs on {floor:.1%}."
-    return f"{text}. Always guessing the majority class errs on {item.majority_error:.1%}."
-
-
-def headline_of(content: Mapping[str, Any]) -> str | None:
-    """The headline's sentence, from the content of ``certificate.json``."""
-    found = {item["name"]: item["statement"] for item in content.get("certificates", [])}
-    return found.get(content.get("headline"))
+        return f"{text}. That says nothing: the majority class is wrong on {item.majority_error:.1%}, a coin on 50%."
+    return f"{text}. The majority class is wrong on {item.majority_error:.1%}."

@@ -171,6 +171,7 @@ class OneBitCompletion(
             seconds=clock.seconds,
             repeats=repeats,
             n_positive=surveyed.tally.positives,
+            fingerprint=surveyed.tally.fingerprint,
         )
         model = OneBitCompletionModel.from_tables(
             dataset.sparkSession,

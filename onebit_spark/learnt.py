@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from onebit_spark.config import FitConfig
+from onebit_spark.errors import RequestError
 from onebit_spark.hierarchy import FixedPrior, ScaleHierarchy
 from onebit_spark.losses import SIDES, RowPrior, Side
 from onebit_spark.posterior import RowPosterior
@@ -43,6 +44,11 @@ def learn_prior(
 ) -> LearntPrior:
     """Fit the chosen ratings, and sharpen."""
     with engine.restricted(split) as chosen:
+        if not 0 < chosen.n_ratings < engine.n_ratings:
+            raise RequestError(
+                f"a prior split of {split.fraction:g} leaves the prior {chosen.n_ratings:,} of {engine.n_ratings:,} "
+                "ratings: both parts need some, so choose another fraction or give more ratings"
+            )
         outcome = solve(chosen, config, on_iteration)
         learnt = {side: filled(chosen, side, outcome.hierarchy.row_prior(side)) for side in SIDES}
     prior = FixedPrior(*(_sharpened(learnt[side]) for side in SIDES))

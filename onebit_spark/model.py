@@ -70,7 +70,7 @@ class OneBitCompletionModel(Model, PredictionParams, MLWritable, MLReadable["One
             spark.createDataFrame(_rebatched(table), schema=info.factor_schema(side))
             for side, table in (("user", users), ("item", items))
         )
-        return cls(info, user_frame, item_frame, document(certificates))
+        return cls(info, user_frame, item_frame, document(item.as_dict() for item in certificates))
 
     # ---- prediction --------------------------------------------------------------------------------------------------
 

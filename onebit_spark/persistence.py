@@ -42,7 +42,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "converged": bool, "reason": str, "effective_rank": int, "inverse_gamma": list,
     "intercept_prior": (dict, type(None)), "label_coding": str, "threshold": (float, int, type(None)), "majority": int,
     "columns": dict, "id_types": dict, "seconds": dict,
-    "n_positive": int, "repeats": dict,
+    "n_positive": int, "repeats": dict, "fingerprint": str,
 }  # fmt: skip
 
 
@@ -71,6 +71,7 @@ class ModelInfo:
     seconds: dict[str, float] = field(default_factory=dict)
     n_positive: int = 0  # of the ratings
     repeats: dict[str, int] = field(default_factory=dict)  # repeated ratings, and cells rated both ways
+    fingerprint: str = ""  # of the set of ratings: see ``ratings.Tally``
 
     def __post_init__(self) -> None:
         problems = self._problems()
@@ -230,8 +231,9 @@ def _certificate(file: Location) -> dict[str, Any]:
     """The content of ``certificate.json``; a model without one is whole."""
     if not file.exists():
         return {"headline": None, "certificates": []}
+    text = file.read_text()
     try:
-        content = json.loads(file.read_text())
+        content = json.loads(text)
     except ValueError as error:
         raise RequestError(f"damaged model folder: {CERTIFICATE} is no JSON ({error})") from None
     if not isinstance(content, dict) or not isinstance(content.get("certificates"), list):

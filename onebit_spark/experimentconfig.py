@@ -9,7 +9,7 @@ from pathlib import Path
 
 from onebit_spark.config import FitConfig
 from onebit_spark.flags import flag
-from onebit_spark.jobconfig import JobRequest, _holds, _threshold_problems, local_path
+from onebit_spark.jobconfig import JobRequest, _holds, _threshold_problems, exists_already, local_path
 from onebit_spark.movielens import URL
 
 _DEFAULT = FitConfig()
@@ -48,6 +48,9 @@ class TuneRequest(JobRequest):
         for name, path in self.paths(self.inputs).items():
             if self.output and _holds(self.output, path):
                 yield f"{name} {path} lies in --output {self.output}: choose another"
+        local = local_path(self.output) if self.output else None
+        if local is not None and (local / "model").exists() and not self.overwrite:
+            yield exists_already("--output", self.output)
         yield from super().problems()
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 
 from onebit_spark.comparison import paired_comparison
 from onebit_spark.paper import FOLDS, MOVIELENS_METHODS, NOISE_METHODS, PAPER_METHODS, TUNING_SEEDS
-from onebit_spark.published import ERRORS, MOVIELENS_CORRECT
+from onebit_spark.published import ERRORS, MOVIELENS_CORRECT, REMARKS
 from onebit_spark.simulate import KINDS
 
 ROUNDING = 0.05  # the paper prints one decimal of a per cent
@@ -61,13 +61,16 @@ def _differences(cells: pd.DataFrame) -> Iterator[str]:
     )
     yield ""
     above, below = [], []
-    for (rank, kind, method), published in ERRORS.items():
-        cell = cells.loc[(rank, kind, method)]
+    for cell_name, published in ERRORS.items():
+        rank, kind, method = cell_name
+        cell = cells.loc[cell_name]
         margin = 2 * cell["sd"] + ROUNDING
         text = f"{method} on {kind}, rank {rank} ({cell['mean']:.2f}; paper {published:g})"
-        above += [text] if cell["mean"] > published + margin else []
-        below += [text] if cell["mean"] < published - margin else []
-    yield _item(f"Above the paper: {', '.join(above) or 'no cell'}.")
+        if cell["mean"] > published + margin:
+            above.append(text + (f": {REMARKS[cell_name]}" if cell_name in REMARKS else ""))
+        elif cell["mean"] < published - margin:
+            below.append(text)
+    yield _item("Above the paper: " + ("; ".join(above) or "no cell") + ".")
     yield _item(f"Below the paper: {', '.join(below) or 'no cell'}.")
     hinge = [cell for cell in ERRORS if cell[1][0] == "B" and cell[2][:2] == "HL"]
     not_below = [cell for cell in hinge if cells.loc[cell, "mean"] >= ERRORS[cell]]

@@ -25,15 +25,16 @@ ERRORS: dict[tuple[int, str, str], float] = {
 }
 MOVIELENS_CORRECT = {"HL-IG": 0.72, "HL-G": 0.71, "Logit-G": 0.68, "Logit-IG": 0.68, "freq. Logit": 0.73}
 
-# Why a cell may be above the paper's, where that is known.
-_FOUR_FIFTHS = (
-    "cross-validation fits four fifths of the ratings and takes a smaller ball than all of them want: the best one in "
-    "hindsight, √2 larger, has {}"
+# What is known of cells that are above the paper's, measured on 200 × 200, seeds 0 to 9.
+_SEEN_CELLS = (
+    "cross-validation counts held-out cells only, where radii 2.8 and 4 are nearly equal ({} and {} on the unobserved "
+    "cells); the table counts the observed ones too, where 4 errs far less ({} after {}), and would have {}"
 )
+_PRIOR_KNOWN = "so has the model that is told the prior, below"
 REMARKS: dict[tuple[int, str, str], str] = {
-    (3, "B1", "freq. Logit"): _FOUR_FIFTHS.format(5.5),
-    (5, "B1", "freq. Logit"): _FOUR_FIFTHS.format(9.8),
-    (5, "A2", "Logit-IG"): "the paper's figure for the other prior is 4.4: a matter of the draw",
-    (3, "B3", "Logit-G"): "see the limit below",
-    (3, "B3", "Logit-IG"): "see the limit below",
+    (3, "B1", "freq. Logit"): _SEEN_CELLS.format(6.90, 6.78, 0.43, 2.42, 5.51),
+    (5, "B1", "freq. Logit"): _SEEN_CELLS.format(12.12, 12.04, 0.54, 2.65, 9.74),
+    (5, "A2", "Logit-IG"): "no reason found; the paper's own figure with the other prior is 4.4, ours differ by .03",
+    (3, "B3", "Logit-G"): _PRIOR_KNOWN,
+    (3, "B3", "Logit-IG"): _PRIOR_KNOWN,
 }

@@ -157,4 +157,4 @@ def test_all_tables_of_small_matrices(folder):
     assert done.returncode == 0, done.stdout
     text = (folder / "tables" / "REPRODUCTION.md").read_text()
     assert text.count("| *paper* |") == 12
-    assert "A limit on B3, rank 5" in text
+    assert "What the true prior gives on B3, rank 5" in text

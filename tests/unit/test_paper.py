@@ -209,7 +209,10 @@ def test_differences_beyond_two_standard_deviations_are_named():
         )
 
     text = " ".join(page.tables_section(table_records(moved), META).split())
-    assert "Above the paper: Logit-G on B3, rank 3 (17.00; paper 16): see the limit below." in text
+    assert (
+        "Above the paper: Logit-G on B3, rank 3 (17.00; paper 16): so has the model that is told the prior, below."
+        in text
+    )
     assert "Below the paper: HL-IG on A3, rank 5 (25.70; paper 26.7)." in text
 
 

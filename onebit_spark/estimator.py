@@ -4,155 +4,124 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 import numpy as np
 from pyspark import keyword_only
 from pyspark.ml import Estimator
-from pyspark.ml.param import Param, Params, TypeConverters
-from pyspark.ml.util import DefaultParamsReadable, DefaultParamsWritable
+from pyspark.ml.util import DefaultParamsWriter, MLReadable, MLWritable
 from pyspark.sql import DataFrame
 
-from onebit_spark.config import COVARIANCES, SOLVERS, FitConfig
+from onebit_spark.config import FitConfig
 from onebit_spark.engines.spark import SparkEngine, require_classic
+from onebit_spark.engines.validation import Validation, divided
 from onebit_spark.errors import RequestError
-from onebit_spark.losses import LOSSES
+from onebit_spark.fitparams import FitParams
 from onebit_spark.model import OneBitCompletionModel
-from onebit_spark.params import PredictionParams
-from onebit_spark.persistence import ModelInfo
+from onebit_spark.persistence import EstimatorReader, ModelInfo
 from onebit_spark.posterior import effective_rank
-from onebit_spark.priors import PRIORS
 from onebit_spark.ratings import Columns, Survey, survey
 from onebit_spark.scoring import factor_table
 from onebit_spark.solver import Iteration, Outcome, solve
-from onebit_spark.spectral import STARTS
+from onebit_spark.warmstart import warm_start
 
 E = TypeVar("E", bound="OneBitCompletion")
 
 _DEFAULT = FitConfig()
 
 
-def _text(name: str, meaning: str) -> Param[str]:
-    return Param(Params._dummy(), name, meaning, typeConverter=TypeConverters.toString)
-
-
-def _number(name: str, meaning: str) -> Param[float]:
-    return Param(Params._dummy(), name, meaning, typeConverter=TypeConverters.toFloat)
-
-
-def _integer(name: str, meaning: str) -> Param[int]:
-    return Param(Params._dummy(), name, meaning, typeConverter=TypeConverters.toInt)
-
-
-def _flag(name: str, meaning: str) -> Param[bool]:
-    return Param(Params._dummy(), name, meaning, typeConverter=TypeConverters.toBoolean)
-
-
-class OneBitCompletion(
-    Estimator[OneBitCompletionModel], PredictionParams, DefaultParamsWritable, DefaultParamsReadable["OneBitCompletion"]
-):
+class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, MLReadable["OneBitCompletion"]):
     """Completes a binary matrix from some of its entries, by variational Bayes (Cottet and Alquier, 2018).
 
     The input has one line a rating: a user id, an item id (of any type that can be compared) and a label, ±1, 0/1,
     boolean, or a number with ``threshold``. A cell may be rated several times; every rating counts.
-    """
 
-    labelCol = _text("labelCol", "column of the labels: ±1, 0/1, boolean, or a number with threshold")
-    threshold = _number("threshold", "a label is positive strictly above this number")
-    rank = _integer("rank", "K, the most columns that the factors may have (≥ 1)")
-    loss = _text("loss", f"loss: {', '.join(LOSSES)}")
-    prior = _text("prior", f"prior of the scales γ: {', '.join(PRIORS)}")
-    likelihoodWeight = _number("likelihoodWeight", "κ = λ/n, the weight of one rating (> 0); unset: the loss's own")
-    alpha = _number("alpha", "shape α of the prior (> 0); unset: a tenth of the number of users and items")
-    beta = _number("beta", "β of the prior (> 0): a rate for gamma, a scale for inverse-gamma; unset: from alpha")
-    fitIntercept = _flag("fitIntercept", "whether users and items have intercepts")
-    solver = _text("solver", f"solver of the hinge's means: {', '.join(SOLVERS)}")
-    covariance = _text("covariance", f"covariance of a row under the logistic loss: {', '.join(COVARIANCES)}")
-    start = _text("start", f"start: {', '.join(STARTS)}")
-    maxIter = _integer("maxIter", "most iterations (≥ 1)")
-    tol = _number("tol", "stop when objective and scores change relatively by no more (≥ 0; 0 runs maxIter)")
-    seed = _integer("seed", "seed of the start (≥ 0)")
-    numUserBlocks = _integer("numUserBlocks", "blocks of users (≥ 1); unset: by ratings and cores")
-    numItemBlocks = _integer("numItemBlocks", "blocks of items (≥ 1); unset: by ratings and cores")
+    >>> ratings = spark.createDataFrame(
+    ...     [("ann", "tea", 5), ("ann", "rum", 1), ("bob", "tea", 4), ("bob", "rum", 2), ("eve", "tea", 5)],
+    ...     "user string, item string, rating int",
+    ... )
+    >>> model = OneBitCompletion(ratingCol="rating", threshold=3, rank=1, maxIter=5, tol=0).fit(ratings)
+    >>> model.transform(ratings.limit(0)).columns
+    ['user', 'item', 'rating', 'score', 'std', 'probability', 'prediction', 'rawPrediction']
+    >>> pair = spark.createDataFrame([("eve", "rum")], "user string, item string")
+    >>> model.transform(pair).select("prediction").first()[0]
+    0.0
+    """
 
     @keyword_only
     def __init__(
-        self, *, userCol: str = "user", itemCol: str = "item", labelCol: str = "label", threshold: float | None = None,
+        self, *, userCol: str = "user", itemCol: str = "item", labelCol: str = "label", ratingCol: str | None = None,
+        threshold: float | None = None, validationIndicatorCol: str | None = None, patience: int = 3,
         rank: int = _DEFAULT.rank, loss: str = _DEFAULT.loss, prior: str = _DEFAULT.prior,
         likelihoodWeight: float | None = None, alpha: float | None = None, beta: float | None = None,
         fitIntercept: bool = _DEFAULT.intercepts, solver: str = _DEFAULT.solver, covariance: str = _DEFAULT.covariance,
         start: str = _DEFAULT.start, maxIter: int = _DEFAULT.max_iter, tol: float = _DEFAULT.tol,
         seed: int = _DEFAULT.seed, numUserBlocks: int | None = None, numItemBlocks: int | None = None,
+        checkpointInterval: int = 10, coldStartStrategy: str = "prior",
         scoreCol: str = "score", stdCol: str = "std", probabilityCol: str = "probability",
         predictionCol: str = "prediction", rawPredictionCol: str = "rawPrediction",
     ) -> None:  # fmt: skip
         super().__init__()
-        self._setDefault(
-            labelCol="label", rank=_DEFAULT.rank, loss=_DEFAULT.loss, prior=_DEFAULT.prior,
-            fitIntercept=_DEFAULT.intercepts, solver=_DEFAULT.solver, covariance=_DEFAULT.covariance,
-            start=_DEFAULT.start, maxIter=_DEFAULT.max_iter, tol=_DEFAULT.tol, seed=_DEFAULT.seed,
-        )  # fmt: skip
         self._progress: Callable[[Iteration], None] | None = None
-        given: dict[str, Any] = self._input_kwargs  # type: ignore[attr-defined]
-        self._set(**{name: value for name, value in given.items() if value is not None})
+        self._initial: OneBitCompletionModel | None = None
+        self.setParams(**self._input_kwargs)  # type: ignore[attr-defined]
+
+    def setParams(self: E, **params: Any) -> E:
+        """Set Params by the names that the constructor knows; None leaves one as it is."""
+        unknown = [name for name in params if not self.hasParam(name)]
+        if unknown:
+            raise TypeError(f"OneBitCompletion has no Param {', '.join(unknown)}")
+        return self._set(**{name: value for name, value in params.items() if value is not None})
 
     def setProgress(self: E, callback: Callable[[Iteration], None] | None) -> E:
-        """Call ``callback`` after every iteration. Not a Param: it is neither saved nor copied to other sessions."""
+        """Call ``callback`` after every iteration. Not a Param: it is not saved."""
         self._progress = callback
         return self
 
-    def _maybe(self, param: Param[Any]) -> Any:
-        return self.getOrDefault(param) if self.isDefined(param) else None
+    def setInitialModel(self: E, model: OneBitCompletionModel | None) -> E:
+        """Start the fit from a model's posterior instead of the spectral start. Not a Param: it is not saved.
 
-    def fitConfig(self) -> FitConfig:
-        """The fit's configuration as the in-process interface knows it."""
-        return FitConfig(
-            loss=self.getOrDefault(self.loss),
-            prior=self.getOrDefault(self.prior),
-            rank=self.getOrDefault(self.rank),
-            likelihood_weight=self._maybe(self.likelihoodWeight),
-            alpha=self._maybe(self.alpha),
-            beta=self._maybe(self.beta),
-            intercepts=self.getOrDefault(self.fitIntercept),
-            solver=self.getOrDefault(self.solver),
-            start=self.getOrDefault(self.start),
-            covariance=self.getOrDefault(self.covariance),
-            max_iter=self.getOrDefault(self.maxIter),
-            tol=self.getOrDefault(self.tol),
-            seed=self.getOrDefault(self.seed),
-        )
+        Rank, loss, intercepts and covariance must be the model's; ids that it does not know start at its prior.
+        """
+        self._initial = model
+        return self
 
     def _fit(self, dataset: DataFrame) -> OneBitCompletionModel:
         require_classic(dataset.sparkSession)
-        config = self.fitConfig()
-        blocks = self._maybe(self.numUserBlocks), self._maybe(self.numItemBlocks)
-        problems = config.problems() + [
-            f"{name} must be at least 1, not {number}"
-            for name, number in zip(("numUserBlocks", "numItemBlocks"), blocks, strict=True)
-            if number is not None and number < 1
-        ]
+        problems = self.problems()
         if problems:
             raise RequestError("; ".join(problems))
-        columns = Columns(
-            self.getUserCol(), self.getItemCol(), self.getOrDefault(self.labelCol), self._maybe(self.threshold)
-        )
+        config, columns = self.fitConfig(), self.columns()
         clock = _Clock()
-        surveyed = survey(dataset, columns)
+        training, held_out = divided(dataset, self.getValidationIndicatorCol())
+        surveyed = survey(training, columns)
         clock.lap("survey")
-        with SparkEngine.over(dataset, columns, surveyed, blocks) as engine:
+        start = warm_start(self._initial, config, surveyed) if self._initial is not None else None
+        blocks = self.getNumUserBlocks(), self.getNumItemBlocks()
+        with SparkEngine.over(training, columns, surveyed, blocks) as engine, ExitStack() as release:
+            watch = None
+            if held_out is not None:
+                watch = release.enter_context(
+                    Validation.over(held_out, columns, surveyed, engine, config, self.getPatience())
+                )
             clock.lap("blocking")
-            outcome = solve(engine, config, self._progress)
+            outcome = solve(engine, config, self._progress, start, watch)
             clock.lap("fit")
+            clock.seconds["start"] = clock.seconds["fit"] - sum(step.seconds for step in outcome.history)
             rows, cols = engine.posterior("rows"), engine.posterior("cols")
+            if watch is not None:
+                clock.move(watch.seconds, "start", "validation")
+                outcome, rows, cols = watch.best(outcome)
             repeats = asdict(engine.repeats)
-        clock.seconds["start"] = clock.seconds["fit"] - sum(step.seconds for step in outcome.history)
         info = replace(
             _model_info(config, dataset, columns, surveyed, outcome),
             effective_rank=effective_rank(rows, cols),
             seconds=clock.seconds,
             repeats=repeats,
             n_positive=surveyed.tally.positives,
+            validation=watch.history if watch is not None else [],
         )
         model = OneBitCompletionModel.from_tables(
             dataset.sparkSession,
@@ -161,6 +130,13 @@ class OneBitCompletion(
             factor_table(surveyed.items.values, cols),
         )
         return self._copyValues(model._resetUid(self.uid))
+
+    def write(self) -> DefaultParamsWriter:
+        return DefaultParamsWriter(self)
+
+    @classmethod
+    def read(cls) -> EstimatorReader:
+        return EstimatorReader(cls)
 
 
 class _Clock:
@@ -173,6 +149,11 @@ class _Clock:
     def lap(self, phase: str) -> None:
         now = time.perf_counter()
         self.seconds[phase], self._last = now - self._last, now
+
+    def move(self, seconds: float, phase: str, into: str) -> None:
+        """Count these seconds of a phase as another's."""
+        self.seconds[phase] -= seconds
+        self.seconds[into] = seconds
 
 
 def _model_info(

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from onebit_spark.config import FitConfig
 from onebit_spark.errors import FitFailed
 from onebit_spark.losses import HalfStep, Loss, RowPrior, Side
+from onebit_spark.posterior import RowPosterior
 from onebit_spark.priors import ScalePosterior, ScalePrior
 from onebit_spark.statistics import SideStatistics, relative_change
 
@@ -34,6 +35,9 @@ class Engine(Protocol):
 
     def start(self, config: FitConfig, loss: Loss) -> None:
         """Set both posteriors to the start."""
+
+    def start_from(self, posteriors: dict[Side, RowPosterior]) -> None:
+        """Set both posteriors to these."""
 
     def half_step(self, loss: Loss, step: HalfStep) -> SideStatistics:
         """Update the posterior of ``step.side`` given the other side's."""
@@ -84,14 +88,34 @@ class Outcome:
     reason: str
 
 
-def solve(engine: Engine, config: FitConfig, on_iteration: Callable[[Iteration], None] | None = None) -> Outcome:
+@dataclass(frozen=True)
+class Start:
+    """Where a fit may start instead of where its configuration says: the posterior of an earlier one."""
+
+    posteriors: dict[Side, RowPosterior]
+    scales: Scales
+
+
+Watch = Callable[[Scales, Iteration], str | None]  # called after every iteration; a reason ends the fit
+
+
+def solve(
+    engine: Engine,
+    config: FitConfig,
+    on_iteration: Callable[[Iteration], None] | None = None,
+    start: Start | None = None,
+    watch: Watch | None = None,
+) -> Outcome:
     """Fit: start, then iterate until the objective and M stand still or ``max_iter`` is reached."""
     loss = config.make_loss()
     prior = config.make_prior(engine.count("rows") + engine.count("cols"))
-    engine.start(config, loss)
+    if start is None:
+        engine.start(config, loss)
+    else:
+        engine.start_from(start.posteriors)
     history: list[Iteration] = []
-    scales = Scales.at_start(config.rank)
-    for scales, iteration in _iterate(engine, config, loss, prior):
+    first = Scales.at_start(config.rank) if start is None else start.scales
+    for scales, iteration in _iterate(engine, config, loss, prior, first):
         history.append(iteration)
         if on_iteration is not None:
             on_iteration(iteration)
@@ -103,6 +127,9 @@ def solve(engine: Engine, config: FitConfig, on_iteration: Callable[[Iteration],
         if config.tol > 0 and abs(iteration.decrease) <= config.tol and iteration.change <= config.tol:
             reason = f"objective and scores changed by less than tol = {config.tol:g}"
             return Outcome(scales, history, True, reason)
+        stop = watch(scales, iteration) if watch is not None else None
+        if stop:
+            return Outcome(scales, history, False, stop)
     reason = f"max_iter = {config.max_iter} reached"
     if config.tol > 0:
         last = history[-1]
@@ -115,8 +142,10 @@ def solve(engine: Engine, config: FitConfig, on_iteration: Callable[[Iteration],
     return Outcome(scales, history, False, reason)
 
 
-def _iterate(engine: Engine, config: FitConfig, loss: Loss, prior: ScalePrior) -> Iterator[tuple[Scales, Iteration]]:
-    scales, objective = Scales.at_start(config.rank), np.inf
+def _iterate(
+    engine: Engine, config: FitConfig, loss: Loss, prior: ScalePrior, scales: Scales
+) -> Iterator[tuple[Scales, Iteration]]:
+    objective = np.inf
     ratings_per_row = 2 * engine.n_ratings / (engine.count("rows") + engine.count("cols"))
     plan = loss.plan()
     for number in range(1, config.max_iter + 1):

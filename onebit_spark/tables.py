@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from onebit_spark.columns import missing, quoted
+from onebit_spark.columns import INTEGRAL, missing, quoted
 from onebit_spark.errors import RequestError
 from onebit_spark.filesystem import Location, replace_folder
 from onebit_spark.flags import as_flag
 from onebit_spark.jobconfig import JobRequest, exists_already
 from onebit_spark.jobrun import reason_of
-from onebit_spark.model import INTEGRAL, OneBitCompletionModel
+from onebit_spark.model import OneBitCompletionModel
 
 
 def read_table(spark: SparkSession, request: JobRequest, name: str, columns: Sequence[str]) -> DataFrame:

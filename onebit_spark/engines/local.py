@@ -51,6 +51,9 @@ class LocalEngine:
     def start(self, config: FitConfig, loss: Loss) -> None:
         self.posteriors = start_posteriors(self, config, loss)
 
+    def start_from(self, posteriors: dict[Side, RowPosterior]) -> None:
+        self.posteriors = {side: posterior.copy() for side, posterior in posteriors.items()}
+
     def half_step(self, loss: Loss, step: HalfStep) -> SideStatistics:
         side = step.side
         block, rows = self.blocks[side], self.posteriors[side]

@@ -86,6 +86,9 @@ class SparkEngine:
         with _described(self._context, "start"):
             self._exchange.publish(start_posteriors(self, config, loss))
 
+    def start_from(self, posteriors: dict[Side, RowPosterior]) -> None:
+        self._exchange.publish(posteriors)
+
     def half_step(self, loss: Loss, step: HalfStep) -> SideStatistics:
         with _described(self._context, f"iteration {step.iteration + 1}, {step.side}"):
             return self._exchange.half_step(loss, step)

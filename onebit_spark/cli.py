@@ -72,6 +72,8 @@ def run_fit(spark: SparkSession, request: FitRequest) -> None:
     with clock("fitting"), Progress(request.max_iter, request.tol, quiet=request.quiet) as progress:
         model = estimator.setProgress(progress).fit(ratings)
     clock.split("fitting", "preparing", "iterations", progress.seconds)
+    with clock("measuring"):
+        model = model.diagnose(ratings, "training ratings")
     with clock("saving"):
         writer = model.write()
         (writer.overwrite() if request.overwrite else writer).save(request.output)
@@ -80,6 +82,7 @@ def run_fit(spark: SparkSession, request: FitRequest) -> None:
             write_predictions(spark, model, pairs, request.predictions, request.overwrite)
     if not request.quiet:
         print("\n".join(_fit_summary(model, clock)))
+        print(f"report: {request.output.rstrip('/')}/report.html")
     _locations(request, {"model": request.output, "predictions": request.predictions})
 
 
@@ -115,20 +118,37 @@ def _fit_summary(model: OneBitCompletionModel, clock: Clock) -> Iterator[str]:
 
 def run_predict(spark: SparkSession, request: PredictRequest) -> None:
     from onebit_spark.model import OneBitCompletionModel
-    from onebit_spark.tables import check_id_types, check_pairs, read_table, refuse_outputs, write_predictions
+    from onebit_spark.tables import (
+        check_id_types,
+        check_pairs,
+        read_table,
+        refuse_outputs,
+        write_predictions,
+        write_recommendations,
+    )
 
     clock = Clock()
     refuse_outputs(spark, request)
+    asked = "pairs" if request.pairs else "exclude_seen" if request.exclude_seen else None
+    pairs, n = None, 0
     with clock("reading"):
         model = OneBitCompletionModel.load(request.model)
         types = _id_types(model)
-        pairs = read_table(spark, request, "pairs", tuple(types))
-        check_id_types(pairs, request, "pairs", types)
-        n = check_pairs(pairs, tuple(types))
+        if asked:
+            pairs = read_table(spark, request, asked, tuple(types))
+            check_id_types(pairs, request, asked, types)
+            n = check_pairs(pairs, tuple(types))
     with clock("predicting"):
-        write_predictions(spark, model, pairs, request.output, request.overwrite)
+        if request.top is None:
+            assert pairs is not None
+            write_predictions(spark, model, pairs, request.output, request.overwrite)
+            done = f"Predicted {n:,} pairs."
+        else:
+            write_recommendations(spark, model, request.top, pairs, request.output, request.overwrite)
+            done = f"Recommended {request.top} items to each of {model.info.n_users:,} users"
+            done += f", none of the {n:,} pairs of --exclude-seen." if pairs is not None else "."
     if not request.quiet:
-        print(f"Predicted {n:,} pairs.\nTime: {clock}.")
+        print(f"{done}\nTime: {clock}.")
     _locations(request, {"predictions": request.output})
 
 
@@ -179,6 +199,7 @@ def _evaluation_summary(figures: dict[str, Any]) -> Iterator[str]:
         yield f"auc        {figures['auc']:.4f}{off}"
     for name in ("log_loss", "brier", "hinge_loss"):
         yield f"{name:<10} {figures[name]:.4f}"
+    yield f"calibration {figures['calibration_error']:.4f} off on average: how far probabilities are from frequencies"
 
 
 # ---- what the jobs share ---------------------------------------------------------------------------------------------

@@ -14,7 +14,8 @@ from pyspark.sql import functions as F
 from onebit_spark.blocks import RatingBlock
 from onebit_spark.engines.blocking import Batches
 from onebit_spark.errors import RequestError
-from onebit_spark.losses import HalfStep, Loss, RowPrior, Side
+from onebit_spark.fixedpoint import settled_rows
+from onebit_spark.losses import Loss, RowPrior, Side
 from onebit_spark.posterior import RowPosterior
 from onebit_spark.ratings import ITEM, LABEL, USER, Columns, check_ratings, prepared
 from onebit_spark.scoring import factor_table, prior_row, read_factors
@@ -22,8 +23,6 @@ from onebit_spark.scoring import factor_table, prior_row, read_factors
 if TYPE_CHECKING:
     from onebit_spark.model import OneBitCompletionModel
 
-MAX_UPDATES = 500
-SMALLEST_CHANGE = 1e-5  # of a mean, in units of the larger of 1 and itself, below which a row stands still
 RATINGS_PER_TASK = 200_000  # each brings its partner's factors along
 
 OTHER_SIDE: dict[Side, Side] = {"rows": "cols", "cols": "rows"}
@@ -65,15 +64,14 @@ class _FoldIn:
     side: Side
     weight: float
     prior: RowPrior
-    own: RowPosterior  # the prior as a row: where an update starts
-    other: RowPosterior  # the partners' prior, for the shape of their factors
+    partner_prior: RowPosterior  # for the shape of the partners' factors
 
     @classmethod
     def of(cls, model: OneBitCompletionModel, side: Side) -> _FoldIn:
         config, scales, kind = model.info.config, model.info.scales, model.info.kind
-        own, other = (prior_row(scales, which, kind, config.intercepts) for which in (side, OTHER_SIDE[side]))
+        partner_prior = prior_row(scales, OTHER_SIDE[side], kind, config.intercepts)
         loss = replace(config, solver="mm").make_loss()  # whatever found the fit: the gradient's steps do not settle
-        return cls(loss, side, config.weight, scales.prior(side, config.intercepts), own, other)
+        return cls(loss, side, config.weight, scales.prior(side, config.intercepts), partner_prior)
 
     def __call__(self, batches: Batches) -> Batches:
         arrived = [batch for batch in batches if batch.num_rows]
@@ -85,31 +83,17 @@ class _FoldIn:
         rows, cols = (array.indices.to_numpy().astype(np.int64) for array in (ids, partners))
         positive = table["positive"].to_numpy().astype(bool)
         first = np.unique(cols, return_index=True)[1]  # one line a partner
-        posterior = read_factors(table["lines"].combine_chunks().take(pa.array(first)), self.other)
+        posterior = read_factors(table["lines"].combine_chunks().take(pa.array(first)), self.partner_prior)
         block = RatingBlock.from_coordinates(rows, cols, positive, shape)
-        folded = factor_table(ids.dictionary, self.posterior(block, posterior))
-        yield from folded.to_batches()
+        settled = settled_rows(self.loss, block, posterior, self.side, self.weight, self.prior)
+        yield from _plain_lists(factor_table(ids.dictionary, settled)).to_batches()
 
-    def posterior(self, block: RatingBlock, partners: RowPosterior) -> RowPosterior:
-        """The fixed point of the row update for every row of the block, given its columns' posterior."""
-        rows = RowPosterior(
-            np.repeat(self.own.location, block.n_rows, axis=0),
-            np.repeat(self.own.scale, block.n_rows, axis=0),
-            self.own.kind,
-            self.own.has_intercept,
+
+def _plain_lists(table: pa.Table) -> pa.Table:
+    """Spark does not take lists of fixed size from a worker."""
+    lists = pa.list_(pa.float32())
+    return table.cast(
+        pa.schema(
+            [field.with_type(lists) if pa.types.is_fixed_size_list(field.type) else field for field in table.schema]
         )
-        tables = self.loss.partners(partners)
-        step = HalfStep(
-            side=self.side,
-            iteration=0,
-            weight=self.weight,
-            prior=self.prior,
-            ratings_per_row=block.n_ratings / block.n_rows,
-        )
-        for t in range(MAX_UPDATES):
-            before = rows.location.copy()
-            self.loss.update_rows(block, 0, block.n_rows, tables, rows, replace(step, iteration=t))
-            change = np.abs(rows.location - before) / np.maximum(1.0, np.abs(before))
-            if np.max(change, initial=0.0) <= SMALLEST_CHANGE:
-                break
-        return rows
+    )

@@ -105,14 +105,25 @@ class FitRequest(JobRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class PredictRequest(JobRequest):
-    """Predict user-item pairs with a fitted model."""
+    """Predict user-item pairs with a fitted model, or recommend items to every user."""
 
     model: str = flag("folder of the model")
-    pairs: str = flag("path of the user-item pairs, in columns named as in the fit")
     output: str = flag("folder for the predictions")
+    pairs: str | None = flag("path of the user-item pairs, in columns named as in the fit", default=None)
+    top: int | None = flag("instead of pairs: the best items of every user, this many", default=None)
+    exclude_seen: str | None = flag("path of ratings whose pairs --top leaves out", default=None)
 
-    inputs = ("model", "pairs")
+    inputs = ("model", "pairs", "exclude_seen")
     outputs = ("output",)
+
+    def problems(self) -> Iterator[str]:
+        if (self.pairs is None) == (self.top is None):
+            yield "give either --pairs PATH or --top N"
+        if self.top is not None and self.top < 1:
+            yield f"--top must be an integer of at least 1, not {self.top}"
+        if self.exclude_seen is not None and self.top is None:
+            yield "--exclude-seen belongs to --top N"
+        yield from super().problems()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from onebit_spark.columns import INTEGRAL, case_folding, checked_ids, missing, type_of
+from onebit_spark.diagnostics import calibrate, diagnose
 from onebit_spark.errors import RequestError
 from onebit_spark.foldin import fold_in
 from onebit_spark.params import PredictionParams
@@ -235,6 +236,19 @@ class OneBitCompletionModel(Model, PredictionParams, MLWritable, MLReadable["One
         )
         model.source = self.source
         return self._copyValues(model._resetUid(self.uid))
+
+    # ---- how good it is ----------------------------------------------------------------------------------------------
+
+    def diagnose(self, ratings: DataFrame, source: str = "held-out ratings") -> OneBitCompletionModel:
+        """This model with the figures of its report, measured on ``ratings``: ``source`` in words."""
+        return self.changed(diagnostics=diagnose(self, ratings, source))
+
+    def calibrate(self, ratings: DataFrame) -> OneBitCompletionModel:
+        """This model with a probability that comes true as often as it says on ``ratings``, which it has not seen.
+
+        Score, spread and prediction stay as they are.
+        """
+        return self.changed(calibration=calibrate(self, ratings).as_dict())
 
     # ---- what was learnt ---------------------------------------------------------------------------------------------
 

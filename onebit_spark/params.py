@@ -90,3 +90,14 @@ class PredictionParams(Params):
         return (
             [] if value in COLD_START else [f"coldStartStrategy must be one of {', '.join(COLD_START)}, not {value!r}"]
         )
+
+
+PLAIN_NAMES = {
+    "scoreCol": "score", "stdCol": "std", "probabilityCol": "probability", "predictionCol": "prediction",
+    "rawPredictionCol": "", "coldStartStrategy": "prior",
+}  # fmt: skip
+
+
+def plainly_named(model: P) -> P:
+    """A copy with the usual output columns, each pair predicted, whatever the model's Params say."""
+    return model.copy({model.getParam(name): value for name, value in PLAIN_NAMES.items()})

@@ -4,6 +4,7 @@ MODEL/metadata.json    ModelInfo and format_version; written last
 MODEL/metadata/        pyspark.ml's own: class, uid, Params
 MODEL/users/           Parquet, one line an id: see ``scoring``
 MODEL/items/
+MODEL/report.html      of a model that was diagnosed: see ``report``
 """
 
 from __future__ import annotations
@@ -194,6 +195,10 @@ def write_model(model: OneBitCompletionModel, folder: str) -> None:
     model.users.write.parquet(f"{folder}/users")
     model.items.write.parquet(f"{folder}/items")
     DefaultParamsWriter.saveMetadata(model, folder, spark)
+    if model.info.diagnostics is not None:
+        from onebit_spark.report import REPORT, report  # matplotlib, for those who have something to show
+
+        (Location(spark, folder) / REPORT).write_text(report(model.info))
     (Location(spark, folder) / METADATA).write_text(model.info.to_json())
 
 

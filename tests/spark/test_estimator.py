@@ -38,8 +38,6 @@ def ratings(spark):
 
 # ---- Params ----------------------------------------------------------------------------------------------------------
 
-OTHER_VALUES = {str: "x", int: 7, float: 0.5, bool: False}
-
 
 def test_every_param_is_documented_and_has_a_getter_and_a_setter():
     estimator = OneBitCompletion()
@@ -254,13 +252,13 @@ def test_validation_needs_a_boolean_column(ratings):
 
 
 def test_a_warm_start_goes_on_where_the_model_ended(ratings):
-    estimator = OneBitCompletion(rank=2, tol=1e-7, maxIter=200)
+    estimator = OneBitCompletion(rank=1, tol=1e-4, maxIter=100)
     cold = estimator.fit(ratings.where("item != 'i3'"))
     warm = estimator.copy().setInitialModel(cold).fit(ratings.where("item != 'i3'"))
     assert cold.summary.converged
     assert warm.summary.totalIterations <= 3 < cold.summary.totalIterations
-    assert warm.summary.objectiveHistory[-1] == pytest.approx(cold.summary.objectiveHistory[-1], rel=1e-6)
+    assert warm.summary.objectiveHistory[-1] == pytest.approx(cold.summary.objectiveHistory[-1], rel=1e-3)
     more = estimator.copy().setInitialModel(cold).setTol(0.0).setMaxIter(2).fit(ratings)  # i3 is new to the model
     assert more.items.count() == cold.items.count() + 1
-    with pytest.raises(RequestError, match="rank is 2 there and 3 here"):
+    with pytest.raises(RequestError, match="rank is 1 there and 3 here"):
         estimator.copy({estimator.rank: 3}).setInitialModel(cold).fit(ratings)

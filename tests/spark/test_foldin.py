@@ -1,11 +1,16 @@
 """foldIn: rows of a converged fit come out as the fit had them, and new ones can be served."""
 
+import dataclasses
+
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from conftest import info_of
 
-from onebit_spark import RequestError
-from onebit_spark.estimator import OneBitCompletion
+from onebit_spark import FitConfig, RequestError, fit_arrays
+from onebit_spark.model import OneBitCompletionModel
+from onebit_spark.scoring import factor_table
 
 
 @pytest.fixture(scope="module")
@@ -16,10 +21,14 @@ def table():
     return pa.table({"user": user, "item": item, "label": np.where(taste > -0.2, 1, -1)})
 
 
-@pytest.fixture(scope="module", params=["logistic", "hinge"])
-def fitted(spark, table, request):
-    estimator = OneBitCompletion(loss=request.param, rank=2, tol=1e-12, maxIter=400, alpha=5.0)
-    return estimator.fit(spark.createDataFrame(table))
+@pytest.fixture(scope="module")
+def fitted(spark, table):
+    """A converged fit, made in this process."""
+    config = FitConfig(rank=2, alpha=5.0, beta=1.0, tol=1e-11, max_iter=1000)
+    fit = fit_arrays(*(table[name].to_numpy() for name in ("user", "item", "label")), config)
+    info = dataclasses.replace(info_of(fit, {"user": "bigint", "item": "bigint"}), n_users=25, n_items=15)
+    tables = (factor_table(pa.array(np.arange(side.n_rows)), side) for side in (fit.rows, fit.cols))
+    return OneBitCompletionModel.from_tables(spark, info, *tables)
 
 
 def factors(side):
@@ -29,7 +38,7 @@ def factors(side):
 
 @pytest.mark.parametrize("who", ["user", "item"])
 def test_rows_of_a_converged_fit_are_reproduced(spark, table, fitted, who):
-    again = table.filter(pa.compute.less(table[who], 4))
+    again = table.filter(pc.less(table[who], 4))
     folded = fitted.foldIn(spark.createDataFrame(again), who)
     before, after = (factors(model.users if who == "user" else model.items) for model in (fitted, folded))
     assert before.keys() == after.keys()
@@ -41,7 +50,7 @@ def test_rows_of_a_converged_fit_are_reproduced(spark, table, fitted, who):
 
 def test_new_users_are_served(spark, table, fitted, tmp_path):
     """A newcomer with the ratings of user 3, and one rating of an item that the model does not know."""
-    mine = table.filter(pa.compute.equal(table["user"], 3))
+    mine = table.filter(pc.equal(table["user"], 3))
     newcomer = pa.table(
         {
             "user": np.full(len(mine) + 1, 1000),

@@ -21,6 +21,10 @@ class Calibration:
 
     The logistic loss's own probability is of this form with intercept 0 and noise 8/π; the hinge's Φ(score/std) has
     noise 0 and hardly ever comes true as often as it says.
+
+    >>> learnt = Calibration(intercept=0.0, slope=2.0, noise=0.5)
+    >>> learnt.probability(np.array([0.0, 1.0]), np.array([0.5, 0.5])).round(3).tolist()
+    [0.5, 0.881]
     """
 
     intercept: float

@@ -65,6 +65,25 @@ def test_a_fit_under_spark_submit(folder, fitted):
     assert metadata["id_types"] == {"user": "string", "item": "string"}
 
 
+def test_the_best_items_of_every_user(folder, fitted, ratings):
+    assert fitted.returncode == 0, fitted.stdout
+    assert (folder / "model" / "report.html").read_text(encoding="utf-8").endswith("</html>")
+    done = submit(
+        "predict", "--model", folder / "model", "--top", "3", "--exclude-seen", folder / "ratings.csv",
+        "--format", "csv", "--option", "sep=;", "--output", folder / "top",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    assert "Recommended 3 items to each of 60 users, none of the 1,200 pairs of --exclude-seen." in done.stdout
+    top = pq.read_table(folder / "top").to_pandas()
+    assert list(top.columns) == ["user", "item", "rank", "score", "std", "probability"]
+    seen = set(zip(ratings["user"].to_pylist(), ratings["item"].to_pylist(), strict=True))
+    assert not seen & set(zip(top.user, top.item, strict=True))
+    for _, best in top.sort_values("rank").groupby("user"):
+        assert best["rank"].tolist() == [1, 2, 3]
+        assert best["probability"].is_monotonic_decreasing
+    assert top.user.nunique() == 60
+
+
 def test_predictions_of_unknown_pairs_are_whole(folder, fitted):
     table = pq.read_table(folder / "predictions")
     assert table.column_names == ["user", "item", "score", "std", "probability", "prediction"]

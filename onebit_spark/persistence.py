@@ -76,7 +76,7 @@ class ModelInfo:
     n_positive: int = 0  # of the ratings
     repeats: dict[str, int] = field(default_factory=dict)  # repeated ratings, and cells rated both ways
     validation: list[dict[str, float]] = field(default_factory=list)  # held-out loss and error after each iteration
-    calibration: dict[str, float] | None = None  # see ``calibration.Calibration``
+    calibration: dict[str, Any] | None = None  # see ``calibration.Calibration``
     diagnostics: dict[str, Any] | None = None  # see ``diagnostics``: how the model does on ratings, for the report
 
     def __post_init__(self) -> None:

@@ -129,7 +129,7 @@ def _data(info: ModelInfo) -> dict[str, str]:
 def _settings(info: ModelInfo) -> dict[str, str]:
     shown = {name.replace("_", " "): _plain(value) for name, value in info.parameters.items()}
     if info.calibration:
-        shown["calibration"] = ", ".join(f"{name} {value:.3g}" for name, value in info.calibration.items())
+        shown["calibration"] = f"learnt, {len(info.calibration['knots'])} knots"
     return shown
 
 

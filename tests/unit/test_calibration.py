@@ -8,29 +8,32 @@ from onebit_spark import metrics, prediction
 from onebit_spark.calibration import Calibration
 
 
-def sample(truth, n=60_000):
+def sample(logit, noise, n=60_000):
     rng = np.random.default_rng(4)
     scores, variances = rng.normal(scale=1.5, size=n), rng.uniform(0.01, 1.0, n)
-    positive = rng.random(n) < truth.probability(scores, variances)
-    return scores, variances, positive
+    truth = expit(logit(scores / np.sqrt(noise + variances)))
+    return scores, variances, rng.random(n) < truth, truth
 
 
 @pytest.mark.parametrize(
-    "truth", [Calibration(0.4, 1.3, 0.6), Calibration(-1.0, 0.3, 0.05), Calibration(0.0, 3.0, 4.0)]
+    ("logit", "noise"),
+    [(lambda t: 0.4 + 1.3 * t, 0.6), (lambda t: 0.3 * t - 1, 0.05), (lambda t: 2 * np.tanh(3 * t) + 0.1 * t, 1.0)],
+    ids=["steep", "flat", "bent"],
 )
-def test_the_map_that_made_the_labels_is_found(truth):
-    scores, variances, positive = sample(truth)
+def test_the_map_that_made_the_labels_is_found(logit, noise):
+    scores, variances, positive, truth = sample(logit, noise)
     found = Calibration.fit(scores, variances, positive.astype(float), (~positive).astype(float))
     p = found.probability(scores, variances)
-    np.testing.assert_allclose(p, truth.probability(scores, variances), atol=0.02)
+    assert np.mean(np.abs(p - truth)) < 0.015
     assert metrics.reliability(np.where(positive, 1, -1), p).error < 0.01
 
 
 def test_lines_may_stand_for_many_ratings():
-    scores, variances, positive = sample(Calibration(0.4, 1.3, 0.6), 5_000)
+    scores, variances, positive, _ = sample(lambda t: 1.3 * t, 0.6, 5_000)
     one = Calibration.fit(scores, variances, positive.astype(float), (~positive).astype(float))
-    twice = Calibration.fit(scores, variances, 2.0 * positive, 2.0 * ~positive)
-    np.testing.assert_allclose(list(one.as_dict().values()), list(twice.as_dict().values()), rtol=0.02, atol=0.01)
+    lines = np.repeat(scores, 2), np.repeat(variances, 2), np.repeat(positive, 2)
+    twice = Calibration.fit(*lines[:2], lines[2] * 0.5, ~lines[2] * 0.5)
+    np.testing.assert_allclose(one.probability(scores, variances), twice.probability(scores, variances), atol=0.01)
 
 
 def test_separated_classes_and_inverted_scores_stay_finite_and_monotone():
@@ -42,9 +45,9 @@ def test_separated_classes_and_inverted_scores_stay_finite_and_monotone():
         assert (np.diff(p) >= 0).all()
 
 
-def test_the_logistic_probability_is_of_this_form():
+def test_a_calibration_replaces_the_losses_own_probability():
     scores, variances = np.linspace(-3, 3, 7), np.linspace(0.1, 2, 7)
-    own = Calibration(0.0, np.sqrt(8 / np.pi), 8 / np.pi)
+    own = Calibration(8 / np.pi, [-9.0, 9.0], [-9.0 * np.sqrt(8 / np.pi), 9.0 * np.sqrt(8 / np.pi)])
     expected = prediction.probability("logistic", scores, variances)
     np.testing.assert_allclose(own.probability(scores, variances), expected, rtol=1e-12)
     np.testing.assert_allclose(prediction.probability("hinge", scores, variances, own), expected, rtol=1e-12)

@@ -1,6 +1,6 @@
 """Calibration: a map from score and spread to a probability that comes true as often as it says.
 
-Learnt on held-out ratings: Platt's two numbers (1999) and a noise first, then a broken line instead of the straight one.
+Learnt on held-out ratings: Platt's two numbers (1999) and a noise first, then a broken line for the straight one.
 """
 
 from __future__ import annotations

@@ -20,9 +20,9 @@ from record import provenance
 from onebit_spark import FitConfig
 from onebit_spark.blocks import RatingBlock
 from onebit_spark.engines.local import LocalEngine
+from onebit_spark.hierarchy import Scales
 from onebit_spark.losses import HalfStep, Side
 from onebit_spark.simulate import power_law_ratings
-from onebit_spark.solver import Scales
 
 LOSSES = {
     "hinge": FitConfig(loss="hinge"),

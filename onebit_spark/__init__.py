@@ -3,9 +3,21 @@
 Importing this package starts no JVM.
 """
 
+from onebit_spark.certification import Certificate, Terms
 from onebit_spark.config import FitConfig
 from onebit_spark.errors import FitFailed, RequestError
 from onebit_spark.inprocess import Fit, fit_arrays
+from onebit_spark.planning import plan
 from onebit_spark.solver import NotConverged
 
-__all__ = ["Fit", "FitConfig", "FitFailed", "NotConverged", "RequestError", "fit_arrays"]
+__all__ = [
+    "Certificate",
+    "Fit",
+    "FitConfig",
+    "FitFailed",
+    "NotConverged",
+    "RequestError",
+    "Terms",
+    "fit_arrays",
+    "plan",
+]

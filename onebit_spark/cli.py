@@ -15,9 +15,10 @@ from onebit_spark.jobconfig import EvaluateRequest, FitRequest, JobRequest, Pred
 from onebit_spark.jobrun import reason_of, run_job
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from onebit_spark.model import OneBitCompletionModel
+    from onebit_spark.ratings import Columns, Tally
 
 
 def fit(argv: Sequence[str] | None = None, *, ship_package: bool = False) -> int:
@@ -36,8 +37,11 @@ def evaluate(argv: Sequence[str] | None = None, *, ship_package: bool = False) -
 
 
 def run_fit(spark: SparkSession, request: FitRequest) -> None:
+    from onebit_spark import evaluation
+    from onebit_spark.certification import document
     from onebit_spark.estimator import OneBitCompletion
     from onebit_spark.progress import Progress
+    from onebit_spark.ratings import Columns, check_ratings, split_off
     from onebit_spark.tables import check_id_types, check_pairs, quoted, read_table, refuse_outputs, write_predictions
 
     clock = Clock()
@@ -49,6 +53,12 @@ def run_fit(spark: SparkSession, request: FitRequest) -> None:
             pairs = read_table(spark, request, "predict", ids)
             check_id_types(pairs, request, "predict", dict(ratings.select(*map(quoted, ids)).dtypes))
             check_pairs(pairs, ids)
+    columns = Columns(*ids, request.label_col, request.threshold)
+    if request.holdout is not None:
+        with clock("holding out"):
+            check_ratings(ratings, columns)
+            ratings, held_out = split_off(ratings, columns, request.holdout, request.seed)
+            held_out_tally = _holdout_tally(held_out, columns, request.holdout)
     estimator = OneBitCompletion(
         userCol=request.user_col,
         itemCol=request.item_col,
@@ -68,12 +78,25 @@ def run_fit(spark: SparkSession, request: FitRequest) -> None:
         seed=request.seed,
         numUserBlocks=request.row_blocks,
         numItemBlocks=request.col_blocks,
+        delta=request.delta,
+        certificateGrid=request.certificate_grid,
+        certificatePriorSplit=request.certificate_prior_split,
     )
     with clock("fitting"), Progress(request.max_iter, request.tol, quiet=request.quiet) as progress:
         model = estimator.setProgress(progress).fit(ratings)
     clock.split("fitting", "preparing", "iterations", progress.seconds)
+    if request.holdout is not None:
+        with clock("certifying"):
+            figures = evaluation.evaluate(model, held_out, request.threshold, held_out_tally)
+            certificate = evaluation.certify(model, figures, held_out_tally, request.terms())
+            model.certificate = document([*model.certificate["certificates"], certificate.as_dict()])
     with clock("measuring"):
-        model = model.diagnose(ratings, "training ratings")
+        if request.holdout is None:
+            model = model.diagnose(ratings, "training ratings")
+        elif request.calibrate:
+            model = model.calibrate(held_out).diagnose(held_out, "the held-out ratings that calibrated it")
+        else:
+            model = model.diagnose(held_out)
     with clock("saving"):
         writer = model.write()
         (writer.overwrite() if request.overwrite else writer).save(request.output)
@@ -87,6 +110,8 @@ def run_fit(spark: SparkSession, request: FitRequest) -> None:
 
 
 def _fit_summary(model: OneBitCompletionModel, clock: Clock) -> Iterator[str]:
+    from onebit_spark.certification import headline_of
+
     info = model.info
     share = info.n_positive / info.n_ratings
     yield (
@@ -110,7 +135,20 @@ def _fit_summary(model: OneBitCompletionModel, clock: Clock) -> Iterator[str]:
     yield f"Effective rank {info.effective_rank} of {rank}" + (
         f": {off} not needed." if off else ": try a larger --rank."
     )
+    certified = headline_of(model.certificate)
+    if certified:
+        yield f"Certificate ({model.certificate['headline']}): {certified}"
     yield f"Time: {clock}."
+
+
+def _holdout_tally(held_out: DataFrame, columns: Columns, fraction: float) -> Tally:
+    from onebit_spark.ratings import check_ratings
+
+    if held_out.isEmpty():
+        raise RequestError(
+            f"--holdout {fraction:g} holds no rating out: the data are too few to certify on. Choose a larger share"
+        )
+    return check_ratings(held_out, columns)
 
 
 # ---- predict ---------------------------------------------------------------------------------------------------------
@@ -159,8 +197,9 @@ def run_evaluate(spark: SparkSession, request: EvaluateRequest) -> None:
     from pyspark.sql import types as T
 
     from onebit_spark import evaluation
+    from onebit_spark.certification import Terms
     from onebit_spark.model import OneBitCompletionModel
-    from onebit_spark.ratings import check_ratings
+    from onebit_spark.ratings import Columns, check_ratings
     from onebit_spark.tables import check_id_types, read_table, refuse_outputs
 
     clock = Clock()
@@ -174,9 +213,12 @@ def run_evaluate(spark: SparkSession, request: EvaluateRequest) -> None:
         threshold = request.threshold
         if threshold is None and not boolean:
             threshold = model.info.threshold
-        tally = check_ratings(ratings, user, item, label, threshold)
+        tally = check_ratings(ratings, Columns(user, item, label, threshold))
     with clock("evaluating"):
         figures = evaluation.evaluate(model, ratings, threshold, tally)
+        if request.certify:
+            certificate = evaluation.certify(model, figures, tally, Terms(delta=request.delta))
+            figures["certificate"] = certificate.as_dict()
     if request.output:
         _write_json(spark, request.output, figures)
     if not request.quiet:
@@ -200,6 +242,8 @@ def _evaluation_summary(figures: dict[str, Any]) -> Iterator[str]:
     for name in ("log_loss", "brier", "hinge_loss"):
         yield f"{name:<10} {figures[name]:.4f}"
     yield f"calibration {figures['calibration_error']:.4f} off on average: how far probabilities are from frequencies"
+    if "certificate" in figures:
+        yield figures["certificate"]["statement"]
 
 
 # ---- what the jobs share ---------------------------------------------------------------------------------------------

@@ -37,11 +37,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     write_ratings(simulate("B2", RANK, (USERS, ITEMS), SEEN, FLIPPED), made["ratings"], made["pairs"])
     paths = {name: str(path) for name, path in made.items()}
 
-    fit = ["--ratings", paths["ratings"], "--output", paths["model"], "--overwrite"]
+    fit = ["--ratings", paths["ratings"], "--output", paths["model"], "--holdout", "0.1", "--overwrite"]
     predict = ["--predict", paths["pairs"], "--predictions", paths["predictions"]]
     evaluate = ["--model", paths["model"], "--ratings", paths["pairs"], "--output", paths["metrics.json"]]
     with spark_session("onebit_spark demo"):
-        print("\n2. Fitting a model, and predicting the pairs that were kept back …", flush=True)
+        print("\n2. Fitting a model, certifying it, and predicting the pairs that were kept back …", flush=True)
         code = cli.fit([*fit, *predict])
         if code == 0:
             print("\n3. Comparing the predictions with what was kept back …", flush=True)
@@ -63,6 +63,7 @@ the model found {rank} by itself.
   {paths["ratings"]}        the ratings: user, item, label (−1 or 1)
   {paths["pairs"]}          what was kept back
   {paths["model"]}          the model
+  {paths["model"]}/certificate.json   upper limits on its error rate, and what they rest on
   {paths["predictions"]}    score, std, probability and prediction for each pair
   {paths["metrics.json"]}   how good they are"""
     )

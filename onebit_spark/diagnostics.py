@@ -16,7 +16,7 @@ from onebit_spark.columns import quoted
 from onebit_spark.errors import RequestError
 from onebit_spark.metrics import RELIABILITY_BINS, Reliability
 from onebit_spark.params import plainly_named
-from onebit_spark.ratings import check_ratings, positive
+from onebit_spark.ratings import Columns, check_ratings, positive
 
 if TYPE_CHECKING:
     from onebit_spark.model import OneBitCompletionModel
@@ -94,7 +94,7 @@ def calibrate(model: OneBitCompletionModel, ratings: DataFrame) -> Calibration:
 def _scored(model: OneBitCompletionModel, ratings: DataFrame) -> tuple[DataFrame, int]:
     """One line a rating: score, std, probability, prediction, positive; and how many there are."""
     user, item, label = model.getUserCol(), model.getItemCol(), model.info.columns["label"]
-    tally = check_ratings(ratings, user, item, label, model.info.threshold)
+    tally = check_ratings(ratings, Columns(user, item, label, model.info.threshold))
     ids = (F.col(quoted(column)) for column in (user, item))
     asked = ratings.select(*ids, positive(ratings, label, model.info.threshold).alias("positive"))
     return plainly_named(model).transform(asked), tally.n

@@ -14,6 +14,7 @@ from pyspark.ml import Estimator
 from pyspark.ml.util import DefaultParamsWriter, MLReadable, MLWritable
 from pyspark.sql import DataFrame
 
+from onebit_spark.certification import CertifiedFit, Terms, certified_fit
 from onebit_spark.config import FitConfig
 from onebit_spark.engines.spark import SparkEngine, require_classic
 from onebit_spark.engines.validation import Validation, divided
@@ -24,12 +25,12 @@ from onebit_spark.persistence import EstimatorReader, ModelInfo
 from onebit_spark.posterior import effective_rank
 from onebit_spark.ratings import Columns, Survey, survey
 from onebit_spark.scoring import factor_table
-from onebit_spark.solver import Iteration, Outcome, solve
+from onebit_spark.solver import Iteration
 from onebit_spark.warmstart import warm_start
 
 E = TypeVar("E", bound="OneBitCompletion")
 
-_DEFAULT = FitConfig()
+_DEFAULT, _TERMS = FitConfig(), Terms()
 
 
 class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, MLReadable["OneBitCompletion"]):
@@ -60,6 +61,7 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
         start: str = _DEFAULT.start, maxIter: int = _DEFAULT.max_iter, tol: float = _DEFAULT.tol,
         seed: int = _DEFAULT.seed, numUserBlocks: int | None = None, numItemBlocks: int | None = None,
         checkpointInterval: int = 10, coldStartStrategy: str = "prior",
+        delta: float = _TERMS.delta, certificateGrid: int = _TERMS.grid, certificatePriorSplit: float | None = None,
         scoreCol: str = "score", stdCol: str = "std", probabilityCol: str = "probability",
         predictionCol: str = "prediction", rawPredictionCol: str = "rawPrediction",
     ) -> None:  # fmt: skip
@@ -88,9 +90,20 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
         self._initial = model
         return self
 
+    def certificateTerms(self) -> Terms:
+        """What is settled before the fit so that its certificate holds."""
+        return Terms(
+            delta=self.getOrDefault(self.delta),
+            grid=self.getOrDefault(self.certificateGrid),
+            prior_split=self._maybe(self.certificatePriorSplit),
+        )
+
     def _fit(self, dataset: DataFrame) -> OneBitCompletionModel:
         require_classic(dataset.sparkSession)
-        problems = self.problems()
+        terms = self.certificateTerms()
+        problems = self.problems() + terms.problems()
+        if terms.prior_split is not None and (self._initial is not None or self.getValidationIndicatorCol()):
+            problems.append("certificatePriorSplit goes neither with an initial model nor with validationIndicatorCol")
         if problems:
             raise RequestError("; ".join(problems))
         config, columns = self.fitConfig(), self.columns()
@@ -107,27 +120,28 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
                     Validation.over(held_out, columns, surveyed, engine, config, self.getPatience())
                 )
             clock.lap("blocking")
-            outcome = solve(engine, config, self._progress, start, watch)
+            made = certified_fit(engine, config, terms, surveyed.tally.positives, self._progress, start, watch)
             clock.lap("fit")
-            clock.seconds["start"] = clock.seconds["fit"] - sum(step.seconds for step in outcome.history)
-            rows, cols = engine.posterior("rows"), engine.posterior("cols")
-            if watch is not None:
-                clock.move(watch.seconds, "start", "validation")
-                outcome, rows, cols = watch.best(outcome)
             repeats = asdict(engine.repeats)
+        rows, cols = made.posterior["rows"], made.posterior["cols"]
+        clock.seconds["start"] = clock.seconds["fit"] - sum(step.seconds for step in made.history)
+        if watch is not None:
+            clock.move(watch.seconds, "start", "validation")
         info = replace(
-            _model_info(config, dataset, columns, surveyed, outcome),
+            _model_info(config, dataset, columns, surveyed, made),
             effective_rank=effective_rank(rows, cols),
             seconds=clock.seconds,
             repeats=repeats,
             n_positive=surveyed.tally.positives,
             validation=watch.history if watch is not None else [],
+            fingerprint=surveyed.tally.fingerprint,
         )
         model = OneBitCompletionModel.from_tables(
             dataset.sparkSession,
             info,
             factor_table(surveyed.users.values, rows),
             factor_table(surveyed.items.values, cols),
+            certificates=made.certificates,
         )
         return self._copyValues(model._resetUid(self.uid))
 
@@ -157,20 +171,20 @@ class _Clock:
 
 
 def _model_info(
-    config: FitConfig, dataset: DataFrame, columns: Columns, surveyed: Survey, outcome: Outcome
+    config: FitConfig, dataset: DataFrame, columns: Columns, surveyed: Survey, made: CertifiedFit
 ) -> ModelInfo:
     n_users, n_items = len(surveyed.users), len(surveyed.items)
     prior = config.make_prior(n_users + n_items)
-    scales = outcome.scales
+    scales = made.scales
     return ModelInfo(
         parameters={**asdict(config), "likelihood_weight": config.weight, "alpha": prior.alpha, "beta": prior.beta},
         n_ratings=surveyed.tally.n,
         n_users=n_users,
         n_items=n_items,
-        objective_history=[step.objective for step in outcome.history],
-        iterations=len(outcome.history),
-        converged=outcome.converged,
-        reason=outcome.reason,
+        objective_history=[step.objective for step in made.history],
+        iterations=len(made.history),
+        converged=made.converged,
+        reason=made.reason,
         effective_rank=0,
         inverse_gamma=np.asarray(scales.factor).tolist(),
         intercept_prior={

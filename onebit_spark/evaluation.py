@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from onebit_spark import metrics
+from onebit_spark.certification import Certificate, Terms, holdout_certificate
 from onebit_spark.columns import quoted
 from onebit_spark.diagnostics import probability_bin
+from onebit_spark.errors import RequestError
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.params import plainly_named
 from onebit_spark.ratings import Tally, positive
@@ -29,7 +32,7 @@ def evaluate(model: OneBitCompletionModel, ratings: DataFrame, threshold: float 
     """
     scored = _scored(model, ratings, threshold)
     figures = _collected(scored) if tally.n <= COLLECT_LIMIT else _binned(scored)
-    wrong = figures.pop("n_wrong")
+    wrong = figures["n_wrong"]
     low, high = metrics.error_interval(wrong, tally.n)
     minority = tally.n - tally.positives if model.info.majority > 0 else tally.positives
     return {
@@ -42,6 +45,16 @@ def evaluate(model: OneBitCompletionModel, ratings: DataFrame, threshold: float 
         "threshold": threshold,
         **figures,
     }
+
+
+def certify(model: OneBitCompletionModel, figures: Mapping[str, Any], tally: Tally, terms: Terms) -> Certificate:
+    """The holdout certificate of a model from its ``evaluate`` figures; refused on the ratings of its own fit."""
+    if (tally.n, tally.fingerprint) == (model.info.n_ratings, model.info.fingerprint):
+        raise RequestError(
+            "these are the very ratings that the model was fitted on: they certify nothing. Give ratings that it has "
+            "not seen, or hold some out of the fit (jobs/fit.py --holdout)"
+        )
+    return holdout_certificate(figures["n_wrong"], figures["n"], terms, figures["majority_error"])
 
 
 def _scored(model: OneBitCompletionModel, ratings: DataFrame, threshold: float | None) -> DataFrame:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from pyspark.ml.param import Param, Params, TypeConverters
 
+from onebit_spark.certification import Terms
 from onebit_spark.config import COVARIANCES, SOLVERS, FitConfig
 from onebit_spark.losses import LOSSES
 from onebit_spark.params import PredictionParams
@@ -16,7 +17,7 @@ from onebit_spark.spectral import STARTS
 
 F = TypeVar("F", bound="FitParams")
 
-_DEFAULT = FitConfig()
+_DEFAULT, _TERMS = FitConfig(), Terms()
 
 # Every default that a user can read off ``explainParams``; Params that are not here have none.
 DEFAULTS: dict[str, Any] = {
@@ -32,6 +33,8 @@ DEFAULTS: dict[str, Any] = {
     "maxIter": _DEFAULT.max_iter,
     "tol": _DEFAULT.tol,
     "seed": _DEFAULT.seed,
+    "delta": _TERMS.delta,
+    "certificateGrid": _TERMS.grid,
     "checkpointInterval": 10,
 }
 
@@ -77,6 +80,11 @@ class FitParams(PredictionParams):
     seed = _integer("seed", "seed of the start (≥ 0)")
     numUserBlocks = _integer("numUserBlocks", "blocks of users (≥ 1); unset: by ratings and cores")
     numItemBlocks = _integer("numItemBlocks", "blocks of items (≥ 1); unset: by ratings and cores")
+    delta = _number("delta", "δ: a certificate holds with probability 1 − δ (0 < δ < 1)")
+    certificateGrid = _integer("certificateGrid", "settings compared on these ratings, each certified at δ/grid (≥ 1)")
+    certificatePriorSplit = _number(
+        "certificatePriorSplit", "share of the ratings that a prior is learnt from, to certify on the rest; unset: none"
+    )
     checkpointInterval = _integer(
         "checkpointInterval", "accepted for the sake of ALS code, without effect: no plan grows with the iterations"
     )
@@ -194,6 +202,15 @@ class FitParams(PredictionParams):
     def getNumItemBlocks(self) -> int | None:
         return self._maybe(self.numItemBlocks)
 
+    def getDelta(self) -> float:
+        return self.getOrDefault(self.delta)
+
+    def getCertificateGrid(self) -> int:
+        return self.getOrDefault(self.certificateGrid)
+
+    def getCertificatePriorSplit(self) -> float | None:
+        return self._maybe(self.certificatePriorSplit)
+
     def getCheckpointInterval(self) -> int:
         return self.getOrDefault(self.checkpointInterval)
 
@@ -256,6 +273,15 @@ class FitParams(PredictionParams):
 
     def setNumItemBlocks(self: F, value: int) -> F:
         return self._set(numItemBlocks=value)
+
+    def setDelta(self: F, value: float) -> F:
+        return self._set(delta=value)
+
+    def setCertificateGrid(self: F, value: int) -> F:
+        return self._set(certificateGrid=value)
+
+    def setCertificatePriorSplit(self: F, value: float) -> F:
+        return self._set(certificatePriorSplit=value)
 
     def setCheckpointInterval(self: F, value: int) -> F:
         return self._set(checkpointInterval=value)

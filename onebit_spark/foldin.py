@@ -37,7 +37,7 @@ def fold_in(
     columns = Columns(model.getUserCol(), model.getItemCol(), model.info.columns["label"], threshold)
     for side, column in (("user", columns.user), ("item", columns.item)):
         model.checkIdType(ratings, side, column)
-    tally = check_ratings(ratings, columns.user, columns.item, columns.label, columns.threshold)
+    tally = check_ratings(ratings, columns)
     info = model.info
     new, known, others = (USER, model.users, model.items) if who == "user" else (ITEM, model.items, model.users)
     partner = ITEM if who == "user" else USER

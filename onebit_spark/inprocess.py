@@ -11,11 +11,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from onebit_spark import prediction
 from onebit_spark.blocks import MAX_COLUMNS, RatingBlock
+from onebit_spark.certification import Certificate, Terms, certified_fit
 from onebit_spark.config import FitConfig
 from onebit_spark.engines.local import LocalEngine
+from onebit_spark.hierarchy import Scales
 from onebit_spark.losses import Side
 from onebit_spark.posterior import RowPosterior, effective_rank
-from onebit_spark.solver import Iteration, Scales, solve
+from onebit_spark.solver import Iteration, prior_rows
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class Fit:
     converged: bool
     reason: str
     majority: int  # the more frequent label, +1 in a tie
+    certificates: list[Certificate] = field(default_factory=list, repr=False)
 
     @property
     def objective_history(self) -> list[float]:
@@ -80,11 +83,13 @@ def fit_arrays(
     shape: tuple[int, int] | None = None,
     *,
     threads: int | None = None,
+    certify: Terms | None = None,
     on_iteration: Callable[[Iteration], None] | None = None,
 ) -> Fit:
     """Fit the ratings (rows[l], cols[l], labels[l]), labels ±1 or 0/1, a cell as often as it was rated.
 
-    ``shape`` declares rows and columns beyond the largest index; they have no ratings and change nothing.
+    ``shape`` declares rows and columns beyond the largest index; they have no ratings and change nothing. ``certify``
+    asks for certificates on those terms.
     One ``ValueError`` lists everything that is wrong with the input.
 
     >>> from onebit_spark import FitConfig, fit_arrays
@@ -93,51 +98,42 @@ def fit_arrays(
     [1, 1]
     """
     config = config or FitConfig()
-    row_index, col_index, positive, size = _checked(rows, cols, labels, config, shape)
+    row_index, col_index, positive, size = _checked(rows, cols, labels, config, shape, certify)
     ratings = RatingBlock.from_coordinates(row_index, col_index, positive, size)
+    positives = int(positive.sum())
     with LocalEngine(ratings, threads).running() as engine:
-        outcome = solve(engine, config, on_iteration)
+        made = certified_fit(engine, config, certify, positives, on_iteration)
     return Fit(
         config=config,
-        rows=_filled(engine, "rows", outcome.scales),
-        cols=_filled(engine, "cols", outcome.scales),
-        scales=outcome.scales,
-        history=outcome.history,
-        converged=outcome.converged,
-        reason=outcome.reason,
-        majority=1 if 2 * int(positive.sum()) >= len(positive) else -1,
+        rows=made.posterior["rows"],
+        cols=made.posterior["cols"],
+        scales=made.scales,
+        history=made.history,
+        converged=made.converged,
+        reason=made.reason,
+        majority=1 if 2 * positives >= len(positive) else -1,
+        certificates=made.certificates,
     )
-
-
-def _filled(engine: LocalEngine, side: Side, scales: Scales) -> RowPosterior:
-    """The posterior with the prior in the rows that have no rating."""
-    posterior = engine.posteriors[side]
-    empty = np.flatnonzero(engine.counts(side) == 0)
-    unseen = _prior_rows(posterior, len(empty), scales, side)
-    posterior.location[empty], posterior.scale[empty] = unseen.location, unseen.scale
-    return posterior
-
-
-def _prior_rows(like: RowPosterior, n: int, scales: Scales, side: Side) -> RowPosterior:
-    """The prior N(p, 1/g) as a posterior of n rows, stored like ``like``."""
-    prior = scales.prior(side, like.has_intercept)
-    location = np.tile(prior.mean.astype(like.location.dtype), (n, 1))
-    return RowPosterior.isotropic(location, 1.0 / np.sqrt(prior.precision[0]), like.kind, like.has_intercept)
 
 
 def _take_or_prior(posterior: RowPosterior, index: NDArray[Any], scales: Scales, side: Side) -> RowPosterior:
     unknown = (index < 0) | (index >= posterior.n_rows)
     taken = posterior.take(np.where(unknown, 0, index).astype(np.int64))
-    unseen = _prior_rows(posterior, int(unknown.sum()), scales, side)
+    unseen = prior_rows(scales.prior(side, posterior.has_intercept), int(unknown.sum()), posterior)
     taken.location[unknown], taken.scale[unknown] = unseen.location, unseen.scale
     return taken
 
 
 def _checked(
-    rows: ArrayLike, cols: ArrayLike, labels: ArrayLike, config: FitConfig, shape: Sequence[int] | None
+    rows: ArrayLike,
+    cols: ArrayLike,
+    labels: ArrayLike,
+    config: FitConfig,
+    shape: Sequence[int] | None,
+    certify: Terms | None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_], tuple[int, int]]:
     """The input as index arrays and a label bit, or one ValueError with every problem."""
-    problems = config.problems()
+    problems = config.problems() + (certify.problems() if certify else [])
     arrays = {"rows": np.asarray(rows), "cols": np.asarray(cols), "labels": np.asarray(labels)}
     lengths = {name: array.size for name, array in arrays.items()}
     for name, array in arrays.items():

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import ClassVar
 from urllib.parse import urlsplit
 
+from onebit_spark.certification import Terms
 from onebit_spark.config import COVARIANCES, SOLVERS, FitConfig
 from onebit_spark.flags import as_flag, flag
 from onebit_spark.losses import LOSSES
@@ -18,7 +19,9 @@ from onebit_spark.priors import PRIORS
 
 FORMATS = ("parquet", "csv")
 
-_DEFAULT = FitConfig()
+TERM_FLAGS = {"delta": "--delta", "grid": "--certificate-grid", "prior_split": "--certificate-prior-split"}
+
+_DEFAULT, _TERMS = FitConfig(), Terms()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +80,13 @@ class FitRequest(JobRequest):
     seed: int = flag("seed of the start", default=_DEFAULT.seed)
     row_blocks: int | None = flag("blocks of users (default: by size and cores)", default=None)
     col_blocks: int | None = flag("blocks of items (default: by size and cores)", default=None)
+    holdout: float | None = flag("share of the ratings kept out of the fit, to certify the model on", default=None)
+    calibrate: bool = flag("learn on the held-out ratings what a probability means", default=False)
+    delta: float = flag("a certificate holds with probability 1 − δ", default=_TERMS.delta)
+    certificate_grid: int = flag("settings compared on these ratings, each certified at δ/grid", default=_TERMS.grid)
+    certificate_prior_split: float | None = flag(
+        "share of the ratings that a prior is learnt from, to certify on the rest", default=None
+    )
     predict: str | None = flag("path of user-item pairs to predict after the fit", default=None)
     predictions: str | None = flag("folder for these predictions", default=None)
     config: str | None = flag("TOML file with any of the other flags as keys", default=None)
@@ -87,6 +97,12 @@ class FitRequest(JobRequest):
     def problems(self) -> Iterator[str]:
         for problem in self.fit_config().problems():  # each begins with the name of its field
             yield re.sub(r"^\w+", lambda name: as_flag(name[0]), problem)
+        for problem in self.terms().problems():
+            yield re.sub(r"^\w+", lambda name: TERM_FLAGS[name[0]], problem)
+        if self.calibrate and self.holdout is None:
+            yield "--calibrate needs ratings that are not fitted: add --holdout 0.1, say"
+        if self.holdout is not None and not 0 < self.holdout < 1:
+            yield f"--holdout must lie strictly between 0 and 1, not {self.holdout}"
         for name in ("row_blocks", "col_blocks"):
             blocks = getattr(self, name)
             if blocks is not None and blocks < 1:
@@ -97,6 +113,9 @@ class FitRequest(JobRequest):
         if (self.predict is None) != (self.predictions is None):
             yield "--predict PAIRS and --predictions FOLDER go together: give both or neither"
         yield from super().problems()
+
+    def terms(self) -> Terms:
+        return Terms(delta=self.delta, grid=self.certificate_grid, prior_split=self.certificate_prior_split)
 
     def fit_config(self) -> FitConfig:
         shared = {item.name for item in fields(FitConfig)} & {item.name for item in fields(self)}
@@ -133,6 +152,8 @@ class EvaluateRequest(JobRequest):
     model: str = flag("folder of the model")
     ratings: str = flag("path of the ratings, in columns named as in the fit")
     threshold: float | None = flag("labels strictly greater are positive (default: as in the fit)", default=None)
+    certify: bool = flag("bound the error rate, on ratings that the model has not seen", default=False)
+    delta: float = flag("the certificate holds with probability 1 − δ", default=_TERMS.delta)
     output: str | None = flag("JSON file for the figures, such as metrics.json", default=None)
 
     inputs = ("model", "ratings")
@@ -140,6 +161,8 @@ class EvaluateRequest(JobRequest):
 
     def problems(self) -> Iterator[str]:
         yield from _threshold_problems(self.threshold)
+        for problem in Terms(delta=self.delta).problems():
+            yield f"--{problem}"
         yield from super().problems()
 
 

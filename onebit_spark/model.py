@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from onebit_spark.certification import Certificate, document
 from onebit_spark.columns import INTEGRAL, case_folding, checked_ids, missing, type_of
 from onebit_spark.diagnostics import calibrate, diagnose
 from onebit_spark.errors import RequestError
@@ -39,11 +40,17 @@ class TrainingSummary:
 
 
 class OneBitCompletionModel(Model, PredictionParams, MLWritable, MLReadable["OneBitCompletionModel"]):
-    """A fitted model: ``info``, and the posterior of both sides as DataFrames of one line an id (see ``scoring``)."""
+    """A fitted model: ``info``, and the posterior of both sides as DataFrames of one line an id (see ``scoring``).
 
-    def __init__(self, info: ModelInfo, users: DataFrame, items: DataFrame) -> None:
+    ``certificate`` holds upper limits on the error rate: the content of ``certificate.json``.
+    """
+
+    def __init__(
+        self, info: ModelInfo, users: DataFrame, items: DataFrame, certificate: dict[str, Any] | None = None
+    ) -> None:
         super().__init__()
         self.info = info
+        self.certificate = certificate or document([])
         self.users = users
         self.items = items
         self.source: str | None = None  # the folder that the factors are read from, if any
@@ -55,17 +62,18 @@ class OneBitCompletionModel(Model, PredictionParams, MLWritable, MLReadable["One
 
     @classmethod
     def from_tables(
-        cls, spark: SparkSession, info: ModelInfo, users: pa.Table, items: pa.Table
-    ) -> OneBitCompletionModel:
+        cls, spark: SparkSession, info: ModelInfo, users: pa.Table, items: pa.Table,
+        certificates: Iterable[Certificate] = (),
+    ) -> OneBitCompletionModel:  # fmt: skip
         """The model from factor tables in this process (``scoring.factor_table``).
 
         They travel to the executors with every job that needs them; a saved and loaded model reads Parquet instead.
         """
-        frames = (
+        user_frame, item_frame = (
             spark.createDataFrame(_rebatched(table), schema=info.factor_schema(side))
             for side, table in (("user", users), ("item", items))
         )
-        return cls(info, *frames)
+        return cls(info, user_frame, item_frame, document(item.as_dict() for item in certificates))
 
     # ---- prediction --------------------------------------------------------------------------------------------------
 
@@ -229,10 +237,16 @@ class OneBitCompletionModel(Model, PredictionParams, MLWritable, MLReadable["One
     def changed(
         self, users: DataFrame | None = None, items: DataFrame | None = None, **info: Any
     ) -> OneBitCompletionModel:
-        """This model with other factors, or with other fields of its ``info``."""
-        told = replace(self.info, **info)
+        """This model with other factors, or with other fields of its ``info``.
+
+        Its certificates are about its own factors: a model with others has none.
+        """
+        certificate = self.certificate if users is None and items is None else None
         model = OneBitCompletionModel(
-            told, self.users if users is None else users, self.items if items is None else items
+            replace(self.info, **info),
+            self.users if users is None else users,
+            self.items if items is None else items,
+            certificate,
         )
         model.source = self.source
         return self._copyValues(model._resetUid(self.uid))

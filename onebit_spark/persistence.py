@@ -4,6 +4,7 @@ MODEL/metadata.json    ModelInfo and format_version; written last
 MODEL/metadata/        pyspark.ml's own: class, uid, Params
 MODEL/users/           Parquet, one line an id: see ``scoring``
 MODEL/items/
+MODEL/certificate.json upper limits on the error rate: see ``certification``
 MODEL/report.html      of a model that was diagnosed: see ``report``
 """
 
@@ -24,9 +25,9 @@ from onebit_spark.calibration import Calibration
 from onebit_spark.config import FitConfig
 from onebit_spark.errors import RequestError
 from onebit_spark.filesystem import Location, explained, replace_folder
+from onebit_spark.hierarchy import Scales
 from onebit_spark.posterior import Kind
 from onebit_spark.scoring import factor_columns
-from onebit_spark.solver import Scales
 
 if TYPE_CHECKING:
     from onebit_spark.estimator import OneBitCompletion
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 1
 METADATA = "metadata.json"
+CERTIFICATE = "certificate.json"
 LABEL_CODINGS = ("signed", "binary", "boolean", "threshold")  # −1/1, 0/1, false/true, a number above or below
 SHAPE = {"loss", "rank", "intercepts", "covariance"}  # without these parameters the factors cannot be read
 CALIBRATION = {entry.name for entry in dataclasses.fields(Calibration)}
@@ -44,7 +46,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "converged": bool, "reason": str, "effective_rank": int, "inverse_gamma": list,
     "intercept_prior": (dict, type(None)), "label_coding": str, "threshold": (float, int, type(None)), "majority": int,
     "columns": dict, "id_types": dict, "seconds": dict,
-    "n_positive": int, "repeats": dict, "validation": list, "calibration": (dict, type(None)),
+    "n_positive": int, "repeats": dict, "fingerprint": str, "validation": list, "calibration": (dict, type(None)),
     "diagnostics": (dict, type(None)),
 }  # fmt: skip
 _LATER = {"validation", "calibration", "diagnostics"}  # a folder may be older than these
@@ -75,6 +77,7 @@ class ModelInfo:
     seconds: dict[str, float] = field(default_factory=dict)
     n_positive: int = 0  # of the ratings
     repeats: dict[str, int] = field(default_factory=dict)  # repeated ratings, and cells rated both ways
+    fingerprint: str = ""  # of the set of ratings: see ``ratings.Tally``
     validation: list[dict[str, float]] = field(default_factory=list)  # held-out loss and error after each iteration
     calibration: dict[str, Any] | None = None  # see ``calibration.Calibration``
     diagnostics: dict[str, Any] | None = None  # see ``diagnostics``: how the model does on ratings, for the report
@@ -195,10 +198,11 @@ def write_model(model: OneBitCompletionModel, folder: str) -> None:
     model.users.write.parquet(f"{folder}/users")
     model.items.write.parquet(f"{folder}/items")
     DefaultParamsWriter.saveMetadata(model, folder, spark)
+    (Location(spark, folder) / CERTIFICATE).write_text(json.dumps(model.certificate, indent=2, ensure_ascii=False))
     if model.info.diagnostics is not None:
         from onebit_spark.report import REPORT, report  # matplotlib, for those who have something to show
 
-        (Location(spark, folder) / REPORT).write_text(report(model.info))
+        (Location(spark, folder) / REPORT).write_text(report(model.info, model.certificate))
     (Location(spark, folder) / METADATA).write_text(model.info.to_json())
 
 
@@ -221,7 +225,7 @@ class ModelReader(MLReader["OneBitCompletionModel"]):
             info = ModelInfo.from_json((folder / METADATA).read_text())
             users, items = (self._factors(folder, name) for name in ("users", "items"))
             with explained("damaged model folder"):
-                model = self._class(info, users, items)
+                model = self._class(info, users, items, certificate=_certificate(folder / CERTIFICATE))
             self._set_params(model, folder)
         except RequestError as error:
             raise RequestError(f"cannot load {path}: {error}") from None
@@ -243,6 +247,20 @@ class ModelReader(MLReader["OneBitCompletionModel"]):
             DefaultParamsReader.getAndSetParams(model, params)
         except (AssertionError, AttributeError, LookupError, TypeError, json.JSONDecodeError) as error:
             raise RequestError(f"damaged model folder: metadata/: {type(error).__name__} {error}") from None
+
+
+def _certificate(file: Location) -> dict[str, Any]:
+    """The content of ``certificate.json``; a model without one is whole."""
+    if not file.exists():
+        return {"headline": None, "certificates": []}
+    text = file.read_text()
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise RequestError(f"damaged model folder: {CERTIFICATE} is no JSON ({error})") from None
+    if not isinstance(content, dict) or not isinstance(content.get("certificates"), list):
+        raise RequestError(f"damaged model folder: {CERTIFICATE} holds no certificates")
+    return content
 
 
 class EstimatorReader(MLReader["OneBitCompletion"]):

@@ -19,6 +19,11 @@ def packed_size(dimension: int) -> int:
     return dimension * (dimension + 1) // 2
 
 
+def _diagonal(dimension: int) -> NDArray[np.int64]:
+    """Where the diagonal stands in a packed lower triangle."""
+    return np.cumsum(np.arange(1, dimension + 1)) - 1
+
+
 @dataclass(frozen=True)
 class RowPosterior:
     """L_i ~ N(location_i, ·) for every row i of a side, over its free coordinates.
@@ -66,8 +71,7 @@ class RowPosterior:
         """Posterior standard deviation of every free coordinate (m × D), the intercept first."""
         if self.kind == "spread":
             return self.scale
-        diagonal = np.cumsum(np.arange(1, self.dimension + 1)) - 1
-        return np.sqrt(self.scale[:, diagonal])
+        return np.sqrt(self.scale[:, _diagonal(self.dimension)])
 
     @property
     def spread(self) -> FloatArray:
@@ -98,14 +102,14 @@ class RowPosterior:
     def isotropic(
         cls, location: FloatArray, standard_deviation: FloatArray | float, kind: Kind, has_intercept: bool
     ) -> RowPosterior:
-        """Independent coordinates: ``standard_deviation`` is a scalar or one value a coordinate."""
+        """Independent coordinates; ``standard_deviation`` is broadcast over rows and coordinates."""
         rows, dimension = location.shape
-        deviations = np.broadcast_to(np.asarray(standard_deviation, location.dtype), (dimension,))
+        deviations = np.broadcast_to(np.asarray(standard_deviation, location.dtype), (rows, dimension))
         if kind == "spread":
-            scale = np.tile(deviations, (rows, 1))
+            scale = deviations.copy()
         else:
-            packed = np.diag(deviations**2)[np.tril_indices(dimension)]
-            scale = np.tile(packed.astype(location.dtype), (rows, 1))
+            scale = np.zeros((rows, packed_size(dimension)), location.dtype)
+            scale[:, _diagonal(dimension)] = deviations**2
         return cls(location, scale, kind, has_intercept)
 
 

@@ -16,6 +16,7 @@ from pyspark.sql import types as T
 
 from onebit_spark.columns import missing, quoted
 from onebit_spark.errors import RequestError
+from onebit_spark.losses import Side
 
 Coding = Literal["signed", "binary", "boolean", "threshold"]
 
@@ -41,6 +42,7 @@ class Tally:
     n: int
     positives: int
     coding: Coding
+    fingerprint: str  # of the set of ratings, whatever their order
 
     @property
     def majority(self) -> int:
@@ -68,6 +70,11 @@ class Survey:
     users: Ids
     items: Ids
 
+    @property
+    def ids(self) -> dict[Side, Ids]:
+        """The ids by side: users are the rows, items the columns."""
+        return {"rows": self.users, "cols": self.items}
+
 
 def prepared(df: DataFrame, columns: Columns) -> DataFrame:
     """(user, item, positive) under the inside names; unreadable labels and columns are refused by ``survey``."""
@@ -84,6 +91,20 @@ def positive(df: DataFrame, label_col: str, threshold: float | None) -> Column:
     return value > F.lit(0.0 if threshold is None else float(threshold))
 
 
+def split_off(df: DataFrame, columns: Columns, fraction: float, seed: int) -> tuple[DataFrame, DataFrame]:
+    """The ratings to fit, and about ``fraction`` of them that are held out.
+
+    By a hash of user and item: no label is looked at, the same ratings are held out however the input is partitioned
+    or re-read, and all ratings of one cell go the same way. So the holdout is a sample of what the fit has not seen:
+    ratings like these, of cells that were kept out at random.
+    """
+    _check_columns(df, columns)
+    ids = (F.col(quoted(name)) for name in (columns.user, columns.item))
+    coin = F.shiftrightunsigned(F.xxhash64(F.lit(seed), *ids), 32)  # 32 bits
+    held_out = coin < F.lit(round(fraction * 2**32))
+    return df.where(~held_out), df.where(held_out)
+
+
 def survey(df: DataFrame, columns: Columns) -> Survey:
     """Validate and count in one pass: ratings grouped by user, and by item, in one aggregation.
 
@@ -95,12 +116,14 @@ def survey(df: DataFrame, columns: Columns) -> Survey:
         F.col(quoted(columns.user)).alias(USER),
         F.col(quoted(columns.item)).alias(ITEM),
         _marks(df, columns).alias("marks"),
+        _hash(df, columns).alias("hash"),
     )
     grouped = named.groupingSets([[USER], [ITEM]], USER, ITEM).agg(
         F.grouping_id().alias("side"),
         F.count(F.lit(1)).alias("n"),
         F.sum((F.col("marks").bitwiseAND(F.lit(_BIT["above"])) != 0).cast("bigint")).alias("above"),
         F.bit_or("marks").alias("marks"),
+        F.bit_xor("hash").alias("hash"),
     )
     table = grouped.toArrow()
     by_user = table.filter(pc.equal(table["side"], 1))
@@ -108,19 +131,24 @@ def survey(df: DataFrame, columns: Columns) -> Survey:
     marks = int(np.bitwise_or.reduce(by_user["marks"].to_numpy(), initial=0))
     present = {name: int(bool(marks & bit)) for name, bit in _BIT.items()}
     if _suspect(columns, present):
-        check_ratings(df, columns.user, columns.item, columns.label, columns.threshold)
-    totals = {**present, "n": pc.sum(by_user["n"]).as_py() or 0, "above": pc.sum(by_user["above"]).as_py() or 0}
+        check_ratings(df, columns)
+    totals = {
+        **present,
+        "n": pc.sum(by_user["n"]).as_py() or 0,
+        "above": pc.sum(by_user["above"]).as_py() or 0,
+        "hash": int(np.bitwise_xor.reduce(by_user["hash"].to_numpy(), initial=0)),
+    }
     return Survey(_verdict(df, columns, totals), _ids(by_user, USER), _ids(by_item, ITEM))
 
 
-def check_ratings(df: DataFrame, user_col: str, item_col: str, label_col: str, threshold: float | None) -> Tally:
+def check_ratings(df: DataFrame, columns: Columns) -> Tally:
     """The same validation without the ids: one aggregation to a single line. A single class is allowed."""
-    columns = Columns(user_col, item_col, label_col, threshold)
     _check_columns(df, columns)
     sums = [F.sum(F.col(name).cast("bigint")).alias(name) for name in _FLAGS]
-    line = df.select(*_flags(df, columns)).agg(F.count(F.lit(1)).alias("n"), *sums).first()
+    counted = df.select(*_flags(df, columns), _hash(df, columns).alias("hash"))
+    line = counted.agg(F.count(F.lit(1)).alias("n"), F.bit_xor("hash").alias("hash"), *sums).first()
     assert line is not None
-    totals = {name: line[name] or 0 for name in ("n", *_FLAGS)}
+    totals = {name: line[name] or 0 for name in ("n", "hash", *_FLAGS)}
     return _verdict(df, columns, totals, both_classes=False)
 
 
@@ -165,6 +193,12 @@ def _flags(df: DataFrame, columns: Columns) -> list[Column]:
         "above": usable & (value > F.lit(float(columns.threshold or 0.0))),
     }
     return [F.coalesce(flags[name], F.lit(False)).alias(name) for name in _FLAGS]
+
+
+def _hash(df: DataFrame, columns: Columns) -> Column:
+    """A hash of the rating; the fingerprint of a set of ratings is the exclusive or of theirs."""
+    ids = (F.col(quoted(name)) for name in (columns.user, columns.item))
+    return F.xxhash64(*ids, positive(df, columns.label, columns.threshold))
 
 
 def _number(df: DataFrame, label_col: str) -> Column:
@@ -253,7 +287,7 @@ def _verdict(df: DataFrame, columns: Columns, totals: dict[str, int], both_class
         if totals["minus"]
         else "binary"
     )
-    return Tally(totals["n"], totals["above"], coding)
+    return Tally(totals["n"], totals["above"], coding, f"{totals['hash'] % 2**64:016x}")
 
 
 def _examples(df: DataFrame, columns: Columns, flag: str) -> str:

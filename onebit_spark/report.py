@@ -103,7 +103,7 @@ def _notes(info: ModelInfo) -> Iterable[str]:
 
 
 def _certificate(certificate: dict[str, Any] | None) -> Iterable[str]:
-    if not certificate:
+    if not certificate or not certificate["certificates"]:
         return
     yield "<h2>What is certain about its errors</h2>"
     for one in certificate["certificates"]:

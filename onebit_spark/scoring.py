@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from onebit_spark import prediction
 from onebit_spark.calibration import Calibration
+from onebit_spark.hierarchy import Scales
 from onebit_spark.losses import Side
 from onebit_spark.posterior import FloatArray, Kind, RowPosterior
-from onebit_spark.solver import Scales
 
 SLICE = 2**20  # numbers in one unpacked covariance array: a batch of wide rows is scored in slices
 

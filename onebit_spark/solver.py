@@ -5,20 +5,23 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Protocol
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.config import FitConfig
 from onebit_spark.errors import FitFailed
+from onebit_spark.gibbs import Draws, GibbsErrors
+from onebit_spark.hierarchy import Hierarchy, ScaleHierarchy, Scales
 from onebit_spark.losses import HalfStep, Loss, RowPrior, Side
 from onebit_spark.posterior import RowPosterior
-from onebit_spark.priors import ScalePosterior, ScalePrior
+from onebit_spark.split import Split
 from onebit_spark.statistics import SideStatistics, relative_change
 
-INTERCEPT_MEAN_VARIANCE = 1.0  # σ0², the prior variance of μ
+H = TypeVar("H", bound=Hierarchy)
 
 
 class NotConverged(UserWarning):
@@ -33,6 +36,9 @@ class Engine(Protocol):
     def count(self, side: Side) -> int:
         """Rows of the side with at least one rating."""
 
+    def counts(self, side: Side) -> NDArray[np.int64]:
+        """Ratings of every row of the side."""
+
     def start(self, config: FitConfig, loss: Loss) -> None:
         """Set both posteriors to the start."""
 
@@ -42,29 +48,14 @@ class Engine(Protocol):
     def half_step(self, loss: Loss, step: HalfStep) -> SideStatistics:
         """Update the posterior of ``step.side`` given the other side's."""
 
+    def posterior(self, side: Side) -> RowPosterior:
+        """The side's posterior as it stands."""
 
-@dataclass(frozen=True)
-class Scales:
-    """The driver's share of the posterior: q(γ), and q(μ) = N(m_μ, v_μ) of the rows' intercepts."""
+    def gibbs_errors(self, draws: Draws) -> GibbsErrors:
+        """Errors of draws from the posteriors on the ratings: one map step over the rows."""
 
-    factor: NDArray[np.float64]  # g_k = E[1/γ_k], the K factors
-    row_intercept: float = 1.0  # E[1/γ_b]
-    col_intercept: float = 1.0  # E[1/γ_d]
-    mean: float = 0.0  # m_μ
-    mean_variance: float = INTERCEPT_MEAN_VARIANCE  # v_μ
-
-    @classmethod
-    def at_start(cls, rank: int) -> Scales:
-        return cls(np.ones(rank))
-
-    def prior(self, side: Side, intercepts: bool) -> RowPrior:
-        """The normal prior of one side's rows under q(γ), q(μ)."""
-        if not intercepts:
-            return RowPrior(np.zeros((1, len(self.factor))), self.factor[None, :])
-        own = self.row_intercept if side == "rows" else self.col_intercept
-        mean = np.zeros((1, len(self.factor) + 1))
-        mean[0, 0] = self.mean if side == "rows" else 0.0
-        return RowPrior(mean, np.concatenate([[own], self.factor])[None, :])
+    def restricted(self, split: Split) -> AbstractContextManager[Engine]:
+        """An engine on the ratings that the split chooses; rows and columns keep their numbers."""
 
 
 @dataclass(frozen=True)
@@ -73,16 +64,17 @@ class Iteration:
 
     number: int  # 1 for the first
     objective: float  # λ·AVB or −ELBO, minimised
+    divergence: float  # KL(ρ‖π), a part of it
     decrease: float  # relative to the last objective; inf in the first iteration
     change: float  # ‖M_t − M_{t−1}‖²_F / ‖M_t‖²_F
     seconds: float
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Outcome(Generic[H]):
     """The end of a fit."""
 
-    scales: Scales
+    hierarchy: H
     history: list[Iteration]
     converged: bool
     reason: str
@@ -96,7 +88,14 @@ class Start:
     scales: Scales
 
 
-Watch = Callable[[Scales, Iteration], str | None]  # called after every iteration; a reason ends the fit
+class Watch(Protocol):
+    """Looks on during a fit, and may end it."""
+
+    def __call__(self, hierarchy: ScaleHierarchy, iteration: Iteration) -> str | None:
+        """Called after every iteration; a reason ends the fit."""
+
+    def best(self, outcome: Outcome[ScaleHierarchy]) -> Outcome[ScaleHierarchy]:
+        """The outcome to keep; the engine's posteriors are set to its."""
 
 
 def solve(
@@ -105,17 +104,29 @@ def solve(
     on_iteration: Callable[[Iteration], None] | None = None,
     start: Start | None = None,
     watch: Watch | None = None,
-) -> Outcome:
-    """Fit: start, then iterate until the objective and M stand still or ``max_iter`` is reached."""
-    loss = config.make_loss()
+) -> Outcome[ScaleHierarchy]:
+    """Fit the paper's model: start, then descend."""
     prior = config.make_prior(engine.count("rows") + engine.count("cols"))
     if start is None:
-        engine.start(config, loss)
+        engine.start(config, config.make_loss())
     else:
         engine.start_from(start.posteriors)
+    scales = Scales.at_start(config.rank) if start is None else start.scales
+    outcome = descend(engine, config, ScaleHierarchy(scales, prior, config.intercepts), on_iteration, watch)
+    return outcome if watch is None else watch.best(outcome)
+
+
+def descend(
+    engine: Engine,
+    config: FitConfig,
+    hierarchy: H,
+    on_iteration: Callable[[Iteration], None] | None = None,
+    watch: Callable[[H, Iteration], str | None] | None = None,
+) -> Outcome[H]:
+    """Iterate from the engine's posteriors until the objective and M stand still or ``max_iter`` is reached."""
     history: list[Iteration] = []
-    first = Scales.at_start(config.rank) if start is None else start.scales
-    for scales, iteration in _iterate(engine, config, loss, prior, first):
+    for reached, iteration in _iterate(engine, config, hierarchy):
+        hierarchy = reached
         history.append(iteration)
         if on_iteration is not None:
             on_iteration(iteration)
@@ -126,10 +137,10 @@ def solve(
             )
         if config.tol > 0 and abs(iteration.decrease) <= config.tol and iteration.change <= config.tol:
             reason = f"objective and scores changed by less than tol = {config.tol:g}"
-            return Outcome(scales, history, True, reason)
-        stop = watch(scales, iteration) if watch is not None else None
+            return Outcome(hierarchy, history, True, reason)
+        stop = watch(hierarchy, iteration) if watch is not None else None
         if stop:
-            return Outcome(scales, history, False, stop)
+            return Outcome(hierarchy, history, False, stop)
     reason = f"max_iter = {config.max_iter} reached"
     if config.tol > 0:
         last = history[-1]
@@ -139,13 +150,12 @@ def solve(
             NotConverged,
             stacklevel=3,
         )
-    return Outcome(scales, history, False, reason)
+    return Outcome(hierarchy, history, False, reason)
 
 
-def _iterate(
-    engine: Engine, config: FitConfig, loss: Loss, prior: ScalePrior, scales: Scales
-) -> Iterator[tuple[Scales, Iteration]]:
+def _iterate(engine: Engine, config: FitConfig, hierarchy: H) -> Iterator[tuple[H, Iteration]]:
     objective = np.inf
+    loss = config.make_loss()
     ratings_per_row = 2 * engine.n_ratings / (engine.count("rows") + engine.count("cols"))
     plan = loss.plan()
     for number in range(1, config.max_iter + 1):
@@ -157,7 +167,7 @@ def _iterate(
                 side=move.side,
                 iteration=number - 1,
                 weight=config.weight,
-                prior=scales.prior(move.side, config.intercepts),
+                prior=hierarchy.row_prior(move.side),
                 ratings_per_row=ratings_per_row,
                 move_means=move.means,
                 move_spreads=move.spreads,
@@ -167,47 +177,23 @@ def _iterate(
             if move.means:
                 moved[move.side] = latest[move.side]
         previous = objective
-        scales, divergence = update_scales(scales, latest["rows"], latest["cols"], prior, config.intercepts)
+        hierarchy, divergence = hierarchy.updated(latest["rows"], latest["cols"])
         objective = latest["cols"].data + divergence
         decrease = (previous - objective) / max(abs(objective), 1e-300) if number > 1 else np.inf
         change = relative_change(moved["rows"], moved["cols"], config.intercepts)
-        yield scales, Iteration(number, objective, decrease, change, time.perf_counter() - began)
+        yield hierarchy, Iteration(number, objective, divergence, decrease, change, time.perf_counter() - began)
 
 
-def update_scales(
-    scales: Scales, rows: SideStatistics, cols: SideStatistics, prior: ScalePrior, intercepts: bool
-) -> tuple[Scales, float]:
-    """The γ step (and μ before γ_b), and KL(ρ‖π) right after it.
-
-    With every γ at its optimum, KL(ρ‖π) = −Σ log s − Σ_k (log Z_k + m_k/2) + KL(q(μ)‖π(μ)), free of cancellation.
-    """
-    first = int(intercepts)  # the intercept's coordinate, if any, stands before the factors
-    second_moment = (rows.square + rows.variance)[first:] + (cols.square + cols.variance)[first:]
-    factors = prior.posterior(second_moment, rows.count + cols.count)
-    updated = replace(scales, factor=factors.inverse_mean)
-    divergence = -rows.log_volume - cols.log_volume - _log_evidence(factors)
-    if intercepts:
-        variance = 1.0 / (1.0 / INTERCEPT_MEAN_VARIANCE + rows.count * scales.row_intercept)
-        # The rows' sums are about the old m_μ: Σ E b = Σ(E b − m_old) + m1·m_old.
-        total = rows.shift[0] + rows.count * scales.mean
-        mean = variance * scales.row_intercept * total
-        moved = mean - scales.mean
-        about_mean = rows.square[0] - 2 * moved * rows.shift[0] + rows.count * moved**2
-        row_gamma = prior.posterior(about_mean + rows.variance[0] + rows.count * variance, rows.count)
-        col_gamma = prior.posterior(cols.square[0] + cols.variance[0], cols.count)
-        updated = replace(
-            updated,
-            row_intercept=float(row_gamma.inverse_mean),
-            col_intercept=float(col_gamma.inverse_mean),
-            mean=float(mean),
-            mean_variance=float(variance),
-        )
-        ratio = variance / INTERCEPT_MEAN_VARIANCE
-        divergence += 0.5 * (ratio + mean**2 / INTERCEPT_MEAN_VARIANCE - 1 - np.log(ratio))
-        divergence -= _log_evidence(row_gamma) + _log_evidence(col_gamma)
-    return updated, float(divergence)
+def filled(engine: Engine, side: Side, prior: RowPrior) -> RowPosterior:
+    """The side's posterior, with the prior N(p, 1/g) in the rows that have no rating."""
+    posterior = engine.posterior(side)
+    empty = np.flatnonzero(engine.counts(side) == 0)
+    unseen = prior_rows(prior, len(empty), posterior)
+    posterior.location[empty], posterior.scale[empty] = unseen.location, unseen.scale
+    return posterior
 
 
-def _log_evidence(gamma: ScalePosterior) -> float:
-    """Σ_k (log Z_k + m_k/2)."""
-    return float(np.sum(gamma.log_normaliser + 0.5 * gamma.count))
+def prior_rows(prior: RowPrior, n: int, like: RowPosterior) -> RowPosterior:
+    """One line of prior as a posterior of n rows, stored like another."""
+    location = np.tile(prior.mean.astype(like.location.dtype), (n, 1))
+    return RowPosterior.isotropic(location, 1.0 / np.sqrt(prior.precision[0]), like.kind, like.has_intercept)

@@ -25,6 +25,7 @@ class SideStatistics:
     shift: Vector  # Σ_i (E x_i − p_i), p the prior mean
     square: Vector  # Σ_i (E x_i − p_i)²
     variance: Vector  # Σ_i var x_i
+    prior_distance: float  # Σ_ik [g_ik((E x_ik − p_ik)² + var x_ik) − 1 − log g_ik], g the prior's precision
     log_volume: float
     data: float
     gram: Vector  # XᵀX, old means
@@ -48,7 +49,7 @@ class SideStatistics:
         pick = slice(None) if everyone else active
         new = posterior.location[pick].astype(np.float64)
         old = old_location[pick].astype(np.float64)
-        mean = prior.mean if len(prior.mean) == 1 else prior.mean[pick]
+        mean, precision = (line if len(line) == 1 else line[pick] for line in (prior.mean, prior.precision))
         deviation = posterior.deviation[pick].astype(np.float64)
         shift = new - mean
         change = new - old
@@ -60,6 +61,10 @@ class SideStatistics:
             shift=shift.sum(axis=0),
             square=np.einsum("ik,ik->k", shift, shift),
             variance=np.einsum("ik,ik->k", deviation, deviation),
+            prior_distance=float(
+                np.sum(precision * (shift**2 + deviation**2) - 1)
+                - np.sum(np.log(precision)) * len(new) / len(precision)
+            ),
             log_volume=sums.log_volume,
             data=sums.data,
             gram=old.T @ old,

@@ -22,9 +22,11 @@ from pyspark.sql import DataFrame
 from onebit_spark.blocks import RatingBlock
 from onebit_spark.errors import FitFailed
 from onebit_spark.ratings import ITEM, LABEL, USER
+from onebit_spark.split import Split
 
 FLUSH = 4_000_000  # ratings that a task holds before it hands them on
 
+COUNTS = "block int, ratings binary, positives binary"
 CHUNKS = "block int, rows binary, codes binary"
 BLOCKS = (
     "block int, rows binary, columns binary, pointers binary, codes binary, "
@@ -39,10 +41,10 @@ Int32s = NDArray[np.int32]
 class SideTable:
     """What tasks must know of one side: broadcast once."""
 
-    values: pa.Array | None  # ids, ascending; None on the side that is only met as numbers
-    counts: NDArray[np.int64]
-    positives: NDArray[np.int64]
+    values: pa.Array | None  # ids, ascending; None where they are only met as numbers
     block_of: NDArray[np.int32]
+    counts: NDArray[np.int64] | None = None  # what a block must find, where it is known
+    positives: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,17 @@ def column_blocks(blocks: DataFrame, items: Broadcast[SideTable], n_blocks: int)
     """The same ratings by blocks of items, from the blocks of users."""
     chunks = blocks.mapInArrow(_Turn(items), CHUNKS)
     return chunks.repartitionById(n_blocks, chunks["block"]).mapInArrow(_Build(items), BLOCKS)
+
+
+def chosen_blocks(blocks: DataFrame, split: Split) -> DataFrame:
+    """The row blocks with only the ratings that the split chooses."""
+    return blocks.mapInArrow(_Choose(split), BLOCKS)
+
+
+def count_rows(batches: Batches) -> Batches:
+    """The ratings, and the positive ones, of every row of the blocks."""
+    for block in read_blocks(batches):
+        yield block_line(block=block.number, ratings=block.ratings.row_counts, positives=block.ratings.row_positives)
 
 
 def read_blocks(batches: Batches) -> Iterator[PlacedBlock]:
@@ -152,21 +165,37 @@ class _Build:
         ratings = RatingBlock.from_coordinates(
             _positions(members)[rows], _positions(columns)[codes >> 1], codes & 1 == 1, (len(members), len(columns))
         )
-        same = np.array_equal(ratings.row_counts, side.counts[members])
-        if not (same and np.array_equal(ratings.row_positives, side.positives[members])):
-            raise _changed("a row does not have the ratings that were counted")
-        repeated, conflicting = _repeats(ratings)
-        return block_line(
-            block=number,
-            rows=members,
-            columns=columns,
-            pointers=ratings.row_pointers,
-            codes=ratings.codes,
-            n=len(rows),
-            checksum=_checksum(rows, codes),
-            repeated=repeated,
-            conflicting=conflicting,
-        )
+        if side.counts is not None and side.positives is not None:
+            same = np.array_equal(ratings.row_counts, side.counts[members])
+            if not (same and np.array_equal(ratings.row_positives, side.positives[members])):
+                raise _changed("a row does not have the ratings that were counted")
+        return _block(number, members, columns, ratings)
+
+
+@dataclass(frozen=True)
+class _Choose:
+    """The ratings of row blocks that a split chooses; rows and columns stay."""
+
+    split: Split
+
+    def __call__(self, batches: Batches) -> Batches:
+        for block in read_blocks(batches):
+            yield _block(block.number, block.rows, block.columns, self.split.chosen_of(block.ratings, block.rows))
+
+
+def _block(number: int, rows: NDArray[np.int64], columns: NDArray[np.int64], ratings: RatingBlock) -> pa.RecordBatch:
+    repeated, conflicting = _repeats(ratings)
+    return block_line(
+        block=number,
+        rows=rows,
+        columns=columns,
+        pointers=ratings.row_pointers,
+        codes=ratings.codes,
+        n=ratings.n_ratings,
+        checksum=_checksum(rows, columns, ratings),
+        repeated=repeated,
+        conflicting=conflicting,
+    )
 
 
 def _gathered(batches: Batches) -> Iterator[pa.Table]:
@@ -201,6 +230,8 @@ def _index(ids: pa.ChunkedArray, side: SideTable) -> Int32s:
 
 
 def _chunks(block_of: NDArray[np.int32], rows: Int32s, codes: Int32s) -> Batches:
+    if len(rows) == 0:
+        return
     blocks = block_of[rows]
     # A stable sort of 16-bit keys is a radix sort.
     order = np.argsort(blocks.astype(np.int16) if blocks.max() < 2**15 else blocks, kind="stable")
@@ -218,10 +249,12 @@ def _repeats(ratings: RatingBlock) -> tuple[int, int]:
     return int(np.sum(same_cell)), int(np.sum(same_cell & (codes[1:] != codes[:-1])))
 
 
-def _checksum(rows: Int32s, codes: Int32s) -> int:
-    """A sum over ratings of a hash of (row, code): independent of their order, and of the blocks when added up."""
+def _checksum(rows: NDArray[np.int64], columns: NDArray[np.int64], ratings: RatingBlock) -> int:
+    """A sum over ratings of a hash of (row, column, label): independent of their order, additive over blocks."""
+    row = np.repeat(rows.astype(np.uint64), ratings.row_counts)
+    code = columns.astype(np.uint64)[ratings.codes >> 1] << np.uint64(1) | (ratings.codes & 1).astype(np.uint64)
     with np.errstate(over="ignore"):
-        x = rows.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) ^ codes.astype(np.uint64)
+        x = row * np.uint64(0x9E3779B97F4A7C15) ^ code
         x = (x ^ (x >> np.uint64(31))) * np.uint64(0xBF58476D1CE4E5B9)
         return int(np.sum(x ^ (x >> np.uint64(29)), dtype=np.uint64).astype(np.int64))
 

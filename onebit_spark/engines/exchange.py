@@ -9,7 +9,7 @@ implements the same ``FactorExchange`` and needs no change elsewhere.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import reduce
 from typing import Any, Protocol
 
@@ -25,7 +25,8 @@ from onebit_spark.engines.faults import worker_errors
 from onebit_spark.engines.layout import SideLayout
 from onebit_spark.engines.mapstep import Table, signed_sums, update_range
 from onebit_spark.errors import FitFailed
-from onebit_spark.losses import HalfStep, Loss, Side
+from onebit_spark.gibbs import Draws, GibbsErrors, count_errors
+from onebit_spark.losses import HalfStep, Loss, RowPrior, Side
 from onebit_spark.posterior import RowPosterior
 from onebit_spark.statistics import SideStatistics
 
@@ -40,6 +41,7 @@ def _schema(**cells: str) -> StructType:
 
 UPDATED = _schema(location="binary", scale="binary", statistics="binary")
 SUMS = _schema(sums="binary")
+ERRORS = _schema(errors="long", ratings="long")
 
 OTHER: dict[Side, Side] = {"rows": "cols", "cols": "rows"}
 
@@ -55,6 +57,9 @@ class FactorExchange(Protocol):
 
     def signed_sums(self, side: Side, table: Table) -> Table:
         """Y·table, or Yᵀ·table."""
+
+    def gibbs_errors(self, draws: Draws) -> GibbsErrors:
+        """Errors of draws from the posteriors, on the row blocks."""
 
     def collect(self, side: Side) -> RowPosterior:
         """The side's posterior on the driver."""
@@ -80,6 +85,7 @@ class BroadcastExchange:
         self._sides = sides
         self._posteriors: dict[Side, RowPosterior] = {}
         self._sent: dict[Side, Broadcast[RowPosterior]] = {}
+        self._sent_priors: dict[Side, tuple[RowPrior, Broadcast[RowPrior]]] = {}
 
     def publish(self, posteriors: dict[Side, RowPosterior]) -> None:
         for side, posterior in posteriors.items():
@@ -90,7 +96,7 @@ class BroadcastExchange:
 
     def half_step(self, loss: Loss, step: HalfStep) -> SideStatistics:
         side = step.side
-        work = _UpdateBlocks(loss, step, self._sent[side], self._sent[OTHER[side]])
+        work = _UpdateBlocks(loss, *self._without_lines(step), self._sent[side], self._sent[OTHER[side]])
         # New arrays: the ones that were broadcast must not change under the workers of a local session.
         posterior = self._posteriors[side].copy()
         rows_of = self._sides[side].layout.rows_of
@@ -115,13 +121,29 @@ class BroadcastExchange:
             sent.destroy()
         return sums
 
+    def gibbs_errors(self, draws: Draws) -> GibbsErrors:
+        work = _DrawBlocks(draws, self._sent["rows"], self._sent["cols"])
+        lines = [(line["errors"], line["ratings"]) for line in self._run("rows", work, ERRORS)]
+        return GibbsErrors(*map(sum, zip(*lines, strict=True)))
+
     def collect(self, side: Side) -> RowPosterior:
         return self._posteriors[side]
 
     def close(self) -> None:
         for sent in self._sent.values():
             sent.destroy()
+        for _, sent_prior in self._sent_priors.values():
+            sent_prior.destroy()
         self._sent.clear()
+        self._sent_priors.clear()
+
+    def _without_lines(self, step: HalfStep) -> tuple[HalfStep, Broadcast[RowPrior] | None]:
+        """The step without a prior of many lines, which does not belong into a task: that is broadcast, once."""
+        if not step.prior.has_lines:
+            return step, None
+        if step.side not in self._sent_priors or self._sent_priors[step.side][0] is not step.prior:
+            self._sent_priors[step.side] = step.prior, self._context.broadcast(step.prior)
+        return replace(step, prior=step.prior.rows(0, 1)), self._sent_priors[step.side][1]
 
     def _run(self, side: Side, work: Any, schema: StructType) -> Iterator[dict[str, Any]]:
         """One job over the side's blocks; its lines in the order of the blocks, each checked for its ratings."""
@@ -150,15 +172,17 @@ class _UpdateBlocks:
 
     loss: Loss
     step: HalfStep
+    prior: Broadcast[RowPrior] | None  # of all rows, where each has its own
     own: Broadcast[RowPosterior]
     other: Broadcast[RowPosterior]
 
     def __call__(self, batches: Batches) -> Batches:
         for block in read_blocks(batches):
             rows = self.own.value.take(block.rows)
+            step = self.step if self.prior is None else replace(self.step, prior=self.prior.value.take(block.rows))
             partners = self.loss.partners(self.other.value.take(block.columns))
             parts = [
-                update_range(self.loss, block.ratings, lo, hi, partners, rows, self.step)
+                update_range(self.loss, block.ratings, lo, hi, partners, rows, step)
                 for lo, hi in block.ratings.row_ranges()
             ]
             statistics = reduce(SideStatistics.__add__, parts)
@@ -187,6 +211,22 @@ class _SumBlocks:
             yield block_line(block=block.number, sums=sums, n=ratings.n_ratings, checksum=block.checksum)
 
 
+@dataclass(frozen=True)
+class _DrawBlocks:
+    """Draws from the posteriors on the blocks of a task."""
+
+    draws: Draws
+    rows: Broadcast[RowPosterior]
+    cols: Broadcast[RowPosterior]
+
+    def __call__(self, batches: Batches) -> Batches:
+        for block in read_blocks(batches):
+            ratings = block.ratings
+            rows, cols = self.rows.value.take(block.rows), self.cols.value.take(block.columns)
+            counted = count_errors(ratings, 0, ratings.n_rows, block.rows, rows, cols, self.draws)
+            yield block_line(block=block.number, **counted._asdict(), n=ratings.n_ratings, checksum=block.checksum)
+
+
 def _matrix(buffer: pa.Buffer, like: NDArray[Any], n_rows: int) -> NDArray[Any]:
     return np.frombuffer(buffer, like.dtype).reshape(n_rows, like.shape[1])
 
@@ -200,7 +240,7 @@ def _statistics_from_bytes(buffer: pa.Buffer, posterior: RowPosterior) -> SideSt
     vector = np.frombuffer(buffer, np.float64)
     free = posterior.dimension
     size = free + int(posterior.has_intercept)
-    shapes: list[tuple[int, ...]] = [(), (free,), (free,), (free,), (), (), *[(size, size)] * 3]
+    shapes: list[tuple[int, ...]] = [(), (free,), (free,), (free,), (), (), (), *[(size, size)] * 3]
     values: list[Any] = []
     for shape in shapes:
         length = int(np.prod(shape, dtype=int))

@@ -16,8 +16,10 @@ from onebit_spark.blocks import RatingBlock
 from onebit_spark.config import FitConfig
 from onebit_spark.engines.mapstep import Table, signed_sums, update_range
 from onebit_spark.engines.start import start_posteriors
+from onebit_spark.gibbs import Draws, GibbsErrors, count_errors
 from onebit_spark.losses import HalfStep, Loss, Side
 from onebit_spark.posterior import RowPosterior
+from onebit_spark.split import Split
 from onebit_spark.statistics import SideStatistics
 
 Result = TypeVar("Result")
@@ -60,6 +62,21 @@ class LocalEngine:
         partners = loss.partners(self.posteriors["cols" if side == "rows" else "rows"])
         parts = self._over_rows(side, lambda lo, hi: update_range(loss, block, lo, hi, partners, rows, step))
         return reduce(SideStatistics.__add__, parts)
+
+    def posterior(self, side: Side) -> RowPosterior:
+        return self.posteriors[side]
+
+    def gibbs_errors(self, draws: Draws) -> GibbsErrors:
+        block, rows, cols = self.blocks["rows"], self.posteriors["rows"], self.posteriors["cols"]
+        numbers = np.arange(block.n_rows)
+        parts = self._over_rows("rows", lambda lo, hi: count_errors(block, lo, hi, numbers, rows, cols, draws))
+        return GibbsErrors(*map(sum, zip(*parts, strict=True)))
+
+    @contextmanager
+    def restricted(self, split: Split) -> Iterator[LocalEngine]:
+        ratings = self.blocks["rows"]
+        with LocalEngine(split.chosen_of(ratings, np.arange(ratings.n_rows)), self._threads).running() as engine:
+            yield engine
 
     # The sign matrix, for the start.
 

@@ -5,25 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pyspark import SparkContext, StorageLevel
+from pyspark import Broadcast, SparkContext, StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
 from onebit_spark.config import FitConfig
-from onebit_spark.engines.blocking import SideTable, column_blocks, row_blocks
+from onebit_spark.engines.blocking import COUNTS, SideTable, chosen_blocks, column_blocks, count_rows, row_blocks
 from onebit_spark.engines.exchange import BlockedSide, BroadcastExchange, FactorExchange
 from onebit_spark.engines.faults import worker_errors
 from onebit_spark.engines.layout import SideLayout, default_blocks, side_layout
 from onebit_spark.engines.mapstep import Table
 from onebit_spark.engines.start import start_posteriors
 from onebit_spark.errors import FitFailed, RequestError
-from onebit_spark.losses import HalfStep, Loss, Side
+from onebit_spark.gibbs import Draws, GibbsErrors
+from onebit_spark.losses import SIDES, HalfStep, Loss, Side
 from onebit_spark.posterior import RowPosterior, packed_size
-from onebit_spark.ratings import Columns, Ids, Survey, prepared
+from onebit_spark.ratings import Columns, Survey, prepared
+from onebit_spark.split import Split
 from onebit_spark.statistics import SideStatistics
 
 
@@ -35,19 +37,23 @@ class Repeats:
     conflicting: int
 
 
+class Counts(NamedTuple):
+    """Ratings, and positive ratings, of every row of a side."""
+
+    ratings: NDArray[np.int64]
+    positives: NDArray[np.int64]
+
+
 class SparkEngine:
     """Holds both orientations of the ratings as cached DataFrames; factors travel through an exchange."""
 
-    def __init__(
-        self, context: SparkContext, survey: Survey, sides: dict[Side, BlockedSide], exchange: FactorExchange,
-        repeats: Repeats,
-    ) -> None:  # fmt: skip
+    def __init__(self, context: SparkContext, sides: dict[Side, BlockedSide], counted: dict[Side, Counts]) -> None:
         self._context = context
-        self._ids: dict[Side, Ids] = {"rows": survey.users, "cols": survey.items}
         self._sides = sides
-        self._exchange = exchange
-        self.n_ratings = survey.tally.n
-        self.repeats = repeats
+        self._counted = counted
+        self._exchange: FactorExchange = BroadcastExchange(context, sides)
+        self.n_ratings = int(counted["rows"].ratings.sum())
+        self.repeats = Repeats(0, 0)
 
     @classmethod
     @contextmanager
@@ -59,30 +65,46 @@ class SparkEngine:
         with ExitStack() as release:
             layouts = _layouts(context, survey, blocks)
             users, items = (
-                context.broadcast(SideTable(ids.values, ids.counts, ids.positives, layout.block_of))
+                _broadcast(context, SideTable(ids.values, layout.block_of, ids.counts, ids.positives), release)
                 for ids, layout in ((survey.users, layouts["rows"]), (survey.items, layouts["cols"]))
             )
-            release.callback(users.destroy)
-            release.callback(items.destroy)
             by_row = row_blocks(prepared(ratings, columns), users, items, layouts["rows"].n_blocks)
             by_row, row_lines = _cached(by_row, release)
-            by_col = column_blocks(by_row, items, layouts["cols"].n_blocks)
-            by_col, col_lines = _cached(by_col, release)
+            by_col, col_lines = _cached(column_blocks(by_row, items, layouts["cols"].n_blocks), release)
             _check_both(survey, row_lines, col_lines)
+            engine = cls(
+                context,
+                {
+                    "rows": BlockedSide(by_row, layouts["rows"], _checksums(row_lines)),
+                    "cols": BlockedSide(by_col, layouts["cols"], _checksums(col_lines)),
+                },
+                {side: Counts(ids.counts, ids.positives) for side, ids in survey.ids.items()},
+            )
+            release.callback(engine._exchange.close)
+            engine.repeats = Repeats(*(int(np.sum(row_lines[name].to_numpy())) for name in ("repeated", "conflicting")))
+            yield engine
+
+    @contextmanager
+    def restricted(self, split: Split) -> Iterator[SparkEngine]:
+        """The chosen ratings blocked like all of them: two more cached tables, from the row blocks in memory."""
+        with ExitStack() as release, _described(self._context, "prior split"):
+            by_row, row_lines = _cached(chosen_blocks(self._sides["rows"].blocks, split), release)
+            layout = self._sides["cols"].layout
+            items = _broadcast(self._context, SideTable(None, layout.block_of), release)
+            by_col, col_lines = _cached(column_blocks(by_row, items, layout.n_blocks), release)
             sides: dict[Side, BlockedSide] = {
-                "rows": BlockedSide(by_row, layouts["rows"], _checksums(row_lines)),
-                "cols": BlockedSide(by_col, layouts["cols"], _checksums(col_lines)),
+                "rows": BlockedSide(by_row, self._sides["rows"].layout, _checksums(row_lines)),
+                "cols": BlockedSide(by_col, layout, _checksums(col_lines)),
             }
-            exchange = BroadcastExchange(context, sides)
-            release.callback(exchange.close)
-            repeats = Repeats(*(int(np.sum(row_lines[name].to_numpy())) for name in ("repeated", "conflicting")))
-            yield cls(context, survey, sides, exchange, repeats)
+            engine = SparkEngine(self._context, sides, {side: _counts(sides[side]) for side in SIDES})
+            release.callback(engine._exchange.close)
+            yield engine
 
     def count(self, side: Side) -> int:
-        return len(self._ids[side])
+        return int(np.count_nonzero(self.counts(side)))
 
     def start(self, config: FitConfig, loss: Loss) -> None:
-        _check_result_size(self._context, config, loss, max(self.count("rows"), self.count("cols")))
+        _check_result_size(self._context, config, loss, max(len(self.counts(side)) for side in SIDES))
         with _described(self._context, "start"):
             self._exchange.publish(start_posteriors(self, config, loss))
 
@@ -96,13 +118,17 @@ class SparkEngine:
     def posterior(self, side: Side) -> RowPosterior:
         return self._exchange.collect(side)
 
+    def gibbs_errors(self, draws: Draws) -> GibbsErrors:
+        with _described(self._context, "certificate"):
+            return self._exchange.gibbs_errors(draws)
+
     # The sign matrix, for the start.
 
     def counts(self, side: Side) -> NDArray[np.int64]:
-        return self._ids[side].counts
+        return self._counted[side].ratings
 
     def positives(self, side: Side) -> NDArray[np.int64]:
-        return self._ids[side].positives
+        return self._counted[side].positives
 
     def signed_sums(self, side: Side, table: Table) -> Table:
         return self._exchange.signed_sums(side, table)
@@ -117,11 +143,26 @@ def require_classic(spark: SparkSession) -> None:
 def _layouts(context: SparkContext, survey: Survey, blocks: tuple[int | None, int | None]) -> dict[Side, SideLayout]:
     cores = context.defaultParallelism
     layouts: dict[Side, SideLayout] = {}
-    sides: list[tuple[Side, Ids, int | None]] = [("rows", survey.users, blocks[0]), ("cols", survey.items, blocks[1])]
-    for side, ids, wanted in sides:
+    for (side, ids), wanted in zip(survey.ids.items(), blocks, strict=True):
         n_blocks = wanted or default_blocks(survey.tally.n, len(ids), cores)
         layouts[side] = side_layout(ids.counts, n_blocks)
     return layouts
+
+
+def _broadcast(context: SparkContext, table: SideTable, release: ExitStack) -> Broadcast[SideTable]:
+    sent = context.broadcast(table)
+    release.callback(sent.destroy)
+    return sent
+
+
+def _counts(side: BlockedSide) -> Counts:
+    """Counted in the blocks: where the survey saw more ratings than the blocks hold."""
+    counts = Counts(*(np.zeros(len(side.layout.block_of), np.int64) for _ in Counts._fields))
+    for line in side.blocks.mapInArrow(count_rows, COUNTS).toArrow().to_pylist():
+        rows = side.layout.rows_of[line["block"]]
+        for name, total in counts._asdict().items():
+            total[rows] = np.frombuffer(line[name], np.int64)
+    return counts
 
 
 def _cached(blocks: DataFrame, release: ExitStack) -> tuple[DataFrame, pa.Table]:

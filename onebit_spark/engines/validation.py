@@ -21,11 +21,12 @@ from onebit_spark.config import FitConfig
 from onebit_spark.engines.blocking import Batches
 from onebit_spark.engines.spark import SparkEngine
 from onebit_spark.errors import RequestError
+from onebit_spark.hierarchy import ScaleHierarchy, Scales
 from onebit_spark.losses import LOSSES, Side
 from onebit_spark.posterior import RowPosterior
 from onebit_spark.ratings import ITEM, LABEL, USER, Columns, Survey, check_ratings, prepared
 from onebit_spark.scoring import SLICE, prior_row
-from onebit_spark.solver import Iteration, Outcome, Scales
+from onebit_spark.solver import Iteration, Outcome
 
 PAIRS = "row int, col int, positive boolean"
 MEASURED = "n long, loss double, wrong long"
@@ -48,9 +49,8 @@ class _State:
 
     number: int
     loss: float
-    scales: Scales
-    rows: RowPosterior
-    cols: RowPosterior
+    hierarchy: ScaleHierarchy
+    posteriors: dict[Side, RowPosterior]
 
 
 class Validation:
@@ -78,7 +78,7 @@ class Validation:
     ) -> Iterator[Validation]:
         """Number the held-out ratings as the fit does, cache them, and release them at the end."""
         try:
-            check_ratings(ratings, columns.user, columns.item, columns.label, columns.threshold)
+            check_ratings(ratings, columns)
         except RequestError as error:
             raise RequestError(f"the validation ratings: {error}") from None
         ids = ratings.sparkSession.sparkContext.broadcast((survey.users.values, survey.items.values))
@@ -89,15 +89,18 @@ class Validation:
             pairs.unpersist()
             ids.destroy()
 
-    def __call__(self, scales: Scales, iteration: Iteration) -> str | None:
+    def __call__(self, hierarchy: ScaleHierarchy, iteration: Iteration) -> str | None:
         """Measure; the reason to stop, if there is one."""
         began = time.perf_counter()
-        rows, cols = self._engine.posterior("rows"), self._engine.posterior("cols")
-        loss, error = self._measure(scales, rows, cols)
+        posteriors: dict[Side, RowPosterior] = {
+            "rows": self._engine.posterior("rows"),
+            "cols": self._engine.posterior("cols"),
+        }
+        loss, error = self._measure(hierarchy.scales, posteriors["rows"], posteriors["cols"])
         self.seconds += time.perf_counter() - began
         self.history.append({"loss": loss, "error": error})
         if self._best is None or loss < self._best.loss:
-            self._best = _State(iteration.number, loss, scales, rows, cols)
+            self._best = _State(iteration.number, loss, hierarchy, posteriors)
         if iteration.number - self._best.number >= self._patience:
             return (
                 f"the validation loss was lowest in iteration {self._best.number} and has not fallen in the "
@@ -105,11 +108,11 @@ class Validation:
             )
         return None
 
-    def best(self, outcome: Outcome) -> tuple[Outcome, RowPosterior, RowPosterior]:
-        """The fit as it was when the held-out loss was lowest."""
+    def best(self, outcome: Outcome[ScaleHierarchy]) -> Outcome[ScaleHierarchy]:
+        """The fit as it was when the held-out loss was lowest, in the engine too."""
         assert self._best is not None
-        state = self._best
-        return replace(outcome, scales=state.scales, history=outcome.history[: state.number]), state.rows, state.cols
+        self._engine.start_from(self._best.posteriors)
+        return replace(outcome, hierarchy=self._best.hierarchy, history=outcome.history[: self._best.number])
 
     def _measure(self, scales: Scales, rows: RowPosterior, cols: RowPosterior) -> tuple[float, float]:
         context = self._pairs.sparkSession.sparkContext

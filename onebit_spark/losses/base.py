@@ -23,6 +23,7 @@ from onebit_spark.blocks import RatingBlock
 from onebit_spark.posterior import FloatArray, Kind, RowPosterior
 
 Side = Literal["rows", "cols"]
+SIDES: tuple[Side, Side] = ("rows", "cols")
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,18 @@ class RowPrior:
     mean: NDArray[np.float64]
     precision: NDArray[np.float64]
 
+    @property
+    def has_lines(self) -> bool:
+        """Whether rows have priors of their own."""
+        return len(self.mean) > 1 or len(self.precision) > 1
+
     def rows(self, lo: int, hi: int) -> RowPrior:
         """The prior of the rows lo … hi−1 alone."""
-        return RowPrior(*(line if len(line) == 1 else line[lo:hi] for line in (self.mean, self.precision)))
+        return self.take(slice(lo, hi))
+
+    def take(self, index: NDArray[np.integer] | slice) -> RowPrior:
+        """The prior of the rows at ``index``, in that order."""
+        return RowPrior(*(lines if len(lines) == 1 else lines[index] for lines in (self.mean, self.precision)))
 
 
 @dataclass(frozen=True)

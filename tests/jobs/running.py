@@ -26,7 +26,7 @@ def environment(**more):
 def run(command, env=None, cwd=None):
     """Run to the end; stdout and stderr in one, as a terminal shows them."""
     return subprocess.run(
-        list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300,
+        list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=900,
         env=environment(**(env or {})), cwd=cwd,
     )  # fmt: skip
 

@@ -33,7 +33,11 @@ TABLES = {
     "no_item": table().drop(["item"]),
     "nested": table(user=([1], [1], [2], [2])),
     "score": table(score=(1, 2, 3, 4)),
-}
+    "hundreds": pa.table({
+        "user": [i % 17 for i in range(300)], "item": [i % 19 for i in range(300)],
+        "label": [1 if (i % 17 < 9) == (i % 19 < 9) else -1 for i in range(300)],
+    }),
+}  # fmt: skip
 CSV = ["--format", "csv"]
 TEXTS = {
     "words.csv": "user,item,label\na,x,yes\na,y,no\nb,x,1\nb,y,maybe\n",
@@ -131,6 +135,18 @@ CASES = {
     ),
     "no label to compare": ("evaluate", ["--model", "{}/model", "--ratings", "{}/other_names"], ["no column 'user'"]),
     "bad labels to compare": ("evaluate", ["--model", "{}/model", "--ratings", "{}/outside"], ["2 ratings with label"]),
+    "nothing held out": ("fit", ["--ratings", "{}/good", "--holdout", "1e-9"], ["--holdout 1e-09 holds no rating out"]),
+    "bad labels, some held out": ("fit", ["--ratings", "{}/outside", "--holdout", "0.5"], ["2 ratings with label"]),
+    "no prior to learn": (
+        "fit",
+        ["--ratings", "{}/good", "--certificate-prior-split", "1e-9"],
+        ["leaves the prior 0 of 4 ratings"],
+    ),
+    "certified on its own ratings": (
+        "evaluate",
+        ["--model", "{}/model", "--ratings", "{}/good", "--certify"],
+        ["the very ratings that the model was fitted on"],
+    ),
     "metrics taken": (
         "evaluate",
         ["--model", "{}/model", "--ratings", "{}/good", "--output", "{}/taken/keep"],
@@ -171,6 +187,14 @@ GOOD = {  # run first, in this order: later ones and the bad ones use the model
     "evaluated": ("evaluate", line("--model {}/model --ratings {}/good --output {}/model/exact.json")),
     "binned": ("evaluate", line("--model {}/model --ratings {}/good --output {}/binned.json")),
     "binned one class": ("evaluate", line("--model {}/model --ratings {}/one_class --output {}/one.json")),
+    "certified": (
+        "fit",
+        line("--ratings {}/hundreds --output {}/certified --holdout 0.3 --certificate-prior-split 0.5 --delta 0.1"),
+    ),
+    "fresh": (
+        "evaluate",
+        line("--model {}/certified --ratings {}/hundreds --certify --delta 0.01 --output {}/fresh.json"),
+    ),
     "strangers": ("evaluate", line("--model {}/star_model --ratings {}/strangers --output {}/s.json")),
 }
 
@@ -293,3 +317,22 @@ def test_evaluation_takes_the_models_threshold_and_counts_unknown_ids(folder, re
 def test_one_class_has_no_auc(folder, results):
     assert figures(folder / "one.json")["auc"] is None
     assert "only one class" in results["binned one class"][1]
+
+
+def test_what_a_fit_certifies(folder, results):
+    """The headline is the prior split's, since it was asked for; the holdout counts what the fit has not seen."""
+    content = figures(folder / "certified" / "certificate.json")
+    found = {item["name"]: item for item in content["certificates"]}
+    assert content["headline"] == "prior_split"
+    assert set(found) == {"prior_split", "holdout"}
+    fitted = figures(folder / "certified" / "metadata.json")["n_ratings"]
+    assert found["holdout"]["n"] == 300 - fitted
+    assert 0.2 < found["holdout"]["n"] / 300 < 0.4
+    assert found["prior_split"]["n"] < fitted
+    for item in found.values():
+        assert item["delta"] == 0.1
+        assert item["vacuous"] is (item["bound"] >= min(0.5, item["majority_error"]))
+    assert f"Certificate (prior_split): {found['prior_split']['statement']}" in results["certified"][1]
+    fresh = figures(folder / "fresh.json")["certificate"]
+    assert (fresh["name"], fresh["delta"], fresh["n"]) == ("holdout", 0.01, 300)
+    assert fresh["statement"] in results["fresh"][1]

@@ -64,6 +64,7 @@ def test_a_loaded_model_can_be_saved(saved, tmp_path):
 
 def test_the_folder_is_open_formats(saved, make_model):
     assert {entry.name for entry in saved.iterdir() if not entry.name.startswith(".")} == {
+        "certificate.json",
         "metadata.json",
         "metadata",
         "users",

@@ -7,7 +7,7 @@ from dataclasses import fields
 
 import pytest
 
-from onebit_spark import cli, jobrun
+from onebit_spark import Terms, cli, jobrun
 from onebit_spark.config import FitConfig
 from onebit_spark.errors import RequestError
 from onebit_spark.flags import parse
@@ -78,6 +78,7 @@ def test_every_flag_arrives():
         "--format csv --option sep=; --option header=false --user-col u --item-col i --label-col y --threshold -3.5"
         " --loss hinge --prior gamma --rank 7 --likelihood-weight 2 --alpha 3 --beta 4.5 --no-intercepts"
         " --solver gradient --covariance diagonal --max-iter 9 --tol 0 --seed 11 --row-blocks 2 --col-blocks 3"
+        " --holdout 0.1 --delta 0.2 --certificate-grid 6 --certificate-prior-split 0.5"
         " --predict in.parquet --predictions preds --overwrite --quiet"
     )
     request = request_of(*text.split())
@@ -85,6 +86,8 @@ def test_every_flag_arrives():
         loss="hinge", prior="gamma", rank=7, likelihood_weight=2.0, alpha=3.0, beta=4.5, intercepts=False,
         solver="gradient", covariance="diagonal", max_iter=9, tol=0.0, seed=11,
     )  # fmt: skip
+    assert request.terms() == Terms(delta=0.2, grid=6, prior_split=0.5)
+    assert request.holdout == 0.1
     assert request.option == {"sep": ";", "header": "false"}
     assert (request.format, request.threshold, request.row_blocks, request.col_blocks) == ("csv", -3.5, 2, 3)
     assert (request.user_col, request.item_col, request.label_col) == ("u", "i", "y")
@@ -196,6 +199,11 @@ BAD_VALUES = {
     ("--seed", "-1"): "--seed must be an integer of at least 0",
     ("--row-blocks", "0"): "--row-blocks must be an integer of at least 1",
     ("--col-blocks", "-2"): "--col-blocks must be an integer of at least 1",
+    ("--delta", "0"): "--delta must lie strictly between 0 and 1, not 0.0",
+    ("--delta", "1"): "--delta must lie strictly between 0 and 1",
+    ("--holdout", "1"): "--holdout must lie strictly between 0 and 1",
+    ("--certificate-grid", "0"): "--certificate-grid must be an integer of at least 1",
+    ("--certificate-prior-split", "1.5"): "--certificate-prior-split must lie strictly between 0 and 1",
     ("--threshold", "nan"): "--threshold must be a finite number",
     ("--threshold", "high"): "--threshold must be a number, not 'high'",
     ("--option", "header"): "--option must be key=value, not 'header'",

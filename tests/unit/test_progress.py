@@ -17,7 +17,7 @@ class Terminal(io.StringIO):
 
 def iterations(n, decay=0.5, seconds=0.1, begin=0.1):
     return [
-        Iteration(t, 1000.0 - t, math.inf if t == 1 else begin * decay**t, begin * decay**t, seconds)
+        Iteration(t, 1000.0 - t, 0.0, math.inf if t == 1 else begin * decay**t, begin * decay**t, seconds)
         for t in range(1, n + 1)
     ]
 

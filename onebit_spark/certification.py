@@ -1,0 +1,240 @@
+"""From a fit to its certificates: every bound that applies, with its inputs and a sentence that can be read aloud."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from numbers import Integral, Real
+from typing import Any
+
+from onebit_spark import certificate as bounds
+from onebit_spark.config import FitConfig
+from onebit_spark.gibbs import Draws, GibbsErrors
+from onebit_spark.hierarchy import Scales
+from onebit_spark.learnt import SHARPNESS, fit_near, learn_prior
+from onebit_spark.losses import SIDES, Side
+from onebit_spark.posterior import RowPosterior
+from onebit_spark.solver import Engine, Iteration, Start, Watch, filled, solve
+from onebit_spark.split import Split
+
+DRAWS_SHARE = 0.2  # of δ, spent on the draws that estimate the Gibbs risk: .05 is .04 + .01
+HEADLINES = ("prior_split", "holdout", "seeger")  # the first that was asked for; fixed before any bound is known
+SPLIT_STREAM, DRAW_STREAM = 0x5B117, 0xD7A35  # keep the coins and the draws of one seed apart
+
+GIBBS = "Gibbs: predictions by fresh draws from the posterior"
+MEAN = "mean predictor: the sign of the score, as `prediction` gives it"
+SAMPLED = "ratings sampled like those of the fit (training cells included), not all cells of the matrix"
+UNSEEN = "ratings sampled like the ones that were kept out, not all cells of the matrix"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What is settled before the fit, so that its certificate may speak.
+
+    ``grid`` counts the settings (of prior, rank, …) that are compared on these ratings: whichever is reported in the
+    end, its certificate holds, at the price of δ/grid for each. ``prior_split`` is the share of the ratings that the
+    prior is learnt from.
+    """
+
+    delta: float = 0.05
+    grid: int = 1
+    prior_split: float | None = None
+
+    def problems(self) -> list[str]:
+        found = []
+        for name, value in (("delta", self.delta), ("prior_split", self.prior_split)):
+            if value is not None and not (isinstance(value, Real) and 0 < value < 1):
+                found.append(f"{name} must lie strictly between 0 and 1, not {value!r}")
+        if not isinstance(self.grid, Integral) or isinstance(self.grid, bool) or self.grid < 1:
+            found.append(f"grid must be an integer of at least 1, not {self.grid!r}")
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Certificate:
+    """One upper limit on the error rate."""
+
+    name: str
+    bound: float
+    bounds: str  # which predictor
+    over: str  # over which distribution
+    delta: float
+    n: int
+    majority_error: float
+    statement: str
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def vacuous(self) -> bool:
+        """It says no more than a coin or the majority class does."""
+        return not self.bound < min(0.5, self.majority_error)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "bound": self.bound,
+            "vacuous": self.vacuous,
+            "statement": self.statement,
+            "bounds": self.bounds,
+            "over": self.over,
+            "delta": self.delta,
+            "n": self.n,
+            "majority_error": self.majority_error,
+            **self.inputs,
+        }
+
+
+def document(certificates: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The content of ``certificate.json``. The headline is not chosen by its bound: that would cost δ."""
+    found = {item["name"]: dict(item) for item in certificates}
+    headline = next((name for name in HEADLINES if name in found), None)
+    return {"headline": headline, "certificates": list(found.values())}
+
+
+def headline_of(content: Mapping[str, Any]) -> str | None:
+    """The headline in one line, from the content of ``certificate.json``."""
+    return next((item["statement"] for item in content["certificates"] if item["name"] == content["headline"]), None)
+
+
+@dataclass(frozen=True)
+class CertifiedFit:
+    """A fit, with what it proves."""
+
+    scales: Scales
+    history: list[Iteration]
+    converged: bool
+    reason: str
+    posterior: dict[Side, RowPosterior]
+    certificates: list[Certificate]
+
+
+def certified_fit(
+    engine: Engine,
+    config: FitConfig,
+    terms: Terms | None,
+    positives: int,
+    on_iteration: Callable[[Iteration], None] | None = None,
+    start: Start | None = None,
+    watch: Watch | None = None,
+) -> CertifiedFit:
+    """Fit the engine's ratings, ``positives`` of them positive, and certify the posterior that comes out, on terms.
+
+    With a prior split the model keeps the learnt spreads; the certified draws are narrower (``learnt.SHARPNESS``).
+    """
+    majority_error = min(positives, engine.n_ratings - positives) / engine.n_ratings
+    if terms is not None and terms.prior_split is not None:
+        return _with_learnt_prior(engine, config, terms, terms.prior_split, majority_error, on_iteration)
+    outcome = solve(engine, config, on_iteration, start, watch)
+    found = []
+    if terms is not None:
+        draws = Draws.enough(engine.n_ratings, config.seed ^ DRAW_STREAM)
+        counted = engine.gibbs_errors(draws)
+        found = certificates_of(config, outcome.history[-1], counted, draws, terms, majority_error)
+    hierarchy = outcome.hierarchy
+    posterior = {side: filled(engine, side, hierarchy.row_prior(side)) for side in SIDES}
+    return CertifiedFit(hierarchy.scales, outcome.history, outcome.converged, outcome.reason, posterior, found)
+
+
+def _with_learnt_prior(
+    engine: Engine, config: FitConfig, terms: Terms, fraction: float, majority_error: float,
+    on_iteration: Callable[[Iteration], None] | None,
+) -> CertifiedFit:  # fmt: skip
+    learnt = learn_prior(engine, config, Split(config.seed ^ SPLIT_STREAM, fraction), on_iteration)
+    last = fit_near(engine, config, learnt).history[-1]
+    n_unseen = max(1, round((1 - fraction) * engine.n_ratings))
+    draws = Draws.enough(n_unseen, config.seed ^ DRAW_STREAM, unseen_by=learnt.split)
+    counted = engine.gibbs_errors(draws)
+    first = learnt.first_fit
+    return CertifiedFit(
+        first.hierarchy.scales,
+        first.history,
+        first.converged,
+        first.reason,
+        {
+            side: RowPosterior(engine.posterior(side).location, like.scale, like.kind, like.has_intercept)
+            for side, like in learnt.first_posterior.items()
+        },
+        [prior_split_certificate(last.divergence, counted, draws, terms, majority_error)],
+    )
+
+
+# ---- the certificates ------------------------------------------------------------------------------------------------
+
+
+def certificates_of(
+    config: FitConfig, last: Iteration, counted: GibbsErrors, draws: Draws, terms: Terms, majority_error: float
+) -> list[Certificate]:
+    """All that hold for a posterior fitted under the data-free prior: theorem1 (hinge), catoni, seeger."""
+    n, kl, lam = counted.ratings, last.divergence, config.weight * counted.ratings
+    share = terms.delta / terms.grid
+    gibbs, inputs = _gibbs(counted, draws, terms)
+    left = (1 - DRAWS_SHARE) * share
+    common = {"bounds": GIBBS, "over": SAMPLED, "delta": terms.delta, "n": n, "majority_error": majority_error}
+    found = []
+    if config.loss == "hinge":
+        bound = bounds.theorem1(last.objective / lam, n, lam, share)
+        told = {"avb": last.objective / lam, "lambda": lam, "kl": kl, "grid": terms.grid}
+        found.append(_certificate("theorem1", bound, told, None, common))
+    bound, best = bounds.catoni_over_grid(gibbs, kl, n, left)
+    told = {**inputs, "kl": kl, "lambda": best, "lambda_grid": len(bounds.CATONI_GRID)}
+    found.append(_certificate("catoni", bound, told, None, common))
+    bound = bounds.seeger(gibbs, kl, n, left)
+    found.append(_certificate("seeger", bound, {**inputs, "kl": kl}, inputs["gibbs_risk"], common))
+    return found
+
+
+def prior_split_certificate(
+    kl: float, counted: GibbsErrors, draws: Draws, terms: Terms, majority_error: float
+) -> Certificate:
+    """The bound on the ratings that the learnt prior has not seen; draws that could have touched others are refused."""
+    if draws.unseen_by is None:
+        raise ValueError(
+            "a learnt prior can only be certified on ratings that it has not seen: draw with unseen_by=its split"
+        )
+    if counted.ratings == 0:
+        raise ValueError("the prior has seen every rating: nothing is left to certify it on; choose a smaller fraction")
+    gibbs, inputs = _gibbs(counted, draws, terms)
+    bound = bounds.prior_split(gibbs, kl, counted.ratings, (1 - DRAWS_SHARE) * terms.delta / terms.grid)
+    common = {
+        "bounds": GIBBS, "over": SAMPLED, "delta": terms.delta, "n": counted.ratings, "majority_error": majority_error
+    }  # fmt: skip
+    told = {**inputs, "kl": kl, "prior_fraction": draws.unseen_by.fraction, "spread_factor": SHARPNESS**-0.5}
+    return _certificate("prior_split", bound, told, inputs["gibbs_risk"], common)
+
+
+def holdout_certificate(errors: int, n: int, terms: Terms, majority_error: float) -> Certificate:
+    """The bound on the mean predictor from ratings that the model has never seen."""
+    bound = bounds.holdout(errors, n, terms.delta / terms.grid)
+    common = {"bounds": MEAN, "over": UNSEEN, "delta": terms.delta, "n": n, "majority_error": majority_error}
+    return _certificate("holdout", bound, {"errors": errors, "grid": terms.grid}, errors / n, common)
+
+
+def _gibbs(counted: GibbsErrors, draws: Draws, terms: Terms) -> tuple[float, dict[str, Any]]:
+    """The upper limit of the Gibbs risk on the ratings, and what it was made from."""
+    trials = counted.ratings * draws.per_rating
+    share = terms.delta / terms.grid
+    limit = bounds.gibbs_limit(counted.errors, trials, DRAWS_SHARE * share)
+    return limit, {
+        "gibbs_risk": counted.errors / trials,
+        "gibbs_risk_limit": limit,
+        "draws_per_rating": draws.per_rating,
+        "delta_split": {"bound": (1 - DRAWS_SHARE) * terms.delta, "draws": DRAWS_SHARE * terms.delta},
+        "grid": terms.grid,
+    }
+
+
+def _certificate(name: str, bound: float, inputs: dict[str, Any], seen: float | None, common: Any) -> Certificate:
+    made = Certificate(name=name, bound=bound, inputs=inputs, statement="", **common)
+    return Certificate(name=name, bound=bound, inputs=inputs, statement=_statement(made, seen), **common)
+
+
+def _statement(item: Certificate, seen: float | None) -> str:
+    who = "the model's predictions" if item.bounds == MEAN else "predictions drawn at random from the model"
+    where = "those that were kept out" if item.over == UNSEEN else "these"
+    limit = f"at most {min(item.bound, 1):.1%} of ratings like {where}"
+    text = f"With {100 * (1 - item.delta):.6g}% confidence, {who} are wrong on {limit}"
+    if seen is not None:
+        text += f"; they were on {seen:.1%} of {item.n:,}"
+    if item.vacuous:
+        return f"{text}. That says nothing: the majority class is wrong on {item.majority_error:.1%}, a coin on 50%."
+    return f"{text}. The majority class is wrong on {item.majority_error:.1%}."

@@ -1,0 +1,73 @@
+"""A prior learnt on some of the ratings, and a posterior near it, so that the bound on the others is sharp.
+
+    ratings ─coin─► A ─fit─► ρ_A ─sharpen─► π = N(E_A, diag(var_A)/t)     ratings A and B ─fit under π─► ρ
+                    B ─────────────────────────────────────────────────► the Gibbs risk of ρ: draws on B alone
+
+The bound on B pays for KL(ρ‖π), and what ρ can still learn from B is worth less than it costs: on MovieLens-1M (A half
+of the ratings) every nat a row spends lowers the Gibbs risk by less than it raises the bound. What pays is a *narrow*
+prior: drawing from ρ_A itself errs on 28.2%, with spreads eight times narrower on 26.2%, like the mean. The width is a
+constant of this file: it may not depend on B.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from onebit_spark.config import FitConfig
+from onebit_spark.errors import RequestError
+from onebit_spark.hierarchy import FixedPrior, ScaleHierarchy
+from onebit_spark.losses import SIDES, RowPrior, Side
+from onebit_spark.posterior import RowPosterior
+from onebit_spark.solver import Engine, Iteration, Outcome, descend, filled, solve
+from onebit_spark.split import Split
+
+SHARPNESS = 64.0  # t: the certified draws have spreads √t times narrower than the learnt ones
+REFIT_WEIGHT = 0.03  # κ of the second fit
+REFIT_ITERATIONS = 20
+
+
+@dataclass(frozen=True)
+class LearntPrior:
+    """π, what it was learnt from, and the fit behind it. Only ratings that ``split`` did not choose may certify it."""
+
+    split: Split
+    first_fit: Outcome[ScaleHierarchy]
+    first_posterior: dict[Side, RowPosterior]  # ρ_A; rows without a rating in A have the prior's
+    prior: FixedPrior
+
+
+def learn_prior(
+    engine: Engine, config: FitConfig, split: Split, on_iteration: Callable[[Iteration], None] | None = None
+) -> LearntPrior:
+    """Fit the chosen ratings, and sharpen."""
+    with engine.restricted(split) as chosen:
+        if not 0 < chosen.n_ratings < engine.n_ratings:
+            raise RequestError(
+                f"a prior split of {split.fraction:g} leaves the prior {chosen.n_ratings:,} of {engine.n_ratings:,} "
+                "ratings: both parts need some, so choose another fraction or give more ratings"
+            )
+        outcome = solve(chosen, config, on_iteration)
+        learnt = {side: filled(chosen, side, outcome.hierarchy.row_prior(side)) for side in SIDES}
+    prior = FixedPrior(*(_sharpened(learnt[side]) for side in SIDES))
+    return LearntPrior(split, outcome, learnt, prior)
+
+
+def fit_near(engine: Engine, config: FitConfig, learnt: LearntPrior) -> Outcome[FixedPrior]:
+    """ρ: fitted to all ratings of the engine under the learnt prior, from its mean."""
+    engine.start_from({side: _at(learnt.prior.row_prior(side), like) for side, like in learnt.first_posterior.items()})
+    gentle = replace(config, likelihood_weight=REFIT_WEIGHT, max_iter=REFIT_ITERATIONS, tol=max(config.tol, 1e-5))
+    return descend(engine, gentle, learnt.prior)
+
+
+def _sharpened(posterior: RowPosterior) -> RowPrior:
+    """N(E x_i, diag(var x_i)/t), a line for every row."""
+    return RowPrior(posterior.location.astype(np.float64), SHARPNESS / posterior.deviation.astype(np.float64) ** 2)
+
+
+def _at(prior: RowPrior, like: RowPosterior) -> RowPosterior:
+    """The prior itself as a posterior, stored like another."""
+    location, deviation = (x.astype(like.location.dtype) for x in (prior.mean, 1.0 / np.sqrt(prior.precision)))
+    return RowPosterior.isotropic(location, deviation, like.kind, like.has_intercept)

@@ -1,0 +1,197 @@
+"""Before any rating is bought: the paper's explicit bounds, and how many ratings a wanted risk needs.
+
+m1 × m2 cells, m = m1 + m2, a matrix M of rank at most r ≤ K with entries of its factors at most ℓ in absolute value,
+q = K − r, d = r/(Kn). The complexity term of the explicit lemmas, repaired (their step (K−r)[·] ≤ K[·] fails where the
+bracket is negative, and the lemma headed Γ is the inverse-Gamma case and vice versa)::
+
+    E = (1/n)[(2/π)(r/n + q) + √(8/π) rℓ] + (m/2λ)[r(n⁻² + ℓ² + d + 2 log n − 1) + qr/K]
+        + (1/λ){K[log(Kn/r) + lnΓ(α) − α log β] + T}
+
+    T   inverse-Gamma      r[(α+1)d + β] + q[(α+1)(r/K − log n) + nβ]
+        Gamma, α ≥ 1       rβ(1+d) + q[(α−1) log n + β(1/n + d)]
+        Gamma, α < 1       r[(1−α)d + β(1+d)] + q[(1−α)(r/K − log n) + β(1/n + d)]
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from scipy.special import gammaln
+
+from onebit_spark.priors import PRIORS
+
+BOUNDS = ("corollary1", "theorem2", "corollary2")
+MOST_RATINGS = 10**15
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A bound, for n ratings. ``theorem2`` and ``corollary2`` need what they say about the noise."""
+
+    n: int
+    bound: float
+    lam: float  # λ, the best for this n unless it was given
+    which: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """What the explicit bounds are functions of, besides n and λ."""
+
+    m1: int
+    m2: int
+    rank: int  # r
+    max_entry: float  # ℓ
+    budget: int  # K
+    prior: str
+    alpha: float
+    beta: float
+
+    def problems(self) -> list[str]:
+        """Everything that is wrong with it, in words."""
+        found = []
+        if min(self.m1, self.m2, self.rank) < 1:
+            found.append(f"m1, m2 and rank must be at least 1, not {self.m1}, {self.m2}, {self.rank}")
+        if self.rank > min(self.m1, self.m2):
+            found.append(f"a matrix of {self.m1} × {self.m2} has no rank {self.rank}")
+        if self.budget < self.rank:
+            found.append(f"the budget K = {self.budget} must be at least the rank {self.rank}")
+        if self.prior not in PRIORS:
+            found.append(f"prior must be one of {', '.join(PRIORS)}, not {self.prior!r}")
+        for name in ("max_entry", "alpha", "beta"):
+            if not 0 < getattr(self, name) < math.inf:
+                found.append(f"{name} must be a positive finite number, not {getattr(self, name)!r}")
+        return found
+
+    def complexity(self, n: int, lam: float) -> float:
+        """E, for λ ≤ n."""
+        r, big, entry, a, b = self.rank, self.budget, self.max_entry, self.alpha, self.beta
+        q, d, log_n = big - r, r / (big * n), math.log(n)
+        data = ((2 / math.pi) * (r / n + q) + math.sqrt(8 / math.pi) * r * entry) / n
+        rows = (self.m1 + self.m2) / (2 * lam) * (r * (n**-2 + entry**2 + d + 2 * log_n - 1) + q * r / big)
+        if self.prior == "inverse-gamma":
+            t = r * ((a + 1) * d + b) + q * ((a + 1) * (r / big - log_n) + n * b)
+        elif a >= 1:
+            t = r * b * (1 + d) + q * ((a - 1) * log_n + b * (1 / n + d))
+        else:
+            t = r * ((1 - a) * d + b * (1 + d)) + q * ((1 - a) * (r / big - log_n) + b * (1 / n + d))
+        scales = big * (math.log(big * n / r) + float(gammaln(a)) - a * math.log(b)) + t
+        return data + rows + scales / lam
+
+
+def corollary1(problem: Problem, n: int, lam: float, risk: float, delta: float) -> float:
+    """r_h(M) + E + λ/(2n) + log(1/δ)/λ with probability 1 − δ; ``risk`` is the hinge risk r_h of the best M."""
+    return risk + problem.complexity(n, lam) + lam / (2 * n) + math.log(1 / delta) / lam
+
+
+def theorem2(problem: Problem, n: int, s: float, margin: float, risk: float, delta: float) -> float:
+    """R̄[1 + (1+s)/(1−s/2)] + {E + (1+C) log(1/ε)/(sn)}/(1−s/2), λ = sn/C, with probability 1 − 2ε = 1 − δ.
+
+    C is the margin constant of the noise (switch noise of probability p has 1/(1−2p)), R̄ the Bayes risk.
+    """
+    rest = 1 - s / 2
+    error = problem.complexity(n, s * n / margin) + (1 + margin) * math.log(2 / delta) / (s * n)
+    return risk * (1 + (1 + s) / rest) + error / rest
+
+
+def corollary2(problem: Problem, n: int, lam: float, delta: float) -> float:
+    """{E + log(1/ε)/λ}/(1 − λ/(2n)), λ ≤ n, with probability 1 − ε = 1 − δ: labels without noise."""
+    return (problem.complexity(n, lam) + math.log(1 / delta) / lam) / (1 - lam / (2 * n))
+
+
+def plan(
+    m1: int,
+    m2: int,
+    rank: int,
+    max_entry: float,
+    risk: float | None = None,
+    *,
+    n: int | None = None,
+    which: Literal["corollary1", "theorem2", "corollary2"] = "corollary1",
+    best_risk: float = 0.0,
+    switch_noise: float = 0.0,
+    budget: int | None = None,
+    prior: str = "gamma",
+    alpha: float = 1.0,
+    beta: float | None = None,
+    lam: float | None = None,
+    delta: float = 0.05,
+) -> Plan:
+    """How many ratings make the bound at most ``risk``, or (with ``n``) what the bound is for n ratings.
+
+    ``best_risk`` is what no predictor of this rank can beat: its hinge risk (corollary1) or the Bayes risk (theorem2).
+    ``budget`` is K, by default the rank itself. β defaults to 1 for gamma, and for inverse-gamma to 1/n: a constant β
+    would keep its term Knβ/λ from vanishing. λ is chosen for the smallest bound unless given.
+
+    >>> plan(1000, 500, rank=3, max_entry=1.0, n=10**6).bound < 1
+    True
+    >>> plan(1000, 500, rank=3, max_entry=1.0, risk=0.3).n > 10**5
+    True
+    """
+    budget = rank if budget is None else budget
+    given_beta = 1.0 if beta is None else beta
+    problem = Problem(
+        m1=m1, m2=m2, rank=rank, max_entry=max_entry, budget=budget, prior=prior, alpha=alpha, beta=given_beta
+    )
+    problems = problem.problems()
+    if (risk is None) == (n is None):
+        problems.append("give either risk (how many ratings does it need?) or n (what is the bound?)")
+    if risk is not None and not risk > 0:
+        problems.append(f"risk must be positive, not {risk!r}")
+    if n is not None and n < 2:
+        problems.append(f"n must be at least 2, not {n!r}")
+    if which not in BOUNDS:
+        problems.append(f"which must be one of {', '.join(BOUNDS)}, not {which!r}")
+    if which == "corollary2" and (best_risk or switch_noise):
+        problems.append("corollary2 is for labels without noise: best_risk and switch_noise must be 0")
+    if not 0 <= switch_noise < 0.5:
+        problems.append(f"switch_noise must lie in [0, 0.5), not {switch_noise!r}")
+    if not best_risk >= 0:
+        problems.append(f"best_risk must be 0 or above, not {best_risk!r}")
+    if lam is not None and not 0 < lam <= (n or math.inf):
+        problems.append(f"λ must be positive and at most n, not {lam!r}")
+    if not 0 < delta < 1:
+        problems.append(f"delta must lie strictly between 0 and 1, not {delta!r}")
+    if problems:
+        raise ValueError("; ".join(problems))
+
+    def at(ratings: int) -> Plan:
+        settled = replace(problem, beta=1.0 / ratings) if beta is None and prior == "inverse-gamma" else problem
+        return _bound(settled, ratings, which, best_risk, 1 / (1 - 2 * switch_noise), lam, delta)
+
+    if n is not None:
+        return at(n)
+    assert risk is not None
+    low, high = 2, 4
+    while at(high).bound > risk:
+        low, high = high, 2 * high
+        if high > MOST_RATINGS:
+            limit = best_risk if which == "corollary1" else 2 * best_risk if which == "theorem2" else 0.0
+            raise ValueError(
+                f"no number of ratings up to {MOST_RATINGS:.0e} brings the bound down to {risk:g}: it tends to at "
+                f"least {limit:g}, and a fixed λ or β may keep it above that"
+            )
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if at(middle).bound > risk else (low, middle)
+    return at(high)
+
+
+def _bound(
+    problem: Problem, n: int, which: str, best_risk: float, margin: float, lam: float | None, delta: float
+) -> Plan:
+    """The bound at the given λ, or at the best of a fine grid up to what the bound allows."""
+    largest = float(n) if which != "theorem2" else n / margin * (1 - 1e-3)  # s < 1
+    candidates = [lam] if lam is not None else [largest * 2.0 ** (-j / 8) for j in range(160)]
+
+    def value(weight: float) -> float:
+        if which == "corollary1":
+            return corollary1(problem, n, weight, best_risk, delta)
+        if which == "theorem2":
+            return theorem2(problem, n, weight * margin / n, margin, best_risk, delta)
+        return corollary2(problem, n, weight, delta)
+
+    bound, best = min((value(weight), weight) for weight in candidates if weight <= largest)
+    return Plan(n=n, bound=bound, lam=best, which=which)

@@ -1,0 +1,111 @@
+"""Certificates on Spark: the same draws and coins as in process, whatever the blocks; saved with the model."""
+
+import json
+
+import numpy as np
+import pytest
+
+from onebit_spark import FitConfig, RequestError, Terms, fit_arrays
+from onebit_spark.blocks import RatingBlock
+from onebit_spark.engines.local import LocalEngine
+from onebit_spark.engines.spark import SparkEngine
+from onebit_spark.estimator import OneBitCompletion
+from onebit_spark.evaluation import certify, evaluate
+from onebit_spark.gibbs import Draws
+from onebit_spark.model import OneBitCompletionModel
+from onebit_spark.ratings import Columns, check_ratings, split_off, survey
+from onebit_spark.simulate import simulate
+from onebit_spark.split import Split
+
+
+@pytest.fixture(scope="module")
+def data():
+    return simulate("B2", rank=2, shape=(50, 40), fraction=0.5, seed=2)
+
+
+@pytest.fixture(scope="module")
+def ratings(spark, data):
+    lines = list(zip(data.rows.tolist(), data.cols.tolist(), data.labels.tolist(), strict=True))
+    return spark.createDataFrame(lines, "user long, item long, label int").repartition(3).cache()
+
+
+@pytest.mark.parametrize("blocks", [(1, 1), (3, 2)])
+def test_the_same_draws_and_coins_as_in_process(ratings, data, blocks):
+    """With the same posteriors every draw and every coin agrees exactly, so the counts do."""
+    split = Split(3, 0.4)
+    draws = Draws(4, 20), Draws(4, 20, unseen_by=split)
+    block = RatingBlock.from_coordinates(data.rows, data.cols, data.labels > 0, (50, 40))
+    with LocalEngine(block, 1).running() as local:
+        config = FitConfig(rank=2)
+        local.start(config, config.make_loss())
+        expected = [local.gibbs_errors(each) for each in draws]
+        with local.restricted(split) as part:
+            chosen = {side: (part.counts(side), part.positives(side)) for side in ("rows", "cols")}
+    with SparkEngine.over(ratings, Columns(), survey(ratings, Columns()), blocks) as engine:
+        engine.start_from(local.posteriors)
+        assert [engine.gibbs_errors(each) for each in draws] == expected
+        with engine.restricted(split) as part:
+            for side, (counts, positives) in chosen.items():
+                np.testing.assert_array_equal(part.counts(side), counts)
+                np.testing.assert_array_equal(part.positives(side), positives)
+            assert part.n_ratings == engine.n_ratings - expected[1].ratings
+
+
+@pytest.mark.parametrize("loss", ["hinge", "logistic"])
+def test_a_fit_is_certified_as_in_process(ratings, data, loss):
+    params = {"loss": loss, "rank": 2, "tol": 0.0, "seed": 1}
+    for share in (None, 0.5):
+        config, terms = FitConfig(max_iter=8, **params), Terms(delta=0.1, prior_split=share)
+        local = fit_arrays(data.rows, data.cols, data.labels, config, certify=terms)
+        estimator = OneBitCompletion(maxIter=8, delta=0.1, certificatePriorSplit=share, **params)
+        found = estimator.fit(ratings).certificate["certificates"]
+        assert [item["name"] for item in found] == [item.name for item in local.certificates]
+        for item, expected in zip(found, local.certificates, strict=True):
+            assert item["bound"] == pytest.approx(expected.bound, rel=1e-3)
+            assert item["kl"] == pytest.approx(expected.inputs["kl"], rel=1e-4, abs=1e-4)
+            assert item["n"] == expected.n
+
+
+def test_nothing_stays_behind_a_prior_split(spark, ratings):
+    before = spark.sparkContext._jsc.sc().getPersistentRDDs().size()
+    OneBitCompletion(rank=2, maxIter=2, tol=0.0, certificatePriorSplit=0.5).fit(ratings)
+    assert spark.sparkContext._jsc.sc().getPersistentRDDs().size() == before
+
+
+def test_the_holdout_is_the_same_however_the_input_lies(ratings):
+    """By cell, whatever the partitions; no cell is on both sides, and nothing is lost."""
+    columns = Columns()
+    fitted, held_out = split_off(ratings, columns, 0.3, 5)
+    again = split_off(ratings.repartition(7).sortWithinPartitions("label"), columns, 0.3, 5)[1]
+    cells = {tuple(line) for line in held_out.collect()}
+    assert cells == {tuple(line) for line in again.collect()}
+    assert fitted.count() + held_out.count() == ratings.count()
+    assert fitted.join(held_out, ["user", "item"]).isEmpty()
+    assert held_out.count() / ratings.count() == pytest.approx(0.3, abs=5 * np.sqrt(0.21 / 1000))
+    assert cells != {tuple(line) for line in split_off(ratings, columns, 0.3, 6)[1].collect()}
+
+
+def test_certified_on_what_it_has_not_seen_alone(ratings, tmp_path):
+    fitted, held_out = split_off(ratings, Columns(), 0.3, 5)
+    model = OneBitCompletion(rank=2, maxIter=5, tol=0.0).fit(fitted)
+    tally = check_ratings(held_out, Columns())
+    item = certify(model, evaluate(model, held_out, None, tally), tally, Terms(delta=0.1))
+    assert item.inputs["errors"] / item.n < item.bound < 0.5
+    own = check_ratings(fitted, Columns())
+    with pytest.raises(RequestError, match="the very ratings that the model was fitted on"):
+        certify(model, evaluate(model, fitted, None, own), own, Terms())
+
+
+def test_the_certificate_is_saved_with_the_model(ratings, tmp_path):
+    model = OneBitCompletion(rank=2, maxIter=2, tol=0.0).fit(ratings)
+    path = tmp_path / "model"
+    model.save(str(path))
+    assert json.loads((path / "certificate.json").read_text()) == model.certificate
+    assert OneBitCompletionModel.load(str(path)).certificate == model.certificate
+    assert model.certificate["headline"] == "seeger"
+    (path / ".certificate.json.crc").unlink()
+    (path / "certificate.json").write_text("{}")
+    with pytest.raises(RequestError, match=r"certificate\.json holds no certificates"):
+        OneBitCompletionModel.load(str(path))
+    (path / "certificate.json").unlink()
+    assert OneBitCompletionModel.load(str(path)).certificate["certificates"] == []

@@ -1,0 +1,215 @@
+"""The bounds against brute force, their coverage on data whose true risk is known, and what is refused."""
+
+import math
+
+import numpy as np
+import pytest
+from knownrisk import experiment, summary
+from scipy.stats import binom
+
+from onebit_spark import FitConfig, RequestError, Terms, fit_arrays
+from onebit_spark import certificate as bounds
+from onebit_spark.certification import (
+    DRAWS_SHARE,
+    Certificate,
+    document,
+    headline_of,
+    holdout_certificate,
+    prior_split_certificate,
+)
+from onebit_spark.gibbs import Draws, GibbsErrors
+from onebit_spark.simulate import simulate
+from onebit_spark.split import Split
+
+DELTA = 0.2
+
+
+def kl(q, p):
+    return sum(a * math.log(a / b) for a, b in ((q, p), (1 - q, 1 - p)) if a > 0)
+
+
+def test_seeger_solves_its_equation():
+    bound = bounds.seeger(0.25, 3000.0, 100_000, 0.04)
+    assert kl(0.25, bound) == pytest.approx((3000 + math.log(2 * math.sqrt(1e5) / 0.04)) / 1e5, rel=1e-9)
+    assert bounds.prior_split(0.25, 3000.0, 100_000, 0.04) == bound
+
+
+def test_the_limit_of_the_draws_holds_for_unequal_probabilities():
+    """Errors with probabilities p_l, exactly enumerated as a Poisson-binomial: the limit fails in at most δ."""
+    p = np.linspace(0.01, 0.6, 40)
+    law = np.array([1.0])
+    for one in p:
+        law = np.convolve(law, [1 - one, one])
+    for delta in (0.01, 0.2):
+        failing = [law[k] for k in range(41) if bounds.gibbs_limit(k, 40, delta) < p.mean()]
+        assert 0 < sum(failing) <= delta
+    assert kl(0.3, bounds.gibbs_limit(30, 100, 0.01)) == pytest.approx(math.log(100) / 100, rel=1e-9)
+
+
+@pytest.mark.parametrize(("n", "delta"), [(1, 0.05), (7, 0.3), (50, 0.05)])
+def test_holdout_is_the_exact_binomial_limit(n, delta):
+    """At the bound, k or fewer errors have probability δ; over all k it therefore fails with at most δ."""
+    limits = [bounds.holdout(k, n, delta) for k in range(n + 1)]
+    assert limits[-1] == 1
+    for k, limit in enumerate(limits[:-1]):
+        assert binom.cdf(k, n, limit) == pytest.approx(delta, rel=1e-9)
+    for risk in (0.1, 0.5, 0.9):
+        assert sum(binom.pmf(k, n, risk) for k in range(n + 1) if limits[k] < risk) <= delta
+
+
+def test_catoni_and_theorem1_by_hand():
+    n, lam = 1000, 200.0
+    assert bounds.catoni(0.2, 5.0, n, lam, 0.05) == pytest.approx(0.2 + 5 / 200 + 0.025 + math.log(20) / 200)
+    assert bounds.theorem1(0.7, n, lam, 0.05) == pytest.approx(0.7 + 0.1 + math.log(20) / 200)
+    best, at = bounds.catoni_over_grid(0.2, 5.0, n, 0.05)
+    share = 0.05 / len(bounds.CATONI_GRID)
+    assert best == pytest.approx(bounds.catoni(0.2, 5.0, n, at, share))
+    exact = 0.2 + math.sqrt((5 + math.log(1 / share)) / (2 * n))  # the minimum over all λ
+    assert exact <= best < exact * 1.01
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        lambda: bounds.seeger(0.2, 1.0, 100, 0.0),
+        lambda: bounds.seeger(0.2, 1.0, 100, 1.0),
+        lambda: bounds.seeger(0.2, 1.0, 0, 0.1),
+        lambda: bounds.seeger(0.2, -1.0, 100, 0.1),
+        lambda: bounds.seeger(1.2, 1.0, 100, 0.1),
+        lambda: bounds.catoni(0.2, math.nan, 100, 10.0, 0.1),
+        lambda: bounds.catoni(0.2, 1.0, 100, 0.0, 0.1),
+        lambda: bounds.holdout(0, 0, 0.1),
+        lambda: bounds.holdout(5, 4, 0.1),
+        lambda: bounds.gibbs_limit(0, 0, 0.1),
+    ],
+)
+def test_meaningless_numbers_are_refused(bad):
+    with pytest.raises(ValueError, match=r"must|needs"):
+        bad()
+
+
+# ---- coverage --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def few_draws(monkeypatch):
+    monkeypatch.setattr("onebit_spark.gibbs.ENOUGH_DRAWS", 20_000)
+
+
+def most(repeats):
+    """More violations than this have probability below 10⁻³ if each has probability δ."""
+    return binom.isf(1e-3, repeats, DELTA) / repeats
+
+
+@pytest.mark.parametrize("loss", ["hinge", "logistic"])
+def test_certificates_hold(few_draws, loss):
+    """100 fits at δ = .2: no certificate is violated more often than chance allows. Recipe: tests/unit/knownrisk.py."""
+    config = FitConfig(loss=loss, rank=2, max_iter=15)
+    for terms in (Terms(delta=DELTA), Terms(delta=DELTA, prior_split=0.5)):
+        violated = summary(experiment(config, 800, 0.1, DELTA, 100, terms))
+        assert "prior_split" in violated or {"catoni", "seeger"} <= set(violated)
+        for name in set(violated) - {"no-kl"}:
+            assert violated[name][0] <= most(100), name
+        assert violated["holdout"][0] >= binom.isf(1 - 1e-3, 100, DELTA / 3) / 100  # it is exact, not loose
+
+
+def test_a_bound_without_its_kl_is_caught(few_draws):
+    """Labels of pure noise, K = 10, κ = 8: whatever is learnt is wrong half of the time, and fits the ratings well."""
+    violated = summary(experiment(FitConfig(rank=10, likelihood_weight=8.0, max_iter=15), 800, 0.5, DELTA, 30))
+    assert violated["seeger"][0] == 0
+    assert violated["no-kl"][0] > most(30)
+
+
+# ---- from a fit to its certificates ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def data():
+    made = simulate("B2", rank=2, shape=(60, 50), fraction=0.5, seed=1)
+    return made.rows, made.cols, made.labels
+
+
+@pytest.fixture(scope="module")
+def certified(data):
+    return fit_arrays(*data, FitConfig(loss="hinge", rank=2, max_iter=20, tol=0), certify=Terms())
+
+
+def test_every_bound_that_applies_with_its_inputs(certified, data):
+    found = {item.name: item for item in certified.certificates}
+    assert set(found) == {"theorem1", "catoni", "seeger"}
+    n, last = len(data[0]), certified.history[-1]
+    seeger = found["seeger"].inputs
+    assert seeger["kl"] == last.divergence
+    assert seeger["delta_split"] == {"bound": pytest.approx(0.04), "draws": pytest.approx(0.01)}
+    trials = n * seeger["draws_per_rating"]
+    limit = bounds.gibbs_limit(round(seeger["gibbs_risk"] * trials), trials, 0.01)
+    assert found["seeger"].bound == pytest.approx(bounds.seeger(limit, last.divergence, n, 0.04))
+    assert found["theorem1"].bound == pytest.approx(bounds.theorem1(last.objective / (2 * n), n, 2.0 * n, 0.05))
+
+
+def test_a_declared_grid_is_paid_for(data):
+    config = FitConfig(rank=2, max_iter=5, tol=0)
+    one, many = (fit_arrays(*data, config, certify=Terms(grid=grid)).certificates for grid in (1, 100))
+    for single, shared in zip(one, many, strict=True):
+        assert shared.bound > single.bound
+        assert shared.inputs["grid"] == 100
+    inputs = many[-1].inputs
+    trials = len(data[0]) * inputs["draws_per_rating"]
+    limit = bounds.gibbs_limit(round(inputs["gibbs_risk"] * trials), trials, DRAWS_SHARE * 0.05 / 100)
+    expected = bounds.seeger(limit, inputs["kl"], len(data[0]), (1 - DRAWS_SHARE) * 0.05 / 100)
+    assert many[-1].bound == pytest.approx(expected)
+
+
+def test_a_learnt_prior_is_certified_on_the_rest_alone(data):
+    fit = fit_arrays(*data, FitConfig(rank=2, max_iter=20), certify=Terms(prior_split=0.4))
+    (item,) = fit.certificates
+    assert item.name == "prior_split"
+    assert 0.5 * len(data[0]) < item.n < 0.7 * len(data[0])
+    assert not item.vacuous
+
+
+def test_what_the_prior_has_seen_certifies_nothing():
+    terms = Terms(prior_split=0.5)
+    with pytest.raises(ValueError, match="ratings that it has not seen"):
+        prior_split_certificate(0.0, GibbsErrors(1, 10), Draws(0, 1), terms, 0.5)
+    with pytest.raises(ValueError, match="nothing is left"):
+        prior_split_certificate(0.0, GibbsErrors(0, 0), Draws(0, 1, unseen_by=Split(0, 0.5)), terms, 0.5)
+    with pytest.raises(RequestError, match="both parts need some"):
+        fit_arrays([0, 1], [0, 1], [1, -1], FitConfig(rank=1), certify=Terms(prior_split=1e-9))
+
+
+@pytest.mark.parametrize(
+    "terms", [Terms(delta=0.0), Terms(delta=1.0), Terms(delta=math.nan), Terms(grid=0), Terms(prior_split=1.0)]
+)
+def test_terms_are_checked(terms):
+    with pytest.raises(ValueError, match="must"):
+        fit_arrays([0, 0], [0, 1], [1, -1], certify=terms)
+
+
+def test_the_headline_is_fixed_in_advance(certified):
+    """prior_split, else holdout, else seeger, whichever is smaller."""
+    certificates = [item.as_dict() for item in certified.certificates]
+    assert document(certificates)["headline"] == "seeger"
+    held_out = holdout_certificate(3, 10, Terms(), 0.5).as_dict()
+    assert held_out["bound"] > certificates[-1]["bound"] or certificates[-1]["vacuous"]
+    content = document([*certificates, held_out])
+    assert content["headline"] == "holdout"
+    assert headline_of(content) == held_out["statement"]
+    assert document([])["headline"] is None
+
+
+@pytest.mark.parametrize(("bound", "majority", "vacuous"), [(0.3, 0.4, False), (0.45, 0.4, True), (0.5, 0.6, True)])
+def test_vacuous_means_no_better_than_guessing(bound, majority, vacuous):
+    item = Certificate(
+        name="x", bound=bound, bounds="", over="", delta=0.05, n=1, majority_error=majority, statement=""
+    )
+    assert item.vacuous is vacuous
+
+
+def test_statements_say_what_they_bound():
+    good, bad = holdout_certificate(100, 1000, Terms(), 0.4), holdout_certificate(450, 1000, Terms(), 0.4)
+    assert good.statement == (
+        "With 95% confidence, the model's predictions are wrong on at most 11.7% of ratings like those that were kept "
+        "out; they were on 10.0% of 1,000. The majority class is wrong on 40.0%."
+    )
+    assert "That says nothing" in bad.statement

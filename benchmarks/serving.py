@@ -132,7 +132,7 @@ def random_als(like: ALSModel, n: int, folder: str) -> ALSModel:
         features = rng.normal(scale=0.5, size=(n, 10)).astype(np.float32)
         lists = pa.FixedSizeListArray.from_arrays(pa.array(features.ravel()), 10).cast(pa.list_(pa.float32()))
         target = Path(folder) / "als" / side
-        for old in [*target.glob("*"), *target.glob(".*.crc")]:
+        for old in list(target.iterdir()):
             old.unlink()
         pq.write_table(
             pa.table({"id": pa.array(np.arange(n, dtype=np.int32)), "features": lists}), target / "0.parquet"

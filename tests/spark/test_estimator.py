@@ -156,7 +156,8 @@ def test_param_maps_and_train_validation_split(ratings, tmp_path):
     models = completion.fit(ratings, [{completion.loss: "hinge"}, {completion.rank: 1}])
     assert [(model.info.config.loss, model.rank) for model in models] == [("hinge", 2), ("logistic", 1)]
     grid = ParamGridBuilder().addGrid(completion.rank, [1, 2]).build()
-    accuracy = MulticlassClassificationEvaluator(metricName="accuracy")
+    # Where a column "probability" is, this evaluator wants a Vector in it.
+    accuracy = MulticlassClassificationEvaluator(metricName="accuracy", probabilityCol="none")
     search = TrainValidationSplit(estimator=completion, estimatorParamMaps=grid, evaluator=accuracy, seed=2)
     assert max(search.fit(ratings).validationMetrics) > 0.55
 

@@ -154,7 +154,7 @@ def _with_learnt_prior(
             side: RowPosterior(engine.posterior(side).location, like.scale, like.kind, like.has_intercept)
             for side, like in learnt.first_posterior.items()
         },
-        [prior_split_certificate(last.divergence, counted, draws, terms, majority_error)],
+        [prior_split_certificate(max(last.divergence, 0.0), counted, draws, terms, majority_error)],
     )
 
 
@@ -165,7 +165,7 @@ def certificates_of(
     config: FitConfig, last: Iteration, counted: GibbsErrors, draws: Draws, terms: Terms, majority_error: float
 ) -> list[Certificate]:
     """All that hold for a posterior fitted under the data-free prior: theorem1 (hinge), catoni, seeger."""
-    n, kl, lam = counted.ratings, last.divergence, config.weight * counted.ratings
+    n, kl, lam = counted.ratings, max(last.divergence, 0.0), config.weight * counted.ratings  # rounding may go below 0
     share = terms.delta / terms.grid
     gibbs, inputs = _gibbs(counted, draws, terms)
     left = (1 - DRAWS_SHARE) * share

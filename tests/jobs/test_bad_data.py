@@ -65,6 +65,7 @@ CASES = {
     ),
     "output below a file": ("fit", ["--ratings", "{}/good", "--output", "{}/good/model"], ["cannot be made", "/good"]),
     "damaged file": ("fit", ["--ratings", "{}/damaged"], ["the file file:", "/damaged cannot be read"]),
+    "damaged file among good ones": ("fit", ["--ratings", "{}/half"], ["/half/damaged cannot be read"]),
     "output exists": ("fit", ["--ratings", "{}/good", "--output", "{}/taken"], ["--output", "add --overwrite"]),
     "predictions exist": (
         "fit",
@@ -210,6 +211,10 @@ def folder(tmp_path_factory):
     content = bytearray(whole.read_bytes())
     content[100:3000] = bytes(2900)  # the footer stays
     whole.write_bytes(content)
+    (folder / "half").mkdir()
+    (folder / "half" / "damaged").write_bytes(content)
+    for name in ("first", "second"):
+        write(folder / "half" / name, {"user": [1, 2], "item": [1, 2], "label": [0, 1]})
     (folder / "void").mkdir()
     for name in ("taken", "old"):
         (folder / name).mkdir()

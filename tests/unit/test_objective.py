@@ -42,6 +42,8 @@ def test_objective_is_the_long_formula_at_the_returned_state(loss, prior, interc
         scales = bruteforce.best_scales(config.make_prior(sum(SHAPE)), fit.rows, fit.cols, mean, variance)
         expected = bruteforce.objective(loss.name, data, config.weight, fit.rows, fit.cols, scales)
         assert fit.objective_history[-1] == pytest.approx(expected, rel=1e-9)
+        divergence = bruteforce.divergence(fit.rows, fit.cols, scales)
+        assert fit.history[-1].divergence == pytest.approx(divergence, rel=1e-9, abs=1e-9 * abs(expected))
         np.testing.assert_allclose(fit.inverse_gamma, [s.inverse_mean for s in scales.factors], rtol=1e-9)
         if intercepts:
             assert fit.scales.row_intercept == pytest.approx(scales.row_intercept.inverse_mean, rel=1e-9)

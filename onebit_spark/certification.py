@@ -123,7 +123,7 @@ def certified_fit(
     """
     majority_error = min(positives, engine.n_ratings - positives) / engine.n_ratings
     if terms is not None and terms.prior_split is not None:
-        return _with_learnt_prior(engine, config, terms, terms.prior_split, majority_error, on_iteration)
+        return _with_learnt_prior(engine, config, terms, terms.prior_split, majority_error, on_iteration, start, watch)
     outcome = solve(engine, config, on_iteration, start, watch)
     found = []
     if terms is not None:
@@ -137,9 +137,9 @@ def certified_fit(
 
 def _with_learnt_prior(
     engine: Engine, config: FitConfig, terms: Terms, fraction: float, majority_error: float,
-    on_iteration: Callable[[Iteration], None] | None,
+    on_iteration: Callable[[Iteration], None] | None, start: Start | None, watch: Watch | None,
 ) -> CertifiedFit:  # fmt: skip
-    learnt = learn_prior(engine, config, Split(config.seed ^ SPLIT_STREAM, fraction), on_iteration)
+    learnt = learn_prior(engine, config, Split(config.seed ^ SPLIT_STREAM, fraction), on_iteration, start, watch)
     last = fit_near(engine, config, learnt).history[-1]
     n_unseen = max(1, round((1 - fraction) * engine.n_ratings))
     draws = Draws.enough(n_unseen, config.seed ^ DRAW_STREAM, unseen_by=learnt.split)

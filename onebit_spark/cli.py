@@ -39,6 +39,7 @@ def evaluate(argv: Sequence[str] | None = None, *, ship_package: bool = False) -
 def run_fit(spark: SparkSession, request: FitRequest) -> None:
     from onebit_spark import evaluation
     from onebit_spark.certification import document
+    from onebit_spark.checkpoint import clear_checkpoints
     from onebit_spark.estimator import OneBitCompletion
     from onebit_spark.progress import Progress
     from onebit_spark.ratings import Columns, check_ratings, split_off
@@ -78,6 +79,9 @@ def run_fit(spark: SparkSession, request: FitRequest) -> None:
         seed=request.seed,
         numUserBlocks=request.row_blocks,
         numItemBlocks=request.col_blocks,
+        checkpointDir=request.checkpoint_dir,
+        checkpointInterval=request.checkpoint_interval,
+        resume=request.resume,
         delta=request.delta,
         certificateGrid=request.certificate_grid,
         certificatePriorSplit=request.certificate_prior_split,
@@ -100,6 +104,8 @@ def run_fit(spark: SparkSession, request: FitRequest) -> None:
     with clock("saving"):
         writer = model.write()
         (writer.overwrite() if request.overwrite else writer).save(request.output)
+        if request.checkpoint_dir:
+            clear_checkpoints(spark, request.checkpoint_dir)
     if request.predict and request.predictions:
         with clock("predicting"), _after(f"the model is saved in {request.output}, but predicting failed"):
             write_predictions(spark, model, pairs, request.predictions, request.overwrite)

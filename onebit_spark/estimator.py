@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from pyspark.ml.util import DefaultParamsWriter, MLReadable, MLWritable
 from pyspark.sql import DataFrame
 
 from onebit_spark.certification import CertifiedFit, Terms, certified_fit
+from onebit_spark.checkpoint import Checkpoints, subject_of
 from onebit_spark.config import FitConfig
 from onebit_spark.engines.spark import SparkEngine, require_classic
 from onebit_spark.engines.validation import Validation, divided
@@ -60,7 +62,8 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
         fitIntercept: bool = _DEFAULT.intercepts, solver: str = _DEFAULT.solver, covariance: str = _DEFAULT.covariance,
         start: str = _DEFAULT.start, maxIter: int = _DEFAULT.max_iter, tol: float = _DEFAULT.tol,
         seed: int = _DEFAULT.seed, numUserBlocks: int | None = None, numItemBlocks: int | None = None,
-        checkpointInterval: int = 10, coldStartStrategy: str = "prior",
+        checkpointDir: str | None = None, checkpointInterval: int = 10, resume: bool = False,
+        coldStartStrategy: str = "prior",
         delta: float = _TERMS.delta, certificateGrid: int = _TERMS.grid, certificatePriorSplit: float | None = None,
         scoreCol: str = "score", stdCol: str = "std", probabilityCol: str = "probability",
         predictionCol: str = "prediction", rawPredictionCol: str = "rawPrediction",
@@ -104,6 +107,10 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
         problems = self.problems() + terms.problems()
         if terms.prior_split is not None and (self._initial is not None or self.getValidationIndicatorCol()):
             problems.append("certificatePriorSplit goes neither with an initial model nor with validationIndicatorCol")
+        if self.getCheckpointDir() and (self._initial is not None or self.getValidationIndicatorCol()):
+            problems.append("checkpointDir goes neither with an initial model nor with validationIndicatorCol")
+        if self.getResume() and not self.getCheckpointDir():
+            problems.append("resume needs a checkpointDir to resume from")
         if problems:
             raise RequestError("; ".join(problems))
         config, columns = self.fitConfig(), self.columns()
@@ -111,38 +118,33 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
         training, held_out = divided(dataset, self.getValidationIndicatorCol())
         surveyed = survey(training, columns)
         clock.lap("survey")
-        start = warm_start(self._initial, config, surveyed) if self._initial is not None else None
+        model_of = partial(_model, dataset, config, columns, surveyed)
+        start, watch = None, None
+        if self._initial is not None:
+            start = warm_start(self._initial, config, surveyed)
+        if folder := self.getCheckpointDir():
+            subject = subject_of(config, surveyed, terms.prior_split)
+            watch = Checkpoints(dataset.sparkSession, folder, self.getCheckpointInterval(), subject, model_of)
+            start = watch.start(config, surveyed, self.getResume())
         blocks = self.getNumUserBlocks(), self.getNumItemBlocks()
         with SparkEngine.over(training, columns, surveyed, blocks) as engine, ExitStack() as release:
-            watch = None
+            validation = None
             if held_out is not None:
-                watch = release.enter_context(
+                validation = release.enter_context(
                     Validation.over(held_out, columns, surveyed, engine, config, self.getPatience())
                 )
             clock.lap("blocking")
-            made = certified_fit(engine, config, terms, surveyed.tally.positives, self._progress, start, watch)
+            made = certified_fit(
+                engine, config, terms, surveyed.tally.positives, self._progress, start, validation or watch
+            )
             clock.lap("fit")
             repeats = asdict(engine.repeats)
-        rows, cols = made.posterior["rows"], made.posterior["cols"]
-        clock.seconds["start"] = clock.seconds["fit"] - sum(step.seconds for step in made.history)
-        if watch is not None:
-            clock.move(watch.seconds, "start", "validation")
-        info = replace(
-            _model_info(config, dataset, columns, surveyed, made),
-            effective_rank=effective_rank(rows, cols),
-            seconds=clock.seconds,
-            repeats=repeats,
-            n_positive=surveyed.tally.positives,
-            validation=watch.history if watch is not None else [],
-            fingerprint=surveyed.tally.fingerprint,
-        )
-        model = OneBitCompletionModel.from_tables(
-            dataset.sparkSession,
-            info,
-            factor_table(surveyed.users.values, rows),
-            factor_table(surveyed.items.values, cols),
-            certificates=made.certificates,
-        )
+        own = made.history[len(start.history) if start is not None else 0 :]
+        clock.seconds["start"] = clock.seconds["fit"] - sum(step.seconds for step in own)
+        if validation is not None:
+            clock.move(validation.seconds, "start", "validation")
+        held_out_curve = validation.history if validation is not None else []
+        model = model_of(made, seconds=clock.seconds, repeats=repeats, validation=held_out_curve)
         return self._copyValues(model._resetUid(self.uid))
 
     def write(self) -> DefaultParamsWriter:
@@ -170,8 +172,17 @@ class _Clock:
         self.seconds[into] = seconds
 
 
+def _model(
+    dataset: DataFrame, config: FitConfig, columns: Columns, surveyed: Survey, made: CertifiedFit, **facts: Any
+) -> OneBitCompletionModel:
+    """The model of a fit, finished or not; ``facts`` are further fields of its ``info``."""
+    users, items = (factor_table(ids.values, made.posterior[side]) for side, ids in surveyed.ids.items())
+    info = replace(_model_info(dataset, config, columns, surveyed, made), **facts)
+    return OneBitCompletionModel.from_tables(dataset.sparkSession, info, users, items, certificates=made.certificates)
+
+
 def _model_info(
-    config: FitConfig, dataset: DataFrame, columns: Columns, surveyed: Survey, made: CertifiedFit
+    dataset: DataFrame, config: FitConfig, columns: Columns, surveyed: Survey, made: CertifiedFit
 ) -> ModelInfo:
     n_users, n_items = len(surveyed.users), len(surveyed.items)
     prior = config.make_prior(n_users + n_items)
@@ -185,7 +196,7 @@ def _model_info(
         iterations=len(made.history),
         converged=made.converged,
         reason=made.reason,
-        effective_rank=0,
+        effective_rank=effective_rank(made.posterior["rows"], made.posterior["cols"]),
         inverse_gamma=np.asarray(scales.factor).tolist(),
         intercept_prior={
             "mean": scales.mean,
@@ -203,4 +214,6 @@ def _model_info(
             "user": dataset.schema[columns.user].dataType.simpleString(),
             "item": dataset.schema[columns.item].dataType.simpleString(),
         },
+        n_positive=surveyed.tally.positives,
+        fingerprint=surveyed.tally.fingerprint,
     )

@@ -36,6 +36,7 @@ DEFAULTS: dict[str, Any] = {
     "delta": _TERMS.delta,
     "certificateGrid": _TERMS.grid,
     "checkpointInterval": 10,
+    "resume": False,
 }
 
 
@@ -85,9 +86,11 @@ class FitParams(PredictionParams):
     certificatePriorSplit = _number(
         "certificatePriorSplit", "share of the ratings that a prior is learnt from, to certify on the rest; unset: none"
     )
-    checkpointInterval = _integer(
-        "checkpointInterval", "accepted for the sake of ALS code, without effect: no plan grows with the iterations"
+    checkpointDir = _text(
+        "checkpointDir", "folder for checkpoints, on a file system that outlives the driver; unset: none"
     )
+    checkpointInterval = _integer("checkpointInterval", "iterations between two checkpoints (≥ 1)")
+    resume = _flag("resume", "whether to go on from a checkpoint in checkpointDir, if there is one")
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,6 +127,7 @@ class FitParams(PredictionParams):
             "numUserBlocks": self.getNumUserBlocks(),
             "numItemBlocks": self.getNumItemBlocks(),
             "patience": self.getPatience(),
+            "checkpointInterval": self.getCheckpointInterval(),
         }
         for name, number in counts.items():
             if number is not None and number < 1:
@@ -211,6 +215,12 @@ class FitParams(PredictionParams):
     def getCertificatePriorSplit(self) -> float | None:
         return self._maybe(self.certificatePriorSplit)
 
+    def getCheckpointDir(self) -> str | None:
+        return self._maybe(self.checkpointDir)
+
+    def getResume(self) -> bool:
+        return self.getOrDefault(self.resume)
+
     def getCheckpointInterval(self) -> int:
         return self.getOrDefault(self.checkpointInterval)
 
@@ -282,6 +292,12 @@ class FitParams(PredictionParams):
 
     def setCertificatePriorSplit(self: F, value: float) -> F:
         return self._set(certificatePriorSplit=value)
+
+    def setCheckpointDir(self: F, value: str) -> F:
+        return self._set(checkpointDir=value)
+
+    def setResume(self: F, value: bool) -> F:
+        return self._set(resume=value)
 
     def setCheckpointInterval(self: F, value: int) -> F:
         return self._set(checkpointInterval=value)

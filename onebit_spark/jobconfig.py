@@ -80,6 +80,9 @@ class FitRequest(JobRequest):
     seed: int = flag("seed of the start", default=_DEFAULT.seed)
     row_blocks: int | None = flag("blocks of users (default: by size and cores)", default=None)
     col_blocks: int | None = flag("blocks of items (default: by size and cores)", default=None)
+    checkpoint_dir: str | None = flag("folder for checkpoints, from which a killed fit can go on", default=None)
+    checkpoint_interval: int = flag("iterations between two checkpoints", default=10)
+    resume: bool = flag("go on from a checkpoint in --checkpoint-dir, if there is one", default=False)
     holdout: float | None = flag("share of the ratings kept out of the fit, to certify the model on", default=None)
     calibrate: bool = flag("learn on the held-out ratings what a probability means", default=False)
     delta: float = flag("a certificate holds with probability 1 − δ", default=_TERMS.delta)
@@ -103,7 +106,9 @@ class FitRequest(JobRequest):
             yield "--calibrate needs ratings that are not fitted: add --holdout 0.1, say"
         if self.holdout is not None and not 0 < self.holdout < 1:
             yield f"--holdout must lie strictly between 0 and 1, not {self.holdout}"
-        for name in ("row_blocks", "col_blocks"):
+        if self.resume and not self.checkpoint_dir:
+            yield "--resume needs --checkpoint-dir: where is the checkpoint to resume from?"
+        for name in ("row_blocks", "col_blocks", "checkpoint_interval"):
             blocks = getattr(self, name)
             if blocks is not None and blocks < 1:
                 yield f"{as_flag(name)} must be an integer of at least 1, not {blocks}"

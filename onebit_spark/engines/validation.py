@@ -22,11 +22,11 @@ from onebit_spark.engines.blocking import Batches
 from onebit_spark.engines.spark import SparkEngine
 from onebit_spark.errors import RequestError
 from onebit_spark.hierarchy import ScaleHierarchy, Scales
-from onebit_spark.losses import LOSSES, Side
+from onebit_spark.losses import LOSSES, SIDES, Side
 from onebit_spark.posterior import RowPosterior
 from onebit_spark.ratings import ITEM, LABEL, USER, Columns, Survey, check_ratings, prepared
 from onebit_spark.scoring import SLICE, prior_row
-from onebit_spark.solver import Iteration, Outcome
+from onebit_spark.solver import Engine, Iteration, Outcome
 
 PAIRS = "row int, col int, positive boolean"
 MEASURED = "n long, loss double, wrong long"
@@ -89,13 +89,10 @@ class Validation:
             pairs.unpersist()
             ids.destroy()
 
-    def __call__(self, hierarchy: ScaleHierarchy, iteration: Iteration) -> str | None:
+    def __call__(self, engine: Engine, hierarchy: ScaleHierarchy, history: list[Iteration]) -> str | None:
         """Measure; the reason to stop, if there is one."""
-        began = time.perf_counter()
-        posteriors: dict[Side, RowPosterior] = {
-            "rows": self._engine.posterior("rows"),
-            "cols": self._engine.posterior("cols"),
-        }
+        began, iteration = time.perf_counter(), history[-1]
+        posteriors = {side: engine.posterior(side) for side in SIDES}
         loss, error = self._measure(hierarchy.scales, posteriors["rows"], posteriors["cols"])
         self.seconds += time.perf_counter() - began
         self.history.append({"loss": loss, "error": error})

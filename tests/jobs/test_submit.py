@@ -155,23 +155,30 @@ def test_plain_python_from_a_bare_checkout(folder):
     assert "model: plain" in done.stdout
 
 
-def test_killed_half_way(folder):
-    """SIGKILL in the middle of the iterations: no output folder, and nothing beside it."""
-    log = folder / "killed.log"
-    arguments = ["--config", str(folder / "job.toml"), "--max-iter", "100000", "--output", str(folder / "killed")]
+def test_killed_half_way_and_resumed(folder, fitted):
+    """SIGKILL in the middle of the iterations: no output, a checkpoint; resumed, it ends at the undisturbed fit."""
+    log, kept = folder / "killed.log", folder / "checkpoints"
+    arguments = ["--config", str(folder / "job.toml"), "--rank", "3", "--output", str(folder / "killed")]
+    arguments += ["--checkpoint-dir", str(kept), "--checkpoint-interval", "1"]
     command = [sys.executable, str(ROOT / "jobs" / "fit.py"), *arguments]
     with log.open("w") as stream:
-        process = subprocess.Popen(command, stdout=stream, stderr=stream, env=environment(), start_new_session=True)
+        endless = [*command, "--max-iter", "100000"]
+        process = subprocess.Popen(endless, stdout=stream, stderr=stream, env=environment(), start_new_session=True)
         try:
-            deadline = time.monotonic() + 200
-            while log.read_text().count("iteration ") < 2 and process.poll() is None and time.monotonic() < deadline:
-                time.sleep(0.2)
+            deadline = time.monotonic() + 300
+            while not (kept / "iteration-000002").exists() and process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.01)
             assert process.poll() is None, log.read_text()
-            assert "iteration 1 " in log.read_text(), log.read_text()
         finally:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     assert [path.name for path in folder.iterdir() if "killed" in path.name] == ["killed.log"]
+    newest = max(path.name for path in kept.iterdir() if not path.name.startswith("."))
+    done = run([*command, "--resume", "--max-iter", str(max(4, int(newest[-6:])))])
+    assert done.returncode == 0, done.stdout
+    found, expected = (json.loads((folder / name / "metadata.json").read_text()) for name in ("killed", "model"))
+    assert found["objective_history"][:4] == expected["objective_history"]
+    assert not list(kept.iterdir())
 
 
 def test_spark_connect_is_refused(folder):

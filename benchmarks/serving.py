@@ -39,6 +39,8 @@ from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.posterior import RowPosterior, packed_size
 from onebit_spark.scoring import factor_table
 
+FILES = 10
+
 
 def foldin(spark: SparkSession, options: argparse.Namespace) -> None:
     ratings = movielens_1m()
@@ -134,9 +136,10 @@ def random_als(like: ALSModel, n: int, folder: str) -> ALSModel:
         target = Path(folder) / "als" / side
         for old in list(target.iterdir()):
             old.unlink()
-        pq.write_table(
-            pa.table({"id": pa.array(np.arange(n, dtype=np.int32)), "features": lists}), target / "0.parquet"
-        )
+        table = pa.table({"id": pa.array(np.arange(n, dtype=np.int32)), "features": lists})
+        for part in range(FILES):  # as many as ALS has blocks: a single one would be a single task
+            low, high = part * n // FILES, (part + 1) * n // FILES
+            pq.write_table(table.slice(low, high - low), target / f"{part}.parquet")
     return ALSModel.load(f"{folder}/als")
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from onebit_spark.certification import CertifiedFit
+from onebit_spark.certificate.certified import CertifiedFit
 from onebit_spark.config import FitConfig
 from onebit_spark.errors import RequestError
 from onebit_spark.filesystem import Location, replace_folder

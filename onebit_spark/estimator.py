@@ -15,7 +15,7 @@ from pyspark.ml import Estimator
 from pyspark.ml.util import DefaultParamsWriter, MLReadable, MLWritable
 from pyspark.sql import DataFrame
 
-from onebit_spark.certification import CertifiedFit, Terms, certified_fit
+from onebit_spark.certificate.certified import CertifiedFit, Terms, certified_fit
 from onebit_spark.checkpoint import Checkpoints, subject_of
 from onebit_spark.config import FitConfig
 from onebit_spark.engines.spark import SparkEngine, require_classic

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from pyspark.ml.param import Param, Params, TypeConverters
 
-from onebit_spark.certification import Terms
+from onebit_spark.certificate.certified import Terms
 from onebit_spark.config import COVARIANCES, SOLVERS, FitConfig
 from onebit_spark.losses import LOSSES
 from onebit_spark.params import PredictionParams

@@ -13,15 +13,15 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from onebit_spark.certification import Certificate, document
+from onebit_spark.certificate.certified import Certificate, document
 from onebit_spark.columns import INTEGRAL, case_folding, checked_ids, missing, type_of
-from onebit_spark.diagnostics import calibrate, diagnose
 from onebit_spark.errors import RequestError
 from onebit_spark.foldin import fold_in
 from onebit_spark.params import PredictionParams
 from onebit_spark.persistence import ModelInfo, ModelReader, ModelWriter
 from onebit_spark.posterior import packed_size
 from onebit_spark.recommend import Wish, recommend
+from onebit_spark.report.diagnostics import calibrate, diagnose
 from onebit_spark.scoring import Scorer, prior_row
 
 BATCH_BYTES = 16 * 2**20  # of a table on its way into Spark: a task carries its batch, and may carry 128 MB

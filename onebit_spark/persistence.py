@@ -200,7 +200,7 @@ def write_model(model: OneBitCompletionModel, folder: str) -> None:
     DefaultParamsWriter.saveMetadata(model, folder, spark)
     (Location(spark, folder) / CERTIFICATE).write_text(json.dumps(model.certificate, indent=2, ensure_ascii=False))
     if model.info.diagnostics is not None:
-        from onebit_spark.report import REPORT, report  # matplotlib, for those who have something to show
+        from onebit_spark.report.page import REPORT, report  # matplotlib, for those who have something to show
 
         (Location(spark, folder) / REPORT).write_text(report(model.info, model.certificate))
     (Location(spark, folder) / METADATA).write_text(model.info.to_json())

@@ -12,13 +12,13 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from onebit_spark.certificate.gibbs import Draws, GibbsErrors
+from onebit_spark.certificate.split import Split
 from onebit_spark.config import FitConfig
 from onebit_spark.errors import FitFailed
-from onebit_spark.gibbs import Draws, GibbsErrors
 from onebit_spark.hierarchy import Hierarchy, ScaleHierarchy, Scales
 from onebit_spark.losses import HalfStep, Loss, RowPrior, Side
 from onebit_spark.posterior import RowPosterior
-from onebit_spark.split import Split
 from onebit_spark.statistics import SideStatistics, relative_change
 
 H = TypeVar("H", bound=Hierarchy)

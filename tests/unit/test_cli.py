@@ -7,11 +7,12 @@ from dataclasses import fields
 
 import pytest
 
-from onebit_spark import Terms, cli, jobrun
+from onebit_spark import Terms, cli
+from onebit_spark.cli import running as jobrun
+from onebit_spark.cli.flags import parse
+from onebit_spark.cli.requests import EvaluateRequest, FitRequest, PredictRequest, local_path
 from onebit_spark.config import FitConfig
 from onebit_spark.errors import RequestError
-from onebit_spark.flags import parse
-from onebit_spark.jobconfig import EvaluateRequest, FitRequest, PredictRequest, local_path
 
 JOBS = {"fit": FitRequest, "predict": PredictRequest, "evaluate": EvaluateRequest}
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import ClassVar
 from urllib.parse import urlsplit
 
-from onebit_spark.certification import Terms
+from onebit_spark.certificate.certified import Terms
+from onebit_spark.cli.flags import as_flag, flag
 from onebit_spark.config import COVARIANCES, SOLVERS, FitConfig
-from onebit_spark.flags import as_flag, flag
 from onebit_spark.losses import LOSSES
 from onebit_spark.priors import PRIORS
 

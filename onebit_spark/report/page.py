@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any
 
-from onebit_spark.figures import figures
 from onebit_spark.persistence import ModelInfo
+from onebit_spark.report.figures import figures
 
 REPORT = "report.html"
 

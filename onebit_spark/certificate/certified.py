@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any
 
-from onebit_spark import certificate as bounds
+from onebit_spark.certificate import bounds
+from onebit_spark.certificate.gibbs import Draws, GibbsErrors
+from onebit_spark.certificate.learnt import SHARPNESS, fit_near, learn_prior
+from onebit_spark.certificate.split import Split
 from onebit_spark.config import FitConfig
-from onebit_spark.gibbs import Draws, GibbsErrors
 from onebit_spark.hierarchy import Scales
-from onebit_spark.learnt import SHARPNESS, fit_near, learn_prior
 from onebit_spark.losses import SIDES, Side
 from onebit_spark.posterior import RowPosterior
 from onebit_spark.solver import Engine, Iteration, Start, Watch, filled, solve
-from onebit_spark.split import Split
 
 DRAWS_SHARE = 0.2  # of δ, spent on the draws that estimate the Gibbs risk: .05 is .04 + .01
 HEADLINES = ("prior_split", "holdout", "seeger")  # the first that was asked for; fixed before any bound is known

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from onebit_spark.cli.flags import as_flag
+from onebit_spark.cli.requests import JobRequest, exists_already
+from onebit_spark.cli.running import reason_of
 from onebit_spark.columns import INTEGRAL, missing, quoted
 from onebit_spark.errors import RequestError
 from onebit_spark.filesystem import Location, replace_folder
-from onebit_spark.flags import as_flag
-from onebit_spark.jobconfig import JobRequest, exists_already
-from onebit_spark.jobrun import reason_of
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.params import plainly_named
 

@@ -16,13 +16,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from onebit_spark.certificate.split import Split
 from onebit_spark.config import FitConfig
 from onebit_spark.errors import RequestError
 from onebit_spark.hierarchy import FixedPrior, ScaleHierarchy
 from onebit_spark.losses import SIDES, RowPrior, Side
 from onebit_spark.posterior import RowPosterior
 from onebit_spark.solver import Engine, Iteration, Outcome, Start, Watch, descend, filled, solve
-from onebit_spark.split import Split
 
 SHARPNESS = 64.0  # t: the certified draws have spreads √t times narrower than the learnt ones
 REFIT_WEIGHT = 0.03  # κ of the second fit

@@ -3,11 +3,11 @@
 Importing this package starts no JVM.
 """
 
-from onebit_spark.certification import Certificate, Terms
+from onebit_spark.certificate.certified import Certificate, Terms
+from onebit_spark.certificate.planning import plan
 from onebit_spark.config import FitConfig
 from onebit_spark.errors import FitFailed, RequestError
 from onebit_spark.inprocess import Fit, fit_arrays
-from onebit_spark.planning import plan
 from onebit_spark.solver import NotConverged
 
 __all__ = [

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DoubleType, FloatType
+from pyspark.sql.types import DataType, DoubleType, FloatType
+
+from onebit_spark.errors import RequestError
+
+INTEGRAL = ("tinyint", "smallint", "int", "bigint")
 
 
 def quoted(name: str) -> str:
@@ -17,3 +23,35 @@ def missing(table: DataFrame, name: str) -> Column:
     value = F.col(quoted(name))
     floating = isinstance(table.select(value).schema[0].dataType, FloatType | DoubleType)
     return value.isNull() | F.isnan(value) if floating else value.isNull()
+
+
+def case_folding(table: DataFrame) -> Callable[[str], str]:
+    """How the session compares column names."""
+    return str if table.sparkSession.conf.get("spark.sql.caseSensitive") == "true" else str.lower
+
+
+def type_of(table: DataFrame, column: str) -> DataType:
+    """The type of a column. Asked of the schema, for Spark answers ``col("user")`` with a function where none is."""
+    folded = case_folding(table)
+    found = [field.dataType for field in table.schema if folded(field.name) == folded(column)]
+    if len(found) != 1:
+        number = "no column" if not found else f"{len(found)} times the column"
+        raise RequestError(f"there is {number} {column!r} (columns: {', '.join(table.columns)})")
+    return found[0]
+
+
+def checked_ids(table: DataFrame, columns: Sequence[str]) -> list[Column]:
+    """The columns, where the first action ends with a count if an id is null or NaN.
+
+    Lazy: the counts are one subquery for all columns, and none where the schema rules such ids out.
+    """
+    absent = [missing(table, column) for column in columns]
+    counts = None
+    if not table.isStreaming:  # a stream has no total
+        counts = table.select(F.array(*map(F.count_if, absent))).scalar()
+    checked = []
+    for place, (column, is_absent) in enumerate(zip(columns, absent, strict=True)):
+        number = F.lit("some") if counts is None else F.format_number(counts[place], 0)
+        told = F.lit(f"column {column!r} holds "), number, F.lit(" null or NaN ids: drop or fill such rows")
+        checked.append(F.when(is_absent, F.raise_error(F.concat(*told))).otherwise(F.col(quoted(column))))
+    return checked

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from onebit_spark import cli
-from onebit_spark.jobrun import spark_session
+from onebit_spark.cli.running import spark_session
 from onebit_spark.simulate import Simulation, simulate
 
 USERS, ITEMS, RANK = 2_000, 1_000, 3

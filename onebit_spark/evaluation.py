@@ -10,11 +10,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from onebit_spark import metrics
-from onebit_spark.certification import Certificate, Terms, holdout_certificate
+from onebit_spark.certificate.certified import Certificate, Terms, holdout_certificate
+from onebit_spark.columns import quoted
 from onebit_spark.errors import RequestError
 from onebit_spark.model import OneBitCompletionModel
+from onebit_spark.params import plainly_named
 from onebit_spark.ratings import Tally, positive
-from onebit_spark.tables import plainly_named, quoted
+from onebit_spark.report.diagnostics import probability_bin
 
 COLLECT_LIMIT = 5_000_000  # ratings whose scores fit on the driver, 17 bytes each
 BINS = 1 << 16
@@ -86,6 +88,7 @@ def _collected(scored: DataFrame) -> dict[str, Any]:
         "hinge_loss": metrics.hinge_loss(labels, scores),
         "log_loss": metrics.log_loss(labels, probabilities),
         "brier": metrics.brier(labels, probabilities),
+        "calibration_error": metrics.reliability(labels, probabilities).error,
         "auc": _or_none(metrics.auc(labels, scores)),
         "auc_error": 0.0,
     }
@@ -97,7 +100,10 @@ def _binned(scored: DataFrame) -> dict[str, Any]:
     sign = F.when(is_positive, 1.0).otherwise(-1.0)
     chance = F.when(is_positive, F.col("probability")).otherwise(1 - F.col("probability"))
     bins = (
-        scored.groupBy(F.floor((F.tanh(F.col("score") / 2) + 1) / 2 * (BINS - 1)).alias("bin"))
+        scored.groupBy(
+            F.floor((F.tanh(F.col("score") / 2) + 1) / 2 * (BINS - 1)).alias("bin"),
+            probability_bin(F.col("probability")).alias("probability_bin"),
+        )
         .agg(
             F.count(F.lit(1)).alias("n"),
             F.count_if(is_positive).alias("n_positive"),
@@ -107,15 +113,21 @@ def _binned(scored: DataFrame) -> dict[str, Any]:
             F.sum(F.greatest(1 - sign * F.col("score"), F.lit(0.0))).alias("hinge_loss"),
             F.sum(-F.log(F.greatest(chance, F.lit(SMALLEST_PROBABILITY)))).alias("log_loss"),
             F.sum((1 - chance) ** 2).alias("brier"),
+            F.sum("probability").alias("probability"),
         )
         .toArrow()
         .sort_by("bin")
     )
     column = {name: bins[name].to_numpy() for name in bins.column_names}
-    area, error = _area(column["n_positive"], column["n"] - column["n_positive"])
+    place = np.unique(column["bin"], return_inverse=True)[1]
+    positives = np.bincount(place, weights=column["n_positive"])
+    area, error = _area(positives, np.bincount(place, weights=column["n"]) - positives)
+    reliability = metrics.Reliability.of_bins(
+        column["probability_bin"], column["n"], column["probability"], column["n_positive"]
+    )
     counts = {name: int(column[name].sum()) for name in ("n_wrong", "n_unknown_user", "n_unknown_item")}
     means = {name: float(column[name].sum() / column["n"].sum()) for name in ("hinge_loss", "log_loss", "brier")}
-    return {**counts, **means, "auc": area, "auc_error": error}
+    return {**counts, **means, "calibration_error": reliability.error, "auc": area, "auc_error": error}
 
 
 def _area(positives: np.ndarray, negatives: np.ndarray) -> tuple[float | None, float | None]:

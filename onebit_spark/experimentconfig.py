@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from onebit_spark.cli.flags import flag
+from onebit_spark.cli.requests import JobRequest, _holds, _threshold_problems, exists_already, local_path
 from onebit_spark.config import FitConfig
-from onebit_spark.flags import flag
-from onebit_spark.jobconfig import JobRequest, _holds, _threshold_problems, exists_already, local_path
 from onebit_spark.movielens import URL
 
 _DEFAULT = FitConfig()

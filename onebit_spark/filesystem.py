@@ -45,6 +45,12 @@ class Location:
     def is_folder(self) -> bool:
         return self.exists() and bool(self._files.getFileStatus(self._path).isDirectory())
 
+    def children(self) -> list[Location]:
+        """What the folder holds; nothing if there is no such folder."""
+        if not self.is_folder():
+            return []
+        return [Location(self.spark, entry.getPath().toString()) for entry in self._files.listStatus(self._path)]
+
     def delete(self) -> None:
         """Delete the file, or the folder with all that it holds; nothing happens if there is none."""
         self._files.delete(self._path, True)

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from onebit_spark import prediction
 from onebit_spark.blocks import MAX_COLUMNS, RatingBlock
-from onebit_spark.certification import Certificate, Terms, certified_fit
+from onebit_spark.certificate.certified import Certificate, Terms, certified_fit
 from onebit_spark.config import FitConfig
 from onebit_spark.engines.local import LocalEngine
 from onebit_spark.hierarchy import Scales

@@ -118,6 +118,45 @@ def auc(labels: ArrayLike, scores: ArrayLike) -> float:
     return (rank_sum - n_positive * (n_positive + 1) / 2) / (n_positive * n_negative)
 
 
+RELIABILITY_BINS = 15  # equally wide, as is usual since Guo et al. (2017)
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """Of the predictions in every bin of the probability that is not empty: how many, what they say, what came true."""
+
+    n: Floats
+    probability: Floats  # mean of the predicted probabilities
+    frequency: Floats  # share of positives
+
+    @property
+    def error(self) -> float:
+        """The expected calibration error Σ_b n_b/n |frequency_b − probability_b|."""
+        return float(np.sum(self.n * np.abs(self.frequency - self.probability)) / np.sum(self.n))
+
+    def as_dict(self) -> dict[str, list[float]]:
+        return {name: values.tolist() for name, values in vars(self).items()}
+
+    @classmethod
+    def of_bins(cls, bins: ArrayLike, n: ArrayLike, probability: ArrayLike, positives: ArrayLike) -> Reliability:
+        """From lines that each have a bin, a number of ratings and two sums over them; a bin may have many lines."""
+        place = np.unique(np.asarray(bins), return_inverse=True)[1]
+        sums = [np.bincount(place, weights=np.asarray(w, float)).astype(float) for w in (n, probability, positives)]
+        return cls(sums[0], sums[1] / sums[0], sums[2] / sums[0])
+
+
+def reliability(labels: ArrayLike, probabilities: ArrayLike) -> Reliability:
+    """The reliability of probabilities of a +1.
+
+    >>> curve = reliability([1, 1, -1, -1], [0.9, 0.9, 0.9, 0.1])
+    >>> curve.frequency.round(3).tolist(), round(curve.error, 3)
+    ([0.0, 0.667], 0.2)
+    """
+    y, p = _checked_probabilities(labels, probabilities)
+    bins = np.minimum(np.floor(p * RELIABILITY_BINS), RELIABILITY_BINS - 1)
+    return Reliability.of_bins(bins, np.ones_like(p), p, y > 0)
+
+
 def _count_errors(labels: ArrayLike, scores: ArrayLike) -> tuple[int, int]:
     y, s = _checked(labels, scores, "scores")
     return int(np.count_nonzero(y * s <= 0)), y.size

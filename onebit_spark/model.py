@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import pyarrow as pa
 from pyspark.ml import Model
 from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import StructType
 
-from onebit_spark.certification import Certificate, document
-from onebit_spark.columns import missing, quoted
+from onebit_spark.certificate.certified import Certificate, document
+from onebit_spark.columns import INTEGRAL, case_folding, checked_ids, missing, type_of
 from onebit_spark.errors import RequestError
+from onebit_spark.foldin import fold_in
 from onebit_spark.params import PredictionParams
 from onebit_spark.persistence import ModelInfo, ModelReader, ModelWriter
 from onebit_spark.posterior import packed_size
+from onebit_spark.recommend import Wish, recommend
+from onebit_spark.report.diagnostics import calibrate, diagnose
 from onebit_spark.scoring import Scorer, prior_row
 
-INTEGRAL = ("tinyint", "smallint", "int", "bigint")
 BATCH_BYTES = 16 * 2**20  # of a table on its way into Spark: a task carries its batch, and may carry 128 MB
 
 
@@ -34,6 +36,7 @@ class TrainingSummary:
     converged: bool
     reason: str
     seconds: dict[str, float]
+    validationHistory: list[dict[str, float]]  # held-out loss and error rate of each iteration, if some were held out
 
 
 class OneBitCompletionModel(Model, PredictionParams, MLWritable, MLReadable["OneBitCompletionModel"]):
@@ -75,35 +78,45 @@ class OneBitCompletionModel(Model, PredictionParams, MLWritable, MLReadable["One
     # ---- prediction --------------------------------------------------------------------------------------------------
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
-        """Append the output columns. Lazy: a null or NaN id ends the first action with the column's name.
+        """Append the output columns. Lazy: null or NaN ids end the first action with the column's name and a count.
 
         Nothing is collected: the factors join the pairs (left joins on unique ids), and only they enter Python.
-        An id that was never rated has the prior's mean and spread, so no prediction is ever null.
+        An id that was never rated has the prior's mean and spread, or what ``coldStartStrategy`` says.
         """
+        problems = self.coldStartProblems()
+        if problems:
+            raise RequestError("; ".join(problems))
         self._check_outputs(dataset)
         prefix = "__onebit"
         while any(name.lower().startswith(prefix) for name in dataset.columns):
             prefix += "_"
-        joined = dataset
-        for side, column, factors in self._sides():
-            self._check_id_type(dataset, side, column)
-            key, known = f"{prefix}_{side}_key", f"{prefix}_{side}_id"
-            message = f"column {column!r} holds a null or NaN id: drop or fill such rows before transform"
-            checked = F.when(missing(dataset, column), F.raise_error(F.lit(message))).otherwise(F.col(quoted(column)))
+        sides = self._sides()
+        for side, column, _ in sides:
+            self.checkIdType(dataset, side, column)
+        keys = {f"{prefix}_{side}_key": side for side, _, _ in sides}
+        checked = checked_ids(dataset, [column for _, column, _ in sides])
+        joined = dataset.withColumns(dict(zip(keys, checked, strict=True)))
+        for (key, side), (_, _, factors) in zip(keys.items(), sides, strict=True):
+            known = f"{prefix}_{side}_id"
             lines = F.struct(*(name for name in factors.columns if name != "id"))
-            right = factors.select(F.col("id").alias(known), lines.alias(f"{prefix}_{side}")).hint(
-                self._join_hint(side)
-            )
-            joined = joined.withColumn(key, checked).join(right, F.col(key) == F.col(known), "left").drop(key, known)
+            right = factors.select(F.col("id").alias(known), lines.alias(f"{prefix}_{side}"))
+            joined = joined.join(right.hint(self._join_hint(side)), F.col(key) == F.col(known), "left").drop(key, known)
+        known_pair = F.col(f"{prefix}_user").isNotNull() & F.col(f"{prefix}_item").isNotNull()
+        if self.getColdStartStrategy() == "drop":
+            joined = joined.where(known_pair)
         scored = joined.withColumn(f"{prefix}_scored", self._scoring_udf()(f"{prefix}_user", f"{prefix}_item"))
-        outputs = [value.alias(name) for name, value in self._outputs(F.col(f"{prefix}_scored"))]
-        return scored.select("*", *outputs).drop(f"{prefix}_user", f"{prefix}_item", f"{prefix}_scored")
+        outputs = self._outputs(F.col(f"{prefix}_scored"))
+        if self.getColdStartStrategy() == "nan":
+            outputs = [(name, F.when(known_pair, value).otherwise(float("nan"))) for name, value in outputs]
+        return scored.select("*", *(value.alias(name) for name, value in outputs)).drop(
+            f"{prefix}_user", f"{prefix}_item", f"{prefix}_scored"
+        )
 
     def checkIds(self, dataset: DataFrame) -> None:
         """Count null and NaN ids now, in one job, and raise a RequestError if there are any."""
         columns = [column for _, column, _ in self._sides()]
         for side, column, _ in self._sides():
-            self._check_id_type(dataset, side, column)
+            self.checkIdType(dataset, side, column)
         counts = dataset.select(*(F.count_if(missing(dataset, column)) for column in columns)).first()
         assert counts is not None
         told = [
@@ -118,10 +131,15 @@ class OneBitCompletionModel(Model, PredictionParams, MLWritable, MLReadable["One
     def _join_hint(self, side: str) -> str:
         """Broadcast a side within the session's limit. Said outright: Spark guesses one element an array, far off."""
         n_rows = self.info.n_users if side == "user" else self.info.n_items
+        limit = self.users.sparkSession._jsparkSession.sessionState().conf().autoBroadcastJoinThreshold()
+        return "broadcast" if n_rows * self.bytesPerRow <= limit else "merge"
+
+    @property
+    def bytesPerRow(self) -> int:
+        """What an id with its factors takes in memory, about."""
         dimension = self.info.config.dimension
         floats = dimension + (dimension if self.info.kind == "spread" else packed_size(dimension))
-        limit = self.users.sparkSession._jsparkSession.sessionState().conf().autoBroadcastJoinThreshold()
-        return "broadcast" if n_rows * (4 * floats + 64) <= limit else "merge"
+        return 4 * floats + 64
 
     def _scoring_udf(self) -> Callable[..., Column]:
         intercepts, kind, scales = self.info.config.intercepts, self.info.kind, self.info.scales
@@ -129,6 +147,7 @@ class OneBitCompletionModel(Model, PredictionParams, MLWritable, MLReadable["One
             self.info.config.loss,
             prior_row(scales, "rows", kind, intercepts),
             prior_row(scales, "cols", kind, intercepts),
+            self.info.calibrated,
         )
 
         def score(users: pa.Array, items: pa.Array) -> pa.Array:
@@ -151,7 +170,7 @@ class OneBitCompletionModel(Model, PredictionParams, MLWritable, MLReadable["One
         return [(name, column) for name, column in named if name]
 
     def _check_outputs(self, dataset: DataFrame) -> None:
-        folded = _case_folding(dataset)
+        folded = case_folding(dataset)
         taken = [folded(name) for name in dataset.columns]
         for name, _ in self._outputs(F.lit(None)):
             if folded(name) in taken:
@@ -160,15 +179,90 @@ class OneBitCompletionModel(Model, PredictionParams, MLWritable, MLReadable["One
                 )
             taken.append(folded(name))
 
-    def _check_id_type(self, dataset: DataFrame, side: str, column: str) -> None:
-        """Integral widths interchange; any other cast could merge or split ids, so it is left to the user."""
-        found = _type_of(dataset, column).simpleString()
+    def checkIdType(self, dataset: DataFrame, side: str, column: str) -> None:
+        """Refuse a column that cannot hold the model's ids of this side, "user" or "item".
+
+        Integral widths interchange; any other cast could merge or split ids, so it is left to the user.
+        """
+        found = type_of(dataset, column).simpleString()
         expected = self.info.id_types[side]
         if found != expected and not (found in INTEGRAL and expected in INTEGRAL):
             raise RequestError(
                 f"column {column!r} is of type {found}, but the model's {side} ids are of type {expected}: "
                 f"cast the column to {expected}"
             )
+
+    # ---- recommendations ---------------------------------------------------------------------------------------------
+
+    def recommendForAllUsers(
+        self, numItems: int, z: float | None = None, excludeSeen: DataFrame | None = None
+    ) -> DataFrame:
+        """The best items of every user: (user, recommendations), see ``recommend.recommend``.
+
+        Ranked by probability; with ``z`` by score − z·std, which asks for items that are surely liked.
+        ``excludeSeen``: ratings (or any pairs of ids) that are not to be recommended.
+        """
+        return recommend(self, "user", Wish(numItems, z, excludeSeen))
+
+    def recommendForAllItems(
+        self, numUsers: int, z: float | None = None, excludeSeen: DataFrame | None = None
+    ) -> DataFrame:
+        """The best users of every item, in the same way."""
+        return recommend(self, "item", Wish(numUsers, z, excludeSeen))
+
+    def recommendForUserSubset(
+        self, dataset: DataFrame, numItems: int, z: float | None = None, excludeSeen: DataFrame | None = None
+    ) -> DataFrame:
+        """The best items of the users in ``dataset``; those that the model does not know are left out."""
+        return recommend(self, "user", Wish(numItems, z, excludeSeen), dataset)
+
+    def recommendForItemSubset(
+        self, dataset: DataFrame, numUsers: int, z: float | None = None, excludeSeen: DataFrame | None = None
+    ) -> DataFrame:
+        """The best users of the items in ``dataset``; those that the model does not know are left out."""
+        return recommend(self, "item", Wish(numUsers, z, excludeSeen), dataset)
+
+    # ---- new users and items -----------------------------------------------------------------------------------------
+
+    def foldIn(
+        self, ratings: DataFrame, who: Literal["user", "item"] = "user", threshold: float | None = None
+    ) -> OneBitCompletionModel:
+        """A model that also knows the users (or the items) in ``ratings``, from their full history, without a refit.
+
+        An id that the model knows already is replaced. Ratings of partners that it does not know say nothing and are
+        passed over. Labels are as in the fit, with its threshold unless another is given.
+        """
+        return fold_in(self, ratings, who, self.info.threshold if threshold is None else threshold)
+
+    def changed(
+        self, users: DataFrame | None = None, items: DataFrame | None = None, **info: Any
+    ) -> OneBitCompletionModel:
+        """This model with other factors, or with other fields of its ``info``.
+
+        Its certificates are about its own factors: a model with others has none.
+        """
+        certificate = self.certificate if users is None and items is None else None
+        model = OneBitCompletionModel(
+            replace(self.info, **info),
+            self.users if users is None else users,
+            self.items if items is None else items,
+            certificate,
+        )
+        model.source = self.source
+        return self._copyValues(model._resetUid(self.uid))
+
+    # ---- how good it is ----------------------------------------------------------------------------------------------
+
+    def diagnose(self, ratings: DataFrame, source: str = "held-out ratings") -> OneBitCompletionModel:
+        """This model with the figures of its report, measured on ``ratings``: ``source`` in words."""
+        return self.changed(diagnostics=diagnose(self, ratings, source))
+
+    def calibrate(self, ratings: DataFrame) -> OneBitCompletionModel:
+        """This model with a probability that comes true as often as it says on ``ratings``, which it has not seen.
+
+        Score, spread and prediction stay as they are.
+        """
+        return self.changed(calibration=calibrate(self, ratings).as_dict())
 
     # ---- what was learnt ---------------------------------------------------------------------------------------------
 
@@ -204,7 +298,9 @@ class OneBitCompletionModel(Model, PredictionParams, MLWritable, MLReadable["One
     @property
     def summary(self) -> TrainingSummary:
         info = self.info
-        return TrainingSummary(info.objective_history, info.iterations, info.converged, info.reason, info.seconds)
+        return TrainingSummary(
+            info.objective_history, info.iterations, info.converged, info.reason, info.seconds, info.validation
+        )
 
     # ---- the folder --------------------------------------------------------------------------------------------------
 
@@ -218,21 +314,6 @@ class OneBitCompletionModel(Model, PredictionParams, MLWritable, MLReadable["One
 
 def _types(schema: StructType) -> str:
     return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema)
-
-
-def _case_folding(dataset: DataFrame) -> Callable[[str], str]:
-    """How the session compares column names."""
-    return str if dataset.sparkSession.conf.get("spark.sql.caseSensitive") == "true" else str.lower
-
-
-def _type_of(dataset: DataFrame, column: str) -> DataType:
-    """The type of a column. Asked of the schema, for Spark answers ``col("user")`` with a function where none is."""
-    folded = _case_folding(dataset)
-    found = [field.dataType for field in dataset.schema if folded(field.name) == folded(column)]
-    if len(found) != 1:
-        number = "no column" if not found else f"{len(found)} times the column"
-        raise RequestError(f"there is {number} {column!r} (columns: {', '.join(dataset.columns)})")
-    return found[0]
 
 
 def _rebatched(table: pa.Table) -> pa.Table:

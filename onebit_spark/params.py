@@ -8,6 +8,8 @@ from pyspark.ml.param import Param, Params, TypeConverters
 
 P = TypeVar("P", bound="PredictionParams")
 
+COLD_START = ("prior", "drop", "nan")
+
 
 def _name(name: str, meaning: str) -> Param[str]:
     return Param(Params._dummy(), name, meaning, typeConverter=TypeConverters.toString)
@@ -23,12 +25,15 @@ class PredictionParams(Params):
     probabilityCol = _name("probabilityCol", "output column of the probability of a positive label; empty: omitted")
     predictionCol = _name("predictionCol", "output column of the predicted label, as a double; empty: omitted")
     rawPredictionCol = _name("rawPredictionCol", "output column of the score, for evaluators; empty: omitted")
+    coldStartStrategy = _name(
+        "coldStartStrategy", "pairs with an id never rated: prior (predicted from the prior), drop (left out), nan"
+    )
 
     def __init__(self) -> None:
         super().__init__()
         self._setDefault(
             userCol="user", itemCol="item", scoreCol="score", stdCol="std", probabilityCol="probability",
-            predictionCol="prediction", rawPredictionCol="rawPrediction",
+            predictionCol="prediction", rawPredictionCol="rawPrediction", coldStartStrategy="prior",
         )  # fmt: skip
 
     def getUserCol(self) -> str:
@@ -52,6 +57,9 @@ class PredictionParams(Params):
     def getRawPredictionCol(self) -> str:
         return self.getOrDefault(self.rawPredictionCol)
 
+    def getColdStartStrategy(self) -> str:
+        return self.getOrDefault(self.coldStartStrategy)
+
     def setUserCol(self: P, value: str) -> P:
         return self._set(userCol=value)
 
@@ -72,3 +80,24 @@ class PredictionParams(Params):
 
     def setRawPredictionCol(self: P, value: str) -> P:
         return self._set(rawPredictionCol=value)
+
+    def setColdStartStrategy(self: P, value: str) -> P:
+        return self._set(coldStartStrategy=value)
+
+    def coldStartProblems(self) -> list[str]:
+        """What is wrong with ``coldStartStrategy``, in words; empty if nothing is."""
+        value = self.getColdStartStrategy()
+        return (
+            [] if value in COLD_START else [f"coldStartStrategy must be one of {', '.join(COLD_START)}, not {value!r}"]
+        )
+
+
+PLAIN_NAMES = {
+    "scoreCol": "score", "stdCol": "std", "probabilityCol": "probability", "predictionCol": "prediction",
+    "rawPredictionCol": "", "coldStartStrategy": "prior",
+}  # fmt: skip
+
+
+def plainly_named(model: P) -> P:
+    """A copy with the usual output columns, each pair predicted, whatever the model's Params say."""
+    return model.copy({model.getParam(name): value for name, value in PLAIN_NAMES.items()})

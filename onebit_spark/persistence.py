@@ -5,6 +5,7 @@ MODEL/metadata/        pyspark.ml's own: class, uid, Params
 MODEL/users/           Parquet, one line an id: see ``scoring``
 MODEL/items/
 MODEL/certificate.json upper limits on the error rate: see ``certification``
+MODEL/report.html      of a model that was diagnosed: see ``report``
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from onebit_spark.calibration import Calibration
 from onebit_spark.config import FitConfig
 from onebit_spark.errors import RequestError
 from onebit_spark.filesystem import Location, explained, replace_folder
@@ -28,6 +30,7 @@ from onebit_spark.posterior import Kind
 from onebit_spark.scoring import factor_columns
 
 if TYPE_CHECKING:
+    from onebit_spark.estimator import OneBitCompletion
     from onebit_spark.model import OneBitCompletionModel
 
 FORMAT_VERSION = 1
@@ -35,6 +38,7 @@ METADATA = "metadata.json"
 CERTIFICATE = "certificate.json"
 LABEL_CODINGS = ("signed", "binary", "boolean", "threshold")  # −1/1, 0/1, false/true, a number above or below
 SHAPE = {"loss", "rank", "intercepts", "covariance"}  # without these parameters the factors cannot be read
+CALIBRATION = {entry.name for entry in dataclasses.fields(Calibration)}
 INTERCEPT_PRIOR = ("mean", "mean_variance", "user_inverse_gamma", "item_inverse_gamma")
 
 _TYPES: dict[str, type | tuple[type, ...]] = {
@@ -42,8 +46,10 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "converged": bool, "reason": str, "effective_rank": int, "inverse_gamma": list,
     "intercept_prior": (dict, type(None)), "label_coding": str, "threshold": (float, int, type(None)), "majority": int,
     "columns": dict, "id_types": dict, "seconds": dict,
-    "n_positive": int, "repeats": dict, "fingerprint": str,
+    "n_positive": int, "repeats": dict, "fingerprint": str, "validation": list, "calibration": (dict, type(None)),
+    "diagnostics": (dict, type(None)),
 }  # fmt: skip
+_LATER = {"validation", "calibration", "diagnostics"}  # a folder may be older than these
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +78,9 @@ class ModelInfo:
     n_positive: int = 0  # of the ratings
     repeats: dict[str, int] = field(default_factory=dict)  # repeated ratings, and cells rated both ways
     fingerprint: str = ""  # of the set of ratings: see ``ratings.Tally``
+    validation: list[dict[str, float]] = field(default_factory=list)  # held-out loss and error after each iteration
+    calibration: dict[str, Any] | None = None  # see ``calibration.Calibration``
+    diagnostics: dict[str, Any] | None = None  # see ``diagnostics``: how the model does on ratings, for the report
 
     def __post_init__(self) -> None:
         problems = self._problems()
@@ -101,6 +110,11 @@ class ModelInfo:
             mean_variance=told["mean_variance"],
         )
 
+    @property
+    def calibrated(self) -> Calibration | None:
+        """How the probability was calibrated, if it was."""
+        return None if self.calibration is None else Calibration(**self.calibration)
+
     def factor_schema(self, side: str) -> StructType:
         """The schema of ``users`` or ``items``, for side "user" or "item"."""
         columns = {"id": self.id_types[side], **factor_columns(self.kind, self.config.intercepts)}
@@ -127,11 +141,11 @@ class ModelInfo:
                 f"the model has format_version {version}, and this onebit_spark reads version {FORMAT_VERSION}: "
                 "upgrade the package"
             )
-        missing = [name for name in _TYPES if name not in content]
+        missing = [name for name in _TYPES if name not in content and name not in _LATER]
         if missing:
             raise RequestError(f"damaged model folder: {METADATA} lacks {', '.join(missing)}")
         try:
-            return cls(**{name: content[name] for name in _TYPES})
+            return cls(**{name: content[name] for name in _TYPES if name in content})
         except ValueError as error:
             raise RequestError(f"damaged model folder: {METADATA}: {error}") from None
 
@@ -155,6 +169,8 @@ class ModelInfo:
             problems.append(f"label_coding must be one of {', '.join(LABEL_CODINGS)}, not {self.label_coding!r}")
         if self.majority not in (-1, 1):
             problems.append(f"majority must be 1 or −1, not {self.majority}")
+        if self.calibration is not None and set(self.calibration) != CALIBRATION:
+            problems.append(f"calibration must hold {', '.join(sorted(CALIBRATION))}, not {self.calibration}")
         if not {"user", "item", "label"} <= set(self.columns):
             problems.append(f"columns must name user, item and label, not {self.columns}")
         if not {"user", "item"} <= set(self.id_types):
@@ -183,6 +199,10 @@ def write_model(model: OneBitCompletionModel, folder: str) -> None:
     model.items.write.parquet(f"{folder}/items")
     DefaultParamsWriter.saveMetadata(model, folder, spark)
     (Location(spark, folder) / CERTIFICATE).write_text(json.dumps(model.certificate, indent=2, ensure_ascii=False))
+    if model.info.diagnostics is not None:
+        from onebit_spark.report.page import REPORT, report  # matplotlib, for those who have something to show
+
+        (Location(spark, folder) / REPORT).write_text(report(model.info, model.certificate))
     (Location(spark, folder) / METADATA).write_text(model.info.to_json())
 
 
@@ -198,6 +218,8 @@ class ModelReader(MLReader["OneBitCompletionModel"]):
         if not folder.is_folder():
             raise RequestError(f"there is no model at {path}: no such folder")
         if not (folder / METADATA).exists():
+            if _saved_class(folder) == ESTIMATOR:
+                raise RequestError(f"{path} holds an estimator, not a fitted model: load it with OneBitCompletion.load")
             raise RequestError(f"{path} is not a model (or half-written): it has no {METADATA}")
         try:
             info = ModelInfo.from_json((folder / METADATA).read_text())
@@ -239,3 +261,36 @@ def _certificate(file: Location) -> dict[str, Any]:
     if not isinstance(content, dict) or not isinstance(content.get("certificates"), list):
         raise RequestError(f"damaged model folder: {CERTIFICATE} holds no certificates")
     return content
+
+
+class EstimatorReader(MLReader["OneBitCompletion"]):
+    """``OneBitCompletion.read()``. A folder of something else is named for what it is."""
+
+    def __init__(self, estimator_class: type[OneBitCompletion]) -> None:
+        super().__init__()
+        self._class = estimator_class
+
+    def load(self, path: str | os.PathLike[str]) -> OneBitCompletion:
+        folder = Location(self.sparkSession, path)
+        if (folder / METADATA).exists():
+            raise RequestError(f"{path} holds a fitted model: load it with OneBitCompletionModel.load")
+        found = _saved_class(folder)
+        if found != ESTIMATOR:
+            what = f"a {found.rpartition('.')[2]}" if found else "nothing that pyspark.ml saved"
+            raise RequestError(f"cannot load {path}: it holds {what}, not an OneBitCompletion")
+        params = DefaultParamsReader.loadMetadata(folder.uri, self.sparkSession)
+        estimator = self._class()
+        estimator._resetUid(params["uid"])
+        DefaultParamsReader.getAndSetParams(estimator, params)
+        return estimator
+
+
+ESTIMATOR = "onebit_spark.estimator.OneBitCompletion"
+
+
+def _saved_class(folder: Location) -> str | None:
+    """The Python class that pyspark.ml's own metadata name, if they are there."""
+    if not (folder / "metadata").is_folder():
+        return None
+    with explained(f"cannot load {folder.uri}: metadata/"):
+        return str(DefaultParamsReader.loadMetadata(folder.uri, folder.spark)["class"])

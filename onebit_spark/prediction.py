@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from onebit_spark.calibration import Calibration
 from onebit_spark.losses import LOSSES
 from onebit_spark.posterior import FloatArray, RowPosterior
 
@@ -48,6 +49,13 @@ def _as_partner(side: RowPosterior) -> Vector:
     return np.insert(mean, 0, 1.0, axis=1) if side.has_intercept else mean
 
 
-def probability(loss: str, scores: FloatArray, variances: FloatArray) -> Vector:
-    """P(+) as the loss understands it: see ``probability`` of the registered losses for what it means."""
+def probability(loss: str, scores: FloatArray, variances: FloatArray, calibration: Calibration | None = None) -> Vector:
+    """P(+) as the loss understands it (see ``probability`` of the registered losses), or as it was calibrated."""
+    if calibration is not None:
+        return calibration.probability(np.asarray(scores, np.float64), np.asarray(variances, np.float64))
     return LOSSES[loss].probability(scores, variances)
+
+
+def score_noise(loss: str, calibration: Calibration | None = None) -> float:
+    """c: the probability grows with score/√(c + variance), and with nothing else."""
+    return LOSSES[loss].score_noise if calibration is None else calibration.noise

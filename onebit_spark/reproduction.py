@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from onebit_spark.cli.running import DONE, REFUSED, run_job
 from onebit_spark.errors import RequestError
 from onebit_spark.experimentconfig import MovieLensRequest, ReproduceRequest, SimulationRequest, data_folder
-from onebit_spark.jobrun import DONE, REFUSED, run_job
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

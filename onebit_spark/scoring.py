@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from onebit_spark import prediction
+from onebit_spark.calibration import Calibration
 from onebit_spark.hierarchy import Scales
 from onebit_spark.losses import Side
 from onebit_spark.posterior import FloatArray, Kind, RowPosterior
@@ -80,6 +81,7 @@ class Scorer:
     loss: str
     user_prior: RowPosterior
     item_prior: RowPosterior
+    calibration: Calibration | None = None
 
     def __call__(self, users: pa.StructArray, items: pa.StructArray) -> pa.StructArray:
         lines = max(1, SLICE // self.user_prior.dimension**2)
@@ -88,7 +90,7 @@ class Scorer:
             part = slice(lo, lo + lines)
             pairs = read_factors(users[part], self.user_prior), read_factors(items[part], self.item_prior)
             score[part], variance[part] = prediction.score(*pairs), prediction.variance(*pairs)
-        probability = prediction.probability(self.loss, score, variance)
+        probability = prediction.probability(self.loss, score, variance, self.calibration)
         return pa.StructArray.from_arrays(
             [pa.array(column) for column in (score, np.sqrt(variance), probability)], ["score", "std", "probability"]
         )

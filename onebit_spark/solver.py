@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from onebit_spark.certificate.gibbs import Draws, GibbsErrors
+from onebit_spark.certificate.split import Split
 from onebit_spark.config import FitConfig
 from onebit_spark.errors import FitFailed
-from onebit_spark.gibbs import Draws, GibbsErrors
 from onebit_spark.hierarchy import Hierarchy, ScaleHierarchy, Scales
 from onebit_spark.losses import HalfStep, Loss, RowPrior, Side
 from onebit_spark.posterior import RowPosterior
-from onebit_spark.split import Split
 from onebit_spark.statistics import SideStatistics, relative_change
 
 H = TypeVar("H", bound=Hierarchy)
@@ -80,22 +80,61 @@ class Outcome(Generic[H]):
     reason: str
 
 
+@dataclass(frozen=True)
+class Start:
+    """Where a fit may start instead of where its configuration says: the posterior of an earlier one.
+
+    With the ``history`` of a fit that was interrupted there, it goes on as if it had not been.
+    """
+
+    posteriors: dict[Side, RowPosterior]
+    scales: Scales
+    history: list[Iteration] = field(default_factory=list)
+
+
+class Watch(Protocol):
+    """Looks on during a fit, and may end it."""
+
+    def __call__(self, engine: Engine, hierarchy: ScaleHierarchy, history: list[Iteration]) -> str | None:
+        """Called after every iteration that does not end the fit; a reason ends it."""
+
+    def best(self, outcome: Outcome[ScaleHierarchy]) -> Outcome[ScaleHierarchy]:
+        """The outcome to keep; the engine's posteriors are set to its."""
+
+
 def solve(
-    engine: Engine, config: FitConfig, on_iteration: Callable[[Iteration], None] | None = None
+    engine: Engine,
+    config: FitConfig,
+    on_iteration: Callable[[Iteration], None] | None = None,
+    start: Start | None = None,
+    watch: Watch | None = None,
 ) -> Outcome[ScaleHierarchy]:
     """Fit the paper's model: start, then descend."""
     prior = config.make_prior(engine.count("rows") + engine.count("cols"))
-    engine.start(config, config.make_loss())
-    hierarchy = ScaleHierarchy(Scales.at_start(config.rank), prior, config.intercepts)
-    return descend(engine, config, hierarchy, on_iteration)
+    if start is None:
+        engine.start(config, config.make_loss())
+    else:
+        engine.start_from(start.posteriors)
+    scales = Scales.at_start(config.rank) if start is None else start.scales
+    before = [] if start is None else start.history
+    outcome = descend(engine, config, ScaleHierarchy(scales, prior, config.intercepts), on_iteration, watch, before)
+    return outcome if watch is None else watch.best(outcome)
 
 
 def descend(
-    engine: Engine, config: FitConfig, hierarchy: H, on_iteration: Callable[[Iteration], None] | None = None
+    engine: Engine,
+    config: FitConfig,
+    hierarchy: H,
+    on_iteration: Callable[[Iteration], None] | None = None,
+    watch: Callable[[Engine, H, list[Iteration]], str | None] | None = None,
+    before: Sequence[Iteration] = (),
 ) -> Outcome[H]:
-    """Iterate from the engine's posteriors until the objective and M stand still or ``max_iter`` is reached."""
-    history: list[Iteration] = []
-    for reached, iteration in _iterate(engine, config, hierarchy):
+    """Iterate from the engine's posteriors until the objective and M stand still or ``max_iter`` is reached.
+
+    ``before`` are the iterations that led to these posteriors; they count.
+    """
+    history = list(before)
+    for reached, iteration in _iterate(engine, config, hierarchy, history):
         hierarchy = reached
         history.append(iteration)
         if on_iteration is not None:
@@ -108,6 +147,9 @@ def descend(
         if config.tol > 0 and abs(iteration.decrease) <= config.tol and iteration.change <= config.tol:
             reason = f"objective and scores changed by less than tol = {config.tol:g}"
             return Outcome(hierarchy, history, True, reason)
+        stop = watch(engine, hierarchy, history) if watch is not None else None
+        if stop:
+            return Outcome(hierarchy, history, False, stop)
     reason = f"max_iter = {config.max_iter} reached"
     if config.tol > 0:
         last = history[-1]
@@ -120,12 +162,14 @@ def descend(
     return Outcome(hierarchy, history, False, reason)
 
 
-def _iterate(engine: Engine, config: FitConfig, hierarchy: H) -> Iterator[tuple[H, Iteration]]:
-    objective = np.inf
+def _iterate(
+    engine: Engine, config: FitConfig, hierarchy: H, before: Sequence[Iteration]
+) -> Iterator[tuple[H, Iteration]]:
+    objective = before[-1].objective if before else np.inf
     loss = config.make_loss()
     ratings_per_row = 2 * engine.n_ratings / (engine.count("rows") + engine.count("cols"))
     plan = loss.plan()
-    for number in range(1, config.max_iter + 1):
+    for number in range(len(before) + 1, config.max_iter + 1):
         began = time.perf_counter()
         latest: dict[Side, SideStatistics] = {}
         moved: dict[Side, SideStatistics] = {}

@@ -9,7 +9,7 @@ from typing import TextIO
 
 from tqdm import tqdm
 
-from onebit_spark.progress import duration
+from onebit_spark.cli.progress import duration
 
 LINE_EVERY_SECONDS = 10.0
 

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from onebit_spark.cli.running import run_job
 from onebit_spark.errors import RequestError
 from onebit_spark.experimentconfig import TuneRequest
 from onebit_spark.grid import VARIED, read_grid
-from onebit_spark.jobrun import run_job
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,10 +44,10 @@ def tune(argv: Sequence[str] | None = None, *, ship_package: bool = False) -> in
 
 def run_tune(spark: SparkSession, request: TuneRequest) -> None:
     from onebit_spark import tuning
+    from onebit_spark.cli.tables import read_table
     from onebit_spark.config import FitConfig
     from onebit_spark.crossvalidation import CrossValidation
     from onebit_spark.ratings import Columns
-    from onebit_spark.tables import read_table
     from onebit_spark.taskprogress import TaskProgress
     from onebit_spark.tasks import Ledger
 
@@ -92,8 +92,8 @@ def as_toml(config: FitConfig) -> str:
 
 def _folder(spark: SparkSession, request: TuneRequest) -> Location:
     """The output: new, or that of a run that was killed."""
+    from onebit_spark.cli.requests import exists_already
     from onebit_spark.filesystem import Location
-    from onebit_spark.jobconfig import exists_already
 
     folder = Location(spark, request.output)
     if request.overwrite:

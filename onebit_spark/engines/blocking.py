@@ -20,9 +20,9 @@ from pyspark import Broadcast
 from pyspark.sql import DataFrame
 
 from onebit_spark.blocks import RatingBlock
+from onebit_spark.certificate.split import Split
 from onebit_spark.errors import FitFailed
 from onebit_spark.ratings import ITEM, LABEL, USER
-from onebit_spark.split import Split
 
 FLUSH = 4_000_000  # ratings that a task holds before it hands them on
 

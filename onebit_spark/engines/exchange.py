@@ -20,12 +20,12 @@ from pyspark import Broadcast, SparkContext
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from onebit_spark.certificate.gibbs import Draws, GibbsErrors, count_errors
 from onebit_spark.engines.blocking import Batches, block_line, read_blocks
 from onebit_spark.engines.faults import worker_errors
 from onebit_spark.engines.layout import SideLayout
 from onebit_spark.engines.mapstep import Table, signed_sums, update_range
 from onebit_spark.errors import FitFailed
-from onebit_spark.gibbs import Draws, GibbsErrors, count_errors
 from onebit_spark.losses import HalfStep, Loss, RowPrior, Side
 from onebit_spark.posterior import RowPosterior
 from onebit_spark.statistics import SideStatistics

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.blocks import RatingBlock
+from onebit_spark.certificate.gibbs import Draws, GibbsErrors, count_errors
+from onebit_spark.certificate.split import Split
 from onebit_spark.config import FitConfig
 from onebit_spark.engines.mapstep import Table, signed_sums, update_range
 from onebit_spark.engines.start import start_posteriors
-from onebit_spark.gibbs import Draws, GibbsErrors, count_errors
 from onebit_spark.losses import HalfStep, Loss, Side
 from onebit_spark.posterior import RowPosterior
-from onebit_spark.split import Split
 from onebit_spark.statistics import SideStatistics
 
 Result = TypeVar("Result")

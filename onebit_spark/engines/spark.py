@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from pyspark import Broadcast, SparkContext, StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
+from onebit_spark.certificate.gibbs import Draws, GibbsErrors
+from onebit_spark.certificate.split import Split
 from onebit_spark.config import FitConfig
 from onebit_spark.engines.blocking import COUNTS, SideTable, chosen_blocks, column_blocks, count_rows, row_blocks
 from onebit_spark.engines.exchange import BlockedSide, BroadcastExchange, FactorExchange
@@ -21,11 +23,9 @@ from onebit_spark.engines.layout import SideLayout, default_blocks, side_layout
 from onebit_spark.engines.mapstep import Table
 from onebit_spark.engines.start import start_posteriors
 from onebit_spark.errors import FitFailed, RequestError
-from onebit_spark.gibbs import Draws, GibbsErrors
 from onebit_spark.losses import SIDES, HalfStep, Loss, Side
 from onebit_spark.posterior import RowPosterior, packed_size
 from onebit_spark.ratings import Columns, Survey, prepared
-from onebit_spark.split import Split
 from onebit_spark.statistics import SideStatistics
 
 

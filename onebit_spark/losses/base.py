@@ -89,6 +89,7 @@ class Loss(ABC):
     default_weight: ClassVar[float]  # κ when the user gives none
     start_deviation: ClassVar[float]  # standard deviation of every coordinate at the start
     start_shrinkage: ClassVar[float]  # the spectral start's factor in a model with intercepts
+    score_noise: ClassVar[float]  # c: ``probability`` grows with score/√(c + variance), and with nothing else
 
     @classmethod
     @abstractmethod
@@ -99,6 +100,11 @@ class Loss(ABC):
     @abstractmethod
     def probability(scores: FloatArray, variances: FloatArray) -> NDArray[np.float64]:
         """P(+) from the posterior mean and variance of the score."""
+
+    @staticmethod
+    @abstractmethod
+    def held_out(scores: FloatArray, variances: FloatArray, signs: FloatArray) -> NDArray[np.float64]:
+        """The loss of ratings that were not fitted, labels ±1: what a validation curve shows."""
 
     @property
     @abstractmethod

@@ -55,6 +55,7 @@ class Hinge(Loss):
     default_weight: ClassVar[float] = 2.0
     start_deviation: ClassVar[float] = 0.2  # much smaller, and columns of noise survive in a worse optimum
     start_shrinkage: ClassVar[float] = 0.7
+    score_noise: ClassVar[float] = 0.0
 
     @classmethod
     def from_options(cls, solver: str, covariance: str) -> Hinge:
@@ -67,6 +68,11 @@ class Hinge(Loss):
         It says how sure the model is of its side, not how often the label is positive.
         """
         return np.asarray(ndtr(scores / np.sqrt(np.maximum(variances, 1e-300))))
+
+    @staticmethod
+    def held_out(scores: FloatArray, variances: FloatArray, signs: FloatArray) -> NDArray[np.float64]:
+        """(1 − y·score)_+."""
+        return np.asarray(np.maximum(1.0 - signs * scores, 0.0))
 
     @property
     def kind(self) -> Kind:

@@ -56,6 +56,7 @@ class Logistic(Loss):
     default_weight: ClassVar[float] = 1.2
     start_deviation: ClassVar[float] = math.sqrt(0.1)
     start_shrinkage: ClassVar[float] = 0.5
+    score_noise: ClassVar[float] = 8.0 / math.pi
 
     @classmethod
     def from_options(cls, solver: str, covariance: str) -> Logistic:
@@ -67,6 +68,11 @@ class Logistic(Loss):
     def probability(scores: FloatArray, variances: FloatArray) -> NDArray[np.float64]:
         """The moderated sigmoid σ(score / √(1 + π·var/8)) (MacKay, 1992), the probability of a positive label."""
         return np.asarray(expit(scores / np.sqrt(1.0 + np.pi * variances / 8.0)))
+
+    @staticmethod
+    def held_out(scores: FloatArray, variances: FloatArray, signs: FloatArray) -> NDArray[np.float64]:
+        """−log P(y), P the probability above."""
+        return np.asarray(np.logaddexp(0.0, -signs * scores / np.sqrt(1.0 + np.pi * variances / 8.0)))
 
     @property
     def kind(self) -> Kind:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from onebit_spark import cli, evaluation
-from onebit_spark.jobrun import spark_session
+from onebit_spark.cli.running import spark_session
 
 folder = Path(sys.argv[1])
 results = {}

@@ -65,6 +65,25 @@ def test_a_fit_under_spark_submit(folder, fitted):
     assert metadata["id_types"] == {"user": "string", "item": "string"}
 
 
+def test_the_best_items_of_every_user(folder, fitted, ratings):
+    assert fitted.returncode == 0, fitted.stdout
+    assert (folder / "model" / "report.html").read_text(encoding="utf-8").endswith("</html>")
+    done = submit(
+        "predict", "--model", folder / "model", "--top", "3", "--exclude-seen", folder / "ratings.csv",
+        "--format", "csv", "--option", "sep=;", "--output", folder / "top",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    assert "Recommended 3 items to each of 60 users, none of the 1,200 pairs of --exclude-seen." in done.stdout
+    top = pq.read_table(folder / "top").to_pandas()
+    assert list(top.columns) == ["user", "item", "rank", "score", "std", "probability"]
+    seen = set(zip(ratings["user"].to_pylist(), ratings["item"].to_pylist(), strict=True))
+    assert not seen & set(zip(top.user, top.item, strict=True))
+    for _, best in top.sort_values("rank").groupby("user"):
+        assert best["rank"].tolist() == [1, 2, 3]
+        assert best["probability"].is_monotonic_decreasing
+    assert top.user.nunique() == 60
+
+
 def test_predictions_of_unknown_pairs_are_whole(folder, fitted):
     table = pq.read_table(folder / "predictions")
     assert table.column_names == ["user", "item", "score", "std", "probability", "prediction"]
@@ -136,23 +155,30 @@ def test_plain_python_from_a_bare_checkout(folder):
     assert "model: plain" in done.stdout
 
 
-def test_killed_half_way(folder):
-    """SIGKILL in the middle of the iterations: no output folder, and nothing beside it."""
-    log = folder / "killed.log"
-    arguments = ["--config", str(folder / "job.toml"), "--max-iter", "100000", "--output", str(folder / "killed")]
+def test_killed_half_way_and_resumed(folder, fitted):
+    """SIGKILL in the middle of the iterations: no output, a checkpoint; resumed, it ends at the undisturbed fit."""
+    log, kept = folder / "killed.log", folder / "checkpoints"
+    arguments = ["--config", str(folder / "job.toml"), "--rank", "3", "--output", str(folder / "killed")]
+    arguments += ["--checkpoint-dir", str(kept), "--checkpoint-interval", "1"]
     command = [sys.executable, str(ROOT / "jobs" / "fit.py"), *arguments]
     with log.open("w") as stream:
-        process = subprocess.Popen(command, stdout=stream, stderr=stream, env=environment(), start_new_session=True)
+        endless = [*command, "--max-iter", "100000"]
+        process = subprocess.Popen(endless, stdout=stream, stderr=stream, env=environment(), start_new_session=True)
         try:
-            deadline = time.monotonic() + 200
-            while log.read_text().count("iteration ") < 2 and process.poll() is None and time.monotonic() < deadline:
-                time.sleep(0.2)
+            deadline = time.monotonic() + 300
+            while not (kept / "iteration-000002").exists() and process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.01)
             assert process.poll() is None, log.read_text()
-            assert "iteration 1 " in log.read_text(), log.read_text()
         finally:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     assert [path.name for path in folder.iterdir() if "killed" in path.name] == ["killed.log"]
+    newest = max(path.name for path in kept.iterdir() if not path.name.startswith("."))
+    done = run([*command, "--resume", "--max-iter", str(max(4, int(newest[-6:])))])
+    assert done.returncode == 0, done.stdout
+    found, expected = (json.loads((folder / name / "metadata.json").read_text()) for name in ("killed", "model"))
+    assert found["objective_history"][:4] == expected["objective_history"]
+    assert not list(kept.iterdir())
 
 
 def test_spark_connect_is_refused(folder):

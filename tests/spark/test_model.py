@@ -223,7 +223,7 @@ def test_null_ids_end_the_action_and_can_be_counted(spark, make_model):
     df = pairs(spark).withColumn("item", F.when(F.col("at") > 2, F.col("item")))
     predictions = model.transform(df)
     for action in (predictions.collect, predictions.count, predictions.select("at").toArrow):
-        with pytest.raises(SparkRuntimeException, match="column 'item' holds a null or NaN id") as caught:
+        with pytest.raises(SparkRuntimeException, match="column 'item' holds 3 null or NaN ids") as caught:
             action()
         assert caught.value.getCondition() == "USER_RAISED_EXCEPTION"
     with pytest.raises(RequestError, match="column 'item' holds 3 null or NaN ids: drop"):
@@ -237,7 +237,7 @@ def test_nan_ids_too(spark, make_model):
     df = pairs(spark).withColumn("user", F.when(F.col("at") > 0, F.col("user").cast("double")).otherwise(float("nan")))
     with pytest.raises(RequestError, match="column 'user' holds 1 null or NaN"):
         model.checkIds(df)
-    with pytest.raises(SparkRuntimeException, match="column 'user' holds a null or NaN id"):
+    with pytest.raises(SparkRuntimeException, match="column 'user' holds 1 null or NaN ids"):
         model.transform(df).collect()
 
 

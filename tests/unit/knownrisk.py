@@ -12,10 +12,10 @@ from dataclasses import replace
 import numpy as np
 
 from onebit_spark import FitConfig, NotConverged, Terms, fit_arrays
-from onebit_spark import certificate as bounds
 from onebit_spark.blocks import RatingBlock
-from onebit_spark.certification import holdout_certificate
-from onebit_spark.gibbs import Draws, count_errors
+from onebit_spark.certificate import bounds
+from onebit_spark.certificate.certified import holdout_certificate
+from onebit_spark.certificate.gibbs import Draws, count_errors
 
 SHAPE = (40, 30)
 PER_CELL = 100  # draws: the true risk is known to about .001

@@ -8,8 +8,8 @@ from knownrisk import experiment, summary
 from scipy.stats import binom
 
 from onebit_spark import FitConfig, RequestError, Terms, fit_arrays
-from onebit_spark import certificate as bounds
-from onebit_spark.certification import (
+from onebit_spark.certificate import bounds
+from onebit_spark.certificate.certified import (
     DRAWS_SHARE,
     Certificate,
     document,
@@ -17,9 +17,9 @@ from onebit_spark.certification import (
     holdout_certificate,
     prior_split_certificate,
 )
-from onebit_spark.gibbs import Draws, GibbsErrors
+from onebit_spark.certificate.gibbs import Draws, GibbsErrors
+from onebit_spark.certificate.split import Split
 from onebit_spark.simulate import simulate
-from onebit_spark.split import Split
 
 DELTA = 0.2
 
@@ -93,7 +93,7 @@ def test_meaningless_numbers_are_refused(bad):
 
 @pytest.fixture
 def few_draws(monkeypatch):
-    monkeypatch.setattr("onebit_spark.gibbs.ENOUGH_DRAWS", 20_000)
+    monkeypatch.setattr("onebit_spark.certificate.gibbs.ENOUGH_DRAWS", 20_000)
 
 
 def most(repeats):

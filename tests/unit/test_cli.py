@@ -7,11 +7,12 @@ from dataclasses import fields
 
 import pytest
 
-from onebit_spark import Terms, cli, jobrun
+from onebit_spark import Terms, cli
+from onebit_spark.cli import running as jobrun
+from onebit_spark.cli.flags import parse
+from onebit_spark.cli.requests import EvaluateRequest, FitRequest, PredictRequest, local_path
 from onebit_spark.config import FitConfig
 from onebit_spark.errors import RequestError
-from onebit_spark.flags import parse
-from onebit_spark.jobconfig import EvaluateRequest, FitRequest, PredictRequest, local_path
 
 JOBS = {"fit": FitRequest, "predict": PredictRequest, "evaluate": EvaluateRequest}
 
@@ -212,7 +213,9 @@ BAD_VALUES = {
     ("--predict", "in.parquet"): "--predict PAIRS and --predictions FOLDER go together",
     ("--predictions", "preds"): "--predict PAIRS and --predictions FOLDER go together",
     ("--rnak", "3"): "unknown flag --rnak: did you mean --rank?",
-    ("--checkpoint-dir", "x"): "unknown flag --checkpoint-dir",
+    ("--exchange", "shuffle"): "unknown flag --exchange",
+    ("--resume",): "--resume needs --checkpoint-dir",
+    ("--checkpoint-interval", "0"): "--checkpoint-interval must be an integer of at least 1",
     ("--rank",): "expected one argument",
     ("stray",): "unexpected argument 'stray'",
 }
@@ -227,7 +230,7 @@ def test_bad_arguments_are_refused(capsys, arguments):
 def test_required_flags(capsys, job):
     line = refusal(capsys, job, [])
     for name in GOOD[job][::2]:
-        assert f"{name} is required" in line
+        assert f"{name} is required" in line or name == "--pairs"
 
 
 def test_all_problems_stand_in_one_line(capsys):
@@ -247,6 +250,20 @@ def test_missing_inputs(capsys):
     line = refusal(capsys, "predict", arguments)
     assert "--model m does not exist" in line
     assert "--pairs p does not exist" in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "give either --pairs PATH or --top N"),
+        (["--pairs", "in.parquet", "--top", "3"], "give either --pairs PATH or --top N"),
+        (["--top", "0"], "--top must be an integer of at least 1, not 0"),
+        (["--pairs", "in.parquet", "--exclude-seen", "in.parquet"], "--exclude-seen belongs to --top N"),
+        (["--top", "3", "--exclude-seen", "nowhere"], "--exclude-seen nowhere does not exist"),
+    ],
+)
+def test_what_predict_is_asked_for(capsys, arguments, told):
+    assert told in refusal(capsys, "predict", ["--model", "in.parquet", "--output", "out", *arguments])
 
 
 @pytest.mark.parametrize("path", ["out", "file:{here}/out", "file://{here}/out"])

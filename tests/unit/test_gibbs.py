@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from onebit_spark.blocks import RatingBlock
-from onebit_spark.gibbs import Draws, count_errors
+from onebit_spark.certificate.gibbs import Draws, count_errors
+from onebit_spark.certificate.split import Split
+from onebit_spark.certificate.streams import fill_normals, stream, uniform
 from onebit_spark.posterior import RowPosterior, packed_size
-from onebit_spark.split import Split
-from onebit_spark.streams import fill_normals, stream, uniform
 
 M1, M2, D = 12, 9, 4
 

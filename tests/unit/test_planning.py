@@ -6,7 +6,7 @@ import pytest
 from scipy.special import gammaln
 
 from onebit_spark import plan
-from onebit_spark.planning import Problem, corollary1, corollary2, theorem2
+from onebit_spark.certificate.planning import Problem, corollary1, corollary2, theorem2
 
 PROBLEM = {"m1": 100, "m2": 60, "rank": 3, "max_entry": 1.5, "budget": 5}
 N, LAM = 50_000, 9000.0

@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from onebit_spark import progress as module
-from onebit_spark.progress import Progress, expected_iterations
+from onebit_spark.cli import progress as module
+from onebit_spark.cli.progress import Progress, expected_iterations
 from onebit_spark.solver import Iteration
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import ClassVar
 from urllib.parse import urlsplit
 
-from onebit_spark.certification import Terms
+from onebit_spark.certificate.certified import Terms
+from onebit_spark.cli.flags import as_flag, flag
 from onebit_spark.config import COVARIANCES, SOLVERS, FitConfig
-from onebit_spark.flags import as_flag, flag
 from onebit_spark.losses import LOSSES
 from onebit_spark.priors import PRIORS
 
@@ -80,7 +80,11 @@ class FitRequest(JobRequest):
     seed: int = flag("seed of the start", default=_DEFAULT.seed)
     row_blocks: int | None = flag("blocks of users (default: by size and cores)", default=None)
     col_blocks: int | None = flag("blocks of items (default: by size and cores)", default=None)
+    checkpoint_dir: str | None = flag("folder for checkpoints, from which a killed fit can go on", default=None)
+    checkpoint_interval: int = flag("iterations between two checkpoints", default=10)
+    resume: bool = flag("go on from a checkpoint in --checkpoint-dir, if there is one", default=False)
     holdout: float | None = flag("share of the ratings kept out of the fit, to certify the model on", default=None)
+    calibrate: bool = flag("learn on the held-out ratings what a probability means", default=False)
     delta: float = flag("a certificate holds with probability 1 − δ", default=_TERMS.delta)
     certificate_grid: int = flag("settings compared on these ratings, each certified at δ/grid", default=_TERMS.grid)
     certificate_prior_split: float | None = flag(
@@ -98,9 +102,13 @@ class FitRequest(JobRequest):
             yield re.sub(r"^\w+", lambda name: as_flag(name[0]), problem)
         for problem in self.terms().problems():
             yield re.sub(r"^\w+", lambda name: TERM_FLAGS[name[0]], problem)
+        if self.calibrate and self.holdout is None:
+            yield "--calibrate needs ratings that are not fitted: add --holdout 0.1, say"
         if self.holdout is not None and not 0 < self.holdout < 1:
             yield f"--holdout must lie strictly between 0 and 1, not {self.holdout}"
-        for name in ("row_blocks", "col_blocks"):
+        if self.resume and not self.checkpoint_dir:
+            yield "--resume needs --checkpoint-dir: where is the checkpoint to resume from?"
+        for name in ("row_blocks", "col_blocks", "checkpoint_interval"):
             blocks = getattr(self, name)
             if blocks is not None and blocks < 1:
                 yield f"{as_flag(name)} must be an integer of at least 1, not {blocks}"
@@ -121,14 +129,25 @@ class FitRequest(JobRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class PredictRequest(JobRequest):
-    """Predict user-item pairs with a fitted model."""
+    """Predict user-item pairs with a fitted model, or recommend items to every user."""
 
     model: str = flag("folder of the model")
-    pairs: str = flag("path of the user-item pairs, in columns named as in the fit")
     output: str = flag("folder for the predictions")
+    pairs: str | None = flag("path of the user-item pairs, in columns named as in the fit", default=None)
+    top: int | None = flag("instead of pairs: the best items of every user, this many", default=None)
+    exclude_seen: str | None = flag("path of ratings whose pairs --top leaves out", default=None)
 
-    inputs = ("model", "pairs")
+    inputs = ("model", "pairs", "exclude_seen")
     outputs = ("output",)
+
+    def problems(self) -> Iterator[str]:
+        if (self.pairs is None) == (self.top is None):
+            yield "give either --pairs PATH or --top N"
+        if self.top is not None and self.top < 1:
+            yield f"--top must be an integer of at least 1, not {self.top}"
+        if self.exclude_seen is not None and self.top is None:
+            yield "--exclude-seen belongs to --top N"
+        yield from super().problems()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.blocks import RatingBlock
+from onebit_spark.certificate.streams import stream, uniform
 from onebit_spark.compiled import jit
-from onebit_spark.streams import stream, uniform
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any
 
-from onebit_spark import certificate as bounds
+from onebit_spark.certificate import bounds
+from onebit_spark.certificate.gibbs import Draws, GibbsErrors
+from onebit_spark.certificate.learnt import SHARPNESS, fit_near, learn_prior
+from onebit_spark.certificate.split import Split
 from onebit_spark.config import FitConfig
-from onebit_spark.gibbs import Draws, GibbsErrors
 from onebit_spark.hierarchy import Scales
-from onebit_spark.learnt import SHARPNESS, fit_near, learn_prior
 from onebit_spark.losses import SIDES, Side
 from onebit_spark.posterior import RowPosterior
-from onebit_spark.solver import Engine, Iteration, filled, solve
-from onebit_spark.split import Split
+from onebit_spark.solver import Engine, Iteration, Start, Watch, filled, solve
 
 DRAWS_SHARE = 0.2  # of δ, spent on the draws that estimate the Gibbs risk: .05 is .04 + .01
 HEADLINES = ("prior_split", "holdout", "seeger")  # the first that was asked for; fixed before any bound is known
@@ -114,6 +114,8 @@ def certified_fit(
     terms: Terms | None,
     positives: int,
     on_iteration: Callable[[Iteration], None] | None = None,
+    start: Start | None = None,
+    watch: Watch | None = None,
 ) -> CertifiedFit:
     """Fit the engine's ratings, ``positives`` of them positive, and certify the posterior that comes out, on terms.
 
@@ -121,8 +123,8 @@ def certified_fit(
     """
     majority_error = min(positives, engine.n_ratings - positives) / engine.n_ratings
     if terms is not None and terms.prior_split is not None:
-        return _with_learnt_prior(engine, config, terms, terms.prior_split, majority_error, on_iteration)
-    outcome = solve(engine, config, on_iteration)
+        return _with_learnt_prior(engine, config, terms, terms.prior_split, majority_error, on_iteration, start, watch)
+    outcome = solve(engine, config, on_iteration, start, watch)
     found = []
     if terms is not None:
         draws = Draws.enough(engine.n_ratings, config.seed ^ DRAW_STREAM)
@@ -135,9 +137,9 @@ def certified_fit(
 
 def _with_learnt_prior(
     engine: Engine, config: FitConfig, terms: Terms, fraction: float, majority_error: float,
-    on_iteration: Callable[[Iteration], None] | None,
+    on_iteration: Callable[[Iteration], None] | None, start: Start | None, watch: Watch | None,
 ) -> CertifiedFit:  # fmt: skip
-    learnt = learn_prior(engine, config, Split(config.seed ^ SPLIT_STREAM, fraction), on_iteration)
+    learnt = learn_prior(engine, config, Split(config.seed ^ SPLIT_STREAM, fraction), on_iteration, start, watch)
     last = fit_near(engine, config, learnt).history[-1]
     n_unseen = max(1, round((1 - fraction) * engine.n_ratings))
     draws = Draws.enough(n_unseen, config.seed ^ DRAW_STREAM, unseen_by=learnt.split)

@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from onebit_spark.columns import missing, quoted
+from onebit_spark.cli.flags import as_flag
+from onebit_spark.cli.requests import JobRequest, exists_already
+from onebit_spark.cli.running import reason_of
+from onebit_spark.columns import INTEGRAL, missing, quoted
 from onebit_spark.errors import RequestError
 from onebit_spark.filesystem import Location, replace_folder
-from onebit_spark.flags import as_flag
-from onebit_spark.jobconfig import JobRequest, exists_already
-from onebit_spark.jobrun import reason_of
-from onebit_spark.model import INTEGRAL, OneBitCompletionModel
+from onebit_spark.model import OneBitCompletionModel
+from onebit_spark.params import plainly_named
 
 
 def read_table(spark: SparkSession, request: JobRequest, name: str, columns: Sequence[str]) -> DataFrame:
@@ -106,7 +107,25 @@ def write_predictions(
         table.write.parquet(folder)
 
 
-def plainly_named(model: OneBitCompletionModel) -> OneBitCompletionModel:
-    """The model with the usual output columns, whatever it was saved with."""
-    names = {"scoreCol": "score", "stdCol": "std", "probabilityCol": "probability", "predictionCol": "prediction"}
-    return model.copy({getattr(model, param): name for param, name in {**names, "rawPredictionCol": ""}.items()})
+def write_recommendations(
+    spark: SparkSession,
+    model: OneBitCompletionModel,
+    n: int,
+    seen: DataFrame | None,
+    path: str,
+    overwrite: bool,
+) -> None:
+    """Parquet: user, item, rank (1 is the best), score, std, probability; the folder appears whole or not at all."""
+    user, item = (model.info.columns[side] for side in ("user", "item"))
+    plain = model.copy({model.userCol: user, model.itemCol: item})
+    lists = plain.recommendForAllUsers(n, excludeSeen=seen)
+    lines = lists.select(F.col(quoted(user)), F.posexplode("recommendations").alias("rank", "best"))
+    figures = {"score": "rating", "std": "std", "probability": "probability"}
+    table = lines.select(
+        F.col(quoted(user)),
+        F.col("best")[item].alias(item),
+        (F.col("rank") + 1).alias("rank"),
+        *(F.col("best")[field].cast("double").alias(name) for name, field in figures.items()),
+    )
+    with replace_folder(spark, path, overwrite) as folder:
+        table.write.parquet(folder)

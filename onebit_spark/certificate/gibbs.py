@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.blocks import RatingBlock
+from onebit_spark.certificate.split import Split, chosen
+from onebit_spark.certificate.streams import STEP, fill_normals, stream
 from onebit_spark.compiled import jit
 from onebit_spark.posterior import RowPosterior
-from onebit_spark.split import Split, chosen
-from onebit_spark.streams import STEP, fill_normals, stream
 
 ENOUGH_DRAWS = 2_000_000  # in all: they make the confidence limit exceed the risk by about .001
 

@@ -14,10 +14,7 @@ import math
 
 from scipy.stats import beta
 
-from onebit_spark.planning import plan
 from onebit_spark.special import kl_inverse
-
-__all__ = ["catoni", "catoni_over_grid", "gibbs_limit", "holdout", "plan", "prior_split", "seeger", "theorem1"]
 
 # λ/n that `catoni_over_grid` tries: declared here, before any data, and paid for by a union bound.
 CATONI_GRID = tuple(2.0 ** (j / 2) for j in range(-14, 5))

@@ -16,13 +16,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from onebit_spark.certificate.split import Split
 from onebit_spark.config import FitConfig
 from onebit_spark.errors import RequestError
 from onebit_spark.hierarchy import FixedPrior, ScaleHierarchy
 from onebit_spark.losses import SIDES, RowPrior, Side
 from onebit_spark.posterior import RowPosterior
-from onebit_spark.solver import Engine, Iteration, Outcome, descend, filled, solve
-from onebit_spark.split import Split
+from onebit_spark.solver import Engine, Iteration, Outcome, Start, Watch, descend, filled, solve
 
 SHARPNESS = 64.0  # t: the certified draws have spreads √t times narrower than the learnt ones
 REFIT_WEIGHT = 0.03  # κ of the second fit
@@ -40,7 +40,12 @@ class LearntPrior:
 
 
 def learn_prior(
-    engine: Engine, config: FitConfig, split: Split, on_iteration: Callable[[Iteration], None] | None = None
+    engine: Engine,
+    config: FitConfig,
+    split: Split,
+    on_iteration: Callable[[Iteration], None] | None = None,
+    start: Start | None = None,
+    watch: Watch | None = None,
 ) -> LearntPrior:
     """Fit the chosen ratings, and sharpen."""
     with engine.restricted(split) as chosen:
@@ -49,7 +54,7 @@ def learn_prior(
                 f"a prior split of {split.fraction:g} leaves the prior {chosen.n_ratings:,} of {engine.n_ratings:,} "
                 "ratings: both parts need some, so choose another fraction or give more ratings"
             )
-        outcome = solve(chosen, config, on_iteration)
+        outcome = solve(chosen, config, on_iteration, start, watch)
         learnt = {side: filled(chosen, side, outcome.hierarchy.row_prior(side)) for side in SIDES}
     prior = FixedPrior(*(_sharpened(learnt[side]) for side in SIDES))
     return LearntPrior(split, outcome, learnt, prior)

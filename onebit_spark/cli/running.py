@@ -15,9 +15,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from onebit_spark.cli.flags import Checked, parse
+from onebit_spark.cli.requests import under_spark_submit
 from onebit_spark.errors import FitFailed, RequestError
-from onebit_spark.flags import Checked, parse
-from onebit_spark.jobconfig import under_spark_submit
 from onebit_spark.solver import NotConverged
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 DONE, FAILED, REFUSED = 0, 1, 2
 LONGEST_REASON = 600  # characters of a failure that are shown
 
-_PACKAGE = Path(__file__).parent
+_PACKAGE = Path(__file__).parents[1]
 _LOG4J = _PACKAGE.parent / "conf" / "log4j2.properties"
 
 

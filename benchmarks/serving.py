@@ -1,0 +1,192 @@
+"""What a fitted model does afterwards, on MovieLens-1M: fold-in, recommendations beside ALS, calibration.
+
+    python benchmarks/serving.py {foldin,recommend,calibration} [--master 'local[*]']
+
+foldin       a tenth of the users are kept out of the fit and folded in from half of their ratings; accuracy on their
+             other half, beside a fit that had those halves from the start
+recommend    recommendForAllUsers(10) beside ALSModel's, in turn and in one session: the factors of MovieLens-1M, and
+             random ones of rank 10 (--random N a side, default 100,000); seconds are medians after one untimed run
+calibration  expected calibration error on a tenth of the ratings, before and after a calibration on another tenth
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from als import frame, our_accuracy
+from datasets import movielens_1m, split
+from pyspark.ml.recommendation import ALS, ALSModel
+from pyspark.sql import DataFrame, SparkSession
+from record import provenance
+
+from onebit_spark import FitConfig, NotConverged, fit_arrays
+from onebit_spark.calibration import Calibration
+from onebit_spark.estimator import OneBitCompletion
+from onebit_spark.metrics import log_loss, reliability
+from onebit_spark.model import OneBitCompletionModel
+from onebit_spark.posterior import RowPosterior, packed_size
+from onebit_spark.scoring import factor_table
+
+FILES = 10
+
+
+def foldin(spark: SparkSession, options: argparse.Namespace) -> None:
+    ratings = movielens_1m()
+    rng = np.random.default_rng(0)
+    users = rng.permutation(ratings.rows.max() + 1)
+    new = np.isin(ratings.rows, users[: len(users) // 10])
+    second_half = rng.random(len(ratings.rows)) < 0.5
+    old, known, test = (
+        frame(spark, ratings.take(np.flatnonzero(chosen))) for chosen in (~new, new & ~second_half, new & second_half)
+    )
+    estimator = OneBitCompletion(rank=10, maxIter=options.iterations, tol=0.0)
+    model = estimator.fit(old)
+    model.foldIn(known)
+    began = time.perf_counter()
+    folded = model.foldIn(known)
+    seconds = time.perf_counter() - began
+    refit = estimator.fit(old.unionByName(known).cache())
+    n = folded.info.n_users - model.info.n_users
+    print(f"{n} new users from {known.count():,} ratings, tested on {test.count():,}: not folded in "
+          f"{our_accuracy(model, test):.4f}, folded in {our_accuracy(folded, test):.4f}, "
+          f"full refit {our_accuracy(refit, test):.4f}; {1000 * seconds / n:.2f} s a thousand users")  # fmt: skip
+
+
+# ---- recommendations -------------------------------------------------------------------------------------------------
+
+
+def recommend(spark: SparkSession, options: argparse.Namespace) -> None:
+    training = frame(spark, movielens_1m())
+    ours = OneBitCompletion(rank=10, maxIter=6, tol=0.0).fit(training)
+    als = ALS(rank=10, maxIter=5, regParam=0.1, ratingCol="label", seed=0).fit(training)
+    with tempfile.TemporaryDirectory() as folder:
+        ours.save(f"{folder}/ml1m")
+        beside(f"MovieLens-1M, {ours.info.n_users:,} × {ours.info.n_items:,}", options, als, {
+            "logistic, full covariance": OneBitCompletionModel.load(f"{folder}/ml1m"),
+        })  # fmt: skip
+        n = options.random
+        random = {
+            name: random_model(spark, ours, n, kind, folder)
+            for name, kind in (("logistic, full covariance", "full"), ("logistic, diagonal covariance", "diagonal"))
+            if kind in options.covariance
+        }
+        beside(f"random factors, {n:,} × {n:,}", options, random_als(als, n, folder), random)
+
+
+def beside(title: str, options: argparse.Namespace, als: ALSModel, models: dict[str, OneBitCompletionModel]) -> None:
+    works: dict[str, Callable[[], DataFrame]] = {"ALSModel": lambda: als.recommendForAllUsers(10)}
+    for name, model in models.items():
+        works[name] = lambda model=model: model.recommendForAllUsers(10)  # type: ignore[misc]
+        if options.lower:
+            works[f"{name}, z = 1"] = lambda model=model: model.recommendForAllUsers(10, z=1.0)  # type: ignore[misc]
+    seconds: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(1 + options.repeats):
+        for name, work in works.items():
+            began = time.perf_counter()
+            work().write.format("noop").mode("overwrite").save()
+            seconds[name].append(time.perf_counter() - began)
+    print(f"{title}:")
+    reference = statistics.median(seconds["ALSModel"][1:] or seconds["ALSModel"])
+    for name, values in seconds.items():
+        median = statistics.median(values[1:] or values)
+        print(f"  {name:<38} {median:7.2f} s   ratio {median / reference:.2f}", flush=True)
+
+
+def random_model(
+    spark: SparkSession, like: OneBitCompletionModel, n: int, covariance: str, folder: str
+) -> OneBitCompletionModel:
+    """Normal factors with small spreads, saved and loaded, as a model of its size would be."""
+    rng = np.random.default_rng(0)
+    sides = []
+    for _ in range(2):
+        location = rng.normal(scale=0.5, size=(n, 11)).astype(np.float32)
+        spread = rng.uniform(0.1, 0.3, (n, 11)).astype(np.float32)
+        if covariance == "diagonal":
+            sides.append(RowPosterior(location, spread, "spread", True))
+            continue
+        packed = np.zeros((n, packed_size(11)), np.float32)
+        packed[:, np.cumsum(np.arange(1, 12)) - 1] = spread**2
+        sides.append(RowPosterior(location, packed, "covariance", True))
+    info = replace(like.info, n_users=n, n_items=n, parameters={**like.info.parameters, "covariance": covariance})
+    ids = pa.array(np.arange(n, dtype=np.int32))
+    model = OneBitCompletionModel.from_tables(spark, info, *(factor_table(ids, side) for side in sides))
+    model.save(f"{folder}/{covariance}")
+    return OneBitCompletionModel.load(f"{folder}/{covariance}")
+
+
+def random_als(like: ALSModel, n: int, folder: str) -> ALSModel:
+    """An ALSModel whose folder was given other factors."""
+    like.save(f"{folder}/als")
+    rng = np.random.default_rng(0)
+    for side in ("userFactors", "itemFactors"):
+        features = rng.normal(scale=0.5, size=(n, 10)).astype(np.float32)
+        lists = pa.FixedSizeListArray.from_arrays(pa.array(features.ravel()), 10).cast(pa.list_(pa.float32()))
+        target = Path(folder) / "als" / side
+        for old in list(target.iterdir()):
+            old.unlink()
+        table = pa.table({"id": pa.array(np.arange(n, dtype=np.int32)), "features": lists})
+        for part in range(FILES):  # as many as ALS has blocks: a single one would be a single task
+            low, high = part * n // FILES, (part + 1) * n // FILES
+            pq.write_table(table.slice(low, high - low), target / f"{part}.parquet")
+    return ALSModel.load(f"{folder}/als")
+
+
+# ---- calibration -----------------------------------------------------------------------------------------------------
+
+
+def calibration(_: SparkSession, options: argparse.Namespace) -> None:
+    rest, test = split(movielens_1m(), 0.1, seed=0)
+    train, held_out = split(rest, 1 / 9, seed=1)
+    for loss in ("logistic", "hinge"):
+        fit = fit_arrays(*train, FitConfig(loss=loss, rank=10, max_iter=options.iterations, tol=0.0))
+        positive = (held_out.labels > 0).astype(float)
+        pairs = held_out.rows, held_out.cols
+        learnt = Calibration.fit(fit.score(*pairs), fit.std(*pairs) ** 2, positive, 1 - positive)
+        score, std = fit.score(test.rows, test.cols), fit.std(test.rows, test.cols)
+        before, after = fit.probability(test.rows, test.cols), learnt.probability(score, std**2)
+        for name, p in (("as it is", before), ("calibrated", after)):
+            error = reliability(test.labels, p).error
+            print(f"{loss:<9} {name:<11} calibration error {error:.4f}, log loss {log_loss(test.labels, p):.4f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("foldin", "recommend", "calibration"))
+    parser.add_argument("--master", default="local[*]")
+    parser.add_argument("--iterations", type=int, default=20, help="of the fits")
+    parser.add_argument("--random", type=int, default=100_000, help="users and items with random factors")
+    parser.add_argument("--repeats", type=int, default=3, help="timed runs after one that is not counted; 0: only one")
+    parser.add_argument("--lower", action="store_true", help="rank by score − std too")
+    parser.add_argument("--covariance", nargs="+", default=["full", "diagonal"], help="of the random factors")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore", NotConverged)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    spark = (
+        SparkSession.builder.master(options.master)
+        .config("spark.driver.memory", "4g")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "8")
+        .config("spark.python.unix.domain.socket.enabled", "true")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    print(provenance())
+    {"foldin": foldin, "recommend": recommend, "calibration": calibration}[options.what](spark, options)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

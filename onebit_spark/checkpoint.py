@@ -1,0 +1,114 @@
+"""Checkpoints: the state of a fit every few iterations, from which a killed one goes on as if nothing had happened.
+
+FOLDER/iteration-000020/    a model folder as of that iteration (see ``persistence``), so that it can predict, too
+    checkpoint.json         the history so far, and what the fit was of
+
+A checkpoint appears whole or not at all, and the one before it goes only then. Both posteriors are stored as they are
+held (float32), the scales and the history in full: what goes on from there gives the same bits.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from onebit_spark.certificate.certified import CertifiedFit
+from onebit_spark.config import FitConfig
+from onebit_spark.errors import RequestError
+from onebit_spark.filesystem import Location, replace_folder
+from onebit_spark.hierarchy import ScaleHierarchy
+from onebit_spark.losses import SIDES
+from onebit_spark.model import OneBitCompletionModel
+from onebit_spark.persistence import METADATA, write_model
+from onebit_spark.ratings import Survey
+from onebit_spark.solver import Engine, Iteration, Outcome, Start, filled
+from onebit_spark.warmstart import warm_start
+
+HISTORY = "checkpoint.json"
+PREFIX = "iteration-"
+MAY_DIFFER = ("max_iter", "tol")  # a fit may be resumed to go on for longer
+
+MakeModel = Callable[[CertifiedFit], OneBitCompletionModel]
+
+
+class Checkpoints:
+    """Watches a fit, and writes a checkpoint after every ``interval`` iterations."""
+
+    def __init__(
+        self, spark: SparkSession, folder: str, interval: int, subject: dict[str, Any], make_model: MakeModel
+    ) -> None:
+        self._spark = spark
+        self._folder = Location(spark, folder)
+        self._interval = interval
+        self._subject = subject
+        self._make_model = make_model
+
+    def __call__(self, engine: Engine, hierarchy: ScaleHierarchy, history: list[Iteration]) -> None:
+        if len(history) % self._interval:
+            return
+        posterior = {side: filled(engine, side, hierarchy.row_prior(side)) for side in SIDES}
+        reached = CertifiedFit(hierarchy.scales, history, False, "a checkpoint", posterior, [])
+        older = self._found()
+        target = self._folder / f"{PREFIX}{len(history):06d}"
+        with replace_folder(self._spark, target.uri, overwrite=True) as folder:
+            content = {"subject": self._subject, "history": [_as_json(step) for step in history]}
+            (Location(self._spark, folder) / HISTORY).write_text(json.dumps(content, allow_nan=False))
+            write_model(self._make_model(reached), folder)
+        for old in older:
+            if old.uri != target.uri:
+                old.delete()
+
+    def best(self, outcome: Outcome[ScaleHierarchy]) -> Outcome[ScaleHierarchy]:
+        return outcome
+
+    def start(self, config: FitConfig, survey: Survey, resume: bool) -> Start | None:
+        """Where to go on: the newest checkpoint, or None if there is none; one of another fit is refused."""
+        found = self._found()
+        if not found:
+            return None
+        if not resume:
+            raise RequestError(
+                f"there is a checkpoint in {self._folder.uri}: resume from it (--resume, resume=True), or choose "
+                "another folder"
+            )
+        content = json.loads((found[-1] / HISTORY).read_text())
+        differing = [
+            f"{name} was {content['subject'].get(name)} and is {value}"
+            for name, value in self._subject.items()
+            if content["subject"].get(name) != value
+        ]
+        if differing:
+            raise RequestError(f"the checkpoint {found[-1].uri} is of another fit: {'; '.join(differing)}")
+        model = OneBitCompletionModel.load(found[-1].uri)
+        history = [Iteration(**{**step, "decrease": step["decrease"] or math.inf}) for step in content["history"]]
+        return replace(warm_start(model, config, survey), history=history)
+
+    def _found(self) -> list[Location]:
+        """The complete checkpoints, the newest last."""
+        candidates = sorted(self._folder.children(), key=lambda place: place.name)
+        return [place for place in candidates if place.name.startswith(PREFIX) and (place / METADATA).exists()]
+
+
+def clear_checkpoints(spark: SparkSession, folder: str) -> None:
+    """Delete them, and what a killed driver left half written: the fit is safe elsewhere."""
+    for place in Location(spark, folder).children():
+        if place.name.lstrip(".").startswith(PREFIX):
+            place.delete()
+
+
+def subject_of(config: FitConfig, survey: Survey, prior_split: float | None) -> dict[str, Any]:
+    """What makes two fits the same: the ratings, and every choice that its iterations depend on."""
+    choices = {name: value for name, value in asdict(config).items() if name not in MAY_DIFFER}
+    tally = survey.tally
+    ratings = {"ratings": tally.n, "fingerprint of the ratings": tally.fingerprint}
+    return {**ratings, **choices, "likelihood_weight": config.weight, "prior_split": prior_split}
+
+
+def _as_json(step: Iteration) -> dict[str, Any]:
+    """JSON has no infinity: the first iteration's decrease becomes null."""
+    return {**asdict(step), "decrease": step.decrease if math.isfinite(step.decrease) else None}

@@ -1,0 +1,44 @@
+"""The jobs: fit, predict, evaluate. Each reads, makes one call of the package, writes, and says what it did.
+
+flags ◄ requests (what may be asked for) ◄ running (session, exit codes) ◄ fitjob, predictjob, evaluatejob
+
+Arguments are checked before Spark is even imported: so each job is imported when it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from onebit_spark.cli.requests import EvaluateRequest, FitRequest, PredictRequest
+from onebit_spark.cli.running import run_job
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def fit(argv: Sequence[str] | None = None, *, ship_package: bool = False) -> int:
+    def work(spark: SparkSession, request: FitRequest) -> None:
+        from onebit_spark.cli.fitjob import run_fit
+
+        run_fit(spark, request)
+
+    return run_job("fit.py", FitRequest, work, argv, ship_package)
+
+
+def predict(argv: Sequence[str] | None = None, *, ship_package: bool = False) -> int:
+    def work(spark: SparkSession, request: PredictRequest) -> None:
+        from onebit_spark.cli.predictjob import run_predict
+
+        run_predict(spark, request)
+
+    return run_job("predict.py", PredictRequest, work, argv, ship_package)
+
+
+def evaluate(argv: Sequence[str] | None = None, *, ship_package: bool = False) -> int:
+    def work(spark: SparkSession, request: EvaluateRequest) -> None:
+        from onebit_spark.cli.evaluatejob import run_evaluate
+
+        run_evaluate(spark, request)
+
+    return run_job("evaluate.py", EvaluateRequest, work, argv, ship_package)

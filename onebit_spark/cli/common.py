@@ -1,0 +1,56 @@
+"""What the jobs share: phases by the clock, and how they say where things are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from onebit_spark.cli.requests import JobRequest
+from onebit_spark.cli.running import reason_of
+from onebit_spark.errors import FitFailed, RequestError
+from onebit_spark.model import OneBitCompletionModel
+
+
+class Clock:
+    """Seconds by phase: ``with clock("reading"): …``; as text, all of them."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.seconds[phase] = time.perf_counter() - began
+
+    def split(self, phase: str, rest: str, part: str, seconds: float) -> None:
+        """Replace a phase by a part of known length and the rest before it."""
+        total = self.seconds.pop(phase)
+        self.seconds |= {rest: max(0.0, total - seconds), part: seconds}
+
+    def __str__(self) -> str:
+        return ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in self.seconds.items())
+
+
+def id_types(model: OneBitCompletionModel) -> dict[str, str]:
+    """The model's id columns with their types, the users' first."""
+    return {model.info.columns[side]: model.info.id_types[side] for side in ("user", "item")}
+
+
+def tell_locations(request: JobRequest, outputs: dict[str, str | None]) -> None:
+    """Where the outputs are: the only lines of a quiet job, then without their names."""
+    for name, path in outputs.items():
+        if path:
+            print(path if request.quiet else f"{name}: {path}", flush=True)
+
+
+@contextmanager
+def after(success: str) -> Iterator[None]:
+    """Name what is already done in the reason of a failure."""
+    try:
+        yield
+    except RequestError as error:
+        raise RequestError(f"{success}: {error}") from error
+    except Exception as error:
+        raise FitFailed(f"{success}: {reason_of(error)}") from error

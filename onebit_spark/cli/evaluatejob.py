@@ -1,0 +1,64 @@
+"""jobs/evaluate.py: the figures of a model on ratings, and a certificate."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import types as T
+
+from onebit_spark import evaluation
+from onebit_spark.certificate.certified import Terms
+from onebit_spark.cli.common import Clock, id_types, tell_locations
+from onebit_spark.cli.requests import EvaluateRequest
+from onebit_spark.cli.tables import check_id_types, read_table, refuse_outputs
+from onebit_spark.filesystem import Location
+from onebit_spark.model import OneBitCompletionModel
+from onebit_spark.ratings import Columns, check_ratings
+
+
+def run_evaluate(spark: SparkSession, request: EvaluateRequest) -> None:
+    clock = Clock()
+    refuse_outputs(spark, request, folders=False)
+    with clock("reading"):
+        model = OneBitCompletionModel.load(request.model)
+        user, item, label = (model.info.columns[role] for role in ("user", "item", "label"))
+        ratings = read_table(spark, request, "ratings", (user, item, label))
+        check_id_types(ratings, request, "ratings", id_types(model))
+        boolean = isinstance(ratings.schema[label].dataType, T.BooleanType)
+        threshold = request.threshold
+        if threshold is None and not boolean:
+            threshold = model.info.threshold
+        tally = check_ratings(ratings, Columns(user, item, label, threshold))
+    with clock("evaluating"):
+        figures = evaluation.evaluate(model, ratings, threshold, tally)
+        if request.certify:
+            certificate = evaluation.certify(model, figures, tally, Terms(delta=request.delta))
+            figures["certificate"] = certificate.as_dict()
+    if request.output:
+        Location(spark, request.output).write_text(json.dumps(figures, indent=2, allow_nan=False) + "\n")
+    if not request.quiet:
+        print("\n".join(_evaluation_summary(figures)) + f"\nTime: {clock}.")
+    tell_locations(request, {"metrics": request.output})
+
+
+def _evaluation_summary(figures: dict[str, Any]) -> Iterator[str]:
+    yield f"{figures['n']:,} ratings, {figures['n_positive'] / figures['n']:.1%} positive"
+    for side, words in (("user", "of a user"), ("item", "on an item")):
+        if figures[f"n_unknown_{side}"]:
+            yield f"  {figures[f'n_unknown_{side}']:,} of them {words} that the model has never seen"
+    low, high = figures["error_low"], figures["error_high"]
+    yield f"error      {figures['error']:.4f}   95% interval {low:.4f} to {high:.4f}"
+    yield f"  (always predicting the training majority errs on {figures['majority_error']:.4f})"
+    if figures["auc"] is None:
+        yield "auc        none: only one class is present"
+    else:
+        off = f"   within {figures['auc_error']:.0e}" if figures["auc_error"] else ""
+        yield f"auc        {figures['auc']:.4f}{off}"
+    for name in ("log_loss", "brier", "hinge_loss"):
+        yield f"{name:<10} {figures[name]:.4f}"
+    yield f"calibration {figures['calibration_error']:.4f} off on average: how far probabilities are from frequencies"
+    if "certificate" in figures:
+        yield figures["certificate"]["statement"]

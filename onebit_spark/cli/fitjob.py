@@ -1,0 +1,129 @@
+"""jobs/fit.py: ratings in, a certified model out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pyspark.sql import DataFrame, SparkSession
+
+from onebit_spark import evaluation
+from onebit_spark.certificate.certified import document, headline_of
+from onebit_spark.checkpoint import clear_checkpoints
+from onebit_spark.cli.common import Clock, after, tell_locations
+from onebit_spark.cli.progress import Progress
+from onebit_spark.cli.requests import FitRequest
+from onebit_spark.cli.tables import check_id_types, check_pairs, read_table, refuse_outputs, write_predictions
+from onebit_spark.columns import quoted
+from onebit_spark.errors import RequestError
+from onebit_spark.estimator import OneBitCompletion
+from onebit_spark.model import OneBitCompletionModel
+from onebit_spark.ratings import Columns, Tally, check_ratings, split_off
+
+
+def run_fit(spark: SparkSession, request: FitRequest) -> None:
+    clock = Clock()
+    refuse_outputs(spark, request)
+    ids = (request.user_col, request.item_col)
+    with clock("reading"):
+        ratings = read_table(spark, request, "ratings", (*ids, request.label_col))
+        if request.predict:
+            pairs = read_table(spark, request, "predict", ids)
+            check_id_types(pairs, request, "predict", dict(ratings.select(*map(quoted, ids)).dtypes))
+            check_pairs(pairs, ids)
+    columns = Columns(*ids, request.label_col, request.threshold)
+    if request.holdout is not None:
+        with clock("holding out"):
+            check_ratings(ratings, columns)
+            ratings, held_out = split_off(ratings, columns, request.holdout, request.seed)
+            held_out_tally = _holdout_tally(held_out, columns, request.holdout)
+    estimator = OneBitCompletion(
+        userCol=request.user_col,
+        itemCol=request.item_col,
+        labelCol=request.label_col,
+        threshold=request.threshold,
+        rank=request.rank,
+        loss=request.loss,
+        prior=request.prior,
+        likelihoodWeight=request.likelihood_weight,
+        alpha=request.alpha,
+        beta=request.beta,
+        fitIntercept=request.intercepts,
+        solver=request.solver,
+        covariance=request.covariance,
+        maxIter=request.max_iter,
+        tol=request.tol,
+        seed=request.seed,
+        numUserBlocks=request.row_blocks,
+        numItemBlocks=request.col_blocks,
+        checkpointDir=request.checkpoint_dir,
+        checkpointInterval=request.checkpoint_interval,
+        resume=request.resume,
+        delta=request.delta,
+        certificateGrid=request.certificate_grid,
+        certificatePriorSplit=request.certificate_prior_split,
+    )
+    with clock("fitting"), Progress(request.max_iter, request.tol, quiet=request.quiet) as progress:
+        model = estimator.setProgress(progress).fit(ratings)
+    clock.split("fitting", "preparing", "iterations", progress.seconds)
+    if request.holdout is not None:
+        with clock("certifying"):
+            figures = evaluation.evaluate(model, held_out, request.threshold, held_out_tally)
+            certificate = evaluation.certify(model, figures, held_out_tally, request.terms())
+            model.certificate = document([*model.certificate["certificates"], certificate.as_dict()])
+    with clock("measuring"):
+        if request.holdout is None:
+            model = model.diagnose(ratings, "training ratings")
+        elif request.calibrate:
+            model = model.calibrate(held_out).diagnose(held_out, "the held-out ratings that calibrated it")
+        else:
+            model = model.diagnose(held_out)
+    with clock("saving"):
+        writer = model.write()
+        (writer.overwrite() if request.overwrite else writer).save(request.output)
+        if request.checkpoint_dir:
+            clear_checkpoints(spark, request.checkpoint_dir)
+    if request.predict and request.predictions:
+        with clock("predicting"), after(f"the model is saved in {request.output}, but predicting failed"):
+            write_predictions(spark, model, pairs, request.predictions, request.overwrite)
+    if not request.quiet:
+        print("\n".join(_fit_summary(model, clock)))
+        print(f"report: {request.output.rstrip('/')}/report.html")
+    tell_locations(request, {"model": request.output, "predictions": request.predictions})
+
+
+def _fit_summary(model: OneBitCompletionModel, clock: Clock) -> Iterator[str]:
+    info = model.info
+    share = info.n_positive / info.n_ratings
+    yield (
+        f"Fitted {info.n_ratings:,} ratings of {info.n_users:,} users on {info.n_items:,} items, "
+        f"{share:.1%} of them positive."
+    )
+    if info.repeats.get("repeated"):
+        yield (
+            f"{info.repeats['repeated']:,} cells were rated more than once, every rating counts; "
+            f"{info.repeats['conflicting']:,} of them with both labels."
+        )
+    last = f"{info.iterations} iteration{'s' if info.iterations > 1 else ''}: {info.reason}"
+    if info.converged:
+        yield f"Converged after {last}."
+    elif info.parameters["tol"] == 0:
+        yield f"Stopped after {last}, as asked with tol = 0."
+    else:
+        yield f"Not converged after {last}. The predictions can be used; a larger --max-iter may improve them."
+    rank = info.parameters["rank"]
+    off = rank - info.effective_rank
+    yield f"Effective rank {info.effective_rank} of {rank}" + (
+        f": {off} not needed." if off else ": try a larger --rank."
+    )
+    certified = headline_of(model.certificate)
+    if certified:
+        yield f"Certificate ({model.certificate['headline']}): {certified}"
+    yield f"Time: {clock}."
+
+
+def _holdout_tally(held_out: DataFrame, columns: Columns, fraction: float) -> Tally:
+    if held_out.isEmpty():
+        raise RequestError(
+            f"--holdout {fraction:g} holds no rating out: the data are too few to certify on. Choose a larger share"
+        )
+    return check_ratings(held_out, columns)

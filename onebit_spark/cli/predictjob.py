@@ -1,0 +1,43 @@
+"""jobs/predict.py: pairs, or the best items of every user."""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+
+from onebit_spark.cli.common import Clock, id_types, tell_locations
+from onebit_spark.cli.requests import PredictRequest
+from onebit_spark.cli.tables import (
+    check_id_types,
+    check_pairs,
+    read_table,
+    refuse_outputs,
+    write_predictions,
+    write_recommendations,
+)
+from onebit_spark.model import OneBitCompletionModel
+
+
+def run_predict(spark: SparkSession, request: PredictRequest) -> None:
+    clock = Clock()
+    refuse_outputs(spark, request)
+    asked = "pairs" if request.pairs else "exclude_seen" if request.exclude_seen else None
+    pairs, n = None, 0
+    with clock("reading"):
+        model = OneBitCompletionModel.load(request.model)
+        types = id_types(model)
+        if asked:
+            pairs = read_table(spark, request, asked, tuple(types))
+            check_id_types(pairs, request, asked, types)
+            n = check_pairs(pairs, tuple(types))
+    with clock("predicting"):
+        if request.top is None:
+            assert pairs is not None
+            write_predictions(spark, model, pairs, request.output, request.overwrite)
+            done = f"Predicted {n:,} pairs."
+        else:
+            write_recommendations(spark, model, request.top, pairs, request.output, request.overwrite)
+            done = f"Recommended {request.top} items to each of {model.info.n_users:,} users"
+            done += f", none of the {n:,} pairs of --exclude-seen." if pairs is not None else "."
+    if not request.quiet:
+        print(f"{done}\nTime: {clock}.")
+    tell_locations(request, {"predictions": request.output})

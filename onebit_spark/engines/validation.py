@@ -1,0 +1,178 @@
+"""Held-out ratings watched during a fit: one job an iteration over cached pairs, and the best state so far."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import Broadcast
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType
+
+from onebit_spark import prediction
+from onebit_spark.columns import quoted
+from onebit_spark.config import FitConfig
+from onebit_spark.engines.blocking import Batches
+from onebit_spark.engines.spark import SparkEngine
+from onebit_spark.errors import RequestError
+from onebit_spark.hierarchy import ScaleHierarchy, Scales
+from onebit_spark.losses import LOSSES, SIDES, Side
+from onebit_spark.posterior import RowPosterior
+from onebit_spark.ratings import ITEM, LABEL, USER, Columns, Survey, check_ratings, prepared
+from onebit_spark.scoring import SLICE, prior_row
+from onebit_spark.solver import Engine, Iteration, Outcome
+
+PAIRS = "row int, col int, positive boolean"
+MEASURED = "n long, loss double, wrong long"
+
+
+def divided(dataset: DataFrame, indicator: str | None) -> tuple[DataFrame, DataFrame | None]:
+    """The ratings to fit, and those to watch: the rows where the boolean column ``indicator`` is true."""
+    if indicator is None:
+        return dataset, None
+    if indicator not in dataset.columns or not isinstance(dataset.schema[indicator].dataType, BooleanType):
+        raise RequestError(f"validationIndicatorCol {indicator!r} must be a boolean column of the ratings")
+    message = f"validationIndicatorCol {indicator!r} holds a null: say true or false for every rating"
+    held_out = F.coalesce(F.col(quoted(indicator)), F.raise_error(F.lit(message)))
+    return dataset.where(~held_out), dataset.where(held_out)
+
+
+@dataclass(frozen=True)
+class _State:
+    """What the fit had reached after an iteration."""
+
+    number: int
+    loss: float
+    hierarchy: ScaleHierarchy
+    posteriors: dict[Side, RowPosterior]
+
+
+class Validation:
+    """Called after every iteration; ``history`` holds the held-out loss and error rate of each."""
+
+    def __init__(self, pairs: DataFrame, engine: SparkEngine, config: FitConfig, patience: int) -> None:
+        self._pairs = pairs
+        self._engine = engine
+        self._config = config
+        self._patience = patience
+        self._best: _State | None = None
+        self.history: list[dict[str, float]] = []
+        self.seconds = 0.0
+
+    @classmethod
+    @contextmanager
+    def over(
+        cls,
+        ratings: DataFrame,
+        columns: Columns,
+        survey: Survey,
+        engine: SparkEngine,
+        config: FitConfig,
+        patience: int,
+    ) -> Iterator[Validation]:
+        """Number the held-out ratings as the fit does, cache them, and release them at the end."""
+        try:
+            check_ratings(ratings, columns)
+        except RequestError as error:
+            raise RequestError(f"the validation ratings: {error}") from None
+        ids = ratings.sparkSession.sparkContext.broadcast((survey.users.values, survey.items.values))
+        pairs = prepared(ratings, columns).mapInArrow(_Numbered(ids), PAIRS).cache()
+        try:
+            yield cls(pairs, engine, config, patience)
+        finally:
+            pairs.unpersist()
+            ids.destroy()
+
+    def __call__(self, engine: Engine, hierarchy: ScaleHierarchy, history: list[Iteration]) -> str | None:
+        """Measure; the reason to stop, if there is one."""
+        began, iteration = time.perf_counter(), history[-1]
+        posteriors = {side: engine.posterior(side) for side in SIDES}
+        loss, error = self._measure(hierarchy.scales, posteriors["rows"], posteriors["cols"])
+        self.seconds += time.perf_counter() - began
+        self.history.append({"loss": loss, "error": error})
+        if self._best is None or loss < self._best.loss:
+            self._best = _State(iteration.number, loss, hierarchy, posteriors)
+        if iteration.number - self._best.number >= self._patience:
+            return (
+                f"the validation loss was lowest in iteration {self._best.number} and has not fallen in the "
+                f"{self._patience} iterations since"
+            )
+        return None
+
+    def best(self, outcome: Outcome[ScaleHierarchy]) -> Outcome[ScaleHierarchy]:
+        """The fit as it was when the held-out loss was lowest, in the engine too."""
+        assert self._best is not None
+        self._engine.start_from(self._best.posteriors)
+        return replace(outcome, hierarchy=self._best.hierarchy, history=outcome.history[: self._best.number])
+
+    def _measure(self, scales: Scales, rows: RowPosterior, cols: RowPosterior) -> tuple[float, float]:
+        context = self._pairs.sparkSession.sparkContext
+        sent = context.broadcast((_with_prior(rows, scales, "rows"), _with_prior(cols, scales, "cols")))
+        try:
+            table = self._pairs.mapInArrow(_Measure(self._config.loss, sent), MEASURED).toArrow()
+        finally:
+            sent.destroy()
+        n, loss, wrong = (float(pc.sum(table[name]).as_py() or 0) for name in ("n", "loss", "wrong"))
+        return loss / n, wrong / n
+
+
+def _with_prior(posterior: RowPosterior, scales: Scales, side: Side) -> RowPosterior:
+    """The posterior with the prior as one more, last row: that of the number −1."""
+    prior = prior_row(scales, side, posterior.kind, posterior.has_intercept)
+    dtype = posterior.location.dtype
+    return RowPosterior(
+        np.vstack([posterior.location, prior.location.astype(dtype)]),
+        np.vstack([posterior.scale, prior.scale.astype(dtype)]),
+        posterior.kind,
+        posterior.has_intercept,
+    )
+
+
+@dataclass(frozen=True)
+class _Numbered:
+    """Ids by their number in the fit, −1 for one that is not fitted."""
+
+    ids: Broadcast[tuple[pa.Array, pa.Array]]
+
+    def __call__(self, batches: Batches) -> Batches:
+        users, items = self.ids.value
+        for batch in batches:
+            numbers = [
+                pc.fill_null(pc.index_in(batch.column(name), value_set=values), -1).cast(pa.int32())
+                for name, values in ((USER, users), (ITEM, items))
+            ]
+            yield pa.RecordBatch.from_arrays([*numbers, batch.column(LABEL)], names=["row", "col", "positive"])
+
+
+@dataclass(frozen=True)
+class _Measure:
+    """Sums of the held-out loss and of the wrong signs."""
+
+    loss: str
+    posteriors: Broadcast[tuple[RowPosterior, RowPosterior]]
+
+    def __call__(self, batches: Batches) -> Batches:
+        rows, cols = self.posteriors.value
+        n, loss, wrong = 0, 0.0, 0
+        for batch in batches:
+            row, col, positive = (batch.column(k).to_numpy(zero_copy_only=False) for k in range(3))
+            signs = np.where(positive, 1.0, -1.0)
+            for part in _slices(len(signs), rows.dimension):
+                pairs = rows.take(row[part]), cols.take(col[part])
+                scores, variances = prediction.score(*pairs), prediction.variance(*pairs)
+                loss += float(np.sum(LOSSES[self.loss].held_out(scores, variances, signs[part])))
+                wrong += int(np.count_nonzero(scores * signs[part] <= 0))
+            n += len(signs)
+        yield pa.RecordBatch.from_pydict({"n": [n], "loss": [loss], "wrong": [wrong]})
+
+
+def _slices(n: int, dimension: int) -> Iterator[slice]:
+    step = max(1, SLICE // dimension**2)
+    for lo in range(0, n, step):
+        yield slice(lo, lo + step)

@@ -1,0 +1,315 @@
+"""The estimator's Params: what they mean, their defaults, and what may be wrong with them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, TypeVar
+
+from pyspark.ml.param import Param, Params, TypeConverters
+
+from onebit_spark.certificate.certified import Terms
+from onebit_spark.config import COVARIANCES, SOLVERS, FitConfig
+from onebit_spark.losses import LOSSES
+from onebit_spark.params import PredictionParams
+from onebit_spark.priors import PRIORS
+from onebit_spark.ratings import Columns
+from onebit_spark.spectral import STARTS
+
+F = TypeVar("F", bound="FitParams")
+
+_DEFAULT, _TERMS = FitConfig(), Terms()
+
+# Every default that a user can read off ``explainParams``; Params that are not here have none.
+DEFAULTS: dict[str, Any] = {
+    "labelCol": "label",
+    "patience": 3,
+    "rank": _DEFAULT.rank,
+    "loss": _DEFAULT.loss,
+    "prior": _DEFAULT.prior,
+    "fitIntercept": _DEFAULT.intercepts,
+    "solver": _DEFAULT.solver,
+    "covariance": _DEFAULT.covariance,
+    "start": _DEFAULT.start,
+    "maxIter": _DEFAULT.max_iter,
+    "tol": _DEFAULT.tol,
+    "seed": _DEFAULT.seed,
+    "delta": _TERMS.delta,
+    "certificateGrid": _TERMS.grid,
+    "checkpointInterval": 10,
+    "resume": False,
+}
+
+
+def _text(name: str, meaning: str) -> Param[str]:
+    return Param(Params._dummy(), name, meaning, typeConverter=TypeConverters.toString)
+
+
+def _number(name: str, meaning: str) -> Param[float]:
+    return Param(Params._dummy(), name, meaning, typeConverter=TypeConverters.toFloat)
+
+
+def _integer(name: str, meaning: str) -> Param[int]:
+    return Param(Params._dummy(), name, meaning, typeConverter=TypeConverters.toInt)
+
+
+def _flag(name: str, meaning: str) -> Param[bool]:
+    return Param(Params._dummy(), name, meaning, typeConverter=TypeConverters.toBoolean)
+
+
+class FitParams(PredictionParams):
+    """The Params of ``OneBitCompletion``. A getter of a Param that is unset and has no default returns None."""
+
+    labelCol = _text("labelCol", "column of the labels: ±1, 0/1, boolean, or a number with threshold")
+    ratingCol = _text("ratingCol", "ALS's name for labelCol; not together with it")
+    threshold = _number("threshold", "a label is positive strictly above this number")
+    validationIndicatorCol = _text(
+        "validationIndicatorCol", "boolean column: true rows are not fitted but watched, and end a fit that gets worse"
+    )
+    patience = _integer("patience", "iterations without a better validation loss that end the fit (≥ 1)")
+    rank = _integer("rank", "K, the most columns that the factors may have (≥ 1)")
+    loss = _text("loss", f"loss: {', '.join(LOSSES)}")
+    prior = _text("prior", f"prior of the scales γ: {', '.join(PRIORS)}")
+    likelihoodWeight = _number("likelihoodWeight", "κ = λ/n, the weight of one rating (> 0); unset: the loss's own")
+    alpha = _number("alpha", "shape α of the prior (> 0); unset: a tenth of the number of users and items")
+    beta = _number("beta", "β of the prior (> 0): a rate for gamma, a scale for inverse-gamma; unset: from alpha")
+    fitIntercept = _flag("fitIntercept", "whether users and items have intercepts")
+    solver = _text("solver", f"solver of the hinge's means: {', '.join(SOLVERS)}")
+    covariance = _text("covariance", f"covariance of a row under the logistic loss: {', '.join(COVARIANCES)}")
+    start = _text("start", f"start: {', '.join(STARTS)}")
+    maxIter = _integer("maxIter", "most iterations (≥ 1)")
+    tol = _number("tol", "stop when objective and scores change relatively by no more (≥ 0; 0 runs maxIter)")
+    seed = _integer("seed", "seed of the start (≥ 0)")
+    numUserBlocks = _integer("numUserBlocks", "blocks of users (≥ 1); unset: by ratings and cores")
+    numItemBlocks = _integer("numItemBlocks", "blocks of items (≥ 1); unset: by ratings and cores")
+    delta = _number("delta", "δ: a certificate holds with probability 1 − δ (0 < δ < 1)")
+    certificateGrid = _integer("certificateGrid", "settings compared on these ratings, each certified at δ/grid (≥ 1)")
+    certificatePriorSplit = _number(
+        "certificatePriorSplit", "share of the ratings that a prior is learnt from, to certify on the rest; unset: none"
+    )
+    checkpointDir = _text(
+        "checkpointDir", "folder for checkpoints, on a file system that outlives the driver; unset: none"
+    )
+    checkpointInterval = _integer("checkpointInterval", "iterations between two checkpoints (≥ 1)")
+    resume = _flag("resume", "whether to go on from a checkpoint in checkpointDir, if there is one")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._setDefault(**DEFAULTS)
+
+    def fitConfig(self) -> FitConfig:
+        """The fit's configuration as the in-process interface knows it."""
+        return FitConfig(
+            loss=self.getLoss(),
+            prior=self.getPrior(),
+            rank=self.getRank(),
+            likelihood_weight=self.getLikelihoodWeight(),
+            alpha=self.getAlpha(),
+            beta=self.getBeta(),
+            intercepts=self.getFitIntercept(),
+            solver=self.getSolver(),
+            start=self.getStart(),
+            covariance=self.getCovariance(),
+            max_iter=self.getMaxIter(),
+            tol=self.getTol(),
+            seed=self.getSeed(),
+        )
+
+    def columns(self) -> Columns:
+        """The input columns, and how a number becomes a label."""
+        return Columns(
+            self.getUserCol(), self.getItemCol(), self.getRatingCol() or self.getLabelCol(), self.getThreshold()
+        )
+
+    def problems(self) -> list[str]:
+        """Everything that is wrong with the Params, in words; empty if nothing is."""
+        found = [re.sub(r"^\w+", lambda field: _camel(field[0]), told) for told in self.fitConfig().problems()]
+        counts = {
+            "numUserBlocks": self.getNumUserBlocks(),
+            "numItemBlocks": self.getNumItemBlocks(),
+            "patience": self.getPatience(),
+            "checkpointInterval": self.getCheckpointInterval(),
+        }
+        for name, number in counts.items():
+            if number is not None and number < 1:
+                found.append(f"{name} must be at least 1, not {number}")
+        if self.isSet(self.ratingCol) and self.isSet(self.labelCol):
+            found.append(
+                f"ratingCol {self.getRatingCol()!r} and labelCol {self.getLabelCol()!r} name the same thing: set one"
+            )
+        names = self.columns()
+        if len({names.user, names.item, names.label}) < 3:
+            found.append("userCol, itemCol and labelCol (or ratingCol) must name three different columns")
+        return found + self.coldStartProblems()
+
+    def _maybe(self, param: Param[Any]) -> Any:
+        return self.getOrDefault(param) if self.isDefined(param) else None
+
+    # ---- one getter and one setter a Param ---------------------------------------------------------------------------
+
+    def getLabelCol(self) -> str:
+        return self.getOrDefault(self.labelCol)
+
+    def getRatingCol(self) -> str | None:
+        return self._maybe(self.ratingCol)
+
+    def getThreshold(self) -> float | None:
+        return self._maybe(self.threshold)
+
+    def getValidationIndicatorCol(self) -> str | None:
+        return self._maybe(self.validationIndicatorCol)
+
+    def getPatience(self) -> int:
+        return self.getOrDefault(self.patience)
+
+    def getRank(self) -> int:
+        return self.getOrDefault(self.rank)
+
+    def getLoss(self) -> str:
+        return self.getOrDefault(self.loss)
+
+    def getPrior(self) -> str:
+        return self.getOrDefault(self.prior)
+
+    def getLikelihoodWeight(self) -> float | None:
+        return self._maybe(self.likelihoodWeight)
+
+    def getAlpha(self) -> float | None:
+        return self._maybe(self.alpha)
+
+    def getBeta(self) -> float | None:
+        return self._maybe(self.beta)
+
+    def getFitIntercept(self) -> bool:
+        return self.getOrDefault(self.fitIntercept)
+
+    def getSolver(self) -> str:
+        return self.getOrDefault(self.solver)
+
+    def getCovariance(self) -> str:
+        return self.getOrDefault(self.covariance)
+
+    def getStart(self) -> str:
+        return self.getOrDefault(self.start)
+
+    def getMaxIter(self) -> int:
+        return self.getOrDefault(self.maxIter)
+
+    def getTol(self) -> float:
+        return self.getOrDefault(self.tol)
+
+    def getSeed(self) -> int:
+        return self.getOrDefault(self.seed)
+
+    def getNumUserBlocks(self) -> int | None:
+        return self._maybe(self.numUserBlocks)
+
+    def getNumItemBlocks(self) -> int | None:
+        return self._maybe(self.numItemBlocks)
+
+    def getDelta(self) -> float:
+        return self.getOrDefault(self.delta)
+
+    def getCertificateGrid(self) -> int:
+        return self.getOrDefault(self.certificateGrid)
+
+    def getCertificatePriorSplit(self) -> float | None:
+        return self._maybe(self.certificatePriorSplit)
+
+    def getCheckpointDir(self) -> str | None:
+        return self._maybe(self.checkpointDir)
+
+    def getResume(self) -> bool:
+        return self.getOrDefault(self.resume)
+
+    def getCheckpointInterval(self) -> int:
+        return self.getOrDefault(self.checkpointInterval)
+
+    def setLabelCol(self: F, value: str) -> F:
+        return self._set(labelCol=value)
+
+    def setRatingCol(self: F, value: str) -> F:
+        return self._set(ratingCol=value)
+
+    def setThreshold(self: F, value: float) -> F:
+        return self._set(threshold=value)
+
+    def setValidationIndicatorCol(self: F, value: str) -> F:
+        return self._set(validationIndicatorCol=value)
+
+    def setPatience(self: F, value: int) -> F:
+        return self._set(patience=value)
+
+    def setRank(self: F, value: int) -> F:
+        return self._set(rank=value)
+
+    def setLoss(self: F, value: str) -> F:
+        return self._set(loss=value)
+
+    def setPrior(self: F, value: str) -> F:
+        return self._set(prior=value)
+
+    def setLikelihoodWeight(self: F, value: float) -> F:
+        return self._set(likelihoodWeight=value)
+
+    def setAlpha(self: F, value: float) -> F:
+        return self._set(alpha=value)
+
+    def setBeta(self: F, value: float) -> F:
+        return self._set(beta=value)
+
+    def setFitIntercept(self: F, value: bool) -> F:
+        return self._set(fitIntercept=value)
+
+    def setSolver(self: F, value: str) -> F:
+        return self._set(solver=value)
+
+    def setCovariance(self: F, value: str) -> F:
+        return self._set(covariance=value)
+
+    def setStart(self: F, value: str) -> F:
+        return self._set(start=value)
+
+    def setMaxIter(self: F, value: int) -> F:
+        return self._set(maxIter=value)
+
+    def setTol(self: F, value: float) -> F:
+        return self._set(tol=value)
+
+    def setSeed(self: F, value: int) -> F:
+        return self._set(seed=value)
+
+    def setNumUserBlocks(self: F, value: int) -> F:
+        return self._set(numUserBlocks=value)
+
+    def setNumItemBlocks(self: F, value: int) -> F:
+        return self._set(numItemBlocks=value)
+
+    def setDelta(self: F, value: float) -> F:
+        return self._set(delta=value)
+
+    def setCertificateGrid(self: F, value: int) -> F:
+        return self._set(certificateGrid=value)
+
+    def setCertificatePriorSplit(self: F, value: float) -> F:
+        return self._set(certificatePriorSplit=value)
+
+    def setCheckpointDir(self: F, value: str) -> F:
+        return self._set(checkpointDir=value)
+
+    def setResume(self: F, value: bool) -> F:
+        return self._set(resume=value)
+
+    def setCheckpointInterval(self: F, value: int) -> F:
+        return self._set(checkpointInterval=value)
+
+    def setNumBlocks(self: F, value: int) -> F:
+        """Both numUserBlocks and numItemBlocks, as ALS has it."""
+        return self._set(numUserBlocks=value, numItemBlocks=value)
+
+
+def _camel(field: str) -> str:
+    """The Param of a field of FitConfig."""
+    if field == "intercepts":
+        return "fitIntercept"
+    first, *rest = field.split("_")
+    return first + "".join(map(str.capitalize, rest))

@@ -1,0 +1,99 @@
+"""New users (or items) into a fitted model from their ratings: the row update, iterated from the prior to its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from onebit_spark.blocks import RatingBlock
+from onebit_spark.engines.blocking import Batches
+from onebit_spark.errors import RequestError
+from onebit_spark.fixedpoint import settled_rows
+from onebit_spark.losses import Loss, RowPrior, Side
+from onebit_spark.posterior import RowPosterior
+from onebit_spark.ratings import ITEM, LABEL, USER, Columns, check_ratings, prepared
+from onebit_spark.scoring import factor_table, prior_row, read_factors
+
+if TYPE_CHECKING:
+    from onebit_spark.model import OneBitCompletionModel
+
+RATINGS_PER_TASK = 200_000  # each brings its partner's factors along
+
+OTHER_SIDE: dict[Side, Side] = {"rows": "cols", "cols": "rows"}
+
+
+def fold_in(
+    model: OneBitCompletionModel, ratings: DataFrame, who: Literal["user", "item"], threshold: float | None
+) -> OneBitCompletionModel:
+    """The model with these users (or items) added, or replaced where it knows them; the other side stays as it is."""
+    if who not in ("user", "item"):
+        raise RequestError(f"what is folded in must be 'user' or 'item', not {who!r}")
+    columns = Columns(model.getUserCol(), model.getItemCol(), model.info.columns["label"], threshold)
+    for side, column in (("user", columns.user), ("item", columns.item)):
+        model.checkIdType(ratings, side, column)
+    tally = check_ratings(ratings, columns)
+    info = model.info
+    new, known, others = (USER, model.users, model.items) if who == "user" else (ITEM, model.items, model.users)
+    partner = ITEM if who == "user" else USER
+    lines = F.struct(*(name for name in others.columns if name != "id"))
+    partners = others.select(F.col("id").alias("__known"), lines.alias("lines"))
+    # An inner join: a partner that the model does not know says nothing about the row.
+    joined = prepared(ratings, columns).join(partners, F.col(partner) == F.col("__known"))
+    cast = F.col(new).cast(info.id_types[who]).alias("id")
+    tasks = max(ratings.sparkSession.sparkContext.defaultParallelism, -(-tally.n // RATINGS_PER_TASK))
+    placed = joined.select(cast, F.col("__known").alias("partner"), F.col(LABEL).alias("positive"), "lines")
+    work = _FoldIn.of(model, "rows" if who == "user" else "cols")
+    # Computed once, kept by the executors for as long as the model lives.
+    folded = placed.repartition(tasks, "id").mapInArrow(work, info.factor_schema(who)).localCheckpoint()
+    united = known.join(folded.select("id"), "id", "left_anti").unionByName(folded)
+    n = united.count()
+    return model.changed(users=united, n_users=n) if who == "user" else model.changed(items=united, n_items=n)
+
+
+@dataclass(frozen=True)
+class _FoldIn:
+    """The rows of a task from their ratings, each with its partner's factors."""
+
+    loss: Loss
+    side: Side
+    weight: float
+    prior: RowPrior
+    partner_prior: RowPosterior  # for the shape of the partners' factors
+
+    @classmethod
+    def of(cls, model: OneBitCompletionModel, side: Side) -> _FoldIn:
+        config, scales, kind = model.info.config, model.info.scales, model.info.kind
+        partner_prior = prior_row(scales, OTHER_SIDE[side], kind, config.intercepts)
+        loss = replace(config, solver="mm").make_loss()  # whatever found the fit: the gradient's steps do not settle
+        return cls(loss, side, config.weight, scales.prior(side, config.intercepts), partner_prior)
+
+    def __call__(self, batches: Batches) -> Batches:
+        arrived = [batch for batch in batches if batch.num_rows]
+        if not arrived:
+            return
+        table = pa.Table.from_batches(arrived).combine_chunks()
+        ids, partners = (pc.dictionary_encode(table[name]).combine_chunks() for name in ("id", "partner"))
+        shape = len(ids.dictionary), len(partners.dictionary)
+        rows, cols = (array.indices.to_numpy().astype(np.int64) for array in (ids, partners))
+        positive = table["positive"].to_numpy().astype(bool)
+        first = np.unique(cols, return_index=True)[1]  # one line a partner
+        posterior = read_factors(table["lines"].combine_chunks().take(pa.array(first)), self.partner_prior)
+        block = RatingBlock.from_coordinates(rows, cols, positive, shape)
+        settled = settled_rows(self.loss, block, posterior, self.side, self.weight, self.prior)
+        yield from _plain_lists(factor_table(ids.dictionary, settled)).to_batches()
+
+
+def _plain_lists(table: pa.Table) -> pa.Table:
+    """Spark does not take lists of fixed size from a worker."""
+    lists = pa.list_(pa.float32())
+    return table.cast(
+        pa.schema(
+            [field.with_type(lists) if pa.types.is_fixed_size_list(field.type) else field for field in table.schema]
+        )
+    )

@@ -1,0 +1,4 @@
+"""report.html: one self-contained page a fit.
+
+diagnostics (what is measured, in Spark) ─► figures (plots as SVG) ─► page (the document)
+"""

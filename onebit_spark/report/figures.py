@@ -1,0 +1,162 @@
+"""The plots of a report, each as inline SVG: sharp on paper and on a screen, with nothing to fetch."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from onebit_spark.persistence import ModelInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from matplotlib.axes import Axes
+
+BLUE, ORANGE, GREY, LIGHT = "#2b6cb0", "#c05621", "#4a5568", "#cbd5e0"
+SIZE = (4.6, 3.0)  # inches
+STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": GREY,
+    "axes.labelcolor": GREY,
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+    "legend.frameon": False,
+    "axes.grid": True,
+    "grid.color": "#edf2f7",
+    "axes.axisbelow": True,
+}
+
+Plot = Callable[["Axes", ModelInfo], None]
+
+
+def figures(info: ModelInfo) -> dict[str, str]:
+    """The plots that the model has something to show in: caption ─► SVG."""
+    wanted: dict[str, Plot] = {
+        "The objective after each iteration, above its last value. It is minimised.": _objective,
+        "How much each factor varies, 1/E[1/γ]. Orange ones were switched off by the prior.": _spectrum,
+    }
+    if info.validation:
+        wanted["Held-out ratings during the fit. The model is that of the lowest loss."] = _validation
+    if info.diagnostics:
+        source = info.diagnostics["source"]
+        wanted[f"Predicted probability against what came true, on {source}. Perfect is the line."] = _reliability
+        wanted[f"Scores by class, on {source}. What lies on the wrong side of 0 is an error."] = _scores
+    return {caption: _svg(plot, info) for caption, plot in wanted.items()}
+
+
+def _svg(plot: Plot, info: ModelInfo) -> str:
+    with _axes(plot.__name__) as (axes, text):
+        plot(axes, info)
+    markup = text.getvalue()
+    return markup[markup.index("<svg") :]
+
+
+@contextmanager
+def _axes(salt: str) -> Iterator[tuple[Axes, io.StringIO]]:
+    """Axes whose figure is written into the text at the end. The salt keeps the ids of two plots on a page apart."""
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    text = io.StringIO()
+    with rc_context({**STYLE, "svg.hashsalt": salt, "svg.fonttype": "path"}):
+        figure = Figure(figsize=SIZE, layout="constrained")
+        FigureCanvasSVG(figure)
+        yield figure.add_subplot(), text
+        figure.savefig(text, format="svg", metadata={"Date": None})
+
+
+def _objective(axes: Axes, info: ModelInfo) -> None:
+    values = np.array(info.objective_history)
+    above = values - values[-1]
+    at = np.arange(1, len(values) + 1)
+    shown = above > 0
+    axes.plot(at[shown], above[shown], color=BLUE, marker="o", markersize=3, linewidth=1.5)
+    if np.count_nonzero(shown):
+        axes.set_yscale("log")
+    axes.set_xlabel("iteration")
+    axes.set_ylabel(f"objective − {values[-1]:,.6g}")
+    axes.locator_params(axis="x", integer=True)
+
+
+def _spectrum(axes: Axes, info: ModelInfo) -> None:
+    scale = np.sort(1.0 / np.array(info.inverse_gamma))[::-1]
+    colours = [BLUE if k < info.effective_rank else ORANGE for k in range(len(scale))]
+    axes.bar(np.arange(1, len(scale) + 1), scale, color=colours)
+    axes.set_yscale("log" if scale[-1] < 0.05 * scale[0] else "linear")
+    axes.set_xlabel("factor, by size")
+    axes.set_ylabel("1/E[1/γ]")
+    axes.locator_params(axis="x", integer=True)
+
+
+def _validation(axes: Axes, info: ModelInfo) -> None:
+    at = np.arange(1, len(info.validation) + 1)
+    loss, error = (np.array([point[name] for point in info.validation]) for name in ("loss", "error"))
+    axes.plot(at, loss, color=BLUE, marker="o", markersize=3)
+    axes.axvline(info.iterations, color=LIGHT, zorder=0)
+    axes.set_xlabel("iteration")
+    axes.set_ylabel("loss", color=BLUE)
+    axes.locator_params(axis="x", integer=True)
+    right = axes.twinx()
+    right.plot(at, error, color=ORANGE, linestyle="--")
+    right.set_ylabel("error rate", color=ORANGE)
+    right.grid(visible=False)
+
+
+def _reliability(axes: Axes, info: ModelInfo) -> None:
+    curve = _diagnostics(info)["reliability"]
+    n, said, came = (np.array(curve[name]) for name in ("n", "probability", "frequency"))
+    axes.plot([0, 1], [0, 1], color=LIGHT, linewidth=1)
+    # Two standard errors of a frequency: what chance alone explains.
+    noise = 2 * np.sqrt(np.maximum(came * (1 - came), 1 / n) / n)
+    axes.errorbar(said, came, yerr=noise, color=BLUE, marker="o", markersize=4, linewidth=1.2, elinewidth=0.8)
+    axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="predicted probability", ylabel="share of positives")
+    below = axes.twinx()
+    axes.set_zorder(below.get_zorder() + 1)
+    axes.patch.set_visible(False)
+    below.bar(said, n / n.sum(), width=0.04, color=LIGHT, alpha=0.6, zorder=0)
+    below.set(ylim=(0, 4 * max(n / n.sum())), yticks=[])
+    below.grid(visible=False)
+    below.spines["right"].set_visible(False)
+
+
+def _scores(axes: Axes, info: ModelInfo) -> None:
+    scores = _wider(_diagnostics(info)["scores"])
+    centres = scores["low"] + scores["width"] / 2
+    total = sum(scores["positive"]) + sum(scores["negative"])
+    for name, colour in (("negative", ORANGE), ("positive", BLUE)):
+        share = np.array(scores[name]) / total
+        axes.fill_between(centres, share, step="mid", color=colour, alpha=0.35, linewidth=0)
+        axes.step(centres, share, where="mid", color=colour, linewidth=1.2, label=f"{name} label")
+    weights = np.array(scores["positive"]) + np.array(scores["negative"])
+    inside = np.cumsum(weights) / total
+    low, high = centres[np.searchsorted(inside, 0.001)], centres[min(np.searchsorted(inside, 0.999), len(centres) - 1)]
+    axes.axvline(0, color=GREY, linewidth=0.8)
+    axes.set_xlim(low - 2 * scores["width"], high + 2 * scores["width"])
+    axes.set_ylim(bottom=0)
+    axes.set(xlabel="score", ylabel="share of ratings")
+    axes.legend(loc="upper left")
+
+
+def _wider(scores: dict[str, Any]) -> dict[str, Any]:
+    """The histogram with twice, four times, … as wide bins, until its mean bin is well filled; no bin left out."""
+    width, low = scores["width"], np.array(scores["low"])
+    counts = {name: np.array(scores[name]) for name in ("positive", "negative")}
+    place = np.round(low / width).astype(int)
+    while len(np.unique(place)) > 12 and sum(map(np.sum, counts.values())) / len(np.unique(place)) < 400:
+        place, width = place // 2, 2 * width
+    first = place.min()
+    merged = {name: np.bincount(place - first, weights=values) for name, values in counts.items()}
+    return {"width": width, "low": (first + np.arange(len(merged["positive"]))) * width, **merged}
+
+
+def _diagnostics(info: ModelInfo) -> dict[str, Any]:
+    assert info.diagnostics is not None
+    return info.diagnostics

@@ -1,0 +1,151 @@
+"""report.html: one fit on one page, in a file that needs nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+from typing import Any
+
+from onebit_spark.persistence import ModelInfo
+from onebit_spark.report.figures import figures
+
+REPORT = "report.html"
+
+STYLE = """
+body { font: 15px/1.5 system-ui, "Helvetica Neue", Arial, sans-serif; color: #1a202c; background: #fff;
+       max-width: 62rem; margin: 2rem auto; padding: 0 1.5rem; }
+h1 { font-size: 1.6rem; margin: 0 0 .2rem; } h2 { font-size: 1.1rem; margin: 2.2rem 0 .6rem; color: #2d3748; }
+p { margin: .4rem 0; max-width: 48rem; } .subtitle { color: #4a5568; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(11rem, 1fr)); gap: .8rem; margin: 1.4rem 0; }
+.tile { border: 1px solid #e2e8f0; border-top: 3px solid #2b6cb0; border-radius: 4px; padding: .6rem .8rem; }
+.tile b { display: block; font-size: 1.5rem; line-height: 1.3; font-weight: 600; } .tile span { color: #4a5568; }
+.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(24rem, 1fr)); gap: 1rem 1.6rem; }
+figure { margin: 0; break-inside: avoid; } figure svg { width: 100%; height: auto; display: block; }
+figcaption { font-size: .85rem; color: #4a5568; }
+table { border-collapse: collapse; font-size: .9rem; } td, th { text-align: left; padding: .15rem 1.4rem .15rem 0; }
+th { font-weight: 400; color: #4a5568; } td { font-variant-numeric: tabular-nums; }
+.columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(17rem, 1fr)); gap: 0 2rem; }
+.note { border-left: 3px solid #c05621; padding-left: .8rem; }
+@media print { body { margin: 0; max-width: none; font-size: 11pt; } h2 { break-after: avoid; }
+  .tile, table, p { break-inside: avoid; } .plots { grid-template-columns: 1fr 1fr; } }
+"""
+
+
+def report(info: ModelInfo, certificate: dict[str, Any] | None = None) -> str:
+    """The page. ``certificate`` has the content of ``certificate.json``."""
+    title = f"{info.n_ratings:,} ratings of {info.n_users:,} users on {info.n_items:,} items"
+    return "\n".join(
+        [
+            "<!DOCTYPE html>",
+            '<html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            '<link rel="icon" href="data:,">',
+            f"<title>onebit_spark: {escape(title)}</title><style>{STYLE}</style></head><body>",
+            f"<h1>{escape(title)}</h1>",
+            f'<p class="subtitle">{escape(_fitted(info))}</p>',
+            _tiles(_headline(info, certificate)),
+            *_notes(info),
+            '<h2>How the fit went, and what it can do</h2><div class="plots">',
+            *(
+                f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>"
+                for caption, svg in figures(info).items()
+            ),
+            "</div>",
+            *_certificate(certificate),
+            '<h2>In detail</h2><div class="columns">',
+            _table("Data", _data(info)),
+            _table("Settings", _settings(info)),
+            _table("Seconds", {phase: f"{seconds:.2f}" for phase, seconds in info.seconds.items()}),
+            "</div></body></html>",
+        ]
+    )
+
+
+def _fitted(info: ModelInfo) -> str:
+    config = info.config
+    kind = f"{config.loss} loss, {config.prior} prior, {'with' if config.intercepts else 'without'} intercepts"
+    end = "converged" if info.converged else "stopped"
+    return f"A 1-bit matrix completion by variational Bayes: {kind}; {end} after {info.iterations} iterations."
+
+
+def _headline(info: ModelInfo, certificate: dict[str, Any] | None) -> Iterable[tuple[str, str]]:
+    """(figure, what it is)."""
+    seen = info.diagnostics
+    if seen:
+        yield f"{seen['error']:.1%}", f"of {seen['source']} on the wrong side"
+        minority = min(info.n_positive, info.n_ratings - info.n_positive) / info.n_ratings
+        yield f"{minority:.1%}", "wrong if the majority class were predicted"
+        yield f"{seen['calibration_error']:.3f}", "probabilities off on average"
+    yield f"{info.effective_rank} of {info.config.rank}", "factors in use"
+    headline = _best(certificate)
+    if headline is not None:
+        yield f"≤ {headline['bound']:.1%}", f"error certified with confidence {1 - headline['delta']:.0%}"
+
+
+def _best(certificate: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The certificate that was declared as the headline, unless it says nothing."""
+    for one in certificate["certificates"] if certificate else ():
+        if one["name"] == certificate["headline"] and not one["vacuous"]:  # type: ignore[index]
+            return dict(one)
+    return None
+
+
+def _notes(info: ModelInfo) -> Iterable[str]:
+    if info.diagnostics and "training" in info.diagnostics["source"]:
+        yield (
+            '<p class="note">Errors and probabilities here are those of ratings that were fitted, so they flatter the '
+            "model. Hold some out to see what it does on new ones.</p>"
+        )
+    if not info.converged and info.config.tol > 0:
+        yield f'<p class="note">Not converged: {escape(info.reason)}.</p>'
+    if info.effective_rank == info.config.rank:
+        yield '<p class="note">Every factor is in use: a larger rank may fit better.</p>'
+
+
+def _certificate(certificate: dict[str, Any] | None) -> Iterable[str]:
+    if not certificate or not certificate["certificates"]:
+        return
+    yield "<h2>What is certain about its errors</h2>"
+    for one in certificate["certificates"]:
+        name = escape(str(one["name"]).replace("_", " "))
+        vacuous = " It says nothing here." if one["vacuous"] else ""
+        yield f"<p><b>{name}, {one['bound']:.3f}.</b> {escape(str(one['statement']))}{vacuous}</p>"
+
+
+def _data(info: ModelInfo) -> dict[str, str]:
+    cells = info.n_users * info.n_items
+    return {
+        "ratings": f"{info.n_ratings:,}",
+        "users × items": f"{info.n_users:,} × {info.n_items:,}",
+        "cells with a rating, at most": f"{info.n_ratings / cells:.2%}",
+        "positive": f"{info.n_positive / info.n_ratings:.1%}",
+        "rated again": f"{info.repeats.get('repeated', 0):,}",
+        "rated both ways": f"{info.repeats.get('conflicting', 0):,}",
+        "columns": ", ".join(info.columns.values()),
+        "positive above": "" if info.threshold is None else f"{info.threshold:g}",
+    }
+
+
+def _settings(info: ModelInfo) -> dict[str, str]:
+    shown = {name.replace("_", " "): _plain(value) for name, value in info.parameters.items()}
+    if info.calibration:
+        shown["calibration"] = f"learnt, {len(info.calibration['knots'])} knots"
+    return shown
+
+
+def _plain(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _tiles(tiles: Iterable[tuple[str, str]]) -> str:
+    inside = "".join(
+        f'<div class="tile"><b>{escape(figure)}</b><span>{escape(what)}</span></div>' for figure, what in tiles
+    )
+    return f'<div class="tiles">{inside}</div>'
+
+
+def _table(caption: str, rows: dict[str, str]) -> str:
+    lines = "".join(
+        f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows.items() if value
+    )
+    return f"<div><h2>{escape(caption)}</h2><table>{lines}</table></div>"

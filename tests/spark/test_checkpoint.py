@@ -1,0 +1,93 @@
+"""Checkpoints: a fit that was interrupted goes on and ends at the same bits; another fit's checkpoint is refused."""
+
+import json
+
+import pytest
+
+from onebit_spark import RequestError
+from onebit_spark.checkpoint import HISTORY, clear_checkpoints
+from onebit_spark.estimator import OneBitCompletion
+from onebit_spark.model import OneBitCompletionModel
+from onebit_spark.simulate import simulate
+
+
+class Interrupted(Exception):
+    pass
+
+
+def interrupt_after(number):
+    def stop(iteration):
+        if iteration.number == number:
+            raise Interrupted
+
+    return stop
+
+
+@pytest.fixture(scope="module")
+def ratings(spark):
+    data = simulate("B2", rank=2, shape=(40, 30), fraction=0.5, seed=6)
+    lines = list(zip(data.rows.tolist(), data.cols.tolist(), data.labels.tolist(), strict=True))
+    return spark.createDataFrame(lines, "user long, item long, label int").cache()
+
+
+def estimator(folder, **params):
+    defaults = {"rank": 2, "maxIter": 8, "tol": 0.0, "checkpointDir": str(folder), "checkpointInterval": 2}
+    return OneBitCompletion(**{**defaults, **params})
+
+
+def factors(model):
+    lines = [tuple(line) for side in (model.users, model.items) for line in side.sort("id").collect()]
+    return json.dumps(lines)
+
+
+@pytest.mark.parametrize("choices", [{"loss": "hinge"}, {"certificatePriorSplit": 0.5}], ids=str)
+def test_it_ends_at_the_same_fit(ratings, tmp_path, choices):
+    """Interrupted in iteration 7, after the checkpoint of iteration 6; the hinge's floors depend on the iteration."""
+    whole = estimator(tmp_path / "unused", **choices).fit(ratings)
+    folder = tmp_path / "kept"
+    with pytest.raises(Interrupted):
+        estimator(folder, **choices).setProgress(interrupt_after(7)).fit(ratings)
+    assert [place.name for place in folder.iterdir()] == ["iteration-000006"]
+    seen = []
+    resumed = estimator(folder, resume=True, **choices).setProgress(lambda step: seen.append(step.number)).fit(ratings)
+    assert seen[:2] == [7, 8]
+    assert resumed.summary.objectiveHistory == whole.summary.objectiveHistory
+    assert factors(resumed) == factors(whole)
+    assert resumed.certificate == whole.certificate
+
+
+def test_a_checkpoint_is_a_model(spark, ratings, tmp_path):
+    estimator(tmp_path, maxIter=4).fit(ratings)
+    (place,) = tmp_path.iterdir()
+    assert OneBitCompletionModel.load(str(place)).transform(ratings.limit(3)).count() == 3
+    (tmp_path / ".iteration-000008.writing-1234").mkdir()  # of a driver that was killed
+    clear_checkpoints(spark, str(tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_fits_are_refused_and_longer_ones_are_not(spark, ratings, tmp_path):
+    estimator(tmp_path, maxIter=2).fit(ratings)
+    with pytest.raises(RequestError, match="there is a checkpoint"):
+        estimator(tmp_path).fit(ratings)
+    with pytest.raises(RequestError, match=r"of another fit: alpha was None and is 3\.0"):
+        estimator(tmp_path, resume=True, alpha=3.0).fit(ratings)
+    with pytest.raises(RequestError, match="of another fit: ratings was"):
+        estimator(tmp_path, resume=True).fit(ratings.where("user > 3"))
+    flipped = ratings.selectExpr("user", "item", "if(user = 5, -label, label) as label")
+    with pytest.raises(RequestError, match="fingerprint"):
+        estimator(tmp_path, resume=True).fit(flipped)
+    assert estimator(tmp_path, resume=True, maxIter=3).fit(ratings).summary.totalIterations == 3
+    assert json.loads(next(tmp_path.iterdir()).joinpath(HISTORY).read_text())["history"][0]["decrease"] is None
+
+
+def test_what_does_not_go_together_is_refused(ratings, tmp_path):
+    with pytest.raises(RequestError, match="resume needs a checkpointDir"):
+        OneBitCompletion(resume=True).fit(ratings)
+    with pytest.raises(RequestError, match="checkpointInterval must be at least 1"):
+        estimator(tmp_path, checkpointInterval=0).fit(ratings)
+    with pytest.raises(RequestError, match="checkpointDir goes neither"):
+        estimator(tmp_path, validationIndicatorCol="held").fit(ratings.selectExpr("*", "false as held"))
+
+
+def test_resuming_with_no_checkpoint_begins(ratings, tmp_path):
+    assert estimator(tmp_path / "none", resume=True, maxIter=2).fit(ratings).summary.totalIterations == 2

@@ -1,0 +1,265 @@
+"""OneBitCompletion among pyspark.ml's own: Params, pipelines, searches, persistence, and code written for ALS."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.errors import SparkRuntimeException
+from pyspark.ml import Pipeline, PipelineModel
+from pyspark.ml.evaluation import BinaryClassificationEvaluator, MulticlassClassificationEvaluator, RegressionEvaluator
+from pyspark.ml.feature import SQLTransformer
+from pyspark.ml.tuning import CrossValidator, CrossValidatorModel, ParamGridBuilder, TrainValidationSplit
+from pyspark.sql import functions as F
+
+from onebit_spark import RequestError
+from onebit_spark.estimator import OneBitCompletion
+from onebit_spark.model import OneBitCompletionModel
+
+QUICK = {"rank": 2, "maxIter": 3, "tol": 0.0}
+
+
+@pytest.fixture(scope="module")
+def ratings(spark):
+    """400 ratings of 30 users on 20 items, with stars 1 … 5 and their sign; a fifth is marked for validation."""
+    rng = np.random.default_rng(3)
+    user, item = rng.integers(0, 30, 400), rng.integers(0, 20, 400)
+    taste = rng.normal(size=30)[user] * rng.normal(size=20)[item] + 0.7 * rng.normal(size=400)
+    stars = np.clip(np.round(3.5 + 1.5 * taste), 1, 5).astype(np.float32)
+    table = {
+        "user": np.char.add("u", user.astype(str)),
+        "item": np.char.add("i", item.astype(str)),
+        "stars": stars,
+        "label": np.where(stars > 3.5, 1.0, 0.0),
+        "held": rng.random(400) < 0.2,
+    }
+    df = spark.createDataFrame(pa.table(table)).cache()
+    yield df
+    df.unpersist()
+
+
+# ---- Params ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_param_is_documented_and_has_a_getter_and_a_setter():
+    estimator = OneBitCompletion()
+    for param in estimator.params:
+        assert len(param.doc) > 10
+        name = param.name[0].upper() + param.name[1:]
+        for value in ("x", 7, 0.5, False):  # one of these is of the Param's type
+            try:
+                assert getattr(estimator, f"set{name}")(value) is estimator
+            except TypeError:
+                continue
+            assert getattr(estimator, f"get{name}")() == value
+            break
+        else:
+            pytest.fail(f"{name} takes no value")
+        assert f"{param.name}: {param.doc}" in estimator.explainParams()
+    assert estimator.setNumBlocks(3).getNumItemBlocks() == 3
+
+
+def test_params_by_keyword_only():
+    assert OneBitCompletion(rank=4).setParams(loss="hinge", alpha=2).getAlpha() == 2.0
+    assert OneBitCompletion().getThreshold() is None
+    with pytest.raises(TypeError):
+        OneBitCompletion("user")
+    with pytest.raises(TypeError, match="regParam"):
+        OneBitCompletion(regParam=0.1)
+    with pytest.raises(TypeError, match="no Param regParam"):
+        OneBitCompletion().setParams(regParam=0.1)
+
+
+def test_copies_are_apart():
+    estimator = OneBitCompletion(rank=4)
+    copy = estimator.copy({estimator.rank: 5})
+    assert (estimator.getRank(), copy.getRank(), copy.uid) == (4, 5, estimator.uid)
+
+
+def test_all_that_is_wrong_is_said_at_once(ratings):
+    estimator = OneBitCompletion(
+        loss="square", rank=0, maxIter=0, likelihoodWeight=-1.0, numUserBlocks=0, patience=0, labelCol="label",
+        ratingCol="stars", coldStartStrategy="guess", itemCol="user",
+    )  # fmt: skip
+    with pytest.raises(RequestError) as refused:
+        estimator.fit(ratings)
+    for told in (
+        "loss must be one of hinge, logistic, not 'square'", "rank must be", "maxIter must be", "likelihoodWeight must",
+        "numUserBlocks must", "patience must", "ratingCol 'stars' and labelCol 'label' name the same thing",
+        "coldStartStrategy must be one of prior, drop, nan", "three different columns",
+    ):  # fmt: skip
+        assert told in str(refused.value)
+
+
+# ---- ALS code --------------------------------------------------------------------------------------------------------
+
+
+def test_the_als_example_of_sparks_documentation(spark):
+    """Its lines, with the class changed, ``regParam`` dropped and a ``threshold`` added."""
+    rng = np.random.default_rng(0)
+    columns = rng.integers(0, 12, 300), rng.integers(0, 15, 300), rng.integers(1, 6, 300)
+    names = ("userId", "movieId", "rating")
+    table = {name: values.astype(np.int32) for name, values in zip(names, columns, strict=True)}
+    ratings = spark.createDataFrame(pa.table(table)).withColumn("rating", F.col("rating").cast("float"))
+    (training, test) = ratings.randomSplit([0.8, 0.2], seed=1)
+    training = training.cache()
+
+    als = OneBitCompletion(
+        maxIter=5, userCol="userId", itemCol="movieId", ratingCol="rating", coldStartStrategy="drop", threshold=3,
+        numUserBlocks=2, numItemBlocks=2, checkpointInterval=2,
+    )  # fmt: skip
+    model = als.fit(training)
+
+    predictions = model.transform(test)
+    evaluator = RegressionEvaluator(metricName="rmse", labelCol="rating", predictionCol="prediction")
+    assert evaluator.evaluate(predictions) < 5
+
+    userRecs = model.recommendForAllUsers(10)
+    movieRecs = model.recommendForAllItems(10)
+    users = ratings.select(als.getUserCol()).distinct().limit(3)
+    userSubsetRecs = model.recommendForUserSubset(users, 10)
+    movies = ratings.select(als.getItemCol()).distinct().limit(3)
+    movieSubSetRecs = model.recommendForItemSubset(movies, 10)
+
+    assert userRecs.select("userId", "recommendations.movieId", "recommendations.rating").first() is not None
+    assert movieRecs.columns == ["movieId", "recommendations"]
+    assert (userSubsetRecs.count(), movieSubSetRecs.count()) == (3, 3)
+    training.unpersist()
+
+
+# ---- pipelines and searches ------------------------------------------------------------------------------------------
+
+
+def test_cross_validation_in_a_pipeline_saved_and_loaded(ratings, tmp_path):
+    completion = OneBitCompletion(**QUICK)
+    pipeline = Pipeline(stages=[SQLTransformer(statement="SELECT user, item, label FROM __THIS__"), completion])
+    grid = ParamGridBuilder().addGrid(completion.rank, [1, 2]).addGrid(completion.likelihoodWeight, [0.01, 1.0]).build()
+    search = CrossValidator(
+        estimator=pipeline, estimatorParamMaps=grid, evaluator=BinaryClassificationEvaluator(), numFolds=2, seed=1
+    )
+    search.save(str(tmp_path / "search"))
+    found = CrossValidator.load(str(tmp_path / "search")).fit(ratings)
+    assert len(found.avgMetrics) == 4
+    assert max(found.avgMetrics) > 0.6
+    best = found.bestModel.stages[-1]
+    assert isinstance(best, OneBitCompletionModel)
+    chosen = grid[int(np.argmax(found.avgMetrics))]
+    assert best.rank == chosen[completion.rank]
+    assert best.info.config.weight == chosen[completion.likelihoodWeight]
+    found.save(str(tmp_path / "found"))
+    again = CrossValidatorModel.load(str(tmp_path / "found"))
+    assert again.avgMetrics == found.avgMetrics
+    want, have = (model.transform(ratings).agg(F.sum("score")).first()[0] for model in (found, again))
+    assert have == pytest.approx(want, rel=1e-9)
+
+
+def test_param_maps_and_train_validation_split(ratings, tmp_path):
+    completion = OneBitCompletion(ratingCol="stars", threshold=3.5, **QUICK)
+    models = completion.fit(ratings, [{completion.loss: "hinge"}, {completion.rank: 1}])
+    assert [(model.info.config.loss, model.rank) for model in models] == [("hinge", 2), ("logistic", 1)]
+    grid = ParamGridBuilder().addGrid(completion.rank, [1, 2]).build()
+    # Where a column "probability" is, this evaluator wants a Vector in it.
+    accuracy = MulticlassClassificationEvaluator(metricName="accuracy", probabilityCol="none")
+    search = TrainValidationSplit(estimator=completion, estimatorParamMaps=grid, evaluator=accuracy, seed=2)
+    assert max(search.fit(ratings).validationMetrics) > 0.55
+
+
+# ---- persistence -----------------------------------------------------------------------------------------------------
+
+
+def test_the_estimator_is_saved_and_loaded(spark, tmp_path):
+    estimator = OneBitCompletion(rank=4, ratingCol="stars", threshold=3.5, coldStartStrategy="drop")
+    path = str(tmp_path / "estimator")
+    estimator.save(path)
+    estimator.write().overwrite().save(path)
+    loaded = OneBitCompletion.load(path)
+    assert loaded.uid == estimator.uid
+    assert loaded.extractParamMap() == {loaded.getParam(p.name): v for p, v in estimator.extractParamMap().items()}
+    Pipeline(stages=[estimator]).save(str(tmp_path / "pipeline"))
+    (stage,) = Pipeline.load(str(tmp_path / "pipeline")).getStages()
+    assert (type(stage), stage.getThreshold()) == (OneBitCompletion, 3.5)
+    with pytest.raises(RequestError, match=r"holds an estimator, not a fitted model: load it with OneBitCompletion\."):
+        OneBitCompletionModel.load(path)
+    with pytest.raises(RequestError, match="holds a Pipeline, not an OneBitCompletion"):
+        OneBitCompletion.load(str(tmp_path / "pipeline"))
+    with pytest.raises(RequestError, match=r"holds nothing that pyspark\.ml saved"):
+        OneBitCompletion.load(str(tmp_path / "nothing"))
+
+
+def test_a_model_folder_names_its_class(make_model, tmp_path):
+    make_model().save(str(tmp_path / "model"))
+    with pytest.raises(RequestError, match=r"load it with OneBitCompletionModel\.load"):
+        OneBitCompletion.load(str(tmp_path / "model"))
+
+
+def test_a_fitted_pipeline_is_saved_and_loaded(ratings, tmp_path):
+    fitted = Pipeline(stages=[OneBitCompletion(coldStartStrategy="drop", **QUICK)]).fit(ratings)
+    fitted.save(str(tmp_path / "fitted"))
+    loaded = PipelineModel.load(str(tmp_path / "fitted"))
+    assert loaded.stages[0].getColdStartStrategy() == "drop"
+    assert loaded.transform(ratings).count() == 400
+
+
+# ---- pairs that were never rated -------------------------------------------------------------------------------------
+
+
+def test_cold_starts(spark, make_model):
+    pairs = spark.createDataFrame([(0, 0), (0, 99), (99, 0), (99, 99)], "user bigint, item bigint")
+    model = make_model()
+    assert model.transform(pairs).where("std > 0").count() == 4
+    dropped = model.copy({model.coldStartStrategy: "drop"}).transform(pairs)
+    assert [tuple(line)[:2] for line in dropped.collect()] == [(0, 0)]
+    table = model.setColdStartStrategy("nan").transform(pairs).toPandas()
+    known = (table.user == 0) & (table.item == 0)
+    for name in ("score", "std", "probability", "prediction", "rawPrediction"):
+        assert (table[name].isna() == ~known).all()
+    with pytest.raises(RequestError, match="coldStartStrategy must be one of"):
+        model.setColdStartStrategy("guess").transform(pairs)
+
+
+@pytest.mark.parametrize("strategy", ["drop", "nan"])
+def test_a_null_id_is_no_cold_start(spark, make_model, strategy):
+    pairs = spark.createDataFrame([(0, 0), (None, 0), (None, 1)], "user bigint, item bigint")
+    with pytest.raises(SparkRuntimeException, match="column 'user' holds 2 null or NaN ids"):
+        make_model().setColdStartStrategy(strategy).transform(pairs).collect()
+
+
+# ---- validation during the fit, and warm starts ----------------------------------------------------------------------
+
+
+def test_validation_stops_the_fit_at_its_best(ratings):
+    """κ = 30 counts each rating thirty times: the held-out loss soon rises."""
+    estimator = OneBitCompletion(
+        validationIndicatorCol="held", patience=2, likelihoodWeight=30.0, maxIter=60, tol=0.0, rank=5, alpha=1.0
+    )
+    model = estimator.fit(ratings)
+    curve = [point["loss"] for point in model.summary.validationHistory]
+    best = int(np.argmin(curve)) + 1
+    assert len(curve) == best + 2 < 60
+    assert len(model.summary.objectiveHistory) == model.summary.totalIterations == best
+    assert f"lowest in iteration {best}" in model.summary.reason
+    assert model.info.n_ratings == ratings.where("not held").count()
+    held = model.transform(ratings.where("held"))
+    own = -F.log(F.when(F.col("label") > 0, F.col("probability")).otherwise(1 - F.col("probability")))
+    wrong = F.avg(((F.col("score") > 0) != (F.col("label") > 0)).cast("double"))
+    loss, error = held.agg(F.avg(own), wrong).first()
+    assert loss == pytest.approx(min(curve), rel=1e-6)
+    assert error == pytest.approx(model.summary.validationHistory[best - 1]["error"])
+    assert not ratings.sparkSession.sparkContext._jsc.getPersistentRDDs().size() > 1  # the fixture's own
+
+
+def test_validation_needs_a_boolean_column(ratings):
+    for column in ("stars", "nowhere"):
+        with pytest.raises(RequestError, match=f"'{column}' must be a boolean column"):
+            OneBitCompletion(validationIndicatorCol=column).fit(ratings)
+
+
+def test_a_warm_start_goes_on_where_the_model_ended(ratings):
+    estimator = OneBitCompletion(rank=1, tol=1e-4, maxIter=100)
+    cold = estimator.fit(ratings.where("item != 'i3'"))
+    warm = estimator.copy().setInitialModel(cold).fit(ratings.where("item != 'i3'"))
+    assert cold.summary.converged
+    assert warm.summary.totalIterations <= 3 < cold.summary.totalIterations
+    assert warm.summary.objectiveHistory[-1] == pytest.approx(cold.summary.objectiveHistory[-1], rel=1e-3)
+    more = estimator.copy().setInitialModel(cold).setTol(0.0).setMaxIter(2).fit(ratings)  # i3 is new to the model
+    assert more.items.count() == cold.items.count() + 1
+    with pytest.raises(RequestError, match="rank is 1 there and 3 here"):
+        estimator.copy({estimator.rank: 3}).setInitialModel(cold).fit(ratings)

@@ -1,0 +1,79 @@
+"""foldIn: rows of a converged fit come out as the fit had them, and new ones can be served."""
+
+import dataclasses
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from conftest import info_of
+
+from onebit_spark import FitConfig, RequestError, fit_arrays
+from onebit_spark.model import OneBitCompletionModel
+from onebit_spark.scoring import factor_table
+
+
+@pytest.fixture(scope="module")
+def table():
+    rng = np.random.default_rng(8)
+    user, item = rng.integers(0, 25, 500), rng.integers(0, 15, 500)
+    taste = rng.normal(size=25)[user] * rng.normal(size=15)[item] + 0.5 * rng.normal(size=500)
+    return pa.table({"user": user, "item": item, "label": np.where(taste > -0.2, 1, -1)})
+
+
+@pytest.fixture(scope="module")
+def fitted(spark, table):
+    """A converged fit, made in this process."""
+    config = FitConfig(rank=2, alpha=5.0, beta=1.0, tol=1e-11, max_iter=1000)
+    fit = fit_arrays(*(table[name].to_numpy() for name in ("user", "item", "label")), config)
+    info = dataclasses.replace(info_of(fit, {"user": "bigint", "item": "bigint"}), n_users=25, n_items=15)
+    tables = (factor_table(pa.array(np.arange(side.n_rows)), side) for side in (fit.rows, fit.cols))
+    return OneBitCompletionModel.from_tables(spark, info, *tables)
+
+
+def factors(side):
+    lines = {line["id"]: line for line in side.toArrow().to_pylist()}
+    return {key: np.array([line["intercept"], *line["mean"]]) for key, line in lines.items()}
+
+
+@pytest.mark.parametrize("who", ["user", "item"])
+def test_rows_of_a_converged_fit_are_reproduced(spark, table, fitted, who):
+    again = table.filter(pc.less(table[who], 4))
+    folded = fitted.foldIn(spark.createDataFrame(again), who)
+    before, after = (factors(model.users if who == "user" else model.items) for model in (fitted, folded))
+    assert before.keys() == after.keys()
+    for key in before:
+        np.testing.assert_allclose(after[key], before[key], atol=1e-3)
+    assert any(not np.array_equal(after[key], before[key]) for key in range(4))  # they were computed anew
+    assert all(np.array_equal(after[key], before[key]) for key in range(4, 15))
+
+
+def test_new_users_are_served(spark, table, fitted, tmp_path):
+    """A newcomer with the ratings of user 3, and one rating of an item that the model does not know."""
+    mine = table.filter(pc.equal(table["user"], 3))
+    newcomer = pa.table(
+        {
+            "user": np.full(len(mine) + 1, 1000),
+            "item": np.append(mine["item"].to_numpy(), 777),
+            "label": np.append(mine["label"].to_numpy(), 1),
+        }
+    )
+    folded = fitted.foldIn(spark.createDataFrame(newcomer))
+    assert (folded.info.n_users, folded.users.count()) == (fitted.info.n_users + 1, fitted.info.n_users + 1)
+    pairs = spark.createDataFrame([(who, item) for who in (3, 1000) for item in range(15)], "user bigint, item bigint")
+    lines = folded.transform(pairs).orderBy("user", "item").toPandas()
+    for name in ("score", "std", "probability"):
+        np.testing.assert_allclose(lines[name][:15], lines[name][15:], atol=3e-3)
+    asked = spark.createDataFrame([(1000,)], "user bigint")
+    (best,) = folded.recommendForUserSubset(asked, 3, excludeSeen=spark.createDataFrame(newcomer)).collect()
+    assert not {one["item"] for one in best["recommendations"]} & set(newcomer["item"].to_pylist())
+    folded.save(str(tmp_path / "folded"))
+    assert type(folded).load(str(tmp_path / "folded")).users.count() == folded.info.n_users
+    assert fitted.users.count() == fitted.info.n_users  # the old model is as it was
+
+
+def test_what_cannot_be_folded_in(spark, fitted):
+    with pytest.raises(RequestError, match="must be 'user' or 'item'"):
+        fitted.foldIn(spark.createDataFrame([(1, 2, 1)], "user bigint, item bigint, label int"), "film")
+    with pytest.raises(RequestError, match="label outside"):
+        fitted.foldIn(spark.createDataFrame([(1, 2, 5)], "user bigint, item bigint, label int"))

@@ -1,0 +1,118 @@
+"""report.html: whole in one file, right in its figures, and clean in a real browser."""
+
+import dataclasses
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+from onebit_spark import FitConfig, fit_arrays
+from onebit_spark.metrics import reliability
+from onebit_spark.persistence import ModelInfo
+from onebit_spark.report.page import report
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+CERTIFICATE = {
+    "headline": "seeger",
+    "certificates": [
+        {
+            "name": "seeger",
+            "bound": 0.374,
+            "vacuous": False,
+            "delta": 0.05,
+            "statement": "At most 37.4% <on new ones>.",
+        },
+        {"name": "catoni", "bound": 0.61, "vacuous": True, "delta": 0.05, "statement": "At most 61%."},
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def info():
+    rng = np.random.default_rng(1)
+    rows, cols = rng.integers(0, 40, 900), rng.integers(0, 30, 900)
+    labels = np.where(rng.normal(size=40)[rows] * rng.normal(size=30)[cols] + 0.3 > 0, 1, -1)
+    fit = fit_arrays(rows, cols, labels, FitConfig(rank=4, max_iter=8, tol=0), threads=1)
+    score = fit.score(rows, cols)
+    bins, place = np.unique(np.floor(score / 0.1), return_inverse=True)
+    curve = reliability(labels, fit.probability(rows, cols))
+    return ModelInfo(
+        parameters=dataclasses.asdict(fit.config) | {"likelihood_weight": 1.0},
+        n_ratings=900, n_users=40, n_items=30, n_positive=int(np.sum(labels > 0)),
+        objective_history=fit.objective_history, iterations=8, converged=False, reason="max_iter = 8 reached",
+        effective_rank=fit.effective_rank, inverse_gamma=fit.inverse_gamma.tolist(),
+        intercept_prior=dict.fromkeys(("mean", "mean_variance", "user_inverse_gamma", "item_inverse_gamma"), 1.0),
+        label_coding="signed", threshold=None, majority=1,
+        columns={"user": "<who>", "item": "what", "label": "said"}, id_types={"user": "int", "item": "int"},
+        seconds={"survey": 0.25, "fit": 1.5}, repeats={"repeated": 12, "conflicting": 3},
+        validation=[{"loss": 0.6 - 0.01 * t, "error": 0.3} for t in range(10)],
+        diagnostics={
+            "source": "held-out ratings", "n": 900, "error": 0.1234, "calibration_error": curve.error,
+            "reliability": curve.as_dict(),
+            "scores": {
+                "width": 0.1, "low": (bins * 0.1).tolist(),
+                "positive": np.bincount(place, weights=labels > 0).tolist(),
+                "negative": np.bincount(place, weights=labels < 0).tolist(),
+            },
+        },
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def page(info):
+    return report(info, CERTIFICATE)
+
+
+def test_it_says_what_was_fitted(page):
+    for told in ("900 ratings of 40 users on 30 items", "12.3%", "logistic loss", "&lt;who&gt;", "≤ 37.4%", "0.25"):
+        assert told in page
+    assert "At most 37.4% &lt;on new ones&gt;." in page
+    assert page.count("It says nothing here.") == 1
+    assert page.count("<svg") == 5
+    assert "flatter" not in page
+
+
+def test_a_vacuous_headline_is_no_headline(info):
+    only = {"headline": "catoni", "certificates": CERTIFICATE["certificates"][1:]}
+    assert "certified" not in report(info, only)
+
+
+def test_less_is_shown_where_less_is_known(info):
+    bare = dataclasses.replace(info, diagnostics=None, validation=[])
+    page = report(bare)
+    assert page.count("<svg") == 2
+    assert "certain about its errors" not in page
+    trained = dataclasses.replace(info, diagnostics=info.diagnostics | {"source": "training ratings"})
+    assert "flatter" in report(trained)
+
+
+def test_nothing_is_fetched(page):
+    assert re.findall(r'(?:src|href)="(?!#|data:)', page) == []
+    assert "url(http" not in page
+    assert "<script" not in page
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no chromium or chrome to open the report with")
+def test_in_a_real_browser(page, tmp_path):
+    """Rendered without a complaint, figures and all: the picture has the plots' blue and orange in many places."""
+    path, picture = tmp_path / "report.html", tmp_path / "report.png"
+    path.write_text(page, encoding="utf-8")
+    done = subprocess.run(
+        [
+            BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--enable-logging=stderr",
+            "--window-size=1100,1600", f"--user-data-dir={tmp_path / 'profile'}", f"--screenshot={picture}",
+            path.as_uri(),
+        ],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert "CONSOLE" not in done.stderr
+    from matplotlib.image import imread
+
+    pixels = imread(picture)[:, :, :3]
+    for colour in ((0x2B, 0x6C, 0xB0), (0xC0, 0x56, 0x21)):
+        near = np.all(np.abs(pixels - np.array(colour) / 255) < 0.02, axis=2)
+        assert near.sum() > 300
+    assert picture.stat().st_size > 50_000

@@ -5,11 +5,11 @@ import pyarrow as pa
 import pytest
 
 from onebit_spark import FitConfig, RequestError
-from onebit_spark.crossvalidation import CrossValidation
+from onebit_spark.experiments.crossvalidation import CrossValidation
+from onebit_spark.experiments.taskprogress import TaskProgress
+from onebit_spark.experiments.tasks import Ledger
 from onebit_spark.ratings import Columns
 from onebit_spark.simulate import simulate
-from onebit_spark.taskprogress import TaskProgress
-from onebit_spark.tasks import Ledger
 
 CONFIGS = [FitConfig(rank=2, max_iter=15, tol=0), FitConfig(loss="hinge", rank=2, max_iter=15, tol=0)]
 

@@ -12,12 +12,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from onebit_spark import RequestError, figures, page, paper
-from onebit_spark.comparison import paired_comparison
-from onebit_spark.methods import METHODS, count_errors
-from onebit_spark.movielens import download_movielens, read_movielens
-from onebit_spark.published import ERRORS, MOVIELENS_CORRECT
-from onebit_spark.sample import Sample
+from onebit_spark import RequestError
+from onebit_spark.experiments import figures, page, paper
+from onebit_spark.experiments.comparison import paired_comparison
+from onebit_spark.experiments.methods import METHODS, count_errors
+from onebit_spark.experiments.movielens import download_movielens, read_movielens
+from onebit_spark.experiments.published import ERRORS, MOVIELENS_CORRECT
+from onebit_spark.experiments.sample import Sample
 from onebit_spark.simulate import simulate
 
 META = {

@@ -18,11 +18,11 @@ from pyspark.sql import functions as F
 from onebit_spark.columns import quoted
 from onebit_spark.config import FitConfig
 from onebit_spark.estimator import OneBitCompletion
+from onebit_spark.experiments.sample import Sample
+from onebit_spark.experiments.taskprogress import TaskProgress
+from onebit_spark.experiments.tasks import Ledger, Result, Task, run_tasks
+from onebit_spark.experiments.tuning import FoldedSample, fit_fold
 from onebit_spark.ratings import ITEM, LABEL, USER, Columns, Survey, positive, prepared, survey
-from onebit_spark.sample import Sample
-from onebit_spark.taskprogress import TaskProgress
-from onebit_spark.tasks import Ledger, Result, Task, run_tasks
-from onebit_spark.tuning import FoldedSample, fit_fold
 
 FOLD = "__onebit_fold"
 

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 from onebit_spark.cli.running import run_job
 from onebit_spark.errors import RequestError
-from onebit_spark.experimentconfig import TuneRequest
-from onebit_spark.grid import VARIED, read_grid
+from onebit_spark.experiments.grid import VARIED, read_grid
+from onebit_spark.experiments.requests import TuneRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from onebit_spark.config import FitConfig
+    from onebit_spark.experiments.tasks import Result, Task
+    from onebit_spark.experiments.tuning import Score
     from onebit_spark.filesystem import Location
-    from onebit_spark.tasks import Result, Task
-    from onebit_spark.tuning import Score
 
 SETTING_COLUMNS = (
     "loss string, prior string, likelihood_weight double, alpha double, beta double, rank int, intercepts boolean"
@@ -43,13 +43,13 @@ def tune(argv: Sequence[str] | None = None, *, ship_package: bool = False) -> in
 
 
 def run_tune(spark: SparkSession, request: TuneRequest) -> None:
-    from onebit_spark import tuning
     from onebit_spark.cli.tables import read_table
     from onebit_spark.config import FitConfig
-    from onebit_spark.crossvalidation import CrossValidation
+    from onebit_spark.experiments import tuning
+    from onebit_spark.experiments.crossvalidation import CrossValidation
+    from onebit_spark.experiments.taskprogress import TaskProgress
+    from onebit_spark.experiments.tasks import Ledger
     from onebit_spark.ratings import Columns
-    from onebit_spark.taskprogress import TaskProgress
-    from onebit_spark.tasks import Ledger
 
     common: dict[str, Any] = {"max_iter": request.max_iter, "tol": request.tol, "seed": request.seed}
     configs = [FitConfig(**common, **setting) for setting in read_grid(request.grid)]
@@ -111,7 +111,7 @@ def _write_results(
     scores: Sequence[Score],
     chosen: Score,
 ) -> None:
-    from onebit_spark import figures
+    from onebit_spark.experiments import figures
 
     def setting(config: dict[str, Any]) -> dict[str, Any]:
         return {name: config[name] for name in VARIED}

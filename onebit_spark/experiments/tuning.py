@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.config import FitConfig
+from onebit_spark.experiments.sample import Sample
 from onebit_spark.inprocess import fit_arrays
 from onebit_spark.metrics import log_loss
-from onebit_spark.sample import Sample
 from onebit_spark.solver import NotConverged
 
 FoldResult = dict[str, Any]  # errors, n, log_loss, iterations, converged, effective_rank, seconds

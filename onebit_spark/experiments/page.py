@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from onebit_spark.comparison import paired_comparison
-from onebit_spark.paper import FOLDS, MOVIELENS_METHODS, NOISE_METHODS, PAPER_METHODS, TUNING_SEEDS
-from onebit_spark.published import ERRORS, MOVIELENS_CORRECT, REMARKS
+from onebit_spark.experiments.comparison import paired_comparison
+from onebit_spark.experiments.paper import FOLDS, MOVIELENS_METHODS, NOISE_METHODS, PAPER_METHODS, TUNING_SEEDS
+from onebit_spark.experiments.published import ERRORS, MOVIELENS_CORRECT, REMARKS
 from onebit_spark.simulate import KINDS
 
 ROUNDING = 0.05  # the paper prints one decimal of a per cent

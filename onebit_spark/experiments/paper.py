@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from onebit_spark.methods import METHODS, Setting, count_errors, cross_validate
-from onebit_spark.sample import Sample
+from onebit_spark.experiments.methods import METHODS, Setting, count_errors, cross_validate
+from onebit_spark.experiments.sample import Sample
 from onebit_spark.simulate import KINDS, simulate
 
 Record = dict[str, Any]

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 
 from onebit_spark.cli.running import DONE, REFUSED, run_job
 from onebit_spark.errors import RequestError
-from onebit_spark.experimentconfig import MovieLensRequest, ReproduceRequest, SimulationRequest, data_folder
+from onebit_spark.experiments.requests import MovieLensRequest, ReproduceRequest, SimulationRequest, data_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from onebit_spark.experiments.paper import Experiment, Record
     from onebit_spark.filesystem import Location
-    from onebit_spark.paper import Experiment, Record
 
 PAGE = "REPRODUCTION.md"
 USAGE = "usage: reproduce.py {tables,noise,movielens} --output DIR [flags]; reproduce.py tables --help lists the flags"
@@ -45,22 +45,22 @@ def reproduce(argv: Sequence[str] | None = None, *, ship_package: bool = False) 
 
 
 def run_tables(spark: SparkSession, request: SimulationRequest) -> None:
-    from onebit_spark import paper
+    from onebit_spark.experiments import paper
 
     experiment = paper.tables(request.replicates, request.size, request.seed)
     _run(spark, request, experiment, paper.simulation_task, {})
 
 
 def run_noise(spark: SparkSession, request: SimulationRequest) -> None:
-    from onebit_spark import paper
+    from onebit_spark.experiments import paper
 
     experiment = paper.noise(request.replicates, request.size, request.seed)
     _run(spark, request, experiment, paper.simulation_task, {})
 
 
 def run_movielens(spark: SparkSession, request: MovieLensRequest) -> None:
-    from onebit_spark import paper
-    from onebit_spark.movielens import download_movielens, read_movielens
+    from onebit_spark.experiments import paper
+    from onebit_spark.experiments.movielens import download_movielens, read_movielens
 
     path = request.movielens or download_movielens(data_folder(), request.url)
     sample = read_movielens(path)
@@ -83,10 +83,10 @@ def _run(
     work: Callable[[Record], Record],
     facts: Record,
 ) -> None:
+    from onebit_spark.experiments.provenance import provenance
+    from onebit_spark.experiments.taskprogress import TaskProgress
+    from onebit_spark.experiments.tasks import Ledger, run_tasks
     from onebit_spark.filesystem import Location
-    from onebit_spark.provenance import provenance
-    from onebit_spark.taskprogress import TaskProgress
-    from onebit_spark.tasks import Ledger, run_tasks
 
     folder = Location(spark, request.output)
     tasks = folder / "tasks" / experiment.name
@@ -119,7 +119,7 @@ def _write(folder: Location, name: str, records: list[Record], meta: Record) -> 
     """The experiment's own files, and the page anew."""
     import pandas as pd
 
-    from onebit_spark import figures, page
+    from onebit_spark.experiments import figures, page
 
     table = pd.DataFrame(records).drop(columns="do")
     table["setting"] = table["setting"].map(json.dumps)

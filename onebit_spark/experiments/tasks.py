@@ -18,9 +18,9 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from onebit_spark.experiments.provenance import source_digest
+from onebit_spark.experiments.taskprogress import TaskProgress
 from onebit_spark.filesystem import Location
-from onebit_spark.provenance import source_digest
-from onebit_spark.taskprogress import TaskProgress
 
 Task = dict[str, Any]  # of JSON values: all that determines the result
 Result = dict[str, Any]  # of JSON values; ``seconds`` is added

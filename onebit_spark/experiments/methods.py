@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from onebit_spark.baselines.davenport import fit_davenport
 from onebit_spark.baselines.simple import fit_logistic, fit_majority
 from onebit_spark.config import FitConfig
+from onebit_spark.experiments.sample import Sample
 from onebit_spark.inprocess import fit_arrays
-from onebit_spark.sample import Sample
 from onebit_spark.solver import NotConverged
 
 RANK = 10  # K, as in the paper
@@ -91,7 +91,7 @@ def _grid(kappas: tuple[float, ...], *priors: tuple[float, float]) -> tuple[Sett
 
 
 # For the hinge a strong prior (α ≈ m) wants a larger κ.
-_WEAK, _STRONG = (1.0, 1.4, 2.0, 2.8, 4.0, 8.0), (2.0, 2.8, 4.0, 8.0)
+_WEAK, _BETWEEN, _STRONG = (1.0, 1.4, 2.0, 2.8, 4.0, 8.0), (1.4, 2.0, 2.8), (2.0, 2.8, 4.0, 8.0)
 _LOGIT_IG = (
     (0.0025, 0.0025), (0.0025, 0.025), (0.0025, 0.125), (0.05, 0.015), (0.1, 0.03), (0.25, 0.025), (0.25, 0.075),
     (0.25, 0.25), (1.0, 0.25),
@@ -107,7 +107,8 @@ METHODS: dict[str, Method] = {
     "Logit-IG": Method(_bayesian("logistic", "inverse-gamma"), _grid((1.0,), *_LOGIT_IG)),
     "HL-G": Method(_bayesian("hinge", "gamma"), _grid(_WEAK, (0.0025, 0.0025)) + _grid(_STRONG, (0.0025, 7.5))),
     "HL-IG": Method(
-        _bayesian("hinge", "inverse-gamma"), _grid(_WEAK, (0.0025, 0.00025)) + _grid(_STRONG, (1.0, 0.00025))
+        _bayesian("hinge", "inverse-gamma"),
+        _grid(_WEAK, (0.0025, 0.00025)) + _grid(_STRONG, (1.0, 0.00025)) + _grid(_BETWEEN, (0.23, 0.05)),
     ),
     "freq. Logit": Method(
         _davenport, tuple({"radius": radius} for radius in (0.18, 0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 8.0))

@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from onebit_spark.config import FitConfig
-from onebit_spark.tuning import Score, limit
+from onebit_spark.experiments.tuning import Score, limit
 
 
 def noise(records: pd.DataFrame) -> bytes:

@@ -10,7 +10,7 @@ from pathlib import Path
 from onebit_spark.cli.flags import flag
 from onebit_spark.cli.requests import JobRequest, _holds, _threshold_problems, exists_already, local_path
 from onebit_spark.config import FitConfig
-from onebit_spark.movielens import URL
+from onebit_spark.experiments.movielens import URL
 
 _DEFAULT = FitConfig()
 

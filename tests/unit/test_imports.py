@@ -12,8 +12,9 @@ import onebit_spark
 PACKAGE = Path(onebit_spark.__file__).parent
 NUMERICAL = [
     "blocks", "compiled", "config", "inprocess", "metrics", "posterior", "prediction", "priors", "simulate", "solver",
-    "special", "spectral", "statistics", "hierarchy", "fixedpoint", "engines/local", "sample", "methods", "paper",
-    "grid", "tuning", "comparison", "movielens", "baselines/davenport", "baselines/simple",
+    "special", "spectral", "statistics", "hierarchy", "fixedpoint", "engines/local",
+    *(f"experiments/{name}" for name in ("sample", "methods", "paper", "grid", "tuning", "comparison", "movielens")),
+    "baselines/davenport", "baselines/simple",
 ]  # fmt: skip
 FILES = [PACKAGE / f"{module}.py" for module in NUMERICAL] + [
     path for folder in ("losses", "certificate") for path in sorted((PACKAGE / folder).glob("*.py"))

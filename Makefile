@@ -36,6 +36,10 @@ bench: setup
 	$(RUN) $(BIN)/python benchmarks/accuracy.py simulated
 	$(RUN) $(BIN)/python benchmarks/accuracy.py real
 	$(RUN) $(BIN)/python benchmarks/als.py
+	$(RUN) $(BIN)/python benchmarks/certificate.py
+	$(RUN) $(BIN)/python benchmarks/serving.py foldin
+	$(RUN) $(BIN)/python benchmarks/serving.py recommend
+	$(RUN) $(BIN)/python benchmarks/serving.py calibration
 
 # The paper's experiments, about an hour on two cores. MOVIELENS=--movielens=PATH reads u.data instead of fetching it;
 # a run that was interrupted goes on where it was.

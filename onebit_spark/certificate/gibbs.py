@@ -25,6 +25,7 @@ from onebit_spark.compiled import jit
 from onebit_spark.posterior import RowPosterior
 
 ENOUGH_DRAWS = 2_000_000  # in all: they make the confidence limit exceed the risk by about .001
+MOST_PER_RATING = 16  # more would sharpen what few ratings leave blunt anyway
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,8 @@ class Draws:
     @classmethod
     def enough(cls, n_ratings: int, seed: int, unseen_by: Split | None = None) -> Draws:
         """As many as a sharp limit needs; their number is fixed before any is made."""
-        return cls(seed, max(1, -(-ENOUGH_DRAWS // max(1, n_ratings))), unseen_by)
+        wanted = -(-ENOUGH_DRAWS // max(1, n_ratings))
+        return cls(seed, max(1, min(wanted, MOST_PER_RATING)), unseen_by)
 
 
 class GibbsErrors(NamedTuple):

@@ -84,6 +84,13 @@ def test_tuning_goes_on_where_it_was_killed(folder):
     again = run(command)
     assert again.returncode == 2
     assert again.stdout.splitlines()[-1].startswith(f"error: --output {output} exists already")
+
+
+@pytest.mark.slow
+def test_the_best_settings_are_a_config_file(folder):
+    """Runs after the tuning above."""
+    output = folder / "tuned"
+    model = json.loads((output / "model" / "metadata.json").read_text())
     refit = run(
         [sys.executable, ROOT / "jobs" / "fit.py", "--ratings", folder / "ratings", "--label-col", "stars",
          "--threshold", "3.5", "--config", output / "best.toml", "--output", folder / "refit"]
@@ -92,6 +99,7 @@ def test_tuning_goes_on_where_it_was_killed(folder):
     assert json.loads((folder / "refit" / "metadata.json").read_text())["parameters"] == model["parameters"]
 
 
+@pytest.mark.slow
 def test_large_data_are_fitted_by_the_whole_cluster(folder):
     output = folder / "together"
     (folder / "one.toml").write_text("rank = [2]\nlikelihood-weight = [0.5, 1.0]\n")
@@ -104,18 +112,14 @@ def test_large_data_are_fitted_by_the_whole_cluster(folder):
     assert (output / "model" / "metadata.json").exists()
 
 
-def test_movielens_goes_on_where_it_was_killed(folder):
+def test_movielens_on_small_data(folder):
     output = folder / "reproduced"
     command = [
         sys.executable, ROOT / "jobs" / "reproduce.py", "movielens", "--movielens", folder / "u.data",
         "--replicates", "2", "--output", output,
     ]  # fmt: skip
-    killed_half_way(folder / "killed.log", output / "tasks" / "movielens", *command)
-    before = {json.dumps(line) for line in lines_of(output / "tasks" / "movielens")}
-    assert not (output / "REPRODUCTION.md").exists()
     done = run(command)
     assert done.returncode == 0, done.stdout
-    assert before < {json.dumps(line) for line in lines_of(output / "tasks" / "movielens")}
     text = (output / "REPRODUCTION.md").read_text()
     assert "| Logit-IG, intercepts |" in text
     assert "on 150 held-out ratings of 600, over 2 splits" in " ".join(text.split())

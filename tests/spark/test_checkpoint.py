@@ -27,7 +27,9 @@ def interrupt_after(number):
 def ratings(spark):
     data = simulate("B2", rank=2, shape=(40, 30), fraction=0.5, seed=6)
     lines = list(zip(data.rows.tolist(), data.cols.tolist(), data.labels.tolist(), strict=True))
-    return spark.createDataFrame(lines, "user long, item long, label int").cache()
+    df = spark.createDataFrame(lines, "user long, item long, label int").cache()
+    yield df
+    df.unpersist()
 
 
 def estimator(folder, **params):
@@ -40,7 +42,9 @@ def factors(model):
     return json.dumps(lines)
 
 
-@pytest.mark.parametrize("choices", [{"loss": "hinge"}, {"certificatePriorSplit": 0.5}], ids=str)
+@pytest.mark.parametrize(
+    "choices", [{"loss": "hinge"}, pytest.param({"certificatePriorSplit": 0.5}, marks=pytest.mark.slow)], ids=str
+)
 def test_it_ends_at_the_same_fit(ratings, tmp_path, choices):
     """Interrupted in iteration 7, after the checkpoint of iteration 6; the hinge's floors depend on the iteration."""
     whole = estimator(tmp_path / "unused", **choices).fit(ratings)

@@ -62,9 +62,20 @@ def assert_same(model, fit, data, spark, loss):
     assert np.max(np.abs(found.to_numpy() - expected)) <= SCORE_TOLERANCE[loss] * np.max(np.abs(expected))
 
 
-@pytest.mark.parametrize("intercepts", [True, False])
-@pytest.mark.parametrize("prior", ["inverse-gamma", "gamma"])
-@pytest.mark.parametrize("loss", ["logistic", "hinge"])
+# Half of the grid, each value with each loss; the other half is slow.
+@pytest.mark.parametrize(
+    ("loss", "prior", "intercepts"),
+    [
+        ("logistic", "inverse-gamma", True),
+        ("logistic", "gamma", False),
+        ("hinge", "inverse-gamma", False),
+        ("hinge", "gamma", True),
+        pytest.param("logistic", "inverse-gamma", False, marks=pytest.mark.slow),
+        pytest.param("logistic", "gamma", True, marks=pytest.mark.slow),
+        pytest.param("hinge", "inverse-gamma", True, marks=pytest.mark.slow),
+        pytest.param("hinge", "gamma", False, marks=pytest.mark.slow),
+    ],
+)
 def test_equals_the_in_process_fit(spark, ratings, data, loss, prior, intercepts):
     """All 15 iterations for the default of each loss, 4 for the rest of the grid."""
     iterations = ITERATIONS if intercepts and prior == "inverse-gamma" else 4
@@ -75,7 +86,7 @@ def test_equals_the_in_process_fit(spark, ratings, data, loss, prior, intercepts
 
 
 @pytest.mark.parametrize("loss", ["logistic", "hinge"])
-@pytest.mark.parametrize("blocks", [(1, 1), (8, 8)])
+@pytest.mark.parametrize("blocks", [pytest.param((1, 1), marks=pytest.mark.slow), (8, 8)])
 def test_block_counts_are_irrelevant(spark, ratings, data, loss, blocks):
     model = estimator(loss=loss, maxIter=3, numUserBlocks=blocks[0], numItemBlocks=blocks[1]).fit(ratings)
     assert_same(model, in_process(data, loss=loss, max_iter=3), data, spark, loss)

@@ -35,7 +35,7 @@ def expected(data):
     "arranged",
     [
         lambda ratings: ratings.coalesce(1),
-        lambda ratings: ratings.repartition(200, "user"),  # most of them empty
+        lambda ratings: ratings.repartition(40, "label"),  # most of them empty
         lambda ratings: ratings.repartitionByRange(5, "label"),  # all negatives, then all positives
     ],
     ids=["one partition", "empty partitions", "by label"],

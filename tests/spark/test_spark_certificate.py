@@ -26,7 +26,9 @@ def data():
 @pytest.fixture(scope="module")
 def ratings(spark, data):
     lines = list(zip(data.rows.tolist(), data.cols.tolist(), data.labels.tolist(), strict=True))
-    return spark.createDataFrame(lines, "user long, item long, label int").repartition(3).cache()
+    df = spark.createDataFrame(lines, "user long, item long, label int").repartition(3).cache()
+    yield df
+    df.unpersist()
 
 
 @pytest.mark.parametrize("blocks", [(1, 1), (3, 2)])
@@ -51,7 +53,7 @@ def test_the_same_draws_and_coins_as_in_process(ratings, data, blocks):
             assert part.n_ratings == engine.n_ratings - expected[1].ratings
 
 
-@pytest.mark.parametrize("loss", ["hinge", "logistic"])
+@pytest.mark.parametrize("loss", [pytest.param("hinge", marks=pytest.mark.slow), "logistic"])
 def test_a_fit_is_certified_as_in_process(ratings, data, loss):
     params = {"loss": loss, "rank": 2, "tol": 0.0, "seed": 1}
     for share in (None, 0.5):

@@ -25,11 +25,12 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Two processes, each with its own Spark session: half of a Spark test is waiting.
 test: lint
-	$(RUN) $(BIN)/python -m pytest
+	$(RUN) $(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-all: lint
-	$(RUN) $(BIN)/python -m pytest -m ""
+	$(RUN) $(BIN)/python -m pytest -n 2 --dist loadfile -m ""
 
 bench: setup
 	$(RUN) $(BIN)/python benchmarks/kernels.py --scaling

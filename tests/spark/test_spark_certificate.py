@@ -105,7 +105,6 @@ def test_the_certificate_is_saved_with_the_model(ratings, tmp_path):
     assert json.loads((path / "certificate.json").read_text()) == model.certificate
     assert OneBitCompletionModel.load(str(path)).certificate == model.certificate
     assert model.certificate["headline"] == "seeger"
-    (path / ".certificate.json.crc").unlink()
     (path / "certificate.json").write_text("{}")
     with pytest.raises(RequestError, match=r"certificate\.json holds no certificates"):
         OneBitCompletionModel.load(str(path))

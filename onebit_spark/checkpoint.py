@@ -19,15 +19,15 @@ from pyspark.sql import SparkSession
 
 from onebit_spark.certificate.certified import CertifiedFit
 from onebit_spark.config import FitConfig
+from onebit_spark.defects import Tally
 from onebit_spark.errors import RequestError
 from onebit_spark.filesystem import Location, replace_folder
 from onebit_spark.hierarchy import ScaleHierarchy
 from onebit_spark.losses import SIDES
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.persistence import METADATA, write_model
-from onebit_spark.ratings import Survey
-from onebit_spark.solver import Engine, Iteration, Outcome, Start, filled
-from onebit_spark.warmstart import warm_start
+from onebit_spark.solver import Engine, Iteration, Outcome, Start
+from onebit_spark.warmstart import Adopts, warm_start
 
 HISTORY = "checkpoint.json"
 PREFIX = "iteration-"
@@ -51,7 +51,7 @@ class Checkpoints:
     def __call__(self, engine: Engine, hierarchy: ScaleHierarchy, history: list[Iteration]) -> None:
         if len(history) % self._interval:
             return
-        posterior = {side: filled(engine, side, hierarchy.row_prior(side)) for side in SIDES}
+        posterior = {side: engine.posterior(side, hierarchy.row_prior(side)) for side in SIDES}
         reached = CertifiedFit(hierarchy.scales, history, False, "a checkpoint", posterior, [])
         older = self._found()
         target = self._folder / f"{PREFIX}{len(history):06d}"
@@ -66,7 +66,7 @@ class Checkpoints:
     def best(self, outcome: Outcome[ScaleHierarchy]) -> Outcome[ScaleHierarchy]:
         return outcome
 
-    def start(self, config: FitConfig, survey: Survey, resume: bool) -> Start | None:
+    def start(self, config: FitConfig, engine: Adopts, resume: bool) -> Start | None:
         """Where to go on: the newest checkpoint, or None if there is none; one of another fit is refused."""
         found = self._found()
         if not found:
@@ -86,7 +86,7 @@ class Checkpoints:
             raise RequestError(f"the checkpoint {found[-1].uri} is of another fit: {'; '.join(differing)}")
         model = OneBitCompletionModel.load(found[-1].uri)
         history = [Iteration(**{**step, "decrease": step["decrease"] or math.inf}) for step in content["history"]]
-        return replace(warm_start(model, config, survey), history=history)
+        return replace(warm_start(model, config, engine), history=history)
 
     def _found(self) -> list[Location]:
         """The complete checkpoints, the newest last."""
@@ -101,10 +101,9 @@ def clear_checkpoints(spark: SparkSession, folder: str) -> None:
             place.delete()
 
 
-def subject_of(config: FitConfig, survey: Survey, prior_split: float | None) -> dict[str, Any]:
+def subject_of(config: FitConfig, tally: Tally, prior_split: float | None) -> dict[str, Any]:
     """What makes two fits the same: the ratings, and every choice that its iterations depend on."""
     choices = {name: value for name, value in asdict(config).items() if name not in MAY_DIFFER}
-    tally = survey.tally
     ratings = {"ratings": tally.n, "fingerprint of the ratings": tally.fingerprint}
     return {**ratings, **choices, "likelihood_weight": config.weight, "prior_split": prior_split}
 

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 
 from onebit_spark.losses import LOSSES, Loss
+from onebit_spark.posterior import Form
 from onebit_spark.priors import PRIORS, ScalePrior
 from onebit_spark.spectral import STARTS
 
 SOLVERS = ("mm", "gradient")
 COVARIANCES = ("full", "diagonal")
+EXCHANGES = ("auto", "broadcast", "shuffle")  # how factors reach the blocks of a Spark fit; a fit does not depend on it
 PRECISIONS = ("float32", "float64")
 
 # The default prior weighs as much as this share of the rows and columns, and expects scales γ near this value:
@@ -88,6 +90,11 @@ class FitConfig:
 
     def make_loss(self) -> Loss:
         return LOSSES[self.loss].from_options(self.solver, self.covariance)
+
+    @property
+    def form(self) -> Form:
+        """How the row of a posterior is laid out."""
+        return Form(self.dimension, self.make_loss().kind, self.intercepts, self.precision)
 
     def make_prior(self, n_lines: int) -> ScalePrior:
         """π^γ for m = ``n_lines`` rows and columns with ratings; α = m/10 by default, and β so that γ ≈ 0.3."""

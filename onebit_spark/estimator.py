@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict, replace
-from functools import partial
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,18 +14,20 @@ from pyspark.ml import Estimator
 from pyspark.ml.util import DefaultParamsWriter, MLReadable, MLWritable
 from pyspark.sql import DataFrame
 
-from onebit_spark.certificate.certified import CertifiedFit, Terms, certified_fit
+from onebit_spark.certificate.certified import CertifiedFit, Terms, certified_fit, document
 from onebit_spark.checkpoint import Checkpoints, subject_of
 from onebit_spark.config import FitConfig
+from onebit_spark.defects import Columns
+from onebit_spark.engines.choice import Choice, SparkEngines, choose, engine_over
 from onebit_spark.engines.spark import SparkEngine, require_classic
 from onebit_spark.engines.validation import Validation, divided
 from onebit_spark.errors import RequestError
 from onebit_spark.fitparams import FitParams
+from onebit_spark.losses import SIDES
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.persistence import EstimatorReader, ModelInfo
 from onebit_spark.posterior import effective_rank
-from onebit_spark.ratings import Columns, Survey, survey
-from onebit_spark.scoring import factor_table
+from onebit_spark.ratings import Census, census
 from onebit_spark.solver import Iteration
 from onebit_spark.warmstart import warm_start
 
@@ -62,6 +63,7 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
         fitIntercept: bool = _DEFAULT.intercepts, solver: str = _DEFAULT.solver, covariance: str = _DEFAULT.covariance,
         start: str = _DEFAULT.start, maxIter: int = _DEFAULT.max_iter, tol: float = _DEFAULT.tol,
         seed: int = _DEFAULT.seed, numUserBlocks: int | None = None, numItemBlocks: int | None = None,
+        exchange: str = "auto", workDir: str | None = None,
         checkpointDir: str | None = None, checkpointInterval: int = 10, resume: bool = False,
         coldStartStrategy: str = "prior",
         delta: float = _TERMS.delta, certificateGrid: int = _TERMS.grid, certificatePriorSplit: float | None = None,
@@ -113,38 +115,43 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
             problems.append("resume needs a checkpointDir to resume from")
         if problems:
             raise RequestError("; ".join(problems))
-        config, columns = self.fitConfig(), self.columns()
+        config, columns, spark = self.fitConfig(), self.columns(), dataset.sparkSession
         clock = _Clock()
         training, held_out = divided(dataset, self.getValidationIndicatorCol())
-        surveyed = survey(training, columns)
-        clock.lap("survey")
-        model_of = partial(_model, dataset, config, columns, surveyed)
-        start, watch = None, None
-        if self._initial is not None:
-            start = warm_start(self._initial, config, surveyed)
-        if folder := self.getCheckpointDir():
-            subject = subject_of(config, surveyed, terms.prior_split)
-            watch = Checkpoints(dataset.sparkSession, folder, self.getCheckpointInterval(), subject, model_of)
-            start = watch.start(config, surveyed, self.getResume())
-        blocks = self.getNumUserBlocks(), self.getNumItemBlocks()
-        with SparkEngine.over(training, columns, surveyed, blocks) as engine, ExitStack() as release:
-            validation = None
-            if held_out is not None:
-                validation = release.enter_context(
-                    Validation.over(held_out, columns, surveyed, engine, config, self.getPatience())
+        with ExitStack() as release:
+            counted = release.enter_context(census(training, columns))
+            clock.lap("survey")
+            form = config.form
+            choice = choose(self.getExchange(), counted, form, spark.sparkContext)
+            if choice.exchange == "shuffle" and held_out is not None:
+                raise RequestError(
+                    f"validationIndicatorCol needs exchange=broadcast, and it is shuffle ({choice.reason})"
                 )
+            blocks = self.getNumUserBlocks(), self.getNumItemBlocks()
+            work = self.getWorkDir() or self.getCheckpointDir()
+            engine = release.enter_context(engine_over(choice, training, columns, counted, blocks, form, work))
+            facts = _Facts(dataset, config, columns, counted, choice, engine)
+            start, watch, validation = None, None, None
+            if self._initial is not None:
+                start = warm_start(self._initial, config, engine)
+            if folder := self.getCheckpointDir():
+                subject = subject_of(config, counted.tally, terms.prior_split)
+                watch = Checkpoints(spark, folder, self.getCheckpointInterval(), subject, facts.model)
+                start = watch.start(config, engine, self.getResume())
+            if held_out is not None and isinstance(engine, SparkEngine):
+                over = Validation.over(held_out, columns, engine, config, self.getPatience())
+                validation = release.enter_context(over)
             clock.lap("blocking")
             made = certified_fit(
-                engine, config, terms, surveyed.tally.positives, self._progress, start, validation or watch
+                engine, config, terms, counted.tally.positives, self._progress, start, validation or watch
             )
             clock.lap("fit")
-            repeats = asdict(engine.repeats)
-        own = made.history[len(start.history) if start is not None else 0 :]
-        clock.seconds["start"] = clock.seconds["fit"] - sum(step.seconds for step in own)
-        if validation is not None:
-            clock.move(validation.seconds, "start", "validation")
-        held_out_curve = validation.history if validation is not None else []
-        model = model_of(made, seconds=clock.seconds, repeats=repeats, validation=held_out_curve)
+            own = made.history[len(start.history) if start is not None else 0 :]
+            clock.seconds["start"] = clock.seconds["fit"] - sum(step.seconds for step in own)
+            if validation is not None:
+                clock.move(validation.seconds, "start", "validation")
+            curve = validation.history if validation is not None else []
+            model = facts.model(made, outlasting=True, seconds=clock.seconds, validation=curve)
         return self._copyValues(model._resetUid(self.uid))
 
     def write(self) -> DefaultParamsWriter:
@@ -172,48 +179,58 @@ class _Clock:
         self.seconds[into] = seconds
 
 
-def _model(
-    dataset: DataFrame, config: FitConfig, columns: Columns, surveyed: Survey, made: CertifiedFit, **facts: Any
-) -> OneBitCompletionModel:
-    """The model of a fit, finished or not; ``facts`` are further fields of its ``info``."""
-    users, items = (factor_table(ids.values, made.posterior[side]) for side, ids in surveyed.ids.items())
-    info = replace(_model_info(dataset, config, columns, surveyed, made), **facts)
-    return OneBitCompletionModel.from_tables(dataset.sparkSession, info, users, items, certificates=made.certificates)
+@dataclass(frozen=True)
+class _Facts:
+    """All that a fit's model is made of besides the fit itself."""
 
+    dataset: DataFrame
+    config: FitConfig
+    columns: Columns
+    counted: Census
+    choice: Choice
+    engine: SparkEngines
 
-def _model_info(
-    dataset: DataFrame, config: FitConfig, columns: Columns, surveyed: Survey, made: CertifiedFit
-) -> ModelInfo:
-    n_users, n_items = len(surveyed.users), len(surveyed.items)
-    prior = config.make_prior(n_users + n_items)
-    scales = made.scales
-    return ModelInfo(
-        parameters={**asdict(config), "likelihood_weight": config.weight, "alpha": prior.alpha, "beta": prior.beta},
-        n_ratings=surveyed.tally.n,
-        n_users=n_users,
-        n_items=n_items,
-        objective_history=[step.objective for step in made.history],
-        iterations=len(made.history),
-        converged=made.converged,
-        reason=made.reason,
-        effective_rank=effective_rank(made.posterior["rows"], made.posterior["cols"]),
-        inverse_gamma=np.asarray(scales.factor).tolist(),
-        intercept_prior={
-            "mean": scales.mean,
-            "mean_variance": scales.mean_variance,
-            "user_inverse_gamma": scales.row_intercept,
-            "item_inverse_gamma": scales.col_intercept,
-        }
-        if config.intercepts
-        else None,
-        label_coding=surveyed.tally.coding,
-        threshold=columns.threshold,
-        majority=surveyed.tally.majority,
-        columns={"user": columns.user, "item": columns.item, "label": columns.label},
-        id_types={
-            "user": dataset.schema[columns.user].dataType.simpleString(),
-            "item": dataset.schema[columns.item].dataType.simpleString(),
-        },
-        n_positive=surveyed.tally.positives,
-        fingerprint=surveyed.tally.fingerprint,
-    )
+    def model(self, made: CertifiedFit, outlasting: bool = False, **info: Any) -> OneBitCompletionModel:
+        """The model of a fit, finished or not; ``info`` are further fields of its ``info``."""
+        told = replace(self._info(made), **info)
+        users, items = (
+            self.engine.factors(side, made.posterior[side], told.factor_schema(name), outlasting)
+            for side, name in zip(SIDES, ("user", "item"), strict=True)
+        )
+        return OneBitCompletionModel(told, users, items, document(item.as_dict() for item in made.certificates))
+
+    def _info(self, made: CertifiedFit) -> ModelInfo:
+        config, columns, counted, scales = self.config, self.columns, self.counted, made.scales
+        prior = config.make_prior(counted.n_users + counted.n_items)
+        return ModelInfo(
+            parameters={**asdict(config), "likelihood_weight": config.weight, "alpha": prior.alpha, "beta": prior.beta},
+            n_ratings=counted.tally.n,
+            n_users=counted.n_users,
+            n_items=counted.n_items,
+            objective_history=[step.objective for step in made.history],
+            iterations=len(made.history),
+            converged=made.converged,
+            reason=made.reason,
+            effective_rank=effective_rank(made.posterior["rows"], made.posterior["cols"]),
+            inverse_gamma=np.asarray(scales.factor).tolist(),
+            intercept_prior={
+                "mean": scales.mean,
+                "mean_variance": scales.mean_variance,
+                "user_inverse_gamma": scales.row_intercept,
+                "item_inverse_gamma": scales.col_intercept,
+            }
+            if config.intercepts
+            else None,
+            label_coding=counted.tally.coding,
+            threshold=columns.threshold,
+            majority=counted.tally.majority,
+            columns={"user": columns.user, "item": columns.item, "label": columns.label},
+            id_types={
+                "user": self.dataset.schema[columns.user].dataType.simpleString(),
+                "item": self.dataset.schema[columns.item].dataType.simpleString(),
+            },
+            n_positive=counted.tally.positives,
+            fingerprint=counted.tally.fingerprint,
+            repeats=asdict(self.engine.repeats),
+            exchange=asdict(self.choice),
+        )

@@ -12,10 +12,10 @@ from pyspark.sql import functions as F
 from onebit_spark import metrics
 from onebit_spark.certificate.certified import Certificate, Terms, holdout_certificate
 from onebit_spark.columns import quoted
+from onebit_spark.defects import Tally, positive
 from onebit_spark.errors import RequestError
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.params import plainly_named
-from onebit_spark.ratings import Tally, positive
 from onebit_spark.report.diagnostics import probability_bin
 
 COLLECT_LIMIT = 5_000_000  # ratings whose scores fit on the driver, 17 bytes each

@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 from pyspark.ml.param import Param, Params, TypeConverters
 
 from onebit_spark.certificate.certified import Terms
-from onebit_spark.config import COVARIANCES, SOLVERS, FitConfig
+from onebit_spark.config import COVARIANCES, EXCHANGES, SOLVERS, FitConfig
+from onebit_spark.defects import Columns
 from onebit_spark.losses import LOSSES
 from onebit_spark.params import PredictionParams
 from onebit_spark.priors import PRIORS
-from onebit_spark.ratings import Columns
 from onebit_spark.spectral import STARTS
 
 F = TypeVar("F", bound="FitParams")
@@ -35,6 +35,7 @@ DEFAULTS: dict[str, Any] = {
     "seed": _DEFAULT.seed,
     "delta": _TERMS.delta,
     "certificateGrid": _TERMS.grid,
+    "exchange": "auto",
     "checkpointInterval": 10,
     "resume": False,
 }
@@ -81,6 +82,12 @@ class FitParams(PredictionParams):
     seed = _integer("seed", "seed of the start (≥ 0)")
     numUserBlocks = _integer("numUserBlocks", "blocks of users (≥ 1); unset: by ratings and cores")
     numItemBlocks = _integer("numItemBlocks", "blocks of items (≥ 1); unset: by ratings and cores")
+    exchange = _text("exchange", f"how factors reach the blocks: {', '.join(EXCHANGES)}")
+    workDir = _text(
+        "workDir",
+        "folder that all executors can reach, for the files of exchange=shuffle; unset: checkpointDir, then the "
+        "checkpoint folder of the SparkContext, then, on a single machine, a temporary one",
+    )
     delta = _number("delta", "δ: a certificate holds with probability 1 − δ (0 < δ < 1)")
     certificateGrid = _integer("certificateGrid", "settings compared on these ratings, each certified at δ/grid (≥ 1)")
     certificatePriorSplit = _number(
@@ -132,6 +139,8 @@ class FitParams(PredictionParams):
         for name, number in counts.items():
             if number is not None and number < 1:
                 found.append(f"{name} must be at least 1, not {number}")
+        if self.getExchange() not in EXCHANGES:
+            found.append(f"exchange must be one of {', '.join(EXCHANGES)}, not {self.getExchange()!r}")
         if self.isSet(self.ratingCol) and self.isSet(self.labelCol):
             found.append(
                 f"ratingCol {self.getRatingCol()!r} and labelCol {self.getLabelCol()!r} name the same thing: set one"
@@ -215,6 +224,12 @@ class FitParams(PredictionParams):
     def getCertificatePriorSplit(self) -> float | None:
         return self._maybe(self.certificatePriorSplit)
 
+    def getExchange(self) -> str:
+        return self.getOrDefault(self.exchange)
+
+    def getWorkDir(self) -> str | None:
+        return self._maybe(self.workDir)
+
     def getCheckpointDir(self) -> str | None:
         return self._maybe(self.checkpointDir)
 
@@ -292,6 +307,12 @@ class FitParams(PredictionParams):
 
     def setCertificatePriorSplit(self: F, value: float) -> F:
         return self._set(certificatePriorSplit=value)
+
+    def setExchange(self: F, value: str) -> F:
+        return self._set(exchange=value)
+
+    def setWorkDir(self: F, value: str) -> F:
+        return self._set(workDir=value)
 
     def setCheckpointDir(self: F, value: str) -> F:
         return self._set(checkpointDir=value)

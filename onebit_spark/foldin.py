@@ -12,13 +12,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from onebit_spark.blocks import RatingBlock
+from onebit_spark.defects import Columns, check_ratings
 from onebit_spark.engines.blocking import Batches
 from onebit_spark.errors import RequestError
 from onebit_spark.fixedpoint import settled_rows
 from onebit_spark.losses import Loss, RowPrior, Side
 from onebit_spark.posterior import RowPosterior
-from onebit_spark.ratings import ITEM, LABEL, USER, Columns, check_ratings, prepared
-from onebit_spark.scoring import factor_table, prior_row, read_factors
+from onebit_spark.ratings import ITEM, LABEL, USER, prepared
+from onebit_spark.scoring import factor_table, plain_lists, prior_row, read_factors
 
 if TYPE_CHECKING:
     from onebit_spark.model import OneBitCompletionModel
@@ -86,14 +87,4 @@ class _FoldIn:
         posterior = read_factors(table["lines"].combine_chunks().take(pa.array(first)), self.partner_prior)
         block = RatingBlock.from_coordinates(rows, cols, positive, shape)
         settled = settled_rows(self.loss, block, posterior, self.side, self.weight, self.prior)
-        yield from _plain_lists(factor_table(ids.dictionary, settled)).to_batches()
-
-
-def _plain_lists(table: pa.Table) -> pa.Table:
-    """Spark does not take lists of fixed size from a worker."""
-    lists = pa.list_(pa.float32())
-    return table.cast(
-        pa.schema(
-            [field.with_type(lists) if pa.types.is_fixed_size_list(field.type) else field for field in table.schema]
-        )
-    )
+        yield from plain_lists(factor_table(ids.dictionary, settled)).to_batches()

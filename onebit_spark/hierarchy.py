@@ -12,7 +12,7 @@ from typing import Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from onebit_spark.losses import RowPrior, Side
+from onebit_spark.losses import PriorLines, RowPrior, Side
 from onebit_spark.priors import ScalePosterior, ScalePrior
 from onebit_spark.statistics import SideStatistics
 
@@ -22,7 +22,7 @@ INTERCEPT_MEAN_VARIANCE = 1.0  # σ0², the prior variance of μ
 class Hierarchy(Protocol):
     """The driver's share of the posterior."""
 
-    def row_prior(self, side: Side) -> RowPrior:
+    def row_prior(self, side: Side) -> RowPrior | PriorLines:
         """The normal prior of the rows of one side."""
 
     def updated(self, rows: SideStatistics, cols: SideStatistics) -> tuple[Self, float]:
@@ -73,10 +73,10 @@ class ScaleHierarchy:
 class FixedPrior:
     """A normal prior of every row, one line a row on each side."""
 
-    rows: RowPrior
-    cols: RowPrior
+    rows: PriorLines
+    cols: PriorLines
 
-    def row_prior(self, side: Side) -> RowPrior:
+    def row_prior(self, side: Side) -> PriorLines:
         return self.rows if side == "rows" else self.cols
 
     def updated(self, rows: SideStatistics, cols: SideStatistics) -> tuple[Self, float]:

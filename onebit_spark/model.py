@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 from onebit_spark.certificate.certified import Certificate, document
 from onebit_spark.columns import INTEGRAL, case_folding, checked_ids, missing, type_of
 from onebit_spark.errors import RequestError
+from onebit_spark.factorframes import factor_frame
 from onebit_spark.foldin import fold_in
 from onebit_spark.params import PredictionParams
 from onebit_spark.persistence import ModelInfo, ModelReader, ModelWriter
@@ -23,8 +24,6 @@ from onebit_spark.posterior import packed_size
 from onebit_spark.recommend import Wish, recommend
 from onebit_spark.report.diagnostics import calibrate, diagnose
 from onebit_spark.scoring import Scorer, prior_row
-
-BATCH_BYTES = 16 * 2**20  # of a table on its way into Spark: a task carries its batch, and may carry 128 MB
 
 
 @dataclass(frozen=True)
@@ -70,8 +69,7 @@ class OneBitCompletionModel(Model, PredictionParams, MLWritable, MLReadable["One
         They travel to the executors with every job that needs them; a saved and loaded model reads Parquet instead.
         """
         user_frame, item_frame = (
-            spark.createDataFrame(_rebatched(table), schema=info.factor_schema(side))
-            for side, table in (("user", users), ("item", items))
+            factor_frame(spark, table, info.factor_schema(side)) for side, table in (("user", users), ("item", items))
         )
         return cls(info, user_frame, item_frame, document(item.as_dict() for item in certificates))
 
@@ -314,9 +312,3 @@ class OneBitCompletionModel(Model, PredictionParams, MLWritable, MLReadable["One
 
 def _types(schema: StructType) -> str:
     return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema)
-
-
-def _rebatched(table: pa.Table) -> pa.Table:
-    """The same table in batches of bounded size: Spark cuts by rows only, and a wide row has a wide covariance."""
-    rows = max(1, BATCH_BYTES * max(1, table.num_rows) // max(1, table.nbytes))
-    return pa.Table.from_batches(table.to_batches(max_chunksize=rows), table.schema)

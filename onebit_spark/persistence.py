@@ -46,10 +46,10 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "converged": bool, "reason": str, "effective_rank": int, "inverse_gamma": list,
     "intercept_prior": (dict, type(None)), "label_coding": str, "threshold": (float, int, type(None)), "majority": int,
     "columns": dict, "id_types": dict, "seconds": dict,
-    "n_positive": int, "repeats": dict, "fingerprint": str, "validation": list, "calibration": (dict, type(None)),
-    "diagnostics": (dict, type(None)),
+    "n_positive": int, "repeats": dict, "fingerprint": str, "validation": list, "exchange": dict,
+    "calibration": (dict, type(None)), "diagnostics": (dict, type(None)),
 }  # fmt: skip
-_LATER = {"validation", "calibration", "diagnostics"}  # a folder may be older than these
+_LATER = {"validation", "exchange", "calibration", "diagnostics"}  # a folder may be older than these
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +79,7 @@ class ModelInfo:
     repeats: dict[str, int] = field(default_factory=dict)  # repeated ratings, and cells rated both ways
     fingerprint: str = ""  # of the set of ratings: see ``ratings.Tally``
     validation: list[dict[str, float]] = field(default_factory=list)  # held-out loss and error after each iteration
+    exchange: dict[str, str] = field(default_factory=dict)  # how factors travelled, and why so
     calibration: dict[str, Any] | None = None  # see ``calibration.Calibration``
     diagnostics: dict[str, Any] | None = None  # see ``diagnostics``: how the model does on ratings, for the report
 

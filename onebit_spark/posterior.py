@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,10 @@ class RowPosterior:
             raise ValueError(f"location is {self.location.dtype} but scale is {self.scale.dtype}")
 
     @property
+    def form(self) -> Form:
+        return Form(self.dimension, self.kind, self.has_intercept, self.location.dtype.name)
+
+    @property
     def n_rows(self) -> int:
         return self.location.shape[0]
 
@@ -60,6 +64,11 @@ class RowPosterior:
     def mean(self) -> FloatArray:
         """E[L], the K factor columns (m × K)."""
         return self.location[:, int(self.has_intercept) :]
+
+    @property
+    def column_norms(self) -> NDArray[np.float64]:
+        """‖E L_k‖ for every factor."""
+        return np.asarray(np.linalg.norm(self.mean, axis=0), np.float64)
 
     @property
     def intercept(self) -> FloatArray | None:
@@ -95,6 +104,10 @@ class RowPosterior:
         """The posterior of the rows at ``index``, in that order."""
         return RowPosterior(self.location[index], self.scale[index], self.kind, self.has_intercept)
 
+    def packed(self) -> FloatArray:
+        """Location and scale side by side; ``form.unpacked`` is the inverse."""
+        return np.hstack([self.location, self.scale])
+
     def copy(self) -> RowPosterior:
         return RowPosterior(self.location.copy(), self.scale.copy(), self.kind, self.has_intercept)
 
@@ -113,7 +126,36 @@ class RowPosterior:
         return cls(location, scale, kind, has_intercept)
 
 
-def effective_rank(rows: RowPosterior, cols: RowPosterior) -> int:
+@dataclass(frozen=True)
+class Form:
+    """How the row of a posterior is laid out when location and scale are stored and sent side by side."""
+
+    dimension: int
+    kind: Kind
+    has_intercept: bool
+    precision: str
+
+    @property
+    def width(self) -> int:
+        return self.dimension + (self.dimension if self.kind == "spread" else packed_size(self.dimension))
+
+    @property
+    def row_bytes(self) -> int:
+        return self.width * np.dtype(self.precision).itemsize
+
+    def unpacked(self, table: FloatArray) -> RowPosterior:
+        """The inverse of ``RowPosterior.packed``."""
+        location, scale = table[:, : self.dimension].copy(), table[:, self.dimension :].copy()
+        return RowPosterior(location, scale, self.kind, self.has_intercept)
+
+
+class HasColumnNorms(Protocol):
+    @property
+    def column_norms(self) -> NDArray[np.float64]:
+        """‖E L_k‖ for every factor."""
+
+
+def effective_rank(rows: HasColumnNorms, cols: HasColumnNorms) -> int:
     """Columns with ‖E L_k‖·‖E R_k‖ above 1% of the largest."""
-    strength = np.linalg.norm(rows.mean, axis=0) * np.linalg.norm(cols.mean, axis=0)
+    strength = rows.column_norms * cols.column_norms
     return int(np.sum(strength > RANK_THRESHOLD * strength.max())) if strength.max() > 0 else 0

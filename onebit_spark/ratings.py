@@ -1,53 +1,36 @@
-"""Ratings in: one survey of a DataFrame that finds every defect, and the ids of both sides with their counts."""
+"""Ratings in: one count of a DataFrame that finds every defect, and the ids of both sides."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import reduce
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pyspark.sql import Column, DataFrame, Row
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql import types as T
 
-from onebit_spark.columns import missing, quoted
-from onebit_spark.errors import RequestError
+from onebit_spark.columns import quoted
+from onebit_spark.defects import (
+    BIT,
+    Columns,
+    Tally,
+    check_columns,
+    check_ratings,
+    fingerprint,
+    marks,
+    positive,
+    suspect,
+    verdict,
+)
 from onebit_spark.losses import Side
 
-Coding = Literal["signed", "binary", "boolean", "threshold"]
-
 USER, ITEM, LABEL = "__onebit_user", "__onebit_item", "__onebit_label"  # the columns inside, whatever they are outside
-
-_NOT_IDS = (T.ArrayType, T.MapType, T.StructType, T.VariantType, T.NullType, T.UserDefinedType)
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Which columns hold what, and how a number becomes a label."""
-
-    user: str = "user"
-    item: str = "item"
-    label: str = "label"
-    threshold: float | None = None
-
-
-@dataclass(frozen=True)
-class Tally:
-    """What one pass over the ratings counted."""
-
-    n: int
-    positives: int
-    coding: Coding
-    fingerprint: str  # of the set of ratings, whatever their order
-
-    @property
-    def majority(self) -> int:
-        """The more frequent label, +1 in a tie."""
-        return 1 if 2 * self.positives >= self.n else -1
+_GROUP = {USER: 1, ITEM: 2}  # Spark's grouping_id: which of the two columns is *not* grouped by
 
 
 @dataclass(frozen=True)
@@ -64,7 +47,7 @@ class Ids:
 
 @dataclass(frozen=True)
 class Survey:
-    """All that the driver knows of the ratings before they are blocked."""
+    """The ratings counted, with the ids of both sides on the driver."""
 
     tally: Tally
     users: Ids
@@ -76,6 +59,26 @@ class Survey:
         return {"rows": self.users, "cols": self.items}
 
 
+@dataclass(frozen=True)
+class Census:
+    """What one pass over the ratings counted: totals here, one line an id in a cached DataFrame."""
+
+    tally: Tally
+    n_users: int
+    n_items: int
+    grouped: DataFrame
+
+    def by_id(self, column: str) -> DataFrame:
+        """(id, n, above): every id of the column USER or ITEM with its ratings, and its positive ratings."""
+        return self.grouped.where(F.col("side") == _GROUP[column]).select(F.col(column).alias("id"), "n", "above")
+
+    def survey(self) -> Survey:
+        """With the ids, on the driver."""
+        table = self.grouped.select(USER, ITEM, "side", "n", "above").toArrow()
+        users, items = (_ids(table.filter(pc.equal(table["side"], group)), name) for name, group in _GROUP.items())
+        return Survey(self.tally, users, items)
+
+
 def prepared(df: DataFrame, columns: Columns) -> DataFrame:
     """(user, item, positive) under the inside names; unreadable labels and columns are refused by ``survey``."""
     return df.select(
@@ -85,12 +88,6 @@ def prepared(df: DataFrame, columns: Columns) -> DataFrame:
     )
 
 
-def positive(df: DataFrame, label_col: str, threshold: float | None) -> Column:
-    """The label as a boolean: strictly above the threshold, or above 0 without one."""
-    value = _number(df, label_col)
-    return value > F.lit(0.0 if threshold is None else float(threshold))
-
-
 def split_off(df: DataFrame, columns: Columns, fraction: float, seed: int) -> tuple[DataFrame, DataFrame]:
     """The ratings to fit, and about ``fraction`` of them that are held out.
 
@@ -98,115 +95,56 @@ def split_off(df: DataFrame, columns: Columns, fraction: float, seed: int) -> tu
     or re-read, and all ratings of one cell go the same way. So the holdout is a sample of what the fit has not seen:
     ratings like these, of cells that were kept out at random.
     """
-    _check_columns(df, columns)
+    check_columns(df, columns)
     ids = (F.col(quoted(name)) for name in (columns.user, columns.item))
     coin = F.shiftrightunsigned(F.xxhash64(F.lit(seed), *ids), 32)  # 32 bits
     held_out = coin < F.lit(round(fraction * 2**32))
     return df.where(~held_out), df.where(held_out)
 
 
-def survey(df: DataFrame, columns: Columns) -> Survey:
+@contextmanager
+def census(df: DataFrame, columns: Columns) -> Iterator[Census]:
     """Validate and count in one pass: ratings grouped by user, and by item, in one aggregation.
 
     A group's ``marks`` say which kinds of values it holds, defects among them. Only if there are any does a second
-    pass count them and fetch examples. The driver receives one line an id.
+    pass count them and fetch examples.
     """
-    _check_columns(df, columns)
+    check_columns(df, columns)
     named = df.select(
         F.col(quoted(columns.user)).alias(USER),
         F.col(quoted(columns.item)).alias(ITEM),
-        _marks(df, columns).alias("marks"),
-        _hash(df, columns).alias("hash"),
+        marks(df, columns).alias("marks"),
+        fingerprint(df, columns).alias("hash"),
     )
     grouped = named.groupingSets([[USER], [ITEM]], USER, ITEM).agg(
         F.grouping_id().alias("side"),
         F.count(F.lit(1)).alias("n"),
-        F.sum((F.col("marks").bitwiseAND(F.lit(_BIT["above"])) != 0).cast("bigint")).alias("above"),
+        F.sum((F.col("marks").bitwiseAND(F.lit(BIT["above"])) != 0).cast("bigint")).alias("above"),
         F.bit_or("marks").alias("marks"),
         F.bit_xor("hash").alias("hash"),
     )
-    table = grouped.toArrow()
-    by_user = table.filter(pc.equal(table["side"], 1))
-    by_item = table.filter(pc.equal(table["side"], 2))
-    marks = int(np.bitwise_or.reduce(by_user["marks"].to_numpy(), initial=0))
-    present = {name: int(bool(marks & bit)) for name, bit in _BIT.items()}
-    if _suspect(columns, present):
-        check_ratings(df, columns)
-    totals = {
-        **present,
-        "n": pc.sum(by_user["n"]).as_py() or 0,
-        "above": pc.sum(by_user["above"]).as_py() or 0,
-        "hash": int(np.bitwise_xor.reduce(by_user["hash"].to_numpy(), initial=0)),
-    }
-    return Survey(_verdict(df, columns, totals), _ids(by_user, USER), _ids(by_item, ITEM))
+    grouped = grouped.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        totals = grouped.groupBy("side").agg(
+            F.count(F.lit(1)).alias("ids"), F.sum("n").alias("n"), F.sum("above").alias("above"),
+            F.bit_or("marks").alias("marks"), F.bit_xor("hash").alias("hash"),
+        )  # fmt: skip
+        lines = {line["side"]: line.asDict() for line in totals.collect()}
+        nothing = {"ids": 0, "n": 0, "above": 0, "marks": 0, "hash": 0}
+        users, items = (lines.get(_GROUP[name], nothing) for name in (USER, ITEM))
+        present = {name: int(bool(users["marks"] & bit)) for name, bit in BIT.items()}
+        if suspect(columns, present):
+            check_ratings(df, columns)
+        counted = {**present, **{name: users[name] for name in ("n", "above", "hash")}}
+        yield Census(verdict(df, columns, counted), users["ids"], items["ids"], grouped)
+    finally:
+        grouped.unpersist()
 
 
-def check_ratings(df: DataFrame, columns: Columns) -> Tally:
-    """The same validation without the ids: one aggregation to a single line. A single class is allowed."""
-    _check_columns(df, columns)
-    sums = [F.sum(F.col(name).cast("bigint")).alias(name) for name in _FLAGS]
-    counted = df.select(*_flags(df, columns), _hash(df, columns).alias("hash"))
-    line = counted.agg(F.count(F.lit(1)).alias("n"), F.bit_xor("hash").alias("hash"), *sums).first()
-    assert line is not None
-    totals = {name: line[name] or 0 for name in ("n", "hash", *_FLAGS)}
-    return _verdict(df, columns, totals, both_classes=False)
-
-
-# ---- what is counted -------------------------------------------------------------------------------------------------
-
-_FLAGS = ("bad_user", "bad_item", "bad_label", "text_label", "plus", "minus", "zero", "other", "above")
-
-
-_BIT = {name: 1 << place for place, name in enumerate(_FLAGS)}
-
-
-def _suspect(columns: Columns, present: dict[str, int]) -> bool:
-    """Whether a kind of value is there that ``_verdict`` refuses, so that a second pass must count it."""
-    if any(present[name] for name in ("bad_user", "bad_item", "bad_label", "text_label")):
-        return True
-    return columns.threshold is None and bool(present["other"] or (present["minus"] and present["zero"]))
-
-
-def _marks(df: DataFrame, columns: Columns) -> Column:
-    """The flags of a rating as the bits of one integer."""
-    bits = [
-        F.when(flag, F.lit(_BIT[name])).otherwise(0) for name, flag in zip(_FLAGS, _flags(df, columns), strict=True)
-    ]
-    return reduce(lambda a, b: a.bitwiseOR(b), bits)
-
-
-def _flags(df: DataFrame, columns: Columns) -> list[Column]:
-    """One boolean column a count, in the order of ``_FLAGS``."""
-    value = _number(df, columns.label)
-    absent = missing(df, columns.label)
-    unreadable = ~absent & value.isNull()
-    usable = ~absent & value.isNotNull() & ~F.isnan(value)
-    flags = {
-        "bad_user": missing(df, columns.user),
-        "bad_item": missing(df, columns.item),
-        "bad_label": absent | (value.isNotNull() & F.isnan(value)),
-        "text_label": unreadable,
-        "plus": usable & (value == 1),
-        "minus": usable & (value == -1),
-        "zero": usable & (value == 0),
-        "other": usable & ~value.isin(1.0, -1.0, 0.0),
-        "above": usable & (value > F.lit(float(columns.threshold or 0.0))),
-    }
-    return [F.coalesce(flags[name], F.lit(False)).alias(name) for name in _FLAGS]
-
-
-def _hash(df: DataFrame, columns: Columns) -> Column:
-    """A hash of the rating; the fingerprint of a set of ratings is the exclusive or of theirs."""
-    ids = (F.col(quoted(name)) for name in (columns.user, columns.item))
-    return F.xxhash64(*ids, positive(df, columns.label, columns.threshold))
-
-
-def _number(df: DataFrame, label_col: str) -> Column:
-    """The label as a double; text that is no number becomes null."""
-    column = F.col(quoted(label_col))
-    if isinstance(df.schema[label_col].dataType, T.BooleanType):
-        return column.cast("int").cast("double")
-    return column.try_cast("double")
+def survey(df: DataFrame, columns: Columns) -> Survey:
+    """The census with the ids, on the driver."""
+    with census(df, columns) as counted:
+        return counted.survey()
 
 
 def _ids(groups: pa.Table, column: str) -> Ids:
@@ -220,79 +158,3 @@ def _ids(groups: pa.Table, column: str) -> Ids:
         groups["n"].to_numpy().astype(np.int64),
         groups["above"].to_numpy().astype(np.int64),
     )
-
-
-# ---- what is refused -------------------------------------------------------------------------------------------------
-
-
-def _check_columns(df: DataFrame, columns: Columns) -> None:
-    problems = []
-    for role, name in (("user", columns.user), ("item", columns.item), ("label", columns.label)):
-        if name not in df.columns:
-            problems.append(f"there is no column {name!r} for the {role} (columns: {', '.join(df.columns)})")
-        elif df.columns.count(name) > 1:
-            problems.append(f"column {name!r} for the {role} stands there {df.columns.count(name)} times")
-    if not problems:
-        for name in (columns.user, columns.item):
-            kind = df.schema[name].dataType
-            if isinstance(kind, _NOT_IDS):
-                problems.append(f"column {name!r} is of type {kind.simpleString()}, which cannot be an id: cast it")
-        kind = df.schema[columns.label].dataType
-        if not isinstance(kind, T.NumericType | T.BooleanType | T.StringType):
-            problems.append(f"column {columns.label!r} is of type {kind.simpleString()}, not a number or a boolean")
-        if isinstance(kind, T.BooleanType) and columns.threshold is not None:
-            problems.append(f"column {columns.label!r} is boolean already: drop the threshold")
-    if problems:
-        raise RequestError("; ".join(problems))
-
-
-def _verdict(df: DataFrame, columns: Columns, totals: dict[str, int], both_classes: bool = True) -> Tally:
-    """The tally, or a RequestError with every defect, its count and three examples."""
-    if totals["n"] == 0:
-        raise RequestError("there is no rating: the input is empty; check the path and any filter before the fit")
-    defects = {  # flag ─► what it means, what to do
-        "bad_user": (f"null or NaN in column {columns.user!r}", "drop them"),
-        "bad_item": (f"null or NaN in column {columns.item!r}", "drop them"),
-        "bad_label": (f"null or NaN in column {columns.label!r}", "drop them"),
-        "text_label": (f"no number in column {columns.label!r}", "drop them, or name another label column"),
-    }
-    boolean = isinstance(df.schema[columns.label].dataType, T.BooleanType)
-    if columns.threshold is None and not boolean:
-        outside = f"label outside {{−1, 1}} and {{0, 1}} in column {columns.label!r}"
-        defects["other"] = (outside, "set --threshold")
-    problems = [
-        f"{totals[flag]:,} ratings with {meaning}, such as {_examples(df, columns, flag)}: {cure}"
-        for flag, (meaning, cure) in defects.items()
-        if totals[flag]
-    ]
-    if columns.threshold is None and totals["minus"] and totals["zero"]:
-        problems.append(
-            f"labels mix −1 ({totals['minus']:,}) and 0 ({totals['zero']:,}) in column {columns.label!r}: "
-            "use either ±1 or 0/1, or set --threshold"
-        )
-    if not problems and both_classes and totals["above"] in (0, totals["n"]):
-        which = "positive" if totals["above"] else "negative"
-        problems.append(
-            f"all {totals['n']:,} labels in column {columns.label!r} are {which}: both classes are needed"
-            + (", check the data" if columns.threshold is None else f", check the threshold {columns.threshold:g}")
-        )
-    if problems:
-        raise RequestError("; ".join(problems))
-    coding: Coding = (
-        "boolean"
-        if boolean
-        else "threshold"
-        if columns.threshold is not None
-        else "signed"
-        if totals["minus"]
-        else "binary"
-    )
-    return Tally(totals["n"], totals["above"], coding, f"{totals['hash'] % 2**64:016x}")
-
-
-def _examples(df: DataFrame, columns: Columns, flag: str) -> str:
-    """Three ratings with the defect, as (user, item, label)."""
-    condition = _flags(df, columns)[_FLAGS.index(flag)]
-    names = (columns.user, columns.item, columns.label)
-    lines: list[Row] = df.where(condition).select(*(F.col(quoted(name)) for name in names)).take(3)
-    return ", ".join("(" + ", ".join(map(str, line)) + ")" for line in lines)

@@ -51,6 +51,16 @@ def factor_table(ids: pa.Array, posterior: RowPosterior) -> pa.Table:
     return pa.table(columns)
 
 
+def plain_lists(table: pa.Table) -> pa.Table:
+    """Spark does not take lists of fixed size from a worker."""
+    lists = pa.list_(pa.float32())
+    return table.cast(
+        pa.schema(
+            [field.with_type(lists) if pa.types.is_fixed_size_list(field.type) else field for field in table.schema]
+        )
+    )
+
+
 def read_factors(lines: pa.StructArray, prior: RowPosterior) -> RowPosterior:
     """The posterior of every line of a factor table (without ``id``); a null line has the one row of ``prior``."""
     known = lines.is_valid().to_numpy(zero_copy_only=False)

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,20 +36,23 @@ class Engine(Protocol):
     def count(self, side: Side) -> int:
         """Rows of the side with at least one rating."""
 
-    def counts(self, side: Side) -> NDArray[np.int64]:
-        """Ratings of every row of the side."""
-
     def start(self, config: FitConfig, loss: Loss) -> None:
         """Set both posteriors to the start."""
 
-    def start_from(self, posteriors: dict[Side, RowPosterior]) -> None:
-        """Set both posteriors to these."""
+    def start_from(self, posteriors: dict[Side, Any]) -> None:
+        """Set both posteriors to these, which ``posterior`` or ``combined`` gave."""
 
     def half_step(self, loss: Loss, step: HalfStep) -> SideStatistics:
         """Update the posterior of ``step.side`` given the other side's."""
 
-    def posterior(self, side: Side) -> RowPosterior:
-        """The side's posterior as it stands."""
+    def posterior(self, side: Side, unseen: RowPrior | None = None) -> Any:
+        """The side's posterior as it stands, in the engine's own form: a RowPosterior, or a table in files.
+
+        Rows without ratings have the prior ``unseen``, if it is given.
+        """
+
+    def combined(self, side: Side, make: Callable[..., RowPosterior], *posteriors: Any) -> Any:
+        """The posterior that ``make`` gives for any rows, from their lines in other posteriors of the side."""
 
     def gibbs_errors(self, draws: Draws) -> GibbsErrors:
         """Errors of draws from the posteriors on the ratings: one map step over the rows."""
@@ -87,7 +90,7 @@ class Start:
     With the ``history`` of a fit that was interrupted there, it goes on as if it had not been.
     """
 
-    posteriors: dict[Side, RowPosterior]
+    posteriors: dict[Side, Any]  # in the engine's own form
     scales: Scales
     history: list[Iteration] = field(default_factory=list)
 
@@ -195,13 +198,14 @@ def _iterate(
         yield hierarchy, Iteration(number, objective, divergence, decrease, change, time.perf_counter() - began)
 
 
-def filled(engine: Engine, side: Side, prior: RowPrior) -> RowPosterior:
-    """The side's posterior, with the prior N(p, 1/g) in the rows that have no rating."""
-    posterior = engine.posterior(side)
-    empty = np.flatnonzero(engine.counts(side) == 0)
-    unseen = prior_rows(prior, len(empty), posterior)
-    posterior.location[empty], posterior.scale[empty] = unseen.location, unseen.scale
-    return posterior
+def with_prior(posterior: RowPosterior, empty: NDArray[np.bool_], prior: RowPrior | None) -> RowPosterior:
+    """The posterior with N(p, 1/g) in the rows that are marked as empty."""
+    if prior is None or not empty.any():
+        return posterior
+    filled = posterior.copy()
+    unseen = prior_rows(prior, int(empty.sum()), posterior)
+    filled.location[empty], filled.scale[empty] = unseen.location, unseen.scale
+    return filled
 
 
 def prior_rows(prior: RowPrior, n: int, like: RowPosterior) -> RowPosterior:

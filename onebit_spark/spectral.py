@@ -15,7 +15,9 @@ the rows is added, so that columns with equal counts differ too.
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +26,8 @@ from scipy.special import ndtri
 from onebit_spark.losses.base import Side
 
 Table = NDArray[np.float64]
+Counts = NDArray[np.int64]
+T = TypeVar("T")
 
 SUBSPACE_ITERATIONS = 2  # with the oversampling below, more change neither the objective nor the error of a fit
 OVERSAMPLING = 6
@@ -34,80 +38,177 @@ LEAST_SIGNAL = 1e-3  # the least √f: a column of exact zeros could never come 
 NOISE = 1e-2  # size of the columns that the spectrum cannot fill, relative to the typical factor
 
 
-class SignMatrix(Protocol):
-    """Y as an engine offers it: through products, never whole."""
+class Rows(NamedTuple):
+    """What the start knows of some rows of a side."""
 
-    def counts(self, side: Side) -> NDArray[np.int64]:
-        """Ratings of every row of the side."""
+    numbers: Counts
+    counts: Counts  # ratings
+    positives: Counts  # positive ratings
 
-    def positives(self, side: Side) -> NDArray[np.int64]:
-        """Positive ratings of every row of the side."""
+    @property
+    def scale(self) -> Table:
+        """D^{−½} as a column, 0 for empty rows."""
+        return np.where(self.counts > 0, 1.0 / np.sqrt(np.maximum(self.counts, 1)), 0.0)[:, None]
 
-    def signed_sums(self, side: Side, table: Table) -> Table:
-        """Σ_{l∈Ω_i} y_l table_j for every row i of the side: Y·table, or Yᵀ·table."""
+
+class SignMatrix(Protocol[T]):
+    """Y through products, never whole. A tall table, a line for every row of a side, is of the engine's own kind T."""
+
+    n_ratings: int
+
+    def count(self, side: Side) -> int:
+        """Rows of the side with at least one rating."""
+
+    def distinct_keys(self, side: Side, enough: int) -> int:
+        """How many different (ratings, positives) the rows of the side have; any number ≥ ``enough`` will do."""
+
+    def tall(self, side: Side, make: Callable[..., Table], *tables: T) -> T:
+        """The table make(rows, *tables), line by line."""
+
+    def product(self, side: Side, table: T, right: Table) -> T:
+        """D^{−½} Y D^{−½} (table·right) for a table of the other side; Yᵀ if the side is the columns."""
+
+    def total(self, side: Side, measure: Callable[[Rows, Table], Table], table: T) -> Table:
+        """Σ over the lines of the table: measure(rows, lines) is a sum over those lines."""
 
 
-def spectral_start(matrix: SignMatrix, rank: int, seed: int) -> tuple[Table, Table]:
+def spectral_start(matrix: SignMatrix[T], rank: int, seed: int) -> tuple[T, T]:
     """L (m1 × K) and R (m2 × K); rows without ratings get zeros."""
-    row_scale, col_scale = (_inverse_root(matrix.counts(side)) for side in ("rows", "cols"))
-    smallest = int(min(np.count_nonzero(row_scale), np.count_nonzero(col_scale)))
-    width = min(rank + OVERSAMPLING, smallest)
-
-    def to_rows(z: Table) -> Table:
-        return row_scale * matrix.signed_sums("rows", col_scale * z)
-
-    def to_cols(w: Table) -> Table:
-        return col_scale * matrix.signed_sums("cols", row_scale * w)
-
-    z = keyed_normals(matrix, "cols", width, seed) * (col_scale > 0)
-    if _distinct_keys(matrix, "cols") < FEW_KEYS * width:
-        z += to_cols(keyed_normals(matrix, "rows", width, seed) * (row_scale > 0))
+    width = min(rank + OVERSAMPLING, matrix.count("rows"), matrix.count("cols"))
+    right = np.eye(width)
+    z = matrix.tall("cols", Keyed(width, seed))
+    if matrix.distinct_keys("cols", FEW_KEYS * width) < FEW_KEYS * width:
+        z = matrix.tall("cols", added, z, matrix.product("cols", matrix.tall("rows", Keyed(width, seed)), right))
     for _ in range(SUBSPACE_ITERATIONS):
-        z = _orthonormal(to_cols(to_rows(z)), seed)
-    w = to_rows(z)
-    values, vectors = np.linalg.eigh(w.T @ w)
+        z = matrix.product("cols", matrix.product("rows", z, right), np.eye(right.shape[1]))
+        basis = _orthonormal(matrix.total("cols", gram, z))
+        if basis is None:
+            # The data are so symmetric that the keyed lines cancel exactly: nothing but the position can tell the
+            # columns apart. Then, and only then, it does.
+            z = matrix.tall("cols", Numbered(width, seed))
+            basis = _orthonormal(matrix.total("cols", gram, z))
+            assert basis is not None
+        right = basis
+    w = matrix.product("rows", z, right)
+    values, vectors = np.linalg.eigh(matrix.total("rows", gram, w))
     values, vectors = values[::-1], vectors[:, ::-1]
     kept = min(rank, int(np.sum(values > NEGLIGIBLE * values[0])))
     sigma, rotation = np.sqrt(values[:kept]), vectors[:, :kept]
     edge = values[-1] if len(values) > rank else 0.0
     shrinkage = np.maximum(1.0 - edge / values[:kept], LEAST_SIGNAL)
-    scale = np.sqrt(MARGIN * matrix.counts("rows").sum() / np.sum((shrinkage * sigma) ** 2))
-    rows = scale * row_scale * (w @ rotation) * shrinkage / np.sqrt(sigma)
-    cols = scale * col_scale * (z @ rotation) * shrinkage * np.sqrt(sigma)
-    rows, cols = _fix_signs(rows, cols)
+    scale = np.sqrt(MARGIN * matrix.n_ratings / np.sum((shrinkage * sigma) ** 2))
+    for_rows = Factors(rotation * (scale * shrinkage / np.sqrt(sigma)), rank - kept, seed)
+    for_cols = Factors(right @ rotation * (scale * shrinkage * np.sqrt(sigma)), rank - kept, seed)
+    # Σ_j R_jk³ is made positive: a sum over columns, so independent of their numbering.
+    sign = np.where(matrix.total("cols", CubeSums(for_cols), z) < 0, -1.0, 1.0)
+    rows, cols = for_rows.turned(sign), for_cols.turned(sign)
     if kept < rank:
+        squares = matrix.total("rows", SquareSum(rows), w), matrix.total("cols", SquareSum(cols), z)
         rows, cols = (
-            np.hstack([rows, _filler(matrix, "rows", rows, rank - kept, seed)]),
-            np.hstack([cols, _filler(matrix, "cols", cols, rank - kept, seed)]),
+            factors.filled(float(square) / (n * max(kept, 1)))
+            for factors, square, n in zip(
+                (rows, cols), squares, (matrix.count("rows"), matrix.count("cols")), strict=True
+            )
         )
-    return rows, cols
+    return matrix.tall("rows", rows, w), matrix.tall("cols", cols, z)
 
 
-def random_start(matrix: SignMatrix, rank: int, seed: int) -> tuple[Table, Table]:
+def random_start(matrix: SignMatrix[T], rank: int, seed: int) -> tuple[T, T]:
     """Independent normal factors by position, scores of variance 1; the yardstick, not the default."""
-    rng = np.random.default_rng(seed)
-    rows, cols = (
-        rng.normal(scale=rank**-0.25, size=(len(matrix.counts(side)), rank)) * (matrix.counts(side) > 0)[:, None]
-        for side in ("rows", "cols")
+    return (
+        matrix.tall("rows", Numbered(rank, 2 * seed, rank**-0.25)),
+        matrix.tall("cols", Numbered(rank, 2 * seed + 1, rank**-0.25)),
     )
-    return rows, cols
 
 
 STARTS = {"spectral": spectral_start, "random": random_start}
 
 
-def keyed_normals(matrix: SignMatrix, side: Side, width: int, seed: int) -> Table:
-    """Standard normals (m × width) whose line is a hash of (seed, ratings, positives): SplitMix64, then Φ⁻¹."""
+# ---- what is computed line by line -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Keyed:
+    """Standard normals whose line is a hash of (seed, ratings, positives): SplitMix64, then Φ⁻¹. Empty rows have 0."""
+
+    width: int
+    seed: int
+
+    def __call__(self, rows: Rows) -> Table:
+        return _normals((rows.counts, rows.positives), self.width, self.seed) * (rows.counts > 0)[:, None]
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """Normals whose line is a hash of (seed, row number); empty rows have 0."""
+
+    width: int
+    seed: int
+    deviation: float = 1.0
+
+    def __call__(self, rows: Rows) -> Table:
+        return self.deviation * _normals((rows.numbers,), self.width, self.seed) * (rows.counts > 0)[:, None]
+
+
+@dataclass(frozen=True)
+class Factors:
+    """D^{−½} table·right, and ``fillers`` more columns of keyed noise for what the spectrum cannot fill."""
+
+    right: Table
+    fillers: int
+    seed: int
+    noise: float = 0.0
+
+    def __call__(self, rows: Rows, table: Table) -> Table:
+        factors = rows.scale * (table @ self.right)
+        if not self.fillers:
+            return factors
+        return np.hstack([factors, self.noise * Keyed(self.fillers, self.seed + 1)(rows)])
+
+    def turned(self, sign: Table) -> Factors:
+        return Factors(self.right * sign, self.fillers, self.seed, self.noise)
+
+    def filled(self, mean_square: float) -> Factors:
+        """With noise that is small beside factors of this mean square."""
+        return Factors(self.right, self.fillers, self.seed, NOISE * np.sqrt(mean_square) or NOISE)
+
+
+@dataclass(frozen=True)
+class CubeSums:
+    """Σ_i factors_ik³."""
+
+    factors: Factors
+
+    def __call__(self, rows: Rows, table: Table) -> Table:
+        return np.asarray(np.sum((rows.scale * (table @ self.factors.right)) ** 3, axis=0))
+
+
+@dataclass(frozen=True)
+class SquareSum:
+    """Σ_ik factors_ik²."""
+
+    factors: Factors
+
+    def __call__(self, rows: Rows, table: Table) -> Table:
+        return np.asarray(np.sum((rows.scale * (table @ self.factors.right)) ** 2))
+
+
+def gram(rows: Rows, table: Table) -> Table:
+    """Σ_i z_i z_iᵀ."""
+    return np.asarray(table.T @ table)
+
+
+def added(rows: Rows, table: Table, other: Table) -> Table:
+    return table + other
+
+
+def _normals(keys: tuple[Counts, ...], width: int, seed: int) -> Table:
     with np.errstate(over="ignore"):
-        key = _mix(matrix.counts(side).astype(np.uint64), seed % 2**64)
-        key = _mix(matrix.positives(side).astype(np.uint64), key)
-        bits = _mix(np.arange(width, dtype=np.uint64), key[:, None])
+        mixed: NDArray[np.uint64] | int = seed % 2**64
+        for key in keys:
+            mixed = _mix(key.astype(np.uint64), mixed)
+        bits = _mix(np.arange(width, dtype=np.uint64), np.asarray(mixed)[:, None])
     return np.asarray(ndtri((bits >> np.uint64(11)).astype(np.float64) * 2.0**-53 + 2.0**-54))
-
-
-def _distinct_keys(matrix: SignMatrix, side: Side) -> int:
-    """How many different (ratings, positives) there are among the rows of the side."""
-    return len(np.unique(np.stack([matrix.counts(side), matrix.positives(side)]), axis=1).T)
 
 
 def _mix(value: NDArray[np.uint64], key: NDArray[np.uint64] | int) -> NDArray[np.uint64]:
@@ -118,33 +219,59 @@ def _mix(value: NDArray[np.uint64], key: NDArray[np.uint64] | int) -> NDArray[np
     return x ^ (x >> np.uint64(31))
 
 
-def _inverse_root(counts: NDArray[np.int64]) -> Table:
-    """D^{−½} as a column, 0 for empty rows."""
-    return np.where(counts > 0, 1.0 / np.sqrt(np.maximum(counts, 1)), 0.0)[:, None]
-
-
-def _orthonormal(z: Table, seed: int) -> Table:
-    """Columns that span z, orthonormal, by its Gram matrix: only K×K numbers leave the blocks.
-
-    Where the data are so symmetric that the keyed lines cancel exactly, nothing but the position can tell the columns
-    apart: then, and only then, it does.
-    """
-    values, vectors = np.linalg.eigh(z.T @ z)
+def _orthonormal(gram: Table) -> Table | None:
+    """A with orthonormal columns z·A that span z, from zᵀz: only K×K numbers leave the blocks. None if z is 0."""
+    values, vectors = np.linalg.eigh(gram)
     if not values[-1] > 0:
-        z = np.random.default_rng(seed).normal(size=z.shape)
-        values, vectors = np.linalg.eigh(z.T @ z)
+        return None
     keep = values > NEGLIGIBLE**2 * values[-1]
-    return np.asarray(z @ (vectors[:, keep] / np.sqrt(values[keep])))
+    return np.asarray(vectors[:, keep] / np.sqrt(values[keep]))
 
 
-def _fix_signs(rows: Table, cols: Table) -> tuple[Table, Table]:
-    """Make Σ_j R_jk³ positive: a sum over columns, so independent of their numbering."""
-    sign = np.where(np.sum(cols**3, axis=0) < 0, -1.0, 1.0)
-    return rows * sign, cols * sign
+# ---- tables that fit one process -------------------------------------------------------------------------------------
 
 
-def _filler(matrix: SignMatrix, side: Side, known: Table, width: int, seed: int) -> Table:
-    """Small noise for the columns beyond the matrix's rank, keyed like the start."""
-    size = NOISE * (np.sqrt(np.mean(known**2)) if known.size else 1.0)
-    noise = size * keyed_normals(matrix, side, width, seed + 1)
-    return np.asarray(noise * (matrix.counts(side) > 0)[:, None])
+class Products(Protocol):
+    """What ``ArrayTables`` asks of an engine."""
+
+    def counts(self, side: Side) -> Counts:
+        """Ratings of every row of the side."""
+
+    def positives(self, side: Side) -> Counts:
+        """Positive ratings of every row of the side."""
+
+    def signed_sums(self, side: Side, table: Table) -> Table:
+        """Σ_{l∈Ω_i} y_l table_j for every row i of the side: Y·table, or Yᵀ·table."""
+
+
+class ArrayTables:
+    """The sign matrix of an engine whose tall tables are arrays in this process."""
+
+    def __init__(self, engine: Products) -> None:
+        self._engine = engine
+        self.n_ratings = int(engine.counts("rows").sum())
+
+    def count(self, side: Side) -> int:
+        return int(np.count_nonzero(self._engine.counts(side)))
+
+    def distinct_keys(self, side: Side, enough: int) -> int:
+        return len(distinct_keys(self._rows(side)))
+
+    def tall(self, side: Side, make: Callable[..., Table], *tables: Table) -> Table:
+        return make(self._rows(side), *tables)
+
+    def product(self, side: Side, table: Table, right: Table) -> Table:
+        other = self._rows("cols" if side == "rows" else "rows")
+        return self._rows(side).scale * self._engine.signed_sums(side, other.scale * (table @ right))
+
+    def total(self, side: Side, measure: Callable[[Rows, Table], Table], table: Table) -> Table:
+        return measure(self._rows(side), table)
+
+    def _rows(self, side: Side) -> Rows:
+        counts = self._engine.counts(side)
+        return Rows(np.arange(len(counts)), counts, self._engine.positives(side))
+
+
+def distinct_keys(rows: Rows) -> Counts:
+    """The different (ratings, positives) among some rows, a line each."""
+    return np.unique(np.stack([rows.counts, rows.positives], axis=1), axis=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,6 +72,22 @@ class SideStatistics:
             change_gram=change.T @ change,
             change_cross=change.T @ old,
         )
+
+    def to_vector(self) -> Vector:
+        """All numbers in a row, as they leave a block."""
+        return np.concatenate([np.ravel(getattr(self, field.name)) for field in fields(self)])
+
+    @classmethod
+    def from_vector(cls, vector: Vector, dimension: int, has_intercept: bool) -> SideStatistics:
+        """The inverse of ``to_vector`` for a posterior of D = ``dimension`` free coordinates."""
+        size = dimension + int(has_intercept)
+        shapes: list[tuple[int, ...]] = [(), *[(dimension,)] * 3, (), (), (), *[(size, size)] * 3]
+        values: list[Any] = []
+        for shape in shapes:
+            length = int(np.prod(shape, dtype=int))
+            part, vector = vector[:length], vector[length:]
+            values.append(part.reshape(shape) if shape else float(part[0]))
+        return cls(int(values[0]), *values[1:])
 
 
 def relative_change(rows: SideStatistics, cols: SideStatistics, has_intercept: bool) -> float:

@@ -9,13 +9,12 @@ from typing import Any
 
 from onebit_spark.certificate import bounds
 from onebit_spark.certificate.gibbs import Draws, GibbsErrors
-from onebit_spark.certificate.learnt import SHARPNESS, fit_near, learn_prior
+from onebit_spark.certificate.learnt import SHARPNESS, fit_near, learn_prior, moved
 from onebit_spark.certificate.split import Split
 from onebit_spark.config import FitConfig
 from onebit_spark.hierarchy import Scales
 from onebit_spark.losses import SIDES, Side
-from onebit_spark.posterior import RowPosterior
-from onebit_spark.solver import Engine, Iteration, Start, Watch, filled, solve
+from onebit_spark.solver import Engine, Iteration, Start, Watch, solve
 
 DRAWS_SHARE = 0.2  # of δ, spent on the draws that estimate the Gibbs risk: .05 is .04 + .01
 HEADLINES = ("prior_split", "holdout", "seeger")  # the first that was asked for; fixed before any bound is known
@@ -104,7 +103,7 @@ class CertifiedFit:
     history: list[Iteration]
     converged: bool
     reason: str
-    posterior: dict[Side, RowPosterior]
+    posterior: dict[Side, Any]  # in the engine's own form
     certificates: list[Certificate]
 
 
@@ -131,7 +130,7 @@ def certified_fit(
         counted = engine.gibbs_errors(draws)
         found = certificates_of(config, outcome.history[-1], counted, draws, terms, majority_error)
     hierarchy = outcome.hierarchy
-    posterior = {side: filled(engine, side, hierarchy.row_prior(side)) for side in SIDES}
+    posterior = {side: engine.posterior(side, hierarchy.row_prior(side)) for side in SIDES}
     return CertifiedFit(hierarchy.scales, outcome.history, outcome.converged, outcome.reason, posterior, found)
 
 
@@ -151,7 +150,7 @@ def _with_learnt_prior(
         first.converged,
         first.reason,
         {
-            side: RowPosterior(engine.posterior(side).location, like.scale, like.kind, like.has_intercept)
+            side: engine.combined(side, moved, engine.posterior(side), like)
             for side, like in learnt.first_posterior.items()
         },
         [prior_split_certificate(max(last.divergence, 0.0), counted, draws, terms, majority_error)],

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -20,9 +21,9 @@ from onebit_spark.certificate.split import Split
 from onebit_spark.config import FitConfig
 from onebit_spark.errors import RequestError
 from onebit_spark.hierarchy import FixedPrior, ScaleHierarchy
-from onebit_spark.losses import SIDES, RowPrior, Side
+from onebit_spark.losses import SIDES, PriorLines, Side
 from onebit_spark.posterior import RowPosterior
-from onebit_spark.solver import Engine, Iteration, Outcome, Start, Watch, descend, filled, solve
+from onebit_spark.solver import Engine, Iteration, Outcome, Start, Watch, descend, solve
 
 SHARPNESS = 64.0  # t: the certified draws have spreads √t times narrower than the learnt ones
 REFIT_WEIGHT = 0.03  # κ of the second fit
@@ -35,7 +36,7 @@ class LearntPrior:
 
     split: Split
     first_fit: Outcome[ScaleHierarchy]
-    first_posterior: dict[Side, RowPosterior]  # ρ_A; rows without a rating in A have the prior's
+    first_posterior: dict[Side, Any]  # ρ_A, in the engine's form; rows without a rating in A have the prior's
     prior: FixedPrior
 
 
@@ -55,24 +56,34 @@ def learn_prior(
                 "ratings: both parts need some, so choose another fraction or give more ratings"
             )
         outcome = solve(chosen, config, on_iteration, start, watch)
-        learnt = {side: filled(chosen, side, outcome.hierarchy.row_prior(side)) for side in SIDES}
-    prior = FixedPrior(*(_sharpened(learnt[side]) for side in SIDES))
+        learnt = {side: chosen.posterior(side, outcome.hierarchy.row_prior(side)) for side in SIDES}
+    prior = FixedPrior(*(PriorLines(engine.combined(side, _sharpened, learnt[side])) for side in SIDES))
     return LearntPrior(split, outcome, learnt, prior)
 
 
 def fit_near(engine: Engine, config: FitConfig, learnt: LearntPrior) -> Outcome[FixedPrior]:
     """ρ: fitted to all ratings of the engine under the learnt prior, from its mean."""
-    engine.start_from({side: _at(learnt.prior.row_prior(side), like) for side, like in learnt.first_posterior.items()})
+    engine.start_from(
+        {
+            side: engine.combined(side, _at, learnt.prior.row_prior(side).lines, like)
+            for side, like in learnt.first_posterior.items()
+        }
+    )
     gentle = replace(config, likelihood_weight=REFIT_WEIGHT, max_iter=REFIT_ITERATIONS, tol=max(config.tol, 1e-5))
     return descend(engine, gentle, learnt.prior)
 
 
-def _sharpened(posterior: RowPosterior) -> RowPrior:
+def _sharpened(posterior: RowPosterior) -> RowPosterior:
     """N(E x_i, diag(var x_i)/t), a line for every row."""
-    return RowPrior(posterior.location.astype(np.float64), SHARPNESS / posterior.deviation.astype(np.float64) ** 2)
+    deviation = posterior.deviation * np.float32(SHARPNESS**-0.5)
+    return RowPosterior(posterior.location, deviation, "spread", posterior.has_intercept)
 
 
-def _at(prior: RowPrior, like: RowPosterior) -> RowPosterior:
+def _at(prior: RowPosterior, like: RowPosterior) -> RowPosterior:
     """The prior itself as a posterior, stored like another."""
-    location, deviation = (x.astype(like.location.dtype) for x in (prior.mean, 1.0 / np.sqrt(prior.precision)))
-    return RowPosterior.isotropic(location, deviation, like.kind, like.has_intercept)
+    return RowPosterior.isotropic(prior.location.copy(), prior.deviation, like.kind, like.has_intercept)
+
+
+def moved(posterior: RowPosterior, like: RowPosterior) -> RowPosterior:
+    """The means of one posterior with the spreads of another."""
+    return RowPosterior(posterior.location, like.scale, like.kind, like.has_intercept)

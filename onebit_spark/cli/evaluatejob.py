@@ -14,9 +14,9 @@ from onebit_spark.certificate.certified import Terms
 from onebit_spark.cli.common import Clock, id_types, tell_locations
 from onebit_spark.cli.requests import EvaluateRequest
 from onebit_spark.cli.tables import check_id_types, read_table, refuse_outputs
+from onebit_spark.defects import Columns, check_ratings
 from onebit_spark.filesystem import Location
 from onebit_spark.model import OneBitCompletionModel
-from onebit_spark.ratings import Columns, check_ratings
 
 
 def run_evaluate(spark: SparkSession, request: EvaluateRequest) -> None:

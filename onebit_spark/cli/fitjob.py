@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -14,15 +16,27 @@ from onebit_spark.cli.progress import Progress
 from onebit_spark.cli.requests import FitRequest
 from onebit_spark.cli.tables import check_id_types, check_pairs, read_table, refuse_outputs, write_predictions
 from onebit_spark.columns import quoted
+from onebit_spark.defects import Columns, Tally, check_ratings
 from onebit_spark.errors import RequestError
 from onebit_spark.estimator import OneBitCompletion
+from onebit_spark.filesystem import Location
 from onebit_spark.model import OneBitCompletionModel
-from onebit_spark.ratings import Columns, Tally, check_ratings, split_off
+from onebit_spark.ratings import split_off
 
 
 def run_fit(spark: SparkSession, request: FitRequest) -> None:
-    clock = Clock()
     refuse_outputs(spark, request)
+    output = Location(spark, request.output)
+    work = output.sibling(f".{output.name}.work-{uuid.uuid4().hex[:8]}")  # where the output can be, executors can write
+    try:
+        _fit(spark, request, work)
+    finally:
+        with suppress(Exception):
+            work.delete()
+
+
+def _fit(spark: SparkSession, request: FitRequest, work: Location) -> None:
+    clock = Clock()
     ids = (request.user_col, request.item_col)
     with clock("reading"):
         ratings = read_table(spark, request, "ratings", (*ids, request.label_col))
@@ -55,6 +69,8 @@ def run_fit(spark: SparkSession, request: FitRequest) -> None:
         seed=request.seed,
         numUserBlocks=request.row_blocks,
         numItemBlocks=request.col_blocks,
+        exchange=request.exchange,
+        workDir=work.uri,
         checkpointDir=request.checkpoint_dir,
         checkpointInterval=request.checkpoint_interval,
         resume=request.resume,
@@ -118,6 +134,7 @@ def _fit_summary(model: OneBitCompletionModel, clock: Clock) -> Iterator[str]:
     certified = headline_of(model.certificate)
     if certified:
         yield f"Certificate ({model.certificate['headline']}): {certified}"
+    yield f"Exchange: {info.exchange['exchange']} ({info.exchange['reason']})."
     yield f"Time: {clock}."
 
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from onebit_spark.certificate.certified import Terms
 from onebit_spark.cli.flags import as_flag, flag
-from onebit_spark.config import COVARIANCES, SOLVERS, FitConfig
+from onebit_spark.config import COVARIANCES, EXCHANGES, SOLVERS, FitConfig
 from onebit_spark.losses import LOSSES
 from onebit_spark.priors import PRIORS
 
@@ -80,6 +80,7 @@ class FitRequest(JobRequest):
     seed: int = flag("seed of the start", default=_DEFAULT.seed)
     row_blocks: int | None = flag("blocks of users (default: by size and cores)", default=None)
     col_blocks: int | None = flag("blocks of items (default: by size and cores)", default=None)
+    exchange: str = flag("how factors reach the blocks (auto: by their size)", default="auto", choices=EXCHANGES)
     checkpoint_dir: str | None = flag("folder for checkpoints, from which a killed fit can go on", default=None)
     checkpoint_interval: int = flag("iterations between two checkpoints", default=10)
     resume: bool = flag("go on from a checkpoint in --checkpoint-dir, if there is one", default=False)

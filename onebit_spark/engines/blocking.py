@@ -21,30 +21,42 @@ from pyspark.sql import DataFrame
 
 from onebit_spark.blocks import RatingBlock
 from onebit_spark.certificate.split import Split
+from onebit_spark.engines.layout import Placement
 from onebit_spark.errors import FitFailed
 from onebit_spark.ratings import ITEM, LABEL, USER
 
 FLUSH = 4_000_000  # ratings that a task holds before it hands them on
+MOST_BYTES = 2**31 - 1  # of a binary cell: Arrow's offsets, and the JVM's arrays, have 32 bits
 
 COUNTS = "block int, ratings binary, positives binary"
-CHUNKS = "block int, rows binary, codes binary"
+CHUNKS = "block int, rows binary, codes binary, members binary"
 BLOCKS = (
     "block int, rows binary, columns binary, pointers binary, codes binary, "
     "n long, checksum long, repeated long, conflicting long"
 )
 
 Batches = Iterator[pa.RecordBatch]
-Int32s = NDArray[np.int32]
+Numbers = NDArray[np.integer]
+
+SMALL = 2**26  # up to here an array indexed by row number is cheaper than a sort
 
 
 @dataclass(frozen=True)
 class SideTable:
     """What tasks must know of one side: broadcast once."""
 
-    values: pa.Array | None  # ids, ascending; None where they are only met as numbers
+    values: pa.Array  # ids, ascending
     block_of: NDArray[np.int32]
-    counts: NDArray[np.int64] | None = None  # what a block must find, where it is known
-    positives: NDArray[np.int64] | None = None
+    counts: NDArray[np.int64]  # what the blocks must find
+    positives: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """Cells that were rated more than once: every rating counts."""
+
+    repeated: int
+    conflicting: int
 
 
 @dataclass(frozen=True)
@@ -63,18 +75,18 @@ def row_blocks(
 ) -> DataFrame:
     """The ratings by blocks of users; ``ratings`` has the columns USER, ITEM, LABEL."""
     chunks = ratings.mapInArrow(_Encode(users, items), CHUNKS)
-    return chunks.repartitionById(n_blocks, chunks["block"]).mapInArrow(_Build(users), BLOCKS)
+    return chunks.repartitionById(n_blocks, chunks["block"]).mapInArrow(Build(users), BLOCKS)
 
 
-def column_blocks(blocks: DataFrame, items: Broadcast[SideTable], n_blocks: int) -> DataFrame:
+def column_blocks(blocks: DataFrame, placement: Placement, items: Broadcast[SideTable] | None = None) -> DataFrame:
     """The same ratings by blocks of items, from the blocks of users."""
-    chunks = blocks.mapInArrow(_Turn(items), CHUNKS)
-    return chunks.repartitionById(n_blocks, chunks["block"]).mapInArrow(_Build(items), BLOCKS)
+    chunks = blocks.mapInArrow(Turn(placement), CHUNKS)
+    return chunks.repartitionById(placement.n_blocks, chunks["block"]).mapInArrow(Build(items), BLOCKS)
 
 
 def chosen_blocks(blocks: DataFrame, split: Split) -> DataFrame:
     """The row blocks with only the ratings that the split chooses."""
-    return blocks.mapInArrow(_Choose(split), BLOCKS)
+    return blocks.mapInArrow(Choose(split), BLOCKS)
 
 
 def count_rows(batches: Batches) -> Batches:
@@ -87,25 +99,33 @@ def read_blocks(batches: Batches) -> Iterator[PlacedBlock]:
     """The blocks of a task, without copying their ratings."""
     for batch in batches:
         for i in range(batch.num_rows):
-            cell = {name: batch.column(name)[i] for name in batch.schema.names}
-            columns = _array(cell["columns"], np.int64)
-            ratings = RatingBlock(_array(cell["pointers"], np.int64), _array(cell["codes"], np.int32), len(columns))
-            yield PlacedBlock(
-                cell["block"].as_py(), _array(cell["rows"], np.int64), columns, ratings, cell["checksum"].as_py()
-            )
+            yield read_block({name: batch.column(name)[i] for name in batch.schema.names})
 
 
-def _array(cell: Any, dtype: Any) -> NDArray[Any]:
+def read_block(cell: dict[str, Any]) -> PlacedBlock:
+    columns = cell_array(cell["columns"], np.int64)
+    ratings = RatingBlock(cell_array(cell["pointers"], np.int64), cell_array(cell["codes"], np.int32), len(columns))
+    rows = cell_array(cell["rows"], np.int64)
+    return PlacedBlock(cell["block"].as_py(), rows, columns, ratings, cell["checksum"].as_py())
+
+
+def cell_array(cell: Any, dtype: Any) -> NDArray[Any]:
+    """A binary cell as an array, without a copy."""
     return np.frombuffer(cell.as_buffer(), dtype)
 
 
 def block_line(**cells: Any) -> pa.RecordBatch:
-    """One row: arrays as binary, whole numbers as int64 (the block's number as int32)."""
+    """One row: arrays as binary, whole numbers as int64 (the block's number and key as int32)."""
     arrays = {}
     for name, value in cells.items():
-        if name == "block":
+        if name in ("block", "key"):
             arrays[name] = pa.array([value], pa.int32())
         elif isinstance(value, np.ndarray):
+            if value.nbytes > MOST_BYTES:
+                raise FitFailed(
+                    f"{name} of a block takes {value.nbytes / 2**30:.1f} GiB, and a cell holds less than 2 GiB: set "
+                    "more row and column blocks (a single row or column can have 5·10⁸ ratings)"
+                )
             data = pa.py_buffer(np.ascontiguousarray(value))
             offsets = pa.py_buffer(np.array([0, value.nbytes], np.int32))
             arrays[name] = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, data])
@@ -126,46 +146,56 @@ class _Encode:
         for table in _gathered(batches):
             rows, columns = _index(table[USER], users), _index(table[ITEM], items)
             labels = table[LABEL].to_numpy(zero_copy_only=False).astype(np.int32)
-            yield from _chunks(users.block_of, rows, columns << 1 | labels)
+            yield from chunks(users.block_of[rows], rows, columns << 1 | labels)
 
 
 @dataclass(frozen=True)
-class _Turn:
-    """The ratings of row blocks, grouped by the item's block."""
+class Turn:
+    """The ratings of row blocks, grouped by the item's block. A column without ratings is still a member of its."""
 
-    items: Broadcast[SideTable]
+    placement: Placement
+    wide: bool = False  # 64-bit numbers travel, for more than 2³⁰ rows or columns
+    split: Split | None = None  # only the ratings that it chooses
 
     def __call__(self, batches: Batches) -> Batches:
-        block_of = self.items.value.block_of
+        dtype = np.int64 if self.wide else np.int32
         for block in read_blocks(batches):
-            rows = np.repeat(block.rows.astype(np.int32), block.ratings.row_counts)
-            columns = block.columns.astype(np.int32)[block.ratings.codes >> 1]
-            yield from _chunks(block_of, columns, rows << 1 | (block.ratings.codes & 1))
+            ratings = block.ratings if self.split is None else self.split.chosen_of(block.ratings, block.rows)
+            codes = ratings.codes
+            block_of = self.placement.of(block.columns)
+            rows = np.repeat(block.rows.astype(dtype), ratings.row_counts)
+            columns = block.columns.astype(dtype)
+            yield from chunks(block_of[codes >> 1], columns[codes >> 1], rows << 1 | (codes & 1).astype(dtype))
+            idle = np.bincount(codes >> 1, minlength=len(columns)) == 0
+            for number in np.unique(block_of[idle]):
+                members, nothing = columns[idle & (block_of == number)], columns[:0]
+                yield block_line(block=int(number), rows=nothing, codes=nothing, members=members)
 
 
 @dataclass(frozen=True)
-class _Build:
-    """All chunks of a block into one compressed block, checked against the survey."""
+class Build:
+    """All chunks of a block into one compressed block, checked against the survey where there is a table of it."""
 
-    side: Broadcast[SideTable]
+    side: Broadcast[SideTable] | None
+    wide: bool = False
 
     def __call__(self, batches: Batches) -> Batches:
-        side = self.side.value
-        arrived: dict[int, list[tuple[Int32s, Int32s]]] = {}
+        dtype = np.int64 if self.wide else np.int32
+        arrived: dict[int, list[tuple[Numbers, ...]]] = {}
         for batch in batches:
             for i in range(batch.num_rows):
-                pair = (_array(batch.column("rows")[i], np.int32), _array(batch.column("codes")[i], np.int32))
-                arrived.setdefault(batch.column("block")[i].as_py(), []).append(pair)
-        for number, pairs in arrived.items():
-            yield self._built(side, number, *(np.concatenate(part) for part in zip(*pairs, strict=True)))
+                cells = tuple(cell_array(batch.column(name)[i], dtype) for name in ("rows", "codes", "members"))
+                arrived.setdefault(batch.column("block")[i].as_py(), []).append(cells)
+        for number, parts in arrived.items():
+            yield self._built(number, *(np.concatenate(part) for part in zip(*parts, strict=True)))
 
-    def _built(self, side: SideTable, number: int, rows: Int32s, codes: Int32s) -> pa.RecordBatch:
-        members = np.flatnonzero(side.block_of == number)
-        columns = np.flatnonzero(np.bincount(codes >> 1))
+    def _built(self, number: int, rows: Numbers, codes: Numbers, idle: Numbers) -> pa.RecordBatch:
+        members, columns = distinct(np.concatenate([rows, idle])), distinct(codes >> 1)
         ratings = RatingBlock.from_coordinates(
-            _positions(members)[rows], _positions(columns)[codes >> 1], codes & 1 == 1, (len(members), len(columns))
+            positions(members, rows), positions(columns, codes >> 1), codes & 1 == 1, (len(members), len(columns))
         )
-        if side.counts is not None and side.positives is not None:
+        if self.side is not None:
+            side = self.side.value
             same = np.array_equal(ratings.row_counts, side.counts[members])
             if not (same and np.array_equal(ratings.row_positives, side.positives[members])):
                 raise _changed("a row does not have the ratings that were counted")
@@ -173,14 +203,20 @@ class _Build:
 
 
 @dataclass(frozen=True)
-class _Choose:
-    """The ratings of row blocks that a split chooses; rows and columns stay."""
+class Choose:
+    """The ratings of row blocks that a split chooses; rows stay, and so do columns unless they are ``squeezed``."""
 
     split: Split
+    squeezed: bool = False  # keep only the columns that are still referred to
 
     def __call__(self, batches: Batches) -> Batches:
         for block in read_blocks(batches):
-            yield _block(block.number, block.rows, block.columns, self.split.chosen_of(block.ratings, block.rows))
+            ratings, columns = self.split.chosen_of(block.ratings, block.rows), block.columns
+            if self.squeezed:
+                kept = distinct(ratings.codes >> 1)
+                codes = positions(kept, ratings.codes >> 1) << 1 | ratings.codes & 1
+                ratings, columns = RatingBlock(ratings.row_pointers, codes.astype(np.int32), len(kept)), columns[kept]
+            yield _block(block.number, block.rows, columns, ratings)
 
 
 def _block(number: int, rows: NDArray[np.int64], columns: NDArray[np.int64], ratings: RatingBlock) -> pa.RecordBatch:
@@ -212,16 +248,24 @@ def _gathered(batches: Batches) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(held)
 
 
-def _positions(ascending: NDArray[np.int64]) -> Int32s:
-    """The inverse of a list of numbers: position[ascending[k]] = k."""
-    position = np.full(int(ascending[-1]) + 1, -1, np.int32)
+def distinct(numbers: Numbers) -> NDArray[np.int64]:
+    """The different numbers, ascending."""
+    if len(numbers) and numbers.max() >= SMALL:
+        return np.unique(numbers).astype(np.int64)
+    return np.flatnonzero(np.bincount(numbers))
+
+
+def positions(ascending: NDArray[np.int64], numbers: Numbers) -> Numbers:
+    """Where each number stands in an ascending list that holds it."""
+    if len(ascending) and ascending[-1] >= SMALL:
+        return np.searchsorted(ascending, numbers)
+    position = np.zeros(int(ascending[-1]) + 1 if len(ascending) else 0, np.int32)
     position[ascending] = np.arange(len(ascending), dtype=np.int32)
-    return position
+    return position[numbers]
 
 
-def _index(ids: pa.ChunkedArray, side: SideTable) -> Int32s:
+def _index(ids: pa.ChunkedArray, side: SideTable) -> NDArray[np.int32]:
     """The position of every id among the side's ids."""
-    assert side.values is not None
     found = pc.index_in(ids, value_set=side.values)
     if found.null_count:
         missing = ids.filter(pc.is_null(found))[0]
@@ -229,16 +273,16 @@ def _index(ids: pa.ChunkedArray, side: SideTable) -> Int32s:
     return found.to_numpy().astype(np.int32)
 
 
-def _chunks(block_of: NDArray[np.int32], rows: Int32s, codes: Int32s) -> Batches:
+def chunks(blocks: NDArray[np.int32], rows: Numbers, codes: Numbers) -> Batches:
+    """One line for every block that occurs."""
     if len(rows) == 0:
         return
-    blocks = block_of[rows]
     # A stable sort of 16-bit keys is a radix sort.
     order = np.argsort(blocks.astype(np.int16) if blocks.max() < 2**15 else blocks, kind="stable")
     blocks, rows, codes = blocks[order], rows[order], codes[order]
     starts = np.flatnonzero(np.diff(blocks, prepend=-1))
     for lo, hi in zip(starts, [*starts[1:], len(blocks)], strict=True):
-        yield block_line(block=int(blocks[lo]), rows=rows[lo:hi], codes=codes[lo:hi])
+        yield block_line(block=int(blocks[lo]), rows=rows[lo:hi], codes=codes[lo:hi], members=rows[:0])
 
 
 def _repeats(ratings: RatingBlock) -> tuple[int, int]:
@@ -257,6 +301,15 @@ def _checksum(rows: NDArray[np.int64], columns: NDArray[np.int64], ratings: Rati
         x = row * np.uint64(0x9E3779B97F4A7C15) ^ code
         x = (x ^ (x >> np.uint64(31))) * np.uint64(0xBF58476D1CE4E5B9)
         return int(np.sum(x ^ (x >> np.uint64(29)), dtype=np.uint64).astype(np.int64))
+
+
+def check_count(counted: int, blocked: int) -> None:
+    """An orientation must hold every rating that was counted."""
+    if blocked != counted:
+        raise FitFailed(
+            f"{counted:,} ratings were counted but {blocked:,} blocked: the source is not deterministic (a random "
+            "split or sample, say). Write the ratings to disk first and fit from there"
+        )
 
 
 def _changed(detail: str) -> FitFailed:

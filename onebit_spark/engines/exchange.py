@@ -9,7 +9,7 @@ implements the same ``FactorExchange`` and needs no change elsewhere.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, Protocol
 
@@ -26,7 +26,7 @@ from onebit_spark.engines.faults import worker_errors
 from onebit_spark.engines.layout import SideLayout
 from onebit_spark.engines.mapstep import Table, signed_sums, update_range
 from onebit_spark.errors import FitFailed
-from onebit_spark.losses import HalfStep, Loss, RowPrior, Side
+from onebit_spark.losses import HalfStep, Loss, PriorLines, RowPrior, Side
 from onebit_spark.posterior import RowPosterior
 from onebit_spark.statistics import SideStatistics
 
@@ -85,7 +85,7 @@ class BroadcastExchange:
         self._sides = sides
         self._posteriors: dict[Side, RowPosterior] = {}
         self._sent: dict[Side, Broadcast[RowPosterior]] = {}
-        self._sent_priors: dict[Side, tuple[RowPrior, Broadcast[RowPrior]]] = {}
+        self._sent_priors: dict[Side, tuple[RowPosterior, Broadcast[RowPosterior]]] = {}
 
     def publish(self, posteriors: dict[Side, RowPosterior]) -> None:
         for side, posterior in posteriors.items():
@@ -96,7 +96,7 @@ class BroadcastExchange:
 
     def half_step(self, loss: Loss, step: HalfStep) -> SideStatistics:
         side = step.side
-        work = _UpdateBlocks(loss, *self._without_lines(step), self._sent[side], self._sent[OTHER[side]])
+        work = _UpdateBlocks(loss, step, self._sent_lines(step), self._sent[side], self._sent[OTHER[side]])
         # New arrays: the ones that were broadcast must not change under the workers of a local session.
         posterior = self._posteriors[side].copy()
         rows_of = self._sides[side].layout.rows_of
@@ -105,7 +105,8 @@ class BroadcastExchange:
             rows = rows_of[line["block"]]
             posterior.location[rows] = _matrix(line["location"], posterior.location, len(rows))
             posterior.scale[rows] = _matrix(line["scale"], posterior.scale, len(rows))
-            parts.append(_statistics_from_bytes(line["statistics"], posterior))
+            vector = np.frombuffer(line["statistics"], np.float64)
+            parts.append(SideStatistics.from_vector(vector, posterior.dimension, posterior.has_intercept))
         self.publish({side: posterior})
         return reduce(SideStatistics.__add__, parts)
 
@@ -137,13 +138,14 @@ class BroadcastExchange:
         self._sent.clear()
         self._sent_priors.clear()
 
-    def _without_lines(self, step: HalfStep) -> tuple[HalfStep, Broadcast[RowPrior] | None]:
-        """The step without a prior of many lines, which does not belong into a task: that is broadcast, once."""
-        if not step.prior.has_lines:
-            return step, None
-        if step.side not in self._sent_priors or self._sent_priors[step.side][0] is not step.prior:
-            self._sent_priors[step.side] = step.prior, self._context.broadcast(step.prior)
-        return replace(step, prior=step.prior.rows(0, 1)), self._sent_priors[step.side][1]
+    def _sent_lines(self, step: HalfStep) -> Broadcast[RowPosterior] | None:
+        """A prior of many lines, which does not belong into a task: it is broadcast, once."""
+        if not isinstance(step.prior, PriorLines):
+            return None
+        lines = step.prior.lines
+        if step.side not in self._sent_priors or self._sent_priors[step.side][0] is not lines:
+            self._sent_priors[step.side] = lines, self._context.broadcast(lines)
+        return self._sent_priors[step.side][1]
 
     def _run(self, side: Side, work: Any, schema: StructType) -> Iterator[dict[str, Any]]:
         """One job over the side's blocks; its lines in the order of the blocks, each checked for its ratings."""
@@ -172,14 +174,21 @@ class _UpdateBlocks:
 
     loss: Loss
     step: HalfStep
-    prior: Broadcast[RowPrior] | None  # of all rows, where each has its own
+    prior: Broadcast[RowPosterior] | None  # of all rows, where each has its own
     own: Broadcast[RowPosterior]
     other: Broadcast[RowPosterior]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the prior's lines, which are broadcast."""
+        step = self.step if self.prior is None else replace(self.step, prior=PriorLines(None))
+        return {**vars(self), "step": step}
 
     def __call__(self, batches: Batches) -> Batches:
         for block in read_blocks(batches):
             rows = self.own.value.take(block.rows)
-            step = self.step if self.prior is None else replace(self.step, prior=self.prior.value.take(block.rows))
+            step = self.step
+            if self.prior is not None:
+                step = replace(step, prior=RowPrior.at(self.prior.value.take(block.rows)))
             partners = self.loss.partners(self.other.value.take(block.columns))
             parts = [
                 update_range(self.loss, block.ratings, lo, hi, partners, rows, step)
@@ -190,7 +199,7 @@ class _UpdateBlocks:
                 block=block.number,
                 location=rows.location,
                 scale=rows.scale,
-                statistics=_statistics_to_vector(statistics),
+                statistics=statistics.to_vector(),
                 n=block.ratings.n_ratings,
                 checksum=block.checksum,
             )
@@ -229,21 +238,3 @@ class _DrawBlocks:
 
 def _matrix(buffer: pa.Buffer, like: NDArray[Any], n_rows: int) -> NDArray[Any]:
     return np.frombuffer(buffer, like.dtype).reshape(n_rows, like.shape[1])
-
-
-def _statistics_to_vector(statistics: SideStatistics) -> NDArray[np.float64]:
-    return np.concatenate([np.ravel(getattr(statistics, field.name)) for field in fields(statistics)])
-
-
-def _statistics_from_bytes(buffer: pa.Buffer, posterior: RowPosterior) -> SideStatistics:
-    """The inverse of ``_statistics_to_vector`` for a posterior of this dimension."""
-    vector = np.frombuffer(buffer, np.float64)
-    free = posterior.dimension
-    size = free + int(posterior.has_intercept)
-    shapes: list[tuple[int, ...]] = [(), (free,), (free,), (free,), (), (), (), *[(size, size)] * 3]
-    values: list[Any] = []
-    for shape in shapes:
-        length = int(np.prod(shape, dtype=int))
-        part, vector = vector[:length], vector[length:]
-        values.append(part.reshape(shape) if shape else float(part[0]))
-    return SideStatistics(int(values[0]), *values[1:])

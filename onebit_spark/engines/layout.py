@@ -10,14 +10,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 RATINGS_PER_BLOCK = 4_000_000  # 16 MB of codes a block, far below the 256 MB that a block may have
+HEAVY = 4  # a row with more than n/(4P) ratings is heavy; there are at most 4P of them
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The block of any row, by a rule and a short list: it does not grow with the number of rows."""
+
+    n_blocks: int
+    heavy: NDArray[np.int64]  # rows that were placed one by one, ascending
+    heavy_blocks: NDArray[np.int32]
+
+    def of(self, rows: NDArray[np.integer]) -> NDArray[np.int32]:
+        """The block of every row."""
+        blocks = _hashed(rows, self.n_blocks)
+        if len(self.heavy):
+            place = np.minimum(np.searchsorted(self.heavy, rows), len(self.heavy) - 1)
+            blocks = np.where(self.heavy[place] == rows, self.heavy_blocks[place], blocks)
+        return blocks
 
 
 @dataclass(frozen=True)
 class SideLayout:
-    """The blocks of one side: ``block_of[i]`` is the block of row i."""
+    """The placement of all rows of one side, as a table: ``block_of[i]`` is the block of row i."""
 
+    placement: Placement
     block_of: NDArray[np.int32]
-    n_blocks: int
+
+    @property
+    def n_blocks(self) -> int:
+        return self.placement.n_blocks
 
     @cached_property
     def rows_of(self) -> list[NDArray[np.int64]]:
@@ -28,25 +50,43 @@ class SideLayout:
 
 
 def side_layout(counts: NDArray[np.int64], n_blocks: int) -> SideLayout:
-    """Rows with more than n/(4P) ratings go to the lightest block in turn, heaviest first; the rest by hash.
+    """The layout of rows with these numbers of ratings."""
+    rows = np.arange(len(counts))
+    heavy = counts > counts.sum() / (HEAVY * n_blocks)
+    light_load = block_loads(rows[~heavy], counts[~heavy], n_blocks)
+    placement = place(n_blocks, rows[heavy], counts[heavy], light_load)
+    return SideLayout(placement, placement.of(rows))
+
+
+def place(
+    n_blocks: int, heavy: NDArray[np.int64], counts: NDArray[np.int64], light_load: NDArray[np.int64]
+) -> Placement:
+    """Heavy rows go to the lightest block in turn, heaviest first; ``light_load`` is what the hash gave each block.
 
     So a few rows that hold most ratings do not meet in one block, and the placement needs no table of the others.
     """
-    index = np.arange(len(counts), dtype=np.uint64)
-    mixed = (index + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    block_of = ((mixed >> np.uint64(32)) % np.uint64(n_blocks)).astype(np.int32)
-    heavy = np.flatnonzero(counts > counts.sum() / (4 * n_blocks))
-    light = np.setdiff1d(np.arange(len(counts)), heavy, assume_unique=True)
-    load = np.bincount(block_of[light], weights=counts[light], minlength=n_blocks)
-    queue = [(weight, block) for block, weight in enumerate(load.tolist())]
+    queue = [(load, block) for block, load in enumerate(light_load.tolist())]
     heapq.heapify(queue)
-    for row in heavy[np.argsort(-counts[heavy], kind="stable")]:
-        weight, block = heapq.heappop(queue)
-        block_of[row] = block
-        heapq.heappush(queue, (weight + float(counts[row]), block))
-    return SideLayout(block_of, n_blocks)
+    blocks = np.zeros(len(heavy), np.int32)
+    for k in np.argsort(-counts, kind="stable"):
+        load, block = heapq.heappop(queue)
+        blocks[k] = block
+        heapq.heappush(queue, (load + int(counts[k]), block))
+    return Placement(n_blocks, heavy, blocks)
 
 
-def default_blocks(n_ratings: int, n_rows: int, cores: int) -> int:
-    """One block a core, more where that would make blocks larger than 4 million ratings, never more than rows."""
-    return max(1, min(n_rows, max(cores, -(-n_ratings // RATINGS_PER_BLOCK))))
+def block_loads(rows: NDArray[np.int64], counts: NDArray[np.int64], n_blocks: int) -> NDArray[np.int64]:
+    """Ratings that the hash gives every block."""
+    loads = np.zeros(n_blocks, np.int64)
+    np.add.at(loads, _hashed(rows, n_blocks), counts)
+    return loads
+
+
+def default_blocks(n_ratings: int, n_rows: int, cores: int, ratings_per_block: int = RATINGS_PER_BLOCK) -> int:
+    """One block a core, more where that would make blocks larger than ``ratings_per_block``, never more than rows."""
+    return max(1, min(n_rows, max(cores, -(-n_ratings // ratings_per_block))))
+
+
+def _hashed(rows: NDArray[np.integer], n_blocks: int) -> NDArray[np.int32]:
+    mixed = (rows.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    return ((mixed >> np.uint64(32)) % np.uint64(n_blocks)).astype(np.int32)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import reduce
 from typing import TypeVar
 
@@ -18,8 +19,9 @@ from onebit_spark.certificate.split import Split
 from onebit_spark.config import FitConfig
 from onebit_spark.engines.mapstep import Table, signed_sums, update_range
 from onebit_spark.engines.start import start_posteriors
-from onebit_spark.losses import HalfStep, Loss, Side
+from onebit_spark.losses import HalfStep, Loss, PriorLines, RowPrior, Side
 from onebit_spark.posterior import RowPosterior
+from onebit_spark.solver import with_prior
 from onebit_spark.statistics import SideStatistics
 
 Result = TypeVar("Result")
@@ -58,13 +60,18 @@ class LocalEngine:
 
     def half_step(self, loss: Loss, step: HalfStep) -> SideStatistics:
         side = step.side
+        if isinstance(step.prior, PriorLines):
+            step = replace(step, prior=RowPrior.at(step.prior.lines))
         block, rows = self.blocks[side], self.posteriors[side]
         partners = loss.partners(self.posteriors["cols" if side == "rows" else "rows"])
         parts = self._over_rows(side, lambda lo, hi: update_range(loss, block, lo, hi, partners, rows, step))
         return reduce(SideStatistics.__add__, parts)
 
-    def posterior(self, side: Side) -> RowPosterior:
-        return self.posteriors[side]
+    def posterior(self, side: Side, unseen: RowPrior | None = None) -> RowPosterior:
+        return with_prior(self.posteriors[side], self.counts(side) == 0, unseen)
+
+    def combined(self, side: Side, make: Callable[..., RowPosterior], *posteriors: RowPosterior) -> RowPosterior:
+        return make(*posteriors)
 
     def gibbs_errors(self, draws: Draws) -> GibbsErrors:
         block, rows, cols = self.blocks["rows"], self.posteriors["rows"], self.posteriors["cols"]

@@ -23,7 +23,7 @@ def update_range(
     old = rows.location[lo:hi].copy()
     sums = loss.update_rows(block, lo, hi, partners, rows, step)
     active = block.row_counts[lo:hi] > 0
-    return SideStatistics.of_rows(old, rows.take(slice(lo, hi)), step.prior.rows(lo, hi), active, sums)
+    return SideStatistics.of_rows(old, rows.take(slice(lo, hi)), step.row_prior.rows(lo, hi), active, sums)
 
 
 @jit

@@ -2,39 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark import Broadcast, SparkContext, StorageLevel
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from onebit_spark.certificate.gibbs import Draws, GibbsErrors
 from onebit_spark.certificate.split import Split
 from onebit_spark.config import FitConfig
-from onebit_spark.engines.blocking import COUNTS, SideTable, chosen_blocks, column_blocks, count_rows, row_blocks
+from onebit_spark.defects import Columns
+from onebit_spark.engines.blocking import (
+    COUNTS,
+    Repeats,
+    SideTable,
+    check_count,
+    chosen_blocks,
+    column_blocks,
+    count_rows,
+    row_blocks,
+)
 from onebit_spark.engines.exchange import BlockedSide, BroadcastExchange, FactorExchange
 from onebit_spark.engines.faults import worker_errors
 from onebit_spark.engines.layout import SideLayout, default_blocks, side_layout
 from onebit_spark.engines.mapstep import Table
+from onebit_spark.engines.plans import cut_from_plan, described
 from onebit_spark.engines.start import start_posteriors
-from onebit_spark.errors import FitFailed, RequestError
-from onebit_spark.losses import SIDES, HalfStep, Loss, Side
-from onebit_spark.posterior import RowPosterior, packed_size
-from onebit_spark.ratings import Columns, Survey, prepared
+from onebit_spark.errors import RequestError
+from onebit_spark.factorframes import factor_frame, ordered
+from onebit_spark.losses import SIDES, HalfStep, Loss, RowPrior, Side
+from onebit_spark.posterior import RowPosterior
+from onebit_spark.ratings import Ids, Survey, prepared
+from onebit_spark.scoring import factor_table
+from onebit_spark.solver import with_prior
 from onebit_spark.statistics import SideStatistics
-
-
-@dataclass(frozen=True)
-class Repeats:
-    """Cells that were rated more than once: every rating counts."""
-
-    repeated: int
-    conflicting: int
 
 
 class Counts(NamedTuple):
@@ -47,8 +53,11 @@ class Counts(NamedTuple):
 class SparkEngine:
     """Holds both orientations of the ratings as cached DataFrames; factors travel through an exchange."""
 
-    def __init__(self, context: SparkContext, sides: dict[Side, BlockedSide], counted: dict[Side, Counts]) -> None:
+    def __init__(
+        self, context: SparkContext, sides: dict[Side, BlockedSide], counted: dict[Side, Counts], ids: dict[Side, Ids]
+    ) -> None:
         self._context = context
+        self.ids = ids
         self._sides = sides
         self._counted = counted
         self._exchange: FactorExchange = BroadcastExchange(context, sides)
@@ -70,8 +79,9 @@ class SparkEngine:
             )
             by_row = row_blocks(prepared(ratings, columns), users, items, layouts["rows"].n_blocks)
             by_row, row_lines = _cached(by_row, release)
-            by_col, col_lines = _cached(column_blocks(by_row, items, layouts["cols"].n_blocks), release)
-            _check_both(survey, row_lines, col_lines)
+            by_col, col_lines = _cached(column_blocks(by_row, layouts["cols"].placement, items), release)
+            for lines in (row_lines, col_lines):
+                check_count(survey.tally.n, int(np.sum(lines["n"].to_numpy())) if lines.num_rows else 0)
             engine = cls(
                 context,
                 {
@@ -79,6 +89,7 @@ class SparkEngine:
                     "cols": BlockedSide(by_col, layouts["cols"], _checksums(col_lines)),
                 },
                 {side: Counts(ids.counts, ids.positives) for side, ids in survey.ids.items()},
+                survey.ids,
             )
             release.callback(engine._exchange.close)
             engine.repeats = Repeats(*(int(np.sum(row_lines[name].to_numpy())) for name in ("repeated", "conflicting")))
@@ -87,16 +98,15 @@ class SparkEngine:
     @contextmanager
     def restricted(self, split: Split) -> Iterator[SparkEngine]:
         """The chosen ratings blocked like all of them: two more cached tables, from the row blocks in memory."""
-        with ExitStack() as release, _described(self._context, "prior split"):
+        with ExitStack() as release, described(self._context, "prior split"):
             by_row, row_lines = _cached(chosen_blocks(self._sides["rows"].blocks, split), release)
             layout = self._sides["cols"].layout
-            items = _broadcast(self._context, SideTable(None, layout.block_of), release)
-            by_col, col_lines = _cached(column_blocks(by_row, items, layout.n_blocks), release)
+            by_col, col_lines = _cached(column_blocks(by_row, layout.placement), release)
             sides: dict[Side, BlockedSide] = {
                 "rows": BlockedSide(by_row, self._sides["rows"].layout, _checksums(row_lines)),
                 "cols": BlockedSide(by_col, layout, _checksums(col_lines)),
             }
-            engine = SparkEngine(self._context, sides, {side: _counts(sides[side]) for side in SIDES})
+            engine = SparkEngine(self._context, sides, {side: _counts(sides[side]) for side in SIDES}, self.ids)
             release.callback(engine._exchange.close)
             yield engine
 
@@ -104,23 +114,36 @@ class SparkEngine:
         return int(np.count_nonzero(self.counts(side)))
 
     def start(self, config: FitConfig, loss: Loss) -> None:
-        _check_result_size(self._context, config, loss, max(len(self.counts(side)) for side in SIDES))
-        with _described(self._context, "start"):
+        with described(self._context, "start"):
             self._exchange.publish(start_posteriors(self, config, loss))
 
     def start_from(self, posteriors: dict[Side, RowPosterior]) -> None:
         self._exchange.publish(posteriors)
 
     def half_step(self, loss: Loss, step: HalfStep) -> SideStatistics:
-        with _described(self._context, f"iteration {step.iteration + 1}, {step.side}"):
+        with described(self._context, f"iteration {step.iteration + 1}, {step.side}"):
             return self._exchange.half_step(loss, step)
 
-    def posterior(self, side: Side) -> RowPosterior:
-        return self._exchange.collect(side)
+    def posterior(self, side: Side, unseen: RowPrior | None = None) -> RowPosterior:
+        return with_prior(self._exchange.collect(side), self.counts(side) == 0, unseen)
+
+    def combined(self, side: Side, make: Callable[..., RowPosterior], *posteriors: RowPosterior) -> RowPosterior:
+        return make(*posteriors)
 
     def gibbs_errors(self, draws: Draws) -> GibbsErrors:
-        with _described(self._context, "certificate"):
+        with described(self._context, "certificate"):
             return self._exchange.gibbs_errors(draws)
+
+    # To and from models.
+
+    def factors(self, side: Side, posterior: RowPosterior, schema: StructType, outlasting: bool = False) -> DataFrame:
+        """The factor table of a side (see ``scoring``); it outlasts the engine in any case."""
+        spark = self._sides[side].blocks.sparkSession
+        return factor_frame(spark, factor_table(self.ids[side].values, posterior), schema)
+
+    def adopted(self, side: Side, factors: DataFrame, prior: RowPosterior, precision: str) -> RowPosterior:
+        """The posterior that a factor table holds of this engine's ids, ``prior``'s one row where it has none."""
+        return ordered(factors.toArrow(), self.ids[side].values, prior, precision)
 
     # The sign matrix, for the start.
 
@@ -171,20 +194,7 @@ def _cached(blocks: DataFrame, release: ExitStack) -> tuple[DataFrame, pa.Table]
     release.callback(blocks.unpersist)
     with worker_errors():
         lines = blocks.select("block", "n", "checksum", "repeated", "conflicting").toArrow()
-    return _cut_from_plan(blocks), lines
-
-
-def _cut_from_plan(blocks: DataFrame) -> DataFrame:
-    """The same rows behind a plan of a single node, over the same cache and with the same lineage.
-
-    Otherwise every half step would analyse the plan of the user's source anew before it finds it in the cache: half of
-    the time of a small step. A checkpoint would cut the lineage too, and with it the way back from a lost executor.
-    """
-    session = blocks.sparkSession
-    jvm_session: Any = session._jsparkSession
-    plan: Any = blocks._jdf
-    rows = plan.queryExecution().toRdd()
-    return DataFrame(jvm_session.internalCreateDataFrame(rows, plan.schema(), False), session)
+    return cut_from_plan(blocks), lines
 
 
 def _checksums(lines: pa.Table) -> dict[int, tuple[int, int]]:
@@ -192,46 +202,3 @@ def _checksums(lines: pa.Table) -> dict[int, tuple[int, int]]:
         block: (n, checksum)
         for block, n, checksum in zip(*(lines[name].to_pylist() for name in ("block", "n", "checksum")), strict=True)
     }
-
-
-def _check_both(survey: Survey, row_lines: pa.Table, col_lines: pa.Table) -> None:
-    """Both orientations hold every rating that was counted."""
-    for lines in (row_lines, col_lines):
-        n = int(np.sum(lines["n"].to_numpy())) if lines.num_rows else 0
-        if n != survey.tally.n:
-            raise FitFailed(
-                f"{survey.tally.n:,} ratings were counted but {n:,} blocked: the source is not deterministic (a random "
-                "split or sample, say). Write the ratings to disk first and fit from there"
-            )
-
-
-def _check_result_size(context: SparkContext, config: FitConfig, loss: Loss, n_rows: int) -> None:
-    """The broadcast exchange collects one side's posterior in each job: it must fit ``spark.driver.maxResultSize``."""
-    width = config.dimension + (packed_size(config.dimension) if loss.kind == "covariance" else config.dimension)
-    needed = n_rows * width * np.dtype(config.precision).itemsize
-    allowed = _bytes(context.getConf().get("spark.driver.maxResultSize", "1g"))
-    if 0 < allowed < 1.1 * needed:
-        smaller = "the diagonal covariance, or a smaller rank" if loss.kind == "covariance" else "a smaller rank"
-        raise RequestError(
-            f"the factors of {n_rows:,} rows take {needed / 2**20:,.0f} MB, more than spark.driver.maxResultSize "
-            f"({allowed / 2**20:,.0f} MB): choose {smaller}, or raise that setting (0 is no limit)"
-        )
-
-
-def _bytes(setting: str) -> int:
-    """Spark's way to write a size: 512m, 1g, 0; bare numbers are bytes."""
-    units = {"k": 10, "m": 20, "g": 30, "t": 40}
-    text = setting.strip().lower().removesuffix("b")
-    return int(text[:-1]) << units[text[-1]] if text[-1] in units else int(text)
-
-
-@contextmanager
-def _described(context: SparkContext, what: str) -> Iterator[None]:
-    """Name the jobs in Spark's UI, and give the user's own description back."""
-    key = "spark.job.description"
-    before = context.getLocalProperty(key)
-    context.setLocalProperty(key, f"onebit_spark: {what}")
-    try:
-        yield
-    finally:
-        context.setLocalProperty(key, before)  # type: ignore[arg-type]

@@ -1,25 +1,34 @@
-"""The posteriors that a fit starts from, given an engine's view of the sign matrix."""
+"""The posteriors that a fit starts from: factors from the start that the configuration names, and one spread."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 
 from onebit_spark.config import FitConfig
 from onebit_spark.losses import Loss, Side
 from onebit_spark.posterior import RowPosterior
-from onebit_spark.spectral import STARTS, SignMatrix
+from onebit_spark.spectral import STARTS, ArrayTables, Products, Table
 
 
-def start_posteriors(matrix: SignMatrix, config: FitConfig, loss: Loss) -> dict[Side, RowPosterior]:
-    """Factors from the start that the configuration names, intercepts at 0, one spread for every coordinate."""
-    rows, cols = STARTS[config.start](matrix, config.rank, config.seed)
-    if config.intercepts:
-        rows, cols = (np.insert(factors * loss.start_shrinkage, 0, 0.0, axis=1) for factors in (rows, cols))
-    return {
-        "rows": _spread_out(rows, config, loss),
-        "cols": _spread_out(cols, config, loss),
-    }
+@dataclass(frozen=True)
+class SpreadOut:
+    """Factors as a posterior: intercepts at 0, one spread for every coordinate."""
+
+    config: FitConfig
+    loss: Loss
+
+    def __call__(self, factors: Table) -> RowPosterior:
+        config, loss = self.config, self.loss
+        if config.intercepts:
+            factors = np.insert(factors * loss.start_shrinkage, 0, 0.0, axis=1)
+        location = factors.astype(config.precision)
+        return RowPosterior.isotropic(location, loss.start_deviation, loss.kind, config.intercepts)
 
 
-def _spread_out(location: np.ndarray, config: FitConfig, loss: Loss) -> RowPosterior:
-    return RowPosterior.isotropic(location.astype(config.precision), loss.start_deviation, loss.kind, config.intercepts)
+def start_posteriors(engine: Products, config: FitConfig, loss: Loss) -> dict[Side, RowPosterior]:
+    """For an engine whose tables are arrays in this process."""
+    rows, cols = STARTS[config.start](ArrayTables(engine), config.rank, config.seed)
+    spread_out = SpreadOut(config, loss)
+    return {"rows": spread_out(rows), "cols": spread_out(cols)}

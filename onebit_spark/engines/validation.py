@@ -18,13 +18,14 @@ from pyspark.sql.types import BooleanType
 from onebit_spark import prediction
 from onebit_spark.columns import quoted
 from onebit_spark.config import FitConfig
+from onebit_spark.defects import Columns, check_ratings
 from onebit_spark.engines.blocking import Batches
 from onebit_spark.engines.spark import SparkEngine
 from onebit_spark.errors import RequestError
 from onebit_spark.hierarchy import ScaleHierarchy, Scales
 from onebit_spark.losses import LOSSES, SIDES, Side
 from onebit_spark.posterior import RowPosterior
-from onebit_spark.ratings import ITEM, LABEL, USER, Columns, Survey, check_ratings, prepared
+from onebit_spark.ratings import ITEM, LABEL, USER, prepared
 from onebit_spark.scoring import SLICE, prior_row
 from onebit_spark.solver import Engine, Iteration, Outcome
 
@@ -68,20 +69,14 @@ class Validation:
     @classmethod
     @contextmanager
     def over(
-        cls,
-        ratings: DataFrame,
-        columns: Columns,
-        survey: Survey,
-        engine: SparkEngine,
-        config: FitConfig,
-        patience: int,
+        cls, ratings: DataFrame, columns: Columns, engine: SparkEngine, config: FitConfig, patience: int
     ) -> Iterator[Validation]:
         """Number the held-out ratings as the fit does, cache them, and release them at the end."""
         try:
             check_ratings(ratings, columns)
         except RequestError as error:
             raise RequestError(f"the validation ratings: {error}") from None
-        ids = ratings.sparkSession.sparkContext.broadcast((survey.users.values, survey.items.values))
+        ids = ratings.sparkSession.sparkContext.broadcast(tuple(engine.ids[side].values for side in SIDES))
         pairs = prepared(ratings, columns).mapInArrow(_Numbered(ids), PAIRS).cache()
         try:
             yield cls(pairs, engine, config, patience)
@@ -92,7 +87,7 @@ class Validation:
     def __call__(self, engine: Engine, hierarchy: ScaleHierarchy, history: list[Iteration]) -> str | None:
         """Measure; the reason to stop, if there is one."""
         began, iteration = time.perf_counter(), history[-1]
-        posteriors = {side: engine.posterior(side) for side in SIDES}
+        posteriors: dict[Side, RowPosterior] = {side: engine.posterior(side) for side in SIDES}
         loss, error = self._measure(hierarchy.scales, posteriors["rows"], posteriors["cols"])
         self.seconds += time.perf_counter() - began
         self.history.append({"loss": loss, "error": error})

@@ -17,12 +17,13 @@ from pyspark.sql import functions as F
 
 from onebit_spark.columns import quoted
 from onebit_spark.config import FitConfig
+from onebit_spark.defects import Columns, positive
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.experiments.sample import Sample
 from onebit_spark.experiments.taskprogress import TaskProgress
 from onebit_spark.experiments.tasks import Ledger, Result, Task, run_tasks
 from onebit_spark.experiments.tuning import FoldedSample, fit_fold
-from onebit_spark.ratings import ITEM, LABEL, USER, Columns, Survey, positive, prepared, survey
+from onebit_spark.ratings import ITEM, LABEL, USER, Survey, prepared, survey
 
 FOLD = "__onebit_fold"
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from onebit_spark.losses.base import SIDES, HalfStep, Loss, Move, RowPrior, RowSums, Side
+from onebit_spark.losses.base import SIDES, HalfStep, Loss, Move, PriorLines, RowPrior, RowSums, Side
 from onebit_spark.losses.hinge import Hinge
 from onebit_spark.losses.logistic import Logistic
 
 LOSSES: dict[str, type[Loss]] = {loss.name: loss for loss in (Hinge, Logistic)}
 
-__all__ = ["LOSSES", "SIDES", "HalfStep", "Hinge", "Logistic", "Loss", "Move", "RowPrior", "RowSums", "Side"]
+__all__ = ["LOSSES", "SIDES", "HalfStep", "Hinge", "Logistic", "Loss", "Move", "PriorLines", "RowPrior",
+    "RowSums", "Side"]  # fmt: skip

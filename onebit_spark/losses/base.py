@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,10 +36,10 @@ class RowPrior:
     mean: NDArray[np.float64]
     precision: NDArray[np.float64]
 
-    @property
-    def has_lines(self) -> bool:
-        """Whether rows have priors of their own."""
-        return len(self.mean) > 1 or len(self.precision) > 1
+    @classmethod
+    def at(cls, lines: RowPosterior) -> RowPrior:
+        """The prior with the mean and the deviations of these rows."""
+        return cls(lines.location.astype(np.float64), lines.deviation.astype(np.float64) ** -2)
 
     def rows(self, lo: int, hi: int) -> RowPrior:
         """The prior of the rows lo … hi−1 alone."""
@@ -51,17 +51,30 @@ class RowPrior:
 
 
 @dataclass(frozen=True)
+class PriorLines:
+    """A prior of its own for every row, held like a posterior: N(location, diag(deviation²))."""
+
+    lines: Any  # in the engine's own form, as ``Engine.posterior`` gives it
+
+
+@dataclass(frozen=True)
 class HalfStep:
     """One map step over a side: which parameters move, and what they are weighed against."""
 
     side: Side
     iteration: int
     weight: float  # κ, the weight of one rating
-    prior: RowPrior
+    prior: RowPrior | PriorLines
     ratings_per_row: float  # 2n/m, the scale of a gradient step
     move_means: bool = True
     move_spreads: bool = True
     want_data: bool = False  # the objective's data term at the new state, by rows of this side
+
+    @property
+    def row_prior(self) -> RowPrior:
+        """The prior of the rows at hand; an engine has put it in the place of ``PriorLines`` before."""
+        assert isinstance(self.prior, RowPrior)
+        return self.prior
 
 
 class Move(NamedTuple):
@@ -125,7 +138,7 @@ class Loss(ABC):
     ) -> RowSums:
         """Update rows lo … hi−1 of ``rows`` in place from the ratings of ``block`` (same numbering).
 
-        Rows without ratings are left alone. ``step.prior`` is that of all rows of the block.
+        Rows without ratings are left alone. ``step.row_prior`` is that of all rows of the block.
         """
 
 

@@ -13,10 +13,10 @@ from pyspark.sql import functions as F
 
 from onebit_spark.calibration import Calibration
 from onebit_spark.columns import quoted
+from onebit_spark.defects import Columns, check_ratings, positive
 from onebit_spark.errors import RequestError
 from onebit_spark.metrics import RELIABILITY_BINS, Reliability
 from onebit_spark.params import plainly_named
-from onebit_spark.ratings import Columns, check_ratings, positive
 
 if TYPE_CHECKING:
     from onebit_spark.model import OneBitCompletionModel

@@ -5,10 +5,10 @@ import pyarrow as pa
 import pytest
 
 from onebit_spark import FitConfig, RequestError
+from onebit_spark.defects import Columns
 from onebit_spark.experiments.crossvalidation import CrossValidation
 from onebit_spark.experiments.taskprogress import TaskProgress
 from onebit_spark.experiments.tasks import Ledger
-from onebit_spark.ratings import Columns
 from onebit_spark.simulate import simulate
 
 CONFIGS = [FitConfig(rank=2, max_iter=6, tol=0), FitConfig(loss="hinge", rank=2, max_iter=6, tol=0)]

@@ -189,9 +189,9 @@ def test_both_labels_of_a_cell_count(spark):
 
 
 def test_max_result_size_is_respected(spark, ratings, monkeypatch):
-    monkeypatch.setattr("onebit_spark.engines.spark._bytes", lambda _: 1000)
-    with pytest.raises(RequestError, match=r"maxResultSize.*diagonal covariance"):
-        estimator().fit(ratings)
+    monkeypatch.setattr("onebit_spark.engines.choice._bytes", lambda _: 1000)
+    with pytest.raises(RequestError, match=r"maxResultSize.*choose exchange=shuffle"):
+        estimator(exchange="broadcast").fit(ratings)
 
 
 def test_unconverged_fits_warn(ratings):

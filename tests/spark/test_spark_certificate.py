@@ -9,12 +9,13 @@ from onebit_spark import FitConfig, RequestError, Terms, fit_arrays
 from onebit_spark.blocks import RatingBlock
 from onebit_spark.certificate.gibbs import Draws
 from onebit_spark.certificate.split import Split
+from onebit_spark.defects import Columns, check_ratings
 from onebit_spark.engines.local import LocalEngine
 from onebit_spark.engines.spark import SparkEngine
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.evaluation import certify, evaluate
 from onebit_spark.model import OneBitCompletionModel
-from onebit_spark.ratings import Columns, check_ratings, split_off, survey
+from onebit_spark.ratings import split_off, survey
 from onebit_spark.simulate import simulate
 
 

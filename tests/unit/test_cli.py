@@ -213,7 +213,7 @@ BAD_VALUES = {
     ("--predict", "in.parquet"): "--predict PAIRS and --predictions FOLDER go together",
     ("--predictions", "preds"): "--predict PAIRS and --predictions FOLDER go together",
     ("--rnak", "3"): "unknown flag --rnak: did you mean --rank?",
-    ("--exchange", "shuffle"): "unknown flag --exchange",
+    ("--exchange", "telepathy"): "auto, broadcast, shuffle",
     ("--resume",): "--resume needs --checkpoint-dir",
     ("--checkpoint-interval", "0"): "--checkpoint-interval must be an integer of at least 1",
     ("--rank",): "expected one argument",

@@ -7,7 +7,8 @@ from onebit_spark import FitConfig
 from onebit_spark.blocks import RatingBlock
 from onebit_spark.engines.local import LocalEngine
 from onebit_spark.hierarchy import FixedPrior
-from onebit_spark.losses import SIDES, RowPrior
+from onebit_spark.losses import SIDES, PriorLines, RowPrior
+from onebit_spark.posterior import RowPosterior
 from onebit_spark.simulate import simulate
 from onebit_spark.solver import descend
 
@@ -25,11 +26,14 @@ def test_the_divergence_from_a_fixed_prior(loss, intercepts):
     data = simulate("B2", rank=2, shape=(20, 15), fraction=0.6)
     rng = np.random.default_rng(0)
     config = FitConfig(loss=loss, rank=2, intercepts=intercepts, precision="float64", max_iter=7, tol=0)
-    shapes = [(m, config.dimension) for m in (20, 15)]
-    priors = [RowPrior(rng.normal(size=shape), rng.uniform(0.5, 9, shape)) for shape in shapes]
+    lines = [
+        RowPosterior(rng.normal(size=shape), rng.uniform(0.3, 1.4, shape), "spread", intercepts)
+        for shape in [(m, config.dimension) for m in (20, 15)]
+    ]
+    priors = [RowPrior.at(line) for line in lines]
     with LocalEngine(RatingBlock.from_coordinates(data.rows, data.cols, data.labels > 0, (20, 15))).running() as engine:
         engine.start(config, config.make_loss())
-        outcome = descend(engine, config, FixedPrior(*priors))
+        outcome = descend(engine, config, FixedPrior(*map(PriorLines, lines)))
         expected = sum(
             kl_of_normals(posterior.location[i], posterior.covariance[i], prior.mean[i], prior.precision[i])
             for posterior, prior in zip((engine.posterior(side) for side in SIDES), priors, strict=True)

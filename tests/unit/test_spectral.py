@@ -8,12 +8,12 @@ from onebit_spark import FitConfig, fit_arrays
 from onebit_spark.blocks import RatingBlock
 from onebit_spark.engines.local import LocalEngine
 from onebit_spark.simulate import power_law_ratings, simulate
-from onebit_spark.spectral import OVERSAMPLING, keyed_normals, random_start, spectral_start
+from onebit_spark.spectral import OVERSAMPLING, ArrayTables, Keyed, Rows, random_start, spectral_start
 
 
 def engine(rows, cols, labels, shape=None):
     shape = shape or (rows.max() + 1, cols.max() + 1)
-    return LocalEngine(RatingBlock.from_coordinates(rows, cols, labels > 0, shape), threads=1)
+    return ArrayTables(LocalEngine(RatingBlock.from_coordinates(rows, cols, labels > 0, shape), threads=1))
 
 
 def reference(rows, cols, labels, rank, oversampling):
@@ -96,19 +96,14 @@ def test_columns_beyond_the_rank_are_small_noise():
 def test_keyed_normals_are_normal_and_keyed():
     """A line depends on the seed and the column's two counts only; over 2,000 different counts they look normal."""
 
-    class Counts:
-        def counts(self, side):
-            return np.concatenate([np.arange(1, 2001), [5]])
-
-        def positives(self, side):
-            return np.concatenate([np.arange(1, 2001) // 2, [2]])
-
-    normals = keyed_normals(Counts(), "cols", 5, seed=0)
+    counts = np.concatenate([np.arange(1, 2001), [5]])
+    rows = Rows(np.arange(2001), counts, counts // 2)
+    normals = Keyed(5, seed=0)(rows)
     np.testing.assert_array_equal(normals[4], normals[2000])
     assert np.abs(normals.mean()) < 5 / np.sqrt(normals.size)
     assert normals.var() == pytest.approx(1.0, abs=5 * np.sqrt(2 / normals.size))
     np.testing.assert_allclose(np.corrcoef(normals[:2000].T), np.eye(5), atol=5 / np.sqrt(2000))
-    assert not np.any(normals == keyed_normals(Counts(), "cols", 5, seed=1))
+    assert not np.any(normals == Keyed(5, seed=1)(rows))
 
 
 def test_random_start_depends_on_the_seed():

@@ -1,0 +1,78 @@
+"""What we ask of Spark beyond its public face: short plans, named jobs, blocks in known partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pyspark import SparkContext
+from pyspark.sql import DataFrame, SparkSession
+
+
+@contextmanager
+def described(context: SparkContext, what: str) -> Iterator[None]:
+    """Name the jobs in Spark's UI, and give the user's own description back."""
+    key = "spark.job.description"
+    before = context.getLocalProperty(key)
+    context.setLocalProperty(key, f"onebit_spark: {what}")
+    try:
+        yield
+    finally:
+        context.setLocalProperty(key, before)  # type: ignore[arg-type]
+
+
+def cut_from_plan(frame: DataFrame, session: SparkSession | None = None) -> DataFrame:
+    """The same rows behind a plan of a single node, over the same cache and with the same lineage.
+
+    Otherwise every half step would analyse the plan of the user's source anew before it finds it in the cache: half of
+    the time of a small step. A checkpoint would cut the lineage too, and with it the way back from a lost executor.
+    """
+    session = session or frame.sparkSession
+    jvm_session: Any = session._jsparkSession
+    plan: Any = frame._jdf
+    rows = plan.queryExecution().toRdd()
+    return DataFrame(jvm_session.internalCreateDataFrame(rows, plan.schema(), False), session)
+
+
+def working_session(spark: SparkSession) -> SparkSession:
+    """A session of our own in the user's application, so that none of the user's settings has to change.
+
+    Spark leaves a cached table where it is only if it has at least ``spark.sql.shuffle.partitions`` partitions; and
+    adaptive execution would merge partitions that hold one block each.
+    """
+    own = spark.newSession()
+    own.conf.set("spark.sql.shuffle.partitions", "1")
+    own.conf.set("spark.sql.adaptive.enabled", "false")
+    own.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "8")  # lines of many megabytes
+    own.conf.set("spark.sql.parquet.compression.codec", "uncompressed")  # factors are noise to a compressor
+    return own
+
+
+def partition_keys(n: int) -> NDArray[np.int32]:
+    """Integers of which Spark's hash partitioning sends the p-th to partition p of n."""
+    tried = 16 * n
+    while True:
+        parts = spark_hash(np.arange(tried, dtype=np.uint32)).astype(np.int64) % n
+        found, first = np.unique(parts, return_index=True)
+        if len(found) == n:
+            return first.astype(np.int32)
+        tried *= 2
+
+
+def spark_hash(keys: NDArray[np.uint32]) -> NDArray[np.int32]:
+    """Murmur3 of an int with seed 42 (Appleby's x86_32 variant): what ``hash(key)`` is in Spark SQL."""
+
+    def rotated(x: NDArray[np.uint32], bits: int) -> NDArray[np.uint32]:
+        return (x << np.uint32(bits)) | (x >> np.uint32(32 - bits))
+
+    with np.errstate(over="ignore"):
+        k = rotated(keys * np.uint32(0xCC9E2D51), 15) * np.uint32(0x1B873593)
+        h = rotated(np.uint32(42) ^ k, 13) * np.uint32(5) + np.uint32(0xE6546B64)
+        h ^= np.uint32(4)
+        for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+            h = (h ^ (h >> np.uint32(shift))) * np.uint32(factor)
+        h ^= h >> np.uint32(16)
+    return h.view(np.int32)

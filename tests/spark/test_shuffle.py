@@ -1,0 +1,182 @@
+"""exchange=shuffle: the same fit as by broadcast, to the bit, and nothing left behind."""
+
+from contextlib import ExitStack
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import functions as F
+
+from onebit_spark import RequestError
+from onebit_spark.config import FitConfig
+from onebit_spark.defects import Columns
+from onebit_spark.engines import choice
+from onebit_spark.engines.layout import side_layout
+from onebit_spark.engines.numbering import number_ids, placement_of
+from onebit_spark.engines.plans import partition_keys, spark_hash
+from onebit_spark.engines.shuffle import ShuffleEngine
+from onebit_spark.estimator import OneBitCompletion
+from onebit_spark.filesystem import Location
+from onebit_spark.ratings import ITEM, USER, census
+from onebit_spark.simulate import power_law_ratings
+
+BLOCKS = {"numUserBlocks": 3, "numItemBlocks": 2}
+
+
+@pytest.fixture(scope="module")
+def ratings(spark):
+    """A power law, so that some rows are heavy; text ids on one side."""
+    rows, cols, labels = power_law_ratings(70, 40, 1500, seed=2)
+    table = pa.table({"user": [f"u{i}" for i in rows], "item": pa.array(cols), "label": pa.array(labels)})
+    return spark.createDataFrame(table).cache()
+
+
+def fit(ratings, exchange, **params):
+    defaults = {"rank": 3, "maxIter": 3, "tol": 0.0, **BLOCKS}
+    return OneBitCompletion(exchange=exchange, **{**defaults, **params}).fit(ratings)
+
+
+def assert_same_bits(one, other):
+    assert one.info.objective_history == other.info.objective_history
+    assert one.info.effective_rank == other.info.effective_rank
+    assert one.certificate == other.certificate
+    for found, expected in ((one.users, other.users), (one.items, other.items)):
+        assert found.schema.simpleString() == expected.schema.simpleString()
+        lines, others = (sorted(frame.collect(), key=lambda line: line["id"]) for frame in (found, expected))
+        assert lines == others
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"loss": "hinge", "prior": "gamma", "fitIntercept": False, "start": "random"},
+        pytest.param({"certificatePriorSplit": 0.5, "covariance": "diagonal"}, id="prior split"),
+        pytest.param({"loss": "hinge", "certificatePriorSplit": 0.3}, marks=pytest.mark.slow),
+        pytest.param({"numUserBlocks": 90, "numItemBlocks": 1}, marks=pytest.mark.slow),
+        pytest.param({"fitIntercept": False, "rank": 50}, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_shuffle_equals_broadcast_to_the_bit(ratings, params):
+    assert_same_bits(fit(ratings, "shuffle", **params), fit(ratings, "broadcast", **params))
+
+
+def test_a_shuffled_fit_is_resumed_to_the_bit(spark, ratings, tmp_path):
+    whole = fit(ratings, "shuffle", maxIter=4, start="random")
+
+    def interrupt(iteration):
+        if iteration.number == 3:
+            raise KeyboardInterrupt
+
+    params = {"rank": 3, "maxIter": 4, "tol": 0.0, "start": "random", "exchange": "shuffle", **BLOCKS}
+    params |= {"checkpointDir": str(tmp_path), "checkpointInterval": 2}
+    with pytest.raises(KeyboardInterrupt):
+        OneBitCompletion(**params).setProgress(interrupt).fit(ratings)
+    assert [path.name for path in tmp_path.iterdir()] == ["iteration-000002"]  # the work folder is gone
+    assert_same_bits(OneBitCompletion(**params, resume=True).fit(ratings), whole)
+
+
+def test_a_warm_start_knows_old_ids_and_gives_new_ones_the_prior(ratings):
+    part = ratings.where(F.col("user") != "u3")
+    first = fit(part, "broadcast", start="random")
+    models = [
+        OneBitCompletion(rank=3, maxIter=2, tol=0.0, exchange=exchange, **BLOCKS).setInitialModel(first).fit(ratings)
+        for exchange in ("shuffle", "broadcast")
+    ]
+    assert_same_bits(*models)
+
+
+def test_nothing_stays_behind(spark, ratings, tmp_path):
+    before = dict(spark.conf.getAll)
+    cached = len(spark.sparkContext._jsc.getPersistentRDDs())
+    model = fit(ratings, "shuffle", start="random", maxIter=1, workDir=str(tmp_path))
+    left = list(tmp_path.iterdir())
+    assert [path.name.endswith("-model") for path in left] == [True]  # the model reads its factors there
+    assert model.users.count() == 70
+    assert len(spark.sparkContext._jsc.getPersistentRDDs()) == cached
+    assert dict(spark.conf.getAll) == before
+
+
+def test_a_half_step_does_not_move_ratings(spark, ratings, tmp_path):
+    """The cached blocks are read in place: nothing but factor lines passes through an exchange."""
+    config = FitConfig(rank=3, tol=0.0, max_iter=1, start="random")
+    with (
+        census(ratings, Columns()) as counted,
+        ShuffleEngine.over(
+            ratings, Columns(), counted, (3, 2), config.form, Location(spark, str(tmp_path / "work"))
+        ) as engine,
+    ):
+        engine.start(config, config.make_loss())
+        own, partners = (engine.posterior(side).table for side in ("rows", "cols"))
+        made = engine._tables._made("rows", lambda *_: None, (own,), partners, None)
+        plan = made._jdf.queryExecution().executedPlan().toString()
+    sides = plan.split("FlatMapCoGroupsInArrow")[1:]
+    assert plan.count("InMemoryTableScan") == 2  # the blocks of rows, the routes of columns
+    lines = plan.splitlines()
+    for above, line in zip(lines, lines[1:], strict=False):
+        if "InMemoryTableScan" in line:
+            assert "Sort" in above
+    assert len(sides) == 2
+
+
+def test_ids_are_numbered_in_ascending_order(spark, ratings):
+    with census(ratings.repartition(7), Columns()) as counted, ExitStack() as release:
+        survey = counted.survey()
+        for column, ids in ((USER, survey.users), (ITEM, survey.items)):
+            numbered = number_ids(counted, column, release)
+            lines = numbered.frame.orderBy("number").collect()
+            assert [line["id"] for line in lines] == ids.values.to_pylist()
+            assert [line["number"] for line in lines] == list(range(len(ids))) == list(range(numbered.n_rows))
+            placement = placement_of(numbered, counted.tally.n, 3)
+            expected = side_layout(ids.counts, 3)
+            assert len(placement.heavy) > 0
+            np.testing.assert_array_equal(placement.of(np.arange(len(ids))), expected.block_of)
+
+
+def test_keys_reach_their_partitions(spark):
+    keys = partition_keys(13)
+    frame = spark.createDataFrame([(int(key),) for key in keys], "key int").repartition(13, "key")
+    found = {line["key"]: line["part"] for line in frame.select("key", F.spark_partition_id().alias("part")).collect()}
+    assert [found[key] for key in keys.tolist()] == list(range(13))
+    hashes = spark.range(5).select(F.hash(F.col("id").cast("int"))).collect()
+    assert [line[0] for line in hashes] == spark_hash(np.arange(5, dtype=np.uint32)).tolist()
+
+
+class TestChoice:
+    class Counted:
+        def __init__(self, users, items):
+            self.n_users, self.n_items = users, items
+
+    def test_by_the_size_of_the_factors(self, spark, monkeypatch):
+        form = FitConfig(rank=10).form
+
+        def pick(users, wanted="auto"):
+            return choice.choose(wanted, self.Counted(users, 1000), form, spark.sparkContext)
+
+        assert form.row_bytes == (11 + 66) * 4
+        assert pick(1000).exchange == "broadcast"
+        assert "few enough" in pick(1000).reason
+        assert pick(10**7).exchange == "shuffle"
+        assert "more than" in pick(10**7).reason or "beyond" in pick(10**7).reason
+        assert pick(1000, "shuffle").exchange == "shuffle"
+        monkeypatch.setattr("onebit_spark.engines.choice._bytes", lambda _: 1000)
+        assert "maxResultSize" in pick(1000).reason
+        assert pick(1000).exchange == "shuffle"
+
+    def test_validation_needs_the_broadcast(self, ratings):
+        marked = ratings.withColumn("held_out", F.col("item") == 3)
+        with pytest.raises(RequestError, match="validationIndicatorCol needs exchange=broadcast"):
+            fit(marked, "shuffle", validationIndicatorCol="held_out")
+
+    def test_an_unknown_exchange(self, ratings):
+        with pytest.raises(RequestError, match="exchange must be one of auto, broadcast, shuffle, not 'mail'"):
+            fit(ratings, "mail")
+
+
+def test_rows_beyond_32_bits(monkeypatch, ratings):
+    """Every number travels with 64 bits, as for more than 2³⁰ rows."""
+    monkeypatch.setattr("onebit_spark.engines.shuffle.WIDE", 1)
+    wide = fit(ratings, "shuffle", start="random", maxIter=1)
+    monkeypatch.undo()
+    assert_same_bits(wide, fit(ratings, "broadcast", start="random", maxIter=1))

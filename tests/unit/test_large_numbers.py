@@ -1,0 +1,46 @@
+"""What more than 2³¹ rows, columns and ratings rest on, without as many; and the routes between blocks."""
+
+import numpy as np
+import pytest
+
+from onebit_spark import FitFailed
+from onebit_spark.blocks import RatingBlock
+from onebit_spark.engines.blocking import MOST_BYTES, PlacedBlock, block_line, distinct, positions
+from onebit_spark.engines.layout import Placement
+from onebit_spark.engines.tall import routes_of
+
+
+def test_positions_of_large_numbers():
+    numbers = np.array([5, 2**40, 5, 2**33, 7])
+    ascending = distinct(numbers)
+    assert ascending.tolist() == [5, 7, 2**33, 2**40]
+    assert positions(ascending, numbers).tolist() == [0, 3, 0, 2, 1]
+    small = np.array([4, 1, 4])
+    assert positions(distinct(small), small).tolist() == [1, 0, 1]
+
+
+def test_placement_of_large_numbers():
+    placement = Placement(5, np.array([2**40]), np.array([3], np.int32))
+    blocks = placement.of(np.array([1, 2**40, 2**40 + 1]))
+    assert blocks[1] == 3
+    assert blocks.max() < 5
+
+
+def test_a_cell_beyond_two_gigabytes_is_refused():
+    class Huge(np.ndarray):
+        nbytes = MOST_BYTES + 1
+
+    with pytest.raises(FitFailed, match="less than 2 GiB: set more row and column blocks"):
+        block_line(codes=np.zeros(1).view(Huge))
+
+
+def test_routes():
+    """Which rows a block of the other side refers to, by a plain loop."""
+    rng = np.random.default_rng(0)
+    rows, cols = rng.integers(0, 6, 20), rng.integers(0, 9, 20)
+    ratings = RatingBlock.from_coordinates(rows, cols, rows > 2, (6, 9))
+    there = Placement(4, np.empty(0, np.int64), np.empty(0, np.int32))
+    routes, ends = routes_of(PlacedBlock(0, np.arange(6), np.arange(9) * 7, ratings, 0), there)
+    for target in range(4):
+        expected = {int(i) for i, j in zip(rows, cols, strict=True) if there.of(np.array([j * 7]))[0] == target}
+        assert routes[ends[target] : ends[target + 1]].tolist() == sorted(expected)

@@ -1,6 +1,7 @@
 """exchange=shuffle: the same fit as by broadcast, to the bit, and nothing left behind."""
 
 from contextlib import ExitStack
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -114,7 +115,7 @@ def test_a_half_step_does_not_move_ratings(spark, ratings, tmp_path):
     sides = plan.split("FlatMapCoGroupsInArrow")[1:]
     assert plan.count("InMemoryTableScan") == 2  # the blocks of rows, the routes of columns
     lines = plan.splitlines()
-    for above, line in zip(lines, lines[1:], strict=False):
+    for above, line in pairwise(lines):
         if "InMemoryTableScan" in line:
             assert "Sort" in above
     assert len(sides) == 2

@@ -1,113 +1,113 @@
-"""A large simulated matrix in local mode: seconds by phase, and the peak memory of the JVM and the Python workers.
+"""A large simulated matrix beside MLlib ALS, in local mode: seconds by phase, and peak memory.
 
-    python benchmarks/scale.py [--ratings 30000000 --rows 1000000 --cols 100000] [--loss logistic] [--covariance full]
+    python benchmarks/scale.py [--ratings 100000000 --rows 1000000 --cols 100000] [--methods als hinge diagonal full]
 
-Power-law columns, rank 10, a 4 GB driver. Memory is the resident size of each process of the session, sampled from
-/proc twice a second (Linux); pages that forked workers share are counted once for each of them.
+Power-law columns, rank 10, two iterations, the same driver memory for all; every method has a process of its own, one
+after the other, on the same files. ALS's blocking and start are what a fit of no iterations takes.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import subprocess
 import sys
 import tempfile
-import threading
 import time
 import warnings
-from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import SparkSession
+from memory import MemoryWatch
+from pyspark.ml.recommendation import ALS
+from pyspark.sql import DataFrame, SparkSession
 from record import provenance
 
 from onebit_spark import NotConverged
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.simulate import power_law_ratings
 
-
-class MemoryWatch:
-    """Peak resident megabytes of the driver's Python, the JVM and all Python workers together."""
-
-    def __init__(self) -> None:
-        self.peaks: dict[str, float] = defaultdict(float)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> MemoryWatch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._stop.wait(0.5):
-            now: dict[str, float] = defaultdict(float)
-            for folder in Path("/proc").glob("[0-9]*"):
-                try:
-                    command = (folder / "cmdline").read_text().replace("\0", " ")
-                    pages = int((folder / "statm").read_text().split()[1])
-                except OSError:
-                    continue
-                role = self._role(folder.name, command)
-                if role:
-                    now[role] += pages * os.sysconf("SC_PAGE_SIZE") / 2**20
-            now["all"] = sum(now.values())
-            for role, megabytes in now.items():
-                self.peaks[role] = max(self.peaks[role], megabytes)
-
-    @staticmethod
-    def _role(pid: str, command: str) -> str | None:
-        if pid == str(os.getpid()):
-            return "driver's Python"
-        if "pyspark.daemon" in command:
-            return "Python workers"
-        return "JVM" if "java" in command and "spark" in command else None
+OURS: dict[str, dict[str, Any]] = {
+    "hinge": {"loss": "hinge"},
+    "diagonal": {"loss": "logistic", "covariance": "diagonal"},
+    "full": {"loss": "logistic", "covariance": "full"},
+}
+ITERATIONS = 2
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--ratings", type=int, default=30_000_000)
+    parser.add_argument("--ratings", type=int, default=100_000_000)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--cols", type=int, default=100_000)
-    parser.add_argument("--loss", default="logistic")
-    parser.add_argument("--covariance", default="full")
-    parser.add_argument("--iterations", type=int, default=2)
+    parser.add_argument("--methods", nargs="+", default=["als", *OURS], choices=["als", *OURS])
+    parser.add_argument("--exchange", default="auto")
+    parser.add_argument("--driver-memory", default="6g")
+    parser.add_argument("--measure", help=argparse.SUPPRESS)  # a child: the folder of the ratings
     options = parser.parse_args()
+    if options.measure:
+        print(json.dumps(measure(options, options.methods[0])))
+        return
+    print(provenance())
+    print(f"{options.ratings:,} ratings, {options.rows:,} × {options.cols:,}, rank 10, {options.driver_memory} driver")
+    with tempfile.TemporaryDirectory() as folder:
+        write_ratings(options, Path(folder))
+        for method in options.methods:
+            command = [sys.executable, *sys.argv, "--measure", folder, "--methods", method]
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+            if done.returncode:
+                print(f"{method}: failed with exit code {done.returncode}", flush=True)
+                continue
+            figures = json.loads(done.stdout.splitlines()[-1])
+            print(f"{method:<9} {figures['iteration']:6.1f} s an iteration, {figures['all']:6.0f} s in all "
+                  f"({figures['phases']}); peak MB: {figures['memory']}", flush=True)  # fmt: skip
+
+
+def measure(options: argparse.Namespace, method: str) -> dict[str, object]:
     warnings.simplefilter("ignore", NotConverged)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    print(provenance())
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "ratings"
-        path.mkdir()
-        write_ratings(options, path)
-        spark = (
-            SparkSession.builder.master("local[*]")
-            .config("spark.driver.memory", "4g")
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.python.unix.domain.socket.enabled", "true")
-            .getOrCreate()
-        )
-        spark.sparkContext.setLogLevel("ERROR")
-        iterations: list[float] = []
-        estimator = OneBitCompletion(
-            loss=options.loss, covariance=options.covariance, maxIter=options.iterations, tol=0.0
-        ).setProgress(lambda iteration: iterations.append(iteration.seconds))
-        with MemoryWatch() as memory:
-            began = time.perf_counter()
-            model = estimator.fit(spark.read.parquet(str(path)))
-            seconds = time.perf_counter() - began
-        print(f"{options.ratings:,} ratings, {model.info.n_users:,} × {model.info.n_items:,}, {options.loss}, "
-              f"{options.covariance} covariance: {seconds:.0f} s")  # fmt: skip
-        print("seconds: " + ", ".join(f"{name} {value:.1f}" for name, value in model.summary.seconds.items()))
-        print("an iteration: " + ", ".join(f"{value:.1f}" for value in iterations))
-        print("peak MB: " + ", ".join(f"{role} {megabytes:,.0f}" for role, megabytes in memory.peaks.items()))
-        spark.stop()
+    spark = (
+        SparkSession.builder.master("local[*]")
+        .config("spark.driver.memory", options.driver_memory)
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.python.unix.domain.socket.enabled", "true")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    ratings = spark.read.parquet(options.measure)
+    with MemoryWatch() as memory:
+        figures = als(ratings) if method == "als" else ours(ratings, method, options.exchange)
+    spark.stop()
+    return {**figures, "memory": memory.told()}
+
+
+def als(ratings: DataFrame) -> dict[str, object]:
+    def seconds(iterations: int) -> float:
+        began = time.perf_counter()
+        model = ALS(rank=10, maxIter=iterations, regParam=0.1, ratingCol="label", seed=0).fit(ratings)
+        model.userFactors.count(), model.itemFactors.count()
+        return time.perf_counter() - began
+
+    whole = seconds(ITERATIONS)
+    before = seconds(0)
+    return {"iteration": (whole - before) / ITERATIONS, "all": whole, "phases": f"before the first {before:.0f}"}
+
+
+def ours(ratings: DataFrame, method: str, exchange: str) -> dict[str, object]:
+    began = time.perf_counter()
+    iterations: list[float] = []
+    estimator = OneBitCompletion(rank=10, maxIter=ITERATIONS, tol=0.0, exchange=exchange, **OURS[method])
+    model = estimator.setProgress(lambda step: iterations.append(step.seconds)).fit(ratings)
+    phases = ", ".join(f"{name} {value:.0f}" for name, value in model.summary.seconds.items() if name != "fit")
+    return {
+        "iteration": sum(iterations) / len(iterations),
+        "all": time.perf_counter() - began,
+        "phases": f"{phases}; exchange {model.info.exchange['exchange']}",
+    }
 
 
 def write_ratings(options: argparse.Namespace, path: Path) -> None:
@@ -115,8 +115,8 @@ def write_ratings(options: argparse.Namespace, path: Path) -> None:
     parts = 8
     for part in range(parts):
         chunk = slice(part * len(rows) // parts, (part + 1) * len(rows) // parts)
-        table = pa.table({"user": rows[chunk], "item": cols[chunk], "label": labels[chunk]})
-        pq.write_table(table, path / f"{part}.parquet")
+        columns = {"user": rows[chunk].astype("int32"), "item": cols[chunk].astype("int32"), "label": labels[chunk]}
+        pq.write_table(pa.table(columns), path / f"{part}.parquet")
 
 
 if __name__ == "__main__":

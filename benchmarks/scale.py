@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import tempfile
 import threading
 import time
@@ -20,8 +19,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import SparkSession
 from record import provenance
+from session import local_session
 
 from onebit_spark import NotConverged
 from onebit_spark.estimator import OneBitCompletion
@@ -79,21 +78,12 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=2)
     options = parser.parse_args()
     warnings.simplefilter("ignore", NotConverged)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     print(provenance())
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "ratings"
         path.mkdir()
         write_ratings(options, path)
-        spark = (
-            SparkSession.builder.master("local[*]")
-            .config("spark.driver.memory", "4g")
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.python.unix.domain.socket.enabled", "true")
-            .getOrCreate()
-        )
-        spark.sparkContext.setLogLevel("ERROR")
+        spark = local_session(shuffle_partitions=200)  # Spark's default
         iterations: list[float] = []
         estimator = OneBitCompletion(
             loss=options.loss, covariance=options.covariance, maxIter=options.iterations, tol=0.0

@@ -11,6 +11,7 @@ from onebit_spark.certificate.certified import Terms
 from onebit_spark.config import COVARIANCES, SOLVERS, FitConfig
 from onebit_spark.losses import LOSSES
 from onebit_spark.params import PredictionParams
+from onebit_spark.params import text_param as _text
 from onebit_spark.priors import PRIORS
 from onebit_spark.ratings import Columns
 from onebit_spark.spectral import STARTS
@@ -38,10 +39,6 @@ DEFAULTS: dict[str, Any] = {
     "checkpointInterval": 10,
     "resume": False,
 }
-
-
-def _text(name: str, meaning: str) -> Param[str]:
-    return Param(Params._dummy(), name, meaning, typeConverter=TypeConverters.toString)
 
 
 def _number(name: str, meaning: str) -> Param[float]:

@@ -25,12 +25,16 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Two processes, each with its own Spark session: half of a Spark test is waiting.
+# Two processes, each with its own Spark session: half of a Spark test is waiting. Files in the order of their folders,
+# so the long ones (jobs/, spark/) come first and the short ones (unit/) fill what is left; xdist's own order is by the
+# number of tests, which leaves the longest for the end.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
 test: lint
-	$(RUN) $(BIN)/python -m pytest -n 2 --dist loadfile
+	$(RUN) $(PYTEST)
 
 test-all: lint
-	$(RUN) $(BIN)/python -m pytest -n 2 --dist loadfile -m ""
+	$(RUN) $(PYTEST) -m ""
 
 bench: setup
 	$(RUN) $(BIN)/python benchmarks/kernels.py --scaling

@@ -13,6 +13,7 @@ import argparse
 import time
 import warnings
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from datasets import Ratings, movielens_1m, movielens_100k, senate, split
@@ -81,6 +82,27 @@ def simulated(draws: int, rank: int, first_seed: int) -> None:
             )
 
 
+class OverSplits(NamedTuple):
+    """The fits of several splits: one entry each, and the mean seconds of a fit."""
+
+    correct: list[float]
+    iterations: list[int]
+    ranks: list[int]
+    seconds: float
+
+
+def over_splits(ratings: Ratings, held_out: float, splits: int, config: FitConfig) -> OverSplits:
+    """Fit the first ``splits`` splits, and predict what each holds out."""
+    correct, iterations, ranks, began = [], [], [], time.perf_counter()
+    for seed in range(splits):
+        train, test = split(ratings, held_out, seed)
+        fit = fit_arrays(*train, config)
+        correct.append(float(np.mean(fit.predict(test.rows, test.cols) == test.labels)))
+        iterations.append(len(fit.history))
+        ranks.append(fit.effective_rank)
+    return OverSplits(correct, iterations, ranks, (time.perf_counter() - began) / splits)
+
+
 REAL: dict[str, tuple[Callable[[], Ratings], float, int]] = {
     "MovieLens-100K": (movielens_100k, 5000, 10),
     "MovieLens-1M": (movielens_1m, 0.1, 3),
@@ -94,17 +116,12 @@ def real(splits: int | None, losses: list[str]) -> None:
         ratings = load()
         for loss in losses:
             for intercepts in (True, False):
-                correct, iterations, ranks, began = [], [], [], time.perf_counter()
-                for seed in range(splits or usual):
-                    train, test = split(ratings, held_out, seed)
-                    fit = fit_arrays(*train, FitConfig(loss=loss, intercepts=intercepts))
-                    correct.append(np.mean(fit.predict(test.rows, test.cols) == test.labels))
-                    iterations.append(len(fit.history))
-                    ranks.append(fit.effective_rank)
-                seconds = (time.perf_counter() - began) / len(correct)
+                config = FitConfig(loss=loss, intercepts=intercepts)
+                found = over_splits(ratings, held_out, splits or usual, config)
                 print(
-                    f"{name:16}{loss:10}{intercepts!s:>11}{np.mean(correct):9.4f}{np.std(correct, ddof=1):8.4f}"
-                    f"{np.mean(iterations):11.0f}{np.median(ranks):5.0f}{seconds:9.1f}",
+                    f"{name:16}{loss:10}{intercepts!s:>11}{np.mean(found.correct):9.4f}"
+                    f"{np.std(found.correct, ddof=1):8.4f}{np.mean(found.iterations):11.0f}"
+                    f"{np.median(found.ranks):5.0f}{found.seconds:9.1f}",
                     flush=True,
                 )
 
@@ -116,16 +133,10 @@ def choices(splits: int | None, losses: list[str]) -> None:
     for loss in losses:
         for prior in PRIORS:
             for rank in (2, 5, 10, 20):
-                correct, ranks, began = [], [], time.perf_counter()
-                for seed in range(splits or 3):
-                    train, test = split(data, 5000, seed)
-                    fit = fit_arrays(*train, FitConfig(loss=loss, prior=prior, rank=rank))
-                    correct.append(np.mean(fit.predict(test.rows, test.cols) == test.labels))
-                    ranks.append(fit.effective_rank)
-                seconds = (time.perf_counter() - began) / len(correct)
+                found = over_splits(data, 5000, splits or 3, FitConfig(loss=loss, prior=prior, rank=rank))
                 print(
-                    f"{loss:10}{prior:15}{rank:5}{np.mean(correct):9.4f}{np.std(correct, ddof=1):8.4f}"
-                    f"{np.median(ranks):10.0f}{seconds:9.1f}",
+                    f"{loss:10}{prior:15}{rank:5}{np.mean(found.correct):9.4f}{np.std(found.correct, ddof=1):8.4f}"
+                    f"{np.median(found.ranks):10.0f}{found.seconds:9.1f}",
                     flush=True,
                 )
 

@@ -10,9 +10,7 @@ prediction, and the majority class where it has none.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
-import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -23,6 +21,7 @@ from pyspark.ml.recommendation import ALS
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from record import provenance
+from session import local_session
 
 from onebit_spark import FitConfig, NotConverged, fit_arrays
 from onebit_spark.estimator import OneBitCompletion
@@ -89,17 +88,7 @@ def main() -> None:
     parser.add_argument("--master", default="local[*]")
     options = parser.parse_args()
     warnings.simplefilter("ignore", NotConverged)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = (
-        SparkSession.builder.master(options.master)
-        .config("spark.driver.memory", "4g")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "8")
-        .config("spark.python.unix.domain.socket.enabled", "true")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = local_session(options.master)
     print(provenance())
     train, test = split(DATA[options.data](), 0.1, seed=0)
     training, testing = frame(spark, train), frame(spark, test)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -27,6 +26,7 @@ import pyarrow.parquet as pq
 from memory import MemoryWatch
 from pyspark.sql import SparkSession
 from record import provenance
+from session import local_session
 
 from onebit_spark import NotConverged
 from onebit_spark.engines.layout import Placement
@@ -59,17 +59,12 @@ def main() -> None:
 
 def measure(options: argparse.Namespace) -> dict[str, str]:
     warnings.simplefilter("ignore", NotConverged)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = (
-        SparkSession.builder.master(f"local-cluster[2,1,{options.executor_memory}]")
-        .config("spark.driver.memory", options.driver_memory)
-        .config("spark.executor.memory", f"{options.executor_memory}m")
-        .config("spark.driver.maxResultSize", "0")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.ui.enabled", "false")
-        .getOrCreate()
+    spark = local_session(
+        f"local-cluster[2,1,{options.executor_memory}]",
+        driver_memory=options.driver_memory,
+        spark_executor_memory=f"{options.executor_memory}m",
+        spark_driver_maxResultSize="0",
     )
-    spark.sparkContext.setLogLevel("ERROR")
     shuffled: list[int] = []
 
     def note(_: Any) -> None:

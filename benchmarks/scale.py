@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -23,8 +22,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from memory import MemoryWatch
 from pyspark.ml.recommendation import ALS
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from record import provenance
+from session import local_session
 
 from onebit_spark import NotConverged
 from onebit_spark.estimator import OneBitCompletion
@@ -68,16 +68,7 @@ def main() -> None:
 
 def measure(options: argparse.Namespace, method: str) -> dict[str, object]:
     warnings.simplefilter("ignore", NotConverged)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = (
-        SparkSession.builder.master("local[*]")
-        .config("spark.driver.memory", options.driver_memory)
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.python.unix.domain.socket.enabled", "true")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = local_session(driver_memory=options.driver_memory)
     ratings = spark.read.parquet(options.measure)
     with MemoryWatch() as memory:
         figures = als(ratings) if method == "als" else ours(ratings, method, options.exchange)

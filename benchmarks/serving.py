@@ -12,9 +12,7 @@ calibration  expected calibration error on a tenth of the ratings, before and af
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
-import sys
 import tempfile
 import time
 import warnings
@@ -30,6 +28,7 @@ from datasets import movielens_1m, split
 from pyspark.ml.recommendation import ALS, ALSModel
 from pyspark.sql import DataFrame, SparkSession
 from record import provenance
+from session import local_session
 
 from onebit_spark import FitConfig, NotConverged, fit_arrays
 from onebit_spark.calibration import Calibration
@@ -172,17 +171,7 @@ def main() -> None:
     parser.add_argument("--covariance", nargs="+", default=["full", "diagonal"], help="of the random factors")
     options = parser.parse_args()
     warnings.simplefilter("ignore", NotConverged)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = (
-        SparkSession.builder.master(options.master)
-        .config("spark.driver.memory", "4g")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "8")
-        .config("spark.python.unix.domain.socket.enabled", "true")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = local_session(options.master)
     print(provenance())
     {"foldin": foldin, "recommend": recommend, "calibration": calibration}[options.what](spark, options)
     spark.stop()

@@ -12,6 +12,7 @@ from onebit_spark.config import COVARIANCES, EXCHANGES, SOLVERS, FitConfig
 from onebit_spark.defects import Columns
 from onebit_spark.losses import LOSSES
 from onebit_spark.params import PredictionParams
+from onebit_spark.params import text_param as _text
 from onebit_spark.priors import PRIORS
 from onebit_spark.spectral import STARTS
 
@@ -39,10 +40,6 @@ DEFAULTS: dict[str, Any] = {
     "checkpointInterval": 10,
     "resume": False,
 }
-
-
-def _text(name: str, meaning: str) -> Param[str]:
-    return Param(Params._dummy(), name, meaning, typeConverter=TypeConverters.toString)
 
 
 def _number(name: str, meaning: str) -> Param[float]:

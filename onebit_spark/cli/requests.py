@@ -57,15 +57,27 @@ class JobRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FitRequest(JobRequest):
-    """Fit a model to ratings of users on items, each positive or negative."""
+class RatingsRequest(JobRequest):
+    """What the jobs that fit ratings have in common: where the ratings are, and in which columns."""
 
     ratings: str = flag("path of the ratings")
-    output: str = flag("folder for the model")
     user_col: str = flag("column of the users", default="user")
     item_col: str = flag("column of the items", default="item")
     label_col: str = flag("column of the labels: −1/1, 0/1 or boolean", default="label")
     threshold: float | None = flag("labels strictly greater are positive, the others negative", default=None)
+
+    def problems(self) -> Iterator[str]:
+        yield from _threshold_problems(self.threshold)
+        if len({self.user_col, self.item_col, self.label_col}) < 3:
+            yield "--user-col, --item-col and --label-col must name three different columns"
+        yield from super().problems()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitRequest(RatingsRequest):
+    """Fit a model to ratings of users on items, each positive or negative."""
+
+    output: str = flag("folder for the model")
     loss: str = flag("loss", default=_DEFAULT.loss, choices=tuple(LOSSES))
     prior: str = flag("prior of the factors' scales", default=_DEFAULT.prior, choices=tuple(PRIORS))
     rank: int = flag("most factors; those not needed switch themselves off", default=_DEFAULT.rank)
@@ -113,9 +125,6 @@ class FitRequest(JobRequest):
             blocks = getattr(self, name)
             if blocks is not None and blocks < 1:
                 yield f"{as_flag(name)} must be an integer of at least 1, not {blocks}"
-        yield from _threshold_problems(self.threshold)
-        if len({self.user_col, self.item_col, self.label_col}) < 3:
-            yield "--user-col, --item-col and --label-col must name three different columns"
         if (self.predict is None) != (self.predictions is None):
             yield "--predict PAIRS and --predictions FOLDER go together: give both or neither"
         yield from super().problems()

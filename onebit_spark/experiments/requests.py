@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onebit_spark.cli.flags import flag
-from onebit_spark.cli.requests import JobRequest, _holds, _threshold_problems, exists_already, local_path
+from onebit_spark.cli.requests import RatingsRequest, _holds, exists_already, local_path
 from onebit_spark.config import FitConfig
 from onebit_spark.experiments.movielens import URL
 
@@ -16,15 +16,10 @@ _DEFAULT = FitConfig()
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuneRequest(JobRequest):
+class TuneRequest(RatingsRequest):
     """Choose the settings of a fit by cross-validation, and fit all ratings with the best. Goes on if it was killed."""
 
-    ratings: str = flag("path of the ratings")
     output: str = flag("folder for results, plot and model")
-    user_col: str = flag("column of the users", default="user")
-    item_col: str = flag("column of the items", default="item")
-    label_col: str = flag("column of the labels: −1/1, 0/1 or boolean", default="label")
-    threshold: float | None = flag("labels strictly greater are positive, the others negative", default=None)
     grid: str | None = flag("TOML file with lists of settings to combine (default: see conf/grid.toml)", default=None)
     folds: int = flag("parts of the ratings, each held out once", default=5)
     max_iter: int = flag("most iterations of a fit", default=_DEFAULT.max_iter)
@@ -42,9 +37,6 @@ class TuneRequest(JobRequest):
         for problem in FitConfig(max_iter=self.max_iter, tol=self.tol, seed=self.seed).problems():
             name, _, rest = problem.partition(" ")
             yield f"--{name.replace('_', '-')} {rest}"
-        yield from _threshold_problems(self.threshold)
-        if len({self.user_col, self.item_col, self.label_col}) < 3:
-            yield "--user-col, --item-col and --label-col must name three different columns"
         for name, path in self.paths(self.inputs).items():
             if self.output and _holds(self.output, path):
                 yield f"{name} {path} lies in --output {self.output}: choose another"

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from jvm import SHORT_LIVED
 
 ROOT = Path(__file__).resolve().parents[2]
 SPARK_SUBMIT = Path(sys.executable).with_name("spark-submit")
 SUBMIT = [str(SPARK_SUBMIT), "--master", "local[2]", "--conf", "spark.ui.enabled=false"]
 SUBMIT += ["--conf", "spark.sql.shuffle.partitions=2"]
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # half the time of a JVM that lives for seconds is compiling
 
 
 def environment(**more):

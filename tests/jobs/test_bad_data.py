@@ -1,52 +1,36 @@
 """Every row of the table of bad input: exit code 2, one last line that names it, the output untouched."""
 
-import json
 import math
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from running import run_all, write
+from running import write
+from smalltables import NO_HEADER, TABLES, run_jobs, table
 
-FAST = ["--max-iter", "2", "--tol", "0", "--rank", "2"]
-
-
-def table(user=("a", "a", "b", "b"), item=("x", "y", "x", "y"), label=(1, -1, 1, 1), **more):
-    return pa.table({"user": user, "item": item, "label": label, **more})
-
-
-TABLES = {
-    "good": table(),
+BAD_TABLES = {
     "null_ids": table(user=("a", None, None, "b"), item=("x", "y", None, "y")),
     "nan_ids": table(user=(1.0, math.nan, 2.0, 2.0)),
     "nan_labels": table(label=(1.0, math.nan, None, -1.0)),
     "outside": table(label=(1, 2, 3, -1)),
     "mixed": table(label=(1, 0, -1, 1)),
-    "one_class": table(label=(1, 1, 1, 1)),
     "empty": table().slice(0, 0),
-    "stars": table(label=(5, 1, 4, 2)),
-    "strangers": table(user=("a", "c", "c", "b"), item=("x", "y", "z", "y"), label=(5, 1, 4, 2)),
-    "booleans": table(user=("a", "a", "b", "b"), item=("x", "x", "x", "y"), label=(True, False, True, True)),
-    "integers": table(user=(1, 1, 2, 2), item=(7, 8, 7, 8)),
-    "short_integers": table(user=pa.array([1, 3], pa.int16()), item=pa.array([7, 9], pa.int32()), label=(1, 1)),
     "other_names": table().rename_columns(["who", "what", "how"]),
     "no_item": table().drop(["item"]),
     "nested": table(user=([1], [1], [2], [2])),
-    "score": table(score=(1, 2, 3, 4)),
-    "hundreds": pa.table({
-        "user": [i % 17 for i in range(300)], "item": [i % 19 for i in range(300)],
-        "label": [1 if (i % 17 < 9) == (i % 19 < 9) else -1 for i in range(300)],
-    }),
-}  # fmt: skip
+}
 CSV = ["--format", "csv"]
 TEXTS = {
     "words.csv": "user,item,label\na,x,yes\na,y,no\nb,x,1\nb,y,maybe\n",
-    "no_header.csv": "a,x,1\na,y,0\nb,x,1\n",
+    "no_header.csv": NO_HEADER,
     "gaps.csv": "user,item,label\na,x,1\na,,0\nb,x,\n",
     "text.parquet": "this is no Parquet file at all",
 }
 
-# name: (job, arguments, exit code, words of the last line); {} is the folder, each fit has its own output
+MODELS = {  # for those jobs that are refused after they have read a model
+    "model": ("fit", ["--ratings", "{}/good", "--output", "{}/model"]),
+    "integer model": ("fit", ["--ratings", "{}/integers", "--output", "{}/integer_model"]),
+}
+
+# name: (job, arguments, words of the last line); {} is the folder, each fit has its own output
 CASES = {
     "missing path": ("fit", ["--ratings", "{}/nowhere"], ["--ratings", "nowhere does not exist"]),
     "missing column": (
@@ -131,7 +115,7 @@ CASES = {
     ),
     "csv ids for a model of integers": (
         "evaluate",
-        ["--model", "{}/old", "--ratings", "{}/words.csv", *CSV],
+        ["--model", "{}/integer_model", "--ratings", "{}/words.csv", *CSV],
         ["column 'user' of --ratings is of type string, but was bigint in the fit", "inferSchema=true"],
     ),
     "no label to compare": ("evaluate", ["--model", "{}/model", "--ratings", "{}/other_names"], ["no column 'user'"]),
@@ -161,49 +145,10 @@ CASES = {
 }
 
 
-def line(text):
-    return text.split()
-
-
-GOOD = {  # run first, in this order: later ones and the bad ones use the model
-    "model": ("fit", ["--ratings", "{}/good", "--output", "{}/model"]),
-    "stars": (
-        "fit",
-        line("--ratings {}/stars --threshold 3.5 --output {}/star_model --predict {}/score --predictions {}/of_stars"),
-    ),
-    "booleans": (
-        "fit",
-        line("--ratings {}/booleans --output {}/b_model --predict {}/good --predictions {}/of_booleans"),
-    ),
-    "integers": (
-        "fit",
-        line("--ratings {}/integers --output {}/old --overwrite --quiet")
-        + line("--predict {}/short_integers --predictions {}/of_integers"),
-    ),
-    "csv": (
-        "fit",
-        line("--ratings {}/no_header.csv --format csv --option header=false --user-col _c0 --item-col _c1")
-        + line("--label-col _c2 --output {}/csv_model --predict {}/no_header.csv --predictions {}/of_csv"),
-    ),
-    "evaluated": ("evaluate", line("--model {}/model --ratings {}/good --output {}/model/exact.json")),
-    "binned": ("evaluate", line("--model {}/model --ratings {}/good --output {}/binned.json")),
-    "binned one class": ("evaluate", line("--model {}/model --ratings {}/one_class --output {}/one.json")),
-    "certified": (
-        "fit",
-        line("--ratings {}/hundreds --output {}/certified --holdout 0.3 --certificate-prior-split 0.5 --delta 0.1"),
-    ),
-    "fresh": (
-        "evaluate",
-        line("--model {}/certified --ratings {}/hundreds --certify --delta 0.01 --output {}/fresh.json"),
-    ),
-    "strangers": ("evaluate", line("--model {}/star_model --ratings {}/strangers --output {}/s.json")),
-}
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data")
-    for name, content in TABLES.items():
+    folder = tmp_path_factory.mktemp("bad")
+    for name, content in {**TABLES, **BAD_TABLES}.items():
         write(folder / name, content)
     for name, text in TEXTS.items():
         (folder / name).write_text(text)
@@ -216,24 +161,18 @@ def folder(tmp_path_factory):
     for name in ("first", "second"):
         write(folder / "half" / name, {"user": [1, 2], "item": [1, 2], "label": [0, 1]})
     (folder / "void").mkdir()
-    for name in ("taken", "old"):
-        (folder / name).mkdir()
-        (folder / name / "keep").write_text("mine")
+    (folder / "taken").mkdir()
+    (folder / "taken" / "keep").write_text("mine")
     return folder
 
 
 @pytest.fixture(scope="module")
 def results(folder):
     """All jobs of this file in one Spark application."""
-    jobs = {}
-    for number, (name, (job, arguments, *_)) in enumerate({**GOOD, **CASES}.items()):
-        arguments = [argument.format(folder) for argument in arguments]
-        if job == "fit":
-            arguments += FAST
-        if "--output" not in arguments and job != "evaluate":
-            arguments += ["--output", f"{folder}/absent-{number}"]
-        jobs[name] = (job, arguments)
-    return run_all(jobs, folder)
+    done = run_jobs({**MODELS, **CASES}, folder)
+    for name in MODELS:
+        assert done[name][0] == 0, done[name]
+    return done
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -254,90 +193,3 @@ def test_outputs_are_untouched_by_all_that_was_refused(folder, results):
     assert not list(folder.glob("absent-*"))
     assert not list(folder.glob("p[123]"))
     assert not list(folder.glob(".*"))
-
-
-@pytest.mark.parametrize("name", GOOD)
-def test_good_data_is_done(results, name):
-    code, out, err = results[name]
-    assert code == 0, err
-    assert "error" not in err
-    assert out
-
-
-def test_quiet_says_only_where_the_output_is(folder, results):
-    assert results["integers"][1:] == [f"{folder}/old\n{folder}/of_integers\n", ""]
-
-
-def test_overwrite_replaces_the_whole_folder(folder, results):
-    assert (folder / "old" / "metadata.json").exists()
-    assert not (folder / "old" / "keep").exists()
-
-
-@pytest.mark.parametrize(
-    ("name", "kind", "values"),
-    [
-        ("of_stars", "int32", {0, 1}),
-        ("of_booleans", "bool", {False, True}),
-        ("of_csv", "int32", {0, 1}),
-        ("of_integers", "int32", {-1, 1}),
-    ],
-)
-def test_predictions_are_in_the_coding_that_came_in(folder, results, name, kind, values):
-    predictions = pq.read_table(folder / name)
-    assert str(predictions.schema.field("prediction").type) == kind
-    assert set(predictions["prediction"].to_pylist()) <= values
-    assert predictions.num_rows == {"of_integers": 2, "of_csv": 3}.get(name, 4)
-    ids = ["_c0", "_c1"] if name == "of_csv" else ["user", "item"]
-    assert predictions.column_names == [*ids, "score", "std", "probability", "prediction"]
-
-
-def test_repeated_cells_are_counted(results):
-    assert "1 cells were rated more than once" in results["booleans"][1]
-    assert "1 of them with both labels" in results["booleans"][1]
-
-
-def figures(path):
-    return json.loads(path.read_text())
-
-
-def test_the_binned_evaluation_agrees_with_the_collected_one(folder, results):
-    exact, binned = figures(folder / "model" / "exact.json"), figures(folder / "binned.json")
-    assert exact.pop("auc_error") == 0
-    error = binned.pop("auc_error")
-    assert 0 <= error < 0.5
-    assert abs(exact.pop("auc") - binned.pop("auc")) <= error + 1e-12
-    assert exact.pop("threshold") is binned.pop("threshold") is None
-    assert exact == pytest.approx(binned, rel=1e-12)
-    assert exact["n"] == 4
-    assert exact["majority_error"] == 0.25
-
-
-def test_evaluation_takes_the_models_threshold_and_counts_unknown_ids(folder, results):
-    counted = figures(folder / "s.json")
-    assert (counted["threshold"], counted["n"], counted["n_positive"]) == (3.5, 4, 2)
-    assert (counted["n_unknown_user"], counted["n_unknown_item"]) == (2, 1)
-    assert "2 of them of a user that the model has never seen" in results["strangers"][1]
-
-
-def test_one_class_has_no_auc(folder, results):
-    assert figures(folder / "one.json")["auc"] is None
-    assert "only one class" in results["binned one class"][1]
-
-
-def test_what_a_fit_certifies(folder, results):
-    """The headline is the prior split's, since it was asked for; the holdout counts what the fit has not seen."""
-    content = figures(folder / "certified" / "certificate.json")
-    found = {item["name"]: item for item in content["certificates"]}
-    assert content["headline"] == "prior_split"
-    assert set(found) == {"prior_split", "holdout"}
-    fitted = figures(folder / "certified" / "metadata.json")["n_ratings"]
-    assert found["holdout"]["n"] == 300 - fitted
-    assert 0.2 < found["holdout"]["n"] / 300 < 0.4
-    assert found["prior_split"]["n"] < fitted
-    for item in found.values():
-        assert item["delta"] == 0.1
-        assert item["vacuous"] is (item["bound"] >= min(0.5, item["majority_error"]))
-    assert f"Certificate (prior_split): {found['prior_split']['statement']}" in results["certified"][1]
-    fresh = figures(folder / "fresh.json")["certificate"]
-    assert (fresh["name"], fresh["delta"], fresh["n"]) == ("holdout", 0.01, 300)
-    assert fresh["statement"] in results["fresh"][1]

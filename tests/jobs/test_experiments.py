@@ -126,34 +126,6 @@ def test_movielens_on_small_data(folder):
     assert len((output / "movielens.csv").read_text().splitlines()) == 1 + 2 * 9
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["tables", "--replicates", "0"], "(1) --output is required; (2) --replicates must be"),
-        (["movielens", "--output", "x"], "give the data with --movielens PATH, or fetch them with --download"),
-        (["movielens", "--output", "x", "--movielens", "nowhere"], "--movielens nowhere does not exist"),
-        (["--output", "x"], "name the experiment first, tables, noise or movielens, not '--output'"),
-        (["noise", "--output", "x", "--movielens", "y"], "unknown flag --movielens"),
-    ],
-)
-def test_bad_requests_end_before_spark_starts(arguments, words):
-    done = run([sys.executable, ROOT / "jobs" / "reproduce.py", *arguments], env={"JAVA_HOME": "/nowhere"})
-    assert done.returncode == 2
-    assert words in done.stdout.splitlines()[-1]
-    assert not os.path.exists("x")
-
-
-def test_a_download_that_fails_is_told_in_one_line(folder):
-    done = run(
-        [sys.executable, ROOT / "jobs" / "reproduce.py", "movielens", "--download", "--url", "http://127.0.0.1:9/x.zip",
-         "--output", folder / "none"],
-        env={"ONEBIT_DATA": str(folder / "data")},
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert done.stdout.splitlines()[-1].startswith("error: http://127.0.0.1:9/x.zip cannot be fetched")
-    assert not (folder / "none").exists()
-
-
 @pytest.mark.slow
 def test_all_tables_of_small_matrices(folder):
     """Every cell and method, so that nothing is missing on the page; the figures mean little at this size."""

@@ -1,4 +1,4 @@
-"""The jobs from end to end, as a user starts them: spark-submit, plain Python, a bare checkout; and killed."""
+"""The jobs from end to end, as a user starts them: spark-submit, plain Python in a bare checkout; and killed."""
 
 import json
 import os
@@ -63,25 +63,7 @@ def test_a_fit_under_spark_submit(folder, fitted):
     assert metadata["parameters"]["max_iter"] == 4  # the file over the default
     assert metadata["iterations"] == 4
     assert metadata["id_types"] == {"user": "string", "item": "string"}
-
-
-def test_the_best_items_of_every_user(folder, fitted, ratings):
-    assert fitted.returncode == 0, fitted.stdout
     assert (folder / "model" / "report.html").read_text(encoding="utf-8").endswith("</html>")
-    done = submit(
-        "predict", "--model", folder / "model", "--top", "3", "--exclude-seen", folder / "ratings.csv",
-        "--format", "csv", "--option", "sep=;", "--output", folder / "top",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout
-    assert "Recommended 3 items to each of 60 users, none of the 1,200 pairs of --exclude-seen." in done.stdout
-    top = pq.read_table(folder / "top").to_pandas()
-    assert list(top.columns) == ["user", "item", "rank", "score", "std", "probability"]
-    seen = set(zip(ratings["user"].to_pylist(), ratings["item"].to_pylist(), strict=True))
-    assert not seen & set(zip(top.user, top.item, strict=True))
-    for _, best in top.sort_values("rank").groupby("user"):
-        assert best["rank"].tolist() == [1, 2, 3]
-        assert best["probability"].is_monotonic_decreasing
-    assert top.user.nunique() == 60
 
 
 def test_predictions_of_unknown_pairs_are_whole(folder, fitted):
@@ -133,37 +115,34 @@ def test_bad_arguments_end_before_spark_starts(folder):
     assert "SparkContext" not in done.stdout
 
 
-def test_plain_python_from_a_bare_checkout(folder):
-    """Python without the package installed, and without PYSPARK_PYTHON: the job finds it, and so do the workers."""
-    checkout = folder / "checkout"
+@pytest.fixture(scope="module")
+def bare(folder):
+    """fit.py of a checkout and a Python without the package installed: the job finds it beside itself."""
+    checkout, python = folder / "checkout", folder / "bare-python"
     for name in ("jobs", "onebit_spark", "conf"):
         shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
-    bare = folder / "bare-python"
-    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # no site: no editable install
-    bare.chmod(0o755)
-    bare_only = {"PYTHONPATH": site.getsitepackages()[0], "PYSPARK_PYTHON": str(bare)}
-    done = run([bare, "-c", "import onebit_spark"], env=bare_only, cwd="/")
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # no site: no editable install
+    python.chmod(0o755)
+    bare_only = {"PYTHONPATH": site.getsitepackages()[0], "PYSPARK_PYTHON": str(python)}
+    done = run([python, "-c", "import onebit_spark"], env=bare_only, cwd="/")
     assert "No module named 'onebit_spark'" in done.stdout
-    done = run(
-        [bare, checkout / "jobs" / "fit.py", "--config", folder / "job.toml", "--output", "plain"],
-        env=bare_only,
-        cwd=folder,
-    )
-    assert done.returncode == 0, done.stdout
-    assert (folder / "plain" / "metadata.json").exists()
-    assert " INFO " not in done.stdout
-    assert "model: plain" in done.stdout
+    return [python, checkout / "jobs" / "fit.py"], bare_only
 
 
-def test_killed_half_way_and_resumed(folder, fitted):
-    """SIGKILL in the middle of the iterations: no output, a checkpoint; resumed, it ends at the undisturbed fit."""
+def test_killed_half_way_and_resumed_by_plain_python_from_a_bare_checkout(folder, fitted, bare):
+    """SIGKILL in the middle of the iterations: no output, a checkpoint; resumed, it ends at the undisturbed fit.
+
+    The package reaches the workers too: they run the same bare Python.
+    """
+    job, bare_only = bare
     log, kept = folder / "killed.log", folder / "checkpoints"
-    arguments = ["--config", str(folder / "job.toml"), "--rank", "3", "--output", str(folder / "killed")]
-    arguments += ["--checkpoint-dir", str(kept), "--checkpoint-interval", "1"]
-    command = [sys.executable, str(ROOT / "jobs" / "fit.py"), *arguments]
+    command = [*job, "--config", folder / "job.toml", "--rank", "3", "--output", "plain"]
+    command = [*map(str, command), "--checkpoint-dir", str(kept), "--checkpoint-interval", "1"]
     with log.open("w") as stream:
-        endless = [*command, "--max-iter", "100000"]
-        process = subprocess.Popen(endless, stdout=stream, stderr=stream, env=environment(), start_new_session=True)
+        process = subprocess.Popen(
+            [*command, "--max-iter", "100000"], stdout=stream, stderr=stream, env=environment(**bare_only), cwd=folder,
+            start_new_session=True,
+        )  # fmt: skip
         try:
             deadline = time.monotonic() + 300
             while not (kept / "iteration-000002").exists() and process.poll() is None and time.monotonic() < deadline:
@@ -172,11 +151,13 @@ def test_killed_half_way_and_resumed(folder, fitted):
         finally:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    assert [path.name for path in folder.iterdir() if "killed" in path.name] == ["killed.log"]
+    assert not [path.name for path in folder.iterdir() if "plain" in path.name]
     newest = max(path.name for path in kept.iterdir() if not path.name.startswith("."))
-    done = run([*command, "--resume", "--max-iter", str(max(4, int(newest[-6:])))])
+    done = run([*command, "--resume", "--max-iter", str(max(4, int(newest[-6:])))], env=bare_only, cwd=folder)
     assert done.returncode == 0, done.stdout
-    found, expected = (json.loads((folder / name / "metadata.json").read_text()) for name in ("killed", "model"))
+    assert " INFO " not in done.stdout
+    assert "model: plain" in done.stdout
+    found, expected = (json.loads((folder / name / "metadata.json").read_text()) for name in ("plain", "model"))
     assert found["objective_history"][:4] == expected["objective_history"]
     assert not list(kept.iterdir())
 

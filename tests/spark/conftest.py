@@ -7,17 +7,19 @@ import sys
 import numpy as np
 import pyarrow as pa
 import pytest
+from jvm import SHORT_LIVED
+from modelinfo import info_of
 from pyspark.sql import SparkSession
 
 from onebit_spark import FitConfig, fit_arrays
 from onebit_spark.model import OneBitCompletionModel
-from onebit_spark.persistence import ModelInfo
 from onebit_spark.scoring import factor_table
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory):
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", SHORT_LIVED)
     session = (
         SparkSession.builder.master("local[2]")
         .appName("onebit_spark tests")
@@ -66,33 +68,3 @@ def make_model(spark, make_fit):
         return OneBitCompletionModel.from_tables(spark, told, users, items)
 
     return make
-
-
-def info_of(fit, id_types):
-    scales = fit.scales
-    return ModelInfo(
-        parameters={**dataclasses.asdict(fit.config), "likelihood_weight": fit.config.weight},
-        n_ratings=400,
-        n_users=28,
-        n_items=18,
-        objective_history=fit.objective_history,
-        iterations=len(fit.history),
-        converged=fit.converged,
-        reason=fit.reason,
-        effective_rank=fit.effective_rank,
-        inverse_gamma=fit.inverse_gamma.tolist(),
-        intercept_prior={
-            "mean": scales.mean,
-            "mean_variance": scales.mean_variance,
-            "user_inverse_gamma": scales.row_intercept,
-            "item_inverse_gamma": scales.col_intercept,
-        }
-        if fit.config.intercepts
-        else None,
-        label_coding="signed",
-        threshold=None,
-        majority=fit.majority,
-        columns={"user": "user", "item": "item", "label": "label"},
-        id_types=id_types,
-        seconds={"fit": 0.5},
-    )

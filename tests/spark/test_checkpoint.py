@@ -33,8 +33,8 @@ def ratings(spark):
 
 
 def estimator(folder, **params):
-    defaults = {"rank": 2, "maxIter": 8, "tol": 0.0, "checkpointDir": str(folder), "checkpointInterval": 2}
-    return OneBitCompletion(**{**defaults, **params})
+    defaults = {"rank": 2, "maxIter": 6, "tol": 0.0, "checkpointDir": folder and str(folder), "checkpointInterval": 2}
+    return OneBitCompletion(**{**defaults, "start": "random", **params})
 
 
 def factors(model):
@@ -46,22 +46,22 @@ def factors(model):
     "choices", [{"loss": "hinge"}, pytest.param({"certificatePriorSplit": 0.5}, marks=pytest.mark.slow)], ids=str
 )
 def test_it_ends_at_the_same_fit(ratings, tmp_path, choices):
-    """Interrupted in iteration 7, after the checkpoint of iteration 6; the hinge's floors depend on the iteration."""
-    whole = estimator(tmp_path / "unused", **choices).fit(ratings)
+    """Interrupted in iteration 5, after the checkpoint of iteration 4; the hinge's floors depend on the iteration."""
+    whole = estimator(None, **choices).fit(ratings)
     folder = tmp_path / "kept"
     with pytest.raises(Interrupted):
-        estimator(folder, **choices).setProgress(interrupt_after(7)).fit(ratings)
-    assert [place.name for place in folder.iterdir()] == ["iteration-000006"]
+        estimator(folder, **choices).setProgress(interrupt_after(5)).fit(ratings)
+    assert [place.name for place in folder.iterdir()] == ["iteration-000004"]
     seen = []
     resumed = estimator(folder, resume=True, **choices).setProgress(lambda step: seen.append(step.number)).fit(ratings)
-    assert seen[:2] == [7, 8]
+    assert seen[:2] == [5, 6]
     assert resumed.summary.objectiveHistory == whole.summary.objectiveHistory
     assert factors(resumed) == factors(whole)
     assert resumed.certificate == whole.certificate
 
 
 def test_a_checkpoint_is_a_model(spark, ratings, tmp_path):
-    estimator(tmp_path, maxIter=4).fit(ratings)
+    estimator(tmp_path, maxIter=2, checkpointInterval=1).fit(ratings)
     (place,) = tmp_path.iterdir()
     assert OneBitCompletionModel.load(str(place)).transform(ratings.limit(3)).count() == 3
     (tmp_path / ".iteration-000008.writing-1234").mkdir()  # of a driver that was killed

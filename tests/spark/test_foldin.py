@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from conftest import info_of
+from modelinfo import info_of
 
 from onebit_spark import FitConfig, RequestError, fit_arrays
 from onebit_spark.model import OneBitCompletionModel

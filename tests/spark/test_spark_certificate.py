@@ -58,9 +58,9 @@ def test_the_same_draws_and_coins_as_in_process(ratings, data, blocks):
 def test_a_fit_is_certified_as_in_process(ratings, data, loss):
     params = {"loss": loss, "rank": 2, "tol": 0.0, "seed": 1}
     for share in (None, 0.5):
-        config, terms = FitConfig(max_iter=8, **params), Terms(delta=0.1, prior_split=share)
+        config, terms = FitConfig(max_iter=4, **params), Terms(delta=0.1, prior_split=share)
         local = fit_arrays(data.rows, data.cols, data.labels, config, certify=terms)
-        estimator = OneBitCompletion(maxIter=8, delta=0.1, certificatePriorSplit=share, **params)
+        estimator = OneBitCompletion(maxIter=4, delta=0.1, certificatePriorSplit=share, **params)
         found = estimator.fit(ratings).certificate["certificates"]
         assert [item["name"] for item in found] == [item.name for item in local.certificates]
         for item, expected in zip(found, local.certificates, strict=True):
@@ -71,7 +71,7 @@ def test_a_fit_is_certified_as_in_process(ratings, data, loss):
 
 def test_nothing_stays_behind_a_prior_split(spark, ratings):
     before = spark.sparkContext._jsc.sc().getPersistentRDDs().size()
-    OneBitCompletion(rank=2, maxIter=2, tol=0.0, certificatePriorSplit=0.5).fit(ratings)
+    OneBitCompletion(rank=2, maxIter=1, tol=0.0, certificatePriorSplit=0.5).fit(ratings)
     assert spark.sparkContext._jsc.sc().getPersistentRDDs().size() == before
 
 
@@ -90,7 +90,7 @@ def test_the_holdout_is_the_same_however_the_input_lies(ratings):
 
 def test_certified_on_what_it_has_not_seen_alone(ratings, tmp_path):
     fitted, held_out = split_off(ratings, Columns(), 0.3, 5)
-    model = OneBitCompletion(rank=2, maxIter=5, tol=0.0).fit(fitted)
+    model = OneBitCompletion(rank=2, maxIter=3, tol=0.0).fit(fitted)
     tally = check_ratings(held_out, Columns())
     item = certify(model, evaluate(model, held_out, None, tally), tally, Terms(delta=0.1))
     assert item.inputs["errors"] / item.n < item.bound < 0.5
@@ -100,7 +100,7 @@ def test_certified_on_what_it_has_not_seen_alone(ratings, tmp_path):
 
 
 def test_the_certificate_is_saved_with_the_model(ratings, tmp_path):
-    model = OneBitCompletion(rank=2, maxIter=2, tol=0.0).fit(ratings)
+    model = OneBitCompletion(rank=2, maxIter=1, tol=0.0, start="random").fit(ratings)
     path = tmp_path / "model"
     model.save(str(path))
     assert json.loads((path / "certificate.json").read_text()) == model.certificate

@@ -1,8 +1,6 @@
 """Arguments: refused in one last line with exit code 2 before Spark starts, every problem named."""
 
-import os
 import re
-from contextlib import nullcontext
 from dataclasses import fields
 
 import pytest
@@ -12,7 +10,6 @@ from onebit_spark.cli import running as jobrun
 from onebit_spark.cli.flags import parse
 from onebit_spark.cli.requests import EvaluateRequest, FitRequest, PredictRequest, local_path
 from onebit_spark.config import FitConfig
-from onebit_spark.errors import RequestError
 
 JOBS = {"fit": FitRequest, "predict": PredictRequest, "evaluate": EvaluateRequest}
 
@@ -141,18 +138,8 @@ def test_the_example_config_is_accepted_with_every_line_in_use(here, request):
         assert fit.ratings == "in.parquet"
     assert fit.option == {"sep": ";", "header": "true"}
     default = parse(FitRequest, "fit", GOOD["fit"])
-    for name in (
-        "format",
-        "user_col",
-        "loss",
-        "prior",
-        "rank",
-        "intercepts",
-        "covariance",
-        "solver",
-        "max_iter",
-        "tol",
-    ):
+    shown = "format", "user_col", "loss", "prior", "rank", "intercepts", "covariance", "solver", "max_iter", "tol"
+    for name in shown:
         assert getattr(fit, name) == getattr(default, name)  # what is commented out shows the default
 
 
@@ -299,89 +286,3 @@ def test_what_is_certainly_local(monkeypatch):
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")  # under spark-submit the default file system may be another
     assert local_path("a/b") is None
     assert str(local_path("file:/a/b")) == "/a/b"
-
-
-# ---- the session and failures ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("variable", [("SPARK_REMOTE", "sc://host"), ("SPARK_API_MODE", "connect")])
-def test_spark_connect_is_refused(capsys, monkeypatch, variable):
-    monkeypatch.undo()
-    monkeypatch.setenv(*variable)
-    path = os.path.abspath(__file__)
-    line = refusal(capsys, "fit", ["--ratings", path, "--output", path + ".model"])
-    assert "Spark Connect is not supported" in line
-
-
-JAVA = """An error occurred while calling o31.parquet.
-: org.apache.spark.SparkException: [SOME_CONDITION] Something broke in file:/x.
-And more of it. SQLSTATE: KD001
-\tat org.apache.spark.Some.method(Some.scala:1)
-"""
-WORKER = """An exception was thrown from the Python worker:
-Traceback (most recent call last):
-  File "x.py", line 9, in <lambda>
-    1/0
-    ~^~
-ZeroDivisionError: division by zero
-
-JVM stacktrace:
-org.apache.spark.api.python.PythonException: Traceback (most recent call last):
-"""
-
-
-class Py4JJavaError(Exception):
-    pass
-
-
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
-        (Py4JJavaError(JAVA), "[SOME_CONDITION] Something broke in file:/x. And more of it."),
-        (Py4JJavaError(JAVA + "Caused by: java.io.IOException: disk full\n\tat x"), "disk full"),
-        (Py4JJavaError(JAVA + "Caused by: java.lang.OutOfMemoryError: Java heap space"), "Spark ran out of memory"),
-        (RuntimeError(WORKER), "ZeroDivisionError: division by zero"),
-        (RuntimeError(WORKER.replace("ZeroDivisionError", "onebit_spark.errors.FitFailed")), "division by zero"),
-        (RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway"), "Spark did not start"),
-        (ConnectionRefusedError("x"), "Spark's driver ended unexpectedly"),
-        (KeyError("a\nb"), r"KeyError: 'a\nb'"),
-        (MemoryError(), "MemoryError"),
-        (OSError("x" * 2000), "OSError: xxx"),
-    ],
-)
-def test_the_telling_line_of_a_failure(error, reason):
-    told = jobrun.reason_of(error)
-    assert told.startswith(reason)
-    assert "\n" not in told
-    assert len(told) < 700
-
-
-def run(failure):
-    def work(spark, request):
-        raise failure
-
-    return jobrun.run_job("fit.py", FitRequest, work, GOOD["fit"])
-
-
-@pytest.mark.parametrize(
-    ("failure", "code", "line"),
-    [
-        (RequestError("wrong:\n  column 'x'"), 2, "error: wrong: column 'x'"),
-        (jobrun.FitFailed("diverged"), 1, "error: diverged"),
-        (ZeroDivisionError("oops"), 1, "error: ZeroDivisionError: oops"),
-        (
-            OSError("[FAILED_READ_FILE.X] Error while reading file file:/a.b. SQLSTATE: 1"),
-            2,
-            "error: the file file:/a.b ",
-        ),
-        (KeyboardInterrupt(), 1, "error: interrupted"),
-    ],
-)
-@pytest.mark.parametrize("debug", [False, True])
-def test_how_a_job_ends(monkeypatch, capsys, failure, code, line, debug):
-    monkeypatch.setenv("ONEBIT_DEBUG", "1" if debug else "")
-    monkeypatch.setattr(jobrun, "spark_session", lambda *_: nullcontext())
-    assert run(failure) == code
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[-1].startswith(line)
-    assert len(lines) == 1 or debug

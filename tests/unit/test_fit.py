@@ -1,163 +1,17 @@
-"""Fits in this process: they descend, they do not depend on how the input is written down, and they end honestly."""
+"""Fits in this process: the rank, unknown cells, starts; and they end honestly."""
 
 import warnings
-from functools import cache
 
 import numpy as np
 import pytest
+from fitting import MONOTONE, assert_same_bits, simulated
 from test_kernels import VARIANTS, name
 from test_objective import config_of
 
 from onebit_spark import FitConfig, NotConverged, fit_arrays
 from onebit_spark.losses import LOSSES
 from onebit_spark.priors import PRIORS
-from onebit_spark.simulate import power_law_ratings, simulate
-
-MONOTONE = [loss for loss in VARIANTS if getattr(loss, "solver", "mm") != "gradient"]
-LARGEST_RISE = {"float64": 1e-9, "float32": 1e-6}  # of the objective, relative
-SCORE_TOLERANCE = {"logistic": 1e-5, "hinge": 1e-3}  # of the largest |score|; the hinge is less smooth
-
-
-@cache
-def simulated(kind, **options):
-    simulation = simulate(kind, **options)
-    return simulation.rows, simulation.cols, simulation.labels
-
-
-def data_named(kind, request):
-    return request.getfixturevalue("movielens_100k") if kind == "MovieLens-100K" else simulated(kind)
-
-
-@pytest.mark.parametrize("precision", LARGEST_RISE)
-@pytest.mark.parametrize("intercepts", [False, True])
-@pytest.mark.parametrize("prior", PRIORS)
-@pytest.mark.parametrize("loss", MONOTONE, ids=name)
-@pytest.mark.parametrize("kind", ["A2", "B3", "MovieLens-100K"])
-def test_objective_never_rises(kind, loss, prior, intercepts, precision, request):
-    """40 iterations of the simulations, where logistic fits decrease by less than 1e−6 at the end; 12 of MovieLens."""
-    iterations = 12 if kind == "MovieLens-100K" else 40
-    config = config_of(loss, prior=prior, intercepts=intercepts, precision=precision, rank=10, max_iter=iterations)
-    history = np.array(fit_arrays(*data_named(kind, request), config).objective_history)
-    assert np.max(np.diff(history) / np.abs(history[1:])) <= LARGEST_RISE[precision]
-    assert history[-1] < history[0]
-
-
-@pytest.mark.parametrize("precision", LARGEST_RISE)
-@pytest.mark.parametrize("loss", MONOTONE, ids=name)
-def test_objective_does_not_rise_at_the_end_either(loss, precision):
-    """300 iterations of a small matrix: the logistic fit has long stopped, and rounding alone moves it."""
-    data = simulated("A2", shape=(40, 30), fraction=0.5)
-    history = np.array(fit_arrays(*data, config_of(loss, precision=precision, max_iter=300)).objective_history)
-    assert np.max(np.diff(history) / np.abs(history[1:])) <= LARGEST_RISE[precision]
-
-
-@pytest.mark.parametrize("intercepts", [False, True])
-@pytest.mark.parametrize("prior", PRIORS)
-@pytest.mark.parametrize("kind", ["A2", "B3", "MovieLens-100K"])
-def test_mm_ends_no_higher_than_gradient_descent(kind, prior, intercepts, request):
-    """The same number of iterations of each; Algorithm 1's gradient is the yardstick."""
-    data, iterations = data_named(kind, request), 20 if kind == "MovieLens-100K" else 60
-    ends = {
-        loss.solver: fit_arrays(
-            *data, config_of(loss, prior=prior, intercepts=intercepts, rank=10, max_iter=iterations)
-        ).objective_history[-1]
-        for loss in VARIANTS
-        if loss.name == "hinge"
-    }
-    assert ends["mm"] <= ends["gradient"]
-
-
-def test_gradient_descends_on_the_whole():
-    """Not monotone, but 60 steps take the objective of A2 well below its first value, or the yardstick is broken."""
-    config = FitConfig(loss="hinge", solver="gradient", tol=0, max_iter=60)
-    history = fit_arrays(*simulated("A2"), config).objective_history
-    assert history[-1] < 0.9 * history[0]
-
-
-@pytest.mark.parametrize("precision", ["float64", "float32"])
-@pytest.mark.parametrize("intercepts", [False, True])
-@pytest.mark.parametrize("prior", PRIORS)
-@pytest.mark.parametrize("loss", MONOTONE, ids=name)
-@pytest.mark.parametrize("kind", ["A2", "MovieLens-100K"])
-def test_order_and_numbering_change_nothing(kind, loss, prior, intercepts, precision, request):
-    """Ratings shuffled, rows and columns renumbered: 15 iterations end at the same objective and scores."""
-    rows, cols, labels = data_named(kind, request)
-    rng = np.random.default_rng(0)
-    order, new_row, new_col = (rng.permutation(size) for size in (len(rows), rows.max() + 1, cols.max() + 1))
-    config = config_of(loss, prior=prior, intercepts=intercepts, precision=precision, rank=5, max_iter=15)
-    fit = fit_arrays(rows, cols, labels, config)
-    other = fit_arrays(new_row[rows[order]], new_col[cols[order]], labels[order], config)
-    relative = {"float64": 1e-9, "float32": 1e-6}[precision]
-    np.testing.assert_allclose(other.objective_history, fit.objective_history, rtol=relative)
-    scores = fit.score(rows, cols)
-    limit = SCORE_TOLERANCE[loss.name] * np.abs(scores).max()
-    np.testing.assert_allclose(other.score(new_row[rows], new_col[cols]), scores, rtol=0, atol=limit)
-
-
-@pytest.mark.parametrize("loss", VARIANTS, ids=name)
-def test_order_of_the_ratings_changes_no_bit(loss):
-    rows, cols, labels = simulated("B3", shape=(60, 50))
-    order = np.random.default_rng(1).permutation(len(rows))
-    config = config_of(loss, max_iter=10)
-    assert_same_bits(
-        fit_arrays(rows, cols, labels, config), fit_arrays(rows[order], cols[order], labels[order], config)
-    )
-
-
-@pytest.mark.parametrize("intercepts", [False, True])
-@pytest.mark.parametrize("loss", VARIANTS, ids=name)
-def test_declared_shape_changes_nothing(loss, intercepts):
-    """Empty rows and columns, also between the others, change no bit and hold the prior, N(p, 1/g)."""
-    rows, cols, labels = simulated("B3", shape=(30, 20))
-    used = (rows != 7) & (cols != 11)
-    rows, cols, labels = rows[used], cols[used], labels[used]
-    config = config_of(loss, intercepts=intercepts, max_iter=10)
-    fit, wide = fit_arrays(rows, cols, labels, config), fit_arrays(rows, cols, labels, config, shape=(40, 33))
-    assert (wide.rows.n_rows, wide.cols.n_rows) == (40, 33)
-    assert wide.objective_history == fit.objective_history
-    np.testing.assert_array_equal(wide.rows.location[:30], fit.rows.location)
-    np.testing.assert_array_equal(wide.cols.scale[:20], fit.cols.scale)
-    for side, posterior, seen in (("rows", wide.rows, 7), ("cols", wide.cols, 11)):
-        prior = wide.scales.prior(side, intercepts)
-        for empty in (seen, posterior.n_rows - 1):
-            np.testing.assert_allclose(posterior.location[empty], prior.mean[0], rtol=1e-14)
-            np.testing.assert_allclose(posterior.covariance[empty], np.diag(1 / prior.precision[0]), rtol=1e-14)
-    # Compacted, with the two gaps closed, it is the same fit again.
-    compact = fit_arrays(rows - (rows > 7), cols - (cols > 11), labels, config)
-    np.testing.assert_allclose(compact.objective_history, fit.objective_history, rtol=1e-12)
-
-
-@pytest.mark.parametrize("loss", VARIANTS, ids=name)
-def test_threads_change_no_bit(loss):
-    """120,000 ratings: four ranges of rows, shared by one, two or three threads."""
-    data = power_law_ratings(3000, 400, 120_000)
-    fits = [fit_arrays(*data, config_of(loss, max_iter=4), threads=threads) for threads in (1, 2, 3)]
-    assert_same_bits(fits[0], fits[1])
-    assert_same_bits(fits[0], fits[2])
-
-
-def assert_same_bits(fit, other):
-    assert other.objective_history == fit.objective_history
-    for side in ("rows", "cols"):
-        np.testing.assert_array_equal(getattr(other, side).location, getattr(fit, side).location)
-        np.testing.assert_array_equal(getattr(other, side).scale, getattr(fit, side).scale)
-
-
-def test_every_label_coding_gives_the_same_fit():
-    rows, cols, labels = simulated("B3", shape=(30, 20))
-    config = FitConfig(tol=0, max_iter=5)
-    fit = fit_arrays(rows, cols, labels, config)
-    positive = labels > 0
-    for coded in (
-        positive,
-        positive.astype(int),
-        positive.astype(np.uint8),
-        positive * 1.0,
-        labels * 1.0,
-        list(labels),
-    ):
-        assert_same_bits(fit, fit_arrays(rows, cols, coded, config))
-    assert set(fit.predict(rows, cols)) == {-1, 1}
+from onebit_spark.simulate import simulate
 
 
 @pytest.mark.parametrize("rank", [3, 5])

@@ -1,0 +1,36 @@
+"""Tables of four ratings, and many jobs on them in one Spark application."""
+
+import pyarrow as pa
+from running import run_all
+
+FAST = ["--max-iter", "2", "--tol", "0", "--rank", "2"]
+NO_HEADER = "a,x,1\na,y,0\nb,x,1\n"  # as CSV
+
+
+def table(user=("a", "a", "b", "b"), item=("x", "y", "x", "y"), label=(1, -1, 1, 1), **more):
+    return pa.table({"user": user, "item": item, "label": label, **more})
+
+
+TABLES = {
+    "good": table(),
+    "one_class": table(label=(1, 1, 1, 1)),
+    "stars": table(label=(5, 1, 4, 2)),
+    "booleans": table(user=("a", "a", "b", "b"), item=("x", "x", "x", "y"), label=(True, False, True, True)),
+    "integers": table(user=(1, 1, 2, 2), item=(7, 8, 7, 8)),
+}
+
+
+def run_jobs(jobs, folder):
+    """{name: (job, arguments, …)} ─► {name: (exit code, stdout, stderr)}.
+
+    ``{}`` in an argument is the folder. Fits are short; a job that names no output is given one, absent-….
+    """
+    ready = {}
+    for number, (name, (job, arguments, *_)) in enumerate(jobs.items()):
+        arguments = [argument.format(folder) for argument in arguments]
+        if job == "fit":
+            arguments += FAST
+        if "--output" not in arguments and job != "evaluate":
+            arguments += ["--output", f"{folder}/absent-{number}"]
+        ready[name] = (job, arguments)
+    return run_all(ready, folder)

@@ -1,0 +1,187 @@
+"""Good data in every coding and format, and what the jobs write about them."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+from running import write
+from smalltables import NO_HEADER, TABLES, run_jobs, table
+
+HUNDREDS = pa.table({
+    "user": [i % 17 for i in range(300)], "item": [i % 29 for i in range(300)],
+    "label": [1 if (i % 17 < 9) == (i % 29 < 14) else -1 for i in range(300)],
+})  # fmt: skip
+GOOD_TABLES = {
+    "strangers": table(user=("a", "c", "c", "b"), item=("x", "y", "z", "y"), label=(5, 1, 4, 2)),
+    "short_integers": table(user=pa.array([1, 3], pa.int16()), item=pa.array([7, 9], pa.int32()), label=(1, 1)),
+    "score": table(score=(1, 2, 3, 4)),
+    "hundreds": HUNDREDS,
+}
+
+
+def line(text):
+    return text.split()
+
+
+GOOD = {  # in this order: later ones use the models of earlier ones
+    "model": ("fit", ["--ratings", "{}/good", "--output", "{}/model"]),
+    "stars": (
+        "fit",
+        line("--ratings {}/stars --threshold 3.5 --output {}/star_model --predict {}/score --predictions {}/of_stars"),
+    ),
+    "booleans": (
+        "fit",
+        line("--ratings {}/booleans --output {}/b_model --predict {}/good --predictions {}/of_booleans"),
+    ),
+    "integers": (
+        "fit",
+        line("--ratings {}/integers --output {}/old --overwrite --quiet")
+        + line("--predict {}/short_integers --predictions {}/of_integers"),
+    ),
+    "csv": (
+        "fit",
+        line("--ratings {}/no_header.csv --format csv --option header=false --user-col _c0 --item-col _c1")
+        + line("--label-col _c2 --output {}/csv_model --predict {}/no_header.csv --predictions {}/of_csv"),
+    ),
+    "evaluated": ("evaluate", line("--model {}/model --ratings {}/good --output {}/model/exact.json")),
+    "binned": ("evaluate", line("--model {}/model --ratings {}/good --output {}/binned.json")),
+    "binned one class": ("evaluate", line("--model {}/model --ratings {}/one_class --output {}/one.json")),
+    "certified": (
+        "fit",
+        line("--ratings {}/hundreds --output {}/certified --holdout 0.3 --certificate-prior-split 0.5 --delta 0.1"),
+    ),
+    "fresh": (
+        "evaluate",
+        line("--model {}/certified --ratings {}/hundreds --certify --delta 0.01 --output {}/fresh.json"),
+    ),
+    "top": (
+        "predict",
+        line("--model {}/certified --top 3 --exclude-seen {}/seen.csv --format csv --option sep=;")
+        + line("--option inferSchema=true --output {}/top"),
+    ),
+    "strangers": ("evaluate", line("--model {}/star_model --ratings {}/strangers --output {}/s.json")),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("good")
+    for name, content in {**TABLES, **GOOD_TABLES}.items():
+        write(folder / name, content)
+    (folder / "no_header.csv").write_text(NO_HEADER)
+    options = pyarrow.csv.WriteOptions(delimiter=";", quoting_style="none")
+    pyarrow.csv.write_csv(HUNDREDS, folder / "seen.csv", options)
+    (folder / "old").mkdir()
+    (folder / "old" / "keep").write_text("mine")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def results(folder):
+    """All jobs of this file in one Spark application."""
+    return run_jobs(GOOD, folder)
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_good_data_is_done(results, name):
+    code, out, err = results[name]
+    assert code == 0, err
+    assert "error" not in err
+    assert out
+
+
+def test_nothing_hidden_is_left_behind(folder, results):
+    assert not list(folder.glob(".*"))
+
+
+def test_quiet_says_only_where_the_output_is(folder, results):
+    assert results["integers"][1:] == [f"{folder}/old\n{folder}/of_integers\n", ""]
+
+
+def test_overwrite_replaces_the_whole_folder(folder, results):
+    assert (folder / "old" / "metadata.json").exists()
+    assert not (folder / "old" / "keep").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "values"),
+    [
+        ("of_stars", "int32", {0, 1}),
+        ("of_booleans", "bool", {False, True}),
+        ("of_csv", "int32", {0, 1}),
+        ("of_integers", "int32", {-1, 1}),
+    ],
+)
+def test_predictions_are_in_the_coding_that_came_in(folder, results, name, kind, values):
+    predictions = pq.read_table(folder / name)
+    assert str(predictions.schema.field("prediction").type) == kind
+    assert set(predictions["prediction"].to_pylist()) <= values
+    assert predictions.num_rows == {"of_integers": 2, "of_csv": 3}.get(name, 4)
+    ids = ["_c0", "_c1"] if name == "of_csv" else ["user", "item"]
+    assert predictions.column_names == [*ids, "score", "std", "probability", "prediction"]
+
+
+def test_repeated_cells_are_counted(results):
+    assert "1 cells were rated more than once" in results["booleans"][1]
+    assert "1 of them with both labels" in results["booleans"][1]
+
+
+def figures(path):
+    return json.loads(path.read_text())
+
+
+def test_the_binned_evaluation_agrees_with_the_collected_one(folder, results):
+    exact, binned = figures(folder / "model" / "exact.json"), figures(folder / "binned.json")
+    assert exact.pop("auc_error") == 0
+    error = binned.pop("auc_error")
+    assert 0 <= error < 0.5
+    assert abs(exact.pop("auc") - binned.pop("auc")) <= error + 1e-12
+    assert exact.pop("threshold") is binned.pop("threshold") is None
+    assert exact == pytest.approx(binned, rel=1e-12)
+    assert exact["n"] == 4
+    assert exact["majority_error"] == 0.25
+
+
+def test_evaluation_takes_the_models_threshold_and_counts_unknown_ids(folder, results):
+    counted = figures(folder / "s.json")
+    assert (counted["threshold"], counted["n"], counted["n_positive"]) == (3.5, 4, 2)
+    assert (counted["n_unknown_user"], counted["n_unknown_item"]) == (2, 1)
+    assert "2 of them of a user that the model has never seen" in results["strangers"][1]
+
+
+def test_one_class_has_no_auc(folder, results):
+    assert figures(folder / "one.json")["auc"] is None
+    assert "only one class" in results["binned one class"][1]
+
+
+def test_what_a_fit_certifies(folder, results):
+    """The headline is the prior split's, since it was asked for; the holdout counts what the fit has not seen."""
+    content = figures(folder / "certified" / "certificate.json")
+    found = {item["name"]: item for item in content["certificates"]}
+    assert content["headline"] == "prior_split"
+    assert set(found) == {"prior_split", "holdout"}
+    fitted = figures(folder / "certified" / "metadata.json")["n_ratings"]
+    assert found["holdout"]["n"] == 300 - fitted
+    assert 0.2 < found["holdout"]["n"] / 300 < 0.4
+    assert found["prior_split"]["n"] < fitted
+    for item in found.values():
+        assert item["delta"] == 0.1
+        assert item["vacuous"] is (item["bound"] >= min(0.5, item["majority_error"]))
+    assert f"Certificate (prior_split): {found['prior_split']['statement']}" in results["certified"][1]
+    fresh = figures(folder / "fresh.json")["certificate"]
+    assert (fresh["name"], fresh["delta"], fresh["n"]) == ("holdout", 0.01, 300)
+    assert fresh["statement"] in results["fresh"][1]
+
+
+def test_the_best_items_of_every_user(folder, results):
+    assert "Recommended 3 items to each of 17 users, none of the 300 pairs of --exclude-seen." in results["top"][1]
+    top = pq.read_table(folder / "top").to_pandas()
+    assert list(top.columns) == ["user", "item", "rank", "score", "std", "probability"]
+    seen = set(zip(*(HUNDREDS[name].to_pylist() for name in ("user", "item")), strict=True))
+    assert not seen & set(zip(top.user, top.item, strict=True))
+    for _, best in top.sort_values("rank").groupby("user"):
+        assert best["rank"].tolist() == [1, 2, 3]
+        assert best["probability"].is_monotonic_decreasing
+    assert top.user.nunique() == 17

@@ -1,0 +1,27 @@
+"""Data to fit, and how two fits are compared: what the tests of whole fits share."""
+
+from functools import cache
+
+import numpy as np
+from test_kernels import VARIANTS
+
+from onebit_spark.simulate import simulate
+
+MONOTONE = [loss for loss in VARIANTS if getattr(loss, "solver", "mm") != "gradient"]
+
+
+@cache
+def simulated(kind, **options):
+    simulation = simulate(kind, **options)
+    return simulation.rows, simulation.cols, simulation.labels
+
+
+def data_named(kind, request):
+    return request.getfixturevalue("movielens_100k") if kind == "MovieLens-100K" else simulated(kind)
+
+
+def assert_same_bits(fit, other):
+    assert other.objective_history == fit.objective_history
+    for side in ("rows", "cols"):
+        np.testing.assert_array_equal(getattr(other, side).location, getattr(fit, side).location)
+        np.testing.assert_array_equal(getattr(other, side).scale, getattr(fit, side).scale)

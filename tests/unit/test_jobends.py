@@ -1,0 +1,96 @@
+"""How a job ends when it cannot do its work: an exit code, and one last line with the telling reason."""
+
+from contextlib import nullcontext
+
+import pytest
+from test_cli import refusal
+
+from onebit_spark.cli import running as jobrun
+from onebit_spark.cli.requests import FitRequest
+from onebit_spark.errors import RequestError
+
+
+@pytest.fixture
+def good_arguments(tmp_path):
+    (tmp_path / "in.parquet").touch()
+    return ["--ratings", str(tmp_path / "in.parquet"), "--output", str(tmp_path / "out")]
+
+
+@pytest.mark.parametrize("variable", [("SPARK_REMOTE", "sc://host"), ("SPARK_API_MODE", "connect")])
+def test_spark_connect_is_refused(capsys, monkeypatch, good_arguments, variable):
+    monkeypatch.setenv(*variable)
+    assert "Spark Connect is not supported" in refusal(capsys, "fit", good_arguments)
+
+
+JAVA = """An error occurred while calling o31.parquet.
+: org.apache.spark.SparkException: [SOME_CONDITION] Something broke in file:/x.
+And more of it. SQLSTATE: KD001
+\tat org.apache.spark.Some.method(Some.scala:1)
+"""
+WORKER = """An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "x.py", line 9, in <lambda>
+    1/0
+    ~^~
+ZeroDivisionError: division by zero
+
+JVM stacktrace:
+org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+"""
+
+
+class Py4JJavaError(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (Py4JJavaError(JAVA), "[SOME_CONDITION] Something broke in file:/x. And more of it."),
+        (Py4JJavaError(JAVA + "Caused by: java.io.IOException: disk full\n\tat x"), "disk full"),
+        (Py4JJavaError(JAVA + "Caused by: java.lang.OutOfMemoryError: Java heap space"), "Spark ran out of memory"),
+        (RuntimeError(WORKER), "ZeroDivisionError: division by zero"),
+        (RuntimeError(WORKER.replace("ZeroDivisionError", "onebit_spark.errors.FitFailed")), "division by zero"),
+        (RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway"), "Spark did not start"),
+        (ConnectionRefusedError("x"), "Spark's driver ended unexpectedly"),
+        (KeyError("a\nb"), r"KeyError: 'a\nb'"),
+        (MemoryError(), "MemoryError"),
+        (OSError("x" * 2000), "OSError: xxx"),
+    ],
+)
+def test_the_telling_line_of_a_failure(error, reason):
+    told = jobrun.reason_of(error)
+    assert told.startswith(reason)
+    assert "\n" not in told
+    assert len(told) < 700
+
+
+def run(failure, arguments):
+    def work(spark, request):
+        raise failure
+
+    return jobrun.run_job("fit.py", FitRequest, work, arguments)
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "line"),
+    [
+        (RequestError("wrong:\n  column 'x'"), 2, "error: wrong: column 'x'"),
+        (jobrun.FitFailed("diverged"), 1, "error: diverged"),
+        (ZeroDivisionError("oops"), 1, "error: ZeroDivisionError: oops"),
+        (
+            OSError("[FAILED_READ_FILE.X] Error while reading file file:/a.b. SQLSTATE: 1"),
+            2,
+            "error: the file file:/a.b ",
+        ),
+        (KeyboardInterrupt(), 1, "error: interrupted"),
+    ],
+)
+@pytest.mark.parametrize("debug", [False, True])
+def test_how_a_job_ends(monkeypatch, capsys, good_arguments, failure, code, line, debug):
+    monkeypatch.setenv("ONEBIT_DEBUG", "1" if debug else "")
+    monkeypatch.setattr(jobrun, "spark_session", lambda *_: nullcontext())
+    assert run(failure, good_arguments) == code
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1].startswith(line)
+    assert len(lines) == 1 or debug

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyspark
 import pytest
-from standalone import Cluster
+from standalone import Cluster, without_pythonpath
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,7 +21,8 @@ def bare_python(folder):
     base = Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
     script.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{site_packages}" exec {base} "$@"\n')
     script.chmod(0o755)
-    found = subprocess.run([script, "-c", "import onebit_spark"], capture_output=True, cwd=folder, check=False)
+    command = [script, "-c", "import onebit_spark"]
+    found = subprocess.run(command, env=without_pythonpath(), capture_output=True, cwd=folder, check=False)
     if found.returncode == 0:
         pytest.skip("this package is installed for good in the environment: its absence on workers cannot be shown")
     return script

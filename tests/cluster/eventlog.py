@@ -19,6 +19,7 @@ class Phase:
 SURVEY = Phase("survey", plan="Expand")
 BLOCKING = Phase("blocking", plan="_Build(")
 START = Phase("start")
+PRIOR_SPLIT = Phase("prior split")
 ROWS_STEP = Phase("iteration 3, rows")
 COLUMNS_STEP = Phase("iteration 4, cols")
 CERTIFICATE = Phase("certificate")

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from eventlog import EventLog, event_log_settings
-from standalone import wait_for
+from standalone import SHORT_LIVED, wait_for
 
 from onebit_spark.simulate import power_law_ratings
 
@@ -21,9 +21,11 @@ ROOT = Path(__file__).parents[2]
 EXCHANGES = ("broadcast",)  # "shuffle" goes here once jobs/fit.py has --exchange …
 
 RANK, ITERATIONS, BLOCKS = 5, 8, 4
+PATIENCE = 300  # seconds, on a busy machine
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.executor.memory": "700m",
+    "spark.executor.extraJavaOptions": SHORT_LIVED,
     # No job before both executors are there: each has its share of every phase.
     "spark.cores.max": 2,
     "spark.scheduler.minRegisteredResourcesRatio": 1,
@@ -94,7 +96,7 @@ class ClusterFit:
 
     def reaches(self, phase, process):
         """Wait for the first job of the phase; returns its number."""
-        wait_for(lambda: self.log.jobs(phase) or process.poll() is not None, 120, f"the phase {phase}", every=0.01)
+        wait_for(lambda: self.log.jobs(phase) or process.poll() is not None, PATIENCE, f"the phase {phase}", every=0.01)
         assert process.poll() is None, self.told()
         return self.log.jobs(phase)[0]
 
@@ -104,7 +106,7 @@ class ClusterFit:
         process.wait()
 
     def ends_well(self, process):
-        assert process.wait(timeout=240) == 0, self.told()
+        assert process.wait(timeout=PATIENCE) == 0, self.told()
 
     def told(self):
         """The end of what the job has printed."""

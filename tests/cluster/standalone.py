@@ -17,6 +17,8 @@ import pytest
 SPARK_HOME = Path(pyspark.__file__).parent
 WORKERS = ("127.0.0.1", "127.0.0.2")  # an address each: Spark speculates only on another host
 
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # half the time of a JVM that lives for seconds is compiling
+
 
 class Cluster:
     """A master and two workers of one core each. ``python`` is the workers' interpreter."""
@@ -26,11 +28,13 @@ class Cluster:
         port, self._web = free_port(), free_port()
         self.master = f"spark://127.0.0.1:{port}"
         self.environment = {
-            **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+            **without_pythonpath(),
             "SPARK_HOME": str(SPARK_HOME),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_LOCAL_DIRS": str(folder / "local"),  # who is killed does not tidy up
             "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": SHORT_LIVED,
+            "SPARK_SUBMIT_OPTS": SHORT_LIVED,
             "PYSPARK_PYTHON": str(python),
             "SPARK_WORKER_DIR": str(folder / "work"),
         }
@@ -103,6 +107,11 @@ class Cluster:
         return (
             len(alive) == len(WORKERS) and not state["activeapps"] and not any(worker["coresused"] for worker in alive)
         )
+
+
+def without_pythonpath():
+    """The environment, without a way to this package."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
 def free_port():

@@ -3,7 +3,7 @@
 import signal
 
 import pytest
-from eventlog import BLOCKING, CERTIFICATE, CHECKPOINT, COLUMNS_STEP, ROWS_STEP, START, SURVEY, WRITING
+from eventlog import BLOCKING, CERTIFICATE, CHECKPOINT, COLUMNS_STEP, PRIOR_SPLIT, ROWS_STEP, START, SURVEY, WRITING
 from faultyfit import EXCHANGES, ITERATIONS, ClusterFit, assert_same_fit, exchange_flags, write_ratings
 from standalone import send, wait_for
 
@@ -52,6 +52,16 @@ def test_a_death_in_the_cluster(cluster, undisturbed, make_fit, victim, phase):
     fit = make_fit("fit").disturbed(phase, kill)
     print(f"lost: {fit.log.lost_executors()}")
     assert fit.log.lost_tasks(phase), f"nobody died in a task of {phase}"
+    assert_undisturbed(fit, undisturbed)
+
+
+def test_a_worker_dies_while_ratings_are_split(cluster, make_fit):
+    """A learnt prior is fitted to blocks that were made from blocks."""
+    split = ("--certificate-prior-split", 0.5)
+    undisturbed = make_fit("undisturbed", *split).run()
+    cluster.make_whole()
+    fit = make_fit("fit", *split).disturbed(PRIOR_SPLIT, cluster.kill_worker)
+    assert fit.log.lost_tasks(PRIOR_SPLIT)
     assert_undisturbed(fit, undisturbed)
 
 

@@ -32,6 +32,8 @@ def bare_python(folder):
 def session_cluster(tmp_path_factory):
     if not shutil.which("java") and "JAVA_HOME" not in os.environ:
         pytest.skip("no java")
+    if not sys.platform.startswith("linux"):
+        pytest.skip("each worker needs a loopback address of its own, which only Linux has ready")
     folder = tmp_path_factory.mktemp("cluster")
     cluster = Cluster(folder, bare_python(folder))
     yield cluster

@@ -20,19 +20,21 @@ ROOT = Path(__file__).parents[2]
 
 EXCHANGES = ("broadcast",)  # "shuffle" goes here once jobs/fit.py has --exchange …
 
-RANK, ITERATIONS, BLOCKS = 5, 8, 4
+RANK, ITERATIONS, BLOCKS = 5, 6, 4
 PATIENCE = 300  # seconds, on a busy machine
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.executor.memory": "700m",
     "spark.executor.extraJavaOptions": SHORT_LIVED,
+    "spark.sql.codegen.wholeStage": "false",
     # No job before both executors are there: each has its share of every phase.
     "spark.cores.max": 2,
     "spark.scheduler.minRegisteredResourcesRatio": 1,
     # Phases of several tasks, long enough to be hit.
     "spark.sql.files.maxPartitionBytes": "200k",
     "spark.sql.shuffle.partitions": 4,
-    # The dead do not answer: ask them again three times, but sooner than every 5 s.
+    # Do not wait long for those who hold a block but do not answer.
+    "spark.locality.wait": "500ms",
     "spark.shuffle.io.retryWait": "500ms",
 }
 

@@ -130,12 +130,12 @@ def wait_for(condition, seconds, what, every=0.3):
 
 
 def descendants(pid):
-    """The processes below this one, parents before their children."""
-    listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+    """The living processes below this one, parents before their children."""
+    listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,stat="], capture_output=True, text=True, check=True).stdout
     children = defaultdict(list)
-    for line in listed.splitlines():
-        child, parent = map(int, line.split())
-        children[parent].append(child)
+    for child, parent, state in map(str.split, listed.splitlines()):
+        if not state.startswith("Z"):
+            children[int(parent)].append(int(child))
     found = [pid]
     for parent in found:
         found += children[parent]

@@ -60,9 +60,12 @@ class EventLog:
     def ended(self, job):
         return any(event["Job ID"] == job for event in self.events("JobEnd"))
 
+    def stages(self, phase):
+        return {stage for job in self._jobs(phase) for stage in job["Stage IDs"]}
+
     def tasks_of(self, phase):
         """The ends of all attempts of the phase's tasks."""
-        stages = {stage for job in self._jobs(phase) for stage in job["Stage IDs"]}
+        stages = self.stages(phase)
         return [event for event in self.events("TaskEnd") if event["Stage ID"] in stages]
 
     def lost_tasks(self, phase):

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from eventlog import EventLog, event_log_settings
-from standalone import SHORT_LIVED, wait_for
+from standalone import SHORT_LIVED, send, wait_for
 
 from onebit_spark.simulate import power_law_ratings
 
@@ -56,7 +56,7 @@ class ClusterFit:
     def __init__(self, cluster, package_zip, folder, ratings, *arguments, settings=None):
         self.model = folder / "model"
         self._output = folder / "output.txt"
-        self._environment = cluster.environment
+        self._cluster = cluster
         events = folder / "events"
         events.mkdir(parents=True)
         self.log = EventLog(events)
@@ -76,19 +76,28 @@ class ClusterFit:
         return self
 
     def disturbed(self, phase, fault):
-        """Cause the fault as soon as a job of the phase has started; to its good end all the same."""
+        """Cause the fault to an executor that is at a task of the phase; to its good end all the same."""
         with self.started() as process:
             self.reaches(phase, process)
-            fault()
+            executor = self.busy_executor(phase)
+            send(signal.SIGSTOP, [executor])  # lest it ends its task before it dies
+            fault(executor)
             self.ends_well(process)
         return self
+
+    def busy_executor(self, phase):
+        """Wait until an executor has begun a task of the phase; returns its process."""
+        found = []
+        stages = self.log.stages(phase)
+        wait_for(lambda: found.append(self._cluster.busy_executor(stages)) or found[-1], 60, "a task", every=0)
+        return found[-1]
 
     @contextmanager
     def started(self):
         """The running process, which does not outlive the block."""
         with self._output.open("w") as stream:
             process = subprocess.Popen(
-                self._command, env=self._environment, stdout=stream, stderr=stream, start_new_session=True
+                self._command, env=self._cluster.environment, stdout=stream, stderr=stream, start_new_session=True
             )
             try:
                 yield process

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -63,30 +64,31 @@ class Cluster:
                 )  # fmt: skip
         wait_for(self._is_whole, 60, f"the registration of {len(WORKERS)} workers, and an end of what ran there")
 
-    def kill_worker(self):
-        """kill −9 of a worker's daemon, its executor and the Python processes of that."""
-        _, worker = self._workers.popitem()
+    def kill_worker(self, executor):
+        """kill −9 of an executor's worker: the daemon, the executor and its Python processes."""
+        address = next(a for a, worker in self._workers.items() if executor in descendants(worker.pid))
+        worker = self._workers.pop(address)
         kill(worker.pid, *descendants(worker.pid))
         worker.wait()
 
-    def kill_executor(self):
-        """kill −9 of one executor and its Python processes; its worker goes on, and starts another."""
-        executor = self._an_executor()
+    def kill_executor(self, executor):
+        """kill −9 of an executor and its Python processes; its worker goes on, and starts another."""
         kill(executor, *descendants(executor))
 
-    def python_processes(self):
-        """The Python processes of one executor."""
-        return descendants(self._an_executor())
+    def busy_executor(self, stages):
+        """The process of an executor that has begun a task of one of these stages, or None."""
+        begun = re.compile(rf"Running task \S+ in stage ({'|'.join(map(str, stages))})\.")
+        for worker in self._workers.values():
+            for executor in descendants(worker.pid)[:1]:
+                log = Path(f"/proc/{executor}/cwd/stderr")  # an executor runs in the folder of its logs
+                if log.exists() and begun.search(log.read_text()):
+                    return executor
+        return None
 
     def close(self):
         for process in (*self._workers.values(), self._master):
             kill(process.pid, *descendants(process.pid))
             process.wait()
-
-    def _an_executor(self):
-        """The process of the executor on the worker that was started last."""
-        worker = list(self._workers.values())[-1]
-        return descendants(worker.pid)[0]
 
     def _daemon(self, name, *arguments, address):
         command = [str(SPARK_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", *map(str, arguments)]

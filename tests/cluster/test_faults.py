@@ -5,7 +5,7 @@ import signal
 import pytest
 from eventlog import BLOCKING, CERTIFICATE, CHECKPOINT, COLUMNS_STEP, PRIOR_SPLIT, ROWS_STEP, START, SURVEY, WRITING
 from faultyfit import EXCHANGES, ITERATIONS, ClusterFit, assert_same_fit, exchange_flags, write_ratings
-from standalone import send, wait_for
+from standalone import descendants, send, wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -88,7 +88,7 @@ def test_a_straggler_is_overtaken(cluster, undisturbed, make_fit):
     fit = make_fit("fit", settings=settings)
     with fit.started() as process:
         job = fit.reaches(ROWS_STEP, process)
-        stopped = cluster.python_processes()
+        stopped = descendants(fit.busy_executor(ROWS_STEP))
         send(signal.SIGSTOP, stopped)
         try:
             wait_for(lambda: fit.log.ended(job), 60, "the end of a half step without its straggler", every=0.01)

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := . conf/java.sh && PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python
 
-.PHONY: setup demo test test-all lint bench reproduce dist clean
+.PHONY: setup demo test test-all test-cluster lint bench reproduce dist clean
 
 setup: $(VENV)/.installed
 	@sh conf/java.sh
@@ -35,6 +35,10 @@ test: lint
 
 test-all: lint
 	$(RUN) $(PYTEST) -m ""
+
+# Faults on a standalone cluster: executors, workers and the driver are killed while a fit runs.
+test-cluster: setup
+	$(RUN) $(BIN)/python -m pytest tests/cluster -m "cluster or not cluster"
 
 bench: setup
 	$(RUN) $(BIN)/python benchmarks/kernels.py --scaling

@@ -1,4 +1,4 @@
-"""The job on a standalone cluster whose workers do not have the package: it comes from the zip."""
+"""The job on a standalone cluster whose workers do not have the package: it comes from the zip. And a worker dies."""
 
 import json
 import shutil
@@ -7,6 +7,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
+from eventlog import COLUMNS_STEP
+from faultyfit import EXCHANGES, RANK, ClusterFit, all_scores, assert_same_fit, exchange_flags, write_ratings
 
 from onebit_spark import FitConfig, fit_arrays
 from onebit_spark.simulate import simulate
@@ -33,3 +36,17 @@ def test_the_job_runs_from_the_zip_and_equals_the_in_process_fit(cluster, packag
     expected = fit.score(found.user.to_numpy(), found.item.to_numpy())
     assert len(found) == len(data.rows)
     assert np.max(np.abs(found.score - expected)) <= 1e-5 * np.max(np.abs(expected))
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_a_worker_dies_in_a_half_step(cluster, package_zip, tmp_path, exchange):
+    """One of the faults of test_faults.py, against the fit in this process."""
+    rows, cols, labels = write_ratings(tmp_path / "ratings.parquet")
+    iterations = 5
+    flags = ("--max-iter", iterations, *exchange_flags(exchange))
+    fit = ClusterFit(cluster, package_zip, tmp_path / "fit", tmp_path / "ratings.parquet", *flags)
+    fit.disturbed(COLUMNS_STEP, cluster.kill_worker)
+    assert fit.log.lost_tasks(COLUMNS_STEP)
+    expected = fit_arrays(rows, cols, labels, FitConfig(rank=RANK, max_iter=iterations, tol=0))
+    scores = all_scores(expected.rows.location[np.unique(rows)], expected.cols.location[np.unique(cols)])
+    assert_same_fit(fit, expected.objective_history, scores)

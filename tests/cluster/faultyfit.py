@@ -1,0 +1,154 @@
+"""Fits on the cluster that are disturbed in a chosen phase, and what became of them."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from eventlog import EventLog, event_log_settings
+from standalone import SHORT_LIVED, send, wait_for
+
+from onebit_spark.simulate import power_law_ratings
+
+ROOT = Path(__file__).parents[2]
+
+EXCHANGES = ("broadcast",)  # "shuffle" goes here once jobs/fit.py has --exchange …
+
+RANK, ITERATIONS, BLOCKS = 5, 6, 4
+PATIENCE = 300  # seconds, on a busy machine
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.executor.memory": "700m",
+    "spark.executor.extraJavaOptions": SHORT_LIVED,
+    "spark.sql.codegen.wholeStage": "false",
+    # No job before both executors are there: each has its share of every phase.
+    "spark.cores.max": 2,
+    "spark.scheduler.minRegisteredResourcesRatio": 1,
+    # Phases of several tasks, long enough to be hit.
+    "spark.sql.files.maxPartitionBytes": "200k",
+    "spark.sql.shuffle.partitions": 4,
+    # Do not wait long for those who hold a block but do not answer.
+    "spark.locality.wait": "500ms",
+    "spark.shuffle.io.retryWait": "500ms",
+}
+
+
+def exchange_flags(exchange):
+    return {"broadcast": []}[exchange]  # … and is passed on here: ["--exchange", exchange]
+
+
+def write_ratings(path):
+    """200,000 ratings as Parquet; returns rows, columns and labels."""
+    rows, cols, labels = power_law_ratings(3_000, 800, 200_000, seed=8)
+    pq.write_table(pa.table({"user": rows, "item": cols, "label": labels}), path, row_group_size=25_000)
+    return rows, cols, labels
+
+
+class ClusterFit:
+    """One spark-submit of jobs/fit.py to the cluster; all that it writes is in ``folder``."""
+
+    def __init__(self, cluster, package_zip, folder, ratings, *arguments, settings=None):
+        self.model = folder / "model"
+        self._output = folder / "output.txt"
+        self._cluster = cluster
+        events = folder / "events"
+        events.mkdir(parents=True)
+        self.log = EventLog(events)
+        job = shutil.copy(ROOT / "jobs" / "fit.py", folder)  # alone: the package comes from the zip
+        settings = {**SETTINGS, **event_log_settings(events), **(settings or {})}
+        flags = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+        self._command = cluster.command(
+            "--py-files", package_zip, *flags, job, "--ratings", ratings,
+            "--output", self.model, "--rank", RANK, "--max-iter", ITERATIONS, "--tol", 0,
+            "--row-blocks", BLOCKS, "--col-blocks", BLOCKS, *arguments,
+        )  # fmt: skip
+
+    def run(self):
+        """Undisturbed, to its good end."""
+        with self.started() as process:
+            self.ends_well(process)
+        return self
+
+    def disturbed(self, phase, fault):
+        """Cause the fault to an executor that is at a task of the phase; to its good end all the same."""
+        with self.started() as process:
+            self.reaches(phase, process)
+            executor = self.busy_executor(phase)
+            send(signal.SIGSTOP, [executor])  # lest it ends its task before it dies
+            fault(executor)
+            self.ends_well(process)
+        return self
+
+    def busy_executor(self, phase):
+        """Wait until an executor has begun a task of the phase; returns its process."""
+        found = []
+        stages = self.log.stages(phase)
+        wait_for(lambda: found.append(self._cluster.busy_executor(stages)) or found[-1], 60, "a task", every=0)
+        return found[-1]
+
+    @contextmanager
+    def started(self):
+        """The running process, which does not outlive the block."""
+        with self._output.open("w") as stream:
+            process = subprocess.Popen(
+                self._command, env=self._cluster.environment, stdout=stream, stderr=stream, start_new_session=True
+            )
+            try:
+                yield process
+            finally:
+                if process.poll() is None:
+                    self.kill_driver(process)
+
+    def reaches(self, phase, process):
+        """Wait for the first job of the phase; returns its number."""
+        wait_for(lambda: self.log.jobs(phase) or process.poll() is not None, PATIENCE, f"the phase {phase}", every=0.01)
+        assert process.poll() is None, self.told()
+        return self.log.jobs(phase)[0]
+
+    def kill_driver(self, process):
+        """kill −9 of spark-submit, the driver's JVM and its Python process."""
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def ends_well(self, process):
+        assert process.wait(timeout=PATIENCE) == 0, self.told()
+
+    def told(self):
+        """The end of what the job has printed."""
+        return self._output.read_text()[-6000:]
+
+    @property
+    def objectives(self):
+        return np.array(json.loads((self.model / "metadata.json").read_text())["objective_history"])
+
+    @property
+    def bounds(self):
+        content = json.loads((self.model / "certificate.json").read_text())
+        return {item["name"]: item["bound"] for item in content["certificates"]}
+
+    @property
+    def scores(self):
+        """Of every user on every item."""
+        users, items = (pq.read_table(self.model / side).sort_by("id").to_pandas() for side in ("users", "items"))
+        return all_scores(*(np.column_stack([side.intercept, np.stack(side["mean"])]) for side in (users, items)))
+
+
+def all_scores(users, items):
+    """b_i + d_j + L_i·R_j of every pair, from lines of [b, L] and [d, R]."""
+    users, items = users.astype(float), items.astype(float)
+    return users[:, :1] + items[:, 0] + users[:, 1:] @ items[:, 1:].T
+
+
+def assert_same_fit(found, objectives, scores):
+    """What a fault may change is at most the order of sums. Prints by how much it did."""
+    objective = np.max(np.abs(found.objectives / objectives - 1))
+    score = np.max(np.abs(found.scores - scores)) / np.max(np.abs(scores))
+    print(f"largest difference: objective {objective:.1e} relative, score {score:.1e} of the largest")
+    assert objective <= 1e-6
+    assert score <= 1e-5

@@ -1,7 +1,6 @@
 """exchange=shuffle: the same fit as by broadcast, to the bit, and nothing left behind."""
 
 from contextlib import ExitStack
-from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +32,7 @@ def ratings(spark):
 
 
 def fit(ratings, exchange, **params):
-    defaults = {"rank": 3, "maxIter": 3, "tol": 0.0, **BLOCKS}
+    defaults = {"rank": 3, "maxIter": 2, "tol": 0.0, **BLOCKS}
     return OneBitCompletion(exchange=exchange, **{**defaults, **params}).fit(ratings)
 
 
@@ -52,7 +51,9 @@ def assert_same_bits(one, other):
     [
         {},
         {"loss": "hinge", "prior": "gamma", "fitIntercept": False, "start": "random"},
-        pytest.param({"certificatePriorSplit": 0.5, "covariance": "diagonal"}, id="prior split"),
+        pytest.param(
+            {"certificatePriorSplit": 0.5, "covariance": "diagonal", "start": "random", "maxIter": 1}, id="prior split"
+        ),
         pytest.param({"loss": "hinge", "certificatePriorSplit": 0.3}, marks=pytest.mark.slow),
         pytest.param({"numUserBlocks": 90, "numItemBlocks": 1}, marks=pytest.mark.slow),
         pytest.param({"fitIntercept": False, "rank": 50}, marks=pytest.mark.slow),
@@ -64,13 +65,13 @@ def test_shuffle_equals_broadcast_to_the_bit(ratings, params):
 
 
 def test_a_shuffled_fit_is_resumed_to_the_bit(spark, ratings, tmp_path):
-    whole = fit(ratings, "shuffle", maxIter=4, start="random")
+    whole = fit(ratings, "shuffle", maxIter=3, start="random")
 
     def interrupt(iteration):
         if iteration.number == 3:
             raise KeyboardInterrupt
 
-    params = {"rank": 3, "maxIter": 4, "tol": 0.0, "start": "random", "exchange": "shuffle", **BLOCKS}
+    params = {"rank": 3, "maxIter": 3, "tol": 0.0, "start": "random", "exchange": "shuffle", **BLOCKS}
     params |= {"checkpointDir": str(tmp_path), "checkpointInterval": 2}
     with pytest.raises(KeyboardInterrupt):
         OneBitCompletion(**params).setProgress(interrupt).fit(ratings)
@@ -112,13 +113,7 @@ def test_a_half_step_does_not_move_ratings(spark, ratings, tmp_path):
         own, partners = (engine.posterior(side).table for side in ("rows", "cols"))
         made = engine._tables._made("rows", lambda *_: None, (own,), partners, None)
         plan = made._jdf.queryExecution().executedPlan().toString()
-    sides = plan.split("FlatMapCoGroupsInArrow")[1:]
-    assert plan.count("InMemoryTableScan") == 2  # the blocks of rows, the routes of columns
-    lines = plan.splitlines()
-    for above, line in pairwise(lines):
-        if "InMemoryTableScan" in line:
-            assert "Sort" in above
-    assert len(sides) == 2
+    assert plan.count("ENSURE_REQUIREMENTS") == 2  # the table to the routes of columns, and lines to the blocks of rows
 
 
 def test_ids_are_numbered_in_ascending_order(spark, ratings):
@@ -129,8 +124,8 @@ def test_ids_are_numbered_in_ascending_order(spark, ratings):
             lines = numbered.frame.orderBy("number").collect()
             assert [line["id"] for line in lines] == ids.values.to_pylist()
             assert [line["number"] for line in lines] == list(range(len(ids))) == list(range(numbered.n_rows))
-            placement = placement_of(numbered, counted.tally.n, 3)
-            expected = side_layout(ids.counts, 3)
+            placement = placement_of(numbered, counted.tally.n, 9)
+            expected = side_layout(ids.counts, 9)
             assert len(placement.heavy) > 0
             np.testing.assert_array_equal(placement.of(np.arange(len(ids))), expected.block_of)
 

@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from onebit_spark.certificate.certified import CertifiedFit
 from onebit_spark.config import FitConfig
 from onebit_spark.defects import Tally
+from onebit_spark.described import described
 from onebit_spark.errors import RequestError
 from onebit_spark.filesystem import Location, replace_folder
 from onebit_spark.hierarchy import ScaleHierarchy
@@ -55,7 +56,11 @@ class Checkpoints:
         reached = CertifiedFit(hierarchy.scales, history, False, "a checkpoint", posterior, [])
         older = self._found()
         target = self._folder / f"{PREFIX}{len(history):06d}"
-        with replace_folder(self._spark, target.uri, overwrite=True) as folder:
+        name = f"checkpoint of iteration {len(history)}"
+        with (
+            described(self._spark.sparkContext, name),
+            replace_folder(self._spark, target.uri, overwrite=True) as folder,
+        ):
             content = {"subject": self._subject, "history": [_as_json(step) for step in history]}
             (Location(self._spark, folder) / HISTORY).write_text(json.dumps(content, allow_nan=False))
             write_model(self._make_model(reached), folder)

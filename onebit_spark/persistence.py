@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 
 from onebit_spark.calibration import Calibration
 from onebit_spark.config import FitConfig
+from onebit_spark.described import described
 from onebit_spark.errors import RequestError
 from onebit_spark.filesystem import Location, explained, replace_folder
 from onebit_spark.hierarchy import Scales
@@ -189,7 +190,8 @@ class ModelWriter(MLWriter):
     def save(self, path: str | os.PathLike[str]) -> None:
         if Location(self.sparkSession, path).uri == self._model.source:
             raise RequestError(f"the model was loaded from {path} and still reads its factors there: save it elsewhere")
-        with replace_folder(self.sparkSession, path, self.shouldOverwrite) as folder:
+        context = self.sparkSession.sparkContext
+        with described(context, "writing"), replace_folder(self.sparkSession, path, self.shouldOverwrite) as folder:
             write_model(self._model, folder)
 
 

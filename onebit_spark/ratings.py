@@ -27,6 +27,7 @@ from onebit_spark.defects import (
     suspect,
     verdict,
 )
+from onebit_spark.described import described
 from onebit_spark.losses import Side
 
 USER, ITEM, LABEL = "__onebit_user", "__onebit_item", "__onebit_label"  # the columns inside, whatever they are outside
@@ -129,7 +130,8 @@ def census(df: DataFrame, columns: Columns) -> Iterator[Census]:
             F.count(F.lit(1)).alias("ids"), F.sum("n").alias("n"), F.sum("above").alias("above"),
             F.bit_or("marks").alias("marks"), F.bit_xor("hash").alias("hash"),
         )  # fmt: skip
-        lines = {line["side"]: line.asDict() for line in totals.collect()}
+        with described(df.sparkSession.sparkContext, "survey"):
+            lines = {line["side"]: line.asDict() for line in totals.collect()}
         nothing = {"ids": 0, "n": 0, "above": 0, "marks": 0, "hash": 0}
         users, items = (lines.get(_GROUP[name], nothing) for name in (USER, ITEM))
         present = {name: int(bool(users["marks"] & bit)) for name, bit in BIT.items()}

@@ -1,27 +1,12 @@
-"""What we ask of Spark beyond its public face: short plans, named jobs, blocks in known partitions."""
+"""What we ask of Spark beyond its public face: short plans, and blocks in known partitions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
-
-
-@contextmanager
-def described(context: SparkContext, what: str) -> Iterator[None]:
-    """Name the jobs in Spark's UI, and give the user's own description back."""
-    key = "spark.job.description"
-    before = context.getLocalProperty(key)
-    context.setLocalProperty(key, f"onebit_spark: {what}")
-    try:
-        yield
-    finally:
-        context.setLocalProperty(key, before)  # type: ignore[arg-type]
 
 
 def cut_from_plan(frame: DataFrame, session: SparkSession | None = None) -> DataFrame:

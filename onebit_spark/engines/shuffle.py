@@ -23,11 +23,12 @@ from onebit_spark.certificate.gibbs import Draws, GibbsErrors, count_errors
 from onebit_spark.certificate.split import Split
 from onebit_spark.config import FitConfig
 from onebit_spark.defects import Columns
+from onebit_spark.described import described
 from onebit_spark.engines.blocking import CHUNKS, Build, Choose, PlacedBlock, Repeats, Turn, check_count
 from onebit_spark.engines.layout import RATINGS_PER_BLOCK, default_blocks
 from onebit_spark.engines.mapstep import signed_sums, update_range
 from onebit_spark.engines.numbering import WIDE, NumberedIds, encoded, number_ids, placement_of
-from onebit_spark.engines.plans import cut_from_plan, described, working_session
+from onebit_spark.engines.plans import cut_from_plan, working_session
 from onebit_spark.engines.start import SpreadOut
 from onebit_spark.engines.tall import OTHER, RoutedSide, Sums, Tables, TallTable, routed
 from onebit_spark.filesystem import Location

@@ -17,6 +17,7 @@ from onebit_spark.certificate.gibbs import Draws, GibbsErrors
 from onebit_spark.certificate.split import Split
 from onebit_spark.config import FitConfig
 from onebit_spark.defects import Columns
+from onebit_spark.described import described
 from onebit_spark.engines.blocking import (
     COUNTS,
     Repeats,
@@ -31,7 +32,7 @@ from onebit_spark.engines.exchange import BlockedSide, BroadcastExchange, Factor
 from onebit_spark.engines.faults import worker_errors
 from onebit_spark.engines.layout import SideLayout, default_blocks, side_layout
 from onebit_spark.engines.mapstep import Table
-from onebit_spark.engines.plans import cut_from_plan, described
+from onebit_spark.engines.plans import cut_from_plan
 from onebit_spark.engines.start import start_posteriors
 from onebit_spark.errors import RequestError
 from onebit_spark.factorframes import factor_frame, ordered
@@ -72,6 +73,8 @@ class SparkEngine:
         """Block the ratings, and release every cache and broadcast at the end, whatever happens."""
         context = ratings.sparkSession.sparkContext
         with ExitStack() as release:
+            blocking = release.enter_context(ExitStack())
+            blocking.enter_context(described(context, "blocking"))
             layouts = _layouts(context, survey, blocks)
             users, items = (
                 _broadcast(context, SideTable(ids.values, layout.block_of, ids.counts, ids.positives), release)
@@ -93,6 +96,7 @@ class SparkEngine:
             )
             release.callback(engine._exchange.close)
             engine.repeats = Repeats(*(int(np.sum(row_lines[name].to_numpy())) for name in ("repeated", "conflicting")))
+            blocking.close()
             yield engine
 
     @contextmanager

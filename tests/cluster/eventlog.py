@@ -4,27 +4,19 @@ Spark flushes the log when a job starts, when it ends and when an executor is lo
 """
 
 import json
-from dataclasses import dataclass
 from functools import cached_property
 
 
-@dataclass(frozen=True)
-class Phase:
-    """Jobs by the package's description of them or, if it gives none, by a word in the plan of their query."""
-
-    description: str
-    plan: str | None = None
-
-
-SURVEY = Phase("survey", plan="Expand")
-BLOCKING = Phase("blocking", plan="_Build(")
-START = Phase("start")
-PRIOR_SPLIT = Phase("prior split")
-ROWS_STEP = Phase("iteration 3, rows")
-COLUMNS_STEP = Phase("iteration 4, cols")
-CERTIFICATE = Phase("certificate")
-CHECKPOINT = Phase("checkpoint", plan=".iteration-000006.writing-")
-WRITING = Phase("writing", plan=".model.writing-")
+# Phases: how the package describes its jobs.
+SURVEY = "survey"
+BLOCKING = "blocking"
+START = "start"
+PRIOR_SPLIT = "prior split"
+ROWS_STEP = "iteration 3, rows"
+COLUMNS_STEP = "iteration 4, cols"
+CERTIFICATE = "certificate"
+CHECKPOINT = "checkpoint of iteration 6"
+WRITING = "writing"
 
 
 def event_log_settings(folder):
@@ -78,14 +70,5 @@ class EventLog:
         return {event["Executor ID"]: event["Removed Reason"] for event in self.events("ExecutorRemoved")}
 
     def _jobs(self, phase):
-        plans = {event["executionId"]: event["physicalPlanDescription"] for event in self.events("SQLExecutionStart")}
-        found = []
-        for job in self.events("JobStart"):
-            properties = job["Properties"]
-            described = properties.get("spark.job.description", "")
-            plan = plans.get(int(properties.get("spark.sql.execution.id", -1)), "")
-            if described == f"onebit_spark: {phase.description}" or (
-                phase.plan and phase.plan in plan and not described.startswith("onebit_spark: ")
-            ):
-                found.append(job)
-        return found
+        wanted = f"onebit_spark: {phase}"
+        return [job for job in self.events("JobStart") if job["Properties"].get("spark.job.description") == wanted]

@@ -18,7 +18,7 @@ from onebit_spark.simulate import power_law_ratings
 
 ROOT = Path(__file__).parents[2]
 
-EXCHANGES = ("broadcast",)  # "shuffle" goes here once jobs/fit.py has --exchange …
+EXCHANGES = ("broadcast", "shuffle")
 
 RANK, ITERATIONS, BLOCKS = 5, 6, 4
 PATIENCE = 300  # seconds, on a busy machine
@@ -40,7 +40,7 @@ SETTINGS = {
 
 
 def exchange_flags(exchange):
-    return {"broadcast": []}[exchange]  # … and is passed on here: ["--exchange", exchange]
+    return ["--exchange", exchange]
 
 
 def write_ratings(path):

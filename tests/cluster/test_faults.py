@@ -45,7 +45,7 @@ def assert_undisturbed(fit, undisturbed):
     assert fit.bounds == pytest.approx(undisturbed.bounds, rel=1e-3)  # a score next to 0 may change sides
 
 
-@pytest.mark.parametrize("phase", PHASES, ids=lambda phase: phase.description)
+@pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("victim", ["executor", "worker"])
 def test_a_death_in_the_cluster(cluster, undisturbed, make_fit, victim, phase):
     kill = {"executor": cluster.kill_executor, "worker": cluster.kill_worker}[victim]
@@ -65,7 +65,7 @@ def test_a_worker_dies_while_ratings_are_split(cluster, make_fit):
     assert_undisturbed(fit, undisturbed)
 
 
-@pytest.mark.parametrize("phase", [COLUMNS_STEP, CHECKPOINT, WRITING], ids=lambda phase: phase.description)
+@pytest.mark.parametrize("phase", [COLUMNS_STEP, CHECKPOINT, WRITING])
 def test_the_driver_dies_and_the_fit_is_resumed(cluster, undisturbed, make_fit, tmp_path, phase):
     checkpoints = ("--checkpoint-dir", tmp_path / "checkpoints", "--checkpoint-interval", 3)
     killed = make_fit("killed", *checkpoints)

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from onebit_spark.blocks import RatingBlock
 from onebit_spark.defects import Columns, check_ratings
-from onebit_spark.engines.blocking import Batches
+from onebit_spark.engines.cells import Batches
 from onebit_spark.errors import RequestError
 from onebit_spark.fixedpoint import settled_rows
 from onebit_spark.losses import Loss, RowPrior, Side

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from onebit_spark import prediction
 from onebit_spark.calibration import Calibration
 from onebit_spark.columns import checked_ids
-from onebit_spark.engines.blocking import Batches, block_line
+from onebit_spark.engines.cells import Batches, block_line
 from onebit_spark.errors import RequestError
 from onebit_spark.posterior import RowPosterior
 from onebit_spark.scoring import prior_row, read_factors

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,24 +20,24 @@ from pyspark.sql import DataFrame
 
 from onebit_spark.blocks import RatingBlock
 from onebit_spark.certificate.split import Split
+from onebit_spark.engines.cells import (
+    BLOCKS,
+    Batches,
+    Numbers,
+    block_line,
+    cell_array,
+    distinct,
+    positions,
+    read_blocks,
+)
 from onebit_spark.engines.layout import Placement
 from onebit_spark.errors import FitFailed
 from onebit_spark.ratings import ITEM, LABEL, USER
 
 FLUSH = 4_000_000  # ratings that a task holds before it hands them on
-MOST_BYTES = 2**31 - 1  # of a binary cell: Arrow's offsets, and the JVM's arrays, have 32 bits
 
 COUNTS = "block int, ratings binary, positives binary"
 CHUNKS = "block int, rows binary, codes binary, members binary"
-BLOCKS = (
-    "block int, rows binary, columns binary, pointers binary, codes binary, "
-    "n long, checksum long, repeated long, conflicting long"
-)
-
-Batches = Iterator[pa.RecordBatch]
-Numbers = NDArray[np.integer]
-
-SMALL = 2**26  # up to here an array indexed by row number is cheaper than a sort
 
 
 @dataclass(frozen=True)
@@ -57,17 +56,6 @@ class Repeats:
 
     repeated: int
     conflicting: int
-
-
-@dataclass(frozen=True)
-class PlacedBlock:
-    """A RatingBlock with its place in the matrix: row r of it is row ``rows[r]``, its column c ``columns[c]``."""
-
-    number: int
-    rows: NDArray[np.int64]
-    columns: NDArray[np.int64]
-    ratings: RatingBlock
-    checksum: int
 
 
 def row_blocks(
@@ -93,45 +81,6 @@ def count_rows(batches: Batches) -> Batches:
     """The ratings, and the positive ones, of every row of the blocks."""
     for block in read_blocks(batches):
         yield block_line(block=block.number, ratings=block.ratings.row_counts, positives=block.ratings.row_positives)
-
-
-def read_blocks(batches: Batches) -> Iterator[PlacedBlock]:
-    """The blocks of a task, without copying their ratings."""
-    for batch in batches:
-        for i in range(batch.num_rows):
-            yield read_block({name: batch.column(name)[i] for name in batch.schema.names})
-
-
-def read_block(cell: dict[str, Any]) -> PlacedBlock:
-    columns = cell_array(cell["columns"], np.int64)
-    ratings = RatingBlock(cell_array(cell["pointers"], np.int64), cell_array(cell["codes"], np.int32), len(columns))
-    rows = cell_array(cell["rows"], np.int64)
-    return PlacedBlock(cell["block"].as_py(), rows, columns, ratings, cell["checksum"].as_py())
-
-
-def cell_array(cell: Any, dtype: Any) -> NDArray[Any]:
-    """A binary cell as an array, without a copy."""
-    return np.frombuffer(cell.as_buffer(), dtype)
-
-
-def block_line(**cells: Any) -> pa.RecordBatch:
-    """One row: arrays as binary, whole numbers as int64 (the block's number and key as int32)."""
-    arrays = {}
-    for name, value in cells.items():
-        if name in ("block", "key"):
-            arrays[name] = pa.array([value], pa.int32())
-        elif isinstance(value, np.ndarray):
-            if value.nbytes > MOST_BYTES:
-                raise FitFailed(
-                    f"{name} of a block takes {value.nbytes / 2**30:.1f} GiB, and a cell holds less than 2 GiB: set "
-                    "more row and column blocks (a single row or column can have 5·10⁸ ratings)"
-                )
-            data = pa.py_buffer(np.ascontiguousarray(value))
-            offsets = pa.py_buffer(np.array([0, value.nbytes], np.int32))
-            arrays[name] = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, data])
-        else:
-            arrays[name] = pa.array([int(value)], pa.int64())
-    return pa.RecordBatch.from_pydict(arrays)
 
 
 @dataclass(frozen=True)
@@ -246,22 +195,6 @@ def _gathered(batches: Batches) -> Iterator[pa.Table]:
             held, n = [], 0
     if n:
         yield pa.Table.from_batches(held)
-
-
-def distinct(numbers: Numbers) -> NDArray[np.int64]:
-    """The different numbers, ascending."""
-    if len(numbers) and numbers.max() >= SMALL:
-        return np.unique(numbers).astype(np.int64)
-    return np.flatnonzero(np.bincount(numbers))
-
-
-def positions(ascending: NDArray[np.int64], numbers: Numbers) -> Numbers:
-    """Where each number stands in an ascending list that holds it."""
-    if len(ascending) and ascending[-1] >= SMALL:
-        return np.searchsorted(ascending, numbers)
-    position = np.zeros(int(ascending[-1]) + 1 if len(ascending) else 0, np.int32)
-    position[ascending] = np.arange(len(ascending), dtype=np.int32)
-    return position[numbers]
 
 
 def _index(ids: pa.ChunkedArray, side: SideTable) -> NDArray[np.int32]:

@@ -1,9 +1,8 @@
-"""How factors reach the blocks, and come back.
+"""How factors reach the blocks by broadcast, and come back.
 
-``BroadcastExchange``: the driver holds both posteriors and sends them out whole; each block takes the rows that it
-refers to and returns its updated rows. One Spark job a map step. The driver and every Python worker hold the factor
-table, so this is for tables up to about a gigabyte; an exchange that shuffles only the referenced rows to each block
-implements the same ``FactorExchange`` and needs no change elsewhere.
+The driver holds both posteriors and sends them out whole; each block takes the rows that it refers to and returns its
+updated rows. One Spark job a map step. The driver and every Python worker hold the factor table, so this is for tables
+up to half a gigabyte; beyond, ``shuffle.ShuffleEngine`` sends each block only what it refers to.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +20,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from onebit_spark.certificate.gibbs import Draws, GibbsErrors, count_errors
-from onebit_spark.engines.blocking import Batches, block_line, read_blocks
+from onebit_spark.engines.cells import Batches, block_line, read_blocks
 from onebit_spark.engines.faults import worker_errors
 from onebit_spark.engines.layout import SideLayout
 from onebit_spark.engines.mapstep import Table, signed_sums, update_range
@@ -44,28 +43,6 @@ SUMS = _schema(sums="binary")
 ERRORS = _schema(errors="long", ratings="long")
 
 OTHER: dict[Side, Side] = {"rows": "cols", "cols": "rows"}
-
-
-class FactorExchange(Protocol):
-    """What the Spark engine asks of an exchange."""
-
-    def publish(self, posteriors: dict[Side, RowPosterior]) -> None:
-        """Make these the current posteriors."""
-
-    def half_step(self, loss: Loss, step: HalfStep) -> SideStatistics:
-        """Update one side, block by block."""
-
-    def signed_sums(self, side: Side, table: Table) -> Table:
-        """Y·table, or Yᵀ·table."""
-
-    def gibbs_errors(self, draws: Draws) -> GibbsErrors:
-        """Errors of draws from the posteriors, on the row blocks."""
-
-    def collect(self, side: Side) -> RowPosterior:
-        """The side's posterior on the driver."""
-
-    def close(self) -> None:
-        """Release every broadcast."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from onebit_spark.defects import Columns
-from onebit_spark.engines.blocking import CHUNKS, Batches, chunks
+from onebit_spark.engines.blocking import CHUNKS, chunks
+from onebit_spark.engines.cells import Batches
 from onebit_spark.engines.layout import HEAVY, Placement, block_loads, place
 from onebit_spark.engines.plans import cut_from_plan
 from onebit_spark.losses import Side

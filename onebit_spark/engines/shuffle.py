@@ -13,31 +13,27 @@ from functools import partial, reduce
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
-from onebit_spark.certificate.gibbs import Draws, GibbsErrors, count_errors
+from onebit_spark.certificate.gibbs import Draws, GibbsErrors
 from onebit_spark.certificate.split import Split
 from onebit_spark.config import FitConfig
 from onebit_spark.defects import Columns
 from onebit_spark.described import described
-from onebit_spark.engines.blocking import CHUNKS, Build, Choose, PlacedBlock, Repeats, Turn, check_count
+from onebit_spark.engines import shufflework as work
+from onebit_spark.engines.blocking import CHUNKS, Build, Choose, Repeats, Turn, check_count
 from onebit_spark.engines.layout import RATINGS_PER_BLOCK, default_blocks
-from onebit_spark.engines.mapstep import signed_sums, update_range
 from onebit_spark.engines.numbering import WIDE, NumberedIds, encoded, number_ids, placement_of
 from onebit_spark.engines.plans import cut_from_plan, working_session
 from onebit_spark.engines.start import SpreadOut
 from onebit_spark.engines.tall import OTHER, RoutedSide, Sums, Tables, TallTable, routed
 from onebit_spark.filesystem import Location
 from onebit_spark.losses import SIDES, HalfStep, Loss, PriorLines, RowPrior, Side
-from onebit_spark.posterior import FloatArray, Form, RowPosterior
+from onebit_spark.posterior import Form, RowPosterior
 from onebit_spark.ratings import ITEM, USER, Census
-from onebit_spark.scoring import factor_table, plain_lists, read_factors
-from onebit_spark.solver import with_prior
-from onebit_spark.spectral import STARTS, Rows, Table, distinct_keys
+from onebit_spark.spectral import STARTS, Rows, Table
 from onebit_spark.statistics import SideStatistics
 
 PARTNER_BYTES = 256 * 2**20  # of the factor rows that one block may refer to
@@ -121,7 +117,7 @@ class ShuffleEngine:
     def start(self, config: FitConfig, loss: Loss) -> None:
         with described(self._context, "start"):
             rows, cols = STARTS[config.start](self, config.rank, config.seed)
-            spread_out = _Combine(SpreadOut(config, loss), ())
+            spread_out = work.Combine(SpreadOut(config, loss), ())
             self._posteriors = {
                 "rows": self._posterior_made("rows", spread_out, (rows,), self._form),
                 "cols": self._posterior_made("cols", spread_out, (cols,), self._form),
@@ -136,7 +132,7 @@ class ShuffleEngine:
         if isinstance(step.prior, PriorLines):
             own.append(step.prior.lines)
             step = replace(step, prior=PriorLines(None))
-        update = _Update(loss, step, tuple(posterior.form for posterior in own))
+        update = work.Update(loss, step, tuple(posterior.form for posterior in own))
         with described(self._context, f"iteration {step.iteration + 1}, {side}"):
             table, sums = self._tables.make(
                 side, update, tuple(posterior.table for posterior in own), self._posteriors[OTHER[side]].table,
@@ -152,21 +148,21 @@ class ShuffleEngine:
         posterior = self._posteriors[side]
         if unseen is None or self.count(side) == self._ids[side].n_rows:
             return posterior
-        return self._posterior_made(side, _Fill(self._form, unseen), (posterior.table,), self._form)
+        return self._posterior_made(side, work.Fill(self._form, unseen), (posterior.table,), self._form)
 
     def combined(self, side: Side, make: Callable[..., RowPosterior], *posteriors: TablePosterior) -> TablePosterior:
         forms = tuple(posterior.form for posterior in posteriors)
         form = make(*(form.unpacked(np.empty((0, form.width), form.precision)) for form in forms)).form
-        return self._posterior_made(side, _Combine(make, forms), tuple(p.table for p in posteriors), form)
+        return self._posterior_made(side, work.Combine(make, forms), tuple(p.table for p in posteriors), form)
 
     def gibbs_errors(self, draws: Draws) -> GibbsErrors:
         own, partners = self._posteriors["rows"].table, self._posteriors["cols"].table
         with described(self._context, "certificate"):
-            sums = self._tables.sums("rows", _Draw(draws, self._form), (own,), partners)
+            sums = self._tables.sums("rows", work.Draw(draws, self._form), (own,), partners)
         return GibbsErrors(*(int(total) for total in np.sum(sums, axis=0)))
 
-    def _posterior_made(self, side: Side, work: Any, own: tuple[TallTable, ...], form: Form) -> TablePosterior:
-        table, squares = self._tables.make(side, work, own, dtype=form.precision)
+    def _posterior_made(self, side: Side, make: Any, own: tuple[TallTable, ...], form: Form) -> TablePosterior:
+        table, squares = self._tables.make(side, make, own, dtype=form.precision)
         return TablePosterior(table, form, np.sum(squares, axis=0))
 
     # ---- to and from models ------------------------------------------------------------------------------------------
@@ -174,7 +170,7 @@ class ShuffleEngine:
     def factors(self, side: Side, posterior: TablePosterior, schema: StructType, outlasting: bool = False) -> DataFrame:
         """The factor table of a side (see ``scoring``); ``outlasting`` the engine, written beside its own files."""
         numbered = StructType([StructField("number", LongType()), *schema.fields[1:]])
-        lines = self._tables.rows(side, posterior.table, partial(_factor_lines, posterior.form), numbered)
+        lines = self._tables.rows(side, posterior.table, partial(work.factor_lines, posterior.form), numbered)
         ids = self._ids[side].frame
         joined = ids.select("id", "number").join(cut_from_plan(lines, ids.sparkSession), "number")
         frame = joined.select(*schema.names)
@@ -183,25 +179,25 @@ class ShuffleEngine:
     def adopted(self, side: Side, factors: DataFrame, prior: RowPosterior, precision: str) -> TablePosterior:
         """The posterior that a factor table holds of this engine's ids, ``prior``'s one row where it has none."""
         lines = self._ids[side].frame.select("id", "number").join(factors, "id")
-        pack = _Pack(prior, self._form)
+        pack = work.Pack(prior, self._form)
         empty = prior.packed().astype(self._form.precision)
         table = self._tables.adopted(side, lines, pack, empty)
-        return self._posterior_made(side, _Combine(_same, (self._form,)), (table,), self._form)
+        return self._posterior_made(side, work.Combine(work.same, (self._form,)), (table,), self._form)
 
     # ---- the sign matrix, for the start ------------------------------------------------------------------------------
 
     def distinct_keys(self, side: Side, enough: int) -> int:
-        parts = self._tables.sums(side, _Keys(enough))
+        parts = self._tables.sums(side, work.Keys(enough))
         return len(np.unique(np.concatenate([part.reshape(-1, 2) for part in parts]), axis=0))
 
     def tall(self, side: Side, make: Callable[..., Table], *tables: TallTable) -> TallTable:
-        return self._tables.make(side, _Lines(make), tables)[0]
+        return self._tables.make(side, work.Lines(make), tables)[0]
 
     def product(self, side: Side, table: TallTable, right: Table) -> TallTable:
-        return self._tables.make(side, _product, partners=table, send=_Scaled(right))[0]
+        return self._tables.make(side, work.product, partners=table, send=work.Scaled(right))[0]
 
     def total(self, side: Side, measure: Callable[[Rows, Table], Table], table: TallTable) -> Table:
-        parts = self._tables.sums(side, _Measure(measure), (table,))
+        parts = self._tables.sums(side, work.Measure(measure), (table,))
         shape = [int(size) for size in parts[0][1 : 1 + int(parts[0][0])]]
         return np.sum([part[1 + len(shape) :] for part in parts], axis=0).reshape(shape)
 
@@ -211,148 +207,3 @@ def _default_blocks(n_ratings: int, n_rows: int, form: Form, spark: SparkSession
     ratings = min(RATINGS_PER_BLOCK, PARTNER_BYTES // form.row_bytes)
     cores = max(spark.sparkContext.defaultParallelism, -(-n_rows * form.row_bytes // OWN_BYTES))
     return default_blocks(n_ratings, n_rows, cores, ratings)
-
-
-# ---- the work on one block -------------------------------------------------------------------------------------------
-
-Own = list[FloatArray]
-Made = tuple[FloatArray | None, Sums]
-
-
-@dataclass(frozen=True)
-class _Update:
-    """A half step. The sums are Σ_i (E x_i)², then the statistics."""
-
-    loss: Loss
-    step: HalfStep
-    forms: tuple[Form, ...]  # of the posterior, and of the prior where each row has its own
-
-    def __call__(self, block: PlacedBlock, own: Own, partners: FloatArray | None) -> Made:
-        assert partners is not None
-        form, step = self.forms[0], self.step
-        if isinstance(step.prior, PriorLines):
-            step = replace(step, prior=RowPrior.at(self.forms[1].unpacked(own[1])))
-        rows, others = form.unpacked(own[0]), self.loss.partners(form.unpacked(partners))
-        parts = [
-            update_range(self.loss, block.ratings, lo, hi, others, rows, step) for lo, hi in block.ratings.row_ranges()
-        ]
-        statistics = reduce(SideStatistics.__add__, parts)
-        return rows.packed(), np.concatenate([_squares(rows), statistics.to_vector()])
-
-
-@dataclass(frozen=True)
-class _Draw:
-    """Draws from the posteriors: errors and ratings."""
-
-    draws: Draws
-    form: Form
-
-    def __call__(self, block: PlacedBlock, own: Own, partners: FloatArray | None) -> Made:
-        assert partners is not None
-        rows, cols = self.form.unpacked(own[0]), self.form.unpacked(partners)
-        counted = count_errors(block.ratings, 0, block.ratings.n_rows, block.rows, rows, cols, self.draws)
-        return None, np.array(counted, np.float64)
-
-
-@dataclass(frozen=True)
-class _Combine:
-    """A posterior from other tables of the side, row by row; the sums are Σ_i (E x_i)²."""
-
-    make: Callable[..., RowPosterior]
-    forms: tuple[Form, ...]  # of those tables that are posteriors; the others are as they are
-
-    def __call__(self, block: PlacedBlock, own: Own, partners: FloatArray | None) -> Made:
-        lines = [form.unpacked(table) for form, table in zip(self.forms, own, strict=True)] if self.forms else own
-        made = self.make(*lines)
-        return made.packed(), _squares(made)
-
-
-@dataclass(frozen=True)
-class _Fill:
-    """The posterior with the prior in rows without ratings."""
-
-    form: Form
-    prior: RowPrior
-
-    def __call__(self, block: PlacedBlock, own: Own, partners: FloatArray | None) -> Made:
-        filled = with_prior(self.form.unpacked(own[0]), block.ratings.row_counts == 0, self.prior)
-        return filled.packed(), _squares(filled)
-
-
-@dataclass(frozen=True)
-class _Lines:
-    """A table of the start, row by row."""
-
-    make: Callable[..., Table]
-
-    def __call__(self, block: PlacedBlock, own: Own, partners: FloatArray | None) -> Made:
-        return self.make(_rows(block), *own), np.empty(0)
-
-
-@dataclass(frozen=True)
-class _Measure:
-    """A sum over the rows of a table: its shape, then its numbers."""
-
-    measure: Callable[[Rows, Table], Table]
-
-    def __call__(self, block: PlacedBlock, own: Own, partners: FloatArray | None) -> Made:
-        total = self.measure(_rows(block), own[0].astype(np.float64, copy=False))
-        return None, np.concatenate([[total.ndim], total.shape, total.ravel()])
-
-
-@dataclass(frozen=True)
-class _Keys:
-    """Some of the different (ratings, positives) of the block's rows: all, or ``enough``."""
-
-    enough: int
-
-    def __call__(self, block: PlacedBlock, own: Own, partners: FloatArray | None) -> Made:
-        return None, distinct_keys(_rows(block))[: self.enough].astype(np.float64).ravel()
-
-
-def _product(block: PlacedBlock, own: Own, partners: FloatArray | None) -> Made:
-    """D^{−½} Σ_l y_l partner_j, the partners being D^{−½} table·right."""
-    assert partners is not None
-    ratings = block.ratings
-    sums = np.zeros((ratings.n_rows, partners.shape[1]))
-    signed_sums(ratings.row_pointers, ratings.codes, 0, ratings.n_rows, partners, sums)
-    return _rows(block).scale * sums, np.empty(0)
-
-
-@dataclass(frozen=True)
-class _Scaled:
-    """D^{−½} table·right, before it is sent."""
-
-    right: Table
-
-    def __call__(self, table: FloatArray, counts: NDArray[np.int64]) -> FloatArray:
-        return np.asarray(Rows(counts, counts, counts).scale * (table @ self.right))
-
-
-def _rows(block: PlacedBlock) -> Rows:
-    return Rows(block.rows, block.ratings.row_counts, block.ratings.row_positives)
-
-
-def _squares(rows: RowPosterior) -> Sums:
-    location = rows.location.astype(np.float64)
-    return np.asarray(np.einsum("ik,ik->k", location, location))
-
-
-def _factor_lines(form: Form, numbers: NDArray[np.int64], table: FloatArray) -> pa.Table:
-    return plain_lists(factor_table(pa.array(numbers), form.unpacked(table)).rename_columns({"id": "number"}))
-
-
-@dataclass(frozen=True)
-class _Pack:
-    """The numbers and the packed rows of lines of a factor table."""
-
-    prior: RowPosterior
-    form: Form
-
-    def __call__(self, batch: pa.RecordBatch) -> tuple[NDArray[np.int64], FloatArray]:
-        rows = read_factors(batch.drop_columns(["id", "number"]).to_struct_array(), self.prior)
-        return batch.column("number").to_numpy(), rows.packed().astype(self.form.precision)
-
-
-def _same(posterior: RowPosterior) -> RowPosterior:
-    return posterior

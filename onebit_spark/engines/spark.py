@@ -1,4 +1,4 @@
-"""SparkEngine: the map steps as Spark jobs over cached blocks of ratings."""
+"""SparkEngine: the map steps as Spark jobs over cached blocks of ratings, with the factors on the driver."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from onebit_spark.engines.blocking import (
     count_rows,
     row_blocks,
 )
-from onebit_spark.engines.exchange import BlockedSide, BroadcastExchange, FactorExchange
+from onebit_spark.engines.exchange import BlockedSide, BroadcastExchange
 from onebit_spark.engines.faults import worker_errors
 from onebit_spark.engines.layout import SideLayout, default_blocks, side_layout
 from onebit_spark.engines.mapstep import Table
@@ -52,7 +52,7 @@ class Counts(NamedTuple):
 
 
 class SparkEngine:
-    """Holds both orientations of the ratings as cached DataFrames; factors travel through an exchange."""
+    """Holds both orientations of the ratings as cached DataFrames; factors travel by broadcast."""
 
     def __init__(
         self, context: SparkContext, sides: dict[Side, BlockedSide], counted: dict[Side, Counts], ids: dict[Side, Ids]
@@ -61,7 +61,7 @@ class SparkEngine:
         self.ids = ids
         self._sides = sides
         self._counted = counted
-        self._exchange: FactorExchange = BroadcastExchange(context, sides)
+        self._exchange = BroadcastExchange(context, sides)
         self.n_ratings = int(counted["rows"].ratings.sum())
         self.repeats = Repeats(0, 0)
 

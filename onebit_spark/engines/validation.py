@@ -19,7 +19,7 @@ from onebit_spark import prediction
 from onebit_spark.columns import quoted
 from onebit_spark.config import FitConfig
 from onebit_spark.defects import Columns, check_ratings
-from onebit_spark.engines.blocking import Batches
+from onebit_spark.engines.cells import Batches
 from onebit_spark.engines.spark import SparkEngine
 from onebit_spark.errors import RequestError
 from onebit_spark.hierarchy import ScaleHierarchy, Scales

@@ -6,7 +6,6 @@ Spark flushes the log when a job starts, when it ends and when an executor is lo
 import json
 from functools import cached_property
 
-
 # Phases: how the package describes its jobs.
 SURVEY = "survey"
 BLOCKING = "blocking"

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from eventlog import COLUMNS_STEP
-from faultyfit import EXCHANGES, RANK, ClusterFit, all_scores, assert_same_fit, exchange_flags, write_ratings
+from faultyfit import RANK, ClusterFit, all_scores, assert_same_fit, exchange_flags, write_ratings
 
 from onebit_spark import FitConfig, fit_arrays
 from onebit_spark.simulate import simulate
@@ -38,7 +38,7 @@ def test_the_job_runs_from_the_zip_and_equals_the_in_process_fit(cluster, packag
     assert np.max(np.abs(found.score - expected)) <= 1e-5 * np.max(np.abs(expected))
 
 
-@pytest.mark.parametrize("exchange", EXCHANGES)
+@pytest.mark.parametrize("exchange", ["broadcast", pytest.param("shuffle", marks=pytest.mark.cluster)])
 def test_a_worker_dies_in_a_half_step(cluster, package_zip, tmp_path, exchange):
     """One of the faults of test_faults.py, against the fit in this process."""
     rows, cols, labels = write_ratings(tmp_path / "ratings.parquet")

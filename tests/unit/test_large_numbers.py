@@ -5,9 +5,9 @@ import pytest
 
 from onebit_spark import FitFailed
 from onebit_spark.blocks import RatingBlock
-from onebit_spark.engines.blocking import MOST_BYTES, PlacedBlock, block_line, distinct, positions
+from onebit_spark.engines.cells import MOST_BYTES, PlacedBlock, block_line, distinct, positions
 from onebit_spark.engines.layout import Placement
-from onebit_spark.engines.tall import routes_of
+from onebit_spark.engines.tallwork import routes_of
 
 
 def test_positions_of_large_numbers():

@@ -49,13 +49,15 @@ bench: setup
 	$(RUN) $(BIN)/python benchmarks/serving.py foldin
 	$(RUN) $(BIN)/python benchmarks/serving.py recommend
 	$(RUN) $(BIN)/python benchmarks/serving.py calibration
+	$(RUN) $(BIN)/python benchmarks/exchange.py
+	$(RUN) $(BIN)/python benchmarks/scale.py
 
 # The paper's experiments, about an hour on two cores. MOVIELENS=--movielens=PATH reads u.data instead of fetching it;
 # a run that was interrupted goes on where it was.
 MOVIELENS ?= --download
 REPRODUCTION ?= reproduction
 reproduce: setup
-	$(RUN) $(BIN)/python jobs/reproduce.py tables --output $(REPRODUCTION)
+	$(RUN) $(BIN)/python jobs/reproduce.py tables --replicates 20 --output $(REPRODUCTION)
 	$(RUN) $(BIN)/python jobs/reproduce.py noise --output $(REPRODUCTION)
 	$(RUN) $(BIN)/python jobs/reproduce.py movielens $(MOVIELENS) --output $(REPRODUCTION)
 	@mkdir -p docs

@@ -12,9 +12,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from onebit_spark.certificate.certified import CertifiedFit
@@ -34,46 +35,29 @@ HISTORY = "checkpoint.json"
 PREFIX = "iteration-"
 MAY_DIFFER = ("max_iter", "tol")  # a fit may be resumed to go on for longer
 
-MakeModel = Callable[[CertifiedFit], OneBitCompletionModel]
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The state of a fit after some iterations."""
+
+    model: OneBitCompletionModel
+    history: list[Iteration]
+
+    def start(self, config: FitConfig, engine: Adopts) -> Start:
+        """Where to go on, as if the fit had not been interrupted."""
+        return replace(warm_start(self.model, config, engine), history=self.history)
 
 
-class Checkpoints:
-    """Watches a fit, and writes a checkpoint after every ``interval`` iterations."""
+class CheckpointFolder:
+    """The checkpoints of one fit, ``subject``: see ``subject_of``."""
 
-    def __init__(
-        self, spark: SparkSession, folder: str, interval: int, subject: dict[str, Any], make_model: MakeModel
-    ) -> None:
-        self._spark = spark
+    def __init__(self, spark: SparkSession, folder: str, subject: dict[str, Any]) -> None:
         self._folder = Location(spark, folder)
-        self._interval = interval
         self._subject = subject
-        self._make_model = make_model
 
-    def __call__(self, engine: Engine, hierarchy: ScaleHierarchy, history: list[Iteration]) -> None:
-        if len(history) % self._interval:
-            return
-        posterior = {side: engine.posterior(side, hierarchy.row_prior(side)) for side in SIDES}
-        reached = CertifiedFit(hierarchy.scales, history, False, "a checkpoint", posterior, [])
-        older = self._found()
-        target = self._folder / f"{PREFIX}{len(history):06d}"
-        name = f"checkpoint of iteration {len(history)}"
-        with (
-            described(self._spark.sparkContext, name),
-            replace_folder(self._spark, target.uri, overwrite=True) as folder,
-        ):
-            content = {"subject": self._subject, "history": [_as_json(step) for step in history]}
-            (Location(self._spark, folder) / HISTORY).write_text(json.dumps(content, allow_nan=False))
-            write_model(self._make_model(reached), folder)
-        for old in older:
-            if old.uri != target.uri:
-                old.delete()
-
-    def best(self, outcome: Outcome[ScaleHierarchy]) -> Outcome[ScaleHierarchy]:
-        return outcome
-
-    def start(self, config: FitConfig, engine: Adopts, resume: bool) -> Start | None:
-        """Where to go on: the newest checkpoint, or None if there is none; one of another fit is refused."""
-        found = self._found()
+    def found(self, resume: bool) -> Checkpoint | None:
+        """The newest checkpoint, or None if there is none; one of another fit is refused."""
+        found = self.complete()
         if not found:
             return None
         if not resume:
@@ -91,12 +75,45 @@ class Checkpoints:
             raise RequestError(f"the checkpoint {found[-1].uri} is of another fit: {'; '.join(differing)}")
         model = OneBitCompletionModel.load(found[-1].uri)
         history = [Iteration(**{**step, "decrease": step["decrease"] or math.inf}) for step in content["history"]]
-        return replace(warm_start(model, config, engine), history=history)
+        return Checkpoint(model, history)
 
-    def _found(self) -> list[Location]:
+    def complete(self) -> list[Location]:
         """The complete checkpoints, the newest last."""
         candidates = sorted(self._folder.children(), key=lambda place: place.name)
         return [place for place in candidates if place.name.startswith(PREFIX) and (place / METADATA).exists()]
+
+    def write(self, model: OneBitCompletionModel, history: list[Iteration]) -> None:
+        """Write a checkpoint, and remove those before it."""
+        spark, older = self._folder.spark, self.complete()
+        target = self._folder / f"{PREFIX}{len(history):06d}"
+        with replace_folder(spark, target.uri, overwrite=True) as folder:
+            content = {"subject": self._subject, "history": [_as_json(step) for step in history]}
+            (Location(spark, folder) / HISTORY).write_text(json.dumps(content, allow_nan=False))
+            write_model(model, folder)
+        for old in older:
+            if old.uri != target.uri:
+                old.delete()
+
+
+@dataclass(frozen=True)
+class Checkpointing:
+    """Watches a fit, and writes a checkpoint after every ``interval`` iterations."""
+
+    folder: CheckpointFolder
+    interval: int
+    make_model: Callable[[CertifiedFit], OneBitCompletionModel]
+    context: SparkContext
+
+    def __call__(self, engine: Engine, hierarchy: ScaleHierarchy, history: list[Iteration]) -> None:
+        if len(history) % self.interval:
+            return
+        with described(self.context, f"checkpoint of iteration {len(history)}"):
+            posterior = {side: engine.posterior(side, hierarchy.row_prior(side)) for side in SIDES}
+            reached = CertifiedFit(hierarchy.scales, history, False, "a checkpoint", posterior, [])
+            self.folder.write(self.make_model(reached), history)
+
+    def best(self, outcome: Outcome[ScaleHierarchy]) -> Outcome[ScaleHierarchy]:
+        return outcome
 
 
 def clear_checkpoints(spark: SparkSession, folder: str) -> None:

@@ -15,7 +15,7 @@ from pyspark.ml.util import DefaultParamsWriter, MLReadable, MLWritable
 from pyspark.sql import DataFrame
 
 from onebit_spark.certificate.certified import CertifiedFit, Terms, certified_fit, document
-from onebit_spark.checkpoint import Checkpoints, subject_of
+from onebit_spark.checkpoint import CheckpointFolder, Checkpointing, subject_of
 from onebit_spark.config import FitConfig
 from onebit_spark.defects import Columns
 from onebit_spark.engines.choice import Choice, SparkEngines, choose, engine_over
@@ -127,17 +127,21 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
                 raise RequestError(
                     f"validationIndicatorCol needs exchange=broadcast, and it is shuffle ({choice.reason})"
                 )
+            checkpoints, checkpoint = None, None
+            if folder := self.getCheckpointDir():
+                checkpoints = CheckpointFolder(spark, folder, subject_of(config, counted.tally, terms.prior_split))
+                checkpoint = checkpoints.found(self.getResume())
             blocks = self.getNumUserBlocks(), self.getNumItemBlocks()
             work = self.getWorkDir() or self.getCheckpointDir()
             engine = release.enter_context(engine_over(choice, training, columns, counted, blocks, form, work))
             facts = _Facts(dataset, config, columns, counted, choice, engine)
-            start, watch, validation = None, None, None
+            start, validation, watch = None, None, None
             if self._initial is not None:
                 start = warm_start(self._initial, config, engine)
-            if folder := self.getCheckpointDir():
-                subject = subject_of(config, counted.tally, terms.prior_split)
-                watch = Checkpoints(spark, folder, self.getCheckpointInterval(), subject, facts.model)
-                start = watch.start(config, engine, self.getResume())
+            if checkpoint is not None:
+                start = checkpoint.start(config, engine)
+            if checkpoints is not None:
+                watch = Checkpointing(checkpoints, self.getCheckpointInterval(), facts.model, spark.sparkContext)
             if held_out is not None and isinstance(engine, SparkEngine):
                 over = Validation.over(held_out, columns, engine, config, self.getPatience())
                 validation = release.enter_context(over)

@@ -27,8 +27,8 @@ MOVIELENS_CORRECT = {"HL-IG": 0.72, "HL-G": 0.71, "Logit-G": 0.68, "Logit-IG": 0
 
 # What is known of cells that are above the paper's, measured on 200 × 200, seeds 0 to 9.
 _SEEN_CELLS = (
-    "cross-validation counts held-out cells only, where radii 2.8 and 4 are nearly equal ({} and {} on the unobserved "
-    "cells, draws 0 to 9); the table counts the observed ones too, where 4 errs far less ({} after {}), and would have {}"
+    "cross-validation counts held-out cells only, where radii 2.8 and 4 are nearly equal (draws 0 to 9: {} and {} on "
+    "the unobserved cells); the table counts the observed ones too, where 4 errs far less ({} after {}), and has {}"
 )
 _PRIOR_KNOWN = "so has the model that is told the prior, below"
 REMARKS: dict[tuple[int, str, str], str] = {

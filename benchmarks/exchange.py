@@ -1,6 +1,6 @@
 """Both exchanges side by side: the driver's memory as the factor table grows, and the bytes that a half step shuffles.
 
-    python benchmarks/exchange.py [--rows 100000 1000000 10000000] [--exchanges broadcast shuffle] [--driver-memory 1g]
+    python benchmarks/exchange.py [--rows 100000 1000000 10000000] [--exchanges broadcast shuffle] [--driver-memory 512m]
 
 Three ratings a row, as many columns as rows/10, rank 10, hinge, one iteration from the random start, then the model is
 saved. The master is local-cluster: executors are processes of their own, so that the driver's memory can be told from
@@ -39,7 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, nargs="+", default=[100_000, 1_000_000, 10_000_000])
     parser.add_argument("--exchanges", nargs="+", default=["broadcast", "shuffle"])
-    parser.add_argument("--driver-memory", default="1g")
+    parser.add_argument("--driver-memory", default="512m")
     parser.add_argument("--executor-memory", default="4096")
     parser.add_argument("--measure", help=argparse.SUPPRESS)  # a child: the folder of the ratings
     options = parser.parse_args()

@@ -119,13 +119,13 @@ def test_a_half_step_does_not_move_ratings(spark, ratings, tmp_path):
 def test_ids_are_numbered_in_ascending_order(spark, ratings):
     with census(ratings.repartition(7), Columns()) as counted, ExitStack() as release:
         survey = counted.survey()
-        for column, ids in ((USER, survey.users), (ITEM, survey.items)):
+        for column, ids, n_blocks in ((USER, survey.users, 25), (ITEM, survey.items, 9)):
             numbered = number_ids(counted, column, release)
             lines = numbered.frame.orderBy("number").collect()
             assert [line["id"] for line in lines] == ids.values.to_pylist()
             assert [line["number"] for line in lines] == list(range(len(ids))) == list(range(numbered.n_rows))
-            placement = placement_of(numbered, counted.tally.n, 9)
-            expected = side_layout(ids.counts, 9)
+            placement = placement_of(numbered, counted.tally.n, n_blocks)
+            expected = side_layout(ids.counts, n_blocks)
             assert len(placement.heavy) > 0
             np.testing.assert_array_equal(placement.of(np.arange(len(ids))), expected.block_of)
 

@@ -1,8 +1,8 @@
 """Both exchanges side by side: the driver's memory as the factor table grows, and the bytes that a half step shuffles.
 
-    python benchmarks/exchange.py [--rows 100000 1000000 10000000] [--exchanges broadcast shuffle] [--driver-memory 512m]
+    python benchmarks/exchange.py [--rows 100000 1000000 10000000] [--exchanges broadcast shuffle]
 
-Three ratings a row, as many columns as rows/10, rank 10, hinge, one iteration from the random start, then the model is
+Three ratings a row, as many columns as rows/10, rank 10, hinge, two iterations from the random start, then the model is
 saved. The master is local-cluster: executors are processes of their own, so that the driver's memory can be told from
 theirs. Every fit has a process of its own. The lower limit of a half step sends each block every factor row that it
 refers to, once.

@@ -92,7 +92,7 @@ class _Encode:
 
     def __call__(self, batches: Batches) -> Batches:
         users, items = self.users.value, self.items.value
-        for table in _gathered(batches):
+        for table in gathered(batches):
             rows, columns = _index(table[USER], users), _index(table[ITEM], items)
             labels = table[LABEL].to_numpy(zero_copy_only=False).astype(np.int32)
             yield from chunks(users.block_of[rows], rows, columns << 1 | labels)
@@ -183,8 +183,8 @@ def _block(number: int, rows: NDArray[np.int64], columns: NDArray[np.int64], rat
     )
 
 
-def _gathered(batches: Batches) -> Iterator[pa.Table]:
-    """Spark's small batches joined to larger tables: an id lookup costs a hash table of all ids each time."""
+def gathered(batches: Batches) -> Iterator[pa.Table]:
+    """Spark's small batches joined to larger tables: a lookup costs a hash table of all ids, a chunk a line."""
     held: list[pa.RecordBatch] = []
     n = 0
     for batch in batches:

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from onebit_spark.defects import Columns
-from onebit_spark.engines.blocking import CHUNKS, chunks
+from onebit_spark.engines.blocking import CHUNKS, chunks, gathered
 from onebit_spark.engines.cells import Batches
 from onebit_spark.engines.layout import HEAVY, Placement, block_loads, place
 from onebit_spark.engines.plans import cut_from_plan
@@ -90,7 +90,7 @@ class _EncodeNumbers:
 
     def __call__(self, batches: Batches) -> Batches:
         dtype = np.int64 if self.wide else np.int32
-        for batch in batches:
-            rows, columns = (batch.column(name).to_numpy().astype(dtype) for name in ("rows", "cols"))
-            labels = batch.column(LABEL).to_numpy(zero_copy_only=False).astype(dtype)
+        for table in gathered(batches):
+            rows, columns = (table[name].to_numpy().astype(dtype) for name in ("rows", "cols"))
+            labels = table[LABEL].to_numpy(zero_copy_only=False).astype(dtype)
             yield from chunks(self.placement.of(rows), rows, columns << 1 | labels)

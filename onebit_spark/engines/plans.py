@@ -31,9 +31,16 @@ def working_session(spark: SparkSession) -> SparkSession:
     own = spark.newSession()
     own.conf.set("spark.sql.shuffle.partitions", "1")
     own.conf.set("spark.sql.adaptive.enabled", "false")
-    own.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "8")  # lines of many megabytes
     own.conf.set("spark.sql.parquet.compression.codec", "uncompressed")  # factors are noise to a compressor
     return own
+
+
+def expect_long_lines(session: SparkSession) -> None:
+    """From now on a batch has few lines, for each may have megabytes and a batch must stay below 2 GiB.
+
+    Not before the ratings are blocked: Spark looks at this setting when a task runs, wherever its plan was made.
+    """
+    session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "64")
 
 
 def partition_keys(n: int) -> NDArray[np.int32]:

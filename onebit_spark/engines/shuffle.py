@@ -26,7 +26,7 @@ from onebit_spark.engines import shufflework as work
 from onebit_spark.engines.blocking import CHUNKS, Build, Choose, Repeats, Turn, check_count
 from onebit_spark.engines.layout import RATINGS_PER_BLOCK, default_blocks
 from onebit_spark.engines.numbering import WIDE, NumberedIds, encoded, number_ids, placement_of
-from onebit_spark.engines.plans import cut_from_plan, working_session
+from onebit_spark.engines.plans import cut_from_plan, expect_long_lines, working_session
 from onebit_spark.engines.start import SpreadOut
 from onebit_spark.engines.tall import OTHER, RoutedSide, Sums, Tables, TallTable, routed
 from onebit_spark.filesystem import Location
@@ -93,6 +93,7 @@ class ShuffleEngine:
                 for side in (by_row, by_col):
                     check_count(n, side.n_ratings)
                 doubles = by_row.blocks.agg(F.sum("repeated"), F.sum("conflicting")).first()
+                expect_long_lines(chunks.sparkSession)
             engine = cls(Tables(chunks.sparkSession, folder, {"rows": by_row, "cols": by_col}), form, ids, n)
             assert doubles is not None
             engine.repeats = Repeats(*doubles)

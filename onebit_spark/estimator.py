@@ -22,7 +22,7 @@ from onebit_spark.engines.choice import Choice, SparkEngines, choose, engine_ove
 from onebit_spark.engines.spark import SparkEngine, require_classic
 from onebit_spark.engines.validation import Validation, divided
 from onebit_spark.errors import RequestError
-from onebit_spark.fitparams import FitParams
+from onebit_spark.fitchoices import FitChoices
 from onebit_spark.losses import SIDES
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.persistence import EstimatorReader, ModelInfo
@@ -36,7 +36,7 @@ E = TypeVar("E", bound="OneBitCompletion")
 _DEFAULT, _TERMS = FitConfig(), Terms()
 
 
-class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, MLReadable["OneBitCompletion"]):
+class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable, MLReadable["OneBitCompletion"]):
     """Completes a binary matrix from some of its entries, by variational Bayes (Cottet and Alquier, 2018).
 
     The input has one line a rating: a user id, an item id (of any type that can be compared) and a label, ±1, 0/1,
@@ -95,26 +95,14 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
         self._initial = model
         return self
 
-    def certificateTerms(self) -> Terms:
-        """What is settled before the fit so that its certificate holds."""
-        return Terms(
-            delta=self.getOrDefault(self.delta),
-            grid=self.getOrDefault(self.certificateGrid),
-            prior_split=self._maybe(self.certificatePriorSplit),
-        )
-
     def _fit(self, dataset: DataFrame) -> OneBitCompletionModel:
         require_classic(dataset.sparkSession)
-        terms = self.certificateTerms()
-        problems = self.problems() + terms.problems()
-        if terms.prior_split is not None and (self._initial is not None or self.getValidationIndicatorCol()):
-            problems.append("certificatePriorSplit goes neither with an initial model nor with validationIndicatorCol")
-        if self.getCheckpointDir() and (self._initial is not None or self.getValidationIndicatorCol()):
-            problems.append("checkpointDir goes neither with an initial model nor with validationIndicatorCol")
-        if self.getResume() and not self.getCheckpointDir():
-            problems.append("resume needs a checkpointDir to resume from")
+        problems = self.problems()
+        if self._initial is not None:
+            problems += [f"{name} does not go with an initial model" for name in self.fromTheBeginning()]
         if problems:
             raise RequestError("; ".join(problems))
+        terms = self.certificateTerms()
         config, columns, spark = self.fitConfig(), self.columns(), dataset.sparkSession
         clock = _Clock()
         training, held_out = divided(dataset, self.getValidationIndicatorCol())
@@ -122,11 +110,7 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
             counted = release.enter_context(census(training, columns))
             clock.lap("survey")
             form = config.form
-            choice = choose(self.getExchange(), counted, form, spark.sparkContext)
-            if choice.exchange == "shuffle" and held_out is not None:
-                raise RequestError(
-                    f"validationIndicatorCol needs exchange=broadcast, and it is shuffle ({choice.reason})"
-                )
+            choice = choose(self.wantedExchange(), counted, form, spark.sparkContext)
             checkpoints, checkpoint = None, None
             if folder := self.getCheckpointDir():
                 checkpoints = CheckpointFolder(spark, folder, subject_of(config, counted.tally, terms.prior_split))

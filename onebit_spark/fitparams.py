@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, TypeVar
 
-from pyspark.ml.param import Param, Params, TypeConverters
+from pyspark.ml.param import Param
 
 from onebit_spark.certificate.certified import Terms
 from onebit_spark.config import COVARIANCES, EXCHANGES, SOLVERS, FitConfig
-from onebit_spark.defects import Columns
 from onebit_spark.losses import LOSSES
+from onebit_spark.paramkinds import flag, integer, number, text
 from onebit_spark.params import PredictionParams
-from onebit_spark.params import text_param as _text
 from onebit_spark.priors import PRIORS
 from onebit_spark.spectral import STARTS
 
@@ -42,110 +40,51 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
-def _number(name: str, meaning: str) -> Param[float]:
-    return Param(Params._dummy(), name, meaning, typeConverter=TypeConverters.toFloat)
-
-
-def _integer(name: str, meaning: str) -> Param[int]:
-    return Param(Params._dummy(), name, meaning, typeConverter=TypeConverters.toInt)
-
-
-def _flag(name: str, meaning: str) -> Param[bool]:
-    return Param(Params._dummy(), name, meaning, typeConverter=TypeConverters.toBoolean)
-
-
 class FitParams(PredictionParams):
     """The Params of ``OneBitCompletion``. A getter of a Param that is unset and has no default returns None."""
 
-    labelCol = _text("labelCol", "column of the labels: ±1, 0/1, boolean, or a number with threshold")
-    ratingCol = _text("ratingCol", "ALS's name for labelCol; not together with it")
-    threshold = _number("threshold", "a label is positive strictly above this number")
-    validationIndicatorCol = _text(
+    labelCol = text("labelCol", "column of the labels: ±1, 0/1, boolean, or a number with threshold")
+    ratingCol = text("ratingCol", "ALS's name for labelCol; not together with it")
+    threshold = number("threshold", "a label is positive strictly above this number")
+    validationIndicatorCol = text(
         "validationIndicatorCol", "boolean column: true rows are not fitted but watched, and end a fit that gets worse"
     )
-    patience = _integer("patience", "iterations without a better validation loss that end the fit (≥ 1)")
-    rank = _integer("rank", "K, the most columns that the factors may have (≥ 1)")
-    loss = _text("loss", f"loss: {', '.join(LOSSES)}")
-    prior = _text("prior", f"prior of the scales γ: {', '.join(PRIORS)}")
-    likelihoodWeight = _number("likelihoodWeight", "κ = λ/n, the weight of one rating (> 0); unset: the loss's own")
-    alpha = _number("alpha", "shape α of the prior (> 0); unset: a tenth of the number of users and items")
-    beta = _number("beta", "β of the prior (> 0): a rate for gamma, a scale for inverse-gamma; unset: from alpha")
-    fitIntercept = _flag("fitIntercept", "whether users and items have intercepts")
-    solver = _text("solver", f"solver of the hinge's means: {', '.join(SOLVERS)}")
-    covariance = _text("covariance", f"covariance of a row under the logistic loss: {', '.join(COVARIANCES)}")
-    start = _text("start", f"start: {', '.join(STARTS)}")
-    maxIter = _integer("maxIter", "most iterations (≥ 1)")
-    tol = _number("tol", "stop when objective and scores change relatively by no more (≥ 0; 0 runs maxIter)")
-    seed = _integer("seed", "seed of the start (≥ 0)")
-    numUserBlocks = _integer("numUserBlocks", "blocks of users (≥ 1); unset: by ratings and cores")
-    numItemBlocks = _integer("numItemBlocks", "blocks of items (≥ 1); unset: by ratings and cores")
-    exchange = _text("exchange", f"how factors reach the blocks: {', '.join(EXCHANGES)}")
-    workDir = _text(
+    patience = integer("patience", "iterations without a better validation loss that end the fit (≥ 1)")
+    rank = integer("rank", "K, the most columns that the factors may have (≥ 1)")
+    loss = text("loss", f"loss: {', '.join(LOSSES)}")
+    prior = text("prior", f"prior of the scales γ: {', '.join(PRIORS)}")
+    likelihoodWeight = number("likelihoodWeight", "κ = λ/n, the weight of one rating (> 0); unset: the loss's own")
+    alpha = number("alpha", "shape α of the prior (> 0); unset: a tenth of the number of users and items")
+    beta = number("beta", "β of the prior (> 0): a rate for gamma, a scale for inverse-gamma; unset: from alpha")
+    fitIntercept = flag("fitIntercept", "whether users and items have intercepts")
+    solver = text("solver", f"solver of the hinge's means: {', '.join(SOLVERS)}")
+    covariance = text("covariance", f"covariance of a row under the logistic loss: {', '.join(COVARIANCES)}")
+    start = text("start", f"start: {', '.join(STARTS)}")
+    maxIter = integer("maxIter", "most iterations (≥ 1)")
+    tol = number("tol", "stop when objective and scores change relatively by no more (≥ 0; 0 runs maxIter)")
+    seed = integer("seed", "seed of the start (≥ 0)")
+    numUserBlocks = integer("numUserBlocks", "blocks of users (≥ 1); unset: by ratings and cores")
+    numItemBlocks = integer("numItemBlocks", "blocks of items (≥ 1); unset: by ratings and cores")
+    exchange = text("exchange", f"how factors reach the blocks: {', '.join(EXCHANGES)}")
+    workDir = text(
         "workDir",
         "folder that all executors can reach, for the files of exchange=shuffle; unset: checkpointDir, then the "
         "checkpoint folder of the SparkContext, then, on a single machine, a temporary one",
     )
-    delta = _number("delta", "δ: a certificate holds with probability 1 − δ (0 < δ < 1)")
-    certificateGrid = _integer("certificateGrid", "settings compared on these ratings, each certified at δ/grid (≥ 1)")
-    certificatePriorSplit = _number(
+    delta = number("delta", "δ: a certificate holds with probability 1 − δ (0 < δ < 1)")
+    certificateGrid = integer("certificateGrid", "settings compared on these ratings, each certified at δ/grid (≥ 1)")
+    certificatePriorSplit = number(
         "certificatePriorSplit", "share of the ratings that a prior is learnt from, to certify on the rest; unset: none"
     )
-    checkpointDir = _text(
+    checkpointDir = text(
         "checkpointDir", "folder for checkpoints, on a file system that outlives the driver; unset: none"
     )
-    checkpointInterval = _integer("checkpointInterval", "iterations between two checkpoints (≥ 1)")
-    resume = _flag("resume", "whether to go on from a checkpoint in checkpointDir, if there is one")
+    checkpointInterval = integer("checkpointInterval", "iterations between two checkpoints (≥ 1)")
+    resume = flag("resume", "whether to go on from a checkpoint in checkpointDir, if there is one")
 
     def __init__(self) -> None:
         super().__init__()
         self._setDefault(**DEFAULTS)
-
-    def fitConfig(self) -> FitConfig:
-        """The fit's configuration as the in-process interface knows it."""
-        return FitConfig(
-            loss=self.getLoss(),
-            prior=self.getPrior(),
-            rank=self.getRank(),
-            likelihood_weight=self.getLikelihoodWeight(),
-            alpha=self.getAlpha(),
-            beta=self.getBeta(),
-            intercepts=self.getFitIntercept(),
-            solver=self.getSolver(),
-            start=self.getStart(),
-            covariance=self.getCovariance(),
-            max_iter=self.getMaxIter(),
-            tol=self.getTol(),
-            seed=self.getSeed(),
-        )
-
-    def columns(self) -> Columns:
-        """The input columns, and how a number becomes a label."""
-        return Columns(
-            self.getUserCol(), self.getItemCol(), self.getRatingCol() or self.getLabelCol(), self.getThreshold()
-        )
-
-    def problems(self) -> list[str]:
-        """Everything that is wrong with the Params, in words; empty if nothing is."""
-        found = [re.sub(r"^\w+", lambda field: _camel(field[0]), told) for told in self.fitConfig().problems()]
-        counts = {
-            "numUserBlocks": self.getNumUserBlocks(),
-            "numItemBlocks": self.getNumItemBlocks(),
-            "patience": self.getPatience(),
-            "checkpointInterval": self.getCheckpointInterval(),
-        }
-        for name, number in counts.items():
-            if number is not None and number < 1:
-                found.append(f"{name} must be at least 1, not {number}")
-        if self.getExchange() not in EXCHANGES:
-            found.append(f"exchange must be one of {', '.join(EXCHANGES)}, not {self.getExchange()!r}")
-        if self.isSet(self.ratingCol) and self.isSet(self.labelCol):
-            found.append(
-                f"ratingCol {self.getRatingCol()!r} and labelCol {self.getLabelCol()!r} name the same thing: set one"
-            )
-        names = self.columns()
-        if len({names.user, names.item, names.label}) < 3:
-            found.append("userCol, itemCol and labelCol (or ratingCol) must name three different columns")
-        return found + self.coldStartProblems()
 
     def _maybe(self, param: Param[Any]) -> Any:
         return self.getOrDefault(param) if self.isDefined(param) else None
@@ -323,11 +262,3 @@ class FitParams(PredictionParams):
     def setNumBlocks(self: F, value: int) -> F:
         """Both numUserBlocks and numItemBlocks, as ALS has it."""
         return self._set(numUserBlocks=value, numItemBlocks=value)
-
-
-def _camel(field: str) -> str:
-    """The Param of a field of FitConfig."""
-    if field == "intercepts":
-        return "fitIntercept"
-    first, *rest = field.split("_")
-    return first + "".join(map(str.capitalize, rest))

@@ -4,31 +4,26 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from pyspark.ml.param import Param, Params, TypeConverters
+from pyspark.ml.param import Params
+
+from onebit_spark.paramkinds import text
 
 P = TypeVar("P", bound="PredictionParams")
 
 COLD_START = ("prior", "drop", "nan")
 
 
-def text_param(name: str, meaning: str) -> Param[str]:
-    """A Param that holds text."""
-    return Param(Params._dummy(), name, meaning, typeConverter=TypeConverters.toString)
-
-
 class PredictionParams(Params):
     """The column names that the estimator and its model share."""
 
-    userCol = text_param("userCol", "column of the user ids")
-    itemCol = text_param("itemCol", "column of the item ids")
-    scoreCol = text_param("scoreCol", "output column of the score E[L]·E[R] (+ intercepts); empty: omitted")
-    stdCol = text_param("stdCol", "output column of the score's posterior standard deviation; empty: omitted")
-    probabilityCol = text_param(
-        "probabilityCol", "output column of the probability of a positive label; empty: omitted"
-    )
-    predictionCol = text_param("predictionCol", "output column of the predicted label, as a double; empty: omitted")
-    rawPredictionCol = text_param("rawPredictionCol", "output column of the score, for evaluators; empty: omitted")
-    coldStartStrategy = text_param(
+    userCol = text("userCol", "column of the user ids")
+    itemCol = text("itemCol", "column of the item ids")
+    scoreCol = text("scoreCol", "output column of the score E[L]·E[R] (+ intercepts); empty: omitted")
+    stdCol = text("stdCol", "output column of the score's posterior standard deviation; empty: omitted")
+    probabilityCol = text("probabilityCol", "output column of the probability of a positive label; empty: omitted")
+    predictionCol = text("predictionCol", "output column of the predicted label, as a double; empty: omitted")
+    rawPredictionCol = text("rawPredictionCol", "output column of the score, for evaluators; empty: omitted")
+    coldStartStrategy = text(
         "coldStartStrategy", "pairs with an id never rated: prior (predicted from the prior), drop (left out), nan"
     )
 

@@ -30,6 +30,7 @@ from onebit_spark.engines.cells import (
     positions,
     read_blocks,
 )
+from onebit_spark.engines.faults import not_deterministic
 from onebit_spark.engines.layout import Placement
 from onebit_spark.errors import FitFailed
 from onebit_spark.ratings import ITEM, LABEL, USER
@@ -239,14 +240,8 @@ def _checksum(rows: NDArray[np.int64], columns: NDArray[np.int64], ratings: Rati
 def check_count(counted: int, blocked: int) -> None:
     """An orientation must hold every rating that was counted."""
     if blocked != counted:
-        raise FitFailed(
-            f"{counted:,} ratings were counted but {blocked:,} blocked: the source is not deterministic (a random "
-            "split or sample, say). Write the ratings to disk first and fit from there"
-        )
+        raise not_deterministic(f"{counted:,} ratings were counted but {blocked:,} blocked")
 
 
 def _changed(detail: str) -> FitFailed:
-    return FitFailed(
-        f"the source of the ratings changed while it was read: {detail}. It is not deterministic (a random split or "
-        "sample, say): write the ratings to disk first and fit from there"
-    )
+    return not_deterministic(f"the source of the ratings changed while it was read: {detail}")

@@ -21,10 +21,9 @@ from pyspark.sql.types import StructType
 
 from onebit_spark.certificate.gibbs import Draws, GibbsErrors, count_errors
 from onebit_spark.engines.cells import Batches, block_line, read_blocks
-from onebit_spark.engines.faults import worker_errors
+from onebit_spark.engines.faults import check_checksums, worker_errors
 from onebit_spark.engines.layout import SideLayout
 from onebit_spark.engines.mapstep import Table, signed_sums, update_range
-from onebit_spark.errors import FitFailed
 from onebit_spark.losses import HalfStep, Loss, PriorLines, RowPrior, Side
 from onebit_spark.posterior import RowPosterior
 from onebit_spark.statistics import SideStatistics
@@ -138,11 +137,7 @@ class BroadcastExchange:
                 name: value.as_buffer() if pa.types.is_binary(value.type) else value.as_py()
                 for name, value in line.items()
             }
-        if found != blocked.checksums:
-            raise FitFailed(
-                "a block of ratings was computed again and came out different: the source is not deterministic (a "
-                "random split or sample, say). Write the ratings to disk first and fit from there"
-            )
+        check_checksums(found, blocked.checksums)
 
 
 @dataclass(frozen=True)

@@ -180,10 +180,10 @@ class ShuffleEngine:
     def adopted(self, side: Side, factors: DataFrame, prior: RowPosterior, precision: str) -> TablePosterior:
         """The posterior that a factor table holds of this engine's ids, ``prior``'s one row where it has none."""
         lines = self._ids[side].frame.select("id", "number").join(factors, "id")
-        pack = work.Pack(prior, self._form)
         empty = prior.packed().astype(self._form.precision)
-        table = self._tables.adopted(side, lines, pack, empty)
-        return self._posterior_made(side, work.Combine(work.same, (self._form,)), (table,), self._form)
+        squares = partial(work.packed_squares, self._form)
+        table, sums = self._tables.adopted(side, lines, work.Pack(prior, self._form), empty, squares)
+        return TablePosterior(table, self._form, np.sum(sums, axis=0))
 
     # ---- the sign matrix, for the start ------------------------------------------------------------------------------
 

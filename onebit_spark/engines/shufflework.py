@@ -144,6 +144,11 @@ def _squares(rows: RowPosterior) -> Sums:
     return np.asarray(np.einsum("ik,ik->k", location, location))
 
 
+def packed_squares(form: Form, table: FloatArray) -> Sums:
+    """Σ_i (E x_i)² of packed rows."""
+    return _squares(form.unpacked(table))
+
+
 def factor_lines(form: Form, numbers: NDArray[np.int64], table: FloatArray) -> pa.Table:
     return plain_lists(factor_table(pa.array(numbers), form.unpacked(table)).rename_columns({"id": "number"}))
 
@@ -158,7 +163,3 @@ class Pack:
     def __call__(self, batch: pa.RecordBatch) -> tuple[NDArray[np.int64], FloatArray]:
         rows = read_factors(batch.drop_columns(["id", "number"]).to_struct_array(), self.prior)
         return batch.column("number").to_numpy(), rows.packed().astype(self.form.precision)
-
-
-def same(posterior: RowPosterior) -> RowPosterior:
-    return posterior

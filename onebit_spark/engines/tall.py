@@ -31,7 +31,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from onebit_spark.engines.cells import Batches
-from onebit_spark.engines.faults import worker_errors
+from onebit_spark.engines.faults import check_checksums, worker_errors
 from onebit_spark.engines.layout import Placement
 from onebit_spark.engines.plans import cut_from_plan, partition_keys
 from onebit_spark.engines.tallwork import (
@@ -51,7 +51,6 @@ from onebit_spark.engines.tallwork import (
     Transform,
     Work,
 )
-from onebit_spark.errors import FitFailed
 from onebit_spark.filesystem import Location
 from onebit_spark.losses import Side
 from onebit_spark.posterior import FloatArray
@@ -81,7 +80,7 @@ class TallTable:
         self._spark = spark
         self.uri = folder.uri
         self.dtype = dtype
-        weakref.finalize(self, folder.delete)
+        weakref.finalize(self, folder.delete).atexit = False  # the engine has deleted it by then
 
     def stored(self) -> DataFrame:
         return self._spark.read.schema(MADE).parquet(self.uri)
@@ -122,12 +121,18 @@ class Tables:
         grouped = blocks.groupBy("key").cogroup(table.lines().groupBy("key"))
         return grouped.applyInArrow(_plain(Rows(work, table.dtype)), schema)
 
-    def adopted(self, side: Side, lines: DataFrame, pack: Pack, empty: FloatArray) -> TallTable:
-        """A table from lines in any order, which ``pack`` turns into row numbers and values; else ``empty``'s line."""
+    def adopted(
+        self, side: Side, lines: DataFrame, pack: Pack, empty: FloatArray, measure: Callable[[FloatArray], Sums]
+    ) -> tuple[TallTable, list[Sums]]:
+        """A table from lines in any order, which ``pack`` turns into row numbers and values; else ``empty``'s line.
+
+        Its sums are what ``measure`` gives for each block.
+        """
         here = self.sides[side]
         placed = cut_from_plan(lines.mapInArrow(Place(pack, here.placement, here.keys), PLACED), self.spark)
         grouped = here.blocks.drop("routes", "ends").groupBy("key").cogroup(placed.groupBy("key"))
-        return self._written(grouped.applyInArrow(_plain(Adopt(empty)), MADE), empty.dtype)
+        table = self._written(grouped.applyInArrow(_plain(Adopt(empty, measure)), MADE), empty.dtype)
+        return table, self._checked(side, table.stored())
 
     def outlasting(self, frame: DataFrame, schema: StructType) -> DataFrame:
         """The frame in a folder of its own, which stays when these tables go."""
@@ -163,11 +168,7 @@ class Tables:
             table = made.select("key", "sums", "n", "checksum").toArrow()
         here = self.sides[side]
         lines = {line["key"]: line for line in table.to_pylist()}
-        if {key: (line["n"], line["checksum"]) for key, line in lines.items()} != here.checksums:
-            raise FitFailed(
-                "a block of ratings was computed again and came out different: the source is not deterministic (a "
-                "random split or sample, say). Write the ratings to disk first and fit from there"
-            )
+        check_checksums({key: (line["n"], line["checksum"]) for key, line in lines.items()}, here.checksums)
         return [np.frombuffer(lines[key]["sums"]) for key in here.keys.tolist() if key in lines]
 
 

@@ -148,6 +148,7 @@ class Adopt:
     """A block of a table from the lines that arrived for some of its rows."""
 
     empty: FloatArray
+    measure: Callable[[FloatArray], Sums]
 
     def __call__(self, blocks: pa.Table, lines: pa.Table) -> pa.Table:
         block = read_block({name: blocks[name][0] for name in blocks.schema.names})
@@ -156,7 +157,7 @@ class Adopt:
             numbers = cell_array(lines["rows"][i], np.int64)
             places = np.searchsorted(block.rows, numbers)
             values[places] = _matrix(lines["values"][i], values.dtype, len(numbers))
-        return pa.Table.from_batches([_made_line(blocks["key"][0].as_py(), block, values, np.empty(0))])
+        return pa.Table.from_batches([_made_line(blocks["key"][0].as_py(), block, values, self.measure(values))])
 
 
 @dataclass(frozen=True)

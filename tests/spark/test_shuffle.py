@@ -1,13 +1,14 @@
 """exchange=shuffle: the same fit as by broadcast, to the bit, and nothing left behind."""
 
 from contextlib import ExitStack
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
-from onebit_spark import RequestError
+from onebit_spark import FitFailed, RequestError
 from onebit_spark.config import FitConfig
 from onebit_spark.defects import Columns
 from onebit_spark.engines import choice
@@ -113,6 +114,9 @@ def test_a_half_step_does_not_move_ratings(spark, ratings, tmp_path):
         own, partners = (engine.posterior(side).table for side in ("rows", "cols"))
         made = engine._tables._made("rows", lambda *_: None, (own,), partners, None)
         plan = made._jdf.queryExecution().executedPlan().toString()
+        engine._tables.sides["rows"].checksums.clear()
+        with pytest.raises(FitFailed, match="computed again and came out different"):
+            engine.distinct_keys("rows", 3)
     assert plan.count("ENSURE_REQUIREMENTS") == 2  # the table to the routes of columns, and lines to the blocks of rows
 
 
@@ -160,10 +164,19 @@ class TestChoice:
         assert "maxResultSize" in pick(1000).reason
         assert pick(1000).exchange == "shuffle"
 
-    def test_validation_needs_the_broadcast(self, ratings):
+    def test_validation_does_not_go_with_shuffle(self, ratings):
         marked = ratings.withColumn("held_out", F.col("item") == 3)
-        with pytest.raises(RequestError, match="validationIndicatorCol needs exchange=broadcast"):
+        with pytest.raises(RequestError, match="exchange=shuffle does not go with validationIndicatorCol"):
             fit(marked, "shuffle", validationIndicatorCol="held_out")
+
+    def test_with_validation_auto_is_the_broadcast(self):
+        assert OneBitCompletion(validationIndicatorCol="held_out").wantedExchange() == "broadcast"
+        assert OneBitCompletion().wantedExchange() == "auto"
+
+    def test_a_cluster_needs_a_folder_that_all_can_reach(self):
+        context = SimpleNamespace(getCheckpointDir=lambda: None, master="yarn")
+        with pytest.raises(RequestError, match="set workDir or checkpointDir, or"):
+            choice.work_folder(SimpleNamespace(sparkContext=context), None)
 
     def test_an_unknown_exchange(self, ratings):
         with pytest.raises(RequestError, match="exchange must be one of auto, broadcast, shuffle, not 'mail'"):

@@ -1,4 +1,4 @@
-"""Ratings into cached block DataFrames, one row a block, both orientations.
+"""Ratings into cached block DataFrames, one line a block, a few blocks a partition, both orientations.
 
     ratings ─encode─► one binary chunk for each (input task, row block) ─shuffle─► build ─► row blocks, cached
     row blocks ─turn─► one binary chunk for each (row block, column block) ─shuffle─► build ─► column blocks, cached
@@ -24,6 +24,7 @@ from onebit_spark.engines.cells import (
     BLOCKS,
     Batches,
     Numbers,
+    ascending_cell,
     block_line,
     cell_array,
     distinct,
@@ -31,7 +32,7 @@ from onebit_spark.engines.cells import (
     read_blocks,
 )
 from onebit_spark.engines.faults import not_deterministic
-from onebit_spark.engines.layout import Placement
+from onebit_spark.engines.layout import Placement, SideLayout
 from onebit_spark.errors import FitFailed
 from onebit_spark.ratings import ITEM, LABEL, USER
 
@@ -60,17 +61,19 @@ class Repeats:
 
 
 def row_blocks(
-    ratings: DataFrame, users: Broadcast[SideTable], items: Broadcast[SideTable], n_blocks: int
+    ratings: DataFrame, users: Broadcast[SideTable], items: Broadcast[SideTable], layout: SideLayout
 ) -> DataFrame:
     """The ratings by blocks of users; ``ratings`` has the columns USER, ITEM, LABEL."""
-    chunks = ratings.mapInArrow(_Encode(users, items), CHUNKS)
-    return chunks.repartitionById(n_blocks, chunks["block"]).mapInArrow(Build(users), BLOCKS)
+    return _built(ratings.mapInArrow(_Encode(users, items), CHUNKS), layout, Build(users))
 
 
-def column_blocks(blocks: DataFrame, placement: Placement, items: Broadcast[SideTable] | None = None) -> DataFrame:
+def column_blocks(blocks: DataFrame, layout: SideLayout, items: Broadcast[SideTable] | None = None) -> DataFrame:
     """The same ratings by blocks of items, from the blocks of users."""
-    chunks = blocks.mapInArrow(Turn(placement), CHUNKS)
-    return chunks.repartitionById(placement.n_blocks, chunks["block"]).mapInArrow(Build(items), BLOCKS)
+    return _built(blocks.mapInArrow(Turn(layout.placement), CHUNKS), layout, Build(items))
+
+
+def _built(chunks: DataFrame, layout: SideLayout, build: Build) -> DataFrame:
+    return chunks.repartitionById(layout.n_tasks, chunks["block"] % layout.n_tasks).mapInArrow(build, BLOCKS)
 
 
 def chosen_blocks(blocks: DataFrame, split: Split) -> DataFrame:
@@ -173,8 +176,8 @@ def _block(number: int, rows: NDArray[np.int64], columns: NDArray[np.int64], rat
     repeated, conflicting = _repeats(ratings)
     return block_line(
         block=number,
-        rows=rows,
-        columns=columns,
+        rows=ascending_cell(rows),
+        columns=ascending_cell(columns),
         pointers=ratings.row_pointers,
         codes=ratings.codes,
         n=ratings.n_ratings,

@@ -43,15 +43,41 @@ def read_blocks(batches: Batches) -> Iterator[PlacedBlock]:
 
 
 def read_block(cell: dict[str, Any]) -> PlacedBlock:
-    columns = cell_array(cell["columns"], np.int64)
+    rows, columns = read_ascending(cell["rows"]), read_ascending(cell["columns"])
     ratings = RatingBlock(cell_array(cell["pointers"], np.int64), cell_array(cell["codes"], np.int32), len(columns))
-    rows = cell_array(cell["rows"], np.int64)
     return PlacedBlock(cell["block"].as_py(), rows, columns, ratings, cell["checksum"].as_py())
 
 
 def cell_array(cell: Any, dtype: Any) -> NDArray[Any]:
     """A binary cell as an array, without a copy."""
     return np.frombuffer(cell.as_buffer(), dtype)
+
+
+def ascending_cell(numbers: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Ascending numbers as the first of them and the gaps, in the narrowest type that holds these: mostly a byte each.
+
+    A block refers to most rows of the other side, so eight bytes a number would take as much room as its ratings.
+    """
+    if len(numbers) == 0:
+        return np.empty(0, np.uint8)
+    gaps = np.diff(numbers)
+    gaps = gaps.astype(np.min_scalar_type(int(gaps.max(initial=0))))
+    head = np.array([numbers[0], gaps.itemsize], np.int64)
+    return np.concatenate([head.view(np.uint8), gaps.view(np.uint8)])
+
+
+def read_ascending(cell: Any) -> NDArray[np.int64]:
+    """The numbers of an ``ascending_cell``."""
+    data = cell_array(cell, np.uint8)
+    if len(data) == 0:
+        return np.empty(0, np.int64)
+    first, width = data[:16].view(np.int64)
+    gaps = data[16:].view(f"u{width}")
+    numbers = np.empty(len(gaps) + 1, np.int64)
+    numbers[0] = 0
+    np.cumsum(gaps, dtype=np.int64, out=numbers[1:])
+    numbers += first
+    return numbers
 
 
 def block_line(**cells: Any) -> pa.RecordBatch:

@@ -9,7 +9,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-RATINGS_PER_BLOCK = 4_000_000  # 16 MB of codes a block, far below the 256 MB that a block may have
+RATINGS_PER_BLOCK = 2_000_000  # 8 MB of codes, which a task holds a few times over on their way from cache to kernel
+BLOCKS_PER_TASK = 4
 HEAVY = 4  # a row with more than n/(4P) ratings is heavy; there are at most 4P of them
 
 
@@ -36,6 +37,7 @@ class SideLayout:
 
     placement: Placement
     block_of: NDArray[np.int32]
+    n_tasks: int  # partitions of the blocks: block b is in partition b mod n_tasks
 
     @property
     def n_blocks(self) -> int:
@@ -49,13 +51,13 @@ class SideLayout:
         return [order[edges[b] : edges[b + 1]] for b in range(self.n_blocks)]
 
 
-def side_layout(counts: NDArray[np.int64], n_blocks: int) -> SideLayout:
+def side_layout(counts: NDArray[np.int64], n_blocks: int, cores: int = 1) -> SideLayout:
     """The layout of rows with these numbers of ratings."""
     rows = np.arange(len(counts))
     heavy = counts > counts.sum() / (HEAVY * n_blocks)
     light_load = block_loads(rows[~heavy], counts[~heavy], n_blocks)
     placement = place(n_blocks, rows[heavy], counts[heavy], light_load)
-    return SideLayout(placement, placement.of(rows))
+    return SideLayout(placement, placement.of(rows), default_tasks(n_blocks, cores))
 
 
 def place(
@@ -85,6 +87,16 @@ def block_loads(rows: NDArray[np.int64], counts: NDArray[np.int64], n_blocks: in
 def default_blocks(n_ratings: int, n_rows: int, cores: int, ratings_per_block: int = RATINGS_PER_BLOCK) -> int:
     """One block a core, more where that would make blocks larger than ``ratings_per_block``, never more than rows."""
     return max(1, min(n_rows, max(cores, -(-n_ratings // ratings_per_block))))
+
+
+def default_tasks(n_blocks: int, cores: int) -> int:
+    """As many for every core, of up to four blocks each.
+
+    Small blocks in long tasks: what a task holds is of the size of a block, and Spark keeps hold of it for up to two
+    seconds after the task ended (the thread that watches its Python worker refers to it), so memory grows with the
+    number of tasks that end in two seconds.
+    """
+    return min(n_blocks, cores * -(-n_blocks // (BLOCKS_PER_TASK * cores)))
 
 
 def _hashed(rows: NDArray[np.integer], n_blocks: int) -> NDArray[np.int32]:

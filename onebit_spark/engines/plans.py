@@ -35,12 +35,12 @@ def working_session(spark: SparkSession) -> SparkSession:
     return own
 
 
-def expect_long_lines(session: SparkSession) -> None:
+def expect_long_lines(session: SparkSession, most: int = 64) -> None:
     """From now on a batch has few lines, for each may have megabytes and a batch must stay below 2 GiB.
 
     Not before the ratings are blocked: Spark looks at this setting when a task runs, wherever its plan was made.
     """
-    session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "64")
+    session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(most))
 
 
 def partition_keys(n: int) -> NDArray[np.int32]:

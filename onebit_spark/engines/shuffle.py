@@ -24,7 +24,7 @@ from onebit_spark.defects import Columns
 from onebit_spark.described import described
 from onebit_spark.engines import shufflework as work
 from onebit_spark.engines.blocking import CHUNKS, Build, Choose, Repeats, Turn, check_count
-from onebit_spark.engines.layout import RATINGS_PER_BLOCK, default_blocks
+from onebit_spark.engines.layout import default_blocks
 from onebit_spark.engines.numbering import WIDE, NumberedIds, encoded, number_ids, placement_of
 from onebit_spark.engines.plans import cut_from_plan, expect_long_lines, working_session
 from onebit_spark.engines.start import SpreadOut
@@ -36,6 +36,7 @@ from onebit_spark.ratings import ITEM, USER, Census
 from onebit_spark.spectral import STARTS, Rows, Table
 from onebit_spark.statistics import SideStatistics
 
+RATINGS_PER_BLOCK = 4_000_000  # larger than where factors are broadcast: each block has its partners sent to it
 PARTNER_BYTES = 256 * 2**20  # of the factor rows that one block may refer to
 OWN_BYTES = 128 * 2**20  # of the factor rows that one block updates
 

@@ -32,7 +32,7 @@ from onebit_spark.engines.exchange import BlockedSide, BroadcastExchange
 from onebit_spark.engines.faults import worker_errors
 from onebit_spark.engines.layout import SideLayout, default_blocks, side_layout
 from onebit_spark.engines.mapstep import Table
-from onebit_spark.engines.plans import cut_from_plan
+from onebit_spark.engines.plans import cut_from_plan, expect_long_lines, working_session
 from onebit_spark.engines.start import start_posteriors
 from onebit_spark.errors import RequestError
 from onebit_spark.factorframes import factor_frame, ordered
@@ -55,13 +55,14 @@ class SparkEngine:
     """Holds both orientations of the ratings as cached DataFrames; factors travel by broadcast."""
 
     def __init__(
-        self, context: SparkContext, sides: dict[Side, BlockedSide], counted: dict[Side, Counts], ids: dict[Side, Ids]
+        self, spark: SparkSession, sides: dict[Side, BlockedSide], counted: dict[Side, Counts], ids: dict[Side, Ids]
     ) -> None:
-        self._context = context
+        self._spark = spark
+        self._context = spark.sparkContext
         self.ids = ids
         self._sides = sides
         self._counted = counted
-        self._exchange = BroadcastExchange(context, sides)
+        self._exchange = BroadcastExchange(self._context, sides)
         self.n_ratings = int(counted["rows"].ratings.sum())
         self.repeats = Repeats(0, 0)
 
@@ -71,7 +72,8 @@ class SparkEngine:
         cls, ratings: DataFrame, columns: Columns, survey: Survey, blocks: tuple[int | None, int | None]
     ) -> Iterator[SparkEngine]:
         """Block the ratings, and release every cache and broadcast at the end, whatever happens."""
-        context = ratings.sparkSession.sparkContext
+        spark = ratings.sparkSession
+        context = spark.sparkContext
         with ExitStack() as release:
             blocking = release.enter_context(ExitStack())
             blocking.enter_context(described(context, "blocking"))
@@ -80,13 +82,15 @@ class SparkEngine:
                 _broadcast(context, SideTable(ids.values, layout.block_of, ids.counts, ids.positives), release)
                 for ids, layout in ((survey.users, layouts["rows"]), (survey.items, layouts["cols"]))
             )
-            by_row = row_blocks(prepared(ratings, columns), users, items, layouts["rows"].n_blocks)
-            by_row, row_lines = _cached(by_row, release)
-            by_col, col_lines = _cached(column_blocks(by_row, layouts["cols"].placement, items), release)
+            own = working_session(spark)
+            expect_long_lines(own, 1)
+            by_row = row_blocks(prepared(ratings, columns), users, items, layouts["rows"])
+            by_row, row_lines = _cached(by_row, own, release)
+            by_col, col_lines = _cached(column_blocks(by_row, layouts["cols"], items), own, release)
             for lines in (row_lines, col_lines):
                 check_count(survey.tally.n, int(np.sum(lines["n"].to_numpy())) if lines.num_rows else 0)
             engine = cls(
-                context,
+                spark,
                 {
                     "rows": BlockedSide(by_row, layouts["rows"], _checksums(row_lines)),
                     "cols": BlockedSide(by_col, layouts["cols"], _checksums(col_lines)),
@@ -103,14 +107,15 @@ class SparkEngine:
     def restricted(self, split: Split) -> Iterator[SparkEngine]:
         """The chosen ratings blocked like all of them: two more cached tables, from the row blocks in memory."""
         with ExitStack() as release, described(self._context, "prior split"):
-            by_row, row_lines = _cached(chosen_blocks(self._sides["rows"].blocks, split), release)
-            layout = self._sides["cols"].layout
-            by_col, col_lines = _cached(column_blocks(by_row, layout.placement), release)
+            blocks, layout = self._sides["rows"].blocks, self._sides["cols"].layout
+            own = blocks.sparkSession
+            by_row, row_lines = _cached(chosen_blocks(blocks, split), own, release)
+            by_col, col_lines = _cached(column_blocks(by_row, layout), own, release)
             sides: dict[Side, BlockedSide] = {
                 "rows": BlockedSide(by_row, self._sides["rows"].layout, _checksums(row_lines)),
                 "cols": BlockedSide(by_col, layout, _checksums(col_lines)),
             }
-            engine = SparkEngine(self._context, sides, {side: _counts(sides[side]) for side in SIDES}, self.ids)
+            engine = SparkEngine(self._spark, sides, {side: _counts(sides[side]) for side in SIDES}, self.ids)
             release.callback(engine._exchange.close)
             yield engine
 
@@ -142,8 +147,7 @@ class SparkEngine:
 
     def factors(self, side: Side, posterior: RowPosterior, schema: StructType, outlasting: bool = False) -> DataFrame:
         """The factor table of a side (see ``scoring``); it outlasts the engine in any case."""
-        spark = self._sides[side].blocks.sparkSession
-        return factor_frame(spark, factor_table(self.ids[side].values, posterior), schema)
+        return factor_frame(self._spark, factor_table(self.ids[side].values, posterior), schema)
 
     def adopted(self, side: Side, factors: DataFrame, prior: RowPosterior, precision: str) -> RowPosterior:
         """The posterior that a factor table holds of this engine's ids, ``prior``'s one row where it has none."""
@@ -172,7 +176,7 @@ def _layouts(context: SparkContext, survey: Survey, blocks: tuple[int | None, in
     layouts: dict[Side, SideLayout] = {}
     for (side, ids), wanted in zip(survey.ids.items(), blocks, strict=True):
         n_blocks = wanted or default_blocks(survey.tally.n, len(ids), cores)
-        layouts[side] = side_layout(ids.counts, n_blocks)
+        layouts[side] = side_layout(ids.counts, n_blocks, cores)
     return layouts
 
 
@@ -192,13 +196,13 @@ def _counts(side: BlockedSide) -> Counts:
     return counts
 
 
-def _cached(blocks: DataFrame, release: ExitStack) -> tuple[DataFrame, pa.Table]:
-    """The blocks, computed and cached in one job and cut from their plan, and a few numbers of each."""
-    blocks.persist(StorageLevel.MEMORY_AND_DISK)
+def _cached(blocks: DataFrame, own: SparkSession, release: ExitStack) -> tuple[DataFrame, pa.Table]:
+    """The blocks, computed and cached in one job, cut from their plan into our session, and a few numbers of each."""
+    blocks.persist(StorageLevel.MEMORY_AND_DISK_DESER)
     release.callback(blocks.unpersist)
     with worker_errors():
         lines = blocks.select("block", "n", "checksum", "repeated", "conflicting").toArrow()
-    return cut_from_plan(blocks), lines
+    return cut_from_plan(blocks, own), lines
 
 
 def _checksums(lines: pa.Table) -> dict[int, tuple[int, int]]:

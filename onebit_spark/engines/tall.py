@@ -178,7 +178,7 @@ def routed(
     """Blocks as ``build`` makes them from the partitions of ``parts``, given their routes, and cached by key."""
     keys = partition_keys(here.n_blocks)
     built = parts.mapInArrow(Route(build, keys, there), ROUTED)
-    blocks = built.repartition(here.n_blocks, "key").persist(StorageLevel.MEMORY_AND_DISK)
+    blocks = built.repartition(here.n_blocks, "key").persist(StorageLevel.MEMORY_AND_DISK_DESER)
     release.callback(blocks.unpersist)
     with worker_errors():
         lines = blocks.select("key", "n", "checksum", "rated").toArrow().to_pylist()

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from onebit_spark.engines.cells import BLOCKS, Batches, PlacedBlock, block_line, cell_array, read_block
+from onebit_spark.engines.cells import BLOCKS, Batches, PlacedBlock, block_line, cell_array, read_ascending, read_block
 from onebit_spark.engines.layout import Placement
 from onebit_spark.posterior import FloatArray
 
@@ -168,7 +168,7 @@ class Rows:
     dtype: np.dtype[Any]
 
     def __call__(self, blocks: pa.Table, lines: pa.Table) -> pa.Table:
-        numbers = cell_array(blocks["rows"][0], np.int64)
+        numbers = read_ascending(blocks["rows"][0])
         return self.work(numbers, _matrix(lines["values"][0], self.dtype, len(numbers)))
 
 

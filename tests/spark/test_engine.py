@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from onebit_spark import FitConfig, FitFailed, NotConverged, RequestError, fit_arrays
-from onebit_spark.engines.layout import default_blocks, side_layout
+from onebit_spark.engines.layout import default_blocks, default_tasks, side_layout
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.simulate import simulate
 
@@ -225,5 +225,12 @@ class TestLayout:
 
     def test_default_blocks(self):
         assert default_blocks(n_ratings=10, n_rows=1000, cores=2) == 2
-        assert default_blocks(n_ratings=10**9, n_rows=10**6, cores=2) == 250
+        assert default_blocks(n_ratings=10**9, n_rows=10**6, cores=2) == 500
         assert default_blocks(n_ratings=10**9, n_rows=3, cores=8) == 3
+
+    def test_default_tasks(self):
+        """As many for each core, of a few blocks, and never an idle one where there are blocks for all."""
+        assert default_tasks(n_blocks=50, cores=2) == 14
+        assert default_tasks(n_blocks=500, cores=64) == 128
+        assert default_tasks(n_blocks=2, cores=2) == 2
+        assert default_tasks(n_blocks=3, cores=8) == 3

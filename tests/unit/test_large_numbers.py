@@ -2,10 +2,20 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from onebit_spark import FitFailed
 from onebit_spark.blocks import RatingBlock
-from onebit_spark.engines.cells import MOST_BYTES, PlacedBlock, block_line, distinct, positions
+from onebit_spark.engines.cells import (
+    MOST_BYTES,
+    PlacedBlock,
+    ascending_cell,
+    block_line,
+    distinct,
+    positions,
+    read_ascending,
+)
 from onebit_spark.engines.layout import Placement
 from onebit_spark.engines.tallwork import routes_of
 
@@ -17,6 +27,18 @@ def test_positions_of_large_numbers():
     assert positions(ascending, numbers).tolist() == [0, 3, 0, 2, 1]
     small = np.array([4, 1, 4])
     assert positions(distinct(small), small).tolist() == [1, 0, 1]
+
+
+@given(st.sets(st.integers(0, 2**62)), st.booleans())
+def test_ascending_numbers_in_a_cell(numbers, close):
+    """Close ones take a byte each, and none is too large."""
+    if close:
+        numbers = {number % 200 for number in numbers}
+    ascending = np.array(sorted(numbers), np.int64)
+    line = block_line(rows=ascending_cell(ascending))
+    assert read_ascending(line["rows"][0]).tolist() == ascending.tolist()
+    if close:
+        assert line["rows"][0].as_buffer().size <= 15 + len(ascending)
 
 
 def test_placement_of_large_numbers():

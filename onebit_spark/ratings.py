@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -124,7 +123,7 @@ def census(df: DataFrame, columns: Columns) -> Iterator[Census]:
         F.bit_or("marks").alias("marks"),
         F.bit_xor("hash").alias("hash"),
     )
-    grouped = grouped.persist(StorageLevel.MEMORY_AND_DISK)
+    grouped = grouped.persist()
     try:
         totals = grouped.groupBy("side").agg(
             F.count(F.lit(1)).alias("ids"), F.sum("n").alias("n"), F.sum("above").alias("above"),

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -32,7 +31,7 @@ class NumberedIds:
 
 def number_ids(census: Census, column: str, release: ExitStack) -> NumberedIds:
     """Sorted by ranges; the number is the place in the partition plus the sizes of the partitions before it."""
-    ordered = census.by_id(column).orderBy("id").persist(StorageLevel.MEMORY_AND_DISK)
+    ordered = census.by_id(column).orderBy("id").persist()
     release.callback(ordered.unpersist)
     ordered.count()
     lines = cut_from_plan(ordered)
@@ -42,7 +41,7 @@ def number_ids(census: Census, column: str, release: ExitStack) -> NumberedIds:
     offset = F.element_at(F.array(*(F.lit(int(start)) for start in before)), part + 1)
     place_in_part = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << 33) - 1))  # its upper bits are the partition
     numbered = lines.select("id", (offset + place_in_part).cast("long").alias("number"), "n")
-    numbered = numbered.persist(StorageLevel.MEMORY_AND_DISK)
+    numbered = numbered.persist()
     release.callback(numbered.unpersist)
     return NumberedIds(numbered, int(before[-1]))
 

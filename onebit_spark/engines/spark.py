@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pyspark import Broadcast, SparkContext, StorageLevel
+from pyspark import Broadcast, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -198,7 +198,7 @@ def _counts(side: BlockedSide) -> Counts:
 
 def _cached(blocks: DataFrame, own: SparkSession, release: ExitStack) -> tuple[DataFrame, pa.Table]:
     """The blocks, computed and cached in one job, cut from their plan into our session, and a few numbers of each."""
-    blocks.persist(StorageLevel.MEMORY_AND_DISK_DESER)
+    blocks.persist()
     release.callback(blocks.unpersist)
     with worker_errors():
         lines = blocks.select("block", "n", "checksum", "repeated", "conflicting").toArrow()

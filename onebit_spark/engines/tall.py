@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -178,7 +177,7 @@ def routed(
     """Blocks as ``build`` makes them from the partitions of ``parts``, given their routes, and cached by key."""
     keys = partition_keys(here.n_blocks)
     built = parts.mapInArrow(Route(build, keys, there), ROUTED)
-    blocks = built.repartition(here.n_blocks, "key").persist(StorageLevel.MEMORY_AND_DISK_DESER)
+    blocks = built.repartition(here.n_blocks, "key").persist()
     release.callback(blocks.unpersist)
     with worker_errors():
         lines = blocks.select("key", "n", "checksum", "rated").toArrow().to_pylist()

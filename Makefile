@@ -52,7 +52,7 @@ bench: setup
 	$(RUN) $(BIN)/python benchmarks/exchange.py
 	$(RUN) $(BIN)/python benchmarks/scale.py
 
-# The paper's experiments, about an hour on two cores. MOVIELENS=--movielens=PATH reads u.data instead of fetching it;
+# The paper's experiments, about half an hour on two cores. MOVIELENS=--movielens=PATH reads u.data instead of fetching it;
 # a run that was interrupted goes on where it was.
 MOVIELENS ?= --download
 REPRODUCTION ?= reproduction

@@ -17,6 +17,7 @@ from onebit_spark.simulate import simulate
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.cluster
 def test_the_job_runs_from_the_zip_and_equals_the_in_process_fit(cluster, package_zip, tmp_path):
     data = simulate("B2", rank=2, shape=(80, 60), fraction=0.3, seed=5)
     ratings, model, predictions = tmp_path / "ratings.parquet", tmp_path / "model", tmp_path / "predictions"
@@ -40,7 +41,7 @@ def test_the_job_runs_from_the_zip_and_equals_the_in_process_fit(cluster, packag
 
 @pytest.mark.parametrize("exchange", ["broadcast", pytest.param("shuffle", marks=pytest.mark.cluster)])
 def test_a_worker_dies_in_a_half_step(cluster, package_zip, tmp_path, exchange):
-    """One of the faults of test_faults.py, against the fit in this process."""
+    """One of the faults of test_faults.py, against the fit in this process; the package comes from the zip here too."""
     rows, cols, labels = write_ratings(tmp_path / "ratings.parquet")
     iterations = 5
     flags = ("--max-iter", iterations, *exchange_flags(exchange))

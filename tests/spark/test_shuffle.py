@@ -51,7 +51,9 @@ def assert_same_bits(one, other):
     "params",
     [
         {},
-        {"loss": "hinge", "prior": "gamma", "fitIntercept": False, "start": "random"},
+        pytest.param(
+            {"loss": "hinge", "prior": "gamma", "fitIntercept": False, "start": "random"}, marks=pytest.mark.slow
+        ),
         pytest.param(
             {"certificatePriorSplit": 0.5, "covariance": "diagonal", "start": "random", "maxIter": 1}, id="prior split"
         ),

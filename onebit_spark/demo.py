@@ -64,6 +64,7 @@ the model found {rank} by itself.
   {paths["pairs"]}          what was kept back
   {paths["model"]}          the model
   {paths["model"]}/certificate.json   upper limits on its error rate, and what they rest on
+  {paths["model"]}/report.html        the fit in pictures, for a browser
   {paths["predictions"]}    score, std, probability and prediction for each pair
   {paths["metrics.json"]}   how good they are"""
     )

@@ -129,6 +129,7 @@ def bare(folder):
     return [python, checkout / "jobs" / "fit.py"], bare_only
 
 
+@pytest.mark.slow
 def test_killed_half_way_and_resumed_by_plain_python_from_a_bare_checkout(folder, fitted, bare):
     """SIGKILL in the middle of the iterations: no output, a checkpoint; resumed, it ends at the undisturbed fit.
 

@@ -67,6 +67,7 @@ def test_shuffle_equals_broadcast_to_the_bit(ratings, params):
     assert_same_bits(fit(ratings, "shuffle", **params), fit(ratings, "broadcast", **params))
 
 
+@pytest.mark.slow
 def test_a_shuffled_fit_is_resumed_to_the_bit(spark, ratings, tmp_path):
     whole = fit(ratings, "shuffle", maxIter=3, start="random")
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from onebit_spark.estimator import OneBitCompletion
     from onebit_spark.model import OneBitCompletionModel
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 METADATA = "metadata.json"
 CERTIFICATE = "certificate.json"
 LABEL_CODINGS = ("signed", "binary", "boolean", "threshold")  # −1/1, 0/1, false/true, a number above or below

@@ -157,10 +157,10 @@ def test_one_class_has_no_auc(folder, results):
 
 
 def test_what_a_fit_certifies(folder, results):
-    """The headline is the prior split's, since it was asked for; the holdout counts what the fit has not seen."""
+    """The headline is the holdout's, which bounds what users call; it counts what the fit has not seen."""
     content = figures(folder / "certified" / "certificate.json")
     found = {item["name"]: item for item in content["certificates"]}
-    assert content["headline"] == "prior_split"
+    assert content["headline"] == "holdout"
     assert set(found) == {"prior_split", "holdout"}
     fitted = figures(folder / "certified" / "metadata.json")["n_ratings"]
     assert found["holdout"]["n"] == 300 - fitted
@@ -169,7 +169,7 @@ def test_what_a_fit_certifies(folder, results):
     for item in found.values():
         assert item["delta"] == 0.1
         assert item["vacuous"] is (item["bound"] >= min(0.5, item["majority_error"]))
-    assert f"Certificate (prior_split): {found['prior_split']['statement']}" in results["certified"][1]
+    assert f"Certificate (holdout): {found['holdout']['statement']}" in results["certified"][1]
     fresh = figures(folder / "fresh.json")["certificate"]
     assert (fresh["name"], fresh["delta"], fresh["n"]) == ("holdout", 0.01, 300)
     assert fresh["statement"] in results["fresh"][1]

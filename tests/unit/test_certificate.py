@@ -187,7 +187,7 @@ def test_terms_are_checked(terms):
 
 
 def test_the_headline_is_fixed_in_advance(certified):
-    """prior_split, else holdout, else seeger, whichever is smaller."""
+    """holdout, else prior_split, else seeger, whichever is smaller."""
     certificates = [item.as_dict() for item in certified.certificates]
     assert document(certificates)["headline"] == "seeger"
     held_out = holdout_certificate(3, 10, Terms(), 0.5).as_dict()

@@ -236,7 +236,10 @@ def rotten_params(path):
 DAMAGES = {
     "missing": (shutil.rmtree, "no model at .*no such folder"),
     "no metadata.json": (lambda path: (path / "metadata.json").unlink(), r"not a model \(or half-written\)"),
-    "newer": (edit(format_version=FORMAT_VERSION + 1), f"format_version {FORMAT_VERSION + 1}, and this onebit_spark reads version {FORMAT_VERSION}"),
+    "newer": (
+        edit(format_version=FORMAT_VERSION + 1),
+        f"{FORMAT_VERSION + 1}, and this onebit_spark reads version {FORMAT_VERSION}",
+    ),
     "no version": (edit(format_version=edit), "damaged model folder: .*format_version"),
     "no JSON": (lambda path: rewrite(path, '{"format_version": 1, '), "damaged model folder: .*no JSON"),
     "not a dict": (lambda path: rewrite(path, "[]"), "damaged model folder"),

@@ -109,7 +109,7 @@ class Checkpointing:
             return
         with described(self.context, f"checkpoint of iteration {len(history)}"):
             posterior = {side: engine.posterior(side, hierarchy.row_prior(side)) for side in SIDES}
-            reached = CertifiedFit(hierarchy.scales, history, False, "a checkpoint", posterior, [])
+            reached = CertifiedFit(hierarchy.scales, hierarchy.prior, history, False, "a checkpoint", posterior, [])
             self.folder.write(self.make_model(reached), history)
 
     def best(self, outcome: Outcome[ScaleHierarchy]) -> Outcome[ScaleHierarchy]:

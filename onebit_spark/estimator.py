@@ -15,6 +15,7 @@ from pyspark.ml.util import DefaultParamsWriter, MLReadable, MLWritable
 from pyspark.sql import DataFrame
 
 from onebit_spark.certificate.certified import CertifiedFit, Terms, certified_fit, document
+from onebit_spark.certificate.learnt import NARROWING
 from onebit_spark.checkpoint import CheckpointFolder, Checkpointing, subject_of
 from onebit_spark.config import FitConfig
 from onebit_spark.defects import Columns
@@ -181,17 +182,25 @@ class _Facts:
     def model(self, made: CertifiedFit, outlasting: bool = False, **info: Any) -> OneBitCompletionModel:
         """The model of a fit, finished or not; ``info`` are further fields of its ``info``."""
         told = replace(self._info(made), **info)
+        drawn = made.drawn or dict.fromkeys(SIDES)
         users, items = (
-            self.engine.factors(side, made.posterior[side], told.factor_schema(name), outlasting)
+            self.engine.factors(side, made.posterior[side], told.factor_schema(name), drawn[side], outlasting)
             for side, name in zip(SIDES, ("user", "item"), strict=True)
         )
         return OneBitCompletionModel(told, users, items, document(item.as_dict() for item in made.certificates))
 
     def _info(self, made: CertifiedFit) -> ModelInfo:
         config, columns, counted, scales = self.config, self.columns, self.counted, made.scales
-        prior = config.make_prior(counted.n_users + counted.n_items)
+        moments = scales.moments
         return ModelInfo(
-            parameters={**asdict(config), "likelihood_weight": config.weight, "alpha": prior.alpha, "beta": prior.beta},
+            parameters={
+                **asdict(config),
+                "likelihood_weight": config.weight,
+                "alpha": made.prior.alpha,
+                "beta": made.prior.beta,
+            },
+            scale_moments=None if moments is None else {**asdict(moments), "factor": moments.factor.tolist()},
+            draw_narrowing=None if made.drawn is None else NARROWING,
             n_ratings=counted.tally.n,
             n_users=counted.n_users,
             n_items=counted.n_items,

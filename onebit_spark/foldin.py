@@ -19,7 +19,7 @@ from onebit_spark.fixedpoint import settled_rows
 from onebit_spark.losses import Loss, RowPrior, Side
 from onebit_spark.posterior import RowPosterior
 from onebit_spark.ratings import ITEM, LABEL, USER, prepared
-from onebit_spark.scoring import factor_table, plain_lists, prior_row, read_factors
+from onebit_spark.scoring import factor_columns, factor_table, plain_lists, prior_row, read_factors
 
 if TYPE_CHECKING:
     from onebit_spark.model import OneBitCompletionModel
@@ -42,8 +42,8 @@ def fold_in(
     info = model.info
     new, known, others = (USER, model.users, model.items) if who == "user" else (ITEM, model.items, model.users)
     partner = ITEM if who == "user" else USER
-    lines = F.struct(*(name for name in others.columns if name != "id"))
-    partners = others.select(F.col("id").alias("__known"), lines.alias("lines"))
+    plain = factor_columns(info.kind, info.config.intercepts)
+    partners = others.select(F.col("id").alias("__known"), F.struct(*plain).alias("lines"))
     # An inner join: a partner that the model does not know says nothing about the row.
     joined = prepared(ratings, columns).join(partners, F.col(partner) == F.col("__known"))
     cast = F.col(new).cast(info.id_types[who]).alias("id")
@@ -51,8 +51,9 @@ def fold_in(
     placed = joined.select(cast, F.col("__known").alias("partner"), F.col(LABEL).alias("positive"), "lines")
     work = _FoldIn.of(model, "rows" if who == "user" else "cols")
     # Computed once, kept by the executors for as long as the model lives.
-    folded = placed.repartition(tasks, "id").mapInArrow(work, info.factor_schema(who)).localCheckpoint()
-    united = known.join(folded.select("id"), "id", "left_anti").unionByName(folded)
+    schema = replace(info, draw_narrowing=None).factor_schema(who)
+    folded = placed.repartition(tasks, "id").mapInArrow(work, schema).localCheckpoint()
+    united = known.select("id", *plain).join(folded.select("id"), "id", "left_anti").unionByName(folded)
     n = united.count()
     return model.changed(users=united, n_users=n) if who == "user" else model.changed(items=united, n_items=n)
 

@@ -30,6 +30,17 @@ class Hierarchy(Protocol):
 
 
 @dataclass(frozen=True)
+class Moments:
+    """What q(γ) follows from: the second moments S, and the numbers m1 and m2 of rated rows and columns."""
+
+    factor: NDArray[np.float64]  # S_k of the K factors, which m1 + m2 rows and columns share
+    row_intercept: float  # S_b, of m1 rows
+    col_intercept: float  # S_d, of m2 columns
+    rows: int
+    cols: int
+
+
+@dataclass(frozen=True)
 class Scales:
     """The driver's share of the posterior: q(γ), and q(μ) = N(m_μ, v_μ) of the rows' intercepts."""
 
@@ -38,6 +49,7 @@ class Scales:
     col_intercept: float = 1.0  # E[1/γ_d]
     mean: float = 0.0  # m_μ
     mean_variance: float = INTERCEPT_MEAN_VARIANCE  # v_μ
+    moments: Moments | None = None  # None before the first γ step
 
     @classmethod
     def at_start(cls, rank: int) -> Scales:
@@ -95,7 +107,7 @@ def update_scales(
     first = int(intercepts)  # the intercept's coordinate, if any, stands before the factors
     second_moment = (rows.square + rows.variance)[first:] + (cols.square + cols.variance)[first:]
     factors = prior.posterior(second_moment, rows.count + cols.count)
-    updated = replace(scales, factor=factors.inverse_mean)
+    moments = Moments(second_moment, 0.0, 0.0, rows.count, cols.count)
     divergence = -rows.log_volume - cols.log_volume - _log_evidence(factors)
     if intercepts:
         variance = 1.0 / (1.0 / INTERCEPT_MEAN_VARIANCE + rows.count * scales.row_intercept)
@@ -106,8 +118,11 @@ def update_scales(
         about_mean = rows.square[0] - 2 * moved * rows.shift[0] + rows.count * moved**2
         row_gamma = prior.posterior(about_mean + rows.variance[0] + rows.count * variance, rows.count)
         col_gamma = prior.posterior(cols.square[0] + cols.variance[0], cols.count)
+        moments = replace(
+            moments, row_intercept=float(row_gamma.second_moment), col_intercept=float(col_gamma.second_moment)
+        )
         updated = replace(
-            updated,
+            scales,
             row_intercept=float(row_gamma.inverse_mean),
             col_intercept=float(col_gamma.inverse_mean),
             mean=float(mean),
@@ -116,7 +131,8 @@ def update_scales(
         ratio = variance / INTERCEPT_MEAN_VARIANCE
         divergence += 0.5 * (ratio + mean**2 / INTERCEPT_MEAN_VARIANCE - 1 - np.log(ratio))
         divergence -= _log_evidence(row_gamma) + _log_evidence(col_gamma)
-    return updated, float(divergence)
+        scales = updated
+    return replace(scales, factor=factors.inverse_mean, moments=moments), float(divergence)
 
 
 def _log_evidence(gamma: ScalePosterior) -> float:

@@ -12,11 +12,15 @@ from numpy.typing import ArrayLike, NDArray
 from onebit_spark import prediction
 from onebit_spark.blocks import MAX_COLUMNS, RatingBlock
 from onebit_spark.certificate.certified import Certificate, Terms, certified_fit
+from onebit_spark.certificate.learnt import NARROWING
+from onebit_spark.certificate.newcomers import Newcomers
+from onebit_spark.certificate.streams import pair_streams
 from onebit_spark.config import FitConfig
 from onebit_spark.engines.local import LocalEngine
 from onebit_spark.hierarchy import Scales
-from onebit_spark.losses import Side
+from onebit_spark.losses import SIDES, Side
 from onebit_spark.posterior import RowPosterior, effective_rank
+from onebit_spark.priors import ScalePrior
 from onebit_spark.solver import Iteration, prior_rows
 
 
@@ -32,7 +36,10 @@ class Fit:
     converged: bool
     reason: str
     majority: int  # the more frequent label, +1 in a tie
+    prior: ScalePrior = field(repr=False)  # of the scales, with the α and β that were used
+    rated: dict[Side, NDArray[np.bool_]] = field(repr=False)  # rows and columns that have a rating
     certificates: list[Certificate] = field(default_factory=list, repr=False)
+    drawn: dict[Side, RowPosterior] | None = field(default=None, repr=False)  # after a prior split: see ``sample``
 
     @property
     def objective_history(self) -> list[float]:
@@ -66,6 +73,28 @@ class Fit:
         """The sign of the score, ±1; a score of exactly 0 is the training majority."""
         scores = self.score(rows, cols)
         return np.where(scores == 0, self.majority, np.sign(scores)).astype(np.int8)
+
+    def sample(self, rows: ArrayLike, cols: ArrayLike, seed: int = 0) -> NDArray[np.float64]:
+        """One random draw of the score per pair: its sign is the predictor that the certificates of draws speak of.
+
+        A draw follows from the seed, the row and the column. After a prior split the draws are narrower than ``std``
+        says. Rows and columns without ratings are drawn from the prior.
+        """
+        index = np.broadcast_arrays(np.atleast_1d(rows), np.atleast_1d(cols))
+        states = pair_streams(seed, *(np.ascontiguousarray(numbers, np.int64) for numbers in index))
+        (left, new_left), (right, new_right) = map(self._drawn_lines, SIDES, index)
+        newcomers = Newcomers(self.scales, self.prior, NARROWING if self.drawn else None)
+        return newcomers.sampled_scores(left, right, new_left, new_right, states)
+
+    def _drawn_lines(self, side: Side, index: NDArray[Any]) -> tuple[RowPosterior, NDArray[np.bool_]]:
+        """What is drawn from at these rows or columns, and which of them are drawn from the prior instead.
+
+        A learnt prior stands already in the lines without ratings.
+        """
+        posterior = (self.drawn or {"rows": self.rows, "cols": self.cols})[side]
+        unknown = (index < 0) | (index >= posterior.n_rows)
+        known = np.where(unknown, 0, index).astype(np.int64)
+        return posterior.take(known), unknown if self.drawn else unknown | ~self.rated[side][known]
 
     def _pairs(self, rows: ArrayLike, cols: ArrayLike) -> tuple[RowPosterior, RowPosterior]:
         row_index, col_index = np.broadcast_arrays(np.atleast_1d(rows), np.atleast_1d(cols))
@@ -112,7 +141,10 @@ def fit_arrays(
         converged=made.converged,
         reason=made.reason,
         majority=1 if 2 * positives >= len(positive) else -1,
+        prior=made.prior,
+        rated={side: engine.counts(side) > 0 for side in SIDES},
         certificates=made.certificates,
+        drawn=made.drawn,
     )
 
 

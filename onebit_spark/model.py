@@ -14,7 +14,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from onebit_spark.certificate.certified import Certificate, document
-from onebit_spark.columns import INTEGRAL, case_folding, checked_ids, missing, type_of
+from onebit_spark.certificate.newcomers import Newcomers
+from onebit_spark.columns import INTEGRAL, case_folding, checked_ids, missing, quoted, type_of
 from onebit_spark.errors import RequestError
 from onebit_spark.factorframes import factor_frame
 from onebit_spark.foldin import fold_in
@@ -23,7 +24,7 @@ from onebit_spark.persistence import ModelInfo, ModelReader, ModelWriter
 from onebit_spark.posterior import packed_size
 from onebit_spark.recommend import Wish, recommend
 from onebit_spark.report.diagnostics import calibrate, diagnose
-from onebit_spark.scoring import Scorer, prior_row
+from onebit_spark.scoring import CERTIFIED, Sampler, Scorer, factor_columns, prior_row
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,20 @@ class OneBitCompletionModel(Model, PredictionParams, MLWritable, MLReadable["One
         if problems:
             raise RequestError("; ".join(problems))
         self._check_outputs(dataset)
+        joined, prefix = self._joined(dataset, factor_columns(self.info.kind, self.info.config.intercepts))
+        known_pair = F.col(f"{prefix}_user").isNotNull() & F.col(f"{prefix}_item").isNotNull()
+        if self.getColdStartStrategy() == "drop":
+            joined = joined.where(known_pair)
+        scored = joined.withColumn(f"{prefix}_scored", self._scoring_udf()(f"{prefix}_user", f"{prefix}_item"))
+        outputs = self._outputs(F.col(f"{prefix}_scored"))
+        if self.getColdStartStrategy() == "nan":
+            outputs = [(name, F.when(known_pair, value).otherwise(float("nan"))) for name, value in outputs]
+        return scored.select("*", *(value.alias(name) for name, value in outputs)).drop(
+            f"{prefix}_user", f"{prefix}_item", f"{prefix}_scored"
+        )
+
+    def _joined(self, dataset: DataFrame, columns: Iterable[str]) -> tuple[DataFrame, str]:
+        """The pairs with these columns of both factor tables, in structs PREFIX_user and PREFIX_item; null: unknown."""
         prefix = "__onebit"
         while any(name.lower().startswith(prefix) for name in dataset.columns):
             prefix += "_"
@@ -96,19 +111,40 @@ class OneBitCompletionModel(Model, PredictionParams, MLWritable, MLReadable["One
         joined = dataset.withColumns(dict(zip(keys, checked, strict=True)))
         for (key, side), (_, _, factors) in zip(keys.items(), sides, strict=True):
             known = f"{prefix}_{side}_id"
-            lines = F.struct(*(name for name in factors.columns if name != "id"))
-            right = factors.select(F.col("id").alias(known), lines.alias(f"{prefix}_{side}"))
+            right = factors.select(F.col("id").alias(known), F.struct(*columns).alias(f"{prefix}_{side}"))
             joined = joined.join(right.hint(self._join_hint(side)), F.col(key) == F.col(known), "left").drop(key, known)
-        known_pair = F.col(f"{prefix}_user").isNotNull() & F.col(f"{prefix}_item").isNotNull()
-        if self.getColdStartStrategy() == "drop":
-            joined = joined.where(known_pair)
-        scored = joined.withColumn(f"{prefix}_scored", self._scoring_udf()(f"{prefix}_user", f"{prefix}_item"))
-        outputs = self._outputs(F.col(f"{prefix}_scored"))
-        if self.getColdStartStrategy() == "nan":
-            outputs = [(name, F.when(known_pair, value).otherwise(float("nan"))) for name, value in outputs]
-        return scored.select("*", *(value.alias(name) for name, value in outputs)).drop(
-            f"{prefix}_user", f"{prefix}_item", f"{prefix}_scored"
-        )
+        return joined, prefix
+
+    def sample(self, dataset: DataFrame, seed: int = 0) -> DataFrame:
+        """Append one random draw per pair: ``sampledScore`` and ``sampledPrediction``.
+
+        This is the predictor that the certificates `seeger`, `catoni`, `theorem1` and `prior_split` speak of: the sign
+        of a fresh draw of the score, not the sign of its mean. A draw follows from the seed and the two ids, so another
+        seed gives fresh draws, and the same seed the same ones. After a prior split the draws are narrower than ``std``
+        says. Ids that the model does not know are drawn from its prior.
+        """
+        info = self.info
+        if info.scale_moments is None:
+            raise RequestError("the model was saved by a version that could not draw from it: fit it again")
+        split = info.draw_narrowing is not None
+        columns = [*factor_columns(info.kind, info.config.intercepts), *([CERTIFIED] if split else [])]
+        joined, prefix = self._joined(dataset, columns)
+        newcomers = Newcomers(info.scales, info.scale_prior, info.draw_narrowing)
+        sampler = Sampler(newcomers, info.kind, info.config.intercepts, seed)
+
+        def draw(users: pa.Array, items: pa.Array, pairs: pa.Array) -> pa.Array:
+            return sampler(users, items, pairs)
+
+        ids = (F.col(quoted(column)).cast(info.id_types[side]) for side, column, _ in self._sides())
+        score = F.arrow_udf(draw, returnType="double")(f"{prefix}_user", f"{prefix}_item", F.xxhash64(*ids))  # type: ignore[call-overload]
+        drawn = joined.withColumn("sampledScore", score)
+        sign = F.when(F.col("sampledScore") > 0, 1.0).otherwise(self._negative)
+        return drawn.withColumn("sampledPrediction", sign).drop(f"{prefix}_user", f"{prefix}_item")
+
+    @property
+    def _negative(self) -> float:
+        """The negative label, as ``prediction`` gives it."""
+        return -1.0 if self.info.label_coding == "signed" else 0.0
 
     def checkIds(self, dataset: DataFrame) -> None:
         """Count null and NaN ids now, in one job, and raise a RequestError if there are any."""
@@ -155,7 +191,7 @@ class OneBitCompletionModel(Model, PredictionParams, MLWritable, MLReadable["One
 
     def _outputs(self, scored: Column) -> list[tuple[str, Column]]:
         """The wanted output columns, in order."""
-        score, negative = scored["score"], -1.0 if self.info.label_coding == "signed" else 0.0
+        score, negative = scored["score"], self._negative
         majority = 1.0 if self.info.majority > 0 else negative
         prediction = F.when(score > 0, 1.0).when(score < 0, negative).otherwise(majority)
         named = [
@@ -237,15 +273,17 @@ class OneBitCompletionModel(Model, PredictionParams, MLWritable, MLReadable["One
     ) -> OneBitCompletionModel:
         """This model with other factors, or with other fields of its ``info``.
 
-        Its certificates are about its own factors: a model with others has none.
+        Its certificates are about its own factors: a model with others has none, and no spreads of certified draws.
         """
-        certificate = self.certificate if users is None and items is None else None
-        model = OneBitCompletionModel(
-            replace(self.info, **info),
-            self.users if users is None else users,
-            self.items if items is None else items,
-            certificate,
-        )
+        if users is None and items is None:
+            model = OneBitCompletionModel(replace(self.info, **info), self.users, self.items, self.certificate)
+        else:
+            plain = ["id", *factor_columns(self.info.kind, self.info.config.intercepts)]
+            model = OneBitCompletionModel(
+                replace(self.info, draw_narrowing=None, **info),
+                (self.users if users is None else users).select(*plain),
+                (self.items if items is None else items).select(*plain),
+            )
         model.source = self.source
         return self._copyValues(model._resetUid(self.uid))
 

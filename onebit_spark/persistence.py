@@ -26,9 +26,10 @@ from onebit_spark.config import FitConfig
 from onebit_spark.described import described
 from onebit_spark.errors import RequestError
 from onebit_spark.filesystem import Location, explained, replace_folder
-from onebit_spark.hierarchy import Scales
+from onebit_spark.hierarchy import Moments, Scales
 from onebit_spark.posterior import Kind
-from onebit_spark.scoring import factor_columns
+from onebit_spark.priors import ScalePrior
+from onebit_spark.scoring import CERTIFIED, factor_columns
 
 if TYPE_CHECKING:
     from onebit_spark.estimator import OneBitCompletion
@@ -40,6 +41,7 @@ CERTIFICATE = "certificate.json"
 LABEL_CODINGS = ("signed", "binary", "boolean", "threshold")  # −1/1, 0/1, false/true, a number above or below
 SHAPE = {"loss", "rank", "intercepts", "covariance"}  # without these parameters the factors cannot be read
 CALIBRATION = {entry.name for entry in dataclasses.fields(Calibration)}
+MOMENTS = {entry.name for entry in dataclasses.fields(Moments)}
 INTERCEPT_PRIOR = ("mean", "mean_variance", "user_inverse_gamma", "item_inverse_gamma")
 
 _TYPES: dict[str, type | tuple[type, ...]] = {
@@ -49,8 +51,16 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "columns": dict, "id_types": dict, "seconds": dict,
     "n_positive": int, "repeats": dict, "fingerprint": str, "validation": list, "exchange": dict,
     "calibration": (dict, type(None)), "diagnostics": (dict, type(None)),
+    "scale_moments": (dict, type(None)), "draw_narrowing": (float, type(None)),
 }  # fmt: skip
-_LATER = {"validation", "exchange", "calibration", "diagnostics"}  # a folder may be older than these
+_LATER = {
+    "validation",
+    "exchange",
+    "calibration",
+    "diagnostics",
+    "scale_moments",
+    "draw_narrowing",
+}  # a folder may be older than these
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +92,8 @@ class ModelInfo:
     validation: list[dict[str, float]] = field(default_factory=list)  # held-out loss and error after each iteration
     exchange: dict[str, str] = field(default_factory=dict)  # how factors travelled, and why so
     calibration: dict[str, Any] | None = None  # see ``calibration.Calibration``
+    scale_moments: dict[str, Any] | None = None  # what q(γ) follows from: see ``hierarchy.Moments``
+    draw_narrowing: float | None = None  # after a prior split: how much narrower an unknown id is drawn
     diagnostics: dict[str, Any] | None = None  # see ``diagnostics``: how the model does on ratings, for the report
 
     def __post_init__(self) -> None:
@@ -101,16 +113,25 @@ class ModelInfo:
     @property
     def scales(self) -> Scales:
         """q(γ) and q(μ), from which an unknown id is predicted."""
+        factor, moments = np.asarray(self.inverse_gamma, np.float64), None
+        if self.scale_moments is not None:
+            moments = Moments(**{**self.scale_moments, "factor": np.asarray(self.scale_moments["factor"], np.float64)})
         if self.intercept_prior is None:
-            return Scales(np.asarray(self.inverse_gamma, np.float64))
+            return Scales(factor, moments=moments)
         told = self.intercept_prior
         return Scales(
-            factor=np.asarray(self.inverse_gamma, np.float64),
+            factor=factor,
+            moments=moments,
             row_intercept=told["user_inverse_gamma"],
             col_intercept=told["item_inverse_gamma"],
             mean=told["mean"],
             mean_variance=told["mean_variance"],
         )
+
+    @property
+    def scale_prior(self) -> ScalePrior:
+        """π^γ, with the α and β that were used."""
+        return self.config.make_prior(self.n_users + self.n_items)
 
     @property
     def calibrated(self) -> Calibration | None:
@@ -120,6 +141,8 @@ class ModelInfo:
     def factor_schema(self, side: str) -> StructType:
         """The schema of ``users`` or ``items``, for side "user" or "item"."""
         columns = {"id": self.id_types[side], **factor_columns(self.kind, self.config.intercepts)}
+        if self.draw_narrowing is not None:
+            columns[CERTIFIED] = "array<float>"
         schema = StructType.fromDDL(", ".join(f"{name} {spark_type}" for name, spark_type in columns.items()))
         assert isinstance(schema, StructType)
         return schema
@@ -173,6 +196,8 @@ class ModelInfo:
             problems.append(f"majority must be 1 or −1, not {self.majority}")
         if self.calibration is not None and set(self.calibration) != CALIBRATION:
             problems.append(f"calibration must hold {', '.join(sorted(CALIBRATION))}, not {self.calibration}")
+        if self.scale_moments is not None and set(self.scale_moments) != MOMENTS:
+            problems.append(f"scale_moments must hold {', '.join(sorted(MOMENTS))}, not {self.scale_moments}")
         if not {"user", "item", "label"} <= set(self.columns):
             problems.append(f"columns must name user, item and label, not {self.columns}")
         if not {"user", "item"} <= set(self.id_types):

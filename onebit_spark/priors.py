@@ -15,9 +15,9 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import digamma, gammaln
+from scipy.special import digamma, gammainccinv, gammaln
 
-from onebit_spark.special import FloatArray, bessel_k_ratio, log_bessel_k, log_bessel_k_derivative
+from onebit_spark.special import FloatArray, bessel_k_ratio, gig_quantile, log_bessel_k, log_bessel_k_derivative
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,10 @@ class ScalePrior(ABC):
     def mean_log(self, s: FloatArray, m: FloatArray) -> FloatArray:
         """E[log γ] = −2 ∂ log Z / ∂m."""
 
+    @abstractmethod
+    def quantile(self, s: FloatArray, m: FloatArray, u: FloatArray) -> FloatArray:
+        """The γ below which ρ has the mass u: a draw of γ for a uniform u. The last axis of u is that of s and m."""
+
 
 @dataclass(frozen=True, eq=False)
 class ScalePosterior:
@@ -108,6 +112,10 @@ class ScalePosterior:
         """
         half = 0.5 * (self.inverse_mean * self.second_moment + self.count * self.mean_log)
         return -self.log_normaliser - half
+
+    def quantile(self, u: FloatArray) -> FloatArray:
+        """A draw of γ_1 … γ_K for every line of uniform numbers (n × K)."""
+        return self.prior.quantile(self.second_moment, self.count, u)
 
 
 @dataclass(frozen=True)
@@ -158,6 +166,11 @@ class Gamma(ScalePrior):
         order, z, scale = self._parameters(s, m)
         return np.log(scale) + log_bessel_k_derivative(order, z)
 
+    def quantile(self, s: FloatArray, m: FloatArray, u: FloatArray) -> FloatArray:
+        order, z, scale = self._parameters(s, m)
+        columns = [gig_quantile(*one, u[..., k]) for k, one in enumerate(zip(order, z, scale, strict=True))]
+        return np.stack(columns, axis=-1)
+
 
 @dataclass(frozen=True)
 class InverseGamma(ScalePrior):
@@ -193,6 +206,11 @@ class InverseGamma(ScalePrior):
         """log(β + S/2) − ψ(α + m/2)."""
         shape, scale = self._parameters(s, m)
         return np.log(scale) - digamma(shape)
+
+    def quantile(self, s: FloatArray, m: FloatArray, u: FloatArray) -> FloatArray:
+        """1/γ is Gamma-distributed."""
+        shape, scale = self._parameters(s, m)
+        return scale / gammainccinv(shape, u)
 
 
 PRIORS: dict[str, type[ScalePrior]] = {prior.name: prior for prior in (Gamma, InverseGamma)}

@@ -23,7 +23,7 @@ from onebit_spark.columns import checked_ids
 from onebit_spark.engines.cells import Batches, block_line
 from onebit_spark.errors import RequestError
 from onebit_spark.posterior import RowPosterior
-from onebit_spark.scoring import prior_row, read_factors
+from onebit_spark.scoring import factor_columns, prior_row, read_factors
 from onebit_spark.topn import Ranking, best_partners
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def _packed(
 ) -> DataFrame:
     """One row a block, one block a partition, behind a shuffle: it is packed once, however often it is met."""
     info = model.info
-    lines = F.struct(*(name for name in _side(model, who).columns if name != "id"))
+    lines = F.struct(*factor_columns(info.kind, info.config.intercepts))
     columns = [F.col("id"), lines.alias("lines"), F.spark_partition_id().alias("block")]
     if seen:
         columns.append(F.col("seen"))

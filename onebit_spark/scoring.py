@@ -6,7 +6,8 @@ One line of a factor table is one id with the posterior of its row, here with K 
     "covariance"    id | mean [x1, x2] | covariance [v00, v10, v11, v20, v21, v22] | intercept b
 
 The covariance is the lower triangle of V, row after row, over [b, x1, x2]: the intercept first. Without intercepts the
-columns of that name are absent and V is over the factors alone.
+columns of that name are absent and V is over the factors alone. After a prior split there is one more column,
+``certified_spread`` [s0, s1, s2]: the standard deviations of the certified draws, around the same means.
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ import pyarrow as pa
 
 from onebit_spark import prediction
 from onebit_spark.calibration import Calibration
+from onebit_spark.certificate.newcomers import Newcomers
+from onebit_spark.certificate.streams import pair_streams
 from onebit_spark.hierarchy import Scales
-from onebit_spark.losses import Side
+from onebit_spark.losses import SIDES, Side
 from onebit_spark.posterior import FloatArray, Kind, RowPosterior
 
+CERTIFIED = "certified_spread"
 SLICE = 2**20  # numbers in one unpacked covariance array: a batch of wide rows is scored in slices
 
 
@@ -35,8 +39,8 @@ def factor_columns(kind: Kind, intercepts: bool) -> dict[str, str]:
     return columns
 
 
-def factor_table(ids: pa.Array, posterior: RowPosterior) -> pa.Table:
-    """The factor table of one side; ``ids[i]`` belongs to row i of ``posterior``."""
+def factor_table(ids: pa.Array, posterior: RowPosterior, drawn: RowPosterior | None = None) -> pa.Table:
+    """The factor table of one side; ``ids[i]`` belongs to row i of ``posterior``, and of ``drawn``, if there is one."""
     first = int(posterior.has_intercept)
     spread = posterior.kind == "spread"
     columns = {
@@ -48,6 +52,8 @@ def factor_table(ids: pa.Array, posterior: RowPosterior) -> pa.Table:
         columns["intercept"] = pa.array(posterior.location[:, 0].astype(np.float32))
         if spread:
             columns["intercept_spread"] = pa.array(posterior.scale[:, 0].astype(np.float32))
+    if drawn is not None:
+        columns[CERTIFIED] = _lists(drawn.deviation)
     return pa.table(columns)
 
 
@@ -78,6 +84,19 @@ def read_factors(lines: pa.StructArray, prior: RowPosterior) -> RowPosterior:
     return RowPosterior(location, scale, prior.kind, prior.has_intercept)
 
 
+def read_certified(lines: pa.StructArray, prior: RowPosterior) -> RowPosterior:
+    """The posterior of the certified draws after a prior split; ``prior`` has independent coordinates."""
+    known = lines.is_valid().to_numpy(zero_copy_only=False)
+    present = lines.drop_null()
+    first = int(prior.has_intercept)
+    location, scale = np.repeat(prior.location, len(lines), axis=0), np.repeat(prior.scale, len(lines), axis=0)
+    location[known, first:] = _rectangle(present.field("mean"), prior.dimension - first)
+    if first:
+        location[known, 0] = present.field("intercept").to_numpy(zero_copy_only=False)
+    scale[known] = _rectangle(present.field(CERTIFIED), prior.dimension)
+    return RowPosterior(location, scale, "spread", prior.has_intercept)
+
+
 def prior_row(scales: Scales, side: Side, kind: Kind, intercepts: bool) -> RowPosterior:
     """The prior N(p, 1/g) as a posterior of one row: what stands for an id that was never rated."""
     prior = scales.prior(side, intercepts)
@@ -104,6 +123,30 @@ class Scorer:
         return pa.StructArray.from_arrays(
             [pa.array(column) for column in (score, np.sqrt(variance), probability)], ["score", "std", "probability"]
         )
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """Pairs of factor lines in, one draw of each score out; either line of a pair may be null, an id never rated."""
+
+    newcomers: Newcomers
+    kind: Kind
+    intercepts: bool
+    seed: int
+
+    def __call__(self, users: pa.StructArray, items: pa.StructArray, pairs: pa.Int64Array) -> pa.Array:
+        """``pairs`` are hashes of the ids, from which a pair's random numbers follow."""
+        certified = self.newcomers.narrowing is not None
+        kind: Kind = "spread" if certified else self.kind
+        read = read_certified if certified else read_factors
+        rows, cols = (
+            read(lines, prior_row(self.newcomers.scales, side, kind, self.intercepts))
+            for side, lines in ((SIDES[0], users), (SIDES[1], items))
+        )
+        new_rows, new_cols = (lines.is_null().to_numpy(zero_copy_only=False) for lines in (users, items))
+        keys = pairs.to_numpy(zero_copy_only=False)
+        states = pair_streams(self.seed, keys, np.zeros_like(keys))
+        return pa.array(self.newcomers.sampled_scores(rows, cols, new_rows, new_cols, states))
 
 
 def _lists(table: FloatArray) -> pa.FixedSizeListArray:

@@ -20,6 +20,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.polynomial.polynomial import polyder, polyval2d
 from numpy.typing import ArrayLike, NDArray
+from scipy.interpolate import PchipInterpolator
 from scipy.special import kl_div
 
 FloatArray = NDArray[np.float64]
@@ -200,3 +201,38 @@ def kl_inverse(q: ArrayLike, c: ArrayLike) -> FloatArray:
         inside = kl(a, middle) <= b
         low, high = np.where(inside, middle, low), np.where(inside, high, middle)
     return np.where(a == 0.0, -np.expm1(-b), high)[()]
+
+
+_QUANTILE_POINTS = 8193  # of the table behind `gig_quantile`: the relative error of a quantile is below 1e−8
+
+
+def gig_quantile(order: float, z: float, scale: float, u: ArrayLike) -> FloatArray:
+    """Quantiles of the generalised inverse Gaussian, density ∝ x^{η−1} e^{−z(x/s + s/x)/2}, s = ``scale``.
+
+    In t = log(x/s) the log density is ηt − z cosh t: concave, with its peak at sinh t = η/z. At a distance d from the
+    peak it has fallen by ½A(e^d − 1 − d) + ½B(e^{−d} − 1 + d), A, B = √(η² + z²) ± η, free of cancellation at any
+    order. The distribution function is the trapezoidal sum with Euler and Maclaurin's first correction; its inverse is
+    interpolated.
+    """
+    w = float(np.hypot(order, z))
+    a = w + order if order > 0 else z * z / (w - order)
+    b = w - order if order < 0 else z * z / (w + order)
+
+    def fall(d: FloatArray) -> FloatArray:
+        return 0.5 * (a * (np.expm1(d) - d) + b * (np.expm1(-d) + d))
+
+    def edge(sign: float) -> float:
+        step = 1.0 / np.sqrt(max(w, 1.0))
+        while fall(np.asarray(sign * step)) < _NEGLIGIBLE:
+            step *= 1.25
+        return sign * step
+
+    d = np.linspace(edge(-1.0), edge(1.0), _QUANTILE_POINTS)
+    density = np.exp(-fall(d))
+    slope = -0.5 * density * (a * np.expm1(d) - b * np.expm1(-d)) * (d[1] - d[0])
+    mass = np.concatenate([[0.0], np.cumsum(0.5 * (density[1:] + density[:-1]))]) - (slope - slope[0]) / 12.0
+    share = mass / mass[-1]
+    grows = np.concatenate([[True], np.diff(share) > 0.0])
+    inverse = PchipInterpolator(share[grows], d[grows])
+    peak = float(np.arcsinh(order / z))
+    return np.asarray(scale * np.exp(peak + inverse(np.asarray(u, np.float64))))

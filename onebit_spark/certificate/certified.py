@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
@@ -9,20 +10,25 @@ from typing import Any
 
 from onebit_spark.certificate import bounds
 from onebit_spark.certificate.gibbs import Draws, GibbsErrors
-from onebit_spark.certificate.learnt import SHARPNESS, fit_near, learn_prior, moved
+from onebit_spark.certificate.learnt import NARROWING, fit_near, learn_prior, moved
 from onebit_spark.certificate.split import Split
 from onebit_spark.config import FitConfig
 from onebit_spark.hierarchy import Scales
 from onebit_spark.losses import SIDES, Side
+from onebit_spark.priors import ScalePrior
 from onebit_spark.solver import Engine, Iteration, Start, Watch, solve
 
 DRAWS_SHARE = 0.2  # of δ, spent on the draws that estimate the Gibbs risk: .05 is .04 + .01
 HEADLINES = ("holdout", "prior_split", "seeger")  # the first that was asked for; fixed before any bound is known
 SPLIT_STREAM, DRAW_STREAM = 0x5B117, 0xD7A35  # keep the coins and the draws of one seed apart
 
-GIBBS = "Gibbs: predictions by fresh draws from the posterior"
+GIBBS = "Gibbs: the sign of a fresh random draw of the score, as `sample` makes it"
 MEAN = "mean predictor: the sign of the score, as `prediction` gives it"
 SAMPLED = "ratings sampled like those of the fit (training cells included), not all cells of the matrix"
+REST = (
+    "ratings sampled like those that the prior was not learnt from (where no cell is rated twice: of cells other than "
+    "the prior's), not all cells of the matrix"
+)
 UNSEEN = "ratings sampled like the ones that were kept out, not all cells of the matrix"
 
 
@@ -100,11 +106,13 @@ class CertifiedFit:
     """A fit, with what it proves."""
 
     scales: Scales
+    prior: ScalePrior  # with the α and β that were used
     history: list[Iteration]
     converged: bool
     reason: str
     posterior: dict[Side, Any]  # in the engine's own form
     certificates: list[Certificate]
+    drawn: dict[Side, Any] | None = None  # the posterior whose draws are certified, where it is not the one above
 
 
 def certified_fit(
@@ -118,7 +126,7 @@ def certified_fit(
 ) -> CertifiedFit:
     """Fit the engine's ratings, ``positives`` of them positive, and certify the posterior that comes out, on terms.
 
-    With a prior split the model keeps the learnt spreads; the certified draws are narrower (``learnt.SHARPNESS``).
+    With a prior split the model keeps the learnt spreads; the certified draws are narrower (``learnt.NARROWING``).
     """
     majority_error = min(positives, engine.n_ratings - positives) / engine.n_ratings
     if terms is not None and terms.prior_split is not None:
@@ -128,10 +136,13 @@ def certified_fit(
     if terms is not None:
         draws = Draws.enough(engine.n_ratings, config.seed ^ DRAW_STREAM)
         counted = engine.gibbs_errors(draws)
-        found = certificates_of(config, outcome.history[-1], counted, draws, terms, majority_error)
+        cost = prior_cost(config, engine.count("rows") + engine.count("cols"))
+        found = certificates_of(config, outcome.history[-1], counted, draws, terms, majority_error, cost)
     hierarchy = outcome.hierarchy
     posterior = {side: engine.posterior(side, hierarchy.row_prior(side)) for side in SIDES}
-    return CertifiedFit(hierarchy.scales, outcome.history, outcome.converged, outcome.reason, posterior, found)
+    return CertifiedFit(
+        hierarchy.scales, hierarchy.prior, outcome.history, outcome.converged, outcome.reason, posterior, found
+    )
 
 
 def _with_learnt_prior(
@@ -143,42 +154,55 @@ def _with_learnt_prior(
     n_unseen = max(1, round((1 - fraction) * engine.n_ratings))
     draws = Draws.enough(n_unseen, config.seed ^ DRAW_STREAM, unseen_by=learnt.split)
     counted = engine.gibbs_errors(draws)
-    first = learnt.first_fit
+    first, drawn = learnt.first_fit, {side: engine.posterior(side) for side in SIDES}
     return CertifiedFit(
         first.hierarchy.scales,
+        first.hierarchy.prior,
         first.history,
         first.converged,
         first.reason,
-        {
-            side: engine.combined(side, moved, engine.posterior(side), like)
-            for side, like in learnt.first_posterior.items()
-        },
+        {side: engine.combined(side, moved, drawn[side], like) for side, like in learnt.first_posterior.items()},
         [prior_split_certificate(max(last.divergence, 0.0), counted, draws, terms, majority_error)],
+        drawn,
     )
+
+
+def prior_cost(config: FitConfig, n_lines: int) -> float:
+    """What the prior's dependence on m = ``n_lines`` costs, in nats; nothing if α was given.
+
+    α = m/10 counts the users and items that were *seen*. So there is one prior per m, and the sample picks among them.
+    With the weight 1/(m(m+1)) on each, which add up to 1, the union bound adds log(m(m+1)) to KL(ρ‖π).
+    """
+    return math.log(n_lines) + math.log(n_lines + 1) if config.alpha is None else 0.0
 
 
 # ---- the certificates ------------------------------------------------------------------------------------------------
 
 
 def certificates_of(
-    config: FitConfig, last: Iteration, counted: GibbsErrors, draws: Draws, terms: Terms, majority_error: float
-) -> list[Certificate]:
-    """All that hold for a posterior fitted under the data-free prior: theorem1 (hinge), catoni, seeger."""
+    config: FitConfig, last: Iteration, counted: GibbsErrors, draws: Draws, terms: Terms, majority_error: float,
+    cost: float = 0.0,
+) -> list[Certificate]:  # fmt: skip
+    """All that hold for a posterior fitted under a prior that no label has touched: theorem1 (hinge), catoni, seeger.
+
+    ``cost`` is what the choice of the prior adds to the divergence (``prior_cost``).
+    """
     n, kl, lam = counted.ratings, max(last.divergence, 0.0), config.weight * counted.ratings  # rounding may go below 0
+    paid = kl + cost
     share = terms.delta / terms.grid
     gibbs, inputs = _gibbs(counted, draws, terms)
     left = (1 - DRAWS_SHARE) * share
     common = {"bounds": GIBBS, "over": SAMPLED, "delta": terms.delta, "n": n, "majority_error": majority_error}
     found = []
     if config.loss == "hinge":
-        bound = bounds.theorem1(last.objective / lam, n, lam, share)
-        told = {"avb": last.objective / lam, "lambda": lam, "kl": kl, "grid": terms.grid}
+        bound = bounds.theorem1((last.objective + cost) / lam, n, lam, share)
+        told = {"avb": last.objective / lam, "lambda": lam, "kl": kl, "prior_cost": cost, "grid": terms.grid}
         found.append(_certificate("theorem1", bound, told, None, common))
-    bound, best = bounds.catoni_over_grid(gibbs, kl, n, left)
-    told = {**inputs, "kl": kl, "lambda": best, "lambda_grid": len(bounds.CATONI_GRID)}
+    bound, best = bounds.catoni_over_grid(gibbs, paid, n, left)
+    told = {**inputs, "kl": kl, "prior_cost": cost, "lambda": best, "lambda_grid": len(bounds.CATONI_GRID)}
     found.append(_certificate("catoni", bound, told, None, common))
-    bound = bounds.seeger(gibbs, kl, n, left)
-    found.append(_certificate("seeger", bound, {**inputs, "kl": kl}, inputs["gibbs_risk"], common))
+    bound = bounds.seeger(gibbs, paid, n, left)
+    found.append(_certificate("seeger", bound, {**inputs, "kl": kl, "prior_cost": cost}, inputs["gibbs_risk"], common))
     return found
 
 
@@ -195,9 +219,9 @@ def prior_split_certificate(
     gibbs, inputs = _gibbs(counted, draws, terms)
     bound = bounds.prior_split(gibbs, kl, counted.ratings, (1 - DRAWS_SHARE) * terms.delta / terms.grid)
     common = {
-        "bounds": GIBBS, "over": SAMPLED, "delta": terms.delta, "n": counted.ratings, "majority_error": majority_error
+        "bounds": GIBBS, "over": REST, "delta": terms.delta, "n": counted.ratings, "majority_error": majority_error
     }  # fmt: skip
-    told = {**inputs, "kl": kl, "prior_fraction": draws.unseen_by.fraction, "spread_factor": SHARPNESS**-0.5}
+    told = {**inputs, "kl": kl, "prior_fraction": draws.unseen_by.fraction, "spread_factor": NARROWING}
     return _certificate("prior_split", bound, told, inputs["gibbs_risk"], common)
 
 
@@ -228,8 +252,10 @@ def _certificate(name: str, bound: float, inputs: dict[str, Any], seen: float | 
 
 
 def _statement(item: Certificate, seen: float | None) -> str:
-    who = "the model's predictions" if item.bounds == MEAN else "predictions drawn at random from the model"
-    where = "those that were kept out" if item.over == UNSEEN else "these"
+    who = "the model's predictions" if item.bounds == MEAN else "random draws from the model (`sample`)"
+    where = {UNSEEN: "those that were kept out", REST: "those that its prior was not learnt from"}.get(
+        item.over, "these"
+    )
     limit = f"at most {min(item.bound, 1):.1%} of ratings like {where}"
     text = f"With {100 * (1 - item.delta):.6g}% confidence, {who} are wrong on {limit}"
     if seen is not None:

@@ -115,6 +115,27 @@ def _quadratic_form(scale, full, x):
 
 
 @jit
+def _draw_score(row_location, root, col_location, col_scale, full, has_intercept, normals, x):
+    """u of one draw from a row (its Cholesky factor in ``root``) and a column; ``x`` is room to work in."""
+    size = len(row_location)
+    for a in range(size):
+        s = np.float64(row_location[a])
+        if full:
+            for b in range(a + 1):
+                s += root[a, b] * normals[b]
+        else:
+            s += root[a, a] * normals[a]
+        x[a] = s
+    u = 0.0
+    if has_intercept:
+        u += x[0]
+        x[0] = 1.0
+    for a in range(size):
+        u += x[a] * col_location[a]
+    return u + math.sqrt(max(_quadratic_form(col_scale, full, x), 0.0)) * normals[size]
+
+
+@jit
 def _count_errors(
     pointers, codes, first, last, row_numbers, row_location, row_scale, col_location, col_scale, full, has_intercept,
     seed, per_rating, split_seed, split_fraction,
@@ -136,21 +157,24 @@ def _count_errors(
             state = stream(seed, row_numbers[i], position)
             for _ in range(per_rating):
                 state = fill_normals(state, normals) + STEP
-                for a in range(size):
-                    s = np.float64(row_location[i, a])
-                    if full:
-                        for b in range(a + 1):
-                            s += root[a, b] * normals[b]
-                    else:
-                        s += root[a, a] * normals[a]
-                    x[a] = s
-                u = 0.0
-                if has_intercept:
-                    u += x[0]
-                    x[0] = 1.0
-                for a in range(size):
-                    u += x[a] * col_location[j, a]
-                u += math.sqrt(max(_quadratic_form(col_scale[j], full, x), 0.0)) * normals[size]
+                u = _draw_score(row_location[i], root, col_location[j], col_scale[j], full, has_intercept, normals, x)
                 if y * u <= 0.0:
                     errors += 1
     return errors, ratings
+
+
+def drawn_scores(rows: RowPosterior, cols: RowPosterior, states: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """One draw of u for every pair (line l of ``rows``, line l of ``cols``), from the pair's own stream."""
+    full, out = rows.kind == "covariance", np.empty(rows.n_rows)
+    _draw_pairs(rows.location, rows.scale, cols.location, cols.scale, full, rows.has_intercept, states, out)
+    return out
+
+
+@jit
+def _draw_pairs(row_location, row_scale, col_location, col_scale, full, has_intercept, states, out):
+    size = row_location.shape[1]
+    root, normals, x = np.zeros((size, size)), np.empty(size + 1), np.empty(size)
+    for l in range(len(out)):
+        _cholesky_of_row(row_scale[l], full, root)
+        fill_normals(states[l], normals)
+        out[l] = _draw_score(row_location[l], root, col_location[l], col_scale[l], full, has_intercept, normals, x)

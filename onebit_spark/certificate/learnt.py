@@ -3,6 +3,10 @@
     ratings ─coin─► A ─fit─► ρ_A ─sharpen─► π = N(E_A, diag(var_A)/t)     ratings A and B ─fit under π─► ρ
                     B ─────────────────────────────────────────────────► the Gibbs risk of ρ: draws on B alone
 
+ρ has independent coordinates, whatever ρ_A has: a model keeps one number per coordinate to draw from it. A row that has
+no rating in A has π = N(p, diag(1/g)/t), p and 1/g the prior of the fit on A. So has a row with no rating at all, where
+ρ = π: it costs nothing.
+
 The bound on B pays for KL(ρ‖π), and what ρ can still learn from B is worth less than it costs: on MovieLens-1M (A half
 of the ratings) every nat a row spends lowers the Gibbs risk by less than it raises the bound. What pays is a *narrow*
 prior: drawing from ρ_A itself errs on 28.2%, with spreads eight times narrower on 26.2%, like the mean. The width is a
@@ -25,7 +29,8 @@ from onebit_spark.losses import SIDES, PriorLines, Side
 from onebit_spark.posterior import RowPosterior
 from onebit_spark.solver import Engine, Iteration, Outcome, Start, Watch, descend, solve
 
-SHARPNESS = 64.0  # t: the certified draws have spreads √t times narrower than the learnt ones
+SHARPNESS = 64.0  # t
+NARROWING = SHARPNESS**-0.5  # what π's spreads are, as a share of the learnt ones
 REFIT_WEIGHT = 0.03  # κ of the second fit
 REFIT_ITERATIONS = 20
 
@@ -63,25 +68,18 @@ def learn_prior(
 
 def fit_near(engine: Engine, config: FitConfig, learnt: LearntPrior) -> Outcome[FixedPrior]:
     """ρ: fitted to all ratings of the engine under the learnt prior, from its mean."""
-    engine.start_from(
-        {
-            side: engine.combined(side, _at, learnt.prior.row_prior(side).lines, like)
-            for side, like in learnt.first_posterior.items()
-        }
-    )
-    gentle = replace(config, likelihood_weight=REFIT_WEIGHT, max_iter=REFIT_ITERATIONS, tol=max(config.tol, 1e-5))
+    engine.start_from({side: learnt.prior.row_prior(side).lines for side in SIDES})
+    gentle = replace(
+        config, likelihood_weight=REFIT_WEIGHT, covariance="diagonal", max_iter=REFIT_ITERATIONS,
+        tol=max(config.tol, 1e-5),
+    )  # fmt: skip
     return descend(engine, gentle, learnt.prior)
 
 
 def _sharpened(posterior: RowPosterior) -> RowPosterior:
     """N(E x_i, diag(var x_i)/t), a line for every row."""
-    deviation = posterior.deviation * np.float32(SHARPNESS**-0.5)
+    deviation = posterior.deviation * np.float32(NARROWING)
     return RowPosterior(posterior.location, deviation, "spread", posterior.has_intercept)
-
-
-def _at(prior: RowPosterior, like: RowPosterior) -> RowPosterior:
-    """The prior itself as a posterior, stored like another."""
-    return RowPosterior.isotropic(prior.location.copy(), prior.deviation, like.kind, like.has_intercept)
 
 
 def moved(posterior: RowPosterior, like: RowPosterior) -> RowPosterior:

@@ -55,3 +55,24 @@ def fill_normals(state, out):
         if k + 1 < len(out):
             out[k + 1] = radius * math.sin(angle)
     return state
+
+
+@jit
+def pair_streams(seed, first, second):
+    """The first state of every pair (first[l], second[l])."""
+    states = np.empty(len(first), np.uint64)
+    for l in range(len(first)):
+        states[l] = stream(seed, first[l], second[l])
+    return states
+
+
+@jit
+def uniforms(states, width):
+    """``width`` numbers in (0, 1) from each stream."""
+    out = np.empty((len(states), width))
+    for l in range(len(states)):
+        state = states[l]
+        for k in range(width):
+            out[l, k] = uniform(state)
+            state += STEP
+    return out

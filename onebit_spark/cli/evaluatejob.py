@@ -10,7 +10,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
 from onebit_spark import evaluation
-from onebit_spark.certificate.certified import Terms
 from onebit_spark.cli.common import Clock, id_types, tell_locations
 from onebit_spark.cli.requests import EvaluateRequest
 from onebit_spark.cli.tables import check_id_types, read_table, refuse_outputs
@@ -35,7 +34,7 @@ def run_evaluate(spark: SparkSession, request: EvaluateRequest) -> None:
     with clock("evaluating"):
         figures = evaluation.evaluate(model, ratings, threshold, tally)
         if request.certify:
-            certificate = evaluation.certify(model, figures, tally, Terms(delta=request.delta))
+            certificate = evaluation.certify(model, figures, tally, request.terms())
             figures["certificate"] = certificate.as_dict()
     if request.output:
         Location(spark, request.output).write_text(json.dumps(figures, indent=2, allow_nan=False) + "\n")

@@ -134,6 +134,12 @@ def _fit_summary(model: OneBitCompletionModel, clock: Clock) -> Iterator[str]:
     certified = headline_of(model.certificate)
     if certified:
         yield f"Certificate ({model.certificate['headline']}): {certified}"
+    for one in model.certificate["certificates"]:
+        if one["name"] == "prior_split":
+            yield (
+                f"The model has learnt almost only from {one['prior_fraction']:.0%} of the ratings, its prior's: a "
+                "fit without a prior split predicts better."
+            )
     yield f"Exchange: {info.exchange['exchange']} ({info.exchange['reason']})."
     yield f"Time: {clock}."
 

@@ -101,7 +101,9 @@ class FitRequest(RatingsRequest):
     delta: float = flag("a certificate holds with probability 1 − δ", default=_TERMS.delta)
     certificate_grid: int = flag("settings compared on these ratings, each certified at δ/grid", default=_TERMS.grid)
     certificate_prior_split: float | None = flag(
-        "share of the ratings that a prior is learnt from, to certify on the rest", default=None
+        "certify random draws by a prior learnt from this share of the ratings; the saved model then has learnt almost "
+        "only from that share",
+        default=None,
     )
     predict: str | None = flag("path of user-item pairs to predict after the fit", default=None)
     predictions: str | None = flag("folder for these predictions", default=None)
@@ -169,6 +171,9 @@ class EvaluateRequest(JobRequest):
     threshold: float | None = flag("labels strictly greater are positive (default: as in the fit)", default=None)
     certify: bool = flag("bound the error rate, on ratings that the model has not seen", default=False)
     delta: float = flag("the certificate holds with probability 1 − δ", default=_TERMS.delta)
+    certificate_grid: int = flag(
+        "models or settings compared on these ratings, each certified at δ/grid", default=_TERMS.grid
+    )
     output: str | None = flag("JSON file for the figures, such as metrics.json", default=None)
 
     inputs = ("model", "ratings")
@@ -176,9 +181,12 @@ class EvaluateRequest(JobRequest):
 
     def problems(self) -> Iterator[str]:
         yield from _threshold_problems(self.threshold)
-        for problem in Terms(delta=self.delta).problems():
-            yield f"--{problem}"
+        for problem in self.terms().problems():
+            yield re.sub(r"^\w+", lambda name: TERM_FLAGS[name[0]], problem)
         yield from super().problems()
+
+    def terms(self) -> Terms:
+        return Terms(delta=self.delta, grid=self.certificate_grid)
 
 
 def under_spark_submit() -> bool:

@@ -129,8 +129,9 @@ class ShuffleEngine:
         self._posteriors = dict(posteriors)
 
     def half_step(self, loss: Loss, step: HalfStep) -> SideStatistics:
-        side, form = step.side, self._form
+        side = step.side
         own = [self._posteriors[side]]
+        form = own[0].form
         if isinstance(step.prior, PriorLines):
             own.append(step.prior.lines)
             step = replace(step, prior=PriorLines(None))
@@ -158,9 +159,9 @@ class ShuffleEngine:
         return self._posterior_made(side, work.Combine(make, forms), tuple(p.table for p in posteriors), form)
 
     def gibbs_errors(self, draws: Draws) -> GibbsErrors:
-        own, partners = self._posteriors["rows"].table, self._posteriors["cols"].table
+        own, partners = self._posteriors["rows"], self._posteriors["cols"]
         with described(self._context, "certificate"):
-            sums = self._tables.sums("rows", work.Draw(draws, self._form), (own,), partners)
+            sums = self._tables.sums("rows", work.Draw(draws, own.form), (own.table,), partners.table)
         return GibbsErrors(*(int(total) for total in np.sum(sums, axis=0)))
 
     def _posterior_made(self, side: Side, make: Any, own: tuple[TallTable, ...], form: Form) -> TablePosterior:
@@ -169,10 +170,15 @@ class ShuffleEngine:
 
     # ---- to and from models ------------------------------------------------------------------------------------------
 
-    def factors(self, side: Side, posterior: TablePosterior, schema: StructType, outlasting: bool = False) -> DataFrame:
+    def factors(
+        self, side: Side, posterior: TablePosterior, schema: StructType, drawn: TablePosterior | None = None,
+        outlasting: bool = False,
+    ) -> DataFrame:  # fmt: skip
         """The factor table of a side (see ``scoring``); ``outlasting`` the engine, written beside its own files."""
         numbered = StructType([StructField("number", LongType()), *schema.fields[1:]])
-        lines = self._tables.rows(side, posterior.table, partial(work.factor_lines, posterior.form), numbered)
+        parts = [posterior] if drawn is None else [posterior, drawn]
+        make = partial(work.factor_lines, tuple(part.form for part in parts))
+        lines = self._tables.rows(side, tuple(part.table for part in parts), make, numbered)
         ids = self._ids[side].frame
         joined = ids.select("id", "number").join(cut_from_plan(lines, ids.sparkSession), "number")
         frame = joined.select(*schema.names)

@@ -149,8 +149,10 @@ def packed_squares(form: Form, table: FloatArray) -> Sums:
     return _squares(form.unpacked(table))
 
 
-def factor_lines(form: Form, numbers: NDArray[np.int64], table: FloatArray) -> pa.Table:
-    return plain_lists(factor_table(pa.array(numbers), form.unpacked(table)).rename_columns({"id": "number"}))
+def factor_lines(forms: tuple[Form, ...], numbers: NDArray[np.int64], tables: Own) -> pa.Table:
+    """Lines of a factor table by row number, from a posterior and perhaps that of the certified draws."""
+    posteriors = (form.unpacked(table) for form, table in zip(forms, tables, strict=True))
+    return plain_lists(factor_table(pa.array(numbers), *posteriors).rename_columns({"id": "number"}))
 
 
 @dataclass(frozen=True)

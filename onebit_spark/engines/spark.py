@@ -145,9 +145,12 @@ class SparkEngine:
 
     # To and from models.
 
-    def factors(self, side: Side, posterior: RowPosterior, schema: StructType, outlasting: bool = False) -> DataFrame:
+    def factors(
+        self, side: Side, posterior: RowPosterior, schema: StructType, drawn: RowPosterior | None = None,
+        outlasting: bool = False,
+    ) -> DataFrame:  # fmt: skip
         """The factor table of a side (see ``scoring``); it outlasts the engine in any case."""
-        return factor_frame(self._spark, factor_table(self.ids[side].values, posterior), schema)
+        return factor_frame(self._spark, factor_table(self.ids[side].values, posterior, drawn), schema)
 
     def adopted(self, side: Side, factors: DataFrame, prior: RowPosterior, precision: str) -> RowPosterior:
         """The posterior that a factor table holds of this engine's ids, ``prior``'s one row where it has none."""

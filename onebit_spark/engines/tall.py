@@ -114,11 +114,12 @@ class Tables:
         """Only the sums of such a table, which is not kept."""
         return self._checked(side, self._made(side, work, own, partners, None))
 
-    def rows(self, side: Side, table: TallTable, work: Any, schema: Any) -> DataFrame:
-        """Lines of ``schema`` from the table and the numbers of its rows: ``work(row numbers, values)``."""
+    def rows(self, side: Side, tables: tuple[TallTable, ...], work: Any, schema: Any) -> DataFrame:
+        """Lines of ``schema`` from tables of the side and the numbers of their rows: ``work(row numbers, values)``."""
         blocks = self.sides[side].blocks.select("key", "rows")
-        grouped = blocks.groupBy("key").cogroup(table.lines().groupBy("key"))
-        return grouped.applyInArrow(_plain(Rows(work, table.dtype)), schema)
+        lines = reduce(DataFrame.unionAll, [table.lines(place) for place, table in enumerate(tables)])
+        grouped = blocks.groupBy("key").cogroup(lines.groupBy("key"))
+        return grouped.applyInArrow(_plain(Rows(work, [table.dtype for table in tables])), schema)
 
     def adopted(
         self, side: Side, lines: DataFrame, pack: Pack, empty: FloatArray, measure: Callable[[FloatArray], Sums]

@@ -88,8 +88,7 @@ class Make:
     def __call__(self, blocks: pa.Table, lines: pa.Table) -> pa.Table:
         block = read_block({name: blocks[name][0] for name in blocks.schema.names})
         places, senders = lines["place"].to_pylist(), lines["sender"].to_pylist()
-        at = {place: i for i, place in enumerate(places) if place != PARTNERS}
-        own = [_matrix(lines["values"][at[k]], dtype, len(block.rows)) for k, dtype in enumerate(self.dtypes)]
+        own = _own_tables(lines, self.dtypes, len(block.rows))
         partners = None
         if self.partner_dtype is not None:
             arrived = {senders[i]: lines["values"][i] for i, place in enumerate(places) if place == PARTNERS}
@@ -162,14 +161,14 @@ class Adopt:
 
 @dataclass(frozen=True)
 class Rows:
-    """Each row of a block with its line of the table."""
+    """Each row of a block with its lines of the tables."""
 
     work: Any
-    dtype: np.dtype[Any]
+    dtypes: list[np.dtype[Any]]
 
     def __call__(self, blocks: pa.Table, lines: pa.Table) -> pa.Table:
         numbers = read_ascending(blocks["rows"][0])
-        return self.work(numbers, _matrix(lines["values"][0], self.dtype, len(numbers)))
+        return self.work(numbers, _own_tables(lines, self.dtypes, len(numbers)))
 
 
 def _made_line(key: int, block: PlacedBlock, values: FloatArray | None, sums: Sums) -> pa.RecordBatch:
@@ -183,6 +182,12 @@ def _line(key: int, sender: int, values: FloatArray) -> pa.RecordBatch:
     places = [pa.array([place], pa.int32()) for place in (PARTNERS, sender)]
     columns = [cells.column("key"), *places, cells.column("values")]
     return pa.RecordBatch.from_arrays(columns, names=["key", "place", "sender", "values"])
+
+
+def _own_tables(lines: pa.Table, dtypes: list[np.dtype[Any]], n_rows: int) -> list[FloatArray]:
+    """The block's part of every table of its own side, in the order of their places."""
+    at = {place: i for i, place in enumerate(lines["place"].to_pylist()) if place != PARTNERS}
+    return [_matrix(lines["values"][at[k]], dtype, n_rows) for k, dtype in enumerate(dtypes)]
 
 
 def _matrix(cell: Any, dtype: Any, n_rows: int) -> FloatArray:

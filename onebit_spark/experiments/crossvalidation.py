@@ -101,8 +101,10 @@ class CrossValidation:
         sample = Sample.of(rows[order], cols[order], labels[order], shape)
         return FoldedSample(sample, fold[order].astype(np.int32))
 
-    def estimator(self, config: FitConfig) -> OneBitCompletion:
+    def estimator(self, config: FitConfig, settings: int = 1) -> OneBitCompletion:
+        """The estimator of a setting that was chosen among so many ``settings`` on these ratings."""
         return OneBitCompletion(
+            certificateGrid=settings,
             userCol=self.columns.user,
             itemCol=self.columns.item,
             labelCol=self.columns.label,

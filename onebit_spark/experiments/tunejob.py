@@ -67,7 +67,7 @@ def run_tune(spark: SparkSession, request: TuneRequest) -> None:
     scores = [tuning.score(config, of_config) for config, of_config in zip(configs, folds, strict=True)]
     chosen = tuning.choose(scores)
     _write_results(spark, folder, tasks, results, scores, chosen)
-    model = validation.estimator(chosen.config).fit(ratings)
+    model = validation.estimator(chosen.config, settings=len(configs)).fit(ratings)
     model.write().overwrite().save((folder / "model").uri)
     if not request.quiet:
         how = "one worker each" if alone else "all workers together"
@@ -84,9 +84,10 @@ def told(config: FitConfig) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in pairs.items() if value is not None)
 
 
-def as_toml(config: FitConfig) -> str:
-    """The setting as keys of ``fit.py --config``."""
+def as_toml(config: FitConfig, settings: int) -> str:
+    """The setting as keys of ``fit.py --config``; a certificate pays for having compared so many ``settings``."""
     values = {name.replace("_", "-"): getattr(config, name) for name in (*VARIED, "max_iter", "tol", "seed")}
+    values["certificate-grid"] = settings
     return "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items() if value is not None)
 
 
@@ -136,4 +137,4 @@ def _write_results(
     ):
         spark.createDataFrame(rows, columns).coalesce(1).write.mode("overwrite").parquet((folder / name).uri)
     (folder / "tuning.png").write_bytes(figures.tuning(scores, chosen, told))
-    (folder / "best.toml").write_text(as_toml(chosen.config))
+    (folder / "best.toml").write_text(as_toml(chosen.config, len(scores)))

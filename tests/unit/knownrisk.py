@@ -1,70 +1,103 @@
 """Many small fits on data whose true risk is known: how often is each certificate wrong, and how loose is it?
 
-    python tests/unit/knownrisk.py        # prints the table
+    python tests/unit/knownrisk.py        # prints the tables, 400 fits each
 
-A sign matrix of rank 2, 40 × 30; ratings are drawn *with* replacement, uniformly over the cells, labels switched with
-probability p. So the risk of any predictor is p + (1 − 2p)·P(it has the wrong sign), over all cells.
+A sign matrix of rank 2, 40 × 30 unless said otherwise. Ratings are drawn *with* replacement: row and column
+independently, popular ones far more often than others, so that many cells are rated several times and some rows never.
+Labels are switched with probability p. So the risk of any predictor is p + (1 − 2p)·P(it has the wrong sign), over the
+cells as they are sampled.
+
+Everything is done as a user would do it: the draws are those of ``Fit.sample``, the predictions those of
+``Fit.predict``, and each risk is taken over the distribution that the certificate's ``over`` names. A coin per cell
+holds ratings out, so what they certify is the distribution of ratings of held-out cells.
 """
 
 import warnings
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from onebit_spark import FitConfig, NotConverged, Terms, fit_arrays
-from onebit_spark.blocks import RatingBlock
 from onebit_spark.certificate import bounds
 from onebit_spark.certificate.certified import holdout_certificate
-from onebit_spark.certificate.gibbs import Draws, count_errors
 
 SHAPE = (40, 30)
-PER_CELL = 100  # draws: the true risk is known to about .001
+SEEDS = 60  # draws of every cell: the true risk is known to about .001
+HELD_OUT = 0.25
 
 
-def draw(rng, n, switch):
-    left, right = rng.normal(size=(SHAPE[0], 2)), rng.normal(size=(SHAPE[1], 2))
-    signs = np.where(left @ right.T > 0, 1, -1)
-    rows, cols = rng.integers(SHAPE[0], size=n), rng.integers(SHAPE[1], size=n)
-    labels = signs[rows, cols] * np.where(rng.random(n) < switch, -1, 1)
-    return signs, rows, cols, labels
+@dataclass(frozen=True)
+class World:
+    """Signs of all cells, how often each is sampled, and how often a label is switched."""
+
+    shape: tuple
+    signs: np.ndarray
+    law: np.ndarray
+    switch: float
+
+    @classmethod
+    def drawn(cls, rng, switch, shape=SHAPE):
+        left, right = rng.normal(size=(shape[0], 2)), rng.normal(size=(shape[1], 2))
+        popular = [rng.permutation(1.0 / np.arange(1, size + 1)) for size in shape]
+        law = np.outer(*popular).ravel()
+        return cls(shape, np.where(left @ right.T > 0, 1, -1).ravel(), law / law.sum(), switch)
+
+    @property
+    def pairs(self):
+        """Row and column of every cell."""
+        return tuple(index.ravel() for index in np.indices(self.shape))
+
+    def ratings(self, rng, n):
+        cells = rng.choice(self.law.size, size=n, p=self.law)
+        return cells, self.signs[cells] * np.where(rng.random(n) < self.switch, -1, 1)
+
+    def risk(self, wrong, among=None):
+        """Of a predictor that has the wrong sign in cell c with probability wrong[c]; ``among`` restricts the cells."""
+        law = self.law if among is None else self.law * among
+        return self.switch + (1 - 2 * self.switch) * float(np.dot(law, wrong) / law.sum())
 
 
-def true_risks(fit, signs, switch, seed, spread_factor):
-    """Of draws from the posterior (PER_CELL for each cell), and of the mean predictor."""
-    rows, cols = (index.ravel() for index in np.indices(SHAPE))
-    block = RatingBlock.from_coordinates(rows, cols, signs.ravel() > 0, SHAPE)
-    narrow = [replace(side, scale=side.scale * narrowing(side, spread_factor)) for side in (fit.rows, fit.cols)]
-    wrong = count_errors(block, 0, SHAPE[0], np.arange(SHAPE[0]), *narrow, Draws(seed, PER_CELL)).errors / (
-        PER_CELL * rows.size
-    )
-    mean_wrong = np.mean(fit.predict(rows, cols) != signs.ravel())
-    return switch + (1 - 2 * switch) * wrong, switch + (1 - 2 * switch) * mean_wrong
+def drawn_wrong(fit, world):
+    """How often a draw has the wrong sign, cell by cell, through the interface that users have."""
+    return np.mean([fit.sample(*world.pairs, seed=seed) * world.signs <= 0 for seed in range(SEEDS)], axis=0)
 
 
-def narrowing(side, factor):
-    return factor if side.kind == "spread" else factor**2
+def one_fit(world, rng, n, config, terms):
+    """(name, bound, true risk) of every certificate of one fit, and of three that are broken on purpose.
 
-
-def experiment(config, n, switch, delta, repeats, terms=None, seed=0):
-    """Rows of (name, bound, true risk), every certificate of every fit; "no-kl" is seeger with the KL left out."""
-    rng = np.random.default_rng(seed)
-    terms = terms or Terms(delta=delta)
+    "no-kl" is seeger with the KL left out; "wide draws" are draws with the spreads that ``std`` tells, beside the bound
+    of the prior split; "fitted" is the holdout's bound from ratings that were fitted.
+    """
+    cells, labels = world.ratings(rng, n)
+    rows, cols = (index[cells] for index in world.pairs)
+    coin = rng.random(world.signs.size) < HELD_OUT  # thrown per cell, before any rating is looked at
+    held = coin[cells]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotConverged)
+        fit = fit_arrays(rows[~held], cols[~held], labels[~held], config, world.shape, threads=1, certify=terms)
     lines = []
+    # The fit's own ratings are a sample of the cells that the coin left in.
+    gibbs = world.risk(drawn_wrong(fit, world), ~coin)
+    for item in fit.certificates:
+        lines.append((item.name, item.bound, gibbs))
+        if item.name == "seeger":
+            lines.append(("no-kl", bounds.seeger(item.inputs["gibbs_risk"], 0.0, item.n, terms.delta), gibbs))
+        if item.name == "prior_split":
+            as_told = replace(fit, drawn=None)
+            lines.append(("wide draws", item.bound, world.risk(drawn_wrong(as_told, world), ~coin)))
+    wrong = fit.predict(rows, cols) != labels
+    mean = world.risk(fit.predict(*world.pairs) != world.signs, coin)
+    for name, part in (("holdout", held), ("fitted", ~held)):
+        bound = holdout_certificate(int(wrong[part].sum()), int(part.sum()), terms, 0.5).bound
+        lines.append((name, bound, mean))
+    return lines
+
+
+def experiment(config, n, switch, repeats, terms, seed=0, shape=SHAPE):
+    """All lines of ``one_fit`` for many worlds."""
+    rng, lines = np.random.default_rng(seed), []
     for repeat in range(repeats):
-        signs, rows, cols, labels = draw(rng, n, switch)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", NotConverged)
-            fit = fit_arrays(rows, cols, labels, replace(config, seed=repeat), SHAPE, threads=1, certify=terms)
-        factor = fit.certificates[0].inputs.get("spread_factor", 1.0)
-        gibbs, mean = true_risks(fit, signs, switch, repeat, factor)
-        for item in fit.certificates:
-            lines.append((item.name, item.bound, gibbs))
-            if item.name == "seeger":
-                lines.append(("no-kl", bounds.seeger(item.inputs["gibbs_risk"], 0.0, n, delta), gibbs))
-        _, held_rows, held_cols, _ = draw(rng, 200, switch)
-        held = signs[held_rows, held_cols] * np.where(rng.random(200) < switch, -1, 1)
-        errors = int(np.sum(fit.predict(held_rows, held_cols) != held))
-        lines.append(("holdout", holdout_certificate(errors, 200, Terms(delta=delta), 0.5).bound, mean))
+        lines += one_fit(World.drawn(rng, switch, shape), rng, n, replace(config, seed=repeat), terms)
     return lines
 
 
@@ -77,12 +110,14 @@ def summary(lines):
     return found
 
 
+def show(title, lines):
+    for name, (violated, loose) in summary(lines).items():
+        print(f"{title:9} {name:12} violated {violated:.3f}   bound/risk {loose:.2f}", flush=True)
+
+
 if __name__ == "__main__":
     for loss in ("hinge", "logistic"):
         for terms in (Terms(delta=0.2), Terms(delta=0.2, prior_split=0.5)):
-            lines = experiment(FitConfig(loss=loss, rank=3, max_iter=30), 1500, 0.1, 0.2, 200, terms)
-            for name, (violated, loose) in summary(lines).items():
-                print(f"{loss:9} {name:12} violated {violated:.3f}   bound/risk {loose:.2f}")
-    lines = experiment(FitConfig(rank=10, likelihood_weight=8.0, max_iter=30), 1500, 0.5, 0.2, 200)
-    for name, (violated, loose) in summary(lines).items():
-        print(f"noise     {name:12} violated {violated:.3f}   bound/risk {loose:.2f}")
+            show(loss, experiment(FitConfig(loss=loss, rank=3, max_iter=30), 2000, 0.1, 400, terms))
+    noisy = FitConfig(rank=10, likelihood_weight=8.0, max_iter=30)
+    show("noise", experiment(noisy, 2000, 0.5, 400, Terms(delta=0.2)))

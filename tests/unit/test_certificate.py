@@ -1,6 +1,7 @@
 """The bounds against brute force, their coverage on data whose true risk is known, and what is refused."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -96,28 +97,50 @@ def few_draws(monkeypatch):
     monkeypatch.setattr("onebit_spark.certificate.gibbs.ENOUGH_DRAWS", 20_000)
 
 
+BROKEN = {"no-kl", "wide draws", "fitted"}
+
+
 def most(repeats):
     """More violations than this have probability below 10⁻³ if each has probability δ."""
     return binom.isf(1e-3, repeats, DELTA) / repeats
 
 
-@pytest.mark.parametrize("loss", ["hinge", "logistic"])
-def test_certificates_hold(few_draws, loss):
-    """100 fits at δ = .2: no certificate is violated more often than chance allows. Recipe: tests/unit/knownrisk.py."""
-    config = FitConfig(loss=loss, rank=2, max_iter=15)
+@pytest.mark.parametrize(
+    ("loss", "repeats"),
+    [("logistic", 60), *(pytest.param(loss, 400, marks=pytest.mark.slow) for loss in ("hinge", "logistic"))],
+)
+def test_certificates_hold(few_draws, loss, repeats):
+    """At δ = .2 no certificate is violated more often than chance allows. Recipe: tests/unit/knownrisk.py.
+
+    400 fits: at most δ plus two standard errors. Fewer: what chance exceeds with probability 10⁻³.
+    """
+    config, allowed = FitConfig(loss=loss, rank=2, max_iter=15), most(repeats)
+    if repeats == 400:
+        allowed = DELTA + 2 * math.sqrt(DELTA * (1 - DELTA) / repeats)
     for terms in (Terms(delta=DELTA), Terms(delta=DELTA, prior_split=0.5)):
-        violated = summary(experiment(config, 800, 0.1, DELTA, 100, terms))
+        violated = summary(experiment(config, 1000, 0.1, repeats, terms))
         assert "prior_split" in violated or {"catoni", "seeger"} <= set(violated)
-        for name in set(violated) - {"no-kl"}:
-            assert violated[name][0] <= most(100), name
-        assert violated["holdout"][0] >= binom.isf(1 - 1e-3, 100, DELTA / 3) / 100  # it is exact, not loose
+        for name in set(violated) - BROKEN:
+            assert violated[name][0] <= allowed, name
+        assert violated["holdout"][0] >= binom.isf(1 - 1e-3, repeats, DELTA / 3) / repeats  # it is exact, not loose
+        assert violated["fitted"][0] > allowed
 
 
 def test_a_bound_without_its_kl_is_caught(few_draws):
     """Labels of pure noise, K = 10, κ = 8: whatever is learnt is wrong half of the time, and fits the ratings well."""
-    violated = summary(experiment(FitConfig(rank=10, likelihood_weight=8.0, max_iter=15), 800, 0.5, DELTA, 30))
+    noisy = FitConfig(rank=10, likelihood_weight=8.0, max_iter=15)
+    violated = summary(experiment(noisy, 1000, 0.5, 30, Terms(delta=DELTA)))
     assert violated["seeger"][0] == 0
     assert violated["no-kl"][0] > most(30)
+
+
+def test_the_draws_of_a_prior_split_are_those_that_users_can_make(monkeypatch):
+    """Enough ratings for a sharp bound: draws by ``sample`` keep it, draws with the spreads of ``std`` do not."""
+    monkeypatch.setattr("knownrisk.SEEDS", 10)
+    config, terms = FitConfig(rank=5, max_iter=12), Terms(delta=DELTA, prior_split=0.5)
+    violated = summary(experiment(config, 40_000, 0.2, 3, terms, shape=(300, 300)))
+    assert violated["prior_split"][0] == 0
+    assert violated["wide draws"][0] == 1
 
 
 # ---- from a fit to its certificates ----------------------------------------------------------------------------------
@@ -143,8 +166,26 @@ def test_every_bound_that_applies_with_its_inputs(certified, data):
     assert seeger["delta_split"] == {"bound": pytest.approx(0.04), "draws": pytest.approx(0.01)}
     trials = n * seeger["draws_per_rating"]
     limit = bounds.gibbs_limit(round(seeger["gibbs_risk"] * trials), trials, 0.01)
-    assert found["seeger"].bound == pytest.approx(bounds.seeger(limit, last.divergence, n, 0.04))
-    assert found["theorem1"].bound == pytest.approx(bounds.theorem1(last.objective / (2 * n), n, 2.0 * n, 0.05))
+    cost = math.log(110 * 111)  # α = m/10 counts the 60 + 50 rows and columns of the sample
+    assert found["seeger"].bound == pytest.approx(bounds.seeger(limit, last.divergence + cost, n, 0.04))
+    avb = (last.objective + cost) / (2 * n)
+    assert found["theorem1"].bound == pytest.approx(bounds.theorem1(avb, n, 2.0 * n, 0.05))
+
+
+def test_a_prior_that_counts_the_sample_is_paid_for(data):
+    """log(m(m+1)) nats where α follows from m, nothing where it was given, also where only β was."""
+    config, m = FitConfig(rank=2, max_iter=4, tol=0), 110
+    counted, half, given = (
+        fit_arrays(*data, replace(config, **prior), certify=Terms()).certificates
+        for prior in ({}, {"beta": 0.03 * m}, {"alpha": 0.1 * m, "beta": 0.03 * m})
+    )
+    for free, paid, same in zip(given, counted, half, strict=True):
+        assert paid.inputs["kl"] == pytest.approx(free.inputs["kl"])
+        assert (free.inputs["prior_cost"], paid.inputs["prior_cost"]) == (0.0, pytest.approx(math.log(m * (m + 1))))
+        assert paid.bound > free.bound + 1e-4
+        assert same.bound == pytest.approx(paid.bound)
+    split = fit_arrays(*data, config, certify=Terms(prior_split=0.5)).certificates[0]
+    assert "prior_cost" not in split.inputs  # m is counted on the ratings that the prior may see
 
 
 def test_a_declared_grid_is_paid_for(data):
@@ -156,7 +197,7 @@ def test_a_declared_grid_is_paid_for(data):
     inputs = many[-1].inputs
     trials = len(data[0]) * inputs["draws_per_rating"]
     limit = bounds.gibbs_limit(round(inputs["gibbs_risk"] * trials), trials, DRAWS_SHARE * 0.05 / 100)
-    expected = bounds.seeger(limit, inputs["kl"], len(data[0]), (1 - DRAWS_SHARE) * 0.05 / 100)
+    expected = bounds.seeger(limit, inputs["kl"] + inputs["prior_cost"], len(data[0]), (1 - DRAWS_SHARE) * 0.05 / 100)
     assert many[-1].bound == pytest.approx(expected)
 
 

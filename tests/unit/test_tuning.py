@@ -125,6 +125,6 @@ def test_fingerprints_tell_samples_apart(sample):
 def test_the_choice_in_words_and_as_a_config_file():
     config = FitConfig(loss="hinge", rank=5, likelihood_weight=2.0, intercepts=False)
     assert told(config) == "loss hinge, prior inverse-gamma, likelihood weight 2.0, rank 5, intercepts False"
-    assert as_toml(config).splitlines()[:4] == [
-        'loss = "hinge"', 'prior = "inverse-gamma"', "likelihood-weight = 2.0", "rank = 5",
-    ]  # fmt: skip
+    lines = as_toml(config, settings=12).splitlines()
+    assert lines[:4] == ['loss = "hinge"', 'prior = "inverse-gamma"', "likelihood-weight = 2.0", "rank = 5"]
+    assert lines[-1] == "certificate-grid = 12"

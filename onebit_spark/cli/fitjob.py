@@ -20,6 +20,7 @@ from onebit_spark.defects import Columns, Tally, check_ratings
 from onebit_spark.errors import RequestError
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.filesystem import Location
+from onebit_spark.freshness import KEPT_OUT
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.ratings import split_off
 
@@ -84,7 +85,7 @@ def _fit(spark: SparkSession, request: FitRequest, work: Location) -> None:
     if request.holdout is not None:
         with clock("certifying"):
             figures = evaluation.evaluate(model, held_out, request.threshold, held_out_tally)
-            certificate = evaluation.certify(model, figures, held_out_tally, request.terms())
+            certificate = evaluation.certify(figures, request.terms(), KEPT_OUT)
             model.certificate = document([*model.certificate["certificates"], certificate.as_dict()])
     with clock("measuring"):
         if request.holdout is None:

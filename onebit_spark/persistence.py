@@ -81,7 +81,7 @@ class ModelInfo:
     id_types: dict[str, str]  # user, item: Spark's simple names, such as bigint
     seconds: dict[str, float] = field(default_factory=dict)
     n_positive: int = 0  # of the ratings
-    repeats: dict[str, int] = field(default_factory=dict)  # repeated ratings, and cells rated both ways
+    repeats: dict[str, int] = field(default_factory=dict)  # see ``blocking.Repeats``
     fingerprint: str = ""  # of the set of ratings: see ``ratings.Tally``
     validation: list[dict[str, float]] = field(default_factory=list)  # held-out loss and error after each iteration
     exchange: dict[str, str] = field(default_factory=dict)  # how factors travelled, and why so

@@ -115,10 +115,10 @@ def _fit_summary(model: OneBitCompletionModel, clock: Clock) -> Iterator[str]:
         f"Fitted {info.n_ratings:,} ratings of {info.n_users:,} users on {info.n_items:,} items, "
         f"{share:.1%} of them positive."
     )
-    if info.repeats.get("repeated"):
+    if info.repeats["repeated"]:
         yield (
-            f"{info.repeats['repeated']:,} cells were rated more than once, every rating counts; "
-            f"{info.repeats['conflicting']:,} of them with both labels."
+            f"{info.repeats['repeated_cells']:,} cells were rated more than once ({info.repeats['repeated']:,} ratings "
+            f"beyond the first), every rating counts; {info.repeats['conflicting']:,} of them with both labels."
         )
     last = f"{info.iterations} iteration{'s' if info.iterations > 1 else ''}: {info.reason}"
     if info.converged:

@@ -31,8 +31,7 @@ def same(one, other):
 
 def hashed(cells, seed=7):
     """A hash for every cell."""
-    table = np.random.default_rng(seed).integers(LOWEST, HIGHEST, cells.max() + 1, endpoint=True)
-    return table[cells]
+    return np.random.default_rng(seed).integers(LOWEST, HIGHEST, 2_000_000, endpoint=True)[cells]
 
 
 def test_the_limit_keeps_about_as_many_as_it_says():
@@ -85,16 +84,19 @@ def test_what_came_before_is_unknown_without_a_sketch():
 
 
 @pytest.mark.parametrize("exponent", [1.05, 1.3, 2.0])
-@pytest.mark.parametrize(("n", "asked", "share"), [(20_000, 5_000, 1), (300_000, 30_000, 0.05), (2_000, 50_000, 0.5)])
+@pytest.mark.parametrize(("n", "asked", "share"), [(5_000, 2_000, 1), (20_000, 20_000, 0.1), (500, 5_000, 0.5)])
 def test_fresh_samples_with_many_repeats_pass(exponent, n, asked, share):
-    """Cells drawn with replacement from a power law: 200 fresh samples, none of them refused."""
+    """Cells drawn with replacement from a power law: the standard error is right, so three of them are rare."""
     limit = LOWEST + int(share * 2**64) - 1
-    refused = 0
-    for seed in range(200 if n < 100_000 else 40):
+    compared = []
+    for seed in range(100):
         rng = np.random.default_rng(seed)
         fitted, fresh = (hashed(rng.zipf(exponent, size) % 40_000, seed) for size in (n, asked))
-        refused += make_fast(fitted, limit).compared(make_fast(fresh, limit)).stale
-    assert refused == 0
+        compared.append(make_fast(fitted, limit).compared(make_fast(fresh, limit)))
+    deviations = [(found.share - found.expected) / found.error for found in compared]
+    assert abs(np.mean(deviations)) < 0.4
+    assert np.std(deviations) == pytest.approx(1, abs=0.3)
+    assert sum(found.stale for found in compared) <= 2
 
 
 def make_fast(hashes, limit):

@@ -62,8 +62,7 @@ class CheckpointFolder:
             return None
         if not resume:
             raise RequestError(
-                f"there is a checkpoint in {self._folder.uri}: resume from it (--resume, resume=True), or choose "
-                "another folder"
+                f"there is a checkpoint in {self._folder.uri}: let the fit resume from it, or choose another folder"
             )
         content = json.loads((found[-1] / HISTORY).read_text())
         differing = [
@@ -74,8 +73,7 @@ class CheckpointFolder:
         if differing:
             raise RequestError(f"the checkpoint {found[-1].uri} is of another fit: {'; '.join(differing)}")
         model = OneBitCompletionModel.load(found[-1].uri)
-        history = [Iteration(**{**step, "decrease": step["decrease"] or math.inf}) for step in content["history"]]
-        return Checkpoint(model, history)
+        return Checkpoint(model, [_from_json(step) for step in content["history"]])
 
     def complete(self) -> list[Location]:
         """The complete checkpoints, the newest last."""
@@ -133,3 +131,7 @@ def subject_of(config: FitConfig, tally: Tally, prior_split: float | None) -> di
 def _as_json(step: Iteration) -> dict[str, Any]:
     """JSON has no infinity: the first iteration's decrease becomes null."""
     return {**asdict(step), "decrease": step.decrease if math.isfinite(step.decrease) else None}
+
+
+def _from_json(step: dict[str, Any]) -> Iteration:
+    return Iteration(**{**step, "decrease": math.inf if step["decrease"] is None else step["decrease"]})

@@ -11,6 +11,8 @@ from pyspark.sql.types import DataType, DoubleType, FloatType
 from onebit_spark.errors import RequestError
 
 INTEGRAL = ("tinyint", "smallint", "int", "bigint")
+HASH_PARTS = ("hash_low", "hash_high")
+PART_BITS = 28  # so that the sum over 2³⁵ rows is still a bigint
 
 
 def quoted(name: str) -> str:
@@ -23,6 +25,16 @@ def missing(table: DataFrame, name: str) -> Column:
     value = F.col(quoted(name))
     floating = isinstance(table.select(value).schema[0].dataType, FloatType | DoubleType)
     return value.isNull() | F.isnan(value) if floating else value.isNull()
+
+
+def hash_parts(whole: Column) -> list[Column]:
+    """56 bits of a 64-bit hash in two columns, named ``HASH_PARTS``, to be summed over rows.
+
+    Sums see rows that occur twice, where an exclusive or forgets them.
+    """
+    mask = F.lit((1 << PART_BITS) - 1).cast("bigint")
+    shifted = (whole, F.shiftrightunsigned(whole, PART_BITS))
+    return [part.bitwiseAND(mask).alias(name) for name, part in zip(HASH_PARTS, shifted, strict=True)]
 
 
 def case_folding(table: DataFrame) -> Callable[[str], str]:

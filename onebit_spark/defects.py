@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from onebit_spark.columns import missing, quoted
+from onebit_spark.columns import HASH_PARTS, hash_parts, missing, quoted
 from onebit_spark.errors import RequestError
 
 Coding = Literal["signed", "binary", "boolean", "threshold"]
@@ -53,10 +53,10 @@ def check_ratings(df: DataFrame, columns: Columns) -> Tally:
     """The same validation without the ids: one aggregation to a single line. A single class is allowed."""
     check_columns(df, columns)
     sums = [F.sum(F.col(name).cast("bigint")).alias(name) for name in _FLAGS]
-    counted = df.select(*_flags(df, columns), fingerprint(df, columns).alias("hash"))
-    line = counted.agg(F.count(F.lit(1)).alias("n"), F.bit_xor("hash").alias("hash"), *sums).first()
+    counted = df.select(*_flags(df, columns), *fingerprint(df, columns))
+    line = counted.agg(F.count(F.lit(1)).alias("n"), *(F.sum(part).alias(part) for part in HASH_PARTS), *sums).first()
     assert line is not None
-    totals = {name: line[name] or 0 for name in ("n", "hash", *_FLAGS)}
+    totals = {name: line[name] or 0 for name in ("n", *HASH_PARTS, *_FLAGS)}
     return verdict(df, columns, totals, both_classes=False)
 
 
@@ -101,10 +101,10 @@ def _flags(df: DataFrame, columns: Columns) -> list[Column]:
     return [F.coalesce(flags[name], F.lit(False)).alias(name) for name in _FLAGS]
 
 
-def fingerprint(df: DataFrame, columns: Columns) -> Column:
-    """A hash of the rating; the fingerprint of a set of ratings is the exclusive or of theirs."""
+def fingerprint(df: DataFrame, columns: Columns) -> list[Column]:
+    """A hash of the rating, in ``HASH_PARTS``; the fingerprint of a set of ratings is the sums of theirs."""
     ids = (F.col(quoted(name)) for name in (columns.user, columns.item))
-    return F.xxhash64(*ids, positive(df, columns.label, columns.threshold))
+    return hash_parts(F.xxhash64(*ids, positive(df, columns.label, columns.threshold)))
 
 
 def _number(df: DataFrame, label_col: str) -> Column:
@@ -152,7 +152,7 @@ def verdict(df: DataFrame, columns: Columns, totals: dict[str, int], both_classe
     boolean = isinstance(df.schema[columns.label].dataType, T.BooleanType)
     if columns.threshold is None and not boolean:
         outside = f"label outside {{−1, 1}} and {{0, 1}} in column {columns.label!r}"
-        defects["other"] = (outside, "set --threshold")
+        defects["other"] = (outside, "set a threshold")
     problems = [
         f"{totals[flag]:,} ratings with {meaning}, such as {_examples(df, columns, flag)}: {cure}"
         for flag, (meaning, cure) in defects.items()
@@ -161,7 +161,7 @@ def verdict(df: DataFrame, columns: Columns, totals: dict[str, int], both_classe
     if columns.threshold is None and totals["minus"] and totals["zero"]:
         problems.append(
             f"labels mix −1 ({totals['minus']:,}) and 0 ({totals['zero']:,}) in column {columns.label!r}: "
-            "use either ±1 or 0/1, or set --threshold"
+            "use either ±1 or 0/1, or set a threshold"
         )
     if not problems and both_classes and totals["above"] in (0, totals["n"]):
         which = "positive" if totals["above"] else "negative"
@@ -180,7 +180,7 @@ def verdict(df: DataFrame, columns: Columns, totals: dict[str, int], both_classe
         if totals["minus"]
         else "binary"
     )
-    return Tally(totals["n"], totals["above"], coding, f"{totals['hash'] % 2**64:016x}")
+    return Tally(totals["n"], totals["above"], coding, "-".join(f"{totals[part]:x}" for part in HASH_PARTS))
 
 
 def _examples(df: DataFrame, columns: Columns, flag: str) -> str:

@@ -24,11 +24,13 @@ from onebit_spark.engines.spark import SparkEngine, require_classic
 from onebit_spark.engines.validation import Validation, divided
 from onebit_spark.errors import RequestError
 from onebit_spark.fitchoices import FitChoices
+from onebit_spark.freshness import sketch_of
 from onebit_spark.losses import SIDES
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.persistence import EstimatorReader, ModelInfo
 from onebit_spark.posterior import effective_rank
 from onebit_spark.ratings import Census, census
+from onebit_spark.sketch import CellSketch, together
 from onebit_spark.solver import Iteration
 from onebit_spark.warmstart import warm_start
 
@@ -109,6 +111,10 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
         training, held_out = divided(dataset, self.getValidationIndicatorCol())
         with ExitStack() as release:
             counted = release.enter_context(census(training, columns))
+            n = counted.tally.n + (0 if held_out is None else held_out.count())
+            fitted = sketch_of(dataset, columns, n)  # the watched ratings too: they choose the model
+            if self._initial is not None:
+                fitted = together(self._initial.fitted, fitted)
             clock.lap("survey")
             form = config.form
             choice = choose(self.wantedExchange(), counted, form, spark.sparkContext)
@@ -119,7 +125,7 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
             blocks = self.getNumUserBlocks(), self.getNumItemBlocks()
             work = self.getWorkDir() or self.getCheckpointDir()
             engine = release.enter_context(engine_over(choice, training, columns, counted, blocks, form, work))
-            facts = _Facts(dataset, config, columns, counted, choice, engine)
+            facts = _Facts(dataset, config, columns, counted, choice, engine, fitted)
             start, validation, watch = None, None, None
             if self._initial is not None:
                 start = warm_start(self._initial, config, engine)
@@ -178,6 +184,7 @@ class _Facts:
     counted: Census
     choice: Choice
     engine: SparkEngines
+    fitted: CellSketch
 
     def model(self, made: CertifiedFit, outlasting: bool = False, **info: Any) -> OneBitCompletionModel:
         """The model of a fit, finished or not; ``info`` are further fields of its ``info``."""
@@ -187,7 +194,8 @@ class _Facts:
             self.engine.factors(side, made.posterior[side], told.factor_schema(name), drawn[side], outlasting)
             for side, name in zip(SIDES, ("user", "item"), strict=True)
         )
-        return OneBitCompletionModel(told, users, items, document(item.as_dict() for item in made.certificates))
+        certificate = document(item.as_dict() for item in made.certificates)
+        return OneBitCompletionModel(told, users, items, certificate).fittedOn(self.fitted)
 
     def _info(self, made: CertifiedFit) -> ModelInfo:
         config, columns, counted, scales = self.config, self.columns, self.counted, made.scales

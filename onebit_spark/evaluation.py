@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ from onebit_spark import metrics
 from onebit_spark.certificate.certified import Certificate, Terms, holdout_certificate
 from onebit_spark.columns import quoted
 from onebit_spark.defects import Tally, positive
-from onebit_spark.errors import RequestError
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.params import plainly_named
 from onebit_spark.report.diagnostics import probability_bin
@@ -47,14 +47,10 @@ def evaluate(model: OneBitCompletionModel, ratings: DataFrame, threshold: float 
     }
 
 
-def certify(model: OneBitCompletionModel, figures: Mapping[str, Any], tally: Tally, terms: Terms) -> Certificate:
-    """The holdout certificate of a model from its ``evaluate`` figures; refused on the ratings of its own fit."""
-    if (tally.n, tally.fingerprint) == (model.info.n_ratings, model.info.fingerprint):
-        raise RequestError(
-            "these are the very ratings that the model was fitted on: they certify nothing. Give ratings that it has "
-            "not seen, or hold some out of the fit (jobs/fit.py --holdout)"
-        )
-    return holdout_certificate(figures["n_wrong"], figures["n"], terms, figures["majority_error"])
+def certify(figures: Mapping[str, Any], terms: Terms, freshness: Mapping[str, Any]) -> Certificate:
+    """The holdout certificate of a model from its ``evaluate`` figures on ratings that ``check_fresh`` let pass."""
+    made = holdout_certificate(figures["n_wrong"], figures["n"], terms, figures["majority_error"])
+    return replace(made, inputs={**made.inputs, "freshness": dict(freshness)})
 
 
 def _scored(model: OneBitCompletionModel, ratings: DataFrame, threshold: float | None) -> DataFrame:

@@ -91,7 +91,7 @@ def refuse_existing(spark: SparkSession, path: str | os.PathLike[str], overwrite
     if not target.name:
         raise RequestError(f"cannot write to {target.uri}: name a folder below it")
     if not overwrite and target.exists():
-        raise RequestError(f"the output {path} exists: choose another path or pass --overwrite (write().overwrite())")
+        raise RequestError(f"the output {path} exists: choose another path, or let it be overwritten")
     return target
 
 

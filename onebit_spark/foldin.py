@@ -14,12 +14,15 @@ from pyspark.sql import functions as F
 from onebit_spark.blocks import RatingBlock
 from onebit_spark.defects import Columns, check_ratings
 from onebit_spark.engines.cells import Batches
+from onebit_spark.engines.plans import kept
 from onebit_spark.errors import RequestError
 from onebit_spark.fixedpoint import settled_rows
+from onebit_spark.freshness import sketch_of
 from onebit_spark.losses import Loss, RowPrior, Side
 from onebit_spark.posterior import RowPosterior
 from onebit_spark.ratings import ITEM, LABEL, USER, prepared
 from onebit_spark.scoring import factor_columns, factor_table, plain_lists, prior_row, read_factors
+from onebit_spark.sketch import HIGHEST, together
 
 if TYPE_CHECKING:
     from onebit_spark.model import OneBitCompletionModel
@@ -32,7 +35,10 @@ OTHER_SIDE: dict[Side, Side] = {"rows": "cols", "cols": "rows"}
 def fold_in(
     model: OneBitCompletionModel, ratings: DataFrame, who: Literal["user", "item"], threshold: float | None
 ) -> OneBitCompletionModel:
-    """The model with these users (or items) added, or replaced where it knows them; the other side stays as it is."""
+    """The model with these users (or items) added, or replaced where it knows them; the other side stays as it is.
+
+    Their factors are computed once and kept by the executors; what is lost with one is computed again from ``ratings``.
+    """
     if who not in ("user", "item"):
         raise RequestError(f"what is folded in must be 'user' or 'item', not {who!r}")
     columns = Columns(model.getUserCol(), model.getItemCol(), model.info.columns["label"], threshold)
@@ -50,12 +56,14 @@ def fold_in(
     tasks = max(ratings.sparkSession.sparkContext.defaultParallelism, -(-tally.n // RATINGS_PER_TASK))
     placed = joined.select(cast, F.col("__known").alias("partner"), F.col(LABEL).alias("positive"), "lines")
     work = _FoldIn.of(model, "rows" if who == "user" else "cols")
-    # Computed once, kept by the executors for as long as the model lives.
     schema = replace(info, draw_narrowing=None).factor_schema(who)
-    folded = placed.repartition(tasks, "id").mapInArrow(work, schema).localCheckpoint()
+    folded = kept(placed.repartition(tasks, "id").mapInArrow(work, schema))
     united = known.select("id", *plain).join(folded.select("id"), "id", "left_anti").unionByName(folded)
     n = united.count()
-    return model.changed(users=united, n_users=n) if who == "user" else model.changed(items=united, n_items=n)
+    changed = model.changed(users=united, n_users=n) if who == "user" else model.changed(items=united, n_items=n)
+    fitted = model.fitted
+    limit = HIGHEST if fitted is None else fitted.limit
+    return changed.fittedOn(together(fitted, sketch_of(ratings, columns, tally.n, limit)))
 
 
 @dataclass(frozen=True)

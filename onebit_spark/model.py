@@ -25,6 +25,7 @@ from onebit_spark.posterior import packed_size
 from onebit_spark.recommend import Wish, recommend
 from onebit_spark.report.diagnostics import calibrate, diagnose
 from onebit_spark.scoring import CERTIFIED, Sampler, Scorer, factor_columns, prior_row
+from onebit_spark.sketch import CellSketch
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class OneBitCompletionModel(Model, PredictionParams, MLWritable, MLReadable["One
         self.users = users
         self.items = items
         self.source: str | None = None  # the folder that the factors are read from, if any
+        self.readFitted: Callable[[], CellSketch] | None = None  # see ``fitted``
         self._setDefault(userCol=info.columns["user"], itemCol=info.columns["item"])
         for side, name, factors in (("user", "users", users), ("item", "items", items)):
             found, expected = _types(factors.schema), _types(info.factor_schema(side))
@@ -284,8 +286,21 @@ class OneBitCompletionModel(Model, PredictionParams, MLWritable, MLReadable["One
                 (self.users if users is None else users).select(*plain),
                 (self.items if items is None else items).select(*plain),
             )
-        model.source = self.source
+        model.source, model.readFitted = self.source, self.readFitted
         return self._copyValues(model._resetUid(self.uid))
+
+    # ---- what it was fitted on ---------------------------------------------------------------------------------------
+
+    @property
+    def fitted(self) -> CellSketch | None:
+        """A sketch of the cells that it has learnt from; None in a model of a version that kept none."""
+        return None if self.readFitted is None else self.readFitted()
+
+    def fittedOn(self, cells: CellSketch) -> OneBitCompletionModel:
+        """This model, which says that it has learnt from these cells."""
+        model = self.changed(fitted=cells.described)
+        model.readFitted = lambda: cells
+        return model
 
     # ---- how good it is ----------------------------------------------------------------------------------------------
 

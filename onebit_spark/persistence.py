@@ -4,6 +4,7 @@ MODEL/metadata.json    ModelInfo and format_version; written last
 MODEL/metadata/        pyspark.ml's own: class, uid, Params
 MODEL/users/           Parquet, one line an id: see ``scoring``
 MODEL/items/
+MODEL/fitted/          Parquet, a sketch of the cells that were fitted: see ``freshness``
 MODEL/certificate.json upper limits on the error rate: see ``certification``
 MODEL/report.html      of a model that was diagnosed: see ``report``
 """
@@ -14,6 +15,7 @@ import dataclasses
 import json
 import os
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +28,7 @@ from onebit_spark.config import FitConfig
 from onebit_spark.described import described
 from onebit_spark.errors import RequestError
 from onebit_spark.filesystem import Location, explained, replace_folder
+from onebit_spark.freshness import read_sketch, write_sketch
 from onebit_spark.hierarchy import Moments, Scales
 from onebit_spark.posterior import Kind
 from onebit_spark.priors import ScalePrior
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 2
 METADATA = "metadata.json"
 CERTIFICATE = "certificate.json"
+FITTED = "fitted"
 LABEL_CODINGS = ("signed", "binary", "boolean", "threshold")  # −1/1, 0/1, false/true, a number above or below
 SHAPE = {"loss", "rank", "intercepts", "covariance"}  # without these parameters the factors cannot be read
 CALIBRATION = {entry.name for entry in dataclasses.fields(Calibration)}
@@ -50,17 +54,11 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "intercept_prior": (dict, type(None)), "label_coding": str, "threshold": (float, int, type(None)), "majority": int,
     "columns": dict, "id_types": dict, "seconds": dict,
     "n_positive": int, "repeats": dict, "fingerprint": str, "validation": list, "exchange": dict,
-    "calibration": (dict, type(None)), "diagnostics": (dict, type(None)),
+    "calibration": (dict, type(None)), "diagnostics": (dict, type(None)), "fitted": (dict, type(None)),
     "scale_moments": (dict, type(None)), "draw_narrowing": (float, type(None)),
 }  # fmt: skip
-_LATER = {
-    "validation",
-    "exchange",
-    "calibration",
-    "diagnostics",
-    "scale_moments",
-    "draw_narrowing",
-}  # a folder may be older than these
+# A folder may be older than these.
+_LATER = {"validation", "exchange", "calibration", "diagnostics", "fitted", "scale_moments", "draw_narrowing"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +85,7 @@ class ModelInfo:
     id_types: dict[str, str]  # user, item: Spark's simple names, such as bigint
     seconds: dict[str, float] = field(default_factory=dict)
     n_positive: int = 0  # of the ratings
-    repeats: dict[str, int] = field(default_factory=dict)  # repeated ratings, and cells rated both ways
+    repeats: dict[str, int] = field(default_factory=dict)  # see ``blocking.Repeats``
     fingerprint: str = ""  # of the set of ratings: see ``ratings.Tally``
     validation: list[dict[str, float]] = field(default_factory=list)  # held-out loss and error after each iteration
     exchange: dict[str, str] = field(default_factory=dict)  # how factors travelled, and why so
@@ -95,6 +93,7 @@ class ModelInfo:
     scale_moments: dict[str, Any] | None = None  # what q(γ) follows from: see ``hierarchy.Moments``
     draw_narrowing: float | None = None  # after a prior split: how much narrower an unknown id is drawn
     diagnostics: dict[str, Any] | None = None  # see ``diagnostics``: how the model does on ratings, for the report
+    fitted: dict[str, Any] | None = None  # limit and complete of ``sketch.CellSketch``
 
     def __post_init__(self) -> None:
         problems = self._problems()
@@ -198,6 +197,8 @@ class ModelInfo:
             problems.append(f"calibration must hold {', '.join(sorted(CALIBRATION))}, not {self.calibration}")
         if self.scale_moments is not None and set(self.scale_moments) != MOMENTS:
             problems.append(f"scale_moments must hold {', '.join(sorted(MOMENTS))}, not {self.scale_moments}")
+        if self.fitted is not None and set(self.fitted) != {"limit", "complete"}:
+            problems.append(f"fitted must hold limit and complete, not {self.fitted}")
         if not {"user", "item", "label"} <= set(self.columns):
             problems.append(f"columns must name user, item and label, not {self.columns}")
         if not {"user", "item"} <= set(self.id_types):
@@ -225,6 +226,8 @@ def write_model(model: OneBitCompletionModel, folder: str) -> None:
     spark = model.users.sparkSession
     model.users.write.parquet(f"{folder}/users")
     model.items.write.parquet(f"{folder}/items")
+    if model.fitted is not None:
+        write_sketch(model.fitted, Location(spark, folder) / FITTED)
     DefaultParamsWriter.saveMetadata(model, folder, spark)
     (Location(spark, folder) / CERTIFICATE).write_text(json.dumps(model.certificate, indent=2, ensure_ascii=False))
     if model.info.diagnostics is not None:
@@ -254,6 +257,8 @@ class ModelReader(MLReader["OneBitCompletionModel"]):
             users, items = (self._factors(folder, name) for name in ("users", "items"))
             with explained("damaged model folder"):
                 model = self._class(info, users, items, certificate=_certificate(folder / CERTIFICATE))
+            if info.fitted is not None:
+                model.readFitted = partial(read_sketch, self._part(folder, FITTED), **info.fitted)
             self._set_params(model, folder)
         except RequestError as error:
             raise RequestError(f"cannot load {path}: {error}") from None
@@ -261,11 +266,14 @@ class ModelReader(MLReader["OneBitCompletionModel"]):
         return model
 
     def _factors(self, folder: Location, name: str) -> DataFrame:
-        part = folder / name
-        if not part.is_folder():
-            raise RequestError(f"damaged model folder: it has no {name}/")
+        part = self._part(folder, name)
         with explained(f"damaged model folder: {name}/"):
             return self.sparkSession.read.parquet(part.uri)
+
+    def _part(self, folder: Location, name: str) -> Location:
+        if not (folder / name).is_folder():
+            raise RequestError(f"damaged model folder: it has no {name}/")
+        return folder / name
 
     def _set_params(self, model: OneBitCompletionModel, folder: Location) -> None:
         try:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from onebit_spark.columns import quoted
+from onebit_spark.columns import HASH_PARTS, quoted
 from onebit_spark.defects import (
     BIT,
     Columns,
@@ -114,29 +114,29 @@ def census(df: DataFrame, columns: Columns) -> Iterator[Census]:
         F.col(quoted(columns.user)).alias(USER),
         F.col(quoted(columns.item)).alias(ITEM),
         marks(df, columns).alias("marks"),
-        fingerprint(df, columns).alias("hash"),
+        *fingerprint(df, columns),
     )
     grouped = named.groupingSets([[USER], [ITEM]], USER, ITEM).agg(
         F.grouping_id().alias("side"),
         F.count(F.lit(1)).alias("n"),
         F.sum((F.col("marks").bitwiseAND(F.lit(BIT["above"])) != 0).cast("bigint")).alias("above"),
         F.bit_or("marks").alias("marks"),
-        F.bit_xor("hash").alias("hash"),
+        *(F.sum(part).alias(part) for part in HASH_PARTS),
     )
     grouped = grouped.persist()
     try:
         totals = grouped.groupBy("side").agg(
             F.count(F.lit(1)).alias("ids"), F.sum("n").alias("n"), F.sum("above").alias("above"),
-            F.bit_or("marks").alias("marks"), F.bit_xor("hash").alias("hash"),
+            F.bit_or("marks").alias("marks"), *(F.sum(part).alias(part) for part in HASH_PARTS),
         )  # fmt: skip
         with described(df.sparkSession.sparkContext, "survey"):
             lines = {line["side"]: line.asDict() for line in totals.collect()}
-        nothing = {"ids": 0, "n": 0, "above": 0, "marks": 0, "hash": 0}
+        nothing = dict.fromkeys(("ids", "n", "above", "marks", *HASH_PARTS), 0)
         users, items = (lines.get(_GROUP[name], nothing) for name in (USER, ITEM))
         present = {name: int(bool(users["marks"] & bit)) for name, bit in BIT.items()}
         if suspect(columns, present):
             check_ratings(df, columns)
-        counted = {**present, **{name: users[name] for name in ("n", "above", "hash")}}
+        counted = {**present, **{name: users[name] for name in ("n", "above", *HASH_PARTS)}}
         yield Census(verdict(df, columns, counted), users["ids"], items["ids"], grouped)
     finally:
         grouped.unpersist()

@@ -15,6 +15,7 @@ from onebit_spark.cli.requests import EvaluateRequest
 from onebit_spark.cli.tables import check_id_types, read_table, refuse_outputs
 from onebit_spark.defects import Columns, check_ratings
 from onebit_spark.filesystem import Location
+from onebit_spark.freshness import check_fresh
 from onebit_spark.model import OneBitCompletionModel
 
 
@@ -30,11 +31,13 @@ def run_evaluate(spark: SparkSession, request: EvaluateRequest) -> None:
         threshold = request.threshold
         if threshold is None and not boolean:
             threshold = model.info.threshold
-        tally = check_ratings(ratings, Columns(user, item, label, threshold))
+        columns = Columns(user, item, label, threshold)
+        tally = check_ratings(ratings, columns)
     with clock("evaluating"):
+        freshness = check_fresh(model, ratings, columns, tally) if request.certify else None
         figures = evaluation.evaluate(model, ratings, threshold, tally)
-        if request.certify:
-            certificate = evaluation.certify(model, figures, tally, request.terms())
+        if freshness is not None:
+            certificate = evaluation.certify(figures, request.terms(), freshness)
             figures["certificate"] = certificate.as_dict()
     if request.output:
         Location(spark, request.output).write_text(json.dumps(figures, indent=2, allow_nan=False) + "\n")
@@ -61,3 +64,9 @@ def _evaluation_summary(figures: dict[str, Any]) -> Iterator[str]:
     yield f"calibration {figures['calibration_error']:.4f} off on average: how far probabilities are from frequencies"
     if "certificate" in figures:
         yield figures["certificate"]["statement"]
+        freshness = figures["certificate"]["freshness"]
+        if not freshness["checked"]:
+            yield (
+                f"Whether the model has seen these ratings could not be checked: {freshness['reason']}. "
+                "The certificate holds only if it has not."
+            )

@@ -20,6 +20,7 @@ from onebit_spark.defects import Columns, Tally, check_ratings
 from onebit_spark.errors import RequestError
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.filesystem import Location
+from onebit_spark.freshness import KEPT_OUT
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.ratings import split_off
 
@@ -84,7 +85,7 @@ def _fit(spark: SparkSession, request: FitRequest, work: Location) -> None:
     if request.holdout is not None:
         with clock("certifying"):
             figures = evaluation.evaluate(model, held_out, request.threshold, held_out_tally)
-            certificate = evaluation.certify(model, figures, held_out_tally, request.terms())
+            certificate = evaluation.certify(figures, request.terms(), KEPT_OUT)
             model.certificate = document([*model.certificate["certificates"], certificate.as_dict()])
     with clock("measuring"):
         if request.holdout is None:
@@ -114,10 +115,10 @@ def _fit_summary(model: OneBitCompletionModel, clock: Clock) -> Iterator[str]:
         f"Fitted {info.n_ratings:,} ratings of {info.n_users:,} users on {info.n_items:,} items, "
         f"{share:.1%} of them positive."
     )
-    if info.repeats.get("repeated"):
+    if info.repeats["repeated"]:
         yield (
-            f"{info.repeats['repeated']:,} cells were rated more than once, every rating counts; "
-            f"{info.repeats['conflicting']:,} of them with both labels."
+            f"{info.repeats['repeated_cells']:,} cells were rated more than once ({info.repeats['repeated']:,} ratings "
+            f"beyond the first), every rating counts; {info.repeats['conflicting']:,} of them with both labels."
         )
     last = f"{info.iterations} iteration{'s' if info.iterations > 1 else ''}: {info.reason}"
     if info.converged:

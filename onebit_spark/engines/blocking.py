@@ -9,7 +9,7 @@ A rating crosses the network as 8 bytes, never as a row of its own. Everything h
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 
 import numpy as np
 import pyarrow as pa
@@ -56,8 +56,12 @@ class SideTable:
 class Repeats:
     """Cells that were rated more than once: every rating counts."""
 
-    repeated: int
-    conflicting: int
+    repeated_cells: int = 0
+    repeated: int = 0  # ratings beyond the first of their cell
+    conflicting: int = 0  # cells rated both ways
+
+
+REPEATS = tuple(field.name for field in fields(Repeats))  # columns of the blocks
 
 
 def row_blocks(
@@ -173,7 +177,6 @@ class Choose:
 
 
 def _block(number: int, rows: NDArray[np.int64], columns: NDArray[np.int64], ratings: RatingBlock) -> pa.RecordBatch:
-    repeated, conflicting = _repeats(ratings)
     return block_line(
         block=number,
         rows=ascending_cell(rows),
@@ -182,8 +185,7 @@ def _block(number: int, rows: NDArray[np.int64], columns: NDArray[np.int64], rat
         codes=ratings.codes,
         n=ratings.n_ratings,
         checksum=_checksum(rows, columns, ratings),
-        repeated=repeated,
-        conflicting=conflicting,
+        **asdict(_repeats(ratings)),
     )
 
 
@@ -222,12 +224,14 @@ def chunks(blocks: NDArray[np.int32], rows: Numbers, codes: Numbers) -> Batches:
         yield block_line(block=int(blocks[lo]), rows=rows[lo:hi], codes=codes[lo:hi], members=rows[:0])
 
 
-def _repeats(ratings: RatingBlock) -> tuple[int, int]:
-    """Ratings beyond the first of their cell, and cells rated both ways."""
+def _repeats(ratings: RatingBlock) -> Repeats:
+    """In a block the ratings of a cell stand together, the negative ones first."""
     row = np.repeat(np.arange(ratings.n_rows), ratings.row_counts)
     codes = ratings.codes
     same_cell = (row[1:] == row[:-1]) & (codes[1:] >> 1 == codes[:-1] >> 1)
-    return int(np.sum(same_cell)), int(np.sum(same_cell & (codes[1:] != codes[:-1])))
+    second = same_cell & ~np.concatenate([[False], same_cell[:-1]])
+    both_ways = same_cell & (codes[1:] != codes[:-1])
+    return Repeats(*(int(np.count_nonzero(found)) for found in (second, same_cell, both_ways)))
 
 
 def _checksum(rows: NDArray[np.int64], columns: NDArray[np.int64], ratings: RatingBlock) -> int:

@@ -15,7 +15,7 @@ from onebit_spark.errors import FitFailed
 
 BLOCKS = (
     "block int, rows binary, columns binary, pointers binary, codes binary, "
-    "n long, checksum long, repeated long, conflicting long"
+    "n long, checksum long, repeated_cells long, repeated long, conflicting long"
 )
 MOST_BYTES = 2**31 - 1  # of a binary cell: Arrow's offsets, and the JVM's arrays, have 32 bits
 SMALL = 2**26  # up to here an array indexed by row number is cheaper than a sort

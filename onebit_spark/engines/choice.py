@@ -15,6 +15,7 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from onebit_spark.defects import Columns
+from onebit_spark.engines.lending import take_back
 from onebit_spark.engines.shuffle import ShuffleEngine
 from onebit_spark.engines.spark import SparkEngine
 from onebit_spark.errors import RequestError
@@ -73,6 +74,7 @@ def engine_over(
         with SparkEngine.over(ratings, columns, census.survey(), blocks) as collected:
             yield collected
         return
+    take_back()  # the files of models that are gone
     folder = work_folder(ratings.sparkSession, work)
     with ShuffleEngine.over(ratings, columns, census, blocks, form, folder) as engine:
         yield engine

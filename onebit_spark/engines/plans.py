@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
 
@@ -20,6 +21,18 @@ def cut_from_plan(frame: DataFrame, session: SparkSession | None = None) -> Data
     plan: Any = frame._jdf
     rows = plan.queryExecution().toRdd()
     return DataFrame(jvm_session.internalCreateDataFrame(rows, plan.schema(), False), session)
+
+
+def kept(frame: DataFrame) -> DataFrame:
+    """The same rows, computed once and kept by the executors as long as a plan refers to them.
+
+    What is lost is computed again from the frame's own source. Kept in serialised form: Spark hands out one row again
+    and again with new content.
+    """
+    cut = cut_from_plan(frame)
+    level = frame.sparkSession.sparkContext._getJavaStorageLevel(StorageLevel.MEMORY_AND_DISK)
+    cut._jdf.queryExecution().analyzed().rdd().persist(level)
+    return cut
 
 
 def working_session(spark: SparkSession) -> SparkSession:

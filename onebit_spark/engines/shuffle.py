@@ -23,7 +23,7 @@ from onebit_spark.config import FitConfig
 from onebit_spark.defects import Columns
 from onebit_spark.described import described
 from onebit_spark.engines import shufflework as work
-from onebit_spark.engines.blocking import CHUNKS, Build, Choose, Repeats, Turn, check_count
+from onebit_spark.engines.blocking import CHUNKS, REPEATS, Build, Choose, Repeats, Turn, check_count
 from onebit_spark.engines.layout import default_blocks
 from onebit_spark.engines.numbering import WIDE, NumberedIds, encoded, number_ids, placement_of
 from onebit_spark.engines.plans import cut_from_plan, expect_long_lines, working_session
@@ -64,7 +64,7 @@ class ShuffleEngine:
         self._context = tables.spark.sparkContext
         self._posteriors: dict[Side, TablePosterior] = {}
         self.n_ratings = n_ratings
-        self.repeats = Repeats(0, 0)
+        self.repeats = Repeats()
 
     @classmethod
     @contextmanager
@@ -93,7 +93,7 @@ class ShuffleEngine:
                 by_col = routed(turned.repartitionById(cols.n_blocks, "block"), build, cols, rows, release)
                 for side in (by_row, by_col):
                     check_count(n, side.n_ratings)
-                doubles = by_row.blocks.agg(F.sum("repeated"), F.sum("conflicting")).first()
+                doubles = by_row.blocks.agg(*map(F.sum, REPEATS)).first()
                 expect_long_lines(chunks.sparkSession)
             engine = cls(Tables(chunks.sparkSession, folder, {"rows": by_row, "cols": by_col}), form, ids, n)
             assert doubles is not None

@@ -20,6 +20,7 @@ from onebit_spark.defects import Columns
 from onebit_spark.described import described
 from onebit_spark.engines.blocking import (
     COUNTS,
+    REPEATS,
     Repeats,
     SideTable,
     check_count,
@@ -64,7 +65,7 @@ class SparkEngine:
         self._counted = counted
         self._exchange = BroadcastExchange(self._context, sides)
         self.n_ratings = int(counted["rows"].ratings.sum())
-        self.repeats = Repeats(0, 0)
+        self.repeats = Repeats()
 
     @classmethod
     @contextmanager
@@ -99,7 +100,7 @@ class SparkEngine:
                 survey.ids,
             )
             release.callback(engine._exchange.close)
-            engine.repeats = Repeats(*(int(np.sum(row_lines[name].to_numpy())) for name in ("repeated", "conflicting")))
+            engine.repeats = Repeats(*(int(np.sum(row_lines[name].to_numpy())) for name in REPEATS))
             blocking.close()
             yield engine
 
@@ -204,7 +205,7 @@ def _cached(blocks: DataFrame, own: SparkSession, release: ExitStack) -> tuple[D
     blocks.persist()
     release.callback(blocks.unpersist)
     with worker_errors():
-        lines = blocks.select("block", "n", "checksum", "repeated", "conflicting").toArrow()
+        lines = blocks.select("block", "n", "checksum", *REPEATS).toArrow()
     return cut_from_plan(blocks, own), lines
 
 

@@ -32,6 +32,7 @@ from pyspark.sql.types import StructType
 from onebit_spark.engines.cells import Batches
 from onebit_spark.engines.faults import check_checksums, worker_errors
 from onebit_spark.engines.layout import Placement
+from onebit_spark.engines.lending import lend
 from onebit_spark.engines.plans import cut_from_plan, partition_keys
 from onebit_spark.engines.tallwork import (
     LINES,
@@ -135,10 +136,13 @@ class Tables:
         return table, self._checked(side, table.stored())
 
     def outlasting(self, frame: DataFrame, schema: StructType) -> DataFrame:
-        """The frame in a folder of its own, which stays when these tables go."""
-        folder = self._folder.sibling(f"{self._folder.name}-model") / uuid.uuid4().hex
-        frame.write.parquet(folder.uri)
-        return frame.sparkSession.read.schema(schema).parquet(folder.uri)
+        """The frame in a folder that stays when these tables go, as long as it is read: see ``lending``."""
+        folder = self._folder.sibling(f"{self._folder.name}-model")
+        part = folder / uuid.uuid4().hex
+        frame.write.parquet(part.uri)
+        stored = frame.sparkSession.read.schema(schema).parquet(part.uri)
+        lend(folder, stored)
+        return stored
 
     def _written(self, made: DataFrame, dtype: Any) -> TallTable:
         table = TallTable(self.spark, self._folder / f"table-{uuid.uuid4().hex}", np.dtype(dtype))

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from onebit_spark.columns import quoted
+from onebit_spark.columns import hash_parts, quoted
 from onebit_spark.config import FitConfig
 from onebit_spark.defects import Columns, positive
 from onebit_spark.estimator import OneBitCompletion
@@ -46,8 +46,8 @@ class CrossValidation:
     def tasks(self, configs: Sequence[FitConfig]) -> list[Task]:
         """One a configuration and fold, the folds of one configuration in a row."""
         tally = self.surveyed.tally
-        checksum = self.ratings.agg(F.bit_xor(self._hash())).collect()[0][0]
-        data = [tally.n, tally.positives, len(self.surveyed.users), len(self.surveyed.items), checksum]
+        checksums = self.ratings.agg(*map(F.sum, hash_parts(self._hash()))).collect()[0]
+        data = [tally.n, tally.positives, len(self.surveyed.users), len(self.surveyed.items), *checksums]
         return [
             {"data": data, "folds": self.n_folds, "fold": fold, "seed": self.seed, "config": asdict(config)}
             for config in configs

@@ -10,6 +10,11 @@ from onebit_spark.persistence import ModelInfo
 from onebit_spark.report.figures import figures
 
 REPORT = "report.html"
+REPEATS = {
+    "repeated_cells": "cells rated more than once",
+    "repeated": "ratings beyond the first of a cell",
+    "conflicting": "cells rated both ways",
+}
 
 STYLE = """
 body { font: 15px/1.5 system-ui, "Helvetica Neue", Arial, sans-serif; color: #1a202c; background: #fff;
@@ -119,8 +124,7 @@ def _data(info: ModelInfo) -> dict[str, str]:
         "users × items": f"{info.n_users:,} × {info.n_items:,}",
         "cells with a rating, at most": f"{info.n_ratings / cells:.2%}",
         "positive": f"{info.n_positive / info.n_ratings:.1%}",
-        "rated again": f"{info.repeats.get('repeated', 0):,}",
-        "rated both ways": f"{info.repeats.get('conflicting', 0):,}",
+        **{words: f"{info.repeats[name]:,}" for name, words in REPEATS.items() if name in info.repeats},
         "columns": ", ".join(info.columns.values()),
         "positive above": "" if info.threshold is None else f"{info.threshold:g}",
     }

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from onebit_spark import RequestError
-from onebit_spark.checkpoint import HISTORY, clear_checkpoints
+from onebit_spark.checkpoint import HISTORY, CheckpointFolder, clear_checkpoints
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.simulate import simulate
@@ -82,6 +82,30 @@ def test_other_fits_are_refused_and_longer_ones_are_not(spark, ratings, tmp_path
         estimator(tmp_path, resume=True).fit(flipped)
     assert estimator(tmp_path, resume=True, maxIter=3).fit(ratings).summary.totalIterations == 3
     assert json.loads(next(tmp_path.iterdir()).joinpath(HISTORY).read_text())["history"][0]["decrease"] is None
+
+
+def test_a_decrease_of_nothing_is_not_infinite(spark, ratings, tmp_path):
+    estimator(tmp_path, maxIter=2).fit(ratings)
+    (place,) = tmp_path.iterdir()
+    content = json.loads((place / HISTORY).read_text())
+    content["history"][1]["decrease"] = 0.0
+    (place / HISTORY).write_text(json.dumps(content))
+    found = CheckpointFolder(spark, str(tmp_path), content["subject"]).found(resume=True)
+    assert [step.decrease for step in found.history] == [float("inf"), 0.0]
+
+
+def test_a_rating_more_is_another_fit(ratings, tmp_path):
+    """One rating twice in the place of another twice: as many ratings, and an exclusive or would forget them."""
+    first, second = ratings.orderBy("user", "item").limit(2).collect()
+    others = ratings.where(f"not (user = {first['user']} and item in ({first['item']}, {second['item']}))")
+
+    def doubled(line):
+        return others.unionAll(ratings.sparkSession.createDataFrame([line, line], ratings.schema))
+
+    assert first["user"] == second["user"]
+    estimator(tmp_path, maxIter=2).fit(doubled(first))
+    with pytest.raises(RequestError, match="of another fit: fingerprint of the ratings was"):
+        estimator(tmp_path, resume=True).fit(doubled(second))
 
 
 def test_what_does_not_go_together_is_refused(ratings, tmp_path):

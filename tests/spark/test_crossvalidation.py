@@ -2,6 +2,7 @@
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from onebit_spark import FitConfig, RequestError
@@ -66,6 +67,16 @@ def test_folds_do_not_depend_on_where_the_ratings_lie(spark, table, validation):
     reseeded = CrossValidation.of(spark.createDataFrame(table), Columns(), 2, seed=2)
     assert not np.array_equal(reseeded.collected().fold, one.fold)
     assert reseeded.tasks(CONFIGS) != validation.tasks(CONFIGS)
+
+
+def test_ratings_that_occur_twice_are_seen(spark, table):
+    """As many ratings of as many users, items and labels: only which of them are there twice differs."""
+    tasks = []
+    for twice in (0, 1):
+        same = table.filter(pc.and_(pc.equal(table["label"], 1), pc.equal(table["user"], table["user"][0])))
+        doubled = spark.createDataFrame(pa.concat_tables([table, same.slice(twice, 1)]))
+        tasks.append(CrossValidation.of(doubled, Columns(), 2, seed=1).tasks(CONFIGS))
+    assert tasks[0] != tasks[1]
 
 
 def test_the_collected_ratings_are_those_that_came_in(table, validation):

@@ -187,7 +187,7 @@ def test_both_labels_of_a_cell_count(spark):
         spark.createDataFrame(lines, "user string, item string, label int")
     )
     assert model.info.n_ratings == 5
-    assert model.info.repeats == {"repeated": 2, "conflicting": 1}
+    assert model.info.repeats == {"repeated_cells": 1, "repeated": 2, "conflicting": 1}
 
 
 def test_max_result_size_is_respected(spark, ratings, monkeypatch):

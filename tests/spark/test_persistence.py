@@ -100,7 +100,7 @@ def test_id_types_survive(spark, make_model, tmp_path, id_type):
 
 def test_an_existing_folder_is_left_alone(saved, make_model):
     before = (saved / "metadata.json").read_bytes()
-    with pytest.raises(RequestError, match=r"exists: .*--overwrite"):
+    with pytest.raises(RequestError, match=r"exists: .*overwritten"):
         make_model(loss="hinge").save(str(saved))
     assert (saved / "metadata.json").read_bytes() == before
 

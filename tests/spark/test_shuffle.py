@@ -1,5 +1,6 @@
 """exchange=shuffle: the same fit as by broadcast, to the bit, and nothing left behind."""
 
+import gc
 from contextlib import ExitStack
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ from onebit_spark.config import FitConfig
 from onebit_spark.defects import Columns
 from onebit_spark.engines import choice
 from onebit_spark.engines.layout import side_layout
+from onebit_spark.engines.lending import take_back
 from onebit_spark.engines.numbering import number_ids, placement_of
 from onebit_spark.engines.plans import partition_keys, spark_hash
 from onebit_spark.engines.shuffle import ShuffleEngine
@@ -29,7 +31,9 @@ def ratings(spark):
     """A power law, so that some rows are heavy; text ids on one side."""
     rows, cols, labels = power_law_ratings(70, 40, 1500, seed=2)
     table = pa.table({"user": [f"u{i}" for i in rows], "item": pa.array(cols), "label": pa.array(labels)})
-    return spark.createDataFrame(table).cache()
+    frame = spark.createDataFrame(table).cache()
+    assert frame.count() == 1500
+    return frame
 
 
 def fit(ratings, exchange, **params):
@@ -102,6 +106,16 @@ def test_nothing_stays_behind(spark, ratings, tmp_path):
     assert model.users.count() == 70
     assert len(spark.sparkContext._jsc.getPersistentRDDs()) == cached
     assert dict(spark.conf.getAll) == before
+    predictions = model.transform(ratings).select("user", "score")
+    del model
+    gc.collect()
+    take_back()  # as the next fit does
+    assert list(tmp_path.iterdir()) == left  # the model is gone, its predictions are still to be computed
+    assert predictions.count() == 1500
+    del predictions
+    gc.collect()
+    take_back()
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_half_step_does_not_move_ratings(spark, ratings, tmp_path):

@@ -9,11 +9,10 @@ from onebit_spark import FitConfig, RequestError, Terms, fit_arrays
 from onebit_spark.blocks import RatingBlock
 from onebit_spark.certificate.gibbs import Draws
 from onebit_spark.certificate.split import Split
-from onebit_spark.defects import Columns, check_ratings
+from onebit_spark.defects import Columns
 from onebit_spark.engines.local import LocalEngine
 from onebit_spark.engines.spark import SparkEngine
 from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.evaluation import certify, evaluate
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.ratings import split_off, survey
 from onebit_spark.simulate import simulate
@@ -86,17 +85,6 @@ def test_the_holdout_is_the_same_however_the_input_lies(ratings):
     assert fitted.join(held_out, ["user", "item"]).isEmpty()
     assert held_out.count() / ratings.count() == pytest.approx(0.3, abs=5 * np.sqrt(0.21 / 1000))
     assert cells != {tuple(line) for line in split_off(ratings, columns, 0.3, 6)[1].collect()}
-
-
-def test_certified_on_what_it_has_not_seen_alone(ratings, tmp_path):
-    fitted, held_out = split_off(ratings, Columns(), 0.3, 5)
-    model = OneBitCompletion(rank=2, maxIter=3, tol=0.0).fit(fitted)
-    tally = check_ratings(held_out, Columns())
-    item = certify(model, evaluate(model, held_out, None, tally), tally, Terms(delta=0.1))
-    assert item.inputs["errors"] / item.n < item.bound < 0.5
-    own = check_ratings(fitted, Columns())
-    with pytest.raises(RequestError, match="the very ratings that the model was fitted on"):
-        certify(model, evaluate(model, fitted, None, own), own, Terms())
 
 
 def test_the_certificate_is_saved_with_the_model(ratings, tmp_path):

@@ -47,7 +47,7 @@ def info():
         intercept_prior=dict.fromkeys(("mean", "mean_variance", "user_inverse_gamma", "item_inverse_gamma"), 1.0),
         label_coding="signed", threshold=None, majority=1,
         columns={"user": "<who>", "item": "what", "label": "said"}, id_types={"user": "int", "item": "int"},
-        seconds={"survey": 0.25, "fit": 1.5}, repeats={"repeated": 12, "conflicting": 3},
+        seconds={"survey": 0.25, "fit": 1.5}, repeats={"repeated_cells": 7, "repeated": 12, "conflicting": 3},
         validation=[{"loss": 0.6 - 0.01 * t, "error": 0.3} for t in range(10)],
         diagnostics={
             "source": "held-out ratings", "n": 900, "error": 0.1234, "calibration_error": curve.error,

@@ -1,0 +1,192 @@
+"""Ratings that a model has learnt from, in whichever way, do not certify it; fresh ones do."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import functions as F
+
+from onebit_spark import RequestError, Terms, sketch
+from onebit_spark.defects import Columns, check_ratings
+from onebit_spark.estimator import OneBitCompletion
+from onebit_spark.evaluation import certify, evaluate
+from onebit_spark.freshness import check_fresh, sketch_of
+from onebit_spark.model import OneBitCompletionModel
+from onebit_spark.ratings import split_off
+from onebit_spark.simulate import simulate
+
+FAST = {"rank": 1, "maxIter": 1, "tol": 0.0, "start": "random"}
+SEEN = "are of cells that the model was fitted on"
+
+
+def frame_of(spark, rows, cols, labels, id_type="long"):
+    lines = spark.createDataFrame(pa.table({"user": rows, "item": cols, "label": labels}))
+    return lines.select(*(F.col(name).cast(id_type) for name in ("user", "item")), "label")
+
+
+@pytest.fixture(scope="module")
+def ratings(spark):
+    """A thousand cells, each rated once."""
+    data = simulate("B2", rank=2, shape=(50, 40), fraction=0.5, seed=2)
+    df = frame_of(spark, data.rows, data.cols, data.labels).cache()
+    yield df
+    df.unpersist()
+
+
+@pytest.fixture(scope="module")
+def parts(ratings):
+    """Ratings to fit, and fresh ones."""
+    return [part.cache() for part in split_off(ratings, Columns(), 0.3, 5)]
+
+
+@pytest.fixture(scope="module")
+def model(parts):
+    return OneBitCompletion(**FAST).fit(parts[0])
+
+
+def fresh(model, ratings):
+    return check_fresh(model, ratings, Columns(), check_ratings(ratings, Columns()))
+
+
+@pytest.mark.parametrize("exchange", ["broadcast", "shuffle"])
+def test_fresh_ratings_certify_and_fitted_ones_do_not(parts, ratings, tmp_path, exchange):
+    """Neither all of them, nor a part, nor together with fresh ones; also after the model was saved."""
+    fitted, held_out = parts
+    OneBitCompletion(exchange=exchange, **FAST).fit(fitted).save(str(tmp_path / "model"))
+    model = OneBitCompletionModel.load(str(tmp_path / "model"))
+    found = fresh(model, held_out)
+    assert found == {"checked": True, "share": 0.0, "expected": 0.0, "looked_at": held_out.count()}
+    tally = check_ratings(held_out, Columns())
+    item = certify(evaluate(model, held_out, None, tally), Terms(delta=0.1), found)
+    assert item.inputs["errors"] / item.n < item.bound
+    assert item.as_dict()["freshness"] == found
+    for seen, share in ((fitted, "100.0%"), (fitted.where("user < 9"), "100.0%"), (ratings, r"\d\d\.\d%")):
+        with pytest.raises(RequestError, match=rf"{share} of them {SEEN}, and of fresh ratings about 0\.0% would be"):
+            fresh(model, seen)
+
+
+def test_a_few_fitted_ratings_among_many_are_noticed(parts, model):
+    fitted, held_out = parts
+    with pytest.raises(RequestError, match=SEEN):
+        fresh(model, held_out.unionAll(fitted.limit(20)))
+
+
+def test_other_integral_widths_are_the_same_ids(parts, model):
+    with pytest.raises(RequestError, match=SEEN):
+        fresh(model, parts[0].selectExpr("cast(user as int)", "cast(item as smallint)", "label"))
+
+
+def test_text_ids(parts):
+    fitted, held_out = (
+        part.selectExpr("concat('u', user) as user", "concat('i', item) as item", "label") for part in parts
+    )
+    model = OneBitCompletion(**FAST).fit(fitted)
+    assert fresh(model, held_out)["checked"]
+    with pytest.raises(RequestError, match=SEEN):
+        fresh(model, fitted.limit(100))
+
+
+def test_ratings_that_were_folded_in_are_not_fresh(parts, model):
+    newcomers, others = (parts[1].withColumn("user", F.col("user") + shift) for shift in (1000, 2000))
+    folded = model.foldIn(newcomers)
+    for seen in (newcomers, parts[0]):
+        with pytest.raises(RequestError, match=SEEN):
+            fresh(folded, seen)
+    assert fresh(folded, others)["checked"]
+    assert fresh(model, newcomers)["checked"]
+    with pytest.raises(RequestError, match=SEEN):  # fitted, and then folded in: that is not rated twice
+        fresh(model.foldIn(parts[0]), parts[0])
+
+
+def test_ratings_that_were_watched_are_not_fresh(parts, ratings):
+    fitted, held_out = parts
+    marked = fitted.withColumn("watched", F.col("item") < 10)
+    model = OneBitCompletion(validationIndicatorCol="watched", **FAST).fit(marked)
+    with pytest.raises(RequestError, match=SEEN):
+        fresh(model, fitted.where("item < 10"))
+    assert fresh(model, held_out)["checked"]
+
+
+def test_an_initial_models_ratings_are_not_fresh(parts, model):
+    fitted, held_out = parts
+    later = OneBitCompletion(**FAST).setInitialModel(model).fit(held_out)
+    again = OneBitCompletion(**FAST).setInitialModel(model).fit(fitted)
+    for fit, seen in ((later, fitted), (later, held_out), (again, fitted)):
+        with pytest.raises(RequestError, match=SEEN):
+            fresh(fit, seen)
+    assert fresh(again, held_out)["checked"]
+
+
+@pytest.mark.parametrize("kept", [sketch.KEPT, 1000])
+def test_fresh_ratings_of_cells_that_are_rated_often(spark, monkeypatch, kept):
+    """Drawn with replacement, some cells far more often than others: many fall on fitted cells, as they should."""
+    monkeypatch.setattr("onebit_spark.sketch.KEPT", kept)
+    rng = np.random.default_rng(1)
+
+    def drawn(n):
+        rows, cols = (np.floor(size * rng.random(n) ** 3).astype(int) for size in (90, 60))
+        return frame_of(spark, rows, cols, np.where(rng.random(n) < 0.6, 1, -1)).cache()
+
+    fitted = drawn(6000)
+    model = OneBitCompletion(**FAST).fit(fitted)
+    found = fresh(model, drawn(3000))
+    assert found["checked"]
+    assert 0.6 < found["expected"] < 0.95
+    assert found["share"] == pytest.approx(found["expected"], abs=0.05)
+    assert found["looked_at"] < 3000 * min(1, 1.5 * kept / 6000)
+    with pytest.raises(RequestError, match=SEEN):
+        fresh(model, fitted)
+
+
+def test_a_sketch_is_what_a_count_gives(spark, ratings, monkeypatch):
+    twice = ratings.unionAll(ratings.where("user < 20"))
+    whole = sketch_of(twice, Columns(), twice.count())
+    assert len(whole.hashes) == ratings.count()
+    assert whole.n_ratings == twice.count()
+    monkeypatch.setattr("onebit_spark.sketch.KEPT", 100)
+    part = sketch_of(twice, Columns(), twice.count())
+    np.testing.assert_array_equal(part.hashes, whole.under(part.limit).hashes)
+    np.testing.assert_array_equal(part.ratings, whole.under(part.limit).ratings)
+    assert 50 < part.n_ratings < 200
+
+
+def test_what_cannot_be_checked_is_told(spark, parts, model):
+    few = fresh(model, parts[1].limit(5))
+    assert not few["checked"]
+    assert "only 5 of the ratings" in few["reason"]
+    with pytest.raises(RequestError, match=rf"{SEEN}.*5 were looked at"):
+        fresh(model, parts[0].limit(5))
+    often = parts[0].unionAll(parts[0])
+    unknown = fresh(OneBitCompletion(**FAST).fit(often), often)
+    assert not unknown["checked"]
+    assert "rated so often" in unknown["reason"]
+
+
+def test_a_model_of_a_version_that_kept_no_sketch(spark):
+    """What it learns from now on is remembered all the same."""
+    old = OneBitCompletionModel.load(str(Path(__file__).with_name("folders") / "logistic-1"))
+    lines = [(f"new {i}", j, 1 if i < j else -1) for i in range(10) for j in range(10)]
+    ratings = spark.createDataFrame(lines, "user string, item bigint, label int")
+    assert fresh(old, ratings) == {
+        "checked": False,
+        "reason": "the model does not say which ratings it was fitted on",
+    }
+    folded = old.foldIn(ratings.where("user < 'new 5'"))
+    assert "does not say all" in fresh(folded, ratings.where("user >= 'new 5'"))["reason"]
+    with pytest.raises(RequestError, match=SEEN):
+        fresh(folded, ratings.where("user < 'new 5'"))
+
+
+def test_a_damaged_sketch(model, tmp_path):
+    path = tmp_path / "model"
+    model.save(str(path))
+    assert json.loads((path / "metadata.json").read_text())["fitted"] == {"limit": 2**63 - 1, "complete": True}
+    (path / "fitted" / "cells.parquet").write_bytes(b"not a Parquet file at all")
+    with pytest.raises(RequestError, match="damaged model folder: fitted/"):
+        fresh(OneBitCompletionModel.load(str(path)), model.users.selectExpr("id as user", "id as item", "1 as label"))
+    (path / "fitted" / "cells.parquet").unlink()
+    (path / "fitted").rmdir()
+    with pytest.raises(RequestError, match="damaged model folder: it has no fitted/"):
+        OneBitCompletionModel.load(str(path))

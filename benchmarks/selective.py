@@ -2,7 +2,7 @@
 
     python benchmarks/selective.py [--data movielens-1m senate assistments] [--splits 5]      # ONEBIT_DATA: the folder
 
-Of every split 80% of the ratings are fitted (defaults), a tenth certifies, used whole, each request alone at δ = .05,
+Of every split 80% of the ratings are fitted, a tenth certifies, used whole, each request alone at δ = .05,
 and the last tenth shows the error among the answered on ratings that were neither fitted nor used to certify. Medians
 over the splits, the smallest and the largest in brackets.
 """
@@ -51,6 +51,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", nargs="+", choices=DATA, default=list(DATA))
     parser.add_argument("--splits", type=int, default=5)
+    parser.add_argument("--iterations", type=int, default=30, help="of every fit: 30 are within .001 of the end")
     asked = parser.parse_args()
     print(provenance())
     for name in asked.data:
@@ -61,7 +62,7 @@ def main() -> None:
             fitted, certifying, fresh = parts(ratings, seed)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", NotConverged)
-                fit = fit_arrays(*fitted, FitConfig())
+                fit = fit_arrays(*fitted, FitConfig(max_iter=asked.iterations))
             for request in requests:
                 found[request].append(measure(fit, certifying, fresh, request))
         print(f"# {name}: {asked.splits} splits, {time.perf_counter() - began:.0f} s")

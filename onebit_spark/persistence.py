@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from onebit_spark.calibration import Calibration
+from onebit_spark.certificate.confidence import Ladder
 from onebit_spark.config import FitConfig
 from onebit_spark.described import described
 from onebit_spark.errors import RequestError
@@ -48,9 +49,9 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "intercept_prior": (dict, type(None)), "label_coding": str, "threshold": (float, int, type(None)), "majority": int,
     "columns": dict, "id_types": dict, "seconds": dict,
     "n_positive": int, "repeats": dict, "fingerprint": str, "validation": list, "exchange": dict,
-    "calibration": (dict, type(None)), "diagnostics": (dict, type(None)),
+    "calibration": (dict, type(None)), "diagnostics": (dict, type(None)), "confidences": (dict, type(None)),
 }  # fmt: skip
-_LATER = {"validation", "exchange", "calibration", "diagnostics"}  # a folder may be older than these
+_LATER = {"validation", "exchange", "calibration", "diagnostics", "confidences"}  # a folder may be older than these
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +83,7 @@ class ModelInfo:
     validation: list[dict[str, float]] = field(default_factory=list)  # held-out loss and error after each iteration
     exchange: dict[str, str] = field(default_factory=dict)  # how factors travelled, and why so
     calibration: dict[str, Any] | None = None  # see ``calibration.Calibration``
+    confidences: dict[str, Any] | None = None  # of the fitted ratings: see ``certificate.confidence.Ladder``
     diagnostics: dict[str, Any] | None = None  # see ``diagnostics``: how the model does on ratings, for the report
 
     def __post_init__(self) -> None:
@@ -116,6 +118,11 @@ class ModelInfo:
     def calibrated(self) -> Calibration | None:
         """How the probability was calibrated, if it was."""
         return None if self.calibration is None else Calibration(**self.calibration)
+
+    @property
+    def ladder(self) -> Ladder | None:
+        """The thresholds that a selective certificate chooses from, if the fit kept them."""
+        return None if self.confidences is None else Ladder.from_dict(self.confidences)
 
     def factor_schema(self, side: str) -> StructType:
         """The schema of ``users`` or ``items``, for side "user" or "item"."""
@@ -173,6 +180,11 @@ class ModelInfo:
             problems.append(f"majority must be 1 or −1, not {self.majority}")
         if self.calibration is not None and set(self.calibration) != CALIBRATION:
             problems.append(f"calibration must hold {', '.join(sorted(CALIBRATION))}, not {self.calibration}")
+        if self.confidences is not None:
+            try:
+                Ladder.from_dict(self.confidences)
+            except (LookupError, TypeError, ValueError) as error:
+                problems.append(f"confidences are not those of a fit: {error}")
         if not {"user", "item", "label"} <= set(self.columns):
             problems.append(f"columns must name user, item and label, not {self.columns}")
         if not {"user", "item"} <= set(self.id_types):

@@ -11,7 +11,7 @@ from pyspark.sql import types as T
 
 from onebit_spark import evaluation
 from onebit_spark.certificate.certified import Terms
-from onebit_spark.cli.common import Clock, id_types, tell_locations
+from onebit_spark.cli.common import Clock, further_statements, id_types, tell_locations
 from onebit_spark.cli.requests import EvaluateRequest
 from onebit_spark.cli.tables import check_id_types, read_table, refuse_outputs
 from onebit_spark.defects import Columns, check_ratings
@@ -25,18 +25,23 @@ def run_evaluate(spark: SparkSession, request: EvaluateRequest) -> None:
     with clock("reading"):
         model = OneBitCompletionModel.load(request.model)
         user, item, label = (model.info.columns[role] for role in ("user", "item", "label"))
-        ratings = read_table(spark, request, "ratings", (user, item, label))
+        by = () if request.certify_by is None else (request.certify_by,)
+        ratings = read_table(spark, request, "ratings", tuple(dict.fromkeys((user, item, label, *by))))
         check_id_types(ratings, request, "ratings", id_types(model))
         boolean = isinstance(ratings.schema[label].dataType, T.BooleanType)
         threshold = request.threshold
         if threshold is None and not boolean:
             threshold = model.info.threshold
+        evaluation.check_requests(model, request.max_error, ratings, request.certify_by)
         tally = check_ratings(ratings, Columns(user, item, label, threshold))
     with clock("evaluating"):
-        figures = evaluation.evaluate(model, ratings, threshold, tally)
+        figures, counted = evaluation.measure(model, ratings, threshold, tally, request.certify_by)
         if request.certify:
-            certificate = evaluation.certify(model, figures, tally, Terms(delta=request.delta))
+            terms = Terms(delta=request.delta)
+            certificate = evaluation.certify(model, figures, tally, terms)
+            further = evaluation.further(model, counted, terms, request.max_error)
             figures["certificate"] = certificate.as_dict()
+            figures["certificates"] = [item.as_dict() for item in (certificate, *further)]
     if request.output:
         Location(spark, request.output).write_text(json.dumps(figures, indent=2, allow_nan=False) + "\n")
     if not request.quiet:
@@ -62,3 +67,4 @@ def _evaluation_summary(figures: dict[str, Any]) -> Iterator[str]:
     yield f"calibration {figures['calibration_error']:.4f} off on average: how far probabilities are from frequencies"
     if "certificate" in figures:
         yield figures["certificate"]["statement"]
+        yield from further_statements(figures["certificates"])

@@ -46,6 +46,7 @@ bench: setup
 	$(RUN) $(BIN)/python benchmarks/accuracy.py real
 	$(RUN) $(BIN)/python benchmarks/als.py
 	$(RUN) $(BIN)/python benchmarks/certificate.py
+	$(RUN) $(BIN)/python benchmarks/selective.py
 	$(RUN) $(BIN)/python benchmarks/serving.py foldin
 	$(RUN) $(BIN)/python benchmarks/serving.py recommend
 	$(RUN) $(BIN)/python benchmarks/serving.py calibration

@@ -46,6 +46,13 @@ def senate() -> Ratings:
     return _indexed(senator, rollcall, vote > 0)
 
 
+def assistments() -> Ratings:
+    """ASSISTments 2017 (Patikorn, Heffernan et al.): the first answer of a student to a problem; 1 = right."""
+    table = pq.read_table(folder() / "assist2017" / "answers.parquet")
+    student, problem, correct = (table[name].to_numpy() for name in ("student", "problem", "correct"))
+    return _indexed(student, problem, correct > 0)
+
+
 def split(ratings: Ratings, held_out: float, seed: int) -> tuple[Ratings, Ratings]:
     """Train and test; ``held_out`` is a number of ratings, or a share below 1."""
     n = len(ratings.rows)

@@ -238,4 +238,5 @@ class _Facts:
             fingerprint=counted.tally.fingerprint,
             repeats=asdict(self.engine.repeats),
             exchange=asdict(self.choice),
+            confidences=made.ladder.as_dict() if made.ladder is not None else None,
         )

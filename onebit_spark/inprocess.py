@@ -11,14 +11,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from onebit_spark import prediction
 from onebit_spark.blocks import MAX_COLUMNS, RatingBlock
-from onebit_spark.certificate.certified import Certificate, Terms, certified_fit
+from onebit_spark.certificate.bygroup import further_certificates
+from onebit_spark.certificate.certified import Certificate, Terms, certified_fit, holdout_certificate
+from onebit_spark.certificate.confidence import EVERYTHING, Ladder, confidence
 from onebit_spark.certificate.learnt import NARROWING
 from onebit_spark.certificate.newcomers import Newcomers
+from onebit_spark.certificate.selective import Group, HeldOut, request_problems
 from onebit_spark.certificate.streams import pair_streams
 from onebit_spark.config import FitConfig
 from onebit_spark.engines.local import LocalEngine
 from onebit_spark.hierarchy import Scales
-from onebit_spark.losses import SIDES, Side
+from onebit_spark.losses import LOSSES, SIDES, Side
 from onebit_spark.posterior import RowPosterior, effective_rank
 from onebit_spark.priors import ScalePrior
 from onebit_spark.solver import Iteration, prior_rows
@@ -40,6 +43,7 @@ class Fit:
     rated: dict[Side, NDArray[np.bool_]] = field(repr=False)  # rows and columns that have a rating
     certificates: list[Certificate] = field(default_factory=list, repr=False)
     drawn: dict[Side, RowPosterior] | None = field(default=None, repr=False)  # after a prior split: see ``sample``
+    ladder: Ladder = field(default=EVERYTHING, repr=False)  # thresholds of the confidence, from the fitted ratings
 
     @property
     def objective_history(self) -> list[float]:
@@ -96,6 +100,39 @@ class Fit:
         known = np.where(unknown, 0, index).astype(np.int64)
         return posterior.take(known), unknown if self.drawn else unknown | ~self.rated[side][known]
 
+    def confidence(self, rows: ArrayLike, cols: ArrayLike) -> NDArray[np.float64]:
+        """|score|/√(c + variance): how sure the model is of the sign (``certificate.confidence``)."""
+        return confidence(self.score(rows, cols), self.std(rows, cols), LOSSES[self.config.loss].score_noise)
+
+    def certify(
+        self, rows: ArrayLike, cols: ArrayLike, labels: ArrayLike, terms: Terms | None = None,
+        max_error: Sequence[float] = (), groups: ArrayLike | None = None,
+    ) -> list[Certificate]:  # fmt: skip
+        """What these ratings, which must not have been fitted, prove: ``holdout``, and ``selective`` for each request.
+
+        ``groups`` has a value for every rating: both also within each group, δ shared among the groups.
+        """
+        terms = terms or Terms()
+        problems = terms.problems() + [f"max_error {told}" for told in request_problems(max_error)]
+        problems += _label_problems(np.asarray(labels), both_classes=False)
+        if problems:
+            raise ValueError("; ".join(problems))
+        positive, predicted = np.asarray(labels) > 0, self.predict(rows, cols) > 0
+        rung, wrong = self.ladder.rung(self.confidence(rows, cols)), predicted != positive
+        off, size = positive != (self.majority > 0), len(self.ladder.thresholds)
+        whole = HeldOut.counted(rung, 1, wrong, off, size)
+        parts = {}
+        for value in np.unique(np.asarray(groups)) if groups is not None else ():
+            inside = np.asarray(groups) == value
+            parts[Group("group", str(value))] = HeldOut.counted(rung[inside], 1, wrong[inside], off[inside], size)
+        first = holdout_certificate(whole.errors, whole.n, terms, whole.majority_error)
+        return [first, *further_certificates(self.ladder, whole, parts, terms, max_error)]
+
+    def answered(self, rows: ArrayLike, cols: ArrayLike, certificate: Certificate) -> NDArray[np.bool_]:
+        """Where a selective certificate lets the model answer: nowhere if its request could not be met."""
+        threshold = certificate.inputs["threshold"]
+        return self.confidence(rows, cols) >= (np.inf if threshold is None else threshold)
+
     def _pairs(self, rows: ArrayLike, cols: ArrayLike) -> tuple[RowPosterior, RowPosterior]:
         row_index, col_index = np.broadcast_arrays(np.atleast_1d(rows), np.atleast_1d(cols))
         return (
@@ -145,6 +182,7 @@ def fit_arrays(
         rated={side: engine.counts(side) > 0 for side in SIDES},
         certificates=made.certificates,
         drawn=made.drawn,
+        ladder=made.ladder or EVERYTHING,
     )
 
 
@@ -220,7 +258,7 @@ def _index_problems(name: str, index: NDArray[Any], declared: int | None) -> tup
     return problems, int(values.max())
 
 
-def _label_problems(labels: NDArray[Any]) -> list[str]:
+def _label_problems(labels: NDArray[Any], both_classes: bool = True) -> list[str]:
     if labels.size == 0:
         return []
     if labels.dtype.kind not in "biuf":
@@ -235,7 +273,7 @@ def _label_problems(labels: NDArray[Any]) -> list[str]:
         if np.any(values == 0) and np.any(values == -1):
             return ["labels mix 0 and −1: use either ±1 or 0/1"]
     positives = np.count_nonzero(values > 0)
-    if positives in (0, values.size):
+    if both_classes and positives in (0, values.size):
         return [f"labels are all {'positive' if positives else 'negative'}: both classes are needed"]
     return []
 

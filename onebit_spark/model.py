@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -17,14 +17,16 @@ from onebit_spark.certificate.certified import Certificate, document
 from onebit_spark.certificate.newcomers import Newcomers
 from onebit_spark.columns import INTEGRAL, case_folding, checked_ids, missing, quoted, type_of
 from onebit_spark.errors import RequestError
+from onebit_spark.evaluation import certify_selective
 from onebit_spark.factorframes import factor_frame
 from onebit_spark.foldin import fold_in
-from onebit_spark.params import PredictionParams
+from onebit_spark.params import AnswerParams
 from onebit_spark.persistence import ModelInfo, ModelReader, ModelWriter
 from onebit_spark.posterior import packed_size
 from onebit_spark.recommend import Wish, recommend
 from onebit_spark.report.diagnostics import calibrate, diagnose
 from onebit_spark.scoring import CERTIFIED, Sampler, Scorer, factor_columns, prior_row
+from onebit_spark.selection import answers, applied, chosen_threshold
 from onebit_spark.sketch import CellSketch
 
 
@@ -40,7 +42,7 @@ class TrainingSummary:
     validationHistory: list[dict[str, float]]  # held-out loss and error rate of each iteration, if some were held out
 
 
-class OneBitCompletionModel(Model, PredictionParams, MLWritable, MLReadable["OneBitCompletionModel"]):
+class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitCompletionModel"]):
     """A fitted model: ``info``, and the posterior of both sides as DataFrames of one line an id (see ``scoring``).
 
     ``certificate`` holds upper limits on the error rate: the content of ``certificate.json``.
@@ -95,7 +97,11 @@ class OneBitCompletionModel(Model, PredictionParams, MLWritable, MLReadable["One
         scored = joined.withColumn(f"{prefix}_scored", self._scoring_udf()(f"{prefix}_user", f"{prefix}_item"))
         outputs = self._outputs(F.col(f"{prefix}_scored"))
         if self.getColdStartStrategy() == "nan":
-            outputs = [(name, F.when(known_pair, value).otherwise(float("nan"))) for name, value in outputs]
+            unknown = {self.getAnsweredCol(): F.lit(False)}
+            outputs = [
+                (name, F.when(known_pair, value).otherwise(unknown.get(name, F.lit(float("nan")))))
+                for name, value in outputs
+            ]
         return scored.select("*", *(value.alias(name) for name, value in outputs)).drop(
             f"{prefix}_user", f"{prefix}_item", f"{prefix}_scored"
         )
@@ -203,6 +209,8 @@ class OneBitCompletionModel(Model, PredictionParams, MLWritable, MLReadable["One
             (self.getPredictionCol(), prediction),
             (self.getRawPredictionCol(), score),
         ]
+        if self.certifiedErrors and self.getAnsweredCol():
+            named.append((self.getAnsweredCol(), answers(self, score, scored["std"])))
         return [(name, column) for name, column in named if name]
 
     def _check_outputs(self, dataset: DataFrame) -> None:
@@ -231,32 +239,40 @@ class OneBitCompletionModel(Model, PredictionParams, MLWritable, MLReadable["One
     # ---- recommendations ---------------------------------------------------------------------------------------------
 
     def recommendForAllUsers(
-        self, numItems: int, z: float | None = None, excludeSeen: DataFrame | None = None
+        self, numItems: int, z: float | None = None, excludeSeen: DataFrame | None = None, answeredOnly: bool = False
     ) -> DataFrame:
         """The best items of every user: (user, recommendations), see ``recommend.recommend``.
 
         Ranked by probability; with ``z`` by score − z·std, which asks for items that are surely liked.
-        ``excludeSeen``: ratings (or any pairs of ids) that are not to be recommended.
+        ``excludeSeen``: ratings (or any pairs of ids) that are not to be recommended. ``answeredOnly`` lists only pairs
+        that ``answered`` is true for. That guarantees nothing of the lists: the certificate speaks of pairs drawn like
+        the held-out ratings, and the best of all pairs are not drawn like them.
         """
-        return recommend(self, "user", Wish(numItems, z, excludeSeen))
+        return recommend(self, "user", Wish(numItems, z, excludeSeen, self._floor(answeredOnly)))
 
     def recommendForAllItems(
-        self, numUsers: int, z: float | None = None, excludeSeen: DataFrame | None = None
+        self, numUsers: int, z: float | None = None, excludeSeen: DataFrame | None = None, answeredOnly: bool = False
     ) -> DataFrame:
         """The best users of every item, in the same way."""
-        return recommend(self, "item", Wish(numUsers, z, excludeSeen))
+        return recommend(self, "item", Wish(numUsers, z, excludeSeen, self._floor(answeredOnly)))
 
     def recommendForUserSubset(
-        self, dataset: DataFrame, numItems: int, z: float | None = None, excludeSeen: DataFrame | None = None
-    ) -> DataFrame:
+        self, dataset: DataFrame, numItems: int, z: float | None = None, excludeSeen: DataFrame | None = None,
+        answeredOnly: bool = False,
+    ) -> DataFrame:  # fmt: skip
         """The best items of the users in ``dataset``; those that the model does not know are left out."""
-        return recommend(self, "user", Wish(numItems, z, excludeSeen), dataset)
+        return recommend(self, "user", Wish(numItems, z, excludeSeen, self._floor(answeredOnly)), dataset)
 
     def recommendForItemSubset(
-        self, dataset: DataFrame, numUsers: int, z: float | None = None, excludeSeen: DataFrame | None = None
-    ) -> DataFrame:
+        self, dataset: DataFrame, numUsers: int, z: float | None = None, excludeSeen: DataFrame | None = None,
+        answeredOnly: bool = False,
+    ) -> DataFrame:  # fmt: skip
         """The best users of the items in ``dataset``; those that the model does not know are left out."""
-        return recommend(self, "item", Wish(numUsers, z, excludeSeen), dataset)
+        return recommend(self, "item", Wish(numUsers, z, excludeSeen, self._floor(answeredOnly)), dataset)
+
+    def _floor(self, answeredOnly: bool) -> float | None:
+        """The confidence that a pair must have to be listed."""
+        return chosen_threshold(self) if answeredOnly else None
 
     # ---- new users and items -----------------------------------------------------------------------------------------
 
@@ -314,6 +330,26 @@ class OneBitCompletionModel(Model, PredictionParams, MLWritable, MLReadable["One
         Score, spread and prediction stay as they are.
         """
         return self.changed(calibration=calibrate(self, ratings).as_dict())
+
+    def certifySelective(
+        self, ratings: DataFrame, maxError: float | Sequence[float] = 0.05, delta: float = 0.05, by: str | None = None
+    ) -> OneBitCompletionModel:
+        """This model with a column ``answered``: where it is true, at most ``maxError`` of the predictions are wrong.
+
+        That holds with probability 1 − δ over ``ratings``, which the model must not have seen, for pairs drawn like
+        them. Several error rates share δ; the Param ``maxError`` selects one, the first unless it is set. A rate that
+        cannot be met answers nothing. ``by``: a column of ``ratings`` within whose groups it is certified as well; the
+        groups' thresholds are reported and not applied. Earlier selective certificates are replaced.
+        """
+        requests = [maxError] if isinstance(maxError, int | float) else list(maxError)
+        model = self.changed()
+        model.certificate = certify_selective(self, ratings, requests, delta, by)
+        return model
+
+    @property
+    def certifiedErrors(self) -> list[float]:
+        """The error rates that ``answered`` can be for, those that could not be met included: they answer nothing."""
+        return [item["request"] for item in applied(self)]
 
     # ---- what was learnt ---------------------------------------------------------------------------------------------
 

@@ -6,9 +6,10 @@ from typing import TypeVar
 
 from pyspark.ml.param import Params
 
-from onebit_spark.paramkinds import text
+from onebit_spark.paramkinds import number, text
 
 P = TypeVar("P", bound="PredictionParams")
+S = TypeVar("S", bound="AnswerParams")
 
 COLD_START = ("prior", "drop", "nan")
 
@@ -90,12 +91,38 @@ class PredictionParams(Params):
         )
 
 
+class AnswerParams(PredictionParams):
+    """What a model with selective certificates answers."""
+
+    answeredCol = text(
+        "answeredCol",
+        "output column: whether a pair is answered, with a certified error rate; empty: omitted",
+    )
+    maxError = number("maxError", "which certified error rate answeredCol is for; unset: the first that was asked for")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._setDefault(answeredCol="answered")
+
+    def getAnsweredCol(self) -> str:
+        return self.getOrDefault(self.answeredCol)
+
+    def getMaxError(self) -> float | None:
+        return self.getOrDefault(self.maxError) if self.isDefined(self.maxError) else None
+
+    def setAnsweredCol(self: S, value: str) -> S:
+        return self._set(answeredCol=value)
+
+    def setMaxError(self: S, value: float) -> S:
+        return self._set(maxError=value)
+
+
 PLAIN_NAMES = {
     "scoreCol": "score", "stdCol": "std", "probabilityCol": "probability", "predictionCol": "prediction",
-    "rawPredictionCol": "", "coldStartStrategy": "prior",
+    "rawPredictionCol": "", "answeredCol": "", "coldStartStrategy": "prior",
 }  # fmt: skip
 
 
-def plainly_named(model: P) -> P:
-    """A copy with the usual output columns, each pair predicted, whatever the model's Params say."""
-    return model.copy({model.getParam(name): value for name, value in PLAIN_NAMES.items()})
+def plainly_named(model: S, **names: str) -> S:
+    """A copy with the usual output columns, or these, each pair predicted, whatever the model's Params say."""
+    return model.copy({model.getParam(name): value for name, value in {**PLAIN_NAMES, **names}.items()})

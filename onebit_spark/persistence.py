@@ -24,6 +24,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from onebit_spark.calibration import Calibration
+from onebit_spark.certificate.confidence import Ladder
 from onebit_spark.config import FitConfig
 from onebit_spark.described import described
 from onebit_spark.errors import RequestError
@@ -55,10 +56,12 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "columns": dict, "id_types": dict, "seconds": dict,
     "n_positive": int, "repeats": dict, "fingerprint": str, "validation": list, "exchange": dict,
     "calibration": (dict, type(None)), "diagnostics": (dict, type(None)), "fitted": (dict, type(None)),
-    "scale_moments": (dict, type(None)), "draw_narrowing": (float, type(None)),
+    "scale_moments": (dict, type(None)), "draw_narrowing": (float, type(None)), "confidences": (dict, type(None)),
 }  # fmt: skip
 # A folder may be older than these.
-_LATER = {"validation", "exchange", "calibration", "diagnostics", "fitted", "scale_moments", "draw_narrowing"}
+_LATER = {
+    "validation", "exchange", "calibration", "diagnostics", "fitted", "scale_moments", "draw_narrowing", "confidences",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +95,7 @@ class ModelInfo:
     calibration: dict[str, Any] | None = None  # see ``calibration.Calibration``
     scale_moments: dict[str, Any] | None = None  # what q(γ) follows from: see ``hierarchy.Moments``
     draw_narrowing: float | None = None  # after a prior split: how much narrower an unknown id is drawn
+    confidences: dict[str, Any] | None = None  # of the fitted ratings: see ``certificate.confidence.Ladder``
     diagnostics: dict[str, Any] | None = None  # see ``diagnostics``: how the model does on ratings, for the report
     fitted: dict[str, Any] | None = None  # limit and complete of ``sketch.CellSketch``
 
@@ -136,6 +140,11 @@ class ModelInfo:
     def calibrated(self) -> Calibration | None:
         """How the probability was calibrated, if it was."""
         return None if self.calibration is None else Calibration(**self.calibration)
+
+    @property
+    def ladder(self) -> Ladder | None:
+        """The thresholds that a selective certificate chooses from, if the fit kept them."""
+        return None if self.confidences is None else Ladder.from_dict(self.confidences)
 
     def factor_schema(self, side: str) -> StructType:
         """The schema of ``users`` or ``items``, for side "user" or "item"."""
@@ -199,6 +208,11 @@ class ModelInfo:
             problems.append(f"scale_moments must hold {', '.join(sorted(MOMENTS))}, not {self.scale_moments}")
         if self.fitted is not None and set(self.fitted) != {"limit", "complete"}:
             problems.append(f"fitted must hold limit and complete, not {self.fitted}")
+        if self.confidences is not None:
+            try:
+                Ladder.from_dict(self.confidences)
+            except (LookupError, TypeError, ValueError) as error:
+                problems.append(f"confidences are not those of a fit: {error}")
         if not {"user", "item", "label"} <= set(self.columns):
             problems.append(f"columns must name user, item and label, not {self.columns}")
         if not {"user", "item"} <= set(self.id_types):

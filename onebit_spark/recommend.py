@@ -41,6 +41,7 @@ class Wish:
     n: int
     z: float | None = None
     exclude_seen: DataFrame | None = None  # pairs that are not to be recommended
+    floor: float | None = None  # the confidence that a pair must have
 
     def problems(self) -> list[str]:
         found = []
@@ -75,7 +76,12 @@ def recommend(model: OneBitCompletionModel, who: Who, wish: Wish, subset: DataFr
     pairs = left.crossJoin(right.hint("shuffle_replicate_nl"))
     work = _Rank(
         wish.n,
-        Ranking(prediction.score_noise(model.info.config.loss, model.info.calibrated), wish.z),
+        Ranking(
+            prediction.score_noise(model.info.config.loss, model.info.calibrated),
+            wish.z,
+            wish.floor,
+            prediction.score_noise(model.info.config.loss),
+        ),
         model.info.config.loss,
         model.info.calibrated,
         model.info.kind,

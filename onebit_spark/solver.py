@@ -57,6 +57,9 @@ class Engine(Protocol):
     def gibbs_errors(self, draws: Draws) -> GibbsErrors:
         """Errors of draws from the posteriors on the ratings: one map step over the rows."""
 
+    def confidences(self, posterior: dict[Side, Any], noise: float) -> NDArray[np.int64]:
+        """The histogram of the ratings' confidences (``certificate.confidence``) under this posterior: one map step."""
+
     def restricted(self, split: Split) -> AbstractContextManager[Engine]:
         """An engine on the ratings that the split chooses; rows and columns keep their numbers."""
 

@@ -28,10 +28,15 @@ MANY = 0.1  # share of a tile's pairs from which one product is faster than thei
 
 @dataclass(frozen=True)
 class Ranking:
-    """By score/√(noise + variance), the order of the probabilities; with z, by the lower limit score − z·std."""
+    """By score/√(noise + variance), the order of the probabilities; with z, by the lower limit score − z·std.
+
+    With ``floor`` only pairs with |score|/√(floor_noise + variance) ≥ floor.
+    """
 
     noise: float
     z: float | None = None
+    floor: float | None = None
+    floor_noise: float = 0.0
 
     def key(self, score: NDArray[np.float64], variance: NDArray[np.float64]) -> NDArray[np.float64]:
         """What is ranked by, the best largest."""
@@ -77,7 +82,7 @@ def best_partners(
             variances = row_terms[these] @ partner_terms[those].T if many else nothing
             _offer(
                 tile, variances, top, column, row_terms, partner_terms, ranking.noise, z, low, high, limits,
-                pointers, positions, key, partner, score, variance,
+                pointers, positions, key, partner, score, variance, ranking.floor or 0.0, ranking.floor_noise,
             )  # fmt: skip
     return Best(partner, score, variance)
 
@@ -137,7 +142,7 @@ def _count_above(tile, limits):
 @jit
 def _offer(
     tile, variances, top, column, row_terms, partner_terms, noise, z, low, high, limits, pointers, positions,
-    best_key, best_partner, best_score, best_variance,
+    best_key, best_partner, best_score, best_variance, floor, floor_noise,
 ):  # fmt: skip
     """Offer the pairs of a tile to the lists of its rows; ``variances`` of the tile, or empty."""
     last = best_key.shape[1] - 1
@@ -158,6 +163,8 @@ def _offer(
                 variance = variances[r, j] if len(variances) else _dot(row_terms[i], partner_terms[partner])
                 variance = max(np.float64(variance), 0.0)
                 key = _key(score, variance, noise, z)
+                if floor > 0.0 and not abs(score) >= floor * math.sqrt(floor_noise + variance):
+                    continue
                 if not key > best_key[i, last] or _contains(positions, pointers[i], pointers[i + 1], partner):
                     continue
                 k = last

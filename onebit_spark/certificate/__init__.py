@@ -3,6 +3,7 @@
 bounds      the theorems, as functions of a few numbers       planning    the paper's explicit bounds, before any rating
 streams ◄ split, gibbs   coins and draws that belong to a rating          learnt      a prior from some of the ratings
 certified   from a fit to its certificates, in words
+confidence ◄ selective ◄ bygroup   answer only where the error is at most what was asked, also within groups
 """
 
 from onebit_spark.certificate.bounds import (

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from typing import Any
 
 from onebit_spark.certificate import bounds
+from onebit_spark.certificate.confidence import Ladder
 from onebit_spark.certificate.gibbs import Draws, GibbsErrors
 from onebit_spark.certificate.learnt import NARROWING, fit_near, learn_prior, moved
 from onebit_spark.certificate.split import Split
 from onebit_spark.config import FitConfig
 from onebit_spark.hierarchy import Scales
-from onebit_spark.losses import SIDES, Side
+from onebit_spark.losses import LOSSES, SIDES, Side
 from onebit_spark.priors import ScalePrior
 from onebit_spark.solver import Engine, Iteration, Start, Watch, solve
 
@@ -113,6 +114,7 @@ class CertifiedFit:
     posterior: dict[Side, Any]  # in the engine's own form
     certificates: list[Certificate]
     drawn: dict[Side, Any] | None = None  # the posterior whose draws are certified, where it is not the one above
+    ladder: Ladder | None = None  # of confidences, from the ratings that were fitted; none at a checkpoint
 
 
 def certified_fit(
@@ -128,6 +130,15 @@ def certified_fit(
 
     With a prior split the model keeps the learnt spreads; the certified draws are narrower (``learnt.NARROWING``).
     """
+    made = _certified(engine, config, terms, positives, on_iteration, start, watch)
+    counts = engine.confidences(made.posterior, LOSSES[config.loss].score_noise)
+    return replace(made, ladder=Ladder.of_histogram(counts))
+
+
+def _certified(
+    engine: Engine, config: FitConfig, terms: Terms | None, positives: int,
+    on_iteration: Callable[[Iteration], None] | None, start: Start | None, watch: Watch | None,
+) -> CertifiedFit:  # fmt: skip
     majority_error = min(positives, engine.n_ratings - positives) / engine.n_ratings
     if terms is not None and terms.prior_split is not None:
         return _with_learnt_prior(engine, config, terms, terms.prior_split, majority_error, on_iteration, start, watch)

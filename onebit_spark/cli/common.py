@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
+from onebit_spark.certificate.selective import SELECTIVE
 from onebit_spark.cli.requests import JobRequest
 from onebit_spark.cli.running import reason_of
 from onebit_spark.errors import FitFailed, RequestError
 from onebit_spark.model import OneBitCompletionModel
+
+MOST_STATEMENTS = 40
 
 
 class Clock:
@@ -43,6 +47,15 @@ def tell_locations(request: JobRequest, outputs: dict[str, str | None]) -> None:
     for name, path in outputs.items():
         if path:
             print(path if request.quiet else f"{name}: {path}", flush=True)
+
+
+def further_statements(certificates: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """What selective certificates and those of groups say; of many groups, the first."""
+    found = [item for item in certificates if item["name"] == SELECTIVE or item.get("group")]
+    for item in found[:MOST_STATEMENTS]:
+        yield f"Certificate ({item['name']}): {item['statement']}"
+    if len(found) > MOST_STATEMENTS:
+        yield f"… and {len(found) - MOST_STATEMENTS} more certificates of groups, in the output."
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
 from onebit_spark import evaluation
-from onebit_spark.cli.common import Clock, id_types, tell_locations
+from onebit_spark.cli.common import Clock, further_statements, id_types, tell_locations
 from onebit_spark.cli.requests import EvaluateRequest
 from onebit_spark.cli.tables import check_id_types, read_table, refuse_outputs
 from onebit_spark.defects import Columns, check_ratings
@@ -25,20 +25,24 @@ def run_evaluate(spark: SparkSession, request: EvaluateRequest) -> None:
     with clock("reading"):
         model = OneBitCompletionModel.load(request.model)
         user, item, label = (model.info.columns[role] for role in ("user", "item", "label"))
-        ratings = read_table(spark, request, "ratings", (user, item, label))
+        by = () if request.certify_by is None else (request.certify_by,)
+        ratings = read_table(spark, request, "ratings", tuple(dict.fromkeys((user, item, label, *by))))
         check_id_types(ratings, request, "ratings", id_types(model))
         boolean = isinstance(ratings.schema[label].dataType, T.BooleanType)
         threshold = request.threshold
         if threshold is None and not boolean:
             threshold = model.info.threshold
+        evaluation.check_requests(model, request.max_error, ratings, request.certify_by)
         columns = Columns(user, item, label, threshold)
         tally = check_ratings(ratings, columns)
     with clock("evaluating"):
         freshness = check_fresh(model, ratings, columns, tally) if request.certify else None
-        figures = evaluation.evaluate(model, ratings, threshold, tally)
+        figures, counted = evaluation.measure(model, ratings, threshold, tally, request.certify_by)
         if freshness is not None:
             certificate = evaluation.certify(figures, request.terms(), freshness)
+            further = evaluation.further(model, counted, request.terms(), request.max_error)
             figures["certificate"] = certificate.as_dict()
+            figures["certificates"] = [item.as_dict() for item in (certificate, *further)]
     if request.output:
         Location(spark, request.output).write_text(json.dumps(figures, indent=2, allow_nan=False) + "\n")
     if not request.quiet:
@@ -64,9 +68,10 @@ def _evaluation_summary(figures: dict[str, Any]) -> Iterator[str]:
     yield f"calibration {figures['calibration_error']:.4f} off on average: how far probabilities are from frequencies"
     if "certificate" in figures:
         yield figures["certificate"]["statement"]
+        yield from further_statements(figures["certificates"])
         freshness = figures["certificate"]["freshness"]
         if not freshness["checked"]:
             yield (
                 f"Whether the model has seen these ratings could not be checked: {freshness['reason']}. "
-                "The certificate holds only if it has not."
+                "The certificates hold only if it has not."
             )

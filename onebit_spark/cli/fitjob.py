@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from onebit_spark import evaluation
 from onebit_spark.certificate.certified import document, headline_of
 from onebit_spark.checkpoint import clear_checkpoints
-from onebit_spark.cli.common import Clock, after, tell_locations
+from onebit_spark.cli.common import Clock, after, further_statements, tell_locations
 from onebit_spark.cli.progress import Progress
 from onebit_spark.cli.requests import FitRequest
 from onebit_spark.cli.tables import check_id_types, check_pairs, read_table, refuse_outputs, write_predictions
@@ -40,7 +40,8 @@ def _fit(spark: SparkSession, request: FitRequest, work: Location) -> None:
     clock = Clock()
     ids = (request.user_col, request.item_col)
     with clock("reading"):
-        ratings = read_table(spark, request, "ratings", (*ids, request.label_col))
+        by = () if request.certify_by is None else (request.certify_by,)
+        ratings = read_table(spark, request, "ratings", tuple(dict.fromkeys((*ids, request.label_col, *by))))
         if request.predict:
             pairs = read_table(spark, request, "predict", ids)
             check_id_types(pairs, request, "predict", dict(ratings.select(*map(quoted, ids)).dtypes))
@@ -84,9 +85,13 @@ def _fit(spark: SparkSession, request: FitRequest, work: Location) -> None:
     clock.split("fitting", "preparing", "iterations", progress.seconds)
     if request.holdout is not None:
         with clock("certifying"):
-            figures = evaluation.evaluate(model, held_out, request.threshold, held_out_tally)
+            figures, counted = evaluation.measure(
+                model, held_out, request.threshold, held_out_tally, request.certify_by
+            )
             certificate = evaluation.certify(figures, request.terms(), KEPT_OUT)
-            model.certificate = document([*model.certificate["certificates"], certificate.as_dict()])
+            further = evaluation.further(model, counted, request.terms(), request.max_error)
+            found = [*model.certificate["certificates"], *(item.as_dict() for item in (certificate, *further))]
+            model.certificate = document(found)
     with clock("measuring"):
         if request.holdout is None:
             model = model.diagnose(ratings, "training ratings")
@@ -135,6 +140,7 @@ def _fit_summary(model: OneBitCompletionModel, clock: Clock) -> Iterator[str]:
     certified = headline_of(model.certificate)
     if certified:
         yield f"Certificate ({model.certificate['headline']}): {certified}"
+    yield from further_statements(model.certificate["certificates"])
     for one in model.certificate["certificates"]:
         if one["name"] == "prior_split":
             yield (

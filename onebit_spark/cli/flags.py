@@ -73,7 +73,7 @@ def as_flag(name: str) -> str:
 
 @dataclass(frozen=True)
 class _Flag:
-    kind: type  # str, int, float, bool or dict
+    kind: type  # str, int, float, bool, dict, or tuple of numbers
     default: Any
     required: bool
     help: str
@@ -86,12 +86,15 @@ class _Flag:
             text += f": {', '.join(self.choices)}"
         if self.required:
             return f"{text} (required)"
-        return text if self.default is None or self.kind in (bool, dict) else f"{text} (default: {self.default})"
+        silent = self.default is None or self.kind in (bool, dict, tuple)
+        return text if silent else f"{text} (default: {self.default})"
 
     def converted(self, raw: Any) -> Any:
         """The text of a flag, or the value of a config file, as the right type; a ValueError says what it must be."""
         if self.kind is dict:
             return _key_values(raw)
+        if self.kind is tuple:
+            return _numbers(raw)
         value = raw
         if isinstance(raw, str) and self.kind in (int, float):
             with suppress(ValueError):  # what stays text is refused below
@@ -115,7 +118,7 @@ def _flags_of(request: type[Checked]) -> dict[str, _Flag]:
         hint = hints[item.name]
         kind = (
             get_origin(hint)
-            if get_origin(hint) is dict
+            if get_origin(hint) in (dict, tuple)
             else next((option for option in get_args(hint) if option is not NoneType), hint)
         )
         required = item.default is MISSING and item.default_factory is MISSING
@@ -180,6 +183,17 @@ def _key_values(raw: Any) -> dict[str, str]:
     if wrong:
         raise ValueError(f"must be key=value, not {', '.join(map(repr, wrong))}")
     return dict(text.split("=", 1) for text in texts)
+
+
+def _numbers(raw: Any) -> tuple[float, ...]:
+    """From "0.1,0.05" on the command line, or a number or a list of numbers in the config file."""
+    parts = raw.split(",") if isinstance(raw, str) else raw if isinstance(raw, list) else [raw]
+    try:
+        if any(isinstance(part, bool) for part in parts):
+            raise ValueError
+        return tuple(float(part) for part in parts)
+    except (TypeError, ValueError):
+        raise ValueError(f"must be a number, or several with commas between them, not {raw!r}") from None
 
 
 def _numbered(problems: list[str]) -> str:

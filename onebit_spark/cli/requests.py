@@ -12,6 +12,7 @@ from typing import ClassVar
 from urllib.parse import urlsplit
 
 from onebit_spark.certificate.certified import Terms
+from onebit_spark.certificate.selective import request_problems
 from onebit_spark.cli.flags import as_flag, flag
 from onebit_spark.config import COVARIANCES, EXCHANGES, SOLVERS, FitConfig
 from onebit_spark.losses import LOSSES
@@ -98,6 +99,10 @@ class FitRequest(RatingsRequest):
     resume: bool = flag("go on from a checkpoint in --checkpoint-dir, if there is one", default=False)
     holdout: float | None = flag("share of the ratings kept out of the fit, to certify the model on", default=None)
     calibrate: bool = flag("learn on the held-out ratings what a probability means", default=False)
+    max_error: tuple[float, ...] = flag(
+        "answer only where the error is certified to be at most this, such as 0.05; several: 0.1,0.05", default=()
+    )
+    certify_by: str | None = flag("column of the ratings: certify within each of its groups as well", default=None)
     delta: float = flag("a certificate holds with probability 1 − δ", default=_TERMS.delta)
     certificate_grid: int = flag("settings compared on these ratings, each certified at δ/grid", default=_TERMS.grid)
     certificate_prior_split: float | None = flag(
@@ -117,8 +122,10 @@ class FitRequest(RatingsRequest):
             yield re.sub(r"^\w+", lambda name: as_flag(name[0]), problem)
         for problem in self.terms().problems():
             yield re.sub(r"^\w+", lambda name: TERM_FLAGS[name[0]], problem)
+        unseen = "ratings that are not fitted: add --holdout 0.1, say"
         if self.calibrate and self.holdout is None:
-            yield "--calibrate needs ratings that are not fitted: add --holdout 0.1, say"
+            yield f"--calibrate needs {unseen}"
+        yield from _selective_problems(self, self.holdout is not None, unseen)
         if self.holdout is not None and not 0 < self.holdout < 1:
             yield f"--holdout must lie strictly between 0 and 1, not {self.holdout}"
         if self.resume and not self.checkpoint_dir:
@@ -170,6 +177,11 @@ class EvaluateRequest(JobRequest):
     ratings: str = flag("path of the ratings, in columns named as in the fit")
     threshold: float | None = flag("labels strictly greater are positive (default: as in the fit)", default=None)
     certify: bool = flag("bound the error rate, on ratings that the model has not seen", default=False)
+    max_error: tuple[float, ...] = flag(
+        "with --certify: how much can be answered with an error of at most this, such as 0.05; several: 0.1,0.05",
+        default=(),
+    )
+    certify_by: str | None = flag("with --certify: column of the ratings, to certify within its groups", default=None)
     delta: float = flag("the certificate holds with probability 1 − δ", default=_TERMS.delta)
     certificate_grid: int = flag(
         "models or settings compared on these ratings, each certified at δ/grid", default=_TERMS.grid
@@ -183,6 +195,7 @@ class EvaluateRequest(JobRequest):
         yield from _threshold_problems(self.threshold)
         for problem in self.terms().problems():
             yield re.sub(r"^\w+", lambda name: TERM_FLAGS[name[0]], problem)
+        yield from _selective_problems(self, self.certify, "a certificate: add --certify")
         yield from super().problems()
 
     def terms(self) -> Terms:
@@ -213,6 +226,15 @@ def _holds(folder: str, path: str) -> bool:
     outer, inner = urlsplit(folder), urlsplit(path)
     same_place = outer.netloc == inner.netloc
     return same_place and Path(os.path.abspath(inner.path)).is_relative_to(os.path.abspath(outer.path))
+
+
+def _selective_problems(request: FitRequest | EvaluateRequest, possible: bool, need: str) -> Iterator[str]:
+    """Wrong error rates, and selective flags without what they ``need``."""
+    for problem in request_problems(request.max_error):
+        yield f"--max-error {problem}"
+    for name in ("max_error", "certify_by"):
+        if getattr(request, name) and not possible:
+            yield f"{as_flag(name)} needs {need}"
 
 
 def _threshold_problems(threshold: float | None) -> Iterator[str]:

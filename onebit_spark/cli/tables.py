@@ -98,11 +98,15 @@ def refuse_outputs(spark: SparkSession, request: JobRequest, folders: bool = Tru
 def write_predictions(
     spark: SparkSession, model: OneBitCompletionModel, pairs: DataFrame, path: str, overwrite: bool
 ) -> None:
-    """Parquet: user, item, score, std, probability, prediction; the folder appears whole or not at all."""
-    predicted = plainly_named(model).transform(pairs)
+    """Parquet: user, item, score, std, probability, prediction, and ``answered`` where an error rate was certified.
+
+    The folder appears whole or not at all.
+    """
+    predicted = plainly_named(model, answeredCol="answered").transform(pairs)
     prediction = F.col("prediction") > 0 if model.info.label_coding == "boolean" else F.col("prediction").cast("int")
     ids = [F.col(quoted(column)) for column in pairs.columns]
-    table = predicted.select(*ids, "score", "std", "probability", prediction.alias("prediction"))
+    answered = ["answered"] if model.certifiedErrors else []
+    table = predicted.select(*ids, "score", "std", "probability", prediction.alias("prediction"), *answered)
     with replace_folder(spark, path, overwrite) as folder:
         table.write.parquet(folder)
 

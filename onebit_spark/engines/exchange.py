@@ -8,6 +8,7 @@ up to half a gigabyte; beyond, ``shuffle.ShuffleEngine`` sends each block only w
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
@@ -19,12 +20,13 @@ from pyspark import Broadcast, SparkContext
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from onebit_spark.certificate.confidence import BINS, Counts, count_confidences
 from onebit_spark.certificate.gibbs import Draws, GibbsErrors, count_errors
 from onebit_spark.engines.cells import Batches, block_line, read_blocks
 from onebit_spark.engines.faults import check_checksums, worker_errors
 from onebit_spark.engines.layout import SideLayout
 from onebit_spark.engines.mapstep import Table, signed_sums, update_range
-from onebit_spark.losses import HalfStep, Loss, PriorLines, RowPrior, Side
+from onebit_spark.losses import SIDES, HalfStep, Loss, PriorLines, RowPrior, Side
 from onebit_spark.posterior import RowPosterior
 from onebit_spark.statistics import SideStatistics
 
@@ -40,6 +42,7 @@ def _schema(**cells: str) -> StructType:
 UPDATED = _schema(location="binary", scale="binary", statistics="binary")
 SUMS = _schema(sums="binary")
 ERRORS = _schema(errors="long", ratings="long")
+CONFIDENCES = _schema(counts="binary")
 
 OTHER: dict[Side, Side] = {"rows": "cols", "cols": "rows"}
 
@@ -103,6 +106,14 @@ class BroadcastExchange:
         lines = [(line["errors"], line["ratings"]) for line in self._run("rows", work, ERRORS)]
         return GibbsErrors(*map(sum, zip(*lines, strict=True)))
 
+    def confidences(self, posterior: dict[Side, RowPosterior], noise: float) -> Counts:
+        counts = np.zeros(BINS, np.int64)
+        with ExitStack() as release:
+            work = _CountBlocks(noise, *(self._sent_now(side, posterior[side], release) for side in SIDES))
+            for line in self._run("rows", work, CONFIDENCES):
+                counts += np.frombuffer(line["counts"], np.int64)
+        return counts
+
     def collect(self, side: Side) -> RowPosterior:
         return self._posteriors[side]
 
@@ -122,6 +133,14 @@ class BroadcastExchange:
         if step.side not in self._sent_priors or self._sent_priors[step.side][0] is not lines:
             self._sent_priors[step.side] = lines, self._context.broadcast(lines)
         return self._sent_priors[step.side][1]
+
+    def _sent_now(self, side: Side, posterior: RowPosterior, release: ExitStack) -> Broadcast[RowPosterior]:
+        """A posterior by broadcast: the one that is out already, or one for as long as it is needed."""
+        if posterior is self._posteriors.get(side):
+            return self._sent[side]
+        sent = self._context.broadcast(posterior)
+        release.callback(sent.destroy)
+        return sent
 
     def _run(self, side: Side, work: Any, schema: StructType) -> Iterator[dict[str, Any]]:
         """One job over the side's blocks; its lines in the order of the blocks, each checked for its ratings."""
@@ -206,6 +225,22 @@ class _DrawBlocks:
             rows, cols = self.rows.value.take(block.rows), self.cols.value.take(block.columns)
             counted = count_errors(ratings, 0, ratings.n_rows, block.rows, rows, cols, self.draws)
             yield block_line(block=block.number, **counted._asdict(), n=ratings.n_ratings, checksum=block.checksum)
+
+
+@dataclass(frozen=True)
+class _CountBlocks:
+    """The confidences of the blocks of a task."""
+
+    noise: float
+    rows: Broadcast[RowPosterior]
+    cols: Broadcast[RowPosterior]
+
+    def __call__(self, batches: Batches) -> Batches:
+        for block in read_blocks(batches):
+            ratings = block.ratings
+            rows, cols = self.rows.value.take(block.rows), self.cols.value.take(block.columns)
+            counts = count_confidences(ratings, 0, ratings.n_rows, rows, cols, self.noise)
+            yield block_line(block=block.number, counts=counts, n=ratings.n_ratings, checksum=block.checksum)
 
 
 def _matrix(buffer: pa.Buffer, like: NDArray[Any], n_rows: int) -> NDArray[Any]:

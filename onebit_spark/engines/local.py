@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.blocks import RatingBlock
+from onebit_spark.certificate.confidence import Counts, count_confidences
 from onebit_spark.certificate.gibbs import Draws, GibbsErrors, count_errors
 from onebit_spark.certificate.split import Split
 from onebit_spark.config import FitConfig
@@ -78,6 +79,12 @@ class LocalEngine:
         numbers = np.arange(block.n_rows)
         parts = self._over_rows("rows", lambda lo, hi: count_errors(block, lo, hi, numbers, rows, cols, draws))
         return GibbsErrors(*map(sum, zip(*parts, strict=True)))
+
+    def confidences(self, posterior: dict[Side, RowPosterior], noise: float) -> Counts:
+        block, rows, cols = self.blocks["rows"], posterior["rows"], posterior["cols"]
+        return reduce(
+            np.add, self._over_rows("rows", lambda lo, hi: count_confidences(block, lo, hi, rows, cols, noise))
+        )
 
     @contextmanager
     def restricted(self, split: Split) -> Iterator[LocalEngine]:

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
+from onebit_spark.certificate.confidence import Counts
 from onebit_spark.certificate.gibbs import Draws, GibbsErrors
 from onebit_spark.certificate.split import Split
 from onebit_spark.config import FitConfig
@@ -163,6 +164,12 @@ class ShuffleEngine:
         with described(self._context, "certificate"):
             sums = self._tables.sums("rows", work.Draw(draws, own.form), (own.table,), partners.table)
         return GibbsErrors(*(int(total) for total in np.sum(sums, axis=0)))
+
+    def confidences(self, posterior: dict[Side, TablePosterior], noise: float) -> Counts:
+        rows, cols = posterior["rows"], posterior["cols"]
+        with described(self._context, "confidences"):
+            sums = self._tables.sums("rows", work.Confidences(noise, rows.form, cols.form), (rows.table,), cols.table)
+        return np.sum(sums, axis=0).astype(np.int64)
 
     def _posterior_made(self, side: Side, make: Any, own: tuple[TallTable, ...], form: Form) -> TablePosterior:
         table, squares = self._tables.make(side, make, own, dtype=form.precision)

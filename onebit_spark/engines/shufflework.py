@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from onebit_spark.certificate.confidence import count_confidences
 from onebit_spark.certificate.gibbs import Draws, count_errors
 from onebit_spark.engines.cells import PlacedBlock
 from onebit_spark.engines.mapstep import signed_sums, update_range
@@ -58,6 +59,20 @@ class Draw:
         rows, cols = self.form.unpacked(own[0]), self.form.unpacked(partners)
         counted = count_errors(block.ratings, 0, block.ratings.n_rows, block.rows, rows, cols, self.draws)
         return None, np.array(counted, np.float64)
+
+
+@dataclass(frozen=True)
+class Confidences:
+    """The histogram of the ratings' confidences."""
+
+    noise: float
+    own: Form
+    other: Form
+
+    def __call__(self, block: PlacedBlock, own: Own, partners: FloatArray | None) -> Made:
+        assert partners is not None
+        rows, cols, ratings = self.own.unpacked(own[0]), self.other.unpacked(partners), block.ratings
+        return None, count_confidences(ratings, 0, ratings.n_rows, rows, cols, self.noise).astype(np.float64)
 
 
 @dataclass(frozen=True)

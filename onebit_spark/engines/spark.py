@@ -13,6 +13,7 @@ from pyspark import Broadcast, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from onebit_spark.certificate.confidence import Counts as Histogram
 from onebit_spark.certificate.gibbs import Draws, GibbsErrors
 from onebit_spark.certificate.split import Split
 from onebit_spark.config import FitConfig
@@ -143,6 +144,10 @@ class SparkEngine:
     def gibbs_errors(self, draws: Draws) -> GibbsErrors:
         with described(self._context, "certificate"):
             return self._exchange.gibbs_errors(draws)
+
+    def confidences(self, posterior: dict[Side, RowPosterior], noise: float) -> Histogram:
+        with described(self._context, "confidences"):
+            return self._exchange.confidences(posterior, noise)
 
     # To and from models.
 

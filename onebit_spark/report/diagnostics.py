@@ -1,4 +1,4 @@
-"""How a model does on ratings, in a few hundred numbers: its reliability, its scores by class, and a calibration.
+"""How a model does on ratings, in a few hundred numbers: reliability, scores by class, risk–coverage, calibration.
 
 Everything is one aggregation in Spark; the driver receives one line a bin.
 """
@@ -17,12 +17,14 @@ from onebit_spark.defects import Columns, check_ratings, positive
 from onebit_spark.errors import RequestError
 from onebit_spark.metrics import RELIABILITY_BINS, Reliability
 from onebit_spark.params import plainly_named
+from onebit_spark.selection import confidence
 
 if TYPE_CHECKING:
     from onebit_spark.model import OneBitCompletionModel
 
 SAMPLE = 500_000  # ratings that are looked at, about: enough for every figure of a report
 SCORE_WIDTH = 0.1  # of a bin of the histogram
+CONFIDENCE_BINS = -4.0, 12.0, 6  # log₂ of the confidences that a risk–coverage curve tells apart, bins an octave
 CELL_WIDTHS = 0.05, 0.1  # of the score and of log std, where the calibration takes ratings for alike
 
 
@@ -41,6 +43,7 @@ def diagnose(model: OneBitCompletionModel, ratings: DataFrame, source: str) -> d
         scored.groupBy(
             probability_bin(F.col("probability")).alias("bin"),
             F.floor(F.col("score") / SCORE_WIDTH).alias("score_bin"),
+            confidence_bin(confidence(model, F.col("score"), F.col("std"))).alias("confidence_bin"),
         )
         .agg(
             F.count(F.lit(1)).alias("n"),
@@ -64,7 +67,22 @@ def diagnose(model: OneBitCompletionModel, ratings: DataFrame, source: str) -> d
         "calibration_error": reliability.error,
         "reliability": reliability.as_dict(),
         "scores": {"width": SCORE_WIDTH, "low": (edges * SCORE_WIDTH).tolist(), **counts},
+        "risk_coverage": risk_coverage(column["confidence_bin"], column["n"], column["wrong"]),
     }
+
+
+def confidence_bin(confidence: Column) -> Column:
+    """Up to 96 bins that are equally wide on the logarithm."""
+    low, high, per_octave = CONFIDENCE_BINS
+    inside = F.least(F.greatest(confidence, F.lit(2.0**low)), F.lit(2.0**high))
+    return F.floor((F.log2(inside) - low) * per_octave)
+
+
+def risk_coverage(bins: Any, n: Any, wrong: Any) -> dict[str, list[float]]:
+    """Where only the most confident ``share`` is answered, ``error`` of the answers are wrong; from few to all."""
+    place = np.unique(-np.asarray(bins), return_inverse=True)[1]
+    answered, errors = (np.cumsum(np.bincount(place, weights=each)) for each in (n, wrong))
+    return {"share": (answered / answered[-1]).tolist(), "error": (errors / answered).tolist()}
 
 
 def calibrate(model: OneBitCompletionModel, ratings: DataFrame) -> Calibration:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,7 +37,7 @@ STYLE: dict[Any, Any] = {
 Plot = Callable[["Axes", ModelInfo], None]
 
 
-def figures(info: ModelInfo) -> dict[str, str]:
+def figures(info: ModelInfo, certificates: Sequence[Mapping[str, Any]] = ()) -> dict[str, str]:
     """The plots that the model has something to show in: caption ─► SVG."""
     wanted: dict[str, Plot] = {
         "The objective after each iteration, above its last value. It is minimised.": _objective,
@@ -48,11 +49,16 @@ def figures(info: ModelInfo) -> dict[str, str]:
         source = info.diagnostics["source"]
         wanted[f"Predicted probability against what came true, on {source}. Perfect is the line."] = _reliability
         wanted[f"Scores by class, on {source}. What lies on the wrong side of 0 is an error."] = _scores
+        if "risk_coverage" in info.diagnostics:
+            points = [item for item in certificates if item["name"] == "selective" and not item["group"]]
+            caption = f"Errors among the answered, when only the surest are answered, on {source}."
+            caption += " Orange: certified, below the dotted line of what was asked." if points else ""
+            wanted[caption] = partial(_risk_coverage, points)
     return {caption: _svg(plot, info) for caption, plot in wanted.items()}
 
 
 def _svg(plot: Plot, info: ModelInfo) -> str:
-    with _axes(plot.__name__) as (axes, text):
+    with _axes(getattr(plot, "__name__", "_risk_coverage")) as (axes, text):
         plot(axes, info)
     markup = text.getvalue()
     return markup[markup.index("<svg") :]
@@ -143,6 +149,30 @@ def _scores(axes: Axes, info: ModelInfo) -> None:
     axes.set_ylim(bottom=0)
     axes.set(xlabel="score", ylabel="share of ratings")
     axes.legend(loc="upper left")
+
+
+def _risk_coverage(points: Sequence[Mapping[str, Any]], axes: Axes, info: ModelInfo) -> None:
+    """``points`` are selective certificates; one that could not be met is a line with no point on it."""
+    curve = _diagnostics(info)["risk_coverage"]
+    share, error = np.array(curve["share"]), np.array(curve["error"])
+    shown = share >= min(0.01, share[-1])  # of fewer, the error is mere chance
+    axes.plot(share[shown], error[shown], color=BLUE, linewidth=1.5)
+    for item in points:
+        axes.axhline(item["request"], color=ORANGE, linewidth=0.8, linestyle=":")
+        if item["threshold"] is None:
+            axes.annotate(f"{item['request']:.3g} not met", (0, item["request"]), color=ORANGE, va="bottom", fontsize=8)
+            continue
+        at = item["answered_share"], item["errors"] / item["n_answered"]
+        axes.plot([at[0], at[0]], [at[1], item["request"]], color=ORANGE, linewidth=1)
+        axes.plot(*at, color=ORANGE, marker="o", markersize=5)
+        told = f"{at[0]:.0%} at ≤ {item['request']:.3g}"
+        right = at[0] > 0.6
+        axes.annotate(
+            told, (at[0], item["request"]), xytext=(-4 if right else 4, 3), textcoords="offset points",
+            ha="right" if right else "left", color=ORANGE, fontsize=8,
+        )  # fmt: skip
+    axes.set(xlim=(0, 1.02), xlabel="share answered", ylabel="error among the answered")
+    axes.set_ylim(0, 1.15 * max(error[shown].max(), *(item["request"] for item in points), 0.01))
 
 
 def _wider(scores: dict[str, Any]) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def report(info: ModelInfo, certificate: dict[str, Any] | None = None) -> str:
             '<h2>How the fit went, and what it can do</h2><div class="plots">',
             *(
                 f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>"
-                for caption, svg in figures(info).items()
+                for caption, svg in figures(info, certificate["certificates"] if certificate else ()).items()
             ),
             "</div>",
             *_certificate(certificate),
@@ -90,7 +90,7 @@ def _headline(info: ModelInfo, certificate: dict[str, Any] | None) -> Iterable[t
 def _best(certificate: dict[str, Any] | None) -> dict[str, Any] | None:
     """The certificate that was declared as the headline, unless it says nothing."""
     for one in certificate["certificates"] if certificate else ():
-        if one["name"] == certificate["headline"] and not one["vacuous"]:  # type: ignore[index]
+        if one["name"] == certificate["headline"] and not one["vacuous"] and not one.get("group"):  # type: ignore[index]
             return dict(one)
     return None
 
@@ -113,8 +113,9 @@ def _certificate(certificate: dict[str, Any] | None) -> Iterable[str]:
     yield "<h2>What is certain about its errors</h2>"
     for one in certificate["certificates"]:
         name = escape(str(one["name"]).replace("_", " "))
-        vacuous = " It says nothing here." if one["vacuous"] else ""
-        yield f"<p><b>{name}, {one['bound']:.3f}.</b> {escape(str(one['statement']))}{vacuous}</p>"
+        vacuous = " It says nothing here." if one["vacuous"] and one["name"] != "selective" else ""
+        bound = "not met" if one["name"] == "selective" and one["threshold"] is None else f"{one['bound']:.3f}"
+        yield f"<p><b>{name}, {bound}.</b> {escape(str(one['statement']))}{vacuous}</p>"
 
 
 def _data(info: ModelInfo) -> dict[str, str]:

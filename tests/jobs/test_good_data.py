@@ -12,6 +12,7 @@ from smalltables import NO_HEADER, TABLES, run_jobs, table
 HUNDREDS = pa.table({
     "user": [i % 17 for i in range(300)], "item": [i % 29 for i in range(300)],
     "label": [1 if (i % 17 < 9) == (i % 29 < 14) else -1 for i in range(300)],
+    "age": ["old" if i % 3 else "new" for i in range(300)],
 })  # fmt: skip
 GOOD_TABLES = {
     "strangers": table(user=("a", "c", "c", "b"), item=("x", "y", "z", "y"), label=(5, 1, 4, 2)),
@@ -50,11 +51,13 @@ GOOD = {  # in this order: later ones use the models of earlier ones
     "binned one class": ("evaluate", line("--model {}/model --ratings {}/one_class --output {}/one.json")),
     "certified": (
         "fit",
-        line("--ratings {}/hundreds --output {}/certified --holdout 0.3 --certificate-prior-split 0.5 --delta 0.1"),
+        line("--ratings {}/hundreds --output {}/certified --holdout 0.3 --certificate-prior-split 0.5 --delta 0.1")
+        + line("--max-error 0.45,0.01 --certify-by age --predict {}/hundreds --predictions {}/of_hundreds"),
     ),
     "fresh": (
         "evaluate",
-        line("--model {}/certified --ratings {}/hundreds --certify --delta 0.01 --output {}/fresh.json"),
+        line("--model {}/certified --ratings {}/hundreds --certify --delta 0.01 --output {}/fresh.json")
+        + line("--max-error 0.4 --certify-by age"),
     ),
     "top": (
         "predict",
@@ -161,11 +164,13 @@ def test_what_a_fit_certifies(folder, results):
     content = figures(folder / "certified" / "certificate.json")
     found = {item["name"]: item for item in content["certificates"]}
     assert content["headline"] == "holdout"
-    assert set(found) == {"prior_split", "holdout"}
+    found |= {item["name"]: item for item in content["certificates"] if not item.get("group")}
+    assert set(found) == {"prior_split", "holdout", "selective"}
     fitted = figures(folder / "certified" / "metadata.json")["n_ratings"]
     assert found["holdout"]["n"] == 300 - fitted
     assert 0.2 < found["holdout"]["n"] / 300 < 0.4
     assert found["prior_split"]["n"] < fitted
+    found.pop("selective")
     for item in found.values():
         assert item["delta"] == 0.1
         assert item["vacuous"] is (item["bound"] >= min(0.5, item["majority_error"]))
@@ -173,6 +178,32 @@ def test_what_a_fit_certifies(folder, results):
     fresh = figures(folder / "fresh.json")["certificate"]
     assert (fresh["name"], fresh["delta"], fresh["n"]) == ("holdout", 0.01, 300)
     assert fresh["statement"] in results["fresh"][1]
+    further = figures(folder / "fresh.json")["certificates"]
+    assert [item["name"] for item in further] == ["holdout", "selective", *["holdout"] * 2, *["selective"] * 2]
+    assert all(item["statement"] in results["fresh"][1] for item in further)
+
+
+def test_what_is_answered(folder, results):
+    """For the first error rate, which is met; the second cannot be, and says so; both within groups as well."""
+    found = figures(folder / "certified" / "certificate.json")["certificates"]
+    selective = [item for item in found if item["name"] == "selective"]
+    told = [(item["request"], (item["group"] or {}).get("value")) for item in selective]
+    assert told == [(rate, who) for who in (None, "new", "old") for rate in (0.45, 0.01)]
+    assert [item["group"]["value"] for item in found if item["name"] == "holdout" and item.get("group")] == [
+        "new",
+        "old",
+    ]
+    met, unmet = selective[:2]
+    assert (met["bound"], unmet["threshold"]) == (0.45, None)
+    for item in (met, unmet, selective[-1]):
+        assert f"Certificate (selective): {item['statement']}" in results["certified"][1]
+    predictions = pq.read_table(folder / "of_hundreds").to_pandas()
+    assert list(predictions.columns)[-2:] == ["prediction", "answered"]
+    z = predictions.score.abs() / (8 / 3.141592653589793 + predictions["std"] ** 2) ** 0.5
+    assert (predictions.answered == (z >= met["threshold"])).all()
+    assert predictions.answered.any()
+    page = (folder / "certified" / "report.html").read_text()
+    assert "Orange: certified" in page
 
 
 def test_the_best_items_of_every_user(folder, results):

@@ -5,7 +5,7 @@ from dataclasses import fields
 
 import pytest
 
-from onebit_spark import Terms, cli
+from onebit_spark import RequestError, Terms, cli
 from onebit_spark.cli import running as jobrun
 from onebit_spark.cli.flags import parse
 from onebit_spark.cli.requests import EvaluateRequest, FitRequest, PredictRequest, local_path
@@ -137,10 +137,41 @@ def test_the_example_config_is_accepted_with_every_line_in_use(here, request):
         fit = parse(FitRequest, "fit", [*config_file(here, version), "--output", "out"])
         assert fit.ratings == "in.parquet"
     assert fit.option == {"sep": ";", "header": "true"}
+    assert (fit.max_error, fit.certify_by) == ((0.05,), "country")
     default = parse(FitRequest, "fit", GOOD["fit"])
     shown = "format", "user_col", "loss", "prior", "rank", "intercepts", "covariance", "solver", "max_iter", "tol"
     for name in shown:
         assert getattr(fit, name) == getattr(default, name)  # what is commented out shows the default
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [("0.1,0.05", (0.1, 0.05)), ("0.05", (0.05,)), ([0.2, 0.1], (0.2, 0.1)), (0.25, (0.25,))]
+)
+def test_error_rates_come_as_a_list(here, given, expected):
+    command = ["--holdout", "0.1", *(["--max-error", given] if isinstance(given, str) else [])]
+    file = "" if isinstance(given, str) else f"max-error = {given}"
+    assert parse(FitRequest, "fit", [*GOOD["fit"], *config_file(here, file), *command]).max_error == expected
+    assert parse(FitRequest, "fit", GOOD["fit"]).max_error == ()
+
+
+@pytest.mark.parametrize(
+    ("job", "arguments", "told"),
+    [
+        (FitRequest, "--holdout 0.1 --max-error 0.1,x", "must be a number, or several with commas between them"),
+        (
+            FitRequest,
+            "--holdout 0.1 --max-error 0.1,0.5",
+            "--max-error must hold error rates strictly between 0 and 0.5",
+        ),
+        (FitRequest, "--max-error 0.1", "--max-error needs ratings that are not fitted: add --holdout 0.1"),
+        (FitRequest, "--certify-by age", "--certify-by needs ratings that are not fitted"),
+        (EvaluateRequest, "--max-error 0.1", "--max-error needs a certificate: add --certify"),
+    ],
+)
+def test_error_rates_that_cannot_be_certified(here, job, arguments, told):
+    good = GOOD["fit"] if job is FitRequest else ["--model", "in.parquet", "--ratings", "in.parquet"]
+    with pytest.raises(RequestError, match=re.escape(told)):
+        parse(job, "x", [*good, *arguments.split()])
 
 
 BAD_FILES = {

@@ -57,6 +57,7 @@ def info():
                 "positive": np.bincount(place, weights=labels > 0).tolist(),
                 "negative": np.bincount(place, weights=labels < 0).tolist(),
             },
+            "risk_coverage": {"share": [0.1, 0.5, 1.0], "error": [0.02, 0.05, 0.1234]},
         },
     )  # fmt: skip
 
@@ -71,13 +72,29 @@ def test_it_says_what_was_fitted(page):
         assert told in page
     assert "At most 37.4% &lt;on new ones&gt;." in page
     assert page.count("It says nothing here.") == 1
-    assert page.count("<svg") == 5
+    assert page.count("<svg") == 6
     assert "flatter" not in page
 
 
 def test_a_vacuous_headline_is_no_headline(info):
     only = {"headline": "catoni", "certificates": CERTIFICATE["certificates"][1:]}
     assert "certified" not in report(info, only)
+
+
+def test_certified_points_are_on_the_curve(info):
+    common = {"name": "selective", "delta": 0.05, "statement": "It answers.", "group": None}
+    met = {**common, "bound": 0.08, "request": 0.08, "threshold": 0.5, "vacuous": False}
+    met |= {"answered_share": 0.66, "n_answered": 594, "errors": 37}
+    unmet = {**common, "bound": 1.0, "request": 0.01, "threshold": None, "vacuous": True, "answered_share": 0.0}
+    ours, bare = (
+        report(info, {"headline": None, "certificates": found}) for found in ([met, unmet, {**met, "group": {}}], [])
+    )
+    assert "Orange: certified" in ours
+    assert "Orange: certified" not in bare
+    assert "<b>selective, 0.080.</b> It answers." in ours
+    assert "<b>selective, not met.</b> It answers." in ours
+    in_group = {**CERTIFICATE["certificates"][0], "group": {"column": "age", "value": "1"}}
+    assert "≤ 37.4%" not in report(info, {"headline": "seeger", "certificates": [in_group]})
 
 
 def test_less_is_shown_where_less_is_known(info):

@@ -1,0 +1,176 @@
+"""Selective certificates on Spark: the same confidences, thresholds and answers as in process."""
+
+import numpy as np
+import pytest
+from test_recommend import ALL_ITEMS, ALL_USERS, table_of
+
+from onebit_spark import FitConfig, RequestError, Terms
+from onebit_spark.blocks import RatingBlock
+from onebit_spark.defects import Columns
+from onebit_spark.engines.local import LocalEngine
+from onebit_spark.engines.spark import SparkEngine
+from onebit_spark.model import OneBitCompletionModel
+from onebit_spark.ratings import survey
+from onebit_spark.simulate import simulate
+
+REQUESTS = (0.08, 0.001)
+
+
+@pytest.fixture(scope="module")
+def held():
+    """3000 fresh ratings of what ``make_fit`` fits, some of ids that it has never seen; some are switched."""
+    rng = np.random.default_rng(5)
+    rng.integers(0, 28, 400), rng.integers(0, 18, 400)
+    left, right = rng.normal(size=30), rng.normal(size=20)
+    rows, cols = rng.integers(0, 30, 3000), rng.integers(0, 20, 3000)
+    labels = np.where(left[rows] * right[cols] + 0.5 > 0, 1, -1) * np.where(rng.random(3000) < 0.03, -1, 1)
+    return rows, cols, labels, np.array(["old", "new", None], object)[rows % 3]
+
+
+@pytest.fixture(scope="module")
+def ratings(spark, held):
+    lines = list(zip(*(each.tolist() for each in held), strict=True))
+    df = spark.createDataFrame(lines, "user long, item long, label int, age string").repartition(3).cache()
+    yield df
+    df.unpersist()
+
+
+@pytest.fixture
+def make_known(make_fit, make_model):
+    """A model that has kept its confidences."""
+
+    def make(**choices):
+        return make_model(info={"confidences": make_fit(**choices).ladder.as_dict()}, **choices)
+
+    return make
+
+
+@pytest.mark.parametrize("blocks", [pytest.param((1, 1), marks=pytest.mark.slow), (3, 2)])
+def test_every_engine_counts_the_same(spark, blocks):
+    data = simulate("B2", rank=2, shape=(50, 40), fraction=0.5, seed=2)
+    lines = list(zip(data.rows.tolist(), data.cols.tolist(), data.labels.tolist(), strict=True))
+    frame = spark.createDataFrame(lines, "user long, item long, label int")
+    block = RatingBlock.from_coordinates(data.rows, data.cols, data.labels > 0, (50, 40))
+    with LocalEngine(block, 1).running() as local:
+        config = FitConfig(rank=2)
+        local.start(config, config.make_loss())
+        expected = local.confidences(local.posteriors, 0.7)
+    assert expected.sum() == len(data.rows)
+    with SparkEngine.over(frame, Columns(), survey(frame, Columns()), blocks) as engine:
+        copies = {side: posterior.copy() for side, posterior in local.posteriors.items()}
+        engine.start_from(local.posteriors)
+        for posteriors in (local.posteriors, copies):  # what is out already, and what is not
+            np.testing.assert_array_equal(engine.confidences(posteriors, 0.7), expected)
+
+
+@pytest.mark.parametrize("loss", [pytest.param("hinge", marks=pytest.mark.slow), "logistic"])
+def test_certified_as_in_process(make_fit, make_known, ratings, held, loss):
+    fit, model = make_fit(loss=loss), make_known(loss=loss)
+    rows, cols, labels, age = held
+    groups = np.array([str(value) for value in age])
+    expected = fit.certify(rows, cols, labels, Terms(delta=0.1), REQUESTS, groups)
+    certified = model.certifySelective(ratings, REQUESTS, delta=0.1, by="age")
+    found = certified.certificate["certificates"]
+    assert len(found) == len(expected) - 1  # the holdout of all is evaluation's
+    for item in expected[1:]:
+        value = (item.inputs["group"] or {}).get("value")
+        matching = [
+            one for one in found
+            if one["name"] == item.name and one.get("request") == item.inputs.get("request")
+            and bool(one["group"]) == (value is not None) and str((one["group"] or {}).get("value")) == str(value)
+        ]  # fmt: skip
+        (one,) = matching
+        told = {name: each for name, each in item.as_dict().items() if name not in ("group", "statement")}
+        assert {name: one[name] for name in told} == pytest.approx(told)
+    assert certified.certifiedErrors == list(REQUESTS)
+    met = expected[1]
+    assert 0.5 < met.inputs["answered_share"] < 1
+    lines = certified.transform(ratings).toPandas()
+    assert lines["answered"].dtype == bool
+    np.testing.assert_array_equal(lines["answered"], fit.answered(lines["user"], lines["item"], met))
+    assert lines["answered"].sum() == met.inputs["n_answered"]
+    wrong = lines["prediction"] != lines["label"]
+    assert wrong[lines["answered"]].sum() == met.inputs["errors"]
+    np.testing.assert_array_equal(model.transform(ratings).toPandas()["prediction"], lines["prediction"])
+    assert "answered" not in model.transform(ratings).columns
+
+
+def test_beyond_what_can_be_collected(make_known, ratings, monkeypatch):
+    model = make_known()
+    collected = model.certifySelective(ratings, REQUESTS, by="age").certificate
+    monkeypatch.setattr("onebit_spark.evaluation.COLLECT_LIMIT", 0)
+    assert model.certifySelective(ratings, REQUESTS, by="age").certificate == collected
+
+
+def test_a_calibration_changes_no_answer(make_known, ratings):
+    model = make_known()
+    plain, calibrated = (each.certifySelective(ratings, 0.08) for each in (model, model.calibrate(ratings)))
+    assert plain.certificate == calibrated.certificate
+    answered = [each.transform(ratings).select("answered").toPandas() for each in (plain, calibrated)]
+    assert answered[0].equals(answered[1])
+
+
+def test_which_error_rate_and_under_which_name(spark, make_known, ratings, tmp_path):
+    model = make_known().certifySelective(ratings, REQUESTS)
+    strangers = spark.createDataFrame([(1, 1), (1, 99)], "user long, item long")
+    assert not model.copy().setMaxError(0.001).transform(ratings).where("answered").head(1)  # could not be met
+    renamed = model.copy().setAnsweredCol("sure")
+    assert renamed.transform(strangers).columns[-1] == "sure"
+    assert "answered" not in model.copy().setAnsweredCol("").transform(strangers).columns
+    everything = model.certifySelective(ratings, 0.49)
+    assert everything.certifiedErrors == [0.49]
+    told = everything.copy()
+    told._set(coldStartStrategy="nan")
+    assert [line["answered"] for line in told.transform(strangers).sort("item").collect()] == [True, False]
+    with pytest.raises(RequestError, match=r"maxError 0.2 was not certified for this model: choose one of 0.08, 0.001"):
+        model.copy().setMaxError(0.2).transform(strangers)
+    with pytest.raises(RequestError, match="'answered' is already there"):
+        model.transform(strangers.selectExpr("*", "true as answered"))
+    model.setMaxError(0.001).save(str(tmp_path / "model"))
+    again = OneBitCompletionModel.load(str(tmp_path / "model"))
+    assert again.certificate == model.certificate
+    assert again.info.ladder == model.info.ladder
+    assert again.getMaxError() == 0.001
+    assert not again.transform(ratings).where("answered").head(1)
+    new = spark.createDataFrame([(77, 1, 1), (77, 2, -1)], "user long, item long, label int")
+    assert again.foldIn(new).certifiedErrors == []  # other factors, no certificate
+
+
+def test_what_is_refused(make_model, make_known, ratings):
+    with pytest.raises(RequestError, match="fit it again"):
+        make_model().certifySelective(ratings, 0.1)
+    model = make_known()
+    for told, message in (
+        ({"maxError": 0.6}, "maxError must hold error rates strictly between 0 and 0.5"),
+        ({"maxError": []}, "at least one error rate"),
+        ({"delta": 1.5}, "delta must lie strictly between 0 and 1"),
+        ({"by": "sex"}, "no column 'sex'"),
+    ):
+        with pytest.raises(RequestError, match=message):
+            model.certifySelective(ratings, **told)
+    with pytest.raises(RequestError, match="no error rate was certified"):
+        model.recommendForAllUsers(3, answeredOnly=True)
+
+
+def test_too_many_groups(make_known, ratings, monkeypatch):
+    monkeypatch.setattr("onebit_spark.selection.MOST_GROUPS", 2)
+    with pytest.raises(RequestError, match="column 'age' has 3 different values"):
+        make_known().certifySelective(ratings, 0.1, by="age")
+
+
+def test_lists_of_answered_pairs_alone(make_fit, make_known, ratings):
+    fit, model = make_fit(), make_known().certifySelective(ratings, REQUESTS)
+    threshold = model.certificate["certificates"][0]["threshold"]
+    sure = fit.confidence(ALL_USERS, ALL_ITEMS) >= threshold
+    assert 0.1 < sure.mean() < 0.9
+    allowed = set(zip(ALL_USERS[sure].tolist(), ALL_ITEMS[sure].tolist(), strict=True))
+    lists = table_of(model.recommendForAllUsers(18, answeredOnly=True), "user", "item")
+    found = {(user, one[0]) for user, listed in lists.items() for one in listed}
+    assert found == allowed
+    short = table_of(model.recommendForAllItems(2, answeredOnly=True), "item", "user")
+    assert all((one[0], item) in allowed for item, listed in short.items() for one in listed)
+    assert {item: len(listed) for item, listed in short.items()} == {
+        item: min(2, sum(pair[1] == item for pair in allowed)) for item in range(18)
+    }
+    nothing = model.setMaxError(0.001).recommendForAllUsers(2, answeredOnly=True)
+    assert all(not line["recommendations"] for line in nothing.collect())

@@ -32,6 +32,7 @@ class Fit:
     converged: bool
     reason: str
     majority: int  # the more frequent label, +1 in a tie
+    counts: tuple[int, int]  # rows and columns with ratings
     certificates: list[Certificate] = field(default_factory=list, repr=False)
 
     @property
@@ -46,8 +47,9 @@ class Fit:
 
     @property
     def effective_rank(self) -> int:
-        """Columns with ‖E L_k‖·‖E R_k‖ above 1% of the largest."""
-        return effective_rank(self.rows, self.cols)
+        """The factors that move a score by .01 or more, and by more than 1% of what the strongest does (both as root
+        mean squares over the rows and columns with ratings)."""
+        return effective_rank(self.rows, self.cols, *self.counts)
 
     def score(self, rows: ArrayLike, cols: ArrayLike) -> NDArray[np.float64]:
         """E[L_i]·E[R_j] (+ intercepts); an index never seen in training, or beyond the shape, has the prior's mean."""
@@ -103,6 +105,7 @@ def fit_arrays(
     positives = int(positive.sum())
     with LocalEngine(ratings, threads).running() as engine:
         made = certified_fit(engine, config, certify, positives, on_iteration)
+        counts = engine.count("rows"), engine.count("cols")
     return Fit(
         config=config,
         rows=made.posterior["rows"],
@@ -112,6 +115,7 @@ def fit_arrays(
         converged=made.converged,
         reason=made.reason,
         majority=1 if 2 * positives >= len(positive) else -1,
+        counts=counts,
         certificates=made.certificates,
     )
 

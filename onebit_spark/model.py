@@ -290,7 +290,8 @@ class OneBitCompletionModel(Model, PredictionParams, MLWritable, MLReadable["One
 
     @property
     def effectiveRank(self) -> int:
-        """Columns with ‖E L_k‖·‖E R_k‖ above 1% of the largest."""
+        """The factors that move a score by .01 or more, and by more than 1% of what the strongest does: see
+        ``posterior.effective_rank``."""
         return self.info.effective_rank
 
     @property

@@ -251,9 +251,14 @@ class OneBitCompletionModel(Model, PredictionParams, MLWritable, MLReadable["One
 
     # ---- how good it is ----------------------------------------------------------------------------------------------
 
-    def diagnose(self, ratings: DataFrame, source: str = "held-out ratings") -> OneBitCompletionModel:
-        """This model with the figures of its report, measured on ``ratings``: ``source`` in words."""
-        return self.changed(diagnostics=diagnose(self, ratings, source))
+    def diagnose(
+        self, ratings: DataFrame, source: str = "held-out ratings", *, fitted: bool = False
+    ) -> OneBitCompletionModel:
+        """This model with the figures of its report, measured on ``ratings``: ``source`` in words.
+
+        ``fitted`` says that it was fitted to them: the report then warns that its figures flatter.
+        """
+        return self.changed(diagnostics=diagnose(self, ratings, source, fitted))
 
     def calibrate(self, ratings: DataFrame) -> OneBitCompletionModel:
         """This model with a probability that comes true as often as it says on ``ratings``, which it has not seen.

@@ -29,7 +29,8 @@ class FitConfig:
     """What to fit. ``None`` takes the default that depends on the loss or on the number of rows and columns.
 
     ``likelihood_weight`` is κ = λ/n, the weight of one rating; ``alpha`` and ``beta`` are the prior's, β a rate for
-    ``gamma`` and a scale for ``inverse-gamma``; ``precision`` is how factors are stored (sums are always float64).
+    ``gamma`` and a scale for ``inverse-gamma``; ``precision`` is how factors are stored (sums over
+    ratings are always float64).
     """
 
     loss: str = "logistic"

@@ -263,7 +263,7 @@ class OneBitCompletionModel(Model, PredictionParams, MLWritable, MLReadable["One
     def calibrate(self, ratings: DataFrame) -> OneBitCompletionModel:
         """This model with a probability that comes true as often as it says on ``ratings``, which it has not seen.
 
-        Score, spread and prediction stay as they are.
+        Score, spread and prediction stay as they are; the probability is above ½ exactly where the score is above 0.
         """
         return self.changed(calibration=calibrate(self, ratings).as_dict())
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import expit
 
@@ -43,6 +43,7 @@ def test_lines_may_stand_for_many_ratings():
     np.testing.assert_allclose(one.probability(scores, variances), twice.probability(scores, variances), atol=0.01)
 
 
+@settings(max_examples=30)
 @given(
     centre=st.floats(-3, 3),
     shift=st.floats(-3, 3),

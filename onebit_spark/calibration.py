@@ -1,6 +1,7 @@
 """Calibration: a map from score and spread to a probability that comes true as often as it says.
 
-Learnt on held-out ratings: Platt's two numbers (1999) and a noise first, then a broken line for the straight one.
+Learnt on held-out ratings: Platt's slope (1999) and a noise first, then a broken line for the straight one. Both pass
+through ½ at score 0, where the prediction turns.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ Vector = NDArray[np.float64]
 
 MOST_KNOTS = 12
 RATINGS_PER_KNOT = 200
-BOUND = 12.0  # of a logit, and of the logarithms of slope and noise: far beyond what ratings can tell
+BOUND = 12.0  # of a logit's step, and of the logarithms of slope and noise: far beyond what ratings can tell
+LEAST_STEP = 1e-3  # of the logit, from score 0 to the next knot on either side
 
 
 @dataclass(frozen=True)
@@ -45,62 +47,70 @@ class Calibration:
 
     @classmethod
     def fit(cls, scores: Vector, variances: Vector, positives: Vector, negatives: Vector) -> Calibration:
-        """The likeliest; each line stands for so many positive and negative ratings of like score and variance."""
-        intercept, slope, noise = _platt(scores, variances, positives, negatives)
+        """The likeliest; each line stands for so many positive and negative ratings of like score and variance.
+
+        f(0) = 0, and f rises there: a probability is above ½ exactly where the score, and so the prediction, is
+        positive.
+        """
+        slope, noise = _platt(scores, variances, positives, negatives)
         t = scores / np.sqrt(noise + variances)
         knots = _knots(t, positives + negatives)
-        logits = _broken_line(t, knots, positives, negatives, intercept + slope * knots)
+        logits = _broken_line(t, knots, positives, negatives, slope)
         return cls(noise, knots.tolist(), logits.tolist())
 
 
-def _platt(scores: Vector, variances: Vector, positives: Vector, negatives: Vector) -> tuple[float, float, float]:
-    """Intercept, slope and noise of σ(intercept + slope·score/√(noise + variance))."""
+def _platt(scores: Vector, variances: Vector, positives: Vector, negatives: Vector) -> tuple[float, float]:
+    """Slope and noise of σ(slope·score/√(noise + variance)): Platt's line, without his intercept."""
     total = np.sum(positives) + np.sum(negatives)
     spread = float(np.dot(positives + negatives, variances) / total) + 1e-12
 
     def loss(x: Vector) -> tuple[float, Vector]:
-        slope, noise = np.exp(x[1]), spread * np.exp(x[2])
+        slope, noise = np.exp(x[0]), spread * np.exp(x[1])
         t = scores / np.sqrt(noise + variances)
-        value, pull = _log_loss(x[0] + slope * t, positives, negatives)
+        value, pull = _log_loss(slope * t, positives, negatives)
         by_noise = -0.5 * slope * t * noise / (noise + variances)
-        gradient = np.array([pull.sum(), np.dot(pull, slope * t), np.dot(pull, by_noise)])
-        return value / total, gradient / total
+        return value / total, np.array([np.dot(pull, slope * t), np.dot(pull, by_noise)]) / total
 
-    found = minimize(loss, np.zeros(3), jac=True, method="L-BFGS-B", bounds=[(-BOUND, BOUND)] * 3).x
-    return float(found[0]), float(np.exp(found[1])), float(spread * np.exp(found[2]))
+    found = minimize(loss, np.zeros(2), jac=True, method="L-BFGS-B", bounds=[(-BOUND, BOUND)] * 2).x
+    return float(np.exp(found[0])), float(spread * np.exp(found[1]))
 
 
 def _knots(t: Vector, weights: Vector) -> Vector:
-    """Where the line may break: quantiles of t, as many as the ratings can bear."""
+    """Where the line may break: 0, and quantiles of t, as many as the ratings can bear; one at least on either side."""
     total = weights.sum()
     wanted = int(np.clip(total // RATINGS_PER_KNOT, 2, MOST_KNOTS))
     order = np.argsort(t, kind="stable")
     share = np.cumsum(weights[order]) / total
     ends = 0.5 / wanted
     places = np.searchsorted(share, np.linspace(ends, 1 - ends, wanted))
-    knots = np.unique(t[order][np.minimum(places, len(t) - 1)])
-    return knots if len(knots) > 1 else np.array([knots[0], knots[0] + 1.0])
+    knots = np.union1d(t[order][np.minimum(places, len(t) - 1)], 0.0)
+    farthest = float(np.abs(knots).max()) or 1.0
+    return np.union1d(knots, [end for end in (-farthest, farthest) if not np.any(knots * end > 0)])
 
 
-def _broken_line(t: Vector, knots: Vector, positives: Vector, negatives: Vector, start: Vector) -> Vector:
+def _broken_line(t: Vector, knots: Vector, positives: Vector, negatives: Vector, slope: float) -> Vector:
     """The likeliest logits at the knots that never fall; half a rating of either class at each keeps them finite."""
     place = np.clip(np.searchsorted(knots, t) - 1, 0, len(knots) - 2)
     share = np.clip((t - knots[place]) / np.diff(knots)[place], 0.0, 1.0)
     total = np.sum(positives) + np.sum(negatives)
     half = np.full(len(knots), 0.5)
+    zero = int(np.searchsorted(knots, 0.0))
+    knot, step = np.indices((len(knots), len(knots) - 1))
+    climb = ((zero <= step) & (step < knot)).astype(float) - ((knot <= step) & (step < zero))  # logits = climb @ steps
 
     def loss(steps: Vector) -> tuple[float, Vector]:
-        logits = np.cumsum(steps)
+        logits = climb @ steps
         value, pull = _log_loss((1 - share) * logits[place] + share * logits[place + 1], positives, negatives)
         extra, pull_extra = _log_loss(logits, half, half)
         gradient = pull_extra + np.bincount(place, (1 - share) * pull, len(knots))
         gradient += np.bincount(place + 1, share * pull, len(knots))
-        return (value + extra) / total, np.cumsum(gradient[::-1])[::-1] / total
+        return (value + extra) / total, climb.T @ gradient / total
 
-    bounds = [(-BOUND, BOUND)] + [(0.0, 2 * BOUND)] * (len(knots) - 1)
-    first = np.clip(start, -BOUND, BOUND)
-    found = minimize(loss, np.diff(first, prepend=0.0), jac=True, method="L-BFGS-B", bounds=bounds).x
-    return np.cumsum(found)
+    lowest = np.zeros(len(knots) - 1)
+    lowest[zero - 1 : zero + 1] = LEAST_STEP
+    first = np.clip(np.diff(np.clip(slope * knots, -BOUND, BOUND)), lowest, BOUND)
+    bounds = [(low, BOUND) for low in lowest]
+    return np.asarray(climb @ minimize(loss, first, jac=True, method="L-BFGS-B", bounds=bounds).x)
 
 
 def _log_loss(u: Vector, positives: Vector, negatives: Vector) -> tuple[float, Vector]:

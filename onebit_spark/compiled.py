@@ -2,16 +2,18 @@
 
 numba keys its cache on a function's own file and path. Kernels here call each other across files, so an edit of an
 inner loop would go unnoticed; and a zip shipped to an executor lies at a new path in every application. This cache is
-keyed on the *contents* of all files with kernels, in a folder that only the user can write to.
+keyed on the *contents* of all files that kernels are made of, in a folder that only the user can write to.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import os
+import re
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -68,22 +70,51 @@ def _is_private(folder: Path) -> bool:
 
 @cache
 def _kernel_digest() -> str:
-    """A hash of every file of the package that compiles something."""
+    package = __name__.partition(".")[0]
+    return digest_of({name: file.read_bytes() for name, file in sources(files(package), package)})
+
+
+def digest_of(texts: Mapping[str, bytes]) -> str:
+    """A hash of the modules that kernels are made of, among these: name ─► source."""
     digest = hashlib.sha256(numba.__version__.encode())
-    for source in sorted(sources(files("onebit_spark")), key=lambda file: str(file)):
-        text = source.read_bytes()
-        if b"onebit_spark.compiled import jit" in text:
-            digest.update(text)
+    for name in sorted(kernel_modules(texts)):
+        digest.update(f"\n# {name}\n".encode() + texts[name])
     return digest.hexdigest()
 
 
-def sources(folder: Traversable) -> Iterator[Traversable]:
-    """The Python files of a package, wherever it was imported from."""
+def kernel_modules(texts: Mapping[str, bytes]) -> set[str]:
+    """The modules that mention ``jit``, and those that these import, directly or not.
+
+    The latter too, because a kernel holds the constants that it was compiled with, wherever they come from.
+    """
+    found: set[str] = set()
+    waiting = [name for name, text in texts.items() if b"jit" in text and re.search(rb"\bjit\b", text)]
+    while waiting:
+        name = waiting.pop()
+        if name in texts and name not in found:
+            found.add(name)
+            waiting += _imported(texts[name], texts)
+    return found
+
+
+def _imported(text: bytes, known: Container[str]) -> Iterator[str]:
+    """The modules that a file imports at its top."""
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                submodule = f"{node.module}.{alias.name}"
+                yield submodule if submodule in known else str(node.module)
+
+
+def sources(folder: Traversable, name: str) -> Iterator[tuple[str, Traversable]]:
+    """The modules of a package and their files, wherever it was imported from."""
     for entry in folder.iterdir():
         if entry.is_dir():
-            yield from sources(entry)
+            yield from sources(entry, f"{name}.{entry.name}")
         elif entry.name.endswith(".py"):
-            yield entry
+            yield name if entry.name == "__init__.py" else f"{name}.{entry.name[:-3]}", entry
 
 
 class _Locator(_CacheLocator):

@@ -16,6 +16,8 @@ COVARIANCES = ("full", "diagonal")
 EXCHANGES = ("auto", "broadcast", "shuffle")  # how factors reach the blocks of a Spark fit; a fit does not depend on it
 PRECISIONS = ("float32", "float64")
 
+LARGEST_SEED = 2**63 - 1  # a signed 64-bit integer: what Spark and the kernels take
+
 # The default prior weighs as much as this share of the rows and columns, and expects scales γ near this value:
 # strong enough that hundreds of thin columns do not inflate γ. m is known before any label is.
 PRIOR_SHARE = 0.1
@@ -27,7 +29,8 @@ class FitConfig:
     """What to fit. ``None`` takes the default that depends on the loss or on the number of rows and columns.
 
     ``likelihood_weight`` is κ = λ/n, the weight of one rating; ``alpha`` and ``beta`` are the prior's, β a rate for
-    ``gamma`` and a scale for ``inverse-gamma``; ``precision`` is how factors are stored (sums are always float64).
+    ``gamma`` and a scale for ``inverse-gamma``; ``precision`` is how factors are stored (sums over
+    ratings are always float64).
     """
 
     loss: str = "logistic"
@@ -59,10 +62,11 @@ class FitConfig:
             value = getattr(self, field)
             if not isinstance(value, str) or value not in allowed:
                 found.append(f"{field} must be one of {', '.join(allowed)}, not {value!r}")
-        for field, lowest in (("rank", 1), ("max_iter", 1), ("seed", 0)):
+        for field, lowest in (("rank", 1), ("max_iter", 1)):
             value = getattr(self, field)
             if not isinstance(value, Integral) or isinstance(value, bool) or value < lowest:
                 found.append(f"{field} must be an integer of at least {lowest}, not {value!r}")
+        found += seed_problems(self.seed)
         for field in ("likelihood_weight", "alpha", "beta"):
             value = getattr(self, field)
             if value is not None and not (_is_number(value) and 0 < value < math.inf):
@@ -102,6 +106,13 @@ class FitConfig:
         alpha = self.alpha if self.alpha is not None else PRIOR_SHARE * n_lines
         beta = self.beta if self.beta is not None else prior.beta_for_scale(alpha, PRIOR_SCALE)
         return prior(alpha, beta)
+
+
+def seed_problems(seed: object) -> list[str]:
+    """What is wrong with a seed, in words; empty if nothing is."""
+    if isinstance(seed, Integral) and not isinstance(seed, bool) and 0 <= int(seed) <= LARGEST_SEED:
+        return []
+    return [f"seed must be an integer from 0 to 2^63 − 1, not {seed!r}"]
 
 
 def _is_number(value: object) -> bool:

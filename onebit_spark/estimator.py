@@ -216,7 +216,9 @@ class _Facts:
             iterations=len(made.history),
             converged=made.converged,
             reason=made.reason,
-            effective_rank=effective_rank(made.posterior["rows"], made.posterior["cols"]),
+            effective_rank=effective_rank(
+                made.posterior["rows"], made.posterior["cols"], counted.n_users, counted.n_items
+            ),
             inverse_gamma=np.asarray(scales.factor).tolist(),
             intercept_prior={
                 "mean": scales.mean,

@@ -9,6 +9,8 @@ from onebit_spark.config import EXCHANGES, FitConfig
 from onebit_spark.defects import Columns
 from onebit_spark.fitparams import FitParams
 
+TERM_PARAMS = {"grid": "certificateGrid", "prior_split": "certificatePriorSplit"}  # the others have their own names
+
 
 class FitChoices(FitParams):
     """The Params of ``OneBitCompletion``, read together."""
@@ -64,7 +66,9 @@ class FitChoices(FitParams):
         names = self.columns()
         if len({names.user, names.item, names.label}) < 3:
             found.append("userCol, itemCol and labelCol (or ratingCol) must name three different columns")
-        return found + self.coldStartProblems() + self.certificateTerms().problems()
+        for told in self.certificateTerms().problems():  # each begins with the name of its field
+            found.append(re.sub(r"^\w+", lambda field: TERM_PARAMS.get(field[0], field[0]), told))
+        return found + self.coldStartProblems()
 
     def certificateTerms(self) -> Terms:
         """What is settled before the fit so that its certificate holds."""

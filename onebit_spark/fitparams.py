@@ -62,7 +62,7 @@ class FitParams(PredictionParams):
     start = text("start", f"start: {', '.join(STARTS)}")
     maxIter = integer("maxIter", "most iterations (≥ 1)")
     tol = number("tol", "stop when objective and scores change relatively by no more (≥ 0; 0 runs maxIter)")
-    seed = integer("seed", "seed of the start (≥ 0)")
+    seed = integer("seed", "seed of the start (0 to 2^63 − 1)")
     numUserBlocks = integer("numUserBlocks", "blocks of users (≥ 1); unset: by ratings and cores")
     numItemBlocks = integer("numItemBlocks", "blocks of items (≥ 1); unset: by ratings and cores")
     exchange = text("exchange", f"how factors reach the blocks: {', '.join(EXCHANGES)}")

@@ -57,8 +57,9 @@ class Fit:
 
     @property
     def effective_rank(self) -> int:
-        """Columns with ‖E L_k‖·‖E R_k‖ above 1% of the largest."""
-        return effective_rank(self.rows, self.cols)
+        """The factors that move a score by .01 or more, and by more than 1% of what the strongest does (both as root
+        mean squares over the rows and columns with ratings)."""
+        return effective_rank(self.rows, self.cols, *(int(self.rated[side].sum()) for side in SIDES))
 
     def score(self, rows: ArrayLike, cols: ArrayLike) -> NDArray[np.float64]:
         """E[L_i]·E[R_j] (+ intercepts); an index never seen in training, or beyond the shape, has the prior's mean."""

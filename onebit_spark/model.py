@@ -320,14 +320,19 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
 
     # ---- how good it is ----------------------------------------------------------------------------------------------
 
-    def diagnose(self, ratings: DataFrame, source: str = "held-out ratings") -> OneBitCompletionModel:
-        """This model with the figures of its report, measured on ``ratings``: ``source`` in words."""
-        return self.changed(diagnostics=diagnose(self, ratings, source))
+    def diagnose(
+        self, ratings: DataFrame, source: str = "held-out ratings", *, fitted: bool = False
+    ) -> OneBitCompletionModel:
+        """This model with the figures of its report, measured on ``ratings``: ``source`` in words.
+
+        ``fitted`` says that it was fitted to them: the report then warns that its figures flatter.
+        """
+        return self.changed(diagnostics=diagnose(self, ratings, source, fitted))
 
     def calibrate(self, ratings: DataFrame) -> OneBitCompletionModel:
         """This model with a probability that comes true as often as it says on ``ratings``, which it has not seen.
 
-        Score, spread and prediction stay as they are.
+        Score, spread and prediction stay as they are; the probability is above ½ exactly where the score is above 0.
         """
         return self.changed(calibration=calibrate(self, ratings).as_dict())
 
@@ -379,7 +384,8 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
 
     @property
     def effectiveRank(self) -> int:
-        """Columns with ‖E L_k‖·‖E R_k‖ above 1% of the largest."""
+        """The factors that move a score by .01 or more, and by more than 1% of what the strongest does: see
+        ``posterior.effective_rank``."""
         return self.info.effective_rank
 
     @property

@@ -178,9 +178,16 @@ class ModelInfo:
         if missing:
             raise RequestError(f"damaged model folder: {METADATA} lacks {', '.join(missing)}")
         try:
-            return cls(**{name: content[name] for name in _TYPES if name in content})
+            return cls(**{name: content[name] for name in _TYPES if name in content})._of_today()
         except ValueError as error:
             raise RequestError(f"damaged model folder: {METADATA}: {error}") from None
+
+    def _of_today(self) -> ModelInfo:
+        """With what an older folder does not say in so many words."""
+        seen = self.diagnostics
+        if seen is None or "fitted" in seen:
+            return self
+        return dataclasses.replace(self, diagnostics={**seen, "fitted": "training" in str(seen.get("source"))})
 
     def _problems(self) -> list[str]:
         found = [name for name, kind in _TYPES.items() if not isinstance(getattr(self, name), kind)]

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.floating]
 Kind = Literal["spread", "covariance"]
 
-RANK_THRESHOLD = 0.01
+RANK_THRESHOLD = 0.01  # of the strongest factor: a weaker one is not in use
+LEAST_STRENGTH = 0.01  # of a score: a factor that moves scores by less moves no probability by more than .0025
 
 
 def packed_size(dimension: int) -> int:
@@ -155,7 +156,12 @@ class HasColumnNorms(Protocol):
         """‖E L_k‖ for every factor."""
 
 
-def effective_rank(rows: HasColumnNorms, cols: HasColumnNorms) -> int:
-    """Columns with ‖E L_k‖·‖E R_k‖ above 1% of the largest."""
-    strength = rows.column_norms * cols.column_norms
-    return int(np.sum(strength > RANK_THRESHOLD * strength.max())) if strength.max() > 0 else 0
+def effective_rank(rows: HasColumnNorms, cols: HasColumnNorms, n_rows: int, n_cols: int) -> int:
+    """The factors in use: those whose strength is at least .01, and more than 1% of the strongest one's.
+
+    A factor's strength is the root mean square of what it adds to a score, ‖E L_k‖·‖E R_k‖/√(m1·m2), over the m1 rows
+    and m2 columns that have ratings. Compared with the strongest alone, the remains of factors that have all been
+    switched off, as on labels of pure noise, would count.
+    """
+    strength = rows.column_norms * cols.column_norms / np.sqrt(n_rows * n_cols)
+    return int(np.sum(strength >= max(LEAST_STRENGTH, RANK_THRESHOLD * strength.max())))

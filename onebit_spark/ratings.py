@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from onebit_spark.columns import HASH_PARTS, quoted
+from onebit_spark.config import seed_problems
 from onebit_spark.defects import (
     BIT,
     Columns,
@@ -27,6 +28,7 @@ from onebit_spark.defects import (
     verdict,
 )
 from onebit_spark.described import described
+from onebit_spark.errors import RequestError
 from onebit_spark.losses import Side
 
 USER, ITEM, LABEL = "__onebit_user", "__onebit_item", "__onebit_label"  # the columns inside, whatever they are outside
@@ -95,6 +97,8 @@ def split_off(df: DataFrame, columns: Columns, fraction: float, seed: int) -> tu
     or re-read, and all ratings of one cell go the same way. So the holdout is a sample of what the fit has not seen:
     ratings like these, of cells that were kept out at random.
     """
+    if problems := seed_problems(seed):
+        raise RequestError("; ".join(problems))
     check_columns(df, columns)
     ids = (F.col(quoted(name)) for name in (columns.user, columns.item))
     coin = F.shiftrightunsigned(F.xxhash64(F.lit(seed), *ids), 32)  # 32 bits

@@ -105,7 +105,7 @@ class Watch(Protocol):
         """Called after every iteration that does not end the fit; a reason ends it."""
 
     def best(self, outcome: Outcome[ScaleHierarchy]) -> Outcome[ScaleHierarchy]:
-        """The outcome to keep; the engine's posteriors are set to its."""
+        """The outcome to keep, whatever iteration it is of; the engine's posteriors are set to its."""
 
 
 def solve(

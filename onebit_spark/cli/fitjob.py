@@ -94,7 +94,7 @@ def _fit(spark: SparkSession, request: FitRequest, work: Location) -> None:
             model.certificate = document(found)
     with clock("measuring"):
         if request.holdout is None:
-            model = model.diagnose(ratings, "training ratings")
+            model = model.diagnose(ratings, "training ratings", fitted=True)
         elif request.calibrate:
             model = model.calibrate(held_out).diagnose(held_out, "the held-out ratings that calibrated it")
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -94,17 +94,24 @@ class Validation:
         if self._best is None or loss < self._best.loss:
             self._best = _State(iteration.number, loss, hierarchy, posteriors)
         if iteration.number - self._best.number >= self._patience:
-            return (
-                f"the validation loss was lowest in iteration {self._best.number} and has not fallen in the "
-                f"{self._patience} iterations since"
-            )
+            return f"none lower in patience = {self._patience} iterations"
         return None
 
     def best(self, outcome: Outcome[ScaleHierarchy]) -> Outcome[ScaleHierarchy]:
-        """The fit as it was when the held-out loss was lowest, in the engine too."""
+        """The fit as it was when the held-out loss was lowest, in the engine too.
+
+        It has converged only if that was in the iteration that converged.
+        """
+        last = len(outcome.history)
+        if len(self.history) < last:  # an iteration that converges ends the fit before it is measured
+            self(self._engine, outcome.hierarchy, outcome.history)
         assert self._best is not None
+        if self._best.number == last:
+            return outcome
         self._engine.start_from(self._best.posteriors)
-        return replace(outcome, hierarchy=self._best.hierarchy, history=outcome.history[: self._best.number])
+        reason = f"the validation loss was lowest in iteration {self._best.number} of {last} ({outcome.reason})"
+        kept = outcome.history[: self._best.number]
+        return Outcome(self._best.hierarchy, kept, False, reason)
 
     def _measure(self, scales: Scales, rows: RowPosterior, cols: RowPosterior) -> tuple[float, float]:
         context = self._pairs.sparkSession.sparkContext

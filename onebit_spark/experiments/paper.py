@@ -2,7 +2,7 @@
 
     tuning tasks (cell or split × method × setting)  ─►  best setting of each  ─►  tasks of the draws that are reported
 
-Settings are tuned by cross-validation on draws (a split, for MovieLens) that are not reported.
+Settings are tuned by cross-validation on draws (a split, for MovieLens) that are not reported. See seeds.py.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import numpy as np
 
 from onebit_spark.experiments.methods import METHODS, Setting, count_errors, cross_validate
 from onebit_spark.experiments.sample import Sample
+from onebit_spark.experiments.seeds import FIRST_REPORTED, TUNING
 from onebit_spark.simulate import KINDS, simulate
 
 Record = dict[str, Any]
 RunAll = Callable[[Sequence[Record]], list[Record]]  # tasks ─► results, in the same order
 
 FOLDS = 5
-TUNING_SEEDS = (1_000_000, 1_000_001)  # of the draws that settings are tuned on
 NOISE_LEVELS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4)
 TEST_RATINGS = 5_000
 LARGEST_RADIUS = 1.4  # on MovieLens
@@ -89,7 +89,7 @@ class Experiment:
 # ---- simulated matrices ----------------------------------------------------------------------------------------------
 
 
-def tables(replicates: int, size: int = 200, seed: int = 0) -> Experiment:
+def tables(replicates: int, size: int = 200, seed: int = FIRST_REPORTED) -> Experiment:
     """Types A1–B3 of ranks 3 and 5; where the noise is logistic, also the model whose prior is the true one."""
     cases = [
         Case.of(_cell(kind, rank, 0.1, size), method)
@@ -97,13 +97,13 @@ def tables(replicates: int, size: int = 200, seed: int = 0) -> Experiment:
         for kind in KINDS
         for method in (*PAPER_METHODS, *((f"known prior, K = {rank}",) if kind == "B3" else ()))
     ]
-    return Experiment("tables", tuple(cases), tuple(range(seed, seed + replicates)), TUNING_SEEDS)
+    return Experiment("tables", tuple(cases), tuple(range(seed, seed + replicates)), TUNING)
 
 
-def noise(replicates: int, size: int = 200, seed: int = 0) -> Experiment:
+def noise(replicates: int, size: int = 200, seed: int = FIRST_REPORTED) -> Experiment:
     """Type A2 of rank 3 at every level of the switch noise."""
     cases = [Case.of(_cell("A2", 3, level, size), method) for level in NOISE_LEVELS for method in NOISE_METHODS]
-    return Experiment("noise", tuple(cases), tuple(range(seed, seed + replicates)), TUNING_SEEDS)
+    return Experiment("noise", tuple(cases), tuple(range(seed, seed + replicates)), TUNING)
 
 
 def _cell(kind: str, rank: int, switch: float, size: int) -> Record:
@@ -125,13 +125,13 @@ def simulation_task(task: Record) -> Record:
 # ---- MovieLens -------------------------------------------------------------------------------------------------------
 
 
-def movielens(sample: Sample, splits: int, seed: int = 0) -> Experiment:
+def movielens(sample: Sample, splits: int, seed: int = FIRST_REPORTED) -> Experiment:
     """95,000 ratings for the fit and 5,000 for the test, tuned on the 95,000 of one further split."""
     data = {"data": sample.fingerprint}
     cases = [Case.of(data, method) for method in MOVIELENS_METHODS]
     # A larger ball takes minutes a fit, for hundreds of singular values, and is far worse.
     cases = [replace(case, grid=tuple(s for s in case.grid if s.get("radius", 0) <= LARGEST_RADIUS)) for case in cases]
-    return Experiment("movielens", tuple(cases), tuple(range(seed, seed + splits)), TUNING_SEEDS[:1])
+    return Experiment("movielens", tuple(cases), tuple(range(seed, seed + splits)), TUNING[:1])
 
 
 def test_size(sample: Sample) -> int:

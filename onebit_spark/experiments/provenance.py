@@ -30,6 +30,6 @@ def provenance() -> dict[str, str]:
 def source_digest() -> str:
     """Tells one state of this package from another, also where git does not reach."""
     digest = hashlib.sha256()
-    for source in sorted(sources(files("onebit_spark")), key=str):
-        digest.update(source.read_bytes())
+    for name, source in sorted(sources(files("onebit_spark"), "onebit_spark"), key=lambda pair: pair[0]):
+        digest.update(name.encode() + source.read_bytes())
     return digest.hexdigest()[:16]

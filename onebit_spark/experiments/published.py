@@ -24,23 +24,3 @@ ERRORS: dict[tuple[int, str, str], float] = {
     for method, figure in zip(PAPER_METHODS, figures, strict=True)
 }
 MOVIELENS_CORRECT = {"HL-IG": 0.72, "HL-G": 0.71, "Logit-G": 0.68, "Logit-IG": 0.68, "freq. Logit": 0.73}
-
-# What is known of cells that are above the paper's, measured on 200 × 200; draws 0 to 19 unless it says otherwise.
-_SEEN_CELLS = (
-    "cross-validation counts held-out cells only, where radii 2.8 and 4 are nearly equal (draws 0 to 9: {} and {} on "
-    "the unobserved cells); the table counts the observed ones too, where 4 errs far less ({} after {}), and has {}"
-)
-_PRIOR_KNOWN = "so has the model that is told the prior, below"
-REMARKS: dict[tuple[int, str, str], str] = {
-    (3, "B1", "freq. Logit"): _SEEN_CELLS.format(6.90, 6.78, 0.43, 2.42, 5.51),
-    (5, "B1", "freq. Logit"): _SEEN_CELLS.format(12.12, 12.04, 0.54, 2.65, 9.74),
-    (5, "A2", "Logit-IG"): "no reason found; the paper's own figure with the other prior is 4.4, ours differ by .03",
-    (3, "B3", "Logit-G"): _PRIOR_KNOWN,
-    (3, "B3", "Logit-IG"): _PRIOR_KNOWN,
-    (
-        3,
-        "B3",
-        "HL-IG",
-    ): "six settings of the grid have 21.13 to 21.35 on these draws: two cannot tell them apart",
-    (5, "B3", "HL-IG"): "it is the best of the grid on these draws, and of seven more settings around it",
-}

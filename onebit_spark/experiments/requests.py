@@ -11,6 +11,7 @@ from onebit_spark.cli.flags import flag
 from onebit_spark.cli.requests import RatingsRequest, _holds, exists_already, local_path
 from onebit_spark.config import FitConfig
 from onebit_spark.experiments.movielens import URL
+from onebit_spark.experiments.seeds import FIRST_REPORTED, TUNING
 
 _DEFAULT = FitConfig()
 
@@ -51,13 +52,13 @@ class ReproduceRequest:
     """What the experiments have in common. Runs of all of them may share one output folder, and one page."""
 
     output: str = flag("folder for the page, its tables and its figure; a run that was killed goes on there")
-    seed: int = flag("seed of the first draw that is reported", default=0)
+    seed: int = flag("seed of the first draw that is reported", default=FIRST_REPORTED)
     overwrite: bool = flag("forget what earlier runs of this experiment left in the folder", default=False)
     quiet: bool = flag("print only errors and where the output is", default=False)
 
     def problems(self) -> Iterator[str]:
-        if not 0 <= self.seed < 1_000_000:
-            yield f"--seed must lie in 0 to 999,999, not {self.seed}: above are the seeds of the draws for tuning"
+        if not 0 <= self.seed < TUNING[0]:
+            yield f"--seed must lie in 0 to {TUNING[0] - 1:,}, not {self.seed}: above are the draws for tuning"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,10 @@
 
 A row's ratings are worked off in chunks of ``CHUNK``. The partners' coordinates of a chunk are gathered *transposed*
 (coordinate by rating), so that every sum below runs over a contiguous axis and compiles to vector instructions; four
-coordinates, or four ratings, go together to halve the loads. Tables may be float32; every sum is float64.
+coordinates, or four ratings, go together to halve the loads.
+
+Tables may be float32. Sums over ratings are float64; ``table_dots``, a sum over the coordinates of one rating, is in
+the table's type (MovieLens-100K: ξ² off by 1e−7, at most 4e−6).
 
 Each function is a compiled function of its own on purpose: LLVM vectorises these loops when they stand alone and
 often gives up inside a larger kernel (4–10 times slower).
@@ -136,7 +139,7 @@ def add_projection_and_absolute(partners, weights, n, projection, absolute):
 
 @jit
 def table_dots(table, codes, lo, hi, x, out):
-    """out[l] = ⟨x, table[column of rating lo + l]⟩, straight from the table."""
+    """out[l] = ⟨x, table[column of rating lo + l]⟩, straight from the table and summed in its type."""
     size = table.shape[1]
     zero = table.dtype.type(0)
     l = lo

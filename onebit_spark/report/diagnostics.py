@@ -33,8 +33,11 @@ def probability_bin(probability: Column) -> Column:
     return F.least(F.floor(probability * RELIABILITY_BINS), F.lit(RELIABILITY_BINS - 1))
 
 
-def diagnose(model: OneBitCompletionModel, ratings: DataFrame, source: str) -> dict[str, Any]:
-    """The figures that a report shows, of all ratings or of a sample; ``source`` says in words what they are."""
+def diagnose(model: OneBitCompletionModel, ratings: DataFrame, source: str, fitted: bool) -> dict[str, Any]:
+    """The figures that a report shows, of all ratings or of a sample; ``source`` says in words what they are.
+
+    ``fitted``: the model was fitted to them, so that the figures flatter it.
+    """
     scored, n = _scored(model, ratings)
     if n > SAMPLE:
         scored = scored.sample(fraction=SAMPLE / n, seed=0)
@@ -62,6 +65,7 @@ def diagnose(model: OneBitCompletionModel, ratings: DataFrame, source: str) -> d
     }
     return {
         "source": source,
+        "fitted": fitted,
         "n": int(column["n"].sum()),
         "error": float(column["wrong"].sum() / column["n"].sum()),
         "calibration_error": reliability.error,

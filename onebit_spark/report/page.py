@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any
 
+from onebit_spark.certificate.certified import MEAN
 from onebit_spark.persistence import ModelInfo
 from onebit_spark.report.figures import figures
 
@@ -84,7 +85,11 @@ def _headline(info: ModelInfo, certificate: dict[str, Any] | None) -> Iterable[t
     yield f"{info.effective_rank} of {info.config.rank}", "factors in use"
     headline = _best(certificate)
     if headline is not None:
-        yield f"≤ {headline['bound']:.1%}", f"error certified with confidence {1 - headline['delta']:.0%}"
+        whose = "the model's predictions" if _of_the_mean(headline) else "draws from the posterior, not predictions"
+        yield (
+            f"≤ {headline['bound']:.1%}",
+            f"errors of {whose}: certified with confidence {100 * (1 - headline['delta']):.6g}%",
+        )
 
 
 def _best(certificate: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -95,8 +100,13 @@ def _best(certificate: dict[str, Any] | None) -> dict[str, Any] | None:
     return None
 
 
+def _of_the_mean(certificate: dict[str, Any]) -> bool:
+    """It bounds the errors of ``prediction``; the others bound those of random draws."""
+    return bool(certificate["bounds"].partition(":")[0] == MEAN.partition(":")[0])
+
+
 def _notes(info: ModelInfo) -> Iterable[str]:
-    if info.diagnostics and "training" in info.diagnostics["source"]:
+    if info.diagnostics and info.diagnostics["fitted"]:
         yield (
             '<p class="note">Errors and probabilities here are those of ratings that were fitted, so they flatter the '
             "model. Hold some out to see what it does on new ones.</p>"

@@ -50,26 +50,25 @@ def lines_of(tasks):
     return [json.loads(line) for file in tasks.rglob("*.jsonl") for line in file.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_tuning_also_where_it_was_killed(folder, killed):
-    output = folder / f"tuned-{killed}"
-    command = [
+def tuning(folder, output):
+    """The command that tunes into a folder: 8 settings, 3 folds."""
+    return [
         sys.executable, ROOT / "jobs" / "tune.py", "--ratings", folder / "ratings", "--label-col", "stars",
         "--threshold", "3.5", "--grid", folder / "grid.toml", "--folds", "3", "--max-iter", "20", "--output", output,
     ]  # fmt: skip
-    before = set()
-    if killed:
-        done_before = killed_half_way(folder / "killed.log", output / "tasks", *command)
-        assert 3 <= done_before < 24
-        assert not (output / "model").exists()
-        before = {json.dumps(line) for line in lines_of(output / "tasks")}
-    done = run(command)
-    assert done.returncode == 0, done.stdout
-    after = {json.dumps(line) for line in lines_of(output / "tasks")}
-    assert before < after  # none was done again: its seconds are the old ones
-    assert len(after) == 24
-    assert "8 settings, 3 folds of 600 ratings: 24 fits, one worker each." in done.stdout
 
+
+@pytest.fixture(scope="module")
+def tuned(folder):
+    """A folder with a tuning that nobody disturbed, and what it printed."""
+    done = run(tuning(folder, folder / "tuned"))
+    assert done.returncode == 0, done.stdout
+    return folder / "tuned", done.stdout
+
+
+def check_tuned(output, printed):
+    assert "8 settings, 3 folds of 600 ratings: 24 fits, one worker each." in printed
+    assert len(lines_of(output / "tasks")) == 24
     folds, settings = pq.read_table(output / "folds").to_pylist(), pq.read_table(output / "settings").to_pylist()
     assert len(folds) == 24
     assert sum(line["n"] for line in folds) == 8 * 600
@@ -84,16 +83,35 @@ def test_tuning_also_where_it_was_killed(folder, killed):
     }
     assert not list(output.glob(".*"))
 
-    if killed:
-        again = run(command)
-        assert again.returncode == 2
-        assert again.stdout.splitlines()[-1].startswith(f"error: --output {output} exists already")
+
+def test_tuning(tuned):
+    check_tuned(*tuned)
 
 
 @pytest.mark.slow
-def test_the_best_settings_are_a_config_file(folder):
-    """Runs after the tuning above."""
-    output = folder / "tuned"
+def test_tuning_where_it_was_killed(folder):
+    output = folder / "killed"
+    command = tuning(folder, output)
+    assert 3 <= killed_half_way(folder / "killed.log", output / "tasks", *command) < 24
+    assert not (output / "model").exists()
+    before = {json.dumps(line) for line in lines_of(output / "tasks")}
+    done = run(command)
+    assert done.returncode == 0, done.stdout
+    check_tuned(output, done.stdout)
+    assert before < {json.dumps(line) for line in lines_of(output / "tasks")}  # none was done again: the same seconds
+
+
+@pytest.mark.slow
+def test_a_tuned_folder_is_not_replaced(folder, tuned):
+    output, _ = tuned
+    again = run(tuning(folder, output))
+    assert again.returncode == 2
+    assert again.stdout.splitlines()[-1].startswith(f"error: --output {output} exists already")
+
+
+@pytest.mark.slow
+def test_the_best_settings_are_a_config_file(folder, tuned):
+    output, _ = tuned
     model = json.loads((output / "model" / "metadata.json").read_text())
     refit = run(
         [sys.executable, ROOT / "jobs" / "fit.py", "--ratings", folder / "ratings", "--label-col", "stars",

@@ -225,6 +225,16 @@ def test_a_null_id_is_no_cold_start(spark, make_model, strategy):
         make_model().setColdStartStrategy(strategy).transform(pairs).collect()
 
 
+def test_problems_name_the_param():
+    estimator = OneBitCompletion(seed=2**63, certificateGrid=0, certificatePriorSplit=1.5, maxIter=0, fitIntercept=True)
+    assert [told.split()[0] for told in estimator.problems()] == [
+        "maxIter",
+        "seed",
+        "certificatePriorSplit",
+        "certificateGrid",
+    ]
+
+
 # ---- validation during the fit, and warm starts ----------------------------------------------------------------------
 
 
@@ -241,7 +251,8 @@ def test_validation_stops_the_fit_at_its_best(ratings):
     best = int(np.argmin(curve)) + 1
     assert len(curve) == best + 2 < 60
     assert len(model.summary.objectiveHistory) == model.summary.totalIterations == best
-    assert f"lowest in iteration {best}" in model.summary.reason
+    assert f"lowest in iteration {best} of {best + 2}" in model.summary.reason
+    assert model.summary.reason.endswith("(none lower in patience = 2 iterations)")
     assert model.info.n_ratings == ratings.where("not held").count()
     held = model.transform(ratings.where("held"))
     own = -F.log(F.when(F.col("label") > 0, F.col("probability")).otherwise(1 - F.col("probability")))
@@ -249,6 +260,23 @@ def test_validation_stops_the_fit_at_its_best(ratings):
     loss, error = held.agg(F.avg(own), wrong).first()
     assert loss == pytest.approx(min(curve), rel=1e-6)
     assert error == pytest.approx(model.summary.validationHistory[best - 1]["error"])
+
+
+@pytest.mark.parametrize(("weight", "best_is_last"), [(1.0, True), (30.0, False)])
+def test_the_iteration_that_converges_is_measured_too(ratings, weight, best_is_last):
+    """κ = 30 overfits from early on; patience lets both go on until they converge. Only one returns that state."""
+    ended = []
+    estimator = OneBitCompletion(
+        validationIndicatorCol="held", patience=100, likelihoodWeight=weight, maxIter=100, tol=0.01, rank=2, alpha=1.0
+    ).setProgress(ended.append)
+    summary = estimator.fit(ratings).summary
+    curve = [point["loss"] for point in summary.validationHistory]
+    assert len(curve) == len(ended) < 100
+    assert summary.totalIterations == int(np.argmin(curve)) + 1
+    assert (summary.totalIterations == len(ended)) is best_is_last
+    assert summary.converged is best_is_last
+    assert "objective and scores changed by less than tol = 0.01" in summary.reason
+    assert ("the validation loss was lowest in iteration" in summary.reason) is not best_is_last
 
 
 def test_validation_needs_a_boolean_column(ratings):

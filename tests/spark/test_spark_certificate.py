@@ -85,6 +85,8 @@ def test_the_holdout_is_the_same_however_the_input_lies(ratings):
     assert fitted.join(held_out, ["user", "item"]).isEmpty()
     assert held_out.count() / ratings.count() == pytest.approx(0.3, abs=5 * np.sqrt(0.21 / 1000))
     assert cells != {tuple(line) for line in split_off(ratings, columns, 0.3, 6)[1].collect()}
+    with pytest.raises(RequestError, match="seed must be an integer from 0"):
+        split_off(ratings, columns, 0.3, 2**63)
 
 
 def test_the_certificate_is_saved_with_the_model(ratings, tmp_path):

@@ -8,6 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from onebit_spark import FitConfig, fit_arrays
+from onebit_spark.certificate.certified import Terms
 
 GOOD = FitConfig(rank=1, tol=0, max_iter=1)
 ROWS, COLS, LABELS = [0, 0, 1, 1], [0, 1, 0, 1], [1, 1, 1, 0]
@@ -46,7 +47,7 @@ BAD_CHOICES = [
     *((field, value) for field in ("alpha", "beta", "likelihood_weight") for value in NOT_POSITIVE),
     *(("rank", value) for value in (0, -1, 2.0, 1.5, np.nan, "3", True, None)),
     *(("max_iter", value) for value in (0, -5, 10.0, None)),
-    *(("seed", value) for value in (-1, 0.5, None)),
+    *(("seed", value) for value in (-1, 0.5, None, True, 2**63, 2**70)),
     *(("tol", value) for value in (-1e-9, np.nan, np.inf, "0", None)),
     *(("intercepts", value) for value in (1, 0, "yes", None)),
 ]
@@ -106,11 +107,14 @@ def test_names_that_are_not_even_text(field):
     assert complaint.startswith(field)
 
 
-@pytest.mark.parametrize("seed", [2**63, 2**64 - 1, 2**70])
 @pytest.mark.parametrize("start", ["spectral", "random"])
-def test_a_seed_of_any_size_is_used(start, seed):
-    """Rank 4 of a 2 × 2 matrix also draws the filler of the surplus columns, from seed + 1."""
-    assert np.isfinite(fit(replace(GOOD, seed=seed, start=start, rank=4)).objective_history[0])
+def test_the_largest_seed_is_used(start):
+    """Rank 4 of a 2 × 2 matrix also draws the filler of the surplus columns, from seed + 1; a certificate has coins."""
+    config = replace(GOOD, seed=2**63 - 1, start=start, rank=4)
+    done = fit_arrays(ROWS, COLS, LABELS, config, certify=Terms(prior_split=0.5))
+    assert np.isfinite(done.objective_history[0])
+    (complaint,) = complaints(config=replace(config, seed=2**63))
+    assert complaint == "seed must be an integer from 0 to 2^63 − 1, not 9223372036854775808"
 
 
 def test_gradient_belongs_to_the_hinge():

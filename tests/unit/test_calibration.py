@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.special import expit
 
 from onebit_spark import metrics, prediction
@@ -17,8 +19,13 @@ def sample(logit, noise, n=60_000):
 
 @pytest.mark.parametrize(
     ("logit", "noise"),
-    [(lambda t: 0.4 + 1.3 * t, 0.6), (lambda t: 0.3 * t - 1, 0.05), (lambda t: 2 * np.tanh(3 * t) + 0.1 * t, 1.0)],
-    ids=["steep", "flat", "bent"],
+    [
+        (lambda t: 1.3 * t, 0.6),
+        (lambda t: 0.3 * t, 0.05),
+        (lambda t: 2 * np.tanh(3 * t) + 0.1 * t, 1.0),
+        (lambda t: np.where(t > 0, 2.0, 0.5) * t, 0.4),
+    ],
+    ids=["steep", "flat", "bent", "broken at 0"],
 )
 def test_the_map_that_made_the_labels_is_found(logit, noise):
     scores, variances, positive, truth = sample(logit, noise)
@@ -34,6 +41,28 @@ def test_lines_may_stand_for_many_ratings():
     lines = np.repeat(scores, 2), np.repeat(variances, 2), np.repeat(positive, 2)
     twice = Calibration.fit(*lines[:2], lines[2] * 0.5, ~lines[2] * 0.5)
     np.testing.assert_allclose(one.probability(scores, variances), twice.probability(scores, variances), atol=0.01)
+
+
+@settings(max_examples=30)
+@given(
+    centre=st.floats(-3, 3),
+    shift=st.floats(-3, 3),
+    slope=st.floats(-2, 4),
+    n=st.integers(2, 3000),
+    seed=st.integers(0, 2**32),
+)
+def test_a_probability_is_above_half_exactly_where_the_score_is_positive(centre, shift, slope, n, seed):
+    """Whatever the labels say: mostly one class, or the wrong way round."""
+    rng = np.random.default_rng(seed)
+    scores, variances = rng.normal(centre, 1.0, n), rng.uniform(0.01, 1.0, n)
+    positive = rng.random(n) < expit(shift + slope * scores)
+    found = Calibration.fit(scores, variances, positive.astype(float), (~positive).astype(float))
+    asked = np.concatenate([scores, -scores, [1e-6, -1e-6, 50.0, -50.0]])
+    p = found.probability(asked, np.resize(variances, len(asked)))
+    assert np.array_equal(p > 0.5, asked > 0)
+    assert found.probability(np.zeros(2), np.array([0.1, 2.0])).tolist() == [0.5, 0.5]
+    ascending = found.probability(np.sort(scores), np.full(n, 0.3))
+    assert (np.diff(ascending) >= 0).all()
 
 
 def test_separated_classes_and_inverted_scores_stay_finite_and_monotone():

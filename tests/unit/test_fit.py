@@ -10,6 +10,7 @@ from test_objective import config_of
 
 from onebit_spark import FitConfig, NotConverged, fit_arrays
 from onebit_spark.losses import LOSSES
+from onebit_spark.posterior import RowPosterior, effective_rank
 from onebit_spark.priors import PRIORS
 from onebit_spark.simulate import simulate
 
@@ -24,6 +25,34 @@ def test_the_rank_is_found(loss, prior, rank):
     assert fit.effective_rank == rank
     strength = np.linalg.norm(fit.rows.mean, axis=0) * np.linalg.norm(fit.cols.mean, axis=0)
     assert set(np.argsort(fit.inverse_gamma)[:rank]) == set(np.argsort(strength)[-rank:])
+
+
+def coins(shape, share, seed=0):
+    """Ratings of some cells by a fair coin."""
+    rng = np.random.default_rng(seed)
+    cells = rng.choice(shape[0] * shape[1], int(share * shape[0] * shape[1]), replace=False)
+    return *np.divmod(cells, shape[1]), rng.choice([-1, 1], len(cells))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("prior", PRIORS)
+def test_nothing_is_found_in_noise(loss, prior):
+    """Ten coins a row and column: every factor is shrunk to nothing, though not all by as much."""
+    fit = fit_arrays(*coins((200, 200), 0.05), FitConfig(loss=loss, prior=prior))
+    strength = fit.rows.column_norms * fit.cols.column_norms
+    assert strength.max() > 0
+    assert fit.effective_rank == 0
+
+
+def test_the_effective_rank_is_by_strength_alone():
+    """Rows and columns without ratings do not count, nor do factors below .01 or below 1% of the strongest."""
+    location = np.array([[3.0, 0.2, 0.02, 0.009]] * 4)
+    rows = RowPosterior.isotropic(location, 0.1, "spread", False)
+    assert effective_rank(rows, rows, 4, 4) == 1  # 9, .04, .0004, …
+    weaker = RowPosterior.isotropic(location * [0.1, 1, 1, 1], 0.1, "spread", False)
+    assert effective_rank(weaker, weaker, 4, 4) == 2  # .09, .04, .0004, …
+    assert effective_rank(weaker, weaker, 20, 20) == 1  # .018, .008, …
+    assert effective_rank(weaker, weaker, 40, 40) == 0
 
 
 @pytest.mark.parametrize("loss", VARIANTS, ids=name)

@@ -1,6 +1,7 @@
 """report.html: whole in one file, right in its figures, and clean in a real browser."""
 
 import dataclasses
+import json
 import re
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from onebit_spark import FitConfig, fit_arrays
+from onebit_spark.certificate.certified import GIBBS, MEAN
 from onebit_spark.metrics import reliability
 from onebit_spark.persistence import ModelInfo
 from onebit_spark.report.page import report
@@ -23,6 +25,7 @@ CERTIFICATE = {
             "bound": 0.374,
             "vacuous": False,
             "delta": 0.05,
+            "bounds": "Gibbs: predictions by fresh draws from the posterior",
             "statement": "At most 37.4% <on new ones>.",
         },
         {"name": "catoni", "bound": 0.61, "vacuous": True, "delta": 0.05, "statement": "At most 61%."},
@@ -50,7 +53,7 @@ def info():
         seconds={"survey": 0.25, "fit": 1.5}, repeats={"repeated_cells": 7, "repeated": 12, "conflicting": 3},
         validation=[{"loss": 0.6 - 0.01 * t, "error": 0.3} for t in range(10)],
         diagnostics={
-            "source": "held-out ratings", "n": 900, "error": 0.1234, "calibration_error": curve.error,
+            "source": "held-out ratings", "fitted": False, "n": 900, "error": 0.1234, "calibration_error": curve.error,
             "reliability": curve.as_dict(),
             "scores": {
                 "width": 0.1, "low": (bins * 0.1).tolist(),
@@ -102,8 +105,31 @@ def test_less_is_shown_where_less_is_known(info):
     page = report(bare)
     assert page.count("<svg") == 2
     assert "certain about its errors" not in page
-    trained = dataclasses.replace(info, diagnostics=info.diagnostics | {"source": "training ratings"})
+    trained = dataclasses.replace(info, diagnostics=info.diagnostics | {"fitted": True})
     assert "flatter" in report(trained)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "whose"),
+    [
+        (GIBBS, "errors of draws from the posterior, not predictions: "),
+        (MEAN, "errors of the model&#x27;s predictions: certified"),
+    ],
+)
+def test_the_tile_says_whose_errors_are_certified(info, bounds, whose):
+    told = {**CERTIFICATE["certificates"][0], "bounds": bounds, "delta": 0.001}
+    page = report(info, {"headline": "seeger", "certificates": [told]})
+    tile = re.search(r"<b>≤ 37.4%</b><span>([^<]*)</span>", page)[1]
+    assert tile.startswith(whose)
+    assert tile.endswith("with confidence 99.9%")
+
+
+@pytest.mark.parametrize(("source", "fitted"), [("a sample of training ratings", True), ("held-out ratings", False)])
+def test_an_older_folder_is_told_by_its_words(info, source, fitted):
+    content = json.loads(info.to_json())
+    content["diagnostics"] = {name: value for name, value in content["diagnostics"].items() if name != "fitted"}
+    content["diagnostics"]["source"] = source
+    assert ModelInfo.from_json(json.dumps(content)).diagnostics["fitted"] is fitted
 
 
 def test_nothing_is_fetched(page):

@@ -93,6 +93,64 @@ def one_fit(world, rng, n, config, terms):
     return lines
 
 
+def answering_fit(world, rng, n, config, delta, requests):
+    """(name, bound, true risk) of what held-out ratings certify: two requests, and both within two groups of columns.
+
+    Requests and groups share δ, so each name has one line: that of the certificate that is closest to being wrong.
+    "peeking" is broken on purpose: it takes its threshold after a look at the held-out ratings.
+    """
+    cells, labels = world.ratings(rng, n)
+    rows, cols = (index[cells] for index in world.pairs)
+    coin = rng.random(world.signs.size) < 0.5
+    held = coin[cells]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotConverged)
+        fit = fit_arrays(rows[~held], cols[~held], labels[~held], config, world.shape, threads=1)
+    wrong, group = fit.predict(*world.pairs) != world.signs, world.pairs[1] % 2
+    sure = fit.confidence(*world.pairs)
+
+    def risk(item):
+        among = coin & (sure >= item.inputs.get("threshold", 0.0))
+        if item.inputs.get("group"):
+            among &= group == int(item.inputs["group"]["value"])
+        return world.risk(wrong, among) if np.any(among) else 0.0
+
+    def closest(items):
+        return max(((item.bound, risk(item)) for item in items), key=lambda pair: pair[1] - pair[0], default=(1.0, 0.0))
+
+    given = rows[held], cols[held], labels[held]
+    found = fit.certify(*given, Terms(delta=delta), max_error=requests, groups=cols[held] % 2)
+    found = [item for item in found if item.name == "holdout" or item.inputs["threshold"] is not None]
+    parts = {
+        "selective": [item for item in found if item.name == "selective" and not item.inputs["group"]],
+        "selective by group": [item for item in found if item.name == "selective" and item.inputs["group"]],
+        "holdout by group": [item for item in found if item.name == "holdout" and item.inputs.get("group")],
+    }
+    lines = [(name, *closest(items)) for name, items in parts.items()]
+    return [*lines, ("peeking", *peeking(fit, *given, requests[-1], world, coin))]
+
+
+def peeking(fit, rows, cols, labels, request, world, coin):
+    """(request, true risk) at the threshold that answers most with an *observed* error within the request."""
+    sure, wrong = fit.confidence(rows, cols), fit.predict(rows, cols) != labels
+    order = np.argsort(-sure)
+    rates = np.cumsum(wrong[order]) / np.arange(1, len(order) + 1)
+    within = np.flatnonzero(rates <= request)
+    if not len(within):
+        return request, 0.0
+    among = coin & (fit.confidence(*world.pairs) >= sure[order[within[-1]]])
+    return request, world.risk(fit.predict(*world.pairs) != world.signs, among)
+
+
+def answering(config, n, switch, repeats, delta, requests, seed=0):
+    """All lines of ``answering_fit`` for many worlds."""
+    rng, lines = np.random.default_rng(seed), []
+    for repeat in range(repeats):
+        world = World.drawn(rng, switch)
+        lines += answering_fit(world, rng, n, replace(config, seed=repeat), delta, requests)
+    return lines
+
+
 def experiment(config, n, switch, repeats, terms, seed=0, shape=SHAPE):
     """All lines of ``one_fit`` for many worlds."""
     rng, lines = np.random.default_rng(seed), []
@@ -106,18 +164,20 @@ def summary(lines):
     found = {}
     for name in dict.fromkeys(name for name, _, _ in lines):
         bound, risk = np.array([(b, r) for other, b, r in lines if other == name]).T
-        found[name] = float(np.mean(risk > bound)), float(np.median(bound / risk))
+        with np.errstate(divide="ignore"):  # nothing was answered
+            found[name] = float(np.mean(risk > bound)), float(np.median(bound / risk))
     return found
 
 
 def show(title, lines):
     for name, (violated, loose) in summary(lines).items():
-        print(f"{title:9} {name:12} violated {violated:.3f}   bound/risk {loose:.2f}", flush=True)
+        print(f"{title:9} {name:18} violated {violated:.3f}   bound/risk {loose:.2f}", flush=True)
 
 
 if __name__ == "__main__":
     for loss in ("hinge", "logistic"):
         for terms in (Terms(delta=0.2), Terms(delta=0.2, prior_split=0.5)):
             show(loss, experiment(FitConfig(loss=loss, rank=3, max_iter=30), 2000, 0.1, 400, terms))
+    show("answers", answering(FitConfig(rank=3, max_iter=30), 4000, 0.05, 400, 0.2, (0.15, 0.1)))
     noisy = FitConfig(rank=10, likelihood_weight=8.0, max_iter=30)
     show("noise", experiment(noisy, 2000, 0.5, 400, Terms(delta=0.2)))

@@ -16,6 +16,12 @@ BAD_TABLES = {
     "other_names": table().rename_columns(["who", "what", "how"]),
     "no_item": table().drop(["item"]),
     "nested": table(user=([1], [1], [2], [2])),
+    "hundreds": {
+        "user": [i % 17 for i in range(300)],
+        "item": [i % 29 for i in range(300)],
+        "label": [1 if i % 17 < 9 else -1 for i in range(300)],
+    },
+    "half_of_integers": TABLES["integers"].slice(0, 2),
 }
 CSV = ["--format", "csv"]
 TEXTS = {
@@ -27,6 +33,7 @@ TEXTS = {
 
 MODELS = {  # for those jobs that are refused after they have read a model
     "model": ("fit", ["--ratings", "{}/good", "--output", "{}/model"]),
+    "held-out model": ("fit", ["--ratings", "{}/hundreds", "--output", "{}/most_model", "--holdout", "0.1"]),
     "integer model": ("fit", ["--ratings", "{}/integers", "--output", "{}/integer_model"]),
 }
 
@@ -130,7 +137,17 @@ CASES = {
     "certified on its own ratings": (
         "evaluate",
         ["--model", "{}/model", "--ratings", "{}/good", "--certify"],
-        ["the very ratings that the model was fitted on"],
+        ["100.0% of them are of cells that the model was fitted on", "about 0.0% would be", "hold some out"],
+    ),
+    "certified on all ratings after some were held out": (
+        "evaluate",
+        ["--model", "{}/most_model", "--ratings", "{}/hundreds", "--certify"],
+        ["of them are of cells that the model was fitted on", "(300 were looked at)"],
+    ),
+    "certified on a part of its own ratings": (
+        "evaluate",
+        ["--model", "{}/integer_model", "--ratings", "{}/half_of_integers", "--certify"],
+        ["100.0% of them are of cells that the model was fitted on"],
     ),
     "metrics taken": (
         "evaluate",

@@ -9,16 +9,23 @@ import pytest
 from running import write
 from smalltables import NO_HEADER, TABLES, run_jobs, table
 
-HUNDREDS = pa.table({
-    "user": [i % 17 for i in range(300)], "item": [i % 29 for i in range(300)],
-    "label": [1 if (i % 17 < 9) == (i % 29 < 14) else -1 for i in range(300)],
-    "age": ["old" if i % 3 else "new" for i in range(300)],
-})  # fmt: skip
+
+def rated(numbers):
+    """Different cells for different numbers, up to 17 × 29."""
+    users, items = [i % 17 for i in numbers], [i % 29 for i in numbers]
+    labels = [1 if (user < 9) == (item < 14) else -1 for user, item in zip(users, items, strict=True)]
+    ages = ["old" if i % 3 else "new" for i in numbers]
+    return pa.table({"user": users, "item": items, "label": labels, "age": ages})
+
+
+HUNDREDS = rated(range(300))
 GOOD_TABLES = {
     "strangers": table(user=("a", "c", "c", "b"), item=("x", "y", "z", "y"), label=(5, 1, 4, 2)),
     "short_integers": table(user=pa.array([1, 3], pa.int16()), item=pa.array([7, 9], pa.int32()), label=(1, 1)),
     "score": table(score=(1, 2, 3, 4)),
     "hundreds": HUNDREDS,
+    "later": rated(range(300, 400)),
+    "few": rated(range(400, 405)),
 }
 
 
@@ -56,8 +63,12 @@ GOOD = {  # in this order: later ones use the models of earlier ones
     ),
     "fresh": (
         "evaluate",
-        line("--model {}/certified --ratings {}/hundreds --certify --delta 0.01 --output {}/fresh.json")
+        line("--model {}/certified --ratings {}/later --certify --delta 0.01 --output {}/fresh.json")
         + line("--max-error 0.4 --certify-by age"),
+    ),
+    "too few to tell": (
+        "evaluate",
+        line("--model {}/certified --ratings {}/few --certify --output {}/few.json"),
     ),
     "top": (
         "predict",
@@ -175,12 +186,21 @@ def test_what_a_fit_certifies(folder, results):
         assert item["delta"] == 0.1
         assert item["vacuous"] is (item["bound"] >= min(0.5, item["majority_error"]))
     assert f"Certificate (holdout): {found['holdout']['statement']}" in results["certified"][1]
+    assert found["holdout"]["freshness"]["checked"]
+
+
+def test_fresh_ratings_certify_a_model(folder, results):
     fresh = figures(folder / "fresh.json")["certificate"]
-    assert (fresh["name"], fresh["delta"], fresh["n"]) == ("holdout", 0.01, 300)
+    assert (fresh["name"], fresh["delta"], fresh["n"]) == ("holdout", 0.01, 100)
+    assert fresh["freshness"] == {"checked": True, "share": 0, "expected": 0, "looked_at": 100}
     assert fresh["statement"] in results["fresh"][1]
     further = figures(folder / "fresh.json")["certificates"]
     assert [item["name"] for item in further] == ["holdout", "selective", *["holdout"] * 2, *["selective"] * 2]
     assert all(item["statement"] in results["fresh"][1] for item in further)
+    assert "could not be checked" not in results["fresh"][1]
+    assert not figures(folder / "few.json")["certificate"]["freshness"]["checked"]
+    told = "Whether the model has seen these ratings could not be checked: only 5 of the ratings can be compared"
+    assert told in results["too few to tell"][1]
 
 
 def test_what_is_answered(folder, results):

@@ -135,7 +135,7 @@ def test_fresh_ratings_of_cells_that_are_rated_often(spark, monkeypatch, kept):
     assert found["checked"]
     assert 0.6 < found["expected"] < 0.95
     assert found["share"] == pytest.approx(found["expected"], abs=0.05)
-    assert found["looked_at"] < 3000 * min(1, 1.5 * kept / 6000)
+    assert found["looked_at"] == pytest.approx(3000 * min(1, kept / 6000), rel=0.5)
     with pytest.raises(RequestError, match=SEEN):
         fresh(model, fitted)
 

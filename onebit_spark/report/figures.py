@@ -154,25 +154,24 @@ def _scores(axes: Axes, info: ModelInfo) -> None:
 def _risk_coverage(points: Sequence[Mapping[str, Any]], axes: Axes, info: ModelInfo) -> None:
     """``points`` are selective certificates; one that could not be met is a line with no point on it."""
     curve = _diagnostics(info)["risk_coverage"]
-    share, error = np.array(curve["share"]), np.array(curve["error"])
-    shown = share >= min(0.01, share[-1])  # of fewer, the error is mere chance
-    axes.plot(share[shown], error[shown], color=BLUE, linewidth=1.5)
+    shares, errors = np.array(curve["share"]), np.array(curve["error"])
+    shown = shares >= 0.01  # of fewer, the error is mere chance
+    axes.plot(shares[shown], errors[shown], color=BLUE, linewidth=1.5)
+    beside: dict[str, Any] = {"textcoords": "offset points", "color": ORANGE, "fontsize": 8}
     for item in points:
+        asked = f"≤ {100 * item['request']:.3g}%"
         axes.axhline(item["request"], color=ORANGE, linewidth=0.8, linestyle=":")
         if item["threshold"] is None:
-            axes.annotate(f"{item['request']:.3g} not met", (0, item["request"]), color=ORANGE, va="bottom", fontsize=8)
+            axes.annotate(f"{asked}: not met", (1, item["request"]), xytext=(0, 3), ha="right", **beside)
             continue
-        at = item["answered_share"], item["errors"] / item["n_answered"]
-        axes.plot([at[0], at[0]], [at[1], item["request"]], color=ORANGE, linewidth=1)
-        axes.plot(*at, color=ORANGE, marker="o", markersize=5)
-        told = f"{at[0]:.0%} at ≤ {item['request']:.3g}"
-        right = at[0] > 0.6
-        axes.annotate(
-            told, (at[0], item["request"]), xytext=(-4 if right else 4, 3), textcoords="offset points",
-            ha="right" if right else "left", color=ORANGE, fontsize=8,
-        )  # fmt: skip
+        share, error = item["answered_share"], item["errors"] / item["n_answered"]
+        axes.plot([share, share], [error, item["request"]], color=ORANGE, linewidth=1)
+        axes.plot(share, error, color=ORANGE, marker="o", markersize=5)
+        left = share > 0.2  # the curve rises to the right
+        place: dict[str, Any] = {"xytext": (-4 if left else 4, 3), "ha": "right" if left else "left"}
+        axes.annotate(f"{asked}: {share:.0%}", (share, item["request"]), **place, **beside)
     axes.set(xlim=(0, 1.02), xlabel="share answered", ylabel="error among the answered")
-    axes.set_ylim(0, 1.15 * max(error[shown].max(), *(item["request"] for item in points), 0.01))
+    axes.set_ylim(0, 1.15 * max(errors[shown].max(), *(item["request"] for item in points), 0.01))
 
 
 def _wider(scores: dict[str, Any]) -> dict[str, Any]:

@@ -31,6 +31,7 @@ REST = (
     "the prior's), not all cells of the matrix"
 )
 UNSEEN = "ratings sampled like the ones that were kept out, not all cells of the matrix"
+KEPT_CELLS = "ratings of the cells that a coin kept out of the fit, sampled like those, not all cells of the matrix"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,6 +242,16 @@ def holdout_certificate(errors: int, n: int, terms: Terms, majority_error: float
     bound = bounds.holdout(errors, n, terms.delta / terms.grid)
     common = {"bounds": MEAN, "over": UNSEEN, "delta": terms.delta, "n": n, "majority_error": majority_error}
     return _certificate("holdout", bound, {"errors": errors, "grid": terms.grid}, errors / n, common)
+
+
+def kept_by_coin(item: Certificate, repeated: bool) -> Certificate:
+    """The certificate from ratings that a coin per cell held out: all ratings of a cell are on one side.
+
+    So it is about the ratings of these cells. Where cells are rated ``repeated``ly, popular cells weigh more, and the
+    ratings of other cells need not be like them: the sentence says so.
+    """
+    note = " Cells are rated repeatedly here: this is about the cells that were kept out, not about new ones."
+    return replace(item, over=KEPT_CELLS, statement=item.statement + (note if repeated else ""))
 
 
 def _gibbs(counted: GibbsErrors, draws: Draws, terms: Terms) -> tuple[float, dict[str, Any]]:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pyspark.sql import DataFrame, SparkSession
 
 from onebit_spark import evaluation
-from onebit_spark.certificate.certified import document, headline_of
+from onebit_spark.certificate.certified import document, headline_of, kept_by_coin
 from onebit_spark.checkpoint import clear_checkpoints
 from onebit_spark.cli.common import Clock, after, further_statements, tell_locations
 from onebit_spark.cli.progress import Progress
@@ -90,7 +90,9 @@ def _fit(spark: SparkSession, request: FitRequest, work: Location) -> None:
             )
             certificate = evaluation.certify(figures, request.terms(), KEPT_OUT)
             further = evaluation.further(model, counted, request.terms(), request.max_error)
-            found = [*model.certificate["certificates"], *(item.as_dict() for item in (certificate, *further))]
+            repeated = bool(model.info.repeats.get("repeated"))
+            made = [kept_by_coin(item, repeated).as_dict() for item in (certificate, *further)]
+            found = [*model.certificate["certificates"], *made]
             model.certificate = document(found)
     with clock("measuring"):
         if request.holdout is None:

@@ -12,10 +12,12 @@ from onebit_spark import FitConfig, RequestError, Terms, fit_arrays
 from onebit_spark.certificate import bounds
 from onebit_spark.certificate.certified import (
     DRAWS_SHARE,
+    KEPT_CELLS,
     Certificate,
     document,
     headline_of,
     holdout_certificate,
+    kept_by_coin,
     prior_split_certificate,
 )
 from onebit_spark.certificate.gibbs import Draws, GibbsErrors
@@ -260,3 +262,11 @@ def test_statements_say_what_they_bound():
         "out; they were on 10.0% of 1,000. The majority class is wrong on 40.0%."
     )
     assert "That says nothing" in bad.statement
+
+
+def test_a_coin_per_cell_certifies_the_cells_that_it_kept_out():
+    item = holdout_certificate(100, 1000, Terms(), 0.4)
+    once, often = kept_by_coin(item, repeated=False), kept_by_coin(item, repeated=True)
+    assert once.over == often.over == KEPT_CELLS != item.over
+    assert once.statement == item.statement
+    assert "not about new ones" in often.statement

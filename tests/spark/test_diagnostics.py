@@ -33,8 +33,13 @@ def test_diagnostics_equal_numpys_and_make_a_report(frame, held_out, make_fit, m
     below = [low < -0.5 for low in told["scores"]["low"]]
     assert np.dot(told["scores"]["positive"], below) == np.sum((scores < -0.5) & (labels > 0))
     assert sum(told["scores"]["negative"]) == np.sum(labels < 0)
+    answered, wrong = told["risk_coverage"], fit.predict(users, items) != labels
+    order = np.argsort(-fit.confidence(users, items))
+    assert answered["share"][-1] == 1
+    for share, error in zip(answered["share"], answered["error"], strict=True):
+        assert error == pytest.approx(wrong[order[: round(share * 800)]].mean())
     model.save(str(tmp_path / "model"))
-    assert (tmp_path / "model" / "report.html").read_text(encoding="utf-8").count("<svg") == 4
+    assert (tmp_path / "model" / "report.html").read_text(encoding="utf-8").count("<svg") == 5
     assert OneBitCompletionModel.load(str(tmp_path / "model")).info == model.info
 
 

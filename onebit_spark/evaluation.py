@@ -90,10 +90,9 @@ def further(
 
 
 def certify_selective(
-    model: OneBitCompletionModel, ratings: DataFrame, requests: Sequence[float], delta: float, by: str | None
+    model: OneBitCompletionModel, ratings: DataFrame, requests: Sequence[float], terms: Terms, by: str | None
 ) -> dict[str, Any]:
     """The content of ``certificate.json`` with these certificates in the place of earlier ones of their kind."""
-    terms = Terms(delta=delta)
     problems = terms.problems() + ([] if requests else ["maxError must hold at least one error rate"])
     if problems:
         raise RequestError("; ".join(problems))

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from onebit_spark.certificate.certified import Certificate, document
+from onebit_spark.certificate.certified import Certificate, Terms, document
 from onebit_spark.certificate.newcomers import Newcomers
 from onebit_spark.columns import INTEGRAL, case_folding, checked_ids, missing, quoted, type_of
 from onebit_spark.errors import RequestError
@@ -337,18 +337,20 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         return self.changed(calibration=calibrate(self, ratings).as_dict())
 
     def certifySelective(
-        self, ratings: DataFrame, maxError: float | Sequence[float] = 0.05, delta: float = 0.05, by: str | None = None
-    ) -> OneBitCompletionModel:
+        self, ratings: DataFrame, maxError: float | Sequence[float] = 0.05, delta: float = 0.05, by: str | None = None,
+        certificateGrid: int = 1,
+    ) -> OneBitCompletionModel:  # fmt: skip
         """This model with a column ``answered``: where it is true, at most ``maxError`` of the predictions are wrong.
 
         That holds with probability 1 − δ over ``ratings``, which the model must not have seen, for pairs drawn like
         them. Several error rates share δ; the Param ``maxError`` selects one, the first unless it is set. A rate that
         cannot be met answers nothing. ``by``: a column of ``ratings`` within whose groups it is certified as well; the
-        groups' thresholds are reported and not applied. Earlier selective certificates are replaced.
+        groups' thresholds are reported and not applied. ``certificateGrid`` counts the models or settings that were
+        compared on these ratings. Earlier selective certificates are replaced.
         """
         requests = [maxError] if isinstance(maxError, int | float) else list(maxError)
         model = self.changed()
-        model.certificate = certify_selective(self, ratings, requests, delta, by)
+        model.certificate = certify_selective(self, ratings, requests, Terms(delta=delta, grid=certificateGrid), by)
         return model
 
     @property

@@ -40,7 +40,7 @@ def lend(folder: Location, reading: DataFrame) -> None:
 
 
 def take_back() -> None:
-    """Delete the folders that nothing refers to any more."""
+    """Delete the folders that nothing refers to any more, as far as the JVM knows: it may take another call."""
     if _lent:
         jvm: Any = next(iter(_lent.values())).folder.spark._jvm
         jvm.System.gc()

@@ -20,7 +20,7 @@ from datasets import Ratings, movielens_1m, movielens_100k, senate, split
 from record import provenance
 
 from onebit_spark import FitConfig, NotConverged, fit_arrays
-from onebit_spark.priors import PRIORS
+from onebit_spark.core.priors import PRIORS
 from onebit_spark.simulate import simulate
 
 # (κ, α, β) for rank 3, tuned on the true error: inverse-Gamma by a prototype, except the hinge's B3; the rest here, on

@@ -95,7 +95,7 @@ def measure(options: argparse.Namespace) -> dict[str, str]:
 
 
 def estimator_blocks(spark: SparkSession, model: Any) -> tuple[int, int]:
-    from onebit_spark.engines.shuffle import _default_blocks
+    from onebit_spark.engines.shuffle.engine import _default_blocks
 
     info = model.info
     return tuple(  # type: ignore[return-value]

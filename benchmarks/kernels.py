@@ -18,10 +18,10 @@ import numpy as np
 from record import provenance
 
 from onebit_spark import FitConfig
-from onebit_spark.blocks import RatingBlock
+from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.losses import HalfStep, Side
+from onebit_spark.core.scales import Scales
 from onebit_spark.engines.local import LocalEngine
-from onebit_spark.hierarchy import Scales
-from onebit_spark.losses import HalfStep, Side
 from onebit_spark.simulate import power_law_ratings
 
 LOSSES = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onebit_spark.experiments import provenance as measured
+from onebit_spark.tuning import provenance as measured
 
 
 def provenance() -> str:

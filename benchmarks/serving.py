@@ -31,12 +31,12 @@ from record import provenance
 from session import local_session
 
 from onebit_spark import FitConfig, NotConverged, fit_arrays
-from onebit_spark.calibration import Calibration
+from onebit_spark.core.calibration import Calibration
+from onebit_spark.core.factortables import factor_table
+from onebit_spark.core.metrics import log_loss, reliability
+from onebit_spark.core.posterior import RowPosterior, packed_size
 from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.metrics import log_loss, reliability
 from onebit_spark.model import OneBitCompletionModel
-from onebit_spark.posterior import RowPosterior, packed_size
-from onebit_spark.scoring import factor_table
 
 FILES = 10
 

@@ -5,10 +5,10 @@ Importing this package starts no JVM.
 
 from onebit_spark.certificate.certified import Certificate, Terms
 from onebit_spark.certificate.planning import plan
-from onebit_spark.config import FitConfig
+from onebit_spark.core.config import FitConfig
+from onebit_spark.core.solver import NotConverged
 from onebit_spark.errors import FitFailed, RequestError
 from onebit_spark.inprocess import Fit, fit_arrays
-from onebit_spark.solver import NotConverged
 
 __all__ = [
     "Certificate",

@@ -16,23 +16,23 @@ from pyspark.sql import DataFrame
 
 from onebit_spark.certificate.certified import CertifiedFit, Terms, certified_fit, document
 from onebit_spark.certificate.learnt import NARROWING
-from onebit_spark.checkpoint import CheckpointFolder, Checkpointing, subject_of
-from onebit_spark.config import FitConfig
-from onebit_spark.defects import Columns
+from onebit_spark.core.config import FitConfig
+from onebit_spark.core.losses import SIDES
+from onebit_spark.core.posterior import effective_rank
+from onebit_spark.core.sketch import CellSketch, together
+from onebit_spark.core.solver import Iteration
+from onebit_spark.engines.broadcast.engine import SparkEngine, require_classic
 from onebit_spark.engines.choice import Choice, SparkEngines, choose, engine_over
-from onebit_spark.engines.spark import SparkEngine, require_classic
 from onebit_spark.engines.validation import Validation, divided
 from onebit_spark.errors import RequestError
-from onebit_spark.fitchoices import FitChoices
-from onebit_spark.freshness import sketch_of
-from onebit_spark.losses import SIDES
+from onebit_spark.input.census import Census, census
+from onebit_spark.input.defects import Columns
+from onebit_spark.ml.checkpoint import CheckpointFolder, Checkpointing, subject_of
+from onebit_spark.ml.fitchoices import FitChoices
+from onebit_spark.ml.freshness import sketch_of
+from onebit_spark.ml.persistence import EstimatorReader, ModelInfo
+from onebit_spark.ml.warmstart import warm_start
 from onebit_spark.model import OneBitCompletionModel
-from onebit_spark.persistence import EstimatorReader, ModelInfo
-from onebit_spark.posterior import effective_rank
-from onebit_spark.ratings import Census, census
-from onebit_spark.sketch import CellSketch, together
-from onebit_spark.solver import Iteration
-from onebit_spark.warmstart import warm_start
 
 E = TypeVar("E", bound="OneBitCompletion")
 

@@ -9,22 +9,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from onebit_spark import prediction
-from onebit_spark.blocks import MAX_COLUMNS, RatingBlock
 from onebit_spark.certificate.bygroup import further_certificates
 from onebit_spark.certificate.certified import Certificate, Terms, certified_fit, holdout_certificate
-from onebit_spark.certificate.confidence import EVERYTHING, Ladder, confidence
 from onebit_spark.certificate.learnt import NARROWING
-from onebit_spark.certificate.newcomers import Newcomers
 from onebit_spark.certificate.selective import Group, HeldOut, request_problems
-from onebit_spark.certificate.streams import pair_streams
-from onebit_spark.config import FitConfig
+from onebit_spark.core import prediction
+from onebit_spark.core.blocks import MAX_COLUMNS, RatingBlock
+from onebit_spark.core.confidence import EVERYTHING, Ladder, confidence
+from onebit_spark.core.config import FitConfig
+from onebit_spark.core.losses import LOSSES, SIDES, Side
+from onebit_spark.core.newcomers import Newcomers
+from onebit_spark.core.posterior import RowPosterior, effective_rank
+from onebit_spark.core.priors import ScalePrior
+from onebit_spark.core.randomness import pair_streams
+from onebit_spark.core.scales import Scales
+from onebit_spark.core.solver import Iteration, prior_rows
 from onebit_spark.engines.local import LocalEngine
-from onebit_spark.hierarchy import Scales
-from onebit_spark.losses import LOSSES, SIDES, Side
-from onebit_spark.posterior import RowPosterior, effective_rank
-from onebit_spark.priors import ScalePrior
-from onebit_spark.solver import Iteration, prior_rows
 
 
 @dataclass(frozen=True)

@@ -14,20 +14,20 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from onebit_spark.certificate.certified import Certificate, Terms, document
-from onebit_spark.certificate.newcomers import Newcomers
-from onebit_spark.columns import INTEGRAL, case_folding, checked_ids, missing, quoted, type_of
+from onebit_spark.core.factortables import CERTIFIED, Sampler, Scorer, factor_columns, prior_row
+from onebit_spark.core.newcomers import Newcomers
+from onebit_spark.core.posterior import packed_size
+from onebit_spark.core.sketch import CellSketch
+from onebit_spark.engines.factorframes import factor_frame
 from onebit_spark.errors import RequestError
-from onebit_spark.evaluation import certify_selective
-from onebit_spark.factorframes import factor_frame
-from onebit_spark.foldin import fold_in
-from onebit_spark.params import AnswerParams
-from onebit_spark.persistence import ModelInfo, ModelReader, ModelWriter
-from onebit_spark.posterior import packed_size
-from onebit_spark.recommend import Wish, recommend
-from onebit_spark.report.diagnostics import calibrate, diagnose
-from onebit_spark.scoring import CERTIFIED, Sampler, Scorer, factor_columns, prior_row
-from onebit_spark.selection import answers, applied, chosen_threshold
-from onebit_spark.sketch import CellSketch
+from onebit_spark.input.columns import INTEGRAL, case_folding, checked_ids, missing, quoted, type_of
+from onebit_spark.ml.diagnostics import calibrate, diagnose
+from onebit_spark.ml.evaluation import certify_selective
+from onebit_spark.ml.foldin import fold_in
+from onebit_spark.ml.persistence import ModelInfo, ModelReader, ModelWriter
+from onebit_spark.ml.predictionparams import AnswerParams
+from onebit_spark.ml.recommend import Wish, recommend
+from onebit_spark.ml.selection import answers, applied, chosen_threshold
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class TrainingSummary:
 
 
 class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitCompletionModel"]):
-    """A fitted model: ``info``, and the posterior of both sides as DataFrames of one line an id (see ``scoring``).
+    """A fitted model: ``info``, and the posterior of both sides as DataFrames of one line an id (see ``factortables``).
 
     ``certificate`` holds upper limits on the error rate: the content of ``certificate.json``.
     """
@@ -69,7 +69,7 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         cls, spark: SparkSession, info: ModelInfo, users: pa.Table, items: pa.Table,
         certificates: Iterable[Certificate] = (),
     ) -> OneBitCompletionModel:  # fmt: skip
-        """The model from factor tables in this process (``scoring.factor_table``).
+        """The model from factor tables in this process (``factortables.factor_table``).
 
         They travel to the executors with every job that needs them; a saved and loaded model reads Parquet instead.
         """

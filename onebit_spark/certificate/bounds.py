@@ -14,7 +14,7 @@ import math
 
 from scipy.stats import beta
 
-from onebit_spark.special import kl_inverse
+from onebit_spark.core.special import kl_inverse
 
 # λ/n that `catoni_over_grid` tries: declared here, before any data, and paid for by a union bound.
 CATONI_GRID = tuple(2.0 ** (j / 2) for j in range(-14, 5))

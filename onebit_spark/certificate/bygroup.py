@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from onebit_spark.certificate.certified import MEAN, UNSEEN, Certificate, Terms, holdout_certificate
-from onebit_spark.certificate.confidence import Ladder
 from onebit_spark.certificate.selective import SELECTIVE, Group, HeldOut, least, selective_certificates
+from onebit_spark.core.confidence import Ladder
 
 MOST_GROUPS = 1000
 COIN = 0.5  # a holdout bound that cannot go below this says nothing

@@ -9,15 +9,15 @@ from numbers import Integral, Real
 from typing import Any
 
 from onebit_spark.certificate import bounds
-from onebit_spark.certificate.confidence import Ladder
-from onebit_spark.certificate.gibbs import Draws, GibbsErrors
 from onebit_spark.certificate.learnt import NARROWING, fit_near, learn_prior, moved
-from onebit_spark.certificate.split import Split
-from onebit_spark.config import FitConfig
-from onebit_spark.hierarchy import Scales
-from onebit_spark.losses import LOSSES, SIDES, Side
-from onebit_spark.priors import ScalePrior
-from onebit_spark.solver import Engine, Iteration, Start, Watch, solve
+from onebit_spark.core.confidence import Ladder
+from onebit_spark.core.config import FitConfig
+from onebit_spark.core.draws import Draws, GibbsErrors
+from onebit_spark.core.losses import LOSSES, SIDES, Side
+from onebit_spark.core.priors import ScalePrior
+from onebit_spark.core.scales import Scales
+from onebit_spark.core.solver import Engine, Iteration, Start, Watch, solve
+from onebit_spark.core.split import Split
 
 DRAWS_SHARE = 0.2  # of δ, spent on the draws that estimate the Gibbs risk: .05 is .04 + .01
 HEADLINES = ("holdout", "prior_split", "seeger")  # the first that was asked for; fixed before any bound is known

@@ -21,13 +21,13 @@ from typing import Any
 
 import numpy as np
 
-from onebit_spark.certificate.split import Split
-from onebit_spark.config import FitConfig
+from onebit_spark.core.config import FitConfig
+from onebit_spark.core.losses import SIDES, PriorLines, Side
+from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.scales import FixedPrior, ScaleHierarchy
+from onebit_spark.core.solver import Engine, Iteration, Outcome, Start, Watch, descend, solve
+from onebit_spark.core.split import Split
 from onebit_spark.errors import RequestError
-from onebit_spark.hierarchy import FixedPrior, ScaleHierarchy
-from onebit_spark.losses import SIDES, PriorLines, Side
-from onebit_spark.posterior import RowPosterior
-from onebit_spark.solver import Engine, Iteration, Outcome, Start, Watch, descend, solve
 
 SHARPNESS = 64.0  # t
 NARROWING = SHARPNESS**-0.5  # what π's spreads are, as a share of the learnt ones

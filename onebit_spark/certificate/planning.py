@@ -20,7 +20,7 @@ from typing import Literal
 
 from scipy.special import gammaln
 
-from onebit_spark.priors import PRIORS
+from onebit_spark.core.priors import PRIORS
 
 BOUNDS = ("corollary1", "theorem2", "corollary2")
 MOST_RATINGS = 10**15

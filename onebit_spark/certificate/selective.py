@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 from onebit_spark.certificate.certified import UNSEEN, Certificate, Terms
-from onebit_spark.certificate.confidence import Ladder
+from onebit_spark.core.confidence import Ladder
 
 SELECTIVE = "selective"
 ANSWERED = "mean predictor: the sign of the score, where the confidence reaches the threshold (column `answered`)"

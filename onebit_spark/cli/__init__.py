@@ -1,6 +1,7 @@
-"""The jobs: fit, predict, evaluate. Each reads, makes one call of the package, writes, and says what it did.
+"""The jobs: fit, predict, evaluate, tune, reproduce. Each reads, makes one call of the package, writes, and says so.
 
-flags ◄ requests (what may be asked for) ◄ running (session, exit codes) ◄ fitjob, predictjob, evaluatejob
+flags ◄ requests, experimentrequests (what may be asked for) ◄ running (session, exit codes) ◄ common, jobtables ◄ …job
+progress, taskprogress     what a terminal or a log sees meanwhile
 
 Arguments are checked before Spark is even imported: so each job is imported when it runs.
 """

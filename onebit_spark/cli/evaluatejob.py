@@ -9,14 +9,14 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
-from onebit_spark import evaluation
 from onebit_spark.cli.common import Clock, further_statements, id_types, tell_locations
+from onebit_spark.cli.jobtables import check_id_types, read_table, refuse_outputs
 from onebit_spark.cli.requests import EvaluateRequest
-from onebit_spark.cli.tables import check_id_types, read_table, refuse_outputs
-from onebit_spark.defects import Columns, check_ratings
-from onebit_spark.filesystem import Location
-from onebit_spark.freshness import check_fresh
+from onebit_spark.input.defects import Columns, check_ratings
+from onebit_spark.ml import evaluation
+from onebit_spark.ml.freshness import check_fresh
 from onebit_spark.model import OneBitCompletionModel
+from onebit_spark.platform.files import Location
 
 
 def run_evaluate(spark: SparkSession, request: EvaluateRequest) -> None:

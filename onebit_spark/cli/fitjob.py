@@ -8,21 +8,21 @@ from contextlib import suppress
 
 from pyspark.sql import DataFrame, SparkSession
 
-from onebit_spark import evaluation
 from onebit_spark.certificate.certified import document, headline_of, kept_by_coin
-from onebit_spark.checkpoint import clear_checkpoints
 from onebit_spark.cli.common import Clock, after, further_statements, tell_locations
+from onebit_spark.cli.jobtables import check_id_types, check_pairs, read_table, refuse_outputs, write_predictions
 from onebit_spark.cli.progress import Progress
 from onebit_spark.cli.requests import FitRequest
-from onebit_spark.cli.tables import check_id_types, check_pairs, read_table, refuse_outputs, write_predictions
-from onebit_spark.columns import quoted
-from onebit_spark.defects import Columns, Tally, check_ratings
 from onebit_spark.errors import RequestError
 from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.filesystem import Location
-from onebit_spark.freshness import KEPT_OUT
+from onebit_spark.input.census import split_off
+from onebit_spark.input.columns import quoted
+from onebit_spark.input.defects import Columns, Tally, check_ratings
+from onebit_spark.ml import evaluation
+from onebit_spark.ml.checkpoint import clear_checkpoints
+from onebit_spark.ml.freshness import KEPT_OUT
 from onebit_spark.model import OneBitCompletionModel
-from onebit_spark.ratings import split_off
+from onebit_spark.platform.files import Location
 
 
 def run_fit(spark: SparkSession, request: FitRequest) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 
 from onebit_spark.cli.common import Clock, id_types, tell_locations
-from onebit_spark.cli.requests import PredictRequest
-from onebit_spark.cli.tables import (
+from onebit_spark.cli.jobtables import (
     check_id_types,
     check_pairs,
     read_table,
@@ -14,6 +13,7 @@ from onebit_spark.cli.tables import (
     write_predictions,
     write_recommendations,
 )
+from onebit_spark.cli.requests import PredictRequest
 from onebit_spark.model import OneBitCompletionModel
 
 

@@ -12,7 +12,7 @@ from typing import TextIO
 import numpy as np
 from tqdm import tqdm
 
-from onebit_spark.solver import Iteration
+from onebit_spark.core.solver import Iteration
 
 LINE_EVERY_SECONDS = 5.0
 LINE_EVERY_ITERATIONS = 10

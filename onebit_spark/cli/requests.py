@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 from onebit_spark.certificate.certified import Terms
 from onebit_spark.certificate.selective import request_problems
 from onebit_spark.cli.flags import as_flag, flag
-from onebit_spark.config import COVARIANCES, EXCHANGES, SOLVERS, FitConfig
-from onebit_spark.losses import LOSSES
-from onebit_spark.priors import PRIORS
+from onebit_spark.core.config import COVARIANCES, EXCHANGES, SOLVERS, FitConfig
+from onebit_spark.core.losses import LOSSES
+from onebit_spark.core.priors import PRIORS
 
 FORMATS = ("parquet", "csv")
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from onebit_spark.cli.flags import Checked, parse
 from onebit_spark.cli.requests import under_spark_submit
+from onebit_spark.core.solver import NotConverged
 from onebit_spark.errors import FitFailed, RequestError
-from onebit_spark.solver import NotConverged
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

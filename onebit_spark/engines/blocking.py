@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from pyspark import Broadcast
 from pyspark.sql import DataFrame
 
-from onebit_spark.blocks import RatingBlock
-from onebit_spark.certificate.split import Split
+from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.split import Split
 from onebit_spark.engines.cells import (
     BLOCKS,
     Batches,
@@ -34,7 +34,7 @@ from onebit_spark.engines.cells import (
 from onebit_spark.engines.faults import not_deterministic
 from onebit_spark.engines.layout import Placement, SideLayout
 from onebit_spark.errors import FitFailed
-from onebit_spark.ratings import ITEM, LABEL, USER
+from onebit_spark.input.census import ITEM, LABEL, USER
 
 FLUSH = 4_000_000  # ratings that a task holds before it hands them on
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from onebit_spark.blocks import RatingBlock
+from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.errors import FitFailed
 
 BLOCKS = (

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
-from onebit_spark.defects import Columns
-from onebit_spark.engines.lending import take_back
-from onebit_spark.engines.shuffle import ShuffleEngine
-from onebit_spark.engines.spark import SparkEngine
+from onebit_spark.core.posterior import Form
+from onebit_spark.engines.broadcast.engine import SparkEngine
+from onebit_spark.engines.shuffle.engine import ShuffleEngine
 from onebit_spark.errors import RequestError
-from onebit_spark.filesystem import Location
-from onebit_spark.posterior import Form
-from onebit_spark.ratings import Census
+from onebit_spark.input.census import Census
+from onebit_spark.input.defects import Columns
+from onebit_spark.platform.files import Location
+from onebit_spark.platform.lending import take_back
 
 BROADCAST_BYTES = 512 * 2**20  # of factors that the driver and every Python worker hold a copy of
 

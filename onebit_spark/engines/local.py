@@ -13,17 +13,17 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from onebit_spark.blocks import RatingBlock
-from onebit_spark.certificate.confidence import Counts, count_confidences
-from onebit_spark.certificate.gibbs import Draws, GibbsErrors, count_errors
-from onebit_spark.certificate.split import Split
-from onebit_spark.config import FitConfig
+from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.confidence import Counts, count_confidences
+from onebit_spark.core.config import FitConfig
+from onebit_spark.core.draws import Draws, GibbsErrors, count_errors
+from onebit_spark.core.losses import HalfStep, Loss, PriorLines, RowPrior, Side
+from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.solver import with_prior
+from onebit_spark.core.split import Split
+from onebit_spark.core.statistics import SideStatistics
 from onebit_spark.engines.mapstep import Table, signed_sums, update_range
 from onebit_spark.engines.start import start_posteriors
-from onebit_spark.losses import HalfStep, Loss, PriorLines, RowPrior, Side
-from onebit_spark.posterior import RowPosterior
-from onebit_spark.solver import with_prior
-from onebit_spark.statistics import SideStatistics
 
 Result = TypeVar("Result")
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from onebit_spark.blocks import RatingBlock
-from onebit_spark.compiled import jit
-from onebit_spark.losses import HalfStep, Loss
-from onebit_spark.losses.base import Partners
-from onebit_spark.losses.rowsums import add_signed_rows
-from onebit_spark.posterior import RowPosterior
-from onebit_spark.statistics import SideStatistics
+from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.compiled import jit
+from onebit_spark.core.losses import HalfStep, Loss
+from onebit_spark.core.losses.base import Partners
+from onebit_spark.core.losses.rowsums import add_signed_rows
+from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.statistics import SideStatistics
 
 Table = NDArray[np.float64]
 

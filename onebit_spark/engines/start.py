@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from onebit_spark.config import FitConfig
-from onebit_spark.losses import Loss, Side
-from onebit_spark.posterior import RowPosterior
-from onebit_spark.spectral import STARTS, ArrayTables, Products, Table
+from onebit_spark.core.config import FitConfig
+from onebit_spark.core.losses import Loss, Side
+from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.spectral import STARTS, ArrayTables, Products, Table
 
 
 @dataclass(frozen=True)

@@ -15,19 +15,19 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType
 
-from onebit_spark import prediction
-from onebit_spark.columns import quoted
-from onebit_spark.config import FitConfig
-from onebit_spark.defects import Columns, check_ratings
+from onebit_spark.core import prediction
+from onebit_spark.core.config import FitConfig
+from onebit_spark.core.factortables import SLICE, prior_row
+from onebit_spark.core.losses import LOSSES, SIDES, Side
+from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.scales import ScaleHierarchy, Scales
+from onebit_spark.core.solver import Engine, Iteration, Outcome
+from onebit_spark.engines.broadcast.engine import SparkEngine
 from onebit_spark.engines.cells import Batches
-from onebit_spark.engines.spark import SparkEngine
 from onebit_spark.errors import RequestError
-from onebit_spark.hierarchy import ScaleHierarchy, Scales
-from onebit_spark.losses import LOSSES, SIDES, Side
-from onebit_spark.posterior import RowPosterior
-from onebit_spark.ratings import ITEM, LABEL, USER, prepared
-from onebit_spark.scoring import SLICE, prior_row
-from onebit_spark.solver import Engine, Iteration, Outcome
+from onebit_spark.input.census import ITEM, LABEL, USER, prepared
+from onebit_spark.input.columns import quoted
+from onebit_spark.input.defects import Columns, check_ratings
 
 PAIRS = "row int, col int, positive boolean"
 MEASURED = "n long, loss double, wrong long"

@@ -1,4 +1,1 @@
-"""report.html: one self-contained page a fit.
-
-diagnostics (what is measured, in Spark) ─► figures (plots as SVG) ─► page (the document)
-"""
+"""report.html: one self-contained page for each fit. figures (plots as SVG) ◄ page (the document)."""

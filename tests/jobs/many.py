@@ -6,8 +6,9 @@ import json
 import sys
 from pathlib import Path
 
-from onebit_spark import cli, evaluation
+from onebit_spark import cli
 from onebit_spark.cli.running import spark_session
+from onebit_spark.ml import evaluation
 
 folder = Path(sys.argv[1])
 results = {}

@@ -12,8 +12,8 @@ from modelinfo import info_of
 from pyspark.sql import SparkSession
 
 from onebit_spark import FitConfig, fit_arrays
+from onebit_spark.core.factortables import factor_table
 from onebit_spark.model import OneBitCompletionModel
-from onebit_spark.scoring import factor_table
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from onebit_spark import RequestError
-from onebit_spark.checkpoint import HISTORY, CheckpointFolder, clear_checkpoints
 from onebit_spark.estimator import OneBitCompletion
+from onebit_spark.ml.checkpoint import HISTORY, CheckpointFolder, clear_checkpoints
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.simulate import simulate
 

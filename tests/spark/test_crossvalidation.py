@@ -6,11 +6,11 @@ import pyarrow.compute as pc
 import pytest
 
 from onebit_spark import FitConfig, RequestError
-from onebit_spark.defects import Columns
-from onebit_spark.experiments.crossvalidation import CrossValidation
-from onebit_spark.experiments.taskprogress import TaskProgress
-from onebit_spark.experiments.tasks import Ledger
+from onebit_spark.cli.taskprogress import TaskProgress
+from onebit_spark.input.defects import Columns
 from onebit_spark.simulate import simulate
+from onebit_spark.tuning.crossvalidation import CrossValidation
+from onebit_spark.tuning.tasks import Ledger
 
 CONFIGS = [FitConfig(loss=loss, rank=2, max_iter=4, tol=0) for loss in ("logistic", "hinge")]
 

@@ -4,8 +4,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from onebit_spark import RequestError, metrics
-from onebit_spark.calibration import Calibration
+from onebit_spark import RequestError
+from onebit_spark.core import metrics
+from onebit_spark.core.calibration import Calibration
 from onebit_spark.model import OneBitCompletionModel
 
 

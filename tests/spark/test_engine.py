@@ -151,7 +151,9 @@ def test_nothing_stays_cached_or_broadcast(spark, ratings, monkeypatch):
     assert all(not broadcast._jbroadcast.isValid() for broadcast in made)
 
     made.clear()
-    monkeypatch.setattr("onebit_spark.hierarchy.update_scales", lambda *_: (_ for _ in ()).throw(RuntimeError("boom")))
+    monkeypatch.setattr(
+        "onebit_spark.core.scales.update_scales", lambda *_: (_ for _ in ()).throw(RuntimeError("boom"))
+    )
     with pytest.raises(RuntimeError, match="boom"):
         estimator(maxIter=1).fit(ratings)
     assert persisted(spark) == before

@@ -9,8 +9,8 @@ import pytest
 from modelinfo import info_of
 
 from onebit_spark import FitConfig, RequestError, fit_arrays
+from onebit_spark.core.factortables import factor_table
 from onebit_spark.model import OneBitCompletionModel
-from onebit_spark.scoring import factor_table
 
 
 @pytest.fixture(scope="module")

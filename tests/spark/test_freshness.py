@@ -8,13 +8,14 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
-from onebit_spark import RequestError, Terms, sketch
-from onebit_spark.defects import Columns, check_ratings
+from onebit_spark import RequestError, Terms
+from onebit_spark.core import sketch
 from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.evaluation import certify, evaluate
-from onebit_spark.freshness import check_fresh, sketch_of
+from onebit_spark.input.census import split_off
+from onebit_spark.input.defects import Columns, check_ratings
+from onebit_spark.ml.evaluation import certify, evaluate
+from onebit_spark.ml.freshness import check_fresh, sketch_of
 from onebit_spark.model import OneBitCompletionModel
-from onebit_spark.ratings import split_off
 from onebit_spark.simulate import simulate
 
 FAST = {"rank": 1, "maxIter": 1, "tol": 0.0, "start": "random"}
@@ -122,7 +123,7 @@ def test_an_initial_models_ratings_are_not_fresh(parts, model):
 @pytest.mark.parametrize("kept", [sketch.KEPT, 1000])
 def test_fresh_ratings_of_cells_that_are_rated_often(spark, monkeypatch, kept):
     """Drawn with replacement, some cells far more often than others: many fall on fitted cells, as they should."""
-    monkeypatch.setattr("onebit_spark.sketch.KEPT", kept)
+    monkeypatch.setattr("onebit_spark.core.sketch.KEPT", kept)
     rng = np.random.default_rng(1)
 
     def drawn(n):
@@ -145,7 +146,7 @@ def test_a_sketch_is_what_a_count_gives(spark, ratings, monkeypatch):
     whole = sketch_of(twice, Columns(), twice.count())
     assert len(whole.hashes) == ratings.count()
     assert whole.n_ratings == twice.count()
-    monkeypatch.setattr("onebit_spark.sketch.KEPT", 100)
+    monkeypatch.setattr("onebit_spark.core.sketch.KEPT", 100)
     part = sketch_of(twice, Columns(), twice.count())
     np.testing.assert_array_equal(part.hashes, whole.under(part.limit).hashes)
     np.testing.assert_array_equal(part.ratings, whole.under(part.limit).ratings)

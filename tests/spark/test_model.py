@@ -12,8 +12,9 @@ from pyspark.ml.linalg import Vectors, VectorUDT
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DoubleType, IntegerType
 
-from onebit_spark import RequestError, scoring
-from onebit_spark.scoring import Scorer, factor_table, prior_row
+from onebit_spark import RequestError
+from onebit_spark.core import factortables as scoring
+from onebit_spark.core.factortables import Scorer, factor_table, prior_row
 
 KINDS = [
     {"loss": loss, "covariance": covariance, "intercepts": intercepts}
@@ -284,5 +285,5 @@ def test_pipelines_and_stock_evaluators(spark, make_model, tmp_path):
 
 
 def test_large_tables_travel_in_small_batches(spark, make_model, monkeypatch):
-    monkeypatch.setattr("onebit_spark.factorframes.BATCH_BYTES", 200)
+    monkeypatch.setattr("onebit_spark.engines.factorframes.BATCH_BYTES", 200)
     assert make_model().users.count() == 28

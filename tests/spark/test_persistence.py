@@ -10,10 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.ml.util import DefaultParamsReader
 
-from onebit_spark import RequestError, filesystem, persistence
-from onebit_spark.filesystem import Location, replace_folder
+from onebit_spark import RequestError
+from onebit_spark.ml import persistence
+from onebit_spark.ml.persistence import FORMAT_VERSION, ModelInfo
 from onebit_spark.model import OneBitCompletionModel
-from onebit_spark.persistence import FORMAT_VERSION, ModelInfo
+from onebit_spark.platform import files as filesystem
+from onebit_spark.platform.files import Location, replace_folder
 
 KINDS = [{"loss": "hinge"}, {"loss": "logistic"}, {"loss": "logistic", "covariance": "diagonal", "intercepts": False}]
 

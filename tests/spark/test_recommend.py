@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from onebit_spark import RequestError
-from onebit_spark.losses import LOSSES
+from onebit_spark.core.losses import LOSSES
 
 ALL_USERS, ALL_ITEMS = (index.ravel() for index in np.indices((28, 18)))
 HINGE, LOGISTIC = {"loss": "hinge", "intercepts": False}, {"loss": "logistic"}
@@ -52,14 +52,14 @@ def test_for_all_users_by_probability(make_fit, make_model, choices):
 
 
 def test_for_all_items_by_a_lower_limit_over_many_blocks(make_fit, make_model, monkeypatch):
-    monkeypatch.setattr("onebit_spark.recommend.BLOCK_BYTES", 1200)  # several blocks a side
+    monkeypatch.setattr("onebit_spark.ml.recommend.BLOCK_BYTES", 1200)  # several blocks a side
     found = make_model().setItemCol("what").recommendForAllItems(4, z=1.5)
     assert found.columns == ["what", "recommendations"]
     assert_same(table_of(found, "what", "user"), expected(make_fit(), 4, by="item", z=1.5))
 
 
 def test_seen_pairs_are_left_out(spark, make_fit, make_model, monkeypatch):
-    monkeypatch.setattr("onebit_spark.recommend.BLOCK_BYTES", 1200)
+    monkeypatch.setattr("onebit_spark.ml.recommend.BLOCK_BYTES", 1200)
     without = {(u, i) for u, i in zip(ALL_USERS, ALL_ITEMS, strict=True) if (u + i) % 3 == 0 or (u == 4 and i > 0)}
     users, items = np.array(sorted(without)).T
     seen = spark.createDataFrame(pa.table({"user": np.append(users, 999), "item": np.append(items, 0)}))

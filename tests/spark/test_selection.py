@@ -5,12 +5,12 @@ import pytest
 from test_recommend import ALL_ITEMS, ALL_USERS, table_of
 
 from onebit_spark import FitConfig, RequestError, Terms
-from onebit_spark.blocks import RatingBlock
-from onebit_spark.defects import Columns
+from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.engines.broadcast.engine import SparkEngine
 from onebit_spark.engines.local import LocalEngine
-from onebit_spark.engines.spark import SparkEngine
+from onebit_spark.input.census import survey
+from onebit_spark.input.defects import Columns
 from onebit_spark.model import OneBitCompletionModel
-from onebit_spark.ratings import survey
 from onebit_spark.simulate import simulate
 
 REQUESTS = (0.08, 0.001)
@@ -98,7 +98,7 @@ def test_certified_as_in_process(make_fit, make_known, ratings, held, loss):
 def test_beyond_what_can_be_collected(make_known, ratings, monkeypatch):
     model = make_known()
     collected = model.certifySelective(ratings, REQUESTS, by="age").certificate
-    monkeypatch.setattr("onebit_spark.evaluation.COLLECT_LIMIT", 0)
+    monkeypatch.setattr("onebit_spark.ml.evaluation.COLLECT_LIMIT", 0)
     assert model.certifySelective(ratings, REQUESTS, by="age").certificate == collected
 
 
@@ -153,7 +153,7 @@ def test_what_is_refused(make_model, make_known, ratings):
 
 
 def test_too_many_groups(make_known, ratings, monkeypatch):
-    monkeypatch.setattr("onebit_spark.selection.MOST_GROUPS", 2)
+    monkeypatch.setattr("onebit_spark.ml.selection.MOST_GROUPS", 2)
     with pytest.raises(RequestError, match="column 'age' has 3 different values"):
         make_known().certifySelective(ratings, 0.1, by="age")
 

@@ -11,17 +11,17 @@ import pytest
 from pyspark.sql import functions as F
 
 from onebit_spark import FitFailed, RequestError
-from onebit_spark.config import FitConfig
-from onebit_spark.defects import Columns
+from onebit_spark.core.config import FitConfig
 from onebit_spark.engines import choice
 from onebit_spark.engines.layout import side_layout
-from onebit_spark.engines.lending import take_back
-from onebit_spark.engines.numbering import number_ids, placement_of
-from onebit_spark.engines.plans import partition_keys, spark_hash
-from onebit_spark.engines.shuffle import ShuffleEngine
+from onebit_spark.engines.shuffle.engine import ShuffleEngine
+from onebit_spark.engines.shuffle.numbering import number_ids, placement_of
 from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.filesystem import Location
-from onebit_spark.ratings import ITEM, USER, census
+from onebit_spark.input.census import ITEM, USER, census
+from onebit_spark.input.defects import Columns
+from onebit_spark.platform.files import Location
+from onebit_spark.platform.lending import take_back
+from onebit_spark.platform.plans import partition_keys, spark_hash
 from onebit_spark.simulate import power_law_ratings
 
 BLOCKS = {"numUserBlocks": 3, "numItemBlocks": 2}
@@ -209,7 +209,7 @@ class TestChoice:
 
 def test_rows_beyond_32_bits(monkeypatch, ratings):
     """Every number travels with 64 bits, as for more than 2³⁰ rows."""
-    monkeypatch.setattr("onebit_spark.engines.shuffle.WIDE", 1)
+    monkeypatch.setattr("onebit_spark.engines.shuffle.engine.WIDE", 1)
     wide = fit(ratings, "shuffle", start="random", maxIter=1)
     monkeypatch.undo()
     assert_same_bits(wide, fit(ratings, "broadcast", start="random", maxIter=1))

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from onebit_spark import FitConfig, RequestError, Terms, fit_arrays
-from onebit_spark.blocks import RatingBlock
-from onebit_spark.certificate.gibbs import Draws
-from onebit_spark.certificate.split import Split
-from onebit_spark.defects import Columns
+from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.draws import Draws
+from onebit_spark.core.split import Split
+from onebit_spark.engines.broadcast.engine import SparkEngine
 from onebit_spark.engines.local import LocalEngine
-from onebit_spark.engines.spark import SparkEngine
 from onebit_spark.estimator import OneBitCompletion
+from onebit_spark.input.census import split_off, survey
+from onebit_spark.input.defects import Columns
 from onebit_spark.model import OneBitCompletionModel
-from onebit_spark.ratings import split_off, survey
 from onebit_spark.simulate import simulate
 
 

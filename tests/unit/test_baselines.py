@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from onebit_spark.baselines import davenport
-from onebit_spark.baselines.davenport import _Projection, fit_davenport, shrink_to_sum
-from onebit_spark.baselines.simple import fit_logistic, fit_majority
+from onebit_spark.paper.baselines import davenport
+from onebit_spark.paper.baselines.davenport import _Projection, fit_davenport, shrink_to_sum
+from onebit_spark.paper.baselines.simple import fit_logistic, fit_majority
 from onebit_spark.simulate import simulate
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onebit_spark.blocks import MAX_COLUMNS, RatingBlock
+from onebit_spark.core.blocks import MAX_COLUMNS, RatingBlock
 
 triples = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 5), st.booleans()), max_size=60)
 shapes = st.tuples(st.integers(8, 11), st.integers(6, 9))  # a few rows and columns beyond the ratings
@@ -129,7 +129,7 @@ def test_from_coordinates_refuses_to_write_outside_its_arrays(arguments):
     """Two ratings of a 2 × 2 matrix. In an interpreter of its own: the compiled sort checks no bounds."""
     program = f"""
 import numpy as np
-from onebit_spark.blocks import RatingBlock
+from onebit_spark.core.blocks import RatingBlock
 rows, cols = map(np.array, ({arguments}))
 try:
     RatingBlock.from_coordinates(rows, cols, np.array([True, False]), (2, 2))

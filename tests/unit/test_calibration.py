@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import expit
 
-from onebit_spark import metrics, prediction
-from onebit_spark.calibration import Calibration
+from onebit_spark.core import metrics, prediction
+from onebit_spark.core.calibration import Calibration
 
 
 def sample(logit, noise, n=60_000):

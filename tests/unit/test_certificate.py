@@ -20,8 +20,8 @@ from onebit_spark.certificate.certified import (
     kept_by_coin,
     prior_split_certificate,
 )
-from onebit_spark.certificate.gibbs import Draws, GibbsErrors
-from onebit_spark.certificate.split import Split
+from onebit_spark.core.draws import Draws, GibbsErrors
+from onebit_spark.core.split import Split
 from onebit_spark.simulate import simulate
 
 DELTA = 0.2
@@ -96,7 +96,7 @@ def test_meaningless_numbers_are_refused(bad):
 
 @pytest.fixture
 def few_draws(monkeypatch):
-    monkeypatch.setattr("onebit_spark.certificate.gibbs.ENOUGH_DRAWS", 20_000)
+    monkeypatch.setattr("onebit_spark.core.draws.ENOUGH_DRAWS", 20_000)
 
 
 BROKEN = {"no-kl", "wide draws", "fitted"}

@@ -9,7 +9,7 @@ from onebit_spark import RequestError, Terms, cli
 from onebit_spark.cli import running as jobrun
 from onebit_spark.cli.flags import parse
 from onebit_spark.cli.requests import EvaluateRequest, FitRequest, PredictRequest, local_path
-from onebit_spark.config import FitConfig
+from onebit_spark.core.config import FitConfig
 
 JOBS = {"fit": FitRequest, "predict": PredictRequest, "evaluate": EvaluateRequest}
 

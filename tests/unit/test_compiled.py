@@ -10,7 +10,7 @@ import pytest
 from numba.core.dispatcher import Dispatcher
 
 import onebit_spark
-from onebit_spark.compiled import digest_of, kernel_modules, sources
+from onebit_spark.core.compiled import digest_of, kernel_modules, sources
 
 PACKAGE = {
     "p": b"from p.report import show\n",

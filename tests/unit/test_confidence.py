@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from test_gibbs import M1, M2, posterior, ratings
 
-from onebit_spark import FitConfig, fit_arrays, prediction
-from onebit_spark.blocks import RatingBlock
-from onebit_spark.certificate.confidence import (
+from onebit_spark import FitConfig, fit_arrays
+from onebit_spark.core import prediction
+from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.confidence import (
     BINS,
     EVERYTHING,
     LOWEST,
@@ -17,8 +18,8 @@ from onebit_spark.certificate.confidence import (
     confidence,
     count_confidences,
 )
-from onebit_spark.losses import LOSSES
-from onebit_spark.posterior import RowPosterior
+from onebit_spark.core.losses import LOSSES
+from onebit_spark.core.posterior import RowPosterior
 
 
 def histogram(z):

@@ -7,7 +7,7 @@ from test_kernels import VARIANTS, name
 from test_objective import config_of
 
 from onebit_spark import FitConfig, fit_arrays
-from onebit_spark.priors import PRIORS
+from onebit_spark.core.priors import PRIORS
 
 LARGEST_RISE = {"float64": 1e-9, "float32": 1e-6}  # of the objective, relative
 

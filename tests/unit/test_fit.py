@@ -9,9 +9,9 @@ from test_kernels import VARIANTS, name
 from test_objective import config_of
 
 from onebit_spark import FitConfig, NotConverged, fit_arrays
-from onebit_spark.losses import LOSSES
-from onebit_spark.posterior import RowPosterior, effective_rank
-from onebit_spark.priors import PRIORS
+from onebit_spark.core.losses import LOSSES
+from onebit_spark.core.posterior import RowPosterior, effective_rank
+from onebit_spark.core.priors import PRIORS
 from onebit_spark.simulate import simulate
 
 

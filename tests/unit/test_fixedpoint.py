@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from onebit_spark import FitConfig, NotConverged, fit_arrays
-from onebit_spark.blocks import RatingBlock
-from onebit_spark.fixedpoint import settled_rows
-from onebit_spark.losses.base import partner_deviation, partner_location
+from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.fixedpoint import settled_rows
+from onebit_spark.core.losses.base import partner_deviation, partner_location
 
 
 def ratings(seed=8, n=600, shape=(25, 15)):

@@ -1,8 +1,14 @@
-"""The numerical part never imports Spark."""
+"""The plan of the house: which room may import which, no circle of files, and no Spark where the mathematics is.
+
+A room is a folder of the package, or a file in its root. Every import counts, also one inside a function or under
+``TYPE_CHECKING``: the former only hides a circle from the interpreter, and the latter from nobody who has to read both
+files. What does not count is that importing ``a.b.c`` runs the ``__init__.py`` of ``a`` and of ``a.b``.
+"""
 
 import ast
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -10,31 +16,158 @@ import pytest
 import onebit_spark
 
 PACKAGE = Path(onebit_spark.__file__).parent
-NUMERICAL = [
-    "blocks", "compiled", "config", "inprocess", "metrics", "posterior", "prediction", "priors", "simulate", "solver",
-    "special", "spectral", "statistics", "hierarchy", "fixedpoint", "engines/local",
-    *(f"experiments/{name}" for name in ("sample", "methods", "paper", "grid", "tuning", "comparison", "movielens")),
-    "baselines/davenport", "baselines/simple",
-]  # fmt: skip
-FILES = [PACKAGE / f"{module}.py" for module in NUMERICAL] + [
-    path for folder in ("losses", "certificate") for path in sorted((PACKAGE / folder).glob("*.py"))
-]
+
+# Room: what it may import besides itself. Whoever needs a new arrow writes it here first, and it must point down.
+MAY_IMPORT = {
+    "errors": "",
+    "core": "errors",
+    "certificate": "core errors",
+    "report": "certificate core errors",
+    "simulate": "core errors",
+    "platform": "core errors",
+    "input": "platform core errors",
+    "engines": "input platform core errors",
+    "inprocess": "engines certificate core errors",
+    "ml": "engines input platform report certificate core errors",
+    "model": "ml engines input platform report certificate core errors",
+    "estimator": "model ml engines input platform certificate core errors",
+    "tuning": "estimator model inprocess ml input platform core errors",
+    "paper": "tuning inprocess simulate core errors",
+    "cli": "paper tuning estimator model ml input platform certificate core errors",
+    "demo": "cli simulate",
+    "__main__": "cli",
+    "__init__": "inprocess certificate core errors",  # the public face
+}
+WITHOUT_SPARK = ("core", "certificate", "report", "simulate", "inprocess", "errors", "paper")
+SPARK = ("pyspark", "py4j")
+
+# Base names that may stand in several rooms, for they mean the same kind of thing in each.
+SAME_KIND = {"__init__", "engine", "figures"}
 
 
-def imported(path):
-    """The modules that a file imports, at its top or anywhere inside."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+def name_of(path, package=PACKAGE):
+    """core/losses/__init__.py ─► core.losses"""
+    parts = path.relative_to(package).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
+
+
+FILES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def imported(text):
+    """The modules that a file imports, and (module, name) for each name that it takes from one."""
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            yield from ((alias.name, None) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield node.module or ""
+            assert not node.level, "imports name the whole path"
+            yield from ((node.module or "", alias.name) for alias in node.names)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_numerical_files_import_no_spark(path):
-    modules = set(imported(path))
-    assert modules
-    assert not [m for m in modules if m.split(".")[0] in ("pyspark", "py4j") or m == "onebit_spark.engines.spark"]
+def arrows_of(texts):
+    """file ─► files of the package that it imports; ``from package import module`` is an arrow to the module."""
+    found = {}
+    for name, text in texts.items():
+        found[name] = set()
+        for module, taken in imported(text):
+            top, _, inside = module.partition(".")
+            if top != "onebit_spark":
+                continue
+            whole = f"{inside}.{taken}".lstrip(".")
+            target = whole if whole in texts else inside or "__init__"
+            assert target in texts, f"{name} imports {module}, which is not there"
+            found[name].add(target)
+        found[name].discard(name)
+    return found
+
+
+def circles_of(arrows):
+    """The groups of files that reach each other: Tarjan's strongly connected components of two files and more."""
+    number, low, stack, circles = {}, {}, [], []
+
+    def visit(file):
+        number[file] = low[file] = len(number)
+        stack.append(file)
+        for other in arrows[file]:
+            if other not in number:
+                visit(other)
+            if other in stack:
+                low[file] = min(low[file], low[other])
+        if low[file] == number[file]:
+            circle = set(stack[stack.index(file) :])
+            del stack[stack.index(file) :]
+            if len(circle) > 1:
+                circles.append(circle)
+
+    for file in arrows:
+        if file not in number:
+            visit(file)
+    return circles
+
+
+def upward(arrows):
+    """Imports between rooms that the table does not allow."""
+    pairs = [(file, other) for file, others in arrows.items() for other in others]
+    rooms = [(file, other, file.split(".")[0], other.split(".")[0]) for file, other in sorted(pairs)]
+    return [f"{file} -> {other}" for file, other, a, b in rooms if a != b and b not in MAY_IMPORT.get(a, "").split()]
+
+
+ARROWS = arrows_of({name: path.read_text(encoding="utf-8") for name, path in FILES.items()})
+
+
+def test_every_room_is_on_the_plan():
+    assert {name.split(".")[0] for name in FILES} <= set(MAY_IMPORT)
+
+
+def test_the_plan_itself_has_no_circle():
+    assert not circles_of({room: set(below.split()) for room, below in MAY_IMPORT.items()})
+
+
+def test_imports_between_rooms_point_down():
+    assert upward(ARROWS) == []
+
+
+def test_no_circle_of_files():
+    circles = circles_of(ARROWS)
+    assert not circles, [sorted(circle) for circle in circles]
+
+
+def test_every_room_says_what_it_is_for():
+    rooms = [name for name, path in FILES.items() if path.name == "__init__.py"]
+    assert not [name for name in rooms if not ast.get_docstring(ast.parse(FILES[name].read_text(encoding="utf-8")))]
+
+
+def test_a_name_means_one_thing():
+    times = Counter(path.stem for path in FILES.values())
+    assert {stem for stem, n in times.items() if n > 1} <= SAME_KIND
+
+
+@pytest.mark.parametrize("room", WITHOUT_SPARK)
+def test_rooms_without_spark(room):
+    files = [name for name in FILES if name.split(".")[0] == room]
+    assert files
+    found = {
+        (name, module)
+        for name in files
+        for module, _ in imported(FILES[name].read_text(encoding="utf-8"))
+        if module.split(".")[0] in SPARK
+    }
+    assert not found
+
+
+def test_these_checks_can_fail():
+    """On a house of four files: a circle through a function and TYPE_CHECKING, and an import that points up."""
+    arrows = arrows_of(
+        {
+            "core.a": "def late():\n    from onebit_spark.core import b\n",
+            "core.b": "if TYPE_CHECKING:\n    from onebit_spark.core.a import A\nfrom onebit_spark.ml.c import C\n",
+            "ml.c": "import onebit_spark.core.d\n",
+            "core.d": "import numpy\n",
+        }
+    )
+    assert arrows == {"core.a": {"core.b"}, "core.b": {"core.a", "ml.c"}, "ml.c": {"core.d"}, "core.d": set()}
+    assert circles_of(arrows) == [{"core.a", "core.b"}]
+    assert upward(arrows) == ["core.b -> ml.c"]
 
 
 def test_a_fit_imports_no_spark():

@@ -7,7 +7,7 @@ from test_kernels import VARIANTS, name
 from test_objective import config_of
 
 from onebit_spark import FitConfig, fit_arrays
-from onebit_spark.priors import PRIORS
+from onebit_spark.core.priors import PRIORS
 from onebit_spark.simulate import power_law_ratings
 
 SCORE_TOLERANCE = {"logistic": 1e-5, "hinge": 1e-3}  # of the largest |score|; the hinge is less smooth

@@ -10,11 +10,12 @@ from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
+import readable
 
-from onebit_spark.blocks import RatingBlock
-from onebit_spark.losses import LOSSES, HalfStep, RowPrior, readable
-from onebit_spark.losses.hinge import floors, learning_rate
-from onebit_spark.posterior import RowPosterior
+from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.losses import LOSSES, HalfStep, RowPrior
+from onebit_spark.core.losses.hinge import floors, learning_rate
+from onebit_spark.core.posterior import RowPosterior
 
 RATINGS_PER_ROW = 30.0
 ROW_LENGTHS = (0, 1, 3, 255, 256, 257, 700)  # 256 is a kernel's chunk; 700 are three, the last one partly filled

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onebit_spark import FitFailed
-from onebit_spark.blocks import RatingBlock
+from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.engines.cells import (
     MOST_BYTES,
     PlacedBlock,
@@ -17,7 +17,7 @@ from onebit_spark.engines.cells import (
     read_ascending,
 )
 from onebit_spark.engines.layout import Placement
-from onebit_spark.engines.tallwork import routes_of
+from onebit_spark.engines.shuffle.routes import routes_of
 
 
 def test_positions_of_large_numbers():

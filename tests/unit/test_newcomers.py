@@ -6,9 +6,9 @@ import pytest
 from scipy.stats import geninvgauss, invgamma, norm
 
 from onebit_spark import FitConfig, Terms, fit_arrays
-from onebit_spark.priors import PRIORS
+from onebit_spark.core.priors import PRIORS
+from onebit_spark.core.special import gig_quantile
 from onebit_spark.simulate import simulate
-from onebit_spark.special import gig_quantile
 
 N = 40_000
 KNOWN, UNRATED = 3, 28  # of a shape of 30 × 20 of which the last two rows and columns have no rating

@@ -7,10 +7,10 @@ from scipy import stats
 from test_kernels import VARIANTS, half_step, key, make_posterior, make_prior, name
 
 from onebit_spark import FitConfig, fit_arrays
-from onebit_spark.blocks import RatingBlock
-from onebit_spark.hierarchy import INTERCEPT_MEAN_VARIANCE
-from onebit_spark.losses import LOSSES
-from onebit_spark.priors import PRIORS
+from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.losses import LOSSES
+from onebit_spark.core.priors import PRIORS
+from onebit_spark.core.scales import INTERCEPT_MEAN_VARIANCE
 
 SHAPE = (14, 11)
 

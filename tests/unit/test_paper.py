@@ -13,13 +13,15 @@ import pandas as pd
 import pytest
 
 from onebit_spark import RequestError
-from onebit_spark.experiments import figures, page, paper
-from onebit_spark.experiments.comparison import paired_comparison
-from onebit_spark.experiments.methods import METHODS, count_errors
-from onebit_spark.experiments.movielens import download_movielens, read_movielens
-from onebit_spark.experiments.published import ERRORS, MOVIELENS_CORRECT
-from onebit_spark.experiments.sample import Sample
+from onebit_spark.paper import experiments as paper
+from onebit_spark.paper import reproductionpage as page
+from onebit_spark.paper.comparison import paired_comparison
+from onebit_spark.paper.methods import METHODS, count_errors
+from onebit_spark.paper.movielens import download_movielens, read_movielens
+from onebit_spark.paper.published import ERRORS, MOVIELENS_CORRECT
 from onebit_spark.simulate import simulate
+from onebit_spark.tuning import figures
+from onebit_spark.tuning.sample import Sample
 
 META = {
     "date": "2024-01-01", "commit": "abc", "machine": "m, 2 cores", "versions": "v", "draws": 2, "seeds": "0 to 1",

@@ -5,9 +5,9 @@ import pytest
 from scipy import stats
 from test_kernels import make_posterior
 
-from onebit_spark import prediction
-from onebit_spark.losses import LOSSES
-from onebit_spark.posterior import RowPosterior
+from onebit_spark.core import prediction
+from onebit_spark.core.losses import LOSSES
+from onebit_spark.core.posterior import RowPosterior
 
 
 def pairs(kind, intercepts, n=6, seed=0):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from scipy.special import digamma, gammaln
 
-from onebit_spark.priors import PRIORS, Gamma, InverseGamma
+from onebit_spark.core.priors import PRIORS, Gamma, InverseGamma
 
 LOG_DENSITY = {  # of x = log γ under the prior, up to α log β − lnΓ(α)
     "gamma": lambda x, a, b: a * x - b * mp.exp(x),

@@ -7,7 +7,7 @@ import pytest
 
 from onebit_spark.cli import progress as module
 from onebit_spark.cli.progress import Progress, expected_iterations
-from onebit_spark.solver import Iteration
+from onebit_spark.core.solver import Iteration
 
 
 class Terminal(io.StringIO):

@@ -8,7 +8,6 @@ from scipy.stats import binom
 
 from onebit_spark import FitConfig, Terms, fit_arrays
 from onebit_spark.certificate.bygroup import certifiable, further_certificates
-from onebit_spark.certificate.confidence import Ladder
 from onebit_spark.certificate.selective import (
     START,
     Group,
@@ -19,6 +18,7 @@ from onebit_spark.certificate.selective import (
     request_problems,
     selective_certificates,
 )
+from onebit_spark.core.confidence import Ladder
 from onebit_spark.simulate import simulate
 
 DELTA, REPEATS = 0.2, 1000

@@ -5,10 +5,10 @@ import pytest
 from scipy.sparse import coo_array, diags_array
 
 from onebit_spark import FitConfig, fit_arrays
-from onebit_spark.blocks import RatingBlock
+from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.spectral import OVERSAMPLING, ArrayTables, Keyed, Rows, random_start, spectral_start
 from onebit_spark.engines.local import LocalEngine
 from onebit_spark.simulate import power_law_ratings, simulate
-from onebit_spark.spectral import OVERSAMPLING, ArrayTables, Keyed, Rows, random_start, spectral_start
 
 
 def engine(rows, cols, labels, shape=None):
@@ -42,7 +42,7 @@ def test_against_a_full_decomposition(monkeypatch):
     assert sigma[3] < 0.5 * sigma[2]
     rows, cols = spectral_start(engine(*data), 3, seed=0)
     assert np.linalg.norm(rows @ cols.T - expected) < 0.02 * np.linalg.norm(expected)
-    monkeypatch.setattr("onebit_spark.spectral.OVERSAMPLING", 87)
+    monkeypatch.setattr("onebit_spark.core.spectral.OVERSAMPLING", 87)
     expected, _ = reference(*data, rank=3, oversampling=87)
     rows, cols = spectral_start(engine(*data), 3, seed=0)
     assert np.linalg.norm(rows @ cols.T - expected) < 1e-9 * np.linalg.norm(expected)

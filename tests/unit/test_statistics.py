@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from test_kernels import make_posterior
 
-from onebit_spark.losses import RowPrior, RowSums
-from onebit_spark.statistics import SideStatistics, relative_change
+from onebit_spark.core.losses import RowPrior, RowSums
+from onebit_spark.core.statistics import SideStatistics, relative_change
 
 
 def moved(rng, rows, intercepts, kind="spread"):

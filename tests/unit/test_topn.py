@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onebit_spark import prediction, topn
-from onebit_spark.posterior import RowPosterior
-from onebit_spark.topn import Ranking, best_partners
+from onebit_spark.core import prediction, topn
+from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.topn import Ranking, best_partners
 
 
 def posterior(rng, rows, rank, kind, intercept, shift=0.0):

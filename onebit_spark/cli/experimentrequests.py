@@ -1,0 +1,101 @@
+"""What `tune.py` and `reproduce.py` can be asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from onebit_spark.cli.flags import flag
+from onebit_spark.cli.requests import RatingsRequest, _holds, exists_already, local_path
+from onebit_spark.core.config import FitConfig
+from onebit_spark.paper.movielens import URL
+from onebit_spark.paper.seeds import FIRST_REPORTED, TUNING
+
+_DEFAULT = FitConfig()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneRequest(RatingsRequest):
+    """Choose the settings of a fit by cross-validation, and fit all ratings with the best. Goes on if it was killed."""
+
+    output: str = flag("folder for results, plot and model")
+    grid: str | None = flag("TOML file with lists of settings to combine (default: see conf/grid.toml)", default=None)
+    folds: int = flag("parts of the ratings, each held out once", default=5)
+    max_iter: int = flag("most iterations of a fit", default=_DEFAULT.max_iter)
+    tol: float = flag("stop once nothing changes by more than this share; 0: never", default=_DEFAULT.tol)
+    seed: int = flag("seed of the folds and of the fits", default=0)
+    worker_limit: int = flag("most ratings that one worker fits alone (more: by all together)", default=5_000_000)
+
+    inputs = ("ratings", "grid")
+
+    def problems(self) -> Iterator[str]:
+        if self.folds < 2:
+            yield f"--folds must be an integer of at least 2, not {self.folds}"
+        if self.worker_limit < 0:
+            yield f"--worker-limit must be 0 or above, not {self.worker_limit}"
+        for problem in FitConfig(max_iter=self.max_iter, tol=self.tol, seed=self.seed).problems():
+            name, _, rest = problem.partition(" ")
+            yield f"--{name.replace('_', '-')} {rest}"
+        for name, path in self.paths(self.inputs).items():
+            if self.output and _holds(self.output, path):
+                yield f"{name} {path} lies in --output {self.output}: choose another"
+        local = local_path(self.output) if self.output else None
+        if local is not None and (local / "model").exists() and not self.overwrite:
+            yield exists_already("--output", self.output)
+        yield from super().problems()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReproduceRequest:
+    """What the experiments have in common. Runs of all of them may share one output folder, and one page."""
+
+    output: str = flag("folder for the page, its tables and its figure; a run that was killed goes on there")
+    seed: int = flag("seed of the first draw that is reported", default=FIRST_REPORTED)
+    overwrite: bool = flag("forget what earlier runs of this experiment left in the folder", default=False)
+    quiet: bool = flag("print only errors and where the output is", default=False)
+
+    def problems(self) -> Iterator[str]:
+        if not 0 <= self.seed < TUNING[0]:
+            yield f"--seed must lie in 0 to {TUNING[0] - 1:,}, not {self.seed}: above are the draws for tuning"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulationRequest(ReproduceRequest):
+    """Repeat the paper's experiments on simulated matrices."""
+
+    replicates: int = flag("draws of every cell", default=10)
+    size: int = flag("rows, and columns, of the matrices", default=200)
+
+    def problems(self) -> Iterator[str]:
+        if self.replicates < 1:
+            yield f"--replicates must be an integer of at least 1, not {self.replicates}"
+        if self.size < 20:
+            yield f"--size must be an integer of at least 20, not {self.size}"
+        yield from super().problems()
+
+
+@dataclass(frozen=True, kw_only=True)
+class MovieLensRequest(ReproduceRequest):
+    """Repeat the paper's experiment on MovieLens-100K."""
+
+    replicates: int = flag("splits into 95,000 and 5,000 ratings", default=10)
+    movielens: str | None = flag("u.data or ml-100k.zip on this machine", default=None)
+    download: bool = flag("fetch ml-100k.zip into $ONEBIT_DATA (default: ./data), unless it is there", default=False)
+    url: str = flag("where --download fetches from", default=URL)
+
+    def problems(self) -> Iterator[str]:
+        if self.replicates < 1:
+            yield f"--replicates must be an integer of at least 1, not {self.replicates}"
+        if (self.movielens is None) != self.download:
+            yield "give the data with --movielens PATH, or fetch them with --download: one of the two"
+        if self.movielens is not None:
+            local = local_path(self.movielens) or Path(self.movielens)
+            if not local.exists():
+                yield f"--movielens {self.movielens} does not exist on this machine"
+        yield from super().problems()
+
+
+def data_folder() -> Path:
+    return Path(os.environ.get("ONEBIT_DATA", "data"))

@@ -1,0 +1,135 @@
+"""Tables of the jobs: ratings and pairs in, predictions out, each doubted in one line."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Mapping, Sequence
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from onebit_spark.cli.flags import as_flag
+from onebit_spark.cli.requests import JobRequest, exists_already
+from onebit_spark.cli.running import reason_of
+from onebit_spark.errors import RequestError
+from onebit_spark.input.columns import INTEGRAL, missing, quoted
+from onebit_spark.ml.predictionparams import plainly_named
+from onebit_spark.model import OneBitCompletionModel
+from onebit_spark.platform.files import Location, replace_folder
+
+
+def read_table(spark: SparkSession, request: JobRequest, name: str, columns: Sequence[str]) -> DataFrame:
+    """These columns of the path in the request's field ``name``. CSV has a header, and all its columns are text."""
+    path, flag = getattr(request, name), as_flag(name)
+    options = dict(request.option)
+    if request.format == "csv" and not any(key.lower() == "header" for key in options):
+        options["header"] = "true"
+    try:
+        table = spark.read.format(request.format).options(**options).load(path)
+    except Exception as error:
+        if "PATH_NOT_FOUND" in str(error):
+            raise RequestError(f"{flag} {path} does not exist") from error
+        if "UNABLE_TO_INFER_SCHEMA" in str(error):
+            raise RequestError(f"{flag} {path} holds no {request.format} file: check the path and --format") from error
+        reason = f"{flag} {path} cannot be read as {request.format} (check --format and --option): {reason_of(error)}"
+        raise RequestError(reason) from error
+    unknown = [column for column in columns if column not in table.columns]
+    if unknown:
+        cure = "name them with --user-col, --item-col, --label-col" if hasattr(request, "user_col") else "rename them"
+        if request.format == "csv":
+            cure += "; a file without a header line needs --option header=false, and its columns are _c0, _c1, …"
+        raise RequestError(
+            f"{flag} {path} has no column {', '.join(map(repr, unknown))}; "
+            f"its columns are {', '.join(table.columns) or 'none'}: {cure}"
+        )
+    return table.select(*map(quoted, columns))
+
+
+def check_pairs(pairs: DataFrame, ids: Sequence[str]) -> int:
+    """The number of pairs; a RequestError with count and examples if an id is null or NaN."""
+    absent = [missing(pairs, column) for column in ids]
+    line = pairs.select(F.count(F.lit(1)), *map(F.count_if, absent)).first()
+    assert line is not None
+    n, *counts = line
+    problems = []
+    for column, condition, count in zip(ids, absent, counts, strict=True):
+        if count:
+            examples = ", ".join(f"({', '.join(map(str, pair))})" for pair in pairs.where(condition).take(3))
+            problems.append(f"{count:,} pairs with null or NaN in column {column!r}, such as {examples}")
+    if problems:
+        raise RequestError("; ".join(problems) + ": drop or fill them")
+    return int(n)
+
+
+def check_id_types(table: DataFrame, request: JobRequest, name: str, expected: Mapping[str, str]) -> None:
+    """Refuse ids (column ─► type) that cannot be those of the fit. Only integral widths interchange."""
+    problems = []
+    for column, wanted in expected.items():
+        found = table.schema[column].dataType.simpleString()
+        if found != wanted and not (found in INTEGRAL and wanted in INTEGRAL):
+            problems.append(f"column {column!r} of {as_flag(name)} is of type {found}, but was {wanted} in the fit")
+    if problems:
+        csv = " (CSV is read as text; --option inferSchema=true reads numbers)" if request.format == "csv" else ""
+        raise RequestError("; ".join(problems) + f": cast it{csv}")
+
+
+def refuse_outputs(spark: SparkSession, request: JobRequest, folders: bool = True) -> None:
+    """Refuse, before any work is done, outputs that exist and may not be overwritten, or that cannot be made."""
+    for name, path in request.paths(request.outputs).items():
+        try:
+            target = Location(spark, path)
+        except RequestError as error:
+            raise RequestError(f"{name}: {error}") from error
+        if not request.overwrite and target.exists():
+            raise RequestError(exists_already(name, path))
+        if not folders and target.is_folder():
+            raise RequestError(f"{name} {path} is a folder: name a file")
+        above = target
+        while not above.exists() or above is target:
+            above = Location(spark, posixpath.dirname(above.uri))
+        local = above.uri.removeprefix("file:") if above.scheme == "file" else None
+        if not above.is_folder() or (local and not os.access(local, os.W_OK)):
+            raise RequestError(
+                f"{name} {path} cannot be made: {local or above.uri} is not a folder that you can write to"
+            )
+
+
+def write_predictions(
+    spark: SparkSession, model: OneBitCompletionModel, pairs: DataFrame, path: str, overwrite: bool
+) -> None:
+    """Parquet: user, item, score, std, probability, prediction, and ``answered`` where an error rate was certified.
+
+    The folder appears whole or not at all.
+    """
+    predicted = plainly_named(model, answeredCol="answered").transform(pairs)
+    prediction = F.col("prediction") > 0 if model.info.label_coding == "boolean" else F.col("prediction").cast("int")
+    ids = [F.col(quoted(column)) for column in pairs.columns]
+    answered = ["answered"] if model.certifiedErrors else []
+    table = predicted.select(*ids, "score", "std", "probability", prediction.alias("prediction"), *answered)
+    with replace_folder(spark, path, overwrite) as folder:
+        table.write.parquet(folder)
+
+
+def write_recommendations(
+    spark: SparkSession,
+    model: OneBitCompletionModel,
+    n: int,
+    seen: DataFrame | None,
+    path: str,
+    overwrite: bool,
+) -> None:
+    """Parquet: user, item, rank (1 is the best), score, std, probability; the folder appears whole or not at all."""
+    user, item = (model.info.columns[side] for side in ("user", "item"))
+    plain = model.copy({model.userCol: user, model.itemCol: item})
+    lists = plain.recommendForAllUsers(n, excludeSeen=seen)
+    lines = lists.select(F.col(quoted(user)), F.posexplode("recommendations").alias("rank", "best"))
+    figures = {"score": "rating", "std": "std", "probability": "probability"}
+    table = lines.select(
+        F.col(quoted(user)),
+        F.col("best")[item].alias(item),
+        (F.col("rank") + 1).alias("rank"),
+        *(F.col("best")[field].cast("double").alias(name) for name, field in figures.items()),
+    )
+    with replace_folder(spark, path, overwrite) as folder:
+        table.write.parquet(folder)

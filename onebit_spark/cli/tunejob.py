@@ -1,0 +1,140 @@
+"""jobs/tune.py: cross-validation of a grid on Spark, and the fit of all ratings with the setting chosen.
+
+OUTPUT/folds/       Parquet, one line a setting and fold
+OUTPUT/settings/    Parquet, one line a setting: mean error, standard error, log loss, chosen or not
+OUTPUT/tuning.png   the settings in order, and where the one-standard-error rule cuts
+OUTPUT/best.toml    the setting chosen, as keys of `fit.py --config`
+OUTPUT/model/       the fit of all ratings with it: written last
+OUTPUT/tasks/       what is done already: see tasks.Ledger
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from onebit_spark.cli.experimentrequests import TuneRequest
+from onebit_spark.cli.running import run_job
+from onebit_spark.errors import RequestError
+from onebit_spark.tuning.grid import VARIED, read_grid
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from onebit_spark.core.config import FitConfig
+    from onebit_spark.platform.files import Location
+    from onebit_spark.tuning.folds import Score
+    from onebit_spark.tuning.tasks import Result, Task
+
+SETTING_COLUMNS = (
+    "loss string, prior string, likelihood_weight double, alpha double, beta double, rank int, intercepts boolean"
+)
+FOLD_COLUMNS = (
+    "fold int, errors bigint, n bigint, log_loss double, iterations int, converged boolean, effective_rank int, "
+    "seconds double"
+)
+SCORE_COLUMNS = "error double, standard_error double, log_loss double, seconds double, chosen boolean"
+
+
+def tune(argv: Sequence[str] | None = None, *, ship_package: bool = False) -> int:
+    return run_job("tune.py", TuneRequest, run_tune, argv, ship_package)
+
+
+def run_tune(spark: SparkSession, request: TuneRequest) -> None:
+    from onebit_spark.cli.jobtables import read_table
+    from onebit_spark.cli.taskprogress import TaskProgress
+    from onebit_spark.core.config import FitConfig
+    from onebit_spark.input.census import Columns
+    from onebit_spark.tuning import folds as tuning
+    from onebit_spark.tuning.crossvalidation import CrossValidation
+    from onebit_spark.tuning.tasks import Ledger
+
+    common: dict[str, Any] = {"max_iter": request.max_iter, "tol": request.tol, "seed": request.seed}
+    configs = [FitConfig(**common, **setting) for setting in read_grid(request.grid)]
+    folder = _folder(spark, request)
+    columns = Columns(request.user_col, request.item_col, request.label_col, request.threshold)
+    ratings = read_table(spark, request, "ratings", (columns.user, columns.item, columns.label))
+    validation = CrossValidation.of(ratings, columns, request.folds, request.seed)
+    n = validation.surveyed.tally.n
+    alone = n <= request.worker_limit
+    tasks, ledger = validation.tasks(configs), Ledger(spark, (folder / "tasks").uri)
+    with TaskProgress(len(tasks), "tuning", quiet=request.quiet) as progress:
+        run = validation.in_workers if alone else validation.one_after_the_other
+        results = run(tasks, ledger, progress)
+    folds = [results[first : first + request.folds] for first in range(0, len(results), request.folds)]
+    scores = [tuning.score(config, of_config) for config, of_config in zip(configs, folds, strict=True)]
+    chosen = tuning.choose(scores)
+    _write_results(spark, folder, tasks, results, scores, chosen)
+    model = validation.estimator(chosen.config, settings=len(configs)).fit(ratings)
+    model.write().overwrite().save((folder / "model").uri)
+    if not request.quiet:
+        how = "one worker each" if alone else "all workers together"
+        print(f"{len(configs)} settings, {request.folds} folds of {n:,} ratings: {len(tasks)} fits, {how}.")
+        lowest = min(score.error for score in scores)
+        print(f"Lowest error {lowest:.4f}; within a standard error of it the cheapest:")
+        print(f"  {told(chosen.config)}: error {chosen.error:.4f} ± {chosen.standard_error:.4f}")
+    print(request.output if request.quiet else f"results, plot and model: {request.output}", flush=True)
+
+
+def told(config: FitConfig) -> str:
+    """The setting in one line, without what is left to the defaults."""
+    pairs = {name: getattr(config, name) for name in VARIED}
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in pairs.items() if value is not None)
+
+
+def as_toml(config: FitConfig, settings: int) -> str:
+    """The setting as keys of ``fit.py --config``; a certificate pays for having compared so many ``settings``."""
+    values = {name.replace("_", "-"): getattr(config, name) for name in (*VARIED, "max_iter", "tol", "seed")}
+    values["certificate-grid"] = settings
+    return "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items() if value is not None)
+
+
+def _folder(spark: SparkSession, request: TuneRequest) -> Location:
+    """The output: new, or that of a run that was killed."""
+    from onebit_spark.cli.requests import exists_already
+    from onebit_spark.platform.files import Location
+
+    folder = Location(spark, request.output)
+    if request.overwrite:
+        folder.delete()
+    if (folder / "model").exists() or (folder.exists() and not (folder / "tasks").exists()):
+        raise RequestError(exists_already("--output", request.output))
+    return folder
+
+
+def _write_results(
+    spark: SparkSession,
+    folder: Location,
+    tasks: Sequence[Task],
+    results: Sequence[Result],
+    scores: Sequence[Score],
+    chosen: Score,
+) -> None:
+    from onebit_spark.tuning import figures
+
+    def setting(config: dict[str, Any]) -> dict[str, Any]:
+        return {name: config[name] for name in VARIED}
+
+    lines = [
+        {**setting(task["config"]), "fold": task["fold"], **result} for task, result in zip(tasks, results, strict=True)
+    ]
+    summary = [
+        {
+            **setting(asdict(score.config)),
+            "error": score.error,
+            "standard_error": score.standard_error,
+            "log_loss": score.log_loss,
+            "seconds": score.seconds,
+            "chosen": score is chosen,
+        }
+        for score in scores
+    ]
+    for name, rows, columns in (
+        ("folds", lines, f"{SETTING_COLUMNS}, {FOLD_COLUMNS}"),
+        ("settings", summary, f"{SETTING_COLUMNS}, {SCORE_COLUMNS}"),
+    ):
+        spark.createDataFrame(rows, columns).coalesce(1).write.mode("overwrite").parquet((folder / name).uri)
+    (folder / "tuning.png").write_bytes(figures.tuning(scores, chosen, told))
+    (folder / "best.toml").write_text(as_toml(chosen.config, len(scores)))

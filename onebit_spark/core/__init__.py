@@ -1,0 +1,6 @@
+"""The mathematics: blocks of ratings, posteriors, losses, priors and the one loop that fits them. No Spark here.
+
+compiled, blocks, posterior, special ◄ losses/, priors ◄ statistics, scales, spectral ◄ config ◄ solver
+randomness (of a rating) ◄ split ◄ draws ◄ newcomers (ids that were never rated)     confidence (of a prediction)
+prediction, calibration, metrics, topn, fixedpoint     sketch (of the fitted cells)     factortables
+"""

@@ -1,0 +1,151 @@
+"""RatingBlock: the ratings of one block of rows, compressed by row, four bytes a rating."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onebit_spark.core.compiled import jit
+
+IntArray = NDArray[np.integer]
+
+MAX_COLUMNS = 2**30  # a code holds the column's position and the label bit in one signed 32-bit integer
+
+
+@dataclass(frozen=True)
+class RatingBlock:
+    """The ratings of some rows, row after row, each rating one int32 ``column << 1 | positive``.
+
+    The ±1 matrix on the left (a dot is an empty cell) becomes the two arrays on the right::
+
+             0  1  2  3        row_pointers = [0,         2, 2,              5]
+        0    +  .  −  .        codes        = [0<<1 | 1, 2<<1 | 0,
+        1    .  .  .  .                        1<<1 | 0, 1<<1 | 1, 3<<1 | 1]
+        2    .  ∓  .  +
+
+    Row 1 is empty; cell (2, 1) was rated twice, and both ratings count. Within a row the codes ascend, so that a
+    row's sums run over its columns in the same order whatever the order of the input.
+    """
+
+    row_pointers: NDArray[np.int64]
+    codes: NDArray[np.int32]
+    n_columns: int
+
+    def __post_init__(self) -> None:
+        pointers, codes = self.row_pointers, self.codes
+        if pointers.dtype != np.int64 or codes.dtype != np.int32:
+            raise TypeError(f"row_pointers must be int64 and codes int32, not {pointers.dtype}, {codes.dtype}")
+        if pointers.ndim != 1 or len(pointers) == 0 or pointers[0] != 0 or pointers[-1] != len(codes):
+            raise ValueError("row_pointers must start at 0 and end at the number of codes")
+        if np.any(np.diff(pointers) < 0):
+            raise ValueError("row_pointers must not decrease")
+        if not 0 <= self.n_columns <= MAX_COLUMNS:
+            raise ValueError(f"a block refers to at most 2^30 columns, not {self.n_columns}")
+        if len(codes) and not (codes.min() >= 0 and (codes.max() >> 1) < self.n_columns):
+            raise ValueError(f"a code points outside the block's {self.n_columns} columns")
+
+    @classmethod
+    def from_coordinates(
+        cls, rows: IntArray, columns: IntArray, positive: NDArray[np.bool_], shape: tuple[int, int]
+    ) -> RatingBlock:
+        """Compress (row, column, label) triples in any order; two counting sorts, O(n + m1 + m2)."""
+        n_rows, n_columns = shape
+        if not len(rows) == len(columns) == len(positive):
+            raise ValueError(f"lengths differ: {len(rows)} rows, {len(columns)} columns, {len(positive)} labels")
+        for name, index, size in (("row", rows, n_rows), ("column", columns, n_columns)):
+            if not 0 <= size <= MAX_COLUMNS:
+                raise ValueError(f"a block has at most 2^30 {name}s, not {size}")
+            if len(index) and not 0 <= index.min() <= index.max() < size:
+                raise ValueError(f"{name} indices reach from {index.min()} to {index.max()}, outside 0 … {size - 1}")
+        by_column = _bucket((np.asarray(columns, np.int64) << 1) | np.asarray(positive, np.int64), rows, 2 * n_columns)
+        pointers, codes = _rows_from_columns(*by_column, n_rows)
+        return cls(pointers, codes, n_columns)
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.row_pointers) - 1
+
+    @property
+    def n_ratings(self) -> int:
+        return len(self.codes)
+
+    @cached_property
+    def row_counts(self) -> NDArray[np.int64]:
+        """Number of ratings of each row."""
+        return np.diff(self.row_pointers)
+
+    @cached_property
+    def row_positives(self) -> NDArray[np.int64]:
+        """Number of positive ratings of each row."""
+        totals = np.concatenate([[0], np.cumsum(self.codes & 1, dtype=np.int64)])
+        return totals[self.row_pointers[1:]] - totals[self.row_pointers[:-1]]
+
+    def transpose(self) -> RatingBlock:
+        """The same ratings by column: rows and columns trade places."""
+        pointers, codes = _transpose(self.row_pointers, self.codes, self.n_columns)
+        return RatingBlock(pointers, codes, self.n_rows)
+
+    def row_ranges(self, target: int = 1 << 15) -> list[tuple[int, int]]:
+        """Consecutive row ranges of about ``target`` ratings each (a row counts as at least 8, for its solve).
+
+        They depend on the ratings only, never on the number of threads, so that sums over ranges do not either.
+        """
+        work = np.concatenate([[0], np.cumsum(np.maximum(self.row_counts, 8))])
+        cuts = np.searchsorted(work, np.arange(target, int(work[-1]), target))
+        edges = np.unique(np.concatenate([[0], cuts, [self.n_rows]]))
+        return [(int(lo), int(hi)) for lo, hi in pairwise(edges)]
+
+
+@jit
+def _bucket(keys, values, n_buckets):  # type: ignore[no-untyped-def]
+    """Stable counting sort of ``values`` by ``keys``: bucket pointers and the values in bucket order."""
+    pointers = np.zeros(n_buckets + 1, np.int64)
+    for key in keys:
+        pointers[key + 1] += 1
+    for b in range(n_buckets):
+        pointers[b + 1] += pointers[b]
+    position = pointers[:-1].copy()
+    ordered = np.empty(len(values), np.int32)
+    for l in range(len(values)):
+        ordered[position[keys[l]]] = values[l]
+        position[keys[l]] += 1
+    return pointers, ordered
+
+
+@jit
+def _rows_from_columns(column_pointers, rows, n_rows):  # type: ignore[no-untyped-def]
+    """Row-compressed codes from rows that stand in the order of their column code (column << 1 | label)."""
+    pointers = np.zeros(n_rows + 1, np.int64)
+    for row in rows:
+        pointers[row + 1] += 1
+    for r in range(n_rows):
+        pointers[r + 1] += pointers[r]
+    position = pointers[:-1].copy()
+    codes = np.empty(len(rows), np.int32)
+    for code in range(len(column_pointers) - 1):
+        for l in range(column_pointers[code], column_pointers[code + 1]):
+            codes[position[rows[l]]] = code
+            position[rows[l]] += 1
+    return pointers, codes
+
+
+@jit
+def _transpose(row_pointers, codes, n_columns):  # type: ignore[no-untyped-def]
+    """The codes by column. Rows are visited in order, so that each column's codes ascend too."""
+    pointers = np.zeros(n_columns + 1, np.int64)
+    for code in codes:
+        pointers[(code >> 1) + 1] += 1
+    for c in range(n_columns):
+        pointers[c + 1] += pointers[c]
+    position = pointers[:-1].copy()
+    transposed = np.empty(len(codes), np.int32)
+    for row in range(len(row_pointers) - 1):
+        for l in range(row_pointers[row], row_pointers[row + 1]):
+            column = codes[l] >> 1
+            transposed[position[column]] = row << 1 | (codes[l] & 1)
+            position[column] += 1
+    return pointers, transposed

@@ -1,0 +1,158 @@
+"""Factor tables in their Arrow form, and the scoring of a batch of pairs. For executors; it knows no Spark.
+
+One line of a factor table is one id with the posterior of its row, here with K = 2 factors and an intercept::
+
+    "spread"        id | mean [x1, x2] | spread [s1, s2]                           | intercept b | intercept_spread s0
+    "covariance"    id | mean [x1, x2] | covariance [v00, v10, v11, v20, v21, v22] | intercept b
+
+The covariance is the lower triangle of V, row after row, over [b, x1, x2]: the intercept first. Without intercepts the
+columns of that name are absent and V is over the factors alone. After a prior split there is one more column,
+``certified_spread`` [s0, s1, s2]: the standard deviations of the certified draws, around the same means.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from onebit_spark.core import prediction
+from onebit_spark.core.calibration import Calibration
+from onebit_spark.core.losses import SIDES, Side
+from onebit_spark.core.newcomers import Newcomers
+from onebit_spark.core.posterior import FloatArray, Kind, RowPosterior
+from onebit_spark.core.randomness import pair_streams
+from onebit_spark.core.scales import Scales
+
+CERTIFIED = "certified_spread"
+SLICE = 2**20  # numbers in one unpacked covariance array: a batch of wide rows is scored in slices
+
+
+def factor_columns(kind: Kind, intercepts: bool) -> dict[str, str]:
+    """The columns of a factor table after ``id``, with their Spark types."""
+    columns = {"mean": "array<float>", kind: "array<float>"}
+    if intercepts:
+        columns["intercept"] = "float"
+        if kind == "spread":
+            columns["intercept_spread"] = "float"
+    return columns
+
+
+def factor_table(ids: pa.Array, posterior: RowPosterior, drawn: RowPosterior | None = None) -> pa.Table:
+    """The factor table of one side; ``ids[i]`` belongs to row i of ``posterior``, and of ``drawn``, if there is one."""
+    first = int(posterior.has_intercept)
+    spread = posterior.kind == "spread"
+    columns = {
+        "id": ids,
+        "mean": _lists(posterior.mean),
+        posterior.kind: _lists(posterior.scale[:, first:] if spread else posterior.scale),
+    }
+    if first:
+        columns["intercept"] = pa.array(posterior.location[:, 0].astype(np.float32))
+        if spread:
+            columns["intercept_spread"] = pa.array(posterior.scale[:, 0].astype(np.float32))
+    if drawn is not None:
+        columns[CERTIFIED] = _lists(drawn.deviation)
+    return pa.table(columns)
+
+
+def plain_lists(table: pa.Table) -> pa.Table:
+    """Spark does not take lists of fixed size from a worker."""
+    lists = pa.list_(pa.float32())
+    return table.cast(
+        pa.schema(
+            [field.with_type(lists) if pa.types.is_fixed_size_list(field.type) else field for field in table.schema]
+        )
+    )
+
+
+def read_factors(lines: pa.StructArray, prior: RowPosterior) -> RowPosterior:
+    """The posterior of every line of a factor table (without ``id``); a null line has the one row of ``prior``."""
+    known = lines.is_valid().to_numpy(zero_copy_only=False)
+    present = lines.drop_null()
+    first = int(prior.has_intercept)
+    location, scale = np.repeat(prior.location, len(lines), axis=0), np.repeat(prior.scale, len(lines), axis=0)
+    location[known, first:] = _rectangle(present.field("mean"), prior.dimension - first)
+    spread = prior.kind == "spread"
+    scale_first = first if spread else 0
+    scale[known, scale_first:] = _rectangle(present.field(prior.kind), scale.shape[1] - scale_first)
+    if first:
+        location[known, 0] = present.field("intercept").to_numpy(zero_copy_only=False)
+        if spread:
+            scale[known, 0] = present.field("intercept_spread").to_numpy(zero_copy_only=False)
+    return RowPosterior(location, scale, prior.kind, prior.has_intercept)
+
+
+def read_certified(lines: pa.StructArray, prior: RowPosterior) -> RowPosterior:
+    """The posterior of the certified draws after a prior split; ``prior`` has independent coordinates."""
+    known = lines.is_valid().to_numpy(zero_copy_only=False)
+    present = lines.drop_null()
+    first = int(prior.has_intercept)
+    location, scale = np.repeat(prior.location, len(lines), axis=0), np.repeat(prior.scale, len(lines), axis=0)
+    location[known, first:] = _rectangle(present.field("mean"), prior.dimension - first)
+    if first:
+        location[known, 0] = present.field("intercept").to_numpy(zero_copy_only=False)
+    scale[known] = _rectangle(present.field(CERTIFIED), prior.dimension)
+    return RowPosterior(location, scale, "spread", prior.has_intercept)
+
+
+def prior_row(scales: Scales, side: Side, kind: Kind, intercepts: bool) -> RowPosterior:
+    """The prior N(p, 1/g) as a posterior of one row: what stands for an id that was never rated."""
+    prior = scales.prior(side, intercepts)
+    return RowPosterior.isotropic(prior.mean.astype(np.float32), 1.0 / np.sqrt(prior.precision[0]), kind, intercepts)
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """Pairs of factor lines in, (score, std, probability) out; either line of a pair may be null."""
+
+    loss: str
+    user_prior: RowPosterior
+    item_prior: RowPosterior
+    calibration: Calibration | None = None
+
+    def __call__(self, users: pa.StructArray, items: pa.StructArray) -> pa.StructArray:
+        lines = max(1, SLICE // self.user_prior.dimension**2)
+        score, variance = np.empty(len(users)), np.empty(len(users))
+        for lo in range(0, len(users), lines):
+            part = slice(lo, lo + lines)
+            pairs = read_factors(users[part], self.user_prior), read_factors(items[part], self.item_prior)
+            score[part], variance[part] = prediction.score(*pairs), prediction.variance(*pairs)
+        probability = prediction.probability(self.loss, score, variance, self.calibration)
+        return pa.StructArray.from_arrays(
+            [pa.array(column) for column in (score, np.sqrt(variance), probability)], ["score", "std", "probability"]
+        )
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """Pairs of factor lines in, one draw of each score out; either line of a pair may be null, an id never rated."""
+
+    newcomers: Newcomers
+    kind: Kind
+    intercepts: bool
+    seed: int
+
+    def __call__(self, users: pa.StructArray, items: pa.StructArray, pairs: pa.Int64Array) -> pa.Array:
+        """``pairs`` are hashes of the ids, from which a pair's random numbers follow."""
+        certified = self.newcomers.narrowing is not None
+        kind: Kind = "spread" if certified else self.kind
+        read = read_certified if certified else read_factors
+        rows, cols = (
+            read(lines, prior_row(self.newcomers.scales, side, kind, self.intercepts))
+            for side, lines in ((SIDES[0], users), (SIDES[1], items))
+        )
+        new_rows, new_cols = (lines.is_null().to_numpy(zero_copy_only=False) for lines in (users, items))
+        keys = pairs.to_numpy(zero_copy_only=False)
+        states = pair_streams(self.seed, keys, np.zeros_like(keys))
+        return pa.array(self.newcomers.sampled_scores(rows, cols, new_rows, new_cols, states))
+
+
+def _lists(table: FloatArray) -> pa.FixedSizeListArray:
+    values = np.ascontiguousarray(table, np.float32)
+    return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
+
+
+def _rectangle(lists: pa.ListArray, width: int) -> FloatArray:
+    return lists.flatten().to_numpy(zero_copy_only=False).reshape(len(lists), width)

@@ -1,0 +1,157 @@
+"""The contract of a loss: how the posterior of a side's rows is updated, given the other side.
+
+Coordinates. A row has D free coordinates, ``[b_i, L_i1 … L_iK]`` with intercepts or ``[L_i1 … L_iK]`` without. With
+intercepts the score b_i + d_j + L_i·R_j is the product of two augmented vectors of length D + 1::
+
+    the row being updated    [ 1 , b_i, L_i1 … L_iK ]      its first coordinate is fixed at 1, with no spread
+    its partner              [ d_j, 1 , R_j1 … R_jK ]
+
+and the same two layouts serve the other side with the roles exchanged: one kernel for both. Without intercepts nothing
+is fixed and the augmented vectors are the plain ones.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.posterior import FloatArray, Kind, RowPosterior
+
+Side = Literal["rows", "cols"]
+SIDES: tuple[Side, Side] = ("rows", "cols")
+
+
+@dataclass(frozen=True)
+class RowPrior:
+    """x_i ~ N(mean_i, diag(1/precision_i)): one line for all rows of the side, or one line a row (each · × D).
+
+    ``precision`` is g = E[1/γ]; ``mean`` holds E[μ] for the intercepts, and what was learnt before in a learnt prior.
+    """
+
+    mean: NDArray[np.float64]
+    precision: NDArray[np.float64]
+
+    @classmethod
+    def at(cls, lines: RowPosterior) -> RowPrior:
+        """The prior with the mean and the deviations of these rows."""
+        return cls(lines.location.astype(np.float64), lines.deviation.astype(np.float64) ** -2)
+
+    def rows(self, lo: int, hi: int) -> RowPrior:
+        """The prior of the rows lo … hi−1 alone."""
+        return self.take(slice(lo, hi))
+
+    def take(self, index: NDArray[np.integer] | slice) -> RowPrior:
+        """The prior of the rows at ``index``, in that order."""
+        return RowPrior(*(lines if len(lines) == 1 else lines[index] for lines in (self.mean, self.precision)))
+
+
+@dataclass(frozen=True)
+class PriorLines:
+    """A prior of its own for every row, held like a posterior: N(location, diag(deviation²))."""
+
+    lines: Any  # in the engine's own form, as ``Engine.posterior`` gives it
+
+
+@dataclass(frozen=True)
+class HalfStep:
+    """One map step over a side: which parameters move, and what they are weighed against."""
+
+    side: Side
+    iteration: int
+    weight: float  # κ, the weight of one rating
+    prior: RowPrior | PriorLines
+    ratings_per_row: float  # 2n/m, the scale of a gradient step
+    move_means: bool = True
+    move_spreads: bool = True
+    want_data: bool = False  # the objective's data term at the new state, by rows of this side
+
+    @property
+    def row_prior(self) -> RowPrior:
+        """The prior of the rows at hand; an engine has put it in the place of ``PriorLines`` before."""
+        assert isinstance(self.prior, RowPrior)
+        return self.prior
+
+
+class Move(NamedTuple):
+    """One entry of a loss's plan for an iteration."""
+
+    side: Side
+    means: bool
+    spreads: bool
+
+
+class RowSums(NamedTuple):
+    """What a row kernel adds up over its rows with ratings."""
+
+    log_volume: float  # Σ_i Σ_k log s_ik, or ½ Σ_i log det V_i
+    data: float  # the objective's data term, 0 where it was not asked for
+
+
+Partners = tuple[FloatArray, ...]
+
+
+class Loss(ABC):
+    """A convex surrogate of the 0-1 loss with its row update. Stateless; registered by name in ``LOSSES``."""
+
+    name: ClassVar[str]
+    default_weight: ClassVar[float]  # κ when the user gives none
+    start_deviation: ClassVar[float]  # standard deviation of every coordinate at the start
+    start_shrinkage: ClassVar[float]  # the spectral start's factor in a model with intercepts
+    score_noise: ClassVar[float]  # c: ``probability`` grows with score/√(c + variance), and with nothing else
+
+    @classmethod
+    @abstractmethod
+    def from_options(cls, solver: str, covariance: str) -> Loss:
+        """The loss with those of a fit's options that concern it; ValueError for one that it cannot honour."""
+
+    @staticmethod
+    @abstractmethod
+    def probability(scores: FloatArray, variances: FloatArray) -> NDArray[np.float64]:
+        """P(+) from the posterior mean and variance of the score."""
+
+    @staticmethod
+    @abstractmethod
+    def held_out(scores: FloatArray, variances: FloatArray, signs: FloatArray) -> NDArray[np.float64]:
+        """The loss of ratings that were not fitted, labels ±1: what a validation curve shows."""
+
+    @property
+    @abstractmethod
+    def kind(self) -> Kind:
+        """How a row's uncertainty is kept."""
+
+    def plan(self) -> list[Move]:
+        """The map steps of one iteration, in order."""
+        return [Move("rows", means=True, spreads=True), Move("cols", means=True, spreads=True)]
+
+    @abstractmethod
+    def partners(self, posterior: RowPosterior) -> Partners:
+        """The tables that the kernel reads for the other side, in the partner's augmented layout."""
+
+    @abstractmethod
+    def update_rows(
+        self, block: RatingBlock, lo: int, hi: int, partners: Partners, rows: RowPosterior, step: HalfStep
+    ) -> RowSums:
+        """Update rows lo … hi−1 of ``rows`` in place from the ratings of ``block`` (same numbering).
+
+        Rows without ratings are left alone. ``step.row_prior`` is that of all rows of the block.
+        """
+
+
+def partner_location(posterior: RowPosterior) -> FloatArray:
+    """[d_j, 1, R_j] with intercepts, R_j without (m × augmented)."""
+    if not posterior.has_intercept:
+        return np.ascontiguousarray(posterior.location)
+    location = np.insert(posterior.location, 1, 1, axis=1)
+    return np.ascontiguousarray(location)
+
+
+def partner_deviation(posterior: RowPosterior) -> FloatArray:
+    """The standard deviations in the same layout: [s_dj, 0, s_j]."""
+    if not posterior.has_intercept:
+        return np.ascontiguousarray(posterior.deviation)
+    return np.ascontiguousarray(np.insert(posterior.deviation, 1, 0, axis=1))

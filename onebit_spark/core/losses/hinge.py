@@ -1,0 +1,278 @@
+"""The hinge loss: Definition 1 of the paper and Algorithm 1, with a better solver of the means.
+
+The objective is F = λ·AVB. Given the other side it separates over rows, and in a row into two convex problems:
+
+- spread: s_k = 2 / (a_k + √(a_k² + 4 g_k)),  a_k = κ c Σ_l (|R_jk| + c sR_jk),  c = √(2/π);
+- mean:   min_x κ Σ_l (1 − y_l x·R_j)_+ + Σ_k w_k |x_k| + ½ Σ_k g_k (x_k − p_k)²,  w_k = κ c Σ_l sR_jk.
+"""
+# mypy: disallow-untyped-defs=False
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr
+
+from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.compiled import jit
+from onebit_spark.core.losses.base import (
+    HalfStep,
+    Loss,
+    Move,
+    Partners,
+    RowSums,
+    partner_deviation,
+    partner_location,
+)
+from onebit_spark.core.losses.rowsums import (
+    CHUNK,
+    add_gram,
+    add_projection_and_absolute,
+    gather,
+    gather_and_add,
+    scores,
+)
+from onebit_spark.core.losses.smallsolve import cholesky, solve
+from onebit_spark.core.posterior import FloatArray, Kind, RowPosterior
+
+SPREAD_FACTOR = math.sqrt(2 / math.pi)  # c: E|Z| of a standard normal Z
+HALVINGS = 3
+
+KEEP, MAJORISE, GRADIENT = 0, 1, 2  # what a kernel call does to the means
+
+
+@dataclass(frozen=True)
+class Hinge(Loss):
+    """``solver="mm"`` majorises the means' problem (default); ``"gradient"`` is Algorithm 1 as printed."""
+
+    solver: Literal["mm", "gradient"] = "mm"
+
+    name: ClassVar[str] = "hinge"
+    default_weight: ClassVar[float] = 2.0
+    start_deviation: ClassVar[float] = 0.2  # much smaller, and columns of noise survive in a worse optimum
+    start_shrinkage: ClassVar[float] = 0.7
+    score_noise: ClassVar[float] = 0.0
+
+    @classmethod
+    def from_options(cls, solver: str, covariance: str) -> Hinge:
+        return cls(solver="gradient" if solver == "gradient" else "mm")
+
+    @staticmethod
+    def probability(scores: FloatArray, variances: FloatArray) -> NDArray[np.float64]:
+        """Φ(score/std), the posterior probability that the *sign* is positive, under a normal approximation.
+
+        It says how sure the model is of its side, not how often the label is positive.
+        """
+        return np.asarray(ndtr(scores / np.sqrt(np.maximum(variances, 1e-300))))
+
+    @staticmethod
+    def held_out(scores: FloatArray, variances: FloatArray, signs: FloatArray) -> NDArray[np.float64]:
+        """(1 − y·score)_+."""
+        return np.asarray(np.maximum(1.0 - signs * scores, 0.0))
+
+    @property
+    def kind(self) -> Kind:
+        return "spread"
+
+    def plan(self) -> list[Move]:
+        if self.solver == "mm":
+            return super().plan()
+        # Algorithm 1's order: L mean, R mean, v^L, v^R (then γ).
+        return [
+            Move("rows", means=True, spreads=False),
+            Move("cols", means=True, spreads=False),
+            Move("rows", means=False, spreads=True),
+            Move("cols", means=False, spreads=True),
+        ]
+
+    def partners(self, posterior: RowPosterior) -> Partners:
+        return (np.hstack([partner_location(posterior), partner_deviation(posterior)]),)
+
+    def update_rows(
+        self, block: RatingBlock, lo: int, hi: int, partners: Partners, rows: RowPosterior, step: HalfStep
+    ) -> RowSums:
+        mode = KEEP if not step.move_means else MAJORISE if self.solver == "mm" else GRADIENT
+        t = step.iteration
+        return RowSums(
+            *_update_rows(
+                block.row_pointers,
+                block.codes,
+                lo,
+                hi,
+                *partners,
+                rows.location,
+                rows.scale,
+                step.row_prior.mean,
+                step.row_prior.precision,
+                int(rows.has_intercept),
+                step.weight,
+                mode,
+                step.move_spreads,
+                step.want_data,
+                *floors(t),
+                learning_rate(t) / (step.weight * step.ratings_per_row),
+            )
+        )
+
+
+def floors(t: int) -> tuple[float, float]:
+    """ε_t, the floor of |1 − yu|, and ε'_t, that of |x_k|, after t iterations: large at first, then shrinking."""
+    return max(1e-2, 0.5 * 0.9**t), max(1e-3, 0.1 * 0.85**t)
+
+
+def learning_rate(t: int) -> float:
+    """Step sizes of Algorithm 1 after t iterations, in units of λ over the weight of an average row: 1/√(1+t)."""
+    return 1.0 / math.sqrt(1.0 + t)
+
+
+@jit
+def _majorise(codes, lo, u, n, floor, gram_weights, signed_weights):
+    """Weights of (1−yu)_+ ≤ ½(1−yu) + (1−yu)²/(4ω) + ω/4 at ω = max(|1−yu|, floor); returns Σ(1−yu)_+."""
+    total = 0.0
+    for l in range(n):
+        y = 2.0 * (codes[lo + l] & 1) - 1.0
+        margin = 1.0 - y * u[l]
+        total += max(margin, 0.0)
+        h = 0.5 / max(abs(margin), floor)
+        gram_weights[l] = h
+        signed_weights[l] = y * (0.5 + h)
+    return total
+
+
+@jit
+def _subgradient(codes, lo, u, n, signed_weights):
+    """−∂/∂u of Σ(1−yu)_+: y where yu < 1; returns Σ(1−yu)_+."""
+    total = 0.0
+    for l in range(n):
+        y = 2.0 * (codes[lo + l] & 1) - 1.0
+        margin = 1.0 - y * u[l]
+        total += max(margin, 0.0)
+        signed_weights[l] = y if margin > 0.0 else 0.0
+    return total
+
+
+@jit
+def _hinge_sum(codes, lo, u, n):
+    total = 0.0
+    for l in range(n):
+        y = 2.0 * (codes[lo + l] & 1) - 1.0
+        total += max(1.0 - y * u[l], 0.0)
+    return total
+
+
+@jit
+def _penalty(x, fixed, w, prior_mean, precision):
+    """Σ_k w_k|x_k| + ½ Σ_k g_k (x_k − p_k)² over the free coordinates of the augmented x."""
+    total = 0.0
+    for k in range(len(precision)):
+        total += w[fixed + k] * abs(x[fixed + k])
+        total += 0.5 * precision[k] * (x[fixed + k] - prior_mean[k]) ** 2
+    return total
+
+
+@jit
+def _update_rows(
+    pointers, codes, first, last, partner_table, location, spread, prior_mean, precision,
+    fixed, kappa, mode, move_spreads, want_data, margin_floor, mean_floor, rate,
+):  # fmt: skip
+    size = partner_table.shape[1] // 2
+    free = size - fixed
+    partners = np.empty((size, CHUNK))
+    u, gram_weights, signed_weights, scratch = (
+        np.empty(CHUNK), np.empty(CHUNK), np.empty(CHUNK), np.empty(CHUNK),
+    )  # fmt: skip
+    gram, system = np.empty((size, size)), np.empty((free, free))
+    linear, absolute, deviations, a, w = np.empty(size), np.empty(size), np.empty(size), np.empty(size), np.empty(size)
+    x, candidate, solution = np.ones(size), np.ones(size), np.empty(free)
+    rounded = np.empty(1, location.dtype)
+    c = SPREAD_FACTOR
+    log_volume, data = 0.0, 0.0
+    for i in range(first, last):
+        start, stop = pointers[i], pointers[i + 1]
+        if start == stop:
+            continue
+        p = prior_mean[i if len(prior_mean) > 1 else 0]
+        g = precision[i if len(precision) > 1 else 0]
+        gram[:] = 0.0
+        linear[:] = 0.0
+        absolute[:] = 0.0
+        deviations[:] = 0.0
+        for k in range(free):
+            x[fixed + k] = location[i, k]
+        one_chunk = stop - start <= CHUNK
+
+        hinge = 0.0
+        for lo in range(start, stop, CHUNK):
+            hi = min(lo + CHUNK, stop)
+            n = hi - lo
+            gather_and_add(partner_table, codes, lo, hi, partners, deviations)
+            scores(partners, x, n, u)
+            if mode == MAJORISE:
+                hinge += _majorise(codes, lo, u, n, margin_floor, gram_weights, signed_weights)
+                add_gram(partners, gram_weights, n, scratch, gram)
+            else:
+                hinge += _subgradient(codes, lo, u, n, signed_weights)
+            add_projection_and_absolute(partners, signed_weights, n, linear, absolute)
+        for k in range(size):
+            a[k] = kappa * c * (absolute[k] + c * deviations[k])
+            w[k] = kappa * c * deviations[k]
+
+        if mode == MAJORISE:
+            # A = κ Σ h R Rᵀ + diag(g + w/ξ),  b = κ Σ y(½+h) R − A_Ff + g∘p
+            for k in range(free):
+                for m in range(k + 1):
+                    system[k, m] = kappa * gram[fixed + k, fixed + m]
+                system[k, k] += g[k] + w[fixed + k] / max(abs(x[fixed + k]), mean_floor)
+                solution[k] = kappa * linear[fixed + k] + g[k] * p[k]
+                if fixed == 1:
+                    solution[k] -= kappa * gram[1 + k, 0]
+            cholesky(system)
+            solve(system, solution)
+            old_value = kappa * hinge + _penalty(x, fixed, w, p, g)
+            fraction = 1.0
+            # The floors make the majoriser loose at the old point: a step that does not descend is halved.
+            for _ in range(HALVINGS + 1):
+                for k in range(free):
+                    rounded[0] = x[fixed + k] + fraction * (solution[k] - x[fixed + k])
+                    candidate[fixed + k] = rounded[0]
+                new_hinge = 0.0
+                for lo in range(start, stop, CHUNK):
+                    hi = min(lo + CHUNK, stop)
+                    if not one_chunk:
+                        gather(partner_table, codes, lo, hi, partners)
+                    scores(partners, candidate, hi - lo, u)
+                    new_hinge += _hinge_sum(codes, lo, u, hi - lo)
+                if kappa * new_hinge + _penalty(candidate, fixed, w, p, g) <= old_value:
+                    hinge = new_hinge
+                    for k in range(fixed, size):
+                        x[k] = candidate[k]
+                    break
+                fraction *= 0.5
+        elif mode == GRADIENT:
+            for k in range(free):
+                slope = -kappa * linear[fixed + k] + w[fixed + k] * np.sign(x[fixed + k]) + g[k] * (x[fixed + k] - p[k])
+                x[fixed + k] -= rate * slope
+            if want_data:
+                hinge = 0.0
+                for lo in range(start, stop, CHUNK):
+                    hi = min(lo + CHUNK, stop)
+                    gather(partner_table, codes, lo, hi, partners)
+                    scores(partners, x, hi - lo, u)
+                    hinge += _hinge_sum(codes, lo, u, hi - lo)
+        for k in range(free):
+            location[i, k] = x[fixed + k]
+            if move_spreads:
+                a_k = a[fixed + k]
+                spread[i, k] = 2.0 / (a_k + math.sqrt(a_k * a_k + 4.0 * g[k]))
+            log_volume += math.log(spread[i, k])
+        if want_data:
+            data += kappa * hinge
+            for k in range(size):
+                data += w[k] * abs(x[k])
+            for k in range(free):
+                data += a[fixed + k] * spread[i, k]
+    return log_volume, data

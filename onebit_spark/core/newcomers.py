@@ -1,0 +1,87 @@
+"""Draws of the score for any pairs, also of ids that were never rated: what `sample` hands out is what is certified.
+
+A rated row or column is drawn from its posterior. An unrated one has, given the scales, the prior's law, which costs no
+divergence::
+
+    γ ~ q(γ), then x_k ~ N(0, γ_k), with one γ for both sides of a pair
+    an intercept: μ ~ q(μ), γ_b ~ q(γ_b), then b ~ N(μ, γ_b); γ_d ~ q(γ_d), then d ~ N(0, γ_d)
+
+N(0, 1/E[1/γ]) in its place would be narrower, and its divergence was not paid for. After a prior split the prior is
+fixed: an id without a rating has N(p, diag(1/g)/t) there, see ``learnt``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from onebit_spark.core.draws import drawn_scores
+from onebit_spark.core.losses import SIDES, Side
+from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.priors import ScalePrior
+from onebit_spark.core.randomness import uniforms
+from onebit_spark.core.scales import Scales
+
+SCALE_STREAM = np.uint64(0x5CA1E)  # keeps the draws of γ and μ apart from those of the factors
+
+Flags = NDArray[np.bool_]
+Matrix = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Newcomers:
+    """The law of a row or column without ratings."""
+
+    scales: Scales
+    prior: ScalePrior
+    narrowing: float | None = None  # after a prior split: t^{−½}
+
+    def sampled_scores(
+        self, rows: RowPosterior, cols: RowPosterior, new_rows: Flags, new_cols: Flags, states: NDArray[np.uint64]
+    ) -> Matrix:
+        """One draw of the score per pair, lines l of ``rows`` and of ``cols``; lines marked as new have this law."""
+        touched = np.flatnonzero(new_rows | new_cols)
+        if len(touched):
+            laws = self._laws(states[touched], rows.has_intercept)
+            rows = _replaced(rows, touched, new_rows[touched], *laws["rows"])
+            cols = _replaced(cols, touched, new_cols[touched], *laws["cols"])
+        return drawn_scores(rows, cols, states)
+
+    def _laws(self, states: NDArray[np.uint64], intercepts: bool) -> dict[Side, tuple[Matrix, Matrix]]:
+        """Locations and standard deviations of both sides, a line per pair: normal, once γ and μ are drawn."""
+        if self.narrowing is not None:
+            return {side: self._narrow(side, intercepts, len(states), self.narrowing) for side in SIDES}
+        moments, rank = self.scales.moments, len(self.scales.factor)
+        assert moments is not None, "q(γ) is known once the first γ step is done"
+        u = uniforms(states ^ SCALE_STREAM, rank + 3)
+        shared = np.sqrt(self.prior.posterior(moments.factor, moments.rows + moments.cols).quantile(u[:, :rank]))
+        if not intercepts:
+            return {"rows": (np.zeros_like(shared), shared), "cols": (np.zeros_like(shared), shared)}
+        both = self.prior.posterior([moments.row_intercept, moments.col_intercept], [moments.rows, moments.cols])
+        own = np.sqrt(both.quantile(u[:, rank : rank + 2]))
+        location = np.zeros((len(u), rank + 1))
+        row_location = location.copy()
+        row_location[:, 0] = self.scales.mean + np.sqrt(self.scales.mean_variance) * ndtri(u[:, rank + 2])
+        return {
+            "rows": (row_location, np.hstack([own[:, :1], shared])),
+            "cols": (location, np.hstack([own[:, 1:], shared])),
+        }
+
+    def _narrow(self, side: Side, intercepts: bool, n: int, narrowing: float) -> tuple[Matrix, Matrix]:
+        prior = self.scales.prior(side, intercepts)
+        return np.repeat(prior.mean, n, axis=0), np.repeat(narrowing * prior.precision**-0.5, n, axis=0)
+
+
+def _replaced(
+    side: RowPosterior, lines: NDArray[np.int64], new: Flags, location: Matrix, deviation: Matrix
+) -> RowPosterior:
+    """The posterior with the law of newcomers in those of ``lines`` that are new."""
+    law = RowPosterior.isotropic(
+        location[new].astype(side.location.dtype), deviation[new], side.kind, side.has_intercept
+    )
+    made = side.copy()
+    made.location[lines[new]], made.scale[lines[new]] = law.location, law.scale
+    return made

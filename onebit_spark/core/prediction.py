@@ -1,0 +1,61 @@
+"""Score, spread and probability of a cell from the posteriors of its row and its column."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onebit_spark.core.calibration import Calibration
+from onebit_spark.core.losses import LOSSES
+from onebit_spark.core.posterior import FloatArray, RowPosterior
+
+Vector = NDArray[np.float64]
+
+
+def score(rows: RowPosterior, cols: RowPosterior) -> Vector:
+    """E[u] = b_i + d_j + E[L_i]·E[R_j], line by line."""
+    total = np.einsum("lk,lk->l", rows.mean, cols.mean, dtype=np.float64)
+    if rows.intercept is not None and cols.intercept is not None:
+        total += rows.intercept.astype(np.float64) + cols.intercept
+    return total
+
+
+def variance(rows: RowPosterior, cols: RowPosterior) -> Vector:
+    """var u = tr V_iV_j + M_jᵀV_iM_j + M_iᵀV_jM_i on the augmented coordinates, line by line.
+
+    With independent coordinates (hinge, diagonal logistic) this is Σ_k (sL²R² + L²sR² + sL²sR²).
+    """
+    if rows.kind == "spread":
+        row_mean, col_mean = rows.mean.astype(np.float64), cols.mean.astype(np.float64)
+        row_var, col_var = rows.spread.astype(np.float64) ** 2, cols.spread.astype(np.float64) ** 2
+        total = np.sum(row_var * col_mean**2 + (row_mean**2 + row_var) * col_var, axis=1)
+        if rows.has_intercept:
+            total += rows.deviation[:, 0].astype(np.float64) ** 2 + cols.deviation[:, 0].astype(np.float64) ** 2
+        return np.asarray(total)
+    first = int(rows.has_intercept)
+    row_cov, col_cov = rows.covariance.astype(np.float64), cols.covariance.astype(np.float64)
+    # In row i's free coordinates the partner is z_j = [1, R_j]: its covariance is that of R_j alone, and d_j adds
+    # its own variance and its covariance with R_j, met by E[L_i].
+    row_partner, col_partner = _as_partner(cols), _as_partner(rows)
+    total = np.einsum("la,lab,lb->l", row_partner, row_cov, row_partner)
+    total += np.einsum("la,lab,lb->l", col_partner, col_cov, col_partner)
+    total += np.einsum("lab,lab->l", row_cov[:, first:, first:], col_cov[:, first:, first:])
+    return np.asarray(total)
+
+
+def _as_partner(side: RowPosterior) -> Vector:
+    """E[z] in the other side's free coordinates: [1, R_j] with intercepts, R_j without."""
+    mean = side.mean.astype(np.float64)
+    return np.insert(mean, 0, 1.0, axis=1) if side.has_intercept else mean
+
+
+def probability(loss: str, scores: FloatArray, variances: FloatArray, calibration: Calibration | None = None) -> Vector:
+    """P(+) as the loss understands it (see ``probability`` of the registered losses), or as it was calibrated."""
+    if calibration is not None:
+        return calibration.probability(np.asarray(scores, np.float64), np.asarray(variances, np.float64))
+    return LOSSES[loss].probability(scores, variances)
+
+
+def score_noise(loss: str, calibration: Calibration | None = None) -> float:
+    """c: the probability grows with score/√(c + variance), and with nothing else."""
+    return LOSSES[loss].score_noise if calibration is None else calibration.noise

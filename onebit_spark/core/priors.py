@@ -1,0 +1,216 @@
+"""Priors of the scales γ_k and their mean-field posteriors (the driver's step of every iteration).
+
+    L_i, R_j | γ ~ N(0, diag γ),  γ_k ~ π      ⇒      ρ(γ_k) ∝ π(γ_k) γ_k^{−m/2} e^{−S_k/(2γ_k)}
+
+with m the number of rows and columns that share γ_k and S_k = E[Σ_i L_ik² + Σ_j R_jk²]. A fit asks for
+g = E[1/γ] and log Z at every iteration; the rest is for reports and certificates and computed on demand.
+
+A new prior is one new subclass of `ScalePrior`, added to `PRIORS`.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import digamma, gammainccinv, gammaln
+
+from onebit_spark.core.special import FloatArray, bessel_k_ratio, gig_quantile, log_bessel_k, log_bessel_k_derivative
+
+
+@dataclass(frozen=True)
+class ScalePrior(ABC):
+    """π(γ), with parameters α and β; its four integrals take S and m as arrays of one shape."""
+
+    name: ClassVar[str]
+    alpha: float
+    beta: float
+
+    def __post_init__(self) -> None:
+        wrong = [
+            f"{field} = {value!r}"
+            for field, value in (("alpha", self.alpha), ("beta", self.beta))
+            if not 0.0 < value < np.inf
+        ]
+        if wrong:
+            raise ValueError(f"the {self.name} prior needs positive finite parameters, not {' and '.join(wrong)}")
+
+    def posterior(self, second_moment: ArrayLike, count: ArrayLike) -> "ScalePosterior":
+        """ρ(γ) ∝ π(γ) γ^{−m/2} e^{−S/(2γ)}, one for each S_k ≥ 0 and its count m_k ≥ 0."""
+        s, m = np.broadcast_arrays(np.asarray(second_moment, np.float64), np.asarray(count, np.float64))
+        if not (np.all((s >= 0.0) & np.isfinite(s)) and np.all((m >= 0.0) & np.isfinite(m))):
+            raise ValueError("second moments and counts must be finite and not negative")
+        return ScalePosterior(self, np.maximum(s, self.smallest_second_moment), m)
+
+    @staticmethod
+    @abstractmethod
+    def beta_for_scale(alpha: float, scale: float) -> float:
+        """The β with which γ concentrates at ``scale`` as α grows."""
+
+    @property
+    def smallest_second_moment(self) -> float:
+        """A smaller S is replaced by this one."""
+        return 0.0
+
+    @abstractmethod
+    def log_normaliser(self, s: FloatArray, m: FloatArray) -> FloatArray:
+        """log Z, Z = ∫ π(γ) γ^{−m/2} e^{−S/(2γ)} dγ."""
+
+    @abstractmethod
+    def inverse_mean(self, s: FloatArray, m: FloatArray) -> FloatArray:
+        """g = E[1/γ] = −2 ∂ log Z / ∂S."""
+
+    @abstractmethod
+    def mean(self, s: FloatArray, m: FloatArray) -> FloatArray:
+        """E[γ]."""
+
+    @abstractmethod
+    def mean_log(self, s: FloatArray, m: FloatArray) -> FloatArray:
+        """E[log γ] = −2 ∂ log Z / ∂m."""
+
+    @abstractmethod
+    def quantile(self, s: FloatArray, m: FloatArray, u: FloatArray) -> FloatArray:
+        """The γ below which ρ has the mass u: a draw of γ for a uniform u. The last axis of u is that of s and m."""
+
+
+@dataclass(frozen=True, eq=False)
+class ScalePosterior:
+    """ρ(γ_k), k = 1…K; every attribute is an array over k, computed once, when first asked for."""
+
+    prior: ScalePrior
+    second_moment: FloatArray
+    count: FloatArray
+
+    @cached_property
+    def inverse_mean(self) -> FloatArray:
+        """g = E[1/γ]."""
+        return self.prior.inverse_mean(self.second_moment, self.count)
+
+    @cached_property
+    def log_normaliser(self) -> FloatArray:
+        """log Z = −(½gS + KL + (m/2) E[log γ]), what the scales contribute to minus the objective."""
+        return self.prior.log_normaliser(self.second_moment, self.count)
+
+    @cached_property
+    def mean(self) -> FloatArray:
+        """E[γ], possibly infinite."""
+        return self.prior.mean(self.second_moment, self.count)
+
+    @cached_property
+    def mean_log(self) -> FloatArray:
+        """E[log γ]."""
+        return self.prior.mean_log(self.second_moment, self.count)
+
+    @cached_property
+    def kl(self) -> FloatArray:
+        """KL(ρ‖π) = −log Z − ½gS − (m/2) E[log γ].
+
+        Its value, about ½ log m, is a difference of terms of order m: its absolute error is a few units in
+        their last place. The objective needs only their sum, and takes it from log Z.
+        """
+        half = 0.5 * (self.inverse_mean * self.second_moment + self.count * self.mean_log)
+        return -self.log_normaliser - half
+
+    def quantile(self, u: FloatArray) -> FloatArray:
+        """A draw of γ_1 … γ_K for every line of uniform numbers (n × K)."""
+        return self.prior.quantile(self.second_moment, self.count, u)
+
+
+@dataclass(frozen=True)
+class Gamma(ScalePrior):
+    """γ ~ Gamma(α, rate β):  ρ = GIG(a = 2β, b = S, η = α − m/2), density ∝ γ^{η−1} e^{−(aγ + b/γ)/2}.
+
+    b is S, where the paper has S/2: a factor ½ too many for the density that it states.
+    """
+
+    name: ClassVar[str] = "gamma"
+
+    @staticmethod
+    def beta_for_scale(alpha: float, scale: float) -> float:
+        return alpha / scale
+
+    @property
+    def smallest_second_moment(self) -> float:
+        """The S with √(ab) = 1e−100, far below what a fit can reach but inside the range of `log_bessel_k`.
+
+        At S = 0 and η > 0 the floor gives the limit, Gamma(η, β), to rounding (where E[1/γ] is finite). For
+        η ≤ 0 there is no limit: all mass goes to γ = 0 and log Z to infinity. The floor keeps both finite.
+        """
+        return 1e-200 / (2.0 * self.beta)
+
+    def _parameters(self, s: FloatArray, m: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """η, √(ab) and √(b/a), GIG's order, concentration and scale."""
+        a = 2.0 * self.beta
+        return self.alpha - 0.5 * m, np.sqrt(a * s), np.sqrt(s / a)
+
+    def log_normaliser(self, s: FloatArray, m: FloatArray) -> FloatArray:
+        """α log β − lnΓ(α) + log 2 + η log √(b/a) + log K_η(√(ab))."""
+        order, z, scale = self._parameters(s, m)
+        prior = self.alpha * np.log(self.beta) - gammaln(self.alpha)
+        return prior + np.log(2.0) + order * np.log(scale) + log_bessel_k(order, z)
+
+    def inverse_mean(self, s: FloatArray, m: FloatArray) -> FloatArray:
+        """√(a/b) K_{η−1}(√(ab)) / K_η(√(ab))."""
+        order, z, scale = self._parameters(s, m)
+        return bessel_k_ratio(order, z) / scale
+
+    def mean(self, s: FloatArray, m: FloatArray) -> FloatArray:
+        """√(b/a) K_{η+1}(√(ab)) / K_η(√(ab)), the ratio at −η because K is even in its order."""
+        order, z, scale = self._parameters(s, m)
+        return bessel_k_ratio(-order, z) * scale
+
+    def mean_log(self, s: FloatArray, m: FloatArray) -> FloatArray:
+        """log √(b/a) + ∂_η log K_η(√(ab))."""
+        order, z, scale = self._parameters(s, m)
+        return np.log(scale) + log_bessel_k_derivative(order, z)
+
+    def quantile(self, s: FloatArray, m: FloatArray, u: FloatArray) -> FloatArray:
+        order, z, scale = self._parameters(s, m)
+        columns = [gig_quantile(*one, u[..., k]) for k, one in enumerate(zip(order, z, scale, strict=True))]
+        return np.stack(columns, axis=-1)
+
+
+@dataclass(frozen=True)
+class InverseGamma(ScalePrior):
+    """γ ~ inverse-Gamma(α, scale β):  ρ = inverse-Gamma(α + m/2, β + S/2)."""
+
+    name: ClassVar[str] = "inverse-gamma"
+
+    @staticmethod
+    def beta_for_scale(alpha: float, scale: float) -> float:
+        return alpha * scale
+
+    def _parameters(self, s: FloatArray, m: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The posterior's shape and scale."""
+        return self.alpha + 0.5 * m, self.beta + 0.5 * s
+
+    def log_normaliser(self, s: FloatArray, m: FloatArray) -> FloatArray:
+        """α log β − lnΓ(α) + lnΓ(α + m/2) − (α + m/2) log(β + S/2)."""
+        shape, scale = self._parameters(s, m)
+        prior = self.alpha * np.log(self.beta) - gammaln(self.alpha)
+        return prior + gammaln(shape) - shape * np.log(scale)
+
+    def inverse_mean(self, s: FloatArray, m: FloatArray) -> FloatArray:
+        """(α + m/2) / (β + S/2)."""
+        shape, scale = self._parameters(s, m)
+        return shape / scale
+
+    def mean(self, s: FloatArray, m: FloatArray) -> FloatArray:
+        """(β + S/2) / (α + m/2 − 1), infinite for a shape of at most 1."""
+        shape, scale = self._parameters(s, m)
+        return np.divide(scale, shape - 1.0, out=np.full(shape.shape, np.inf), where=shape > 1.0)[()]
+
+    def mean_log(self, s: FloatArray, m: FloatArray) -> FloatArray:
+        """log(β + S/2) − ψ(α + m/2)."""
+        shape, scale = self._parameters(s, m)
+        return np.log(scale) - digamma(shape)
+
+    def quantile(self, s: FloatArray, m: FloatArray, u: FloatArray) -> FloatArray:
+        """1/γ is Gamma-distributed."""
+        shape, scale = self._parameters(s, m)
+        return scale / gammainccinv(shape, u)
+
+
+PRIORS: dict[str, type[ScalePrior]] = {prior.name: prior for prior in (Gamma, InverseGamma)}

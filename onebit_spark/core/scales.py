@@ -1,0 +1,140 @@
+"""What the rows' normal priors are made of, and how far the posterior has moved from it: KL(ρ‖π).
+
+``ScaleHierarchy`` is the paper's: scales γ_k under a Gamma or inverse-Gamma prior, updated after every iteration.
+``FixedPrior`` is a normal prior of each row that was settled before: a learnt one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onebit_spark.core.losses import PriorLines, RowPrior, Side
+from onebit_spark.core.priors import ScalePosterior, ScalePrior
+from onebit_spark.core.statistics import SideStatistics
+
+INTERCEPT_MEAN_VARIANCE = 1.0  # σ0², the prior variance of μ
+
+
+class Hierarchy(Protocol):
+    """The driver's share of the posterior."""
+
+    def row_prior(self, side: Side) -> RowPrior | PriorLines:
+        """The normal prior of the rows of one side."""
+
+    def updated(self, rows: SideStatistics, cols: SideStatistics) -> tuple[Self, float]:
+        """The hierarchy after both sides moved, and KL(ρ‖π) with it."""
+
+
+@dataclass(frozen=True)
+class Moments:
+    """What q(γ) follows from: the second moments S, and the numbers m1 and m2 of rated rows and columns."""
+
+    factor: NDArray[np.float64]  # S_k of the K factors, which m1 + m2 rows and columns share
+    row_intercept: float  # S_b, of m1 rows
+    col_intercept: float  # S_d, of m2 columns
+    rows: int
+    cols: int
+
+
+@dataclass(frozen=True)
+class Scales:
+    """The driver's share of the posterior: q(γ), and q(μ) = N(m_μ, v_μ) of the rows' intercepts."""
+
+    factor: NDArray[np.float64]  # g_k = E[1/γ_k], the K factors
+    row_intercept: float = 1.0  # E[1/γ_b]
+    col_intercept: float = 1.0  # E[1/γ_d]
+    mean: float = 0.0  # m_μ
+    mean_variance: float = INTERCEPT_MEAN_VARIANCE  # v_μ
+    moments: Moments | None = None  # None before the first γ step
+
+    @classmethod
+    def at_start(cls, rank: int) -> Scales:
+        return cls(np.ones(rank))
+
+    def prior(self, side: Side, intercepts: bool) -> RowPrior:
+        """The normal prior of one side's rows under q(γ), q(μ)."""
+        if not intercepts:
+            return RowPrior(np.zeros((1, len(self.factor))), self.factor[None, :])
+        own = self.row_intercept if side == "rows" else self.col_intercept
+        mean = np.zeros((1, len(self.factor) + 1))
+        mean[0, 0] = self.mean if side == "rows" else 0.0
+        return RowPrior(mean, np.concatenate([[own], self.factor])[None, :])
+
+
+@dataclass(frozen=True)
+class ScaleHierarchy:
+    """q(γ) and q(μ) under the prior π^γ."""
+
+    scales: Scales
+    prior: ScalePrior
+    intercepts: bool
+
+    def row_prior(self, side: Side) -> RowPrior:
+        return self.scales.prior(side, self.intercepts)
+
+    def updated(self, rows: SideStatistics, cols: SideStatistics) -> tuple[Self, float]:
+        scales, divergence = update_scales(self.scales, rows, cols, self.prior, self.intercepts)
+        return replace(self, scales=scales), divergence
+
+
+@dataclass(frozen=True)
+class FixedPrior:
+    """A normal prior of every row, one line a row on each side."""
+
+    rows: PriorLines
+    cols: PriorLines
+
+    def row_prior(self, side: Side) -> PriorLines:
+        return self.rows if side == "rows" else self.cols
+
+    def updated(self, rows: SideStatistics, cols: SideStatistics) -> tuple[Self, float]:
+        """KL(ρ‖π) = ½ Σ_ik [g_ik((E x_ik − p_ik)² + var x_ik) − 1 − log g_ik] − Σ log s, over both sides."""
+        divergence = 0.5 * (rows.prior_distance + cols.prior_distance) - rows.log_volume - cols.log_volume
+        return self, divergence
+
+
+def update_scales(
+    scales: Scales, rows: SideStatistics, cols: SideStatistics, prior: ScalePrior, intercepts: bool
+) -> tuple[Scales, float]:
+    """The γ step (and μ before γ_b), and KL(ρ‖π) right after it.
+
+    With every γ at its optimum, KL(ρ‖π) = −Σ log s − Σ_k (log Z_k + m_k/2) + KL(q(μ)‖π(μ)), free of cancellation.
+    """
+    first = int(intercepts)  # the intercept's coordinate, if any, stands before the factors
+    second_moment = (rows.square + rows.variance)[first:] + (cols.square + cols.variance)[first:]
+    factors = prior.posterior(second_moment, rows.count + cols.count)
+    moments = Moments(second_moment, 0.0, 0.0, rows.count, cols.count)
+    divergence = -rows.log_volume - cols.log_volume - _log_evidence(factors)
+    if intercepts:
+        variance = 1.0 / (1.0 / INTERCEPT_MEAN_VARIANCE + rows.count * scales.row_intercept)
+        # The rows' sums are about the old m_μ: Σ E b = Σ(E b − m_old) + m1·m_old.
+        total = rows.shift[0] + rows.count * scales.mean
+        mean = variance * scales.row_intercept * total
+        moved = mean - scales.mean
+        about_mean = rows.square[0] - 2 * moved * rows.shift[0] + rows.count * moved**2
+        row_gamma = prior.posterior(about_mean + rows.variance[0] + rows.count * variance, rows.count)
+        col_gamma = prior.posterior(cols.square[0] + cols.variance[0], cols.count)
+        moments = replace(
+            moments, row_intercept=float(row_gamma.second_moment), col_intercept=float(col_gamma.second_moment)
+        )
+        updated = replace(
+            scales,
+            row_intercept=float(row_gamma.inverse_mean),
+            col_intercept=float(col_gamma.inverse_mean),
+            mean=float(mean),
+            mean_variance=float(variance),
+        )
+        ratio = variance / INTERCEPT_MEAN_VARIANCE
+        divergence += 0.5 * (ratio + mean**2 / INTERCEPT_MEAN_VARIANCE - 1 - np.log(ratio))
+        divergence -= _log_evidence(row_gamma) + _log_evidence(col_gamma)
+        scales = updated
+    return replace(scales, factor=factors.inverse_mean, moments=moments), float(divergence)
+
+
+def _log_evidence(gamma: ScalePosterior) -> float:
+    """Σ_k (log Z_k + m_k/2)."""
+    return float(np.sum(gamma.log_normaliser + 0.5 * gamma.count))

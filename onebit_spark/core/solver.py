@@ -1,0 +1,217 @@
+"""The alternation: L step, R step, γ step, objective, stop? One loop, whatever engine runs the map steps."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onebit_spark.core.config import FitConfig
+from onebit_spark.core.draws import Draws, GibbsErrors
+from onebit_spark.core.losses import HalfStep, Loss, RowPrior, Side
+from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.scales import Hierarchy, ScaleHierarchy, Scales
+from onebit_spark.core.split import Split
+from onebit_spark.core.statistics import SideStatistics, relative_change
+from onebit_spark.errors import FitFailed
+
+H = TypeVar("H", bound=Hierarchy)
+
+
+class NotConverged(UserWarning):
+    """The fit stopped at ``max_iter`` before the stopping rule held."""
+
+
+class Engine(Protocol):
+    """Holds the ratings and both sides' posteriors, and runs a map step over the rows of one side."""
+
+    n_ratings: int
+
+    def count(self, side: Side) -> int:
+        """Rows of the side with at least one rating."""
+
+    def start(self, config: FitConfig, loss: Loss) -> None:
+        """Set both posteriors to the start."""
+
+    def start_from(self, posteriors: dict[Side, Any]) -> None:
+        """Set both posteriors to these, which ``posterior`` or ``combined`` gave."""
+
+    def half_step(self, loss: Loss, step: HalfStep) -> SideStatistics:
+        """Update the posterior of ``step.side`` given the other side's."""
+
+    def posterior(self, side: Side, unseen: RowPrior | None = None) -> Any:
+        """The side's posterior as it stands, in the engine's own form: a RowPosterior, or a table in files.
+
+        Rows without ratings have the prior ``unseen``, if it is given.
+        """
+
+    def combined(self, side: Side, make: Callable[..., RowPosterior], *posteriors: Any) -> Any:
+        """The posterior that ``make`` gives for any rows, from their lines in other posteriors of the side."""
+
+    def gibbs_errors(self, draws: Draws) -> GibbsErrors:
+        """Errors of draws from the posteriors on the ratings: one map step over the rows."""
+
+    def confidences(self, posterior: dict[Side, Any], noise: float) -> NDArray[np.int64]:
+        """The histogram of the ratings' confidences (``certificate.confidence``) under this posterior: one map step."""
+
+    def restricted(self, split: Split) -> AbstractContextManager[Engine]:
+        """An engine on the ratings that the split chooses; rows and columns keep their numbers."""
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """What one iteration did, for the history, the log and the progress display."""
+
+    number: int  # 1 for the first
+    objective: float  # λ·AVB or −ELBO, minimised
+    divergence: float  # KL(ρ‖π), a part of it
+    decrease: float  # relative to the last objective; inf in the first iteration
+    change: float  # ‖M_t − M_{t−1}‖²_F / ‖M_t‖²_F
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Outcome(Generic[H]):
+    """The end of a fit."""
+
+    hierarchy: H
+    history: list[Iteration]
+    converged: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a fit may start instead of where its configuration says: the posterior of an earlier one.
+
+    With the ``history`` of a fit that was interrupted there, it goes on as if it had not been.
+    """
+
+    posteriors: dict[Side, Any]  # in the engine's own form
+    scales: Scales
+    history: list[Iteration] = field(default_factory=list)
+
+
+class Watch(Protocol):
+    """Looks on during a fit, and may end it."""
+
+    def __call__(self, engine: Engine, hierarchy: ScaleHierarchy, history: list[Iteration]) -> str | None:
+        """Called after every iteration that does not end the fit; a reason ends it."""
+
+    def best(self, outcome: Outcome[ScaleHierarchy]) -> Outcome[ScaleHierarchy]:
+        """The outcome to keep, whatever iteration it is of; the engine's posteriors are set to its."""
+
+
+def solve(
+    engine: Engine,
+    config: FitConfig,
+    on_iteration: Callable[[Iteration], None] | None = None,
+    start: Start | None = None,
+    watch: Watch | None = None,
+) -> Outcome[ScaleHierarchy]:
+    """Fit the paper's model: start, then descend."""
+    prior = config.make_prior(engine.count("rows") + engine.count("cols"))
+    if start is None:
+        engine.start(config, config.make_loss())
+    else:
+        engine.start_from(start.posteriors)
+    scales = Scales.at_start(config.rank) if start is None else start.scales
+    before = [] if start is None else start.history
+    outcome = descend(engine, config, ScaleHierarchy(scales, prior, config.intercepts), on_iteration, watch, before)
+    return outcome if watch is None else watch.best(outcome)
+
+
+def descend(
+    engine: Engine,
+    config: FitConfig,
+    hierarchy: H,
+    on_iteration: Callable[[Iteration], None] | None = None,
+    watch: Callable[[Engine, H, list[Iteration]], str | None] | None = None,
+    before: Sequence[Iteration] = (),
+) -> Outcome[H]:
+    """Iterate from the engine's posteriors until the objective and M stand still or ``max_iter`` is reached.
+
+    ``before`` are the iterations that led to these posteriors; they count.
+    """
+    history = list(before)
+    for reached, iteration in _iterate(engine, config, hierarchy, history):
+        hierarchy = reached
+        history.append(iteration)
+        if on_iteration is not None:
+            on_iteration(iteration)
+        if not np.isfinite(iteration.objective):
+            raise FitFailed(
+                f"the objective became {iteration.objective} in iteration {iteration.number}; "
+                "please report this with the configuration"
+            )
+        if config.tol > 0 and abs(iteration.decrease) <= config.tol and iteration.change <= config.tol:
+            reason = f"objective and scores changed by less than tol = {config.tol:g}"
+            return Outcome(hierarchy, history, True, reason)
+        stop = watch(engine, hierarchy, history) if watch is not None else None
+        if stop:
+            return Outcome(hierarchy, history, False, stop)
+    reason = f"max_iter = {config.max_iter} reached"
+    if config.tol > 0:
+        last = history[-1]
+        warnings.warn(
+            f"not converged: {reason}; in the last iteration the objective fell by {last.decrease:.1e} "
+            f"and the scores changed by {last.change:.1e} (relative); both must be within tol = {config.tol:g}",
+            NotConverged,
+            stacklevel=3,
+        )
+    return Outcome(hierarchy, history, False, reason)
+
+
+def _iterate(
+    engine: Engine, config: FitConfig, hierarchy: H, before: Sequence[Iteration]
+) -> Iterator[tuple[H, Iteration]]:
+    objective = before[-1].objective if before else np.inf
+    loss = config.make_loss()
+    ratings_per_row = 2 * engine.n_ratings / (engine.count("rows") + engine.count("cols"))
+    plan = loss.plan()
+    for number in range(len(before) + 1, config.max_iter + 1):
+        began = time.perf_counter()
+        latest: dict[Side, SideStatistics] = {}
+        moved: dict[Side, SideStatistics] = {}
+        for position, move in enumerate(plan):
+            step = HalfStep(
+                side=move.side,
+                iteration=number - 1,
+                weight=config.weight,
+                prior=hierarchy.row_prior(move.side),
+                ratings_per_row=ratings_per_row,
+                move_means=move.means,
+                move_spreads=move.spreads,
+                want_data=position == len(plan) - 1,
+            )
+            latest[move.side] = engine.half_step(loss, step)
+            if move.means:
+                moved[move.side] = latest[move.side]
+        previous = objective
+        hierarchy, divergence = hierarchy.updated(latest["rows"], latest["cols"])
+        objective = latest["cols"].data + divergence
+        decrease = (previous - objective) / max(abs(objective), 1e-300) if number > 1 else np.inf
+        change = relative_change(moved["rows"], moved["cols"], config.intercepts)
+        yield hierarchy, Iteration(number, objective, divergence, decrease, change, time.perf_counter() - began)
+
+
+def with_prior(posterior: RowPosterior, empty: NDArray[np.bool_], prior: RowPrior | None) -> RowPosterior:
+    """The posterior with N(p, 1/g) in the rows that are marked as empty."""
+    if prior is None or not empty.any():
+        return posterior
+    filled = posterior.copy()
+    unseen = prior_rows(prior, int(empty.sum()), posterior)
+    filled.location[empty], filled.scale[empty] = unseen.location, unseen.scale
+    return filled
+
+
+def prior_rows(prior: RowPrior, n: int, like: RowPosterior) -> RowPosterior:
+    """One line of prior as a posterior of n rows, stored like another."""
+    location = np.tile(prior.mean.astype(like.location.dtype), (n, 1))
+    return RowPosterior.isotropic(location, 1.0 / np.sqrt(prior.precision[0]), like.kind, like.has_intercept)

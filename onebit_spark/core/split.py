@@ -1,0 +1,53 @@
+"""Split: which ratings a learnt prior may see. One coin a rating, thrown before any label is looked at."""
+# mypy: disallow-untyped-defs=False
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.compiled import jit
+from onebit_spark.core.randomness import stream, uniform
+
+
+@dataclass(frozen=True)
+class Split:
+    """Every rating is chosen with probability ``fraction``, by its row and its position in the row.
+
+    The coin does not depend on the label (a cell's ratings are ordered, but which of them is chosen is not), so the
+    chosen ratings A and the others B are independent samples of the same distribution.
+    """
+
+    seed: int
+    fraction: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.fraction < 1:
+            raise ValueError(f"the fraction of a split must lie strictly between 0 and 1, not {self.fraction!r}")
+
+    def chosen_of(self, block: RatingBlock, row_numbers: NDArray[np.int64]) -> RatingBlock:
+        """The chosen ratings of a block, rows and columns numbered as before."""
+        pointers, codes = _keep(block.row_pointers, block.codes, row_numbers, self.seed, self.fraction)
+        return RatingBlock(pointers, codes, block.n_columns)
+
+
+@jit
+def chosen(seed, fraction, row, position):
+    """The coin of one rating."""
+    return uniform(stream(seed, row, position)) < fraction
+
+
+@jit
+def _keep(pointers, codes, row_numbers, seed, fraction):
+    kept_pointers, kept = np.zeros_like(pointers), np.empty_like(codes)
+    n = 0
+    for i in range(len(pointers) - 1):
+        for l in range(pointers[i], pointers[i + 1]):
+            if chosen(seed, fraction, row_numbers[i], l - pointers[i]):
+                kept[n] = codes[l]
+                n += 1
+        kept_pointers[i + 1] = n
+    return kept_pointers, kept[:n].copy()

@@ -1,0 +1,117 @@
+"""SideStatistics: all that the driver learns from a half step, a few D×D numbers however many rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onebit_spark.core.losses.base import RowPrior, RowSums
+from onebit_spark.core.posterior import FloatArray, RowPosterior
+
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class SideStatistics:
+    """Sums over the rows of a side that have ratings; adding two of them joins two sets of rows.
+
+    ``shift`` and the two after it give the γ and μ updates; the Gram matrices, of the augmented means X = [1, b, L],
+    give the stopping rule. Δ is the new X minus the old.
+    """
+
+    count: int  # rows with ratings
+    shift: Vector  # Σ_i (E x_i − p_i), p the prior mean
+    square: Vector  # Σ_i (E x_i − p_i)²
+    variance: Vector  # Σ_i var x_i
+    prior_distance: float  # Σ_ik [g_ik((E x_ik − p_ik)² + var x_ik) − 1 − log g_ik], g the prior's precision
+    log_volume: float
+    data: float
+    gram: Vector  # XᵀX, old means
+    change_gram: Vector  # ΔᵀΔ
+    change_cross: Vector  # ΔᵀX, old means; not symmetric
+
+    def __add__(self, other: SideStatistics) -> SideStatistics:
+        return SideStatistics(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    @classmethod
+    def of_rows(
+        cls,
+        old_location: FloatArray,
+        posterior: RowPosterior,
+        prior: RowPrior,
+        active: NDArray[np.bool_],
+        sums: RowSums,
+    ) -> SideStatistics:
+        """The statistics of some rows after their update; ``active`` marks those with ratings."""
+        everyone = bool(active.all())
+        pick = slice(None) if everyone else active
+        new = posterior.location[pick].astype(np.float64)
+        old = old_location[pick].astype(np.float64)
+        mean, precision = (line if len(line) == 1 else line[pick] for line in (prior.mean, prior.precision))
+        deviation = posterior.deviation[pick].astype(np.float64)
+        shift = new - mean
+        change = new - old
+        if posterior.has_intercept:
+            old = np.insert(old, 0, 1.0, axis=1)
+            change = np.insert(change, 0, 0.0, axis=1)
+        return cls(
+            count=len(new),
+            shift=shift.sum(axis=0),
+            square=np.einsum("ik,ik->k", shift, shift),
+            variance=np.einsum("ik,ik->k", deviation, deviation),
+            prior_distance=float(
+                np.sum(precision * (shift**2 + deviation**2) - 1)
+                - np.sum(np.log(precision)) * len(new) / len(precision)
+            ),
+            log_volume=sums.log_volume,
+            data=sums.data,
+            gram=old.T @ old,
+            change_gram=change.T @ change,
+            change_cross=change.T @ old,
+        )
+
+    def to_vector(self) -> Vector:
+        """All numbers in a row, as they leave a block."""
+        return np.concatenate([np.ravel(getattr(self, field.name)) for field in fields(self)])
+
+    @classmethod
+    def from_vector(cls, vector: Vector, dimension: int, has_intercept: bool) -> SideStatistics:
+        """The inverse of ``to_vector`` for a posterior of D = ``dimension`` free coordinates."""
+        size = dimension + int(has_intercept)
+        shapes: list[tuple[int, ...]] = [(), *[(dimension,)] * 3, (), (), (), *[(size, size)] * 3]
+        values: list[Any] = []
+        for shape in shapes:
+            length = int(np.prod(shape, dtype=int))
+            part, vector = vector[:length], vector[length:]
+            values.append(part.reshape(shape) if shape else float(part[0]))
+        return cls(int(values[0]), *values[1:])
+
+
+def relative_change(rows: SideStatistics, cols: SideStatistics, has_intercept: bool) -> float:
+    """‖M_t − M_{t−1}‖²_F / ‖M_t‖²_F without forming M = L̃ R̃ᵀ.
+
+    ΔM = ΔL R_tᵀ + L_{t−1} ΔRᵀ, so ‖ΔM‖² = tr(ΔLᵀΔL·R_tᵀR_t) + tr(LᵀL·ΔRᵀΔR) + 2 tr[(ΔLᵀL)(ΔRᵀR_t)], L old.
+    """
+    # The row's layout is [1, b, L], its partner's [d, 1, R]: exchange the first two of the columns' coordinates.
+    order = np.arange(len(cols.gram))
+    if has_intercept:
+        order[:2] = 1, 0
+    exchange = np.ix_(order, order)
+    col_change, col_cross = cols.change_gram[exchange], cols.change_cross[exchange]
+    col_new = _new_gram(cols)[exchange]
+    col_cross_new = col_cross + col_change
+    change = (
+        np.sum(rows.change_gram * col_new)
+        + np.sum(rows.gram * col_change)
+        + 2 * np.sum(rows.change_cross * col_cross_new.T)
+    )
+    size = np.sum(_new_gram(rows) * col_new)
+    return float(max(change, 0.0) / size) if size > 0 else 0.0
+
+
+def _new_gram(side: SideStatistics) -> Vector:
+    """(X+Δ)ᵀ(X+Δ) = XᵀX + ΔᵀX + XᵀΔ + ΔᵀΔ."""
+    return side.gram + side.change_cross + side.change_cross.T + side.change_gram

@@ -1,0 +1,221 @@
+"""SparkEngine: the map steps as Spark jobs over cached blocks of ratings, with the factors on the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyspark import Broadcast, SparkContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from onebit_spark.core.confidence import Counts as Histogram
+from onebit_spark.core.config import FitConfig
+from onebit_spark.core.draws import Draws, GibbsErrors
+from onebit_spark.core.factortables import factor_table
+from onebit_spark.core.losses import SIDES, HalfStep, Loss, RowPrior, Side
+from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.solver import with_prior
+from onebit_spark.core.split import Split
+from onebit_spark.core.statistics import SideStatistics
+from onebit_spark.engines.blocking import (
+    COUNTS,
+    REPEATS,
+    Repeats,
+    SideTable,
+    check_count,
+    chosen_blocks,
+    column_blocks,
+    count_rows,
+    row_blocks,
+)
+from onebit_spark.engines.broadcast.exchange import BlockedSide, BroadcastExchange
+from onebit_spark.engines.factorframes import factor_frame, ordered
+from onebit_spark.engines.faults import worker_errors
+from onebit_spark.engines.layout import SideLayout, default_blocks, side_layout
+from onebit_spark.engines.mapstep import Table
+from onebit_spark.engines.start import start_posteriors
+from onebit_spark.errors import RequestError
+from onebit_spark.input.census import Ids, Survey, prepared
+from onebit_spark.input.defects import Columns
+from onebit_spark.platform.jobnames import described
+from onebit_spark.platform.plans import cut_from_plan, expect_long_lines, working_session
+
+
+class Counts(NamedTuple):
+    """Ratings, and positive ratings, of every row of a side."""
+
+    ratings: NDArray[np.int64]
+    positives: NDArray[np.int64]
+
+
+class SparkEngine:
+    """Holds both orientations of the ratings as cached DataFrames; factors travel by broadcast."""
+
+    def __init__(
+        self, spark: SparkSession, sides: dict[Side, BlockedSide], counted: dict[Side, Counts], ids: dict[Side, Ids]
+    ) -> None:
+        self._spark = spark
+        self._context = spark.sparkContext
+        self.ids = ids
+        self._sides = sides
+        self._counted = counted
+        self._exchange = BroadcastExchange(self._context, sides)
+        self.n_ratings = int(counted["rows"].ratings.sum())
+        self.repeats = Repeats()
+
+    @classmethod
+    @contextmanager
+    def over(
+        cls, ratings: DataFrame, columns: Columns, survey: Survey, blocks: tuple[int | None, int | None]
+    ) -> Iterator[SparkEngine]:
+        """Block the ratings, and release every cache and broadcast at the end, whatever happens."""
+        spark = ratings.sparkSession
+        context = spark.sparkContext
+        with ExitStack() as release:
+            blocking = release.enter_context(ExitStack())
+            blocking.enter_context(described(context, "blocking"))
+            layouts = _layouts(context, survey, blocks)
+            users, items = (
+                _broadcast(context, SideTable(ids.values, layout.block_of, ids.counts, ids.positives), release)
+                for ids, layout in ((survey.users, layouts["rows"]), (survey.items, layouts["cols"]))
+            )
+            own = working_session(spark)
+            expect_long_lines(own, 1)
+            by_row = row_blocks(prepared(ratings, columns), users, items, layouts["rows"])
+            by_row, row_lines = _cached(by_row, own, release)
+            by_col, col_lines = _cached(column_blocks(by_row, layouts["cols"], items), own, release)
+            for lines in (row_lines, col_lines):
+                check_count(survey.tally.n, int(np.sum(lines["n"].to_numpy())) if lines.num_rows else 0)
+            engine = cls(
+                spark,
+                {
+                    "rows": BlockedSide(by_row, layouts["rows"], _checksums(row_lines)),
+                    "cols": BlockedSide(by_col, layouts["cols"], _checksums(col_lines)),
+                },
+                {side: Counts(ids.counts, ids.positives) for side, ids in survey.ids.items()},
+                survey.ids,
+            )
+            release.callback(engine._exchange.close)
+            engine.repeats = Repeats(*(int(np.sum(row_lines[name].to_numpy())) for name in REPEATS))
+            blocking.close()
+            yield engine
+
+    @contextmanager
+    def restricted(self, split: Split) -> Iterator[SparkEngine]:
+        """The chosen ratings blocked like all of them: two more cached tables, from the row blocks in memory."""
+        with ExitStack() as release, described(self._context, "prior split"):
+            blocks, layout = self._sides["rows"].blocks, self._sides["cols"].layout
+            own = blocks.sparkSession
+            by_row, row_lines = _cached(chosen_blocks(blocks, split), own, release)
+            by_col, col_lines = _cached(column_blocks(by_row, layout), own, release)
+            sides: dict[Side, BlockedSide] = {
+                "rows": BlockedSide(by_row, self._sides["rows"].layout, _checksums(row_lines)),
+                "cols": BlockedSide(by_col, layout, _checksums(col_lines)),
+            }
+            engine = SparkEngine(self._spark, sides, {side: _counts(sides[side]) for side in SIDES}, self.ids)
+            release.callback(engine._exchange.close)
+            yield engine
+
+    def count(self, side: Side) -> int:
+        return int(np.count_nonzero(self.counts(side)))
+
+    def start(self, config: FitConfig, loss: Loss) -> None:
+        with described(self._context, "start"):
+            self._exchange.publish(start_posteriors(self, config, loss))
+
+    def start_from(self, posteriors: dict[Side, RowPosterior]) -> None:
+        self._exchange.publish(posteriors)
+
+    def half_step(self, loss: Loss, step: HalfStep) -> SideStatistics:
+        with described(self._context, f"iteration {step.iteration + 1}, {step.side}"):
+            return self._exchange.half_step(loss, step)
+
+    def posterior(self, side: Side, unseen: RowPrior | None = None) -> RowPosterior:
+        return with_prior(self._exchange.collect(side), self.counts(side) == 0, unseen)
+
+    def combined(self, side: Side, make: Callable[..., RowPosterior], *posteriors: RowPosterior) -> RowPosterior:
+        return make(*posteriors)
+
+    def gibbs_errors(self, draws: Draws) -> GibbsErrors:
+        with described(self._context, "certificate"):
+            return self._exchange.gibbs_errors(draws)
+
+    def confidences(self, posterior: dict[Side, RowPosterior], noise: float) -> Histogram:
+        with described(self._context, "confidences"):
+            return self._exchange.confidences(posterior, noise)
+
+    # To and from models.
+
+    def factors(
+        self, side: Side, posterior: RowPosterior, schema: StructType, drawn: RowPosterior | None = None,
+        outlasting: bool = False,
+    ) -> DataFrame:  # fmt: skip
+        """The factor table of a side (see ``factortables``); it outlasts the engine in any case."""
+        return factor_frame(self._spark, factor_table(self.ids[side].values, posterior, drawn), schema)
+
+    def adopted(self, side: Side, factors: DataFrame, prior: RowPosterior, precision: str) -> RowPosterior:
+        """The posterior that a factor table holds of this engine's ids, ``prior``'s one row where it has none."""
+        return ordered(factors.toArrow(), self.ids[side].values, prior, precision)
+
+    # The sign matrix, for the start.
+
+    def counts(self, side: Side) -> NDArray[np.int64]:
+        return self._counted[side].ratings
+
+    def positives(self, side: Side) -> NDArray[np.int64]:
+        return self._counted[side].positives
+
+    def signed_sums(self, side: Side, table: Table) -> Table:
+        return self._exchange.signed_sums(side, table)
+
+
+def require_classic(spark: SparkSession) -> None:
+    """Spark Connect has no SparkContext: no broadcast, no job under our control."""
+    if not hasattr(spark, "_jsparkSession"):
+        raise RequestError("Spark Connect sessions are not supported: use a classic session (spark-submit, or master=)")
+
+
+def _layouts(context: SparkContext, survey: Survey, blocks: tuple[int | None, int | None]) -> dict[Side, SideLayout]:
+    cores = context.defaultParallelism
+    layouts: dict[Side, SideLayout] = {}
+    for (side, ids), wanted in zip(survey.ids.items(), blocks, strict=True):
+        n_blocks = wanted or default_blocks(survey.tally.n, len(ids), cores)
+        layouts[side] = side_layout(ids.counts, n_blocks, cores)
+    return layouts
+
+
+def _broadcast(context: SparkContext, table: SideTable, release: ExitStack) -> Broadcast[SideTable]:
+    sent = context.broadcast(table)
+    release.callback(sent.destroy)
+    return sent
+
+
+def _counts(side: BlockedSide) -> Counts:
+    """Counted in the blocks: where the survey saw more ratings than the blocks hold."""
+    counts = Counts(*(np.zeros(len(side.layout.block_of), np.int64) for _ in Counts._fields))
+    for line in side.blocks.mapInArrow(count_rows, COUNTS).toArrow().to_pylist():
+        rows = side.layout.rows_of[line["block"]]
+        for name, total in counts._asdict().items():
+            total[rows] = np.frombuffer(line[name], np.int64)
+    return counts
+
+
+def _cached(blocks: DataFrame, own: SparkSession, release: ExitStack) -> tuple[DataFrame, pa.Table]:
+    """The blocks, computed and cached in one job, cut from their plan into our session, and a few numbers of each."""
+    blocks.persist()
+    release.callback(blocks.unpersist)
+    with worker_errors():
+        lines = blocks.select("block", "n", "checksum", *REPEATS).toArrow()
+    return cut_from_plan(blocks, own), lines
+
+
+def _checksums(lines: pa.Table) -> dict[int, tuple[int, int]]:
+    return {
+        block: (n, checksum)
+        for block, n, checksum in zip(*(lines[name].to_pylist() for name in ("block", "n", "checksum")), strict=True)
+    }

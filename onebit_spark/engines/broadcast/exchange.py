@@ -1,0 +1,247 @@
+"""How factors reach the blocks by broadcast, and come back.
+
+The driver holds both posteriors and sends them out whole; each block takes the rows that it refers to and returns its
+updated rows. One Spark job a map step. The driver and every Python worker hold the factor table, so this is for tables
+up to half a gigabyte; beyond, ``shuffle.ShuffleEngine`` sends each block only what it refers to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyspark import Broadcast, SparkContext
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from onebit_spark.core.confidence import BINS, Counts, count_confidences
+from onebit_spark.core.draws import Draws, GibbsErrors, count_errors
+from onebit_spark.core.losses import SIDES, HalfStep, Loss, PriorLines, RowPrior, Side
+from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.statistics import SideStatistics
+from onebit_spark.engines.cells import Batches, block_line, read_blocks
+from onebit_spark.engines.faults import check_checksums, worker_errors
+from onebit_spark.engines.layout import SideLayout
+from onebit_spark.engines.mapstep import Table, signed_sums, update_range
+
+
+def _schema(**cells: str) -> StructType:
+    """A block's number, what is returned for it, and what proves that it is the block that was cached."""
+    schema = StructType().add("block", "integer")
+    for name, kind in {**cells, "n": "long", "checksum": "long"}.items():
+        schema = schema.add(name, kind)
+    return schema
+
+
+UPDATED = _schema(location="binary", scale="binary", statistics="binary")
+SUMS = _schema(sums="binary")
+ERRORS = _schema(errors="long", ratings="long")
+CONFIDENCES = _schema(counts="binary")
+
+OTHER: dict[Side, Side] = {"rows": "cols", "cols": "rows"}
+
+
+@dataclass(frozen=True)
+class BlockedSide:
+    """One orientation of the ratings: the cached blocks, where each row lies, and what each block must hold."""
+
+    blocks: DataFrame
+    layout: SideLayout
+    checksums: dict[int, tuple[int, int]]  # block ─► (ratings, checksum)
+
+
+class BroadcastExchange:
+    """Factors by broadcast out, by collected results back."""
+
+    def __init__(self, context: SparkContext, sides: dict[Side, BlockedSide]) -> None:
+        self._context = context
+        self._sides = sides
+        self._posteriors: dict[Side, RowPosterior] = {}
+        self._sent: dict[Side, Broadcast[RowPosterior]] = {}
+        self._sent_priors: dict[Side, tuple[RowPosterior, Broadcast[RowPosterior]]] = {}
+
+    def publish(self, posteriors: dict[Side, RowPosterior]) -> None:
+        for side, posterior in posteriors.items():
+            if side in self._sent:
+                self._sent[side].destroy()
+            self._posteriors[side] = posterior
+            self._sent[side] = self._context.broadcast(posterior)
+
+    def half_step(self, loss: Loss, step: HalfStep) -> SideStatistics:
+        side = step.side
+        work = _UpdateBlocks(loss, step, self._sent_lines(step), self._sent[side], self._sent[OTHER[side]])
+        # New arrays: the ones that were broadcast must not change under the workers of a local session.
+        posterior = self._posteriors[side].copy()
+        rows_of = self._sides[side].layout.rows_of
+        parts = []
+        for line in self._run(side, work, UPDATED):
+            rows = rows_of[line["block"]]
+            posterior.location[rows] = _matrix(line["location"], posterior.location, len(rows))
+            posterior.scale[rows] = _matrix(line["scale"], posterior.scale, len(rows))
+            vector = np.frombuffer(line["statistics"], np.float64)
+            parts.append(SideStatistics.from_vector(vector, posterior.dimension, posterior.has_intercept))
+        self.publish({side: posterior})
+        return reduce(SideStatistics.__add__, parts)
+
+    def signed_sums(self, side: Side, table: Table) -> Table:
+        layout = self._sides[side].layout
+        sums = np.zeros((len(layout.block_of), table.shape[1]))
+        sent = self._context.broadcast(np.ascontiguousarray(table))
+        try:
+            for line in self._run(side, _SumBlocks(sent), SUMS):
+                rows = layout.rows_of[line["block"]]
+                sums[rows] = _matrix(line["sums"], sums, len(rows))
+        finally:
+            sent.destroy()
+        return sums
+
+    def gibbs_errors(self, draws: Draws) -> GibbsErrors:
+        work = _DrawBlocks(draws, self._sent["rows"], self._sent["cols"])
+        lines = [(line["errors"], line["ratings"]) for line in self._run("rows", work, ERRORS)]
+        return GibbsErrors(*map(sum, zip(*lines, strict=True)))
+
+    def confidences(self, posterior: dict[Side, RowPosterior], noise: float) -> Counts:
+        counts = np.zeros(BINS, np.int64)
+        with ExitStack() as release:
+            work = _CountBlocks(noise, *(self._sent_now(side, posterior[side], release) for side in SIDES))
+            for line in self._run("rows", work, CONFIDENCES):
+                counts += np.frombuffer(line["counts"], np.int64)
+        return counts
+
+    def collect(self, side: Side) -> RowPosterior:
+        return self._posteriors[side]
+
+    def close(self) -> None:
+        for sent in self._sent.values():
+            sent.destroy()
+        for _, sent_prior in self._sent_priors.values():
+            sent_prior.destroy()
+        self._sent.clear()
+        self._sent_priors.clear()
+
+    def _sent_lines(self, step: HalfStep) -> Broadcast[RowPosterior] | None:
+        """A prior of many lines, which does not belong into a task: it is broadcast, once."""
+        if not isinstance(step.prior, PriorLines):
+            return None
+        lines = step.prior.lines
+        if step.side not in self._sent_priors or self._sent_priors[step.side][0] is not lines:
+            self._sent_priors[step.side] = lines, self._context.broadcast(lines)
+        return self._sent_priors[step.side][1]
+
+    def _sent_now(self, side: Side, posterior: RowPosterior, release: ExitStack) -> Broadcast[RowPosterior]:
+        """A posterior by broadcast: the one that is out already, or one for as long as it is needed."""
+        if posterior is self._posteriors.get(side):
+            return self._sent[side]
+        sent = self._context.broadcast(posterior)
+        release.callback(sent.destroy)
+        return sent
+
+    def _run(self, side: Side, work: Any, schema: StructType) -> Iterator[dict[str, Any]]:
+        """One job over the side's blocks; its lines in the order of the blocks, each checked for its ratings."""
+        blocked = self._sides[side]
+        with worker_errors():
+            table = blocked.blocks.mapInArrow(work, schema).toArrow().sort_by("block")
+        found = {}
+        for i in range(table.num_rows):
+            line = {name: table[name][i] for name in table.schema.names}
+            number = line["block"].as_py()
+            found[number] = (line["n"].as_py(), line["checksum"].as_py())
+            yield {
+                name: value.as_buffer() if pa.types.is_binary(value.type) else value.as_py()
+                for name, value in line.items()
+            }
+        check_checksums(found, blocked.checksums)
+
+
+@dataclass(frozen=True)
+class _UpdateBlocks:
+    """A half step on the blocks of a task."""
+
+    loss: Loss
+    step: HalfStep
+    prior: Broadcast[RowPosterior] | None  # of all rows, where each has its own
+    own: Broadcast[RowPosterior]
+    other: Broadcast[RowPosterior]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the prior's lines, which are broadcast."""
+        step = self.step if self.prior is None else replace(self.step, prior=PriorLines(None))
+        return {**vars(self), "step": step}
+
+    def __call__(self, batches: Batches) -> Batches:
+        for block in read_blocks(batches):
+            rows = self.own.value.take(block.rows)
+            step = self.step
+            if self.prior is not None:
+                step = replace(step, prior=RowPrior.at(self.prior.value.take(block.rows)))
+            partners = self.loss.partners(self.other.value.take(block.columns))
+            parts = [
+                update_range(self.loss, block.ratings, lo, hi, partners, rows, step)
+                for lo, hi in block.ratings.row_ranges()
+            ]
+            statistics = reduce(SideStatistics.__add__, parts)
+            yield block_line(
+                block=block.number,
+                location=rows.location,
+                scale=rows.scale,
+                statistics=statistics.to_vector(),
+                n=block.ratings.n_ratings,
+                checksum=block.checksum,
+            )
+
+
+@dataclass(frozen=True)
+class _SumBlocks:
+    """Y·table on the blocks of a task."""
+
+    table: Broadcast[Table]
+
+    def __call__(self, batches: Batches) -> Batches:
+        for block in read_blocks(batches):
+            table = self.table.value[block.columns]
+            ratings = block.ratings
+            sums = np.zeros((ratings.n_rows, table.shape[1]))
+            signed_sums(ratings.row_pointers, ratings.codes, 0, ratings.n_rows, table, sums)
+            yield block_line(block=block.number, sums=sums, n=ratings.n_ratings, checksum=block.checksum)
+
+
+@dataclass(frozen=True)
+class _DrawBlocks:
+    """Draws from the posteriors on the blocks of a task."""
+
+    draws: Draws
+    rows: Broadcast[RowPosterior]
+    cols: Broadcast[RowPosterior]
+
+    def __call__(self, batches: Batches) -> Batches:
+        for block in read_blocks(batches):
+            ratings = block.ratings
+            rows, cols = self.rows.value.take(block.rows), self.cols.value.take(block.columns)
+            counted = count_errors(ratings, 0, ratings.n_rows, block.rows, rows, cols, self.draws)
+            yield block_line(block=block.number, **counted._asdict(), n=ratings.n_ratings, checksum=block.checksum)
+
+
+@dataclass(frozen=True)
+class _CountBlocks:
+    """The confidences of the blocks of a task."""
+
+    noise: float
+    rows: Broadcast[RowPosterior]
+    cols: Broadcast[RowPosterior]
+
+    def __call__(self, batches: Batches) -> Batches:
+        for block in read_blocks(batches):
+            ratings = block.ratings
+            rows, cols = self.rows.value.take(block.rows), self.cols.value.take(block.columns)
+            counts = count_confidences(ratings, 0, ratings.n_rows, rows, cols, self.noise)
+            yield block_line(block=block.number, counts=counts, n=ratings.n_ratings, checksum=block.checksum)
+
+
+def _matrix(buffer: pa.Buffer, like: NDArray[Any], n_rows: int) -> NDArray[Any]:
+    return np.frombuffer(buffer, like.dtype).reshape(n_rows, like.shape[1])

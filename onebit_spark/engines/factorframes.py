@@ -1,0 +1,40 @@
+"""Factor tables on their way between this process and Spark."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from onebit_spark.core.factortables import read_factors
+from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.errors import RequestError
+
+BATCH_BYTES = 16 * 2**20  # of a table on its way into Spark: a task carries its batch, and may carry 128 MB
+
+
+def factor_frame(spark: SparkSession, table: pa.Table, schema: StructType) -> DataFrame:
+    """A factor table of this process as a DataFrame, which travels to the executors with every job that needs it.
+
+    In batches of bounded size: Spark cuts by rows only, and a wide row has a wide covariance.
+    """
+    rows = max(1, BATCH_BYTES * max(1, table.num_rows) // max(1, table.nbytes))
+    batches = pa.Table.from_batches(table.to_batches(max_chunksize=rows), table.schema)
+    return spark.createDataFrame(batches, schema=schema)
+
+
+def ordered(factors: pa.Table, ids: pa.Array, prior: RowPosterior, precision: str) -> RowPosterior:
+    """The posterior of ``ids`` from a factor table in any order; ``prior``'s one row for those that it lacks."""
+    known = factors["id"].combine_chunks()
+    if known.type != ids.type:
+        if not (pa.types.is_integer(known.type) and pa.types.is_integer(ids.type)):
+            raise RequestError(f"the initial model's ids are of type {known.type}, those of the ratings {ids.type}")
+        known, ids = known.cast(pa.int64()), ids.cast(pa.int64())
+    lines = factors.drop_columns("id").to_struct_array()
+    if isinstance(lines, pa.ChunkedArray):
+        lines = lines.combine_chunks()
+    found = read_factors(lines.take(pc.index_in(ids, value_set=known)), prior)
+    return RowPosterior(
+        found.location.astype(precision), found.scale.astype(precision), found.kind, found.has_intercept
+    )

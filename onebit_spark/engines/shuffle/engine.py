@@ -1,0 +1,224 @@
+"""ShuffleEngine: the map steps with factors that never meet on the driver.
+
+Ids are numbered by a distributed sort, factors live in tall tables (see ``tables``), the start works on them too, and
+the driver sees sums of K×K numbers: nothing on it grows with the rows, the columns or the ratings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial, reduce
+from typing import Any
+
+import numpy as np
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StructField, StructType
+
+from onebit_spark.core.confidence import Counts
+from onebit_spark.core.config import FitConfig
+from onebit_spark.core.draws import Draws, GibbsErrors
+from onebit_spark.core.losses import SIDES, HalfStep, Loss, PriorLines, RowPrior, Side
+from onebit_spark.core.posterior import Form, RowPosterior
+from onebit_spark.core.spectral import STARTS, Rows, Table
+from onebit_spark.core.split import Split
+from onebit_spark.core.statistics import SideStatistics
+from onebit_spark.engines.blocking import CHUNKS, REPEATS, Build, Choose, Repeats, Turn, check_count
+from onebit_spark.engines.layout import default_blocks
+from onebit_spark.engines.shuffle import steps as work
+from onebit_spark.engines.shuffle.numbering import WIDE, NumberedIds, encoded, number_ids, placement_of
+from onebit_spark.engines.shuffle.tables import OTHER, RoutedSide, Sums, Tables, TallTable, routed
+from onebit_spark.engines.start import SpreadOut
+from onebit_spark.input.census import ITEM, USER, Census
+from onebit_spark.input.defects import Columns
+from onebit_spark.platform.files import Location
+from onebit_spark.platform.jobnames import described
+from onebit_spark.platform.plans import cut_from_plan, expect_long_lines, working_session
+
+RATINGS_PER_BLOCK = 4_000_000  # larger than where factors are broadcast: each block has its partners sent to it
+PARTNER_BYTES = 256 * 2**20  # of the factor rows that one block may refer to
+OWN_BYTES = 128 * 2**20  # of the factor rows that one block updates
+
+
+@dataclass(frozen=True)
+class TablePosterior:
+    """A side's posterior in a tall table; ``squares`` are Σ_i (E x_ik)², all that the driver knows of it."""
+
+    table: TallTable
+    form: Form
+    squares: Sums
+
+    @property
+    def column_norms(self) -> Sums:
+        return np.sqrt(self.squares[int(self.form.has_intercept) :])
+
+
+class ShuffleEngine:
+    """Holds both orientations of the ratings as cached DataFrames, and everything tall in files."""
+
+    def __init__(self, tables: Tables, form: Form, ids: dict[Side, NumberedIds], n_ratings: int) -> None:
+        self._tables = tables
+        self._form = form
+        self._ids = ids
+        self._context = tables.spark.sparkContext
+        self._posteriors: dict[Side, TablePosterior] = {}
+        self.n_ratings = n_ratings
+        self.repeats = Repeats()
+
+    @classmethod
+    @contextmanager
+    def over(
+        cls, ratings: DataFrame, columns: Columns, census: Census, blocks: tuple[int | None, int | None], form: Form,
+        folder: Location,
+    ) -> Iterator[ShuffleEngine]:  # fmt: skip
+        """Number and block the ratings; every cache and file is released at the end, whatever happens."""
+        with ExitStack() as release:
+            release.callback(folder.delete)
+            spark, n = ratings.sparkSession, census.tally.n
+            with described(spark.sparkContext, "blocking"):
+                ids: dict[Side, NumberedIds] = {
+                    "rows": number_ids(census, USER, release),
+                    "cols": number_ids(census, ITEM, release),
+                }
+                rows, cols = (
+                    placement_of(ids[side], n, given or _default_blocks(n, ids[side].n_rows, form, spark))
+                    for side, given in zip(SIDES, blocks, strict=True)
+                )
+                wide = max(side.n_rows for side in ids.values()) >= WIDE
+                build = Build(None, wide)
+                chunks = cut_from_plan(encoded(ratings, columns, ids, rows, wide), working_session(spark))
+                by_row = routed(chunks.repartitionById(rows.n_blocks, "block"), build, rows, cols, release)
+                turned = by_row.blocks.mapInArrow(Turn(cols, wide), CHUNKS)
+                by_col = routed(turned.repartitionById(cols.n_blocks, "block"), build, cols, rows, release)
+                for side in (by_row, by_col):
+                    check_count(n, side.n_ratings)
+                doubles = by_row.blocks.agg(*map(F.sum, REPEATS)).first()
+                expect_long_lines(chunks.sparkSession)
+            engine = cls(Tables(chunks.sparkSession, folder, {"rows": by_row, "cols": by_col}), form, ids, n)
+            assert doubles is not None
+            engine.repeats = Repeats(*doubles)
+            yield engine
+
+    @contextmanager
+    def restricted(self, split: Split) -> Iterator[ShuffleEngine]:
+        """The chosen ratings blocked like all of them: two more cached tables, from the row blocks in memory."""
+        rows, cols = (self._tables.sides[side] for side in SIDES)
+        wide = max(side.n_rows for side in self._ids.values()) >= WIDE
+        with ExitStack() as release, described(self._context, "prior split"):
+            by_row = routed(rows.blocks, Choose(split, squeezed=True), rows.placement, cols.placement, release)
+            turned = rows.blocks.mapInArrow(Turn(cols.placement, wide, split), CHUNKS)
+            parts = turned.repartitionById(cols.placement.n_blocks, "block")
+            by_col = routed(parts, Build(None, wide), cols.placement, rows.placement, release)
+            sides: dict[Side, RoutedSide] = {"rows": by_row, "cols": by_col}
+            yield ShuffleEngine(self._tables.over(sides), self._form, self._ids, by_row.n_ratings)
+
+    def count(self, side: Side) -> int:
+        return self._tables.sides[side].n_rated
+
+    def start(self, config: FitConfig, loss: Loss) -> None:
+        with described(self._context, "start"):
+            rows, cols = STARTS[config.start](self, config.rank, config.seed)
+            spread_out = work.Combine(SpreadOut(config, loss), ())
+            self._posteriors = {
+                "rows": self._posterior_made("rows", spread_out, (rows,), self._form),
+                "cols": self._posterior_made("cols", spread_out, (cols,), self._form),
+            }
+
+    def start_from(self, posteriors: dict[Side, TablePosterior]) -> None:
+        self._posteriors = dict(posteriors)
+
+    def half_step(self, loss: Loss, step: HalfStep) -> SideStatistics:
+        side = step.side
+        own = [self._posteriors[side]]
+        form = own[0].form
+        if isinstance(step.prior, PriorLines):
+            own.append(step.prior.lines)
+            step = replace(step, prior=PriorLines(None))
+        update = work.Update(loss, step, tuple(posterior.form for posterior in own))
+        with described(self._context, f"iteration {step.iteration + 1}, {side}"):
+            table, sums = self._tables.make(
+                side, update, tuple(posterior.table for posterior in own), self._posteriors[OTHER[side]].table,
+                dtype=form.precision,
+            )  # fmt: skip
+        self._posteriors[side] = TablePosterior(table, form, np.sum([part[: form.dimension] for part in sums], axis=0))
+        return reduce(
+            SideStatistics.__add__,
+            (SideStatistics.from_vector(part[form.dimension :], form.dimension, form.has_intercept) for part in sums),
+        )
+
+    def posterior(self, side: Side, unseen: RowPrior | None = None) -> TablePosterior:
+        posterior = self._posteriors[side]
+        if unseen is None or self.count(side) == self._ids[side].n_rows:
+            return posterior
+        return self._posterior_made(side, work.Fill(self._form, unseen), (posterior.table,), self._form)
+
+    def combined(self, side: Side, make: Callable[..., RowPosterior], *posteriors: TablePosterior) -> TablePosterior:
+        forms = tuple(posterior.form for posterior in posteriors)
+        form = make(*(form.unpacked(np.empty((0, form.width), form.precision)) for form in forms)).form
+        return self._posterior_made(side, work.Combine(make, forms), tuple(p.table for p in posteriors), form)
+
+    def gibbs_errors(self, draws: Draws) -> GibbsErrors:
+        own, partners = self._posteriors["rows"], self._posteriors["cols"]
+        with described(self._context, "certificate"):
+            sums = self._tables.sums("rows", work.Draw(draws, own.form), (own.table,), partners.table)
+        return GibbsErrors(*(int(total) for total in np.sum(sums, axis=0)))
+
+    def confidences(self, posterior: dict[Side, TablePosterior], noise: float) -> Counts:
+        rows, cols = posterior["rows"], posterior["cols"]
+        with described(self._context, "confidences"):
+            sums = self._tables.sums("rows", work.Confidences(noise, rows.form, cols.form), (rows.table,), cols.table)
+        return np.sum(sums, axis=0).astype(np.int64)
+
+    def _posterior_made(self, side: Side, make: Any, own: tuple[TallTable, ...], form: Form) -> TablePosterior:
+        table, squares = self._tables.make(side, make, own, dtype=form.precision)
+        return TablePosterior(table, form, np.sum(squares, axis=0))
+
+    # ---- to and from models ------------------------------------------------------------------------------------------
+
+    def factors(
+        self, side: Side, posterior: TablePosterior, schema: StructType, drawn: TablePosterior | None = None,
+        outlasting: bool = False,
+    ) -> DataFrame:  # fmt: skip
+        """The factor table of a side (see ``factortables``); ``outlasting`` the engine: written beside its files."""
+        numbered = StructType([StructField("number", LongType()), *schema.fields[1:]])
+        parts = [posterior] if drawn is None else [posterior, drawn]
+        make = partial(work.factor_lines, tuple(part.form for part in parts))
+        lines = self._tables.rows(side, tuple(part.table for part in parts), make, numbered)
+        ids = self._ids[side].frame
+        joined = ids.select("id", "number").join(cut_from_plan(lines, ids.sparkSession), "number")
+        frame = joined.select(*schema.names)
+        return self._tables.outlasting(frame, schema) if outlasting else frame
+
+    def adopted(self, side: Side, factors: DataFrame, prior: RowPosterior, precision: str) -> TablePosterior:
+        """The posterior that a factor table holds of this engine's ids, ``prior``'s one row where it has none."""
+        lines = self._ids[side].frame.select("id", "number").join(factors, "id")
+        empty = prior.packed().astype(self._form.precision)
+        squares = partial(work.packed_squares, self._form)
+        table, sums = self._tables.adopted(side, lines, work.Pack(prior, self._form), empty, squares)
+        return TablePosterior(table, self._form, np.sum(sums, axis=0))
+
+    # ---- the sign matrix, for the start ------------------------------------------------------------------------------
+
+    def distinct_keys(self, side: Side, enough: int) -> int:
+        parts = self._tables.sums(side, work.Keys(enough))
+        return len(np.unique(np.concatenate([part.reshape(-1, 2) for part in parts]), axis=0))
+
+    def tall(self, side: Side, make: Callable[..., Table], *tables: TallTable) -> TallTable:
+        return self._tables.make(side, work.Lines(make), tables)[0]
+
+    def product(self, side: Side, table: TallTable, right: Table) -> TallTable:
+        return self._tables.make(side, work.product, partners=table, send=work.Scaled(right))[0]
+
+    def total(self, side: Side, measure: Callable[[Rows, Table], Table], table: TallTable) -> Table:
+        parts = self._tables.sums(side, work.Measure(measure), (table,))
+        shape = [int(size) for size in parts[0][1 : 1 + int(parts[0][0])]]
+        return np.sum([part[1 + len(shape) :] for part in parts], axis=0).reshape(shape)
+
+
+def _default_blocks(n_ratings: int, n_rows: int, form: Form, spark: SparkSession) -> int:
+    """So many that neither a block's partners nor its own rows take much memory."""
+    ratings = min(RATINGS_PER_BLOCK, PARTNER_BYTES // form.row_bytes)
+    cores = max(spark.sparkContext.defaultParallelism, -(-n_rows * form.row_bytes // OWN_BYTES))
+    return default_blocks(n_ratings, n_rows, cores, ratings)

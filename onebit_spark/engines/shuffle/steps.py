@@ -1,0 +1,182 @@
+"""What the shuffle engine computes on one block: from its ratings, its own lines and its partners'."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import reduce
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from onebit_spark.core.confidence import count_confidences
+from onebit_spark.core.draws import Draws, count_errors
+from onebit_spark.core.factortables import factor_table, plain_lists, read_factors
+from onebit_spark.core.losses import HalfStep, Loss, PriorLines, RowPrior
+from onebit_spark.core.posterior import FloatArray, Form, RowPosterior
+from onebit_spark.core.solver import with_prior
+from onebit_spark.core.spectral import Rows, Table, distinct_keys
+from onebit_spark.core.statistics import SideStatistics
+from onebit_spark.engines.cells import PlacedBlock
+from onebit_spark.engines.mapstep import signed_sums, update_range
+
+Sums = NDArray[np.float64]
+Own = list[FloatArray]
+Made = tuple[FloatArray | None, Sums]
+
+
+@dataclass(frozen=True)
+class Update:
+    """A half step. The sums are Σ_i (E x_i)², then the statistics."""
+
+    loss: Loss
+    step: HalfStep
+    forms: tuple[Form, ...]  # of the posterior, and of the prior where each row has its own
+
+    def __call__(self, block: PlacedBlock, own: Own, partners: FloatArray | None) -> Made:
+        assert partners is not None
+        form, step = self.forms[0], self.step
+        if isinstance(step.prior, PriorLines):
+            step = replace(step, prior=RowPrior.at(self.forms[1].unpacked(own[1])))
+        rows, others = form.unpacked(own[0]), self.loss.partners(form.unpacked(partners))
+        parts = [
+            update_range(self.loss, block.ratings, lo, hi, others, rows, step) for lo, hi in block.ratings.row_ranges()
+        ]
+        statistics = reduce(SideStatistics.__add__, parts)
+        return rows.packed(), np.concatenate([_squares(rows), statistics.to_vector()])
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Draws from the posteriors: errors and ratings."""
+
+    draws: Draws
+    form: Form
+
+    def __call__(self, block: PlacedBlock, own: Own, partners: FloatArray | None) -> Made:
+        assert partners is not None
+        rows, cols = self.form.unpacked(own[0]), self.form.unpacked(partners)
+        counted = count_errors(block.ratings, 0, block.ratings.n_rows, block.rows, rows, cols, self.draws)
+        return None, np.array(counted, np.float64)
+
+
+@dataclass(frozen=True)
+class Confidences:
+    """The histogram of the ratings' confidences."""
+
+    noise: float
+    own: Form
+    other: Form
+
+    def __call__(self, block: PlacedBlock, own: Own, partners: FloatArray | None) -> Made:
+        assert partners is not None
+        rows, cols, ratings = self.own.unpacked(own[0]), self.other.unpacked(partners), block.ratings
+        return None, count_confidences(ratings, 0, ratings.n_rows, rows, cols, self.noise).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class Combine:
+    """A posterior from other tables of the side, row by row; the sums are Σ_i (E x_i)²."""
+
+    make: Callable[..., RowPosterior]
+    forms: tuple[Form, ...]  # of those tables that are posteriors; the others are as they are
+
+    def __call__(self, block: PlacedBlock, own: Own, partners: FloatArray | None) -> Made:
+        lines = [form.unpacked(table) for form, table in zip(self.forms, own, strict=True)] if self.forms else own
+        made = self.make(*lines)
+        return made.packed(), _squares(made)
+
+
+@dataclass(frozen=True)
+class Fill:
+    """The posterior with the prior in rows without ratings."""
+
+    form: Form
+    prior: RowPrior
+
+    def __call__(self, block: PlacedBlock, own: Own, partners: FloatArray | None) -> Made:
+        filled = with_prior(self.form.unpacked(own[0]), block.ratings.row_counts == 0, self.prior)
+        return filled.packed(), _squares(filled)
+
+
+@dataclass(frozen=True)
+class Lines:
+    """A table of the start, row by row."""
+
+    make: Callable[..., Table]
+
+    def __call__(self, block: PlacedBlock, own: Own, partners: FloatArray | None) -> Made:
+        return self.make(_rows(block), *own), np.empty(0)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A sum over the rows of a table: its shape, then its numbers."""
+
+    measure: Callable[[Rows, Table], Table]
+
+    def __call__(self, block: PlacedBlock, own: Own, partners: FloatArray | None) -> Made:
+        total = self.measure(_rows(block), own[0].astype(np.float64, copy=False))
+        return None, np.concatenate([[total.ndim], total.shape, total.ravel()])
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Some of the different (ratings, positives) of the block's rows: all, or ``enough``."""
+
+    enough: int
+
+    def __call__(self, block: PlacedBlock, own: Own, partners: FloatArray | None) -> Made:
+        return None, distinct_keys(_rows(block))[: self.enough].astype(np.float64).ravel()
+
+
+def product(block: PlacedBlock, own: Own, partners: FloatArray | None) -> Made:
+    """D^{−½} Σ_l y_l partner_j, the partners being D^{−½} table·right."""
+    assert partners is not None
+    ratings = block.ratings
+    sums = np.zeros((ratings.n_rows, partners.shape[1]))
+    signed_sums(ratings.row_pointers, ratings.codes, 0, ratings.n_rows, partners, sums)
+    return _rows(block).scale * sums, np.empty(0)
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """D^{−½} table·right, before it is sent."""
+
+    right: Table
+
+    def __call__(self, table: FloatArray, counts: NDArray[np.int64]) -> FloatArray:
+        return np.asarray(Rows(counts, counts, counts).scale * (table @ self.right))
+
+
+def _rows(block: PlacedBlock) -> Rows:
+    return Rows(block.rows, block.ratings.row_counts, block.ratings.row_positives)
+
+
+def _squares(rows: RowPosterior) -> Sums:
+    location = rows.location.astype(np.float64)
+    return np.asarray(np.einsum("ik,ik->k", location, location))
+
+
+def packed_squares(form: Form, table: FloatArray) -> Sums:
+    """Σ_i (E x_i)² of packed rows."""
+    return _squares(form.unpacked(table))
+
+
+def factor_lines(forms: tuple[Form, ...], numbers: NDArray[np.int64], tables: Own) -> pa.Table:
+    """Lines of a factor table by row number, from a posterior and perhaps that of the certified draws."""
+    posteriors = (form.unpacked(table) for form, table in zip(forms, tables, strict=True))
+    return plain_lists(factor_table(pa.array(numbers), *posteriors).rename_columns({"id": "number"}))
+
+
+@dataclass(frozen=True)
+class Pack:
+    """The numbers and the packed rows of lines of a factor table."""
+
+    prior: RowPosterior
+    form: Form
+
+    def __call__(self, batch: pa.RecordBatch) -> tuple[NDArray[np.int64], FloatArray]:
+        rows = read_factors(batch.drop_columns(["id", "number"]).to_struct_array(), self.prior)
+        return batch.column("number").to_numpy(), rows.packed().astype(self.form.precision)

@@ -1,0 +1,199 @@
+"""Tall tables, a line for every row of a side, in files: what the shuffle exchange has instead of arrays.
+
+A table lives in Parquet, one line a block. A new one is computed from the cached blocks of ratings, from tables of the
+same side, and from those lines of a table of the other side that a block refers to::
+
+    table of the other side ─┐
+    routes of its blocks ────┴─► Send ─► each block's lines, once ─┐
+    tables of this side ────────────────────────────────────────────┤ shuffled by block
+    blocks of this side (cached; their ratings stay where they are) ┴─► Make ─► new table, written; its sums, collected
+
+The driver sees the sums. Every step starts from files and from the cache, so neither plan nor lineage grows, and what
+is lost with an executor is computed again from there.
+"""
+
+from __future__ import annotations
+
+import uuid
+import weakref
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from onebit_spark.core.losses import Side
+from onebit_spark.core.posterior import FloatArray
+from onebit_spark.engines.cells import Batches
+from onebit_spark.engines.faults import check_checksums, worker_errors
+from onebit_spark.engines.layout import Placement
+from onebit_spark.engines.shuffle.routes import (
+    LINES,
+    MADE,
+    PLACED,
+    ROUTED,
+    Adopt,
+    Make,
+    MakeAlone,
+    Pack,
+    Place,
+    Route,
+    Rows,
+    Send,
+    Sums,
+    Transform,
+    Work,
+)
+from onebit_spark.platform.files import Location
+from onebit_spark.platform.lending import lend
+from onebit_spark.platform.plans import cut_from_plan, partition_keys
+
+OTHER: dict[Side, Side] = {"rows": "cols", "cols": "rows"}
+
+
+@dataclass(frozen=True)
+class RoutedSide:
+    """One orientation of the ratings: cached blocks, each in the partition of its key, with routes to the others."""
+
+    blocks: DataFrame
+    placement: Placement
+    keys: NDArray[np.int32]
+    checksums: dict[int, tuple[int, int]]  # key ─► (ratings, checksum)
+    n_rated: int  # rows with ratings
+
+    @property
+    def n_ratings(self) -> int:
+        return sum(n for n, _ in self.checksums.values())
+
+
+class TallTable:
+    """A table in a folder, which goes when nobody refers to the table any more."""
+
+    def __init__(self, spark: SparkSession, folder: Location, dtype: np.dtype[Any]) -> None:
+        self._spark = spark
+        self.uri = folder.uri
+        self.dtype = dtype
+        weakref.finalize(self, folder.delete).atexit = False  # the engine has deleted it by then
+
+    def stored(self) -> DataFrame:
+        return self._spark.read.schema(MADE).parquet(self.uri)
+
+    def lines(self, place: int = 0) -> DataFrame:
+        return self.stored().select("key", F.lit(place).alias("place"), F.lit(0).alias("sender"), "values")
+
+
+class Tables:
+    """Both orientations of the ratings, and the jobs that make tables from them."""
+
+    def __init__(self, spark: SparkSession, folder: Location, sides: dict[Side, RoutedSide]) -> None:
+        self.spark = spark  # a working session: see ``plans.working_session``
+        self.sides = sides
+        self._folder = folder
+
+    def over(self, sides: dict[Side, RoutedSide]) -> Tables:
+        """Tables from other ratings of the same rows: either's can be used with both."""
+        return Tables(self.spark, self._folder, sides)
+
+    def make(
+        self, side: Side, work: Work, own: tuple[TallTable, ...] = (), partners: TallTable | None = None,
+        send: Transform | None = None, dtype: Any = np.float64,
+    ) -> tuple[TallTable, list[Sums]]:  # fmt: skip
+        """The table that ``work`` computes block by block, and its sums in the order of the blocks."""
+        table = self._written(self._made(side, work, own, partners, send), dtype)
+        return table, self._checked(side, table.stored())
+
+    def sums(
+        self, side: Side, work: Work, own: tuple[TallTable, ...] = (), partners: TallTable | None = None
+    ) -> list[Sums]:
+        """Only the sums of such a table, which is not kept."""
+        return self._checked(side, self._made(side, work, own, partners, None))
+
+    def rows(self, side: Side, tables: tuple[TallTable, ...], work: Any, schema: Any) -> DataFrame:
+        """Lines of ``schema`` from tables of the side and the numbers of their rows: ``work(row numbers, values)``."""
+        blocks = self.sides[side].blocks.select("key", "rows")
+        lines = reduce(DataFrame.unionAll, [table.lines(place) for place, table in enumerate(tables)])
+        grouped = blocks.groupBy("key").cogroup(lines.groupBy("key"))
+        return grouped.applyInArrow(_plain(Rows(work, [table.dtype for table in tables])), schema)
+
+    def adopted(
+        self, side: Side, lines: DataFrame, pack: Pack, empty: FloatArray, measure: Callable[[FloatArray], Sums]
+    ) -> tuple[TallTable, list[Sums]]:
+        """A table from lines in any order, which ``pack`` turns into row numbers and values; else ``empty``'s line.
+
+        Its sums are what ``measure`` gives for each block.
+        """
+        here = self.sides[side]
+        placed = cut_from_plan(lines.mapInArrow(Place(pack, here.placement, here.keys), PLACED), self.spark)
+        grouped = here.blocks.drop("routes", "ends").groupBy("key").cogroup(placed.groupBy("key"))
+        table = self._written(grouped.applyInArrow(_plain(Adopt(empty, measure)), MADE), empty.dtype)
+        return table, self._checked(side, table.stored())
+
+    def outlasting(self, frame: DataFrame, schema: StructType) -> DataFrame:
+        """The frame in a folder that stays when these tables go, as long as it is read: see ``lending``."""
+        folder = self._folder.sibling(f"{self._folder.name}-model")
+        part = folder / uuid.uuid4().hex
+        frame.write.parquet(part.uri)
+        stored = frame.sparkSession.read.schema(schema).parquet(part.uri)
+        lend(folder, stored)
+        return stored
+
+    def _written(self, made: DataFrame, dtype: Any) -> TallTable:
+        table = TallTable(self.spark, self._folder / f"table-{uuid.uuid4().hex}", np.dtype(dtype))
+        with worker_errors():
+            made.write.parquet(table.uri)
+        return table
+
+    def _made(
+        self, side: Side, work: Work, own: tuple[TallTable, ...], partners: TallTable | None, send: Transform | None
+    ) -> DataFrame:
+        here, there = self.sides[side], self.sides[OTHER[side]]
+        incoming = [table.lines(place) for place, table in enumerate(own)]
+        if partners is not None:
+            routes = there.blocks.select("key", "block", "pointers", "routes", "ends")
+            sending = routes.groupBy("key").cogroup(partners.lines().groupBy("key"))
+            incoming.append(sending.applyInArrow(_plain(Send(here.keys, partners.dtype, send)), LINES))
+        blocks = here.blocks.drop("routes", "ends")
+        dtypes = [table.dtype for table in own]
+        if not incoming:
+            return blocks.mapInArrow(MakeAlone(work), MADE)
+        make = Make(work, there.placement, dtypes, None if partners is None else partners.dtype)
+        lines = reduce(DataFrame.unionAll, incoming)
+        return blocks.groupBy("key").cogroup(lines.groupBy("key")).applyInArrow(_plain(make), MADE)
+
+    def _checked(self, side: Side, made: DataFrame) -> list[Sums]:
+        with worker_errors():
+            table = made.select("key", "sums", "n", "checksum").toArrow()
+        here = self.sides[side]
+        lines = {line["key"]: line for line in table.to_pylist()}
+        check_checksums({key: (line["n"], line["checksum"]) for key, line in lines.items()}, here.checksums)
+        return [np.frombuffer(lines[key]["sums"]) for key in here.keys.tolist() if key in lines]
+
+
+def routed(
+    parts: DataFrame, build: Callable[[Batches], Batches], here: Placement, there: Placement, release: ExitStack
+) -> RoutedSide:
+    """Blocks as ``build`` makes them from the partitions of ``parts``, given their routes, and cached by key."""
+    keys = partition_keys(here.n_blocks)
+    built = parts.mapInArrow(Route(build, keys, there), ROUTED)
+    blocks = built.repartition(here.n_blocks, "key").persist()
+    release.callback(blocks.unpersist)
+    with worker_errors():
+        lines = blocks.select("key", "n", "checksum", "rated").toArrow().to_pylist()
+    checksums = {line["key"]: (line["n"], line["checksum"]) for line in lines}
+    return RoutedSide(blocks, here, keys, checksums, sum(line["rated"] for line in lines))
+
+
+def _plain(work: Callable[[pa.Table, pa.Table], pa.Table]) -> Callable[[pa.Table, pa.Table], pa.Table]:
+    """As a function of two arguments: Spark counts those of a callable object with ``self``, and would add the key."""
+
+    def call(left: pa.Table, right: pa.Table) -> pa.Table:
+        return work(left, right)
+
+    return call

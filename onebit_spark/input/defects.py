@@ -1,0 +1,191 @@
+"""What can be wrong with ratings: every defect found in one pass, told with its count and examples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import Literal
+
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from onebit_spark.errors import RequestError
+from onebit_spark.input.columns import HASH_PARTS, hash_parts, missing, quoted
+
+Coding = Literal["signed", "binary", "boolean", "threshold"]
+
+_NOT_IDS = (T.ArrayType, T.MapType, T.StructType, T.VariantType, T.NullType, T.UserDefinedType)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns hold what, and how a number becomes a label."""
+
+    user: str = "user"
+    item: str = "item"
+    label: str = "label"
+    threshold: float | None = None
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What one pass over the ratings counted."""
+
+    n: int
+    positives: int
+    coding: Coding
+    fingerprint: str  # of the set of ratings, whatever their order
+
+    @property
+    def majority(self) -> int:
+        """The more frequent label, +1 in a tie."""
+        return 1 if 2 * self.positives >= self.n else -1
+
+
+def positive(df: DataFrame, label_col: str, threshold: float | None) -> Column:
+    """The label as a boolean: strictly above the threshold, or above 0 without one."""
+    value = _number(df, label_col)
+    return value > F.lit(0.0 if threshold is None else float(threshold))
+
+
+def check_ratings(df: DataFrame, columns: Columns) -> Tally:
+    """The same validation without the ids: one aggregation to a single line. A single class is allowed."""
+    check_columns(df, columns)
+    sums = [F.sum(F.col(name).cast("bigint")).alias(name) for name in _FLAGS]
+    counted = df.select(*_flags(df, columns), *fingerprint(df, columns))
+    line = counted.agg(F.count(F.lit(1)).alias("n"), *(F.sum(part).alias(part) for part in HASH_PARTS), *sums).first()
+    assert line is not None
+    totals = {name: line[name] or 0 for name in ("n", *HASH_PARTS, *_FLAGS)}
+    return verdict(df, columns, totals, both_classes=False)
+
+
+# ---- what is counted -------------------------------------------------------------------------------------------------
+
+_FLAGS = ("bad_user", "bad_item", "bad_label", "text_label", "plus", "minus", "zero", "other", "above")
+
+
+BIT = {name: 1 << place for place, name in enumerate(_FLAGS)}
+
+
+def suspect(columns: Columns, present: dict[str, int]) -> bool:
+    """Whether a kind of value is there that ``verdict`` refuses, so that a second pass must count it."""
+    if any(present[name] for name in ("bad_user", "bad_item", "bad_label", "text_label")):
+        return True
+    return columns.threshold is None and bool(present["other"] or (present["minus"] and present["zero"]))
+
+
+def marks(df: DataFrame, columns: Columns) -> Column:
+    """The flags of a rating as the bits of one integer."""
+    bits = [F.when(flag, F.lit(BIT[name])).otherwise(0) for name, flag in zip(_FLAGS, _flags(df, columns), strict=True)]
+    return reduce(lambda a, b: a.bitwiseOR(b), bits)
+
+
+def _flags(df: DataFrame, columns: Columns) -> list[Column]:
+    """One boolean column a count, in the order of ``_FLAGS``."""
+    value = _number(df, columns.label)
+    absent = missing(df, columns.label)
+    unreadable = ~absent & value.isNull()
+    usable = ~absent & value.isNotNull() & ~F.isnan(value)
+    flags = {
+        "bad_user": missing(df, columns.user),
+        "bad_item": missing(df, columns.item),
+        "bad_label": absent | (value.isNotNull() & F.isnan(value)),
+        "text_label": unreadable,
+        "plus": usable & (value == 1),
+        "minus": usable & (value == -1),
+        "zero": usable & (value == 0),
+        "other": usable & ~value.isin(1.0, -1.0, 0.0),
+        "above": usable & (value > F.lit(float(columns.threshold or 0.0))),
+    }
+    return [F.coalesce(flags[name], F.lit(False)).alias(name) for name in _FLAGS]
+
+
+def fingerprint(df: DataFrame, columns: Columns) -> list[Column]:
+    """A hash of the rating, in ``HASH_PARTS``; the fingerprint of a set of ratings is the sums of theirs."""
+    ids = (F.col(quoted(name)) for name in (columns.user, columns.item))
+    return hash_parts(F.xxhash64(*ids, positive(df, columns.label, columns.threshold)))
+
+
+def _number(df: DataFrame, label_col: str) -> Column:
+    """The label as a double; text that is no number becomes null."""
+    column = F.col(quoted(label_col))
+    if isinstance(df.schema[label_col].dataType, T.BooleanType):
+        return column.cast("int").cast("double")
+    return column.try_cast("double")
+
+
+# ---- what is refused -------------------------------------------------------------------------------------------------
+
+
+def check_columns(df: DataFrame, columns: Columns) -> None:
+    problems = []
+    for role, name in (("user", columns.user), ("item", columns.item), ("label", columns.label)):
+        if name not in df.columns:
+            problems.append(f"there is no column {name!r} for the {role} (columns: {', '.join(df.columns)})")
+        elif df.columns.count(name) > 1:
+            problems.append(f"column {name!r} for the {role} stands there {df.columns.count(name)} times")
+    if not problems:
+        for name in (columns.user, columns.item):
+            kind = df.schema[name].dataType
+            if isinstance(kind, _NOT_IDS):
+                problems.append(f"column {name!r} is of type {kind.simpleString()}, which cannot be an id: cast it")
+        kind = df.schema[columns.label].dataType
+        if not isinstance(kind, T.NumericType | T.BooleanType | T.StringType):
+            problems.append(f"column {columns.label!r} is of type {kind.simpleString()}, not a number or a boolean")
+        if isinstance(kind, T.BooleanType) and columns.threshold is not None:
+            problems.append(f"column {columns.label!r} is boolean already: drop the threshold")
+    if problems:
+        raise RequestError("; ".join(problems))
+
+
+def verdict(df: DataFrame, columns: Columns, totals: dict[str, int], both_classes: bool = True) -> Tally:
+    """The tally, or a RequestError with every defect, its count and three examples."""
+    if totals["n"] == 0:
+        raise RequestError("there is no rating: the input is empty; check the path and any filter before the fit")
+    defects = {  # flag ─► what it means, what to do
+        "bad_user": (f"null or NaN in column {columns.user!r}", "drop them"),
+        "bad_item": (f"null or NaN in column {columns.item!r}", "drop them"),
+        "bad_label": (f"null or NaN in column {columns.label!r}", "drop them"),
+        "text_label": (f"no number in column {columns.label!r}", "drop them, or name another label column"),
+    }
+    boolean = isinstance(df.schema[columns.label].dataType, T.BooleanType)
+    if columns.threshold is None and not boolean:
+        outside = f"label outside {{−1, 1}} and {{0, 1}} in column {columns.label!r}"
+        defects["other"] = (outside, "set a threshold")
+    problems = [
+        f"{totals[flag]:,} ratings with {meaning}, such as {_examples(df, columns, flag)}: {cure}"
+        for flag, (meaning, cure) in defects.items()
+        if totals[flag]
+    ]
+    if columns.threshold is None and totals["minus"] and totals["zero"]:
+        problems.append(
+            f"labels mix −1 ({totals['minus']:,}) and 0 ({totals['zero']:,}) in column {columns.label!r}: "
+            "use either ±1 or 0/1, or set a threshold"
+        )
+    if not problems and both_classes and totals["above"] in (0, totals["n"]):
+        which = "positive" if totals["above"] else "negative"
+        problems.append(
+            f"all {totals['n']:,} labels in column {columns.label!r} are {which}: both classes are needed"
+            + (", check the data" if columns.threshold is None else f", check the threshold {columns.threshold:g}")
+        )
+    if problems:
+        raise RequestError("; ".join(problems))
+    coding: Coding = (
+        "boolean"
+        if boolean
+        else "threshold"
+        if columns.threshold is not None
+        else "signed"
+        if totals["minus"]
+        else "binary"
+    )
+    return Tally(totals["n"], totals["above"], coding, "-".join(f"{totals[part]:x}" for part in HASH_PARTS))
+
+
+def _examples(df: DataFrame, columns: Columns, flag: str) -> str:
+    """Three ratings with the defect, as (user, item, label)."""
+    condition = _flags(df, columns)[_FLAGS.index(flag)]
+    names = (columns.user, columns.item, columns.label)
+    lines: list[Row] = df.where(condition).select(*(F.col(quoted(name)) for name in names)).take(3)
+    return ", ".join("(" + ", ".join(map(str, line)) + ")" for line in lines)

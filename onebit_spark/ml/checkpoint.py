@@ -1,0 +1,137 @@
+"""Checkpoints: the state of a fit every few iterations, from which a killed one goes on as if nothing had happened.
+
+FOLDER/iteration-000020/    a model folder as of that iteration (see ``persistence``), so that it can predict, too
+    checkpoint.json         the history so far, and what the fit was of
+
+A checkpoint appears whole or not at all, and the one before it goes only then. Both posteriors are stored as they are
+held (float32), the scales and the history in full: what goes on from there gives the same bits.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from onebit_spark.certificate.certified import CertifiedFit
+from onebit_spark.core.config import FitConfig
+from onebit_spark.core.losses import SIDES
+from onebit_spark.core.scales import ScaleHierarchy
+from onebit_spark.core.solver import Engine, Iteration, Outcome, Start
+from onebit_spark.errors import RequestError
+from onebit_spark.input.defects import Tally
+from onebit_spark.ml.persistence import METADATA, write_model
+from onebit_spark.ml.warmstart import Adopts, warm_start
+from onebit_spark.model import OneBitCompletionModel
+from onebit_spark.platform.files import Location, replace_folder
+from onebit_spark.platform.jobnames import described
+
+HISTORY = "checkpoint.json"
+PREFIX = "iteration-"
+MAY_DIFFER = ("max_iter", "tol")  # a fit may be resumed to go on for longer
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The state of a fit after some iterations."""
+
+    model: OneBitCompletionModel
+    history: list[Iteration]
+
+    def start(self, config: FitConfig, engine: Adopts) -> Start:
+        """Where to go on, as if the fit had not been interrupted."""
+        return replace(warm_start(self.model, config, engine), history=self.history)
+
+
+class CheckpointFolder:
+    """The checkpoints of one fit, ``subject``: see ``subject_of``."""
+
+    def __init__(self, spark: SparkSession, folder: str, subject: dict[str, Any]) -> None:
+        self._folder = Location(spark, folder)
+        self._subject = subject
+
+    def found(self, resume: bool) -> Checkpoint | None:
+        """The newest checkpoint, or None if there is none; one of another fit is refused."""
+        found = self.complete()
+        if not found:
+            return None
+        if not resume:
+            raise RequestError(
+                f"there is a checkpoint in {self._folder.uri}: let the fit resume from it, or choose another folder"
+            )
+        content = json.loads((found[-1] / HISTORY).read_text())
+        differing = [
+            f"{name} was {content['subject'].get(name)} and is {value}"
+            for name, value in self._subject.items()
+            if content["subject"].get(name) != value
+        ]
+        if differing:
+            raise RequestError(f"the checkpoint {found[-1].uri} is of another fit: {'; '.join(differing)}")
+        model = OneBitCompletionModel.load(found[-1].uri)
+        return Checkpoint(model, [_from_json(step) for step in content["history"]])
+
+    def complete(self) -> list[Location]:
+        """The complete checkpoints, the newest last."""
+        candidates = sorted(self._folder.children(), key=lambda place: place.name)
+        return [place for place in candidates if place.name.startswith(PREFIX) and (place / METADATA).exists()]
+
+    def write(self, model: OneBitCompletionModel, history: list[Iteration]) -> None:
+        """Write a checkpoint, and remove those before it."""
+        spark, older = self._folder.spark, self.complete()
+        target = self._folder / f"{PREFIX}{len(history):06d}"
+        with replace_folder(spark, target.uri, overwrite=True) as folder:
+            content = {"subject": self._subject, "history": [_as_json(step) for step in history]}
+            (Location(spark, folder) / HISTORY).write_text(json.dumps(content, allow_nan=False))
+            write_model(model, folder)
+        for old in older:
+            if old.uri != target.uri:
+                old.delete()
+
+
+@dataclass(frozen=True)
+class Checkpointing:
+    """Watches a fit, and writes a checkpoint after every ``interval`` iterations."""
+
+    folder: CheckpointFolder
+    interval: int
+    make_model: Callable[[CertifiedFit], OneBitCompletionModel]
+    context: SparkContext
+
+    def __call__(self, engine: Engine, hierarchy: ScaleHierarchy, history: list[Iteration]) -> None:
+        if len(history) % self.interval:
+            return
+        with described(self.context, f"checkpoint of iteration {len(history)}"):
+            posterior = {side: engine.posterior(side, hierarchy.row_prior(side)) for side in SIDES}
+            reached = CertifiedFit(hierarchy.scales, hierarchy.prior, history, False, "a checkpoint", posterior, [])
+            self.folder.write(self.make_model(reached), history)
+
+    def best(self, outcome: Outcome[ScaleHierarchy]) -> Outcome[ScaleHierarchy]:
+        return outcome
+
+
+def clear_checkpoints(spark: SparkSession, folder: str) -> None:
+    """Delete them, and what a killed driver left half written: the fit is safe elsewhere."""
+    for place in Location(spark, folder).children():
+        if place.name.lstrip(".").startswith(PREFIX):
+            place.delete()
+
+
+def subject_of(config: FitConfig, tally: Tally, prior_split: float | None) -> dict[str, Any]:
+    """What makes two fits the same: the ratings, and every choice that its iterations depend on."""
+    choices = {name: value for name, value in asdict(config).items() if name not in MAY_DIFFER}
+    ratings = {"ratings": tally.n, "fingerprint of the ratings": tally.fingerprint}
+    return {**ratings, **choices, "likelihood_weight": config.weight, "prior_split": prior_split}
+
+
+def _as_json(step: Iteration) -> dict[str, Any]:
+    """JSON has no infinity: the first iteration's decrease becomes null."""
+    return {**asdict(step), "decrease": step.decrease if math.isfinite(step.decrease) else None}
+
+
+def _from_json(step: dict[str, Any]) -> Iteration:
+    return Iteration(**{**step, "decrease": math.inf if step["decrease"] is None else step["decrease"]})

@@ -1,0 +1,205 @@
+"""The figures of a model on ratings that it has not seen, computed where the ratings are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from onebit_spark.certificate.bygroup import further_certificates
+from onebit_spark.certificate.certified import Certificate, Terms, document, holdout_certificate
+from onebit_spark.certificate.selective import SELECTIVE, request_problems
+from onebit_spark.core import metrics
+from onebit_spark.core.confidence import EVERYTHING
+from onebit_spark.errors import RequestError
+from onebit_spark.input.columns import quoted
+from onebit_spark.input.defects import Columns, Tally, check_ratings, positive
+from onebit_spark.ml.diagnostics import probability_bin
+from onebit_spark.ml.freshness import check_fresh
+from onebit_spark.ml.predictionparams import plainly_named
+from onebit_spark.ml.selection import Counted, confidence, count_by_rung, group_column, rung
+
+if TYPE_CHECKING:
+    from onebit_spark.model import OneBitCompletionModel
+
+COLLECT_LIMIT = 5_000_000  # ratings whose scores fit on the driver, 20 bytes each, and their group
+BINS = 1 << 16
+SMALLEST_PROBABILITY = 1e-15  # as metrics.log_loss
+
+
+def evaluate(model: OneBitCompletionModel, ratings: DataFrame, threshold: float | None, tally: Tally) -> dict[str, Any]:
+    """The figures of ``measure`` alone."""
+    return measure(model, ratings, threshold, tally)[0]
+
+
+def measure(
+    model: OneBitCompletionModel, ratings: DataFrame, threshold: float | None, tally: Tally, by: str | None = None
+) -> tuple[dict[str, Any], Counted]:
+    """All figures, as they stand in metrics.json, and the counts that selective certificates are made of.
+
+    ``tally`` is that of ``check_ratings`` on the same ratings; ``by`` names a column to group them by.
+    One pass. Up to ``COLLECT_LIMIT`` ratings the scores are collected and the AUC is exact (``auc_error`` 0); beyond,
+    sums and a histogram of the scores are made in Spark, and the AUC is off by at most ``auc_error``. The error is
+    that of the predictions as they are handed out, where a score of exactly 0 is the training majority.
+    """
+    scored = _scored(model, ratings, threshold, by)
+    figures, lines = _collected(scored) if tally.n <= COLLECT_LIMIT else _binned(scored)
+    counted = count_by_rung(model, lines, by)
+    wrong = figures["n_wrong"]
+    low, high = metrics.error_interval(wrong, tally.n)
+    minority = tally.n - tally.positives if model.info.majority > 0 else tally.positives
+    return {
+        "n": tally.n,
+        "n_positive": tally.positives,
+        "error": wrong / tally.n,
+        "error_low": low,
+        "error_high": high,
+        "majority_error": minority / tally.n,
+        "threshold": threshold,
+        **figures,
+    }, counted
+
+
+def certify(figures: Mapping[str, Any], terms: Terms, freshness: Mapping[str, Any]) -> Certificate:
+    """The holdout certificate of a model from its ``measure`` figures on ratings that ``check_fresh`` let pass."""
+    made = holdout_certificate(figures["n_wrong"], figures["n"], terms, figures["majority_error"])
+    return replace(made, inputs={**made.inputs, "freshness": dict(freshness)})
+
+
+def check_requests(model: OneBitCompletionModel, requests: Sequence[float], ratings: DataFrame, by: str | None) -> None:
+    """Refuse, before any rating is scored, what could not be certified in the end."""
+    problems = [f"maxError {told}" for told in request_problems(requests)]
+    if requests and model.info.ladder is None:
+        problems.append("the model was saved before the confidences of its ratings were kept: fit it again")
+    if by is not None and by not in ratings.columns:
+        problems.append(f"the ratings have no column {by!r}; their columns are {', '.join(ratings.columns)}")
+    if problems:
+        raise RequestError("; ".join(problems))
+
+
+def further(
+    model: OneBitCompletionModel, counted: Counted, terms: Terms, requests: Sequence[float]
+) -> list[Certificate]:
+    """``selective`` for every request, and within groups ``holdout`` as well, from what ``evaluation`` counted."""
+    return further_certificates(model.info.ladder or EVERYTHING, counted.whole, counted.groups, terms, requests)
+
+
+def certify_selective(
+    model: OneBitCompletionModel, ratings: DataFrame, requests: Sequence[float], terms: Terms, by: str | None
+) -> dict[str, Any]:
+    """The content of ``certificate.json`` with these certificates in the place of earlier ones of their kind."""
+    problems = terms.problems() + ([] if requests else ["maxError must hold at least one error rate"])
+    if problems:
+        raise RequestError("; ".join(problems))
+    check_requests(model, requests, ratings, by)
+    label, threshold = model.info.columns["label"], model.info.threshold
+    columns = Columns(model.getUserCol(), model.getItemCol(), label, threshold)
+    tally = check_ratings(ratings, columns)
+    check_fresh(model, ratings, columns, tally)
+    _, counted = measure(model, ratings, threshold, tally, by)
+    kept = [item for item in model.certificate["certificates"] if item["name"] != SELECTIVE and not item.get("group")]
+    return document([*kept, *(item.as_dict() for item in further(model, counted, terms, requests))])
+
+
+def _scored(model: OneBitCompletionModel, ratings: DataFrame, threshold: float | None, by: str | None) -> DataFrame:
+    """One line a rating: positive, right, unknown_user, unknown_item (boolean), score, probability, rung and group."""
+    user, item, label = model.getUserCol(), model.getItemCol(), model.info.columns["label"]
+    labelled = ratings.withColumn("__positive", positive(ratings, label, threshold))
+    asked = labelled.select(F.col(quoted(user)), F.col(quoted(item)), "__positive", group_column(by).alias("__group"))
+    scored = plainly_named(model).transform(asked)
+    for name, column, known in (("user", user, model.users), ("item", item, model.items)):
+        ids = known.select(F.col("id").alias(f"__known_{name}"))
+        scored = scored.join(ids, F.col(quoted(column)) == F.col(f"__known_{name}"), "left")
+    return scored.select(
+        F.col("__positive").alias("positive"),
+        ((F.col("prediction") > 0) == F.col("__positive")).alias("right"),
+        F.col("__known_user").isNull().alias("unknown_user"),
+        F.col("__known_item").isNull().alias("unknown_item"),
+        "score",
+        "probability",
+        rung(model)(confidence(model, F.col("score"), F.col("std"))).alias("rung"),
+        F.col("__group").alias("group"),
+    )
+
+
+def _collected(scored: DataFrame) -> tuple[dict[str, Any], pa.Table]:
+    table = scored.toArrow()
+    column = {name: table[name].to_numpy() for name in table.column_names if name != "group"}
+    labels = np.where(column["positive"], 1.0, -1.0)
+    scores, probabilities = column["score"], column["probability"]
+    lines = {"n": np.ones(len(scores), np.int64), "n_wrong": ~column["right"], "n_positive": column["positive"]}
+    counts = {name: pa.array(each.astype(np.int64)) for name, each in lines.items()}
+    return {
+        "n_wrong": int(np.count_nonzero(~column["right"])),
+        "n_unknown_user": int(np.count_nonzero(column["unknown_user"])),
+        "n_unknown_item": int(np.count_nonzero(column["unknown_item"])),
+        "hinge_loss": metrics.hinge_loss(labels, scores),
+        "log_loss": metrics.log_loss(labels, probabilities),
+        "brier": metrics.brier(labels, probabilities),
+        "calibration_error": metrics.reliability(labels, probabilities).error,
+        "auc": _or_none(metrics.auc(labels, scores)),
+        "auc_error": 0.0,
+    }, pa.table({"rung": table["rung"], "group": table["group"], **counts})
+
+
+def _binned(scored: DataFrame) -> tuple[dict[str, Any], pa.Table]:
+    """Sums by bin of the score, equally wide on tanh(score/2), which no score leaves; and by rung and group."""
+    is_positive = F.col("positive")
+    sign = F.when(is_positive, 1.0).otherwise(-1.0)
+    chance = F.when(is_positive, F.col("probability")).otherwise(1 - F.col("probability"))
+    placed = scored.select(
+        "*",
+        F.floor((F.tanh(F.col("score") / 2) + 1) / 2 * (BINS - 1)).alias("bin"),
+        probability_bin(F.col("probability")).alias("probability_bin"),
+    )
+    by_score, by_rung = ("bin", "probability_bin"), ("rung", "group")
+    sets = [[F.col(name) for name in names] for names in (by_score, by_rung)]
+    both = (
+        placed.groupingSets(sets, *by_score, *by_rung)
+        .agg(
+            F.grouping("bin").alias("of_rungs"),
+            F.count(F.lit(1)).alias("n"),
+            F.count_if(is_positive).alias("n_positive"),
+            F.count_if(~F.col("right")).alias("n_wrong"),
+            F.count_if("unknown_user").alias("n_unknown_user"),
+            F.count_if("unknown_item").alias("n_unknown_item"),
+            F.sum(F.greatest(1 - sign * F.col("score"), F.lit(0.0))).alias("hinge_loss"),
+            F.sum(-F.log(F.greatest(chance, F.lit(SMALLEST_PROBABILITY)))).alias("log_loss"),
+            F.sum((1 - chance) ** 2).alias("brier"),
+            F.sum("probability").alias("probability"),
+        )
+        .toArrow()
+        .sort_by("bin")
+    )
+    of_rungs = both["of_rungs"].to_numpy() == 1
+    bins, lines = both.filter(pa.array(~of_rungs)).drop_columns(["group"]), both.filter(pa.array(of_rungs))
+    column = {name: bins[name].to_numpy() for name in bins.column_names}
+    place = np.unique(column["bin"], return_inverse=True)[1]
+    positives = np.bincount(place, weights=column["n_positive"])
+    area, error = _area(positives, np.bincount(place, weights=column["n"]) - positives)
+    reliability = metrics.Reliability.of_bins(
+        column["probability_bin"], column["n"], column["probability"], column["n_positive"]
+    )
+    counts = {name: int(column[name].sum()) for name in ("n_wrong", "n_unknown_user", "n_unknown_item")}
+    means = {name: float(column[name].sum() / column["n"].sum()) for name in ("hinge_loss", "log_loss", "brier")}
+    return {**counts, **means, "calibration_error": reliability.error, "auc": area, "auc_error": error}, lines
+
+
+def _area(positives: np.ndarray, negatives: np.ndarray) -> tuple[float | None, float | None]:
+    """AUC from counts in ascending bins, and how far off it can be: within a bin any order is possible."""
+    pairs = float(positives.sum()) * float(negatives.sum())
+    if pairs == 0:
+        return None, None
+    below = np.cumsum(negatives) - negatives
+    tied = float(np.dot(positives.astype(float), negatives))
+    return (float(np.dot(positives.astype(float), below)) + tied / 2) / pairs, tied / 2 / pairs
+
+
+def _or_none(value: float) -> float | None:
+    """JSON has no NaN."""
+    return None if np.isnan(value) else value

@@ -1,0 +1,99 @@
+"""New users (or items) into a fitted model from their ratings: the row update, iterated from the prior to its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.factortables import factor_columns, factor_table, plain_lists, prior_row, read_factors
+from onebit_spark.core.fixedpoint import settled_rows
+from onebit_spark.core.losses import Loss, RowPrior, Side
+from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.sketch import HIGHEST, together
+from onebit_spark.engines.cells import Batches
+from onebit_spark.errors import RequestError
+from onebit_spark.input.census import ITEM, LABEL, USER, prepared
+from onebit_spark.input.defects import Columns, check_ratings
+from onebit_spark.ml.freshness import sketch_of
+from onebit_spark.platform.plans import kept
+
+if TYPE_CHECKING:
+    from onebit_spark.model import OneBitCompletionModel
+
+RATINGS_PER_TASK = 200_000  # each brings its partner's factors along
+
+OTHER_SIDE: dict[Side, Side] = {"rows": "cols", "cols": "rows"}
+
+
+def fold_in(
+    model: OneBitCompletionModel, ratings: DataFrame, who: Literal["user", "item"], threshold: float | None
+) -> OneBitCompletionModel:
+    """The model with these users (or items) added, or replaced where it knows them; the other side stays as it is.
+
+    Their factors are computed once and kept by the executors; what is lost with one is computed again from ``ratings``.
+    """
+    if who not in ("user", "item"):
+        raise RequestError(f"what is folded in must be 'user' or 'item', not {who!r}")
+    columns = Columns(model.getUserCol(), model.getItemCol(), model.info.columns["label"], threshold)
+    for side, column in (("user", columns.user), ("item", columns.item)):
+        model.checkIdType(ratings, side, column)
+    tally = check_ratings(ratings, columns)
+    info = model.info
+    new, known, others = (USER, model.users, model.items) if who == "user" else (ITEM, model.items, model.users)
+    partner = ITEM if who == "user" else USER
+    plain = factor_columns(info.kind, info.config.intercepts)
+    partners = others.select(F.col("id").alias("__known"), F.struct(*plain).alias("lines"))
+    # An inner join: a partner that the model does not know says nothing about the row.
+    joined = prepared(ratings, columns).join(partners, F.col(partner) == F.col("__known"))
+    cast = F.col(new).cast(info.id_types[who]).alias("id")
+    tasks = max(ratings.sparkSession.sparkContext.defaultParallelism, -(-tally.n // RATINGS_PER_TASK))
+    placed = joined.select(cast, F.col("__known").alias("partner"), F.col(LABEL).alias("positive"), "lines")
+    work = _FoldIn.of(model, "rows" if who == "user" else "cols")
+    schema = replace(info, draw_narrowing=None).factor_schema(who)
+    folded = kept(placed.repartition(tasks, "id").mapInArrow(work, schema))
+    united = known.select("id", *plain).join(folded.select("id"), "id", "left_anti").unionByName(folded)
+    n = united.count()
+    changed = model.changed(users=united, n_users=n) if who == "user" else model.changed(items=united, n_items=n)
+    fitted = model.fitted
+    limit = HIGHEST if fitted is None else fitted.limit
+    return changed.fittedOn(together(fitted, sketch_of(ratings, columns, tally.n, limit)))
+
+
+@dataclass(frozen=True)
+class _FoldIn:
+    """The rows of a task from their ratings, each with its partner's factors."""
+
+    loss: Loss
+    side: Side
+    weight: float
+    prior: RowPrior
+    partner_prior: RowPosterior  # for the shape of the partners' factors
+
+    @classmethod
+    def of(cls, model: OneBitCompletionModel, side: Side) -> _FoldIn:
+        config, scales, kind = model.info.config, model.info.scales, model.info.kind
+        partner_prior = prior_row(scales, OTHER_SIDE[side], kind, config.intercepts)
+        loss = replace(config, solver="mm").make_loss()  # whatever found the fit: the gradient's steps do not settle
+        return cls(loss, side, config.weight, scales.prior(side, config.intercepts), partner_prior)
+
+    def __call__(self, batches: Batches) -> Batches:
+        arrived = [batch for batch in batches if batch.num_rows]
+        if not arrived:
+            return
+        table = pa.Table.from_batches(arrived).combine_chunks()
+        ids, partners = (pc.dictionary_encode(table[name]).combine_chunks() for name in ("id", "partner"))
+        shape = len(ids.dictionary), len(partners.dictionary)
+        rows, cols = (array.indices.to_numpy().astype(np.int64) for array in (ids, partners))
+        positive = table["positive"].to_numpy().astype(bool)
+        first = np.unique(cols, return_index=True)[1]  # one line a partner
+        posterior = read_factors(table["lines"].combine_chunks().take(pa.array(first)), self.partner_prior)
+        block = RatingBlock.from_coordinates(rows, cols, positive, shape)
+        settled = settled_rows(self.loss, block, posterior, self.side, self.weight, self.prior)
+        yield from plain_lists(factor_table(ids.dictionary, settled)).to_batches()

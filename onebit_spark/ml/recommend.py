@@ -1,0 +1,238 @@
+"""The best items of every user, or users of every item: blocks against blocks, nothing collected.
+
+factors of the asking side ─pack─► one row a block ┐
+                                                   ├─► every block with every block ─► n best of each row ─► merge
+factors of the other side  ─pack─► one row a block ┘
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from onebit_spark.core import prediction
+from onebit_spark.core.calibration import Calibration
+from onebit_spark.core.factortables import factor_columns, prior_row, read_factors
+from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.topn import Ranking, best_partners
+from onebit_spark.engines.cells import Batches, block_line
+from onebit_spark.errors import RequestError
+from onebit_spark.input.columns import checked_ids
+
+if TYPE_CHECKING:
+    from onebit_spark.model import OneBitCompletionModel
+
+Who = Literal["user", "item"]
+
+BLOCK_BYTES = 16 * 2**20  # of factors in a block
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is asked for: ``n`` for each, ranked by probability or, with ``z``, by the lower limit score − z·std."""
+
+    n: int
+    z: float | None = None
+    exclude_seen: DataFrame | None = None  # pairs that are not to be recommended
+    floor: float | None = None  # the confidence that a pair must have
+
+    def problems(self) -> list[str]:
+        found = []
+        if not isinstance(self.n, int) or isinstance(self.n, bool) or self.n < 1:
+            found.append(f"the number of recommendations must be an integer of at least 1, not {self.n!r}")
+        if self.z is not None and not 0 <= self.z < np.inf:
+            found.append(f"z must be a number of at least 0, not {self.z!r}")
+        return found
+
+
+def recommend(model: OneBitCompletionModel, who: Who, wish: Wish, subset: DataFrame | None = None) -> DataFrame:
+    """(id, recommendations): for every user (``who`` = "user") or item that the model knows, or those of ``subset``.
+
+    ``recommendations`` is an array of structs, the best first, as ALSModel's: the other side's id and ``rating``, the
+    score, then ``std`` and ``probability``.
+    """
+    problems = wish.problems()
+    if problems:
+        raise RequestError("; ".join(problems))
+    other: Who = "item" if who == "user" else "user"
+    asking = _side(model, who)
+    if subset is not None:
+        asking = asking.join(_ids(model, who, subset).distinct(), "id", "left_semi")
+    if wish.exclude_seen is not None:
+        asking = asking.join(_seen(model, who, wish.exclude_seen), "id", "left")
+    cores = asking.sparkSession.sparkContext.defaultParallelism
+    asking_blocks = max(_n_blocks(model, who), min(cores, _count(model, who)))
+    other_blocks = _n_blocks(model, other)
+    left = _packed(model, who, asking, asking_blocks, "left", wish.exclude_seen is not None)
+    right = _packed(model, other, _side(model, other), other_blocks, "right", False)
+    # Said outright: Spark would take the smaller side through the driver to broadcast it.
+    pairs = left.crossJoin(right.hint("shuffle_replicate_nl"))
+    work = _Rank(
+        wish.n,
+        Ranking(
+            prediction.score_noise(model.info.config.loss, model.info.calibrated),
+            wish.z,
+            wish.floor,
+            prediction.score_noise(model.info.config.loss),
+        ),
+        model.info.config.loss,
+        model.info.calibrated,
+        model.info.kind,
+        model.info.config.intercepts,
+    )
+    found = f"key: double, partner: {model.info.id_types[other]}, rating: float, std: float, probability: float"
+    ranked = pairs.mapInArrow(work, f"id {model.info.id_types[who]}, recommendations array<struct<{found}>>")
+    if other_blocks > 1:
+        lists = F.flatten(F.collect_list("recommendations"))
+        best = F.slice(F.sort_array(lists, asc=False), 1, wish.n)
+        ranked = ranked.groupBy("id").agg(best.alias("recommendations"))
+    names = {"partner": _column(model, other), "rating": "rating", "std": "std", "probability": "probability"}
+    shown = F.transform("recommendations", lambda one: F.struct(*(one[k].alias(v) for k, v in names.items())))
+    return ranked.select(F.col("id").alias(_column(model, who)), shown.alias("recommendations"))
+
+
+# ---- the two sides ---------------------------------------------------------------------------------------------------
+
+
+def _side(model: OneBitCompletionModel, who: Who) -> DataFrame:
+    return model.users if who == "user" else model.items
+
+
+def _column(model: OneBitCompletionModel, who: Who) -> str:
+    return model.getUserCol() if who == "user" else model.getItemCol()
+
+
+def _count(model: OneBitCompletionModel, who: Who) -> int:
+    return model.info.n_users if who == "user" else model.info.n_items
+
+
+def _n_blocks(model: OneBitCompletionModel, who: Who) -> int:
+    return max(1, -(-_count(model, who) * model.bytesPerRow // BLOCK_BYTES))
+
+
+def _ids(model: OneBitCompletionModel, who: Who, dataset: DataFrame) -> DataFrame:
+    """The ids of one side in somebody's DataFrame, as ``id``."""
+    column = _column(model, who)
+    model.checkIdType(dataset, who, column)
+    (checked,) = checked_ids(dataset, [column])
+    return dataset.select(checked.alias("id"))
+
+
+def _seen(model: OneBitCompletionModel, who: Who, ratings: DataFrame) -> DataFrame:
+    """For every id of one side, the ids of the other that it is not to be offered."""
+    other: Who = "item" if who == "user" else "user"
+    columns = [_column(model, side) for side in (who, other)]
+    for side, column in zip((who, other), columns, strict=True):
+        model.checkIdType(ratings, side, column)
+    own, theirs = checked_ids(ratings, columns)
+    theirs = theirs.cast(model.info.id_types[other])
+    return ratings.groupBy(own.alias("id")).agg(F.collect_set(theirs).alias("seen"))
+
+
+def _packed(
+    model: OneBitCompletionModel, who: Who, factors: DataFrame, n_blocks: int, prefix: str, seen: bool
+) -> DataFrame:
+    """One row a block, one block a partition, behind a shuffle: it is packed once, however often it is met."""
+    info = model.info
+    lines = F.struct(*factor_columns(info.kind, info.config.intercepts))
+    columns = [F.col("id"), lines.alias("lines"), F.spark_partition_id().alias("block")]
+    if seen:
+        columns.append(F.col("seen"))
+    placed = factors.repartition(n_blocks).select(*columns)
+    prior = prior_row(info.scales, "rows" if who == "user" else "cols", info.kind, info.config.intercepts)
+    other: Who = "item" if who == "user" else "user"
+    types = f"block int, location binary, scale binary, ids array<{info.id_types[who]}>"
+    types += f", seen array<array<{info.id_types[other]}>>" if seen else ""
+    blocks = placed.mapInArrow(_Pack(prior), types)
+    apart = blocks.repartitionById(n_blocks, blocks["block"])
+    return apart.select(*(F.col(name).alias(f"{prefix}_{name}") for name in blocks.columns if name != "block"))
+
+
+# ---- on the executors ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Pack:
+    """All factor lines of a task as one row of arrays."""
+
+    prior: RowPosterior
+
+    def __call__(self, batches: Batches) -> Batches:
+        table = [batch for batch in batches if batch.num_rows]
+        if not table:
+            return
+        joined = pa.Table.from_batches(table).combine_chunks().to_batches()[0]
+        posterior = read_factors(joined.column("lines"), self.prior)
+        line = block_line(block=joined.column("block")[0].as_py(), location=posterior.location, scale=posterior.scale)
+        columns = dict(zip(line.schema.names, line.columns, strict=True))
+        columns["ids"] = _one_list(joined.column("id"))
+        if "seen" in joined.schema.names:
+            columns["seen"] = _one_list(joined.column("seen"))
+        yield pa.RecordBatch.from_pydict(columns)
+
+
+@dataclass(frozen=True)
+class _Rank:
+    """The n best of the right block for every row of the left one."""
+
+    n: int
+    ranking: Ranking
+    loss: str
+    calibration: Calibration | None
+    kind: Literal["spread", "covariance"]
+    has_intercept: bool
+
+    def __call__(self, batches: Batches) -> Batches:
+        for batch in batches:
+            for i in range(batch.num_rows):
+                cell = {name: batch.column(name)[i] for name in batch.schema.names}
+                yield self._ranked(cell)
+
+    def _ranked(self, cell: dict[str, pa.Scalar]) -> pa.RecordBatch:
+        left, right = self._posterior(cell, "left"), self._posterior(cell, "right")
+        ids, partners = cell["left_ids"].values, cell["right_ids"].values
+        seen = _positions(cell["left_seen"].values, partners) if "left_seen" in cell else None
+        best = best_partners(left, right, self.n, self.ranking, seen)
+        found = best.partner >= 0
+        score, variance = best.score[found], best.variance[found]
+        probability = prediction.probability(self.loss, score, variance, self.calibration)
+        structs = pa.StructArray.from_arrays(
+            [
+                pa.array(self.ranking.key(score, variance)),
+                partners.take(pa.array(best.partner[found])),
+                *(pa.array(values.astype(np.float32)) for values in (score, np.sqrt(variance), probability)),
+            ],
+            names=["key", "partner", "rating", "std", "probability"],
+        )
+        offsets = np.concatenate([[0], np.cumsum(found.sum(axis=1))]).astype(np.int32)
+        lists = pa.ListArray.from_arrays(pa.array(offsets), structs)
+        return pa.RecordBatch.from_arrays([ids, lists], names=["id", "recommendations"])
+
+    def _posterior(self, cell: dict[str, pa.Scalar], side: str) -> RowPosterior:
+        n = len(cell[f"{side}_ids"].values)
+        location, scale = (
+            np.frombuffer(cell[f"{side}_{name}"].as_buffer(), np.float32).reshape(n, -1)
+            for name in ("location", "scale")
+        )
+        return RowPosterior(location, scale, self.kind, self.has_intercept)
+
+
+def _one_list(values: pa.Array) -> pa.ListArray:
+    """An array as the only element of a list array."""
+    return pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
+
+
+def _positions(seen: pa.ListArray, ids: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Which of ``ids`` every row has seen: pointers into positions, row after row."""
+    found = pc.index_in(seen.flatten(), value_set=ids)
+    rows = np.repeat(np.arange(len(seen)), pc.fill_null(pc.list_value_length(seen), 0).to_numpy())
+    known = found.is_valid().to_numpy(zero_copy_only=False)
+    pointers = np.concatenate([[0], np.cumsum(np.bincount(rows[known], minlength=len(seen)))]).astype(np.int64)
+    return pointers, found.drop_null().to_numpy().astype(np.int32)

@@ -1,0 +1,109 @@
+"""What a model answers, and ratings counted by how confident it is of them, on Spark."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from onebit_spark.certificate.bygroup import MOST_GROUPS
+from onebit_spark.certificate.selective import SELECTIVE, Group, HeldOut
+from onebit_spark.core import prediction
+from onebit_spark.core.confidence import EVERYTHING
+from onebit_spark.errors import RequestError
+from onebit_spark.input.columns import quoted
+
+if TYPE_CHECKING:
+    from onebit_spark.model import OneBitCompletionModel
+
+RUNG = "smallint"
+
+
+def confidence(model: OneBitCompletionModel, score: Column, std: Column) -> Column:
+    """|score|/√(c + std²) as in ``certificate.confidence``, c the loss's own: a calibration changes nothing here."""
+    root = F.sqrt(F.lit(prediction.score_noise(model.info.config.loss)) + std * std)
+    return F.when(score == 0, 0.0).when(root == 0, float("inf")).otherwise(F.abs(score) / root)
+
+
+def rung(model: OneBitCompletionModel) -> Callable[..., Column]:
+    """Of a confidence, the highest rung of the model's ladder that answers it."""
+    ladder = model.info.ladder or EVERYTHING
+
+    def place(confidences: pa.Array) -> pa.Array:
+        return pa.array(ladder.rung(confidences.to_numpy(zero_copy_only=False)))
+
+    return F.arrow_udf(place, returnType=RUNG)  # type: ignore[call-overload]
+
+
+# ---- what is answered ------------------------------------------------------------------------------------------------
+
+
+def applied(model: OneBitCompletionModel) -> list[dict[str, Any]]:
+    """The selective certificates that speak of all pairs, in the order in which they were asked for."""
+    return [item for item in model.certificate["certificates"] if item["name"] == SELECTIVE and not item["group"]]
+
+
+def chosen_threshold(model: OneBitCompletionModel) -> float:
+    """The confidence from which the model answers: ∞ if the error rate could not be met."""
+    found, wanted = applied(model), model.getMaxError()
+    if not found:
+        raise RequestError("no error rate was certified for this model: call certifySelective on fresh ratings first")
+    if wanted is not None:
+        certified = ", ".join(f"{item['request']:g}" for item in found)
+        found = [item for item in found if math.isclose(item["request"], wanted, rel_tol=1e-9)]
+        if not found:
+            raise RequestError(f"maxError {wanted:g} was not certified for this model: choose one of {certified}")
+    threshold = found[0]["threshold"]
+    return math.inf if threshold is None else float(threshold)
+
+
+def answers(model: OneBitCompletionModel, score: Column, std: Column) -> Column:
+    """Whether a pair is confident enough to be answered."""
+    threshold = chosen_threshold(model)
+    return F.lit(False) if math.isinf(threshold) else confidence(model, score, std) >= threshold
+
+
+# ---- what is counted -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The ratings counted by the rungs of the model's ladder, all of them and by group."""
+
+    whole: HeldOut
+    groups: dict[Group, HeldOut]
+
+
+def group_column(by: str | None) -> Column:
+    return F.lit(None).cast("string") if by is None else F.col(quoted(by)).cast("string")
+
+
+def _codes(values: Any) -> tuple[np.ndarray, list[str | None]]:
+    """Positions in the list of different values, and that list; null is a value."""
+    encoded = values.combine_chunks().dictionary_encode(null_encoding="encode")
+    return encoded.indices.to_numpy(zero_copy_only=False), encoded.dictionary.to_pylist()
+
+
+def count_by_rung(model: OneBitCompletionModel, lines: pa.Table, by: str | None) -> Counted:
+    """From lines of rung, group, n, n_wrong and n_positive."""
+    rungs = len((model.info.ladder or EVERYTHING).thresholds)
+    place, n, wrong, positives = (lines[name].to_numpy() for name in ("rung", "n", "n_wrong", "n_positive"))
+    off = n - positives if model.info.majority > 0 else positives
+    groups = {}
+    if by is not None:
+        codes, values = _codes(lines["group"])
+        if len(values) > MOST_GROUPS:
+            raise RequestError(
+                f"column {by!r} has {len(values):,} different values: group the ratings by {MOST_GROUPS:,} at most"
+            )
+        for code in sorted(range(len(values)), key=lambda code: (values[code] is None, values[code])):
+            inside = codes == code
+            made = HeldOut.counted(place[inside], n[inside], wrong[inside], off[inside], rungs)
+            groups[Group(by, values[code])] = made
+    return Counted(HeldOut.counted(place, n, wrong, off, rungs), groups)

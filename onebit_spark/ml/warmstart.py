@@ -1,0 +1,52 @@
+"""A fit from a previous model: its posterior for the ids of the new ratings."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any, Protocol
+
+from pyspark.sql import DataFrame
+
+from onebit_spark.core.config import FitConfig
+from onebit_spark.core.factortables import prior_row
+from onebit_spark.core.losses import Side
+from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.solver import Start
+from onebit_spark.errors import RequestError
+from onebit_spark.model import OneBitCompletionModel
+
+SHAPE = ("loss", "rank", "intercepts", "covariance")  # what gives the posterior its form
+
+
+class Adopts(Protocol):
+    """What a warm start asks of an engine."""
+
+    def adopted(self, side: Side, factors: DataFrame, prior: RowPosterior, precision: str) -> Any:
+        """The posterior, in the engine's own form, that a factor table holds of the engine's ids."""
+
+
+def warm_start(model: OneBitCompletionModel, config: FitConfig, engine: Adopts) -> Start:
+    """The model's posterior for the engine's ids, and its prior for those that it does not know."""
+    _check(model, config)
+    info = model.info
+    frames: dict[Side, DataFrame] = {"rows": model.users, "cols": model.items}
+    return Start(
+        {
+            side: engine.adopted(
+                side, frame, prior_row(info.scales, side, info.kind, config.intercepts), config.precision
+            )
+            for side, frame in frames.items()
+        },
+        info.scales,
+    )
+
+
+def _check(model: OneBitCompletionModel, config: FitConfig) -> None:
+    wanted = {field.name: getattr(config, field.name) for field in fields(config)}
+    differing = [
+        f"{name} is {model.info.parameters[name]} there and {wanted[name]} here"
+        for name in SHAPE
+        if model.info.parameters[name] != wanted[name]
+    ]
+    if differing:
+        raise RequestError(f"the initial model does not fit this estimator: {'; '.join(differing)}")

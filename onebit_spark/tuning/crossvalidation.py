@@ -1,0 +1,152 @@
+"""Cross-validation on Spark, in one of two ways.
+
+Ratings that fit one worker are sent to all of them, and every fit is one Spark task. Others are fitted one after the
+other, each by the whole cluster. Folds follow from a hash of the rating: the same in both ways, and in every run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from onebit_spark.cli.taskprogress import TaskProgress
+from onebit_spark.core.config import FitConfig
+from onebit_spark.estimator import OneBitCompletion
+from onebit_spark.input.census import ITEM, LABEL, USER, Survey, prepared, survey
+from onebit_spark.input.columns import hash_parts, quoted
+from onebit_spark.input.defects import Columns, positive
+from onebit_spark.tuning.folds import FoldedSample, fit_fold
+from onebit_spark.tuning.sample import Sample
+from onebit_spark.tuning.tasks import Ledger, Result, Task, run_tasks
+
+FOLD = "__onebit_fold"
+
+
+@dataclass(frozen=True)
+class CrossValidation:
+    """Ratings in a DataFrame, cut into folds."""
+
+    ratings: DataFrame
+    columns: Columns
+    surveyed: Survey
+    n_folds: int
+    seed: int
+
+    @classmethod
+    def of(cls, ratings: DataFrame, columns: Columns, n_folds: int, seed: int) -> CrossValidation:
+        """Validates the ratings on the way."""
+        return cls(ratings, columns, survey(ratings, columns), n_folds, seed)
+
+    def tasks(self, configs: Sequence[FitConfig]) -> list[Task]:
+        """One a configuration and fold, the folds of one configuration in a row."""
+        tally = self.surveyed.tally
+        checksums = self.ratings.agg(*map(F.sum, hash_parts(self._hash()))).collect()[0]
+        data = [tally.n, tally.positives, len(self.surveyed.users), len(self.surveyed.items), *checksums]
+        return [
+            {"data": data, "folds": self.n_folds, "fold": fold, "seed": self.seed, "config": asdict(config)}
+            for config in configs
+            for fold in range(self.n_folds)
+        ]
+
+    def in_workers(self, tasks: Sequence[Task], ledger: Ledger, progress: TaskProgress) -> list[Result]:
+        """Every fit is a task of one worker, which has all ratings."""
+        spark = self.ratings.sparkSession
+        data = spark.sparkContext.broadcast(self.collected())
+
+        def work(task: Task) -> Result:
+            return fit_fold(data.value, task["fold"], FitConfig(**task["config"]))
+
+        try:
+            return run_tasks(spark, tasks, work, ledger, progress)
+        finally:
+            data.destroy()
+
+    def one_after_the_other(self, tasks: Sequence[Task], ledger: Ledger, progress: TaskProgress) -> list[Result]:
+        """Every fit is one of the whole cluster."""
+        folded = self.ratings.withColumn(FOLD, self._fold()).persist()
+        try:
+            for task in tasks:
+                began = time.perf_counter()
+                if task in ledger:
+                    progress.advance(1, seconds=0.0)
+                    continue
+                held_out = F.col(FOLD) == task["fold"]
+                result = self._fit(folded.where(~held_out), folded.where(held_out), FitConfig(**task["config"]))
+                seconds = time.perf_counter() - began
+                ledger.record([task], [{**result, "seconds": seconds}])
+                progress.advance(1, seconds)
+        finally:
+            folded.unpersist()
+        return [ledger[task] for task in tasks]
+
+    def collected(self) -> FoldedSample:
+        """The ratings in this process, by index, in an order that does not depend on where they lay."""
+        table = self.ratings.select(
+            F.col(quoted(self.columns.user)).alias(USER),
+            F.col(quoted(self.columns.item)).alias(ITEM),
+            positive(self.ratings, self.columns.label, self.columns.threshold).alias(LABEL),
+            self._fold().alias(FOLD),
+        ).toArrow()
+        sides = {USER: self.surveyed.users, ITEM: self.surveyed.items}
+        rows, cols = (pc.index_in(table[name], value_set=ids.values).to_numpy() for name, ids in sides.items())
+        labels, fold = np.where(table[LABEL].to_numpy(), 1, -1), table[FOLD].to_numpy()
+        order = np.lexsort((labels, cols, rows))
+        shape = (len(self.surveyed.users), len(self.surveyed.items))
+        sample = Sample.of(rows[order], cols[order], labels[order], shape)
+        return FoldedSample(sample, fold[order].astype(np.int32))
+
+    def estimator(self, config: FitConfig, settings: int = 1) -> OneBitCompletion:
+        """The estimator of a setting that was chosen among so many ``settings`` on these ratings."""
+        return OneBitCompletion(
+            certificateGrid=settings,
+            userCol=self.columns.user,
+            itemCol=self.columns.item,
+            labelCol=self.columns.label,
+            threshold=self.columns.threshold,
+            rank=config.rank,
+            loss=config.loss,
+            prior=config.prior,
+            likelihoodWeight=config.likelihood_weight,
+            alpha=config.alpha,
+            beta=config.beta,
+            fitIntercept=config.intercepts,
+            maxIter=config.max_iter,
+            tol=config.tol,
+            seed=config.seed,
+        )
+
+    def _fit(self, train: DataFrame, test: DataFrame, config: FitConfig) -> Result:
+        """The figures of ``folds.fit_fold``, by the whole cluster."""
+        model = self.estimator(config).fit(train.drop(FOLD))
+        # The labels of the test part, in the inside coding, beside the ids under the names that the model knows.
+        inside = prepared(test, self.columns).withColumnsRenamed({USER: self.columns.user, ITEM: self.columns.item})
+        p = F.least(F.greatest("probability", F.lit(1e-15)), F.lit(1 - 1e-15))
+        figures = (
+            model.transform(inside)
+            .agg(
+                F.count_if((F.col("prediction") > 0) != F.col(LABEL)).alias("errors"),
+                F.count(F.lit(1)).alias("n"),
+                F.mean(-F.log(F.when(F.col(LABEL), p).otherwise(1 - p))).alias("log_loss"),
+            )
+            .collect()[0]
+        )
+        info = model.info
+        return {
+            **figures.asDict(),
+            "iterations": info.iterations,
+            "converged": info.converged,
+            "effective_rank": info.effective_rank,
+        }
+
+    def _hash(self) -> Column:
+        names = (self.columns.user, self.columns.item, self.columns.label)
+        return F.xxhash64(*(F.col(quoted(name)) for name in names), F.lit(self.seed))
+
+    def _fold(self) -> Column:
+        return F.pmod(self._hash(), F.lit(self.n_folds)).cast("int")

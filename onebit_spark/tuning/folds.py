@@ -1,0 +1,81 @@
+"""Cross-validation: what a setting makes of one fold, and which setting to take.
+
+One-standard-error rule: of all settings whose mean error is within one standard error of the lowest, the cheapest, that
+is the one of the smallest rank, then without intercepts; among these the most accurate.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onebit_spark.core.config import FitConfig
+from onebit_spark.core.metrics import log_loss
+from onebit_spark.core.solver import NotConverged
+from onebit_spark.inprocess import fit_arrays
+from onebit_spark.tuning.sample import Sample
+
+FoldResult = dict[str, Any]  # errors, n, log_loss, iterations, converged, effective_rank, seconds
+
+
+@dataclass(frozen=True, eq=False)
+class FoldedSample:
+    """Ratings, each with the fold in which it is held out."""
+
+    sample: Sample
+    fold: NDArray[np.int32]
+
+
+def fit_fold(data: FoldedSample, fold: int, config: FitConfig) -> FoldResult:
+    """Fit all other folds, and count the errors in this one; a score of exactly 0 is the training majority."""
+    train, test = data.sample.take(data.fold != fold), data.sample.take(data.fold == fold)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotConverged)
+        fit = fit_arrays(train.rows, train.cols, train.labels, config, train.shape, threads=1)
+    return {
+        "errors": int(np.count_nonzero(fit.predict(test.rows, test.cols) != test.labels)),
+        "n": len(test),
+        "log_loss": log_loss(test.labels, fit.probability(test.rows, test.cols)),
+        "iterations": len(fit.history),
+        "converged": fit.converged,
+        "effective_rank": fit.effective_rank,
+    }
+
+
+@dataclass(frozen=True)
+class Score:
+    """A setting over all folds: the mean of its error rates and their standard error."""
+
+    config: FitConfig
+    error: float
+    standard_error: float
+    log_loss: float
+    seconds: float
+
+
+def score(config: FitConfig, folds: Sequence[FoldResult]) -> Score:
+    rates = np.array([fold["errors"] / fold["n"] for fold in folds])
+    return Score(
+        config=config,
+        error=float(rates.mean()),
+        standard_error=float(rates.std(ddof=1) / np.sqrt(len(rates))),
+        log_loss=float(np.average([fold["log_loss"] for fold in folds], weights=[fold["n"] for fold in folds])),
+        seconds=float(sum(fold["seconds"] for fold in folds)),
+    )
+
+
+def limit(scores: Sequence[Score]) -> float:
+    """The lowest mean error plus its standard error: settings up to here count as equally good."""
+    lowest = min(scores, key=lambda score: score.error)
+    return lowest.error + lowest.standard_error
+
+
+def choose(scores: Sequence[Score]) -> Score:
+    """By the one-standard-error rule."""
+    equal = [score for score in scores if score.error <= limit(scores)]
+    return min(equal, key=lambda score: (score.config.rank, score.config.intercepts, score.error))

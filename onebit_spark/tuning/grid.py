@@ -1,0 +1,71 @@
+"""The settings that tuning compares: every combination of some lists, read from TOML.
+
+    rank = [5, 10]                     ─►   {rank: 5, intercepts: true}, {rank: 5, intercepts: false},
+    intercepts = [true, false]              {rank: 10, intercepts: true}, {rank: 10, intercepts: false}
+
+Several such products stand in tables named [[grid]], one after the other.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from onebit_spark.core.config import FitConfig
+from onebit_spark.errors import RequestError
+
+VARIED = ("loss", "prior", "likelihood_weight", "alpha", "beta", "rank", "intercepts")
+
+DEFAULT_GRID = """
+[[grid]]
+loss = "logistic"
+rank = [5, 10, 20]
+likelihood-weight = [0.8, 1.0, 1.25]
+
+[[grid]]
+loss = "hinge"
+rank = 10
+likelihood-weight = [1.0, 2.0, 4.0]
+intercepts = false
+"""
+
+Setting = dict[str, Any]
+
+
+def read_grid(path: str | None = None) -> list[Setting]:
+    """The settings of a TOML file, or the default ones; a RequestError with all that is wrong with it."""
+    if path is None:
+        return settings_of(DEFAULT_GRID, "the default grid")
+    try:
+        return settings_of(Path(path).read_text(encoding="utf-8"), f"--grid {path}")
+    except OSError as error:
+        raise RequestError(f"--grid {path} cannot be read: {error.strerror}") from error
+
+
+def settings_of(text: str, source: str) -> list[Setting]:
+    try:
+        content = tomllib.loads(text)
+    except ValueError as error:
+        raise RequestError(f"{source} is not TOML: {error}") from error
+    tables = content.get("grid", [content])
+    if not isinstance(tables, list) or ("grid" in content and len(content) > 1):
+        raise RequestError(f"{source} must hold either lists of settings or tables [[grid]] of them, not both")
+    settings: list[Setting] = []
+    problems: list[str] = []
+    for table in tables:
+        lists = {key.replace("-", "_"): value if isinstance(value, list) else [value] for key, value in table.items()}
+        unknown = [name for name in lists if name not in VARIED]
+        if unknown:
+            allowed = ", ".join(name.replace("_", "-") for name in VARIED)
+            problems.append(f"unknown key {', '.join(map(repr, unknown))}; allowed keys: {allowed}")
+            continue
+        settings += [dict(zip(lists, values, strict=True)) for values in product(*lists.values()) if lists]
+    for setting in settings:
+        problems += [problem for problem in FitConfig(**setting).problems() if problem not in problems]
+    if not settings and not problems:
+        problems.append("it holds no setting")
+    if problems:
+        raise RequestError(f"{source}: {'; '.join(problems)}")
+    return [setting for number, setting in enumerate(settings) if setting not in settings[:number]]

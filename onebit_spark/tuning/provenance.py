@@ -1,0 +1,35 @@
+"""On what a figure was measured: enough to know later what it means."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import subprocess
+from datetime import date
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+
+from onebit_spark.core.compiled import sources
+
+
+def provenance() -> dict[str, str]:
+    """Date, git commit, kind of machine, versions."""
+    command, here = ["git", "describe", "--always", "--dirty"], Path(__file__).parent
+    answer = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False)
+    return {
+        "date": str(date.today()),
+        "commit": answer.stdout.strip() or "unknown",
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "versions": f"Python {platform.python_version()}, numpy {np.__version__}",
+    }
+
+
+def source_digest() -> str:
+    """Tells one state of this package from another, also where git does not reach."""
+    digest = hashlib.sha256()
+    for name, source in sorted(sources(files("onebit_spark"), "onebit_spark"), key=lambda pair: pair[0]):
+        digest.update(name.encode() + source.read_bytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,148 @@
+"""Independent pieces of work as Spark tasks, each done once: what is done is kept, and a killed run goes on from there.
+
+tasks ─► batches of some seconds ─► one Spark job of one task each, as many at a time as there are cores
+                                          └─► results, as soon as their batch is done ─► Ledger, progress
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from onebit_spark.cli.taskprogress import TaskProgress
+from onebit_spark.platform.files import Location
+from onebit_spark.tuning.provenance import source_digest
+
+Task = dict[str, Any]  # of JSON values: all that determines the result
+Result = dict[str, Any]  # of JSON values; ``seconds`` is added
+
+BATCH_SECONDS = 4.0  # work in one Spark job: much more than it costs to start one, little enough to lose
+
+
+class Ledger:
+    """The results of the tasks that are done, in a folder of JSON lines. A file appears whole or not at all.
+
+    Each state of the code has a folder of its own: what an older one has computed does not count.
+    """
+
+    def __init__(self, spark: SparkSession, folder: str) -> None:
+        self._folder = Location(spark, folder) / f"code-{source_digest()}"
+        self._lock = threading.Lock()
+        self._results: dict[str, Result] = {}
+        if self._folder.exists():
+            for line in spark.read.text(self._folder.uri).collect():
+                entry = json.loads(line.value)
+                self._results[key_of(entry["task"])] = entry["result"]
+
+    def __contains__(self, task: Task) -> bool:
+        return key_of(task) in self._results
+
+    def __getitem__(self, task: Task) -> Result:
+        return self._results[key_of(task)]
+
+    def __len__(self) -> int:
+        return len(self._results)
+
+    @property
+    def seconds(self) -> float:
+        """What all of them took, on one core each."""
+        return sum(result["seconds"] for result in self._results.values())
+
+    def record(self, tasks: Sequence[Task], results: Sequence[Result]) -> None:
+        lines = [json.dumps({"task": task, "result": result}) for task, result in zip(tasks, results, strict=True)]
+        with self._lock:
+            name = f"{uuid.uuid4().hex}.jsonl"
+            unfinished = self._folder / f".{name}.writing"
+            unfinished.write_text("\n".join(lines) + "\n")
+            unfinished.move_to(self._folder / name)
+            self._results.update(zip(map(key_of, tasks), results, strict=True))
+
+
+def key_of(task: Task) -> str:
+    return json.dumps(task, sort_keys=True)
+
+
+def run_tasks(
+    spark: SparkSession, tasks: Sequence[Task], work: Callable[[Task], Result], ledger: Ledger, progress: TaskProgress
+) -> list[Result]:
+    """``work(task)`` for every task, in the order of the tasks; those in the ledger are not done again.
+
+    ``work`` runs in Spark's Python workers, one core each.
+    """
+    open_tasks = list({key_of(task): task for task in tasks if task not in ledger}.values())
+    progress.advance(len(tasks) - len(open_tasks), seconds=0.0)
+    if open_tasks:
+        _Run(spark, open_tasks, work, ledger, progress).finish()
+    return [ledger[task] for task in tasks]
+
+
+class _Run:
+    """The open tasks, taken by one thread of the driver a core. A thread's Spark job has one batch as its one task."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        tasks: Iterable[Task],
+        work: Callable[[Task], Result],
+        ledger: Ledger,
+        progress: TaskProgress,
+    ) -> None:
+        self.spark, self.work, self.ledger, self.progress = spark, work, ledger, progress
+        self.waiting = deque(tasks)
+        self.slots = max(1, min(spark.sparkContext.defaultParallelism, len(self.waiting)))
+        self.group = f"onebit_spark-{uuid.uuid4().hex}"
+        self.done, self.seconds = 0, 0.0
+        self.lock = threading.Lock()
+        self.stopped = threading.Event()
+
+    def finish(self) -> None:
+        with ThreadPoolExecutor(self.slots) as pool:
+            threads = [pool.submit(self._work_off) for _ in range(self.slots)]
+            try:
+                for thread in wait(threads, return_when=FIRST_EXCEPTION).done:
+                    thread.result()
+            except BaseException:
+                self.stopped.set()
+                self.spark.sparkContext.cancelJobGroup(self.group)
+                raise
+
+    def _work_off(self) -> None:
+        self.spark.sparkContext.setJobGroup(self.group, "tasks", interruptOnCancel=True)
+        while not self.stopped.is_set() and (batch := self._next_batch()):
+            lines = self.spark.createDataFrame(pa.table({"task": [json.dumps(task) for task in batch]}))
+            answer = lines.coalesce(1).mapInArrow(_in_worker(self.work), "result string").toArrow()
+            results = [json.loads(text) for text in answer["result"].to_pylist()]
+            self.ledger.record(batch, results)
+            with self.lock:
+                seconds = sum(result["seconds"] for result in results)
+                self.done, self.seconds = self.done + len(batch), self.seconds + seconds
+                self.progress.advance(len(batch), seconds / self.slots)
+
+    def _next_batch(self) -> list[Task]:
+        """Some seconds of work, by the tasks done so far; single tasks at first, and smaller batches at the end."""
+        with self.lock:
+            by_time = int(BATCH_SECONDS * self.done / self.seconds) if self.seconds else 1
+            size = max(1, min(by_time, len(self.waiting) // (2 * self.slots)))
+            return [self.waiting.popleft() for _ in range(min(size, len(self.waiting)))]
+
+
+def _in_worker(work: Callable[[Task], Result]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            texts = []
+            for text in batch.column("task").to_pylist():
+                began = time.perf_counter()
+                result = work(json.loads(text))
+                texts.append(json.dumps({**result, "seconds": time.perf_counter() - began}))
+            yield pa.RecordBatch.from_pydict({"result": texts})
+
+    return run

@@ -18,11 +18,13 @@ from onebit_spark.certificate.certified import CertifiedFit, Terms, certified_fi
 from onebit_spark.certificate.learnt import NARROWING
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.losses import SIDES
+from onebit_spark.core.modelinfo import ModelInfo
 from onebit_spark.core.posterior import effective_rank
 from onebit_spark.core.sketch import CellSketch, together
 from onebit_spark.core.solver import Iteration
 from onebit_spark.engines.broadcast.engine import SparkEngine, require_classic
 from onebit_spark.engines.choice import Choice, SparkEngines, choose, engine_over
+from onebit_spark.engines.factorframes import factor_schema
 from onebit_spark.engines.validation import Validation, divided
 from onebit_spark.errors import RequestError
 from onebit_spark.input.census import Census, census
@@ -30,7 +32,7 @@ from onebit_spark.input.defects import Columns
 from onebit_spark.ml.checkpoint import CheckpointFolder, Checkpointing, subject_of
 from onebit_spark.ml.fitchoices import FitChoices
 from onebit_spark.ml.freshness import sketch_of
-from onebit_spark.ml.persistence import EstimatorReader, ModelInfo
+from onebit_spark.ml.persistence import EstimatorReader
 from onebit_spark.ml.warmstart import warm_start
 from onebit_spark.model import OneBitCompletionModel
 
@@ -191,7 +193,7 @@ class _Facts:
         told = replace(self._info(made), **info)
         drawn = made.drawn or dict.fromkeys(SIDES)
         users, items = (
-            self.engine.factors(side, made.posterior[side], told.factor_schema(name), drawn[side], outlasting)
+            self.engine.factors(side, made.posterior[side], factor_schema(told, name), drawn[side], outlasting)
             for side, name in zip(SIDES, ("user", "item"), strict=True)
         )
         certificate = document(item.as_dict() for item in made.certificates)

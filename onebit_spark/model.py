@@ -15,16 +15,17 @@ from pyspark.sql.types import StructType
 
 from onebit_spark.certificate.certified import Certificate, Terms, document
 from onebit_spark.core.factortables import CERTIFIED, Sampler, Scorer, factor_columns, prior_row
+from onebit_spark.core.modelinfo import ModelInfo
 from onebit_spark.core.newcomers import Newcomers
 from onebit_spark.core.posterior import packed_size
 from onebit_spark.core.sketch import CellSketch
-from onebit_spark.engines.factorframes import factor_frame
+from onebit_spark.engines.factorframes import factor_frame, factor_schema
 from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import INTEGRAL, case_folding, checked_ids, missing, quoted, type_of
 from onebit_spark.ml.diagnostics import calibrate, diagnose
 from onebit_spark.ml.evaluation import certify_selective
 from onebit_spark.ml.foldin import fold_in
-from onebit_spark.ml.persistence import ModelInfo, ModelReader, ModelWriter
+from onebit_spark.ml.persistence import ModelReader, ModelWriter
 from onebit_spark.ml.predictionparams import AnswerParams
 from onebit_spark.ml.recommend import Wish, recommend
 from onebit_spark.ml.selection import answers, applied, chosen_threshold
@@ -60,7 +61,7 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         self.readFitted: Callable[[], CellSketch] | None = None  # see ``fitted``
         self._setDefault(userCol=info.columns["user"], itemCol=info.columns["item"])
         for side, name, factors in (("user", "users", users), ("item", "items", items)):
-            found, expected = _types(factors.schema), _types(info.factor_schema(side))
+            found, expected = _types(factors.schema), _types(factor_schema(info, side))
             if found != expected:
                 raise RequestError(f"damaged model folder: {name}/ should have the columns {expected}, not {found}")
 
@@ -74,7 +75,7 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         They travel to the executors with every job that needs them; a saved and loaded model reads Parquet instead.
         """
         user_frame, item_frame = (
-            factor_frame(spark, table, info.factor_schema(side)) for side, table in (("user", users), ("item", items))
+            factor_frame(spark, table, factor_schema(info, side)) for side, table in (("user", users), ("item", items))
         )
         return cls(info, user_frame, item_frame, document(item.as_dict() for item in certificates))
 

@@ -7,7 +7,8 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from onebit_spark.core.factortables import read_factors
+from onebit_spark.core.factortables import CERTIFIED, factor_columns, read_factors
+from onebit_spark.core.modelinfo import ModelInfo
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.errors import RequestError
 
@@ -38,3 +39,13 @@ def ordered(factors: pa.Table, ids: pa.Array, prior: RowPosterior, precision: st
     return RowPosterior(
         found.location.astype(precision), found.scale.astype(precision), found.kind, found.has_intercept
     )
+
+
+def factor_schema(info: ModelInfo, side: str) -> StructType:
+    """The schema of ``users`` or ``items``, for side "user" or "item"."""
+    columns = {"id": info.id_types[side], **factor_columns(info.kind, info.config.intercepts)}
+    if info.draw_narrowing is not None:
+        columns[CERTIFIED] = "array<float>"
+    schema = StructType.fromDDL(", ".join(f"{name} {spark_type}" for name, spark_type in columns.items()))
+    assert isinstance(schema, StructType)
+    return schema

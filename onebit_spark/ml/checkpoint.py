@@ -21,11 +21,12 @@ from pyspark.sql import SparkSession
 from onebit_spark.certificate.certified import CertifiedFit
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.losses import SIDES
+from onebit_spark.core.modelinfo import METADATA
 from onebit_spark.core.scales import ScaleHierarchy
 from onebit_spark.core.solver import Engine, Iteration, Outcome, Start
 from onebit_spark.errors import RequestError
 from onebit_spark.input.defects import Tally
-from onebit_spark.ml.persistence import METADATA, write_model
+from onebit_spark.ml.persistence import write_model
 from onebit_spark.ml.warmstart import Adopts, warm_start
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform.files import Location, replace_folder

@@ -18,6 +18,7 @@ from onebit_spark.core.losses import Loss, RowPrior, Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.sketch import HIGHEST, together
 from onebit_spark.engines.cells import Batches
+from onebit_spark.engines.factorframes import factor_schema
 from onebit_spark.errors import RequestError
 from onebit_spark.input.census import ITEM, LABEL, USER, prepared
 from onebit_spark.input.defects import Columns, check_ratings
@@ -56,7 +57,7 @@ def fold_in(
     tasks = max(ratings.sparkSession.sparkContext.defaultParallelism, -(-tally.n // RATINGS_PER_TASK))
     placed = joined.select(cast, F.col("__known").alias("partner"), F.col(LABEL).alias("positive"), "lines")
     work = _FoldIn.of(model, "rows" if who == "user" else "cols")
-    schema = replace(info, draw_narrowing=None).factor_schema(who)
+    schema = factor_schema(replace(info, draw_narrowing=None), who)
     folded = kept(placed.repartition(tasks, "id").mapInArrow(work, schema))
     united = known.select("id", *plain).join(folded.select("id"), "id", "left_anti").unionByName(folded)
     n = united.count()

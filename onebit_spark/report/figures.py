@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onebit_spark.ml.persistence import ModelInfo
+from onebit_spark.core.modelinfo import ModelInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

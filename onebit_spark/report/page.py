@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from onebit_spark.certificate.certified import MEAN
-from onebit_spark.ml.persistence import ModelInfo
+from onebit_spark.core.modelinfo import ModelInfo
 from onebit_spark.report.figures import figures
 
 REPORT = "report.html"

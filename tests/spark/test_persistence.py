@@ -11,8 +11,8 @@ import pytest
 from pyspark.ml.util import DefaultParamsReader
 
 from onebit_spark import RequestError
+from onebit_spark.core.modelinfo import FORMAT_VERSION, ModelInfo
 from onebit_spark.ml import persistence
-from onebit_spark.ml.persistence import FORMAT_VERSION, ModelInfo
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform import files as filesystem
 from onebit_spark.platform.files import Location, replace_folder

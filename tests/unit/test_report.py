@@ -12,7 +12,7 @@ import pytest
 from onebit_spark import FitConfig, fit_arrays
 from onebit_spark.certificate.certified import GIBBS, MEAN
 from onebit_spark.core.metrics import reliability
-from onebit_spark.ml.persistence import ModelInfo
+from onebit_spark.core.modelinfo import ModelInfo
 from onebit_spark.report.page import report
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

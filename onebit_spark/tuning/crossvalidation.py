@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from onebit_spark.cli.taskprogress import TaskProgress
 from onebit_spark.core.config import FitConfig
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.census import ITEM, LABEL, USER, Survey, prepared, survey
@@ -23,7 +22,7 @@ from onebit_spark.input.columns import hash_parts, quoted
 from onebit_spark.input.defects import Columns, positive
 from onebit_spark.tuning.folds import FoldedSample, fit_fold
 from onebit_spark.tuning.sample import Sample
-from onebit_spark.tuning.tasks import Ledger, Result, Task, run_tasks
+from onebit_spark.tuning.tasks import Advances, Ledger, Result, Task, run_tasks
 
 FOLD = "__onebit_fold"
 
@@ -54,7 +53,7 @@ class CrossValidation:
             for fold in range(self.n_folds)
         ]
 
-    def in_workers(self, tasks: Sequence[Task], ledger: Ledger, progress: TaskProgress) -> list[Result]:
+    def in_workers(self, tasks: Sequence[Task], ledger: Ledger, progress: Advances) -> list[Result]:
         """Every fit is a task of one worker, which has all ratings."""
         spark = self.ratings.sparkSession
         data = spark.sparkContext.broadcast(self.collected())
@@ -67,7 +66,7 @@ class CrossValidation:
         finally:
             data.destroy()
 
-    def one_after_the_other(self, tasks: Sequence[Task], ledger: Ledger, progress: TaskProgress) -> list[Result]:
+    def one_after_the_other(self, tasks: Sequence[Task], ledger: Ledger, progress: Advances) -> list[Result]:
         """Every fit is one of the whole cluster."""
         folded = self.ratings.withColumn(FOLD, self._fold()).persist()
         try:

@@ -13,12 +13,11 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from onebit_spark.cli.taskprogress import TaskProgress
 from onebit_spark.platform.files import Location
 from onebit_spark.tuning.provenance import source_digest
 
@@ -26,6 +25,13 @@ Task = dict[str, Any]  # of JSON values: all that determines the result
 Result = dict[str, Any]  # of JSON values; ``seconds`` is added
 
 BATCH_SECONDS = 4.0  # work in one Spark job: much more than it costs to start one, little enough to lose
+
+
+class Advances(Protocol):
+    """Is told how many tasks are done."""
+
+    def advance(self, tasks: int, seconds: float) -> None:
+        """So many more, which took so long on the clock; 0 seconds: they were done before."""
 
 
 class Ledger:
@@ -72,7 +78,7 @@ def key_of(task: Task) -> str:
 
 
 def run_tasks(
-    spark: SparkSession, tasks: Sequence[Task], work: Callable[[Task], Result], ledger: Ledger, progress: TaskProgress
+    spark: SparkSession, tasks: Sequence[Task], work: Callable[[Task], Result], ledger: Ledger, progress: Advances
 ) -> list[Result]:
     """``work(task)`` for every task, in the order of the tasks; those in the ledger are not done again.
 
@@ -94,7 +100,7 @@ class _Run:
         tasks: Iterable[Task],
         work: Callable[[Task], Result],
         ledger: Ledger,
-        progress: TaskProgress,
+        progress: Advances,
     ) -> None:
         self.spark, self.work, self.ledger, self.progress = spark, work, ledger, progress
         self.waiting = deque(tasks)

@@ -122,7 +122,9 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
             choice = choose(self.wantedExchange(), counted, form, spark.sparkContext)
             checkpoints, checkpoint = None, None
             if folder := self.getCheckpointDir():
-                checkpoints = CheckpointFolder(spark, folder, subject_of(config, counted.tally, terms.prior_split))
+                checkpoints = CheckpointFolder(
+                    spark, folder, subject_of(config, counted.tally, terms.prior_split), OneBitCompletionModel.load
+                )
                 checkpoint = checkpoints.found(self.getResume())
             blocks = self.getNumUserBlocks(), self.getNumItemBlocks()
             work = self.getWorkDir() or self.getCheckpointDir()

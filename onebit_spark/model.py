@@ -2,240 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Literal
 
-import pyarrow as pa
-from pyspark.ml import Model
 from pyspark.ml.util import MLReadable, MLWritable
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql import DataFrame
 
-from onebit_spark.certificate.certified import Certificate, Terms, document
-from onebit_spark.core.factortables import CERTIFIED, Sampler, Scorer, factor_columns, prior_row
-from onebit_spark.core.modelinfo import ModelInfo
-from onebit_spark.core.newcomers import Newcomers
-from onebit_spark.core.posterior import packed_size
-from onebit_spark.core.sketch import CellSketch
-from onebit_spark.engines.factorframes import factor_frame, factor_schema
-from onebit_spark.errors import RequestError
-from onebit_spark.input.columns import INTEGRAL, case_folding, checked_ids, missing, quoted, type_of
+from onebit_spark.certificate.certified import Terms
 from onebit_spark.ml.diagnostics import calibrate, diagnose
 from onebit_spark.ml.evaluation import certify_selective
+from onebit_spark.ml.fittedmodel import FittedModel
 from onebit_spark.ml.foldin import fold_in
 from onebit_spark.ml.persistence import ModelReader, ModelWriter
-from onebit_spark.ml.predictionparams import AnswerParams
 from onebit_spark.ml.recommend import Wish, recommend
-from onebit_spark.ml.selection import answers, applied, chosen_threshold
 
 
-@dataclass(frozen=True)
-class TrainingSummary:
-    """How the fit went; ``objectiveHistory`` is minimised."""
-
-    objectiveHistory: list[float]
-    totalIterations: int
-    converged: bool
-    reason: str
-    seconds: dict[str, float]
-    validationHistory: list[dict[str, float]]  # held-out loss and error rate of each iteration, if some were held out
-
-
-class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitCompletionModel"]):
+class OneBitCompletionModel(FittedModel, MLWritable, MLReadable["OneBitCompletionModel"]):
     """A fitted model: ``info``, and the posterior of both sides as DataFrames of one line an id (see ``factortables``).
 
     ``certificate`` holds upper limits on the error rate: the content of ``certificate.json``.
     """
-
-    def __init__(
-        self, info: ModelInfo, users: DataFrame, items: DataFrame, certificate: dict[str, Any] | None = None
-    ) -> None:
-        super().__init__()
-        self.info = info
-        self.certificate = certificate or document([])
-        self.users = users
-        self.items = items
-        self.source: str | None = None  # the folder that the factors are read from, if any
-        self.readFitted: Callable[[], CellSketch] | None = None  # see ``fitted``
-        self._setDefault(userCol=info.columns["user"], itemCol=info.columns["item"])
-        for side, name, factors in (("user", "users", users), ("item", "items", items)):
-            found, expected = _types(factors.schema), _types(factor_schema(info, side))
-            if found != expected:
-                raise RequestError(f"damaged model folder: {name}/ should have the columns {expected}, not {found}")
-
-    @classmethod
-    def from_tables(
-        cls, spark: SparkSession, info: ModelInfo, users: pa.Table, items: pa.Table,
-        certificates: Iterable[Certificate] = (),
-    ) -> OneBitCompletionModel:  # fmt: skip
-        """The model from factor tables in this process (``factortables.factor_table``).
-
-        They travel to the executors with every job that needs them; a saved and loaded model reads Parquet instead.
-        """
-        user_frame, item_frame = (
-            factor_frame(spark, table, factor_schema(info, side)) for side, table in (("user", users), ("item", items))
-        )
-        return cls(info, user_frame, item_frame, document(item.as_dict() for item in certificates))
-
-    # ---- prediction --------------------------------------------------------------------------------------------------
-
-    def _transform(self, dataset: DataFrame) -> DataFrame:
-        """Append the output columns. Lazy: null or NaN ids end the first action with the column's name and a count.
-
-        Nothing is collected: the factors join the pairs (left joins on unique ids), and only they enter Python.
-        An id that was never rated has the prior's mean and spread, or what ``coldStartStrategy`` says.
-        """
-        problems = self.coldStartProblems()
-        if problems:
-            raise RequestError("; ".join(problems))
-        self._check_outputs(dataset)
-        joined, prefix = self._joined(dataset, factor_columns(self.info.kind, self.info.config.intercepts))
-        known_pair = F.col(f"{prefix}_user").isNotNull() & F.col(f"{prefix}_item").isNotNull()
-        if self.getColdStartStrategy() == "drop":
-            joined = joined.where(known_pair)
-        scored = joined.withColumn(f"{prefix}_scored", self._scoring_udf()(f"{prefix}_user", f"{prefix}_item"))
-        outputs = self._outputs(F.col(f"{prefix}_scored"))
-        if self.getColdStartStrategy() == "nan":
-            unknown = {self.getAnsweredCol(): F.lit(False)}
-            outputs = [
-                (name, F.when(known_pair, value).otherwise(unknown.get(name, F.lit(float("nan")))))
-                for name, value in outputs
-            ]
-        return scored.select("*", *(value.alias(name) for name, value in outputs)).drop(
-            f"{prefix}_user", f"{prefix}_item", f"{prefix}_scored"
-        )
-
-    def _joined(self, dataset: DataFrame, columns: Iterable[str]) -> tuple[DataFrame, str]:
-        """The pairs with these columns of both factor tables, in structs PREFIX_user and PREFIX_item; null: unknown."""
-        prefix = "__onebit"
-        while any(name.lower().startswith(prefix) for name in dataset.columns):
-            prefix += "_"
-        sides = self._sides()
-        for side, column, _ in sides:
-            self.checkIdType(dataset, side, column)
-        keys = {f"{prefix}_{side}_key": side for side, _, _ in sides}
-        checked = checked_ids(dataset, [column for _, column, _ in sides])
-        joined = dataset.withColumns(dict(zip(keys, checked, strict=True)))
-        for (key, side), (_, _, factors) in zip(keys.items(), sides, strict=True):
-            known = f"{prefix}_{side}_id"
-            right = factors.select(F.col("id").alias(known), F.struct(*columns).alias(f"{prefix}_{side}"))
-            joined = joined.join(right.hint(self._join_hint(side)), F.col(key) == F.col(known), "left").drop(key, known)
-        return joined, prefix
-
-    def sample(self, dataset: DataFrame, seed: int = 0) -> DataFrame:
-        """Append one random draw per pair: ``sampledScore`` and ``sampledPrediction``.
-
-        This is the predictor that the certificates `seeger`, `catoni`, `theorem1` and `prior_split` speak of: the sign
-        of a fresh draw of the score, not the sign of its mean. A draw follows from the seed and the two ids, so another
-        seed gives fresh draws, and the same seed the same ones. After a prior split the draws are narrower than ``std``
-        says. Ids that the model does not know are drawn from its prior.
-        """
-        info = self.info
-        if info.scale_moments is None:
-            raise RequestError("the model was saved by a version that could not draw from it: fit it again")
-        split = info.draw_narrowing is not None
-        columns = [*factor_columns(info.kind, info.config.intercepts), *([CERTIFIED] if split else [])]
-        joined, prefix = self._joined(dataset, columns)
-        newcomers = Newcomers(info.scales, info.scale_prior, info.draw_narrowing)
-        sampler = Sampler(newcomers, info.kind, info.config.intercepts, seed)
-
-        def draw(users: pa.Array, items: pa.Array, pairs: pa.Array) -> pa.Array:
-            return sampler(users, items, pairs)
-
-        ids = (F.col(quoted(column)).cast(info.id_types[side]) for side, column, _ in self._sides())
-        score = F.arrow_udf(draw, returnType="double")(f"{prefix}_user", f"{prefix}_item", F.xxhash64(*ids))  # type: ignore[call-overload]
-        drawn = joined.withColumn("sampledScore", score)
-        sign = F.when(F.col("sampledScore") > 0, 1.0).otherwise(self._negative)
-        return drawn.withColumn("sampledPrediction", sign).drop(f"{prefix}_user", f"{prefix}_item")
-
-    @property
-    def _negative(self) -> float:
-        """The negative label, as ``prediction`` gives it."""
-        return -1.0 if self.info.label_coding == "signed" else 0.0
-
-    def checkIds(self, dataset: DataFrame) -> None:
-        """Count null and NaN ids now, in one job, and raise a RequestError if there are any."""
-        columns = [column for _, column, _ in self._sides()]
-        for side, column, _ in self._sides():
-            self.checkIdType(dataset, side, column)
-        counts = dataset.select(*(F.count_if(missing(dataset, column)) for column in columns)).first()
-        assert counts is not None
-        told = [
-            f"column {column!r} holds {n:,} null or NaN ids" for column, n in zip(columns, counts, strict=True) if n
-        ]
-        if told:
-            raise RequestError("; ".join(told) + ": drop or fill such rows")
-
-    def _sides(self) -> list[tuple[str, str, DataFrame]]:
-        return [("user", self.getUserCol(), self.users), ("item", self.getItemCol(), self.items)]
-
-    def _join_hint(self, side: str) -> str:
-        """Broadcast a side within the session's limit. Said outright: Spark guesses one element an array, far off."""
-        n_rows = self.info.n_users if side == "user" else self.info.n_items
-        limit = self.users.sparkSession._jsparkSession.sessionState().conf().autoBroadcastJoinThreshold()
-        return "broadcast" if n_rows * self.bytesPerRow <= limit else "merge"
-
-    @property
-    def bytesPerRow(self) -> int:
-        """What an id with its factors takes in memory, about."""
-        dimension = self.info.config.dimension
-        floats = dimension + (dimension if self.info.kind == "spread" else packed_size(dimension))
-        return 4 * floats + 64
-
-    def _scoring_udf(self) -> Callable[..., Column]:
-        intercepts, kind, scales = self.info.config.intercepts, self.info.kind, self.info.scales
-        scorer = Scorer(
-            self.info.config.loss,
-            prior_row(scales, "rows", kind, intercepts),
-            prior_row(scales, "cols", kind, intercepts),
-            self.info.calibrated,
-        )
-
-        def score(users: pa.Array, items: pa.Array) -> pa.Array:
-            return scorer(users, items)
-
-        return F.arrow_udf(score, returnType="score double, std double, probability double")  # type: ignore[call-overload]
-
-    def _outputs(self, scored: Column) -> list[tuple[str, Column]]:
-        """The wanted output columns, in order."""
-        score, negative = scored["score"], self._negative
-        majority = 1.0 if self.info.majority > 0 else negative
-        prediction = F.when(score > 0, 1.0).when(score < 0, negative).otherwise(majority)
-        named = [
-            (self.getScoreCol(), score),
-            (self.getStdCol(), scored["std"]),
-            (self.getProbabilityCol(), scored["probability"]),
-            (self.getPredictionCol(), prediction),
-            (self.getRawPredictionCol(), score),
-        ]
-        if self.certifiedErrors and self.getAnsweredCol():
-            named.append((self.getAnsweredCol(), answers(self, score, scored["std"])))
-        return [(name, column) for name, column in named if name]
-
-    def _check_outputs(self, dataset: DataFrame) -> None:
-        folded = case_folding(dataset)
-        taken = [folded(name) for name in dataset.columns]
-        for name, _ in self._outputs(F.lit(None)):
-            if folded(name) in taken:
-                raise RequestError(
-                    f"output column {name!r} is already there: drop or rename it, or set another output name"
-                )
-            taken.append(folded(name))
-
-    def checkIdType(self, dataset: DataFrame, side: str, column: str) -> None:
-        """Refuse a column that cannot hold the model's ids of this side, "user" or "item".
-
-        Integral widths interchange; any other cast could merge or split ids, so it is left to the user.
-        """
-        found = type_of(dataset, column).simpleString()
-        expected = self.info.id_types[side]
-        if found != expected and not (found in INTEGRAL and expected in INTEGRAL):
-            raise RequestError(
-                f"column {column!r} is of type {found}, but the model's {side} ids are of type {expected}: "
-                f"cast the column to {expected}"
-            )
 
     # ---- recommendations ---------------------------------------------------------------------------------------------
 
@@ -271,10 +57,6 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         """The best users of the items in ``dataset``; those that the model does not know are left out."""
         return recommend(self, "item", Wish(numUsers, z, excludeSeen, self._floor(answeredOnly)), dataset)
 
-    def _floor(self, answeredOnly: bool) -> float | None:
-        """The confidence that a pair must have to be listed."""
-        return chosen_threshold(self) if answeredOnly else None
-
     # ---- new users and items -----------------------------------------------------------------------------------------
 
     def foldIn(
@@ -286,38 +68,6 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         passed over. Labels are as in the fit, with its threshold unless another is given.
         """
         return fold_in(self, ratings, who, self.info.threshold if threshold is None else threshold)
-
-    def changed(
-        self, users: DataFrame | None = None, items: DataFrame | None = None, **info: Any
-    ) -> OneBitCompletionModel:
-        """This model with other factors, or with other fields of its ``info``.
-
-        Its certificates are about its own factors: a model with others has none, and no spreads of certified draws.
-        """
-        if users is None and items is None:
-            model = OneBitCompletionModel(replace(self.info, **info), self.users, self.items, self.certificate)
-        else:
-            plain = ["id", *factor_columns(self.info.kind, self.info.config.intercepts)]
-            model = OneBitCompletionModel(
-                replace(self.info, draw_narrowing=None, **info),
-                (self.users if users is None else users).select(*plain),
-                (self.items if items is None else items).select(*plain),
-            )
-        model.source, model.readFitted = self.source, self.readFitted
-        return self._copyValues(model._resetUid(self.uid))
-
-    # ---- what it was fitted on ---------------------------------------------------------------------------------------
-
-    @property
-    def fitted(self) -> CellSketch | None:
-        """A sketch of the cells that it has learnt from; None in a model of a version that kept none."""
-        return None if self.readFitted is None else self.readFitted()
-
-    def fittedOn(self, cells: CellSketch) -> OneBitCompletionModel:
-        """This model, which says that it has learnt from these cells."""
-        model = self.changed(fitted=cells.described)
-        model.readFitted = lambda: cells
-        return model
 
     # ---- how good it is ----------------------------------------------------------------------------------------------
 
@@ -354,50 +104,6 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         model.certificate = certify_selective(self, ratings, requests, Terms(delta=delta, grid=certificateGrid), by)
         return model
 
-    @property
-    def certifiedErrors(self) -> list[float]:
-        """The error rates that ``answered`` can be for, those that could not be met included: they answer nothing."""
-        return [item["request"] for item in applied(self)]
-
-    # ---- what was learnt ---------------------------------------------------------------------------------------------
-
-    @property
-    def userFactors(self) -> DataFrame:
-        """id, features array<float>, spread array<float>: mean and standard deviation of the K factors."""
-        return self._factors(self.users)
-
-    @property
-    def itemFactors(self) -> DataFrame:
-        """id, features array<float>, spread array<float>: mean and standard deviation of the K factors."""
-        return self._factors(self.items)
-
-    def _factors(self, side: DataFrame) -> DataFrame:
-        spread = F.col("spread")
-        if self.info.kind == "covariance":
-            # V_cc stands at c(c+3)/2 of the packed triangle.
-            places = [
-                c * (c + 3) // 2 for c in range(self.info.config.dimension - self.rank, self.info.config.dimension)
-            ]
-            spread = F.array(*(F.sqrt(F.col("covariance")[place]).cast("float") for place in places))
-        return side.select("id", F.col("mean").alias("features"), spread.alias("spread"))
-
-    @property
-    def rank(self) -> int:
-        return self.info.config.rank
-
-    @property
-    def effectiveRank(self) -> int:
-        """The factors that move a score by .01 or more, and by more than 1% of what the strongest does: see
-        ``posterior.effective_rank``."""
-        return self.info.effective_rank
-
-    @property
-    def summary(self) -> TrainingSummary:
-        info = self.info
-        return TrainingSummary(
-            info.objective_history, info.iterations, info.converged, info.reason, info.seconds, info.validation
-        )
-
     # ---- the folder --------------------------------------------------------------------------------------------------
 
     def write(self) -> ModelWriter:
@@ -406,7 +112,3 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
     @classmethod
     def read(cls) -> ModelReader:
         return ModelReader(cls)
-
-
-def _types(schema: StructType) -> str:
-    return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema)

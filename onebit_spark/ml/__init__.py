@@ -1,5 +1,6 @@
 """The parts of the pyspark.ml estimator and its model.
 
-paramkinds ◄ predictionparams ◄ fitparams ◄ fitchoices     persistence (the model folder) ◄ checkpoint, warmstart
-foldin, recommend, diagnostics, evaluation     what a fitted model can do     freshness, selection (what it may certify)
+paramkinds ◄ predictionparams ◄ fitparams ◄ fitchoices
+fittedmodel (factors and predictions) ◄ persistence (the model folder), warmstart ◄ checkpoint
+selection (what is answered)   ◄ fittedmodel ◄ freshness (of ratings), foldin, recommend, diagnostics ◄ evaluation
 """

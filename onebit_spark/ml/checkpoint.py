@@ -26,9 +26,9 @@ from onebit_spark.core.scales import ScaleHierarchy
 from onebit_spark.core.solver import Engine, Iteration, Outcome, Start
 from onebit_spark.errors import RequestError
 from onebit_spark.input.defects import Tally
+from onebit_spark.ml.fittedmodel import FittedModel
 from onebit_spark.ml.persistence import write_model
 from onebit_spark.ml.warmstart import Adopts, warm_start
-from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform.files import Location, replace_folder
 from onebit_spark.platform.jobnames import described
 
@@ -41,7 +41,7 @@ MAY_DIFFER = ("max_iter", "tol")  # a fit may be resumed to go on for longer
 class Checkpoint:
     """The state of a fit after some iterations."""
 
-    model: OneBitCompletionModel
+    model: FittedModel
     history: list[Iteration]
 
     def start(self, config: FitConfig, engine: Adopts) -> Start:
@@ -52,9 +52,12 @@ class Checkpoint:
 class CheckpointFolder:
     """The checkpoints of one fit, ``subject``: see ``subject_of``."""
 
-    def __init__(self, spark: SparkSession, folder: str, subject: dict[str, Any]) -> None:
+    def __init__(
+        self, spark: SparkSession, folder: str, subject: dict[str, Any], load: Callable[[str], FittedModel]
+    ) -> None:
         self._folder = Location(spark, folder)
         self._subject = subject
+        self._load = load
 
     def found(self, resume: bool) -> Checkpoint | None:
         """The newest checkpoint, or None if there is none; one of another fit is refused."""
@@ -73,7 +76,7 @@ class CheckpointFolder:
         ]
         if differing:
             raise RequestError(f"the checkpoint {found[-1].uri} is of another fit: {'; '.join(differing)}")
-        model = OneBitCompletionModel.load(found[-1].uri)
+        model = self._load(found[-1].uri)
         return Checkpoint(model, [_from_json(step) for step in content["history"]])
 
     def complete(self) -> list[Location]:
@@ -81,7 +84,7 @@ class CheckpointFolder:
         candidates = sorted(self._folder.children(), key=lambda place: place.name)
         return [place for place in candidates if place.name.startswith(PREFIX) and (place / METADATA).exists()]
 
-    def write(self, model: OneBitCompletionModel, history: list[Iteration]) -> None:
+    def write(self, model: FittedModel, history: list[Iteration]) -> None:
         """Write a checkpoint, and remove those before it."""
         spark, older = self._folder.spark, self.complete()
         target = self._folder / f"{PREFIX}{len(history):06d}"
@@ -100,7 +103,7 @@ class Checkpointing:
 
     folder: CheckpointFolder
     interval: int
-    make_model: Callable[[CertifiedFit], OneBitCompletionModel]
+    make_model: Callable[[CertifiedFit], FittedModel]
     context: SparkContext
 
     def __call__(self, engine: Engine, hierarchy: ScaleHierarchy, history: list[Iteration]) -> None:

@@ -5,7 +5,7 @@ Everything is one aggregation in Spark; the driver receives one line a bin.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from pyspark.sql import Column, DataFrame
@@ -16,11 +16,9 @@ from onebit_spark.core.metrics import RELIABILITY_BINS, Reliability
 from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import quoted
 from onebit_spark.input.defects import Columns, check_ratings, positive
+from onebit_spark.ml.fittedmodel import FittedModel
 from onebit_spark.ml.predictionparams import plainly_named
 from onebit_spark.ml.selection import confidence
-
-if TYPE_CHECKING:
-    from onebit_spark.model import OneBitCompletionModel
 
 SAMPLE = 500_000  # ratings that are looked at, about: enough for every figure of a report
 SCORE_WIDTH = 0.1  # of a bin of the histogram
@@ -33,7 +31,7 @@ def probability_bin(probability: Column) -> Column:
     return F.least(F.floor(probability * RELIABILITY_BINS), F.lit(RELIABILITY_BINS - 1))
 
 
-def diagnose(model: OneBitCompletionModel, ratings: DataFrame, source: str, fitted: bool) -> dict[str, Any]:
+def diagnose(model: FittedModel, ratings: DataFrame, source: str, fitted: bool) -> dict[str, Any]:
     """The figures that a report shows, of all ratings or of a sample; ``source`` says in words what they are.
 
     ``fitted``: the model was fitted to them, so that the figures flatter it.
@@ -89,7 +87,7 @@ def risk_coverage(bins: Any, n: Any, wrong: Any) -> dict[str, list[float]]:
     return {"share": (answered / answered[-1]).tolist(), "error": (errors / answered).tolist()}
 
 
-def calibrate(model: OneBitCompletionModel, ratings: DataFrame) -> Calibration:
+def calibrate(model: FittedModel, ratings: DataFrame) -> Calibration:
     """The map from score and spread to probability that is likeliest on these ratings, which must not be fitted."""
     scored, _ = _scored(model, ratings)
     by_score, by_spread = CELL_WIDTHS
@@ -113,7 +111,7 @@ def calibrate(model: OneBitCompletionModel, ratings: DataFrame) -> Calibration:
     return Calibration.fit(*columns)
 
 
-def _scored(model: OneBitCompletionModel, ratings: DataFrame) -> tuple[DataFrame, int]:
+def _scored(model: FittedModel, ratings: DataFrame) -> tuple[DataFrame, int]:
     """One line a rating: score, std, probability, prediction, positive; and how many there are."""
     user, item, label = model.getUserCol(), model.getItemCol(), model.info.columns["label"]
     tally = check_ratings(ratings, Columns(user, item, label, model.info.threshold))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,25 +20,23 @@ from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import quoted
 from onebit_spark.input.defects import Columns, Tally, check_ratings, positive
 from onebit_spark.ml.diagnostics import probability_bin
+from onebit_spark.ml.fittedmodel import FittedModel
 from onebit_spark.ml.freshness import check_fresh
 from onebit_spark.ml.predictionparams import plainly_named
 from onebit_spark.ml.selection import Counted, confidence, count_by_rung, group_column, rung
-
-if TYPE_CHECKING:
-    from onebit_spark.model import OneBitCompletionModel
 
 COLLECT_LIMIT = 5_000_000  # ratings whose scores fit on the driver, 20 bytes each, and their group
 BINS = 1 << 16
 SMALLEST_PROBABILITY = 1e-15  # as metrics.log_loss
 
 
-def evaluate(model: OneBitCompletionModel, ratings: DataFrame, threshold: float | None, tally: Tally) -> dict[str, Any]:
+def evaluate(model: FittedModel, ratings: DataFrame, threshold: float | None, tally: Tally) -> dict[str, Any]:
     """The figures of ``measure`` alone."""
     return measure(model, ratings, threshold, tally)[0]
 
 
 def measure(
-    model: OneBitCompletionModel, ratings: DataFrame, threshold: float | None, tally: Tally, by: str | None = None
+    model: FittedModel, ratings: DataFrame, threshold: float | None, tally: Tally, by: str | None = None
 ) -> tuple[dict[str, Any], Counted]:
     """All figures, as they stand in metrics.json, and the counts that selective certificates are made of.
 
@@ -71,7 +69,7 @@ def certify(figures: Mapping[str, Any], terms: Terms, freshness: Mapping[str, An
     return replace(made, inputs={**made.inputs, "freshness": dict(freshness)})
 
 
-def check_requests(model: OneBitCompletionModel, requests: Sequence[float], ratings: DataFrame, by: str | None) -> None:
+def check_requests(model: FittedModel, requests: Sequence[float], ratings: DataFrame, by: str | None) -> None:
     """Refuse, before any rating is scored, what could not be certified in the end."""
     problems = [f"maxError {told}" for told in request_problems(requests)]
     if requests and model.info.ladder is None:
@@ -82,15 +80,13 @@ def check_requests(model: OneBitCompletionModel, requests: Sequence[float], rati
         raise RequestError("; ".join(problems))
 
 
-def further(
-    model: OneBitCompletionModel, counted: Counted, terms: Terms, requests: Sequence[float]
-) -> list[Certificate]:
+def further(model: FittedModel, counted: Counted, terms: Terms, requests: Sequence[float]) -> list[Certificate]:
     """``selective`` for every request, and within groups ``holdout`` as well, from what ``evaluation`` counted."""
     return further_certificates(model.info.ladder or EVERYTHING, counted.whole, counted.groups, terms, requests)
 
 
 def certify_selective(
-    model: OneBitCompletionModel, ratings: DataFrame, requests: Sequence[float], terms: Terms, by: str | None
+    model: FittedModel, ratings: DataFrame, requests: Sequence[float], terms: Terms, by: str | None
 ) -> dict[str, Any]:
     """The content of ``certificate.json`` with these certificates in the place of earlier ones of their kind."""
     problems = terms.problems() + ([] if requests else ["maxError must hold at least one error rate"])
@@ -106,7 +102,7 @@ def certify_selective(
     return document([*kept, *(item.as_dict() for item in further(model, counted, terms, requests))])
 
 
-def _scored(model: OneBitCompletionModel, ratings: DataFrame, threshold: float | None, by: str | None) -> DataFrame:
+def _scored(model: FittedModel, ratings: DataFrame, threshold: float | None, by: str | None) -> DataFrame:
     """One line a rating: positive, right, unknown_user, unknown_item (boolean), score, probability, rung and group."""
     user, item, label = model.getUserCol(), model.getItemCol(), model.info.columns["label"]
     labelled = ratings.withColumn("__positive", positive(ratings, label, threshold))

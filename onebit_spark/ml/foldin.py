@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -22,20 +22,18 @@ from onebit_spark.engines.factorframes import factor_schema
 from onebit_spark.errors import RequestError
 from onebit_spark.input.census import ITEM, LABEL, USER, prepared
 from onebit_spark.input.defects import Columns, check_ratings
+from onebit_spark.ml.fittedmodel import FittedModel
 from onebit_spark.ml.freshness import sketch_of
 from onebit_spark.platform.plans import kept
 
-if TYPE_CHECKING:
-    from onebit_spark.model import OneBitCompletionModel
+M = TypeVar("M", bound=FittedModel)
 
 RATINGS_PER_TASK = 200_000  # each brings its partner's factors along
 
 OTHER_SIDE: dict[Side, Side] = {"rows": "cols", "cols": "rows"}
 
 
-def fold_in(
-    model: OneBitCompletionModel, ratings: DataFrame, who: Literal["user", "item"], threshold: float | None
-) -> OneBitCompletionModel:
+def fold_in(model: M, ratings: DataFrame, who: Literal["user", "item"], threshold: float | None) -> M:
     """The model with these users (or items) added, or replaced where it knows them; the other side stays as it is.
 
     Their factors are computed once and kept by the executors; what is lost with one is computed again from ``ratings``.
@@ -78,7 +76,7 @@ class _FoldIn:
     partner_prior: RowPosterior  # for the shape of the partners' factors
 
     @classmethod
-    def of(cls, model: OneBitCompletionModel, side: Side) -> _FoldIn:
+    def of(cls, model: FittedModel, side: Side) -> _FoldIn:
         config, scales, kind = model.info.config, model.info.scales, model.info.kind
         partner_prior = prior_row(scales, OTHER_SIDE[side], kind, config.intercepts)
         loss = replace(config, solver="mm").make_loss()  # whatever found the fit: the gradient's steps do not settle

@@ -6,7 +6,7 @@ MODEL/fitted/    Parquet, one line a cell of the sketch: hash, ratings; its limi
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,11 +17,9 @@ from onebit_spark.core.sketch import ENOUGH, HIGHEST, CellSketch, Comparison, li
 from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import INTEGRAL, quoted
 from onebit_spark.input.defects import Columns, Tally
+from onebit_spark.ml.fittedmodel import FittedModel
 from onebit_spark.platform.files import Location, explained
 from onebit_spark.platform.jobnames import described
-
-if TYPE_CHECKING:
-    from onebit_spark.model import OneBitCompletionModel
 
 SALT = "onebit_spark cell"  # so that no other use of the same hash has chosen the ratings
 CELLS = "hash bigint, ratings bigint"
@@ -39,7 +37,7 @@ def sketch_of(ratings: DataFrame, columns: Columns, n: int, limit: int = HIGHEST
     return _sketch(cells, limit)
 
 
-def check_fresh(model: OneBitCompletionModel, ratings: DataFrame, columns: Columns, tally: Tally) -> dict[str, Any]:
+def check_fresh(model: FittedModel, ratings: DataFrame, columns: Columns, tally: Tally) -> dict[str, Any]:
     """Refuse ratings that the model was fitted on, in whole or in part; else how they compare, for a certificate.
 
     ``checked`` is false, with a ``reason``, where it could not be seen.

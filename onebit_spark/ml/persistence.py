@@ -14,20 +14,19 @@ from __future__ import annotations
 import json
 import os
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, MLWriter
 from pyspark.sql import DataFrame
 
 from onebit_spark.core.modelinfo import METADATA, ModelInfo
 from onebit_spark.errors import RequestError
+from onebit_spark.ml.fittedmodel import FittedModel
 from onebit_spark.ml.freshness import read_sketch, write_sketch
 from onebit_spark.platform.files import Location, explained, replace_folder
 from onebit_spark.platform.jobnames import described
 
-if TYPE_CHECKING:
-    from onebit_spark.estimator import OneBitCompletion
-    from onebit_spark.model import OneBitCompletionModel
+M = TypeVar("M", bound=FittedModel)
 
 CERTIFICATE = "certificate.json"
 FITTED = "fitted"
@@ -36,7 +35,7 @@ FITTED = "fitted"
 class ModelWriter(MLWriter):
     """``model.write()``. The folder appears whole or not at all; an old one stays until the new one is complete."""
 
-    def __init__(self, model: OneBitCompletionModel) -> None:
+    def __init__(self, model: FittedModel) -> None:
         super().__init__()
         self._model = model
 
@@ -48,7 +47,7 @@ class ModelWriter(MLWriter):
             write_model(self._model, folder)
 
 
-def write_model(model: OneBitCompletionModel, folder: str) -> None:
+def write_model(model: FittedModel, folder: str) -> None:
     """Write the model into ``folder``, ``metadata.json`` last. What else belongs there is written before."""
     spark = model.users.sparkSession
     model.users.write.parquet(f"{folder}/users")
@@ -64,14 +63,14 @@ def write_model(model: OneBitCompletionModel, folder: str) -> None:
     (Location(spark, folder) / METADATA).write_text(model.info.to_json())
 
 
-class ModelReader(MLReader["OneBitCompletionModel"]):
+class ModelReader(MLReader[M]):
     """``OneBitCompletionModel.read()``. Every defect of a folder is a RequestError of one line."""
 
-    def __init__(self, model_class: type[OneBitCompletionModel]) -> None:
+    def __init__(self, model_class: type[M]) -> None:
         super().__init__()
         self._class = model_class
 
-    def load(self, path: str | os.PathLike[str]) -> OneBitCompletionModel:
+    def load(self, path: str | os.PathLike[str]) -> M:
         folder = Location(self.sparkSession, path)
         if not folder.is_folder():
             raise RequestError(f"there is no model at {path}: no such folder")
@@ -102,7 +101,7 @@ class ModelReader(MLReader["OneBitCompletionModel"]):
             raise RequestError(f"damaged model folder: it has no {name}/")
         return folder / name
 
-    def _set_params(self, model: OneBitCompletionModel, folder: Location) -> None:
+    def _set_params(self, model: FittedModel, folder: Location) -> None:
         try:
             with explained("damaged model folder: metadata/"):
                 params = DefaultParamsReader.loadMetadata(folder.uri, self.sparkSession)
@@ -126,14 +125,14 @@ def _certificate(file: Location) -> dict[str, Any]:
     return content
 
 
-class EstimatorReader(MLReader["OneBitCompletion"]):
+class EstimatorReader(MLReader[Any]):
     """``OneBitCompletion.read()``. A folder of something else is named for what it is."""
 
-    def __init__(self, estimator_class: type[OneBitCompletion]) -> None:
+    def __init__(self, estimator_class: type[Any]) -> None:
         super().__init__()
         self._class = estimator_class
 
-    def load(self, path: str | os.PathLike[str]) -> OneBitCompletion:
+    def load(self, path: str | os.PathLike[str]) -> Any:
         folder = Location(self.sparkSession, path)
         if (folder / METADATA).exists():
             raise RequestError(f"{path} holds a fitted model: load it with OneBitCompletionModel.load")

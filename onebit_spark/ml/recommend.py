@@ -8,7 +8,7 @@ factors of the other side  ─pack─► one row a block ┘
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -25,9 +25,7 @@ from onebit_spark.core.topn import Ranking, best_partners
 from onebit_spark.engines.cells import Batches, block_line
 from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import checked_ids
-
-if TYPE_CHECKING:
-    from onebit_spark.model import OneBitCompletionModel
+from onebit_spark.ml.fittedmodel import FittedModel
 
 Who = Literal["user", "item"]
 
@@ -52,7 +50,7 @@ class Wish:
         return found
 
 
-def recommend(model: OneBitCompletionModel, who: Who, wish: Wish, subset: DataFrame | None = None) -> DataFrame:
+def recommend(model: FittedModel, who: Who, wish: Wish, subset: DataFrame | None = None) -> DataFrame:
     """(id, recommendations): for every user (``who`` = "user") or item that the model knows, or those of ``subset``.
 
     ``recommendations`` is an array of structs, the best first, as ALSModel's: the other side's id and ``rating``, the
@@ -101,23 +99,23 @@ def recommend(model: OneBitCompletionModel, who: Who, wish: Wish, subset: DataFr
 # ---- the two sides ---------------------------------------------------------------------------------------------------
 
 
-def _side(model: OneBitCompletionModel, who: Who) -> DataFrame:
+def _side(model: FittedModel, who: Who) -> DataFrame:
     return model.users if who == "user" else model.items
 
 
-def _column(model: OneBitCompletionModel, who: Who) -> str:
+def _column(model: FittedModel, who: Who) -> str:
     return model.getUserCol() if who == "user" else model.getItemCol()
 
 
-def _count(model: OneBitCompletionModel, who: Who) -> int:
+def _count(model: FittedModel, who: Who) -> int:
     return model.info.n_users if who == "user" else model.info.n_items
 
 
-def _n_blocks(model: OneBitCompletionModel, who: Who) -> int:
+def _n_blocks(model: FittedModel, who: Who) -> int:
     return max(1, -(-_count(model, who) * model.bytesPerRow // BLOCK_BYTES))
 
 
-def _ids(model: OneBitCompletionModel, who: Who, dataset: DataFrame) -> DataFrame:
+def _ids(model: FittedModel, who: Who, dataset: DataFrame) -> DataFrame:
     """The ids of one side in somebody's DataFrame, as ``id``."""
     column = _column(model, who)
     model.checkIdType(dataset, who, column)
@@ -125,7 +123,7 @@ def _ids(model: OneBitCompletionModel, who: Who, dataset: DataFrame) -> DataFram
     return dataset.select(checked.alias("id"))
 
 
-def _seen(model: OneBitCompletionModel, who: Who, ratings: DataFrame) -> DataFrame:
+def _seen(model: FittedModel, who: Who, ratings: DataFrame) -> DataFrame:
     """For every id of one side, the ids of the other that it is not to be offered."""
     other: Who = "item" if who == "user" else "user"
     columns = [_column(model, side) for side in (who, other)]
@@ -136,9 +134,7 @@ def _seen(model: OneBitCompletionModel, who: Who, ratings: DataFrame) -> DataFra
     return ratings.groupBy(own.alias("id")).agg(F.collect_set(theirs).alias("seen"))
 
 
-def _packed(
-    model: OneBitCompletionModel, who: Who, factors: DataFrame, n_blocks: int, prefix: str, seen: bool
-) -> DataFrame:
+def _packed(model: FittedModel, who: Who, factors: DataFrame, n_blocks: int, prefix: str, seen: bool) -> DataFrame:
     """One row a block, one block a partition, behind a shuffle: it is packed once, however often it is met."""
     info = model.info
     lines = F.struct(*factor_columns(info.kind, info.config.intercepts))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -16,22 +16,30 @@ from onebit_spark.certificate.bygroup import MOST_GROUPS
 from onebit_spark.certificate.selective import SELECTIVE, Group, HeldOut
 from onebit_spark.core import prediction
 from onebit_spark.core.confidence import EVERYTHING
+from onebit_spark.core.modelinfo import ModelInfo
 from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import quoted
-
-if TYPE_CHECKING:
-    from onebit_spark.model import OneBitCompletionModel
 
 RUNG = "smallint"
 
 
-def confidence(model: OneBitCompletionModel, score: Column, std: Column) -> Column:
+class Answering(Protocol):
+    """What is asked here of a model."""
+
+    info: ModelInfo
+    certificate: dict[str, Any]
+
+    def getMaxError(self) -> float | None:
+        """The error rate that was chosen among those certified."""
+
+
+def confidence(model: Answering, score: Column, std: Column) -> Column:
     """|score|/√(c + std²) as in ``certificate.confidence``, c the loss's own: a calibration changes nothing here."""
     root = F.sqrt(F.lit(prediction.score_noise(model.info.config.loss)) + std * std)
     return F.when(score == 0, 0.0).when(root == 0, float("inf")).otherwise(F.abs(score) / root)
 
 
-def rung(model: OneBitCompletionModel) -> Callable[..., Column]:
+def rung(model: Answering) -> Callable[..., Column]:
     """Of a confidence, the highest rung of the model's ladder that answers it."""
     ladder = model.info.ladder or EVERYTHING
 
@@ -44,12 +52,12 @@ def rung(model: OneBitCompletionModel) -> Callable[..., Column]:
 # ---- what is answered ------------------------------------------------------------------------------------------------
 
 
-def applied(model: OneBitCompletionModel) -> list[dict[str, Any]]:
+def applied(model: Answering) -> list[dict[str, Any]]:
     """The selective certificates that speak of all pairs, in the order in which they were asked for."""
     return [item for item in model.certificate["certificates"] if item["name"] == SELECTIVE and not item["group"]]
 
 
-def chosen_threshold(model: OneBitCompletionModel) -> float:
+def chosen_threshold(model: Answering) -> float:
     """The confidence from which the model answers: ∞ if the error rate could not be met."""
     found, wanted = applied(model), model.getMaxError()
     if not found:
@@ -63,7 +71,7 @@ def chosen_threshold(model: OneBitCompletionModel) -> float:
     return math.inf if threshold is None else float(threshold)
 
 
-def answers(model: OneBitCompletionModel, score: Column, std: Column) -> Column:
+def answers(model: Answering, score: Column, std: Column) -> Column:
     """Whether a pair is confident enough to be answered."""
     threshold = chosen_threshold(model)
     return F.lit(False) if math.isinf(threshold) else confidence(model, score, std) >= threshold
@@ -90,7 +98,7 @@ def _codes(values: Any) -> tuple[np.ndarray, list[str | None]]:
     return encoded.indices.to_numpy(zero_copy_only=False), encoded.dictionary.to_pylist()
 
 
-def count_by_rung(model: OneBitCompletionModel, lines: pa.Table, by: str | None) -> Counted:
+def count_by_rung(model: Answering, lines: pa.Table, by: str | None) -> Counted:
     """From lines of rung, group, n, n_wrong and n_positive."""
     rungs = len((model.info.ladder or EVERYTHING).thresholds)
     place, n, wrong, positives = (lines[name].to_numpy() for name in ("rung", "n", "n_wrong", "n_positive"))

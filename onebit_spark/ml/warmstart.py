@@ -13,7 +13,7 @@ from onebit_spark.core.losses import Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.solver import Start
 from onebit_spark.errors import RequestError
-from onebit_spark.model import OneBitCompletionModel
+from onebit_spark.ml.fittedmodel import FittedModel
 
 SHAPE = ("loss", "rank", "intercepts", "covariance")  # what gives the posterior its form
 
@@ -25,7 +25,7 @@ class Adopts(Protocol):
         """The posterior, in the engine's own form, that a factor table holds of the engine's ids."""
 
 
-def warm_start(model: OneBitCompletionModel, config: FitConfig, engine: Adopts) -> Start:
+def warm_start(model: FittedModel, config: FitConfig, engine: Adopts) -> Start:
     """The model's posterior for the engine's ids, and its prior for those that it does not know."""
     _check(model, config)
     info = model.info
@@ -41,7 +41,7 @@ def warm_start(model: OneBitCompletionModel, config: FitConfig, engine: Adopts) 
     )
 
 
-def _check(model: OneBitCompletionModel, config: FitConfig) -> None:
+def _check(model: FittedModel, config: FitConfig) -> None:
     wanted = {field.name: getattr(config, field.name) for field in fields(config)}
     differing = [
         f"{name} is {model.info.parameters[name]} there and {wanted[name]} here"

@@ -119,8 +119,8 @@ def _write(folder: Location, name: str, records: list[Record], meta: Record) -> 
     """The experiment's own files, and the page anew."""
     import pandas as pd
 
+    from onebit_spark.paper import figures
     from onebit_spark.paper import reproductionpage as page
-    from onebit_spark.tuning import figures
 
     table = pd.DataFrame(records).drop(columns="do")
     table["setting"] = table["setting"].map(json.dumps)

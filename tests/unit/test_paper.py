@@ -14,13 +14,13 @@ import pytest
 
 from onebit_spark import RequestError
 from onebit_spark.paper import experiments as paper
+from onebit_spark.paper import figures
 from onebit_spark.paper import reproductionpage as page
 from onebit_spark.paper.comparison import paired_comparison
 from onebit_spark.paper.methods import METHODS, count_errors
 from onebit_spark.paper.movielens import download_movielens, read_movielens
 from onebit_spark.paper.published import ERRORS, MOVIELENS_CORRECT
 from onebit_spark.simulate import simulate
-from onebit_spark.tuning import figures
 from onebit_spark.tuning.sample import Sample
 
 META = {

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from onebit_spark.certificate.certified import Certificate, document
-from onebit_spark.core.factortables import CERTIFIED, Sampler, Scorer, factor_columns, prior_row
+from onebit_spark.core.factortables import CERTIFIED, factor_columns, prior_row
 from onebit_spark.core.modelinfo import ModelInfo
 from onebit_spark.core.newcomers import Newcomers
 from onebit_spark.core.posterior import packed_size
@@ -23,6 +23,7 @@ from onebit_spark.engines.factorframes import factor_frame, factor_schema
 from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import INTEGRAL, case_folding, checked_ids, missing, quoted, type_of
 from onebit_spark.ml.predictionparams import AnswerParams
+from onebit_spark.ml.scoring import Sampler, Scorer
 from onebit_spark.ml.selection import answers, applied, chosen_threshold
 
 

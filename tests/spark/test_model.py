@@ -14,7 +14,8 @@ from pyspark.sql.types import DataType, DoubleType, IntegerType
 
 from onebit_spark import RequestError
 from onebit_spark.core import factortables as scoring
-from onebit_spark.core.factortables import Scorer, factor_table, prior_row
+from onebit_spark.core.factortables import factor_table, prior_row
+from onebit_spark.ml.scoring import Scorer
 
 KINDS = [
     {"loss": loss, "covariance": covariance, "intercepts": intercepts}

@@ -22,7 +22,7 @@ from onebit_spark.core.modelinfo import ModelInfo
 from onebit_spark.core.posterior import effective_rank
 from onebit_spark.core.sketch import CellSketch, together
 from onebit_spark.core.solver import Iteration
-from onebit_spark.engines.broadcast.engine import SparkEngine, require_classic
+from onebit_spark.engines.broadcast.engine import BroadcastEngine, require_classic
 from onebit_spark.engines.choice import Choice, SparkEngines, choose, engine_over
 from onebit_spark.engines.factorframes import factor_schema
 from onebit_spark.engines.validation import Validation, divided
@@ -137,7 +137,7 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
                 start = checkpoint.start(config, engine)
             if checkpoints is not None:
                 watch = Checkpointing(checkpoints, self.getCheckpointInterval(), facts.model, spark.sparkContext)
-            if held_out is not None and isinstance(engine, SparkEngine):
+            if held_out is not None and isinstance(engine, BroadcastEngine):
                 over = Validation.over(held_out, columns, engine, config, self.getPatience())
                 validation = release.enter_context(over)
             clock.lap("blocking")

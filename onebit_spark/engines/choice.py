@@ -15,7 +15,7 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from onebit_spark.core.posterior import Form
-from onebit_spark.engines.broadcast.engine import SparkEngine
+from onebit_spark.engines.broadcast.engine import BroadcastEngine
 from onebit_spark.engines.shuffle.engine import ShuffleEngine
 from onebit_spark.errors import RequestError
 from onebit_spark.input.census import Census
@@ -27,7 +27,7 @@ BROADCAST_BYTES = 512 * 2**20  # of factors that the driver and every Python wor
 
 log = logging.getLogger("onebit_spark")
 
-SparkEngines = SparkEngine | ShuffleEngine
+SparkEngines = BroadcastEngine | ShuffleEngine
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def engine_over(
     """The engine of the chosen exchange on these ratings."""
     log.info("exchange: %s (%s)", choice.exchange, choice.reason)
     if choice.exchange == "broadcast":
-        with SparkEngine.over(ratings, columns, census.survey(), blocks) as collected:
+        with BroadcastEngine.over(ratings, columns, census.survey(), blocks) as collected:
             yield collected
         return
     take_back()  # the files of models that are gone

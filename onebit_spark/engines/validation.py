@@ -22,7 +22,7 @@ from onebit_spark.core.losses import LOSSES, SIDES, Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.scales import ScaleHierarchy, Scales
 from onebit_spark.core.solver import Engine, Iteration, Outcome
-from onebit_spark.engines.broadcast.engine import SparkEngine
+from onebit_spark.engines.broadcast.engine import BroadcastEngine
 from onebit_spark.engines.cells import Batches
 from onebit_spark.errors import RequestError
 from onebit_spark.input.census import ITEM, LABEL, USER, prepared
@@ -57,7 +57,7 @@ class _State:
 class Validation:
     """Called after every iteration; ``history`` holds the held-out loss and error rate of each."""
 
-    def __init__(self, pairs: DataFrame, engine: SparkEngine, config: FitConfig, patience: int) -> None:
+    def __init__(self, pairs: DataFrame, engine: BroadcastEngine, config: FitConfig, patience: int) -> None:
         self._pairs = pairs
         self._engine = engine
         self._config = config
@@ -69,7 +69,7 @@ class Validation:
     @classmethod
     @contextmanager
     def over(
-        cls, ratings: DataFrame, columns: Columns, engine: SparkEngine, config: FitConfig, patience: int
+        cls, ratings: DataFrame, columns: Columns, engine: BroadcastEngine, config: FitConfig, patience: int
     ) -> Iterator[Validation]:
         """Number the held-out ratings as the fit does, cache them, and release them at the end."""
         try:

@@ -9,7 +9,7 @@ from onebit_spark import FitConfig, RequestError, Terms, fit_arrays
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.draws import Draws
 from onebit_spark.core.split import Split
-from onebit_spark.engines.broadcast.engine import SparkEngine
+from onebit_spark.engines.broadcast.engine import BroadcastEngine
 from onebit_spark.engines.local import LocalEngine
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.census import split_off, survey
@@ -43,7 +43,7 @@ def test_the_same_draws_and_coins_as_in_process(ratings, data, blocks):
         expected = [local.gibbs_errors(each) for each in draws]
         with local.restricted(split) as part:
             chosen = {side: (part.counts(side), part.positives(side)) for side in ("rows", "cols")}
-    with SparkEngine.over(ratings, Columns(), survey(ratings, Columns()), blocks) as engine:
+    with BroadcastEngine.over(ratings, Columns(), survey(ratings, Columns()), blocks) as engine:
         engine.start_from(local.posteriors)
         assert [engine.gibbs_errors(each) for each in draws] == expected
         with engine.restricted(split) as part:

@@ -1,4 +1,4 @@
-"""SparkEngine: the map steps as Spark jobs over cached blocks of ratings, with the factors on the driver."""
+"""BroadcastEngine: the map steps as Spark jobs over cached blocks of ratings, with the factors on the driver."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Counts(NamedTuple):
     positives: NDArray[np.int64]
 
 
-class SparkEngine:
+class BroadcastEngine:
     """Holds both orientations of the ratings as cached DataFrames; factors travel by broadcast."""
 
     def __init__(
@@ -72,7 +72,7 @@ class SparkEngine:
     @contextmanager
     def over(
         cls, ratings: DataFrame, columns: Columns, survey: Survey, blocks: tuple[int | None, int | None]
-    ) -> Iterator[SparkEngine]:
+    ) -> Iterator[BroadcastEngine]:
         """Block the ratings, and release every cache and broadcast at the end, whatever happens."""
         spark = ratings.sparkSession
         context = spark.sparkContext
@@ -106,7 +106,7 @@ class SparkEngine:
             yield engine
 
     @contextmanager
-    def restricted(self, split: Split) -> Iterator[SparkEngine]:
+    def restricted(self, split: Split) -> Iterator[BroadcastEngine]:
         """The chosen ratings blocked like all of them: two more cached tables, from the row blocks in memory."""
         with ExitStack() as release, described(self._context, "prior split"):
             blocks, layout = self._sides["rows"].blocks, self._sides["cols"].layout
@@ -117,7 +117,7 @@ class SparkEngine:
                 "rows": BlockedSide(by_row, self._sides["rows"].layout, _checksums(row_lines)),
                 "cols": BlockedSide(by_col, layout, _checksums(col_lines)),
             }
-            engine = SparkEngine(self._spark, sides, {side: _counts(sides[side]) for side in SIDES}, self.ids)
+            engine = BroadcastEngine(self._spark, sides, {side: _counts(sides[side]) for side in SIDES}, self.ids)
             release.callback(engine._exchange.close)
             yield engine
 

@@ -37,7 +37,7 @@ class Plan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Problem:
+class Setup:
     """What the explicit bounds are functions of, besides n and λ."""
 
     m1: int
@@ -81,24 +81,24 @@ class Problem:
         return data + rows + scales / lam
 
 
-def corollary1(problem: Problem, n: int, lam: float, risk: float, delta: float) -> float:
+def corollary1(setup: Setup, n: int, lam: float, risk: float, delta: float) -> float:
     """r_h(M) + E + λ/(2n) + log(1/δ)/λ with probability 1 − δ; ``risk`` is the hinge risk r_h of the best M."""
-    return risk + problem.complexity(n, lam) + lam / (2 * n) + math.log(1 / delta) / lam
+    return risk + setup.complexity(n, lam) + lam / (2 * n) + math.log(1 / delta) / lam
 
 
-def theorem2(problem: Problem, n: int, s: float, margin: float, risk: float, delta: float) -> float:
+def theorem2(setup: Setup, n: int, s: float, margin: float, risk: float, delta: float) -> float:
     """R̄[1 + (1+s)/(1−s/2)] + {E + (1+C) log(1/ε)/(sn)}/(1−s/2), λ = sn/C, with probability 1 − 2ε = 1 − δ.
 
     C is the margin constant of the noise (switch noise of probability p has 1/(1−2p)), R̄ the Bayes risk.
     """
     rest = 1 - s / 2
-    error = problem.complexity(n, s * n / margin) + (1 + margin) * math.log(2 / delta) / (s * n)
+    error = setup.complexity(n, s * n / margin) + (1 + margin) * math.log(2 / delta) / (s * n)
     return risk * (1 + (1 + s) / rest) + error / rest
 
 
-def corollary2(problem: Problem, n: int, lam: float, delta: float) -> float:
+def corollary2(setup: Setup, n: int, lam: float, delta: float) -> float:
     """{E + log(1/ε)/λ}/(1 − λ/(2n)), λ ≤ n, with probability 1 − ε = 1 − δ: labels without noise."""
-    return (problem.complexity(n, lam) + math.log(1 / delta) / lam) / (1 - lam / (2 * n))
+    return (setup.complexity(n, lam) + math.log(1 / delta) / lam) / (1 - lam / (2 * n))
 
 
 def plan(
@@ -132,10 +132,10 @@ def plan(
     """
     budget = rank if budget is None else budget
     given_beta = 1.0 if beta is None else beta
-    problem = Problem(
+    setup = Setup(
         m1=m1, m2=m2, rank=rank, max_entry=max_entry, budget=budget, prior=prior, alpha=alpha, beta=given_beta
     )
-    problems = problem.problems()
+    problems = setup.problems()
     if (risk is None) == (n is None):
         problems.append("give either risk (how many ratings does it need?) or n (what is the bound?)")
     if risk is not None and not risk > 0:
@@ -158,7 +158,7 @@ def plan(
         raise ValueError("; ".join(problems))
 
     def at(ratings: int) -> Plan:
-        settled = replace(problem, beta=1.0 / ratings) if beta is None and prior == "inverse-gamma" else problem
+        settled = replace(setup, beta=1.0 / ratings) if beta is None and prior == "inverse-gamma" else setup
         return _bound(settled, ratings, which, best_risk, 1 / (1 - 2 * switch_noise), lam, delta)
 
     if n is not None:
@@ -179,19 +179,17 @@ def plan(
     return at(high)
 
 
-def _bound(
-    problem: Problem, n: int, which: str, best_risk: float, margin: float, lam: float | None, delta: float
-) -> Plan:
+def _bound(setup: Setup, n: int, which: str, best_risk: float, margin: float, lam: float | None, delta: float) -> Plan:
     """The bound at the given λ, or at the best of a fine grid up to what the bound allows."""
     largest = float(n) if which != "theorem2" else n / margin * (1 - 1e-3)  # s < 1
     candidates = [lam] if lam is not None else [largest * 2.0 ** (-j / 8) for j in range(160)]
 
     def value(weight: float) -> float:
         if which == "corollary1":
-            return corollary1(problem, n, weight, best_risk, delta)
+            return corollary1(setup, n, weight, best_risk, delta)
         if which == "theorem2":
-            return theorem2(problem, n, weight * margin / n, margin, best_risk, delta)
-        return corollary2(problem, n, weight, delta)
+            return theorem2(setup, n, weight * margin / n, margin, best_risk, delta)
+        return corollary2(setup, n, weight, delta)
 
     bound, best = min((value(weight), weight) for weight in candidates if weight <= largest)
     return Plan(n=n, bound=bound, lam=best, which=which)

@@ -6,7 +6,7 @@ import pytest
 from scipy.special import gammaln
 
 from onebit_spark import plan
-from onebit_spark.certificate.planning import Problem, corollary1, corollary2, theorem2
+from onebit_spark.certificate.planning import Setup, corollary1, corollary2, theorem2
 
 PROBLEM = {"m1": 100, "m2": 60, "rank": 3, "max_entry": 1.5, "budget": 5}
 N, LAM = 50_000, 9000.0
@@ -31,7 +31,7 @@ def complexity(prior, alpha, beta):
     ("prior", "alpha", "beta"), [("inverse-gamma", 2.0, 1e-4), ("gamma", 2.0, 1.0), ("gamma", 0.5, 2.0)]
 )
 def test_the_bounds_by_hand(prior, alpha, beta):
-    problem, e = Problem(**PROBLEM, prior=prior, alpha=alpha, beta=beta), complexity(prior, alpha, beta)
+    problem, e = Setup(**PROBLEM, prior=prior, alpha=alpha, beta=beta), complexity(prior, alpha, beta)
     assert problem.complexity(N, LAM) == pytest.approx(e, rel=1e-12)
     expected = 0.1 + e + LAM / (2 * N) + math.log(20) / LAM
     assert corollary1(problem, N, LAM, 0.1, 0.05) == pytest.approx(expected)

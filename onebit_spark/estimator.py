@@ -107,10 +107,10 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
             problems += [f"{name} does not go with an initial model" for name in self.fromTheBeginning()]
         if problems:
             raise RequestError("; ".join(problems))
-        terms = self.certificateTerms()
+        terms, execution = self.certificateTerms(), self.execution()
         config, columns, spark = self.fitConfig(), self.columns(), dataset.sparkSession
         clock = _Clock()
-        training, held_out = divided(dataset, self.getValidationIndicatorCol())
+        training, held_out = divided(dataset, execution.validation_indicator_col)
         with ExitStack() as release:
             counted = release.enter_context(census(training, columns))
             n = counted.tally.n + (0 if held_out is None else held_out.count())
@@ -121,13 +121,13 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
             form = config.form
             choice = choose(self.wantedExchange(), counted, form, spark.sparkContext)
             checkpoints, checkpoint = None, None
-            if folder := self.getCheckpointDir():
+            if folder := execution.checkpoint_dir:
                 checkpoints = CheckpointFolder(
                     spark, folder, subject_of(config, counted.tally, terms.prior_split), OneBitCompletionModel.load
                 )
-                checkpoint = checkpoints.found(self.getResume())
-            blocks = self.getNumUserBlocks(), self.getNumItemBlocks()
-            work = self.getWorkDir() or self.getCheckpointDir()
+                checkpoint = checkpoints.found(execution.resume)
+            blocks = execution.row_blocks, execution.col_blocks
+            work = execution.work_dir or execution.checkpoint_dir
             engine = release.enter_context(engine_over(choice, training, columns, counted, blocks, form, work))
             facts = _Facts(dataset, config, columns, counted, choice, engine, fitted)
             start, validation, watch = None, None, None
@@ -136,9 +136,9 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
             if checkpoint is not None:
                 start = checkpoint.start(config, engine)
             if checkpoints is not None:
-                watch = Checkpointing(checkpoints, self.getCheckpointInterval(), facts.model, spark.sparkContext)
+                watch = Checkpointing(checkpoints, execution.checkpoint_interval, facts.model, spark.sparkContext)
             if held_out is not None and isinstance(engine, BroadcastEngine):
-                over = Validation.over(held_out, columns, engine, config, self.getPatience())
+                over = Validation.over(held_out, columns, engine, config, execution.patience)
                 validation = release.enter_context(over)
             clock.lap("blocking")
             made = certified_fit(

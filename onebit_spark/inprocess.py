@@ -114,7 +114,9 @@ class Fit:
         ``groups`` has a value for every rating: both also within each group, δ shared among the groups.
         """
         terms = terms or Terms()
-        problems = terms.problems() + [f"max_error {told}" for told in request_problems(max_error)]
+        problems = [str(problem) for problem in terms.problems()] + [
+            f"max_error {told}" for told in request_problems(max_error)
+        ]
         problems += _label_problems(np.asarray(labels), both_classes=False)
         if problems:
             raise ValueError("; ".join(problems))
@@ -204,7 +206,8 @@ def _checked(
     certify: Terms | None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_], tuple[int, int]]:
     """The input as index arrays and a label bit, or one ValueError with every problem."""
-    problems = config.problems() + (certify.problems() if certify else [])
+    settings = config.problems() + (certify.problems() if certify else [])
+    problems = [str(problem) for problem in settings]
     arrays = {"rows": np.asarray(rows), "cols": np.asarray(cols), "labels": np.asarray(labels)}
     lengths = {name: array.size for name, array in arrays.items()}
     for name, array in arrays.items():

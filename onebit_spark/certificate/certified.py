@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from numbers import Integral, Real
 from typing import Any
 
 from onebit_spark.certificate import bounds
@@ -16,6 +15,7 @@ from onebit_spark.core.draws import Draws, GibbsErrors
 from onebit_spark.core.losses import LOSSES, SIDES, Side
 from onebit_spark.core.priors import ScalePrior
 from onebit_spark.core.scales import Scales
+from onebit_spark.core.settings import SHARE, Problem, at_least, problems_of, setting
 from onebit_spark.core.solver import Engine, Iteration, Start, Watch, solve
 from onebit_spark.core.split import Split
 
@@ -43,18 +43,26 @@ class Terms:
     prior is learnt from.
     """
 
-    delta: float = 0.05
-    grid: int = 1
-    prior_split: float | None = None
+    delta: float = setting(0.05, "a certificate holds with probability 1 − δ", check=SHARE)
+    prior_split: float | None = setting(
+        None,
+        "certify random draws by a prior learnt from this share of the ratings; the saved model then has learnt almost "
+        "only from that share",
+        check=SHARE,
+        key="certificate_prior_split",
+        param="certificatePriorSplit",
+    )
+    grid: int = setting(
+        1,
+        "settings compared on these ratings, each certified at δ/grid",
+        check=at_least(1),
+        key="certificate_grid",
+        param="certificateGrid",
+    )
 
-    def problems(self) -> list[str]:
-        found = []
-        for name, value in (("delta", self.delta), ("prior_split", self.prior_split)):
-            if value is not None and not (isinstance(value, Real) and 0 < value < 1):
-                found.append(f"{name} must lie strictly between 0 and 1, not {value!r}")
-        if not isinstance(self.grid, Integral) or isinstance(self.grid, bool) or self.grid < 1:
-            found.append(f"grid must be an integer of at least 1, not {self.grid!r}")
-        return found
+    def problems(self) -> list[Problem]:
+        """Everything that is wrong with these terms; empty if nothing is."""
+        return problems_of(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,11 +9,10 @@ from pathlib import Path
 
 from onebit_spark.cli.flags import flag
 from onebit_spark.cli.requests import RatingsRequest, _holds, exists_already, local_path
+from onebit_spark.cli.settingflags import filled, flag_of, in_flags
 from onebit_spark.core.config import FitConfig
 from onebit_spark.paper.movielens import URL
 from onebit_spark.paper.seeds import FIRST_REPORTED, TUNING
-
-_DEFAULT = FitConfig()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,9 +22,9 @@ class TuneRequest(RatingsRequest):
     output: str = flag("folder for results, plot and model")
     grid: str | None = flag("TOML file with lists of settings to combine (default: see conf/grid.toml)", default=None)
     folds: int = flag("parts of the ratings, each held out once", default=5)
-    max_iter: int = flag("most iterations of a fit", default=_DEFAULT.max_iter)
-    tol: float = flag("stop once nothing changes by more than this share; 0: never", default=_DEFAULT.tol)
-    seed: int = flag("seed of the folds and of the fits", default=0)
+    max_iter: int = flag_of(FitConfig, "max_iter", "most iterations of a fit")
+    tol: float = flag_of(FitConfig, "tol")
+    seed: int = flag_of(FitConfig, "seed", "seed of the folds and of the fits")
     worker_limit: int = flag("most ratings that one worker fits alone (more: by all together)", default=5_000_000)
 
     inputs = ("ratings", "grid")
@@ -35,9 +34,7 @@ class TuneRequest(RatingsRequest):
             yield f"--folds must be an integer of at least 2, not {self.folds}"
         if self.worker_limit < 0:
             yield f"--worker-limit must be 0 or above, not {self.worker_limit}"
-        for problem in FitConfig(max_iter=self.max_iter, tol=self.tol, seed=self.seed).problems():
-            name, _, rest = problem.partition(" ")
-            yield f"--{name.replace('_', '-')} {rest}"
+        yield from in_flags(FitConfig, self.fit_config().problems())
         for name, path in self.paths(self.inputs).items():
             if self.output and _holds(self.output, path):
                 yield f"{name} {path} lies in --output {self.output}: choose another"
@@ -45,6 +42,10 @@ class TuneRequest(RatingsRequest):
         if local is not None and (local / "model").exists() and not self.overwrite:
             yield exists_already("--output", self.output)
         yield from super().problems()
+
+    def fit_config(self) -> FitConfig:
+        """What all fits have in common; the grid says the rest."""
+        return filled(FitConfig, self)
 
 
 @dataclass(frozen=True, kw_only=True)

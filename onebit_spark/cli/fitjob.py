@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -13,6 +14,7 @@ from onebit_spark.cli.common import Clock, after, further_statements, tell_locat
 from onebit_spark.cli.jobtables import check_id_types, check_pairs, read_table, refuse_outputs, write_predictions
 from onebit_spark.cli.progress import Progress
 from onebit_spark.cli.requests import FitRequest
+from onebit_spark.core.settings import by_param
 from onebit_spark.errors import RequestError
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.census import split_off
@@ -38,6 +40,7 @@ def run_fit(spark: SparkSession, request: FitRequest) -> None:
 
 def _fit(spark: SparkSession, request: FitRequest, work: Location) -> None:
     clock = Clock()
+    config, execution = request.fit_config(), request.execution()
     ids = (request.user_col, request.item_col)
     with clock("reading"):
         by = () if request.certify_by is None else (request.certify_by,)
@@ -50,37 +53,18 @@ def _fit(spark: SparkSession, request: FitRequest, work: Location) -> None:
     if request.holdout is not None:
         with clock("holding out"):
             check_ratings(ratings, columns)
-            ratings, held_out = split_off(ratings, columns, request.holdout, request.seed)
+            ratings, held_out = split_off(ratings, columns, request.holdout, config.seed)
             held_out_tally = _holdout_tally(held_out, columns, request.holdout)
     estimator = OneBitCompletion(
         userCol=request.user_col,
         itemCol=request.item_col,
         labelCol=request.label_col,
         threshold=request.threshold,
-        rank=request.rank,
-        loss=request.loss,
-        prior=request.prior,
-        likelihoodWeight=request.likelihood_weight,
-        alpha=request.alpha,
-        beta=request.beta,
-        fitIntercept=request.intercepts,
-        solver=request.solver,
-        covariance=request.covariance,
-        maxIter=request.max_iter,
-        tol=request.tol,
-        seed=request.seed,
-        numUserBlocks=request.row_blocks,
-        numItemBlocks=request.col_blocks,
-        exchange=request.exchange,
-        workDir=work.uri,
-        checkpointDir=request.checkpoint_dir,
-        checkpointInterval=request.checkpoint_interval,
-        resume=request.resume,
-        delta=request.delta,
-        certificateGrid=request.certificate_grid,
-        certificatePriorSplit=request.certificate_prior_split,
+        **by_param(config),
+        **by_param(replace(execution, work_dir=work.uri)),
+        **by_param(request.terms()),
     )
-    with clock("fitting"), Progress(request.max_iter, request.tol, quiet=request.quiet) as progress:
+    with clock("fitting"), Progress(config.max_iter, config.tol, quiet=request.quiet) as progress:
         model = estimator.setProgress(progress).fit(ratings)
     clock.split("fitting", "preparing", "iterations", progress.seconds)
     if request.holdout is not None:
@@ -104,8 +88,8 @@ def _fit(spark: SparkSession, request: FitRequest, work: Location) -> None:
     with clock("saving"):
         writer = model.write()
         (writer.overwrite() if request.overwrite else writer).save(request.output)
-        if request.checkpoint_dir:
-            clear_checkpoints(spark, request.checkpoint_dir)
+        if execution.checkpoint_dir:
+            clear_checkpoints(spark, execution.checkpoint_dir)
     if request.predict and request.predictions:
         with clock("predicting"), after(f"the model is saved in {request.output}, but predicting failed"):
             write_predictions(spark, model, pairs, request.predictions, request.overwrite)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 from urllib.parse import urlsplit
@@ -14,15 +13,12 @@ from urllib.parse import urlsplit
 from onebit_spark.certificate.certified import Terms
 from onebit_spark.certificate.selective import request_problems
 from onebit_spark.cli.flags import as_flag, flag
-from onebit_spark.core.config import COVARIANCES, EXCHANGES, SOLVERS, FitConfig
-from onebit_spark.core.losses import LOSSES
-from onebit_spark.core.priors import PRIORS
+from onebit_spark.cli.settingflags import filled, flag_of, in_flags, takes
+from onebit_spark.core.config import FitConfig
+from onebit_spark.core.execution import Execution
+from onebit_spark.input.labels import Labels
 
 FORMATS = ("parquet", "csv")
-
-TERM_FLAGS = {"delta": "--delta", "grid": "--certificate-grid", "prior_split": "--certificate-prior-split"}
-
-_DEFAULT, _TERMS = FitConfig(), Terms()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,52 +60,28 @@ class RatingsRequest(JobRequest):
     ratings: str = flag("path of the ratings")
     user_col: str = flag("column of the users", default="user")
     item_col: str = flag("column of the items", default="item")
-    label_col: str = flag("column of the labels: −1/1, 0/1 or boolean", default="label")
-    threshold: float | None = flag("labels strictly greater are positive, the others negative", default=None)
+    label_col: str = flag_of(Labels, "label_col")
+    threshold: float | None = flag_of(Labels, "threshold")
 
     def problems(self) -> Iterator[str]:
-        yield from _threshold_problems(self.threshold)
+        yield from in_flags(Labels, filled(Labels, self).problems())
         if len({self.user_col, self.item_col, self.label_col}) < 3:
             yield "--user-col, --item-col and --label-col must name three different columns"
         yield from super().problems()
 
 
 @dataclass(frozen=True, kw_only=True)
+@takes(FitConfig, Execution, Terms)
 class FitRequest(RatingsRequest):
     """Fit a model to ratings of users on items, each positive or negative."""
 
     output: str = flag("folder for the model")
-    loss: str = flag("loss", default=_DEFAULT.loss, choices=tuple(LOSSES))
-    prior: str = flag("prior of the factors' scales", default=_DEFAULT.prior, choices=tuple(PRIORS))
-    rank: int = flag("most factors; those not needed switch themselves off", default=_DEFAULT.rank)
-    likelihood_weight: float | None = flag("κ, the weight of one rating (default: the loss's own)", default=None)
-    alpha: float | None = flag("α of the prior (default: a tenth of the number of users and items)", default=None)
-    beta: float | None = flag("β of the prior (default: follows from α)", default=None)
-    intercepts: bool = flag("an intercept for every user and every item (default: with)", default=_DEFAULT.intercepts)
-    solver: str = flag("solver; gradient for the hinge loss only", default=_DEFAULT.solver, choices=SOLVERS)
-    covariance: str = flag("posterior covariance (logistic)", default=_DEFAULT.covariance, choices=COVARIANCES)
-    max_iter: int = flag("most iterations", default=_DEFAULT.max_iter)
-    tol: float = flag("stop once nothing changes by more than this share; 0: never", default=_DEFAULT.tol)
-    seed: int = flag("seed of the start", default=_DEFAULT.seed)
-    row_blocks: int | None = flag("blocks of users (default: by size and cores)", default=None)
-    col_blocks: int | None = flag("blocks of items (default: by size and cores)", default=None)
-    exchange: str = flag("how factors reach the blocks (auto: by their size)", default="auto", choices=EXCHANGES)
-    checkpoint_dir: str | None = flag("folder for checkpoints, from which a killed fit can go on", default=None)
-    checkpoint_interval: int = flag("iterations between two checkpoints", default=10)
-    resume: bool = flag("go on from a checkpoint in --checkpoint-dir, if there is one", default=False)
     holdout: float | None = flag("share of the ratings kept out of the fit, to certify the model on", default=None)
     calibrate: bool = flag("learn on the held-out ratings what a probability means", default=False)
     max_error: tuple[float, ...] = flag(
         "answer only where the error is certified to be at most this, such as 0.05; several: 0.1,0.05", default=()
     )
     certify_by: str | None = flag("column of the ratings: certify within each of its groups as well", default=None)
-    delta: float = flag("a certificate holds with probability 1 − δ", default=_TERMS.delta)
-    certificate_grid: int = flag("settings compared on these ratings, each certified at δ/grid", default=_TERMS.grid)
-    certificate_prior_split: float | None = flag(
-        "certify random draws by a prior learnt from this share of the ratings; the saved model then has learnt almost "
-        "only from that share",
-        default=None,
-    )
     predict: str | None = flag("path of user-item pairs to predict after the fit", default=None)
     predictions: str | None = flag("folder for these predictions", default=None)
     config: str | None = flag("TOML file with any of the other flags as keys", default=None)
@@ -118,32 +90,27 @@ class FitRequest(RatingsRequest):
     outputs = ("output", "predictions")
 
     def problems(self) -> Iterator[str]:
-        for problem in self.fit_config().problems():  # each begins with the name of its field
-            yield re.sub(r"^\w+", lambda name: as_flag(name[0]), problem)
-        for problem in self.terms().problems():
-            yield re.sub(r"^\w+", lambda name: TERM_FLAGS[name[0]], problem)
+        yield from in_flags(FitConfig, self.fit_config().problems())
+        yield from in_flags(Execution, self.execution().problems())
+        yield from in_flags(Terms, self.terms().problems())
         unseen = "ratings that are not fitted: add --holdout 0.1, say"
         if self.calibrate and self.holdout is None:
             yield f"--calibrate needs {unseen}"
         yield from _selective_problems(self, self.holdout is not None, unseen)
         if self.holdout is not None and not 0 < self.holdout < 1:
             yield f"--holdout must lie strictly between 0 and 1, not {self.holdout}"
-        if self.resume and not self.checkpoint_dir:
-            yield "--resume needs --checkpoint-dir: where is the checkpoint to resume from?"
-        for name in ("row_blocks", "col_blocks", "checkpoint_interval"):
-            blocks = getattr(self, name)
-            if blocks is not None and blocks < 1:
-                yield f"{as_flag(name)} must be an integer of at least 1, not {blocks}"
         if (self.predict is None) != (self.predictions is None):
             yield "--predict PAIRS and --predictions FOLDER go together: give both or neither"
         yield from super().problems()
 
-    def terms(self) -> Terms:
-        return Terms(delta=self.delta, grid=self.certificate_grid, prior_split=self.certificate_prior_split)
-
     def fit_config(self) -> FitConfig:
-        shared = {item.name for item in fields(FitConfig)} & {item.name for item in fields(self)}
-        return FitConfig(**{name: getattr(self, name) for name in shared})
+        return filled(FitConfig, self)
+
+    def execution(self) -> Execution:
+        return filled(Execution, self)
+
+    def terms(self) -> Terms:
+        return filled(Terms, self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,16 +142,18 @@ class EvaluateRequest(JobRequest):
 
     model: str = flag("folder of the model")
     ratings: str = flag("path of the ratings, in columns named as in the fit")
-    threshold: float | None = flag("labels strictly greater are positive (default: as in the fit)", default=None)
+    threshold: float | None = flag_of(
+        Labels, "threshold", "labels strictly greater are positive (default: as in the fit)"
+    )
     certify: bool = flag("bound the error rate, on ratings that the model has not seen", default=False)
     max_error: tuple[float, ...] = flag(
         "with --certify: how much can be answered with an error of at most this, such as 0.05; several: 0.1,0.05",
         default=(),
     )
     certify_by: str | None = flag("with --certify: column of the ratings, to certify within its groups", default=None)
-    delta: float = flag("the certificate holds with probability 1 − δ", default=_TERMS.delta)
-    certificate_grid: int = flag(
-        "models or settings compared on these ratings, each certified at δ/grid", default=_TERMS.grid
+    delta: float = flag_of(Terms, "delta", "the certificate holds with probability 1 − δ")
+    certificate_grid: int = flag_of(
+        Terms, "grid", "models or settings compared on these ratings, each certified at δ/grid"
     )
     output: str | None = flag("JSON file for the figures, such as metrics.json", default=None)
 
@@ -192,14 +161,13 @@ class EvaluateRequest(JobRequest):
     outputs = ("output",)
 
     def problems(self) -> Iterator[str]:
-        yield from _threshold_problems(self.threshold)
-        for problem in self.terms().problems():
-            yield re.sub(r"^\w+", lambda name: TERM_FLAGS[name[0]], problem)
+        yield from in_flags(Labels, filled(Labels, self).problems())
+        yield from in_flags(Terms, self.terms().problems())
         yield from _selective_problems(self, self.certify, "a certificate: add --certify")
         yield from super().problems()
 
     def terms(self) -> Terms:
-        return Terms(delta=self.delta, grid=self.certificate_grid)
+        return filled(Terms, self)
 
 
 def under_spark_submit() -> bool:
@@ -235,8 +203,3 @@ def _selective_problems(request: FitRequest | EvaluateRequest, possible: bool, n
     for name in ("max_error", "certify_by"):
         if getattr(request, name) and not possible:
             yield f"{as_flag(name)} needs {need}"
-
-
-def _threshold_problems(threshold: float | None) -> Iterator[str]:
-    if threshold is not None and not math.isfinite(threshold):
-        yield f"--threshold must be a finite number, not {threshold}"

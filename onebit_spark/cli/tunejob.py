@@ -12,25 +12,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from onebit_spark.cli.experimentrequests import TuneRequest
 from onebit_spark.cli.running import run_job
+from onebit_spark.core.config import FitConfig
+from onebit_spark.core.settings import declared
 from onebit_spark.errors import RequestError
 from onebit_spark.tuning.grid import VARIED, read_grid
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from onebit_spark.core.config import FitConfig
     from onebit_spark.platform.files import Location
     from onebit_spark.tuning.folds import Score
     from onebit_spark.tuning.tasks import Result, Task
 
-SETTING_COLUMNS = (
-    "loss string, prior string, likelihood_weight double, alpha double, beta double, rank int, intercepts boolean"
-)
+SQL = {str: "string", float: "double", int: "int", bool: "boolean"}
+VARIED_COLUMNS = ", ".join(f"{name} {SQL[declared(FitConfig)[name].kind]}" for name in VARIED)
 FOLD_COLUMNS = (
     "fold int, errors bigint, n bigint, log_loss double, iterations int, converged boolean, effective_rank int, "
     "seconds double"
@@ -45,14 +45,12 @@ def tune(argv: Sequence[str] | None = None, *, ship_package: bool = False) -> in
 def run_tune(spark: SparkSession, request: TuneRequest) -> None:
     from onebit_spark.cli.jobtables import read_table
     from onebit_spark.cli.taskprogress import TaskProgress
-    from onebit_spark.core.config import FitConfig
     from onebit_spark.input.census import Columns
     from onebit_spark.tuning import folds as tuning
     from onebit_spark.tuning.crossvalidation import CrossValidation
     from onebit_spark.tuning.tasks import Ledger
 
-    common: dict[str, Any] = {"max_iter": request.max_iter, "tol": request.tol, "seed": request.seed}
-    configs = [FitConfig(**common, **setting) for setting in read_grid(request.grid)]
+    configs = [replace(request.fit_config(), **varied) for varied in read_grid(request.grid)]
     folder = _folder(spark, request)
     columns = Columns(request.user_col, request.item_col, request.label_col, request.threshold)
     ratings = read_table(spark, request, "ratings", (columns.user, columns.item, columns.label))
@@ -86,7 +84,9 @@ def told(config: FitConfig) -> str:
 
 def as_toml(config: FitConfig, settings: int) -> str:
     """The setting as keys of ``fit.py --config``; a certificate pays for having compared so many ``settings``."""
-    values = {name.replace("_", "-"): getattr(config, name) for name in (*VARIED, "max_iter", "tol", "seed")}
+    keys = {name: item.key for name, item in declared(FitConfig).items() if item.key is not None}
+    others = [name for name in keys if name not in VARIED]
+    values = {keys[name].replace("_", "-"): getattr(config, name) for name in (*VARIED, *others)}
     values["certificate-grid"] = settings
     return "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items() if value is not None)
 
@@ -132,8 +132,8 @@ def _write_results(
         for score in scores
     ]
     for name, rows, columns in (
-        ("folds", lines, f"{SETTING_COLUMNS}, {FOLD_COLUMNS}"),
-        ("settings", summary, f"{SETTING_COLUMNS}, {SCORE_COLUMNS}"),
+        ("folds", lines, f"{VARIED_COLUMNS}, {FOLD_COLUMNS}"),
+        ("settings", summary, f"{VARIED_COLUMNS}, {SCORE_COLUMNS}"),
     ):
         spark.createDataFrame(rows, columns).coalesce(1).write.mode("overwrite").parquet((folder / name).uri)
     (folder / "tuning.png").write_bytes(figures.tuning(scores, chosen, told))

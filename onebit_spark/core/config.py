@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from numbers import Integral, Real
 
 from onebit_spark.core.losses import LOSSES, Loss
 from onebit_spark.core.posterior import Form
 from onebit_spark.core.priors import PRIORS, ScalePrior
+from onebit_spark.core.settings import (
+    NOT_NEGATIVE,
+    POSITIVE,
+    YES_OR_NO,
+    Check,
+    Problem,
+    RefusedSetting,
+    at_least,
+    is_integer,
+    problems_of,
+    setting,
+)
 from onebit_spark.core.spectral import STARTS
 
 SOLVERS = ("mm", "gradient")
 COVARIANCES = ("full", "diagonal")
-EXCHANGES = ("auto", "broadcast", "shuffle")  # how factors reach the blocks of a Spark fit; a fit does not depend on it
 PRECISIONS = ("float32", "float64")
 
 LARGEST_SEED = 2**63 - 1  # a signed 64-bit integer: what Spark and the kernels take
+SEED = Check("be an integer from 0 to 2^63 − 1", lambda value: is_integer(value) and 0 <= value <= LARGEST_SEED)
 
 # The default prior weighs as much as this share of the rows and columns, and expects scales γ near this value:
 # strong enough that hundreds of thin columns do not inflate γ. m is known before any label is.
@@ -33,53 +43,35 @@ class FitConfig:
     ratings are always float64).
     """
 
-    loss: str = "logistic"
-    prior: str = "inverse-gamma"
-    rank: int = 10
-    likelihood_weight: float | None = None
-    alpha: float | None = None
-    beta: float | None = None
-    intercepts: bool = True
-    solver: str = "mm"
-    start: str = "spectral"
-    covariance: str = "full"
-    max_iter: int = 100
-    tol: float = 1e-5
-    seed: int = 0
-    precision: str = "float32"
+    loss: str = setting("logistic", "loss", choices=LOSSES)
+    prior: str = setting("inverse-gamma", "prior of the factors' scales", choices=PRIORS)
+    rank: int = setting(10, "most factors; those not needed switch themselves off", check=at_least(1))
+    likelihood_weight: float | None = setting(
+        None, "κ, the weight of one rating (default: the loss's own)", check=POSITIVE
+    )
+    alpha: float | None = setting(
+        None, "α of the prior (default: a tenth of the number of users and items)", check=POSITIVE
+    )
+    beta: float | None = setting(None, "β of the prior (default: follows from α)", check=POSITIVE)
+    intercepts: bool = setting(
+        True, "an intercept for every user and every item (default: with)", check=YES_OR_NO, param="fitIntercept"
+    )
+    solver: str = setting("mm", "solver; gradient for the hinge loss only", choices=SOLVERS)
+    start: str = setting("spectral", "start", choices=STARTS, key=None)
+    covariance: str = setting("full", "posterior covariance (logistic)", choices=COVARIANCES)
+    max_iter: int = setting(100, "most iterations", check=at_least(1))
+    tol: float = setting(1e-5, "stop once nothing changes by more than this share; 0: never", check=NOT_NEGATIVE)
+    seed: int = setting(0, "seed of the start", check=SEED)
+    precision: str = setting("float32", "how factors are stored", choices=PRECISIONS, key=None, param=None)
 
-    def problems(self) -> list[str]:
-        """Everything that is wrong with these choices, in words; empty if nothing is."""
-        found = []
-        for field, allowed in (
-            ("loss", LOSSES),
-            ("prior", PRIORS),
-            ("solver", SOLVERS),
-            ("start", STARTS),
-            ("covariance", COVARIANCES),
-            ("precision", PRECISIONS),
-        ):
-            value = getattr(self, field)
-            if not isinstance(value, str) or value not in allowed:
-                found.append(f"{field} must be one of {', '.join(allowed)}, not {value!r}")
-        for field, lowest in (("rank", 1), ("max_iter", 1)):
-            value = getattr(self, field)
-            if not isinstance(value, Integral) or isinstance(value, bool) or value < lowest:
-                found.append(f"{field} must be an integer of at least {lowest}, not {value!r}")
-        found += seed_problems(self.seed)
-        for field in ("likelihood_weight", "alpha", "beta"):
-            value = getattr(self, field)
-            if value is not None and not (_is_number(value) and 0 < value < math.inf):
-                found.append(f"{field} must be a positive finite number, not {value!r}")
-        if not (_is_number(self.tol) and 0 <= self.tol < math.inf):
-            found.append(f"tol must be a finite number, 0 or above, not {self.tol!r}")
-        if not isinstance(self.intercepts, bool):
-            found.append(f"intercepts must be True or False, not {self.intercepts!r}")
+    def problems(self) -> list[Problem]:
+        """Everything that is wrong with these choices; empty if nothing is."""
+        found = problems_of(self)
         if not found:
             try:
                 self.make_loss()
-            except ValueError as refusal:
-                found.append(str(refusal))
+            except RefusedSetting as refusal:
+                found.append(refusal.problem)
         return found
 
     @property
@@ -106,14 +98,3 @@ class FitConfig:
         alpha = self.alpha if self.alpha is not None else PRIOR_SHARE * n_lines
         beta = self.beta if self.beta is not None else prior.beta_for_scale(alpha, PRIOR_SCALE)
         return prior(alpha, beta)
-
-
-def seed_problems(seed: object) -> list[str]:
-    """What is wrong with a seed, in words; empty if nothing is."""
-    if isinstance(seed, Integral) and not isinstance(seed, bool) and 0 <= int(seed) <= LARGEST_SEED:
-        return []
-    return [f"seed must be an integer from 0 to 2^63 − 1, not {seed!r}"]
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)

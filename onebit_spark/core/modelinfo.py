@@ -178,7 +178,7 @@ class ModelInfo:
         known, told = {entry.name for entry in dataclasses.fields(FitConfig)}, set(self.parameters)
         if not SHAPE <= told <= known:
             return [f"parameters lack {sorted(SHAPE - told)} or hold the unknown {sorted(told - known)}"]
-        problems = self.config.problems()
+        problems = [str(problem) for problem in self.config.problems()]
         if problems:
             return problems
         if len(self.inverse_gamma) != self.config.rank:

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from onebit_spark.core.config import seed_problems
+from onebit_spark.core.config import FitConfig
 from onebit_spark.core.losses import Side
+from onebit_spark.core.settings import declared
 from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import HASH_PARTS, quoted
 from onebit_spark.input.defects import (
@@ -97,8 +98,8 @@ def split_off(df: DataFrame, columns: Columns, fraction: float, seed: int) -> tu
     or re-read, and all ratings of one cell go the same way. So the holdout is a sample of what the fit has not seen:
     ratings like these, of cells that were kept out at random.
     """
-    if problems := seed_problems(seed):
-        raise RequestError("; ".join(problems))
+    if problem := declared(FitConfig)["seed"].problem(seed):
+        raise RequestError(str(problem))
     check_columns(df, columns)
     ids = (F.col(quoted(name)) for name in (columns.user, columns.item))
     coin = F.shiftrightunsigned(F.xxhash64(F.lit(seed), *ids), 32)  # 32 bits

@@ -16,6 +16,7 @@ from onebit_spark.certificate.certified import Certificate, Terms, document, hol
 from onebit_spark.certificate.selective import SELECTIVE, request_problems
 from onebit_spark.core import metrics
 from onebit_spark.core.confidence import EVERYTHING
+from onebit_spark.core.settings import param_names
 from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import quoted
 from onebit_spark.input.defects import Columns, Tally, check_ratings, positive
@@ -89,7 +90,8 @@ def certify_selective(
     model: FittedModel, ratings: DataFrame, requests: Sequence[float], terms: Terms, by: str | None
 ) -> dict[str, Any]:
     """The content of ``certificate.json`` with these certificates in the place of earlier ones of their kind."""
-    problems = terms.problems() + ([] if requests else ["maxError must hold at least one error rate"])
+    problems = [problem.told(param_names(Terms)) for problem in terms.problems()]
+    problems += [] if requests else ["maxError must hold at least one error rate"]
     if problems:
         raise RequestError("; ".join(problems))
     check_requests(model, requests, ratings, by)

@@ -2,36 +2,45 @@
 
 from __future__ import annotations
 
-import re
+from typing import Protocol, TypeVar
 
 from onebit_spark.certificate.certified import Terms
-from onebit_spark.core.config import EXCHANGES, FitConfig
+from onebit_spark.core.config import FitConfig
+from onebit_spark.core.execution import Execution
+from onebit_spark.core.settings import Problem, param_names
 from onebit_spark.input.defects import Columns
+from onebit_spark.input.labels import Labels
 from onebit_spark.ml.fitparams import FitParams
 
-TERM_PARAMS = {"grid": "certificateGrid", "prior_split": "certificatePriorSplit"}  # the others have their own names
+
+class Settings(Protocol):
+    """A dataclass of settings that knows what is wrong with them."""
+
+    def problems(self) -> list[Problem]: ...
+
+
+S = TypeVar("S", bound=Settings)
+C = TypeVar("C", bound="FitChoices")
 
 
 class FitChoices(FitParams):
     """The Params of ``OneBitCompletion``, read together."""
 
+    def setNumBlocks(self: C, value: int) -> C:
+        """Both numUserBlocks and numItemBlocks, as ALS has it."""
+        return self._set(numUserBlocks=value, numItemBlocks=value)
+
     def fitConfig(self) -> FitConfig:
         """The fit's configuration as the in-process interface knows it."""
-        return FitConfig(
-            loss=self.getLoss(),
-            prior=self.getPrior(),
-            rank=self.getRank(),
-            likelihood_weight=self.getLikelihoodWeight(),
-            alpha=self.getAlpha(),
-            beta=self.getBeta(),
-            intercepts=self.getFitIntercept(),
-            solver=self.getSolver(),
-            start=self.getStart(),
-            covariance=self.getCovariance(),
-            max_iter=self.getMaxIter(),
-            tol=self.getTol(),
-            seed=self.getSeed(),
-        )
+        return self._chosen(FitConfig)
+
+    def execution(self) -> Execution:
+        """How the fit is run."""
+        return self._chosen(Execution)
+
+    def certificateTerms(self) -> Terms:
+        """What is settled before the fit so that its certificate holds."""
+        return self._chosen(Terms)
 
     def columns(self) -> Columns:
         """The input columns, and how a number becomes a label."""
@@ -41,20 +50,8 @@ class FitChoices(FitParams):
 
     def problems(self) -> list[str]:
         """Everything that is wrong with the Params, in words; empty if nothing is."""
-        found = [re.sub(r"^\w+", lambda field: _camel(field[0]), told) for told in self.fitConfig().problems()]
-        counts = {
-            "numUserBlocks": self.getNumUserBlocks(),
-            "numItemBlocks": self.getNumItemBlocks(),
-            "patience": self.getPatience(),
-            "checkpointInterval": self.getCheckpointInterval(),
-        }
-        for name, number in counts.items():
-            if number is not None and number < 1:
-                found.append(f"{name} must be at least 1, not {number}")
-        if self.getExchange() not in EXCHANGES:
-            found.append(f"exchange must be one of {', '.join(EXCHANGES)}, not {self.getExchange()!r}")
-        if self.getResume() and not self.getCheckpointDir():
-            found.append("resume needs a checkpointDir to resume from")
+        tables = (self._chosen(Labels), self.fitConfig(), self.execution(), self.certificateTerms())
+        found = [problem.told(param_names(type(table))) for table in tables for problem in table.problems()]
         if self.getValidationIndicatorCol():
             found += [f"{name} does not go with validationIndicatorCol" for name in self.fromTheBeginning()]
             if self.getExchange() == "shuffle":
@@ -66,17 +63,7 @@ class FitChoices(FitParams):
         names = self.columns()
         if len({names.user, names.item, names.label}) < 3:
             found.append("userCol, itemCol and labelCol (or ratingCol) must name three different columns")
-        for told in self.certificateTerms().problems():  # each begins with the name of its field
-            found.append(re.sub(r"^\w+", lambda field: TERM_PARAMS.get(field[0], field[0]), told))
         return found + self.coldStartProblems()
-
-    def certificateTerms(self) -> Terms:
-        """What is settled before the fit so that its certificate holds."""
-        return Terms(
-            delta=self.getOrDefault(self.delta),
-            grid=self.getOrDefault(self.certificateGrid),
-            prior_split=self._maybe(self.certificatePriorSplit),
-        )
 
     def wantedExchange(self) -> str:
         """``exchange``; a validation curve is drawn on the driver, which must then hold the factors anyway."""
@@ -87,10 +74,6 @@ class FitChoices(FitParams):
         chosen = {"certificatePriorSplit": self.getCertificatePriorSplit(), "checkpointDir": self.getCheckpointDir()}
         return [name for name, value in chosen.items() if value is not None]
 
-
-def _camel(field: str) -> str:
-    """The Param of a field of FitConfig."""
-    if field == "intercepts":
-        return "fitIntercept"
-    first, *rest = field.split("_")
-    return first + "".join(map(str.capitalize, rest))
+    def _chosen(self, table: type[S]) -> S:
+        """The settings of a table as the Params have them."""
+        return table(**{name: self._maybe(self.getParam(param)) for name, param in param_names(table).items()})

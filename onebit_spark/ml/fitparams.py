@@ -1,4 +1,4 @@
-"""The estimator's Params: what they mean, their defaults, and what may be wrong with them."""
+"""The estimator's Params. Written by ``python -m onebit_spark.ml.makeparams``: change the settings, not this file."""
 
 from __future__ import annotations
 
@@ -6,81 +6,93 @@ from typing import Any, TypeVar
 
 from pyspark.ml.param import Param
 
-from onebit_spark.certificate.certified import Terms
-from onebit_spark.core.config import COVARIANCES, EXCHANGES, SOLVERS, FitConfig
-from onebit_spark.core.losses import LOSSES
-from onebit_spark.core.priors import PRIORS
-from onebit_spark.core.spectral import STARTS
 from onebit_spark.ml.paramkinds import flag, integer, number, text
 from onebit_spark.ml.predictionparams import PredictionParams
 
 F = TypeVar("F", bound="FitParams")
 
-_DEFAULT, _TERMS = FitConfig(), Terms()
-
 # Every default that a user can read off ``explainParams``; Params that are not here have none.
 DEFAULTS: dict[str, Any] = {
     "labelCol": "label",
-    "patience": 3,
-    "rank": _DEFAULT.rank,
-    "loss": _DEFAULT.loss,
-    "prior": _DEFAULT.prior,
-    "fitIntercept": _DEFAULT.intercepts,
-    "solver": _DEFAULT.solver,
-    "covariance": _DEFAULT.covariance,
-    "start": _DEFAULT.start,
-    "maxIter": _DEFAULT.max_iter,
-    "tol": _DEFAULT.tol,
-    "seed": _DEFAULT.seed,
-    "delta": _TERMS.delta,
-    "certificateGrid": _TERMS.grid,
+    "loss": "logistic",
+    "prior": "inverse-gamma",
+    "rank": 10,
+    "fitIntercept": True,
+    "solver": "mm",
+    "start": "spectral",
+    "covariance": "full",
+    "maxIter": 100,
+    "tol": 1e-05,
+    "seed": 0,
     "exchange": "auto",
     "checkpointInterval": 10,
     "resume": False,
+    "patience": 3,
+    "delta": 0.05,
+    "certificateGrid": 1,
 }
 
 
 class FitParams(PredictionParams):
-    """The Params of ``OneBitCompletion``. A getter of a Param that is unset and has no default returns None."""
+    """The Params of a fit. A getter of a Param that is unset and has no default returns None."""
 
-    labelCol = text("labelCol", "column of the labels: ±1, 0/1, boolean, or a number with threshold")
+    labelCol = text("labelCol", "column of the labels: −1/1, 0/1, boolean, or a number with threshold")
     ratingCol = text("ratingCol", "ALS's name for labelCol; not together with it")
-    threshold = number("threshold", "a label is positive strictly above this number")
-    validationIndicatorCol = text(
-        "validationIndicatorCol", "boolean column: true rows are not fitted but watched, and end a fit that gets worse"
+    threshold = number(
+        "threshold", "labels strictly greater are positive, the others negative; must be a finite number"
     )
-    patience = integer("patience", "iterations without a better validation loss that end the fit (≥ 1)")
-    rank = integer("rank", "K, the most columns that the factors may have (≥ 1)")
-    loss = text("loss", f"loss: {', '.join(LOSSES)}")
-    prior = text("prior", f"prior of the scales γ: {', '.join(PRIORS)}")
-    likelihoodWeight = number("likelihoodWeight", "κ = λ/n, the weight of one rating (> 0); unset: the loss's own")
-    alpha = number("alpha", "shape α of the prior (> 0); unset: a tenth of the number of users and items")
-    beta = number("beta", "β of the prior (> 0): a rate for gamma, a scale for inverse-gamma; unset: from alpha")
-    fitIntercept = flag("fitIntercept", "whether users and items have intercepts")
-    solver = text("solver", f"solver of the hinge's means: {', '.join(SOLVERS)}")
-    covariance = text("covariance", f"covariance of a row under the logistic loss: {', '.join(COVARIANCES)}")
-    start = text("start", f"start: {', '.join(STARTS)}")
-    maxIter = integer("maxIter", "most iterations (≥ 1)")
-    tol = number("tol", "stop when objective and scores change relatively by no more (≥ 0; 0 runs maxIter)")
-    seed = integer("seed", "seed of the start (0 to 2^63 − 1)")
-    numUserBlocks = integer("numUserBlocks", "blocks of users (≥ 1); unset: by ratings and cores")
-    numItemBlocks = integer("numItemBlocks", "blocks of items (≥ 1); unset: by ratings and cores")
-    exchange = text("exchange", f"how factors reach the blocks: {', '.join(EXCHANGES)}")
+    loss = text("loss", "loss: hinge, logistic")
+    prior = text("prior", "prior of the factors' scales: gamma, inverse-gamma")
+    rank = integer("rank", "most factors; those not needed switch themselves off; must be an integer of at least 1")
+    likelihoodWeight = number(
+        "likelihoodWeight", "κ, the weight of one rating (default: the loss's own); must be a positive finite number"
+    )
+    alpha = number(
+        "alpha", "α of the prior (default: a tenth of the number of users and items); must be a positive finite number"
+    )
+    beta = number("beta", "β of the prior (default: follows from α); must be a positive finite number")
+    fitIntercept = flag("fitIntercept", "an intercept for every user and every item (default: with)")
+    solver = text("solver", "solver; gradient for the hinge loss only: mm, gradient")
+    start = text("start", "start: spectral, random")
+    covariance = text("covariance", "posterior covariance (logistic): full, diagonal")
+    maxIter = integer("maxIter", "most iterations; must be an integer of at least 1")
+    tol = number(
+        "tol", "stop once nothing changes by more than this share; 0: never; must be a finite number, 0 or above"
+    )
+    seed = integer("seed", "seed of the start; must be an integer from 0 to 2^63 − 1")
+    numUserBlocks = integer(
+        "numUserBlocks", "blocks of users (default: by size and cores); must be an integer of at least 1"
+    )
+    numItemBlocks = integer(
+        "numItemBlocks", "blocks of items (default: by size and cores); must be an integer of at least 1"
+    )
+    exchange = text("exchange", "how factors reach the blocks (auto: by their size): auto, broadcast, shuffle")
     workDir = text(
         "workDir",
         "folder that all executors can reach, for the files of exchange=shuffle; unset: checkpointDir, then the "
         "checkpoint folder of the SparkContext, then, on a single machine, a temporary one",
     )
-    delta = number("delta", "δ: a certificate holds with probability 1 − δ (0 < δ < 1)")
-    certificateGrid = integer("certificateGrid", "settings compared on these ratings, each certified at δ/grid (≥ 1)")
+    checkpointDir = text("checkpointDir", "folder for checkpoints, from which a killed fit can go on")
+    checkpointInterval = integer(
+        "checkpointInterval", "iterations between two checkpoints; must be an integer of at least 1"
+    )
+    resume = flag("resume", "go on from a checkpoint in checkpointDir, if there is one")
+    validationIndicatorCol = text(
+        "validationIndicatorCol", "boolean column: true rows are not fitted but watched, and end a fit that gets worse"
+    )
+    patience = integer(
+        "patience", "iterations without a better validation loss that end the fit; must be an integer of at least 1"
+    )
+    delta = number("delta", "a certificate holds with probability 1 − δ; must lie strictly between 0 and 1")
     certificatePriorSplit = number(
-        "certificatePriorSplit", "share of the ratings that a prior is learnt from, to certify on the rest; unset: none"
+        "certificatePriorSplit",
+        "certify random draws by a prior learnt from this share of the ratings; the saved model then has learnt "
+        "almost only from that share; must lie strictly between 0 and 1",
     )
-    checkpointDir = text(
-        "checkpointDir", "folder for checkpoints, on a file system that outlives the driver; unset: none"
+    certificateGrid = integer(
+        "certificateGrid",
+        "settings compared on these ratings, each certified at δ/grid; must be an integer of at least 1",
     )
-    checkpointInterval = integer("checkpointInterval", "iterations between two checkpoints (≥ 1)")
-    resume = flag("resume", "whether to go on from a checkpoint in checkpointDir, if there is one")
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,176 +101,170 @@ class FitParams(PredictionParams):
     def _maybe(self, param: Param[Any]) -> Any:
         return self.getOrDefault(param) if self.isDefined(param) else None
 
-    # ---- one getter and one setter a Param ---------------------------------------------------------------------------
-
     def getLabelCol(self) -> str:
         return self.getOrDefault(self.labelCol)
-
-    def getRatingCol(self) -> str | None:
-        return self._maybe(self.ratingCol)
-
-    def getThreshold(self) -> float | None:
-        return self._maybe(self.threshold)
-
-    def getValidationIndicatorCol(self) -> str | None:
-        return self._maybe(self.validationIndicatorCol)
-
-    def getPatience(self) -> int:
-        return self.getOrDefault(self.patience)
-
-    def getRank(self) -> int:
-        return self.getOrDefault(self.rank)
-
-    def getLoss(self) -> str:
-        return self.getOrDefault(self.loss)
-
-    def getPrior(self) -> str:
-        return self.getOrDefault(self.prior)
-
-    def getLikelihoodWeight(self) -> float | None:
-        return self._maybe(self.likelihoodWeight)
-
-    def getAlpha(self) -> float | None:
-        return self._maybe(self.alpha)
-
-    def getBeta(self) -> float | None:
-        return self._maybe(self.beta)
-
-    def getFitIntercept(self) -> bool:
-        return self.getOrDefault(self.fitIntercept)
-
-    def getSolver(self) -> str:
-        return self.getOrDefault(self.solver)
-
-    def getCovariance(self) -> str:
-        return self.getOrDefault(self.covariance)
-
-    def getStart(self) -> str:
-        return self.getOrDefault(self.start)
-
-    def getMaxIter(self) -> int:
-        return self.getOrDefault(self.maxIter)
-
-    def getTol(self) -> float:
-        return self.getOrDefault(self.tol)
-
-    def getSeed(self) -> int:
-        return self.getOrDefault(self.seed)
-
-    def getNumUserBlocks(self) -> int | None:
-        return self._maybe(self.numUserBlocks)
-
-    def getNumItemBlocks(self) -> int | None:
-        return self._maybe(self.numItemBlocks)
-
-    def getDelta(self) -> float:
-        return self.getOrDefault(self.delta)
-
-    def getCertificateGrid(self) -> int:
-        return self.getOrDefault(self.certificateGrid)
-
-    def getCertificatePriorSplit(self) -> float | None:
-        return self._maybe(self.certificatePriorSplit)
-
-    def getExchange(self) -> str:
-        return self.getOrDefault(self.exchange)
-
-    def getWorkDir(self) -> str | None:
-        return self._maybe(self.workDir)
-
-    def getCheckpointDir(self) -> str | None:
-        return self._maybe(self.checkpointDir)
-
-    def getResume(self) -> bool:
-        return self.getOrDefault(self.resume)
-
-    def getCheckpointInterval(self) -> int:
-        return self.getOrDefault(self.checkpointInterval)
 
     def setLabelCol(self: F, value: str) -> F:
         return self._set(labelCol=value)
 
+    def getRatingCol(self) -> str | None:
+        return self._maybe(self.ratingCol)
+
     def setRatingCol(self: F, value: str) -> F:
         return self._set(ratingCol=value)
+
+    def getThreshold(self) -> float | None:
+        return self._maybe(self.threshold)
 
     def setThreshold(self: F, value: float) -> F:
         return self._set(threshold=value)
 
-    def setValidationIndicatorCol(self: F, value: str) -> F:
-        return self._set(validationIndicatorCol=value)
-
-    def setPatience(self: F, value: int) -> F:
-        return self._set(patience=value)
-
-    def setRank(self: F, value: int) -> F:
-        return self._set(rank=value)
+    def getLoss(self) -> str:
+        return self.getOrDefault(self.loss)
 
     def setLoss(self: F, value: str) -> F:
         return self._set(loss=value)
 
+    def getPrior(self) -> str:
+        return self.getOrDefault(self.prior)
+
     def setPrior(self: F, value: str) -> F:
         return self._set(prior=value)
+
+    def getRank(self) -> int:
+        return self.getOrDefault(self.rank)
+
+    def setRank(self: F, value: int) -> F:
+        return self._set(rank=value)
+
+    def getLikelihoodWeight(self) -> float | None:
+        return self._maybe(self.likelihoodWeight)
 
     def setLikelihoodWeight(self: F, value: float) -> F:
         return self._set(likelihoodWeight=value)
 
+    def getAlpha(self) -> float | None:
+        return self._maybe(self.alpha)
+
     def setAlpha(self: F, value: float) -> F:
         return self._set(alpha=value)
+
+    def getBeta(self) -> float | None:
+        return self._maybe(self.beta)
 
     def setBeta(self: F, value: float) -> F:
         return self._set(beta=value)
 
+    def getFitIntercept(self) -> bool:
+        return self.getOrDefault(self.fitIntercept)
+
     def setFitIntercept(self: F, value: bool) -> F:
         return self._set(fitIntercept=value)
+
+    def getSolver(self) -> str:
+        return self.getOrDefault(self.solver)
 
     def setSolver(self: F, value: str) -> F:
         return self._set(solver=value)
 
-    def setCovariance(self: F, value: str) -> F:
-        return self._set(covariance=value)
+    def getStart(self) -> str:
+        return self.getOrDefault(self.start)
 
     def setStart(self: F, value: str) -> F:
         return self._set(start=value)
 
+    def getCovariance(self) -> str:
+        return self.getOrDefault(self.covariance)
+
+    def setCovariance(self: F, value: str) -> F:
+        return self._set(covariance=value)
+
+    def getMaxIter(self) -> int:
+        return self.getOrDefault(self.maxIter)
+
     def setMaxIter(self: F, value: int) -> F:
         return self._set(maxIter=value)
+
+    def getTol(self) -> float:
+        return self.getOrDefault(self.tol)
 
     def setTol(self: F, value: float) -> F:
         return self._set(tol=value)
 
+    def getSeed(self) -> int:
+        return self.getOrDefault(self.seed)
+
     def setSeed(self: F, value: int) -> F:
         return self._set(seed=value)
+
+    def getNumUserBlocks(self) -> int | None:
+        return self._maybe(self.numUserBlocks)
 
     def setNumUserBlocks(self: F, value: int) -> F:
         return self._set(numUserBlocks=value)
 
+    def getNumItemBlocks(self) -> int | None:
+        return self._maybe(self.numItemBlocks)
+
     def setNumItemBlocks(self: F, value: int) -> F:
         return self._set(numItemBlocks=value)
 
-    def setDelta(self: F, value: float) -> F:
-        return self._set(delta=value)
-
-    def setCertificateGrid(self: F, value: int) -> F:
-        return self._set(certificateGrid=value)
-
-    def setCertificatePriorSplit(self: F, value: float) -> F:
-        return self._set(certificatePriorSplit=value)
+    def getExchange(self) -> str:
+        return self.getOrDefault(self.exchange)
 
     def setExchange(self: F, value: str) -> F:
         return self._set(exchange=value)
 
+    def getWorkDir(self) -> str | None:
+        return self._maybe(self.workDir)
+
     def setWorkDir(self: F, value: str) -> F:
         return self._set(workDir=value)
+
+    def getCheckpointDir(self) -> str | None:
+        return self._maybe(self.checkpointDir)
 
     def setCheckpointDir(self: F, value: str) -> F:
         return self._set(checkpointDir=value)
 
-    def setResume(self: F, value: bool) -> F:
-        return self._set(resume=value)
+    def getCheckpointInterval(self) -> int:
+        return self.getOrDefault(self.checkpointInterval)
 
     def setCheckpointInterval(self: F, value: int) -> F:
         return self._set(checkpointInterval=value)
 
-    def setNumBlocks(self: F, value: int) -> F:
-        """Both numUserBlocks and numItemBlocks, as ALS has it."""
-        return self._set(numUserBlocks=value, numItemBlocks=value)
+    def getResume(self) -> bool:
+        return self.getOrDefault(self.resume)
+
+    def setResume(self: F, value: bool) -> F:
+        return self._set(resume=value)
+
+    def getValidationIndicatorCol(self) -> str | None:
+        return self._maybe(self.validationIndicatorCol)
+
+    def setValidationIndicatorCol(self: F, value: str) -> F:
+        return self._set(validationIndicatorCol=value)
+
+    def getPatience(self) -> int:
+        return self.getOrDefault(self.patience)
+
+    def setPatience(self: F, value: int) -> F:
+        return self._set(patience=value)
+
+    def getDelta(self) -> float:
+        return self.getOrDefault(self.delta)
+
+    def setDelta(self: F, value: float) -> F:
+        return self._set(delta=value)
+
+    def getCertificatePriorSplit(self) -> float | None:
+        return self._maybe(self.certificatePriorSplit)
+
+    def setCertificatePriorSplit(self: F, value: float) -> F:
+        return self._set(certificatePriorSplit=value)
+
+    def getCertificateGrid(self) -> int:
+        return self.getOrDefault(self.certificateGrid)
+
+    def setCertificateGrid(self: F, value: int) -> F:
+        return self._set(certificateGrid=value)

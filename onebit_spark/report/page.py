@@ -7,7 +7,9 @@ from html import escape
 from typing import Any
 
 from onebit_spark.certificate.certified import MEAN
+from onebit_spark.core.config import FitConfig
 from onebit_spark.core.modelinfo import ModelInfo
+from onebit_spark.core.settings import declared
 from onebit_spark.report.figures import figures
 
 REPORT = "report.html"
@@ -142,7 +144,8 @@ def _data(info: ModelInfo) -> dict[str, str]:
 
 
 def _settings(info: ModelInfo) -> dict[str, str]:
-    shown = {name.replace("_", " "): _plain(value) for name, value in info.parameters.items()}
+    told = [name for name in declared(FitConfig) if name in info.parameters]
+    shown = {name.replace("_", " "): _plain(info.parameters[name]) for name in told}
     if info.calibration:
         shown["calibration"] = f"learnt, {len(info.calibration['knots'])} knots"
     return shown

@@ -16,6 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from onebit_spark.core.config import FitConfig
+from onebit_spark.core.settings import by_param
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.census import ITEM, LABEL, USER, Survey, prepared, survey
 from onebit_spark.input.columns import hash_parts, quoted
@@ -103,21 +104,12 @@ class CrossValidation:
     def estimator(self, config: FitConfig, settings: int = 1) -> OneBitCompletion:
         """The estimator of a setting that was chosen among so many ``settings`` on these ratings."""
         return OneBitCompletion(
-            certificateGrid=settings,
             userCol=self.columns.user,
             itemCol=self.columns.item,
             labelCol=self.columns.label,
             threshold=self.columns.threshold,
-            rank=config.rank,
-            loss=config.loss,
-            prior=config.prior,
-            likelihoodWeight=config.likelihood_weight,
-            alpha=config.alpha,
-            beta=config.beta,
-            fitIntercept=config.intercepts,
-            maxIter=config.max_iter,
-            tol=config.tol,
-            seed=config.seed,
+            certificateGrid=settings,
+            **by_param(config),
         )
 
     def _fit(self, train: DataFrame, test: DataFrame, config: FitConfig) -> Result:

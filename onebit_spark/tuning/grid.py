@@ -31,10 +31,10 @@ likelihood-weight = [1.0, 2.0, 4.0]
 intercepts = false
 """
 
-Setting = dict[str, Any]
+Combination = dict[str, Any]  # of settings, by the fields of FitConfig
 
 
-def read_grid(path: str | None = None) -> list[Setting]:
+def read_grid(path: str | None = None) -> list[Combination]:
     """The settings of a TOML file, or the default ones; a RequestError with all that is wrong with it."""
     if path is None:
         return settings_of(DEFAULT_GRID, "the default grid")
@@ -44,7 +44,7 @@ def read_grid(path: str | None = None) -> list[Setting]:
         raise RequestError(f"--grid {path} cannot be read: {error.strerror}") from error
 
 
-def settings_of(text: str, source: str) -> list[Setting]:
+def settings_of(text: str, source: str) -> list[Combination]:
     try:
         content = tomllib.loads(text)
     except ValueError as error:
@@ -52,18 +52,20 @@ def settings_of(text: str, source: str) -> list[Setting]:
     tables = content.get("grid", [content])
     if not isinstance(tables, list) or ("grid" in content and len(content) > 1):
         raise RequestError(f"{source} must hold either lists of settings or tables [[grid]] of them, not both")
-    settings: list[Setting] = []
+    keys = {name: name.replace("_", "-") for name in VARIED}
+    settings: list[Combination] = []
     problems: list[str] = []
     for table in tables:
         lists = {key.replace("-", "_"): value if isinstance(value, list) else [value] for key, value in table.items()}
         unknown = [name for name in lists if name not in VARIED]
         if unknown:
-            allowed = ", ".join(name.replace("_", "-") for name in VARIED)
+            allowed = ", ".join(keys.values())
             problems.append(f"unknown key {', '.join(map(repr, unknown))}; allowed keys: {allowed}")
             continue
         settings += [dict(zip(lists, values, strict=True)) for values in product(*lists.values()) if lists]
     for setting in settings:
-        problems += [problem for problem in FitConfig(**setting).problems() if problem not in problems]
+        told = [problem.told(keys) for problem in FitConfig(**setting).problems()]
+        problems += [problem for problem in told if problem not in problems]
     if not settings and not problems:
         problems.append("it holds no setting")
     if problems:

@@ -109,9 +109,9 @@ def test_a_rating_more_is_another_fit(ratings, tmp_path):
 
 
 def test_what_does_not_go_together_is_refused(ratings, tmp_path):
-    with pytest.raises(RequestError, match="resume needs a checkpointDir"):
+    with pytest.raises(RequestError, match="resume needs checkpointDir"):
         OneBitCompletion(resume=True).fit(ratings)
-    with pytest.raises(RequestError, match="checkpointInterval must be at least 1"):
+    with pytest.raises(RequestError, match="checkpointInterval must be an integer of at least 1"):
         estimator(tmp_path, checkpointInterval=0).fit(ratings)
     with pytest.raises(RequestError, match="checkpointDir does not go with validationIndicatorCol"):
         estimator(tmp_path, validationIndicatorCol="held").fit(ratings.selectExpr("*", "false as held"))

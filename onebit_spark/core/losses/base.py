@@ -107,7 +107,7 @@ class Loss(ABC):
     @classmethod
     @abstractmethod
     def from_options(cls, solver: str, covariance: str) -> Loss:
-        """The loss with those of a fit's options that concern it; ValueError for one that it cannot honour."""
+        """The loss with those of a fit's options that concern it; RefusedSetting for one that it cannot honour."""
 
     @staticmethod
     @abstractmethod

@@ -24,6 +24,7 @@ from onebit_spark.core.losses.logisticdiagonal import update_rows_diagonal
 from onebit_spark.core.losses.logisticfull import fill_partner_moments, update_rows_full
 from onebit_spark.core.losses.rowsums import LANES
 from onebit_spark.core.posterior import FloatArray, Kind, RowPosterior, packed_size
+from onebit_spark.core.settings import Problem, RefusedSetting
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,9 @@ class Logistic(Loss):
     @classmethod
     def from_options(cls, solver: str, covariance: str) -> Logistic:
         if solver == "gradient":
-            raise ValueError("solver 'gradient' belongs to the hinge loss; the logistic update is exact")
+            raise RefusedSetting(
+                Problem("solver", "'gradient' belongs to the hinge loss; the logistic update is exact")
+            )
         return cls(structure="diagonal" if covariance == "diagonal" else "full")
 
     @staticmethod

@@ -1,0 +1,46 @@
+"""Execution: how a fit on Spark is run and watched, checked all at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from onebit_spark.core.settings import YES_OR_NO, Problem, at_least, problems_of, setting
+
+EXCHANGES = ("auto", "broadcast", "shuffle")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """How a fit is run. What comes out depends on none of these, unless a validation ends the fit early."""
+
+    row_blocks: int | None = setting(
+        None, "blocks of users (default: by size and cores)", check=at_least(1), param="numUserBlocks"
+    )
+    col_blocks: int | None = setting(
+        None, "blocks of items (default: by size and cores)", check=at_least(1), param="numItemBlocks"
+    )
+    exchange: str = setting("auto", "how factors reach the blocks (auto: by their size)", choices=EXCHANGES)
+    work_dir: str | None = setting(
+        None,
+        "folder that all executors can reach, for the files of {exchange}=shuffle; unset: {checkpoint_dir}, then the "
+        "checkpoint folder of the SparkContext, then, on a single machine, a temporary one",
+        key=None,
+    )
+    checkpoint_dir: str | None = setting(None, "folder for checkpoints, from which a killed fit can go on")
+    checkpoint_interval: int = setting(10, "iterations between two checkpoints", check=at_least(1))
+    resume: bool = setting(False, "go on from a checkpoint in {checkpoint_dir}, if there is one", check=YES_OR_NO)
+    validation_indicator_col: str | None = setting(
+        None, "boolean column: true rows are not fitted but watched, and end a fit that gets worse", key=None
+    )
+    patience: int = setting(
+        3, "iterations without a better validation loss that end the fit", check=at_least(1), key=None
+    )
+
+    def problems(self) -> list[Problem]:
+        """Everything that is wrong with these choices; empty if nothing is."""
+        found = problems_of(self)
+        if self.resume and not self.checkpoint_dir:
+            found.append(
+                Problem("resume", "needs {other}: where is the checkpoint to resume from?", other="checkpoint_dir")
+            )
+        return found

@@ -1,0 +1,154 @@
+"""A setting is declared once, as a field of a frozen dataclass: its type, default, help and check.
+
+    rank: int = setting(10, "most factors", check=at_least(1))
+          ─►  --rank and the key `rank` (cli/settingflags.py), the Param `rank` (ml/makeparams.py), the report's row
+
+``declared`` reads the table of a class, ``problems_of`` checks the values of an object. A problem is a field and a
+text; each front end tells it with its own name of the field: ``--likelihood-weight``, ``likelihoodWeight``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache
+from numbers import Integral, Real
+from types import NoneType
+from typing import Any, NamedTuple, get_args, get_type_hints
+
+SAME = ""  # the front end's own spelling of the field's name
+
+
+class Problem(NamedTuple):
+    """What is wrong with the value of a field. A second field may be named in the text, as ``{other}``."""
+
+    field: str
+    text: str
+    other: str | None = None
+
+    def told(self, names: Mapping[str, str]) -> str:
+        """In one sentence, with a front end's ``names`` of the fields."""
+        text = self.text
+        if self.other is not None:
+            text = text.replace("{other}", names.get(self.other, self.other))
+        return f"{names.get(self.field, self.field)} {text}"
+
+    def __str__(self) -> str:
+        return self.told({})
+
+
+class RefusedSetting(ValueError):
+    """A value that is good by itself, but not together with the others."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
+
+
+class Check(NamedTuple):
+    """What must hold for a value, and the words for it after "must"."""
+
+    words: str
+    holds: Callable[[Any], bool]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One line of the table."""
+
+    name: str
+    kind: type  # str, int, float or bool
+    optional: bool  # whether None is a value
+    default: Any
+    help: str  # other fields are named in braces
+    choices: tuple[str, ...]
+    check: Check | None
+    key: str | None  # its flag and config key, with underscores; None: it has none
+    param: str | None  # its Param; None: it has none
+
+    def problem(self, value: object) -> Problem | None:
+        """What is wrong with a value, if anything is."""
+        if self.check is None or (self.optional and value is None) or self.check.holds(value):
+            return None
+        return Problem(self.name, f"must {self.check.words}, not {value!r}")
+
+    def described(self, names: Mapping[str, str]) -> str:
+        """The help, with a front end's ``names`` of the fields."""
+        return self.help.format_map(names)
+
+
+def setting(
+    default: Any, help: str, *, check: Check | None = None, choices: Iterable[str] = (), key: str | None = SAME,
+    param: str | None = SAME,
+) -> Any:  # fmt: skip
+    """A field that is a setting. ``key`` and ``param`` are given where they differ from the field's own name."""
+    allowed = tuple(choices)
+    if allowed:
+        check = one_of(allowed)
+    return field(
+        default=default, metadata={"help": help, "choices": allowed, "check": check, "key": key, "param": param}
+    )
+
+
+@cache
+def declared(table: type) -> dict[str, Setting]:
+    """The settings of a dataclass by the names of its fields."""
+    hints = get_type_hints(table)
+    found = {}
+    for item in fields(table):
+        told, kinds = dict(item.metadata), get_args(hints[item.name]) or (hints[item.name],)
+        told["key"] = item.name if told["key"] == SAME else told["key"]
+        told["param"] = camel(item.name) if told["param"] == SAME else told["param"]
+        kind = next(kind for kind in kinds if kind is not NoneType)
+        found[item.name] = Setting(item.name, kind, NoneType in kinds, item.default, **told)
+    return found
+
+
+def problems_of(settings: Any) -> list[Problem]:
+    """What is wrong with the fields of an object, each by itself."""
+    table: type = type(settings)
+    found = (item.problem(getattr(settings, name)) for name, item in declared(table).items())
+    return [problem for problem in found if problem is not None]
+
+
+def param_names(table: type) -> dict[str, str]:
+    """The Param of each field, for the settings that have one."""
+    return {name: item.param for name, item in declared(table).items() if item.param is not None}
+
+
+def by_param(settings: Any) -> dict[str, Any]:
+    """The values of an object by their Params: arguments of ``OneBitCompletion``."""
+    return {param: getattr(settings, name) for name, param in param_names(type(settings)).items()}
+
+
+def camel(name: str) -> str:
+    """likelihood_weight ─► likelihoodWeight"""
+    first, *rest = name.split("_")
+    return first + "".join(map(str.capitalize, rest))
+
+
+# ---- checks ----------------------------------------------------------------------------------------------------------
+
+
+def one_of(allowed: tuple[str, ...]) -> Check:
+    return Check(f"be one of {', '.join(allowed)}", lambda value: isinstance(value, str) and value in allowed)
+
+
+def at_least(lowest: int) -> Check:
+    return Check(f"be an integer of at least {lowest}", lambda value: is_integer(value) and value >= lowest)
+
+
+def is_integer(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+POSITIVE = Check("be a positive finite number", lambda value: is_number(value) and 0 < value < math.inf)
+FINITE = Check("be a finite number", lambda value: is_number(value) and math.isfinite(value))
+NOT_NEGATIVE = Check("be a finite number, 0 or above", lambda value: is_number(value) and 0 <= value < math.inf)
+SHARE = Check("lie strictly between 0 and 1", lambda value: is_number(value) and 0 < value < 1)
+YES_OR_NO = Check("be True or False", lambda value: isinstance(value, bool))

@@ -1,0 +1,159 @@
+"""A setting is declared once: its flag, config key, Param and the words for what is wrong follow from there."""
+
+import inspect
+import re
+import tomllib
+from dataclasses import fields, replace
+
+import pytest
+
+from onebit_spark import FitConfig, Terms
+from onebit_spark.cli.flags import as_flag, parse
+from onebit_spark.cli.requests import FitRequest
+from onebit_spark.cli.tunejob import as_toml
+from onebit_spark.core.execution import Execution
+from onebit_spark.core.settings import Problem, by_param, declared
+from onebit_spark.estimator import OneBitCompletion
+from onebit_spark.input.defects import Columns
+from onebit_spark.ml import makeparams
+from onebit_spark.ml.predictionparams import PredictionParams
+from onebit_spark.tuning.crossvalidation import CrossValidation
+
+TABLES = makeparams.TABLES
+ANOTHER = {str: "elsewhere", int: 7, float: 0.25}
+
+
+def unlike_the_default(table):
+    """A value of the table whose every setting with a Param differs from its default."""
+    values = {}
+    for name, item in declared(table).items():
+        choices = [choice for choice in item.choices if choice != item.default]
+        value = choices[-1] if choices else not item.default if item.kind is bool else ANOTHER[item.kind]
+        assert value != item.default
+        values[name] = value if item.param else item.default
+    return table(**values)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_field_is_a_setting_with_a_help(table):
+    assert list(declared(table)) == [item.name for item in fields(table)]
+    for item in declared(table).values():
+        assert item.help
+        assert item.optional == (item.default is None)
+        assert item.problem(item.default) is None
+    assert table().problems() == unlike_the_default(table).problems() == []
+
+
+def test_the_written_params_are_those_of_the_tables():
+    assert makeparams.FILE.read_text(encoding="utf-8") == makeparams.written(), (
+        "settings have changed: run python -m onebit_spark.ml.makeparams"
+    )
+
+
+def test_the_constructor_takes_every_param_with_its_default():
+    taken = inspect.signature(OneBitCompletion.__init__).parameters
+    settings = {name: item.default for name, item in makeparams.settings_with_params().items()}
+    shared = PredictionParams()
+    expected = {**settings, **{param.name: shared.getOrDefault(param) for param in shared.params}}
+    assert {name: item.default for name, item in taken.items() if name != "self"} == expected
+    assert {param.name for param in OneBitCompletion().params} == set(expected)
+
+
+def test_params_hand_every_setting_on():
+    config, execution, terms = (unlike_the_default(table) for table in (FitConfig, Execution, Terms))
+    estimator = OneBitCompletion(**by_param(config), **by_param(execution), **by_param(terms))
+    assert (estimator.fitConfig(), estimator.execution(), estimator.certificateTerms()) == (config, execution, terms)
+    plain = OneBitCompletion()
+    assert (plain.fitConfig(), plain.execution(), plain.certificateTerms()) == (FitConfig(), Execution(), Terms())
+
+
+def test_cross_validation_hands_every_setting_on():
+    """Also solver, covariance and start, which no grid varies."""
+    config = unlike_the_default(FitConfig)
+    validation = CrossValidation(None, Columns("u", "i", "y", 3.5), None, 2, 1)
+    estimator = validation.estimator(config, settings=7)
+    assert estimator.fitConfig() == config
+    assert estimator.certificateTerms() == Terms(grid=7)
+    assert estimator.columns() == Columns("u", "i", "y", 3.5)
+
+
+# ---- flags and keys --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def arguments(tmp_path, monkeypatch):
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    (tmp_path / "in.parquet").touch()
+    return ["--ratings", str(tmp_path / "in.parquet"), "--output", str(tmp_path / "out")]
+
+
+def flags_for(settings):
+    """The settings of an object as a command line."""
+    for name, item in declared(type(settings)).items():
+        value = getattr(settings, name)
+        if item.key and item.kind is bool:
+            yield as_flag(item.key if value else f"no_{item.key}")
+        elif item.key:
+            yield from (as_flag(item.key), str(value))
+
+
+def test_flags_hand_every_setting_on(arguments):
+    config, execution, terms = (unlike_the_default(table) for table in (FitConfig, Execution, Terms))
+    request = parse(
+        FitRequest, "fit", [*arguments, *(word for x in (config, execution, terms) for word in flags_for(x))]
+    )
+    assert request.fit_config() == replace(config, start=FitConfig().start)  # a start has no flag
+    no_flags = {name: item.default for name, item in declared(Execution).items() if item.key is None}
+    assert request.execution() == replace(execution, **no_flags)
+    assert request.terms() == terms
+    plain = parse(FitRequest, "fit", arguments)
+    assert (plain.fit_config(), plain.execution(), plain.terms()) == (FitConfig(), Execution(), Terms())
+
+
+def test_the_example_config_shows_every_key_and_its_default(request):
+    text = (request.config.rootpath / "conf" / "fit.toml").read_text(encoding="utf-8")
+    shown = tomllib.loads(re.sub(r"^# (?=[\w-]+ = |\[)", "", text, flags=re.MULTILINE))
+    for item in (item for table in TABLES for item in declared(table).values() if item.key):
+        value = shown[item.key.replace("_", "-")]
+        assert value == item.default or item.optional
+
+
+def test_the_best_setting_is_a_config_of_the_fit(arguments, tmp_path):
+    config = replace(unlike_the_default(FitConfig), start=FitConfig().start)
+    (tmp_path / "best.toml").write_text(as_toml(config, settings=5))
+    request = parse(FitRequest, "fit", [*arguments, "--config", str(tmp_path / "best.toml")])
+    assert (request.fit_config(), request.terms().grid) == (config, 5)
+
+
+# ---- problems --------------------------------------------------------------------------------------------------------
+
+
+def test_each_front_end_has_its_own_name_of_a_field():
+    problem = Problem("resume", "needs {other}: where?", other="checkpoint_dir")
+    assert str(problem) == "resume needs checkpoint_dir: where?"
+    assert problem.told({"resume": "--resume", "checkpoint_dir": "--checkpoint-dir"}) == (
+        "--resume needs --checkpoint-dir: where?"
+    )
+    assert OneBitCompletion(resume=True).problems() == [
+        "resume needs checkpointDir: where is the checkpoint to resume from?"
+    ]
+    assert OneBitCompletion(numUserBlocks=0, likelihoodWeight=-1.0, threshold=float("nan")).problems() == [
+        "threshold must be a finite number, not nan",
+        "likelihoodWeight must be a positive finite number, not -1.0",
+        "numUserBlocks must be an integer of at least 1, not 0",
+    ]
+
+
+def test_a_value_is_told_as_it_is():
+    """Also where it looks like a place to be filled in."""
+    (problem,) = FitConfig(loss="{other}").problems()
+    assert problem == ("loss", "must be one of hinge, logistic, not '{other}'", None)
+    assert str(problem) == "loss must be one of hinge, logistic, not '{other}'"
+
+
+def test_explain_params_tells_the_help_of_the_table():
+    told = OneBitCompletion().explainParams()
+    for item in (item for table in TABLES for item in declared(table).values() if item.param):
+        if "{" not in item.help:
+            assert f"{item.param}: {item.help}" in told
+    assert "resume: go on from a checkpoint in checkpointDir, if there is one" in told

@@ -109,7 +109,7 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
             raise RequestError("; ".join(problems))
         terms, execution = self.certificateTerms(), self.execution()
         config, columns, spark = self.fitConfig(), self.columns(), dataset.sparkSession
-        clock = _Clock()
+        clock = _Laps()
         training, held_out = divided(dataset, execution.validation_indicator_col)
         with ExitStack() as release:
             counted = release.enter_context(census(training, columns))
@@ -161,7 +161,7 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
         return EstimatorReader(cls)
 
 
-class _Clock:
+class _Laps:
     """Seconds of the phases of a fit."""
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.compiled import jit
 from onebit_spark.core.posterior import RowPosterior
 
-Counts = NDArray[np.int64]
+Histogram = NDArray[np.int64]
 
 LOWEST, HIGHEST = -8, 16  # log₂ of the confidences that bins tell apart; the outermost bins take the rest
 PER_OCTAVE = 512
@@ -58,7 +58,7 @@ class Ladder:
             raise ValueError("the thresholds of a ladder ascend, and their shares descend")
 
     @classmethod
-    def of_histogram(cls, counts: Counts) -> Ladder:
+    def of_histogram(cls, counts: Histogram) -> Ladder:
         """Rungs at the bins' edges, each next one down answering 2% more, or one bin more where a bin holds more."""
         total = int(counts.sum())
         above = np.cumsum(counts[::-1])[::-1]  # ratings in this bin or a higher one
@@ -87,7 +87,7 @@ EVERYTHING = Ladder((1.0,), (0.0,))
 
 def count_confidences(
     block: RatingBlock, lo: int, hi: int, rows: RowPosterior, cols: RowPosterior, noise: float
-) -> Counts:
+) -> Histogram:
     """The histogram of the ratings of rows lo … hi−1. Adding them up joins rows."""
     counts = np.zeros(BINS, np.int64)
     _count(

@@ -24,6 +24,7 @@ from onebit_spark.core.spectral import STARTS
 SOLVERS = ("mm", "gradient")
 COVARIANCES = ("full", "diagonal")
 PRECISIONS = ("float32", "float64")
+FORM_SETTINGS = ("loss", "rank", "intercepts", "covariance")  # they give a posterior its form
 
 LARGEST_SEED = 2**63 - 1  # a signed 64-bit integer: what Spark and the kernels take
 SEED = Check("be an integer from 0 to 2^63 − 1", lambda value: is_integer(value) and 0 <= value <= LARGEST_SEED)

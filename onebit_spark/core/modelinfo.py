@@ -11,7 +11,7 @@ import numpy as np
 
 from onebit_spark.core.calibration import Calibration
 from onebit_spark.core.confidence import Ladder
-from onebit_spark.core.config import FitConfig
+from onebit_spark.core.config import FORM_SETTINGS, FitConfig
 from onebit_spark.core.posterior import Kind
 from onebit_spark.core.priors import ScalePrior
 from onebit_spark.core.scales import Moments, Scales
@@ -24,9 +24,6 @@ METADATA = "metadata.json"
 
 
 LABEL_CODINGS = ("signed", "binary", "boolean", "threshold")  # −1/1, 0/1, false/true, a number above or below
-
-
-SHAPE = {"loss", "rank", "intercepts", "covariance"}  # without these parameters the factors cannot be read
 
 
 CALIBRATION = {entry.name for entry in dataclasses.fields(Calibration)}
@@ -176,8 +173,8 @@ class ModelInfo:
         if found:
             return [f"{name} cannot be {getattr(self, name)!r}" for name in found]
         known, told = {entry.name for entry in dataclasses.fields(FitConfig)}, set(self.parameters)
-        if not SHAPE <= told <= known:
-            return [f"parameters lack {sorted(SHAPE - told)} or hold the unknown {sorted(told - known)}"]
+        if not set(FORM_SETTINGS) <= told <= known:
+            return [f"parameters lack {sorted(set(FORM_SETTINGS) - told)} or hold the unknown {sorted(told - known)}"]
         problems = [str(problem) for problem in self.config.problems()]
         if problems:
             return problems

@@ -1,8 +1,8 @@
-"""Special functions of the scale posterior, the logistic bound and the certificates.
+"""Special functions of the scale posterior and the certificates.
 
 Modified Bessel functions K_ν(z) of any order, in logs and in ratios (the Gamma prior's posterior is a
-generalised inverse Gaussian of order α − m/2, hundreds of millions on a large matrix); the logistic bound's
-τ(ξ); the binary Kullback-Leibler divergence and its inverse. All are vectorised over their arguments.
+generalised inverse Gaussian of order α − m/2, hundreds of millions on a large matrix); the
+binary Kullback-Leibler divergence and its inverse. All are vectorised over their arguments.
 
 K_ν has two regimes, split by w = √(ν² + z²):
 
@@ -153,14 +153,6 @@ def bessel_k_ratio(order: ArrayLike, z: ArrayLike) -> FloatArray:
     inverted = nu > 1.0
     upward = _piecewise(np.where(inverted, nu - 1.0, -nu), x, _ratio_near, _ratio_far)
     return np.where(inverted, 1.0 / upward, upward)[()]
-
-
-def tau(xi: ArrayLike) -> FloatArray:
-    """τ(ξ) = tanh(ξ/2) / (4ξ), even, τ(0) = 1/8 (the logistic bound's curvature, Section 5)."""
-    x = np.abs(np.asarray(xi, dtype=np.float64))
-    tiny = x < 1e-8  # τ = (1 − ξ²/12 + …)/8
-    safe = np.where(tiny, 1.0, x)
-    return np.where(tiny, 0.125, np.tanh(0.5 * safe) / (4.0 * safe))[()]
 
 
 def _relative_entropy(q: FloatArray, p: FloatArray, delta: FloatArray) -> FloatArray:

@@ -26,7 +26,7 @@ from scipy.special import ndtri
 from onebit_spark.core.losses.base import Side
 
 Table = NDArray[np.float64]
-Counts = NDArray[np.int64]
+Integers = NDArray[np.int64]
 T = TypeVar("T")
 
 SUBSPACE_ITERATIONS = 2  # with the oversampling below, more change neither the objective nor the error of a fit
@@ -41,9 +41,9 @@ NOISE = 1e-2  # size of the columns that the spectrum cannot fill, relative to t
 class Rows(NamedTuple):
     """What the start knows of some rows of a side."""
 
-    numbers: Counts
-    counts: Counts  # ratings
-    positives: Counts  # positive ratings
+    numbers: Integers
+    counts: Integers  # ratings
+    positives: Integers  # positive ratings
 
     @property
     def scale(self) -> Table:
@@ -202,7 +202,7 @@ def added(rows: Rows, table: Table, other: Table) -> Table:
     return table + other
 
 
-def _normals(keys: tuple[Counts, ...], width: int, seed: int) -> Table:
+def _normals(keys: tuple[Integers, ...], width: int, seed: int) -> Table:
     with np.errstate(over="ignore"):
         mixed: NDArray[np.uint64] | int = seed % 2**64
         for key in keys:
@@ -234,10 +234,10 @@ def _orthonormal(gram: Table) -> Table | None:
 class Products(Protocol):
     """What ``ArrayTables`` asks of an engine."""
 
-    def counts(self, side: Side) -> Counts:
+    def counts(self, side: Side) -> Integers:
         """Ratings of every row of the side."""
 
-    def positives(self, side: Side) -> Counts:
+    def positives(self, side: Side) -> Integers:
         """Positive ratings of every row of the side."""
 
     def signed_sums(self, side: Side, table: Table) -> Table:
@@ -272,6 +272,6 @@ class ArrayTables:
         return Rows(np.arange(len(counts)), counts, self._engine.positives(side))
 
 
-def distinct_keys(rows: Rows) -> Counts:
+def distinct_keys(rows: Rows) -> Integers:
     """The different (ratings, positives) among some rows, a line each."""
     return np.unique(np.stack([rows.counts, rows.positives], axis=1), axis=0)

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.confidence import Counts, count_confidences
+from onebit_spark.core.confidence import Histogram, count_confidences
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.draws import Draws, GibbsErrors, count_errors
-from onebit_spark.core.losses import HalfStep, Loss, PriorLines, RowPrior, Side
+from onebit_spark.core.losses import OTHER, HalfStep, Loss, PriorLines, RowPrior, Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.solver import with_prior
 from onebit_spark.core.split import Split
@@ -64,7 +64,7 @@ class LocalEngine:
         if isinstance(step.prior, PriorLines):
             step = replace(step, prior=RowPrior.at(step.prior.lines))
         block, rows = self.blocks[side], self.posteriors[side]
-        partners = loss.partners(self.posteriors["cols" if side == "rows" else "rows"])
+        partners = loss.partners(self.posteriors[OTHER[side]])
         parts = self._over_rows(side, lambda lo, hi: update_range(loss, block, lo, hi, partners, rows, step))
         return reduce(SideStatistics.__add__, parts)
 
@@ -80,7 +80,7 @@ class LocalEngine:
         parts = self._over_rows("rows", lambda lo, hi: count_errors(block, lo, hi, numbers, rows, cols, draws))
         return GibbsErrors(*map(sum, zip(*parts, strict=True)))
 
-    def confidences(self, posterior: dict[Side, RowPosterior], noise: float) -> Counts:
+    def confidences(self, posterior: dict[Side, RowPosterior], noise: float) -> Histogram:
         block, rows, cols = self.blocks["rows"], posterior["rows"], posterior["cols"]
         return reduce(
             np.add, self._over_rows("rows", lambda lo, hi: count_confidences(block, lo, hi, rows, cols, noise))

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.factortables import factor_columns, factor_table, plain_lists, prior_row, read_factors
 from onebit_spark.core.fixedpoint import settled_rows
-from onebit_spark.core.losses import Loss, RowPrior, Side
+from onebit_spark.core.losses import OTHER, Loss, RowPrior, Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.sketch import HIGHEST, together
 from onebit_spark.engines.cells import Batches
@@ -29,8 +29,6 @@ from onebit_spark.platform.plans import kept
 M = TypeVar("M", bound=FittedModel)
 
 RATINGS_PER_TASK = 200_000  # each brings its partner's factors along
-
-OTHER_SIDE: dict[Side, Side] = {"rows": "cols", "cols": "rows"}
 
 
 def fold_in(model: M, ratings: DataFrame, who: Literal["user", "item"], threshold: float | None) -> M:
@@ -78,7 +76,7 @@ class _FoldIn:
     @classmethod
     def of(cls, model: FittedModel, side: Side) -> _FoldIn:
         config, scales, kind = model.info.config, model.info.scales, model.info.kind
-        partner_prior = prior_row(scales, OTHER_SIDE[side], kind, config.intercepts)
+        partner_prior = prior_row(scales, OTHER[side], kind, config.intercepts)
         loss = replace(config, solver="mm").make_loss()  # whatever found the fit: the gradient's steps do not settle
         return cls(loss, side, config.weight, scales.prior(side, config.intercepts), partner_prior)
 

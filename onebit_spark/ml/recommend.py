@@ -146,7 +146,7 @@ def _packed(model: FittedModel, who: Who, factors: DataFrame, n_blocks: int, pre
     other: Who = "item" if who == "user" else "user"
     types = f"block int, location binary, scale binary, ids array<{info.id_types[who]}>"
     types += f", seen array<array<{info.id_types[other]}>>" if seen else ""
-    blocks = placed.mapInArrow(_Pack(prior), types)
+    blocks = placed.mapInArrow(_PackBlock(prior), types)
     apart = blocks.repartitionById(n_blocks, blocks["block"])
     return apart.select(*(F.col(name).alias(f"{prefix}_{name}") for name in blocks.columns if name != "block"))
 
@@ -155,7 +155,7 @@ def _packed(model: FittedModel, who: Who, factors: DataFrame, n_blocks: int, pre
 
 
 @dataclass(frozen=True)
-class _Pack:
+class _PackBlock:
     """All factor lines of a task as one row of arrays."""
 
     prior: RowPosterior

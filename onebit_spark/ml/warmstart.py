@@ -7,15 +7,13 @@ from typing import Any, Protocol
 
 from pyspark.sql import DataFrame
 
-from onebit_spark.core.config import FitConfig
+from onebit_spark.core.config import FORM_SETTINGS, FitConfig
 from onebit_spark.core.factortables import prior_row
 from onebit_spark.core.losses import Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.solver import Start
 from onebit_spark.errors import RequestError
 from onebit_spark.ml.fittedmodel import FittedModel
-
-SHAPE = ("loss", "rank", "intercepts", "covariance")  # what gives the posterior its form
 
 
 class Adopts(Protocol):
@@ -45,7 +43,7 @@ def _check(model: FittedModel, config: FitConfig) -> None:
     wanted = {field.name: getattr(config, field.name) for field in fields(config)}
     differing = [
         f"{name} is {model.info.parameters[name]} there and {wanted[name]} here"
-        for name in SHAPE
+        for name in FORM_SETTINGS
         if model.info.parameters[name] != wanted[name]
     ]
     if differing:

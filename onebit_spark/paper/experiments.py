@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from onebit_spark.paper.methods import METHODS, Setting, count_errors, cross_validate
+from onebit_spark.paper.methods import METHODS, TriedSetting, count_errors, cross_validate
 from onebit_spark.paper.seeds import FIRST_REPORTED, TUNING
 from onebit_spark.simulate import KINDS, simulate
 from onebit_spark.tuning.sample import Sample
@@ -40,7 +40,7 @@ class Case:
 
     data: Record
     method: str
-    grid: tuple[Setting, ...]
+    grid: tuple[TriedSetting, ...]
 
     @classmethod
     def of(cls, data: Record, method: str) -> Case:
@@ -70,7 +70,7 @@ class Experiment:
         ]
         return [{**task, **result} for task, result in zip(drawn, run_all(drawn), strict=True)]
 
-    def _tuned(self, run_all: RunAll) -> Iterator[Setting]:
+    def _tuned(self, run_all: RunAll) -> Iterator[TriedSetting]:
         """The setting of every case with the fewest errors over all its folds and tuning draws."""
         results = iter(run_all([task for case in self.cases for task in self._tuning(case)]))
         for case in self.cases:

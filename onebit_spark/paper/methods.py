@@ -25,7 +25,7 @@ from onebit_spark.tuning.sample import Sample
 RANK = 10  # K, as in the paper
 TOLERANCE = 1e-4
 
-Setting = Mapping[str, Any]  # of JSON values
+TriedSetting = Mapping[str, Any]  # of JSON values
 
 
 class Scorer(Protocol):
@@ -38,8 +38,8 @@ class Scorer(Protocol):
 class Method:
     """A way to fit a sample, under each of some settings."""
 
-    fit: Callable[[Sample, Setting], Scorer]
-    grid: tuple[Setting, ...]
+    fit: Callable[[Sample, TriedSetting], Scorer]
+    grid: tuple[TriedSetting, ...]
 
 
 def count_errors(scorer: Scorer, train: Sample, test: Sample) -> int:
@@ -49,15 +49,17 @@ def count_errors(scorer: Scorer, train: Sample, test: Sample) -> int:
     return int(np.count_nonzero(np.where(scores == 0, majority, np.sign(scores)) != test.labels))
 
 
-def cross_validate(method: Method, sample: Sample, setting: Setting, n_folds: int, seed: int) -> dict[str, Any]:
+def cross_validate(method: Method, sample: Sample, setting: TriedSetting, n_folds: int, seed: int) -> dict[str, Any]:
     """The errors of every fold, and its size."""
     parts = list(sample.folds(n_folds, seed))
     errors = [count_errors(method.fit(train, setting), train, test) for train, test in parts]
     return {"errors": errors, "sizes": [len(test) for _, test in parts]}
 
 
-def _bayesian(loss: str, prior: str, intercepts: bool = False, rank: int = RANK) -> Callable[[Sample, Setting], Scorer]:
-    def fit(sample: Sample, setting: Setting) -> Scorer:
+def _bayesian(
+    loss: str, prior: str, intercepts: bool = False, rank: int = RANK
+) -> Callable[[Sample, TriedSetting], Scorer]:
+    def fit(sample: Sample, setting: TriedSetting) -> Scorer:
         lines = len(np.unique(sample.rows)) + len(np.unique(sample.cols))
         config = FitConfig(
             loss=loss,
@@ -76,17 +78,17 @@ def _bayesian(loss: str, prior: str, intercepts: bool = False, rank: int = RANK)
     return fit
 
 
-def _davenport(sample: Sample, setting: Setting) -> Scorer:
+def _davenport(sample: Sample, setting: TriedSetting) -> Scorer:
     """The radius stands in the grid in units of √(m1 m2)."""
     radius = setting["radius"] * math.sqrt(sample.shape[0] * sample.shape[1])
     return fit_davenport(sample.rows, sample.cols, sample.labels, sample.shape, radius, tol=1e-2)
 
 
-def _ridge(sample: Sample, setting: Setting) -> Scorer:
+def _ridge(sample: Sample, setting: TriedSetting) -> Scorer:
     return fit_logistic(sample.rows, sample.cols, sample.labels, sample.shape, **setting)
 
 
-def _grid(kappas: tuple[float, ...], *priors: tuple[float, float]) -> tuple[Setting, ...]:
+def _grid(kappas: tuple[float, ...], *priors: tuple[float, float]) -> tuple[TriedSetting, ...]:
     return tuple({"kappa": k, "alpha": a, "beta": b} for (a, b), k in product(priors, kappas))
 
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onebit_spark.core.special import bessel_k_ratio, kl, kl_inverse, log_bessel_k, log_bessel_k_derivative, tau
+from onebit_spark.core.special import bessel_k_ratio, kl, kl_inverse, log_bessel_k, log_bessel_k_derivative
 
 EPS = np.finfo(float).eps
 ORDERS = [0.0, 0.25, 0.5, 1.0, 3.7, 10.0, 24.9, 25.1, 60.0, 1311.5, 1e5 + 0.5, 5e7, 1e9]
@@ -146,15 +146,6 @@ def test_monotone(order, z, growth):
     assert log_bessel_k(order, z * (1 + growth)) < log_bessel_k(order, z)
     assert order * log_bessel_k_derivative(order, z) >= 0
     assert bessel_k_ratio(order, z) >= bessel_k_ratio(order + growth, z) * (1 - 1e-13)
-
-
-def test_tau():
-    xi = np.array([1e-300, 1e-12, 0.9e-8, 1.1e-8, 1e-4, 0.3, 2.0, 40.0, 1e6])
-    expected = [float(mp.tanh(mp.mpf(x) / 2) / (4 * mp.mpf(x))) for x in xi]
-    np.testing.assert_allclose(tau(xi), expected, rtol=4 * EPS)
-    np.testing.assert_array_equal(tau(-xi), tau(xi))
-    assert tau(0.0) == 0.125
-    assert tau(np.inf) == 0.0
 
 
 def kl_exact(q, p):

@@ -24,6 +24,7 @@ from onebit_spark.core.posterior import FloatArray, Kind, RowPosterior
 
 Side = Literal["rows", "cols"]
 SIDES: tuple[Side, Side] = ("rows", "cols")
+OTHER: dict[Side, Side] = {"rows": "cols", "cols": "rows"}
 
 
 @dataclass(frozen=True)

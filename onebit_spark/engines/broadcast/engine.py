@@ -13,7 +13,7 @@ from pyspark import Broadcast, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from onebit_spark.core.confidence import Counts as Histogram
+from onebit_spark.core.confidence import Histogram
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.draws import Draws, GibbsErrors
 from onebit_spark.core.factortables import factor_table

@@ -20,9 +20,9 @@ from pyspark import Broadcast, SparkContext
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from onebit_spark.core.confidence import BINS, Counts, count_confidences
+from onebit_spark.core.confidence import BINS, Histogram, count_confidences
 from onebit_spark.core.draws import Draws, GibbsErrors, count_errors
-from onebit_spark.core.losses import SIDES, HalfStep, Loss, PriorLines, RowPrior, Side
+from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, PriorLines, RowPrior, Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.statistics import SideStatistics
 from onebit_spark.engines.cells import Batches, block_line, read_blocks
@@ -43,8 +43,6 @@ UPDATED = _schema(location="binary", scale="binary", statistics="binary")
 SUMS = _schema(sums="binary")
 ERRORS = _schema(errors="long", ratings="long")
 CONFIDENCES = _schema(counts="binary")
-
-OTHER: dict[Side, Side] = {"rows": "cols", "cols": "rows"}
 
 
 @dataclass(frozen=True)
@@ -106,7 +104,7 @@ class BroadcastExchange:
         lines = [(line["errors"], line["ratings"]) for line in self._run("rows", work, ERRORS)]
         return GibbsErrors(*map(sum, zip(*lines, strict=True)))
 
-    def confidences(self, posterior: dict[Side, RowPosterior], noise: float) -> Counts:
+    def confidences(self, posterior: dict[Side, RowPosterior], noise: float) -> Histogram:
         counts = np.zeros(BINS, np.int64)
         with ExitStack() as release:
             work = _CountBlocks(noise, *(self._sent_now(side, posterior[side], release) for side in SIDES))

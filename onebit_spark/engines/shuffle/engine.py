@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
-from onebit_spark.core.confidence import Counts
+from onebit_spark.core.confidence import Histogram
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.draws import Draws, GibbsErrors
-from onebit_spark.core.losses import SIDES, HalfStep, Loss, PriorLines, RowPrior, Side
+from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, PriorLines, RowPrior, Side
 from onebit_spark.core.posterior import Form, RowPosterior
 from onebit_spark.core.spectral import STARTS, Rows, Table
 from onebit_spark.core.split import Split
@@ -29,7 +29,7 @@ from onebit_spark.engines.blocking import CHUNKS, REPEATS, Build, Choose, Repeat
 from onebit_spark.engines.layout import default_blocks
 from onebit_spark.engines.shuffle import steps as work
 from onebit_spark.engines.shuffle.numbering import WIDE, NumberedIds, encoded, number_ids, placement_of
-from onebit_spark.engines.shuffle.tables import OTHER, RoutedSide, Sums, Tables, TallTable, routed
+from onebit_spark.engines.shuffle.tables import RoutedSide, Sums, Tables, TallTable, routed
 from onebit_spark.engines.start import SpreadOut
 from onebit_spark.input.census import ITEM, USER, Census
 from onebit_spark.input.defects import Columns
@@ -165,7 +165,7 @@ class ShuffleEngine:
             sums = self._tables.sums("rows", work.Draw(draws, own.form), (own.table,), partners.table)
         return GibbsErrors(*(int(total) for total in np.sum(sums, axis=0)))
 
-    def confidences(self, posterior: dict[Side, TablePosterior], noise: float) -> Counts:
+    def confidences(self, posterior: dict[Side, TablePosterior], noise: float) -> Histogram:
         rows, cols = posterior["rows"], posterior["cols"]
         with described(self._context, "confidences"):
             sums = self._tables.sums("rows", work.Confidences(noise, rows.form, cols.form), (rows.table,), cols.table)
@@ -196,7 +196,7 @@ class ShuffleEngine:
         lines = self._ids[side].frame.select("id", "number").join(factors, "id")
         empty = prior.packed().astype(self._form.precision)
         squares = partial(work.packed_squares, self._form)
-        table, sums = self._tables.adopted(side, lines, work.Pack(prior, self._form), empty, squares)
+        table, sums = self._tables.adopted(side, lines, work.PackLines(prior, self._form), empty, squares)
         return TablePosterior(table, self._form, np.sum(sums, axis=0))
 
     # ---- the sign matrix, for the start ------------------------------------------------------------------------------

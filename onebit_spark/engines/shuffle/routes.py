@@ -22,7 +22,7 @@ PARTNERS = -1  # the place of lines from the other side; tables of the same side
 
 Sums = NDArray[np.float64]
 Work = Callable[[PlacedBlock, list[FloatArray], FloatArray | None], tuple[FloatArray | None, Sums]]
-Pack = Callable[[pa.RecordBatch], tuple[NDArray[np.int64], FloatArray]]
+Packing = Callable[[pa.RecordBatch], tuple[NDArray[np.int64], FloatArray]]
 Transform = Callable[[FloatArray, NDArray[np.int64]], FloatArray]
 
 
@@ -129,7 +129,7 @@ class MakeAlone:
 class Place:
     """Lines in any order, grouped by the block of their rows."""
 
-    pack: Pack
+    pack: Packing
     placement: Placement
     keys: NDArray[np.int32]
 
@@ -160,7 +160,7 @@ class Adopt:
 
 
 @dataclass(frozen=True)
-class Rows:
+class EachRow:
     """Each row of a block with its lines of the tables."""
 
     work: Any

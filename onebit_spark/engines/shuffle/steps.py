@@ -171,7 +171,7 @@ def factor_lines(forms: tuple[Form, ...], numbers: NDArray[np.int64], tables: Ow
 
 
 @dataclass(frozen=True)
-class Pack:
+class PackLines:
     """The numbers and the packed rows of lines of a factor table."""
 
     prior: RowPosterior

@@ -29,7 +29,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from onebit_spark.core.losses import Side
+from onebit_spark.core.losses import OTHER, Side
 from onebit_spark.core.posterior import FloatArray
 from onebit_spark.engines.cells import Batches
 from onebit_spark.engines.faults import check_checksums, worker_errors
@@ -40,12 +40,12 @@ from onebit_spark.engines.shuffle.routes import (
     PLACED,
     ROUTED,
     Adopt,
+    EachRow,
     Make,
     MakeAlone,
-    Pack,
+    Packing,
     Place,
     Route,
-    Rows,
     Send,
     Sums,
     Transform,
@@ -54,8 +54,6 @@ from onebit_spark.engines.shuffle.routes import (
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.lending import lend
 from onebit_spark.platform.plans import cut_from_plan, partition_keys
-
-OTHER: dict[Side, Side] = {"rows": "cols", "cols": "rows"}
 
 
 @dataclass(frozen=True)
@@ -120,10 +118,10 @@ class Tables:
         blocks = self.sides[side].blocks.select("key", "rows")
         lines = reduce(DataFrame.unionAll, [table.lines(place) for place, table in enumerate(tables)])
         grouped = blocks.groupBy("key").cogroup(lines.groupBy("key"))
-        return grouped.applyInArrow(_plain(Rows(work, [table.dtype for table in tables])), schema)
+        return grouped.applyInArrow(_plain(EachRow(work, [table.dtype for table in tables])), schema)
 
     def adopted(
-        self, side: Side, lines: DataFrame, pack: Pack, empty: FloatArray, measure: Callable[[FloatArray], Sums]
+        self, side: Side, lines: DataFrame, pack: Packing, empty: FloatArray, measure: Callable[[FloatArray], Sums]
     ) -> tuple[TallTable, list[Sums]]:
         """A table from lines in any order, which ``pack`` turns into row numbers and values; else ``empty``'s line.
 

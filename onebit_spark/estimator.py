@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from pyspark import keyword_only
@@ -19,11 +19,11 @@ from onebit_spark.certificate.learnt import NARROWING
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.losses import SIDES
 from onebit_spark.core.modelinfo import ModelInfo
-from onebit_spark.core.posterior import effective_rank
+from onebit_spark.core.posterior import HasColumnNorms, effective_rank
 from onebit_spark.core.sketch import CellSketch, together
 from onebit_spark.core.solver import Iteration
 from onebit_spark.engines.broadcast.engine import BroadcastEngine, require_classic
-from onebit_spark.engines.choice import Choice, SparkEngines, choose, engine_over
+from onebit_spark.engines.choice import Choice, SparkEngine, choose, engine_over
 from onebit_spark.engines.factorframes import factor_schema
 from onebit_spark.engines.validation import Validation, divided
 from onebit_spark.errors import RequestError
@@ -37,6 +37,7 @@ from onebit_spark.ml.warmstart import warm_start
 from onebit_spark.model import OneBitCompletionModel
 
 E = TypeVar("E", bound="OneBitCompletion")
+P = TypeVar("P", bound=HasColumnNorms)  # a posterior of a side, in the engine's own form
 
 _DEFAULT, _TERMS = FitConfig(), Terms()
 
@@ -179,7 +180,7 @@ class _Laps:
 
 
 @dataclass(frozen=True)
-class _Facts:
+class _Facts(Generic[P]):
     """All that a fit's model is made of besides the fit itself."""
 
     dataset: DataFrame
@@ -187,10 +188,10 @@ class _Facts:
     columns: Columns
     counted: Census
     choice: Choice
-    engine: SparkEngines
+    engine: SparkEngine[P]
     fitted: CellSketch
 
-    def model(self, made: CertifiedFit, outlasting: bool = False, **info: Any) -> OneBitCompletionModel:
+    def model(self, made: CertifiedFit[P], outlasting: bool = False, **info: Any) -> OneBitCompletionModel:
         """The model of a fit, finished or not; ``info`` are further fields of its ``info``."""
         told = replace(self._info(made), **info)
         drawn = made.drawn or dict.fromkeys(SIDES)
@@ -201,7 +202,7 @@ class _Facts:
         certificate = document(item.as_dict() for item in made.certificates)
         return OneBitCompletionModel(told, users, items, certificate).fittedOn(self.fitted)
 
-    def _info(self, made: CertifiedFit) -> ModelInfo:
+    def _info(self, made: CertifiedFit[P]) -> ModelInfo:
         config, columns, counted, scales = self.config, self.columns, self.counted, made.scales
         moments = scales.moments
         return ModelInfo(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from onebit_spark.certificate import bounds
 from onebit_spark.certificate.learnt import NARROWING, fit_near, learn_prior, moved
@@ -18,6 +18,8 @@ from onebit_spark.core.scales import Scales
 from onebit_spark.core.settings import SHARE, Problem, at_least, problems_of, setting
 from onebit_spark.core.solver import Engine, Iteration, Start, Watch, solve
 from onebit_spark.core.split import Split
+
+P = TypeVar("P")  # a posterior of a side, in the engine's own form
 
 DRAWS_SHARE = 0.2  # of δ, spent on the draws that estimate the Gibbs risk: .05 is .04 + .01
 HEADLINES = ("holdout", "prior_split", "seeger")  # the first that was asked for; fixed before any bound is known
@@ -112,7 +114,7 @@ def headline_of(content: Mapping[str, Any]) -> str | None:
 
 
 @dataclass(frozen=True)
-class CertifiedFit:
+class CertifiedFit(Generic[P]):
     """A fit, with what it proves."""
 
     scales: Scales
@@ -120,21 +122,21 @@ class CertifiedFit:
     history: list[Iteration]
     converged: bool
     reason: str
-    posterior: dict[Side, Any]  # in the engine's own form
+    posterior: dict[Side, P]
     certificates: list[Certificate]
-    drawn: dict[Side, Any] | None = None  # the posterior whose draws are certified, where it is not the one above
+    drawn: dict[Side, P] | None = None  # the posterior whose draws are certified, where it is not the one above
     ladder: Ladder | None = None  # of confidences, from the ratings that were fitted; none at a checkpoint
 
 
 def certified_fit(
-    engine: Engine,
+    engine: Engine[P],
     config: FitConfig,
     terms: Terms | None,
     positives: int,
     on_iteration: Callable[[Iteration], None] | None = None,
-    start: Start | None = None,
-    watch: Watch | None = None,
-) -> CertifiedFit:
+    start: Start[P] | None = None,
+    watch: Watch[P] | None = None,
+) -> CertifiedFit[P]:
     """Fit the engine's ratings, ``positives`` of them positive, and certify the posterior that comes out, on terms.
 
     With a prior split the model keeps the learnt spreads; the certified draws are narrower (``learnt.NARROWING``).
@@ -145,9 +147,9 @@ def certified_fit(
 
 
 def _certified(
-    engine: Engine, config: FitConfig, terms: Terms | None, positives: int,
-    on_iteration: Callable[[Iteration], None] | None, start: Start | None, watch: Watch | None,
-) -> CertifiedFit:  # fmt: skip
+    engine: Engine[P], config: FitConfig, terms: Terms | None, positives: int,
+    on_iteration: Callable[[Iteration], None] | None, start: Start[P] | None, watch: Watch[P] | None,
+) -> CertifiedFit[P]:  # fmt: skip
     majority_error = min(positives, engine.n_ratings - positives) / engine.n_ratings
     if terms is not None and terms.prior_split is not None:
         return _with_learnt_prior(engine, config, terms, terms.prior_split, majority_error, on_iteration, start, watch)
@@ -166,9 +168,9 @@ def _certified(
 
 
 def _with_learnt_prior(
-    engine: Engine, config: FitConfig, terms: Terms, fraction: float, majority_error: float,
-    on_iteration: Callable[[Iteration], None] | None, start: Start | None, watch: Watch | None,
-) -> CertifiedFit:  # fmt: skip
+    engine: Engine[P], config: FitConfig, terms: Terms, fraction: float, majority_error: float,
+    on_iteration: Callable[[Iteration], None] | None, start: Start[P] | None, watch: Watch[P] | None,
+) -> CertifiedFit[P]:  # fmt: skip
     learnt = learn_prior(engine, config, Split(config.seed ^ SPLIT_STREAM, fraction), on_iteration, start, watch)
     last = fit_near(engine, config, learnt).history[-1]
     n_unseen = max(1, round((1 - fraction) * engine.n_ratings))

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -29,6 +29,8 @@ from onebit_spark.core.solver import Engine, Iteration, Outcome, Start, Watch, d
 from onebit_spark.core.split import Split
 from onebit_spark.errors import RequestError
 
+P = TypeVar("P")  # a posterior of a side, in the engine's own form
+
 SHARPNESS = 64.0  # t
 NARROWING = SHARPNESS**-0.5  # what π's spreads are, as a share of the learnt ones
 REFIT_WEIGHT = 0.03  # κ of the second fit
@@ -36,23 +38,23 @@ REFIT_ITERATIONS = 20
 
 
 @dataclass(frozen=True)
-class LearntPrior:
+class LearntPrior(Generic[P]):
     """π, what it was learnt from, and the fit behind it. Only ratings that ``split`` did not choose may certify it."""
 
     split: Split
     first_fit: Outcome[ScaleHierarchy]
-    first_posterior: dict[Side, Any]  # ρ_A, in the engine's form; rows without a rating in A have the prior's
-    prior: FixedPrior
+    first_posterior: dict[Side, P]  # ρ_A; rows without a rating in A have the prior's
+    prior: FixedPrior[P]
 
 
 def learn_prior(
-    engine: Engine,
+    engine: Engine[P],
     config: FitConfig,
     split: Split,
     on_iteration: Callable[[Iteration], None] | None = None,
-    start: Start | None = None,
-    watch: Watch | None = None,
-) -> LearntPrior:
+    start: Start[P] | None = None,
+    watch: Watch[P] | None = None,
+) -> LearntPrior[P]:
     """Fit the chosen ratings, and sharpen."""
     with engine.restricted(split) as chosen:
         if not 0 < chosen.n_ratings < engine.n_ratings:
@@ -66,7 +68,7 @@ def learn_prior(
     return LearntPrior(split, outcome, learnt, prior)
 
 
-def fit_near(engine: Engine, config: FitConfig, learnt: LearntPrior) -> Outcome[FixedPrior]:
+def fit_near(engine: Engine[P], config: FitConfig, learnt: LearntPrior[P]) -> Outcome[FixedPrior[P]]:
     """ρ: fitted to all ratings of the engine under the learnt prior, from its mean."""
     engine.start_from({side: learnt.prior.row_prior(side).lines for side in SIDES})
     gentle = replace(

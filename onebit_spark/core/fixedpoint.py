@@ -25,7 +25,7 @@ def settled_rows(
     tables = loss.partners(partners)
     for t in range(MAX_UPDATES):
         before = rows.location.copy()
-        step = HalfStep(side=side, iteration=t, weight=weight, prior=prior, ratings_per_row=1.0)
+        step: HalfStep[RowPosterior] = HalfStep(side=side, iteration=t, weight=weight, prior=prior, ratings_per_row=1.0)
         loss.update_rows(block, 0, block.n_rows, tables, rows, step)
         change = np.abs(rows.location - before) / np.maximum(1.0, np.abs(before))
         if np.max(change, initial=0.0) <= SMALLEST_CHANGE:

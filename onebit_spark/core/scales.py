@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from typing import Generic, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +16,15 @@ from onebit_spark.core.losses import PriorLines, RowPrior, Side
 from onebit_spark.core.priors import ScalePosterior, ScalePrior
 from onebit_spark.core.statistics import SideStatistics
 
+P = TypeVar("P")  # a posterior of a side, in the engine's own form
+
 INTERCEPT_MEAN_VARIANCE = 1.0  # σ0², the prior variance of μ
 
 
-class Hierarchy(Protocol):
+class Hierarchy(Protocol[P]):
     """The driver's share of the posterior."""
 
-    def row_prior(self, side: Side) -> RowPrior | PriorLines:
+    def row_prior(self, side: Side) -> RowPrior | PriorLines[P]:
         """The normal prior of the rows of one side."""
 
     def updated(self, rows: SideStatistics, cols: SideStatistics) -> tuple[Self, float]:
@@ -82,13 +84,13 @@ class ScaleHierarchy:
 
 
 @dataclass(frozen=True)
-class FixedPrior:
-    """A normal prior of every row, one line a row on each side."""
+class FixedPrior(Generic[P]):
+    """A normal prior of every row, one line per row on each side."""
 
-    rows: PriorLines
-    cols: PriorLines
+    rows: PriorLines[P]
+    cols: PriorLines[P]
 
-    def row_prior(self, side: Side) -> PriorLines:
+    def row_prior(self, side: Side) -> PriorLines[P]:
         return self.rows if side == "rows" else self.cols
 
     def updated(self, rows: SideStatistics, cols: SideStatistics) -> tuple[Self, float]:

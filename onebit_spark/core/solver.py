@@ -21,14 +21,15 @@ from onebit_spark.core.split import Split
 from onebit_spark.core.statistics import SideStatistics, relative_change
 from onebit_spark.errors import FitFailed
 
-H = TypeVar("H", bound=Hierarchy)
+H = TypeVar("H", bound=Hierarchy[Any])
+P = TypeVar("P")  # a posterior of a side in the engine's own form: a RowPosterior, or a table in files
 
 
 class NotConverged(UserWarning):
     """The fit stopped at ``max_iter`` before the stopping rule held."""
 
 
-class Engine(Protocol):
+class Engine(Protocol[P]):
     """Holds the ratings and both sides' posteriors, and runs a map step over the rows of one side."""
 
     n_ratings: int
@@ -39,28 +40,28 @@ class Engine(Protocol):
     def start(self, config: FitConfig, loss: Loss) -> None:
         """Set both posteriors to the start."""
 
-    def start_from(self, posteriors: dict[Side, Any]) -> None:
+    def start_from(self, posteriors: dict[Side, P]) -> None:
         """Set both posteriors to these, which ``posterior`` or ``combined`` gave."""
 
-    def half_step(self, loss: Loss, step: HalfStep) -> SideStatistics:
+    def half_step(self, loss: Loss, step: HalfStep[P]) -> SideStatistics:
         """Update the posterior of ``step.side`` given the other side's."""
 
-    def posterior(self, side: Side, unseen: RowPrior | None = None) -> Any:
-        """The side's posterior as it stands, in the engine's own form: a RowPosterior, or a table in files.
+    def posterior(self, side: Side, unseen: RowPrior | None = None) -> P:
+        """The side's posterior as it stands.
 
         Rows without ratings have the prior ``unseen``, if it is given.
         """
 
-    def combined(self, side: Side, make: Callable[..., RowPosterior], *posteriors: Any) -> Any:
+    def combined(self, side: Side, make: Callable[..., RowPosterior], *posteriors: P) -> P:
         """The posterior that ``make`` gives for any rows, from their lines in other posteriors of the side."""
 
     def gibbs_errors(self, draws: Draws) -> GibbsErrors:
         """Errors of draws from the posteriors on the ratings: one map step over the rows."""
 
-    def confidences(self, posterior: dict[Side, Any], noise: float) -> NDArray[np.int64]:
+    def confidences(self, posterior: dict[Side, P], noise: float) -> NDArray[np.int64]:
         """The histogram of the ratings' confidences (``certificate.confidence``) under this posterior: one map step."""
 
-    def restricted(self, split: Split) -> AbstractContextManager[Engine]:
+    def restricted(self, split: Split) -> AbstractContextManager[Engine[P]]:
         """An engine on the ratings that the split chooses; rows and columns keep their numbers."""
 
 
@@ -87,21 +88,21 @@ class Outcome(Generic[H]):
 
 
 @dataclass(frozen=True)
-class Start:
+class Start(Generic[P]):
     """Where a fit may start instead of where its configuration says: the posterior of an earlier one.
 
     With the ``history`` of a fit that was interrupted there, it goes on as if it had not been.
     """
 
-    posteriors: dict[Side, Any]  # in the engine's own form
+    posteriors: dict[Side, P]
     scales: Scales
     history: list[Iteration] = field(default_factory=list)
 
 
-class Watch(Protocol):
+class Watch(Protocol[P]):
     """Looks on during a fit, and may end it."""
 
-    def __call__(self, engine: Engine, hierarchy: ScaleHierarchy, history: list[Iteration]) -> str | None:
+    def __call__(self, engine: Engine[P], hierarchy: ScaleHierarchy, history: list[Iteration]) -> str | None:
         """Called after every iteration that does not end the fit; a reason ends it."""
 
     def best(self, outcome: Outcome[ScaleHierarchy]) -> Outcome[ScaleHierarchy]:
@@ -109,11 +110,11 @@ class Watch(Protocol):
 
 
 def solve(
-    engine: Engine,
+    engine: Engine[P],
     config: FitConfig,
     on_iteration: Callable[[Iteration], None] | None = None,
-    start: Start | None = None,
-    watch: Watch | None = None,
+    start: Start[P] | None = None,
+    watch: Watch[P] | None = None,
 ) -> Outcome[ScaleHierarchy]:
     """Fit the paper's model: start, then descend."""
     prior = config.make_prior(engine.count("rows") + engine.count("cols"))
@@ -128,11 +129,11 @@ def solve(
 
 
 def descend(
-    engine: Engine,
+    engine: Engine[P],
     config: FitConfig,
     hierarchy: H,
     on_iteration: Callable[[Iteration], None] | None = None,
-    watch: Callable[[Engine, H, list[Iteration]], str | None] | None = None,
+    watch: Callable[[Engine[P], H, list[Iteration]], str | None] | None = None,
     before: Sequence[Iteration] = (),
 ) -> Outcome[H]:
     """Iterate from the engine's posteriors until the objective and M stand still or ``max_iter`` is reached.
@@ -169,7 +170,7 @@ def descend(
 
 
 def _iterate(
-    engine: Engine, config: FitConfig, hierarchy: H, before: Sequence[Iteration]
+    engine: Engine[P], config: FitConfig, hierarchy: H, before: Sequence[Iteration]
 ) -> Iterator[tuple[H, Iteration]]:
     objective = before[-1].objective if before else np.inf
     loss = config.make_loss()
@@ -180,7 +181,7 @@ def _iterate(
         latest: dict[Side, SideStatistics] = {}
         moved: dict[Side, SideStatistics] = {}
         for position, move in enumerate(plan):
-            step = HalfStep(
+            step: HalfStep[P] = HalfStep(
                 side=move.side,
                 iteration=number - 1,
                 weight=config.weight,

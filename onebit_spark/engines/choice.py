@@ -10,11 +10,16 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
-from onebit_spark.core.posterior import Form
+from onebit_spark.core.losses import Side
+from onebit_spark.core.posterior import Form, RowPosterior
+from onebit_spark.core.solver import Engine
+from onebit_spark.engines.blocking import Repeats
 from onebit_spark.engines.broadcast.engine import BroadcastEngine
 from onebit_spark.engines.shuffle.engine import ShuffleEngine
 from onebit_spark.errors import RequestError
@@ -27,7 +32,21 @@ BROADCAST_BYTES = 512 * 2**20  # of factors that the driver and every Python wor
 
 log = logging.getLogger("onebit_spark")
 
-SparkEngines = BroadcastEngine | ShuffleEngine
+P = TypeVar("P")  # a posterior of a side, in the engine's own form
+
+
+class SparkEngine(Engine[P], Protocol[P]):
+    """An engine whose posteriors go to models, and come from them."""
+
+    repeats: Repeats
+
+    def factors(
+        self, side: Side, posterior: P, schema: StructType, drawn: P | None = None, outlasting: bool = False
+    ) -> DataFrame:
+        """The factor table of a side (see ``factortables``), which may have to outlast the engine."""
+
+    def adopted(self, side: Side, factors: DataFrame, prior: RowPosterior, precision: str) -> P:
+        """The posterior that a factor table holds of this engine's ids, ``prior``'s one row where it has none."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +86,7 @@ def choose(wanted: str, census: Census, form: Form, context: SparkContext) -> Ch
 def engine_over(
     choice: Choice, ratings: DataFrame, columns: Columns, census: Census, blocks: tuple[int | None, int | None],
     form: Form, work: str | None,
-) -> Iterator[SparkEngines]:  # fmt: skip
+) -> Iterator[SparkEngine[Any]]:  # fmt: skip
     """The engine of the chosen exchange on these ratings."""
     log.info("exchange: %s (%s)", choice.exchange, choice.reason)
     if choice.exchange == "broadcast":

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import reduce
 from typing import TypeVar
 
@@ -59,10 +58,10 @@ class LocalEngine:
     def start_from(self, posteriors: dict[Side, RowPosterior]) -> None:
         self.posteriors = {side: posterior.copy() for side, posterior in posteriors.items()}
 
-    def half_step(self, loss: Loss, step: HalfStep) -> SideStatistics:
+    def half_step(self, loss: Loss, step: HalfStep[RowPosterior]) -> SideStatistics:
         side = step.side
         if isinstance(step.prior, PriorLines):
-            step = replace(step, prior=RowPrior.at(step.prior.lines))
+            step = step.under(RowPrior.at(step.prior.lines))
         block, rows = self.blocks[side], self.posteriors[side]
         partners = loss.partners(self.posteriors[OTHER[side]])
         parts = self._over_rows(side, lambda lo, hi: update_range(loss, block, lo, hi, partners, rows, step))

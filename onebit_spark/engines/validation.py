@@ -84,7 +84,7 @@ class Validation:
             pairs.unpersist()
             ids.destroy()
 
-    def __call__(self, engine: Engine, hierarchy: ScaleHierarchy, history: list[Iteration]) -> str | None:
+    def __call__(self, engine: Engine[RowPosterior], hierarchy: ScaleHierarchy, history: list[Iteration]) -> str | None:
         """Measure; the reason to stop, if there is one."""
         began, iteration = time.perf_counter(), history[-1]
         posteriors: dict[Side, RowPosterior] = {side: engine.posterior(side) for side in SIDES}

@@ -13,7 +13,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -32,6 +32,8 @@ from onebit_spark.ml.warmstart import Adopts, warm_start
 from onebit_spark.platform.files import Location, replace_folder
 from onebit_spark.platform.jobnames import described
 
+P = TypeVar("P")  # a posterior of a side, in the engine's own form
+
 HISTORY = "checkpoint.json"
 PREFIX = "iteration-"
 MAY_DIFFER = ("max_iter", "tol")  # a fit may be resumed to go on for longer
@@ -44,7 +46,7 @@ class Checkpoint:
     model: FittedModel
     history: list[Iteration]
 
-    def start(self, config: FitConfig, engine: Adopts) -> Start:
+    def start(self, config: FitConfig, engine: Adopts[P]) -> Start[P]:
         """Where to go on, as if the fit had not been interrupted."""
         return replace(warm_start(self.model, config, engine), history=self.history)
 
@@ -98,15 +100,15 @@ class CheckpointFolder:
 
 
 @dataclass(frozen=True)
-class Checkpointing:
+class Checkpointing(Generic[P]):
     """Watches a fit, and writes a checkpoint after every ``interval`` iterations."""
 
     folder: CheckpointFolder
     interval: int
-    make_model: Callable[[CertifiedFit], FittedModel]
+    make_model: Callable[[CertifiedFit[P]], FittedModel]
     context: SparkContext
 
-    def __call__(self, engine: Engine, hierarchy: ScaleHierarchy, history: list[Iteration]) -> None:
+    def __call__(self, engine: Engine[P], hierarchy: ScaleHierarchy, history: list[Iteration]) -> None:
         if len(history) % self.interval:
             return
         with described(self.context, f"checkpoint of iteration {len(history)}"):

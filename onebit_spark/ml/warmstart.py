@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 from pyspark.sql import DataFrame
 
@@ -15,15 +15,18 @@ from onebit_spark.core.solver import Start
 from onebit_spark.errors import RequestError
 from onebit_spark.ml.fittedmodel import FittedModel
 
+P = TypeVar("P")  # a posterior of a side, in the engine's own form
+P_co = TypeVar("P_co", covariant=True)
 
-class Adopts(Protocol):
+
+class Adopts(Protocol[P_co]):
     """What a warm start asks of an engine."""
 
-    def adopted(self, side: Side, factors: DataFrame, prior: RowPosterior, precision: str) -> Any:
+    def adopted(self, side: Side, factors: DataFrame, prior: RowPosterior, precision: str) -> P_co:
         """The posterior, in the engine's own form, that a factor table holds of the engine's ids."""
 
 
-def warm_start(model: FittedModel, config: FitConfig, engine: Adopts) -> Start:
+def warm_start(model: FittedModel, config: FitConfig, engine: Adopts[P]) -> Start[P]:
     """The model's posterior for the engine's ids, and its prior for those that it does not know."""
     _check(model, config)
     info = model.info

@@ -14,13 +14,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.posterior import FloatArray, Kind, RowPosterior
+
+P = TypeVar("P")  # a posterior of a side, or where to find it, in the form of an engine
+Q = TypeVar("Q")
 
 Side = Literal["rows", "cols"]
 SIDES: tuple[Side, Side] = ("rows", "cols")
@@ -52,24 +55,31 @@ class RowPrior:
 
 
 @dataclass(frozen=True)
-class PriorLines:
-    """A prior of its own for every row, held like a posterior: N(location, diag(deviation²))."""
+class PriorLines(Generic[P]):
+    """A prior of its own for every row, held like a posterior: N(location, diag(deviation²)).
 
-    lines: Any  # in the engine's own form, as ``Engine.posterior`` gives it
+    An engine sends its tasks where the lines of their rows are to be found, in the place of all lines.
+    """
+
+    lines: P
 
 
 @dataclass(frozen=True)
-class HalfStep:
+class HalfStep(Generic[P]):
     """One map step over a side: which parameters move, and what they are weighed against."""
 
     side: Side
     iteration: int
     weight: float  # κ, the weight of one rating
-    prior: RowPrior | PriorLines
+    prior: RowPrior | PriorLines[P]
     ratings_per_row: float  # 2n/m, the scale of a gradient step
     move_means: bool = True
     move_spreads: bool = True
     want_data: bool = False  # the objective's data term at the new state, by rows of this side
+
+    def under(self, prior: RowPrior | PriorLines[Q]) -> HalfStep[Q]:
+        """The same step under another prior, or under the same one in another form."""
+        return HalfStep(**{**vars(self), "prior": prior})
 
     @property
     def row_prior(self) -> RowPrior:

@@ -131,7 +131,7 @@ class BroadcastEngine:
     def start_from(self, posteriors: dict[Side, RowPosterior]) -> None:
         self._exchange.publish(posteriors)
 
-    def half_step(self, loss: Loss, step: HalfStep) -> SideStatistics:
+    def half_step(self, loss: Loss, step: HalfStep[RowPosterior]) -> SideStatistics:
         with described(self._context, f"iteration {step.iteration + 1}, {step.side}"):
             return self._exchange.half_step(loss, step)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
@@ -71,9 +71,9 @@ class BroadcastExchange:
             self._posteriors[side] = posterior
             self._sent[side] = self._context.broadcast(posterior)
 
-    def half_step(self, loss: Loss, step: HalfStep) -> SideStatistics:
+    def half_step(self, loss: Loss, step: HalfStep[RowPosterior]) -> SideStatistics:
         side = step.side
-        work = _UpdateBlocks(loss, step, self._sent_lines(step), self._sent[side], self._sent[OTHER[side]])
+        work = _UpdateBlocks(loss, step.under(self._sent_prior(step)), self._sent[side], self._sent[OTHER[side]])
         # New arrays: the ones that were broadcast must not change under the workers of a local session.
         posterior = self._posteriors[side].copy()
         rows_of = self._sides[side].layout.rows_of
@@ -123,14 +123,14 @@ class BroadcastExchange:
         self._sent.clear()
         self._sent_priors.clear()
 
-    def _sent_lines(self, step: HalfStep) -> Broadcast[RowPosterior] | None:
-        """A prior of many lines, which does not belong into a task: it is broadcast, once."""
+    def _sent_prior(self, step: HalfStep[RowPosterior]) -> RowPrior | PriorLines[Broadcast[RowPosterior]]:
+        """The prior as a task has it: many lines do not belong into one, so they are broadcast, once."""
         if not isinstance(step.prior, PriorLines):
-            return None
+            return step.prior
         lines = step.prior.lines
         if step.side not in self._sent_priors or self._sent_priors[step.side][0] is not lines:
             self._sent_priors[step.side] = lines, self._context.broadcast(lines)
-        return self._sent_priors[step.side][1]
+        return PriorLines(self._sent_priors[step.side][1])
 
     def _sent_now(self, side: Side, posterior: RowPosterior, release: ExitStack) -> Broadcast[RowPosterior]:
         """A posterior by broadcast: the one that is out already, or one for as long as it is needed."""
@@ -162,22 +162,16 @@ class _UpdateBlocks:
     """A half step on the blocks of a task."""
 
     loss: Loss
-    step: HalfStep
-    prior: Broadcast[RowPosterior] | None  # of all rows, where each has its own
+    step: HalfStep[Broadcast[RowPosterior]]
     own: Broadcast[RowPosterior]
     other: Broadcast[RowPosterior]
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Without the prior's lines, which are broadcast."""
-        step = self.step if self.prior is None else replace(self.step, prior=PriorLines(None))
-        return {**vars(self), "step": step}
 
     def __call__(self, batches: Batches) -> Batches:
         for block in read_blocks(batches):
             rows = self.own.value.take(block.rows)
             step = self.step
-            if self.prior is not None:
-                step = replace(step, prior=RowPrior.at(self.prior.value.take(block.rows)))
+            if isinstance(step.prior, PriorLines):
+                step = step.under(RowPrior.at(step.prior.lines.value.take(block.rows)))
             partners = self.loss.partners(self.other.value.take(block.columns))
             parts = [
                 update_range(self.loss, block.ratings, lo, hi, partners, rows, step)

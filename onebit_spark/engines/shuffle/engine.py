@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any
 
@@ -129,14 +129,16 @@ class ShuffleEngine:
     def start_from(self, posteriors: dict[Side, TablePosterior]) -> None:
         self._posteriors = dict(posteriors)
 
-    def half_step(self, loss: Loss, step: HalfStep) -> SideStatistics:
+    def half_step(self, loss: Loss, step: HalfStep[TablePosterior]) -> SideStatistics:
         side = step.side
-        own = [self._posteriors[side]]
-        form = own[0].form
+        own, form = [self._posteriors[side]], self._posteriors[side].form
+        prior: RowPrior | PriorLines[Form]
         if isinstance(step.prior, PriorLines):
             own.append(step.prior.lines)
-            step = replace(step, prior=PriorLines(None))
-        update = work.Update(loss, step, tuple(posterior.form for posterior in own))
+            prior = PriorLines(step.prior.lines.form)
+        else:
+            prior = step.prior
+        update = work.Update(loss, step.under(prior), form)
         with described(self._context, f"iteration {step.iteration + 1}, {side}"):
             table, sums = self._tables.make(
                 side, update, tuple(posterior.table for posterior in own), self._posteriors[OTHER[side]].table,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
@@ -31,14 +31,14 @@ class Update:
     """A half step. The sums are Σ_i (E x_i)², then the statistics."""
 
     loss: Loss
-    step: HalfStep
-    forms: tuple[Form, ...]  # of the posterior, and of the prior where each row has its own
+    step: HalfStep[Form]  # rows with a prior of their own: its form; the lines come after the posterior's
+    form: Form
 
     def __call__(self, block: PlacedBlock, own: Own, partners: FloatArray | None) -> Made:
         assert partners is not None
-        form, step = self.forms[0], self.step
+        form, step = self.form, self.step
         if isinstance(step.prior, PriorLines):
-            step = replace(step, prior=RowPrior.at(self.forms[1].unpacked(own[1])))
+            step = step.under(RowPrior.at(step.prior.lines.unpacked(own[1])))
         rows, others = form.unpacked(own[0]), self.loss.partners(form.unpacked(partners))
         parts = [
             update_range(self.loss, block.ratings, lo, hi, others, rows, step) for lo, hi in block.ratings.row_ranges()

@@ -23,6 +23,7 @@ P = TypeVar("P")  # a posterior of a side, in the engine's own form
 
 DRAWS_SHARE = 0.2  # of δ, spent on the draws that estimate the Gibbs risk: .05 is .04 + .01
 HEADLINES = ("holdout", "prior_split", "seeger")  # the first that was asked for; fixed before any bound is known
+OF_PREDICTIONS = ("holdout", "selective")  # these bound the errors of ``prediction``, the others those of draws
 SPLIT_STREAM, DRAW_STREAM = 0x5B117, 0xD7A35  # keep the coins and the draws of one seed apart
 
 GIBBS = "Gibbs: the sign of a fresh random draw of the score, as `sample` makes it"

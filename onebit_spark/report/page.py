@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any
 
-from onebit_spark.certificate.certified import MEAN
+from onebit_spark.certificate.certified import OF_PREDICTIONS
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.modelinfo import ModelInfo
 from onebit_spark.core.settings import declared
@@ -87,7 +87,8 @@ def _headline(info: ModelInfo, certificate: dict[str, Any] | None) -> Iterable[t
     yield f"{info.effective_rank} of {info.config.rank}", "factors in use"
     headline = _best(certificate)
     if headline is not None:
-        whose = "the model's predictions" if _of_the_mean(headline) else "draws from the posterior, not predictions"
+        of_predictions = headline["name"] in OF_PREDICTIONS
+        whose = "the model's predictions" if of_predictions else "draws from the posterior, not predictions"
         yield (
             f"≤ {headline['bound']:.1%}",
             f"errors of {whose}: certified with confidence {100 * (1 - headline['delta']):.6g}%",
@@ -100,11 +101,6 @@ def _best(certificate: dict[str, Any] | None) -> dict[str, Any] | None:
         if one["name"] == certificate["headline"] and not one["vacuous"] and not one.get("group"):  # type: ignore[index]
             return dict(one)
     return None
-
-
-def _of_the_mean(certificate: dict[str, Any]) -> bool:
-    """It bounds the errors of ``prediction``; the others bound those of random draws."""
-    return bool(certificate["bounds"].partition(":")[0] == MEAN.partition(":")[0])
 
 
 def _notes(info: ModelInfo) -> Iterable[str]:

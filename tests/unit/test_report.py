@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from onebit_spark import FitConfig, fit_arrays
-from onebit_spark.certificate.certified import GIBBS, MEAN
 from onebit_spark.core.metrics import reliability
 from onebit_spark.core.modelinfo import ModelInfo
 from onebit_spark.report.page import report
@@ -110,15 +109,16 @@ def test_less_is_shown_where_less_is_known(info):
 
 
 @pytest.mark.parametrize(
-    ("bounds", "whose"),
+    ("name", "whose"),
     [
-        (GIBBS, "errors of draws from the posterior, not predictions: "),
-        (MEAN, "errors of the model&#x27;s predictions: certified"),
+        ("seeger", "errors of draws from the posterior, not predictions: "),
+        ("prior_split", "errors of draws from the posterior, not predictions: "),
+        ("holdout", "errors of the model&#x27;s predictions: certified"),
     ],
 )
-def test_the_tile_says_whose_errors_are_certified(info, bounds, whose):
-    told = {**CERTIFICATE["certificates"][0], "bounds": bounds, "delta": 0.001}
-    page = report(info, {"headline": "seeger", "certificates": [told]})
+def test_the_tile_says_whose_errors_are_certified(info, name, whose):
+    told = {**CERTIFICATE["certificates"][0], "name": name, "delta": 0.001}
+    page = report(info, {"headline": name, "certificates": [told]})
     tile = re.search(r"<b>≤ 37.4%</b><span>([^<]*)</span>", page)[1]
     assert tile.startswith(whose)
     assert tile.endswith("with confidence 99.9%")

@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := . conf/java.sh && PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python
 
+# The real data sets, where they are: tests that need one are skipped where it is absent.
+export ONEBIT_DATA ?= $(firstword $(wildcard $(CURDIR)/data $(CURDIR)/../shared/data) data)
+
 .PHONY: setup demo test test-all test-cluster lint bench reproduce dist clean
 
 setup: $(VENV)/.installed
@@ -66,10 +69,9 @@ reproduce: setup
 
 # A wheel to install, and the same content as a zip for --py-files: executors do not import a .whl.
 dist: setup
-	@rm -rf dist build
+	@rm -rf dist
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 	cp dist/onebit_spark-*.whl dist/onebit_spark.zip
-	@rm -rf build
 
 clean:
 	rm -rf $(VENV) build dist demo-output *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -9,7 +9,7 @@ except ModuleNotFoundError:  # not installed: run from a checkout, and send the 
     onebit_spark = None
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from onebit_spark.cli.reproducejob import reproduce
+from onebit_spark.cli import reproduce
 
 if __name__ == "__main__":
     sys.exit(reproduce(ship_package=onebit_spark is None))

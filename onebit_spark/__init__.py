@@ -1,7 +1,11 @@
 """Bayesian completion of huge binary matrices on Spark, with a certified error rate.
 
-Importing this package starts no JVM.
+Importing this package starts no JVM and imports no Spark. ``OneBitCompletion`` and ``OneBitCompletionModel`` import
+pyspark when they are first asked for.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from onebit_spark.certificate.certified import Certificate, Terms
 from onebit_spark.certificate.planning import plan
@@ -10,14 +14,39 @@ from onebit_spark.core.solver import NotConverged
 from onebit_spark.errors import FitFailed, RequestError
 from onebit_spark.inprocess import Fit, fit_arrays
 
+if TYPE_CHECKING:
+    from onebit_spark.estimator import OneBitCompletion
+    from onebit_spark.model import OneBitCompletionModel
+
+__version__ = "0.2.0"
+
 __all__ = [
     "Certificate",
     "Fit",
     "FitConfig",
     "FitFailed",
     "NotConverged",
+    "OneBitCompletion",
+    "OneBitCompletionModel",
     "RequestError",
     "Terms",
     "fit_arrays",
     "plan",
 ]
+
+_NEEDS_SPARK = {"OneBitCompletion": "onebit_spark.estimator", "OneBitCompletionModel": "onebit_spark.model"}
+
+
+def __getattr__(name: str) -> Any:
+    """The classes that need Spark, imported when they are first asked for."""
+    if name not in _NEEDS_SPARK:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module(_NEEDS_SPARK[name]), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("pyspark", "py4j", "pandas"):
+            raise
+        raise ImportError(
+            f"{name} needs pyspark, which is not installed: pip install 'onebit_spark[spark]', or run it on a cluster "
+            "that has Spark"
+        ) from error

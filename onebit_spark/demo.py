@@ -21,6 +21,7 @@ from onebit_spark.simulate import Simulation, simulate
 USERS, ITEMS, RANK = 2_000, 1_000, 3
 SEEN = 0.1  # share of the cells that have a rating
 HELD_OUT = 0.1  # share of the ratings that are kept back
+MAX_ERROR = "0.12"  # of the pairs that the model answers
 FLIPPED = 0.1  # share of the labels that are wrong: nobody can predict better than this
 
 
@@ -38,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     paths = {name: str(path) for name, path in made.items()}
 
     fit = ["--ratings", paths["ratings"], "--output", paths["model"], "--holdout", "0.1", "--overwrite"]
+    fit += ["--max-error", MAX_ERROR]
     predict = ["--predict", paths["pairs"], "--predictions", paths["predictions"]]
     evaluate = ["--model", paths["model"], "--ratings", paths["pairs"], "--output", paths["metrics.json"]]
     with spark_session("onebit_spark demo"):
@@ -65,7 +67,7 @@ the model found {rank} by itself.
   {paths["model"]}          the model
   {paths["model"]}/certificate.json   upper limits on its error rate, and what they rest on
   {paths["model"]}/report.html        the fit in pictures, for a browser
-  {paths["predictions"]}    score, std, probability and prediction for each pair
+  {paths["predictions"]}    score, std, probability, prediction and answered for each pair
   {paths["metrics.json"]}   how good they are"""
     )
     return 0

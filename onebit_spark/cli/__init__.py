@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from onebit_spark.cli.experimentrequests import TuneRequest
 from onebit_spark.cli.requests import EvaluateRequest, FitRequest, PredictRequest
 from onebit_spark.cli.running import run_job
 
@@ -18,28 +19,43 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def fit(argv: Sequence[str] | None = None, *, ship_package: bool = False) -> int:
+def fit(argv: Sequence[str] | None = None, *, ship_package: bool = False, name: str = "fit.py") -> int:
     def work(spark: SparkSession, request: FitRequest) -> None:
         from onebit_spark.cli.fitjob import run_fit
 
         run_fit(spark, request)
 
-    return run_job("fit.py", FitRequest, work, argv, ship_package)
+    return run_job(name, FitRequest, work, argv, ship_package)
 
 
-def predict(argv: Sequence[str] | None = None, *, ship_package: bool = False) -> int:
+def predict(argv: Sequence[str] | None = None, *, ship_package: bool = False, name: str = "predict.py") -> int:
     def work(spark: SparkSession, request: PredictRequest) -> None:
         from onebit_spark.cli.predictjob import run_predict
 
         run_predict(spark, request)
 
-    return run_job("predict.py", PredictRequest, work, argv, ship_package)
+    return run_job(name, PredictRequest, work, argv, ship_package)
 
 
-def evaluate(argv: Sequence[str] | None = None, *, ship_package: bool = False) -> int:
+def evaluate(argv: Sequence[str] | None = None, *, ship_package: bool = False, name: str = "evaluate.py") -> int:
     def work(spark: SparkSession, request: EvaluateRequest) -> None:
         from onebit_spark.cli.evaluatejob import run_evaluate
 
         run_evaluate(spark, request)
 
-    return run_job("evaluate.py", EvaluateRequest, work, argv, ship_package)
+    return run_job(name, EvaluateRequest, work, argv, ship_package)
+
+
+def tune(argv: Sequence[str] | None = None, *, ship_package: bool = False, name: str = "tune.py") -> int:
+    def work(spark: SparkSession, request: TuneRequest) -> None:
+        from onebit_spark.cli.tunejob import run_tune
+
+        run_tune(spark, request)
+
+    return run_job(name, TuneRequest, work, argv, ship_package)
+
+
+def reproduce(argv: Sequence[str] | None = None, *, ship_package: bool = False, name: str = "reproduce.py") -> int:
+    from onebit_spark.cli.reproducejob import reproduce as run
+
+    return run(argv, ship_package=ship_package, name=name)

@@ -7,11 +7,11 @@ import sys
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TextIO
+from typing import Any, TextIO
 
 import numpy as np
-from tqdm import tqdm
 
+from onebit_spark.cli.bar import bar
 from onebit_spark.core.solver import Iteration
 
 LINE_EVERY_SECONDS = 5.0
@@ -30,7 +30,7 @@ class Progress:
         self.max_iter, self.tol, self.quiet = max_iter, tol, quiet
         self.stream = stream or sys.stderr
         self.iterations: list[Iteration] = []
-        self._bar: tqdm | None = None
+        self._bar: Any = None  # tqdm's
         self._shown = 0  # number of the iteration in the last line
         self._shown_at = -math.inf
 
@@ -38,7 +38,10 @@ class Progress:
         self.iterations.append(iteration)
         if self.quiet:
             return
-        if self.stream.isatty():
+        if self._bar is None and len(self.iterations) == 1:
+            form = "{desc} {n}/{total} |{bar}| {elapsed}, about {remaining} left{postfix}"
+            self._bar = bar(self.max_iter, "iteration", self.stream, form)
+        if self._bar is not None:
             self._move_bar(iteration)
         elif (
             iteration.number == 1
@@ -69,9 +72,6 @@ class Progress:
         return sum(iteration.seconds for iteration in self.iterations)
 
     def _move_bar(self, iteration: Iteration) -> None:
-        if self._bar is None:
-            form = "{desc} {n}/{total} |{bar}| {elapsed}, about {remaining} left{postfix}"
-            self._bar = tqdm(total=self.max_iter, desc="iteration", file=self.stream, bar_format=form, mininterval=0)
         self._bar.total = expected_iterations(self.iterations, self.tol, self.max_iter)
         self._bar.set_postfix_str(f"objective {iteration.objective:.6g}, change {iteration.change:.1e}", refresh=False)
         self._bar.update()

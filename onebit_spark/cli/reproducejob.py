@@ -26,21 +26,22 @@ if TYPE_CHECKING:
     from onebit_spark.platform.files import Location
 
 PAGE = "REPRODUCTION.md"
-USAGE = "usage: reproduce.py {tables,noise,movielens} --output DIR [flags]; reproduce.py tables --help lists the flags"
+USAGE = "usage: {name} {{tables,noise,movielens}} --output DIR [flags]; {name} tables --help lists the flags"
 
 
-def reproduce(argv: Sequence[str] | None = None, *, ship_package: bool = False) -> int:
-    name, *flags = (sys.argv[1:] if argv is None else argv) or [""]
-    if name in ("-h", "--help"):
-        print(USAGE)
+def reproduce(argv: Sequence[str] | None = None, *, ship_package: bool = False, name: str = "reproduce.py") -> int:
+    experiment, *flags = (sys.argv[1:] if argv is None else argv) or [""]
+    if experiment in ("-h", "--help"):
+        print(USAGE.format(name=name))
         return DONE
-    if name == "movielens":
-        return run_job(f"reproduce.py {name}", MovieLensRequest, run_movielens, flags, ship_package)
-    if name == "tables":
-        return run_job(f"reproduce.py {name}", SimulationRequest, run_tables, flags, ship_package)
-    if name == "noise":
-        return run_job(f"reproduce.py {name}", SimulationRequest, run_noise, flags, ship_package)
-    print(f"error: name the experiment first, tables, noise or movielens, not {name!r}; {USAGE}", file=sys.stderr)
+    if experiment == "movielens":
+        return run_job(f"{name} {experiment}", MovieLensRequest, run_movielens, flags, ship_package)
+    if experiment == "tables":
+        return run_job(f"{name} {experiment}", SimulationRequest, run_tables, flags, ship_package)
+    if experiment == "noise":
+        return run_job(f"{name} {experiment}", SimulationRequest, run_noise, flags, ship_package)
+    usage = USAGE.format(name=name)
+    print(f"error: name the experiment first, tables, noise or movielens, not {experiment!r}; {usage}", file=sys.stderr)
     return REFUSED
 
 

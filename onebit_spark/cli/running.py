@@ -27,7 +27,7 @@ DONE, FAILED, REFUSED = 0, 1, 2
 LONGEST_REASON = 600  # characters of a failure that are shown
 
 _PACKAGE = Path(__file__).parents[1]
-_LOG4J = _PACKAGE.parent / "conf" / "log4j2.properties"
+_LOG4J = Path(__file__).with_name("log4j2.properties")
 
 
 class Quietable(Checked, Protocol):

@@ -7,8 +7,7 @@ import time
 from types import TracebackType
 from typing import TextIO
 
-from tqdm import tqdm
-
+from onebit_spark.cli.bar import bar
 from onebit_spark.cli.progress import duration
 
 LINE_EVERY_SECONDS = 10.0
@@ -22,11 +21,8 @@ class TaskProgress:
         self.stream = stream or sys.stderr
         self.done = self.worked = 0  # all of them, and those that took time in this run
         self.seconds = 0.0
-        self._bar: tqdm | None = None
+        self._bar = None if quiet else bar(total, name, self.stream, "{desc} {n}/{total} |{bar}| {elapsed}{postfix}")
         self._shown, self._shown_at = -1, time.monotonic()
-        if not quiet and self.stream.isatty():
-            form = "{desc} {n}/{total} |{bar}| {elapsed}{postfix}"
-            self._bar = tqdm(total=total, desc=name, file=self.stream, bar_format=form, mininterval=0)
 
     def advance(self, tasks: int, seconds: float) -> None:
         """Tasks are done, which took so long on the clock; 0 seconds: they were done before."""

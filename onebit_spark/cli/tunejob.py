@@ -16,7 +16,6 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from onebit_spark.cli.experimentrequests import TuneRequest
-from onebit_spark.cli.running import run_job
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.settings import declared
 from onebit_spark.errors import RequestError
@@ -36,10 +35,6 @@ FOLD_COLUMNS = (
     "seconds double"
 )
 SCORE_COLUMNS = "error double, standard_error double, log_loss double, seconds double, chosen boolean"
-
-
-def tune(argv: Sequence[str] | None = None, *, ship_package: bool = False) -> int:
-    return run_job("tune.py", TuneRequest, run_tune, argv, ship_package)
 
 
 def run_tune(spark: SparkSession, request: TuneRequest) -> None:

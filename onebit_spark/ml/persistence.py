@@ -12,8 +12,10 @@ MODEL/report.html      of a model that was diagnosed: see ``report``
 from __future__ import annotations
 
 import json
+import logging
 import os
 from functools import partial
+from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, MLWriter
@@ -25,8 +27,11 @@ from onebit_spark.ml.fittedmodel import FittedModel
 from onebit_spark.ml.freshness import read_sketch, write_sketch
 from onebit_spark.platform.files import Location, explained, replace_folder
 from onebit_spark.platform.jobnames import described
+from onebit_spark.report.page import REPORT, report
 
 M = TypeVar("M", bound=FittedModel)
+
+log = logging.getLogger("onebit_spark")
 
 CERTIFICATE = "certificate.json"
 FITTED = "fitted"
@@ -57,9 +62,10 @@ def write_model(model: FittedModel, folder: str) -> None:
     DefaultParamsWriter.saveMetadata(model, folder, spark)
     (Location(spark, folder) / CERTIFICATE).write_text(json.dumps(model.certificate, indent=2, ensure_ascii=False))
     if model.info.diagnostics is not None:
-        from onebit_spark.report.page import REPORT, report  # matplotlib, for those who have something to show
-
-        (Location(spark, folder) / REPORT).write_text(report(model.info, model.certificate))
+        if find_spec("matplotlib") is None:
+            log.warning("no report.html: its plots need matplotlib (pip install 'onebit_spark[plots]')")
+        else:
+            (Location(spark, folder) / REPORT).write_text(report(model.info, model.certificate))
     (Location(spark, folder) / METADATA).write_text(model.info.to_json())
 
 

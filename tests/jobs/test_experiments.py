@@ -88,6 +88,14 @@ def test_tuning(tuned):
     check_tuned(*tuned)
 
 
+def test_the_winner_pays_for_having_been_chosen(tuned):
+    """Eight settings were compared on the ratings that certify it, now and wherever its settings are read."""
+    output, _ = tuned
+    certificates = json.loads((output / "model" / "certificate.json").read_text())["certificates"]
+    assert {item["grid"] for item in certificates} == {8}
+    assert "certificate-grid = 8" in (output / "best.toml").read_text().splitlines()
+
+
 @pytest.mark.slow
 def test_tuning_where_it_was_killed(folder):
     output = folder / "killed"

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from test_gibbs import M1, M2, posterior, ratings
+from test_draws import M1, M2, posterior, ratings
 
 from onebit_spark import FitConfig, fit_arrays
 from onebit_spark.core import prediction

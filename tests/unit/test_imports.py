@@ -35,8 +35,8 @@ MAY_IMPORT = {
     "paper": "tuning inprocess simulate core errors",
     "cli": "paper tuning estimator model ml input platform certificate core errors",
     "demo": "cli simulate",
-    "__main__": "cli",
-    "__init__": "inprocess certificate core errors",  # the public face
+    "__init__": "estimator model inprocess certificate core errors",  # the public face
+    "__main__": "__init__ cli",
 }
 WITHOUT_SPARK = ("core", "certificate", "report", "simulate", "inprocess", "errors", "paper")
 SPARK = ("pyspark", "py4j")

@@ -1,0 +1,39 @@
+"""The jobs without a checkout: ``onebit-spark fit …`` or ``python -m onebit_spark fit …``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from onebit_spark import __version__
+
+JOBS = {
+    "fit": "fit a model to ratings",
+    "predict": "predict user-item pairs, or recommend items to every user",
+    "evaluate": "measure a model on ratings that it has not seen, and certify it",
+    "tune": "choose the settings of a fit by cross-validation",
+    "reproduce": "repeat the experiments of the paper",
+}
+USAGE = "usage: onebit-spark {fit,predict,evaluate,tune,reproduce} [flags]"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the job that the first argument names; the others are its flags."""
+    job, *flags = (sys.argv[1:] if argv is None else argv) or [""]
+    if job in ("-h", "--help"):
+        lines = (f"  {name:<10} {what}" for name, what in JOBS.items())
+        print(USAGE, "", *lines, "", "onebit-spark JOB --help lists the flags of a job.", sep="\n")
+        return 0
+    if job == "--version":
+        print(f"onebit_spark {__version__}")
+        return 0
+    if job not in JOBS:
+        print(f"error: name the job first, {', '.join(JOBS)}, not {job!r}; {USAGE}", file=sys.stderr)
+        return 2
+    from onebit_spark import cli
+
+    return int(getattr(cli, job)(flags, name=f"onebit-spark {job}"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -31,7 +31,7 @@ lint: setup
 # Two processes, each with its own Spark session: half of a Spark test is waiting. Files in the order of their folders,
 # so the long ones (jobs/, spark/) come first and the short ones (unit/) fill what is left; xdist's own order is by the
 # number of tests, which leaves the longest for the end.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=20
 
 test: lint
 	$(RUN) $(PYTEST)

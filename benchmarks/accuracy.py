@@ -4,7 +4,7 @@
     python benchmarks/accuracy.py real [--splits 10]          # ONEBIT_DATA: folder of the data sets, default ./data
 
 Simulated: error in % of sign(E[L]E[R]ᵀ) against sign(M) over all cells, no intercepts, K = 10. Real: share of correct
-signs on held-out ratings. Each row gives the mean, the standard deviation of one draw or split, and seconds a fit.
+signs on held-out ratings. Each row gives the mean, the standard deviation of one draw or split, and seconds per fit.
 """
 
 from __future__ import annotations

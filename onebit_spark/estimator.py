@@ -45,7 +45,7 @@ _DEFAULT, _TERMS = FitConfig(), Terms()
 class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable, MLReadable["OneBitCompletion"]):
     """Completes a binary matrix from some of its entries, by variational Bayes (Cottet and Alquier, 2018).
 
-    The input has one line a rating: a user id, an item id (of any type that can be compared) and a label, ±1, 0/1,
+    The input has one line per rating: a user id, an item id (of any type that can be compared) and a label, ±1, 0/1,
     boolean, or a number with ``threshold``. A cell may be rated several times; every rating counts.
 
     >>> ratings = spark.createDataFrame(

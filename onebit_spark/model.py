@@ -18,7 +18,7 @@ from onebit_spark.ml.recommend import Wish, recommend
 
 
 class OneBitCompletionModel(FittedModel, MLWritable, MLReadable["OneBitCompletionModel"]):
-    """A fitted model: ``info``, and the posterior of both sides as DataFrames of one line an id (see ``factortables``).
+    """A fitted model: ``info``, and the posterior of both sides, DataFrames of one line per id (see ``factortables``).
 
     ``certificate`` holds upper limits on the error rate: the content of ``certificate.json``.
     """

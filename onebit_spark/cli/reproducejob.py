@@ -1,7 +1,7 @@
 """jobs/reproduce.py: an experiment of the paper as Spark tasks, its results as files, and the page of them all.
 
 OUTPUT/REPRODUCTION.md      rewritten after every experiment, from all that are in the folder
-OUTPUT/tables.csv …         one line a draw; tables.json says how they were made
+OUTPUT/tables.csv …         one line per draw; tables.json says how they were made
 OUTPUT/noise.png
 OUTPUT/tasks/tables/ …      what is done already: see tasks.Ledger
 """

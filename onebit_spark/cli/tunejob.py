@@ -1,7 +1,7 @@
 """jobs/tune.py: cross-validation of a grid on Spark, and the fit of all ratings with the setting chosen.
 
-OUTPUT/folds/       Parquet, one line a setting and fold
-OUTPUT/settings/    Parquet, one line a setting: mean error, standard error, log loss, chosen or not
+OUTPUT/folds/       Parquet, one line per setting and fold
+OUTPUT/settings/    Parquet, one line per setting: mean error, standard error, log loss, chosen or not
 OUTPUT/tuning.png   the settings in order, and where the one-standard-error rule cuts
 OUTPUT/best.toml    the setting chosen, as keys of `fit.py --config`
 OUTPUT/model/       the fit of all ratings with it: written last

@@ -1,4 +1,4 @@
-"""RatingBlock: the ratings of one block of rows, compressed by row, four bytes a rating."""
+"""RatingBlock: the ratings of one block of rows, compressed by row, four bytes per rating."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ModelInfo: all of a model that is not one line an id, as it stands in ``metadata.json``. Plain data, no Spark."""
+"""ModelInfo: all of a model that is not one line per id, as it stands in ``metadata.json``. Plain data, no Spark."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _LATER = {
 
 @dataclass(frozen=True, kw_only=True)
 class ModelInfo:
-    """All of a model that is not one line an id. The content of ``metadata.json``, besides ``format_version``."""
+    """All of a model that is not one line per id. The content of ``metadata.json``, besides ``format_version``."""
 
     parameters: dict[str, Any]  # FitConfig as resolved: the κ, α and β that were used
     n_ratings: int

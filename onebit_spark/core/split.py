@@ -1,4 +1,4 @@
-"""Split: which ratings a learnt prior may see. One coin a rating, thrown before any label is looked at."""
+"""Split: which ratings a learnt prior may see. One coin per rating, thrown before any label is looked at."""
 # mypy: disallow-untyped-defs=False
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ratings into cached block DataFrames, one line a block, a few blocks a partition, both orientations.
+"""Ratings into cached block DataFrames, one line per block, a few blocks per partition, both orientations.
 
     ratings ─encode─► one binary chunk for each (input task, row block) ─shuffle─► build ─► row blocks, cached
     row blocks ─turn─► one binary chunk for each (row block, column block) ─shuffle─► build ─► column blocks, cached

@@ -56,7 +56,7 @@ def cell_array(cell: Any, dtype: Any) -> NDArray[Any]:
 def ascending_cell(numbers: NDArray[np.int64]) -> NDArray[np.uint8]:
     """Ascending numbers as the first of them and the gaps, in the narrowest type that holds these: mostly a byte each.
 
-    A block refers to most rows of the other side, so eight bytes a number would take as much room as its ratings.
+    A block refers to most rows of the other side, so eight bytes per number would take as much room as its ratings.
     """
     if len(numbers) == 0:
         return np.empty(0, np.uint8)

@@ -85,7 +85,7 @@ def block_loads(rows: NDArray[np.int64], counts: NDArray[np.int64], n_blocks: in
 
 
 def default_blocks(n_ratings: int, n_rows: int, cores: int, ratings_per_block: int = RATINGS_PER_BLOCK) -> int:
-    """One block a core, more where that would make blocks larger than ``ratings_per_block``, never more than rows."""
+    """One block per core, more where that would make blocks larger than ``ratings_per_block``, never more than rows."""
     return max(1, min(n_rows, max(cores, -(-n_ratings // ratings_per_block))))
 
 

@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 
 
 class LocalEngine:
-    """Both orientations of the ratings (8 bytes a rating) and both posteriors, in memory.
+    """Both orientations of the ratings (8 bytes per rating) and both posteriors, in memory.
 
     Compiled kernels release the interpreter lock, so plain threads share the work: ranges of rows, cut by the ratings
     alone, whose sums are added in order. Any number of threads gives the same bits.

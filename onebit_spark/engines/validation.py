@@ -1,4 +1,4 @@
-"""Held-out ratings watched during a fit: one job an iteration over cached pairs, and the best state so far."""
+"""Held-out ratings watched during a fit: one job per iteration over cached pairs, and the best state so far."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Survey:
 
 @dataclass(frozen=True)
 class Census:
-    """What one pass over the ratings counted: totals here, one line an id in a cached DataFrame."""
+    """What one pass over the ratings counted: totals here, one line per id in a cached DataFrame."""
 
     tally: Tally
     n_users: int

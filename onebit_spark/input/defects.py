@@ -82,7 +82,7 @@ def marks(df: DataFrame, columns: Columns) -> Column:
 
 
 def _flags(df: DataFrame, columns: Columns) -> list[Column]:
-    """One boolean column a count, in the order of ``_FLAGS``."""
+    """One boolean column per count, in the order of ``_FLAGS``."""
     value = _number(df, columns.label)
     absent = missing(df, columns.label)
     unreadable = ~absent & value.isNull()

@@ -1,6 +1,6 @@
 """How a model does on ratings, in a few hundred numbers: reliability, scores by class, risk–coverage, calibration.
 
-Everything is one aggregation in Spark; the driver receives one line a bin.
+Everything is one aggregation in Spark; the driver receives one line per bin.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def calibrate(model: FittedModel, ratings: DataFrame) -> Calibration:
 
 
 def _scored(model: FittedModel, ratings: DataFrame) -> tuple[DataFrame, int]:
-    """One line a rating: score, std, probability, prediction, positive; and how many there are."""
+    """One line per rating: score, std, probability, prediction, positive; and how many there are."""
     user, item, label = model.getUserCol(), model.getItemCol(), model.info.columns["label"]
     tally = check_ratings(ratings, Columns(user, item, label, model.info.threshold))
     ids = (F.col(quoted(column)) for column in (user, item))

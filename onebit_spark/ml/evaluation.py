@@ -105,7 +105,7 @@ def certify_selective(
 
 
 def _scored(model: FittedModel, ratings: DataFrame, threshold: float | None, by: str | None) -> DataFrame:
-    """One line a rating: positive, right, unknown_user, unknown_item (boolean), score, probability, rung and group."""
+    """One line per rating: positive, right, unknown_user, unknown_item (boolean), score, probability, rung, group."""
     user, item, label = model.getUserCol(), model.getItemCol(), model.info.columns["label"]
     labelled = ratings.withColumn("__positive", positive(ratings, label, threshold))
     asked = labelled.select(F.col(quoted(user)), F.col(quoted(item)), "__positive", group_column(by).alias("__group"))

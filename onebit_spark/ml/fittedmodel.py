@@ -40,7 +40,7 @@ class TrainingSummary:
 
 
 class FittedModel(Model, AnswerParams, MLReadable[Any]):
-    """``info``, and the posterior of both sides as DataFrames of one line an id (see ``factortables``).
+    """``info``, and the posterior of both sides as DataFrames of one line per id (see ``factortables``).
 
     ``certificate`` holds upper limits on the error rate: the content of ``certificate.json``.
     """

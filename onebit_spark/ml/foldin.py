@@ -89,7 +89,7 @@ class _FoldIn:
         shape = len(ids.dictionary), len(partners.dictionary)
         rows, cols = (array.indices.to_numpy().astype(np.int64) for array in (ids, partners))
         positive = table["positive"].to_numpy().astype(bool)
-        first = np.unique(cols, return_index=True)[1]  # one line a partner
+        first = np.unique(cols, return_index=True)[1]  # one line per partner
         posterior = read_factors(table["lines"].combine_chunks().take(pa.array(first)), self.partner_prior)
         block = RatingBlock.from_coordinates(rows, cols, positive, shape)
         settled = settled_rows(self.loss, block, posterior, self.side, self.weight, self.prior)

@@ -1,6 +1,6 @@
 """Ratings that certify a model must be fresh: compared with a sketch of the cells that it was fitted on.
 
-MODEL/fitted/    Parquet, one line a cell of the sketch: hash, ratings; its limit stands in ``metadata.json``
+MODEL/fitted/    Parquet, one line per cell of the sketch: hash, ratings; its limit stands in ``metadata.json``
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The best items of every user, or users of every item: blocks against blocks, nothing collected.
 
-factors of the asking side ─pack─► one row a block ┐
+factors of the asking side ─pack─► one row per block ┐
                                                    ├─► every block with every block ─► n best of each row ─► merge
-factors of the other side  ─pack─► one row a block ┘
+factors of the other side  ─pack─► one row per block ┘
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _seen(model: FittedModel, who: Who, ratings: DataFrame) -> DataFrame:
 
 
 def _packed(model: FittedModel, who: Who, factors: DataFrame, n_blocks: int, prefix: str, seen: bool) -> DataFrame:
-    """One row a block, one block a partition, behind a shuffle: it is packed once, however often it is met."""
+    """One row per block, one block per partition, behind a shuffle: it is packed once, however often it is met."""
     info = model.info
     lines = F.struct(*factor_columns(info.kind, info.config.intercepts))
     columns = [F.col("id"), lines.alias("lines"), F.spark_partition_id().alias("block")]

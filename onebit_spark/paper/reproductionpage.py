@@ -145,7 +145,7 @@ def movielens_section(records: pd.DataFrame, meta: Meta) -> str:
             p = f"{ahead.p_value:.1e}" if ahead.p_value < 0.001 else f"{ahead.p_value:.3f}"
             cells += [f"{ahead.mean:.4f}", f"{ahead.low:.4f} to {ahead.high:.4f}", p]
         lines.append(_row([*cells, *[""] * (6 - len(cells))]))
-    remark = _prose("""*Logit-IG, intercepts* is this package's default model: an intercept a user and one a film.""")
+    remark = _prose("""*Logit-IG, intercepts* is this package's default model, with an intercept per user and film.""")
     return "\n".join([*lines, "", remark, "", *_settings(records, []), _made_by(meta)])
 
 

@@ -92,7 +92,7 @@ def run_tasks(
 
 
 class _Run:
-    """The open tasks, taken by one thread of the driver a core. A thread's Spark job has one batch as its one task."""
+    """The open tasks, taken by one driver thread per core. A thread's Spark job has one batch as its one task."""
 
     def __init__(
         self,

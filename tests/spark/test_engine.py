@@ -1,4 +1,4 @@
-"""The Spark engine against the in-process fit: the same numbers, one job a half step, nothing left behind."""
+"""The Spark engine against the in-process fit: the same numbers, one job per half step, nothing left behind."""
 
 import os
 import warnings

@@ -52,7 +52,7 @@ def test_for_all_users_by_probability(make_fit, make_model, choices):
 
 
 def test_for_all_items_by_a_lower_limit_over_many_blocks(make_fit, make_model, monkeypatch):
-    monkeypatch.setattr("onebit_spark.ml.recommend.BLOCK_BYTES", 1200)  # several blocks a side
+    monkeypatch.setattr("onebit_spark.ml.recommend.BLOCK_BYTES", 1200)  # several blocks per side
     found = make_model().setItemCol("what").recommendForAllItems(4, z=1.5)
     assert found.columns == ["what", "recommendations"]
     assert_same(table_of(found, "what", "user"), expected(make_fit(), 4, by="item", z=1.5))

@@ -32,7 +32,7 @@ OTHER: dict[Side, Side] = {"rows": "cols", "cols": "rows"}
 
 @dataclass(frozen=True)
 class RowPrior:
-    """x_i ~ N(mean_i, diag(1/precision_i)): one line for all rows of the side, or one line a row (each · × D).
+    """x_i ~ N(mean_i, diag(1/precision_i)): one line for all rows of the side, or one line per row (each · × D).
 
     ``precision`` is g = E[1/γ]; ``mean`` holds E[μ] for the intercepts, and what was learnt before in a learnt prior.
     """

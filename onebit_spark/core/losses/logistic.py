@@ -29,7 +29,7 @@ from onebit_spark.core.settings import Problem, RefusedSetting
 
 @dataclass(frozen=True)
 class Logistic(Loss):
-    """``covariance="full"`` keeps a D×D covariance a row, as the paper does; ``"diagonal"`` D variances."""
+    """``covariance="full"`` keeps a D×D covariance per row, as the paper does; ``"diagonal"`` D variances."""
 
     structure: Literal["full", "diagonal"] = "full"
 

@@ -1,6 +1,6 @@
 """Tall tables, a line for every row of a side, in files: what the shuffle exchange has instead of arrays.
 
-A table lives in Parquet, one line a block. A new one is computed from the cached blocks of ratings, from tables of the
+A table is in Parquet, one line per block. A new one is computed from the cached blocks of ratings, from tables of the
 same side, and from those lines of a table of the other side that a block refers to::
 
     table of the other side ─┐

@@ -25,6 +25,7 @@ from onebit_spark.ml.checkpoint import clear_checkpoints
 from onebit_spark.ml.freshness import KEPT_OUT
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform.files import Location
+from onebit_spark.report.page import REPORT
 
 
 def run_fit(spark: SparkSession, request: FitRequest) -> None:
@@ -95,7 +96,8 @@ def _fit(spark: SparkSession, request: FitRequest, work: Location) -> None:
             write_predictions(spark, model, pairs, request.predictions, request.overwrite)
     if not request.quiet:
         print("\n".join(_fit_summary(model, clock)))
-        print(f"report: {request.output.rstrip('/')}/report.html")
+        if (Location(spark, request.output) / REPORT).exists():  # not without matplotlib
+            print(f"report: {request.output.rstrip('/')}/{REPORT}")
     tell_locations(request, {"model": request.output, "predictions": request.predictions})
 
 

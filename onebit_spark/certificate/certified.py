@@ -258,8 +258,8 @@ def holdout_certificate(errors: int, n: int, terms: Terms, majority_error: float
 def kept_by_coin(item: Certificate, repeated: bool) -> Certificate:
     """The certificate from ratings that a coin per cell held out: all ratings of a cell are on one side.
 
-    So it is about the ratings of these cells. Where cells are rated ``repeated``ly, popular cells weigh more, and the
-    ratings of other cells need not be like them: the sentence says so.
+    So it is about the ratings of these cells. If cells are rated more than once (``repeated``), popular cells weigh
+    more, and the ratings of other cells may differ from them. The sentence then says so.
     """
     note = " Cells are rated repeatedly here: this is about the cells that were kept out, not about new ones."
     return replace(item, over=KEPT_CELLS, statement=item.statement + (note if repeated else ""))

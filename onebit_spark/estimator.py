@@ -23,11 +23,12 @@ from onebit_spark.core.posterior import HasColumnNorms, effective_rank
 from onebit_spark.core.sketch import CellSketch, together
 from onebit_spark.core.solver import Iteration
 from onebit_spark.engines.broadcast.engine import BroadcastEngine, require_classic
-from onebit_spark.engines.choice import Choice, SparkEngine, choose, engine_over
+from onebit_spark.engines.choice import Counted, SparkEngine, engine_over
+from onebit_spark.engines.choice import counted as counting
+from onebit_spark.engines.driver import DriverEngine
 from onebit_spark.engines.factorframes import factor_schema
-from onebit_spark.engines.validation import Validation, divided
+from onebit_spark.engines.validation import Validation, check_watched, divided, watching
 from onebit_spark.errors import RequestError
-from onebit_spark.input.census import Census, census
 from onebit_spark.input.defects import Columns
 from onebit_spark.ml.checkpoint import CheckpointFolder, Checkpointing, subject_of
 from onebit_spark.ml.fitchoices import FitChoices
@@ -69,7 +70,7 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
         fitIntercept: bool = _DEFAULT.intercepts, solver: str = _DEFAULT.solver, covariance: str = _DEFAULT.covariance,
         start: str = _DEFAULT.start, maxIter: int = _DEFAULT.max_iter, tol: float = _DEFAULT.tol,
         seed: int = _DEFAULT.seed, numUserBlocks: int | None = None, numItemBlocks: int | None = None,
-        exchange: str = "auto", workDir: str | None = None,
+        exchange: str = "auto", driverRatings: int | None = None, workDir: str | None = None,
         checkpointDir: str | None = None, checkpointInterval: int = 10, resume: bool = False,
         coldStartStrategy: str = "prior",
         delta: float = _TERMS.delta, certificateGrid: int = _TERMS.grid, certificatePriorSplit: float | None = None,
@@ -111,16 +112,14 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
         terms, execution = self.certificateTerms(), self.execution()
         config, columns, spark = self.fitConfig(), self.columns(), dataset.sparkSession
         clock = _Laps()
-        training, held_out = divided(dataset, execution.validation_indicator_col)
+        training, watched = divided(dataset, execution.validation_indicator_col)
         with ExitStack() as release:
-            counted = release.enter_context(census(training, columns))
-            n = counted.tally.n + (0 if held_out is None else held_out.count())
-            fitted = sketch_of(dataset, columns, n)  # the watched ratings too: they choose the model
-            if self._initial is not None:
-                fitted = together(self._initial.fitted, fitted)
-            clock.lap("survey")
             form = config.form
-            choice = choose(self.wantedExchange(), counted, form, spark.sparkContext)
+            counted = release.enter_context(
+                counting(execution.exchange, training, columns, form, execution.driver_ratings, watched is not None)
+            )
+            n_watched = 0 if watched is None else check_watched(watched, columns).n
+            clock.lap("survey")
             checkpoints, checkpoint = None, None
             if folder := execution.checkpoint_dir:
                 checkpoints = CheckpointFolder(
@@ -129,8 +128,14 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
                 checkpoint = checkpoints.found(execution.resume)
             blocks = execution.row_blocks, execution.col_blocks
             work = execution.work_dir or execution.checkpoint_dir
-            engine = release.enter_context(engine_over(choice, training, columns, counted, blocks, form, work))
-            facts = _Facts(dataset, config, columns, counted, choice, engine, fitted)
+            engine = release.enter_context(engine_over(counted, training, columns, blocks, form, work, watched))
+            if isinstance(engine, DriverEngine):
+                fitted = engine.fitted
+            else:  # the watched ratings too: they choose the model
+                fitted = sketch_of(dataset, columns, counted.tally.n + n_watched)
+            if self._initial is not None:
+                fitted = together(self._initial.fitted, fitted)
+            facts = _Facts(dataset, config, columns, counted, engine, fitted)
             start, validation, watch = None, None, None
             if self._initial is not None:
                 start = warm_start(self._initial, config, engine)
@@ -138,9 +143,9 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
                 start = checkpoint.start(config, engine)
             if checkpoints is not None:
                 watch = Checkpointing(checkpoints, execution.checkpoint_interval, facts.model, spark.sparkContext)
-            if held_out is not None and isinstance(engine, BroadcastEngine):
-                over = Validation.over(held_out, columns, engine, config, execution.patience)
-                validation = release.enter_context(over)
+            if watched is not None and isinstance(engine, DriverEngine | BroadcastEngine):
+                measure = release.enter_context(watching(watched, columns, engine, config.loss))
+                validation = Validation(measure, engine, execution.patience)
             clock.lap("blocking")
             made = certified_fit(
                 engine, config, terms, counted.tally.positives, self._progress, start, validation or watch
@@ -186,8 +191,7 @@ class _Facts(Generic[P]):
     dataset: DataFrame
     config: FitConfig
     columns: Columns
-    counted: Census
-    choice: Choice
+    counted: Counted
     engine: SparkEngine[P]
     fitted: CellSketch
 
@@ -203,7 +207,8 @@ class _Facts(Generic[P]):
         return OneBitCompletionModel(told, users, items, certificate).fittedOn(self.fitted)
 
     def _info(self, made: CertifiedFit[P]) -> ModelInfo:
-        config, columns, counted, scales = self.config, self.columns, self.counted, made.scales
+        config, columns, tally, scales = self.config, self.columns, self.counted.tally, made.scales
+        n_users, n_items = self.engine.count("rows"), self.engine.count("cols")
         moments = scales.moments
         return ModelInfo(
             parameters={
@@ -214,16 +219,14 @@ class _Facts(Generic[P]):
             },
             scale_moments=None if moments is None else {**asdict(moments), "factor": moments.factor.tolist()},
             draw_narrowing=None if made.drawn is None else NARROWING,
-            n_ratings=counted.tally.n,
-            n_users=counted.n_users,
-            n_items=counted.n_items,
+            n_ratings=tally.n,
+            n_users=n_users,
+            n_items=n_items,
             objective_history=[step.objective for step in made.history],
             iterations=len(made.history),
             converged=made.converged,
             reason=made.reason,
-            effective_rank=effective_rank(
-                made.posterior["rows"], made.posterior["cols"], counted.n_users, counted.n_items
-            ),
+            effective_rank=effective_rank(made.posterior["rows"], made.posterior["cols"], n_users, n_items),
             inverse_gamma=np.asarray(scales.factor).tolist(),
             intercept_prior={
                 "mean": scales.mean,
@@ -233,17 +236,17 @@ class _Facts(Generic[P]):
             }
             if config.intercepts
             else None,
-            label_coding=counted.tally.coding,
+            label_coding=tally.coding,
             threshold=columns.threshold,
-            majority=counted.tally.majority,
+            majority=tally.majority,
             columns={"user": columns.user, "item": columns.item, "label": columns.label},
             id_types={
                 "user": self.dataset.schema[columns.user].dataType.simpleString(),
                 "item": self.dataset.schema[columns.item].dataType.simpleString(),
             },
-            n_positive=counted.tally.positives,
-            fingerprint=counted.tally.fingerprint,
+            n_positive=tally.positives,
+            fingerprint=tally.fingerprint,
             repeats=asdict(self.engine.repeats),
-            exchange=asdict(self.choice),
+            exchange=asdict(self.counted.choice),
             confidences=made.ladder.as_dict() if made.ladder is not None else None,
         )

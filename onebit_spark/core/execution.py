@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from onebit_spark.core.settings import YES_OR_NO, Problem, at_least, problems_of, setting
 
-EXCHANGES = ("auto", "broadcast", "shuffle")
+EXCHANGES = ("auto", "driver", "broadcast", "shuffle")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,18 @@ class Execution:
     col_blocks: int | None = setting(
         None, "blocks of items (default: by size and cores)", check=at_least(1), param="numItemBlocks"
     )
-    exchange: str = setting("auto", "how factors reach the blocks (auto: by their size)", choices=EXCHANGES)
+    exchange: str = setting(
+        "auto",
+        "where the ratings are fitted: gathered on the driver, or in blocks on the executors, which get the factors by "
+        "broadcast or by shuffle (auto: by the numbers of ratings and ids)",
+        choices=EXCHANGES,
+    )
+    driver_ratings: int | None = setting(
+        None,
+        "most ratings that {exchange}=auto fits on the driver (default: by its memory, and at most 20 million on a "
+        "cluster); 0: none",
+        check=at_least(0),
+    )
     work_dir: str | None = setting(
         None,
         "folder that all executors can reach, for the files of {exchange}=shuffle; unset: {checkpoint_dir}, then the "

@@ -19,6 +19,7 @@ from pyspark import Broadcast
 from pyspark.sql import DataFrame
 
 from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.compiled import jit
 from onebit_spark.core.split import Split
 from onebit_spark.engines.cells import (
     BLOCKS,
@@ -31,10 +32,10 @@ from onebit_spark.engines.cells import (
     positions,
     read_blocks,
 )
-from onebit_spark.engines.faults import not_deterministic
 from onebit_spark.engines.layout import Placement, SideLayout
 from onebit_spark.errors import FitFailed
 from onebit_spark.input.census import ITEM, LABEL, USER
+from onebit_spark.input.defects import not_deterministic
 
 FLUSH = 4_000_000  # ratings that a task holds before it hands them on
 
@@ -185,7 +186,7 @@ def _block(number: int, rows: NDArray[np.int64], columns: NDArray[np.int64], rat
         codes=ratings.codes,
         n=ratings.n_ratings,
         checksum=_checksum(rows, columns, ratings),
-        **asdict(_repeats(ratings)),
+        **asdict(repeats_of(ratings)),
     )
 
 
@@ -224,14 +225,22 @@ def chunks(blocks: NDArray[np.int32], rows: Numbers, codes: Numbers) -> Batches:
         yield block_line(block=int(blocks[lo]), rows=rows[lo:hi], codes=codes[lo:hi], members=rows[:0])
 
 
-def _repeats(ratings: RatingBlock) -> Repeats:
-    """In a block the ratings of a cell stand together, the negative ones first."""
-    row = np.repeat(np.arange(ratings.n_rows), ratings.row_counts)
-    codes = ratings.codes
-    same_cell = (row[1:] == row[:-1]) & (codes[1:] >> 1 == codes[:-1] >> 1)
-    second = same_cell & ~np.concatenate([[False], same_cell[:-1]])
-    both_ways = same_cell & (codes[1:] != codes[:-1])
-    return Repeats(*(int(np.count_nonzero(found)) for found in (second, same_cell, both_ways)))
+def repeats_of(ratings: RatingBlock) -> Repeats:
+    return Repeats(*count_repeats(ratings.row_pointers, ratings.codes))
+
+
+@jit
+def count_repeats(pointers, codes):  # type: ignore[no-untyped-def]
+    """The fields of ``Repeats``. In a row the ratings of a cell stand together, the negative ones first."""
+    cells, ratings, conflicting = 0, 0, 0
+    for row in range(len(pointers) - 1):
+        for l in range(pointers[row] + 1, pointers[row + 1]):
+            if codes[l] >> 1 == codes[l - 1] >> 1:
+                ratings += 1
+                first = l == pointers[row] + 1 or codes[l - 2] >> 1 != codes[l] >> 1
+                cells += first
+                conflicting += codes[l] != codes[l - 1]
+    return cells, ratings, conflicting
 
 
 def _checksum(rows: NDArray[np.int64], columns: NDArray[np.int64], ratings: RatingBlock) -> int:

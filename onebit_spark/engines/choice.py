@@ -1,4 +1,4 @@
-"""Which exchange a fit uses, and where the one that shuffles keeps its files."""
+"""Which exchange a fit uses, and the engine of it; where the one that shuffles keeps its files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -21,14 +20,22 @@ from onebit_spark.core.posterior import Form, RowPosterior
 from onebit_spark.core.solver import Engine
 from onebit_spark.engines.blocking import Repeats
 from onebit_spark.engines.broadcast.engine import BroadcastEngine
+from onebit_spark.engines.driver import DriverEngine
 from onebit_spark.engines.shuffle.engine import ShuffleEngine
 from onebit_spark.errors import RequestError
-from onebit_spark.input.census import Census
-from onebit_spark.input.defects import Columns
+from onebit_spark.input.census import Census, census
+from onebit_spark.input.defects import Columns, Tally
+from onebit_spark.input.gathering import Weighed, weighed
 from onebit_spark.platform.files import Location
+from onebit_spark.platform.jobnames import described
 from onebit_spark.platform.lending import take_back
+from onebit_spark.platform.limits import DriverLimits, driver_limits
 
 BROADCAST_BYTES = 512 * 2**20  # of factors that the driver and every Python worker hold a copy of
+BYTES_PER_RATING = 24  # at the peak of a fit on the driver
+FACTOR_COPIES = 4  # of the factor table then: posterior, partners, the start's, the model's
+MOST_RATINGS = 100_000_000  # on the driver of a local session
+MOST_RATINGS_BESIDE_CLUSTER = 20_000_000  # more are faster on the executors
 
 log = logging.getLogger("onebit_spark")
 
@@ -57,46 +64,122 @@ class Choice:
     reason: str
 
 
-def choose(wanted: str, census: Census, form: Form, context: SparkContext) -> Choice:
-    """As wanted, or by the size of the factors. ``broadcast`` is refused where it cannot work."""
-    mb = 2**20
+@dataclass(frozen=True)
+class Refusal:
+    """Why ``auto`` does not fit on the driver."""
+
+    reason: str
+
+
+def on_driver(
+    wanted: str, counted: Weighed, form: Form, limits: DriverLimits, most_ratings: int | None
+) -> Choice | Refusal:
+    """Whether the ratings are fitted on the driver: as wanted, or by their number and the memory that is there.
+
+    ``driver`` is refused where the memory is too small.
+    """
+    n, ids = counted.tally.n, counted.n_users + counted.n_items
+    factors = FACTOR_COPIES * ids * form.row_bytes
+    needed = BYTES_PER_RATING * n + factors
+    told = f"{n:,} ratings and their factors take about {_size(needed)}"
+    if wanted == "driver":
+        if needed > limits.memory:
+            raise RequestError(
+                f"exchange=driver cannot work: {told}, and the driver's Python can take {_size(limits.memory)}: choose "
+                "exchange=auto, or give the driver more memory"
+            )
+        return Choice("driver", f"as asked; {told} of the driver's memory")
+    table, largest = ids * form.row_bytes, min(BROADCAST_BYTES, limits.heap // 4)
+    if table > largest:
+        large = f"the factors of about {ids:,} ids take {_size(table)}"
+        return Refusal(f"{large}, and the driver sends up to {_size(largest)}")
+    if most_ratings is not None:
+        limit, why = most_ratings, f"driverRatings = {most_ratings:,}"
+    else:
+        room = int(max(0, limits.memory // 2 - factors) // BYTES_PER_RATING)
+        cap = MOST_RATINGS if limits.local else MOST_RATINGS_BESIDE_CLUSTER
+        limit = min(room, cap)
+        of_memory = f"half of the {_size(limits.memory)} that are free hold {room:,}"
+        why = of_memory if room < cap else f"at most {cap:,} {'on one machine' if limits.local else 'beside a cluster'}"
+    if n > limit:
+        return Refusal(f"{n:,} ratings are more than the driver takes ({why})")
+    return Choice("driver", f"{told} of the driver's memory; its limit is {limit:,} ratings: {why}")
+
+
+def choose(wanted: str, census: Census, form: Form, limits: DriverLimits) -> Choice:
+    """Broadcast or shuffle, as wanted or by the size of the factors. ``broadcast`` is refused where it cannot work."""
     table = (census.n_users + census.n_items) * form.row_bytes
     result = max(census.n_users, census.n_items) * form.row_bytes
-    told = f"the factors of {census.n_users:,} users and {census.n_items:,} items take {table / mb:,.0f} MB"
-    allowed = _bytes(context.getConf().get("spark.driver.maxResultSize", "1g"))
-    heap = int(context._jvm.java.lang.Runtime.getRuntime().maxMemory())  # type: ignore[union-attr]
-    too_large = 0 < allowed < 1.1 * result
+    told = f"the factors of {census.n_users:,} users and {census.n_items:,} items take {_size(table)}"
+    too_large = limits.result < 1.1 * result
     if wanted == "broadcast" and too_large:
         raise RequestError(
-            f"exchange=broadcast collects the factors of one side, {result / mb:,.0f} MB, more than "
-            f"spark.driver.maxResultSize ({allowed / mb:,.0f} MB): choose exchange=shuffle, or raise that setting "
+            f"exchange=broadcast collects the factors of one side, {_size(result)}, more than "
+            f"spark.driver.maxResultSize ({_size(limits.result)}): choose exchange=shuffle, or raise that setting "
             "(0 is no limit)"
         )
     if wanted != "auto":
         return Choice(wanted, f"as asked; {told}")
     if too_large:
-        return Choice("shuffle", f"{told}, beyond spark.driver.maxResultSize ({allowed / mb:,.0f} MB)")
-    limit = min(BROADCAST_BYTES, heap // 4)
+        return Choice("shuffle", f"{told}, beyond spark.driver.maxResultSize ({_size(limits.result)})")
+    limit = min(BROADCAST_BYTES, limits.heap // 4)
     if table > limit:
-        return Choice("shuffle", f"{told}, more than the {limit / mb:,.0f} MB that every worker may be sent")
-    return Choice("broadcast", f"{told}, few enough to send to every worker (up to {limit / mb:,.0f} MB)")
+        return Choice("shuffle", f"{told}, more than the {_size(limit)} that every worker may be sent")
+    return Choice("broadcast", f"{told}, few enough to send to every worker (up to {_size(limit)})")
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The ratings counted, and where they will be fitted."""
+
+    choice: Choice
+    tally: Tally
+    found: Weighed | Census
+
+
+@contextmanager
+def counted(
+    wanted: str, ratings: DataFrame, columns: Columns, form: Form, most_ratings: int | None = None,
+    watching: bool = False,
+) -> Iterator[Counted]:  # fmt: skip
+    """Validate and count the ratings, and choose the exchange.
+
+    One aggregation decides whether they are fitted on the driver. If they are not, a second one counts them by their
+    ids. ``watching``: other ratings are to be watched, which shuffle cannot do.
+    """
+    limits, before = driver_limits(ratings.sparkSession), ""
+    if wanted in ("auto", "driver") and most_ratings != 0:
+        with described(ratings.sparkSession.sparkContext, "survey"):
+            light = weighed(ratings, columns)
+        found = on_driver(wanted, light, form, limits, most_ratings)
+        if isinstance(found, Choice):
+            yield Counted(found, light.tally, light)
+            return
+        before = f"{found.reason}; "
+    with census(ratings, columns) as whole:
+        choice = choose("broadcast" if watching else wanted, whole, form, limits)
+        yield Counted(Choice(choice.exchange, before + choice.reason), whole.tally, whole)
 
 
 @contextmanager
 def engine_over(
-    choice: Choice, ratings: DataFrame, columns: Columns, census: Census, blocks: tuple[int | None, int | None],
-    form: Form, work: str | None,
+    counted: Counted, ratings: DataFrame, columns: Columns, blocks: tuple[int | None, int | None],
+    form: Form, work: str | None, watched: DataFrame | None = None,
 ) -> Iterator[SparkEngine[Any]]:  # fmt: skip
-    """The engine of the chosen exchange on these ratings."""
-    log.info("exchange: %s (%s)", choice.exchange, choice.reason)
-    if choice.exchange == "broadcast":
-        with BroadcastEngine.over(ratings, columns, census.survey(), blocks) as collected:
+    """The engine of the chosen exchange on these ratings; the driver's gathers those to be watched, too."""
+    log.info("exchange: %s (%s)", counted.choice.exchange, counted.choice.reason)
+    spark, found = ratings.sparkSession, counted.found
+    if isinstance(found, Weighed):
+        most_bytes = driver_limits(spark).result * 4 // 5
+        with DriverEngine.over(ratings, columns, found, most_bytes, watched) as gathered:
+            yield gathered
+    elif counted.choice.exchange == "broadcast":
+        with BroadcastEngine.over(ratings, columns, found.survey(), blocks) as collected:
             yield collected
-        return
-    take_back()  # the files of models that are gone
-    folder = work_folder(ratings.sparkSession, work)
-    with ShuffleEngine.over(ratings, columns, census, blocks, form, folder) as engine:
-        yield engine
+    else:
+        take_back()  # the files of models that are gone
+        with ShuffleEngine.over(ratings, columns, found, blocks, form, work_folder(spark, work)) as engine:
+            yield engine
 
 
 def work_folder(spark: SparkSession, given: str | None) -> Location:
@@ -118,8 +201,7 @@ def work_folder(spark: SparkSession, given: str | None) -> Location:
     return Location(spark, temporary) / name
 
 
-def _bytes(setting: str) -> int:
-    """Spark's way to write a size: 512m, 1g, 0; bare numbers are bytes."""
-    units = {"k": 10, "m": 20, "g": 30, "t": 40}
-    text = setting.strip().lower().removesuffix("b")
-    return int(text[:-1]) << units[text[-1]] if text[-1] in units else int(text)
+def _size(n_bytes: float) -> str:
+    """In MB, or in GB where there are many."""
+    mb = n_bytes / 2**20
+    return f"{mb:,.0f} MB" if mb < 10_000 else f"{mb / 1024:,.0f} GB"

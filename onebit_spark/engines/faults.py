@@ -9,16 +9,9 @@ from contextlib import contextmanager
 from pyspark.errors import PySparkException
 
 from onebit_spark.errors import FitFailed
+from onebit_spark.input.defects import not_deterministic
 
 _RAISED = re.compile(r"onebit_spark\.errors\.FitFailed: (.+)")
-
-
-def not_deterministic(what: str) -> FitFailed:
-    """The ratings differ between two readings of them."""
-    return FitFailed(
-        f"{what}: the source is not deterministic (a random split or sample, say). Write the ratings to disk first and "
-        "fit from there"
-    )
 
 
 def check_checksums(found: dict[int, tuple[int, int]], expected: dict[int, tuple[int, int]]) -> None:

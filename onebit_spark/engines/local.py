@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import reduce
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +16,7 @@ from onebit_spark.core.confidence import Histogram, count_confidences
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.draws import Draws, GibbsErrors, count_errors
 from onebit_spark.core.losses import OTHER, HalfStep, Loss, PriorLines, RowPrior, Side
+from onebit_spark.core.machine import available_cores
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.solver import with_prior
 from onebit_spark.core.split import Split
@@ -43,7 +43,7 @@ class LocalEngine:
         self._pool: ThreadPoolExecutor | None = None
 
     @contextmanager
-    def running(self) -> Iterator[LocalEngine]:
+    def running(self) -> Iterator[Self]:
         """Keep the threads alive for the length of a fit."""
         with ThreadPoolExecutor(self._threads) as self._pool:
             yield self
@@ -112,10 +112,3 @@ class LocalEngine:
         if self._pool is None or self._threads == 1 or len(ranges) == 1:
             return [work(lo, hi) for lo, hi in ranges]
         return list(self._pool.map(lambda edge: work(*edge), ranges))
-
-
-def available_cores() -> int:
-    """The cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""Held-out ratings watched during a fit: one job per iteration over cached pairs, and the best state so far."""
+"""Held-out ratings watched during a fit, and the best state so far."""
 
 from __future__ import annotations
 
@@ -6,28 +6,31 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pyspark import Broadcast
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType
 
 from onebit_spark.core import prediction
-from onebit_spark.core.config import FitConfig
 from onebit_spark.core.factortables import SLICE, prior_row
 from onebit_spark.core.losses import LOSSES, SIDES, Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.scales import ScaleHierarchy, Scales
 from onebit_spark.core.solver import Engine, Iteration, Outcome
 from onebit_spark.engines.broadcast.engine import BroadcastEngine
-from onebit_spark.engines.cells import Batches
+from onebit_spark.engines.cells import Batches, Numbers
+from onebit_spark.engines.driver import DriverEngine
 from onebit_spark.errors import RequestError
 from onebit_spark.input.census import ITEM, LABEL, USER, prepared
 from onebit_spark.input.columns import quoted
-from onebit_spark.input.defects import Columns, check_ratings
+from onebit_spark.input.defects import Columns, Tally, check_ratings
+from onebit_spark.input.gathering import GatheredPairs
 
 PAIRS = "row int, col int, positive boolean"
 MEASURED = "n long, loss double, wrong long"
@@ -54,35 +57,22 @@ class _State:
     posteriors: dict[Side, RowPosterior]
 
 
+class Measure(Protocol):
+    """The mean loss and the error rate of the watched ratings under posteriors whose last row is the prior."""
+
+    def __call__(self, rows: RowPosterior, cols: RowPosterior) -> tuple[float, float]: ...
+
+
 class Validation:
     """Called after every iteration; ``history`` holds the held-out loss and error rate of each."""
 
-    def __init__(self, pairs: DataFrame, engine: BroadcastEngine, config: FitConfig, patience: int) -> None:
-        self._pairs = pairs
+    def __init__(self, measure: Measure, engine: Engine[RowPosterior], patience: int) -> None:
+        self._measured = measure
         self._engine = engine
-        self._config = config
         self._patience = patience
         self._best: _State | None = None
         self.history: list[dict[str, float]] = []
         self.seconds = 0.0
-
-    @classmethod
-    @contextmanager
-    def over(
-        cls, ratings: DataFrame, columns: Columns, engine: BroadcastEngine, config: FitConfig, patience: int
-    ) -> Iterator[Validation]:
-        """Number the held-out ratings as the fit does, cache them, and release them at the end."""
-        try:
-            check_ratings(ratings, columns)
-        except RequestError as error:
-            raise RequestError(f"the validation ratings: {error}") from None
-        ids = ratings.sparkSession.sparkContext.broadcast(tuple(engine.ids[side].values for side in SIDES))
-        pairs = prepared(ratings, columns).mapInArrow(_Numbered(ids), PAIRS).cache()
-        try:
-            yield cls(pairs, engine, config, patience)
-        finally:
-            pairs.unpersist()
-            ids.destroy()
 
     def __call__(self, engine: Engine[RowPosterior], hierarchy: ScaleHierarchy, history: list[Iteration]) -> str | None:
         """Measure; the reason to stop, if there is one."""
@@ -114,10 +104,55 @@ class Validation:
         return Outcome(self._best.hierarchy, kept, False, reason)
 
     def _measure(self, scales: Scales, rows: RowPosterior, cols: RowPosterior) -> tuple[float, float]:
-        context = self._pairs.sparkSession.sparkContext
-        sent = context.broadcast((_with_prior(rows, scales, "rows"), _with_prior(cols, scales, "cols")))
+        return self._measured(_with_prior(rows, scales, "rows"), _with_prior(cols, scales, "cols"))
+
+
+def check_watched(ratings: DataFrame, columns: Columns) -> Tally:
+    """The tally of the ratings to watch."""
+    try:
+        return check_ratings(ratings, columns)
+    except RequestError as error:
+        raise RequestError(f"the validation ratings: {error}") from None
+
+
+@contextmanager
+def watching(
+    ratings: DataFrame, columns: Columns, engine: DriverEngine | BroadcastEngine, loss: str
+) -> Iterator[Measure]:
+    """How an engine measures ratings: by the pairs that the driver holds, or by one job over cached pairs."""
+    if isinstance(engine, DriverEngine):
+        assert engine.watched is not None
+        yield _OnDriver(engine.watched, loss)
+        return
+    ids = ratings.sparkSession.sparkContext.broadcast(tuple(engine.ids[side].values for side in SIDES))
+    pairs = prepared(ratings, columns).mapInArrow(_Numbered(ids), PAIRS).cache()
+    try:
+        yield _BySpark(pairs, loss)
+    finally:
+        pairs.unpersist()
+        ids.destroy()
+
+
+@dataclass(frozen=True)
+class _OnDriver:
+    pairs: GatheredPairs
+    loss: str
+
+    def __call__(self, rows: RowPosterior, cols: RowPosterior) -> tuple[float, float]:
+        pairs = self.pairs
+        loss, wrong = _measured(self.loss, rows, cols, pairs.rows, pairs.columns, pairs.positive)
+        return loss / len(pairs.rows), wrong / len(pairs.rows)
+
+
+@dataclass(frozen=True)
+class _BySpark:
+    pairs: DataFrame
+    loss: str
+
+    def __call__(self, rows: RowPosterior, cols: RowPosterior) -> tuple[float, float]:
+        sent = self.pairs.sparkSession.sparkContext.broadcast((rows, cols))
         try:
-            table = self._pairs.mapInArrow(_Measure(self._config.loss, sent), MEASURED).toArrow()
+            table = self.pairs.mapInArrow(_MeasureBatches(self.loss, sent), MEASURED).toArrow()
         finally:
             sent.destroy()
         n, loss, wrong = (float(pc.sum(table[name]).as_py() or 0) for name in ("n", "loss", "wrong"))
@@ -153,25 +188,33 @@ class _Numbered:
 
 
 @dataclass(frozen=True)
-class _Measure:
+class _MeasureBatches:
     """Sums of the held-out loss and of the wrong signs."""
 
     loss: str
     posteriors: Broadcast[tuple[RowPosterior, RowPosterior]]
 
     def __call__(self, batches: Batches) -> Batches:
-        rows, cols = self.posteriors.value
-        n, loss, wrong = 0, 0.0, 0
+        n, total, errors = 0, 0.0, 0
         for batch in batches:
             row, col, positive = (batch.column(k).to_numpy(zero_copy_only=False) for k in range(3))
-            signs = np.where(positive, 1.0, -1.0)
-            for part in _slices(len(signs), rows.dimension):
-                pairs = rows.take(row[part]), cols.take(col[part])
-                scores, variances = prediction.score(*pairs), prediction.variance(*pairs)
-                loss += float(np.sum(LOSSES[self.loss].held_out(scores, variances, signs[part])))
-                wrong += int(np.count_nonzero(scores * signs[part] <= 0))
-            n += len(signs)
-        yield pa.RecordBatch.from_pydict({"n": [n], "loss": [loss], "wrong": [wrong]})
+            loss, wrong = _measured(self.loss, *self.posteriors.value, row, col, positive)
+            n, total, errors = n + len(row), total + loss, errors + wrong
+        yield pa.RecordBatch.from_pydict({"n": [n], "loss": [total], "wrong": [errors]})
+
+
+def _measured(
+    loss: str, rows: RowPosterior, cols: RowPosterior, row: Numbers, col: Numbers, positive: NDArray[np.bool_]
+) -> tuple[float, int]:
+    """Sums of the held-out loss and of the wrong signs."""
+    signs = np.where(positive, 1.0, -1.0)
+    total, wrong = 0.0, 0
+    for part in _slices(len(signs), rows.dimension):
+        pairs = rows.take(row[part]), cols.take(col[part])
+        scores, variances = prediction.score(*pairs), prediction.variance(*pairs)
+        total += float(np.sum(LOSSES[loss].held_out(scores, variances, signs[part])))
+        wrong += int(np.count_nonzero(scores * signs[part] <= 0))
+    return total, wrong
 
 
 def _slices(n: int, dimension: int) -> Iterator[slice]:

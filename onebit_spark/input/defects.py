@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Literal
@@ -10,10 +11,12 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from onebit_spark.errors import RequestError
-from onebit_spark.input.columns import HASH_PARTS, hash_parts, missing, quoted
+from onebit_spark.errors import FitFailed, RequestError
+from onebit_spark.input.columns import HASH_PARTS, INTEGRAL, hash_parts, missing, quoted
 
 Coding = Literal["signed", "binary", "boolean", "threshold"]
+
+SALT = "onebit_spark cell"  # so that no other use of the same hash has chosen the ratings
 
 _NOT_IDS = (T.ArrayType, T.MapType, T.StructType, T.VariantType, T.NullType, T.UserDefinedType)
 
@@ -50,14 +53,23 @@ def positive(df: DataFrame, label_col: str, threshold: float | None) -> Column:
 
 
 def check_ratings(df: DataFrame, columns: Columns) -> Tally:
-    """The same validation without the ids: one aggregation to a single line. A single class is allowed."""
+    """Validate and count without the ids: one aggregation to a single line. A single class is allowed."""
+    return verdict(df, columns, count_ratings(df, columns), both_classes=False)
+
+
+def count_ratings(df: DataFrame, columns: Columns, further: Mapping[str, Column] | None = None) -> dict[str, int]:
+    """What ``verdict`` looks at, and ``further`` aggregates by their names, in one pass."""
     check_columns(df, columns)
-    sums = [F.sum(F.col(name).cast("bigint")).alias(name) for name in _FLAGS]
-    counted = df.select(*_flags(df, columns), *fingerprint(df, columns))
-    line = counted.agg(F.count(F.lit(1)).alias("n"), *(F.sum(part).alias(part) for part in HASH_PARTS), *sums).first()
+    flags = zip(_FLAGS, _flags(df, columns), strict=True)
+    aggregates = {
+        "n": F.count(F.lit(1)),
+        **{name: F.count_if(flag) for name, flag in flags},
+        **{name: F.sum(part) for name, part in zip(HASH_PARTS, fingerprint(df, columns), strict=True)},
+        **(further or {}),
+    }
+    line = df.agg(*(aggregate.alias(name) for name, aggregate in aggregates.items())).first()
     assert line is not None
-    totals = {name: line[name] or 0 for name in ("n", *HASH_PARTS, *_FLAGS)}
-    return verdict(df, columns, totals, both_classes=False)
+    return {name: line[name] or 0 for name in aggregates}
 
 
 # ---- what is counted -------------------------------------------------------------------------------------------------
@@ -103,8 +115,22 @@ def _flags(df: DataFrame, columns: Columns) -> list[Column]:
 
 def fingerprint(df: DataFrame, columns: Columns) -> list[Column]:
     """A hash of the rating, in ``HASH_PARTS``; the fingerprint of a set of ratings is the sums of theirs."""
-    ids = (F.col(quoted(name)) for name in (columns.user, columns.item))
-    return hash_parts(F.xxhash64(*ids, positive(df, columns.label, columns.threshold)))
+    cell = cell_hash(df, columns)
+    return hash_parts(F.when(positive(df, columns.label, columns.threshold), F.bitwise_not(cell)).otherwise(cell))
+
+
+def cell_hash(df: DataFrame, columns: Columns) -> Column:
+    """A hash of the cell (user, item), the same for all integral widths, which interchange as ids."""
+    ids = []
+    for name in (columns.user, columns.item):
+        integral = df.schema[name].dataType.simpleString() in INTEGRAL
+        ids.append(F.col(quoted(name)).cast("bigint") if integral else F.col(quoted(name)))
+    return F.xxhash64(F.lit(SALT), *ids)
+
+
+def fingerprint_of(sums: Sequence[int]) -> str:
+    """The sums of a set's ``HASH_PARTS`` as one word."""
+    return "-".join(f"{total:x}" for total in sums)
 
 
 def _number(df: DataFrame, label_col: str) -> Column:
@@ -180,7 +206,15 @@ def verdict(df: DataFrame, columns: Columns, totals: dict[str, int], both_classe
         if totals["minus"]
         else "binary"
     )
-    return Tally(totals["n"], totals["above"], coding, "-".join(f"{totals[part]:x}" for part in HASH_PARTS))
+    return Tally(totals["n"], totals["above"], coding, fingerprint_of([totals[part] for part in HASH_PARTS]))
+
+
+def not_deterministic(what: str) -> FitFailed:
+    """The ratings differ between two readings of them."""
+    return FitFailed(
+        f"{what}: the source is not deterministic (a random split or sample, say). Write the ratings to disk first and "
+        "fit from there"
+    )
 
 
 def _examples(df: DataFrame, columns: Columns, flag: str) -> str:

@@ -65,10 +65,6 @@ class FitChoices(FitParams):
             found.append("userCol, itemCol and labelCol (or ratingCol) must name three different columns")
         return found + self.coldStartProblems()
 
-    def wantedExchange(self) -> str:
-        """``exchange``; a validation curve is drawn on the driver, which must then hold the factors anyway."""
-        return "broadcast" if self.getValidationIndicatorCol() else self.getExchange()
-
     def fromTheBeginning(self) -> list[str]:
         """The Params that are set and that only a fit from the beginning, on all its ratings, can honour."""
         chosen = {"certificatePriorSplit": self.getCertificatePriorSplit(), "checkpointDir": self.getCheckpointDir()}

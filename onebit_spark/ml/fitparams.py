@@ -66,7 +66,16 @@ class FitParams(PredictionParams):
     numItemBlocks = integer(
         "numItemBlocks", "blocks of items (default: by size and cores); must be an integer of at least 1"
     )
-    exchange = text("exchange", "how factors reach the blocks (auto: by their size): auto, broadcast, shuffle")
+    exchange = text(
+        "exchange",
+        "where the ratings are fitted: gathered on the driver, or in blocks on the executors, which get the factors "
+        "by broadcast or by shuffle (auto: by the numbers of ratings and ids): auto, driver, broadcast, shuffle",
+    )
+    driverRatings = integer(
+        "driverRatings",
+        "most ratings that exchange=auto fits on the driver (default: by its memory, and at most 20 million on a "
+        "cluster); 0: none; must be an integer of at least 0",
+    )
     workDir = text(
         "workDir",
         "folder that all executors can reach, for the files of exchange=shuffle; unset: checkpointDir, then the "
@@ -214,6 +223,12 @@ class FitParams(PredictionParams):
 
     def setExchange(self: F, value: str) -> F:
         return self._set(exchange=value)
+
+    def getDriverRatings(self) -> int | None:
+        return self._maybe(self.driverRatings)
+
+    def setDriverRatings(self: F, value: int) -> F:
+        return self._set(driverRatings=value)
 
     def getWorkDir(self) -> str | None:
         return self._maybe(self.workDir)

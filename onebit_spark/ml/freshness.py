@@ -10,18 +10,16 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from onebit_spark.core.sketch import ENOUGH, HIGHEST, CellSketch, Comparison, limit_for
 from onebit_spark.errors import RequestError
-from onebit_spark.input.columns import INTEGRAL, quoted
-from onebit_spark.input.defects import Columns, Tally
+from onebit_spark.input.defects import Columns, Tally, cell_hash
 from onebit_spark.ml.fittedmodel import FittedModel
 from onebit_spark.platform.files import Location, explained
 from onebit_spark.platform.jobnames import described
 
-SALT = "onebit_spark cell"  # so that no other use of the same hash has chosen the ratings
 CELLS = "hash bigint, ratings bigint"
 KEPT_OUT = {"checked": True, "reason": "a coin for every cell kept these ratings out of this very fit"}
 
@@ -29,7 +27,7 @@ KEPT_OUT = {"checked": True, "reason": "a coin for every cell kept these ratings
 def sketch_of(ratings: DataFrame, columns: Columns, n: int, limit: int = HIGHEST) -> CellSketch:
     """The sketch of n ratings, in one job; up to ``limit``, or lower where they are many."""
     limit = min(limit, limit_for(n))
-    hashes = ratings.select(_cell_hash(ratings, columns).alias("hash"))
+    hashes = ratings.select(cell_hash(ratings, columns).alias("hash"))
     if limit < HIGHEST:
         hashes = hashes.where(F.col("hash") <= F.lit(limit))
     with described(ratings.sparkSession.sparkContext, "sketch"):
@@ -66,15 +64,6 @@ def write_sketch(sketch: CellSketch, folder: Location) -> None:
 def read_sketch(folder: Location, limit: int, complete: bool) -> CellSketch:
     with explained("damaged model folder: fitted/"):
         return _sketch(folder.spark.read.schema(CELLS).parquet(folder.uri).toArrow(), limit, complete)
-
-
-def _cell_hash(ratings: DataFrame, columns: Columns) -> Column:
-    """The same for all integral widths, which interchange as ids."""
-    ids = []
-    for name in (columns.user, columns.item):
-        integral = ratings.schema[name].dataType.simpleString() in INTEGRAL
-        ids.append(F.col(quoted(name)).cast("bigint") if integral else F.col(quoted(name)))
-    return F.xxhash64(F.lit(SALT), *ids)
 
 
 def _sketch(cells: pa.Table, limit: int, complete: bool = True) -> CellSketch:

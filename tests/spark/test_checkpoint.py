@@ -43,7 +43,14 @@ def factors(model):
 
 
 @pytest.mark.parametrize(
-    "choices", [{"loss": "hinge"}, pytest.param({"certificatePriorSplit": 0.5}, marks=pytest.mark.slow)], ids=str
+    "choices",
+    [
+        {"loss": "hinge", "exchange": "broadcast"},
+        {"loss": "hinge", "exchange": "driver"},
+        {"certificatePriorSplit": 0.5, "exchange": "driver"},
+        pytest.param({"certificatePriorSplit": 0.5, "exchange": "broadcast"}, marks=pytest.mark.slow),
+    ],
+    ids=str,
 )
 def test_it_ends_at_the_same_fit(ratings, tmp_path, choices):
     """Interrupted in iteration 5, after the checkpoint of iteration 4; the hinge's floors depend on the iteration."""

@@ -1,4 +1,4 @@
-"""The Spark engine against the in-process fit: the same numbers, one job per half step, nothing left behind."""
+"""The broadcast engine against the in-process fit: the same numbers, one job per half step, nothing left behind."""
 
 import os
 import warnings
@@ -36,7 +36,7 @@ def frame(spark, data, name="{}"):
 
 
 def estimator(**params):
-    defaults = {"rank": 4, "maxIter": ITERATIONS, "tol": 0.0}
+    defaults = {"rank": 4, "maxIter": ITERATIONS, "tol": 0.0, "exchange": "broadcast"}
     return OneBitCompletion(**{**defaults, **params})
 
 
@@ -193,7 +193,7 @@ def test_both_labels_of_a_cell_count(spark):
 
 
 def test_max_result_size_is_respected(spark, ratings, monkeypatch):
-    monkeypatch.setattr("onebit_spark.engines.choice._bytes", lambda _: 1000)
+    monkeypatch.setattr("onebit_spark.platform.limits.as_bytes", lambda _: 1000)
     with pytest.raises(RequestError, match=r"maxResultSize.*choose exchange=shuffle"):
         estimator(exchange="broadcast").fit(ratings)
 

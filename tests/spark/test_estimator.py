@@ -238,10 +238,18 @@ def test_problems_name_the_param():
 # ---- validation during the fit, and warm starts ----------------------------------------------------------------------
 
 
-def test_validation_stops_the_fit_at_its_best(ratings):
+@pytest.mark.parametrize("exchange", ["driver", "broadcast"])
+def test_validation_stops_the_fit_at_its_best(ratings, exchange):
     """κ = 30 counts each rating thirty times: the held-out loss soon rises."""
     estimator = OneBitCompletion(
-        validationIndicatorCol="held", patience=2, likelihoodWeight=30.0, maxIter=60, tol=0.0, rank=5, alpha=1.0
+        validationIndicatorCol="held",
+        patience=2,
+        likelihoodWeight=30.0,
+        maxIter=60,
+        tol=0.0,
+        rank=5,
+        alpha=1.0,
+        exchange=exchange,
     )
     kept = ratings.sparkSession.sparkContext._jsc.getPersistentRDDs
     before = kept().size()

@@ -12,7 +12,7 @@ ITERATIONS = 2  # a block that was built wrongly shows in the first
 
 
 def objective(ratings, **params):
-    model = OneBitCompletion(maxIter=ITERATIONS, **PARAMS, **params).fit(ratings)
+    model = OneBitCompletion(maxIter=ITERATIONS, exchange="broadcast", **PARAMS, **params).fit(ratings)
     return model.summary.objectiveHistory[-1]
 
 

@@ -21,6 +21,7 @@ from onebit_spark.input.census import ITEM, USER, census
 from onebit_spark.input.defects import Columns
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.lending import take_back
+from onebit_spark.platform.limits import driver_limits
 from onebit_spark.platform.plans import partition_keys, spark_hash
 from onebit_spark.simulate import power_law_ratings
 
@@ -176,7 +177,7 @@ class TestChoice:
         form = FitConfig(rank=10).form
 
         def pick(users, wanted="auto"):
-            return choice.choose(wanted, self.Counted(users, 1000), form, spark.sparkContext)
+            return choice.choose(wanted, self.Counted(users, 1000), form, driver_limits(spark))
 
         assert form.row_bytes == (11 + 66) * 4
         assert pick(1000).exchange == "broadcast"
@@ -184,7 +185,7 @@ class TestChoice:
         assert pick(10**7).exchange == "shuffle"
         assert "more than" in pick(10**7).reason or "beyond" in pick(10**7).reason
         assert pick(1000, "shuffle").exchange == "shuffle"
-        monkeypatch.setattr("onebit_spark.engines.choice._bytes", lambda _: 1000)
+        monkeypatch.setattr("onebit_spark.platform.limits.as_bytes", lambda _: 1000)
         assert "maxResultSize" in pick(1000).reason
         assert pick(1000).exchange == "shuffle"
 
@@ -193,17 +194,13 @@ class TestChoice:
         with pytest.raises(RequestError, match="exchange=shuffle does not go with validationIndicatorCol"):
             fit(marked, "shuffle", validationIndicatorCol="held_out")
 
-    def test_with_validation_auto_is_the_broadcast(self):
-        assert OneBitCompletion(validationIndicatorCol="held_out").wantedExchange() == "broadcast"
-        assert OneBitCompletion().wantedExchange() == "auto"
-
     def test_a_cluster_needs_a_folder_that_all_can_reach(self):
         context = SimpleNamespace(getCheckpointDir=lambda: None, master="yarn")
         with pytest.raises(RequestError, match="set workDir or checkpointDir, or"):
             choice.work_folder(SimpleNamespace(sparkContext=context), None)
 
     def test_an_unknown_exchange(self, ratings):
-        with pytest.raises(RequestError, match="exchange must be one of auto, broadcast, shuffle, not 'mail'"):
+        with pytest.raises(RequestError, match="exchange must be one of auto, driver, broadcast, shuffle, not 'mail'"):
             fit(ratings, "mail")
 
 

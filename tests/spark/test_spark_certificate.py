@@ -53,13 +53,16 @@ def test_the_same_draws_and_coins_as_in_process(ratings, data, blocks):
             assert part.n_ratings == engine.n_ratings - expected[1].ratings
 
 
-@pytest.mark.parametrize("loss", [pytest.param("hinge", marks=pytest.mark.slow), "logistic"])
-def test_a_fit_is_certified_as_in_process(ratings, data, loss):
+@pytest.mark.parametrize(
+    ("loss", "exchange"),
+    [("logistic", "broadcast"), ("hinge", "driver"), pytest.param("hinge", "broadcast", marks=pytest.mark.slow)],
+)
+def test_a_fit_is_certified_as_in_process(ratings, data, loss, exchange):
     params = {"loss": loss, "rank": 2, "tol": 0.0, "seed": 1}
     for share in (None, 0.5):
         config, terms = FitConfig(max_iter=4, **params), Terms(delta=0.1, prior_split=share)
         local = fit_arrays(data.rows, data.cols, data.labels, config, certify=terms)
-        estimator = OneBitCompletion(maxIter=4, delta=0.1, certificatePriorSplit=share, **params)
+        estimator = OneBitCompletion(maxIter=4, delta=0.1, certificatePriorSplit=share, exchange=exchange, **params)
         found = estimator.fit(ratings).certificate["certificates"]
         assert [item["name"] for item in found] == [item.name for item in local.certificates]
         for item, expected in zip(found, local.certificates, strict=True):
@@ -70,7 +73,7 @@ def test_a_fit_is_certified_as_in_process(ratings, data, loss):
 
 def test_nothing_stays_behind_a_prior_split(spark, ratings):
     before = spark.sparkContext._jsc.sc().getPersistentRDDs().size()
-    OneBitCompletion(rank=2, maxIter=1, tol=0.0, certificatePriorSplit=0.5).fit(ratings)
+    OneBitCompletion(rank=2, maxIter=1, tol=0.0, certificatePriorSplit=0.5, exchange="broadcast").fit(ratings)
     assert spark.sparkContext._jsc.sc().getPersistentRDDs().size() == before
 
 

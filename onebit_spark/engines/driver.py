@@ -1,0 +1,69 @@
+"""DriverEngine: ratings that fit one machine, gathered on the driver and fitted there. No Spark job per iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.factortables import factor_table
+from onebit_spark.core.losses import SIDES, Side
+from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.sketch import CellSketch, limit_for
+from onebit_spark.engines.blocking import repeats_of
+from onebit_spark.engines.factorframes import factor_frame, ordered
+from onebit_spark.engines.local import LocalEngine
+from onebit_spark.input.census import Ids
+from onebit_spark.input.defects import Columns
+from onebit_spark.input.gathering import GatheredPairs, Weighed, gathered, gathered_pairs
+from onebit_spark.platform.jobnames import described
+
+
+class DriverEngine(LocalEngine):
+    """The local engine on a DataFrame's ratings, with their ids."""
+
+    def __init__(
+        self, spark: SparkSession, ratings: RatingBlock, ids: tuple[pa.Array, pa.Array], fitted: CellSketch,
+        watched: GatheredPairs | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(ratings)
+        self._spark = spark
+        self.ids: dict[Side, Ids] = {
+            side: Ids(values, self.counts(side), self.positives(side)) for side, values in zip(SIDES, ids, strict=True)
+        }
+        self.fitted = fitted
+        self.watched = watched
+        self.repeats = repeats_of(ratings)
+
+    @classmethod
+    @contextmanager
+    def over(
+        cls, ratings: DataFrame, columns: Columns, counted: Weighed, most_bytes: int, watched: DataFrame | None = None
+    ) -> Iterator[DriverEngine]:
+        """Gather the ratings, and those to be watched if there are any. ``most_bytes`` bounds one collect."""
+        spark = ratings.sparkSession
+        with described(spark.sparkContext, "gathering"):
+            found = gathered(ratings, columns, counted, limit_for(counted.tally.n), most_bytes)
+            pairs = None
+            if watched is not None:
+                pairs = gathered_pairs(watched, columns, found.users, found.items, found.limit)
+        fitted = found.sketch() if pairs is None else found.sketch(pairs.cells, len(pairs.rows))
+        block, ids = RatingBlock.from_codes(found.rows, found.codes, found.shape), (found.users, found.items)
+        del found
+        with cls(spark, block, ids, fitted, pairs).running() as engine:
+            yield engine
+
+    def factors(
+        self, side: Side, posterior: RowPosterior, schema: StructType, drawn: RowPosterior | None = None,
+        outlasting: bool = False,
+    ) -> DataFrame:  # fmt: skip
+        """The factor table of a side (see ``factortables``); it outlasts the engine in any case."""
+        return factor_frame(self._spark, factor_table(self.ids[side].values, posterior, drawn), schema)
+
+    def adopted(self, side: Side, factors: DataFrame, prior: RowPosterior, precision: str) -> RowPosterior:
+        """The posterior that a factor table holds of this engine's ids, ``prior``'s one row where it has none."""
+        return ordered(factors.toArrow(), self.ids[side].values, prior, precision)

@@ -1,0 +1,219 @@
+"""exchange=driver: the in-process fit on a DataFrame, in a few Spark jobs; where it is taken, and where it is not."""
+
+import os
+from datetime import date
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import functions as F
+
+from onebit_spark import FitConfig, FitFailed, RequestError, fit_arrays
+from onebit_spark.engines.choice import Choice, Refusal, counted, on_driver
+from onebit_spark.estimator import OneBitCompletion
+from onebit_spark.input import gathering
+from onebit_spark.input.defects import Columns, Tally
+from onebit_spark.input.gathering import Weighed
+from onebit_spark.ml.freshness import sketch_of
+from onebit_spark.platform.limits import DriverLimits
+from onebit_spark.simulate import power_law_ratings
+
+SHAPE = (70, 40)
+
+
+@pytest.fixture(scope="module")
+def data():
+    return power_law_ratings(*SHAPE, 1500, seed=2)
+
+
+@pytest.fixture(scope="module")
+def ratings(spark, data):
+    """Text ids whose order is that of the numbers, so that fit_arrays numbers them alike."""
+    rows, cols, labels = data
+    table = pa.table({"user": [f"u{i:03}" for i in rows], "item": pa.array(cols), "label": pa.array(labels)})
+    return spark.createDataFrame(table).cache()
+
+
+def fit(ratings, exchange="driver", **params):
+    return OneBitCompletion(exchange=exchange, **{"rank": 3, "maxIter": 3, "tol": 0.0, **params}).fit(ratings)
+
+
+def factors(model):
+    return [frame.orderBy("id").collect() for frame in (model.users, model.items)]
+
+
+@pytest.mark.parametrize(
+    ("loss", "prior", "intercepts", "covariance"),
+    [
+        ("logistic", "inverse-gamma", True, "full"),
+        ("logistic", "gamma", False, "diagonal"),
+        ("hinge", "inverse-gamma", False, "full"),
+        ("hinge", "gamma", True, "full"),
+    ],
+)
+def test_the_same_bits_as_in_process(ratings, data, loss, prior, intercepts, covariance):
+    shared = {"loss": loss, "prior": prior, "covariance": covariance, "rank": 3, "tol": 0.0}
+    expected = fit_arrays(*data, FitConfig(**shared, intercepts=intercepts, max_iter=15))
+    model = fit(ratings, **shared, fitIntercept=intercepts, maxIter=15)
+    assert model.summary.objectiveHistory == expected.objective_history
+    assert model.info.effective_rank == expected.effective_rank
+    for frame, side in ((model.userFactors, "rows"), (model.itemFactors, "cols")):
+        found = np.array([line.features for line in frame.orderBy("id").collect()])
+        np.testing.assert_array_equal(found, getattr(expected, side).mean[expected.rated[side]])
+
+
+@pytest.mark.parametrize("choices", [{}, {"certificatePriorSplit": 0.5, "loss": "hinge"}], ids=str)
+def test_all_that_a_model_has_is_as_by_broadcast(ratings, choices):
+    found, expected = fit(ratings, **choices), fit(ratings, "broadcast", **choices)
+    assert found.info.exchange["exchange"] == "driver"
+    for name in ("n_ratings", "n_users", "n_items", "n_positive", "fingerprint", "repeats", "label_coding", "id_types"):
+        assert getattr(found.info, name) == getattr(expected.info, name), name
+    assert found.info.repeats["repeated"] > 0
+    np.testing.assert_allclose(found.info.objective_history, expected.info.objective_history, rtol=1e-6)
+    for one, other in zip(found.certificate["certificates"], expected.certificate["certificates"], strict=True):
+        assert one["name"] == other["name"]
+        assert one["bound"] == pytest.approx(other["bound"], rel=1e-3)
+    np.testing.assert_array_equal(found.fitted.hashes, expected.fitted.hashes)
+    np.testing.assert_array_equal(found.fitted.ratings, expected.fitted.ratings)
+
+
+def test_order_parts_and_partitions_are_irrelevant_to_the_bit(spark, ratings, monkeypatch):
+    whole = fit(ratings, maxIter=1)
+    monkeypatch.setattr(gathering, "PART_BYTES", 10_000)
+    before = spark.sparkContext._jsc.getPersistentRDDs().size()
+    for arranged in (ratings.orderBy(F.rand(1)), ratings.repartition(7)):
+        again = fit(arranged, maxIter=1)
+        assert again.summary.objectiveHistory == whole.summary.objectiveHistory
+        assert factors(again) == factors(whole)
+        np.testing.assert_array_equal(again.fitted.hashes, whole.fitted.hashes)
+    assert spark.sparkContext._jsc.getPersistentRDDs().size() == before
+
+
+def test_a_small_result_size_means_several_collects(ratings, monkeypatch):
+    """Text is weighed by its length: 4 bytes and an offset of 4 here."""
+    sizes = []
+    collect = gathering._parts
+
+    def watched(raw, parts):
+        for table in collect(raw, parts):
+            sizes.append(table.nbytes)
+            yield table
+
+    monkeypatch.setattr(gathering, "_parts", watched)
+    monkeypatch.setattr("onebit_spark.platform.limits.as_bytes", lambda _: 8000)
+    fit(ratings, maxIter=1)
+    assert len(sizes) >= 5
+    assert max(sizes) < 8000
+
+
+@pytest.mark.parametrize(
+    ("kind", "make"),
+    [
+        ("string", lambda k: f"ü{k}"),
+        ("long", lambda k: k * 10**15 - 7),
+        ("decimal(20,2)", lambda k: Decimal(k) / 4),
+        ("double", lambda k: k / 2 - 3.0),
+        ("date", lambda k: date(2020, 1, 1 + k)),
+        ("binary", lambda k: bytes([k, 255])),
+        ("boolean", lambda k: k % 2 == 0),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_ids_of_any_type(spark, kind, make):
+    rng = np.random.default_rng(1)
+    lines = [(make(int(k)), f"i{j}", int(rng.integers(2))) for k in range(12) for j in range(6)]
+    ratings = spark.createDataFrame(lines, f"user {kind}, item string, label int")
+    found, expected = (fit(ratings, exchange, rank=1, maxIter=1) for exchange in ("driver", "broadcast"))
+    assert found.summary.objectiveHistory == pytest.approx(expected.summary.objectiveHistory, rel=1e-9)
+    ids = [[line.id for line in model.users.orderBy("id").collect()] for model in (found, expected)]
+    assert ids[0] == ids[1] == sorted({line[0] for line in lines})
+
+
+def test_zero_is_one_id_whatever_its_sign(spark):
+    lines = [(zero, float(j), j % 2) for zero in (0.0, -0.0) for j in range(4)]
+    ratings = spark.createDataFrame([*lines, (1.5, 0.0, 1)], "user double, item double, label int")
+    model = fit(ratings, rank=1, maxIter=1)
+    assert (model.info.n_users, model.info.repeats["repeated"]) == (2, 4)
+    assert model.users.count() == 2
+
+
+def test_few_jobs_whatever_the_iterations(spark, ratings):
+    def jobs_of(iterations):
+        known = set(spark.sparkContext.statusTracker().getJobIdsForGroup())
+        fit(ratings, maxIter=iterations)
+        return len(set(spark.sparkContext.statusTracker().getJobIdsForGroup()) - known)
+
+    assert jobs_of(1) == jobs_of(5) <= 3
+
+
+@pytest.mark.parametrize("what", ["the sample", "the labels"])
+def test_a_nondeterministic_source_is_caught(ratings, what):
+    """Drawn anew whenever the source is read."""
+
+    def flicker(batches):
+        for batch in batches:
+            drawn = np.frombuffer(os.urandom(batch.num_rows), np.uint8)
+            if what == "the sample":
+                yield batch.filter((drawn > 25).tolist())
+            else:
+                place = batch.schema.get_field_index("label")
+                yield batch.set_column(place, "label", pa.array((drawn % 2).astype(np.int64)))
+
+    with pytest.raises(FitFailed, match="not deterministic"):
+        fit(ratings.repartition(2).mapInArrow(flicker, ratings.schema))
+
+
+def test_watched_ratings_are_in_the_sketch(ratings):
+    marked = ratings.withColumn("held", F.col("item") < 3)
+    model = fit(marked, validationIndicatorCol="held")
+    expected = sketch_of(ratings, Columns(), 1500)
+    np.testing.assert_array_equal(model.fitted.hashes, expected.hashes)
+    np.testing.assert_array_equal(model.fitted.ratings, expected.ratings)
+    assert len(model.summary.validationHistory) >= 1
+
+
+class TestWhereItIsTaken:
+    FORM = FitConfig(rank=10).form
+    LAPTOP = DriverLimits(result=2**30, heap=2**30, memory=8 * 2**30, local=True)
+
+    def ask(self, n, ids=1000, wanted="auto", limits=LAPTOP, most=None):
+        weighed = Weighed(Tally(n, n // 2, "signed", ""), ids, ids, 20.0)
+        return on_driver(wanted, weighed, self.FORM, limits, most)
+
+    def test_up_to_a_limit_that_follows_from_the_memory(self):
+        assert self.ask(10**6) == Choice(
+            "driver",
+            "1,000,000 ratings and their factors take about 25 MB of the driver's memory; its limit is 100,000,000 "
+            "ratings: at most 100,000,000 on one machine",
+        )
+        small = DriverLimits(result=2**30, heap=2**29, memory=2**30, local=True)
+        refused = self.ask(3 * 10**7, limits=small)
+        assert isinstance(refused, Refusal)
+        assert "half of the 1,024 MB that are free hold 22," in refused.reason
+        assert isinstance(self.ask(2 * 10**7, limits=small), Choice)
+
+    def test_beside_a_cluster_it_is_lower(self):
+        cluster = DriverLimits(result=2**30, heap=2**30, memory=2**36, local=False)
+        assert isinstance(self.ask(2 * 10**7, limits=cluster), Choice)
+        assert "beside a cluster" in self.ask(2 * 10**7 + 1, limits=cluster).reason
+
+    def test_the_users_limit_comes_first(self):
+        assert "driverRatings = 999" in self.ask(1000, most=999).reason
+        assert isinstance(self.ask(1000, most=1000), Choice)
+
+    def test_not_with_factors_that_the_heap_cannot_hold(self):
+        assert "the factors of about 4,000,000 ids" in self.ask(10**7, ids=2 * 10**6).reason
+
+    def test_a_request_beyond_the_memory_is_refused_with_the_numbers(self):
+        with pytest.raises(RequestError, match=r"1,000,000,000 ratings .* 22 GB, and .* can take 8,192 MB: choose"):
+            self.ask(10**9, wanted="driver")
+
+    def test_none_on_the_driver(self, ratings):
+        form = FitConfig(rank=3).form
+        for most, expected, reason in ((0, "broadcast", "the factors"), (1499, "broadcast", "1,500 ratings are more")):
+            with counted("auto", ratings, Columns(), form, most) as found:
+                assert found.choice.exchange == expected
+                assert found.choice.reason.startswith(reason)
+        with counted("auto", ratings, Columns(), form) as found:
+            assert found.choice.exchange == "driver"

@@ -158,7 +158,7 @@ def test_a_nondeterministic_source_is_caught(ratings, what):
                 yield batch.filter((drawn > 25).tolist())
             else:
                 place = batch.schema.get_field_index("label")
-                yield batch.set_column(place, "label", pa.array((drawn % 2).astype(np.int64)))
+                yield batch.set_column(place, "label", pa.array(drawn % 2, batch.schema.field("label").type))
 
     with pytest.raises(FitFailed, match="not deterministic"):
         fit(ratings.repartition(2).mapInArrow(flicker, ratings.schema))

@@ -9,6 +9,7 @@ from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame
 
 from onebit_spark.certificate.certified import Terms
+from onebit_spark.input.defects import Tally
 from onebit_spark.ml.diagnostics import calibrate, diagnose
 from onebit_spark.ml.evaluation import certify_selective
 from onebit_spark.ml.fittedmodel import FittedModel
@@ -72,13 +73,14 @@ class OneBitCompletionModel(FittedModel, MLWritable, MLReadable["OneBitCompletio
     # ---- how good it is ----------------------------------------------------------------------------------------------
 
     def diagnose(
-        self, ratings: DataFrame, source: str = "held-out ratings", *, fitted: bool = False
+        self, ratings: DataFrame, source: str = "held-out ratings", *, fitted: bool = False, tally: Tally | None = None
     ) -> OneBitCompletionModel:
         """This model with the figures of its report, measured on ``ratings``: ``source`` in words.
 
-        ``fitted`` says that it was fitted to them: the report then warns that its figures flatter.
+        ``fitted`` says that it was fitted to them: the report then warns that its figures flatter. ``tally``: of the
+        ratings, if ``check_ratings`` has counted them before.
         """
-        return self.changed(diagnostics=diagnose(self, ratings, source, fitted))
+        return self.changed(diagnostics=diagnose(self, ratings, source, fitted, tally))
 
     def calibrate(self, ratings: DataFrame) -> OneBitCompletionModel:
         """This model with a probability that comes true as often as it says on ``ratings``, which it has not seen.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from onebit_spark.certificate.certified import document, headline_of, kept_by_coin
 from onebit_spark.cli.common import Clock, after, further_statements, tell_locations
@@ -17,9 +17,9 @@ from onebit_spark.cli.requests import FitRequest
 from onebit_spark.core.settings import by_param
 from onebit_spark.errors import RequestError
 from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.input.census import split_off
+from onebit_spark.input.census import check_split, split_off
 from onebit_spark.input.columns import quoted
-from onebit_spark.input.defects import Columns, Tally, check_ratings
+from onebit_spark.input.defects import Columns, Tally, not_deterministic, together
 from onebit_spark.ml import evaluation
 from onebit_spark.ml.checkpoint import clear_checkpoints
 from onebit_spark.ml.freshness import KEPT_OUT
@@ -49,13 +49,17 @@ def _fit(spark: SparkSession, request: FitRequest, work: Location) -> None:
         if request.predict:
             pairs = read_table(spark, request, "predict", ids)
             check_id_types(pairs, request, "predict", dict(ratings.select(*map(quoted, ids)).dtypes))
-            check_pairs(pairs, ids)
+            n_pairs = check_pairs(pairs, ids)
     columns = Columns(*ids, request.label_col, request.threshold)
     if request.holdout is not None:
         with clock("holding out"):
-            check_ratings(ratings, columns)
+            whole, held_out_tally = check_split(ratings, columns, request.holdout, config.seed)
+            if not held_out_tally.n:
+                raise RequestError(
+                    f"--holdout {request.holdout:g} holds no rating out: the data are too few to certify on. Choose a "
+                    "larger share"
+                )
             ratings, held_out = split_off(ratings, columns, request.holdout, config.seed)
-            held_out_tally = _holdout_tally(held_out, columns, request.holdout)
     estimator = OneBitCompletion(
         userCol=request.user_col,
         itemCol=request.item_col,
@@ -69,6 +73,9 @@ def _fit(spark: SparkSession, request: FitRequest, work: Location) -> None:
         model = estimator.setProgress(progress).fit(ratings)
     clock.split("fitting", "preparing", "iterations", progress.seconds)
     if request.holdout is not None:
+        fitted = Tally(model.info.n_ratings, model.info.n_positive, whole.coding, model.info.fingerprint)
+        if together(fitted, held_out_tally) != together(whole):
+            raise not_deterministic(f"{whole.n:,} ratings were counted, and those that were fitted later are others")
         with clock("certifying"):
             figures, counted = evaluation.measure(
                 model, held_out, request.threshold, held_out_tally, request.certify_by
@@ -83,9 +90,10 @@ def _fit(spark: SparkSession, request: FitRequest, work: Location) -> None:
         if request.holdout is None:
             model = model.diagnose(ratings, "training ratings", fitted=True)
         elif request.calibrate:
-            model = model.calibrate(held_out).diagnose(held_out, "the held-out ratings that calibrated it")
+            source = "the held-out ratings that calibrated it"
+            model = model.calibrate(held_out).diagnose(held_out, source, tally=held_out_tally)
         else:
-            model = model.diagnose(held_out)
+            model = model.diagnose(held_out, tally=held_out_tally)
     with clock("saving"):
         writer = model.write()
         (writer.overwrite() if request.overwrite else writer).save(request.output)
@@ -93,7 +101,7 @@ def _fit(spark: SparkSession, request: FitRequest, work: Location) -> None:
             clear_checkpoints(spark, execution.checkpoint_dir)
     if request.predict and request.predictions:
         with clock("predicting"), after(f"the model is saved in {request.output}, but predicting failed"):
-            write_predictions(spark, model, pairs, request.predictions, request.overwrite)
+            write_predictions(spark, model, pairs, n_pairs, request.predictions, request.overwrite)
     if not request.quiet:
         print("\n".join(_fit_summary(model, clock)))
         if (Location(spark, request.output) / REPORT).exists():  # not without matplotlib
@@ -137,11 +145,3 @@ def _fit_summary(model: OneBitCompletionModel, clock: Clock) -> Iterator[str]:
             )
     yield f"Exchange: {info.exchange['exchange']} ({info.exchange['reason']})."
     yield f"Time: {clock}."
-
-
-def _holdout_tally(held_out: DataFrame, columns: Columns, fraction: float) -> Tally:
-    if held_out.isEmpty():
-        raise RequestError(
-            f"--holdout {fraction:g} holds no rating out: the data are too few to certify on. Choose a larger share"
-        )
-    return check_ratings(held_out, columns)

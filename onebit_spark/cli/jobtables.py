@@ -15,6 +15,7 @@ from onebit_spark.cli.running import reason_of
 from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import INTEGRAL, missing, quoted
 from onebit_spark.ml.predictionparams import plainly_named
+from onebit_spark.ml.scored import predicted_pairs
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform.files import Location, replace_folder
 
@@ -96,13 +97,13 @@ def refuse_outputs(spark: SparkSession, request: JobRequest, folders: bool = Tru
 
 
 def write_predictions(
-    spark: SparkSession, model: OneBitCompletionModel, pairs: DataFrame, path: str, overwrite: bool
+    spark: SparkSession, model: OneBitCompletionModel, pairs: DataFrame, n: int, path: str, overwrite: bool
 ) -> None:
     """Parquet: user, item, score, std, probability, prediction, and ``answered`` where an error rate was certified.
 
-    The folder appears whole or not at all.
+    Of n pairs that were checked. The folder appears whole or not at all.
     """
-    predicted = plainly_named(model, answeredCol="answered").transform(pairs)
+    predicted = predicted_pairs(plainly_named(model, answeredCol="answered"), pairs, n)
     prediction = F.col("prediction") > 0 if model.info.label_coding == "boolean" else F.col("prediction").cast("int")
     ids = [F.col(quoted(column)) for column in pairs.columns]
     answered = ["answered"] if model.certifiedErrors else []

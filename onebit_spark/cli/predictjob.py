@@ -32,7 +32,7 @@ def run_predict(spark: SparkSession, request: PredictRequest) -> None:
     with clock("predicting"):
         if request.top is None:
             assert pairs is not None
-            write_predictions(spark, model, pairs, request.output, request.overwrite)
+            write_predictions(spark, model, pairs, n, request.output, request.overwrite)
             done = f"Predicted {n:,} pairs."
         else:
             write_recommendations(spark, model, request.top, pairs, request.output, request.overwrite)

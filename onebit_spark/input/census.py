@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from onebit_spark.core.config import FitConfig
@@ -24,7 +24,9 @@ from onebit_spark.input.defects import (
     Tally,
     check_columns,
     check_ratings,
+    count_ratings,
     fingerprint,
+    fingerprint_of,
     marks,
     positive,
     suspect,
@@ -101,10 +103,33 @@ def split_off(df: DataFrame, columns: Columns, fraction: float, seed: int) -> tu
     if problem := declared(FitConfig)["seed"].problem(seed):
         raise RequestError(str(problem))
     check_columns(df, columns)
+    held_out = _coin(columns, fraction, seed)
+    return df.where(~held_out), df.where(held_out)
+
+
+def check_split(df: DataFrame, columns: Columns, fraction: float, seed: int) -> tuple[Tally, Tally]:
+    """Validate and count all ratings, and those that ``split_off`` holds out, in one pass."""
+    held_out = _coin(columns, fraction, seed)
+    parts = zip(HASH_PARTS, fingerprint(df, columns), strict=True)
+    totals = count_ratings(
+        df,
+        columns,
+        {
+            "held_n": F.count_if(held_out),
+            "held_above": F.count_if(held_out & positive(df, columns.label, columns.threshold)),
+            **{f"held_{name}": F.sum(F.when(held_out, part)) for name, part in parts},
+        },
+    )
+    whole = verdict(df, columns, totals, both_classes=False)
+    sums = fingerprint_of([totals[f"held_{name}"] for name in HASH_PARTS])
+    return whole, Tally(totals["held_n"], totals["held_above"], whole.coding, sums)
+
+
+def _coin(columns: Columns, fraction: float, seed: int) -> Column:
+    """Whether a cell is held out."""
     ids = (F.col(quoted(name)) for name in (columns.user, columns.item))
     coin = F.shiftrightunsigned(F.xxhash64(F.lit(seed), *ids), 32)  # 32 bits
-    held_out = coin < F.lit(round(fraction * 2**32))
-    return df.where(~held_out), df.where(held_out)
+    return coin < F.lit(round(fraction * 2**32))
 
 
 @contextmanager

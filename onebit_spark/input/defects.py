@@ -128,6 +128,13 @@ def cell_hash(df: DataFrame, columns: Columns) -> Column:
     return F.xxhash64(F.lit(SALT), *ids)
 
 
+def together(*parts: Tally) -> tuple[int, str]:
+    """The number and the fingerprint of ratings that were counted in parts."""
+    words = (part.fingerprint.split("-") for part in parts)
+    sums = [sum(int(word, 16) for word in same) for same in zip(*words, strict=True)]
+    return sum(part.n for part in parts), fingerprint_of(sums)
+
+
 def fingerprint_of(sums: Sequence[int]) -> str:
     """The sums of a set's ``HASH_PARTS`` as one word."""
     return "-".join(f"{total:x}" for total in sums)

@@ -1,26 +1,25 @@
-"""How a model does on ratings, in a few hundred numbers: reliability, scores by class, risk–coverage, calibration.
-
-Everything is one aggregation in Spark; the driver receives one line per bin.
-"""
+"""How a model does on ratings, in a few hundred numbers: reliability, scores by class, risk–coverage, calibration."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from onebit_spark.core import metrics
 from onebit_spark.core.calibration import Calibration
-from onebit_spark.core.metrics import RELIABILITY_BINS, Reliability
+from onebit_spark.core.metrics import RELIABILITY_BINS
 from onebit_spark.errors import RequestError
-from onebit_spark.input.columns import quoted
-from onebit_spark.input.defects import Columns, check_ratings, positive
+from onebit_spark.input.defects import Columns, Tally, check_ratings
 from onebit_spark.ml.fittedmodel import FittedModel
-from onebit_spark.ml.predictionparams import plainly_named
-from onebit_spark.ml.selection import confidence
+from onebit_spark.ml.scored import scored_ratings
 
 SAMPLE = 500_000  # ratings that are looked at, about: enough for every figure of a report
+CALIBRATING = 5_000_000  # and for a calibration
 SCORE_WIDTH = 0.1  # of a bin of the histogram
 CONFIDENCE_BINS = -4.0, 12.0, 6  # log₂ of the confidences that a risk–coverage curve tells apart, bins an octave
 CELL_WIDTHS = 0.05, 0.1  # of the score and of log std, where the calibration takes ratings for alike
@@ -31,53 +30,40 @@ def probability_bin(probability: Column) -> Column:
     return F.least(F.floor(probability * RELIABILITY_BINS), F.lit(RELIABILITY_BINS - 1))
 
 
-def diagnose(model: FittedModel, ratings: DataFrame, source: str, fitted: bool) -> dict[str, Any]:
+def diagnose(
+    model: FittedModel, ratings: DataFrame, source: str, fitted: bool, tally: Tally | None = None
+) -> dict[str, Any]:
     """The figures that a report shows, of all ratings or of a sample; ``source`` says in words what they are.
 
-    ``fitted``: the model was fitted to them, so that the figures flatter it.
+    ``fitted``: the model was fitted to them, so that the figures flatter it. ``tally``: of the ratings, if they were
+    checked before.
     """
-    scored, n = _scored(model, ratings)
-    if n > SAMPLE:
-        scored = scored.sample(fraction=SAMPLE / n, seed=0)
-        source = f"a sample of {source}"
-    bins = (
-        scored.groupBy(
-            probability_bin(F.col("probability")).alias("bin"),
-            F.floor(F.col("score") / SCORE_WIDTH).alias("score_bin"),
-            confidence_bin(confidence(model, F.col("score"), F.col("std"))).alias("confidence_bin"),
-        )
-        .agg(
-            F.count(F.lit(1)).alias("n"),
-            F.count_if("positive").alias("positives"),
-            F.sum("probability").alias("probability"),
-            F.count_if((F.col("prediction") > 0) != F.col("positive")).alias("wrong"),
-        )
-        .toArrow()
-    )
-    column = {name: bins[name].to_numpy() for name in bins.column_names}
-    reliability = Reliability.of_bins(column["bin"], column["n"], column["probability"], column["positives"])
-    edges, place = np.unique(column["score_bin"], return_inverse=True)
+    scored, sampled = _scored(model, ratings, SAMPLE, tally)
+    column = {name: scored[name].to_numpy() for name in ("positive", "right", "score", "probability", "confidence")}
+    positive, wrong, n = column["positive"], ~column["right"], len(scored)
+    reliability = metrics.reliability(np.where(positive, 1.0, -1.0), column["probability"])
+    edges, place = np.unique(np.floor(column["score"] / SCORE_WIDTH).astype(np.int64), return_inverse=True)
     counts = {
-        name: np.bincount(place, weights=weights).astype(int).tolist()
-        for name, weights in (("positive", column["positives"]), ("negative", column["n"] - column["positives"]))
+        name: np.bincount(place[chosen], minlength=len(edges)).tolist()
+        for name, chosen in (("positive", positive), ("negative", ~positive))
     }
     return {
-        "source": source,
+        "source": f"a sample of {source}" if sampled else source,
         "fitted": fitted,
-        "n": int(column["n"].sum()),
-        "error": float(column["wrong"].sum() / column["n"].sum()),
+        "n": n,
+        "error": float(np.count_nonzero(wrong) / n),
         "calibration_error": reliability.error,
         "reliability": reliability.as_dict(),
         "scores": {"width": SCORE_WIDTH, "low": (edges * SCORE_WIDTH).tolist(), **counts},
-        "risk_coverage": risk_coverage(column["confidence_bin"], column["n"], column["wrong"]),
+        "risk_coverage": risk_coverage(confidence_bin(column["confidence"]), np.ones(n), wrong),
     }
 
 
-def confidence_bin(confidence: Column) -> Column:
+def confidence_bin(confidence: NDArray[np.float64]) -> NDArray[np.int64]:
     """Up to 96 bins that are equally wide on the logarithm."""
     low, high, per_octave = CONFIDENCE_BINS
-    inside = F.least(F.greatest(confidence, F.lit(2.0**low)), F.lit(2.0**high))
-    return F.floor((F.log2(inside) - low) * per_octave)
+    inside = np.clip(confidence, 2.0**low, 2.0**high)
+    return np.floor((np.log2(inside) - low) * per_octave).astype(np.int64)
 
 
 def risk_coverage(bins: Any, n: Any, wrong: Any) -> dict[str, list[float]]:
@@ -89,32 +75,25 @@ def risk_coverage(bins: Any, n: Any, wrong: Any) -> dict[str, list[float]]:
 
 def calibrate(model: FittedModel, ratings: DataFrame) -> Calibration:
     """The map from score and spread to probability that is likeliest on these ratings, which must not be fitted."""
-    scored, _ = _scored(model, ratings)
-    by_score, by_spread = CELL_WIDTHS
-    cells = (
-        scored.groupBy(
-            F.floor(F.col("score") / by_score).alias("score_cell"),
-            F.floor(F.log(F.greatest("std", F.lit(1e-12))) / by_spread).alias("std_cell"),
-        )
-        .agg(
-            F.avg("score").alias("score"),
-            F.avg(F.col("std") * F.col("std")).alias("variance"),
-            F.count_if("positive").cast("double").alias("positives"),
-            F.count_if(~F.col("positive")).cast("double").alias("negatives"),
-        )
-        .toArrow()
-        .sort_by([("score_cell", "ascending"), ("std_cell", "ascending")])
-    )
-    columns = [cells[name].to_numpy() for name in ("score", "variance", "positives", "negatives")]
-    if not (columns[2].sum() and columns[3].sum()):
+    scored, _ = _scored(model, ratings, CALIBRATING)
+    score, std, positive = (scored[name].to_numpy() for name in ("score", "std", "positive"))
+    if positive.all() or not positive.any():
         raise RequestError("a calibration needs ratings of both classes: hold out more of them")
-    return Calibration.fit(*columns)
+    by_score, by_spread = CELL_WIDTHS
+    cells = np.stack([np.floor(score / by_score), np.floor(np.log(np.maximum(std, 1e-12)) / by_spread)], axis=1)
+    place = np.unique(cells, axis=0, return_inverse=True)[1].ravel()
+    n, positives, scores, variances = (
+        np.bincount(place, weights=each).astype(np.float64)
+        for each in (np.ones(len(score)), positive.astype(np.float64), score, std * std)
+    )
+    return Calibration.fit(scores / n, variances / n, positives, n - positives)
 
 
-def _scored(model: FittedModel, ratings: DataFrame) -> tuple[DataFrame, int]:
-    """One line per rating: score, std, probability, prediction, positive; and how many there are."""
-    user, item, label = model.getUserCol(), model.getItemCol(), model.info.columns["label"]
-    tally = check_ratings(ratings, Columns(user, item, label, model.info.threshold))
-    ids = (F.col(quoted(column)) for column in (user, item))
-    asked = ratings.select(*ids, positive(ratings, label, model.info.threshold).alias("positive"))
-    return plainly_named(model).transform(asked), tally.n
+def _scored(model: FittedModel, ratings: DataFrame, most: int, tally: Tally | None = None) -> tuple[pa.Table, bool]:
+    """The ratings scored, or a sample of about ``most``, and whether it is a sample."""
+    label, threshold = model.info.columns["label"], model.info.threshold
+    n = (tally or check_ratings(ratings, Columns(model.getUserCol(), model.getItemCol(), label, threshold))).n
+    sampled = n > most
+    if sampled:
+        ratings = ratings.sample(fraction=most / n, seed=0)
+    return scored_ratings(model, ratings, threshold, min(n, most)), sampled

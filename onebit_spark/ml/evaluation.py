@@ -18,12 +18,11 @@ from onebit_spark.core import metrics
 from onebit_spark.core.confidence import EVERYTHING
 from onebit_spark.core.settings import param_names
 from onebit_spark.errors import RequestError
-from onebit_spark.input.columns import quoted
-from onebit_spark.input.defects import Columns, Tally, check_ratings, positive
+from onebit_spark.input.defects import Columns, Tally, check_ratings
 from onebit_spark.ml.diagnostics import probability_bin
 from onebit_spark.ml.fittedmodel import FittedModel
 from onebit_spark.ml.freshness import check_fresh
-from onebit_spark.ml.predictionparams import plainly_named
+from onebit_spark.ml.scored import scored_by_spark, scored_ratings
 from onebit_spark.ml.selection import Counted, confidence, count_by_rung, group_column, rung
 
 COLLECT_LIMIT = 5_000_000  # ratings whose scores fit on the driver, 20 bytes each, and their group
@@ -46,8 +45,13 @@ def measure(
     sums and a histogram of the scores are made in Spark, and the AUC is off by at most ``auc_error``. The error is
     that of the predictions as they are handed out, where a score of exactly 0 is the training majority.
     """
-    scored = _scored(model, ratings, threshold, by)
-    figures, lines = _collected(scored) if tally.n <= COLLECT_LIMIT else _binned(scored)
+    group = None if by is None else group_column(by)
+    if tally.n <= COLLECT_LIMIT:
+        figures, lines = _collected(scored_ratings(model, ratings, threshold, tally.n, group))
+    else:
+        scored = scored_by_spark(model, ratings, threshold, group)
+        placed = rung(model)(confidence(model, F.col("score"), F.col("std")))
+        figures, lines = _binned(scored.withColumn("rung", placed))
     counted = count_by_rung(model, lines, by)
     wrong = figures["n_wrong"]
     low, high = metrics.error_interval(wrong, tally.n)
@@ -104,29 +108,7 @@ def certify_selective(
     return document([*kept, *(item.as_dict() for item in further(model, counted, terms, requests))])
 
 
-def _scored(model: FittedModel, ratings: DataFrame, threshold: float | None, by: str | None) -> DataFrame:
-    """One line per rating: positive, right, unknown_user, unknown_item (boolean), score, probability, rung, group."""
-    user, item, label = model.getUserCol(), model.getItemCol(), model.info.columns["label"]
-    labelled = ratings.withColumn("__positive", positive(ratings, label, threshold))
-    asked = labelled.select(F.col(quoted(user)), F.col(quoted(item)), "__positive", group_column(by).alias("__group"))
-    scored = plainly_named(model).transform(asked)
-    for name, column, known in (("user", user, model.users), ("item", item, model.items)):
-        ids = known.select(F.col("id").alias(f"__known_{name}"))
-        scored = scored.join(ids, F.col(quoted(column)) == F.col(f"__known_{name}"), "left")
-    return scored.select(
-        F.col("__positive").alias("positive"),
-        ((F.col("prediction") > 0) == F.col("__positive")).alias("right"),
-        F.col("__known_user").isNull().alias("unknown_user"),
-        F.col("__known_item").isNull().alias("unknown_item"),
-        "score",
-        "probability",
-        rung(model)(confidence(model, F.col("score"), F.col("std"))).alias("rung"),
-        F.col("__group").alias("group"),
-    )
-
-
-def _collected(scored: DataFrame) -> tuple[dict[str, Any], pa.Table]:
-    table = scored.toArrow()
+def _collected(table: pa.Table) -> tuple[dict[str, Any], pa.Table]:
     column = {name: table[name].to_numpy() for name in table.column_names if name != "group"}
     labels = np.where(column["positive"], 1.0, -1.0)
     scores, probabilities = column["score"], column["probability"]

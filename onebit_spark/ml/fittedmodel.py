@@ -23,6 +23,7 @@ from onebit_spark.engines.factorframes import factor_frame, factor_schema
 from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import INTEGRAL, case_folding, checked_ids, missing, quoted, type_of
 from onebit_spark.ml.predictionparams import AnswerParams
+from onebit_spark.ml.resident import ResidentSide, collected
 from onebit_spark.ml.scoring import Sampler, Scorer
 from onebit_spark.ml.selection import answers, applied, chosen_threshold
 
@@ -55,6 +56,7 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
         self.items = items
         self.source: str | None = None  # the folder that the factors are read from, if any
         self.readFitted: Callable[[], CellSketch] | None = None  # see ``fitted``
+        self._collected: list[tuple[ResidentSide, ResidentSide]] = []  # shared by copies: see ``resident``
         self._setDefault(userCol=info.columns["user"], itemCol=info.columns["item"])
         for side, name, factors in (("user", "users", users), ("item", "items", items)):
             found, expected = _types(factors.schema), _types(factor_schema(info, side))
@@ -120,6 +122,12 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
             joined = joined.join(right.hint(self._join_hint(side)), F.col(key) == F.col(known), "left").drop(key, known)
         return joined, prefix
 
+    def resident(self) -> tuple[ResidentSide, ResidentSide]:
+        """The factors of both sides on the driver, collected when they are first asked for. For small models."""
+        if not self._collected:
+            self._collected.append(collected(self))
+        return self._collected[0]
+
     def sample(self, dataset: DataFrame, seed: int = 0) -> DataFrame:
         """Append one random draw per pair: ``sampledScore`` and ``sampledPrediction``.
 
@@ -143,11 +151,11 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
         ids = (F.col(quoted(column)).cast(info.id_types[side]) for side, column, _ in self._sides())
         score = F.arrow_udf(draw, returnType="double")(f"{prefix}_user", f"{prefix}_item", F.xxhash64(*ids))  # type: ignore[call-overload]
         drawn = joined.withColumn("sampledScore", score)
-        sign = F.when(F.col("sampledScore") > 0, 1.0).otherwise(self._negative)
+        sign = F.when(F.col("sampledScore") > 0, 1.0).otherwise(self.negativeLabel)
         return drawn.withColumn("sampledPrediction", sign).drop(f"{prefix}_user", f"{prefix}_item")
 
     @property
-    def _negative(self) -> float:
+    def negativeLabel(self) -> float:
         """The negative label, as ``prediction`` gives it."""
         return -1.0 if self.info.label_coding == "signed" else 0.0
 
@@ -196,7 +204,7 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
 
     def _outputs(self, scored: Column) -> list[tuple[str, Column]]:
         """The wanted output columns, in order."""
-        score, negative = scored["score"], self._negative
+        score, negative = scored["score"], self.negativeLabel
         majority = 1.0 if self.info.majority > 0 else negative
         prediction = F.when(score > 0, 1.0).when(score < 0, negative).otherwise(majority)
         named = [
@@ -244,6 +252,7 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
         """
         if users is None and items is None:
             model = type(self)(replace(self.info, **info), self.users, self.items, self.certificate)
+            model._collected = self._collected
         else:
             plain = ["id", *factor_columns(self.info.kind, self.info.config.intercepts)]
             model = type(self)(

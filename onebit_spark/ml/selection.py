@@ -88,8 +88,8 @@ class Counted:
     groups: dict[Group, HeldOut]
 
 
-def group_column(by: str | None) -> Column:
-    return F.lit(None).cast("string") if by is None else F.col(quoted(by)).cast("string")
+def group_column(by: str) -> Column:
+    return F.col(quoted(by)).cast("string")
 
 
 def _codes(values: Any) -> tuple[np.ndarray, list[str | None]]:

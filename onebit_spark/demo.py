@@ -18,10 +18,12 @@ from onebit_spark import cli
 from onebit_spark.cli.running import spark_session
 from onebit_spark.simulate import Simulation, simulate
 
+NAMES = ("ratings", "pairs", "model", "model-by-blocks", "predictions", "metrics.json")
 USERS, ITEMS, RANK = 2_000, 1_000, 3
 SEEN = 0.1  # share of the cells that have a rating
 HELD_OUT = 0.1  # share of the ratings that are kept back
 MAX_ERROR = "0.12"  # of the pairs that the model answers
+TOLERANCE = 1e-6  # by which the objectives of two exchanges may differ, relative to their size
 FLIPPED = 0.1  # share of the labels that are wrong: nobody can predict better than this
 
 
@@ -34,19 +36,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(
         f"1. Simulating {USERS:,} users and {ITEMS:,} items, of which {SEEN:.0%} of the pairs are rated …", flush=True
     )
-    made = {name: output / name for name in ("ratings", "pairs", "model", "predictions", "metrics.json")}
+    made = {name: output / name for name in NAMES}
     write_ratings(simulate("B2", RANK, (USERS, ITEMS), SEEN, FLIPPED), made["ratings"], made["pairs"])
     paths = {name: str(path) for name, path in made.items()}
 
-    fit = ["--ratings", paths["ratings"], "--output", paths["model"], "--holdout", "0.1", "--overwrite"]
-    fit += ["--max-error", MAX_ERROR]
+    shared = ["--ratings", paths["ratings"], "--holdout", "0.1", "--overwrite"]
+    fit = [*shared, "--output", paths["model"], "--exchange", "driver", "--max-error", MAX_ERROR]
+    blocks = [*shared, "--output", paths["model-by-blocks"], "--exchange", "broadcast", "--no-report"]
     predict = ["--predict", paths["pairs"], "--predictions", paths["predictions"]]
     evaluate = ["--model", paths["model"], "--ratings", paths["pairs"], "--output", paths["metrics.json"]]
+    seconds = {}
     with spark_session("onebit_spark demo"):
         print("\n2. Fitting a model, certifying it, and predicting the pairs that were kept back …", flush=True)
+        started = time.perf_counter()
         code = cli.fit([*fit, *predict])
+        seconds["driver"] = time.perf_counter() - started
         if code == 0:
-            print("\n3. Comparing the predictions with what was kept back …", flush=True)
+            print("\n3. The same fit as on a cluster, by map steps over blocks of the ratings …", flush=True)
+            started = time.perf_counter()
+            code = cli.fit([*blocks, "--quiet"])
+            seconds["broadcast"] = time.perf_counter() - started
+        if code == 0:
+            print(agreement(made["model"], made["model-by-blocks"], seconds))
+            print("\n4. Comparing the predictions with what was kept back …", flush=True)
             code = cli.evaluate([*evaluate, "--overwrite"])
     if code:
         return code
@@ -64,13 +76,26 @@ the model found {rank} by itself.
 
   {paths["ratings"]}        the ratings: user, item, label (−1 or 1)
   {paths["pairs"]}          what was kept back
-  {paths["model"]}          the model
+  {paths["model"]}          the model, and {paths["model-by-blocks"]}, the same by blocks
   {paths["model"]}/certificate.json   upper limits on its error rate, and what they rest on
   {paths["model"]}/report.html        the fit in pictures, for a browser
   {paths["predictions"]}    score, std, probability, prediction and answered for each pair
   {paths["metrics.json"]}   how good they are"""
     )
     return 0
+
+
+def agreement(driver: Path, blocks: Path, seconds: dict[str, float]) -> str:
+    """What became of the same fit in two ways, and how long each took, in words."""
+    one, other = (json.loads((model / "metadata.json").read_text(encoding="utf-8")) for model in (driver, blocks))
+    first, second = (info["objective_history"][-1] for info in (one, other))
+    apart = abs(first - second) / abs(first)
+    verdict = "agree" if apart <= TOLERANCE else "DISAGREE"
+    return (
+        f"Both {verdict}: the objectives, {first:.6f} and {second:.6f}, differ by {apart:.0e} of their size. On the "
+        f"driver the\njob took {seconds['driver']:.0f} s, by blocks {seconds['broadcast']:.0f} s. Blocks are for "
+        "ratings that do not fit one machine."
+    )
 
 
 def write_ratings(simulation: Simulation, ratings: Path, pairs: Path) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onebit_spark.cli.flags import flag
-from onebit_spark.cli.requests import RatingsRequest, _holds, exists_already, local_path
+from onebit_spark.cli.requests import LOG_LEVELS, RatingsRequest, _holds, exists_already, local_path
 from onebit_spark.cli.settingflags import filled, flag_of, in_flags
 from onebit_spark.core.config import FitConfig
 from onebit_spark.paper.movielens import URL
@@ -56,6 +56,11 @@ class ReproduceRequest:
     seed: int = flag("seed of the first draw that is reported", default=FIRST_REPORTED)
     overwrite: bool = flag("forget what earlier runs of this experiment left in the folder", default=False)
     quiet: bool = flag("print only errors and where the output is", default=False)
+    log_level: str | None = flag(
+        "how much Spark logs (default: warn, unless you configured it)",
+        default=None,
+        choices=LOG_LEVELS,
+    )
 
     def problems(self) -> Iterator[str]:
         if not 0 <= self.seed < TUNING[0]:

@@ -87,13 +87,13 @@ def _fit(spark: SparkSession, request: FitRequest, work: Location) -> None:
             found = [*model.certificate["certificates"], *made]
             model.certificate = document(found)
     with clock("measuring"):
-        if request.holdout is None:
+        if request.calibrate:
+            model = model.calibrate(held_out)
+        if request.report and request.holdout is None:
             model = model.diagnose(ratings, "training ratings", fitted=True)
-        elif request.calibrate:
-            source = "the held-out ratings that calibrated it"
-            model = model.calibrate(held_out).diagnose(held_out, source, tally=held_out_tally)
-        else:
-            model = model.diagnose(held_out, tally=held_out_tally)
+        elif request.report:
+            source = "the held-out ratings that calibrated it" if request.calibrate else "held-out ratings"
+            model = model.diagnose(held_out, source, tally=held_out_tally)
     with clock("saving"):
         writer = model.write()
         (writer.overwrite() if request.overwrite else writer).save(request.output)

@@ -19,6 +19,7 @@ from onebit_spark.core.execution import Execution
 from onebit_spark.input.labels import Labels
 
 FORMATS = ("parquet", "csv")
+LOG_LEVELS = ("error", "warn", "info", "debug")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +30,11 @@ class JobRequest:
     option: dict[str, str] = flag("option of Spark's reader, such as sep=; (repeatable)", default=dict)  # noqa: RUF009
     overwrite: bool = flag("replace an output that exists", default=False)
     quiet: bool = flag("print only errors and where the output is", default=False)
+    log_level: str | None = flag(
+        "how much Spark logs (default: warn, unless you configured it)",
+        default=None,
+        choices=LOG_LEVELS,
+    )
 
     inputs: ClassVar[tuple[str, ...]] = ()
     outputs: ClassVar[tuple[str, ...]] = ()
@@ -84,6 +90,7 @@ class FitRequest(RatingsRequest):
     certify_by: str | None = flag("column of the ratings: certify within each of its groups as well", default=None)
     predict: str | None = flag("path of user-item pairs to predict after the fit", default=None)
     predictions: str | None = flag("folder for these predictions", default=None)
+    report: bool = flag("draw report.html, the fit in pictures", default=True)
     config: str | None = flag("TOML file with any of the other flags as keys", default=None)
 
     inputs = ("ratings", "predict")

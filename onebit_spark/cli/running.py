@@ -19,6 +19,7 @@ from onebit_spark.cli.flags import Checked, parse
 from onebit_spark.cli.requests import under_spark_submit
 from onebit_spark.core.solver import NotConverged
 from onebit_spark.errors import FitFailed, RequestError
+from onebit_spark.platform.logs import logging_is_configured
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,10 +32,13 @@ _LOG4J = Path(__file__).with_name("log4j2.properties")
 
 
 class Quietable(Checked, Protocol):
-    """A request that says whether the job is to be quiet."""
+    """A request that says how much the job, and Spark, are to print."""
 
     @property
     def quiet(self) -> bool: ...
+
+    @property
+    def log_level(self) -> str | None: ...
 
 
 Request = TypeVar("Request", bound=Quietable)
@@ -54,7 +58,7 @@ def run_job(
         logging.basicConfig(level=logging.WARNING if request.quiet else logging.INFO, format="%(message)s")
         for talkative in ("py4j", "matplotlib"):
             logging.getLogger(talkative).setLevel(logging.ERROR)
-        with spark_session(f"onebit_spark {name}", ship_package) as spark, _failures_in_words():
+        with spark_session(f"onebit_spark {name}", ship_package, request.log_level) as spark, _failures_in_words():
             work(spark, request)
     except RequestError as error:
         code, complaint = REFUSED, str(error)
@@ -71,11 +75,11 @@ def run_job(
 
 
 @contextmanager
-def spark_session(name: str, ship_package: bool = False) -> Iterator[SparkSession]:
+def spark_session(name: str, ship_package: bool = False, log_level: str | None = None) -> Iterator[SparkSession]:
     """The session that runs already, left running; or a new one, stopped at the end.
 
-    Under spark-submit all settings are the caller's. As plain Python the master is local[*] unless configured, the
-    workers run this interpreter, and Spark logs warnings only.
+    Under spark-submit all settings are the caller's. As plain Python the master is local[*] unless configured, and the
+    workers run this interpreter. Spark logs warnings only, unless ``log_level`` or the user's own settings say more.
     """
     from pyspark.sql import SparkSession, is_remote
 
@@ -97,6 +101,10 @@ def spark_session(name: str, ship_package: bool = False) -> Iterator[SparkSessio
         builder = builder.appName(name).config("spark.ui.showConsoleProgress", "false")
         # Over TCP a delayed acknowledgement costs each Python task some 40 ms.
         builder = builder.config("spark.python.unix.domain.socket.enabled", "true")
+    if log_level is None and under_spark_submit() and not logging_is_configured():
+        log_level = "warn"
+    if log_level is not None:
+        builder = builder.config("spark.log.level", log_level.upper())
     with tempfile.TemporaryDirectory() as folder:
         spark = builder.getOrCreate()
         try:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.util import find_spec
 from typing import Any, TypeVar
@@ -55,18 +56,27 @@ class ModelWriter(MLWriter):
 def write_model(model: FittedModel, folder: str) -> None:
     """Write the model into ``folder``, ``metadata.json`` last. What else belongs there is written before."""
     spark = model.users.sparkSession
-    model.users.write.parquet(f"{folder}/users")
-    model.items.write.parquet(f"{folder}/items")
-    if model.fitted is not None:
-        write_sketch(model.fitted, Location(spark, folder) / FITTED)
-    DefaultParamsWriter.saveMetadata(model, folder, spark)
-    (Location(spark, folder) / CERTIFICATE).write_text(json.dumps(model.certificate, indent=2, ensure_ascii=False))
-    if model.info.diagnostics is not None:
-        if find_spec("matplotlib") is None:
-            log.warning("no report.html: its plots need matplotlib (pip install 'onebit_spark[plots]')")
-        else:
-            (Location(spark, folder) / REPORT).write_text(report(model.info, model.certificate))
+    with ThreadPoolExecutor(1) as beside:  # the report is drawn while Spark writes
+        page = beside.submit(_report, model)
+        model.users.write.parquet(f"{folder}/users")
+        model.items.write.parquet(f"{folder}/items")
+        if model.fitted is not None:
+            write_sketch(model.fitted, Location(spark, folder) / FITTED)
+        DefaultParamsWriter.saveMetadata(model, folder, spark)
+        (Location(spark, folder) / CERTIFICATE).write_text(json.dumps(model.certificate, indent=2, ensure_ascii=False))
+        if text := page.result():
+            (Location(spark, folder) / REPORT).write_text(text)
     (Location(spark, folder) / METADATA).write_text(model.info.to_json())
+
+
+def _report(model: FittedModel) -> str | None:
+    """The page of a model that was diagnosed, if there is something to draw it with."""
+    if model.info.diagnostics is None:
+        return None
+    if find_spec("matplotlib") is None:
+        log.warning("no report.html: its plots need matplotlib (pip install 'onebit_spark[plots]')")
+        return None
+    return report(model.info, model.certificate)
 
 
 class ModelReader(MLReader[M]):

@@ -1,6 +1,6 @@
 """Accuracy and seconds beside Spark MLlib's ALS, in one session, on a 90/10 split of a real data set.
 
-    python benchmarks/als.py [--data ml-1m|senate] [--repeats 3] [--master 'local[*]']
+    python benchmarks/als.py [--data ml-1m|senate|assistments] [--repeats 5] [--master 'local[*]']
 
 Both start from the same cached DataFrame and end with counted factors; both are warm (one untimed fit each before);
 seconds are medians. ALS: rank 10, 10 iterations, labels ±1, the better of regParam .05 and .1; its sign is its
@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable
 
 import numpy as np
-from datasets import Ratings, movielens_1m, senate, split
+from datasets import Ratings, assistments, movielens_1m, senate, split
 from pyspark.ml.recommendation import ALS
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -27,7 +27,7 @@ from onebit_spark import FitConfig, NotConverged, fit_arrays
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.model import OneBitCompletionModel
 
-DATA: dict[str, Callable[[], Ratings]] = {"ml-1m": movielens_1m, "senate": senate}
+DATA: dict[str, Callable[[], Ratings]] = {"ml-1m": movielens_1m, "senate": senate, "assistments": assistments}
 
 
 def frame(spark: SparkSession, ratings: Ratings) -> DataFrame:
@@ -84,7 +84,7 @@ def by_iteration(train: Ratings, test: Ratings, upto: int) -> list[float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", choices=DATA, default="ml-1m")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--master", default="local[*]")
     options = parser.parse_args()
     warnings.simplefilter("ignore", NotConverged)

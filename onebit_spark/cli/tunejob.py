@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from onebit_spark.platform.files import Location
     from onebit_spark.tuning.folds import Score
-    from onebit_spark.tuning.tasks import Result, Task
+    from onebit_spark.tuning.tasks import Task, TaskResult
 
 SQL = {str: "string", float: "double", int: "int", bool: "boolean"}
 VARIED_COLUMNS = ", ".join(f"{name} {SQL[declared(FitConfig)[name].kind]}" for name in VARIED)
@@ -103,7 +103,7 @@ def _write_results(
     spark: SparkSession,
     folder: Location,
     tasks: Sequence[Task],
-    results: Sequence[Result],
+    results: Sequence[TaskResult],
     scores: Sequence[Score],
     chosen: Score,
 ) -> None:

@@ -11,11 +11,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import expit
 
-Vector = NDArray[np.float64]
+from onebit_spark.core.posterior import DoubleArray
 
 MOST_KNOTS = 12
 RATINGS_PER_KNOT = 200
@@ -39,14 +38,16 @@ class Calibration:
     knots: Sequence[float]
     logits: Sequence[float]
 
-    def probability(self, scores: Vector, variances: Vector) -> Vector:
+    def probability(self, scores: DoubleArray, variances: DoubleArray) -> DoubleArray:
         return np.asarray(expit(np.interp(scores / np.sqrt(self.noise + variances), self.knots, self.logits)))
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
-    def fit(cls, scores: Vector, variances: Vector, positives: Vector, negatives: Vector) -> Calibration:
+    def fit(
+        cls, scores: DoubleArray, variances: DoubleArray, positives: DoubleArray, negatives: DoubleArray
+    ) -> Calibration:
         """The likeliest; each line stands for so many positive and negative ratings of like score and variance.
 
         f(0) = 0, and f rises there: a probability is above ½ exactly where the score, and so the prediction, is
@@ -59,12 +60,14 @@ class Calibration:
         return cls(noise, knots.tolist(), logits.tolist())
 
 
-def _platt(scores: Vector, variances: Vector, positives: Vector, negatives: Vector) -> tuple[float, float]:
+def _platt(
+    scores: DoubleArray, variances: DoubleArray, positives: DoubleArray, negatives: DoubleArray
+) -> tuple[float, float]:
     """Slope and noise of σ(slope·score/√(noise + variance)): Platt's line, without his intercept."""
     total = np.sum(positives) + np.sum(negatives)
     spread = float(np.dot(positives + negatives, variances) / total) + 1e-12
 
-    def loss(x: Vector) -> tuple[float, Vector]:
+    def loss(x: DoubleArray) -> tuple[float, DoubleArray]:
         slope, noise = np.exp(x[0]), spread * np.exp(x[1])
         t = scores / np.sqrt(noise + variances)
         value, pull = _log_loss(slope * t, positives, negatives)
@@ -75,7 +78,7 @@ def _platt(scores: Vector, variances: Vector, positives: Vector, negatives: Vect
     return float(np.exp(found[0])), float(spread * np.exp(found[1]))
 
 
-def _knots(t: Vector, weights: Vector) -> Vector:
+def _knots(t: DoubleArray, weights: DoubleArray) -> DoubleArray:
     """Where the line may break: 0, and quantiles of t, as many as the ratings can bear; one at least on either side."""
     total = weights.sum()
     wanted = int(np.clip(total // RATINGS_PER_KNOT, 2, MOST_KNOTS))
@@ -88,7 +91,9 @@ def _knots(t: Vector, weights: Vector) -> Vector:
     return np.union1d(knots, [end for end in (-farthest, farthest) if not np.any(knots * end > 0)])
 
 
-def _broken_line(t: Vector, knots: Vector, positives: Vector, negatives: Vector, slope: float) -> Vector:
+def _broken_line(
+    t: DoubleArray, knots: DoubleArray, positives: DoubleArray, negatives: DoubleArray, slope: float
+) -> DoubleArray:
     """The likeliest logits at the knots that never fall; half a rating of either class at each keeps them finite."""
     place = np.clip(np.searchsorted(knots, t) - 1, 0, len(knots) - 2)
     share = np.clip((t - knots[place]) / np.diff(knots)[place], 0.0, 1.0)
@@ -98,7 +103,7 @@ def _broken_line(t: Vector, knots: Vector, positives: Vector, negatives: Vector,
     knot, step = np.indices((len(knots), len(knots) - 1))
     climb = ((zero <= step) & (step < knot)).astype(float) - ((knot <= step) & (step < zero))  # logits = climb @ steps
 
-    def loss(steps: Vector) -> tuple[float, Vector]:
+    def loss(steps: DoubleArray) -> tuple[float, DoubleArray]:
         logits = climb @ steps
         value, pull = _log_loss((1 - share) * logits[place] + share * logits[place + 1], positives, negatives)
         extra, pull_extra = _log_loss(logits, half, half)
@@ -113,7 +118,7 @@ def _broken_line(t: Vector, knots: Vector, positives: Vector, negatives: Vector,
     return np.asarray(climb @ minimize(loss, first, jac=True, method="L-BFGS-B", bounds=bounds).x)
 
 
-def _log_loss(u: Vector, positives: Vector, negatives: Vector) -> tuple[float, Vector]:
+def _log_loss(u: DoubleArray, positives: DoubleArray, negatives: DoubleArray) -> tuple[float, DoubleArray]:
     """−log likelihood of logits, and its derivative in each."""
     value = np.dot(positives, np.logaddexp(0, -u)) + np.dot(negatives, np.logaddexp(0, u))
     return float(value), negatives * expit(u) - positives * expit(-u)

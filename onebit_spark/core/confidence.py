@@ -23,10 +23,10 @@ from onebit_spark.core.posterior import RowPosterior
 
 Histogram = NDArray[np.int64]
 
-LOWEST, HIGHEST = -8, 16  # log₂ of the confidences that bins tell apart; the outermost bins take the rest
+LOWEST_OCTAVE, HIGHEST_OCTAVE = -8, 16  # log₂ of the confidences that bins tell apart; the outermost bins take the rest
 PER_OCTAVE = 512
-BINS = (HIGHEST - LOWEST) * PER_OCTAVE
-STEP = 1.02  # each rung of a ladder answers so many times what the one above it does
+HISTOGRAM_BINS = (HIGHEST_OCTAVE - LOWEST_OCTAVE) * PER_OCTAVE
+RUNG_STEP = 1.02  # each rung of a ladder answers so many times what the one above it does
 FEWEST = 10  # fitted ratings that the highest rung answers, at least
 
 
@@ -62,11 +62,11 @@ class Ladder:
         """Rungs at the bins' edges, each next one down answering 2% more, or one bin more where a bin holds more."""
         total = int(counts.sum())
         above = np.cumsum(counts[::-1])[::-1]  # ratings in this bin or a higher one
-        rungs = int(math.log(max(total / FEWEST, 1.0)) / math.log(STEP)) + 1
-        wanted = total * STEP ** -np.arange(rungs)
+        rungs = int(math.log(max(total / FEWEST, 1.0)) / math.log(RUNG_STEP)) + 1
+        wanted = total * RUNG_STEP ** -np.arange(rungs)
         edges = np.unique(np.searchsorted(-above, -wanted + 1e-9 * wanted, side="right") - 1)
         edges = np.union1d(edges, [0])
-        thresholds = [float(f"{2.0 ** (LOWEST + edge / PER_OCTAVE):.7g}") for edge in edges[1:]]
+        thresholds = [float(f"{2.0 ** (LOWEST_OCTAVE + edge / PER_OCTAVE):.7g}") for edge in edges[1:]]
         shares = [float(f"{above[edge] / total:.7g}") for edge in edges[1:]]
         return cls((1.0, *shares), (0.0, *thresholds))
 
@@ -89,7 +89,7 @@ def count_confidences(
     block: RatingBlock, lo: int, hi: int, rows: RowPosterior, cols: RowPosterior, noise: float
 ) -> Histogram:
     """The histogram of the ratings of rows lo … hi−1. Adding them up joins rows."""
-    counts = np.zeros(BINS, np.int64)
+    counts = np.zeros(HISTOGRAM_BINS, np.int64)
     _count(
         block.row_pointers, block.codes, lo, hi, rows.location, rows.scale, cols.location, cols.scale,
         rows.kind == "covariance", rows.has_intercept, noise, counts,
@@ -99,10 +99,10 @@ def count_confidences(
 
 @jit
 def bin_of(z):
-    """The bin of a confidence, 0 … BINS − 1."""
-    if not z > 2.0**LOWEST:
+    """The bin of a confidence, 0 … HISTOGRAM_BINS − 1."""
+    if not z > 2.0**LOWEST_OCTAVE:
         return 0
-    return min(int((math.log2(min(z, 2.0**HIGHEST)) - LOWEST) * PER_OCTAVE), BINS - 1)
+    return min(int((math.log2(min(z, 2.0**HIGHEST_OCTAVE)) - LOWEST_OCTAVE) * PER_OCTAVE), HISTOGRAM_BINS - 1)
 
 
 @jit
@@ -155,6 +155,6 @@ def _count(
             if score == 0.0:
                 counts[0] += 1
             elif root == 0.0:
-                counts[BINS - 1] += 1
+                counts[HISTOGRAM_BINS - 1] += 1
             else:
                 counts[bin_of(abs(score) / root)] += 1

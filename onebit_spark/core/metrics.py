@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.stats import beta, rankdata
 
-Floats = NDArray[np.float64]
+from onebit_spark.core.posterior import DoubleArray
 
 _SMALLEST_PROBABILITY = 1e-15  # log_loss stays finite; 1 − 1e−15 is still below 1 in double precision
 
@@ -125,9 +125,9 @@ RELIABILITY_BINS = 15  # equally wide, as is usual since Guo et al. (2017)
 class Reliability:
     """Of the predictions in every bin of the probability that is not empty: how many, what they say, what came true."""
 
-    n: Floats
-    probability: Floats  # mean of the predicted probabilities
-    frequency: Floats  # share of positives
+    n: DoubleArray
+    probability: DoubleArray  # mean of the predicted probabilities
+    frequency: DoubleArray  # share of positives
 
     @property
     def error(self) -> float:
@@ -162,14 +162,14 @@ def _count_errors(labels: ArrayLike, scores: ArrayLike) -> tuple[int, int]:
     return int(np.count_nonzero(y * s <= 0)), y.size
 
 
-def _checked_probabilities(labels: ArrayLike, probabilities: ArrayLike) -> tuple[Floats, Floats]:
+def _checked_probabilities(labels: ArrayLike, probabilities: ArrayLike) -> tuple[DoubleArray, DoubleArray]:
     y, p = _checked(labels, probabilities, "probabilities")
     if p.min() < 0 or p.max() > 1:
         raise ValueError(f"probabilities must lie in [0, 1], got {p.min()} to {p.max()}")
     return y, p
 
 
-def _checked(labels: ArrayLike, values: ArrayLike, name: str) -> tuple[Floats, Floats]:
+def _checked(labels: ArrayLike, values: ArrayLike, name: str) -> tuple[DoubleArray, DoubleArray]:
     """Both as float vectors of one length, or a ValueError: a nan would pass for a success in y·s ≤ 0."""
     y, v = np.asarray(labels, dtype=np.float64), np.asarray(values, dtype=np.float64)
     if y.ndim != 1 or y.shape != v.shape:

@@ -20,7 +20,7 @@ from scipy.special import ndtri
 
 from onebit_spark.core.draws import drawn_scores
 from onebit_spark.core.losses import SIDES, Side
-from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.posterior import DoubleArray, RowPosterior
 from onebit_spark.core.priors import ScalePrior
 from onebit_spark.core.randomness import uniforms
 from onebit_spark.core.scales import Scales
@@ -28,7 +28,6 @@ from onebit_spark.core.scales import Scales
 SCALE_STREAM = np.uint64(0x5CA1E)  # keeps the draws of γ and μ apart from those of the factors
 
 Flags = NDArray[np.bool_]
-Matrix = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Newcomers:
 
     def sampled_scores(
         self, rows: RowPosterior, cols: RowPosterior, new_rows: Flags, new_cols: Flags, states: NDArray[np.uint64]
-    ) -> Matrix:
+    ) -> DoubleArray:
         """One draw of the score per pair, lines l of ``rows`` and of ``cols``; lines marked as new have this law."""
         touched = np.flatnonzero(new_rows | new_cols)
         if len(touched):
@@ -50,7 +49,7 @@ class Newcomers:
             cols = _replaced(cols, touched, new_cols[touched], *laws["cols"])
         return drawn_scores(rows, cols, states)
 
-    def _laws(self, states: NDArray[np.uint64], intercepts: bool) -> dict[Side, tuple[Matrix, Matrix]]:
+    def _laws(self, states: NDArray[np.uint64], intercepts: bool) -> dict[Side, tuple[DoubleArray, DoubleArray]]:
         """Locations and standard deviations of both sides, a line per pair: normal, once γ and μ are drawn."""
         if self.narrowing is not None:
             return {side: self._narrow(side, intercepts, len(states), self.narrowing) for side in SIDES}
@@ -70,13 +69,13 @@ class Newcomers:
             "cols": (location, np.hstack([own[:, 1:], shared])),
         }
 
-    def _narrow(self, side: Side, intercepts: bool, n: int, narrowing: float) -> tuple[Matrix, Matrix]:
+    def _narrow(self, side: Side, intercepts: bool, n: int, narrowing: float) -> tuple[DoubleArray, DoubleArray]:
         prior = self.scales.prior(side, intercepts)
         return np.repeat(prior.mean, n, axis=0), np.repeat(narrowing * prior.precision**-0.5, n, axis=0)
 
 
 def _replaced(
-    side: RowPosterior, lines: NDArray[np.int64], new: Flags, location: Matrix, deviation: Matrix
+    side: RowPosterior, lines: NDArray[np.int64], new: Flags, location: DoubleArray, deviation: DoubleArray
 ) -> RowPosterior:
     """The posterior with the law of newcomers in those of ``lines`` that are new."""
     law = RowPosterior.isotropic(

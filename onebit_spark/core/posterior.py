@@ -8,7 +8,8 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-FloatArray = NDArray[np.floating]
+FloatArray = NDArray[np.floating]  # float32 or float64
+DoubleArray = NDArray[np.float64]
 Kind = Literal["spread", "covariance"]
 
 RANK_THRESHOLD = 0.01  # of the strongest factor: a weaker one is not in use

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from onebit_spark.core.calibration import Calibration
 from onebit_spark.core.losses import LOSSES
-from onebit_spark.core.posterior import FloatArray, RowPosterior
-
-Vector = NDArray[np.float64]
+from onebit_spark.core.posterior import DoubleArray, FloatArray, RowPosterior
 
 
-def score(rows: RowPosterior, cols: RowPosterior) -> Vector:
+def score(rows: RowPosterior, cols: RowPosterior) -> DoubleArray:
     """E[u] = b_i + d_j + E[L_i]·E[R_j], line by line."""
     total = np.einsum("lk,lk->l", rows.mean, cols.mean, dtype=np.float64)
     if rows.intercept is not None and cols.intercept is not None:
@@ -20,7 +17,7 @@ def score(rows: RowPosterior, cols: RowPosterior) -> Vector:
     return total
 
 
-def variance(rows: RowPosterior, cols: RowPosterior) -> Vector:
+def variance(rows: RowPosterior, cols: RowPosterior) -> DoubleArray:
     """var u = tr V_iV_j + M_jᵀV_iM_j + M_iᵀV_jM_i on the augmented coordinates, line by line.
 
     With independent coordinates (hinge, diagonal logistic) this is Σ_k (sL²R² + L²sR² + sL²sR²).
@@ -43,13 +40,15 @@ def variance(rows: RowPosterior, cols: RowPosterior) -> Vector:
     return np.asarray(total)
 
 
-def _as_partner(side: RowPosterior) -> Vector:
+def _as_partner(side: RowPosterior) -> DoubleArray:
     """E[z] in the other side's free coordinates: [1, R_j] with intercepts, R_j without."""
     mean = side.mean.astype(np.float64)
     return np.insert(mean, 0, 1.0, axis=1) if side.has_intercept else mean
 
 
-def probability(loss: str, scores: FloatArray, variances: FloatArray, calibration: Calibration | None = None) -> Vector:
+def probability(
+    loss: str, scores: FloatArray, variances: FloatArray, calibration: Calibration | None = None
+) -> DoubleArray:
     """P(+) as the loss understands it (see ``probability`` of the registered losses), or as it was calibrated."""
     if calibration is not None:
         return calibration.probability(np.asarray(scores, np.float64), np.asarray(variances, np.float64))

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import digamma, gammainccinv, gammaln
 
-from onebit_spark.core.special import FloatArray, bessel_k_ratio, gig_quantile, log_bessel_k, log_bessel_k_derivative
+from onebit_spark.core.posterior import DoubleArray
+from onebit_spark.core.special import bessel_k_ratio, gig_quantile, log_bessel_k, log_bessel_k_derivative
 
 
 @dataclass(frozen=True)
@@ -55,23 +56,23 @@ class ScalePrior(ABC):
         return 0.0
 
     @abstractmethod
-    def log_normaliser(self, s: FloatArray, m: FloatArray) -> FloatArray:
+    def log_normaliser(self, s: DoubleArray, m: DoubleArray) -> DoubleArray:
         """log Z, Z = ∫ π(γ) γ^{−m/2} e^{−S/(2γ)} dγ."""
 
     @abstractmethod
-    def inverse_mean(self, s: FloatArray, m: FloatArray) -> FloatArray:
+    def inverse_mean(self, s: DoubleArray, m: DoubleArray) -> DoubleArray:
         """g = E[1/γ] = −2 ∂ log Z / ∂S."""
 
     @abstractmethod
-    def mean(self, s: FloatArray, m: FloatArray) -> FloatArray:
+    def mean(self, s: DoubleArray, m: DoubleArray) -> DoubleArray:
         """E[γ]."""
 
     @abstractmethod
-    def mean_log(self, s: FloatArray, m: FloatArray) -> FloatArray:
+    def mean_log(self, s: DoubleArray, m: DoubleArray) -> DoubleArray:
         """E[log γ] = −2 ∂ log Z / ∂m."""
 
     @abstractmethod
-    def quantile(self, s: FloatArray, m: FloatArray, u: FloatArray) -> FloatArray:
+    def quantile(self, s: DoubleArray, m: DoubleArray, u: DoubleArray) -> DoubleArray:
         """The γ below which ρ has the mass u: a draw of γ for a uniform u. The last axis of u is that of s and m."""
 
 
@@ -80,31 +81,31 @@ class ScalePosterior:
     """ρ(γ_k), k = 1…K; every attribute is an array over k, computed once, when first asked for."""
 
     prior: ScalePrior
-    second_moment: FloatArray
-    count: FloatArray
+    second_moment: DoubleArray
+    count: DoubleArray
 
     @cached_property
-    def inverse_mean(self) -> FloatArray:
+    def inverse_mean(self) -> DoubleArray:
         """g = E[1/γ]."""
         return self.prior.inverse_mean(self.second_moment, self.count)
 
     @cached_property
-    def log_normaliser(self) -> FloatArray:
+    def log_normaliser(self) -> DoubleArray:
         """log Z = −(½gS + KL + (m/2) E[log γ]), what the scales contribute to minus the objective."""
         return self.prior.log_normaliser(self.second_moment, self.count)
 
     @cached_property
-    def mean(self) -> FloatArray:
+    def mean(self) -> DoubleArray:
         """E[γ], possibly infinite."""
         return self.prior.mean(self.second_moment, self.count)
 
     @cached_property
-    def mean_log(self) -> FloatArray:
+    def mean_log(self) -> DoubleArray:
         """E[log γ]."""
         return self.prior.mean_log(self.second_moment, self.count)
 
     @cached_property
-    def kl(self) -> FloatArray:
+    def kl(self) -> DoubleArray:
         """KL(ρ‖π) = −log Z − ½gS − (m/2) E[log γ].
 
         Its value, about ½ log m, is a difference of terms of order m: its absolute error is a few units in
@@ -113,7 +114,7 @@ class ScalePosterior:
         half = 0.5 * (self.inverse_mean * self.second_moment + self.count * self.mean_log)
         return -self.log_normaliser - half
 
-    def quantile(self, u: FloatArray) -> FloatArray:
+    def quantile(self, u: DoubleArray) -> DoubleArray:
         """A draw of γ_1 … γ_K for every line of uniform numbers (n × K)."""
         return self.prior.quantile(self.second_moment, self.count, u)
 
@@ -140,33 +141,33 @@ class Gamma(ScalePrior):
         """
         return 1e-200 / (2.0 * self.beta)
 
-    def _parameters(self, s: FloatArray, m: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def _parameters(self, s: DoubleArray, m: DoubleArray) -> tuple[DoubleArray, DoubleArray, DoubleArray]:
         """η, √(ab) and √(b/a), GIG's order, concentration and scale."""
         a = 2.0 * self.beta
         return self.alpha - 0.5 * m, np.sqrt(a * s), np.sqrt(s / a)
 
-    def log_normaliser(self, s: FloatArray, m: FloatArray) -> FloatArray:
+    def log_normaliser(self, s: DoubleArray, m: DoubleArray) -> DoubleArray:
         """α log β − lnΓ(α) + log 2 + η log √(b/a) + log K_η(√(ab))."""
         order, z, scale = self._parameters(s, m)
         prior = self.alpha * np.log(self.beta) - gammaln(self.alpha)
         return prior + np.log(2.0) + order * np.log(scale) + log_bessel_k(order, z)
 
-    def inverse_mean(self, s: FloatArray, m: FloatArray) -> FloatArray:
+    def inverse_mean(self, s: DoubleArray, m: DoubleArray) -> DoubleArray:
         """√(a/b) K_{η−1}(√(ab)) / K_η(√(ab))."""
         order, z, scale = self._parameters(s, m)
         return bessel_k_ratio(order, z) / scale
 
-    def mean(self, s: FloatArray, m: FloatArray) -> FloatArray:
+    def mean(self, s: DoubleArray, m: DoubleArray) -> DoubleArray:
         """√(b/a) K_{η+1}(√(ab)) / K_η(√(ab)), the ratio at −η because K is even in its order."""
         order, z, scale = self._parameters(s, m)
         return bessel_k_ratio(-order, z) * scale
 
-    def mean_log(self, s: FloatArray, m: FloatArray) -> FloatArray:
+    def mean_log(self, s: DoubleArray, m: DoubleArray) -> DoubleArray:
         """log √(b/a) + ∂_η log K_η(√(ab))."""
         order, z, scale = self._parameters(s, m)
         return np.log(scale) + log_bessel_k_derivative(order, z)
 
-    def quantile(self, s: FloatArray, m: FloatArray, u: FloatArray) -> FloatArray:
+    def quantile(self, s: DoubleArray, m: DoubleArray, u: DoubleArray) -> DoubleArray:
         order, z, scale = self._parameters(s, m)
         columns = [gig_quantile(*one, u[..., k]) for k, one in enumerate(zip(order, z, scale, strict=True))]
         return np.stack(columns, axis=-1)
@@ -182,32 +183,32 @@ class InverseGamma(ScalePrior):
     def beta_for_scale(alpha: float, scale: float) -> float:
         return alpha * scale
 
-    def _parameters(self, s: FloatArray, m: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def _parameters(self, s: DoubleArray, m: DoubleArray) -> tuple[DoubleArray, DoubleArray]:
         """The posterior's shape and scale."""
         return self.alpha + 0.5 * m, self.beta + 0.5 * s
 
-    def log_normaliser(self, s: FloatArray, m: FloatArray) -> FloatArray:
+    def log_normaliser(self, s: DoubleArray, m: DoubleArray) -> DoubleArray:
         """α log β − lnΓ(α) + lnΓ(α + m/2) − (α + m/2) log(β + S/2)."""
         shape, scale = self._parameters(s, m)
         prior = self.alpha * np.log(self.beta) - gammaln(self.alpha)
         return prior + gammaln(shape) - shape * np.log(scale)
 
-    def inverse_mean(self, s: FloatArray, m: FloatArray) -> FloatArray:
+    def inverse_mean(self, s: DoubleArray, m: DoubleArray) -> DoubleArray:
         """(α + m/2) / (β + S/2)."""
         shape, scale = self._parameters(s, m)
         return shape / scale
 
-    def mean(self, s: FloatArray, m: FloatArray) -> FloatArray:
+    def mean(self, s: DoubleArray, m: DoubleArray) -> DoubleArray:
         """(β + S/2) / (α + m/2 − 1), infinite for a shape of at most 1."""
         shape, scale = self._parameters(s, m)
         return np.divide(scale, shape - 1.0, out=np.full(shape.shape, np.inf), where=shape > 1.0)[()]
 
-    def mean_log(self, s: FloatArray, m: FloatArray) -> FloatArray:
+    def mean_log(self, s: DoubleArray, m: DoubleArray) -> DoubleArray:
         """log(β + S/2) − ψ(α + m/2)."""
         shape, scale = self._parameters(s, m)
         return np.log(scale) - digamma(shape)
 
-    def quantile(self, s: FloatArray, m: FloatArray, u: FloatArray) -> FloatArray:
+    def quantile(self, s: DoubleArray, m: DoubleArray, u: DoubleArray) -> DoubleArray:
         """1/γ is Gamma-distributed."""
         shape, scale = self._parameters(s, m)
         return scale / gammainccinv(shape, u)

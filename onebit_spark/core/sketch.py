@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 LOWEST, HIGHEST = -(2**63), 2**63 - 1  # of a hash
 KEPT = 2**20  # ratings whose cells are kept, about: 16 MB
 ENOUGH = 30  # ratings that must be looked at before a share means something
-MARGIN = 0.01  # by which the share may exceed what is expected, however many were looked at
-ERRORS = 3.0  # and standard errors by which it may
+ALLOWED_MARGIN = 0.01  # by which the share may exceed what is expected, however many were looked at
+ALLOWED_STANDARD_ERRORS = 3.0  # and standard errors by which it may
 UNLIKELY = 0.01  # chance that so few fresh ratings all fall on known cells, below which they are not taken for fresh
 
 
@@ -38,7 +38,7 @@ class Comparison:
     @property
     def allowed(self) -> float:
         """The largest share that passes for a fresh sample's."""
-        return self.expected + max(MARGIN, ERRORS * self.error)
+        return self.expected + max(ALLOWED_MARGIN, ALLOWED_STANDARD_ERRORS * self.error)
 
     @property
     def stale(self) -> bool:

@@ -22,7 +22,7 @@ from onebit_spark.core.compiled import jit
 from onebit_spark.core.posterior import FloatArray, RowPosterior
 
 TILE_ROWS, TILE_COLUMNS = 256, 2048  # 2 MB of scores: they stay in the cache between the product and the search
-LANES = 64  # scores that are compared with the limit at once
+STRETCH = 64  # scores that are compared with the limit in one loop without a branch
 MANY = 0.1  # share of a tile's pairs from which one product is faster than their variances one by one
 
 
@@ -149,8 +149,8 @@ def _offer(
     for r in range(tile.shape[0]):
         i = top + r
         scores, limit = tile[r], limits[i]
-        for lo in range(0, tile.shape[1], LANES):
-            hi = min(lo + LANES, tile.shape[1])
+        for lo in range(0, tile.shape[1], STRETCH):
+            hi = min(lo + STRETCH, tile.shape[1])
             hits = 0
             for j in range(lo, hi):
                 hits += scores[j] > limit

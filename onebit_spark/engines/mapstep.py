@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.compiled import jit
 from onebit_spark.core.losses import HalfStep, Loss
 from onebit_spark.core.losses.base import Partners
 from onebit_spark.core.losses.rowsums import add_signed_rows
 from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.spectral import Table
 from onebit_spark.core.statistics import SideStatistics
 
-Table = NDArray[np.float64]
+__all__ = ["Table", "signed_sums", "update_range"]
 
 
 def update_range(

@@ -27,7 +27,7 @@ from onebit_spark.ml.predictionparams import plainly_named
 from onebit_spark.ml.selection import Counted, confidence, count_by_rung, group_column, rung
 
 COLLECT_LIMIT = 5_000_000  # ratings whose scores fit on the driver, 20 bytes each, and their group
-BINS = 1 << 16
+SCORE_BINS = 1 << 16
 SMALLEST_PROBABILITY = 1e-15  # as metrics.log_loss
 
 
@@ -152,7 +152,7 @@ def _binned(scored: DataFrame) -> tuple[dict[str, Any], pa.Table]:
     chance = F.when(is_positive, F.col("probability")).otherwise(1 - F.col("probability"))
     placed = scored.select(
         "*",
-        F.floor((F.tanh(F.col("score") / 2) + 1) / 2 * (BINS - 1)).alias("bin"),
+        F.floor((F.tanh(F.col("score") / 2) + 1) / 2 * (SCORE_BINS - 1)).alias("bin"),
         probability_bin(F.col("probability")).alias("probability_bin"),
     )
     by_score, by_rung = ("bin", "probability_bin"), ("rung", "group")

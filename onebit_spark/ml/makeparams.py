@@ -55,7 +55,7 @@ INIT = """
     def _maybe(self, param: Param[Any]) -> Any:
         return self.getOrDefault(param) if self.isDefined(param) else None
 """
-KINDS = {str: "text", int: "integer", float: "number", bool: "flag"}
+PARAM_KINDS = {str: "text", int: "integer", float: "number", bool: "flag"}
 
 
 def settings_with_params() -> dict[str, Setting]:
@@ -86,7 +86,7 @@ def _meaning(item: Setting, names: dict[str, str]) -> str:
 
 def _param(name: str, item: Setting, meaning: str) -> str:
     """``name = kind("name", "meaning")``, broken as the formatter breaks it."""
-    call, arguments = f"    {name} = {KINDS[item.kind]}(", f"{_quoted(name)}, {_quoted(meaning)}"
+    call, arguments = f"    {name} = {PARAM_KINDS[item.kind]}(", f"{_quoted(name)}, {_quoted(meaning)}"
     if len(call + arguments) < WIDTH:
         return f"{call}{arguments})\n"
     if len(arguments) + 8 <= WIDTH:

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from scipy.stats import t as student
 
 
-class Comparison(NamedTuple):
+class PairedComparison(NamedTuple):
     """The mean difference, its 95% interval, and the two-sided p-value of no difference."""
 
     mean: float
@@ -18,7 +18,7 @@ class Comparison(NamedTuple):
     p_value: float
 
 
-def paired_comparison(differences: ArrayLike, ratio: float) -> Comparison:
+def paired_comparison(differences: ArrayLike, ratio: float) -> PairedComparison:
     """The corrected resampled t-test (Nadeau and Bengio, 2003) of J ≥ 2 differences, one a split.
 
     ``ratio`` is the size of a test part over that of a training part. The variance of the mean is (1/J + ratio)·s²:
@@ -29,4 +29,4 @@ def paired_comparison(differences: ArrayLike, ratio: float) -> Comparison:
     error = float(np.std(values, ddof=1) * np.sqrt(1 / j + ratio))
     half = float(student.ppf(0.975, j - 1)) * error
     p = 2 * float(student.sf(abs(mean) / error, j - 1)) if error > 0 else float(mean == 0)
-    return Comparison(mean, mean - half, mean + half, p)
+    return PairedComparison(mean, mean - half, mean + half, p)

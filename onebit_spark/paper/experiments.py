@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from onebit_spark.paper.methods import METHODS, TriedSetting, count_errors, cross_validate
+from onebit_spark.paper.methods import METHODS, TriedSetting, count_wrong_signs, cross_validate
 from onebit_spark.paper.seeds import FIRST_REPORTED, TUNING
 from onebit_spark.simulate import KINDS, simulate
 from onebit_spark.tuning.sample import Sample
@@ -119,7 +119,7 @@ def simulation_task(task: Record) -> Record:
         return cross_validate(method, sample, task["setting"], FOLDS, seed)
     rows, cols = np.divmod(np.arange(size * size), size)
     all_cells = Sample.of(rows, cols, drawn.bayes_sign.ravel(), (size, size))
-    return {"error": count_errors(method.fit(sample, task["setting"]), sample, all_cells) / len(all_cells)}
+    return {"error": count_wrong_signs(method.fit(sample, task["setting"]), sample, all_cells) / len(all_cells)}
 
 
 # ---- MovieLens -------------------------------------------------------------------------------------------------------
@@ -144,4 +144,7 @@ def movielens_task(task: Record, sample: Sample) -> Record:
     train, test = sample.split(test_size(sample), task["seed"])
     if task["do"] == "tune":
         return cross_validate(method, train, task["setting"], FOLDS, task["seed"])
-    return {"error": count_errors(method.fit(train, task["setting"]), train, test) / len(test), "n_test": len(test)}
+    return {
+        "error": count_wrong_signs(method.fit(train, task["setting"]), train, test) / len(test),
+        "n_test": len(test),
+    }

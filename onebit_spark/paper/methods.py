@@ -28,7 +28,7 @@ TOLERANCE = 1e-4
 TriedSetting = Mapping[str, Any]  # of JSON values
 
 
-class Scorer(Protocol):
+class FittedMethod(Protocol):
     """A fitted method: the sign of the score is its prediction."""
 
     def score(self, rows: NDArray, cols: NDArray) -> NDArray[np.float64]: ...
@@ -38,11 +38,11 @@ class Scorer(Protocol):
 class Method:
     """A way to fit a sample, under each of some settings."""
 
-    fit: Callable[[Sample, TriedSetting], Scorer]
+    fit: Callable[[Sample, TriedSetting], FittedMethod]
     grid: tuple[TriedSetting, ...]
 
 
-def count_errors(scorer: Scorer, train: Sample, test: Sample) -> int:
+def count_wrong_signs(scorer: FittedMethod, train: Sample, test: Sample) -> int:
     """Wrong signs on the test part; a score of exactly 0 is the majority of the training part."""
     scores = scorer.score(test.rows, test.cols)
     majority = 1 if 2 * np.count_nonzero(train.labels > 0) >= len(train) else -1
@@ -52,14 +52,14 @@ def count_errors(scorer: Scorer, train: Sample, test: Sample) -> int:
 def cross_validate(method: Method, sample: Sample, setting: TriedSetting, n_folds: int, seed: int) -> dict[str, Any]:
     """The errors of every fold, and its size."""
     parts = list(sample.folds(n_folds, seed))
-    errors = [count_errors(method.fit(train, setting), train, test) for train, test in parts]
+    errors = [count_wrong_signs(method.fit(train, setting), train, test) for train, test in parts]
     return {"errors": errors, "sizes": [len(test) for _, test in parts]}
 
 
 def _bayesian(
     loss: str, prior: str, intercepts: bool = False, rank: int = RANK
-) -> Callable[[Sample, TriedSetting], Scorer]:
-    def fit(sample: Sample, setting: TriedSetting) -> Scorer:
+) -> Callable[[Sample, TriedSetting], FittedMethod]:
+    def fit(sample: Sample, setting: TriedSetting) -> FittedMethod:
         lines = len(np.unique(sample.rows)) + len(np.unique(sample.cols))
         config = FitConfig(
             loss=loss,
@@ -78,13 +78,13 @@ def _bayesian(
     return fit
 
 
-def _davenport(sample: Sample, setting: TriedSetting) -> Scorer:
+def _davenport(sample: Sample, setting: TriedSetting) -> FittedMethod:
     """The radius stands in the grid in units of √(m1 m2)."""
     radius = setting["radius"] * math.sqrt(sample.shape[0] * sample.shape[1])
     return fit_davenport(sample.rows, sample.cols, sample.labels, sample.shape, radius, tol=1e-2)
 
 
-def _ridge(sample: Sample, setting: TriedSetting) -> Scorer:
+def _ridge(sample: Sample, setting: TriedSetting) -> FittedMethod:
     return fit_logistic(sample.rows, sample.cols, sample.labels, sample.shape, **setting)
 
 

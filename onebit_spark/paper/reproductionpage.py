@@ -15,7 +15,7 @@ import pandas as pd
 
 from onebit_spark.paper.comparison import paired_comparison
 from onebit_spark.paper.experiments import FOLDS, MOVIELENS_METHODS, NOISE_METHODS, PAPER_METHODS
-from onebit_spark.paper.published import ERRORS, MOVIELENS_CORRECT
+from onebit_spark.paper.published import MOVIELENS_CORRECT, PUBLISHED_ERRORS
 from onebit_spark.paper.seeds import SETTLED_ON, TUNING
 from onebit_spark.simulate import KINDS
 
@@ -51,7 +51,9 @@ def tables_section(records: pd.DataFrame, meta: Meta) -> str:
         lines += [f"### Rank {rank}", "", *_head("", *PAPER_METHODS)]
         for kind in KINDS:
             lines.append(_row([kind, *(_figure(cells.loc[(rank, kind, method)]) for method in PAPER_METHODS)]))
-            lines.append(_row(["*paper*", *(f"*{ERRORS[rank, kind, method]:g}*" for method in PAPER_METHODS)]))
+            lines.append(
+                _row(["*paper*", *(f"*{PUBLISHED_ERRORS[rank, kind, method]:g}*" for method in PAPER_METHODS)])
+            )
         lines.append("")
     lines += ["### Where we differ from the paper", "", *_differences(cells), ""]
     return "\n".join([*lines, *_settings(records, ["rank", "kind"]), _made_by(meta)])
@@ -65,7 +67,7 @@ def _differences(cells: pd.DataFrame) -> Iterator[str]:
     )
     yield ""
     above, below = [], []
-    for cell_name, published in ERRORS.items():
+    for cell_name, published in PUBLISHED_ERRORS.items():
         rank, kind, method = cell_name
         cell = cells.loc[cell_name]
         margin = 2 * cell["sd"] + ROUNDING
@@ -76,16 +78,16 @@ def _differences(cells: pd.DataFrame) -> Iterator[str]:
             below.append(text)
     yield _item(f"Above the paper: {', '.join(above) or 'no cell'}.")
     yield _item(f"Below the paper: {', '.join(below) or 'no cell'}.")
-    hinge = [cell for cell in ERRORS if cell[1][0] == "B" and cell[2][:2] == "HL"]
-    not_below = [cell for cell in hinge if cells.loc[cell, "mean"] >= ERRORS[cell]]
+    hinge = [cell for cell in PUBLISHED_ERRORS if cell[1][0] == "B" and cell[2][:2] == "HL"]
+    not_below = [cell for cell in hinge if cells.loc[cell, "mean"] >= PUBLISHED_ERRORS[cell]]
     yield _item(
         f"The mean of HL on type B is below the paper's figure in {len(hinge) - len(not_below)} of {len(hinge)} cells"
         + "".join(f"; not in {_not_below(cell, cells.loc[cell])}" for cell in not_below)
         + "."
     )
-    for rank in sorted({rank for rank, _, _ in ERRORS}):
+    for rank in sorted({rank for rank, _, _ in PUBLISHED_ERRORS}):
         known = _figure(cells.loc[(rank, "B3", f"known prior, K = {rank}")])
-        logit, published = cells.loc[(rank, "B3", "Logit-IG"), "mean"], ERRORS[rank, "B3", "Logit-IG"]
+        logit, published = cells.loc[(rank, "B3", "Logit-IG"), "mean"], PUBLISHED_ERRORS[rank, "B3", "Logit-IG"]
         yield _item(
             f"""What the true prior gives on B3, rank {rank}: a logistic model that is told K = {rank} and γ = 1, which
             is how these matrices are drawn, has {known} on the same draws; Logit-IG, which is told neither, has
@@ -96,9 +98,9 @@ def _differences(cells: pd.DataFrame) -> Iterator[str]:
 
 def _not_below(name: tuple[int, str, str], cell: pd.Series) -> str:
     rank, kind, method = name
-    told = [f"{cell['mean']:.2f}", f"paper {ERRORS[name]:g}"]
+    told = [f"{cell['mean']:.2f}", f"paper {PUBLISHED_ERRORS[name]:g}"]
     if cell["sd"] > 0:
-        told.append(f"{(cell['mean'] - ERRORS[name]) / cell['sd']:.2f} standard deviations of one draw above")
+        told.append(f"{(cell['mean'] - PUBLISHED_ERRORS[name]) / cell['sd']:.2f} standard deviations of one draw above")
     return f"{method}, {kind}, rank {rank} ({'; '.join(told)})"
 
 

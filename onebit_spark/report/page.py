@@ -13,13 +13,13 @@ from onebit_spark.core.settings import declared
 from onebit_spark.report.figures import figures
 
 REPORT = "report.html"
-REPEATS = {
+REPEAT_WORDS = {
     "repeated_cells": "cells rated more than once",
     "repeated": "ratings beyond the first of a cell",
     "conflicting": "cells rated both ways",
 }
 
-STYLE = """
+CSS = """
 body { font: 15px/1.5 system-ui, "Helvetica Neue", Arial, sans-serif; color: #1a202c; background: #fff;
        max-width: 62rem; margin: 2rem auto; padding: 0 1.5rem; }
 h1 { font-size: 1.6rem; margin: 0 0 .2rem; } h2 { font-size: 1.1rem; margin: 2.2rem 0 .6rem; color: #2d3748; }
@@ -48,7 +48,7 @@ def report(info: ModelInfo, certificate: dict[str, Any] | None = None) -> str:
             '<html lang="en"><head><meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<link rel="icon" href="data:,">',
-            f"<title>onebit_spark: {escape(title)}</title><style>{STYLE}</style></head><body>",
+            f"<title>onebit_spark: {escape(title)}</title><style>{CSS}</style></head><body>",
             f"<h1>{escape(title)}</h1>",
             f'<p class="subtitle">{escape(_fitted(info))}</p>',
             _tiles(_headline(info, certificate)),
@@ -133,7 +133,7 @@ def _data(info: ModelInfo) -> dict[str, str]:
         "users × items": f"{info.n_users:,} × {info.n_items:,}",
         "cells with a rating, at most": f"{info.n_ratings / cells:.2%}",
         "positive": f"{info.n_positive / info.n_ratings:.1%}",
-        **{words: f"{info.repeats[name]:,}" for name, words in REPEATS.items() if name in info.repeats},
+        **{words: f"{info.repeats[name]:,}" for name, words in REPEAT_WORDS.items() if name in info.repeats},
         "columns": ", ".join(info.columns.values()),
         "positive above": "" if info.threshold is None else f"{info.threshold:g}",
     }

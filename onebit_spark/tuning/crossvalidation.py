@@ -23,7 +23,7 @@ from onebit_spark.input.columns import hash_parts, quoted
 from onebit_spark.input.defects import Columns, positive
 from onebit_spark.tuning.folds import FoldedSample, fit_fold
 from onebit_spark.tuning.sample import Sample
-from onebit_spark.tuning.tasks import Advances, Ledger, Result, Task, run_tasks
+from onebit_spark.tuning.tasks import Advances, Ledger, Task, TaskResult, run_tasks
 
 FOLD = "__onebit_fold"
 
@@ -54,12 +54,12 @@ class CrossValidation:
             for fold in range(self.n_folds)
         ]
 
-    def in_workers(self, tasks: Sequence[Task], ledger: Ledger, progress: Advances) -> list[Result]:
+    def in_workers(self, tasks: Sequence[Task], ledger: Ledger, progress: Advances) -> list[TaskResult]:
         """Every fit is a task of one worker, which has all ratings."""
         spark = self.ratings.sparkSession
         data = spark.sparkContext.broadcast(self.collected())
 
-        def work(task: Task) -> Result:
+        def work(task: Task) -> TaskResult:
             return fit_fold(data.value, task["fold"], FitConfig(**task["config"]))
 
         try:
@@ -67,7 +67,7 @@ class CrossValidation:
         finally:
             data.destroy()
 
-    def one_after_the_other(self, tasks: Sequence[Task], ledger: Ledger, progress: Advances) -> list[Result]:
+    def one_after_the_other(self, tasks: Sequence[Task], ledger: Ledger, progress: Advances) -> list[TaskResult]:
         """Every fit is one of the whole cluster."""
         folded = self.ratings.withColumn(FOLD, self._fold()).persist()
         try:
@@ -112,7 +112,7 @@ class CrossValidation:
             **by_param(config),
         )
 
-    def _fit(self, train: DataFrame, test: DataFrame, config: FitConfig) -> Result:
+    def _fit(self, train: DataFrame, test: DataFrame, config: FitConfig) -> TaskResult:
         """The figures of ``folds.fit_fold``, by the whole cluster."""
         model = self.estimator(config).fit(train.drop(FOLD))
         # The labels of the test part, in the inside coding, beside the ids under the names that the model knows.

@@ -22,7 +22,7 @@ from onebit_spark.platform.files import Location
 from onebit_spark.tuning.provenance import source_digest
 
 Task = dict[str, Any]  # of JSON values: all that determines the result
-Result = dict[str, Any]  # of JSON values; ``seconds`` is added
+TaskResult = dict[str, Any]  # of JSON values; ``seconds`` is added
 
 BATCH_SECONDS = 4.0  # work in one Spark job: much more than it costs to start one, little enough to lose
 
@@ -43,7 +43,7 @@ class Ledger:
     def __init__(self, spark: SparkSession, folder: str) -> None:
         self._folder = Location(spark, folder) / f"code-{source_digest()}"
         self._lock = threading.Lock()
-        self._results: dict[str, Result] = {}
+        self._results: dict[str, TaskResult] = {}
         if self._folder.exists():
             for line in spark.read.text(self._folder.uri).collect():
                 entry = json.loads(line.value)
@@ -52,7 +52,7 @@ class Ledger:
     def __contains__(self, task: Task) -> bool:
         return key_of(task) in self._results
 
-    def __getitem__(self, task: Task) -> Result:
+    def __getitem__(self, task: Task) -> TaskResult:
         return self._results[key_of(task)]
 
     def __len__(self) -> int:
@@ -63,7 +63,7 @@ class Ledger:
         """What all of them took, on one core each."""
         return sum(result["seconds"] for result in self._results.values())
 
-    def record(self, tasks: Sequence[Task], results: Sequence[Result]) -> None:
+    def record(self, tasks: Sequence[Task], results: Sequence[TaskResult]) -> None:
         lines = [json.dumps({"task": task, "result": result}) for task, result in zip(tasks, results, strict=True)]
         with self._lock:
             name = f"{uuid.uuid4().hex}.jsonl"
@@ -78,8 +78,8 @@ def key_of(task: Task) -> str:
 
 
 def run_tasks(
-    spark: SparkSession, tasks: Sequence[Task], work: Callable[[Task], Result], ledger: Ledger, progress: Advances
-) -> list[Result]:
+    spark: SparkSession, tasks: Sequence[Task], work: Callable[[Task], TaskResult], ledger: Ledger, progress: Advances
+) -> list[TaskResult]:
     """``work(task)`` for every task, in the order of the tasks; those in the ledger are not done again.
 
     ``work`` runs in Spark's Python workers, one core each.
@@ -98,7 +98,7 @@ class _Run:
         self,
         spark: SparkSession,
         tasks: Iterable[Task],
-        work: Callable[[Task], Result],
+        work: Callable[[Task], TaskResult],
         ledger: Ledger,
         progress: Advances,
     ) -> None:
@@ -141,7 +141,7 @@ class _Run:
             return [self.waiting.popleft() for _ in range(min(size, len(self.waiting)))]
 
 
-def _in_worker(work: Callable[[Task], Result]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _in_worker(work: Callable[[Task], TaskResult]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             texts = []

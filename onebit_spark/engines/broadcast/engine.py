@@ -20,6 +20,7 @@ from onebit_spark.core.factortables import factor_table
 from onebit_spark.core.losses import SIDES, HalfStep, Loss, RowPrior, Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.solver import with_prior
+from onebit_spark.core.spectral import Table
 from onebit_spark.core.split import Split
 from onebit_spark.core.statistics import SideStatistics
 from onebit_spark.engines.blocking import (
@@ -37,7 +38,6 @@ from onebit_spark.engines.broadcast.exchange import BlockedSide, BroadcastExchan
 from onebit_spark.engines.factorframes import factor_frame, ordered
 from onebit_spark.engines.faults import worker_errors
 from onebit_spark.engines.layout import SideLayout, default_blocks, side_layout
-from onebit_spark.engines.mapstep import Table
 from onebit_spark.engines.start import start_posteriors
 from onebit_spark.errors import RequestError
 from onebit_spark.input.census import Ids, Survey, prepared

@@ -20,15 +20,16 @@ from pyspark import Broadcast, SparkContext
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from onebit_spark.core.confidence import BINS, Histogram, count_confidences
+from onebit_spark.core.confidence import HISTOGRAM_BINS, Histogram, count_confidences
 from onebit_spark.core.draws import Draws, GibbsErrors, count_errors
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, PriorLines, RowPrior, Side
 from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.spectral import Table
 from onebit_spark.core.statistics import SideStatistics
 from onebit_spark.engines.cells import Batches, block_line, read_blocks
 from onebit_spark.engines.faults import check_checksums, worker_errors
 from onebit_spark.engines.layout import SideLayout
-from onebit_spark.engines.mapstep import Table, signed_sums, update_range
+from onebit_spark.engines.mapstep import signed_sums, update_range
 
 
 def _schema(**cells: str) -> StructType:
@@ -39,10 +40,10 @@ def _schema(**cells: str) -> StructType:
     return schema
 
 
-UPDATED = _schema(location="binary", scale="binary", statistics="binary")
-SUMS = _schema(sums="binary")
-ERRORS = _schema(errors="long", ratings="long")
-CONFIDENCES = _schema(counts="binary")
+UPDATED_LINES = _schema(location="binary", scale="binary", statistics="binary")
+SUM_LINES = _schema(sums="binary")
+ERROR_LINES = _schema(errors="long", ratings="long")
+CONFIDENCE_LINES = _schema(counts="binary")
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class BroadcastExchange:
         posterior = self._posteriors[side].copy()
         rows_of = self._sides[side].layout.rows_of
         parts = []
-        for line in self._run(side, work, UPDATED):
+        for line in self._run(side, work, UPDATED_LINES):
             rows = rows_of[line["block"]]
             posterior.location[rows] = _matrix(line["location"], posterior.location, len(rows))
             posterior.scale[rows] = _matrix(line["scale"], posterior.scale, len(rows))
@@ -92,7 +93,7 @@ class BroadcastExchange:
         sums = np.zeros((len(layout.block_of), table.shape[1]))
         sent = self._context.broadcast(np.ascontiguousarray(table))
         try:
-            for line in self._run(side, _SumBlocks(sent), SUMS):
+            for line in self._run(side, _SumBlocks(sent), SUM_LINES):
                 rows = layout.rows_of[line["block"]]
                 sums[rows] = _matrix(line["sums"], sums, len(rows))
         finally:
@@ -101,14 +102,14 @@ class BroadcastExchange:
 
     def gibbs_errors(self, draws: Draws) -> GibbsErrors:
         work = _DrawBlocks(draws, self._sent["rows"], self._sent["cols"])
-        lines = [(line["errors"], line["ratings"]) for line in self._run("rows", work, ERRORS)]
+        lines = [(line["errors"], line["ratings"]) for line in self._run("rows", work, ERROR_LINES)]
         return GibbsErrors(*map(sum, zip(*lines, strict=True)))
 
     def confidences(self, posterior: dict[Side, RowPosterior], noise: float) -> Histogram:
-        counts = np.zeros(BINS, np.int64)
+        counts = np.zeros(HISTOGRAM_BINS, np.int64)
         with ExitStack() as release:
             work = _CountBlocks(noise, *(self._sent_now(side, posterior[side], release) for side in SIDES))
-            for line in self._run("rows", work, CONFIDENCES):
+            for line in self._run("rows", work, CONFIDENCE_LINES):
                 counts += np.frombuffer(line["counts"], np.int64)
         return counts
 

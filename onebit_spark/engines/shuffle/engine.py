@@ -37,7 +37,7 @@ from onebit_spark.platform.files import Location
 from onebit_spark.platform.jobnames import described
 from onebit_spark.platform.plans import cut_from_plan, expect_long_lines, working_session
 
-RATINGS_PER_BLOCK = 4_000_000  # larger than where factors are broadcast: each block has its partners sent to it
+SHUFFLED_RATINGS_PER_BLOCK = 4_000_000  # fewer, larger blocks than with broadcast: each block is sent its partners
 PARTNER_BYTES = 256 * 2**20  # of the factor rows that one block may refer to
 OWN_BYTES = 128 * 2**20  # of the factor rows that one block updates
 
@@ -221,6 +221,6 @@ class ShuffleEngine:
 
 def _default_blocks(n_ratings: int, n_rows: int, form: Form, spark: SparkSession) -> int:
     """So many that neither a block's partners nor its own rows take much memory."""
-    ratings = min(RATINGS_PER_BLOCK, PARTNER_BYTES // form.row_bytes)
+    ratings = min(SHUFFLED_RATINGS_PER_BLOCK, PARTNER_BYTES // form.row_bytes)
     cores = max(spark.sparkContext.defaultParallelism, -(-n_rows * form.row_bytes // OWN_BYTES))
     return default_blocks(n_ratings, n_rows, cores, ratings)

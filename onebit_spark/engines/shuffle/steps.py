@@ -20,8 +20,8 @@ from onebit_spark.core.spectral import Rows, Table, distinct_keys
 from onebit_spark.core.statistics import SideStatistics
 from onebit_spark.engines.cells import PlacedBlock
 from onebit_spark.engines.mapstep import signed_sums, update_range
+from onebit_spark.engines.shuffle.routes import Sums
 
-Sums = NDArray[np.float64]
 Own = list[FloatArray]
 Made = tuple[FloatArray | None, Sums]
 

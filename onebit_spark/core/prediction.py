@@ -1,4 +1,4 @@
-"""Score, spread and probability of a cell from the posteriors of its row and its column."""
+"""Score, variance and probability of a cell from the posteriors of its row and its column (docs/MATH.md, §8.1)."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def variance(rows: RowPosterior, cols: RowPosterior) -> DoubleArray:
         return np.asarray(total)
     first = int(rows.has_intercept)
     row_cov, col_cov = rows.covariance.astype(np.float64), cols.covariance.astype(np.float64)
-    # In row i's free coordinates the partner is z_j = [1, R_j]: its covariance is that of R_j alone, and d_j adds
-    # its own variance and its covariance with R_j, met by E[L_i].
+    # In the free coordinates of row i the partner is z_j = [1, R_j], whose covariance is that of R_j alone. d_j adds
+    # its own variance, and its covariance with R_j times E[L_i].
     row_partner, col_partner = _as_partner(cols), _as_partner(rows)
     total = np.einsum("la,lab,lb->l", row_partner, row_cov, row_partner)
     total += np.einsum("la,lab,lb->l", col_partner, col_cov, col_partner)
@@ -49,12 +49,12 @@ def _as_partner(side: RowPosterior) -> DoubleArray:
 def probability(
     loss: str, scores: FloatArray, variances: FloatArray, calibration: Calibration | None = None
 ) -> DoubleArray:
-    """P(+) as the loss understands it (see ``probability`` of the registered losses), or as it was calibrated."""
+    """P(+) by the formula of the loss (see ``probability`` of each loss), or by a calibration."""
     if calibration is not None:
         return calibration.probability(np.asarray(scores, np.float64), np.asarray(variances, np.float64))
     return LOSSES[loss].probability(scores, variances)
 
 
 def score_noise(loss: str, calibration: Calibration | None = None) -> float:
-    """c: the probability grows with score/√(c + variance), and with nothing else."""
+    """c: the probability is a function of score/√(c + variance)."""
     return LOSSES[loss].score_noise if calibration is None else calibration.noise

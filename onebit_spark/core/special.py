@@ -1,8 +1,8 @@
-"""Special functions of the scale posterior and the certificates.
+"""Special functions for the scales and the certificates. All of them work on arrays.
 
-Modified Bessel functions K_ν(z) of any order, in logs and in ratios (the Gamma prior's posterior is a
-generalised inverse Gaussian of order α − m/2, hundreds of millions on a large matrix); the
-binary Kullback-Leibler divergence and its inverse. All are vectorised over their arguments.
+- Modified Bessel functions K_ν(z) of any order, in logarithms and in ratios. With the Gamma prior, q(γ) is a
+  generalised inverse Gaussian of order α − m/2, which is hundreds of millions on a large matrix (docs/MATH.md, §5.3).
+- The binary Kullback-Leibler divergence and its inverse.
 
 K_ν has two regimes, split by w = √(ν² + z²):
 
@@ -11,7 +11,7 @@ K_ν has two regimes, split by w = √(ν² + z²):
 - w < 25: the trapezoidal rule on K_ν(z) = ∫_0^∞ e^{−z cosh t} cosh(νt) dt. The integrand is even, positive
   and decays doubly exponentially, so the rule converges exponentially and, in logs, never overflows.
 
-Both hold from z = 1e−100, where `scipy.special.kve` has long overflowed, to z = 1e100 and for |ν| ≤ 1e9.
+Both are accurate from z = 1e−100, where `scipy.special.kve` overflows, to z = 1e100, and for |ν| ≤ 1e9.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ from onebit_spark.core.posterior import DoubleArray
 Kernel = Callable[[DoubleArray, DoubleArray], DoubleArray]
 
 _SPLIT = 25.0  # the w where the two regimes meet
-_TERMS = 16  # of the expansion: the first one left out is below 1e−15 at the split
+_TERMS = 16  # of the expansion; the first omitted term is below 1e−15 at the split
 _STEP = 0.125  # of the trapezoidal rule: its error is about e^{w(1 − cos y) − 2πy/step}, any y < π/2, < 1e−16
 _NEGLIGIBLE = 40.0  # the rule stops where the integrand is below e^{−40} of its peak
 

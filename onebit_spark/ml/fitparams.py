@@ -43,7 +43,10 @@ class FitParams(PredictionParams):
     )
     loss = text("loss", "loss: hinge, logistic")
     prior = text("prior", "prior of the factors' scales: gamma, inverse-gamma")
-    rank = integer("rank", "most factors; those not needed switch themselves off; must be an integer of at least 1")
+    rank = integer(
+        "rank",
+        "largest number of factors; those that are not needed are switched off; must be an integer of at least 1",
+    )
     likelihoodWeight = number(
         "likelihoodWeight", "κ, the weight of one rating (default: the loss's own); must be a positive finite number"
     )
@@ -51,13 +54,14 @@ class FitParams(PredictionParams):
         "alpha", "α of the prior (default: a tenth of the number of users and items); must be a positive finite number"
     )
     beta = number("beta", "β of the prior (default: follows from α); must be a positive finite number")
-    fitIntercept = flag("fitIntercept", "an intercept for every user and every item (default: with)")
-    solver = text("solver", "solver; gradient for the hinge loss only: mm, gradient")
-    start = text("start", "start: spectral, random")
-    covariance = text("covariance", "posterior covariance (logistic): full, diagonal")
-    maxIter = integer("maxIter", "most iterations; must be an integer of at least 1")
+    fitIntercept = flag("fitIntercept", "fit an intercept for each user and each item (default: yes)")
+    solver = text("solver", "solver of the means; gradient is for the hinge loss only: mm, gradient")
+    start = text("start", "where the fit starts: spectral, random")
+    covariance = text("covariance", "what the logistic loss keeps of the posterior covariance of a row: full, diagonal")
+    maxIter = integer("maxIter", "largest number of iterations; must be an integer of at least 1")
     tol = number(
-        "tol", "stop once nothing changes by more than this share; 0: never; must be a finite number, 0 or above"
+        "tol",
+        "stop when objective and scores change by less than this share; 0: never; must be a finite number, 0 or above",
     )
     seed = integer("seed", "seed of the start; must be an integer from 0 to 2^63 − 1")
     numUserBlocks = integer(

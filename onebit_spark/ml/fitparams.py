@@ -90,12 +90,13 @@ class FitParams(PredictionParams):
     delta = number("delta", "a certificate holds with probability 1 − δ; must lie strictly between 0 and 1")
     certificatePriorSplit = number(
         "certificatePriorSplit",
-        "certify random draws by a prior learnt from this share of the ratings; the saved model then has learnt "
-        "almost only from that share; must lie strictly between 0 and 1",
+        "certify random draws with a prior that is learnt from this share of the ratings; the saved model then has "
+        "learnt almost only from that share; must lie strictly between 0 and 1",
     )
     certificateGrid = integer(
         "certificateGrid",
-        "settings compared on these ratings, each certified at δ/grid; must be an integer of at least 1",
+        "number of settings that are compared on these ratings; each is certified at δ/grid; must be an integer of at"
+        " least 1",
     )
 
     def __init__(self) -> None:

@@ -361,7 +361,7 @@ def _statement(item: Certificate, seen: float | None) -> str:
     limit = f"at most {min(item.bound, 1):.1%} of ratings like {where}"
     text = f"With {100 * (1 - item.delta):.6g}% confidence, {who} are wrong on {limit}"
     if seen is not None:
-        text += f"; they were on {seen:.1%} of {item.n:,}"
+        text += f"; they were wrong on {seen:.1%} of {item.n:,}"
     if item.vacuous:
         return f"{text}. That says nothing: the majority class is wrong on {item.majority_error:.1%}, a coin on 50%."
     return f"{text}. The majority class is wrong on {item.majority_error:.1%}."

@@ -1,4 +1,4 @@
-"""The work of one map step on one block, the same in every engine."""
+"""The work of one map step on one block. It is the same in every engine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Table", "signed_sums", "update_range"]
 def update_range(
     loss: Loss, block: RatingBlock, lo: int, hi: int, partners: Partners, rows: RowPosterior, step: HalfStep
 ) -> SideStatistics:
-    """Update rows lo … hi−1 of the block in place, and say what the driver needs to know of them."""
+    """Update the rows lo … hi−1 of the block in place. Returns the statistics that the driver needs."""
     old = rows.location[lo:hi].copy()
     sums = loss.update_rows(block, lo, hi, partners, rows, step)
     active = block.row_counts[lo:hi] > 0

@@ -1,6 +1,6 @@
-"""How a model does on ratings, in a few hundred numbers: reliability, scores by class, risk–coverage, calibration.
+"""Diagnostics of a model on ratings: reliability, scores by class, risk–coverage curve. Also the calibration.
 
-Everything is one aggregation in Spark; the driver receives one line per bin.
+Each is one aggregation in Spark. The driver receives one line per bin.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from onebit_spark.ml.fittedmodel import FittedModel
 from onebit_spark.ml.predictionparams import plainly_named
 from onebit_spark.ml.selection import confidence
 
-SAMPLE = 500_000  # ratings that are looked at, about: enough for every figure of a report
+SAMPLE = 500_000  # about so many ratings are used: enough for each figure of a report
 SCORE_WIDTH = 0.1  # of a bin of the histogram
-CONFIDENCE_BINS = -4.0, 12.0, 6  # log₂ of the confidences that a risk–coverage curve tells apart, bins an octave
-CELL_WIDTHS = 0.05, 0.1  # of the score and of log std, where the calibration takes ratings for alike
+CONFIDENCE_BINS = -4.0, 12.0, 6  # range of log₂ of the confidence, and bins per factor of two
+CELL_WIDTHS = 0.05, 0.1  # bins of the score and of log std, within which the calibration does not distinguish ratings
 
 
 def probability_bin(probability: Column) -> Column:
@@ -32,9 +32,18 @@ def probability_bin(probability: Column) -> Column:
 
 
 def diagnose(model: FittedModel, ratings: DataFrame, source: str, fitted: bool) -> dict[str, Any]:
-    """The figures that a report shows, of all ratings or of a sample; ``source`` says in words what they are.
+    """The figures of a report, from all ratings or from a sample of them.
 
-    ``fitted``: the model was fitted to them, so that the figures flatter it.
+    Parameters
+    ----------
+    model : FittedModel
+        The model.
+    ratings : DataFrame
+        Ratings with the columns of the fit.
+    source : str
+        What these ratings are, in words.
+    fitted : bool
+        Whether the model was fitted to them.
     """
     scored, n = _scored(model, ratings)
     if n > SAMPLE:
@@ -74,21 +83,21 @@ def diagnose(model: FittedModel, ratings: DataFrame, source: str, fitted: bool) 
 
 
 def confidence_bin(confidence: Column) -> Column:
-    """Up to 96 bins that are equally wide on the logarithm."""
+    """The bin of a confidence, one of 96 that are equally wide in the logarithm."""
     low, high, per_octave = CONFIDENCE_BINS
     inside = F.least(F.greatest(confidence, F.lit(2.0**low)), F.lit(2.0**high))
     return F.floor((F.log2(inside) - low) * per_octave)
 
 
 def risk_coverage(bins: Any, n: Any, wrong: Any) -> dict[str, list[float]]:
-    """Where only the most confident ``share`` is answered, ``error`` of the answers are wrong; from few to all."""
+    """The curve of ``share`` and ``error``: if only the most confident share is answered, so many answers are wrong."""
     place = np.unique(-np.asarray(bins), return_inverse=True)[1]
     answered, errors = (np.cumsum(np.bincount(place, weights=each)) for each in (n, wrong))
     return {"share": (answered / answered[-1]).tolist(), "error": (errors / answered).tolist()}
 
 
 def calibrate(model: FittedModel, ratings: DataFrame) -> Calibration:
-    """The map from score and spread to probability that is likeliest on these ratings, which must not be fitted."""
+    """The calibration of largest likelihood on these ratings. They must not have been fitted."""
     scored, _ = _scored(model, ratings)
     by_score, by_spread = CELL_WIDTHS
     cells = (
@@ -107,7 +116,7 @@ def calibrate(model: FittedModel, ratings: DataFrame) -> Calibration:
     )
     columns = [cells[name].to_numpy() for name in ("score", "variance", "positives", "negatives")]
     if not (columns[2].sum() and columns[3].sum()):
-        raise RequestError("a calibration needs ratings of both classes: hold out more of them")
+        raise RequestError("a calibration needs ratings of both classes: hold out more ratings")
     return Calibration.fit(*columns)
 
 

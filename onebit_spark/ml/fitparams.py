@@ -11,7 +11,7 @@ from onebit_spark.ml.predictionparams import PredictionParams
 
 F = TypeVar("F", bound="FitParams")
 
-# Every default that a user can read off ``explainParams``; Params that are not here have none.
+# The defaults that ``explainParams`` shows. Params that are not listed have none.
 DEFAULTS: dict[str, Any] = {
     "labelCol": "label",
     "loss": "logistic",
@@ -37,7 +37,7 @@ class FitParams(PredictionParams):
     """The Params of a fit. A getter of a Param that is unset and has no default returns None."""
 
     labelCol = text("labelCol", "column of the labels: −1/1, 0/1, boolean, or a number with threshold")
-    ratingCol = text("ratingCol", "ALS's name for labelCol; not together with it")
+    ratingCol = text("ratingCol", "ALS's name for labelCol; set only one of the two")
     threshold = number(
         "threshold", "labels strictly greater are positive, the others negative; must be a finite number"
     )

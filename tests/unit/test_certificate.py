@@ -259,7 +259,7 @@ def test_statements_say_what_they_bound():
     good, bad = holdout_certificate(100, 1000, Terms(), 0.4), holdout_certificate(450, 1000, Terms(), 0.4)
     assert good.statement == (
         "With 95% confidence, the model's predictions are wrong on at most 11.7% of ratings like those that were kept "
-        "out; they were on 10.0% of 1,000. The majority class is wrong on 40.0%."
+        "out; they were wrong on 10.0% of 1,000. The majority class is wrong on 40.0%."
     )
     assert "That says nothing" in bad.statement
 

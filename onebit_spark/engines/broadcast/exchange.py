@@ -1,8 +1,9 @@
-"""How factors reach the blocks by broadcast, and come back.
+"""How factors reach the blocks by broadcast, and how they come back.
 
-The driver holds both posteriors and sends them out whole; each block takes the rows that it refers to and returns its
-updated rows. One Spark job a map step. The driver and every Python worker hold the factor table, so this is for tables
-up to half a gigabyte; beyond, ``shuffle.ShuffleEngine`` sends each block only what it refers to.
+The driver holds both posteriors and broadcasts them. Each block takes the rows that it refers to, and returns its
+updated rows. A map step is one Spark job. The driver and every Python worker hold the factor table, so this is for
+tables up to half a gigabyte. For larger ones, ``shuffle.ShuffleEngine`` sends each block only the rows that it refers
+to.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from onebit_spark.engines.mapstep import signed_sums, update_range
 
 
 def _schema(**cells: str) -> StructType:
-    """A block's number, what is returned for it, and what proves that it is the block that was cached."""
+    """The schema of a result: the number of the block, the given cells, and the number of ratings with a checksum."""
     schema = StructType().add("block", "integer")
     for name, kind in {**cells, "n": "long", "checksum": "long"}.items():
         schema = schema.add(name, kind)
@@ -48,15 +49,25 @@ CONFIDENCE_LINES = _schema(counts="binary")
 
 @dataclass(frozen=True)
 class BlockedSide:
-    """One orientation of the ratings: the cached blocks, where each row lies, and what each block must hold."""
+    """One orientation of the ratings.
+
+    Parameters
+    ----------
+    blocks : DataFrame
+        The cached blocks.
+    layout : SideLayout
+        The block of each row.
+    checksums : dict
+        Block ─► (ratings, checksum).
+    """
 
     blocks: DataFrame
     layout: SideLayout
-    checksums: dict[int, tuple[int, int]]  # block ─► (ratings, checksum)
+    checksums: dict[int, tuple[int, int]]
 
 
 class BroadcastExchange:
-    """Factors by broadcast out, by collected results back."""
+    """Sends factors by broadcast, and collects the updated ones."""
 
     def __init__(self, context: SparkContext, sides: dict[Side, BlockedSide]) -> None:
         self._context = context
@@ -75,7 +86,7 @@ class BroadcastExchange:
     def half_step(self, loss: Loss, step: HalfStep[RowPosterior]) -> SideStatistics:
         side = step.side
         work = _UpdateBlocks(loss, step.under(self._sent_prior(step)), self._sent[side], self._sent[OTHER[side]])
-        # New arrays: the ones that were broadcast must not change under the workers of a local session.
+        # New arrays: the workers of a local session may still read the arrays that were broadcast.
         posterior = self._posteriors[side].copy()
         rows_of = self._sides[side].layout.rows_of
         parts = []
@@ -125,7 +136,7 @@ class BroadcastExchange:
         self._sent_priors.clear()
 
     def _sent_prior(self, step: HalfStep[RowPosterior]) -> RowPrior | PriorLines[Broadcast[RowPosterior]]:
-        """The prior as a task has it: many lines do not belong into one, so they are broadcast, once."""
+        """The prior in the form that a task gets. A prior with one line per row is broadcast once."""
         if not isinstance(step.prior, PriorLines):
             return step.prior
         lines = step.prior.lines
@@ -134,7 +145,7 @@ class BroadcastExchange:
         return PriorLines(self._sent_priors[step.side][1])
 
     def _sent_now(self, side: Side, posterior: RowPosterior, release: ExitStack) -> Broadcast[RowPosterior]:
-        """A posterior by broadcast: the one that is out already, or one for as long as it is needed."""
+        """The broadcast of a posterior: the current one, or a new one that ``release`` destroys."""
         if posterior is self._posteriors.get(side):
             return self._sent[side]
         sent = self._context.broadcast(posterior)
@@ -142,7 +153,7 @@ class BroadcastExchange:
         return sent
 
     def _run(self, side: Side, work: Any, schema: StructType) -> Iterator[dict[str, Any]]:
-        """One job over the side's blocks; its lines in the order of the blocks, each checked for its ratings."""
+        """Run one job over the blocks of a side. Yields its lines in the order of the blocks, and checks them."""
         blocked = self._sides[side]
         with worker_errors():
             table = blocked.blocks.mapInArrow(work, schema).toArrow().sort_by("block")
@@ -206,7 +217,7 @@ class _SumBlocks:
 
 @dataclass(frozen=True)
 class _DrawBlocks:
-    """Draws from the posteriors on the blocks of a task."""
+    """Counts errors of draws from the posteriors on the blocks of a task."""
 
     draws: Draws
     rows: Broadcast[RowPosterior]
@@ -222,7 +233,7 @@ class _DrawBlocks:
 
 @dataclass(frozen=True)
 class _CountBlocks:
-    """The confidences of the blocks of a task."""
+    """The histogram of the confidences on the blocks of a task."""
 
     noise: float
     rows: Broadcast[RowPosterior]

@@ -1,4 +1,4 @@
-"""A demonstration on simulated ratings: `python -m onebit_spark.demo --output DIR`, a minute on a laptop."""
+"""A demonstration on simulated ratings: `python -m onebit_spark.demo --output DIR`. It takes a minute on a laptop."""
 
 from __future__ import annotations
 
@@ -20,20 +20,18 @@ from onebit_spark.simulate import Simulation, simulate
 
 USERS, ITEMS, RANK = 2_000, 1_000, 3
 SEEN = 0.1  # share of the cells that have a rating
-HELD_OUT = 0.1  # share of the ratings that are kept back
+HELD_OUT = 0.1  # share of the ratings that are kept out of the fit
 MAX_ERROR = "0.12"  # of the pairs that the model answers
-FLIPPED = 0.1  # share of the labels that are wrong: nobody can predict better than this
+FLIPPED = 0.1  # share of the labels that are wrong; nobody can predict better than this
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m onebit_spark.demo", description=__doc__)
-    parser.add_argument("--output", type=Path, default=Path("demo-output"), help="folder for all that the demo makes")
+    parser.add_argument("--output", type=Path, default=Path("demo-output"), help="folder for all outputs of the demo")
     output = parser.parse_args(argv).output
     began = time.perf_counter()
 
-    print(
-        f"1. Simulating {USERS:,} users and {ITEMS:,} items, of which {SEEN:.0%} of the pairs are rated …", flush=True
-    )
+    print(f"1. Simulating {USERS:,} users and {ITEMS:,} items; {SEEN:.0%} of the pairs are rated …", flush=True)
     made = {name: output / name for name in ("ratings", "pairs", "model", "predictions", "metrics.json")}
     write_ratings(simulate("B2", RANK, (USERS, ITEMS), SEEN, FLIPPED), made["ratings"], made["pairs"])
     paths = {name: str(path) for name, path in made.items()}
@@ -43,10 +41,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     predict = ["--predict", paths["pairs"], "--predictions", paths["predictions"]]
     evaluate = ["--model", paths["model"], "--ratings", paths["pairs"], "--output", paths["metrics.json"]]
     with spark_session("onebit_spark demo"):
-        print("\n2. Fitting a model, certifying it, and predicting the pairs that were kept back …", flush=True)
+        print("\n2. Fitting a model, certifying it, and predicting the pairs that were kept out …", flush=True)
         code = cli.fit([*fit, *predict])
         if code == 0:
-            print("\n3. Comparing the predictions with what was kept back …", flush=True)
+            print("\n3. Comparing the predictions with the labels that were kept out …", flush=True)
             code = cli.evaluate([*evaluate, "--overwrite"])
     if code:
         return code
@@ -63,18 +61,18 @@ for {FLIPPED:.0%} of the labels were flipped at random. The ratings were made wi
 the model found {rank} by itself.
 
   {paths["ratings"]}        the ratings: user, item, label (−1 or 1)
-  {paths["pairs"]}          what was kept back
+  {paths["pairs"]}          the ratings that were kept out of the fit
   {paths["model"]}          the model
-  {paths["model"]}/certificate.json   upper limits on its error rate, and what they rest on
+  {paths["model"]}/certificate.json   upper limits on its error rate, and their inputs
   {paths["model"]}/report.html        the fit in pictures, for a browser
   {paths["predictions"]}    score, std, probability, prediction and answered for each pair
-  {paths["metrics.json"]}   how good they are"""
+  {paths["metrics.json"]}   the quality of the predictions"""
     )
     return 0
 
 
 def write_ratings(simulation: Simulation, ratings: Path, pairs: Path) -> None:
-    """The simulation as two Parquet folders: what is fitted, and what is held out (the cells are in random order)."""
+    """Write the simulation as two Parquet folders: ratings to fit and held-out ratings. Cells are in random order."""
     held_out = round(HELD_OUT * len(simulation.labels))
     for folder, part in ((ratings, slice(held_out, None)), (pairs, slice(None, held_out))):
         table = pa.table(

@@ -19,10 +19,10 @@ class PairedComparison(NamedTuple):
 
 
 def paired_comparison(differences: ArrayLike, ratio: float) -> PairedComparison:
-    """The corrected resampled t-test (Nadeau and Bengio, 2003) of J ≥ 2 differences, one a split.
+    """The corrected resampled t-test (Nadeau and Bengio, 2003) of J ≥ 2 differences, one per split.
 
-    ``ratio`` is the size of a test part over that of a training part. The variance of the mean is (1/J + ratio)·s²:
-    the plain s²/J would take splits that share most of their ratings for independent ones.
+    ``ratio`` is the size of a test part divided by that of a training part. The variance of the mean is (1/J +
+    ratio)·s². The plain s²/J would be right only for independent splits, but these share most of their ratings.
     """
     values = np.asarray(differences, dtype=np.float64)
     j, mean = len(values), float(np.mean(values))

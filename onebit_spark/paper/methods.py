@@ -1,6 +1,6 @@
 """The methods that are compared: how each is fitted to a sample, and the settings among which it is tuned.
 
-A prior's α and β stand in the grids *per row and column* (α/m, β/m): so one grid serves matrices of any size.
+The grids contain α and β *per row and column* (α/m, β/m). So one grid serves matrices of any size.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Method:
 
 
 def count_wrong_signs(scorer: FittedMethod, train: Sample, test: Sample) -> int:
-    """Wrong signs on the test part; a score of exactly 0 is the majority of the training part."""
+    """Number of wrong signs on the test part. A score of exactly 0 counts as the majority of the training part."""
     scores = scorer.score(test.rows, test.cols)
     majority = 1 if 2 * np.count_nonzero(train.labels > 0) >= len(train) else -1
     return int(np.count_nonzero(np.where(scores == 0, majority, np.sign(scores)) != test.labels))
@@ -79,7 +79,7 @@ def _bayesian(
 
 
 def _davenport(sample: Sample, setting: TriedSetting) -> FittedMethod:
-    """The radius stands in the grid in units of √(m1 m2)."""
+    """The radius in the grid is in units of √(m1 m2)."""
     radius = setting["radius"] * math.sqrt(sample.shape[0] * sample.shape[1])
     return fit_davenport(sample.rows, sample.cols, sample.labels, sample.shape, radius, tol=1e-2)
 
@@ -102,7 +102,7 @@ _LOGIT_G = (
     (0.0025, 0.0025), (0.0025, 0.075), (0.0025, 0.75), (0.025, 0.025), (0.075, 0.0025), (0.075, 0.025), (0.25, 0.0025),
     (0.25, 0.25), (0.1, 0.33),
 )  # fmt: skip
-_SCALE_ONE = (1e4, 1e4)  # γ stays at 1, whatever the data say: the prior behind the matrices of type B
+_SCALE_ONE = (1e4, 1e4)  # keeps γ at 1, which is the prior of the matrices of type B
 
 METHODS: dict[str, Method] = {
     "Logit-G": Method(_bayesian("logistic", "gamma"), _grid((1.0,), *_LOGIT_G)),

@@ -1,6 +1,6 @@
-"""REPRODUCTION.md: the experiments beside the paper's figures, in words and tables. Pure functions of the records.
+"""REPRODUCTION.md: the experiments compared with the paper's figures, in words and tables.
 
-What is said of a figure is computed from the records that the figure is computed from.
+All functions here depend on the records only. Each statement about a figure is computed from the same records.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def tables_section(records: pd.DataFrame, meta: Meta) -> str:
         f"""Error in % of sign(M̂) against sign(M) over all cells of a {_size(records)} matrix of which 20% are observed:
         mean ± standard error over {meta["draws"]} draws, the standard deviation of one draw in brackets, and below it
         the paper's figure. Settings: fewest errors in {FOLDS}-fold cross-validation on {len(TUNING)} separate
-        draws a cell. {_seen(records)}"""
+        draws per cell. {_seen(records)}"""
     )
     lines = ["## Simulated matrices", "", intro, ""]
     for rank in sorted(records["rank"].unique()):
@@ -62,7 +62,7 @@ def tables_section(records: pd.DataFrame, meta: Meta) -> str:
 def _differences(cells: pd.DataFrame) -> Iterator[str]:
     """Where we are above the paper, where below, and what limits the logistic model where its noise is the true one."""
     yield _prose(
-        """The paper prints one figure a cell and no error bars. A difference counts here if it is larger than two
+        """The paper prints one figure per cell and no error bars. A difference counts here if it is larger than two
         standard deviations of one draw (and half a unit of the last digit printed)."""
     )
     yield ""
@@ -155,7 +155,7 @@ def movielens_section(records: pd.DataFrame, meta: Meta) -> str:
 
 
 def _seen(records: pd.DataFrame) -> str:
-    """Whether a reported draw was looked at when the grids of settings were chosen."""
+    """Whether reported draws were used when the grids of settings were chosen."""
     settled = f"The grids of settings were settled on draws {SETTLED_ON[0]} to {SETTLED_ON[-1]}"
     seen = len(set(records["seed"]) & set(SETTLED_ON))
     if seen:
@@ -175,7 +175,7 @@ def _figure(cell: pd.Series) -> str:
 
 def _settings(records: pd.DataFrame, by: list[str]) -> Iterator[str]:
     yield "<details><summary>Settings chosen</summary>\n"
-    yield "α and β of the priors are a row and column; the radius of freq. Logit is in units of √(m1 m2).\n"
+    yield "α and β of the priors are per row and column; the radius of freq. Logit is in units of √(m1 m2).\n"
     yield from _head(*by, "method", "setting")
     for values, group in records.groupby([*by, "method"], sort=False):
         setting = json.loads(group["setting"].iloc[0])

@@ -1,4 +1,4 @@
-"""report.html: one fit on one page, in a file that needs nothing else."""
+"""report.html: one fit on one page, in a file that needs no other."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def report(info: ModelInfo, certificate: dict[str, Any] | None = None) -> str:
             f'<p class="subtitle">{escape(_fitted(info))}</p>',
             _tiles(_headline(info, certificate)),
             *_notes(info),
-            '<h2>How the fit went, and what it can do</h2><div class="plots">',
+            '<h2>The fit, and its quality</h2><div class="plots">',
             *(
                 f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>"
                 for caption, svg in figures(info, certificate["certificates"] if certificate else ()).items()
@@ -77,13 +77,13 @@ def _fitted(info: ModelInfo) -> str:
 
 
 def _headline(info: ModelInfo, certificate: dict[str, Any] | None) -> Iterable[tuple[str, str]]:
-    """(figure, what it is)."""
+    """Pairs of a figure and its meaning."""
     seen = info.diagnostics
     if seen:
-        yield f"{seen['error']:.1%}", f"of {seen['source']} on the wrong side"
+        yield f"{seen['error']:.1%}", f"of {seen['source']} predicted wrongly"
         minority = min(info.n_positive, info.n_ratings - info.n_positive) / info.n_ratings
-        yield f"{minority:.1%}", "wrong if the majority class were predicted"
-        yield f"{seen['calibration_error']:.3f}", "probabilities off on average"
+        yield f"{minority:.1%}", "wrong if the majority class is always predicted"
+        yield f"{seen['calibration_error']:.3f}", "average error of the probabilities"
     yield f"{info.effective_rank} of {info.config.rank}", "factors in use"
     headline = _best(certificate)
     if headline is not None:
@@ -96,7 +96,7 @@ def _headline(info: ModelInfo, certificate: dict[str, Any] | None) -> Iterable[t
 
 
 def _best(certificate: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The certificate that was declared as the headline, unless it says nothing."""
+    """The certificate of the headline, unless it is vacuous."""
     for one in certificate["certificates"] if certificate else ():
         if one["name"] == certificate["headline"] and not one["vacuous"] and not one.get("group"):  # type: ignore[index]
             return dict(one)
@@ -106,8 +106,8 @@ def _best(certificate: dict[str, Any] | None) -> dict[str, Any] | None:
 def _notes(info: ModelInfo) -> Iterable[str]:
     if info.diagnostics and info.diagnostics["fitted"]:
         yield (
-            '<p class="note">Errors and probabilities here are those of ratings that were fitted, so they flatter the '
-            "model. Hold some out to see what it does on new ones.</p>"
+            '<p class="note">Errors and probabilities were measured on fitted ratings, so they look better than '
+            "they are. Hold some ratings out to measure the model on new ones.</p>"
         )
     if not info.converged and info.config.tol > 0:
         yield f'<p class="note">Not converged: {escape(info.reason)}.</p>'
@@ -118,7 +118,7 @@ def _notes(info: ModelInfo) -> Iterable[str]:
 def _certificate(certificate: dict[str, Any] | None) -> Iterable[str]:
     if not certificate or not certificate["certificates"]:
         return
-    yield "<h2>What is certain about its errors</h2>"
+    yield "<h2>Certified limits on its errors</h2>"
     for one in certificate["certificates"]:
         name = escape(str(one["name"]).replace("_", " "))
         vacuous = " It says nothing here." if one["vacuous"] and one["name"] != "selective" else ""

@@ -2,8 +2,8 @@
 
     minimise  f(X) = Σ_l log(1 + exp(−y_l X_{i_l j_l}))   over   ‖X‖_* ≤ τ   and, optionally,   ‖X‖_∞ ≤ a
 
-The paper's "freq. Logit". f is convex, so a stationary point is a solution. X is dense: meant for matrices up to some
-thousand rows and columns.
+This is the paper's "freq. Logit". f is convex, so a stationary point is a solution. X is dense, so the code is meant
+for matrices of up to some thousand rows and columns.
 """
 
 from __future__ import annotations
@@ -28,9 +28,21 @@ DENSE_SIDE = 400  # below, a whole SVD is as fast as a truncated one
 
 @dataclass(frozen=True, eq=False)
 class DavenportFit:
-    """The estimate X of the logits, and how near it is to the optimum.
+    """The estimate X of the logits.
 
-    ``stationarity`` bounds ‖P(X − ∇f) − X‖_F / max(1, ‖X‖_F), P the projection onto the constraints; 0 at a solution.
+    Parameters
+    ----------
+    matrix : array
+        X.
+    objective : float
+        f(X).
+    stationarity : float
+        Upper limit of ‖P(X − ∇f) − X‖_F / max(1, ‖X‖_F), where P is the projection onto the constraints. It is 0 at a
+        solution.
+    iterations : int
+        Number of iterations.
+    converged : bool
+        Whether ``stationarity`` is at most the tolerance.
     """
 
     matrix: DoubleArray = field(repr=False)
@@ -139,7 +151,7 @@ class _Projection:
         smaller, wanted = min(x.shape), self.rank + 5
         while True:
             whole = smaller <= DENSE_SIDE or 4 * wanted > smaller
-            # A fixed start: the same input gives the same bits.
+            # A fixed start, so that the same input gives exactly the same result.
             u, s, vt = svd(x, full_matrices=False) if whole else svds(x, wanted, v0=np.ones(smaller))
             if whole and s.sum() <= self.radius:
                 return x

@@ -1,4 +1,4 @@
-"""The majority class, row + column intercepts, and a ridge logistic factorisation: one estimate, three sizes."""
+"""Simple baselines: the majority class, row + column intercepts, and a logistic factorisation with a ridge penalty."""
 
 from __future__ import annotations
 
@@ -15,7 +15,21 @@ from onebit_spark.core.posterior import DoubleArray
 
 @dataclass(frozen=True, eq=False)
 class LogisticFit:
-    """The logits c + b_i + d_j + L_i·R_j, with the penalised objective that they minimise."""
+    """The logits c + b_i + d_j + L_i·R_j.
+
+    Parameters
+    ----------
+    offset : float
+        c.
+    row_intercepts, col_intercepts : arrays
+        b and d.
+    row_factors, col_factors : arrays
+        L and R.
+    objective : float
+        The penalised objective that they minimise.
+    converged : bool
+        Whether the optimiser succeeded.
+    """
 
     offset: float
     row_intercepts: DoubleArray

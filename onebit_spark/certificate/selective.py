@@ -49,6 +49,7 @@ class Group:
         return f"{self.column} is missing" if self.value is None else f"{self.column} is {self.value}"
 
     def as_dict(self) -> dict[str, Any]:
+        """The fields by name."""
         return {"column": self.column, "value": self.value}
 
 

@@ -122,6 +122,7 @@ class RowPosterior:
         return np.hstack([self.location, self.scale])
 
     def copy(self) -> RowPosterior:
+        """The same posterior in new arrays."""
         return RowPosterior(self.location.copy(), self.scale.copy(), self.kind, self.has_intercept)
 
     @classmethod

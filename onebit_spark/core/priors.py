@@ -30,7 +30,7 @@ class ScalePrior(ABC):
     alpha : float
         α, the shape.
     beta : float
-        β: a rate or a scale, as the subclass says.
+        β, a rate or a scale.
 
     Attributes
     ----------
@@ -155,6 +155,13 @@ class Gamma(ScalePrior):
     """γ ~ Gamma(α, rate β):  ρ = GIG(a = 2β, b = S, η = α − m/2), density ∝ γ^{η−1} e^{−(aγ + b/γ)/2} (§5.2).
 
     The paper has b = S/2. For the density that it states, b must be S (§12, number 2).
+
+    Parameters
+    ----------
+    alpha : float
+        α, the shape.
+    beta : float
+        β, a rate.
     """
 
     name: ClassVar[str] = "gamma"
@@ -206,7 +213,15 @@ class Gamma(ScalePrior):
 
 @dataclass(frozen=True)
 class InverseGamma(ScalePrior):
-    """γ ~ inverse-Gamma(α, scale β):  ρ = inverse-Gamma(α + m/2, β + S/2) (§5.1)."""
+    """γ ~ inverse-Gamma(α, scale β):  ρ = inverse-Gamma(α + m/2, β + S/2) (§5.1).
+
+    Parameters
+    ----------
+    alpha : float
+        α, the shape.
+    beta : float
+        β, a scale.
+    """
 
     name: ClassVar[str] = "inverse-gamma"
 

@@ -160,7 +160,7 @@ STARTS = {"spectral": spectral_start, "random": random_start}
 
 @dataclass(frozen=True)
 class Keyed:
-    """Standard normals from a hash of (seed, ratings, positives) by SplitMix64 and Φ⁻¹; 0 for empty rows."""
+    """Makes ``width`` standard normals per row, from a hash of (seed, ratings, positives); 0 for empty rows."""
 
     width: int
     seed: int
@@ -171,7 +171,7 @@ class Keyed:
 
 @dataclass(frozen=True)
 class Numbered:
-    """Normals from a hash of (seed, row number); 0 for empty rows."""
+    """Makes ``width`` normals per row with the given ``deviation``, from a hash of (``seed``, row); 0 for empty rows."""
 
     width: int
     seed: int
@@ -183,7 +183,19 @@ class Numbered:
 
 @dataclass(frozen=True)
 class Factors:
-    """D^{−½} table·right, and ``fillers`` columns of keyed noise for factors beyond the rank of the spectrum."""
+    """Makes the factors of the start, D^{−½} table·right.
+
+    Parameters
+    ----------
+    right : array
+        What the lines of a tall table are multiplied with.
+    fillers : int
+        Further columns of keyed noise, for factors beyond the rank of the spectrum.
+    seed : int
+        Seed of this noise.
+    noise : float
+        Its size.
+    """
 
     right: Table
     fillers: int
@@ -207,7 +219,7 @@ class Factors:
 
 @dataclass(frozen=True)
 class CubeSums:
-    """Σ_i factors_ik³."""
+    """Sums Σ_i factors_ik³ over rows."""
 
     factors: Factors
 
@@ -217,7 +229,7 @@ class CubeSums:
 
 @dataclass(frozen=True)
 class SquareSum:
-    """Σ_ik factors_ik²."""
+    """Sums Σ_ik factors_ik² over rows."""
 
     factors: Factors
 
@@ -277,7 +289,7 @@ class Products(Protocol):
 
 
 class ArrayTables:
-    """The sign matrix of an engine whose tall tables are arrays in this process."""
+    """A ``SignMatrix`` for an engine whose tall tables are arrays in this process."""
 
     def __init__(self, engine: Products) -> None:
         self._engine = engine

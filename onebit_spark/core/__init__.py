@@ -2,5 +2,5 @@
 
 compiled, blocks, posterior, special ◄ losses/, priors ◄ statistics, scales, spectral ◄ config ◄ solver
 randomness (of a rating) ◄ split ◄ draws ◄ newcomers (ids that were never rated)     confidence (of a prediction)
-prediction, calibration, metrics, topn, fixedpoint     sketch (of the fitted cells)     factortables, modelinfo
+prediction, calibration, metrics, topn, fixedpoint, arrayinput   sketch (of the fitted cells)   factortables, modelinfo
 """

@@ -171,7 +171,7 @@ class Keyed:
 
 @dataclass(frozen=True)
 class Numbered:
-    """Makes ``width`` normals per row with the given ``deviation``, from a hash of (``seed``, row); 0 for empty rows."""
+    """Makes ``width`` normals per row of this ``deviation``, from a hash of (``seed``, row); 0 for empty rows."""
 
     width: int
     seed: int

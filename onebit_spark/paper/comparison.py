@@ -10,7 +10,7 @@ from scipy.stats import t as student
 
 
 class PairedComparison(NamedTuple):
-    """The ``mean`` difference, its 95% interval from ``low`` to ``high``, and the two-sided ``p_value`` of no difference."""
+    """The ``mean`` difference, its 95% interval ``low`` to ``high``, and the two-sided ``p_value`` of no difference."""
 
     mean: float
     low: float

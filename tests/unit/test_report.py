@@ -103,7 +103,7 @@ def test_less_is_shown_where_less_is_known(info):
     bare = dataclasses.replace(info, diagnostics=None, validation=[])
     page = report(bare)
     assert page.count("<svg") == 2
-    assert "certain about its errors" not in page
+    assert "limits on its errors" not in page
     trained = dataclasses.replace(info, diagnostics=info.diagnostics | {"fitted": True})
     assert "look better than they are" in report(trained)
 

@@ -57,7 +57,7 @@ bench: setup
 	$(RUN) $(BIN)/python benchmarks/scale.py
 
 # The paper's experiments, about half an hour on two cores. MOVIELENS=--movielens=PATH reads u.data instead of fetching it;
-# a run that was interrupted goes on where it was.
+# a run that was interrupted continues where it was.
 MOVIELENS ?= --download
 REPRODUCTION ?= reproduction
 reproduce: setup

@@ -108,7 +108,7 @@ def main() -> None:
     print(f"ratio of seconds {seconds / als_seconds:.2f}, difference of accuracy {right - accuracy:+.4f}")
     phases = ", ".join(f"{name} {value:.2f}" for name, value in model.summary.seconds.items())
     iterations = model.summary.seconds["fit"] - model.summary.seconds["start"]
-    print(f"seconds by phase: {phases}; a half step {iterations / 12:.3f}")
+    print(f"seconds by phase: {phases}; per half step {iterations / 12:.3f}")
 
     accuracies = by_iteration(train, test, 8)
     passed = next((n for n, value in enumerate(accuracies, 1) if value > accuracy), None)

@@ -2,9 +2,9 @@
 
     python benchmarks/exchange.py [--rows 100000 1000000 10000000] [--exchanges broadcast shuffle]
 
-Three ratings a row, as many columns as rows/10, rank 10, hinge, two iterations from the random start, then the model is
-saved. The master is local-cluster: executors are processes of their own, so that the driver's memory can be told from
-theirs. Every fit has a process of its own. The lower limit of a half step sends each block every factor row that it
+Three ratings per row, as many columns as rows/10, rank 10, hinge, two iterations from the random start, then the model
+is saved. The master is local-cluster: executors are separate processes, so the driver's memory can be measured apart
+from theirs. Every fit has its own process. The lower limit of a half step: each block gets every factor row that it
 refers to, once.
 """
 

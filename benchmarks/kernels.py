@@ -1,8 +1,8 @@
-"""Nanoseconds per rating and half step of the row kernels, beside what the arithmetic alone would take.
+"""Nanoseconds per rating and half step of the row kernels, compared with the time of the arithmetic alone.
 
     python benchmarks/kernels.py [--rank 8 10 16 32 64] [--threads 1 2] [--scaling]
 
-The floor is the multiply-adds that the formulas need, at two float64 a cycle of a plain multiply-add loop measured in
+The floor is the multiply-adds that the formulas need, at two float64 per cycle of a plain multiply-add loop measured in
 the same run. A half step is the mean of an L step and an R step, which also returns the objective's data term.
 """
 
@@ -105,7 +105,7 @@ def by_rank(ranks: list[int], threads: list[int], repeats: int, intercepts: bool
 
 
 def by_size(repeats: int) -> None:
-    print("# rank 10, all threads, power-law columns, 30 ratings a row")
+    print("# rank 10, all threads, power-law columns, 30 ratings per row")
     print(f"{'loss':20}{'ratings':>12}{'ns/rating':>11}")
     for n in (10**5, 10**6, 10**7, 3 * 10**7):
         ratings = block(n // 30, n // 300, n)

@@ -113,26 +113,16 @@ def ours(iterations: int | None = None) -> Fit:
 
 def peers() -> Iterator[tuple[str, list[tuple[str, Callable[[], Fit]]]]]:
     """Every peer with its settings."""
+    libmfs = product(("logistic", "squared hinge"), (10, 32), (20, 50), (0.04, 0.1))
     yield (
         "LIBMF",
-        [
-            (f"{loss}, k {k}, {epochs} epochs", lambda loss=loss, k=k, epochs=epochs: libmf(loss, k, epochs))  # type: ignore[misc]
-            for loss, k, epochs in product(("logistic", "squared hinge"), (10, 32), (20, 50))
-        ],
+        [(f"{loss}, k {k}, {n} epochs, λ {l2:g}", partial(libmf, loss, k, n, l2)) for loss, k, n, l2 in libmfs],
     )
-    yield (
-        "LightFM",
-        [
-            (f"k {k}, {epochs} epochs", lambda k=k, epochs=epochs: lightfm(k, epochs))  # type: ignore[misc]
-            for k, epochs in product((10, 32), (20, 50))
-        ],
-    )
+    yield "LightFM", [(f"k {k}, {n} epochs", partial(lightfm, k, n)) for k, n in product((10, 32), (20, 50))]
+    implicits = product((10, 32), (15, 30), (0.0, 0.5))
     yield (
         "implicit ALS",
-        [
-            (f"k {k}, {n} iterations, score − {shift:g}", partial(implicit, k, n, shift))
-            for k, n, shift in product((10, 32), (15, 30), (0.0, 0.5))
-        ],
+        [(f"k {k}, {n} iterations, score − {shift:g}", partial(implicit, k, n, shift)) for k, n, shift in implicits],
     )
 
 

@@ -62,7 +62,7 @@ def main() -> None:
                 print(f"{method}: failed with exit code {done.returncode}", flush=True)
                 continue
             figures = json.loads(done.stdout.splitlines()[-1])
-            print(f"{method:<9} {figures['iteration']:6.1f} s an iteration, {figures['all']:6.0f} s in all "
+            print(f"{method:<9} {figures['iteration']:6.1f} s per iteration, {figures['all']:6.0f} s in all "
                   f"({figures['phases']}); peak MB: {figures['memory']}", flush=True)  # fmt: skip
 
 

@@ -1,10 +1,10 @@
-"""How many pairs can be answered with an error of at most what was asked, on real data.
+"""Which share of pairs can be answered with at most the requested error rate, on real data.
 
     python benchmarks/selective.py [--data movielens-1m senate assistments] [--splits 5]      # ONEBIT_DATA: the folder
 
-Of every split 85% of the ratings are fitted, a tenth certifies, used whole, each request alone at δ = .05, and the last
-twentieth shows the error among the answered on ratings that were neither fitted nor used to certify. Medians over the
-splits, the smallest and the largest in brackets.
+In every split, 85% of the ratings are fitted, and 10% certify each request separately at δ = .05. The last 5% show the
+error rate among the answered, on ratings that were neither fitted nor used to certify. The figures are medians over the
+splits, with the smallest and the largest in brackets.
 """
 
 from __future__ import annotations

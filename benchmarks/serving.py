@@ -5,7 +5,7 @@
 foldin       a tenth of the users are kept out of the fit and folded in from half of their ratings; accuracy on their
              other half, beside a fit that had those halves from the start
 recommend    recommendForAllUsers(10) beside ALSModel's, in turn and in one session: the factors of MovieLens-1M, and
-             random ones of rank 10 (--random N a side, default 100,000); seconds are medians after one untimed run
+             random ones of rank 10 (--random N per side, default 100,000); seconds are medians after one untimed run
 calibration  expected calibration error on a tenth of the ratings, before and after a calibration on another tenth
 """
 

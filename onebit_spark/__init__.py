@@ -1,7 +1,7 @@
 """Bayesian completion of huge binary matrices on Spark, with a certified error rate.
 
 Importing this package starts no JVM and imports no Spark. ``OneBitCompletion`` and ``OneBitCompletionModel`` import
-pyspark when they are first asked for.
+pyspark at their first use.
 """
 
 from importlib import import_module
@@ -38,7 +38,7 @@ _NEEDS_SPARK = {"OneBitCompletion": "onebit_spark.estimator", "OneBitCompletionM
 
 
 def __getattr__(name: str) -> Any:
-    """The classes that need Spark, imported when they are first asked for."""
+    """The classes that need Spark. They are imported at their first use."""
     if name not in _NEEDS_SPARK:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

@@ -1,4 +1,4 @@
-"""The jobs without a checkout: ``onebit-spark fit …`` or ``python -m onebit_spark fit …``."""
+"""The jobs of an installed package: ``onebit-spark fit …`` or ``python -m onebit_spark fit …``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from onebit_spark import __version__
 JOBS = {
     "fit": "fit a model to ratings",
     "predict": "predict user-item pairs, or recommend items to every user",
-    "evaluate": "measure a model on ratings that it has not seen, and certify it",
+    "evaluate": "measure a model on ratings that it has not seen; also certify it",
     "tune": "choose the settings of a fit by cross-validation",
     "reproduce": "repeat the experiments of the paper",
 }

@@ -1,4 +1,4 @@
-"""A demonstration on simulated ratings: `python -m onebit_spark.demo --output DIR`, a minute on a laptop."""
+"""A demonstration on simulated ratings: `python -m onebit_spark.demo --output DIR`. It takes a minute on a laptop."""
 
 from __future__ import annotations
 
@@ -21,21 +21,19 @@ from onebit_spark.simulate import Simulation, simulate
 NAMES = ("ratings", "pairs", "model", "model-by-blocks", "predictions", "metrics.json")
 USERS, ITEMS, RANK = 2_000, 1_000, 3
 SEEN = 0.1  # share of the cells that have a rating
-HELD_OUT = 0.1  # share of the ratings that are kept back
+HELD_OUT = 0.1  # share of the ratings that are kept out of the fit
 MAX_ERROR = "0.12"  # of the pairs that the model answers
 TOLERANCE = 1e-6  # by which the objectives of two exchanges may differ, relative to their size
-FLIPPED = 0.1  # share of the labels that are wrong: nobody can predict better than this
+FLIPPED = 0.1  # share of the labels that are wrong; nobody can predict better than this
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m onebit_spark.demo", description=__doc__)
-    parser.add_argument("--output", type=Path, default=Path("demo-output"), help="folder for all that the demo makes")
+    parser.add_argument("--output", type=Path, default=Path("demo-output"), help="folder for all outputs of the demo")
     output = parser.parse_args(argv).output
     began = time.perf_counter()
 
-    print(
-        f"1. Simulating {USERS:,} users and {ITEMS:,} items, of which {SEEN:.0%} of the pairs are rated …", flush=True
-    )
+    print(f"1. Simulating {USERS:,} users and {ITEMS:,} items; {SEEN:.0%} of the pairs are rated …", flush=True)
     made = {name: output / name for name in NAMES}
     write_ratings(simulate("B2", RANK, (USERS, ITEMS), SEEN, FLIPPED), made["ratings"], made["pairs"])
     paths = {name: str(path) for name, path in made.items()}
@@ -47,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     evaluate = ["--model", paths["model"], "--ratings", paths["pairs"], "--output", paths["metrics.json"]]
     seconds = {}
     with spark_session("onebit_spark demo"):
-        print("\n2. Fitting a model, certifying it, and predicting the pairs that were kept back …", flush=True)
+        print("\n2. Fitting a model, certifying it, and predicting the pairs that were kept out …", flush=True)
         started = time.perf_counter()
         code = cli.fit([*fit, *predict])
         seconds["driver"] = time.perf_counter() - started
@@ -58,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             seconds["broadcast"] = time.perf_counter() - started
         if code == 0:
             print(agreement(made["model"], made["model-by-blocks"], seconds))
-            print("\n4. Comparing the predictions with what was kept back …", flush=True)
+            print("\n4. Comparing the predictions with the labels that were kept out …", flush=True)
             code = cli.evaluate([*evaluate, "--overwrite"])
     if code:
         return code
@@ -75,12 +73,12 @@ for {FLIPPED:.0%} of the labels were flipped at random. The ratings were made wi
 the model found {rank} by itself.
 
   {paths["ratings"]}        the ratings: user, item, label (−1 or 1)
-  {paths["pairs"]}          what was kept back
+  {paths["pairs"]}          the ratings that were kept out of the fit
   {paths["model"]}          the model, and {paths["model-by-blocks"]}, the same by blocks
-  {paths["model"]}/certificate.json   upper limits on its error rate, and what they rest on
+  {paths["model"]}/certificate.json   upper limits on its error rate, and their inputs
   {paths["model"]}/report.html        the fit in pictures, for a browser
   {paths["predictions"]}    score, std, probability, prediction and answered for each pair
-  {paths["metrics.json"]}   how good they are"""
+  {paths["metrics.json"]}   the quality of the predictions"""
     )
     return 0
 
@@ -99,7 +97,7 @@ def agreement(driver: Path, blocks: Path, seconds: dict[str, float]) -> str:
 
 
 def write_ratings(simulation: Simulation, ratings: Path, pairs: Path) -> None:
-    """The simulation as two Parquet folders: what is fitted, and what is held out (the cells are in random order)."""
+    """Write the simulation as two Parquet folders: ratings to fit and held-out ratings. Cells are in random order."""
     held_out = round(HELD_OUT * len(simulation.labels))
     for folder, part in ((ratings, slice(held_out, None)), (pairs, slice(None, held_out))):
         table = pa.table(

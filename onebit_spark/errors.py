@@ -1,10 +1,10 @@
-"""The two ways in which a job ends badly."""
+"""The two exceptions that people see."""
 
 from __future__ import annotations
 
 
 class RequestError(ValueError):
-    """The request or the data is wrong: says what, where and what to do. A job ends with exit code 2."""
+    """The request or the data is wrong. The message says what is wrong and what to do. A job ends with exit code 2."""
 
 
 class FitFailed(RuntimeError):

@@ -49,6 +49,68 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
     The input has one line per rating: a user id, an item id (of any type that can be compared) and a label, ±1, 0/1,
     boolean, or a number with ``threshold``. A cell may be rated several times; every rating counts.
 
+    Parameters
+    ----------
+    userCol, itemCol, labelCol : str
+        Input columns: user ids, item ids, labels.
+    ratingCol : str, optional
+        ALS's name for ``labelCol``. Set only one of the two.
+    threshold : float, optional
+        Labels strictly greater than this number are positive, the others negative.
+    validationIndicatorCol : str, optional
+        Boolean column. Rows where it is true are not fitted. The fit measures its loss on them, and may end early.
+    patience : int
+        End the fit after so many iterations without a better validation loss.
+    rank : int
+        K, the largest number of factors. Factors that are not needed are switched off.
+    loss : {"logistic", "hinge"}
+        Loss of a rating (docs/MATH.md, §3 and §4).
+    prior : {"inverse-gamma", "gamma"}
+        Prior of the factors' scales (§5).
+    likelihoodWeight : float, optional
+        κ, the weight of one rating (§1.3). Default: 1.2 for the logistic loss, 2 for the hinge.
+    alpha, beta : float, optional
+        α and β of the prior (§7.3). Default: α is a tenth of the number of users and items, and β follows from α.
+    fitIntercept : bool
+        Fit an intercept for each user and each item (§6).
+    solver : {"mm", "gradient"}
+        Solver of the means; "gradient" is for the hinge loss only (§3.3, §3.4).
+    covariance : {"full", "diagonal"}
+        What the logistic loss keeps of the posterior covariance of a row (§4.2, §4.3).
+    start : {"spectral", "random"}
+        Where the fit starts (§7.1).
+    maxIter : int
+        Largest number of iterations.
+    tol : float
+        Stop when objective and scores change by less than this share (§7.2). 0: never.
+    seed : int
+        Seed of the start and of the certificates' draws.
+    numUserBlocks, numItemBlocks : int, optional
+        Blocks of users and of items. Default: by the number of ratings and cores.
+    exchange : {"auto", "broadcast", "shuffle"}
+        How factors reach the blocks (docs/cluster.md). "auto" chooses by their size.
+    workDir : str, optional
+        Folder for the files of ``exchange="shuffle"``. All executors must be able to reach it.
+    checkpointDir : str, optional
+        Folder for checkpoints. A killed fit can continue from the last one.
+    checkpointInterval : int
+        Iterations between two checkpoints.
+    resume : bool
+        Continue from a checkpoint in ``checkpointDir``, if there is one.
+    coldStartStrategy : {"prior", "drop", "nan"}
+        Pairs with an id that was never rated: predict from the prior, leave out, or return nan.
+    delta : float
+        δ. A certificate holds with probability 1 − δ (§9).
+    certificateGrid : int
+        Number of settings that are compared on these ratings; each is certified at δ/grid (§9.6).
+    certificatePriorSplit : float, optional
+        Certify random draws with a prior that is learnt from this share of the ratings (§9.5).
+    scoreCol, stdCol, probabilityCol, predictionCol, rawPredictionCol : str
+        Output columns of the model. An empty name omits the column.
+
+    Examples
+    --------
+
     >>> ratings = spark.createDataFrame(
     ...     [("ann", "tea", 5), ("ann", "rum", 1), ("bob", "tea", 4), ("bob", "rum", 2), ("eve", "tea", 5)],
     ...     "user string, item string, rating int",

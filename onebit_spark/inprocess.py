@@ -1,4 +1,4 @@
-"""fit_arrays: a fit in this process, on numpy arrays. What every other engine must agree with."""
+"""fit_arrays: a fit of numpy arrays in this process. All other engines must agree with it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from onebit_spark.certificate.certified import Certificate, Terms, certified_fit
 from onebit_spark.certificate.learnt import NARROWING
 from onebit_spark.certificate.selective import Group, HeldOut, request_problems
 from onebit_spark.core import prediction
-from onebit_spark.core.blocks import MAX_COLUMNS, RatingBlock
+from onebit_spark.core.arrayinput import checked_ratings, label_problems
+from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.confidence import EVERYTHING, Ladder, confidence
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.losses import LOSSES, SIDES, Side
@@ -29,7 +30,40 @@ from onebit_spark.engines.local import LocalEngine
 
 @dataclass(frozen=True)
 class Fit:
-    """A fitted model: the posterior of both sides, and how it was reached."""
+    """A fitted model. ``fit_arrays`` makes it.
+
+    Parameters
+    ----------
+    config : FitConfig
+        The settings.
+    rows, cols : RowPosterior
+        Posterior of the rows and of the columns.
+    scales : Scales
+        q(γ) and q(μ).
+    history : list of Iteration
+        One entry per iteration.
+    converged : bool
+        Whether the stopping rule held (docs/MATH.md, §7.2).
+    reason : str
+        Why the fit stopped.
+    majority : {1, −1}
+        The more frequent label; 1 in a tie.
+    prior : ScalePrior
+        π^γ with the α and β that were used.
+    rated : dict of side to array of bool
+        Which rows and columns have ratings.
+    certificates : list of Certificate
+        What was certified, if ``fit_arrays`` was asked for it.
+    drawn : dict of side to RowPosterior, optional
+        After a prior split: the posterior that ``sample`` draws from.
+    ladder : Ladder
+        Thresholds of the confidence, from the fitted ratings.
+
+    Notes
+    -----
+    ``rows`` and ``cols`` in the methods are indices, one per pair; they are broadcast against each other. An index
+    without ratings, or outside the shape, is predicted from the prior (§8.2).
+    """
 
     config: FitConfig
     rows: RowPosterior
@@ -38,31 +72,30 @@ class Fit:
     history: list[Iteration] = field(repr=False)
     converged: bool
     reason: str
-    majority: int  # the more frequent label, +1 in a tie
-    prior: ScalePrior = field(repr=False)  # of the scales, with the α and β that were used
-    rated: dict[Side, NDArray[np.bool_]] = field(repr=False)  # rows and columns that have a rating
+    majority: int
+    prior: ScalePrior = field(repr=False)
+    rated: dict[Side, NDArray[np.bool_]] = field(repr=False)
     certificates: list[Certificate] = field(default_factory=list, repr=False)
-    drawn: dict[Side, RowPosterior] | None = field(default=None, repr=False)  # after a prior split: see ``sample``
-    ladder: Ladder = field(default=EVERYTHING, repr=False)  # thresholds of the confidence, from the fitted ratings
+    drawn: dict[Side, RowPosterior] | None = field(default=None, repr=False)
+    ladder: Ladder = field(default=EVERYTHING, repr=False)
 
     @property
     def objective_history(self) -> list[float]:
-        """λ·AVB (hinge) or −ELBO (logistic), minimised, after each iteration."""
+        """λ·AVB (hinge) or −ELBO (logistic) after each iteration. It is minimised."""
         return [iteration.objective for iteration in self.history]
 
     @property
     def inverse_gamma(self) -> NDArray[np.float64]:
-        """E[1/γ_k] of the K factors: large where a column was switched off."""
+        """g_k = E[1/γ_k] of the K factors. It is large where a factor was switched off."""
         return self.scales.factor
 
     @property
     def effective_rank(self) -> int:
-        """The factors that move a score by .01 or more, and by more than 1% of what the strongest does (both as root
-        mean squares over the rows and columns with ratings)."""
+        """Number of factors in use (§8.5)."""
         return effective_rank(self.rows, self.cols, *(int(self.rated[side].sum()) for side in SIDES))
 
     def score(self, rows: ArrayLike, cols: ArrayLike) -> NDArray[np.float64]:
-        """E[L_i]·E[R_j] (+ intercepts); an index never seen in training, or beyond the shape, has the prior's mean."""
+        """Posterior mean of the score, E[b_i] + E[d_j] + E[L_i]·E[R_j] (§8.1)."""
         return prediction.score(*self._pairs(rows, cols))
 
     def std(self, rows: ArrayLike, cols: ArrayLike) -> NDArray[np.float64]:
@@ -70,20 +103,20 @@ class Fit:
         return np.sqrt(prediction.variance(*self._pairs(rows, cols)))
 
     def probability(self, rows: ArrayLike, cols: ArrayLike) -> NDArray[np.float64]:
-        """P(+): see ``prediction.probability`` for what it means under each loss."""
+        """P(+). Its meaning depends on the loss (§8.1)."""
         pairs = self._pairs(rows, cols)
         return prediction.probability(self.config.loss, prediction.score(*pairs), prediction.variance(*pairs))
 
     def predict(self, rows: ArrayLike, cols: ArrayLike) -> NDArray[np.int8]:
-        """The sign of the score, ±1; a score of exactly 0 is the training majority."""
+        """The sign of the score, ±1. A score of exactly 0 gets the majority label."""
         scores = self.score(rows, cols)
         return np.where(scores == 0, self.majority, np.sign(scores)).astype(np.int8)
 
     def sample(self, rows: ArrayLike, cols: ArrayLike, seed: int = 0) -> NDArray[np.float64]:
-        """One random draw of the score per pair: its sign is the predictor that the certificates of draws speak of.
+        """One random draw of the score per pair. Its sign is the predictor of the certificates for draws (§9.4).
 
-        A draw follows from the seed, the row and the column. After a prior split the draws are narrower than ``std``
-        says. Rows and columns without ratings are drawn from the prior.
+        A draw is a function of the seed, the row and the column. After a prior split the draws have smaller standard
+        deviations than ``std``. Rows and columns without ratings are drawn from the prior.
         """
         index = np.broadcast_arrays(np.atleast_1d(rows), np.atleast_1d(cols))
         states = pair_streams(seed, *(np.ascontiguousarray(numbers, np.int64) for numbers in index))
@@ -92,9 +125,9 @@ class Fit:
         return newcomers.sampled_scores(left, right, new_left, new_right, states)
 
     def _drawn_lines(self, side: Side, index: NDArray[Any]) -> tuple[RowPosterior, NDArray[np.bool_]]:
-        """What is drawn from at these rows or columns, and which of them are drawn from the prior instead.
+        """The posterior at these rows or columns, and which of them are drawn from the prior instead.
 
-        A learnt prior stands already in the lines without ratings.
+        After a prior split, the lines without ratings already contain the learnt prior.
         """
         posterior = (self.drawn or {"rows": self.rows, "cols": self.cols})[side]
         unknown = (index < 0) | (index >= posterior.n_rows)
@@ -102,22 +135,35 @@ class Fit:
         return posterior.take(known), unknown if self.drawn else unknown | ~self.rated[side][known]
 
     def confidence(self, rows: ArrayLike, cols: ArrayLike) -> NDArray[np.float64]:
-        """|score|/√(c + variance): how sure the model is of the sign (``certificate.confidence``)."""
+        """|score|/√(c + variance): how sure the model is of the sign (§10.1)."""
         return confidence(self.score(rows, cols), self.std(rows, cols), LOSSES[self.config.loss].score_noise)
 
     def certify(
         self, rows: ArrayLike, cols: ArrayLike, labels: ArrayLike, terms: Terms | None = None,
         max_error: Sequence[float] = (), groups: ArrayLike | None = None,
     ) -> list[Certificate]:  # fmt: skip
-        """What these ratings, which must not have been fitted, prove: ``holdout``, and ``selective`` for each request.
+        """Certify the predictions on held-out ratings: ``holdout``, and ``selective`` for each request.
 
-        ``groups`` has a value for every rating: both also within each group, δ shared among the groups.
+        Parameters
+        ----------
+        rows, cols, labels : array_like
+            Ratings that were not fitted.
+        terms : Terms, optional
+            δ, and the number of settings that were compared.
+        max_error : sequence of float
+            Requested error rates among the answered pairs (§10).
+        groups : array_like, optional
+            One value per rating. Certify within each group as well; the groups share δ.
+
+        Returns
+        -------
+        list of Certificate
         """
         terms = terms or Terms()
         problems = [str(problem) for problem in terms.problems()] + [
             f"max_error {told}" for told in request_problems(max_error)
         ]
-        problems += _label_problems(np.asarray(labels), both_classes=False)
+        problems += label_problems(np.asarray(labels), both_classes=False)
         if problems:
             raise ValueError("; ".join(problems))
         positive, predicted = np.asarray(labels) > 0, self.predict(rows, cols) > 0
@@ -132,7 +178,7 @@ class Fit:
         return [first, *further_certificates(self.ladder, whole, parts, terms, max_error)]
 
     def answered(self, rows: ArrayLike, cols: ArrayLike, certificate: Certificate) -> NDArray[np.bool_]:
-        """Where a selective certificate lets the model answer: nowhere if its request could not be met."""
+        """Which pairs the model answers under a selective certificate; none if its request could not be met."""
         threshold = certificate.inputs["threshold"]
         return self.confidence(rows, cols) >= (np.inf if threshold is None else threshold)
 
@@ -155,11 +201,33 @@ def fit_arrays(
     certify: Terms | None = None,
     on_iteration: Callable[[Iteration], None] | None = None,
 ) -> Fit:
-    """Fit the ratings (rows[l], cols[l], labels[l]), labels ±1 or 0/1, a cell as often as it was rated.
+    """Fit the ratings (rows[l], cols[l], labels[l]) in this process. A cell may be rated several times.
 
-    ``shape`` declares rows and columns beyond the largest index; they have no ratings and change nothing. ``certify``
-    asks for certificates on those terms.
-    One ``ValueError`` lists everything that is wrong with the input.
+    Parameters
+    ----------
+    rows, cols : array_like of int
+        Row and column of each rating, from 0 on.
+    labels : array_like
+        ±1, 0/1 or booleans.
+    config : FitConfig, optional
+        The settings.
+    shape : (int, int), optional
+        Numbers of rows and columns. Rows and columns without ratings do not change the fit.
+    threads : int, optional
+        Number of threads. Default: all cores.
+    certify : Terms, optional
+        Compute certificates on these terms.
+    on_iteration : callable, optional
+        Called after every iteration with an ``Iteration``.
+
+    Returns
+    -------
+    Fit
+
+    Raises
+    ------
+    ValueError
+        Lists all problems of the input and the settings.
 
     >>> from onebit_spark import FitConfig, fit_arrays
     >>> fit = fit_arrays([0, 0, 1, 1], [0, 1, 0, 1], [1, 1, 1, 0], FitConfig(rank=1, tol=0, max_iter=20))
@@ -167,7 +235,8 @@ def fit_arrays(
     [1, 1]
     """
     config = config or FitConfig()
-    row_index, col_index, positive, size = _checked(rows, cols, labels, config, shape, certify)
+    settings = config.problems() + (certify.problems() if certify else [])
+    row_index, col_index, positive, size = checked_ratings(rows, cols, labels, shape, settings)
     ratings = RatingBlock.from_coordinates(row_index, col_index, positive, size)
     positives = int(positive.sum())
     with LocalEngine(ratings, threads).running() as engine:
@@ -195,93 +264,3 @@ def _take_or_prior(posterior: RowPosterior, index: NDArray[Any], scales: Scales,
     unseen = prior_rows(scales.prior(side, posterior.has_intercept), int(unknown.sum()), posterior)
     taken.location[unknown], taken.scale[unknown] = unseen.location, unseen.scale
     return taken
-
-
-def _checked(
-    rows: ArrayLike,
-    cols: ArrayLike,
-    labels: ArrayLike,
-    config: FitConfig,
-    shape: Sequence[int] | None,
-    certify: Terms | None,
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_], tuple[int, int]]:
-    """The input as index arrays and a label bit, or one ValueError with every problem."""
-    settings = config.problems() + (certify.problems() if certify else [])
-    problems = [str(problem) for problem in settings]
-    arrays = {"rows": np.asarray(rows), "cols": np.asarray(cols), "labels": np.asarray(labels)}
-    lengths = {name: array.size for name, array in arrays.items()}
-    for name, array in arrays.items():
-        if array.ndim != 1:
-            problems.append(f"{name} must be one-dimensional, not of shape {array.shape}")
-    if len(set(lengths.values())) > 1:
-        told = ", ".join(f"{name} {length}" for name, length in lengths.items())
-        problems.append(f"rows, cols and labels differ in length: {told}")
-    if min(lengths.values()) == 0:
-        problems.append("there is no rating")
-    declared = _declared(shape, problems)
-    size = []
-    for name, limit in zip(("rows", "cols"), declared, strict=True):
-        found, largest = _index_problems(name, arrays[name], limit)
-        problems += found
-        size.append(largest + 1 if limit is None else limit)
-    problems += _label_problems(arrays["labels"])
-    if problems:
-        raise ValueError("cannot fit:\n" + "\n".join(f"- {problem}" for problem in problems))
-    row_index, col_index = (arrays[name].astype(np.int64, copy=False) for name in ("rows", "cols"))
-    return row_index, col_index, arrays["labels"] > 0, (size[0], size[1])
-
-
-def _declared(shape: Sequence[int] | None, problems: list[str]) -> tuple[int, int] | tuple[None, None]:
-    """The declared shape as two integers; what is wrong with it is added to ``problems``."""
-    if shape is None:
-        return None, None
-    pair = np.asarray(shape)
-    if pair.shape != (2,) or pair.dtype.kind not in "iu" or pair.min() < 0 or pair.max() > MAX_COLUMNS:
-        problems.append(f"shape must be two integers from 0 to 2^30, not {shape!r}")
-        return None, None
-    return int(pair[0]), int(pair[1])
-
-
-def _index_problems(name: str, index: NDArray[Any], declared: int | None) -> tuple[list[str], int]:
-    """What is wrong with an index array, and the largest index."""
-    if index.size == 0:
-        return [], -1
-    if index.dtype.kind not in "iuf":
-        return [f"{name} must hold integers, not {index.dtype}"], -1
-    values = index.ravel()
-    broken = ~np.isfinite(values) | (values != np.floor(values)) if values.dtype.kind not in "iu" else np.zeros(0)
-    if np.any(broken):
-        return [f"{name} must hold integers: {_examples(values[broken])}"], -1
-    problems = []
-    if values.min() < 0:
-        problems.append(f"{name} holds negative indices: {_examples(values[values < 0])}")
-    if declared is not None and values.max() >= declared:
-        problems.append(f"{name} reaches index {values.max()}, beyond the declared shape {declared}")
-    elif values.max() >= MAX_COLUMNS:
-        problems.append(f"{name} reaches index {values.max()}, beyond the limit of 2^30: number them from 0 on")
-    return problems, int(values.max())
-
-
-def _label_problems(labels: NDArray[Any], both_classes: bool = True) -> list[str]:
-    if labels.size == 0:
-        return []
-    if labels.dtype.kind not in "biuf":
-        return [f"labels must be numbers or booleans, not {labels.dtype}"]
-    values = labels.ravel()
-    if values.dtype != bool:
-        if np.any(np.isnan(values)):
-            return [f"labels hold {int(np.isnan(values).sum())} NaN"]
-        wrong = values[(values != 1) & (values != -1) & (values != 0)]
-        if wrong.size:
-            return [f"labels must be ±1 or 0/1: {_examples(wrong)}"]
-        if np.any(values == 0) and np.any(values == -1):
-            return ["labels mix 0 and −1: use either ±1 or 0/1"]
-    positives = np.count_nonzero(values > 0)
-    if both_classes and positives in (0, values.size):
-        return [f"labels are all {'positive' if positives else 'negative'}: both classes are needed"]
-    return []
-
-
-def _examples(values: NDArray[Any]) -> str:
-    shown = ", ".join(str(value) for value in np.unique(values)[:3])
-    return f"{values.size} found, such as {shown}"

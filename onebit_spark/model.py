@@ -1,4 +1,4 @@
-"""OneBitCompletionModel: predictions with their spread and probability, the pyspark.ml way."""
+"""OneBitCompletionModel: the fitted model in pyspark.ml."""
 
 from __future__ import annotations
 
@@ -19,9 +19,20 @@ from onebit_spark.ml.recommend import Wish, recommend
 
 
 class OneBitCompletionModel(FittedModel, MLWritable, MLReadable["OneBitCompletionModel"]):
-    """A fitted model: ``info``, and the posterior of both sides, DataFrames of one line per id (see ``factortables``).
+    """A fitted model. ``OneBitCompletion.fit`` makes it; ``transform`` predicts pairs.
 
-    ``certificate`` holds upper limits on the error rate: the content of ``certificate.json``.
+    The methods return new models and DataFrames. They do not change the model.
+
+    Attributes
+    ----------
+    info : ModelInfo
+        Settings, counts and history of the fit: the content of ``metadata.json``.
+    users, items : DataFrame
+        Posterior of each user and each item, one line per id: see ``core.factortables``.
+    certificate : dict
+        Upper limits on the error rate: the content of ``certificate.json``.
+    source : str or None
+        The folder that the factors are read from, for a model that was loaded.
     """
 
     # ---- recommendations ---------------------------------------------------------------------------------------------
@@ -29,33 +40,46 @@ class OneBitCompletionModel(FittedModel, MLWritable, MLReadable["OneBitCompletio
     def recommendForAllUsers(
         self, numItems: int, z: float | None = None, excludeSeen: DataFrame | None = None, answeredOnly: bool = False
     ) -> DataFrame:
-        """The best items of every user: (user, recommendations), see ``recommend.recommend``.
+        """The best items of each user.
 
-        Ranked by probability; with ``z`` by score − z·std, which asks for items that are surely liked.
-        ``excludeSeen``: ratings (or any pairs of ids) that are not to be recommended. ``answeredOnly`` lists only pairs
-        that ``answered`` is true for. That guarantees nothing of the lists: the certificate speaks of pairs drawn like
-        the held-out ratings, and the best of all pairs are not drawn like them.
+        Parameters
+        ----------
+        numItems : int
+            Items per user.
+        z : float, optional
+            Rank by score − z·std instead of the probability. This prefers items that the model is sure of.
+        excludeSeen : DataFrame, optional
+            Ratings, or other pairs of ids, that are not recommended.
+        answeredOnly : bool
+            List only pairs for which ``answered`` is true. This gives no guarantee for the lists: the certificate is
+            about pairs drawn like the held-out ratings, and the best pairs are not drawn like them.
+
+        Returns
+        -------
+        DataFrame
+            User and ``recommendations``, an array of structs with the best first: the item, ``rating`` (the score),
+            ``std`` and ``probability``.
         """
         return recommend(self, "user", Wish(numItems, z, excludeSeen, self._floor(answeredOnly)))
 
     def recommendForAllItems(
         self, numUsers: int, z: float | None = None, excludeSeen: DataFrame | None = None, answeredOnly: bool = False
     ) -> DataFrame:
-        """The best users of every item, in the same way."""
+        """The best users of each item. The parameters are those of ``recommendForAllUsers``."""
         return recommend(self, "item", Wish(numUsers, z, excludeSeen, self._floor(answeredOnly)))
 
     def recommendForUserSubset(
         self, dataset: DataFrame, numItems: int, z: float | None = None, excludeSeen: DataFrame | None = None,
         answeredOnly: bool = False,
     ) -> DataFrame:  # fmt: skip
-        """The best items of the users in ``dataset``; those that the model does not know are left out."""
+        """The best items of the users in ``dataset``. Users that the model does not know are left out."""
         return recommend(self, "user", Wish(numItems, z, excludeSeen, self._floor(answeredOnly)), dataset)
 
     def recommendForItemSubset(
         self, dataset: DataFrame, numUsers: int, z: float | None = None, excludeSeen: DataFrame | None = None,
         answeredOnly: bool = False,
     ) -> DataFrame:  # fmt: skip
-        """The best users of the items in ``dataset``; those that the model does not know are left out."""
+        """The best users of the items in ``dataset``. Items that the model does not know are left out."""
         return recommend(self, "item", Wish(numUsers, z, excludeSeen, self._floor(answeredOnly)), dataset)
 
     # ---- new users and items -----------------------------------------------------------------------------------------
@@ -63,29 +87,47 @@ class OneBitCompletionModel(FittedModel, MLWritable, MLReadable["OneBitCompletio
     def foldIn(
         self, ratings: DataFrame, who: Literal["user", "item"] = "user", threshold: float | None = None
     ) -> OneBitCompletionModel:
-        """A model that also knows the users (or the items) in ``ratings``, from their full history, without a refit.
+        """A model that also knows the users (or the items) in ``ratings``, without a refit (docs/MATH.md, §8.3).
 
-        An id that the model knows already is replaced. Ratings of partners that it does not know say nothing and are
-        passed over. Labels are as in the fit, with its threshold unless another is given.
+        An id that the model already knows is replaced. The new model has no certificates.
+
+        Parameters
+        ----------
+        ratings : DataFrame
+            All ratings of the new users, with the columns of the fit. Ratings of items that the model does not know
+            are ignored.
+        who : {"user", "item"}
+            Whether users or items are added.
+        threshold : float, optional
+            A label strictly above it is positive. Default: as in the fit.
         """
         return fold_in(self, ratings, who, self.info.threshold if threshold is None else threshold)
 
-    # ---- how good it is ----------------------------------------------------------------------------------------------
+    # ---- quality -----------------------------------------------------------------------------------------------------
 
     def diagnose(
         self, ratings: DataFrame, source: str = "held-out ratings", *, fitted: bool = False, tally: Tally | None = None
     ) -> OneBitCompletionModel:
-        """This model with the figures of its report, measured on ``ratings``: ``source`` in words.
+        """This model with the figures of its report, measured on ``ratings``.
 
-        ``fitted`` says that it was fitted to them: the report then warns that its figures flatter. ``tally``: of the
-        ratings, if ``check_ratings`` has counted them before.
+        Parameters
+        ----------
+        ratings : DataFrame
+            Ratings with the columns of the fit.
+        source : str
+            What these ratings are, in words, for the report.
+        fitted : bool
+            Whether the model was fitted to them. Then the report warns that the figures are too good.
+        tally : Tally, optional
+            The count of the ratings, if they were checked before.
         """
         return self.changed(diagnostics=diagnose(self, ratings, source, fitted, tally))
 
     def calibrate(self, ratings: DataFrame) -> OneBitCompletionModel:
-        """This model with a probability that comes true as often as it says on ``ratings``, which it has not seen.
+        """This model with a probability that agrees with the frequencies in ``ratings`` (docs/MATH.md, §8.4).
 
-        Score, spread and prediction stay as they are; the probability is above ½ exactly where the score is above 0.
+        The ratings must not have been fitted. Score, std and prediction do not change. The probability is above ½
+        exactly where the score is above 0.
         """
         return self.changed(calibration=calibrate(self, ratings).as_dict())
 
@@ -93,13 +135,25 @@ class OneBitCompletionModel(FittedModel, MLWritable, MLReadable["OneBitCompletio
         self, ratings: DataFrame, maxError: float | Sequence[float] = 0.05, delta: float = 0.05, by: str | None = None,
         certificateGrid: int = 1,
     ) -> OneBitCompletionModel:  # fmt: skip
-        """This model with a column ``answered``: where it is true, at most ``maxError`` of the predictions are wrong.
+        """This model with a column ``answered``. Where it is true, at most ``maxError`` of the predictions are wrong.
 
-        That holds with probability 1 − δ over ``ratings``, which the model must not have seen, for pairs drawn like
-        them. Several error rates share δ; the Param ``maxError`` selects one, the first unless it is set. A rate that
-        cannot be met answers nothing. ``by``: a column of ``ratings`` within whose groups it is certified as well; the
-        groups' thresholds are reported and not applied. ``certificateGrid`` counts the models or settings that were
-        compared on these ratings. Earlier selective certificates are replaced.
+        This holds with probability 1 − δ, for pairs drawn like ``ratings`` (docs/MATH.md, §10). Earlier selective
+        certificates are replaced.
+
+        Parameters
+        ----------
+        ratings : DataFrame
+            Ratings that the model has not seen.
+        maxError : float or sequence of float
+            Requested error rates. They share δ. The Param ``maxError`` selects one of them; by default it is the first.
+            If a rate cannot be met, nothing is answered.
+        delta : float
+            δ.
+        by : str, optional
+            A column of ``ratings``. Certify within each of its groups as well. The thresholds of the groups are
+            reported but not applied.
+        certificateGrid : int
+            Number of models or settings that were compared on these ratings.
         """
         requests = [maxError] if isinstance(maxError, int | float) else list(maxError)
         model = self.changed()

@@ -1,4 +1,4 @@
-"""Binary matrices whose truth is known: the paper's simulations (Section 6), and a large sparse one."""
+"""Simulated binary matrices with a known truth: the paper's simulations (Section 6), and a large sparse matrix."""
 
 from __future__ import annotations
 
@@ -12,18 +12,27 @@ from onebit_spark.core.metrics import error_rate
 
 KINDS = ("A1", "A2", "A3", "B1", "B2", "B3")
 
-_CHUNK = 1 << 18  # ratings drawn at a time by power_law_ratings: its temporaries stay at some megabytes
+_CHUNK = 1 << 18  # power_law_ratings draws so many ratings at a time, with some megabytes of memory
 
 
 @dataclass(frozen=True, eq=False)
 class Simulation:
-    """Observed labels and the matrix M behind them, for example type A of rank 1, 4 of 6 cells, no noise:
+    """Observed labels and the true matrix M. For example type A of rank 1, with 4 of 6 cells and no noise::
 
             truth M          observed          rows    [1, 0, 1, 0]
          +1  −1  +1        +1   ·  +1          cols    [1, 2, 2, 0]
          −1  +1  −1         ·  +1  −1          labels  [+1, +1, −1, +1]
 
-    The cells are distinct and in random order, so any prefix of them is itself a random sample.
+    The cells are distinct and in random order. So the first n of them are a random sample, for any n.
+
+    Parameters
+    ----------
+    rows, cols : arrays of int64
+        Row and column of each observed cell.
+    labels : array of int8
+        Its label, ±1.
+    truth : array, m1 × m2
+        M.
     """
 
     rows: NDArray[np.int64]
@@ -33,11 +42,11 @@ class Simulation:
 
     @property
     def bayes_sign(self) -> NDArray[np.int8]:
-        """sign(M) as ±1: the best prediction of every cell, under each of the noises."""
+        """sign(M) as ±1, the best prediction of every cell under each kind of noise."""
         return _sign(self.truth)
 
     def error(self, score_matrix: ArrayLike) -> float:
-        """Share of all cells, seen or not, where the sign of the score is not sign(M); a 0 is an error."""
+        """Share of all cells, observed or not, where the sign of the score is not sign(M). A score of 0 is an error."""
         scores = np.asarray(score_matrix, dtype=np.float64)
         if scores.shape != self.truth.shape:
             raise ValueError(f"scores have shape {scores.shape}, the truth {self.truth.shape}")
@@ -52,22 +61,35 @@ def simulate(
     switch: float = 0.1,
     seed: int = 0,
 ) -> Simulation:
-    """Draw M, choose round(fraction·m1·m2) of its cells without replacement and label them
+    """Draw M, choose round(fraction·m1·m2) of its cells without replacement, and label them::
 
         Y_l = sign(M_{i_l, j_l} + Z_l) B_l
 
-    `kind` is the type of M and the noise.
+    One seed gives one M, one order of the cells and one draw of the noise for all kinds of noise, fractions and switch
+    levels of a type. So these can be compared on the same random numbers. M has rank r, unless ±1 columns of a very
+    short matrix are equal by chance.
 
-    - A: r random columns of ±1; each other column is one of them, at random, times a random sign.
-    - B: M = L Rᵀ, the entries of L (m1×r) and R (m2×r) being N(0, 1).
-    - 1: none (B = 1, Z = 0).
-    - 2: switch, P(B = −1) = `switch` ≤ ½ (unused by the other noises).
-    - 3: logistic, Z ~ Logistic, so that P(Y = 1) = σ(M). The paper calls A3 a switch noise "with probability
-      e/(1+e) ≈ .73"; that is the probability of *keeping* the label.
+    Parameters
+    ----------
+    kind : {"A1", "A2", "A3", "B1", "B2", "B3"}
+        Type of M, then type of the noise:
 
-    One seed gives one M, one order of the cells and one draw of the noise for all noises, fractions and
-    switch levels of a type, so that these can be compared on common random numbers. M has rank r, unless
-    ±1 columns of a very short matrix coincide by chance.
+        - A: r random columns of ±1; each other column is one of them, chosen at random, times a random sign.
+        - B: M = L Rᵀ, where the entries of L (m1×r) and R (m2×r) are N(0, 1).
+        - 1: no noise (B = 1, Z = 0).
+        - 2: switch noise, P(B = −1) = ``switch``.
+        - 3: logistic noise, Z ~ Logistic, so that P(Y = 1) = σ(M). The paper calls A3 a switch noise "with probability
+          e/(1+e) ≈ .73"; that is the probability of *keeping* the label.
+    rank : int
+        r.
+    shape : (int, int)
+        m1 and m2.
+    fraction : float
+        Share of the cells that is observed.
+    switch : float
+        Probability of a switched label, at most ½. Only noise 2 uses it.
+    seed : int
+        Seed of all random numbers.
     """
     _check(kind, rank, shape, fraction, switch)
     (m1, m2), n_cells = shape, shape[0] * shape[1]
@@ -90,13 +112,13 @@ def power_law_ratings(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int8]]:
     """(rows, cols, labels) of a large sparse matrix with popular and rare columns.
 
-    Rows are uniform; the column of popularity rank q has probability ∝ q^{−exponent}, columns being numbered
-    in random order. Cells are drawn independently, so a cell may come more than once. Labels are logistic:
+    Rows are uniform. The column of popularity rank q has a probability ∝ q^{−exponent}; columns are numbered in random
+    order. Cells are drawn independently, so a cell may occur more than once. Labels are logistic::
 
-        P(y = 1) = σ(b_i + d_j + L_i·R_j),  b, d ~ N(0, ½²),  L_i·R_j of variance 2,
+        P(y = 1) = σ(b_i + d_j + L_i·R_j),  b, d ~ N(0, ½²),  L_i·R_j of variance 2
 
-    about as noisy as film ratings: at rank 3 even the true probabilities err on about 27% of the labels.
-    Memory is O(n_ratings + rank (n_rows + n_cols)).
+    They are about as noisy as film ratings: at rank 3 even the true probabilities are wrong on about 27% of the labels.
+    The memory is O(n_ratings + rank (n_rows + n_cols)).
     """
     if min(n_rows, n_cols, rank) < 1 or n_ratings < 0:
         raise ValueError("n_rows, n_cols and rank must be at least 1 and n_ratings at least 0")
@@ -139,12 +161,12 @@ def _logistic_side(rng: np.random.Generator, size: int, rank: int) -> tuple[NDAr
 
 
 def _sign(x: NDArray[np.float64]) -> NDArray[np.int8]:
-    """±1, never 0: an exact 0 has probability 0 here and goes to +1."""
+    """±1. An exact 0, which has probability 0 here, becomes +1."""
     return np.where(x >= 0, 1, -1).astype(np.int8)
 
 
 def _check(kind: str, rank: int, shape: tuple[int, int], fraction: float, switch: float) -> None:
-    """All that is wrong, in one ValueError."""
+    """Raise one ValueError with all problems."""
     wrong = []
     if kind not in KINDS:
         wrong.append(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")

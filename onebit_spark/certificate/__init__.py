@@ -1,8 +1,8 @@
-"""Certificates: upper limits on the error rate, and what they rest on.
+"""Certificates: upper limits on the error rate, and their inputs.
 
 bounds      the theorems, as functions of a few numbers       planning    the paper's explicit bounds, before any rating
 learnt      a prior from some of the ratings                  certified   from a fit to its certificates, in words
-selective   where the error is at most what was asked         bygroup     the same within groups of ratings
+selective   on which pairs the error is at most r              bygroup     the same within groups of ratings
 """
 
 from onebit_spark.certificate.bounds import (

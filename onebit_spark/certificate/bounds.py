@@ -1,11 +1,12 @@
-"""Upper limits on the error rate that hold with probability 1 − δ: each a pure function of a few numbers.
+"""Upper limits on the error rate that hold with probability 1 − δ, as functions of a few numbers (docs/MATH.md, §9.1).
 
-For *any* posterior ρ (of either loss) and a prior π fixed before the labels were seen, over an i.i.d. sample of n
-ratings. ∫R dρ is the Gibbs risk: how often a fresh draw from ρ errs on a new rating. ``holdout`` bounds another
-predictor, the sign of the mean score, the one that users call. An error is y·score ≤ 0: under the paper's strict "<"
-the zero matrix would never err.
+They hold for *any* posterior ρ of either loss, for a prior π that was fixed before the labels were seen, and for an
+i.i.d. sample of n ratings. ∫R dρ is the Gibbs risk: how often a fresh draw from ρ errs on a new rating. ``holdout``
+bounds another predictor: the sign of the mean score, which is the prediction. An error is y·score ≤ 0. (With the strict
+"<" of the paper, the zero matrix would never err.)
 
-Never 2 × Gibbs for the mean predictor: that is an argument about majority votes, and sign(E[u]) is none.
+Twice the Gibbs risk is not a bound for the sign of the mean score. That argument is about majority votes, and
+sign(E[u]) is not a majority vote.
 """
 
 from __future__ import annotations
@@ -16,27 +17,48 @@ from scipy.stats import beta
 
 from onebit_spark.core.special import kl_inverse
 
-# λ/n that `catoni_over_grid` tries: declared here, before any data, and paid for by a union bound.
+# The values of λ/n that `catoni_over_grid` tries. They are fixed before any data; a union bound pays for the choice.
 CATONI_GRID = tuple(2.0 ** (j / 2) for j in range(-14, 5))
 
 
 def theorem1(avb: float, n: int, lam: float, delta: float) -> float:
-    """Theorem 1 of the paper: AVB(ρ) + λ/(2n) + log(1/δ)/λ, for a λ fixed in advance; hinge loss only.
+    """Theorem 1 of the paper: AVB(ρ) + λ/(2n) + log(1/δ)/λ, for a λ that was fixed in advance. Hinge loss only.
 
-    AVB holds the hinge risk of ρ and KL(ρ‖π)/λ, so no draws are needed. At κ = λ/n ≥ 2 it exceeds 1 by construction.
+    AVB contains the hinge risk of ρ and KL(ρ‖π)/λ, so no draws are needed. At κ = λ/n ≥ 2 the bound is above 1.
+
+    Parameters
+    ----------
+    avb : float
+        AVB(ρ), the objective divided by λ.
+    n : int
+        Number of ratings.
+    lam : float
+        λ = κn.
+    delta : float
+        δ, the probability that the bound is violated.
     """
     _check(n=n, delta=delta, lam=lam)
     return avb + lam / (2 * n) + math.log(1 / delta) / lam
 
 
 def catoni(gibbs_risk: float, kl: float, n: int, lam: float, delta: float) -> float:
-    """∫r_n dρ + KL/λ + λ/(8n) + log(1/δ)/λ (Catoni, 2007), with Hoeffding's constant, for a λ fixed in advance."""
+    """∫r_n dρ + KL/λ + λ/(8n) + log(1/δ)/λ (Catoni, 2007), for a λ that was fixed in advance.
+
+    Parameters
+    ----------
+    gibbs_risk : float
+        ∫r_n dρ on the ratings, or an upper limit of it.
+    kl : float
+        KL(ρ‖π).
+    n, lam, delta
+        As in ``theorem1``.
+    """
     _check(n=n, delta=delta, lam=lam, risk=gibbs_risk, kl=kl)
     return gibbs_risk + kl / lam + lam / (8 * n) + math.log(1 / delta) / lam
 
 
 def catoni_over_grid(gibbs_risk: float, kl: float, n: int, delta: float) -> tuple[float, float]:
-    """The best of ``catoni`` over the λ of CATONI_GRID, each at δ/|grid|; and the λ that gives it."""
+    """The smallest ``catoni`` over the λ of CATONI_GRID, each at δ/|grid|, and its λ."""
     share = delta / len(CATONI_GRID)
     return min((catoni(gibbs_risk, kl, n, ratio * n, share), ratio * n) for ratio in CATONI_GRID)
 
@@ -44,27 +66,36 @@ def catoni_over_grid(gibbs_risk: float, kl: float, n: int, delta: float) -> tupl
 def seeger(gibbs_risk: float, kl: float, n: int, delta: float) -> float:
     """kl⁻¹(∫r_n dρ ; (KL + log(2√n/δ))/n) (Seeger, 2002; Maurer, 2004).
 
-    It holds for all ρ at once, so whatever shapes ρ alone, the weight κ of the fit for one, may be tuned freely.
+    It holds for all ρ at once. So everything that changes only ρ, such as the weight κ, may be tuned without a cost.
+    The parameters are those of ``catoni``.
     """
     _check(n=n, delta=delta, risk=gibbs_risk, kl=kl)
     return float(kl_inverse(gibbs_risk, (kl + math.log(2 * math.sqrt(n) / delta)) / n))
 
 
 def prior_split(gibbs_risk: float, kl: float, n: int, delta: float) -> float:
-    """``seeger`` on the n ratings B that the prior has not seen, the prior being learnt from the others, A.
+    """``seeger`` with a prior that was learnt from the ratings A, on the n other ratings B (docs/MATH.md, §9.5).
 
-    It holds because, given A, the prior is fixed and B is an i.i.d. sample that is independent of it; ρ may depend on
-    A and B, for the bound holds for all ρ at once. So n counts B, the Gibbs risk is taken on B, and KL is to the learnt
-    prior. Anything may be tuned on A; the fraction is declared before.
+    Given A, the prior is fixed and B is an independent i.i.d. sample. ρ may depend on A and B, because the bound holds
+    for all ρ at once. So n is the size of B, the Gibbs risk is measured on B, and KL is the divergence from the learnt
+    prior. Anything may be tuned on A. The size of A is declared in advance.
     """
     return seeger(gibbs_risk, kl, n, delta)
 
 
 def holdout(errors: int, n: int, delta: float) -> float:
-    """The largest error probability that makes ``errors`` or fewer among n at least as likely as δ: exact, binomial.
+    """The exact binomial limit Beta⁻¹(1−δ; k+1, n−k), or 1 if k = n (Clopper and Pearson, 1934).
 
-    Beta⁻¹(1−δ; k+1, n−k), and 1 for k = n (Clopper and Pearson, 1934). It bounds the mean predictor of a model that
-    never saw these n ratings.
+    It bounds the error rate of the predictions of a model that never saw these n ratings.
+
+    Parameters
+    ----------
+    errors : int
+        k, the wrong predictions among the n ratings.
+    n : int
+        Number of ratings.
+    delta : float
+        δ, the probability that the bound is violated.
     """
     _check(n=n, delta=delta)
     if not 0 <= errors <= n:
@@ -73,16 +104,17 @@ def holdout(errors: int, n: int, delta: float) -> float:
 
 
 def gibbs_limit(errors: int, draws: int, delta: float) -> float:
-    """kl⁻¹(errors/draws ; log(1/δ)/draws): above the mean of the draws' error probabilities, with probability 1 − δ.
+    """kl⁻¹(errors/draws ; log(1/δ)/draws), an upper limit of the mean error probability of the draws.
 
-    Chernoff's bound, which holds for independent trials of unequal probabilities; Clopper and Pearson's does not.
+    This is Chernoff's bound. It holds for independent trials of unequal probabilities; the bound of Clopper and Pearson
+    does not.
     """
     _check(n=draws, delta=delta)
     return float(kl_inverse(errors / draws, math.log(1 / delta) / draws))
 
 
 def _check(*, n: int, delta: float, lam: float = 1.0, risk: float = 0.0, kl: float = 0.0) -> None:
-    """One ValueError for all that makes a bound meaningless."""
+    """Raise one ValueError with all arguments that make no sense."""
     problems = []
     if not n >= 1:
         problems.append(f"a bound needs at least one rating, not n = {n}")

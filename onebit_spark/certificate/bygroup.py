@@ -1,4 +1,4 @@
-"""All certificates that held-out ratings give: of the whole, and within each group of them."""
+"""All certificates that held-out ratings give: for all of them, and within each group."""
 
 from __future__ import annotations
 
@@ -10,15 +10,29 @@ from onebit_spark.certificate.selective import SELECTIVE, Group, HeldOut, least,
 from onebit_spark.core.confidence import Ladder
 
 MOST_GROUPS = 1000
-COIN = 0.5  # a holdout bound that cannot go below this says nothing
+COIN = 0.5  # a group must be large enough for a holdout bound below this
 
 
 def further_certificates(
     ladder: Ladder, whole: HeldOut, groups: Mapping[Group, HeldOut], terms: Terms, requests: Sequence[float]
 ) -> list[Certificate]:
-    """``selective`` for every request; then, by group, ``holdout`` and ``selective``.
+    """``selective`` for each request; then ``holdout`` and ``selective`` for each group (docs/MATH.md, §10.4).
 
-    The groups share δ, for each name anew. They are counted, and left out as too small, by their numbers of ratings.
+    The groups share δ, separately for the two names. A group that is too small is left out. This is decided by its
+    number of ratings, never by its errors.
+
+    Parameters
+    ----------
+    ladder : Ladder
+        Candidate thresholds.
+    whole : HeldOut
+        Counts of all held-out ratings.
+    groups : mapping of Group to HeldOut
+        Counts of each group.
+    terms : Terms
+        δ, and the number of settings that were compared.
+    requests : sequence of float
+        The requested error rates.
     """
     found = selective_certificates(ladder, whole, terms, requests) if requests else []
     share = terms.delta / terms.grid
@@ -41,7 +55,7 @@ def further_certificates(
 
 
 def certifiable(sizes: Mapping[Group, int], rate: float, delta: float) -> set[Group]:
-    """As many groups, the largest first, as can each be certified at δ over their number."""
+    """The largest groups, as many as can each be certified at δ divided by their number."""
     ordered = sorted(sizes, key=lambda group: -sizes[group])
     for number in range(len(ordered), 0, -1):
         if sizes[ordered[number - 1]] >= least(rate, delta / number):
@@ -50,7 +64,7 @@ def certifiable(sizes: Mapping[Group, int], rate: float, delta: float) -> set[Gr
 
 
 def _holdout_within(group: Group, held: HeldOut, terms: Terms, groups: int) -> Certificate:
-    """``holdout`` at the group's part of δ."""
+    """``holdout`` for a group, at its share of δ."""
     part = holdout_certificate(held.errors, held.n, replace(terms, grid=terms.grid * groups), held.majority_error)
     text = f"Where {group}: {part.statement[0].lower()}{part.statement[1:]}"
     told = {"errors": held.errors, "group": group.as_dict(), "delta_share": terms.delta / (terms.grid * groups)}
@@ -58,10 +72,10 @@ def _holdout_within(group: Group, held: HeldOut, terms: Terms, groups: int) -> C
 
 
 def _too_small(name: str, group: Group, held: HeldOut, terms: Terms, fewest: int) -> Certificate:
-    """A group that nothing can be said of, named for it."""
+    """A certificate which says that the group is too small."""
     told = {"request": None, "threshold": None, "answered_share": 0.0, "n_answered": 0} if name == SELECTIVE else {}
     return Certificate(
         name=name, bound=1.0, bounds=MEAN, over=UNSEEN, delta=terms.delta, n=held.n, majority_error=held.majority_error,
-        statement=f"Where {group}: too few to certify: {held.n:,} held-out ratings, at least {fewest:,} are needed.",
+        statement=f"Where {group}: {held.n:,} held-out ratings are too few to certify, at least {fewest:,} are needed.",
         inputs={"group": group.as_dict(), **told},
     )  # fmt: skip

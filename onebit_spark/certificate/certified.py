@@ -1,4 +1,4 @@
-"""From a fit to its certificates: every bound that applies, with its inputs and a sentence that can be read aloud."""
+"""From a fit to its certificates: every bound that applies, with its inputs and a sentence for people."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from onebit_spark.core.split import Split
 
 P = TypeVar("P")  # a posterior of a side, in the engine's own form
 
-DRAWS_SHARE = 0.2  # of δ, spent on the draws that estimate the Gibbs risk: .05 is .04 + .01
-HEADLINES = ("holdout", "prior_split", "seeger")  # the first that was asked for; fixed before any bound is known
-OF_PREDICTIONS = ("holdout", "selective")  # these bound the errors of ``prediction``, the others those of draws
-SPLIT_STREAM, DRAW_STREAM = 0x5B117, 0xD7A35  # keep the coins and the draws of one seed apart
+DRAWS_SHARE = 0.2  # the share of δ for the draws that estimate the Gibbs risk: .05 is .04 + .01
+HEADLINES = ("holdout", "prior_split", "seeger")  # the headline is the first of these that was asked for
+OF_PREDICTIONS = ("holdout", "selective")  # these bound the errors of ``prediction``, the others the errors of draws
+SPLIT_STREAM, DRAW_STREAM = 0x5B117, 0xD7A35  # so that the coins and the draws of one seed differ
 
 GIBBS = "Gibbs: the sign of a fresh random draw of the score, as `sample` makes it"
 MEAN = "mean predictor: the sign of the score, as `prediction` gives it"
@@ -39,43 +39,71 @@ KEPT_CELLS = "ratings of the cells that a coin kept out of the fit, sampled like
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What is settled before the fit, so that its certificate may speak.
+    """What must be decided before the fit, so that its certificates hold (docs/MATH.md, §9.6).
 
-    ``grid`` counts the settings (of prior, rank, …) that are compared on these ratings: whichever is reported in the
-    end, its certificate holds, at the price of δ/grid for each. ``prior_split`` is the share of the ratings that the
-    prior is learnt from.
+    Parameters
+    ----------
+    delta : float
+        δ. A certificate holds with probability 1 − δ.
+    prior_split : float, optional
+        Learn the prior from this share of the ratings, and certify random draws on the others (§9.5).
+    grid : int
+        Number of settings (rank, prior, …) that are compared on these ratings. Each is certified at δ/grid, so the
+        certificate holds for whichever is reported.
     """
 
     delta: float = setting(0.05, "a certificate holds with probability 1 − δ", check=SHARE)
     prior_split: float | None = setting(
         None,
-        "certify random draws by a prior learnt from this share of the ratings; the saved model then has learnt almost "
-        "only from that share",
+        "certify random draws with a prior that is learnt from this share of the ratings; the saved model then has "
+        "learnt almost only from that share",
         check=SHARE,
         key="certificate_prior_split",
         param="certificatePriorSplit",
     )
     grid: int = setting(
         1,
-        "settings compared on these ratings, each certified at δ/grid",
+        "number of settings that are compared on these ratings; each is certified at δ/grid",
         check=at_least(1),
         key="certificate_grid",
         param="certificateGrid",
     )
 
     def problems(self) -> list[Problem]:
-        """Everything that is wrong with these terms; empty if nothing is."""
+        """All problems with these terms; an empty list if there are none."""
         return problems_of(self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """One upper limit on the error rate."""
+    """One upper limit on the error rate.
+
+    Parameters
+    ----------
+    name : str
+        "holdout", "selective", "seeger", "catoni", "theorem1" or "prior_split".
+    bound : float
+        The limit.
+    bounds : str
+        The predictor whose errors are limited, in words.
+    over : str
+        The distribution of ratings that it is about, in words.
+    delta : float
+        δ. The limit holds with probability 1 − δ.
+    n : int
+        Ratings that it was computed from.
+    majority_error : float
+        Error rate of always predicting the majority class.
+    statement : str
+        The certificate as a sentence.
+    inputs : mapping
+        What the bound was computed from, by name.
+    """
 
     name: str
     bound: float
-    bounds: str  # which predictor
-    over: str  # over which distribution
+    bounds: str
+    over: str
     delta: float
     n: int
     majority_error: float
@@ -84,10 +112,11 @@ class Certificate:
 
     @property
     def vacuous(self) -> bool:
-        """It says no more than a coin or the majority class does."""
+        """Whether a coin or the majority class is as good as the bound (docs/MATH.md, §9.8)."""
         return not self.bound < min(0.5, self.majority_error)
 
     def as_dict(self) -> dict[str, Any]:
+        """One entry of ``certificate.json``."""
         return {
             "name": self.name,
             "bound": self.bound,
@@ -103,30 +132,52 @@ class Certificate:
 
 
 def document(certificates: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The content of ``certificate.json``. The headline is not chosen by its bound: that would cost δ."""
+    """The content of ``certificate.json``. The headline is chosen by name: choosing the smallest bound would cost δ."""
     found = [dict(item) for item in certificates]
     names = {item["name"] for item in found}
     return {"headline": next((name for name in HEADLINES if name in names), None), "certificates": found}
 
 
 def headline_of(content: Mapping[str, Any]) -> str | None:
-    """The headline in one line, from the content of ``certificate.json``."""
+    """The sentence of the headline, from the content of ``certificate.json``."""
     return next((item["statement"] for item in content["certificates"] if item["name"] == content["headline"]), None)
 
 
 @dataclass(frozen=True)
 class CertifiedFit(Generic[P]):
-    """A fit, with what it proves."""
+    """A fit with its certificates.
+
+    Parameters
+    ----------
+    scales : Scales
+        q(γ) and q(μ).
+    prior : ScalePrior
+        π^γ with the α and β that were used.
+    history : list of Iteration
+        All iterations.
+    converged : bool
+        Whether the stopping rule held.
+    reason : str
+        Why the fit stopped.
+    posterior : dict of side to posterior
+        Posterior of the rows and of the columns.
+    certificates : list of Certificate
+        What was proved.
+    drawn : dict of side to posterior, optional
+        After a prior split: the posterior whose draws are certified.
+    ladder : Ladder, optional
+        Thresholds of the confidence, from the fitted ratings. None at a checkpoint.
+    """
 
     scales: Scales
-    prior: ScalePrior  # with the α and β that were used
+    prior: ScalePrior
     history: list[Iteration]
     converged: bool
     reason: str
     posterior: dict[Side, P]
     certificates: list[Certificate]
-    drawn: dict[Side, P] | None = None  # the posterior whose draws are certified, where it is not the one above
-    ladder: Ladder | None = None  # of confidences, from the ratings that were fitted; none at a checkpoint
+    drawn: dict[Side, P] | None = None
+    ladder: Ladder | None = None
 
 
 def certified_fit(
@@ -138,9 +189,27 @@ def certified_fit(
     start: Start[P] | None = None,
     watch: Watch[P] | None = None,
 ) -> CertifiedFit[P]:
-    """Fit the engine's ratings, ``positives`` of them positive, and certify the posterior that comes out, on terms.
+    """Fit the ratings of an engine, and certify the posterior.
 
-    With a prior split the model keeps the learnt spreads; the certified draws are narrower (``learnt.NARROWING``).
+    With a prior split the model keeps the spreads of the first fit. The certified draws are narrower by
+    ``learnt.NARROWING``.
+
+    Parameters
+    ----------
+    engine : Engine
+        Holds the ratings.
+    config : FitConfig
+        What to fit.
+    terms : Terms or None
+        Terms of the certificates. None: certify nothing.
+    positives : int
+        Number of positive ratings.
+    on_iteration : callable, optional
+        Called after every iteration.
+    start : Start, optional
+        Where to start instead of the start of the configuration.
+    watch : Watch, optional
+        Watches the fit and may end it.
     """
     made = _certified(engine, config, terms, positives, on_iteration, start, watch)
     counts = engine.confidences(made.posterior, LOSSES[config.loss].score_noise)
@@ -191,10 +260,10 @@ def _with_learnt_prior(
 
 
 def prior_cost(config: FitConfig, n_lines: int) -> float:
-    """What the prior's dependence on m = ``n_lines`` costs, in nats; nothing if α was given.
+    """What is added to KL(ρ‖π) because the default α depends on the data; 0 if α was given (docs/MATH.md, §9.6).
 
-    α = m/10 counts the users and items that were *seen*. So there is one prior per m, and the sample picks among them.
-    With the weight 1/(m(m+1)) on each, which add up to 1, the union bound adds log(m(m+1)) to KL(ρ‖π).
+    α = m/10, where m = ``n_lines`` counts the users and items of the *sample*. So there is one prior per m, and the
+    sample selects one of them. The weights 1/(m(m+1)) sum to 1, so a union bound adds log(m(m+1)).
     """
     return math.log(n_lines) + math.log(n_lines + 1) if config.alpha is None else 0.0
 
@@ -206,11 +275,11 @@ def certificates_of(
     config: FitConfig, last: Iteration, counted: GibbsErrors, draws: Draws, terms: Terms, majority_error: float,
     cost: float = 0.0,
 ) -> list[Certificate]:  # fmt: skip
-    """All that hold for a posterior fitted under a prior that no label has touched: theorem1 (hinge), catoni, seeger.
+    """The certificates under a prior that does not depend on the labels: theorem1 (hinge only), catoni and seeger.
 
-    ``cost`` is what the choice of the prior adds to the divergence (``prior_cost``).
+    ``cost`` is what the default α adds to the divergence (``prior_cost``).
     """
-    n, kl, lam = counted.ratings, max(last.divergence, 0.0), config.weight * counted.ratings  # rounding may go below 0
+    n, kl, lam = counted.ratings, max(last.divergence, 0.0), config.weight * counted.ratings  # rounding gives < 0
     paid = kl + cost
     share = terms.delta / terms.grid
     gibbs, inputs = _gibbs(counted, draws, terms)
@@ -232,13 +301,13 @@ def certificates_of(
 def prior_split_certificate(
     kl: float, counted: GibbsErrors, draws: Draws, terms: Terms, majority_error: float
 ) -> Certificate:
-    """The bound on the ratings that the learnt prior has not seen; draws that could have touched others are refused."""
+    """The certificate of a learnt prior. The draws must be on ratings that the prior has not seen."""
     if draws.unseen_by is None:
         raise ValueError(
             "a learnt prior can only be certified on ratings that it has not seen: draw with unseen_by=its split"
         )
     if counted.ratings == 0:
-        raise ValueError("the prior has seen every rating: nothing is left to certify it on; choose a smaller fraction")
+        raise ValueError("the prior has seen all ratings, so none is left to certify with: choose a smaller fraction")
     gibbs, inputs = _gibbs(counted, draws, terms)
     bound = bounds.prior_split(gibbs, kl, counted.ratings, (1 - DRAWS_SHARE) * terms.delta / terms.grid)
     common = {
@@ -249,24 +318,24 @@ def prior_split_certificate(
 
 
 def holdout_certificate(errors: int, n: int, terms: Terms, majority_error: float) -> Certificate:
-    """The bound on the mean predictor from ratings that the model has never seen."""
+    """The certificate of the predictions, from ratings that the model has never seen."""
     bound = bounds.holdout(errors, n, terms.delta / terms.grid)
     common = {"bounds": MEAN, "over": UNSEEN, "delta": terms.delta, "n": n, "majority_error": majority_error}
     return _certificate("holdout", bound, {"errors": errors, "grid": terms.grid}, errors / n, common)
 
 
 def kept_by_coin(item: Certificate, repeated: bool) -> Certificate:
-    """The certificate from ratings that a coin per cell held out: all ratings of a cell are on one side.
+    """The certificate for ratings that were held out by a coin per cell (docs/MATH.md, §9.2).
 
-    So it is about the ratings of these cells. If cells are rated more than once (``repeated``), popular cells weigh
-    more, and the ratings of other cells may differ from them. The sentence then says so.
+    It is about the ratings of the held-out cells. If cells are rated more than once (``repeated``), popular cells weigh
+    more, and the ratings of other cells may be different. Then the sentence says so.
     """
     note = " Cells are rated repeatedly here: this is about the cells that were kept out, not about new ones."
     return replace(item, over=KEPT_CELLS, statement=item.statement + (note if repeated else ""))
 
 
 def _gibbs(counted: GibbsErrors, draws: Draws, terms: Terms) -> tuple[float, dict[str, Any]]:
-    """The upper limit of the Gibbs risk on the ratings, and what it was made from."""
+    """The upper limit of the Gibbs risk on the ratings, and its inputs."""
     trials = counted.ratings * draws.per_rating
     share = terms.delta / terms.grid
     limit = bounds.gibbs_limit(counted.errors, trials, DRAWS_SHARE * share)
@@ -292,7 +361,7 @@ def _statement(item: Certificate, seen: float | None) -> str:
     limit = f"at most {min(item.bound, 1):.1%} of ratings like {where}"
     text = f"With {100 * (1 - item.delta):.6g}% confidence, {who} are wrong on {limit}"
     if seen is not None:
-        text += f"; they were on {seen:.1%} of {item.n:,}"
+        text += f"; they were wrong on {seen:.1%} of {item.n:,}"
     if item.vacuous:
         return f"{text}. That says nothing: the majority class is wrong on {item.majority_error:.1%}, a coin on 50%."
     return f"{text}. The majority class is wrong on {item.majority_error:.1%}."

@@ -1,16 +1,16 @@
-"""A prior learnt on some of the ratings, and a posterior near it, so that the bound on the others is sharp.
+"""A prior that is learnt from a part of the ratings, and a posterior near it (docs/MATH.md, §9.5).
 
     ratings ─coin─► A ─fit─► ρ_A ─sharpen─► π = N(E_A, diag(var_A)/t)     ratings A and B ─fit under π─► ρ
                     B ─────────────────────────────────────────────────► the Gibbs risk of ρ: draws on B alone
 
-ρ has independent coordinates, whatever ρ_A has: a model keeps one number per coordinate to draw from it. A row that has
-no rating in A has π = N(p, diag(1/g)/t), p and 1/g the prior of the fit on A. So has a row with no rating at all, where
-ρ = π: it costs nothing.
+ρ has independent coordinates, also if ρ_A has full covariances. So a model stores one number per coordinate for the
+draws. A row without a rating in A has π = N(p, diag(1/g)/t), where N(p, diag(1/g)) is the prior of the fit on A. For a
+row without any rating ρ = π, which adds nothing to the divergence.
 
-The bound on B pays for KL(ρ‖π), and what ρ can still learn from B is worth less than it costs: on MovieLens-1M (A half
-of the ratings) every nat a row spends lowers the Gibbs risk by less than it raises the bound. What pays is a *narrow*
-prior: drawing from ρ_A itself errs on 28.2%, with spreads eight times narrower on 26.2%, like the mean. The width is a
-constant of this file: it may not depend on B.
+The bound on B contains KL(ρ‖π). Learning more from B does not pay: on MovieLens-1M, with half of the ratings in A, each
+nat of divergence lowers the Gibbs risk by less than it raises the bound. A *narrow* prior does pay: draws from ρ_A err
+on 28.2%, draws with spreads eight times narrower err on 26.2%, like the mean. The factor is a constant, because it must
+not depend on B.
 """
 
 from __future__ import annotations
@@ -32,18 +32,30 @@ from onebit_spark.errors import RequestError
 P = TypeVar("P")  # a posterior of a side, in the engine's own form
 
 SHARPNESS = 64.0  # t
-NARROWING = SHARPNESS**-0.5  # what π's spreads are, as a share of the learnt ones
+NARROWING = SHARPNESS**-0.5  # spreads of π divided by those of ρ_A
 REFIT_WEIGHT = 0.03  # κ of the second fit
 REFIT_ITERATIONS = 20
 
 
 @dataclass(frozen=True)
 class LearntPrior(Generic[P]):
-    """π, what it was learnt from, and the fit behind it. Only ratings that ``split`` did not choose may certify it."""
+    """A learnt prior, and the fit that it comes from.
+
+    Parameters
+    ----------
+    split : Split
+        Chooses the ratings A. Only the other ratings may be used to certify.
+    first_fit : Outcome
+        The fit of A.
+    first_posterior : dict of side to posterior
+        ρ_A. Rows without a rating in A have the prior.
+    prior : FixedPrior
+        π.
+    """
 
     split: Split
     first_fit: Outcome[ScaleHierarchy]
-    first_posterior: dict[Side, P]  # ρ_A; rows without a rating in A have the prior's
+    first_posterior: dict[Side, P]
     prior: FixedPrior[P]
 
 
@@ -55,12 +67,12 @@ def learn_prior(
     start: Start[P] | None = None,
     watch: Watch[P] | None = None,
 ) -> LearntPrior[P]:
-    """Fit the chosen ratings, and sharpen."""
+    """Fit the ratings that the split chooses, and make the spreads narrower."""
     with engine.restricted(split) as chosen:
         if not 0 < chosen.n_ratings < engine.n_ratings:
             raise RequestError(
-                f"a prior split of {split.fraction:g} leaves the prior {chosen.n_ratings:,} of {engine.n_ratings:,} "
-                "ratings: both parts need some, so choose another fraction or give more ratings"
+                f"a prior split of {split.fraction:g} leaves {chosen.n_ratings:,} of {engine.n_ratings:,} ratings "
+                "for the prior, but both parts need some: choose another fraction or give more ratings"
             )
         outcome = solve(chosen, config, on_iteration, start, watch)
         learnt = {side: chosen.posterior(side, outcome.hierarchy.row_prior(side)) for side in SIDES}
@@ -69,7 +81,7 @@ def learn_prior(
 
 
 def fit_near(engine: Engine[P], config: FitConfig, learnt: LearntPrior[P]) -> Outcome[FixedPrior[P]]:
-    """ρ: fitted to all ratings of the engine under the learnt prior, from its mean."""
+    """ρ: the fit of all ratings under the learnt prior. It starts at the prior."""
     engine.start_from({side: learnt.prior.row_prior(side).lines for side in SIDES})
     gentle = replace(
         config, likelihood_weight=REFIT_WEIGHT, covariance="diagonal", max_iter=REFIT_ITERATIONS,
@@ -79,7 +91,7 @@ def fit_near(engine: Engine[P], config: FitConfig, learnt: LearntPrior[P]) -> Ou
 
 
 def _sharpened(posterior: RowPosterior) -> RowPosterior:
-    """N(E x_i, diag(var x_i)/t), a line for every row."""
+    """N(E x_i, diag(var x_i)/t) of every row."""
     deviation = posterior.deviation * np.float32(NARROWING)
     return RowPosterior(posterior.location, deviation, "spread", posterior.has_intercept)
 

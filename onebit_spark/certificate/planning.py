@@ -1,8 +1,8 @@
-"""Before any rating is bought: the paper's explicit bounds, and how many ratings a wanted risk needs.
+"""Planning, before any rating is collected: the paper's explicit bounds, and how many ratings a given risk needs.
 
-m1 × m2 cells, m = m1 + m2, a matrix M of rank at most r ≤ K with entries of its factors at most ℓ in absolute value,
-q = K − r, d = r/(Kn). The complexity term of the explicit lemmas, repaired (their step (K−r)[·] ≤ K[·] fails where the
-bracket is negative, and the lemma headed Γ is the inverse-Gamma case and vice versa)::
+There are m1 × m2 cells, and m = m1 + m2. The matrix M has rank at most r ≤ K, and the entries of its factors are at
+most ℓ in absolute value. q = K − r and d = r/(Kn). The complexity term of the explicit lemmas is repaired
+(docs/MATH.md, §11 and §12, number 3)::
 
     E = (1/n)[(2/π)(r/n + q) + √(8/π) rℓ] + (m/2λ)[r(n⁻² + ℓ² + d + 2 log n − 1) + qr/K]
         + (1/λ){K[log(Kn/r) + lnΓ(α) − α log β] + T}
@@ -28,29 +28,57 @@ MOST_RATINGS = 10**15
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A bound, for n ratings. ``theorem2`` and ``corollary2`` need what they say about the noise."""
+    """A bound for n ratings.
+
+    Parameters
+    ----------
+    n : int
+        Number of ratings.
+    bound : float
+        The bound on the risk.
+    lam : float
+        λ: the best one for this n, unless it was given.
+    which : {"corollary1", "theorem2", "corollary2"}
+        Which bound. ``theorem2`` and ``corollary2`` hold under assumptions about the noise.
+    """
 
     n: int
     bound: float
-    lam: float  # λ, the best for this n unless it was given
+    lam: float
     which: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What the explicit bounds are functions of, besides n and λ."""
+    """The arguments of the explicit bounds besides n and λ.
+
+    Parameters
+    ----------
+    m1, m2 : int
+        Rows and columns of the matrix.
+    rank : int
+        r.
+    max_entry : float
+        ℓ.
+    budget : int
+        K.
+    prior : {"gamma", "inverse-gamma"}
+        π^γ.
+    alpha, beta : float
+        α and β of the prior.
+    """
 
     m1: int
     m2: int
-    rank: int  # r
-    max_entry: float  # ℓ
-    budget: int  # K
+    rank: int
+    max_entry: float
+    budget: int
     prior: str
     alpha: float
     beta: float
 
     def problems(self) -> list[str]:
-        """Everything that is wrong with it, in words."""
+        """All problems, in words."""
         found = []
         if min(self.m1, self.m2, self.rank) < 1:
             found.append(f"m1, m2 and rank must be at least 1, not {self.m1}, {self.m2}, {self.rank}")
@@ -97,7 +125,7 @@ def theorem2(setup: Setup, n: int, s: float, margin: float, risk: float, delta: 
 
 
 def corollary2(setup: Setup, n: int, lam: float, delta: float) -> float:
-    """{E + log(1/ε)/λ}/(1 − λ/(2n)), λ ≤ n, with probability 1 − ε = 1 − δ: labels without noise."""
+    """{E + log(1/ε)/λ}/(1 − λ/(2n)), λ ≤ n, with probability 1 − ε = 1 − δ, for labels without noise."""
     return (setup.complexity(n, lam) + math.log(1 / delta) / lam) / (1 - lam / (2 * n))
 
 
@@ -119,11 +147,42 @@ def plan(
     lam: float | None = None,
     delta: float = 0.05,
 ) -> Plan:
-    """How many ratings make the bound at most ``risk``, or (with ``n``) what the bound is for n ratings.
+    """How many ratings make the bound at most ``risk``; or, with ``n``, the bound for n ratings (docs/MATH.md, §11).
 
-    ``best_risk`` is what no predictor of this rank can beat: its hinge risk (corollary1) or the Bayes risk (theorem2).
-    ``budget`` is K, by default the rank itself. β defaults to 1 for gamma, and for inverse-gamma to 1/n: a constant β
-    would keep its term Knβ/λ from vanishing. λ is chosen for the smallest bound unless given.
+    Parameters
+    ----------
+    m1, m2 : int
+        Rows and columns of the matrix.
+    rank : int
+        r, the rank of the matrix.
+    max_entry : float
+        ℓ, the largest entry of its factors in absolute value.
+    risk : float, optional
+        The wanted bound. Give either ``risk`` or ``n``.
+    n : int, optional
+        Number of ratings.
+    which : {"corollary1", "theorem2", "corollary2"}
+        Which bound of the paper.
+    best_risk : float
+        The risk that no predictor of this rank can beat: its hinge risk (corollary1) or the Bayes risk (theorem2).
+    switch_noise : float
+        Probability that a label is switched.
+    budget : int, optional
+        K. Default: the rank.
+    prior : {"gamma", "inverse-gamma"}
+        π^γ.
+    alpha, beta : float
+        α and β of the prior. β defaults to 1 for gamma and to 1/n for inverse-gamma, where with a constant β the term
+        Knβ/λ would not vanish.
+    lam : float, optional
+        λ. Default: the one with the smallest bound.
+    delta : float
+        δ.
+
+    Returns
+    -------
+    Plan
+        Number of ratings and bound.
 
     >>> plan(1000, 500, rank=3, max_entry=1.0, n=10**6).bound < 1
     True
@@ -180,7 +239,7 @@ def plan(
 
 
 def _bound(setup: Setup, n: int, which: str, best_risk: float, margin: float, lam: float | None, delta: float) -> Plan:
-    """The bound at the given λ, or at the best of a fine grid up to what the bound allows."""
+    """The bound at the given λ, or at the best λ of a fine grid."""
     largest = float(n) if which != "theorem2" else n / margin * (1 - 1e-3)  # s < 1
     candidates = [lam] if lam is not None else [largest * 2.0 ** (-j / 8) for j in range(160)]
 

@@ -1,12 +1,13 @@
-"""The selective certificate: answer only where the error is at most what was asked, and say how often that is.
+"""The selective certificate: on which pairs is the error rate at most r, and how many are they? (docs/MATH.md, §10)
 
-Rung t of a ladder answers where the confidence |z| is at least its threshold; R(t) is the error rate among those
-answers. Of n_t held-out ratings that it answers k_t are wrong: given n_t, Binomial(n_t, R(t)), for no threshold depends
-on these ratings. So R(t) ≤ r holds with confidence 1 − δ as soon as P(Binomial(n_t, r) ≤ k_t) ≤ δ.
+Rung t of a ladder answers a pair if its confidence |z| is at least the threshold of the rung. R(t) is the error rate
+among the answered pairs. Of the n_t held-out ratings that rung t answers, k_t are wrong. No threshold depends on these
+ratings, so given n_t, k_t is Binomial(n_t, R(t)). R(t) ≤ r holds with confidence 1 − δ if P(Binomial(n_t, r) ≤ k_t) ≤
+δ.
 
 Fixed-sequence test: begin at a high rung, go down one by one, stop at the first that fails, keep the last that passed.
-The result is wrong only if the *first* rung of the sequence with R(t) > r passes, which has probability δ at most: one
-δ for all rungs, whatever the shape of R(t). Several requests and groups share δ.
+The result is wrong only if the *first* rung of the sequence with R(t) > r passes. This has probability δ at most. So
+one δ is enough for all rungs, for any shape of R(t). Several requests and groups share δ.
 """
 
 from __future__ import annotations
@@ -25,13 +26,21 @@ from onebit_spark.core.confidence import Ladder
 
 SELECTIVE = "selective"
 ANSWERED = "mean predictor: the sign of the score, where the confidence reaches the threshold (column `answered`)"
-START = 10.0  # times the least number that can pass: what the first rung of the test should answer
+START = 10.0  # the first rung of the test should answer so many times the least number that can pass
 HINTS = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45)
 
 
 @dataclass(frozen=True)
 class Group:
-    """Ratings that share a value of a column; None where it is null."""
+    """Ratings that share a value of a column.
+
+    Parameters
+    ----------
+    column : str
+        Name of the column.
+    value : str or None
+        The value; None for null.
+    """
 
     column: str
     value: str | None
@@ -40,20 +49,41 @@ class Group:
         return f"{self.column} is missing" if self.value is None else f"{self.column} is {self.value}"
 
     def as_dict(self) -> dict[str, Any]:
+        """The fields by name."""
         return {"column": self.column, "value": self.value}
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Ratings that were not fitted, counted by the rungs of a ladder: how many each answers, and how many wrongly."""
+    """Counts of held-out ratings per rung of a ladder.
+
+    Parameters
+    ----------
+    answered : array of int64
+        n_t, the ratings that each rung answers.
+    wrong : array of int64
+        k_t, the wrong ones among them.
+    majority_error : float
+        Error rate of always predicting the majority class of the training data.
+    """
 
     answered: NDArray[np.int64]
     wrong: NDArray[np.int64]
-    majority_error: float  # of always predicting the training majority
+    majority_error: float
 
     @classmethod
     def counted(cls, rung: NDArray[Any], n: Any, wrong: Any, off_majority: Any, rungs: int) -> HeldOut:
-        """From lines of ``n`` ratings each, ``rung`` being the highest that answers them."""
+        """Count lines of ratings.
+
+        Parameters
+        ----------
+        rung : array of int
+            The highest rung that answers the ratings of each line.
+        n, wrong, off_majority : int or array
+            Ratings of each line, wrong predictions among them, and labels that are not the majority class.
+        rungs : int
+            Number of rungs.
+        """
         total, off = np.sum(np.broadcast_to(n, rung.shape)), np.sum(off_majority)
         by_rung = (np.bincount(rung, np.broadcast_to(each, rung.shape), rungs) for each in (n, wrong))
         answered, errors = (np.cumsum(each[::-1])[::-1].astype(np.int64) for each in by_rung)
@@ -61,20 +91,22 @@ class HeldOut:
 
     @property
     def n(self) -> int:
+        """Number of ratings."""
         return int(self.answered[0])
 
     @property
     def errors(self) -> int:
+        """Number of wrong predictions."""
         return int(self.wrong[0])
 
 
 def least(request: float, delta: float) -> int:
-    """The fewest answered ratings that can pass, all of them right: (1 − r)^n ≤ δ."""
+    """The smallest number of answered ratings that can pass, without any error: (1 − r)^n ≤ δ."""
     return math.ceil(math.log(delta) / math.log1p(-request) - 1e-9)
 
 
 def request_problems(requests: Iterable[Any]) -> list[str]:
-    """What is wrong with the error rates that are asked for, in words; empty if nothing is."""
+    """All problems with the requested error rates, in words."""
     return [
         f"must hold error rates strictly between 0 and 0.5, not {request!r}"
         for request in requests
@@ -83,11 +115,11 @@ def request_problems(requests: Iterable[Any]) -> list[str]:
 
 
 def first_rung(shares: Sequence[float], n: int, request: float, delta: float) -> int | None:
-    """Where the test begins on n ratings, by what was fitted alone; None if n ratings cannot pass at all.
+    """The rung where the test on n ratings begins, from the shares of the fitted ratings. None if n is too small.
 
-    At the highest rung that should answer ten times ``least``, or √(n·least) where that is fewer. At five times it
-    fails by chance too often: with R(t) = r/2 there it passes in 70%, at ten times in 93%; and the model is less sure
-    of held-out ratings than of fitted ones, so that fewer are answered than should be.
+    It is the highest rung that should answer min(10·least, √(n·least)) ratings. With five times ``least``, the test
+    fails by chance too often: if R(t) = r/2 there, it passes in 70% of the cases, and in 93% with ten times. The model
+    is also less confident on held-out ratings than on fitted ones, so fewer are answered than expected.
     """
     fewest = least(request, delta)
     if n < fewest:
@@ -97,7 +129,7 @@ def first_rung(shares: Sequence[float], n: int, request: float, delta: float) ->
 
 
 def last_passed(shares: Sequence[float], held: HeldOut, request: float, delta: float) -> int | None:
-    """The lowest rung that the fixed-sequence test reaches; None if it fails at its first."""
+    """The last rung that passes the fixed-sequence test; None if the first one fails."""
     start = first_rung(shares, held.n, request, delta)
     if start is None:
         return None
@@ -111,7 +143,7 @@ def last_passed(shares: Sequence[float], held: HeldOut, request: float, delta: f
 def selective_certificates(
     ladder: Ladder, held: HeldOut, terms: Terms, requests: Sequence[float], groups: int = 1, group: Group | None = None
 ) -> list[Certificate]:
-    """One for every request, δ shared among the requests, the groups and the settings that were compared."""
+    """One certificate per request. Requests, groups and compared settings share δ."""
     requests = list(dict.fromkeys(requests))
     share = terms.delta / (terms.grid * len(requests) * groups)
     return [_certificate(ladder, held, terms, request, share, group) for request in requests]
@@ -151,19 +183,19 @@ def _certificate(
 
 
 def _hint(ladder: Ladder, held: HeldOut, request: float, share: float) -> float | None:
-    """The smallest of some larger requests that would pass: chosen on these ratings, so that it certifies nothing."""
+    """The smallest larger request that would pass. It is chosen on these ratings, so it is not a certificate."""
     larger = (other for other in HINTS if other > request)
     return next((other for other in larger if last_passed(ladder.shares, held, other, share) is not None), None)
 
 
 def _met(item: Certificate) -> str:
-    """A group's threshold is not what the model answers by, so it is named."""
+    """The sentence of a request that was met. It names the threshold of a group: the model does not apply that."""
     told = item.inputs
     if told["group"] is None:
         which, share = "that it answers", f"it answered {told['answered_share']:.1%} of {item.n:,}"
     else:
         which = f"with a confidence of {told['threshold']:.4g} or more"
-        share = f"so confident was it on {told['answered_share']:.1%} of {item.n:,}"
+        share = f"it had this confidence on {told['answered_share']:.1%} of {item.n:,}"
     text = (
         f"With {_percent(1 - item.delta)} confidence, at most {_percent(told['request'])} of the predictions {which} "
         f"are wrong, on ratings like those that were kept out; {share}, and {told['errors'] / told['n_answered']:.1%} "
@@ -183,7 +215,7 @@ def _unmet(item: Certificate, share: float) -> str:
     text += "." if told["group"] else "; so nothing is answered."
     if told["hint"] is not None:
         met = f"A request of {_percent(told['hint'])} might be met"
-        text += f" {met} (a hint, not a certificate: it was found on these very ratings)."
+        text += f" {met} (a hint, not a certificate: it was found on the same ratings)."
     return text
 
 

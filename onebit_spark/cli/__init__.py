@@ -1,9 +1,9 @@
-"""The jobs: fit, predict, evaluate, tune, reproduce. Each reads, makes one call of the package, writes, and says so.
+"""The jobs: fit, predict, evaluate, tune, reproduce. Each reads its input, calls the package once, and writes.
 
-flags ◄ requests, experimentrequests (what may be asked for) ◄ running (session, exit codes) ◄ common, jobtables ◄ …job
-progress, taskprogress     what a terminal or a log sees meanwhile
+flags ◄ requests, experimentrequests (the flags of each job) ◄ running (session, exit codes) ◄ common, jobtables ◄ …job
+progress, taskprogress     progress on a terminal or in a log
 
-Arguments are checked before Spark is even imported: so each job is imported when it runs.
+Arguments are checked before Spark is imported. So the module of a job is imported when the job runs.
 """
 
 from __future__ import annotations

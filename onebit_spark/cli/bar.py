@@ -1,4 +1,4 @@
-"""tqdm's progress bar, where it is installed (the extra "progress"); elsewhere a terminal sees the lines of a log."""
+"""A progress bar by tqdm, if it is installed (the extra "progress"). Otherwise a terminal gets lines, as a log does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ except ModuleNotFoundError:
 
 
 def bar(total: int, name: str, stream: TextIO, form: str) -> Any:
-    """A bar on the stream, or None: the stream is no terminal, or there is no tqdm."""
+    """A bar on the stream. None if the stream is not a terminal, or if tqdm is not installed."""
     if tqdm is None or not stream.isatty():
         return None
     return tqdm(total=total, desc=name, file=stream, bar_format=form, mininterval=0)

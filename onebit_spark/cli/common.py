@@ -1,4 +1,4 @@
-"""What the jobs share: phases by the clock, and how they say where things are."""
+"""What the jobs share: seconds per phase, and messages about the outputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_STATEMENTS = 40
 
 
 class Clock:
-    """Seconds by phase: ``with clock("reading"): …``; as text, all of them."""
+    """Seconds per phase: ``with clock("reading"): …``. ``str(clock)`` lists all phases."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -29,7 +29,7 @@ class Clock:
         self.seconds[phase] = time.perf_counter() - began
 
     def split(self, phase: str, rest: str, part: str, seconds: float) -> None:
-        """Replace a phase by a part of known length and the rest before it."""
+        """Divide a phase into a part of known length and the rest before it."""
         total = self.seconds.pop(phase)
         self.seconds |= {rest: max(0.0, total - seconds), part: seconds}
 
@@ -38,19 +38,19 @@ class Clock:
 
 
 def id_types(model: OneBitCompletionModel) -> dict[str, str]:
-    """The model's id columns with their types, the users' first."""
+    """The model's id columns with their types. The column of the users is first."""
     return {model.info.columns[side]: model.info.id_types[side] for side in ("user", "item")}
 
 
 def tell_locations(request: JobRequest, outputs: dict[str, str | None]) -> None:
-    """Where the outputs are: the only lines of a quiet job, then without their names."""
+    """Print where the outputs are. A quiet job prints only the paths."""
     for name, path in outputs.items():
         if path:
             print(path if request.quiet else f"{name}: {path}", flush=True)
 
 
 def further_statements(certificates: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """What selective certificates and those of groups say; of many groups, the first."""
+    """The sentences of selective certificates and of certificates for groups, at most ``MOST_STATEMENTS``."""
     found = [item for item in certificates if item["name"] == SELECTIVE or item.get("group")]
     for item in found[:MOST_STATEMENTS]:
         yield f"Certificate ({item['name']}): {item['statement']}"
@@ -60,7 +60,7 @@ def further_statements(certificates: Iterable[Mapping[str, Any]]) -> Iterator[st
 
 @contextmanager
 def after(success: str) -> Iterator[None]:
-    """Name what is already done in the reason of a failure."""
+    """If the body fails, say in the message what was already done."""
     try:
         yield
     except RequestError as error:

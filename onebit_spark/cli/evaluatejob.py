@@ -1,4 +1,4 @@
-"""jobs/evaluate.py: the figures of a model on ratings, and a certificate."""
+"""jobs/evaluate.py: the figures of a model on ratings, and certificates."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _evaluation_summary(figures: dict[str, Any]) -> Iterator[str]:
             yield f"  {figures[f'n_unknown_{side}']:,} of them {words} that the model has never seen"
     low, high = figures["error_low"], figures["error_high"]
     yield f"error      {figures['error']:.4f}   95% interval {low:.4f} to {high:.4f}"
-    yield f"  (always predicting the training majority errs on {figures['majority_error']:.4f})"
+    yield f"  (always predicting the majority of the training data: {figures['majority_error']:.4f})"
     if figures["auc"] is None:
         yield "auc        none: only one class is present"
     else:
@@ -65,7 +65,7 @@ def _evaluation_summary(figures: dict[str, Any]) -> Iterator[str]:
         yield f"auc        {figures['auc']:.4f}{off}"
     for name in ("log_loss", "brier", "hinge_loss"):
         yield f"{name:<10} {figures[name]:.4f}"
-    yield f"calibration {figures['calibration_error']:.4f} off on average: how far probabilities are from frequencies"
+    yield f"calibration error {figures['calibration_error']:.4f}: mean distance of probabilities from frequencies"
     if "certificate" in figures:
         yield figures["certificate"]["statement"]
         yield from further_statements(figures["certificates"])

@@ -1,4 +1,4 @@
-"""What `tune.py` and `reproduce.py` can be asked for."""
+"""The flags of `tune.py` and `reproduce.py`."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from onebit_spark.paper.seeds import FIRST_REPORTED, TUNING
 
 @dataclass(frozen=True, kw_only=True)
 class TuneRequest(RatingsRequest):
-    """Choose the settings of a fit by cross-validation, and fit all ratings with the best. Goes on if it was killed."""
+    """Choose the settings by cross-validation, and fit all ratings with them. A killed run continues where it was."""
 
     output: str = flag("folder for results, plot and model")
     grid: str | None = flag("TOML file with lists of settings to combine (default: see conf/grid.toml)", default=None)
-    folds: int = flag("parts of the ratings, each held out once", default=5)
-    max_iter: int = flag_of(FitConfig, "max_iter", "most iterations of a fit")
+    folds: int = flag("number of folds; each is held out once", default=5)
+    max_iter: int = flag_of(FitConfig, "max_iter", "largest number of iterations of a fit")
     tol: float = flag_of(FitConfig, "tol")
     seed: int = flag_of(FitConfig, "seed", "seed of the folds and of the fits")
-    worker_limit: int = flag("most ratings that one worker fits alone (more: by all together)", default=5_000_000)
+    worker_limit: int = flag("up to so many ratings, each fit runs on one worker; above, on all", default=5_000_000)
 
     inputs = ("ratings", "grid")
 
@@ -44,17 +44,17 @@ class TuneRequest(RatingsRequest):
         yield from super().problems()
 
     def fit_config(self) -> FitConfig:
-        """What all fits have in common; the grid says the rest."""
+        """The settings that all fits share. The grid has the others."""
         return filled(FitConfig, self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReproduceRequest:
-    """What the experiments have in common. Runs of all of them may share one output folder, and one page."""
+    """The flags of all experiments. All experiments may use one output folder, and then share one page."""
 
-    output: str = flag("folder for the page, its tables and its figure; a run that was killed goes on there")
+    output: str = flag("folder for the page, its tables and its figure; a killed run continues there")
     seed: int = flag("seed of the first draw that is reported", default=FIRST_REPORTED)
-    overwrite: bool = flag("forget what earlier runs of this experiment left in the folder", default=False)
+    overwrite: bool = flag("delete the results of earlier runs of this experiment in the folder", default=False)
     quiet: bool = flag("print only errors and where the output is", default=False)
     log_level: str | None = flag(
         "how much Spark logs (default: warn, unless you configured it)",
@@ -64,15 +64,15 @@ class ReproduceRequest:
 
     def problems(self) -> Iterator[str]:
         if not 0 <= self.seed < TUNING[0]:
-            yield f"--seed must lie in 0 to {TUNING[0] - 1:,}, not {self.seed}: above are the draws for tuning"
+            yield f"--seed must be from 0 to {TUNING[0] - 1:,}, not {self.seed}: larger seeds are for tuning"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimulationRequest(ReproduceRequest):
     """Repeat the paper's experiments on simulated matrices."""
 
-    replicates: int = flag("draws of every cell", default=10)
-    size: int = flag("rows, and columns, of the matrices", default=200)
+    replicates: int = flag("draws per cell", default=10)
+    size: int = flag("number of rows, and of columns, of the matrices", default=200)
 
     def problems(self) -> Iterator[str]:
         if self.replicates < 1:
@@ -86,16 +86,16 @@ class SimulationRequest(ReproduceRequest):
 class MovieLensRequest(ReproduceRequest):
     """Repeat the paper's experiment on MovieLens-100K."""
 
-    replicates: int = flag("splits into 95,000 and 5,000 ratings", default=10)
+    replicates: int = flag("number of splits into 95,000 and 5,000 ratings", default=10)
     movielens: str | None = flag("u.data or ml-100k.zip on this machine", default=None)
-    download: bool = flag("fetch ml-100k.zip into $ONEBIT_DATA (default: ./data), unless it is there", default=False)
-    url: str = flag("where --download fetches from", default=URL)
+    download: bool = flag("download ml-100k.zip into $ONEBIT_DATA (default: ./data), unless it is there", default=False)
+    url: str = flag("the address for --download", default=URL)
 
     def problems(self) -> Iterator[str]:
         if self.replicates < 1:
             yield f"--replicates must be an integer of at least 1, not {self.replicates}"
         if (self.movielens is None) != self.download:
-            yield "give the data with --movielens PATH, or fetch them with --download: one of the two"
+            yield "give either --movielens PATH or --download"
         if self.movielens is not None:
             local = local_path(self.movielens) or Path(self.movielens)
             if not local.exists():

@@ -1,11 +1,11 @@
-"""A request as a dataclass whose fields are the long flags of a job, filled from command line, config file, defaults.
+"""A request is a dataclass. Its fields are the flags of a job, with values from command line, config file and defaults.
 
     @dataclass(frozen=True, kw_only=True)
     class Request:
         ratings: str = flag("path of the ratings")            ─►  --ratings RATINGS, required
         rank: int = flag("number of factors", default=10)     ─►  --rank RANK, or `rank = 12` in the file of --config
 
-Nothing stops at the first mistake: one RequestError names them all.
+One RequestError names all mistakes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WANTED = {str: "text", int: "an integer", float: "a number", bool: "true or fal
 
 
 def flag(help: str, *, default: Any = MISSING, choices: Sequence[str] = ()) -> Any:
-    """A field that is a flag: required without a default, repeatable key=value if its default is ``dict``."""
+    """Declare a flag. It is required if it has no default, and a repeatable key=value if the default is ``dict``."""
     metadata = {"help": help, "choices": tuple(choices)}
     if default is dict:
         return field(default_factory=dict, metadata=metadata)
@@ -34,7 +34,7 @@ def flag(help: str, *, default: Any = MISSING, choices: Sequence[str] = ()) -> A
 
 
 class Checked(Protocol):
-    """A dataclass of flags that knows what is wrong with their values."""
+    """A dataclass of flags that can check their values."""
 
     def problems(self) -> Iterator[str]: ...
 
@@ -43,7 +43,7 @@ Request = TypeVar("Request", bound=Checked)
 
 
 def parse(request: type[Request], prog: str, argv: Sequence[str] | None = None) -> Request:
-    """The request, or one RequestError with all that is wrong. A flag wins over the config file's key."""
+    """The request, or one RequestError with all problems. A flag has priority over the config file."""
     flags = _flags_of(request)
     given, problems = _from_command_line(request, prog, argv)
     path = given.get("config")
@@ -60,7 +60,7 @@ def parse(request: type[Request], prog: str, argv: Sequence[str] | None = None) 
             problems.append(f"{source} {error}")
     required = [name for name, item in flags.items() if item.required]
     problems += [f"{as_flag(name)} is required" for name in required if name not in given and name not in in_file]
-    checked = request(**{**dict.fromkeys(required, ""), **values})  # an empty path is not looked at
+    checked = request(**{**dict.fromkeys(required, ""), **values})  # an empty path is not checked
     problems += checked.problems()
     if problems:
         raise RequestError(_numbered(problems))
@@ -90,14 +90,14 @@ class _Flag:
         return text if silent else f"{text} (default: {self.default})"
 
     def converted(self, raw: Any) -> Any:
-        """The text of a flag, or the value of a config file, as the right type; a ValueError says what it must be."""
+        """The text of a flag, or a value of a config file, in the right type. A ValueError says what it must be."""
         if self.kind is dict:
             return _key_values(raw)
         if self.kind is tuple:
             return _numbers(raw)
         value = raw
         if isinstance(raw, str) and self.kind in (int, float):
-            with suppress(ValueError):  # what stays text is refused below
+            with suppress(ValueError):  # text that is not a number is refused below
                 value = self.kind(raw)
         if self.kind is float and type(value) is int:
             value = float(value)
@@ -111,7 +111,7 @@ class _Flag:
 
 
 def _flags_of(request: type[Checked]) -> dict[str, _Flag]:
-    """The flags by field name, the required ones first, as --help shows them."""
+    """The flags by field name, in the order of --help: the required ones first."""
     hints = get_type_hints(request)
     found = {}
     for item in fields(request):  # type: ignore[arg-type]
@@ -137,7 +137,7 @@ class _Parser(argparse.ArgumentParser):
 def _from_command_line(
     request: type[Checked], prog: str, argv: Sequence[str] | None
 ) -> tuple[dict[str, Any], list[str]]:
-    """The flags that were given, still as text, and what is wrong with the rest."""
+    """The given flags, as text, and the problems with the other arguments."""
     parser = _Parser(prog=prog, description=request.__doc__, allow_abbrev=False, argument_default=argparse.SUPPRESS)
     flags = _flags_of(request)
     for name, item in flags.items():
@@ -159,7 +159,7 @@ def _unknown(argument: str, known: list[str]) -> str:
 
 
 def _from_file(flags: dict[str, _Flag], path: str) -> tuple[dict[str, Any], list[str]]:
-    """The values of a TOML file by field name, and what is wrong with it."""
+    """The values of a TOML file by field name, and the problems with it."""
     try:
         table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -193,7 +193,7 @@ def _numbers(raw: Any) -> tuple[float, ...]:
             raise ValueError
         return tuple(float(part) for part in parts)
     except (TypeError, ValueError):
-        raise ValueError(f"must be a number, or several with commas between them, not {raw!r}") from None
+        raise ValueError(f"must be a number, or several numbers separated by commas, not {raw!r}") from None
 
 
 def _numbered(problems: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""Tables of the jobs: ratings and pairs in, predictions out, each doubted in one line."""
+"""The tables of the jobs: reads and checks ratings and pairs, writes predictions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from onebit_spark.platform.files import Location, replace_folder
 
 
 def read_table(spark: SparkSession, request: JobRequest, name: str, columns: Sequence[str]) -> DataFrame:
-    """These columns of the path in the request's field ``name``. CSV has a header, and all its columns are text."""
+    """Read these columns from the path in the request's field ``name``. CSV has a header, and its columns are text."""
     path, flag = getattr(request, name), as_flag(name)
     options = dict(request.option)
     if request.format == "csv" and not any(key.lower() == "header" for key in options):
@@ -48,7 +48,7 @@ def read_table(spark: SparkSession, request: JobRequest, name: str, columns: Seq
 
 
 def check_pairs(pairs: DataFrame, ids: Sequence[str]) -> int:
-    """The number of pairs; a RequestError with count and examples if an id is null or NaN."""
+    """The number of pairs. Raises a RequestError with a count and examples if an id is null or NaN."""
     absent = [missing(pairs, column) for column in ids]
     line = pairs.select(F.count(F.lit(1)), *map(F.count_if, absent)).first()
     assert line is not None
@@ -64,7 +64,7 @@ def check_pairs(pairs: DataFrame, ids: Sequence[str]) -> int:
 
 
 def check_id_types(table: DataFrame, request: JobRequest, name: str, expected: Mapping[str, str]) -> None:
-    """Refuse ids (column ─► type) that cannot be those of the fit. Only integral widths interchange."""
+    """Refuse ids (column ─► type) of another type than in the fit. Integers of different widths are accepted."""
     problems = []
     for column, wanted in expected.items():
         found = table.schema[column].dataType.simpleString()
@@ -76,7 +76,7 @@ def check_id_types(table: DataFrame, request: JobRequest, name: str, expected: M
 
 
 def refuse_outputs(spark: SparkSession, request: JobRequest, folders: bool = True) -> None:
-    """Refuse, before any work is done, outputs that exist and may not be overwritten, or that cannot be made."""
+    """Refuse, before any work is done, outputs that exist and may not be overwritten, or that cannot be created."""
     for name, path in request.paths(request.outputs).items():
         try:
             target = Location(spark, path)
@@ -99,7 +99,7 @@ def refuse_outputs(spark: SparkSession, request: JobRequest, folders: bool = Tru
 def write_predictions(
     spark: SparkSession, model: OneBitCompletionModel, pairs: DataFrame, n: int, path: str, overwrite: bool
 ) -> None:
-    """Parquet: user, item, score, std, probability, prediction, and ``answered`` where an error rate was certified.
+    """Write Parquet: user, item, score, std, probability, prediction, and ``answered`` if an error rate was certified.
 
     Of n pairs that were checked. The folder appears whole or not at all.
     """
@@ -120,7 +120,7 @@ def write_recommendations(
     path: str,
     overwrite: bool,
 ) -> None:
-    """Parquet: user, item, rank (1 is the best), score, std, probability; the folder appears whole or not at all."""
+    """Write Parquet: user, item, rank (1 is the best), score, std, probability. It appears whole or not at all."""
     user, item = (model.info.columns[side] for side in ("user", "item"))
     plain = model.copy({model.userCol: user, model.itemCol: item})
     lists = plain.recommendForAllUsers(n, excludeSeen=seen)

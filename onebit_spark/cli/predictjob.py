@@ -1,4 +1,4 @@
-"""jobs/predict.py: pairs, or the best items of every user."""
+"""jobs/predict.py: predictions for pairs, or the best items of every user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress of a fit: a bar on a terminal, a line now and then in a log, nothing when quiet."""
+"""Progress of a fit: a bar on a terminal, some lines in a log, nothing if quiet."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from onebit_spark.core.solver import Iteration
 
 LINE_EVERY_SECONDS = 5.0
 LINE_EVERY_ITERATIONS = 10
-TREND = 5  # iterations whose trend is extrapolated
+TREND = 5  # number of last iterations whose trend is extrapolated
 
 
 class Progress:
-    """Shows each iteration as it is done; pass it as the fit's progress callback.
+    """Shows each iteration when it is done. Pass it as the progress callback of a fit.
 
     >>> with Progress(max_iter=100, tol=1e-5) as progress:        # doctest: +SKIP
     ...     model = estimator.setProgress(progress).fit(ratings)
@@ -91,7 +91,7 @@ class Progress:
 
 
 def expected_iterations(history: Sequence[Iteration], tol: float, max_iter: int) -> int:
-    """How many iterations the fit will take: the stopping criterion's last geometric decay, carried on to ``tol``."""
+    """The expected number of iterations, if the changes go on falling to ``tol`` as in the last iterations."""
     done = history[-1].number
     recent = [max(abs(one.decrease), one.change) for one in history[-TREND:]]
     recent = [value for value in recent if 0 < value < math.inf]

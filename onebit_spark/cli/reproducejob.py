@@ -1,9 +1,9 @@
-"""jobs/reproduce.py: an experiment of the paper as Spark tasks, its results as files, and the page of them all.
+"""jobs/reproduce.py: runs an experiment of the paper as Spark tasks, and writes its results and a page.
 
-OUTPUT/REPRODUCTION.md      rewritten after every experiment, from all that are in the folder
+OUTPUT/REPRODUCTION.md      written again after every experiment, from all results in the folder
 OUTPUT/tables.csv …         one line per draw; tables.json says how they were made
 OUTPUT/noise.png
-OUTPUT/tasks/tables/ …      what is done already: see tasks.Ledger
+OUTPUT/tasks/tables/ …      results of finished tasks: see tasks.Ledger
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _run(
     folder = Location(spark, request.output)
     tasks = folder / "tasks" / experiment.name
     if folder.exists() and not (folder / "tasks").exists():
-        raise RequestError(f"--output {request.output} exists and is no folder of this job: choose another path")
+        raise RequestError(f"--output {request.output} exists and is not a folder of this job: choose another path")
     if request.overwrite:
         tasks.delete()
     ledger, began = Ledger(spark, tasks.uri), time.perf_counter()
@@ -117,7 +117,7 @@ def _run(
 
 
 def _write(folder: Location, name: str, records: list[Record], meta: Record) -> None:
-    """The experiment's own files, and the page anew."""
+    """Write the files of the experiment, and the page again."""
     import pandas as pd
 
     from onebit_spark.paper import figures

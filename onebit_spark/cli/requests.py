@@ -1,4 +1,4 @@
-"""What the jobs can be asked for, and what is wrong with a request as far as that shows before Spark starts."""
+"""The flags of the jobs, and the checks that are possible before Spark starts."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ LOG_LEVELS = ("error", "warn", "info", "debug")
 
 @dataclass(frozen=True, kw_only=True)
 class JobRequest:
-    """What all jobs have in common."""
+    """The flags that all jobs have."""
 
     format: str = flag("format of the input", default="parquet", choices=FORMATS)
     option: dict[str, str] = flag("option of Spark's reader, such as sep=; (repeatable)", default=dict)  # noqa: RUF009
-    overwrite: bool = flag("replace an output that exists", default=False)
+    overwrite: bool = flag("replace an existing output", default=False)
     quiet: bool = flag("print only errors and where the output is", default=False)
     log_level: str | None = flag(
         "how much Spark logs (default: warn, unless you configured it)",
@@ -40,7 +40,7 @@ class JobRequest:
     outputs: ClassVar[tuple[str, ...]] = ()
 
     def problems(self) -> Iterator[str]:
-        """Everything that is wrong, in words."""
+        """All problems, in words."""
         sources, targets = self.paths(self.inputs), self.paths(self.outputs)
         for name, path in sources.items():
             local = local_path(path)
@@ -55,13 +55,13 @@ class JobRequest:
                     yield f"{other} {other_path} lies in {name} {path}, which is replaced as a whole: choose another"
 
     def paths(self, names: tuple[str, ...]) -> dict[str, str]:
-        """The paths among these fields by flag, those that were given."""
+        """The given paths among these fields, by flag."""
         return {as_flag(name): getattr(self, name) for name in names if getattr(self, name)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class RatingsRequest(JobRequest):
-    """What the jobs that fit ratings have in common: where the ratings are, and in which columns."""
+    """The flags of the jobs that fit ratings: where the ratings are, and their columns."""
 
     ratings: str = flag("path of the ratings")
     user_col: str = flag("column of the users", default="user")
@@ -82,12 +82,12 @@ class FitRequest(RatingsRequest):
     """Fit a model to ratings of users on items, each positive or negative."""
 
     output: str = flag("folder for the model")
-    holdout: float | None = flag("share of the ratings kept out of the fit, to certify the model on", default=None)
-    calibrate: bool = flag("learn on the held-out ratings what a probability means", default=False)
+    holdout: float | None = flag("share of the ratings that is kept out of the fit, to certify the model", default=None)
+    calibrate: bool = flag("calibrate the probabilities on the held-out ratings", default=False)
     max_error: tuple[float, ...] = flag(
-        "answer only where the error is certified to be at most this, such as 0.05; several: 0.1,0.05", default=()
+        "answer only pairs with a certified error rate of at most this, such as 0.05; several: 0.1,0.05", default=()
     )
-    certify_by: str | None = flag("column of the ratings: certify within each of its groups as well", default=None)
+    certify_by: str | None = flag("column of the ratings; certify within each of its groups as well", default=None)
     predict: str | None = flag("path of user-item pairs to predict after the fit", default=None)
     predictions: str | None = flag("folder for these predictions", default=None)
     report: bool = flag("draw report.html, the fit in pictures", default=True)
@@ -100,7 +100,7 @@ class FitRequest(RatingsRequest):
         yield from in_flags(FitConfig, self.fit_config().problems())
         yield from in_flags(Execution, self.execution().problems())
         yield from in_flags(Terms, self.terms().problems())
-        unseen = "ratings that are not fitted: add --holdout 0.1, say"
+        unseen = "ratings that are not fitted: add --holdout 0.1, for example"
         if self.calibrate and self.holdout is None:
             yield f"--calibrate needs {unseen}"
         yield from _selective_problems(self, self.holdout is not None, unseen)
@@ -127,8 +127,8 @@ class PredictRequest(JobRequest):
     model: str = flag("folder of the model")
     output: str = flag("folder for the predictions")
     pairs: str | None = flag("path of the user-item pairs, in columns named as in the fit", default=None)
-    top: int | None = flag("instead of pairs: the best items of every user, this many", default=None)
-    exclude_seen: str | None = flag("path of ratings whose pairs --top leaves out", default=None)
+    top: int | None = flag("instead of pairs: recommend this many items to every user", default=None)
+    exclude_seen: str | None = flag("path of ratings; --top does not recommend these pairs", default=None)
 
     inputs = ("model", "pairs", "exclude_seen")
     outputs = ("output",)
@@ -152,15 +152,19 @@ class EvaluateRequest(JobRequest):
     threshold: float | None = flag_of(
         Labels, "threshold", "labels strictly greater are positive (default: as in the fit)"
     )
-    certify: bool = flag("bound the error rate, on ratings that the model has not seen", default=False)
+    certify: bool = flag(
+        "certify an upper limit on the error rate; the model must not have seen the ratings", default=False
+    )
     max_error: tuple[float, ...] = flag(
-        "with --certify: how much can be answered with an error of at most this, such as 0.05; several: 0.1,0.05",
+        "with --certify: share of pairs that can be answered with at most this error rate, such as 0.05; or 0.1,0.05",
         default=(),
     )
-    certify_by: str | None = flag("with --certify: column of the ratings, to certify within its groups", default=None)
+    certify_by: str | None = flag(
+        "with --certify: column of the ratings; certify within each of its groups as well", default=None
+    )
     delta: float = flag_of(Terms, "delta", "the certificate holds with probability 1 − δ")
     certificate_grid: int = flag_of(
-        Terms, "grid", "models or settings compared on these ratings, each certified at δ/grid"
+        Terms, "grid", "number of models or settings that are compared on these ratings; each is certified at δ/grid"
     )
     output: str | None = flag("JSON file for the figures, such as metrics.json", default=None)
 
@@ -178,12 +182,12 @@ class EvaluateRequest(JobRequest):
 
 
 def under_spark_submit() -> bool:
-    """spark-submit hands the process that it starts the port of its JVM."""
+    """Whether spark-submit started this process. It then passes the port of its JVM."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def local_path(path: str) -> Path | None:
-    """The path if it certainly is on this machine's disk, None if only a Spark session can tell."""
+    """The path if it is certainly on the disk of this machine. None if only a Spark session can tell."""
     parts = urlsplit(path)
     if parts.scheme == "file":
         return Path(parts.path)
@@ -197,14 +201,14 @@ def exists_already(name: str, path: str) -> str:
 
 
 def _holds(folder: str, path: str) -> bool:
-    """The path is the folder or lies in it, as far as the names tell."""
+    """Whether the path is the folder or lies in it, judged by the names."""
     outer, inner = urlsplit(folder), urlsplit(path)
     same_place = outer.netloc == inner.netloc
     return same_place and Path(os.path.abspath(inner.path)).is_relative_to(os.path.abspath(outer.path))
 
 
 def _selective_problems(request: FitRequest | EvaluateRequest, possible: bool, need: str) -> Iterator[str]:
-    """Wrong error rates, and selective flags without what they ``need``."""
+    """Problems with the error rates, and flags that ``need`` something that is missing."""
     for problem in request_problems(request.max_error):
         yield f"--max-error {problem}"
     for name in ("max_error", "certify_by"):

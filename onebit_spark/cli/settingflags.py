@@ -4,7 +4,7 @@
     @takes(FitConfig, Terms)
     class Request: …           ─►  a flag for each of their settings that has a key, before the request's own
 
-``filled`` makes the settings of a request, ``in_flags`` tells problems by their flags.
+``filled`` makes the settings of a request. ``in_flags`` describes problems with the names of the flags.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ T = TypeVar("T")
 
 
 def flag_of(table: type, name: str, help: str | None = None) -> Any:
-    """A field that is the flag of one setting, with its help or another."""
+    """Declare the flag of one setting, with its help text or another one."""
     item = declared(table)[name]
     return flag(help or item.described(flag_names(table)), default=item.default, choices=item.choices)
 
 
 def takes(*tables: type) -> Callable[[C], C]:
-    """Adds a flag for each setting of these tables to a class that becomes a dataclass of flags."""
+    """Add a flag for each setting of these tables to a class, before it becomes a dataclass."""
 
     def extended(request: C) -> C:
         added: dict[str, Any] = {}
@@ -41,7 +41,7 @@ def takes(*tables: type) -> Callable[[C], C]:
 
 
 def filled(table: type[T], request: object) -> T:
-    """The settings of a request; those that it has no flag for have their defaults."""
+    """The settings of a request. Settings without a flag have their defaults."""
     values = {item.name: getattr(request, key) for key, item in _keyed(table).items() if hasattr(request, key)}
     return table(**values)
 

@@ -1,4 +1,4 @@
-"""Progress of an experiment: one bar for all its tasks on a terminal, a line now and then in a log."""
+"""Progress of an experiment: one bar for all its tasks on a terminal, some lines in a log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LINE_EVERY_SECONDS = 10.0
 
 
 class TaskProgress:
-    """Counts tasks of one experiment, over all its stages; thread-safe if its calls are."""
+    """Counts the tasks of one experiment, over all its stages. Callers must not call it from two threads at once."""
 
     def __init__(self, total: int, name: str, *, quiet: bool = False, stream: TextIO | None = None) -> None:
         self.total, self.name, self.quiet = total, name, quiet
@@ -25,7 +25,7 @@ class TaskProgress:
         self._shown, self._shown_at = -1, time.monotonic()
 
     def advance(self, tasks: int, seconds: float) -> None:
-        """Tasks are done, which took so long on the clock; 0 seconds: they were done before."""
+        """So many more tasks are done, in so many seconds on the clock. 0 seconds: they were done before."""
         self.done += tasks
         if seconds:
             self.worked, self.seconds = self.worked + tasks, self.seconds + seconds

@@ -1,11 +1,11 @@
-"""jobs/tune.py: cross-validation of a grid on Spark, and the fit of all ratings with the setting chosen.
+"""jobs/tune.py: cross-validation of a grid on Spark, and a fit of all ratings with the chosen setting.
 
 OUTPUT/folds/       Parquet, one line per setting and fold
 OUTPUT/settings/    Parquet, one line per setting: mean error, standard error, log loss, chosen or not
-OUTPUT/tuning.png   the settings in order, and where the one-standard-error rule cuts
-OUTPUT/best.toml    the setting chosen, as keys of `fit.py --config`
-OUTPUT/model/       the fit of all ratings with it: written last
-OUTPUT/tasks/       what is done already: see tasks.Ledger
+OUTPUT/tuning.png   the settings in order, and the limit of the one-standard-error rule
+OUTPUT/best.toml    the chosen setting, as keys of `fit.py --config`
+OUTPUT/model/       the fit of all ratings with it; written last
+OUTPUT/tasks/       results of finished tasks: see tasks.Ledger
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from onebit_spark.platform.files import Location
     from onebit_spark.tuning.folds import Score
-    from onebit_spark.tuning.tasks import Result, Task
+    from onebit_spark.tuning.tasks import Task, TaskResult
 
 SQL = {str: "string", float: "double", int: "int", bool: "boolean"}
 VARIED_COLUMNS = ", ".join(f"{name} {SQL[declared(FitConfig)[name].kind]}" for name in VARIED)
@@ -66,19 +66,19 @@ def run_tune(spark: SparkSession, request: TuneRequest) -> None:
         how = "one worker each" if alone else "all workers together"
         print(f"{len(configs)} settings, {request.folds} folds of {n:,} ratings: {len(tasks)} fits, {how}.")
         lowest = min(score.error for score in scores)
-        print(f"Lowest error {lowest:.4f}; within a standard error of it the cheapest:")
+        print(f"Lowest error {lowest:.4f}; the cheapest setting within one standard error of it:")
         print(f"  {told(chosen.config)}: error {chosen.error:.4f} ± {chosen.standard_error:.4f}")
     print(request.output if request.quiet else f"results, plot and model: {request.output}", flush=True)
 
 
 def told(config: FitConfig) -> str:
-    """The setting in one line, without what is left to the defaults."""
+    """The setting in one line, without defaults."""
     pairs = {name: getattr(config, name) for name in VARIED}
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in pairs.items() if value is not None)
 
 
 def as_toml(config: FitConfig, settings: int) -> str:
-    """The setting as keys of ``fit.py --config``; a certificate pays for having compared so many ``settings``."""
+    """The setting as keys of ``fit.py --config``, with the number of ``settings`` that were compared."""
     keys = {name: item.key for name, item in declared(FitConfig).items() if item.key is not None}
     others = [name for name in keys if name not in VARIED]
     values = {keys[name].replace("_", "-"): getattr(config, name) for name in (*VARIED, *others)}
@@ -87,7 +87,7 @@ def as_toml(config: FitConfig, settings: int) -> str:
 
 
 def _folder(spark: SparkSession, request: TuneRequest) -> Location:
-    """The output: new, or that of a run that was killed."""
+    """The output folder: new, or that of a killed run."""
     from onebit_spark.cli.requests import exists_already
     from onebit_spark.platform.files import Location
 
@@ -103,7 +103,7 @@ def _write_results(
     spark: SparkSession,
     folder: Location,
     tasks: Sequence[Task],
-    results: Sequence[Result],
+    results: Sequence[TaskResult],
     scores: Sequence[Score],
     chosen: Score,
 ) -> None:

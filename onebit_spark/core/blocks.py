@@ -18,7 +18,7 @@ MAX_COLUMNS = 2**30  # a code holds the column's position and the label bit in o
 
 @dataclass(frozen=True)
 class RatingBlock:
-    """The ratings of some rows, row after row, each rating one int32 ``column << 1 | positive``.
+    """The ratings of some rows, compressed by row. A rating is one int32: ``column << 1 | positive``.
 
     The ±1 matrix on the left (a dot is an empty cell) becomes the two arrays on the right::
 
@@ -27,8 +27,17 @@ class RatingBlock:
         1    .  .  .  .                        1<<1 | 0, 1<<1 | 1, 3<<1 | 1]
         2    .  ∓  .  +
 
-    Row 1 is empty; cell (2, 1) was rated twice, and both ratings count. Within a row the codes ascend, so that a
-    row's sums run over its columns in the same order whatever the order of the input.
+    Row 1 is empty. Cell (2, 1) was rated twice, and both ratings count. The codes of a row ascend. So a row is always
+    summed in the same order, and the order of the input does not matter.
+
+    Parameters
+    ----------
+    row_pointers : array of int64, length ``n_rows`` + 1
+        The ratings of row i are ``codes[row_pointers[i] : row_pointers[i + 1]]`` (Ω_i in docs/MATH.md, §1.1).
+    codes : array of int32
+        One code per rating.
+    n_columns : int
+        Columns of the block, at most 2³⁰.
     """
 
     row_pointers: NDArray[np.int64]
@@ -52,7 +61,17 @@ class RatingBlock:
     def from_coordinates(
         cls, rows: IntArray, columns: IntArray, positive: NDArray[np.bool_], shape: tuple[int, int]
     ) -> RatingBlock:
-        """Compress (row, column, label) triples in any order; two counting sorts, O(n + m1 + m2)."""
+        """Compress (row, column, label) triples in any order, by two counting sorts in O(n + m1 + m2).
+
+        Parameters
+        ----------
+        rows, columns : arrays of integers
+            Position of each rating in the block.
+        positive : array of bool
+            Whether the label is +1.
+        shape : (int, int)
+            Numbers of rows and columns.
+        """
         n_rows, n_columns = shape
         if not len(rows) == len(columns) == len(positive):
             raise ValueError(f"lengths differ: {len(rows)} rows, {len(columns)} columns, {len(positive)} labels")
@@ -77,10 +96,12 @@ class RatingBlock:
 
     @property
     def n_rows(self) -> int:
+        """Rows of the block, also those without ratings."""
         return len(self.row_pointers) - 1
 
     @property
     def n_ratings(self) -> int:
+        """Ratings of the block."""
         return len(self.codes)
 
     @cached_property
@@ -95,14 +116,19 @@ class RatingBlock:
         return totals[self.row_pointers[1:]] - totals[self.row_pointers[:-1]]
 
     def transpose(self) -> RatingBlock:
-        """The same ratings by column: rows and columns trade places."""
+        """The same ratings with rows and columns exchanged."""
         pointers, codes = _transpose(self.row_pointers, self.codes, self.n_columns)
         return RatingBlock(pointers, codes, self.n_rows)
 
     def row_ranges(self, target: int = 1 << 15) -> list[tuple[int, int]]:
-        """Consecutive row ranges of about ``target`` ratings each (a row counts as at least 8, for its solve).
+        """Consecutive ranges of rows with about ``target`` ratings each. A row counts as at least 8 ratings.
 
-        They depend on the ratings only, never on the number of threads, so that sums over ranges do not either.
+        The ranges do not depend on the number of threads. So sums over the ranges do not depend on it either.
+
+        Returns
+        -------
+        list of (int, int)
+            First row, and last row + 1, of each range.
         """
         work = np.concatenate([[0], np.cumsum(np.maximum(self.row_counts, 8))])
         cuts = np.searchsorted(work, np.arange(target, int(work[-1]), target))
@@ -128,7 +154,7 @@ def _bucket(keys, values, n_buckets):  # type: ignore[no-untyped-def]
 
 @jit
 def _rows_from_columns(column_pointers, rows, n_rows):  # type: ignore[no-untyped-def]
-    """Row-compressed codes from rows that stand in the order of their column code (column << 1 | label)."""
+    """Row-compressed codes from rows that are sorted by column code (column << 1 | label)."""
     pointers = np.zeros(n_rows + 1, np.int64)
     for row in rows:
         pointers[row + 1] += 1
@@ -145,7 +171,7 @@ def _rows_from_columns(column_pointers, rows, n_rows):  # type: ignore[no-untype
 
 @jit
 def _transpose(row_pointers, codes, n_columns):  # type: ignore[no-untyped-def]
-    """The codes by column. Rows are visited in order, so that each column's codes ascend too."""
+    """The codes by column. The rows are visited in order, so the codes of each column ascend too."""
     pointers = np.zeros(n_columns + 1, np.int64)
     for code in codes:
         pointers[(code >> 1) + 1] += 1

@@ -1,7 +1,7 @@
-"""Calibration: a map from score and spread to a probability that comes true as often as it says.
+"""Calibration: a map from score and spread to a probability that agrees with observed frequencies (docs/MATH.md, §8.4).
 
-Learnt on held-out ratings: Platt's slope (1999) and a noise first, then a broken line for the straight one. Both pass
-through ½ at score 0, where the prediction turns.
+It is learnt on held-out ratings in two steps. The first step fits a slope (Platt, 1999) and a noise. The second step
+replaces the straight line by a piecewise linear function. Both give the probability ½ at score 0.
 """
 
 from __future__ import annotations
@@ -11,24 +11,32 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import expit
 
-Vector = NDArray[np.float64]
+from onebit_spark.core.posterior import DoubleArray
 
 MOST_KNOTS = 12
 RATINGS_PER_KNOT = 200
-BOUND = 12.0  # of a logit's step, and of the logarithms of slope and noise: far beyond what ratings can tell
-LEAST_STEP = 1e-3  # of the logit, from score 0 to the next knot on either side
+BOUND = 12.0  # limit of a step of the logit, and of the logarithms of slope and noise; no data reach it
+LEAST_STEP = 1e-3  # least step of the logit from score 0 to the next knot on either side
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """P(+) = σ(f(t)), t = score/√(noise + variance); f never falls, is straight between knots and level outside.
+    """P(+) = σ(f(t)) with t = score/√(noise + variance). f does not decrease: linear between knots, constant outside.
 
-    The logistic loss's own probability is σ(t·√(8/π)) with noise 8/π; the hinge's is Φ(t) with noise 0, and hardly ever
-    comes true as often as it says.
+    Without calibration, the logistic loss has σ(t·√(8/π)) with noise 8/π. The hinge has Φ(t) with noise 0, which hardly
+    ever agrees with observed frequencies.
+
+    Parameters
+    ----------
+    noise : float
+        Added to the variance of the score.
+    knots : sequence of float
+        Values of t between which f is linear, ascending.
+    logits : sequence of float
+        Values of f at the knots.
 
     >>> learnt = Calibration(noise=0.5, knots=[-1.0, 1.0], logits=[-2.0, 2.0])
     >>> learnt.probability(np.array([0.0, 1.0, 9.0]), np.array([0.5, 0.5, 0.5])).round(3).tolist()
@@ -39,32 +47,44 @@ class Calibration:
     knots: Sequence[float]
     logits: Sequence[float]
 
-    def probability(self, scores: Vector, variances: Vector) -> Vector:
+    def probability(self, scores: DoubleArray, variances: DoubleArray) -> DoubleArray:
+        """P(+) for scores and their variances."""
         return np.asarray(expit(np.interp(scores / np.sqrt(self.noise + variances), self.knots, self.logits)))
 
     def as_dict(self) -> dict[str, Any]:
+        """The fields by name."""
         return asdict(self)
 
     @classmethod
-    def fit(cls, scores: Vector, variances: Vector, positives: Vector, negatives: Vector) -> Calibration:
-        """The likeliest; each line stands for so many positive and negative ratings of like score and variance.
+    def fit(
+        cls, scores: DoubleArray, variances: DoubleArray, positives: DoubleArray, negatives: DoubleArray
+    ) -> Calibration:
+        """The calibration of largest likelihood.
 
-        f(0) = 0, and f rises there: a probability is above ½ exactly where the score, and so the prediction, is
-        positive.
+        f(0) = 0 and f increases there. So a probability is above ½ exactly where the score is positive.
+
+        Parameters
+        ----------
+        scores, variances : arrays
+            One entry per group of ratings with similar scores and variances.
+        positives, negatives : arrays
+            Numbers of positive and negative ratings in each group.
         """
         slope, noise = _platt(scores, variances, positives, negatives)
         t = scores / np.sqrt(noise + variances)
         knots = _knots(t, positives + negatives)
-        logits = _broken_line(t, knots, positives, negatives, slope)
+        logits = _piecewise_linear(t, knots, positives, negatives, slope)
         return cls(noise, knots.tolist(), logits.tolist())
 
 
-def _platt(scores: Vector, variances: Vector, positives: Vector, negatives: Vector) -> tuple[float, float]:
-    """Slope and noise of σ(slope·score/√(noise + variance)): Platt's line, without his intercept."""
+def _platt(
+    scores: DoubleArray, variances: DoubleArray, positives: DoubleArray, negatives: DoubleArray
+) -> tuple[float, float]:
+    """Slope and noise of σ(slope·score/√(noise + variance)): Platt's method without an intercept."""
     total = np.sum(positives) + np.sum(negatives)
     spread = float(np.dot(positives + negatives, variances) / total) + 1e-12
 
-    def loss(x: Vector) -> tuple[float, Vector]:
+    def loss(x: DoubleArray) -> tuple[float, DoubleArray]:
         slope, noise = np.exp(x[0]), spread * np.exp(x[1])
         t = scores / np.sqrt(noise + variances)
         value, pull = _log_loss(slope * t, positives, negatives)
@@ -75,8 +95,8 @@ def _platt(scores: Vector, variances: Vector, positives: Vector, negatives: Vect
     return float(np.exp(found[0])), float(spread * np.exp(found[1]))
 
 
-def _knots(t: Vector, weights: Vector) -> Vector:
-    """Where the line may break: 0, and quantiles of t, as many as the ratings can bear; one at least on either side."""
+def _knots(t: DoubleArray, weights: DoubleArray) -> DoubleArray:
+    """The knots: 0, and more quantiles of t the more ratings there are; at least one on either side of 0."""
     total = weights.sum()
     wanted = int(np.clip(total // RATINGS_PER_KNOT, 2, MOST_KNOTS))
     order = np.argsort(t, kind="stable")
@@ -88,8 +108,10 @@ def _knots(t: Vector, weights: Vector) -> Vector:
     return np.union1d(knots, [end for end in (-farthest, farthest) if not np.any(knots * end > 0)])
 
 
-def _broken_line(t: Vector, knots: Vector, positives: Vector, negatives: Vector, slope: float) -> Vector:
-    """The likeliest logits at the knots that never fall; half a rating of either class at each keeps them finite."""
+def _piecewise_linear(
+    t: DoubleArray, knots: DoubleArray, positives: DoubleArray, negatives: DoubleArray, slope: float
+) -> DoubleArray:
+    """The non-decreasing logits of largest likelihood. Half a rating of each class per knot keeps them finite."""
     place = np.clip(np.searchsorted(knots, t) - 1, 0, len(knots) - 2)
     share = np.clip((t - knots[place]) / np.diff(knots)[place], 0.0, 1.0)
     total = np.sum(positives) + np.sum(negatives)
@@ -98,7 +120,7 @@ def _broken_line(t: Vector, knots: Vector, positives: Vector, negatives: Vector,
     knot, step = np.indices((len(knots), len(knots) - 1))
     climb = ((zero <= step) & (step < knot)).astype(float) - ((knot <= step) & (step < zero))  # logits = climb @ steps
 
-    def loss(steps: Vector) -> tuple[float, Vector]:
+    def loss(steps: DoubleArray) -> tuple[float, DoubleArray]:
         logits = climb @ steps
         value, pull = _log_loss((1 - share) * logits[place] + share * logits[place + 1], positives, negatives)
         extra, pull_extra = _log_loss(logits, half, half)
@@ -113,7 +135,7 @@ def _broken_line(t: Vector, knots: Vector, positives: Vector, negatives: Vector,
     return np.asarray(climb @ minimize(loss, first, jac=True, method="L-BFGS-B", bounds=bounds).x)
 
 
-def _log_loss(u: Vector, positives: Vector, negatives: Vector) -> tuple[float, Vector]:
-    """−log likelihood of logits, and its derivative in each."""
+def _log_loss(u: DoubleArray, positives: DoubleArray, negatives: DoubleArray) -> tuple[float, DoubleArray]:
+    """−log likelihood of logits, and its derivatives."""
     value = np.dot(positives, np.logaddexp(0, -u)) + np.dot(negatives, np.logaddexp(0, u))
     return float(value), negatives * expit(u) - positives * expit(-u)

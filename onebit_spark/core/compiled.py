@@ -1,8 +1,8 @@
 """jit: numba's compiler with a cache that survives zipped, read-only and per-application installs, and edits.
 
-numba keys its cache on a function's own file and path. Kernels here call each other across files, so an edit of an
-inner loop would go unnoticed; and a zip shipped to an executor lies at a new path in every application. This cache is
-keyed on the *contents* of all files that kernels are made of, in a folder that only the user can write to.
+The key of numba's own cache is the file and the path of a function. Here kernels of different files call each other, so
+an edit of an inner loop would go unnoticed. A zip that is sent to an executor has a new path in every application. The
+key of this cache is the *content* of all files that contain kernels. It is in a folder that only the user can write to.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from typing import Any
 import numba
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
 
-# Sums may be reordered and fused (vector lanes), but infinities and NaN keep their meaning.
+# Sums may be reordered and fused, for vector instructions. Infinities and NaN keep their meaning.
 REORDERED_SUMS = frozenset({"reassoc", "contract", "nsz"})
 
 
 def jit(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile on first call, without the interpreter lock, sums in any order; keep the result on disk."""
+    """Compile at the first call, keep the result on disk, run without the interpreter lock, sum in any order."""
     dispatcher = numba.njit(nogil=True, fastmath=set(REORDERED_SUMS))(function)
     if cache_folder() is not None:
         dispatcher._cache = _Cache(function)  # type: ignore[attr-defined]
@@ -37,7 +37,7 @@ def jit(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @cache
 def cache_folder() -> Path | None:
-    """$ONEBIT_CACHE, the user's cache folder, or one in the temporary folder: the first that can be written to."""
+    """The first of these that can be written to: $ONEBIT_CACHE, the user's cache folder, the temporary folder."""
     digest = _kernel_digest()
     for base in _candidates():
         folder = base / f"kernels-{digest[:16]}"
@@ -61,7 +61,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def _is_private(folder: Path) -> bool:
-    """Compiled code is only loaded from a folder that nobody else can have written to."""
+    """Whether nobody else can write to the folder. Compiled code is loaded only from such a folder."""
     if not hasattr(os, "getuid"):
         return True
     status = folder.stat()
@@ -75,7 +75,7 @@ def _kernel_digest() -> str:
 
 
 def digest_of(texts: Mapping[str, bytes]) -> str:
-    """A hash of the modules that kernels are made of, among these: name ─► source."""
+    """A hash of those modules (name ─► source) that contain kernels or that kernels depend on."""
     digest = hashlib.sha256(numba.__version__.encode())
     for name in sorted(kernel_modules(texts)):
         digest.update(f"\n# {name}\n".encode() + texts[name])
@@ -83,9 +83,9 @@ def digest_of(texts: Mapping[str, bytes]) -> str:
 
 
 def kernel_modules(texts: Mapping[str, bytes]) -> set[str]:
-    """The modules that mention ``jit``, and those that these import, directly or not.
+    """The modules that mention ``jit``, and all modules that they import, directly or indirectly.
 
-    The latter too, because a kernel holds the constants that it was compiled with, wherever they come from.
+    Imported modules count because a compiled kernel contains the values of imported constants.
     """
     found: set[str] = set()
     waiting = [name for name, text in texts.items() if b"jit" in text and re.search(rb"\bjit\b", text)]
@@ -109,7 +109,7 @@ def _imported(text: bytes, known: Container[str]) -> Iterator[str]:
 
 
 def sources(folder: Traversable, name: str) -> Iterator[tuple[str, Traversable]]:
-    """The modules of a package and their files, wherever it was imported from."""
+    """The modules of a package and their files, also from a zip."""
     for entry in folder.iterdir():
         if entry.is_dir():
             yield from sources(entry, f"{name}.{entry.name}")
@@ -118,7 +118,7 @@ def sources(folder: Traversable, name: str) -> Iterator[tuple[str, Traversable]]
 
 
 class _Locator(_CacheLocator):
-    """Where a kernel's compiled form lies, whatever file or archive its source came from."""
+    """Where the compiled form of a kernel is, for source in a file or in an archive."""
 
     def __init__(self, function: Callable[..., Any], source_file: str) -> None:
         self._py_file = source_file

@@ -1,10 +1,10 @@
-"""How sure a model is of a prediction, and thresholds of that which are fixed by the fitted ratings.
+"""The confidence of a prediction, and thresholds for it that depend on the fitted ratings only (docs/MATH.md, §10.1–2).
 
-    confidence |z| = |score| / √(c + variance)      c: the loss's own noise (8/π logistic, 0 hinge)
+    confidence |z| = |score| / √(c + variance)      c: the noise of the loss (logistic 8/π, hinge 0)
 
-The probability before any calibration grows with z and with nothing else, but rounds to 1 where z still tells pairs
-apart. A histogram over fine bins, equally wide on log₂ |z|, is all that a fit keeps of its ratings' confidences; a
-``Ladder`` of thresholds is read off it. Whatever is counted later on other ratings, no threshold depends on them.
+The uncalibrated probability is a function of z. It rounds to 1 for large z, where z still orders the pairs. A fit keeps
+a histogram of the confidences of its ratings, with fine bins that are equally wide in log₂ |z|. The ``Ladder`` of
+thresholds comes from this histogram, so no threshold depends on held-out ratings.
 """
 # mypy: disallow-untyped-defs=False
 
@@ -23,15 +23,15 @@ from onebit_spark.core.posterior import RowPosterior
 
 Histogram = NDArray[np.int64]
 
-LOWEST, HIGHEST = -8, 16  # log₂ of the confidences that bins tell apart; the outermost bins take the rest
+LOWEST_OCTAVE, HIGHEST_OCTAVE = -8, 16  # range of log₂ |z|; the first and the last bin take what is outside
 PER_OCTAVE = 512
-BINS = (HIGHEST - LOWEST) * PER_OCTAVE
-STEP = 1.02  # each rung of a ladder answers so many times what the one above it does
-FEWEST = 10  # fitted ratings that the highest rung answers, at least
+HISTOGRAM_BINS = (HIGHEST_OCTAVE - LOWEST_OCTAVE) * PER_OCTAVE
+RUNG_STEP = 1.02  # each rung answers so many times as many ratings as the next higher one
+FEWEST = 10  # the highest rung answers at least so many fitted ratings
 
 
 def confidence(score: NDArray[np.float64], std: NDArray[np.float64], noise: float) -> NDArray[np.float64]:
-    """|score| / √(noise + std²); a score without any spread and noise is certain, unless it is 0."""
+    """|score| / √(noise + std²): infinite if noise and std are 0, and 0 if the score is 0."""
     root = np.sqrt(noise + std * std)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(score == 0, 0.0, np.abs(score) / root)
@@ -39,13 +39,18 @@ def confidence(score: NDArray[np.float64], std: NDArray[np.float64], noise: floa
 
 @dataclass(frozen=True)
 class Ladder:
-    """Thresholds in ascending order: rung j answers where the confidence is at least ``thresholds[j]``.
-
-    ``shares[j]`` of the fitted ratings have that confidence; rung 0 answers everything::
+    """Thresholds of the confidence. Rung j answers a pair if its confidence is at least ``thresholds[j]``::
 
         rung          0      1      2    …
         threshold     0    0.013  0.027  …
         share         1    0.980  0.961  …
+
+    Parameters
+    ----------
+    shares : tuple of float
+        Share of the fitted ratings that each rung answers. The first is 1.
+    thresholds : tuple of float
+        The thresholds, ascending. The first is 0: rung 0 answers everything.
     """
 
     shares: tuple[float, ...]
@@ -53,32 +58,34 @@ class Ladder:
 
     def __post_init__(self) -> None:
         if not (len(self.shares) == len(self.thresholds) > 0 and self.shares[0] == 1 and self.thresholds[0] == 0):
-            raise ValueError("a ladder begins with the threshold 0, which answers all, and has a share for each rung")
+            raise ValueError("a ladder begins with the threshold 0 and the share 1, and has one share per threshold")
         if np.any(np.diff(self.thresholds) <= 0) or np.any(np.diff(self.shares) > 0):
             raise ValueError("the thresholds of a ladder ascend, and their shares descend")
 
     @classmethod
     def of_histogram(cls, counts: Histogram) -> Ladder:
-        """Rungs at the bins' edges, each next one down answering 2% more, or one bin more where a bin holds more."""
+        """Rungs at the edges of bins. Each rung answers 2% more ratings than the next higher one, or one bin more."""
         total = int(counts.sum())
         above = np.cumsum(counts[::-1])[::-1]  # ratings in this bin or a higher one
-        rungs = int(math.log(max(total / FEWEST, 1.0)) / math.log(STEP)) + 1
-        wanted = total * STEP ** -np.arange(rungs)
+        rungs = int(math.log(max(total / FEWEST, 1.0)) / math.log(RUNG_STEP)) + 1
+        wanted = total * RUNG_STEP ** -np.arange(rungs)
         edges = np.unique(np.searchsorted(-above, -wanted + 1e-9 * wanted, side="right") - 1)
         edges = np.union1d(edges, [0])
-        thresholds = [float(f"{2.0 ** (LOWEST + edge / PER_OCTAVE):.7g}") for edge in edges[1:]]
+        thresholds = [float(f"{2.0 ** (LOWEST_OCTAVE + edge / PER_OCTAVE):.7g}") for edge in edges[1:]]
         shares = [float(f"{above[edge] / total:.7g}") for edge in edges[1:]]
         return cls((1.0, *shares), (0.0, *thresholds))
 
     def rung(self, confidences: NDArray[np.float64]) -> NDArray[np.int16]:
-        """The highest rung that answers each."""
+        """The highest rung that answers each confidence."""
         return (np.searchsorted(self.thresholds, confidences, side="right") - 1).astype(np.int16)
 
     def as_dict(self) -> dict[str, Any]:
+        """The fields by name, as lists."""
         return {"shares": list(self.shares), "thresholds": list(self.thresholds)}
 
     @classmethod
     def from_dict(cls, told: dict[str, Any]) -> Ladder:
+        """The inverse of ``as_dict``."""
         return cls(tuple(told["shares"]), tuple(told["thresholds"]))
 
 
@@ -88,8 +95,8 @@ EVERYTHING = Ladder((1.0,), (0.0,))
 def count_confidences(
     block: RatingBlock, lo: int, hi: int, rows: RowPosterior, cols: RowPosterior, noise: float
 ) -> Histogram:
-    """The histogram of the ratings of rows lo … hi−1. Adding them up joins rows."""
-    counts = np.zeros(BINS, np.int64)
+    """The histogram of the confidences of the ratings of rows lo … hi−1. Histograms of several rows are added."""
+    counts = np.zeros(HISTOGRAM_BINS, np.int64)
     _count(
         block.row_pointers, block.codes, lo, hi, rows.location, rows.scale, cols.location, cols.scale,
         rows.kind == "covariance", rows.has_intercept, noise, counts,
@@ -99,18 +106,18 @@ def count_confidences(
 
 @jit
 def bin_of(z):
-    """The bin of a confidence, 0 … BINS − 1."""
-    if not z > 2.0**LOWEST:
+    """The bin of a confidence, 0 … HISTOGRAM_BINS − 1."""
+    if not z > 2.0**LOWEST_OCTAVE:
         return 0
-    return min(int((math.log2(min(z, 2.0**HIGHEST)) - LOWEST) * PER_OCTAVE), BINS - 1)
+    return min(int((math.log2(min(z, 2.0**HIGHEST_OCTAVE)) - LOWEST_OCTAVE) * PER_OCTAVE), HISTOGRAM_BINS - 1)
 
 
 @jit
 def _fill_row_terms(location, scale, full, has_intercept, w, own, met):
-    """Of a row: w = [1, L_i], and what its partner's terms are multiplied with in the variance.
+    """For one row: w = [1, L_i], and the factors of its partner's terms in the variance.
 
-    var u = <own, z_j z_jᵀ> + <met, V_j> with own = V_i, met = w wᵀ + V_i without its intercept; packed, off-diagonal
-    entries twice. With independent coordinates only the diagonals.
+    var u = <own, z_j z_jᵀ> + <met, V_j> with own = V_i and met = w wᵀ + V_i, the latter without its intercept. Both are
+    packed, with off-diagonal entries doubled. With independent coordinates they are the diagonals only.
     """
     for a in range(len(w)):
         w[a] = location[a]
@@ -155,6 +162,6 @@ def _count(
             if score == 0.0:
                 counts[0] += 1
             elif root == 0.0:
-                counts[BINS - 1] += 1
+                counts[HISTOGRAM_BINS - 1] += 1
             else:
                 counts[bin_of(abs(score) / root)] += 1

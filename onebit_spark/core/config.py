@@ -1,4 +1,4 @@
-"""FitConfig: every choice of a fit, checked all at once."""
+"""FitConfig: all settings of a fit that change its result."""
 
 from __future__ import annotations
 
@@ -24,29 +24,59 @@ from onebit_spark.core.spectral import STARTS
 SOLVERS = ("mm", "gradient")
 COVARIANCES = ("full", "diagonal")
 PRECISIONS = ("float32", "float64")
-FORM_SETTINGS = ("loss", "rank", "intercepts", "covariance")  # they give a posterior its form
+FORM_SETTINGS = ("loss", "rank", "intercepts", "covariance")  # they determine the form of a posterior
 
 LARGEST_SEED = 2**63 - 1  # a signed 64-bit integer: what Spark and the kernels take
 SEED = Check("be an integer from 0 to 2^63 − 1", lambda value: is_integer(value) and 0 <= value <= LARGEST_SEED)
 
-# The default prior weighs as much as this share of the rows and columns, and expects scales γ near this value:
-# strong enough that hundreds of thin columns do not inflate γ. m is known before any label is.
+# The default prior weighs as much as this share of the rows and columns, and expects scales γ near this value. So
+# hundreds of columns with few ratings do not inflate γ. m is known before any label is.
 PRIOR_SHARE = 0.1
 PRIOR_SCALE = 0.3
 
 
 @dataclass(frozen=True, kw_only=True)
 class FitConfig:
-    """What to fit. ``None`` takes the default that depends on the loss or on the number of rows and columns.
+    """What to fit.
 
-    ``likelihood_weight`` is κ = λ/n, the weight of one rating; ``alpha`` and ``beta`` are the prior's, β a rate for
-    ``gamma`` and a scale for ``inverse-gamma``; ``precision`` is how factors are stored (sums over
-    ratings are always float64).
+    Where None is allowed, it stands for a default that depends on the loss or on the data. The sections are those of
+    docs/MATH.md.
+
+    Parameters
+    ----------
+    loss : {"logistic", "hinge"}
+        Loss of a rating (§3, §4).
+    prior : {"inverse-gamma", "gamma"}
+        π^γ, the prior of the factors' scales (§5).
+    rank : int
+        K, the largest number of factors. The prior switches off the factors that are not needed.
+    likelihood_weight : float, optional
+        κ = λ/n, the weight of one rating (§1.3). Default: 1.2 for the logistic loss, 2 for the hinge.
+    alpha : float, optional
+        α of the prior (§7.3). Default: m/10, where m users and items have ratings.
+    beta : float, optional
+        β of the prior: a rate for "gamma", a scale for "inverse-gamma". Default: γ concentrates near 0.3.
+    intercepts : bool
+        Whether each row and each column has an intercept (§6).
+    solver : {"mm", "gradient"}
+        Solver of the means with the hinge loss (§3.3, §3.4). The logistic loss has no "gradient".
+    start : {"spectral", "random"}
+        Where the fit starts (§7.1).
+    covariance : {"full", "diagonal"}
+        What the logistic loss keeps per row: a D×D covariance or D variances (§4.2, §4.3).
+    max_iter : int
+        Largest number of iterations.
+    tol : float
+        The fit stops when neither the objective nor the scores change by more than this share (§7.2). 0: never.
+    seed : int
+        Seed of the start, and of the draws for certificates.
+    precision : {"float32", "float64"}
+        How factors are stored. Sums over ratings are always float64.
     """
 
     loss: str = setting("logistic", "loss", choices=LOSSES)
     prior: str = setting("inverse-gamma", "prior of the factors' scales", choices=PRIORS)
-    rank: int = setting(10, "most factors; those not needed switch themselves off", check=at_least(1))
+    rank: int = setting(10, "largest number of factors; those that are not needed are switched off", check=at_least(1))
     likelihood_weight: float | None = setting(
         None, "κ, the weight of one rating (default: the loss's own)", check=POSITIVE
     )
@@ -55,18 +85,22 @@ class FitConfig:
     )
     beta: float | None = setting(None, "β of the prior (default: follows from α)", check=POSITIVE)
     intercepts: bool = setting(
-        True, "an intercept for every user and every item (default: with)", check=YES_OR_NO, param="fitIntercept"
+        True, "fit an intercept for each user and each item (default: yes)", check=YES_OR_NO, param="fitIntercept"
     )
-    solver: str = setting("mm", "solver; gradient for the hinge loss only", choices=SOLVERS)
-    start: str = setting("spectral", "start", choices=STARTS, key=None)
-    covariance: str = setting("full", "posterior covariance (logistic)", choices=COVARIANCES)
-    max_iter: int = setting(100, "most iterations", check=at_least(1))
-    tol: float = setting(1e-5, "stop once nothing changes by more than this share; 0: never", check=NOT_NEGATIVE)
+    solver: str = setting("mm", "solver of the means; gradient is for the hinge loss only", choices=SOLVERS)
+    start: str = setting("spectral", "where the fit starts", choices=STARTS, key=None)
+    covariance: str = setting(
+        "full", "what the logistic loss keeps of the posterior covariance of a row", choices=COVARIANCES
+    )
+    max_iter: int = setting(100, "largest number of iterations", check=at_least(1))
+    tol: float = setting(
+        1e-5, "stop when objective and scores change by less than this share; 0: never", check=NOT_NEGATIVE
+    )
     seed: int = setting(0, "seed of the start", check=SEED)
     precision: str = setting("float32", "how factors are stored", choices=PRECISIONS, key=None, param=None)
 
     def problems(self) -> list[Problem]:
-        """Everything that is wrong with these choices; empty if nothing is."""
+        """All problems with these settings; an empty list if there are none."""
         found = problems_of(self)
         if not found:
             try:
@@ -77,24 +111,25 @@ class FitConfig:
 
     @property
     def dimension(self) -> int:
-        """D, the free coordinates of a row: K factors and, with intercepts, one more."""
+        """D, the free coordinates of a row: K factors and, with intercepts, one more (§6.1)."""
         return self.rank + int(self.intercepts)
 
     @property
     def weight(self) -> float:
-        """κ, resolved."""
+        """κ: ``likelihood_weight``, or the default of the loss."""
         return self.likelihood_weight or LOSSES[self.loss].default_weight
 
     def make_loss(self) -> Loss:
+        """The loss with its options."""
         return LOSSES[self.loss].from_options(self.solver, self.covariance)
 
     @property
     def form(self) -> Form:
-        """How the row of a posterior is laid out."""
+        """Layout of one row of a posterior."""
         return Form(self.dimension, self.make_loss().kind, self.intercepts, self.precision)
 
     def make_prior(self, n_lines: int) -> ScalePrior:
-        """π^γ for m = ``n_lines`` rows and columns with ratings; α = m/10 by default, and β so that γ ≈ 0.3."""
+        """π^γ for m = ``n_lines`` rows and columns with ratings, with the defaults of α and β (§7.3)."""
         prior = PRIORS[self.prior]
         alpha = self.alpha if self.alpha is not None else PRIOR_SHARE * n_lines
         beta = self.beta if self.beta is not None else prior.beta_for_scale(alpha, PRIOR_SCALE)

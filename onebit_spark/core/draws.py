@@ -1,11 +1,11 @@
-"""The Gibbs risk ∫ r_n dρ: how often a *draw* from the posterior errs on the ratings, by drawing.
+"""The Gibbs risk ∫ r_n dρ, estimated by random draws: how often a *draw* from the posterior errs (docs/MATH.md, §9.3).
 
-For every rating, and ``per_rating`` times over, one fresh pair (L_i, R_j) is drawn from ρ and y·u ≤ 0 is an error.
-Given the ratings and ρ these are independent Bernoulli trials whose mean is ∫ r_n dρ, so that their sum carries a
-confidence limit of its own (``certificate.gibbs_limit``).
+For every rating, ``per_rating`` fresh pairs (L_i, R_j) are drawn from ρ. A draw with y·u ≤ 0 is an error. Given the
+ratings and ρ, the draws are independent Bernoulli trials whose mean is ∫ r_n dρ. ``certificate.gibbs_limit`` turns
+their sum into a confidence limit.
 
-u = b_i + d_j + L_i·R_j is drawn in two steps of the same law: x_i = [b_i, L_i] from N(M_i, V_i), then u given x_i. That
-is normal with mean b_i + E[d_j] + L_i·E[R_j] and variance x'ᵀ V_j x', where x' = [1, L_i] meets [d_j, R_j].
+u = b_i + d_j + L_i·R_j is drawn in two steps: x_i = [b_i, L_i] from N(M_i, V_i), then u given x_i. The latter is normal
+with mean b_i + E[d_j] + L_i·E[R_j] and variance x'ᵀ V_j x', where x' = [1, L_i] multiplies [d_j, R_j].
 """
 # mypy: disallow-untyped-defs=False
 
@@ -24,13 +24,23 @@ from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.randomness import STEP, fill_normals, stream
 from onebit_spark.core.split import Split, chosen
 
-ENOUGH_DRAWS = 2_000_000  # in all: they make the confidence limit exceed the risk by about .001
-MOST_PER_RATING = 16  # more would sharpen what few ratings leave blunt anyway
+ENOUGH_DRAWS = 2_000_000  # in total; the confidence limit then exceeds the risk by about .001
+MOST_PER_RATING = 16  # with so few ratings, more draws hardly improve the bound
 
 
 @dataclass(frozen=True)
 class Draws:
-    """Which draws are made: ``per_rating`` for every rating, or every rating that the prior has *not* seen."""
+    """Which draws are made.
+
+    Parameters
+    ----------
+    seed : int
+        Seed of the draws.
+    per_rating : int
+        T, the number of draws per rating.
+    unseen_by : Split, optional
+        Draw only on the ratings that this split did *not* choose: those that a learnt prior has not seen.
+    """
 
     seed: int
     per_rating: int
@@ -38,13 +48,21 @@ class Draws:
 
     @classmethod
     def enough(cls, n_ratings: int, seed: int, unseen_by: Split | None = None) -> Draws:
-        """As many as a sharp limit needs; their number is fixed before any is made."""
+        """As many draws as a sharp limit needs. Their number is fixed before the first draw."""
         wanted = -(-ENOUGH_DRAWS // max(1, n_ratings))
         return cls(seed, max(1, min(wanted, MOST_PER_RATING)), unseen_by)
 
 
 class GibbsErrors(NamedTuple):
-    """Errors among the draws; ``ratings`` were looked at, each the same number of times. Adding them up joins rows."""
+    """Counts over some rows. The counts of several sets of rows are added.
+
+    Parameters
+    ----------
+    errors : int
+        Draws that erred.
+    ratings : int
+        Ratings that were drawn for.
+    """
 
     errors: int
     ratings: int
@@ -54,7 +72,7 @@ def count_errors(
     block: RatingBlock, lo: int, hi: int, row_numbers: NDArray[np.int64], rows: RowPosterior, cols: RowPosterior,
     draws: Draws,
 ) -> GibbsErrors:  # fmt: skip
-    """Draw for the ratings of rows lo … hi−1; row r of the block is row ``row_numbers[r]`` of the matrix."""
+    """Draw for the ratings of the rows lo … hi−1. Row r of the block is row ``row_numbers[r]`` of the matrix."""
     split = draws.unseen_by
     return GibbsErrors(
         *_count_errors(
@@ -79,7 +97,7 @@ def count_errors(
 
 @jit
 def _cholesky_of_row(scale, full, out):
-    """The lower triangle of C, V_i = C Cᵀ. A pivot that rounding made negative counts as 0."""
+    """The lower triangle C with V_i = C Cᵀ. A pivot that is negative by rounding is replaced by 0."""
     size = len(out)
     if not full:
         for k in range(size):
@@ -116,7 +134,7 @@ def _quadratic_form(scale, full, x):
 
 @jit
 def _draw_score(row_location, root, col_location, col_scale, full, has_intercept, normals, x):
-    """u of one draw from a row (its Cholesky factor in ``root``) and a column; ``x`` is room to work in."""
+    """One draw of u for a row (its Cholesky factor is ``root``) and a column. ``x`` is a work array."""
     size = len(row_location)
     for a in range(size):
         s = np.float64(row_location[a])
@@ -164,7 +182,7 @@ def _count_errors(
 
 
 def drawn_scores(rows: RowPosterior, cols: RowPosterior, states: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """One draw of u for every pair (line l of ``rows``, line l of ``cols``), from the pair's own stream."""
+    """One draw of u per pair (line l of ``rows``, line l of ``cols``), from the random stream of the pair."""
     full, out = rows.kind == "covariance", np.empty(rows.n_rows)
     _draw_pairs(rows.location, rows.scale, cols.location, cols.scale, full, rows.has_intercept, states, out)
     return out

@@ -1,13 +1,13 @@
-"""Factor tables in their Arrow form: for executors and files, without Spark.
+"""Factor tables as Arrow tables, for executors and files. This module imports no Spark.
 
 One line of a factor table is one id with the posterior of its row, here with K = 2 factors and an intercept::
 
     "spread"        id | mean [x1, x2] | spread [s1, s2]                           | intercept b | intercept_spread s0
     "covariance"    id | mean [x1, x2] | covariance [v00, v10, v11, v20, v21, v22] | intercept b
 
-The covariance is the lower triangle of V, row after row, over [b, x1, x2]: the intercept first. Without intercepts the
-columns of that name are absent and V is over the factors alone. After a prior split there is one more column,
-``certified_spread`` [s0, s1, s2]: the standard deviations of the certified draws, around the same means.
+The covariance is the lower triangle of V, row after row, over [b, x1, x2]: the intercept is first. Without intercepts
+these columns are absent, and V is over the factors only. After a prior split there is one more column,
+``certified_spread`` [s0, s1, s2]: the standard deviations of the certified draws. Their means are those of the model.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from onebit_spark.core.posterior import FloatArray, Kind, RowPosterior
 from onebit_spark.core.scales import Scales
 
 CERTIFIED = "certified_spread"
-SLICE = 2**20  # numbers in one unpacked covariance array: a batch of wide rows is scored in slices
+SLICE = 2**20  # numbers in one unpacked covariance array; larger batches are scored in slices
 
 
 def factor_columns(kind: Kind, intercepts: bool) -> dict[str, str]:
@@ -34,7 +34,17 @@ def factor_columns(kind: Kind, intercepts: bool) -> dict[str, str]:
 
 
 def factor_table(ids: pa.Array, posterior: RowPosterior, drawn: RowPosterior | None = None) -> pa.Table:
-    """The factor table of one side; ``ids[i]`` belongs to row i of ``posterior``, and of ``drawn``, if there is one."""
+    """The factor table of one side.
+
+    Parameters
+    ----------
+    ids : Arrow array
+        ``ids[i]`` belongs to row i.
+    posterior : RowPosterior
+        Posterior of the rows.
+    drawn : RowPosterior, optional
+        Posterior of the certified draws after a prior split.
+    """
     first = int(posterior.has_intercept)
     spread = posterior.kind == "spread"
     columns = {
@@ -52,7 +62,7 @@ def factor_table(ids: pa.Array, posterior: RowPosterior, drawn: RowPosterior | N
 
 
 def plain_lists(table: pa.Table) -> pa.Table:
-    """Spark does not take lists of fixed size from a worker."""
+    """The table with lists of variable size: Spark accepts no others from a worker."""
     lists = pa.list_(pa.float32())
     return table.cast(
         pa.schema(
@@ -62,7 +72,7 @@ def plain_lists(table: pa.Table) -> pa.Table:
 
 
 def read_factors(lines: pa.StructArray, prior: RowPosterior) -> RowPosterior:
-    """The posterior of every line of a factor table (without ``id``); a null line has the one row of ``prior``."""
+    """The posterior of every line of a factor table (without ``id``). A null line gets the one row of ``prior``."""
     known = lines.is_valid().to_numpy(zero_copy_only=False)
     present = lines.drop_null()
     first = int(prior.has_intercept)
@@ -79,7 +89,7 @@ def read_factors(lines: pa.StructArray, prior: RowPosterior) -> RowPosterior:
 
 
 def read_certified(lines: pa.StructArray, prior: RowPosterior) -> RowPosterior:
-    """The posterior of the certified draws after a prior split; ``prior`` has independent coordinates."""
+    """The posterior of the certified draws after a prior split. ``prior`` has independent coordinates."""
     known = lines.is_valid().to_numpy(zero_copy_only=False)
     present = lines.drop_null()
     first = int(prior.has_intercept)
@@ -92,7 +102,7 @@ def read_certified(lines: pa.StructArray, prior: RowPosterior) -> RowPosterior:
 
 
 def prior_row(scales: Scales, side: Side, kind: Kind, intercepts: bool) -> RowPosterior:
-    """The prior N(p, 1/g) as a posterior of one row: what stands for an id that was never rated."""
+    """The prior N(p, 1/g) as a posterior of one row, for ids that were never rated (docs/MATH.md, §8.2)."""
     prior = scales.prior(side, intercepts)
     return RowPosterior.isotropic(prior.mean.astype(np.float32), 1.0 / np.sqrt(prior.precision[0]), kind, intercepts)
 

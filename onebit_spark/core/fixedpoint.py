@@ -1,4 +1,4 @@
-"""Rows given their partners: the row update iterated from the prior until nothing moves."""
+"""New rows, given their partners: the row update, repeated from the prior until no mean moves (docs/MATH.md, §8.3)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,26 @@ SMALLEST_CHANGE = 1e-5  # of a coordinate's mean, relative to the larger of 1 an
 def settled_rows(
     loss: Loss, block: RatingBlock, partners: RowPosterior, side: Side, weight: float, prior: RowPrior
 ) -> RowPosterior:
-    """The posterior of every row of ``block`` given that of its columns: where the update of a fit would leave it.
+    """The posterior of every row of ``block``, given the posterior of its columns.
 
-    Given the other side a row's objective has one minimum, so the start hardly matters. Hardly: the hinge's update
-    keeps a mean that it cannot improve, which at a kink may be a few thousandths of the objective off.
+    Given the other side, the objective of a row has one minimum, so the start hardly matters. There is one exception:
+    the hinge's update keeps a mean that it cannot improve. At a kink the objective may then be a few thousandths too
+    high.
+
+    Parameters
+    ----------
+    loss : Loss
+        Its row update is used.
+    block : RatingBlock
+        Ratings of the new rows.
+    partners : RowPosterior
+        Posterior of the block's columns.
+    side : {"rows", "cols"}
+        Side of the new rows.
+    weight : float
+        κ.
+    prior : RowPrior
+        Prior of the new rows.
     """
     start = np.tile(prior.mean.astype(partners.location.dtype), (block.n_rows, 1))
     rows = RowPosterior.isotropic(start, 1.0 / np.sqrt(prior.precision[0]), partners.kind, partners.has_intercept)

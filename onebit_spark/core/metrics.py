@@ -1,6 +1,6 @@
-"""How good a prediction is: plain functions of labels in {−1, +1} and of scores or probabilities of a +1.
+"""Metrics of predictions: functions of labels in {−1, +1} and of scores or probabilities of +1.
 
-A score s predicts sign(s), so y·s > 0 is a success and anything else, a score of 0 included, is an error.
+A score s predicts sign(s). It is right if y·s > 0. Otherwise it is an error, also if s = 0.
 """
 
 from __future__ import annotations
@@ -8,19 +8,34 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.stats import beta, rankdata
 
-Floats = NDArray[np.float64]
+from onebit_spark.core.posterior import DoubleArray
 
 _SMALLEST_PROBABILITY = 1e-15  # log_loss stays finite; 1 − 1e−15 is still below 1 in double precision
 
 
 @dataclass(frozen=True)
 class Metrics:
-    """The figures of one evaluation. `error_low` and `error_high` are the exact 95% interval of `error`.
+    """The figures of one evaluation.
 
-    `auc` is nan when there is only one class; `log_loss` and `brier` are None without probabilities.
+    Parameters
+    ----------
+    n : int
+        Number of ratings.
+    error : float
+        Error rate.
+    error_low, error_high : float
+        The exact 95% interval of ``error``.
+    hinge_loss : float
+        Mean hinge loss of the scores.
+    log_loss : float or None
+        Mean −log probability of the label. None without probabilities.
+    auc : float
+        Area under the ROC curve. nan if there is only one class.
+    brier : float or None
+        Mean squared error of the probabilities. None without probabilities.
     """
 
     n: int
@@ -38,7 +53,17 @@ class Metrics:
 
 
 def evaluate(labels: ArrayLike, scores: ArrayLike, probabilities: ArrayLike | None = None) -> Metrics:
-    """All metrics at once."""
+    """All metrics at once.
+
+    Parameters
+    ----------
+    labels : array_like
+        −1 or +1.
+    scores : array_like
+        The sign is the prediction.
+    probabilities : array_like, optional
+        Probabilities of +1.
+    """
     errors, n = _count_errors(labels, scores)
     low, high = error_interval(errors, n)
     return Metrics(
@@ -56,17 +81,17 @@ def evaluate(labels: ArrayLike, scores: ArrayLike, probabilities: ArrayLike | No
 def error_rate(labels: ArrayLike, scores: ArrayLike) -> float:
     """(1/n) Σ_l 1(y_l s_l ≤ 0).
 
-    The paper's strict "<" would let the zero matrix, which predicts nothing, make no error.
+    With the strict "<" of the paper, the zero matrix would make no error.
     """
     errors, n = _count_errors(labels, scores)
     return errors / n
 
 
 def error_interval(errors: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """The exact (Clopper–Pearson) two-sided interval of an error probability, k errors seen in n trials.
+    """The exact (Clopper–Pearson) two-sided interval of an error probability, from k errors in n trials.
 
     With a = 1 − confidence it is [p₋, p₊] where P(Bin(n, p₋) ≥ k) = a/2 and P(Bin(n, p₊) ≤ k) = a/2:
-    p₋ = Beta⁻¹(a/2; k, n−k+1) and p₊ = Beta⁻¹(1−a/2; k+1, n−k), and 0 or 1 at the ends.
+    p₋ = Beta⁻¹(a/2; k, n−k+1) and p₊ = Beta⁻¹(1−a/2; k+1, n−k), or 0 and 1 if k = 0 or k = n.
     """
     if n < 1:
         raise ValueError(f"an interval needs at least one trial, got n = {n}")
@@ -89,7 +114,7 @@ def hinge_loss(labels: ArrayLike, scores: ArrayLike) -> float:
 def log_loss(labels: ArrayLike, probabilities: ArrayLike) -> float:
     """−(1/n) Σ_l [1(y_l = 1) log p_l + 1(y_l = −1) log(1 − p_l)], p_l the probability of a +1.
 
-    p is kept 1e−15 away from 0 and 1, so that one certain and wrong prediction costs 34.5 and not infinity.
+    p is kept 1e−15 away from 0 and 1. So one prediction that is certain and wrong costs 34.5 and not infinity.
     """
     y, p = _checked_probabilities(labels, probabilities)
     p = np.clip(p, _SMALLEST_PROBABILITY, 1 - _SMALLEST_PROBABILITY)
@@ -103,9 +128,9 @@ def brier(labels: ArrayLike, probabilities: ArrayLike) -> float:
 
 
 def auc(labels: ArrayLike, scores: ArrayLike) -> float:
-    """P(s₊ > s₋) + ½ P(s₊ = s₋) for a random positive and a random negative; nan with one class only.
+    """P(s₊ > s₋) + ½ P(s₊ = s₋) for a random positive and a random negative rating; nan if there is only one class.
 
-    By the rank statistic of Mann and Whitney, tied scores sharing their mean rank:
+    Computed by the rank statistic of Mann and Whitney, where equal scores get their mean rank:
     (Σ_{y_l = 1} rank_l − n₊(n₊+1)/2) / (n₊ n₋).
     """
     y, s = _checked(labels, scores, "scores")
@@ -123,11 +148,21 @@ RELIABILITY_BINS = 15  # equally wide, as is usual since Guo et al. (2017)
 
 @dataclass(frozen=True)
 class Reliability:
-    """Of the predictions in every bin of the probability that is not empty: how many, what they say, what came true."""
+    """Predicted probabilities against observed frequencies, per bin of the probability. Empty bins are left out.
 
-    n: Floats
-    probability: Floats  # mean of the predicted probabilities
-    frequency: Floats  # share of positives
+    Parameters
+    ----------
+    n : array
+        Number of predictions in each bin.
+    probability : array
+        Mean of the predicted probabilities.
+    frequency : array
+        Share of positive labels.
+    """
+
+    n: DoubleArray
+    probability: DoubleArray
+    frequency: DoubleArray
 
     @property
     def error(self) -> float:
@@ -135,18 +170,29 @@ class Reliability:
         return float(np.sum(self.n * np.abs(self.frequency - self.probability)) / np.sum(self.n))
 
     def as_dict(self) -> dict[str, list[float]]:
+        """The fields by name, as lists."""
         return {name: values.tolist() for name, values in vars(self).items()}
 
     @classmethod
     def of_bins(cls, bins: ArrayLike, n: ArrayLike, probability: ArrayLike, positives: ArrayLike) -> Reliability:
-        """From lines that each have a bin, a number of ratings and two sums over them; a bin may have many lines."""
+        """The curve from lines with sums. A bin may have several lines.
+
+        Parameters
+        ----------
+        bins : array_like
+            Bin of each line.
+        n : array_like
+            Number of ratings of each line.
+        probability, positives : array_like
+            Sum of the probabilities, and number of positive ratings, of each line.
+        """
         place = np.unique(np.asarray(bins), return_inverse=True)[1]
         sums = [np.bincount(place, weights=np.asarray(w, float)).astype(float) for w in (n, probability, positives)]
         return cls(sums[0], sums[1] / sums[0], sums[2] / sums[0])
 
 
 def reliability(labels: ArrayLike, probabilities: ArrayLike) -> Reliability:
-    """The reliability of probabilities of a +1.
+    """The reliability of probabilities of +1.
 
     >>> curve = reliability([1, 1, -1, -1], [0.9, 0.9, 0.9, 0.1])
     >>> curve.frequency.round(3).tolist(), round(curve.error, 3)
@@ -162,15 +208,15 @@ def _count_errors(labels: ArrayLike, scores: ArrayLike) -> tuple[int, int]:
     return int(np.count_nonzero(y * s <= 0)), y.size
 
 
-def _checked_probabilities(labels: ArrayLike, probabilities: ArrayLike) -> tuple[Floats, Floats]:
+def _checked_probabilities(labels: ArrayLike, probabilities: ArrayLike) -> tuple[DoubleArray, DoubleArray]:
     y, p = _checked(labels, probabilities, "probabilities")
     if p.min() < 0 or p.max() > 1:
         raise ValueError(f"probabilities must lie in [0, 1], got {p.min()} to {p.max()}")
     return y, p
 
 
-def _checked(labels: ArrayLike, values: ArrayLike, name: str) -> tuple[Floats, Floats]:
-    """Both as float vectors of one length, or a ValueError: a nan would pass for a success in y·s ≤ 0."""
+def _checked(labels: ArrayLike, values: ArrayLike, name: str) -> tuple[DoubleArray, DoubleArray]:
+    """Both as float vectors of one length, or a ValueError. (y·s ≤ 0 is false for nan, so nan would count as right.)"""
     y, v = np.asarray(labels, dtype=np.float64), np.asarray(values, dtype=np.float64)
     if y.ndim != 1 or y.shape != v.shape:
         raise ValueError(f"labels and {name} must be vectors of one length, got {y.shape} and {v.shape}")

@@ -1,4 +1,4 @@
-"""ModelInfo: all of a model that is not one line per id, as it stands in ``metadata.json``. Plain data, no Spark."""
+"""ModelInfo: the content of ``metadata.json``, that is, all of a model but the factor tables. It imports no Spark."""
 
 from __future__ import annotations
 
@@ -23,7 +23,12 @@ FORMAT_VERSION = 2
 METADATA = "metadata.json"
 
 
-LABEL_CODINGS = ("signed", "binary", "boolean", "threshold")  # −1/1, 0/1, false/true, a number above or below
+LABEL_CODINGS = (
+    "signed",
+    "binary",
+    "boolean",
+    "threshold",
+)  # −1/1, 0/1, false/true, a number compared with a threshold
 
 
 CALIBRATION = {entry.name for entry in dataclasses.fields(Calibration)}
@@ -46,7 +51,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 }  # fmt: skip
 
 
-# A folder may be older than these.
+# Fields that older model folders do not have.
 _LATER = {
     "validation", "exchange", "calibration", "diagnostics", "fitted", "scale_moments", "draw_narrowing", "confidences",
 }  # fmt: skip
@@ -54,38 +59,93 @@ _LATER = {
 
 @dataclass(frozen=True, kw_only=True)
 class ModelInfo:
-    """All of a model that is not one line per id. The content of ``metadata.json``, besides ``format_version``."""
+    """The content of ``metadata.json``, without ``format_version``.
 
-    parameters: dict[str, Any]  # FitConfig as resolved: the κ, α and β that were used
+    Parameters
+    ----------
+    parameters : dict
+        The fields of ``FitConfig``, with the κ, α and β that were used.
+    n_ratings, n_users, n_items : int
+        Numbers of ratings, of users with ratings and of items with ratings.
+    objective_history : list of float
+        The objective after each iteration. It is minimised.
+    iterations : int
+        Number of iterations.
+    converged : bool
+        Whether the stopping rule held (docs/MATH.md, §7.2).
+    reason : str
+        Why the fit stopped.
+    effective_rank : int
+        Factors in use (§8.5).
+    inverse_gamma : list of float
+        g_k = E[1/γ_k] of each factor.
+    intercept_prior : dict or None
+        ``mean`` m_μ, ``mean_variance`` v_μ, ``user_inverse_gamma`` E[1/γ_b], ``item_inverse_gamma`` E[1/γ_d]. None
+        without intercepts.
+    label_coding : {"signed", "binary", "boolean", "threshold"}
+        How the labels of the input were coded.
+    threshold : float or None
+        A label strictly above it is positive.
+    majority : {1, −1}
+        The more frequent label.
+    columns : dict
+        Names of the columns ``user``, ``item`` and ``label``.
+    id_types : dict
+        Spark's types of the ids of ``user`` and ``item``, such as bigint.
+    seconds : dict
+        Seconds of each phase of the fit.
+    n_positive : int
+        Number of positive ratings.
+    repeats : dict
+        Repeated ratings of a cell: see ``blocking.Repeats``.
+    fingerprint : str
+        Hash of the set of ratings: see ``defects.Tally``.
+    validation : list of dict
+        Held-out loss and error after each iteration.
+    exchange : dict
+        How factors travelled, and why this exchange was chosen.
+    calibration : dict or None
+        See ``calibration.Calibration``.
+    scale_moments : dict or None
+        What determines q(γ): see ``scales.Moments``.
+    draw_narrowing : float or None
+        After a prior split: the factor by which the spread of an unknown id is multiplied in certified draws (§9.4).
+    confidences : dict or None
+        Thresholds of the confidence, from the fitted ratings: see ``confidence.Ladder``.
+    diagnostics : dict or None
+        Figures for the report: see ``ml.diagnostics``.
+    fitted : dict or None
+        ``limit`` and ``complete`` of ``sketch.CellSketch``.
+    """
+
+    parameters: dict[str, Any]
     n_ratings: int
     n_users: int
     n_items: int
-    objective_history: list[float]  # minimised
+    objective_history: list[float]
     iterations: int
     converged: bool
     reason: str
     effective_rank: int
-    inverse_gamma: list[float]  # E[1/γ_k]
-    intercept_prior: (
-        dict[str, float] | None
-    )  # mean m_μ, mean_variance v_μ, user_ and item_inverse_gamma E[1/γ_b], E[1/γ_d]
+    inverse_gamma: list[float]
+    intercept_prior: dict[str, float] | None
     label_coding: str
     threshold: float | None
-    majority: int  # +1 or −1
-    columns: dict[str, str]  # user, item, label
-    id_types: dict[str, str]  # user, item: Spark's simple names, such as bigint
+    majority: int
+    columns: dict[str, str]
+    id_types: dict[str, str]
     seconds: dict[str, float] = field(default_factory=dict)
-    n_positive: int = 0  # of the ratings
-    repeats: dict[str, int] = field(default_factory=dict)  # see ``blocking.Repeats``
-    fingerprint: str = ""  # of the set of ratings: see ``defects.Tally``
-    validation: list[dict[str, float]] = field(default_factory=list)  # held-out loss and error after each iteration
-    exchange: dict[str, str] = field(default_factory=dict)  # how factors travelled, and why so
-    calibration: dict[str, Any] | None = None  # see ``calibration.Calibration``
-    scale_moments: dict[str, Any] | None = None  # what q(γ) follows from: see ``scales.Moments``
-    draw_narrowing: float | None = None  # after a prior split: how much narrower an unknown id is drawn
-    confidences: dict[str, Any] | None = None  # of the fitted ratings: see ``certificate.confidence.Ladder``
-    diagnostics: dict[str, Any] | None = None  # see ``diagnostics``: how the model does on ratings, for the report
-    fitted: dict[str, Any] | None = None  # limit and complete of ``sketch.CellSketch``
+    n_positive: int = 0
+    repeats: dict[str, int] = field(default_factory=dict)
+    fingerprint: str = ""
+    validation: list[dict[str, float]] = field(default_factory=list)
+    exchange: dict[str, str] = field(default_factory=dict)
+    calibration: dict[str, Any] | None = None
+    scale_moments: dict[str, Any] | None = None
+    draw_narrowing: float | None = None
+    confidences: dict[str, Any] | None = None
+    diagnostics: dict[str, Any] | None = None
+    fitted: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         problems = self._problems()
@@ -94,16 +154,17 @@ class ModelInfo:
 
     @property
     def config(self) -> FitConfig:
+        """The settings of the fit."""
         return FitConfig(**self.parameters)
 
     @property
     def kind(self) -> Kind:
-        """How the factor tables keep a row's uncertainty."""
+        """How the factor tables store the uncertainty of a row: "spread" or "covariance"."""
         return self.config.make_loss().kind
 
     @property
     def scales(self) -> Scales:
-        """q(γ) and q(μ), from which an unknown id is predicted."""
+        """q(γ) and q(μ). Unknown ids are predicted from them."""
         factor, moments = np.asarray(self.inverse_gamma, np.float64), None
         if self.scale_moments is not None:
             moments = Moments(**{**self.scale_moments, "factor": np.asarray(self.scale_moments["factor"], np.float64)})
@@ -121,30 +182,31 @@ class ModelInfo:
 
     @property
     def scale_prior(self) -> ScalePrior:
-        """π^γ, with the α and β that were used."""
+        """π^γ with the α and β that were used."""
         return self.config.make_prior(self.n_users + self.n_items)
 
     @property
     def calibrated(self) -> Calibration | None:
-        """How the probability was calibrated, if it was."""
+        """The calibration of the probability, or None."""
         return None if self.calibration is None else Calibration(**self.calibration)
 
     @property
     def ladder(self) -> Ladder | None:
-        """The thresholds that a selective certificate chooses from, if the fit kept them."""
+        """The thresholds that a selective certificate chooses from, or None in an older model."""
         return None if self.confidences is None else Ladder.from_dict(self.confidences)
 
     def to_json(self) -> str:
+        """The text of ``metadata.json``."""
         content = {"format_version": FORMAT_VERSION, **dataclasses.asdict(self)}
         return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False, default=lambda number: number.item())
 
     @classmethod
     def from_json(cls, text: str) -> ModelInfo:
-        """The inverse of ``to_json``; a RequestError for anything else."""
+        """The inverse of ``to_json``. Raises a RequestError if the text is not the metadata of a model."""
         try:
             content = json.loads(text)
         except ValueError as error:
-            raise RequestError(f"damaged model folder: {METADATA} is no JSON ({error})") from None
+            raise RequestError(f"damaged model folder: {METADATA} is not JSON ({error})") from None
         version = content.get("format_version") if isinstance(content, dict) else None
         if not isinstance(version, int) or version < 1:
             raise RequestError(f"damaged model folder: {METADATA} has no format_version")
@@ -162,7 +224,7 @@ class ModelInfo:
             raise RequestError(f"damaged model folder: {METADATA}: {error}") from None
 
     def _of_today(self) -> ModelInfo:
-        """With what an older folder does not say in so many words."""
+        """The same, with fields that an older version did not write."""
         seen = self.diagnostics
         if seen is None or "fitted" in seen:
             return self
@@ -198,7 +260,7 @@ class ModelInfo:
             try:
                 Ladder.from_dict(self.confidences)
             except (LookupError, TypeError, ValueError) as error:
-                problems.append(f"confidences are not those of a fit: {error}")
+                problems.append(f"confidences are not valid: {error}")
         if not {"user", "item", "label"} <= set(self.columns):
             problems.append(f"columns must name user, item and label, not {self.columns}")
         if not {"user", "item"} <= set(self.id_types):

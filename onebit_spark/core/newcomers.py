@@ -1,13 +1,13 @@
-"""Draws of the score for any pairs, also of ids that were never rated: what `sample` hands out is what is certified.
+"""Random draws of the score for any pair of ids: the predictor that `sample` returns and the certificates are about.
 
-A rated row or column is drawn from its posterior. An unrated one has, given the scales, the prior's law, which costs no
-divergence::
+A row or column with ratings is drawn from its posterior. One without ratings is drawn from the prior given the scales.
+This adds nothing to the divergence (docs/MATH.md, §9.4)::
 
     γ ~ q(γ), then x_k ~ N(0, γ_k), with one γ for both sides of a pair
     an intercept: μ ~ q(μ), γ_b ~ q(γ_b), then b ~ N(μ, γ_b); γ_d ~ q(γ_d), then d ~ N(0, γ_d)
 
-N(0, 1/E[1/γ]) in its place would be narrower, and its divergence was not paid for. After a prior split the prior is
-fixed: an id without a rating has N(p, diag(1/g)/t) there, see ``learnt``.
+A draw from N(0, 1/E[1/γ]) would be narrower, and the bound does not account for its divergence. After a prior split the
+prior is fixed: an id without ratings is drawn from N(p, diag(1/g)/t), see ``certificate.learnt``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from scipy.special import ndtri
 
 from onebit_spark.core.draws import drawn_scores
 from onebit_spark.core.losses import SIDES, Side
-from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.posterior import DoubleArray, RowPosterior
 from onebit_spark.core.priors import ScalePrior
 from onebit_spark.core.randomness import uniforms
 from onebit_spark.core.scales import Scales
@@ -28,21 +28,40 @@ from onebit_spark.core.scales import Scales
 SCALE_STREAM = np.uint64(0x5CA1E)  # keeps the draws of γ and μ apart from those of the factors
 
 Flags = NDArray[np.bool_]
-Matrix = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Newcomers:
-    """The law of a row or column without ratings."""
+    """How rows and columns without ratings are drawn.
+
+    Parameters
+    ----------
+    scales : Scales
+        q(γ) and q(μ) of the fit.
+    prior : ScalePrior
+        π^γ.
+    narrowing : float, optional
+        After a prior split: t^{−½}, by which the spreads of the prior are multiplied.
+    """
 
     scales: Scales
     prior: ScalePrior
-    narrowing: float | None = None  # after a prior split: t^{−½}
+    narrowing: float | None = None
 
     def sampled_scores(
         self, rows: RowPosterior, cols: RowPosterior, new_rows: Flags, new_cols: Flags, states: NDArray[np.uint64]
-    ) -> Matrix:
-        """One draw of the score per pair, lines l of ``rows`` and of ``cols``; lines marked as new have this law."""
+    ) -> DoubleArray:
+        """One draw of the score per pair.
+
+        Parameters
+        ----------
+        rows, cols : RowPosterior
+            Line l of both is pair l.
+        new_rows, new_cols : arrays of bool
+            Lines whose id has no ratings.
+        states : array of uint64
+            Random stream of each pair.
+        """
         touched = np.flatnonzero(new_rows | new_cols)
         if len(touched):
             laws = self._laws(states[touched], rows.has_intercept)
@@ -50,8 +69,8 @@ class Newcomers:
             cols = _replaced(cols, touched, new_cols[touched], *laws["cols"])
         return drawn_scores(rows, cols, states)
 
-    def _laws(self, states: NDArray[np.uint64], intercepts: bool) -> dict[Side, tuple[Matrix, Matrix]]:
-        """Locations and standard deviations of both sides, a line per pair: normal, once γ and μ are drawn."""
+    def _laws(self, states: NDArray[np.uint64], intercepts: bool) -> dict[Side, tuple[DoubleArray, DoubleArray]]:
+        """Means and standard deviations of both sides, one line per pair, after γ and μ are drawn."""
         if self.narrowing is not None:
             return {side: self._narrow(side, intercepts, len(states), self.narrowing) for side in SIDES}
         moments, rank = self.scales.moments, len(self.scales.factor)
@@ -70,15 +89,15 @@ class Newcomers:
             "cols": (location, np.hstack([own[:, 1:], shared])),
         }
 
-    def _narrow(self, side: Side, intercepts: bool, n: int, narrowing: float) -> tuple[Matrix, Matrix]:
+    def _narrow(self, side: Side, intercepts: bool, n: int, narrowing: float) -> tuple[DoubleArray, DoubleArray]:
         prior = self.scales.prior(side, intercepts)
         return np.repeat(prior.mean, n, axis=0), np.repeat(narrowing * prior.precision**-0.5, n, axis=0)
 
 
 def _replaced(
-    side: RowPosterior, lines: NDArray[np.int64], new: Flags, location: Matrix, deviation: Matrix
+    side: RowPosterior, lines: NDArray[np.int64], new: Flags, location: DoubleArray, deviation: DoubleArray
 ) -> RowPosterior:
-    """The posterior with the law of newcomers in those of ``lines`` that are new."""
+    """The posterior with the given means and deviations in those of ``lines`` that are new."""
     law = RowPosterior.isotropic(
         location[new].astype(side.location.dtype), deviation[new], side.kind, side.has_intercept
     )

@@ -8,11 +8,12 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-FloatArray = NDArray[np.floating]
+FloatArray = NDArray[np.floating]  # float32 or float64
+DoubleArray = NDArray[np.float64]
 Kind = Literal["spread", "covariance"]
 
-RANK_THRESHOLD = 0.01  # of the strongest factor: a weaker one is not in use
-LEAST_STRENGTH = 0.01  # of a score: a factor that moves scores by less moves no probability by more than .0025
+RANK_THRESHOLD = 0.01  # share of the strongest factor; a weaker factor is not in use
+LEAST_STRENGTH = 0.01  # a factor that moves scores by less than this moves no probability by more than .0025
 
 
 def packed_size(dimension: int) -> int:
@@ -21,19 +22,27 @@ def packed_size(dimension: int) -> int:
 
 
 def _diagonal(dimension: int) -> NDArray[np.int64]:
-    """Where the diagonal stands in a packed lower triangle."""
+    """Positions of the diagonal in a packed lower triangle."""
     return np.cumsum(np.arange(1, dimension + 1)) - 1
 
 
 @dataclass(frozen=True)
 class RowPosterior:
-    """L_i ~ N(location_i, ·) for every row i of a side, over its free coordinates.
+    """Normal posterior L_i ~ N(location_i, ·) of every row i of one side (docs/MATH.md, §1.4).
 
-    The D free coordinates are the K factors, with the row's intercept before them where the model has one::
+    A row has D free coordinates: the K factors and, in a model with intercepts, the intercept before them.
 
-        location (m × D)   [ b_i | L_i1 … L_iK ]
-        scale              kind "spread":      m × D,        the standard deviations s_ik  (√v in the paper)
-                           kind "covariance":  m × D(D+1)/2, the lower triangle of V_i, row after row
+    Parameters
+    ----------
+    location : array, m × D
+        Posterior means ``[b_i, L_i1 … L_iK]``.
+    scale : array
+        Kind "spread": m × D standard deviations s_ik (√v in the paper). Kind "covariance": m × D(D+1)/2, the lower
+        triangle of V_i, row after row. Of the same type as ``location``.
+    kind : {"spread", "covariance"}
+        What ``scale`` contains.
+    has_intercept : bool
+        Whether the first coordinate is an intercept.
     """
 
     location: FloatArray
@@ -51,14 +60,17 @@ class RowPosterior:
 
     @property
     def form(self) -> Form:
+        """How a row is laid out when it is stored or sent."""
         return Form(self.dimension, self.kind, self.has_intercept, self.location.dtype.name)
 
     @property
     def n_rows(self) -> int:
+        """m, the number of rows."""
         return self.location.shape[0]
 
     @property
     def dimension(self) -> int:
+        """D, the number of free coordinates."""
         return self.location.shape[1]
 
     @property
@@ -73,7 +85,7 @@ class RowPosterior:
 
     @property
     def intercept(self) -> FloatArray | None:
-        """E[b] (m), or None in a model without intercepts."""
+        """E[b] of every row, or None in a model without intercepts."""
         return self.location[:, 0] if self.has_intercept else None
 
     @property
@@ -110,13 +122,24 @@ class RowPosterior:
         return np.hstack([self.location, self.scale])
 
     def copy(self) -> RowPosterior:
+        """The same posterior in new arrays."""
         return RowPosterior(self.location.copy(), self.scale.copy(), self.kind, self.has_intercept)
 
     @classmethod
     def isotropic(
         cls, location: FloatArray, standard_deviation: FloatArray | float, kind: Kind, has_intercept: bool
     ) -> RowPosterior:
-        """Independent coordinates; ``standard_deviation`` is broadcast over rows and coordinates."""
+        """A posterior with independent coordinates.
+
+        Parameters
+        ----------
+        location : array, m × D
+            Posterior means.
+        standard_deviation : float or array
+            Broadcast over rows and coordinates.
+        kind, has_intercept
+            As in the class.
+        """
         rows, dimension = location.shape
         deviations = np.broadcast_to(np.asarray(standard_deviation, location.dtype), (rows, dimension))
         if kind == "spread":
@@ -129,7 +152,19 @@ class RowPosterior:
 
 @dataclass(frozen=True)
 class Form:
-    """How the row of a posterior is laid out when location and scale are stored and sent side by side."""
+    """Layout of one row of a posterior in a table: location and scale side by side.
+
+    Parameters
+    ----------
+    dimension : int
+        D, the number of free coordinates.
+    kind : {"spread", "covariance"}
+        What the scale contains: see ``RowPosterior``.
+    has_intercept : bool
+        Whether the first coordinate is an intercept.
+    precision : {"float32", "float64"}
+        Type of the numbers.
+    """
 
     dimension: int
     kind: Kind
@@ -138,10 +173,12 @@ class Form:
 
     @property
     def width(self) -> int:
+        """Numbers per row."""
         return self.dimension + (self.dimension if self.kind == "spread" else packed_size(self.dimension))
 
     @property
     def row_bytes(self) -> int:
+        """Bytes per row."""
         return self.width * np.dtype(self.precision).itemsize
 
     def unpacked(self, table: FloatArray) -> RowPosterior:
@@ -151,17 +188,26 @@ class Form:
 
 
 class HasColumnNorms(Protocol):
+    """A posterior of one side, in any form."""
+
     @property
     def column_norms(self) -> NDArray[np.float64]:
         """‖E L_k‖ for every factor."""
 
 
 def effective_rank(rows: HasColumnNorms, cols: HasColumnNorms, n_rows: int, n_cols: int) -> int:
-    """The factors in use: those whose strength is at least .01, and more than 1% of the strongest one's.
+    """Number of factors in use (docs/MATH.md, §8.5).
 
-    A factor's strength is the root mean square of what it adds to a score, ‖E L_k‖·‖E R_k‖/√(m1·m2), over the m1 rows
-    and m2 columns that have ratings. Compared with the strongest alone, the remains of factors that have all been
-    switched off, as on labels of pure noise, would count.
+    The strength of a factor is the root mean square of what it adds to a score, ‖E L_k‖·‖E R_k‖/√(m1·m2). A factor is
+    in use if its strength is at least .01 and at least 1% of the largest strength. The first limit matters for labels
+    of pure noise: there all factors are switched off, and what remains of them is of similar size.
+
+    Parameters
+    ----------
+    rows, cols : posterior of each side
+        Anything with ``column_norms``.
+    n_rows, n_cols : int
+        m1 and m2, the rows and columns that have ratings.
     """
     strength = rows.column_norms * cols.column_norms / np.sqrt(n_rows * n_cols)
     return int(np.sum(strength >= max(LEAST_STRENGTH, RANK_THRESHOLD * strength.max())))

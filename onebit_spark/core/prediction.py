@@ -1,18 +1,15 @@
-"""Score, spread and probability of a cell from the posteriors of its row and its column."""
+"""Score, variance and probability of a cell from the posteriors of its row and its column (docs/MATH.md, §8.1)."""
 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from onebit_spark.core.calibration import Calibration
 from onebit_spark.core.losses import LOSSES
-from onebit_spark.core.posterior import FloatArray, RowPosterior
-
-Vector = NDArray[np.float64]
+from onebit_spark.core.posterior import DoubleArray, FloatArray, RowPosterior
 
 
-def score(rows: RowPosterior, cols: RowPosterior) -> Vector:
+def score(rows: RowPosterior, cols: RowPosterior) -> DoubleArray:
     """E[u] = b_i + d_j + E[L_i]·E[R_j], line by line."""
     total = np.einsum("lk,lk->l", rows.mean, cols.mean, dtype=np.float64)
     if rows.intercept is not None and cols.intercept is not None:
@@ -20,7 +17,7 @@ def score(rows: RowPosterior, cols: RowPosterior) -> Vector:
     return total
 
 
-def variance(rows: RowPosterior, cols: RowPosterior) -> Vector:
+def variance(rows: RowPosterior, cols: RowPosterior) -> DoubleArray:
     """var u = tr V_iV_j + M_jᵀV_iM_j + M_iᵀV_jM_i on the augmented coordinates, line by line.
 
     With independent coordinates (hinge, diagonal logistic) this is Σ_k (sL²R² + L²sR² + sL²sR²).
@@ -34,8 +31,8 @@ def variance(rows: RowPosterior, cols: RowPosterior) -> Vector:
         return np.asarray(total)
     first = int(rows.has_intercept)
     row_cov, col_cov = rows.covariance.astype(np.float64), cols.covariance.astype(np.float64)
-    # In row i's free coordinates the partner is z_j = [1, R_j]: its covariance is that of R_j alone, and d_j adds
-    # its own variance and its covariance with R_j, met by E[L_i].
+    # In the free coordinates of row i the partner is z_j = [1, R_j], whose covariance is that of R_j alone. d_j adds
+    # its own variance, and its covariance with R_j times E[L_i].
     row_partner, col_partner = _as_partner(cols), _as_partner(rows)
     total = np.einsum("la,lab,lb->l", row_partner, row_cov, row_partner)
     total += np.einsum("la,lab,lb->l", col_partner, col_cov, col_partner)
@@ -43,19 +40,21 @@ def variance(rows: RowPosterior, cols: RowPosterior) -> Vector:
     return np.asarray(total)
 
 
-def _as_partner(side: RowPosterior) -> Vector:
+def _as_partner(side: RowPosterior) -> DoubleArray:
     """E[z] in the other side's free coordinates: [1, R_j] with intercepts, R_j without."""
     mean = side.mean.astype(np.float64)
     return np.insert(mean, 0, 1.0, axis=1) if side.has_intercept else mean
 
 
-def probability(loss: str, scores: FloatArray, variances: FloatArray, calibration: Calibration | None = None) -> Vector:
-    """P(+) as the loss understands it (see ``probability`` of the registered losses), or as it was calibrated."""
+def probability(
+    loss: str, scores: FloatArray, variances: FloatArray, calibration: Calibration | None = None
+) -> DoubleArray:
+    """P(+) by the formula of the loss (see ``probability`` of each loss), or by a calibration."""
     if calibration is not None:
         return calibration.probability(np.asarray(scores, np.float64), np.asarray(variances, np.float64))
     return LOSSES[loss].probability(scores, variances)
 
 
 def score_noise(loss: str, calibration: Calibration | None = None) -> float:
-    """c: the probability grows with score/√(c + variance), and with nothing else."""
+    """c: the probability is a function of score/√(c + variance)."""
     return LOSSES[loss].score_noise if calibration is None else calibration.noise

@@ -1,11 +1,11 @@
-"""Priors of the scales γ_k and their mean-field posteriors (the driver's step of every iteration).
+"""Priors of the scales γ_k and their mean-field posteriors: the driver's step of every iteration (docs/MATH.md, §5).
 
     L_i, R_j | γ ~ N(0, diag γ),  γ_k ~ π      ⇒      ρ(γ_k) ∝ π(γ_k) γ_k^{−m/2} e^{−S_k/(2γ_k)}
 
-with m the number of rows and columns that share γ_k and S_k = E[Σ_i L_ik² + Σ_j R_jk²]. A fit asks for
-g = E[1/γ] and log Z at every iteration; the rest is for reports and certificates and computed on demand.
+Here m is the number of rows and columns that share γ_k, and S_k = E[Σ_i L_ik² + Σ_j R_jk²]. A fit needs g = E[1/γ] and
+log Z in every iteration. Reports and certificates need the other functions, which are computed on demand.
 
-A new prior is one new subclass of `ScalePrior`, added to `PRIORS`.
+A new prior is a subclass of ``ScalePrior`` and an entry of ``PRIORS``.
 """
 
 from abc import ABC, abstractmethod
@@ -17,12 +17,26 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import digamma, gammainccinv, gammaln
 
-from onebit_spark.core.special import FloatArray, bessel_k_ratio, gig_quantile, log_bessel_k, log_bessel_k_derivative
+from onebit_spark.core.posterior import DoubleArray
+from onebit_spark.core.special import bessel_k_ratio, gig_quantile, log_bessel_k, log_bessel_k_derivative
 
 
 @dataclass(frozen=True)
 class ScalePrior(ABC):
-    """π(γ), with parameters α and β; its four integrals take S and m as arrays of one shape."""
+    """π^γ, the prior of a scale. Its methods take S and m as arrays of one shape.
+
+    Parameters
+    ----------
+    alpha : float
+        α, the shape.
+    beta : float
+        β, a rate or a scale.
+
+    Attributes
+    ----------
+    name : str
+        Name in ``PRIORS``, in flags and in Params.
+    """
 
     name: ClassVar[str]
     alpha: float
@@ -38,7 +52,15 @@ class ScalePrior(ABC):
             raise ValueError(f"the {self.name} prior needs positive finite parameters, not {' and '.join(wrong)}")
 
     def posterior(self, second_moment: ArrayLike, count: ArrayLike) -> "ScalePosterior":
-        """ρ(γ) ∝ π(γ) γ^{−m/2} e^{−S/(2γ)}, one for each S_k ≥ 0 and its count m_k ≥ 0."""
+        """ρ(γ) ∝ π(γ) γ^{−m/2} e^{−S/(2γ)}.
+
+        Parameters
+        ----------
+        second_moment : array_like
+            S_k ≥ 0.
+        count : array_like
+            m_k ≥ 0, the rows and columns that share γ_k.
+        """
         s, m = np.broadcast_arrays(np.asarray(second_moment, np.float64), np.asarray(count, np.float64))
         if not (np.all((s >= 0.0) & np.isfinite(s)) and np.all((m >= 0.0) & np.isfinite(m))):
             raise ValueError("second moments and counts must be finite and not negative")
@@ -47,82 +69,99 @@ class ScalePrior(ABC):
     @staticmethod
     @abstractmethod
     def beta_for_scale(alpha: float, scale: float) -> float:
-        """The β with which γ concentrates at ``scale`` as α grows."""
+        """The β for which γ concentrates at ``scale`` as α grows."""
 
     @property
     def smallest_second_moment(self) -> float:
-        """A smaller S is replaced by this one."""
+        """A smaller S is replaced by this value."""
         return 0.0
 
     @abstractmethod
-    def log_normaliser(self, s: FloatArray, m: FloatArray) -> FloatArray:
+    def log_normaliser(self, s: DoubleArray, m: DoubleArray) -> DoubleArray:
         """log Z, Z = ∫ π(γ) γ^{−m/2} e^{−S/(2γ)} dγ."""
 
     @abstractmethod
-    def inverse_mean(self, s: FloatArray, m: FloatArray) -> FloatArray:
+    def inverse_mean(self, s: DoubleArray, m: DoubleArray) -> DoubleArray:
         """g = E[1/γ] = −2 ∂ log Z / ∂S."""
 
     @abstractmethod
-    def mean(self, s: FloatArray, m: FloatArray) -> FloatArray:
+    def mean(self, s: DoubleArray, m: DoubleArray) -> DoubleArray:
         """E[γ]."""
 
     @abstractmethod
-    def mean_log(self, s: FloatArray, m: FloatArray) -> FloatArray:
+    def mean_log(self, s: DoubleArray, m: DoubleArray) -> DoubleArray:
         """E[log γ] = −2 ∂ log Z / ∂m."""
 
     @abstractmethod
-    def quantile(self, s: FloatArray, m: FloatArray, u: FloatArray) -> FloatArray:
-        """The γ below which ρ has the mass u: a draw of γ for a uniform u. The last axis of u is that of s and m."""
+    def quantile(self, s: DoubleArray, m: DoubleArray, u: DoubleArray) -> DoubleArray:
+        """Quantiles of ρ at ``u``, whose last axis is that of s and m. A uniform u gives a random draw of γ."""
 
 
 @dataclass(frozen=True, eq=False)
 class ScalePosterior:
-    """ρ(γ_k), k = 1…K; every attribute is an array over k, computed once, when first asked for."""
+    """q(γ_k), k = 1 … K. Each attribute is an array over k, computed at its first use.
+
+    Parameters
+    ----------
+    prior : ScalePrior
+        π^γ.
+    second_moment : array
+        S_k.
+    count : array
+        m_k.
+    """
 
     prior: ScalePrior
-    second_moment: FloatArray
-    count: FloatArray
+    second_moment: DoubleArray
+    count: DoubleArray
 
     @cached_property
-    def inverse_mean(self) -> FloatArray:
+    def inverse_mean(self) -> DoubleArray:
         """g = E[1/γ]."""
         return self.prior.inverse_mean(self.second_moment, self.count)
 
     @cached_property
-    def log_normaliser(self) -> FloatArray:
-        """log Z = −(½gS + KL + (m/2) E[log γ]), what the scales contribute to minus the objective."""
+    def log_normaliser(self) -> DoubleArray:
+        """log Z = −(½gS + KL + (m/2) E[log γ]), the part of −objective that belongs to the scales (§2.2)."""
         return self.prior.log_normaliser(self.second_moment, self.count)
 
     @cached_property
-    def mean(self) -> FloatArray:
-        """E[γ], possibly infinite."""
+    def mean(self) -> DoubleArray:
+        """E[γ]. It may be infinite."""
         return self.prior.mean(self.second_moment, self.count)
 
     @cached_property
-    def mean_log(self) -> FloatArray:
+    def mean_log(self) -> DoubleArray:
         """E[log γ]."""
         return self.prior.mean_log(self.second_moment, self.count)
 
     @cached_property
-    def kl(self) -> FloatArray:
+    def kl(self) -> DoubleArray:
         """KL(ρ‖π) = −log Z − ½gS − (m/2) E[log γ].
 
-        Its value, about ½ log m, is a difference of terms of order m: its absolute error is a few units in
-        their last place. The objective needs only their sum, and takes it from log Z.
+        This is a difference of terms of order m, and the result is about ½ log m. So some digits are lost. The
+        objective does not use this difference: it uses log Z.
         """
         half = 0.5 * (self.inverse_mean * self.second_moment + self.count * self.mean_log)
         return -self.log_normaliser - half
 
-    def quantile(self, u: FloatArray) -> FloatArray:
-        """A draw of γ_1 … γ_K for every line of uniform numbers (n × K)."""
+    def quantile(self, u: DoubleArray) -> DoubleArray:
+        """Quantiles of γ_1 … γ_K at ``u`` (n × K). Uniform numbers give random draws."""
         return self.prior.quantile(self.second_moment, self.count, u)
 
 
 @dataclass(frozen=True)
 class Gamma(ScalePrior):
-    """γ ~ Gamma(α, rate β):  ρ = GIG(a = 2β, b = S, η = α − m/2), density ∝ γ^{η−1} e^{−(aγ + b/γ)/2}.
+    """γ ~ Gamma(α, rate β):  ρ = GIG(a = 2β, b = S, η = α − m/2), density ∝ γ^{η−1} e^{−(aγ + b/γ)/2} (§5.2).
 
-    b is S, where the paper has S/2: a factor ½ too many for the density that it states.
+    The paper has b = S/2. For the density that it states, b must be S (§12, number 2).
+
+    Parameters
+    ----------
+    alpha : float
+        α, the shape.
+    beta : float
+        β, a rate.
     """
 
     name: ClassVar[str] = "gamma"
@@ -133,40 +172,40 @@ class Gamma(ScalePrior):
 
     @property
     def smallest_second_moment(self) -> float:
-        """The S with √(ab) = 1e−100, far below what a fit can reach but inside the range of `log_bessel_k`.
+        """The S with √(ab) = 1e−100. A fit never comes near it, and ``log_bessel_k`` is still accurate there.
 
-        At S = 0 and η > 0 the floor gives the limit, Gamma(η, β), to rounding (where E[1/γ] is finite). For
-        η ≤ 0 there is no limit: all mass goes to γ = 0 and log Z to infinity. The floor keeps both finite.
+        For η > 0 the result at S = 0 is then the limit Gamma(η, β), up to rounding (where E[1/γ] is finite). For η ≤ 0
+        there is no limit: log Z grows without bound. The floor keeps it finite.
         """
         return 1e-200 / (2.0 * self.beta)
 
-    def _parameters(self, s: FloatArray, m: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """η, √(ab) and √(b/a), GIG's order, concentration and scale."""
+    def _parameters(self, s: DoubleArray, m: DoubleArray) -> tuple[DoubleArray, DoubleArray, DoubleArray]:
+        """η, √(ab) and √(b/a): order, concentration and scale of the GIG."""
         a = 2.0 * self.beta
         return self.alpha - 0.5 * m, np.sqrt(a * s), np.sqrt(s / a)
 
-    def log_normaliser(self, s: FloatArray, m: FloatArray) -> FloatArray:
+    def log_normaliser(self, s: DoubleArray, m: DoubleArray) -> DoubleArray:
         """α log β − lnΓ(α) + log 2 + η log √(b/a) + log K_η(√(ab))."""
         order, z, scale = self._parameters(s, m)
         prior = self.alpha * np.log(self.beta) - gammaln(self.alpha)
         return prior + np.log(2.0) + order * np.log(scale) + log_bessel_k(order, z)
 
-    def inverse_mean(self, s: FloatArray, m: FloatArray) -> FloatArray:
+    def inverse_mean(self, s: DoubleArray, m: DoubleArray) -> DoubleArray:
         """√(a/b) K_{η−1}(√(ab)) / K_η(√(ab))."""
         order, z, scale = self._parameters(s, m)
         return bessel_k_ratio(order, z) / scale
 
-    def mean(self, s: FloatArray, m: FloatArray) -> FloatArray:
-        """√(b/a) K_{η+1}(√(ab)) / K_η(√(ab)), the ratio at −η because K is even in its order."""
+    def mean(self, s: DoubleArray, m: DoubleArray) -> DoubleArray:
+        """√(b/a) K_{η+1}(√(ab)) / K_η(√(ab)): the ratio at −η, because K is even in its order."""
         order, z, scale = self._parameters(s, m)
         return bessel_k_ratio(-order, z) * scale
 
-    def mean_log(self, s: FloatArray, m: FloatArray) -> FloatArray:
+    def mean_log(self, s: DoubleArray, m: DoubleArray) -> DoubleArray:
         """log √(b/a) + ∂_η log K_η(√(ab))."""
         order, z, scale = self._parameters(s, m)
         return np.log(scale) + log_bessel_k_derivative(order, z)
 
-    def quantile(self, s: FloatArray, m: FloatArray, u: FloatArray) -> FloatArray:
+    def quantile(self, s: DoubleArray, m: DoubleArray, u: DoubleArray) -> DoubleArray:
         order, z, scale = self._parameters(s, m)
         columns = [gig_quantile(*one, u[..., k]) for k, one in enumerate(zip(order, z, scale, strict=True))]
         return np.stack(columns, axis=-1)
@@ -174,7 +213,15 @@ class Gamma(ScalePrior):
 
 @dataclass(frozen=True)
 class InverseGamma(ScalePrior):
-    """γ ~ inverse-Gamma(α, scale β):  ρ = inverse-Gamma(α + m/2, β + S/2)."""
+    """γ ~ inverse-Gamma(α, scale β):  ρ = inverse-Gamma(α + m/2, β + S/2) (§5.1).
+
+    Parameters
+    ----------
+    alpha : float
+        α, the shape.
+    beta : float
+        β, a scale.
+    """
 
     name: ClassVar[str] = "inverse-gamma"
 
@@ -182,32 +229,32 @@ class InverseGamma(ScalePrior):
     def beta_for_scale(alpha: float, scale: float) -> float:
         return alpha * scale
 
-    def _parameters(self, s: FloatArray, m: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def _parameters(self, s: DoubleArray, m: DoubleArray) -> tuple[DoubleArray, DoubleArray]:
         """The posterior's shape and scale."""
         return self.alpha + 0.5 * m, self.beta + 0.5 * s
 
-    def log_normaliser(self, s: FloatArray, m: FloatArray) -> FloatArray:
+    def log_normaliser(self, s: DoubleArray, m: DoubleArray) -> DoubleArray:
         """α log β − lnΓ(α) + lnΓ(α + m/2) − (α + m/2) log(β + S/2)."""
         shape, scale = self._parameters(s, m)
         prior = self.alpha * np.log(self.beta) - gammaln(self.alpha)
         return prior + gammaln(shape) - shape * np.log(scale)
 
-    def inverse_mean(self, s: FloatArray, m: FloatArray) -> FloatArray:
+    def inverse_mean(self, s: DoubleArray, m: DoubleArray) -> DoubleArray:
         """(α + m/2) / (β + S/2)."""
         shape, scale = self._parameters(s, m)
         return shape / scale
 
-    def mean(self, s: FloatArray, m: FloatArray) -> FloatArray:
-        """(β + S/2) / (α + m/2 − 1), infinite for a shape of at most 1."""
+    def mean(self, s: DoubleArray, m: DoubleArray) -> DoubleArray:
+        """(β + S/2) / (α + m/2 − 1); infinite if α + m/2 ≤ 1."""
         shape, scale = self._parameters(s, m)
         return np.divide(scale, shape - 1.0, out=np.full(shape.shape, np.inf), where=shape > 1.0)[()]
 
-    def mean_log(self, s: FloatArray, m: FloatArray) -> FloatArray:
+    def mean_log(self, s: DoubleArray, m: DoubleArray) -> DoubleArray:
         """log(β + S/2) − ψ(α + m/2)."""
         shape, scale = self._parameters(s, m)
         return np.log(scale) - digamma(shape)
 
-    def quantile(self, s: FloatArray, m: FloatArray, u: FloatArray) -> FloatArray:
+    def quantile(self, s: DoubleArray, m: DoubleArray, u: DoubleArray) -> DoubleArray:
         """1/γ is Gamma-distributed."""
         shape, scale = self._parameters(s, m)
         return scale / gammainccinv(shape, u)

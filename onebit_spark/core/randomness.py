@@ -1,10 +1,11 @@
-"""Random numbers that belong to a rating: functions of (seed, row, position in the row) and nothing else.
+"""Random numbers that belong to a rating: functions of the seed, the row and the position in the row only.
 
-A row's ratings stand in the order of their columns, whatever the blocks, the engine or the order of the input. So a
-coin or a draw made from these numbers is the same in every layout, and is made again when a lost task is re-run.
+The ratings of a row are in the order of their columns, in every engine and for every order of the input. So the random
+numbers of a rating are the same in every layout, and the same again when a lost task is repeated.
 
-A stream is a 64-bit counter that walks in steps of the golden ratio and is scrambled on reading (SplitMix64: Steele,
-Lea and Flood, 2014). Streams of different ratings start at scrambled, so practically independent, places.
+A stream is a 64-bit counter with steps of the golden ratio, and each value is scrambled when it is read (SplitMix64:
+Steele, Lea and Flood, 2014). The streams of different ratings start at scrambled values, so they are practically
+independent.
 """
 # mypy: disallow-untyped-defs=False
 

@@ -1,10 +1,10 @@
 """A setting is declared once, as a field of a frozen dataclass: its type, default, help and check.
 
-    rank: int = setting(10, "most factors", check=at_least(1))
+    rank: int = setting(10, "largest number of factors", check=at_least(1))
           ─►  --rank and the key `rank` (cli/settingflags.py), the Param `rank` (ml/makeparams.py), the report's row
 
-``declared`` reads the table of a class, ``problems_of`` checks the values of an object. A problem is a field and a
-text; each front end tells it with its own name of the field: ``--likelihood-weight``, ``likelihoodWeight``.
+``declared`` lists the settings of a class. ``problems_of`` checks the values of an object. A problem is a field and a
+text. Each front end names the field in its own way: ``--likelihood-weight``, ``likelihoodWeight``.
 """
 
 from __future__ import annotations
@@ -21,14 +21,24 @@ SAME = ""  # the front end's own spelling of the field's name
 
 
 class Problem(NamedTuple):
-    """What is wrong with the value of a field. A second field may be named in the text, as ``{other}``."""
+    """What is wrong with the value of a field.
+
+    Parameters
+    ----------
+    field : str
+        Name of the field.
+    text : str
+        The problem, as the words after the name. ``{other}`` in it stands for the name of a second field.
+    other : str, optional
+        The second field.
+    """
 
     field: str
     text: str
     other: str | None = None
 
     def told(self, names: Mapping[str, str]) -> str:
-        """In one sentence, with a front end's ``names`` of the fields."""
+        """The problem as one sentence. ``names`` are the names that a front end gives to the fields."""
         text = self.text
         if self.other is not None:
             text = text.replace("{other}", names.get(self.other, self.other))
@@ -39,7 +49,7 @@ class Problem(NamedTuple):
 
 
 class RefusedSetting(ValueError):
-    """A value that is good by itself, but not together with the others."""
+    """A value that is allowed, but not together with the other settings. ``problem`` says why."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(str(problem))
@@ -47,7 +57,15 @@ class RefusedSetting(ValueError):
 
 
 class Check(NamedTuple):
-    """What must hold for a value, and the words for it after "must"."""
+    """A condition on a value.
+
+    Parameters
+    ----------
+    words : str
+        What follows "must" in an error message.
+    holds : callable
+        Whether a value satisfies the condition.
+    """
 
     words: str
     holds: Callable[[Any], bool]
@@ -55,26 +73,48 @@ class Check(NamedTuple):
 
 @dataclass(frozen=True)
 class Setting:
-    """One line of the table."""
+    """One declared setting.
+
+    Parameters
+    ----------
+    name : str
+        Name of the field.
+    kind : type
+        str, int, float or bool.
+    optional : bool
+        Whether None is allowed.
+    default : object
+        Default value.
+    help : str
+        Help text. Other fields are named in braces.
+    choices : tuple of str
+        The allowed values, if they are listed.
+    check : Check or None
+        Condition on the value.
+    key : str or None
+        Its flag and config key, with underscores. None: it has none.
+    param : str or None
+        Its Param. None: it has none.
+    """
 
     name: str
-    kind: type  # str, int, float or bool
-    optional: bool  # whether None is a value
+    kind: type
+    optional: bool
     default: Any
-    help: str  # other fields are named in braces
+    help: str
     choices: tuple[str, ...]
     check: Check | None
-    key: str | None  # its flag and config key, with underscores; None: it has none
-    param: str | None  # its Param; None: it has none
+    key: str | None
+    param: str | None
 
     def problem(self, value: object) -> Problem | None:
-        """What is wrong with a value, if anything is."""
+        """The problem with a value, or None."""
         if self.check is None or (self.optional and value is None) or self.check.holds(value):
             return None
         return Problem(self.name, f"must {self.check.words}, not {value!r}")
 
     def described(self, names: Mapping[str, str]) -> str:
-        """The help, with a front end's ``names`` of the fields."""
+        """The help text, with the ``names`` that a front end gives to the fields."""
         return self.help.format_map(names)
 
 
@@ -82,7 +122,7 @@ def setting(
     default: Any, help: str, *, check: Check | None = None, choices: Iterable[str] = (), key: str | None = SAME,
     param: str | None = SAME,
 ) -> Any:  # fmt: skip
-    """A field that is a setting. ``key`` and ``param`` are given where they differ from the field's own name."""
+    """Declare a setting: see ``Setting``. By default ``key`` and ``param`` follow from the name of the field."""
     allowed = tuple(choices)
     if allowed:
         check = one_of(allowed)
@@ -93,7 +133,7 @@ def setting(
 
 @cache
 def declared(table: type) -> dict[str, Setting]:
-    """The settings of a dataclass by the names of its fields."""
+    """The settings of a dataclass, by field name."""
     hints = get_type_hints(table)
     found = {}
     for item in fields(table):
@@ -106,19 +146,19 @@ def declared(table: type) -> dict[str, Setting]:
 
 
 def problems_of(settings: Any) -> list[Problem]:
-    """What is wrong with the fields of an object, each by itself."""
+    """The problems of an object's fields, each checked by itself."""
     table: type = type(settings)
     found = (item.problem(getattr(settings, name)) for name, item in declared(table).items())
     return [problem for problem in found if problem is not None]
 
 
 def param_names(table: type) -> dict[str, str]:
-    """The Param of each field, for the settings that have one."""
+    """Field name ─► name of its Param, for the settings that have one."""
     return {name: item.param for name, item in declared(table).items() if item.param is not None}
 
 
 def by_param(settings: Any) -> dict[str, Any]:
-    """The values of an object by their Params: arguments of ``OneBitCompletion``."""
+    """Name of the Param ─► value: arguments for ``OneBitCompletion``."""
     return {param: getattr(settings, name) for name, param in param_names(type(settings)).items()}
 
 

@@ -1,8 +1,8 @@
 """What a model was fitted on, in a few megabytes: the cells with the lowest hashes, each with its number of ratings.
 
-A cell (a user and an item) is kept if its hash is at most ``limit``. So two sketches hold the same cells under the
-smaller of their limits, and there they can be compared and merged. How many cells have one rating tells how many
-ratings of a fresh sample fall on cells that are there already (Good and Turing).
+A cell (a user and an item) is kept if its hash is at most ``limit``. So two sketches can be compared and merged below
+the smaller of their limits. The number of cells with exactly one rating tells how many ratings of a fresh sample fall
+on known cells (Good and Turing). See docs/MATH.md, §9.7.
 """
 
 from __future__ import annotations
@@ -13,48 +13,75 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-LOWEST, HIGHEST = -(2**63), 2**63 - 1  # of a hash
-KEPT = 2**20  # ratings whose cells are kept, about: 16 MB
-ENOUGH = 30  # ratings that must be looked at before a share means something
-MARGIN = 0.01  # by which the share may exceed what is expected, however many were looked at
-ERRORS = 3.0  # and standard errors by which it may
-UNLIKELY = 0.01  # chance that so few fresh ratings all fall on known cells, below which they are not taken for fresh
+LOWEST, HIGHEST = -(2**63), 2**63 - 1  # smallest and largest hash
+KEPT = 2**20  # the cells of about so many ratings are kept: 16 MB
+ENOUGH = 30  # with fewer ratings a share says little
+ALLOWED_MARGIN = 0.01  # a share that exceeds the expected one by less is always accepted
+ALLOWED_STANDARD_ERRORS = 3.0  # the same, in standard errors
+UNLIKELY = 0.01  # few ratings, all on known cells: they are not fresh if this had a smaller chance in a fresh sample
 
 
 def limit_for(n: int) -> int:
-    """The limit under which about ``KEPT`` of n ratings fall: all of them if there are no more."""
+    """The limit below which about ``KEPT`` of n ratings fall, or all of them if n is smaller."""
     return HIGHEST if n <= KEPT else LOWEST + 2**64 * KEPT // n - 1
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Which share of some ratings lies on known cells, and which share would if they were fresh."""
+    """Some ratings compared with the cells of a sketch.
+
+    Parameters
+    ----------
+    share : float
+        Share of the ratings that is on known cells.
+    expected : float
+        The share that a fresh sample would have.
+    error : float
+        Standard error of ``share − expected`` in a fresh sample.
+    looked_at : int
+        Ratings that were compared: those below the limit of both sketches.
+    """
 
     share: float
     expected: float
-    error: float  # the standard error of share − expected in a fresh sample
+    error: float
     looked_at: int
 
     @property
     def allowed(self) -> float:
-        """The largest share that passes for a fresh sample's."""
-        return self.expected + max(MARGIN, ERRORS * self.error)
+        """The largest share that a fresh sample may have."""
+        return self.expected + max(ALLOWED_MARGIN, ALLOWED_STANDARD_ERRORS * self.error)
 
     @property
     def stale(self) -> bool:
-        """A fresh sample has no such share."""
+        """Whether the share is too large for a fresh sample."""
         few_but_all = 0 < self.looked_at < ENOUGH and self.share == 1 and self.expected**self.looked_at < UNLIKELY
         return self.share > self.allowed or few_but_all
 
     @property
     def telling(self) -> bool:
-        """Ratings that are not fresh would show: enough were looked at, and not all of a fresh sample is known."""
+        """Whether the comparison could have found ratings that are not fresh.
+
+        It needs enough ratings, and cells that are not rated so often that a fresh sample meets only known ones.
+        """
         return self.looked_at >= ENOUGH and self.allowed < 1
 
 
 @dataclass(frozen=True, eq=False)
 class CellSketch:
-    """The cells whose hash is at most ``limit``; hashes ascend. Not ``complete``: it lacks some that were fitted."""
+    """The cells whose hash is at most ``limit``, with their numbers of ratings.
+
+    Parameters
+    ----------
+    limit : int
+        Largest hash that is kept.
+    hashes : array of int64
+        Hashes of the cells, ascending.
+    ratings : array of int64
+        Number of ratings of each cell.
+    complete : bool
+        False if the model was also fitted to cells that the sketch does not know.
+    """
 
     limit: int
     hashes: NDArray[np.int64]
@@ -63,24 +90,25 @@ class CellSketch:
 
     @property
     def n_ratings(self) -> int:
+        """Ratings of all kept cells."""
         return int(self.ratings.sum())
 
     @property
     def described(self) -> dict[str, Any]:
-        """All but the cells."""
+        """The sketch without its cells, for ``metadata.json``."""
         return {"limit": self.limit, "complete": self.complete}
 
     def under(self, limit: int) -> CellSketch:
-        """The part of it up to a limit."""
+        """The part of the sketch up to a limit."""
         n = int(np.searchsorted(self.hashes, limit, side="right"))
         return replace(self, limit=min(limit, self.limit), hashes=self.hashes[:n], ratings=self.ratings[:n])
 
     def compared(self, other: CellSketch) -> Comparison:
-        """The other's ratings against the cells of this one.
+        """Compare the ratings of another sketch with the cells of this one.
 
-        A fresh rating falls on a known cell with a chance near 1 − N₁/n, where N₁ of the n ratings here are alone in
-        their cell. The error has three parts: of the share, of N₁ (Esty, 1983), and one rating that might have been a
-        repeat where there is none.
+        A fresh rating falls on a known cell with a probability near 1 − N₁/n, where N₁ of the n ratings here are alone
+        in their cell. The standard error accounts for the sampling of the share and of N₁ (Esty, 1983). Where no cell
+        is repeated, it allows for one repeat that was missed by chance.
         """
         known, asked = self.under(other.limit), other.under(self.limit)
         looked_at, n = asked.n_ratings, known.n_ratings
@@ -93,9 +121,9 @@ class CellSketch:
         return Comparison(found / looked_at, 1 - singles / n, variance**0.5, looked_at)
 
     def merged(self, other: CellSketch) -> CellSketch:
-        """Both together. The ratings of a cell add up only if the other's are fresh to this one.
+        """The union of two sketches. The ratings of a cell are added if the other sketch is fresh to this one.
 
-        Otherwise some may be the same ratings, fitted once more: they do not make a cell a repeated one.
+        Otherwise some of them may be the same ratings, fitted a second time. Then the larger number is kept.
         """
         one, two = self.under(other.limit), other.under(self.limit)
         compared = one.compared(two)
@@ -109,5 +137,5 @@ class CellSketch:
 
 
 def together(known: CellSketch | None, new: CellSketch) -> CellSketch:
-    """A sketch of what was fitted before and now; nothing is known of what came before if there is no sketch of it."""
+    """The sketch of an earlier and a new fit. It is not complete if the earlier fit has no sketch."""
     return replace(new, complete=False) if known is None else known.merged(new)

@@ -1,8 +1,8 @@
-"""Special functions of the scale posterior and the certificates.
+"""Special functions for the scales and the certificates. All of them work on arrays.
 
-Modified Bessel functions K_ν(z) of any order, in logs and in ratios (the Gamma prior's posterior is a
-generalised inverse Gaussian of order α − m/2, hundreds of millions on a large matrix); the
-binary Kullback-Leibler divergence and its inverse. All are vectorised over their arguments.
+- Modified Bessel functions K_ν(z) of any order, in logarithms and in ratios. With the Gamma prior, q(γ) is a
+  generalised inverse Gaussian of order α − m/2, which is hundreds of millions on a large matrix (docs/MATH.md, §5.3).
+- The binary Kullback-Leibler divergence and its inverse.
 
 K_ν has two regimes, split by w = √(ν² + z²):
 
@@ -11,7 +11,7 @@ K_ν has two regimes, split by w = √(ν² + z²):
 - w < 25: the trapezoidal rule on K_ν(z) = ∫_0^∞ e^{−z cosh t} cosh(νt) dt. The integrand is even, positive
   and decays doubly exponentially, so the rule converges exponentially and, in logs, never overflows.
 
-Both hold from z = 1e−100, where `scipy.special.kve` has long overflowed, to z = 1e100 and for |ν| ≤ 1e9.
+Both are accurate from z = 1e−100, where `scipy.special.kve` overflows, to z = 1e100, and for |ν| ≤ 1e9.
 """
 
 from collections.abc import Callable
@@ -19,20 +19,21 @@ from fractions import Fraction
 
 import numpy as np
 from numpy.polynomial.polynomial import polyder, polyval2d
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.interpolate import PchipInterpolator
 from scipy.special import kl_div
 
-FloatArray = NDArray[np.float64]
-Kernel = Callable[[FloatArray, FloatArray], FloatArray]
+from onebit_spark.core.posterior import DoubleArray
+
+Kernel = Callable[[DoubleArray, DoubleArray], DoubleArray]
 
 _SPLIT = 25.0  # the w where the two regimes meet
-_TERMS = 16  # of the expansion: the first one left out is below 1e−15 at the split
+_TERMS = 16  # of the expansion; the first omitted term is below 1e−15 at the split
 _STEP = 0.125  # of the trapezoidal rule: its error is about e^{w(1 − cos y) − 2πy/step}, any y < π/2, < 1e−16
 _NEGLIGIBLE = 40.0  # the rule stops where the integrand is below e^{−40} of its peak
 
 
-def _debye_coefficients(terms: int) -> tuple[FloatArray, FloatArray]:
+def _debye_coefficients(terms: int) -> tuple[DoubleArray, DoubleArray]:
     """Coefficients P, Q with u_k(t)/ν^k = w^{−k} Σ_j P_kj t^{2j} and v_k(t)/ν^k = w^{−k} Σ_j Q_kj t^{2j}.
 
     u_{k+1} = ½t²(1−t²) u_k' + ⅛∫_0^t (1−5s²) u_k ds,  v_k = u_k + t(t²−1)(½u_{k−1} + t u_{k−1}')
@@ -57,7 +58,7 @@ _U[0, 0] = _V[0, 0] = 0.0  # the leading 1 is added last, for log1p
 _U_W, _U_T = polyder(_U, axis=0), polyder(_U, axis=1)
 
 
-def _piecewise(order: ArrayLike, z: ArrayLike, near: Kernel, far: Kernel) -> FloatArray:
+def _piecewise(order: ArrayLike, z: ArrayLike, near: Kernel, far: Kernel) -> DoubleArray:
     """`near` where √(ν² + z²) < 25 and `far` elsewhere, on the broadcast arguments."""
     nu, x = np.broadcast_arrays(np.asarray(order, dtype=np.float64), np.asarray(z, dtype=np.float64))
     small = np.hypot(nu, x) < _SPLIT
@@ -68,7 +69,7 @@ def _piecewise(order: ArrayLike, z: ArrayLike, near: Kernel, far: Kernel) -> Flo
     return result[()]
 
 
-def _nodes(nu: FloatArray, z: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _nodes(nu: DoubleArray, z: DoubleArray) -> tuple[DoubleArray, DoubleArray, DoubleArray]:
     """Nodes t ≥ 0, weights ∝ e^{νt − z cosh t} with peak 1 (half weight at t = 0), and the peak's logarithm.
 
     The last node serves order ν + 1 as well: from its peak asinh((ν+1)/z) the exponent has fallen by at least
@@ -83,21 +84,21 @@ def _nodes(nu: FloatArray, z: FloatArray) -> tuple[FloatArray, FloatArray, Float
     return t, weights, peak
 
 
-def _log_near(order: FloatArray, z: FloatArray) -> FloatArray:
+def _log_near(order: DoubleArray, z: DoubleArray) -> DoubleArray:
     nu = np.abs(order)
     t, weights, peak = _nodes(nu, z)
     total = np.sum(weights * (1.0 + np.exp(-2.0 * nu[:, None] * t)), axis=1)
     return peak + np.log(0.5 * _STEP * total)
 
 
-def _log_far(order: FloatArray, z: FloatArray) -> FloatArray:
+def _log_far(order: DoubleArray, z: DoubleArray) -> DoubleArray:
     nu = np.abs(order)
     w = np.hypot(nu, z)
     series = polyval2d(-1.0 / w, (nu / w) ** 2, _U)
     return 0.5 * np.log(np.pi / (2.0 * w)) - w + nu * np.arcsinh(nu / z) + np.log1p(series)
 
 
-def _derivative_near(order: FloatArray, z: FloatArray) -> FloatArray:
+def _derivative_near(order: DoubleArray, z: DoubleArray) -> DoubleArray:
     nu = np.abs(order)
     t, weights, _ = _nodes(nu, z)
     decay = -2.0 * nu[:, None] * t
@@ -105,7 +106,7 @@ def _derivative_near(order: FloatArray, z: FloatArray) -> FloatArray:
     return np.sign(order) * slope
 
 
-def _derivative_far(order: FloatArray, z: FloatArray) -> FloatArray:
+def _derivative_far(order: DoubleArray, z: DoubleArray) -> DoubleArray:
     # With s = −1/w, T = t²: ∂_ν s = t s², ∂_ν T = 2t(1−T)/w, and ∂_ν(−w + ν asinh(ν/z)) = asinh(ν/z).
     w = np.hypot(order, z)
     t, s = order / w, -1.0 / w
@@ -114,20 +115,20 @@ def _derivative_far(order: FloatArray, z: FloatArray) -> FloatArray:
     return np.arcsinh(order / z) - 0.5 * t / w + series / (1.0 + polyval2d(s, t2, _U))
 
 
-def _ratio_near(order: FloatArray, z: FloatArray) -> FloatArray:
+def _ratio_near(order: DoubleArray, z: DoubleArray) -> DoubleArray:
     nu, above = np.abs(order)[:, None], np.abs(order + 1.0)[:, None]
     t, weights, _ = _nodes(nu[:, 0], z)
     upper = np.sum(weights * np.exp((above - nu) * t) * (1.0 + np.exp(-2.0 * above * t)), axis=1)
     return upper / np.sum(weights * (1.0 + np.exp(-2.0 * nu * t)), axis=1)
 
 
-def _ratio_far(order: FloatArray, z: FloatArray) -> FloatArray:
+def _ratio_far(order: DoubleArray, z: DoubleArray) -> DoubleArray:
     w = np.hypot(order, z)
     s, t2 = -1.0 / w, (order / w) ** 2
     return (order + w * (1.0 + polyval2d(s, t2, _V)) / (1.0 + polyval2d(s, t2, _U))) / z
 
 
-def log_bessel_k(order: ArrayLike, z: ArrayLike) -> FloatArray:
+def log_bessel_k(order: ArrayLike, z: ArrayLike) -> DoubleArray:
     """log K_ν(z), any real order ν and z > 0.
 
     w = √(ν²+z²) ≥ 25:  ½ log(π/2w) − w + ν asinh(ν/z) + log Σ_k (−1)^k p_k(ν²/w²)/w^k.
@@ -137,12 +138,12 @@ def log_bessel_k(order: ArrayLike, z: ArrayLike) -> FloatArray:
     return _piecewise(order, z, _log_near, _log_far)
 
 
-def log_bessel_k_derivative(order: ArrayLike, z: ArrayLike) -> FloatArray:
+def log_bessel_k_derivative(order: ArrayLike, z: ArrayLike) -> DoubleArray:
     """∂_ν log K_ν(z), odd in ν: ∫ t sinh(νt) e^{−z cosh t} dt / K_ν(z), or the expansion differentiated."""
     return _piecewise(order, z, _derivative_near, _derivative_far)
 
 
-def bessel_k_ratio(order: ArrayLike, z: ArrayLike) -> FloatArray:
+def bessel_k_ratio(order: ArrayLike, z: ArrayLike) -> DoubleArray:
     """K_{ν−1}(z) / K_ν(z), to full relative precision at every order.
 
     Not exp(log K − log K), which loses 1e−7 at ν = 5e7, but the upward ratio
@@ -155,7 +156,7 @@ def bessel_k_ratio(order: ArrayLike, z: ArrayLike) -> FloatArray:
     return np.where(inverted, 1.0 / upward, upward)[()]
 
 
-def _relative_entropy(q: FloatArray, p: FloatArray, delta: FloatArray) -> FloatArray:
+def _relative_entropy(q: DoubleArray, p: DoubleArray, delta: DoubleArray) -> DoubleArray:
     """q log(q/p) + p − q = q φ(δ/q), δ = p − q, φ(x) = x − log(1+x).
 
     For |x| ≤ ½, with s = x/(2+x) and log(1+x) = 2 atanh s:  φ = x s − 2s³(⅓ + s²/5 + s⁴/7 + …).
@@ -170,7 +171,7 @@ def _relative_entropy(q: FloatArray, p: FloatArray, delta: FloatArray) -> FloatA
     return np.where(near, q * (x * s - 2.0 * s * s2 * tail), kl_div(q, p))
 
 
-def kl(q: ArrayLike, p: ArrayLike) -> FloatArray:
+def kl(q: ArrayLike, p: ArrayLike) -> DoubleArray:
     """Binary divergence kl(q‖p) = q log(q/p) + (1−q) log((1−q)/(1−p)), to relative precision as p → q.
 
     With δ = p − q it is q φ(δ/q) + (1−q) φ(−δ/(1−q)), φ(x) = x − log(1+x): two terms, neither negative.
@@ -180,7 +181,7 @@ def kl(q: ArrayLike, p: ArrayLike) -> FloatArray:
     return (_relative_entropy(a, b, delta) + _relative_entropy(1.0 - a, 1.0 - b, -delta))[()]
 
 
-def kl_inverse(q: ArrayLike, c: ArrayLike) -> FloatArray:
+def kl_inverse(q: ArrayLike, c: ArrayLike) -> DoubleArray:
     """sup{p ∈ [q, 1] : kl(q‖p) ≤ c}, rounded upwards; 1 − e^{−c} at q = 0.
 
     Bisection from [q, q + c + √(c² + 2qc)]: the upper end follows from kl(q‖p) ≥ (p−q)²/(2p), and is of the
@@ -198,7 +199,7 @@ def kl_inverse(q: ArrayLike, c: ArrayLike) -> FloatArray:
 _QUANTILE_POINTS = 8193  # of the table behind `gig_quantile`: the relative error of a quantile is below 1e−8
 
 
-def gig_quantile(order: float, z: float, scale: float, u: ArrayLike) -> FloatArray:
+def gig_quantile(order: float, z: float, scale: float, u: ArrayLike) -> DoubleArray:
     """Quantiles of the generalised inverse Gaussian, density ∝ x^{η−1} e^{−z(x/s + s/x)/2}, s = ``scale``.
 
     In t = log(x/s) the log density is ηt − z cosh t: concave, with its peak at sinh t = η/z. At a distance d from the
@@ -210,7 +211,7 @@ def gig_quantile(order: float, z: float, scale: float, u: ArrayLike) -> FloatArr
     a = w + order if order > 0 else z * z / (w - order)
     b = w - order if order < 0 else z * z / (w + order)
 
-    def fall(d: FloatArray) -> FloatArray:
+    def fall(d: DoubleArray) -> DoubleArray:
         return 0.5 * (a * (np.expm1(d) - d) + b * (np.expm1(-d) + d))
 
     def edge(sign: float) -> float:

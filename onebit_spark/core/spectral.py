@@ -1,16 +1,17 @@
-"""The start: the leading singular vectors of the normalised sign matrix, the same however rows are numbered.
+"""The spectral start: leading singular vectors of the normalised sign matrix (docs/MATH.md, §7.1).
 
     D_r^{−½} Y D_c^{−½} ≈ U Σ Vᵀ,   L = t·D_r^{−½} U (FΣ)^{½},   R = t·D_c^{−½} V (FΣ)^{½},   t² = n / (2 Σ_k f_k σ_k²)
 
-Y is the signed sparse matrix (repeated cells summed), D the observation counts. With this t the mean margin y_l·u_l
-over the n ratings is ½, for Σ_l y_l u_l = t² tr((FΣ)^{½}Uᵀ D_r^{−½}Y D_c^{−½} V(FΣ)^{½}) = t² Σ_k f_k σ_k²: no pass is
-needed. f_k = (1 − σ_+²/σ_k²)² shrinks what is hardly above σ_+, the last singular value computed beyond the K wanted
-ones: the edge of the noise. Columns of noise start so small that the prior switches them off at once; started at full
-size they survive in a worse optimum (the hinge on type B, noise 3: rank 5 and an objective 6% higher).
+Y is the sparse matrix of signs (repeated cells are summed), D the numbers of ratings. With this t the mean margin
+y_l·u_l over the n ratings is ½, because Σ_l y_l u_l = t² tr((FΣ)^{½}Uᵀ D_r^{−½}Y D_c^{−½} V(FΣ)^{½}) = t² Σ_k f_k σ_k².
+So no pass over the ratings is needed. f_k = (1 − σ_+²/σ_k²)² shrinks factors that are hardly above σ_+, the smallest
+singular value that is computed. It is beyond the K wanted ones and estimates the edge of the noise. A column of noise
+starts so small that the prior switches it off at once. At full size it would survive in a worse optimum (hinge, type B
+with noise 3: rank 5, and an objective that is 6% higher).
 
-Subspace iteration from a random matrix whose line for column j is drawn from (seed, ratings of j, positive ratings of
-j), never from the position of j. Where too few columns differ in these counts, Yᵀ times lines drawn the same way for
-the rows is added, so that columns with equal counts differ too.
+The subspace iteration starts from a random matrix. Its line for column j is a hash of the seed, the number of ratings
+of j and the number of positive ratings of j. It does not depend on the position of j. If too few columns differ in
+these counts, Yᵀ times such lines for the rows is added. Then columns with equal counts differ too.
 """
 
 from __future__ import annotations
@@ -25,25 +26,35 @@ from scipy.special import ndtri
 
 from onebit_spark.core.losses.base import Side
 
-Table = NDArray[np.float64]
+Table = NDArray[np.float64]  # one line per row of a side
 Integers = NDArray[np.int64]
 T = TypeVar("T")
 
-SUBSPACE_ITERATIONS = 2  # with the oversampling below, more change neither the objective nor the error of a fit
+SUBSPACE_ITERATIONS = 2  # with this oversampling, more iterations change neither the objective nor the error of a fit
 OVERSAMPLING = 6
-NEGLIGIBLE = 1e-7  # singular values below this share of the largest carry rounding, not structure
-FEW_KEYS = 4  # distinct (ratings, positives) a direction, below which the rows' keys help
+NEGLIGIBLE = 1e-7  # singular values below this share of the largest are rounding errors
+FEW_KEYS = 4  # with fewer distinct (ratings, positives) per direction, the keys of the rows are added
 MARGIN = 0.5  # mean of y·u at the start; a little small is better than a little large
-LEAST_SIGNAL = 1e-3  # the least √f: a column of exact zeros could never come to life
+LEAST_SIGNAL = 1e-3  # the least √f: a column of exact zeros would stay zero in every iteration
 NOISE = 1e-2  # size of the columns that the spectrum cannot fill, relative to the typical factor
 
 
 class Rows(NamedTuple):
-    """What the start knows of some rows of a side."""
+    """Some rows of a side.
+
+    Parameters
+    ----------
+    numbers : array of int
+        Their numbers.
+    counts : array of int
+        Their numbers of ratings.
+    positives : array of int
+        Their numbers of positive ratings.
+    """
 
     numbers: Integers
-    counts: Integers  # ratings
-    positives: Integers  # positive ratings
+    counts: Integers
+    positives: Integers
 
     @property
     def scale(self) -> Table:
@@ -52,7 +63,13 @@ class Rows(NamedTuple):
 
 
 class SignMatrix(Protocol[T]):
-    """Y through products, never whole. A tall table, a line for every row of a side, is of the engine's own kind T."""
+    """Products with Y, which is never formed. A tall table has one line per row of a side, in the engine's own type T.
+
+    Attributes
+    ----------
+    n_ratings : int
+        n.
+    """
 
     n_ratings: int
 
@@ -60,7 +77,7 @@ class SignMatrix(Protocol[T]):
         """Rows of the side with at least one rating."""
 
     def distinct_keys(self, side: Side, enough: int) -> int:
-        """How many different (ratings, positives) the rows of the side have; any number ≥ ``enough`` will do."""
+        """Number of different (ratings, positives) of the rows of the side. From ``enough`` on it need not be exact."""
 
     def tall(self, side: Side, make: Callable[..., Table], *tables: T) -> T:
         """The table make(rows, *tables), line by line."""
@@ -69,11 +86,25 @@ class SignMatrix(Protocol[T]):
         """D^{−½} Y D^{−½} (table·right) for a table of the other side; Yᵀ if the side is the columns."""
 
     def total(self, side: Side, measure: Callable[[Rows, Table], Table], table: T) -> Table:
-        """Σ over the lines of the table: measure(rows, lines) is a sum over those lines."""
+        """The sum of measure(rows, lines) over all lines of the table."""
 
 
 def spectral_start(matrix: SignMatrix[T], rank: int, seed: int) -> tuple[T, T]:
-    """L (m1 × K) and R (m2 × K); rows without ratings get zeros."""
+    """The spectral start. Rows without ratings get zeros.
+
+    Parameters
+    ----------
+    matrix : SignMatrix
+        Y.
+    rank : int
+        K.
+    seed : int
+        Seed of the random matrix.
+
+    Returns
+    -------
+    L, R : tall tables, m1 × K and m2 × K
+    """
     width = min(rank + OVERSAMPLING, matrix.count("rows"), matrix.count("cols"))
     right = np.eye(width)
     z = matrix.tall("cols", Keyed(width, seed))
@@ -83,8 +114,8 @@ def spectral_start(matrix: SignMatrix[T], rank: int, seed: int) -> tuple[T, T]:
         z = matrix.product("cols", matrix.product("rows", z, right), np.eye(right.shape[1]))
         basis = _orthonormal(matrix.total("cols", gram, z))
         if basis is None:
-            # The data are so symmetric that the keyed lines cancel exactly: nothing but the position can tell the
-            # columns apart. Then, and only then, it does.
+            # The data are so symmetric that the keyed lines cancel exactly. Only in this case the positions of the
+            # columns are used.
             z = matrix.tall("cols", Numbered(width, seed))
             basis = _orthonormal(matrix.total("cols", gram, z))
             assert basis is not None
@@ -99,7 +130,7 @@ def spectral_start(matrix: SignMatrix[T], rank: int, seed: int) -> tuple[T, T]:
     scale = np.sqrt(MARGIN * matrix.n_ratings / np.sum((shrinkage * sigma) ** 2))
     for_rows = Factors(rotation * (scale * shrinkage / np.sqrt(sigma)), rank - kept, seed)
     for_cols = Factors(right @ rotation * (scale * shrinkage * np.sqrt(sigma)), rank - kept, seed)
-    # Σ_j R_jk³ is made positive: a sum over columns, so independent of their numbering.
+    # Σ_j R_jk³ is made positive. A sum over columns does not depend on their numbering.
     sign = np.where(matrix.total("cols", CubeSums(for_cols), z) < 0, -1.0, 1.0)
     rows, cols = for_rows.turned(sign), for_cols.turned(sign)
     if kept < rank:
@@ -114,7 +145,7 @@ def spectral_start(matrix: SignMatrix[T], rank: int, seed: int) -> tuple[T, T]:
 
 
 def random_start(matrix: SignMatrix[T], rank: int, seed: int) -> tuple[T, T]:
-    """Independent normal factors by position, scores of variance 1; the yardstick, not the default."""
+    """Independent normal factors with scores of variance 1, for comparison with ``spectral_start``."""
     return (
         matrix.tall("rows", Numbered(rank, 2 * seed, rank**-0.25)),
         matrix.tall("cols", Numbered(rank, 2 * seed + 1, rank**-0.25)),
@@ -129,7 +160,7 @@ STARTS = {"spectral": spectral_start, "random": random_start}
 
 @dataclass(frozen=True)
 class Keyed:
-    """Standard normals whose line is a hash of (seed, ratings, positives): SplitMix64, then Φ⁻¹. Empty rows have 0."""
+    """Makes ``width`` standard normals per row, from a hash of (seed, ratings, positives); 0 for empty rows."""
 
     width: int
     seed: int
@@ -140,7 +171,7 @@ class Keyed:
 
 @dataclass(frozen=True)
 class Numbered:
-    """Normals whose line is a hash of (seed, row number); empty rows have 0."""
+    """Makes ``width`` normals per row of this ``deviation``, from a hash of (``seed``, row); 0 for empty rows."""
 
     width: int
     seed: int
@@ -152,7 +183,19 @@ class Numbered:
 
 @dataclass(frozen=True)
 class Factors:
-    """D^{−½} table·right, and ``fillers`` more columns of keyed noise for what the spectrum cannot fill."""
+    """Makes the factors of the start, D^{−½} table·right.
+
+    Parameters
+    ----------
+    right : array
+        What the lines of a tall table are multiplied with.
+    fillers : int
+        Further columns of keyed noise, for factors beyond the rank of the spectrum.
+    seed : int
+        Seed of this noise.
+    noise : float
+        Its size.
+    """
 
     right: Table
     fillers: int
@@ -166,16 +209,17 @@ class Factors:
         return np.hstack([factors, self.noise * Keyed(self.fillers, self.seed + 1)(rows)])
 
     def turned(self, sign: Table) -> Factors:
+        """With other signs of the columns."""
         return Factors(self.right * sign, self.fillers, self.seed, self.noise)
 
     def filled(self, mean_square: float) -> Factors:
-        """With noise that is small beside factors of this mean square."""
+        """With noise that is small compared with factors of this mean square."""
         return Factors(self.right, self.fillers, self.seed, NOISE * np.sqrt(mean_square) or NOISE)
 
 
 @dataclass(frozen=True)
 class CubeSums:
-    """Σ_i factors_ik³."""
+    """Sums Σ_i factors_ik³ over rows."""
 
     factors: Factors
 
@@ -185,7 +229,7 @@ class CubeSums:
 
 @dataclass(frozen=True)
 class SquareSum:
-    """Σ_ik factors_ik²."""
+    """Sums Σ_ik factors_ik² over rows."""
 
     factors: Factors
 
@@ -220,7 +264,7 @@ def _mix(value: NDArray[np.uint64], key: NDArray[np.uint64] | int) -> NDArray[np
 
 
 def _orthonormal(gram: Table) -> Table | None:
-    """A with orthonormal columns z·A that span z, from zᵀz: only K×K numbers leave the blocks. None if z is 0."""
+    """A such that z·A has orthonormal columns and spans z, from the K×K matrix zᵀz. None if z is 0."""
     values, vectors = np.linalg.eigh(gram)
     if not values[-1] > 0:
         return None
@@ -232,7 +276,7 @@ def _orthonormal(gram: Table) -> Table | None:
 
 
 class Products(Protocol):
-    """What ``ArrayTables`` asks of an engine."""
+    """What ``ArrayTables`` needs from an engine."""
 
     def counts(self, side: Side) -> Integers:
         """Ratings of every row of the side."""
@@ -245,7 +289,7 @@ class Products(Protocol):
 
 
 class ArrayTables:
-    """The sign matrix of an engine whose tall tables are arrays in this process."""
+    """A ``SignMatrix`` for an engine whose tall tables are arrays in this process."""
 
     def __init__(self, engine: Products) -> None:
         self._engine = engine
@@ -273,5 +317,5 @@ class ArrayTables:
 
 
 def distinct_keys(rows: Rows) -> Integers:
-    """The different (ratings, positives) among some rows, a line each."""
+    """The different (ratings, positives) of some rows, one per line."""
     return np.unique(np.stack([rows.counts, rows.positives], axis=1), axis=0)

@@ -1,4 +1,4 @@
-"""Split: which ratings a learnt prior may see. One coin per rating, thrown before any label is looked at."""
+"""Split: which ratings a learnt prior is learnt from. One random coin per rating; it does not depend on the labels."""
 # mypy: disallow-untyped-defs=False
 
 from __future__ import annotations
@@ -15,10 +15,17 @@ from onebit_spark.core.randomness import stream, uniform
 
 @dataclass(frozen=True)
 class Split:
-    """Every rating is chosen with probability ``fraction``, by its row and its position in the row.
+    """Chooses every rating with the probability ``fraction`` (docs/MATH.md, §9.5).
 
-    The coin does not depend on the label (a cell's ratings are ordered, but which of them is chosen is not), so the
-    chosen ratings A and the others B are independent samples of the same distribution.
+    The coin is a function of the seed, the row and the position in the row. It does not depend on the label. So the
+    chosen ratings A and the others B are independent samples from one distribution.
+
+    Parameters
+    ----------
+    seed : int
+        Seed of the coins.
+    fraction : float
+        Probability that a rating is chosen, between 0 and 1.
     """
 
     seed: int
@@ -29,14 +36,14 @@ class Split:
             raise ValueError(f"the fraction of a split must lie strictly between 0 and 1, not {self.fraction!r}")
 
     def chosen_of(self, block: RatingBlock, row_numbers: NDArray[np.int64]) -> RatingBlock:
-        """The chosen ratings of a block, rows and columns numbered as before."""
+        """The chosen ratings of a block. Rows and columns keep their numbers."""
         pointers, codes = _keep(block.row_pointers, block.codes, row_numbers, self.seed, self.fraction)
         return RatingBlock(pointers, codes, block.n_columns)
 
 
 @jit
 def chosen(seed, fraction, row, position):
-    """The coin of one rating."""
+    """Whether one rating is chosen."""
     return uniform(stream(seed, row, position)) < fraction
 
 

@@ -1,12 +1,13 @@
 """The n best partners of every row of one block among the rows of another, by matrix products.
 
-A score is a product of two augmented means; a score's variance is one too, of longer vectors (``_variance_terms``)::
+A score is a product of two augmented means. Its variance is also a product, of longer vectors (``_variance_terms``)::
 
     var u = <V_i, z_j z_jᵀ> + <w_i w_iᵀ + V_i^F, V_j>        z_j = [1, R_j], w_i = [1, L_i], V^F without the intercept
 
-A pair's rank is that of score/√(c + variance), which is the rank of its probability, or of score − z·√variance. Either
-is bounded by the score and by limits of the variance over the block of partners, so most pairs are passed over on
-their score alone. In a tile where few are left their variances are computed one by one, else all by one product.
+Pairs are ranked by score/√(c + variance), which is the order of their probabilities, or by score − z·√variance. Both
+are bounded by functions of the score and of limits of the variance over the block of partners. So the score alone
+excludes most pairs. If few pairs of a tile are left, their variances are computed one by one. Otherwise one product
+gives them all.
 """
 # mypy: disallow-untyped-defs=False
 
@@ -21,16 +22,25 @@ from numpy.typing import NDArray
 from onebit_spark.core.compiled import jit
 from onebit_spark.core.posterior import FloatArray, RowPosterior
 
-TILE_ROWS, TILE_COLUMNS = 256, 2048  # 2 MB of scores: they stay in the cache between the product and the search
-LANES = 64  # scores that are compared with the limit at once
-MANY = 0.1  # share of a tile's pairs from which one product is faster than their variances one by one
+TILE_ROWS, TILE_COLUMNS = 256, 2048  # 2 MB of scores, which stay in the cache between the product and the search
+STRETCH = 64  # scores that are compared with the limit in one loop without a branch
+MANY = 0.1  # from this share of a tile's pairs on, one product is faster than variances one by one
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """By score/√(noise + variance), the order of the probabilities; with z, by the lower limit score − z·std.
+    """The order of the partners of a row.
 
-    With ``floor`` only pairs with |score|/√(floor_noise + variance) ≥ floor.
+    Parameters
+    ----------
+    noise : float
+        Rank by score/√(noise + variance), the order of the probabilities.
+    z : float, optional
+        Rank by the lower limit score − z·std instead.
+    floor : float, optional
+        Keep only pairs with |score|/√(floor_noise + variance) ≥ floor.
+    floor_noise : float
+        See ``floor``.
     """
 
     noise: float
@@ -39,7 +49,7 @@ class Ranking:
     floor_noise: float = 0.0
 
     def key(self, score: NDArray[np.float64], variance: NDArray[np.float64]) -> NDArray[np.float64]:
-        """What is ranked by, the best largest."""
+        """The value that pairs are ranked by. The best has the largest."""
         if self.z is not None:
             return score - self.z * np.sqrt(variance)
         return score / np.maximum(np.sqrt(self.noise + variance), 1e-150)
@@ -47,7 +57,15 @@ class Ranking:
 
 @dataclass(frozen=True)
 class Best:
-    """The best partners of every row (m × n), the best first; ``partner`` is −1 where there are fewer than n."""
+    """The n best partners of every row, the best first. All arrays are m × n.
+
+    Parameters
+    ----------
+    partner : array of int32
+        Positions of the partners; −1 where there are fewer than n.
+    score, variance : arrays
+        Score of each pair, and its variance.
+    """
 
     partner: NDArray[np.int32]
     score: NDArray[np.float64]
@@ -61,7 +79,19 @@ def best_partners(
     ranking: Ranking,
     seen: tuple[NDArray[np.int64], NDArray[np.int32]] | None = None,
 ) -> Best:
-    """``seen`` = (pointers, positions): row i is not offered the partners positions[pointers[i]:pointers[i+1]]."""
+    """The n best partners of every row.
+
+    Parameters
+    ----------
+    rows, partners : RowPosterior
+        The two blocks.
+    n : int
+        Partners per row.
+    ranking : Ranking
+        Their order.
+    seen : (pointers, positions), optional
+        Row i does not get the partners ``positions[pointers[i] : pointers[i + 1]]``.
+    """
     m = rows.n_rows
     pointers, positions = seen if seen is not None else (np.zeros(m + 1, np.int64), np.zeros(0, np.int32))
     positions = _sorted_within(pointers, positions)
@@ -88,7 +118,7 @@ def best_partners(
 
 
 def _augmented(side: RowPosterior, one: int) -> FloatArray:
-    """[b, 1, L] or, with ``one`` = 0 and 1 exchanged, [1, d, R]: their products are the scores."""
+    """[b, 1, L] for ``one`` = 0, [1, d, R] for ``one`` = 1. Products of the two are scores."""
     if not side.has_intercept:
         return np.ascontiguousarray(side.location, np.float32)
     return np.insert(side.location, 1 - one, 1, axis=1).astype(np.float32)
@@ -100,17 +130,17 @@ def _sorted_within(pointers: NDArray[np.int64], positions: NDArray[np.int32]) ->
 
 
 def _variance_limits(row_terms: FloatArray, partner_terms: FloatArray, signed: bool) -> tuple[FloatArray, FloatArray]:
-    """For every row, numbers that its variance with any of the partners is not below and not above."""
+    """For every row, a lower and an upper limit of its variance with any of the partners."""
     if len(partner_terms) == 0:
         return np.zeros(len(row_terms)), np.zeros(len(row_terms))
     high = np.abs(row_terms) @ np.max(np.abs(partner_terms), axis=0) * (1 + 1e-5)
-    if signed:  # terms of either sign: only that a variance is not negative is certain
+    if signed:  # the terms have either sign; a variance is at least 0
         return np.zeros(len(row_terms)), high
     return row_terms @ np.min(partner_terms, axis=0) * (1 - 1e-5), high
 
 
 def _variance_terms(side: RowPosterior, role: str) -> FloatArray:
-    """Vectors whose inner product, row's with partner's, is the variance of the pair's score."""
+    """Vectors of a row or of a partner. The inner product of the two is the variance of the pair's score."""
     first = int(side.has_intercept)
     x = side.location.astype(np.float64)
     z = x.copy()
@@ -144,13 +174,13 @@ def _offer(
     tile, variances, top, column, row_terms, partner_terms, noise, z, low, high, limits, pointers, positions,
     best_key, best_partner, best_score, best_variance, floor, floor_noise,
 ):  # fmt: skip
-    """Offer the pairs of a tile to the lists of its rows; ``variances`` of the tile, or empty."""
+    """Offer the pairs of a tile to the lists of its rows. ``variances`` are those of the tile, or empty."""
     last = best_key.shape[1] - 1
     for r in range(tile.shape[0]):
         i = top + r
         scores, limit = tile[r], limits[i]
-        for lo in range(0, tile.shape[1], LANES):
-            hi = min(lo + LANES, tile.shape[1])
+        for lo in range(0, tile.shape[1], STRETCH):
+            hi = min(lo + STRETCH, tile.shape[1])
             hits = 0
             for j in range(lo, hi):
                 hits += scores[j] > limit
@@ -195,7 +225,7 @@ def _key(score, variance, noise, z):
 
 @jit
 def _limit(worst, noise, z, low, high):
-    """The score that a pair must exceed to be better than the worst of a list, at the kindest variance."""
+    """The score that a pair must exceed to be better than the worst of a list, at the most favourable variance."""
     if worst == -math.inf:
         return np.float32(-math.inf)
     if not math.isnan(z):

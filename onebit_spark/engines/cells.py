@@ -1,4 +1,4 @@
-"""Blocks of ratings as lines of a DataFrame: arrays in binary cells, read without copying."""
+"""Blocks of ratings as lines of a DataFrame. The arrays are in binary cells, which are read without a copy."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ BLOCKS = (
     "block int, rows binary, columns binary, pointers binary, codes binary, "
     "n long, checksum long, repeated_cells long, repeated long, conflicting long"
 )
-MOST_BYTES = 2**31 - 1  # of a binary cell: Arrow's offsets, and the JVM's arrays, have 32 bits
-SMALL = 2**26  # up to here an array indexed by row number is cheaper than a sort
+MOST_BYTES = 2**31 - 1  # of a binary cell: offsets of Arrow and arrays of the JVM have 32 bits
+SMALL = 2**26  # up to this number, an array indexed by row number is cheaper than a sort
 
 Batches = Iterator[pa.RecordBatch]
 Numbers = NDArray[np.integer]
@@ -26,7 +26,21 @@ Numbers = NDArray[np.integer]
 
 @dataclass(frozen=True)
 class PlacedBlock:
-    """A RatingBlock with its place in the matrix: row r of it is row ``rows[r]``, its column c ``columns[c]``."""
+    """A RatingBlock with its place in the matrix.
+
+    Parameters
+    ----------
+    number : int
+        Number of the block.
+    rows : array of int64
+        Row r of the block is row ``rows[r]`` of the matrix.
+    columns : array of int64
+        Column c of the block is column ``columns[c]`` of the matrix.
+    ratings : RatingBlock
+        The ratings.
+    checksum : int
+        Checksum of the ratings.
+    """
 
     number: int
     rows: NDArray[np.int64]
@@ -54,9 +68,10 @@ def cell_array(cell: Any, dtype: Any) -> NDArray[Any]:
 
 
 def ascending_cell(numbers: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Ascending numbers as the first of them and the gaps, in the narrowest type that holds these: mostly a byte each.
+    """Ascending numbers, stored as the first number and the gaps in the narrowest type: mostly one byte per number.
 
-    A block refers to most rows of the other side, so eight bytes per number would take as much room as its ratings.
+    A block refers to most rows of the other side. With eight bytes per number they would need as much memory as its
+    ratings.
     """
     if len(numbers) == 0:
         return np.empty(0, np.uint8)
@@ -81,7 +96,7 @@ def read_ascending(cell: Any) -> NDArray[np.int64]:
 
 
 def block_line(**cells: Any) -> pa.RecordBatch:
-    """One row: arrays as binary, whole numbers as int64 (the block's number and key as int32)."""
+    """One row. Arrays become binary cells, integers int64 (``block`` and ``key``: int32)."""
     arrays = {}
     for name, value in cells.items():
         if name in ("block", "key"):
@@ -89,7 +104,7 @@ def block_line(**cells: Any) -> pa.RecordBatch:
         elif isinstance(value, np.ndarray):
             if value.nbytes > MOST_BYTES:
                 raise FitFailed(
-                    f"{name} of a block takes {value.nbytes / 2**30:.1f} GiB, and a cell holds less than 2 GiB: set "
+                    f"{name} of a block takes {value.nbytes / 2**30:.1f} GiB, but a cell holds less than 2 GiB: set "
                     "more row and column blocks (a single row or column can have 5·10⁸ ratings)"
                 )
             data = pa.py_buffer(np.ascontiguousarray(value))
@@ -108,7 +123,7 @@ def distinct(numbers: Numbers) -> NDArray[np.int64]:
 
 
 def positions(ascending: NDArray[np.int64], numbers: Numbers) -> Numbers:
-    """Where each number stands in an ascending list that holds it."""
+    """The position of each number in an ascending list that contains it."""
     if len(ascending) and ascending[-1] >= SMALL:
         return np.searchsorted(ascending, numbers)
     position = np.zeros(int(ascending[-1]) + 1 if len(ascending) else 0, np.int32)

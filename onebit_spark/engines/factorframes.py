@@ -1,4 +1,4 @@
-"""Factor tables on their way between this process and Spark."""
+"""Factor tables between this process and Spark."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from onebit_spark.core.modelinfo import ModelInfo
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.errors import RequestError
 
-BATCH_BYTES = 16 * 2**20  # of a table on its way into Spark: a task carries its batch, and may carry 128 MB
+BATCH_BYTES = 16 * 2**20  # of a batch that goes to Spark; it travels in a task, which may have 128 MB
 
 
 def factor_frame(spark: SparkSession, table: pa.Table, schema: StructType) -> DataFrame:
-    """A factor table of this process as a DataFrame, which travels to the executors with every job that needs it.
+    """A factor table of this process as a DataFrame. Spark sends it to the executors with every job that needs it.
 
-    In batches of bounded size: Spark cuts by rows only, and a wide row has a wide covariance.
+    The batches have a bounded size in bytes: Spark bounds only the number of rows, and rows can be large.
     """
     rows = max(1, BATCH_BYTES * max(1, table.num_rows) // max(1, table.nbytes))
     batches = pa.Table.from_batches(table.to_batches(max_chunksize=rows), table.schema)
@@ -26,7 +26,7 @@ def factor_frame(spark: SparkSession, table: pa.Table, schema: StructType) -> Da
 
 
 def ordered(factors: pa.Table, ids: pa.Array, prior: RowPosterior, precision: str) -> RowPosterior:
-    """The posterior of ``ids`` from a factor table in any order; ``prior``'s one row for those that it lacks."""
+    """The posterior of ``ids`` from a factor table in any order. Ids that it lacks get the one row of ``prior``."""
     known = factors["id"].combine_chunks()
     if known.type != ids.type:
         if not (pa.types.is_integer(known.type) and pa.types.is_integer(ids.type)):

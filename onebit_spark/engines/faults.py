@@ -1,4 +1,4 @@
-"""Errors that our code raised in a Python worker, brought home as what they were."""
+"""Errors of Python workers, raised again on the driver with their own type and message."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _RAISED = re.compile(r"onebit_spark\.errors\.FitFailed: (.+)")
 
 
 def check_checksums(found: dict[int, tuple[int, int]], expected: dict[int, tuple[int, int]]) -> None:
-    """Each block must hold the ratings, by number and checksum, that it was cached with."""
+    """Check that each block has the number of ratings and the checksum that it was cached with."""
     if found != expected:
         raise not_deterministic("a block of ratings was computed again and came out different")
 
 
 @contextmanager
 def worker_errors() -> Iterator[None]:
-    """A FitFailed in a worker is a FitFailed here; Spark knows it only as a traceback in a message."""
+    """Raise a FitFailed of a worker as a FitFailed here. Spark reports it only as a traceback in a message."""
     try:
         yield
     except PySparkException as error:

@@ -1,4 +1,4 @@
-"""Which rows live in which block: heavy rows placed one by one, the others by hash."""
+"""Which rows are in which block: rows with many ratings are placed one by one, the others by a hash."""
 
 from __future__ import annotations
 
@@ -9,17 +9,27 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-RATINGS_PER_BLOCK = 2_000_000  # 8 MB of codes, which a task holds a few times over on their way from cache to kernel
+RATINGS_PER_BLOCK = 2_000_000  # 8 MB of codes; a task holds a few copies of them
 BLOCKS_PER_TASK = 4
 HEAVY = 4  # a row with more than n/(4P) ratings is heavy; there are at most 4P of them
 
 
 @dataclass(frozen=True)
 class Placement:
-    """The block of any row, by a rule and a short list: it does not grow with the number of rows."""
+    """The block of any row, from a hash and a short list. Its size does not grow with the number of rows.
+
+    Parameters
+    ----------
+    n_blocks : int
+        Number of blocks.
+    heavy : array of int64
+        Rows that were placed one by one, ascending.
+    heavy_blocks : array of int32
+        Their blocks.
+    """
 
     n_blocks: int
-    heavy: NDArray[np.int64]  # rows that were placed one by one, ascending
+    heavy: NDArray[np.int64]
     heavy_blocks: NDArray[np.int32]
 
     def of(self, rows: NDArray[np.integer]) -> NDArray[np.int32]:
@@ -33,11 +43,21 @@ class Placement:
 
 @dataclass(frozen=True)
 class SideLayout:
-    """The placement of all rows of one side, as a table: ``block_of[i]`` is the block of row i."""
+    """The placement of all rows of one side, as a table.
+
+    Parameters
+    ----------
+    placement : Placement
+        The rule.
+    block_of : array of int32
+        Block of each row.
+    n_tasks : int
+        Partitions of the blocks. Block b is in partition b mod ``n_tasks``.
+    """
 
     placement: Placement
     block_of: NDArray[np.int32]
-    n_tasks: int  # partitions of the blocks: block b is in partition b mod n_tasks
+    n_tasks: int
 
     @property
     def n_blocks(self) -> int:
@@ -63,9 +83,10 @@ def side_layout(counts: NDArray[np.int64], n_blocks: int, cores: int = 1) -> Sid
 def place(
     n_blocks: int, heavy: NDArray[np.int64], counts: NDArray[np.int64], light_load: NDArray[np.int64]
 ) -> Placement:
-    """Heavy rows go to the lightest block in turn, heaviest first; ``light_load`` is what the hash gave each block.
+    """Place the heavy rows, the heaviest first, each in the block that has the fewest ratings so far.
 
-    So a few rows that hold most ratings do not meet in one block, and the placement needs no table of the others.
+    ``light_load`` are the ratings that the hash puts into each block. So a few rows with most of the ratings do not
+    come into one block, and no table of the other rows is needed.
     """
     queue = [(load, block) for block, load in enumerate(light_load.tolist())]
     heapq.heapify(queue)
@@ -78,23 +99,23 @@ def place(
 
 
 def block_loads(rows: NDArray[np.int64], counts: NDArray[np.int64], n_blocks: int) -> NDArray[np.int64]:
-    """Ratings that the hash gives every block."""
+    """Number of ratings that the hash puts into each block."""
     loads = np.zeros(n_blocks, np.int64)
     np.add.at(loads, _hashed(rows, n_blocks), counts)
     return loads
 
 
 def default_blocks(n_ratings: int, n_rows: int, cores: int, ratings_per_block: int = RATINGS_PER_BLOCK) -> int:
-    """One block per core, more where that would make blocks larger than ``ratings_per_block``, never more than rows."""
+    """One block per core, or more so that no block exceeds ``ratings_per_block``; at most one per row."""
     return max(1, min(n_rows, max(cores, -(-n_ratings // ratings_per_block))))
 
 
 def default_tasks(n_blocks: int, cores: int) -> int:
-    """As many for every core, of up to four blocks each.
+    """The same number of tasks for each core, with up to four blocks per task.
 
-    Small blocks in long tasks: what a task holds is of the size of a block, and Spark keeps hold of it for up to two
-    seconds after the task ended (the thread that watches its Python worker refers to it), so memory grows with the
-    number of tasks that end in two seconds.
+    Few tasks with several small blocks need less memory than many tasks. A task holds one block at a time. Spark keeps
+    this memory for up to two seconds after the end of the task, because the thread that watches its Python worker
+    refers to it. So memory grows with the number of tasks that end within two seconds.
     """
     return min(n_blocks, cores * -(-n_blocks // (BLOCKS_PER_TASK * cores)))
 

@@ -1,9 +1,6 @@
-"""The work of one map step on one block, the same in every engine."""
+"""The work of one map step on one block. It is the same in every engine."""
 
 from __future__ import annotations
-
-import numpy as np
-from numpy.typing import NDArray
 
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.compiled import jit
@@ -11,15 +8,16 @@ from onebit_spark.core.losses import HalfStep, Loss
 from onebit_spark.core.losses.base import Partners
 from onebit_spark.core.losses.rowsums import add_signed_rows
 from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.spectral import Table
 from onebit_spark.core.statistics import SideStatistics
 
-Table = NDArray[np.float64]
+__all__ = ["Table", "signed_sums", "update_range"]
 
 
 def update_range(
     loss: Loss, block: RatingBlock, lo: int, hi: int, partners: Partners, rows: RowPosterior, step: HalfStep
 ) -> SideStatistics:
-    """Update rows lo … hi−1 of the block in place, and say what the driver needs to know of them."""
+    """Update the rows lo … hi−1 of the block in place. Returns the statistics that the driver needs."""
     old = rows.location[lo:hi].copy()
     sums = loss.update_rows(block, lo, hi, partners, rows, step)
     active = block.row_counts[lo:hi] > 0

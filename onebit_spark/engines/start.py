@@ -1,4 +1,4 @@
-"""The posteriors that a fit starts from: factors from the start that the configuration names, and one spread."""
+"""The posteriors at the start of a fit: the factors of the configured start, and one spread for all coordinates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onebit_spark.core.spectral import STARTS, ArrayTables, Products, Table
 
 @dataclass(frozen=True)
 class SpreadOut:
-    """Factors as a posterior: intercepts at 0, one spread for every coordinate."""
+    """Turns factors into a posterior, with intercepts at 0 and one spread for all coordinates."""
 
     config: FitConfig
     loss: Loss
@@ -28,7 +28,7 @@ class SpreadOut:
 
 
 def start_posteriors(engine: Products, config: FitConfig, loss: Loss) -> dict[Side, RowPosterior]:
-    """For an engine whose tables are arrays in this process."""
+    """The posteriors at the start, for an engine whose tables are arrays in this process."""
     rows, cols = STARTS[config.start](ArrayTables(engine), config.rank, config.seed)
     spread_out = SpreadOut(config, loss)
     return {"rows": spread_out(rows), "cols": spread_out(cols)}

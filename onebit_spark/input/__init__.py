@@ -1,4 +1,4 @@
-"""Somebody else's ratings: their columns, what can be wrong with them (defects), and the count of them (census).
+"""The user's ratings: their columns, what can be wrong with them (defects), and their counts (census).
 
 columns ◄ defects ◄ census
 """

@@ -1,4 +1,4 @@
-"""Columns of somebody else's DataFrame, by the name that they have."""
+"""Columns of the user's DataFrame."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PART_BITS = 28  # so that the sum over 2³⁵ rows is still a bigint
 
 
 def quoted(name: str) -> str:
-    """A column name as it stands, dots and all."""
+    """A column name in backticks, so that dots in it have no meaning."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -30,7 +30,7 @@ def missing(table: DataFrame, name: str) -> Column:
 def hash_parts(whole: Column) -> list[Column]:
     """56 bits of a 64-bit hash in two columns, named ``HASH_PARTS``, to be summed over rows.
 
-    Sums see rows that occur twice, where an exclusive or forgets them.
+    A sum changes if a row occurs twice. With an exclusive or, the two would cancel.
     """
     mask = F.lit((1 << PART_BITS) - 1).cast("bigint")
     shifted = (whole, F.shiftrightunsigned(whole, PART_BITS))
@@ -43,19 +43,19 @@ def case_folding(table: DataFrame) -> Callable[[str], str]:
 
 
 def type_of(table: DataFrame, column: str) -> DataType:
-    """The type of a column. Asked of the schema, for Spark answers ``col("user")`` with a function where none is."""
+    """The type of a column, from the schema. Without a column "user", Spark takes ``col("user")`` for a function."""
     folded = case_folding(table)
     found = [field.dataType for field in table.schema if folded(field.name) == folded(column)]
     if len(found) != 1:
-        number = "no column" if not found else f"{len(found)} times the column"
-        raise RequestError(f"there is {number} {column!r} (columns: {', '.join(table.columns)})")
+        number = "there is no column" if not found else f"there are {len(found)} columns named"
+        raise RequestError(f"{number} {column!r} (columns: {', '.join(table.columns)})")
     return found[0]
 
 
 def checked_ids(table: DataFrame, columns: Sequence[str]) -> list[Column]:
-    """The columns, where the first action ends with a count if an id is null or NaN.
+    """The columns, checked lazily: if an id is null or NaN, the first action fails with the number of such ids.
 
-    Lazy: the counts are one subquery for all columns, and none where the schema rules such ids out.
+    The counts are one subquery for all columns. There is none if the schema excludes such ids.
     """
     absent = [missing(table, column) for column in columns]
     counts = None

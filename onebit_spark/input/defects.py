@@ -219,8 +219,8 @@ def verdict(df: DataFrame, columns: Columns, totals: dict[str, int], both_classe
 def not_deterministic(what: str) -> FitFailed:
     """The ratings differ between two readings of them."""
     return FitFailed(
-        f"{what}: the source is not deterministic (a random split or sample, say). Write the ratings to disk first and "
-        "fit from there"
+        f"{what}: the source is not deterministic (for example a random split or sample). Write the ratings to disk "
+        "first, and fit from there"
     )
 
 

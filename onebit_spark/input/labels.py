@@ -1,4 +1,4 @@
-"""Labels: the column that says whether a rating is positive, and from which number on it is."""
+"""Labels: the column that says whether a rating is positive, and the threshold for numbers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,22 @@ from onebit_spark.core.settings import FINITE, Problem, problems_of, setting
 
 @dataclass(frozen=True, kw_only=True)
 class Labels:
-    """Where the labels are, and what they mean."""
+    """Where the labels are, and what they mean.
+
+    Parameters
+    ----------
+    label_col : str
+        Column of the labels: −1/1, 0/1, boolean, or a number with ``threshold``.
+    rating_col : str, optional
+        ALS's name for ``label_col``.
+    threshold : float, optional
+        Labels strictly greater are positive, the others negative.
+    """
 
     label_col: str = setting("label", "column of the labels: −1/1, 0/1, boolean, or a number with {threshold}")
-    rating_col: str | None = setting(None, "ALS's name for {label_col}; not together with it", key=None)
+    rating_col: str | None = setting(None, "ALS's name for {label_col}; set only one of the two", key=None)
     threshold: float | None = setting(None, "labels strictly greater are positive, the others negative", check=FINITE)
 
     def problems(self) -> list[Problem]:
-        """Everything that is wrong with these choices; empty if nothing is."""
+        """All problems with these settings; an empty list if there are none."""
         return problems_of(self)

@@ -1,10 +1,11 @@
-"""Checkpoints: the state of a fit every few iterations, from which a killed one goes on as if nothing had happened.
+"""Checkpoints: the state of a fit, written every few iterations. A killed fit can continue from the last one.
 
-FOLDER/iteration-000020/    a model folder as of that iteration (see ``persistence``), so that it can predict, too
-    checkpoint.json         the history so far, and what the fit was of
+FOLDER/iteration-000020/    a model folder of that iteration (see ``persistence``), so it can predict
+    checkpoint.json         the history so far, and the settings and ratings of the fit
 
-A checkpoint appears whole or not at all, and the one before it goes only then. Both posteriors are stored as they are
-held (float32), the scales and the history in full: what goes on from there gives the same bits.
+A checkpoint appears whole or not at all. The one before it is deleted only then. Both posteriors are stored in the type
+in which they are held (float32), the scales and the history in full. So a fit that continues gives exactly the same
+result.
 """
 
 from __future__ import annotations
@@ -36,23 +37,31 @@ P = TypeVar("P")  # a posterior of a side, in the engine's own form
 
 HISTORY = "checkpoint.json"
 PREFIX = "iteration-"
-MAY_DIFFER = ("max_iter", "tol")  # a fit may be resumed to go on for longer
+MAY_DIFFER = ("max_iter", "tol")  # these may be changed when a fit is resumed
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The state of a fit after some iterations."""
+    """The state of a fit after some iterations.
+
+    Parameters
+    ----------
+    model : FittedModel
+        The model at this iteration.
+    history : list of Iteration
+        The iterations so far.
+    """
 
     model: FittedModel
     history: list[Iteration]
 
     def start(self, config: FitConfig, engine: Adopts[P]) -> Start[P]:
-        """Where to go on, as if the fit had not been interrupted."""
+        """The start of a fit that continues from here."""
         return replace(warm_start(self.model, config, engine), history=self.history)
 
 
 class CheckpointFolder:
-    """The checkpoints of one fit, ``subject``: see ``subject_of``."""
+    """The checkpoints of one fit. ``subject`` identifies the fit: see ``subject_of``."""
 
     def __init__(
         self, spark: SparkSession, folder: str, subject: dict[str, Any], load: Callable[[str], FittedModel]
@@ -62,14 +71,12 @@ class CheckpointFolder:
         self._load = load
 
     def found(self, resume: bool) -> Checkpoint | None:
-        """The newest checkpoint, or None if there is none; one of another fit is refused."""
+        """The newest checkpoint, or None. Refuses a checkpoint of another fit."""
         found = self.complete()
         if not found:
             return None
         if not resume:
-            raise RequestError(
-                f"there is a checkpoint in {self._folder.uri}: let the fit resume from it, or choose another folder"
-            )
+            raise RequestError(f"there is a checkpoint in {self._folder.uri}: resume from it, or choose another folder")
         content = json.loads((found[-1] / HISTORY).read_text())
         differing = [
             f"{name} was {content['subject'].get(name)} and is {value}"
@@ -82,12 +89,12 @@ class CheckpointFolder:
         return Checkpoint(model, [_from_json(step) for step in content["history"]])
 
     def complete(self) -> list[Location]:
-        """The complete checkpoints, the newest last."""
+        """All complete checkpoints. The newest is last."""
         candidates = sorted(self._folder.children(), key=lambda place: place.name)
         return [place for place in candidates if place.name.startswith(PREFIX) and (place / METADATA).exists()]
 
     def write(self, model: FittedModel, history: list[Iteration]) -> None:
-        """Write a checkpoint, and remove those before it."""
+        """Write a checkpoint, then delete the older ones."""
         spark, older = self._folder.spark, self.complete()
         target = self._folder / f"{PREFIX}{len(history):06d}"
         with replace_folder(spark, target.uri, overwrite=True) as folder:
@@ -121,14 +128,14 @@ class Checkpointing(Generic[P]):
 
 
 def clear_checkpoints(spark: SparkSession, folder: str) -> None:
-    """Delete them, and what a killed driver left half written: the fit is safe elsewhere."""
+    """Delete all checkpoints, also those that a killed driver did not finish. Call it when the model is saved."""
     for place in Location(spark, folder).children():
         if place.name.lstrip(".").startswith(PREFIX):
             place.delete()
 
 
 def subject_of(config: FitConfig, tally: Tally, prior_split: float | None) -> dict[str, Any]:
-    """What makes two fits the same: the ratings, and every choice that its iterations depend on."""
+    """What identifies a fit: the ratings, and all settings that its iterations depend on."""
     choices = {name: value for name, value in asdict(config).items() if name not in MAY_DIFFER}
     ratings = {"ratings": tally.n, "fingerprint of the ratings": tally.fingerprint}
     return {**ratings, **choices, "likelihood_weight": config.weight, "prior_split": prior_split}

@@ -18,11 +18,11 @@ from onebit_spark.input.defects import Columns, Tally, check_ratings
 from onebit_spark.ml.fittedmodel import FittedModel
 from onebit_spark.ml.scored import scored_ratings
 
-SAMPLE = 500_000  # ratings that are looked at, about: enough for every figure of a report
-CALIBRATING = 5_000_000  # and for a calibration
+SAMPLE = 500_000  # about so many ratings are used: enough for each figure of a report
+CALIBRATING = 5_000_000  # and so many for a calibration
 SCORE_WIDTH = 0.1  # of a bin of the histogram
-CONFIDENCE_BINS = -4.0, 12.0, 6  # log₂ of the confidences that a risk–coverage curve tells apart, bins an octave
-CELL_WIDTHS = 0.05, 0.1  # of the score and of log std, where the calibration takes ratings for alike
+CONFIDENCE_BINS = -4.0, 12.0, 6  # range of log₂ of the confidence, and bins per factor of two
+CELL_WIDTHS = 0.05, 0.1  # bins of the score and of log std, within which the calibration does not distinguish ratings
 
 
 def probability_bin(probability: Column) -> Column:
@@ -67,7 +67,7 @@ def confidence_bin(confidence: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def risk_coverage(bins: Any, n: Any, wrong: Any) -> dict[str, list[float]]:
-    """Where only the most confident ``share`` is answered, ``error`` of the answers are wrong; from few to all."""
+    """The curve of ``share`` and ``error``: if only the most confident share is answered, so many answers are wrong."""
     place = np.unique(-np.asarray(bins), return_inverse=True)[1]
     answered, errors = (np.cumsum(np.bincount(place, weights=each)) for each in (n, wrong))
     return {"share": (answered / answered[-1]).tolist(), "error": (errors / answered).tolist()}
@@ -78,7 +78,7 @@ def calibrate(model: FittedModel, ratings: DataFrame) -> Calibration:
     scored, _ = _scored(model, ratings, CALIBRATING)
     score, std, positive = (scored[name].to_numpy() for name in ("score", "std", "positive"))
     if positive.all() or not positive.any():
-        raise RequestError("a calibration needs ratings of both classes: hold out more of them")
+        raise RequestError("a calibration needs ratings of both classes: hold out more ratings")
     by_score, by_spread = CELL_WIDTHS
     cells = np.stack([np.floor(score / by_score), np.floor(np.log(np.maximum(std, 1e-12)) / by_spread)], axis=1)
     place = np.unique(cells, axis=0, return_inverse=True)[1].ravel()

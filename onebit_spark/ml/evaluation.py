@@ -1,4 +1,4 @@
-"""The figures of a model on ratings that it has not seen, computed where the ratings are."""
+"""The figures of a model on ratings that it has not seen, computed on Spark."""
 
 from __future__ import annotations
 
@@ -25,25 +25,37 @@ from onebit_spark.ml.freshness import check_fresh
 from onebit_spark.ml.scored import scored_by_spark, scored_ratings
 from onebit_spark.ml.selection import Counted, confidence, count_by_rung, group_column, rung
 
-COLLECT_LIMIT = 5_000_000  # ratings whose scores fit on the driver, 20 bytes each, and their group
-BINS = 1 << 16
+COLLECT_LIMIT = 5_000_000  # up to so many ratings the driver collects the scores: 20 bytes per rating, and its group
+SCORE_BINS = 1 << 16
 SMALLEST_PROBABILITY = 1e-15  # as metrics.log_loss
 
 
 def evaluate(model: FittedModel, ratings: DataFrame, threshold: float | None, tally: Tally) -> dict[str, Any]:
-    """The figures of ``measure`` alone."""
+    """The figures of ``measure``, without the counts."""
     return measure(model, ratings, threshold, tally)[0]
 
 
 def measure(
     model: FittedModel, ratings: DataFrame, threshold: float | None, tally: Tally, by: str | None = None
 ) -> tuple[dict[str, Any], Counted]:
-    """All figures, as they stand in metrics.json, and the counts that selective certificates are made of.
+    """All figures of metrics.json, and the counts for selective certificates, in one pass.
 
-    ``tally`` is that of ``check_ratings`` on the same ratings; ``by`` names a column to group them by.
-    One pass. Up to ``COLLECT_LIMIT`` ratings the scores are collected and the AUC is exact (``auc_error`` 0); beyond,
-    sums and a histogram of the scores are made in Spark, and the AUC is off by at most ``auc_error``. The error is
-    that of the predictions as they are handed out, where a score of exactly 0 is the training majority.
+    Up to ``COLLECT_LIMIT`` ratings, the driver collects the scores, and the AUC is exact (``auc_error`` is 0). For more
+    ratings, Spark computes sums and a histogram of the scores, and the AUC is off by at most ``auc_error``. The error
+    is that of ``prediction``: a score of exactly 0 counts as the majority label of the training data.
+
+    Parameters
+    ----------
+    model : FittedModel
+        The model.
+    ratings : DataFrame
+        Ratings with the columns of the fit.
+    threshold : float or None
+        Labels strictly greater are positive.
+    tally : Tally
+        The result of ``check_ratings`` on the same ratings.
+    by : str, optional
+        A column to group the ratings by.
     """
     group = None if by is None else group_column(by)
     if tally.n <= COLLECT_LIMIT:
@@ -69,16 +81,16 @@ def measure(
 
 
 def certify(figures: Mapping[str, Any], terms: Terms, freshness: Mapping[str, Any]) -> Certificate:
-    """The holdout certificate of a model from its ``measure`` figures on ratings that ``check_fresh`` let pass."""
+    """The holdout certificate from the figures of ``measure``, on ratings that ``check_fresh`` accepted."""
     made = holdout_certificate(figures["n_wrong"], figures["n"], terms, figures["majority_error"])
     return replace(made, inputs={**made.inputs, "freshness": dict(freshness)})
 
 
 def check_requests(model: FittedModel, requests: Sequence[float], ratings: DataFrame, by: str | None) -> None:
-    """Refuse, before any rating is scored, what could not be certified in the end."""
+    """Refuse, before any rating is scored, requests that cannot be certified."""
     problems = [f"maxError {told}" for told in request_problems(requests)]
     if requests and model.info.ladder is None:
-        problems.append("the model was saved before the confidences of its ratings were kept: fit it again")
+        problems.append("the model was saved by a version that kept no confidences of its ratings: fit it again")
     if by is not None and by not in ratings.columns:
         problems.append(f"the ratings have no column {by!r}; their columns are {', '.join(ratings.columns)}")
     if problems:
@@ -86,14 +98,14 @@ def check_requests(model: FittedModel, requests: Sequence[float], ratings: DataF
 
 
 def further(model: FittedModel, counted: Counted, terms: Terms, requests: Sequence[float]) -> list[Certificate]:
-    """``selective`` for every request, and within groups ``holdout`` as well, from what ``evaluation`` counted."""
+    """``selective`` for each request, and ``holdout`` and ``selective`` for each group."""
     return further_certificates(model.info.ladder or EVERYTHING, counted.whole, counted.groups, terms, requests)
 
 
 def certify_selective(
     model: FittedModel, ratings: DataFrame, requests: Sequence[float], terms: Terms, by: str | None
 ) -> dict[str, Any]:
-    """The content of ``certificate.json`` with these certificates in the place of earlier ones of their kind."""
+    """The content of ``certificate.json`` with new selective certificates. They replace the earlier ones."""
     problems = [problem.told(param_names(Terms)) for problem in terms.problems()]
     problems += [] if requests else ["maxError must hold at least one error rate"]
     if problems:
@@ -128,13 +140,13 @@ def _collected(table: pa.Table) -> tuple[dict[str, Any], pa.Table]:
 
 
 def _binned(scored: DataFrame) -> tuple[dict[str, Any], pa.Table]:
-    """Sums by bin of the score, equally wide on tanh(score/2), which no score leaves; and by rung and group."""
+    """Sums by bin of the score, and by rung and group. The bins are equally wide in tanh(score/2), which is bounded."""
     is_positive = F.col("positive")
     sign = F.when(is_positive, 1.0).otherwise(-1.0)
     chance = F.when(is_positive, F.col("probability")).otherwise(1 - F.col("probability"))
     placed = scored.select(
         "*",
-        F.floor((F.tanh(F.col("score") / 2) + 1) / 2 * (BINS - 1)).alias("bin"),
+        F.floor((F.tanh(F.col("score") / 2) + 1) / 2 * (SCORE_BINS - 1)).alias("bin"),
         probability_bin(F.col("probability")).alias("probability_bin"),
     )
     by_score, by_rung = ("bin", "probability_bin"), ("rung", "group")
@@ -171,7 +183,7 @@ def _binned(scored: DataFrame) -> tuple[dict[str, Any], pa.Table]:
 
 
 def _area(positives: np.ndarray, negatives: np.ndarray) -> tuple[float | None, float | None]:
-    """AUC from counts in ascending bins, and how far off it can be: within a bin any order is possible."""
+    """AUC from counts in ascending bins, and its largest error: within a bin, any order is possible."""
     pairs = float(positives.sum()) * float(negatives.sum())
     if pairs == 0:
         return None, None

@@ -1,4 +1,4 @@
-"""FitChoices: what the Params of a fit amount to, and what is wrong with them."""
+"""FitChoices: the Params of a fit as settings, and all problems with them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onebit_spark.ml.fitparams import FitParams
 
 
 class Settings(Protocol):
-    """A dataclass of settings that knows what is wrong with them."""
+    """A dataclass of settings that can check itself."""
 
     def problems(self) -> list[Problem]: ...
 
@@ -24,14 +24,14 @@ C = TypeVar("C", bound="FitChoices")
 
 
 class FitChoices(FitParams):
-    """The Params of ``OneBitCompletion``, read together."""
+    """The Params of ``OneBitCompletion``, read as settings."""
 
     def setNumBlocks(self: C, value: int) -> C:
-        """Both numUserBlocks and numItemBlocks, as ALS has it."""
+        """Set both numUserBlocks and numItemBlocks, as in ALS."""
         return self._set(numUserBlocks=value, numItemBlocks=value)
 
     def fitConfig(self) -> FitConfig:
-        """The fit's configuration as the in-process interface knows it."""
+        """What to fit, as a ``FitConfig``."""
         return self._chosen(FitConfig)
 
     def execution(self) -> Execution:
@@ -39,7 +39,7 @@ class FitChoices(FitParams):
         return self._chosen(Execution)
 
     def certificateTerms(self) -> Terms:
-        """What is settled before the fit so that its certificate holds."""
+        """The terms of the certificates, which must be decided before the fit."""
         return self._chosen(Terms)
 
     def columns(self) -> Columns:
@@ -49,7 +49,7 @@ class FitChoices(FitParams):
         )
 
     def problems(self) -> list[str]:
-        """Everything that is wrong with the Params, in words; empty if nothing is."""
+        """All problems with the Params, in words; an empty list if there are none."""
         tables = (self._chosen(Labels), self.fitConfig(), self.execution(), self.certificateTerms())
         found = [problem.told(param_names(type(table))) for table in tables for problem in table.problems()]
         if self.getValidationIndicatorCol():
@@ -66,10 +66,10 @@ class FitChoices(FitParams):
         return found + self.coldStartProblems()
 
     def fromTheBeginning(self) -> list[str]:
-        """The Params that are set and that only a fit from the beginning, on all its ratings, can honour."""
+        """The Params that are set and that need a fit from the beginning on all ratings."""
         chosen = {"certificatePriorSplit": self.getCertificatePriorSplit(), "checkpointDir": self.getCheckpointDir()}
         return [name for name, value in chosen.items() if value is not None]
 
     def _chosen(self, table: type[S]) -> S:
-        """The settings of a table as the Params have them."""
+        """The values of the Params as the settings of a table."""
         return table(**{name: self._maybe(self.getParam(param)) for name, param in param_names(table).items()})

@@ -11,7 +11,7 @@ from onebit_spark.ml.predictionparams import PredictionParams
 
 F = TypeVar("F", bound="FitParams")
 
-# Every default that a user can read off ``explainParams``; Params that are not here have none.
+# The defaults that ``explainParams`` shows. Params that are not listed have none.
 DEFAULTS: dict[str, Any] = {
     "labelCol": "label",
     "loss": "logistic",
@@ -37,13 +37,16 @@ class FitParams(PredictionParams):
     """The Params of a fit. A getter of a Param that is unset and has no default returns None."""
 
     labelCol = text("labelCol", "column of the labels: −1/1, 0/1, boolean, or a number with threshold")
-    ratingCol = text("ratingCol", "ALS's name for labelCol; not together with it")
+    ratingCol = text("ratingCol", "ALS's name for labelCol; set only one of the two")
     threshold = number(
         "threshold", "labels strictly greater are positive, the others negative; must be a finite number"
     )
     loss = text("loss", "loss: hinge, logistic")
     prior = text("prior", "prior of the factors' scales: gamma, inverse-gamma")
-    rank = integer("rank", "most factors; those not needed switch themselves off; must be an integer of at least 1")
+    rank = integer(
+        "rank",
+        "largest number of factors; those that are not needed are switched off; must be an integer of at least 1",
+    )
     likelihoodWeight = number(
         "likelihoodWeight", "κ, the weight of one rating (default: the loss's own); must be a positive finite number"
     )
@@ -51,13 +54,14 @@ class FitParams(PredictionParams):
         "alpha", "α of the prior (default: a tenth of the number of users and items); must be a positive finite number"
     )
     beta = number("beta", "β of the prior (default: follows from α); must be a positive finite number")
-    fitIntercept = flag("fitIntercept", "an intercept for every user and every item (default: with)")
-    solver = text("solver", "solver; gradient for the hinge loss only: mm, gradient")
-    start = text("start", "start: spectral, random")
-    covariance = text("covariance", "posterior covariance (logistic): full, diagonal")
-    maxIter = integer("maxIter", "most iterations; must be an integer of at least 1")
+    fitIntercept = flag("fitIntercept", "fit an intercept for each user and each item (default: yes)")
+    solver = text("solver", "solver of the means; gradient is for the hinge loss only: mm, gradient")
+    start = text("start", "where the fit starts: spectral, random")
+    covariance = text("covariance", "what the logistic loss keeps of the posterior covariance of a row: full, diagonal")
+    maxIter = integer("maxIter", "largest number of iterations; must be an integer of at least 1")
     tol = number(
-        "tol", "stop once nothing changes by more than this share; 0: never; must be a finite number, 0 or above"
+        "tol",
+        "stop when objective and scores change by less than this share; 0: never; must be a finite number, 0 or above",
     )
     seed = integer("seed", "seed of the start; must be an integer from 0 to 2^63 − 1")
     numUserBlocks = integer(
@@ -95,12 +99,13 @@ class FitParams(PredictionParams):
     delta = number("delta", "a certificate holds with probability 1 − δ; must lie strictly between 0 and 1")
     certificatePriorSplit = number(
         "certificatePriorSplit",
-        "certify random draws by a prior learnt from this share of the ratings; the saved model then has learnt "
-        "almost only from that share; must lie strictly between 0 and 1",
+        "certify random draws with a prior that is learnt from this share of the ratings; the saved model then has "
+        "learnt almost only from that share; must lie strictly between 0 and 1",
     )
     certificateGrid = integer(
         "certificateGrid",
-        "settings compared on these ratings, each certified at δ/grid; must be an integer of at least 1",
+        "number of settings that are compared on these ratings; each is certified at δ/grid; must be an integer of at"
+        " least 1",
     )
 
     def __init__(self) -> None:

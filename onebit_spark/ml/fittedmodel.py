@@ -1,4 +1,4 @@
-"""FittedModel: what a fitted model is, its factors and its predictions. What it can do besides: ``model``."""
+"""FittedModel: the factors and the predictions of a fitted model. Further methods are in ``model``."""
 
 from __future__ import annotations
 
@@ -30,21 +30,34 @@ from onebit_spark.ml.selection import answers, applied, chosen_threshold
 
 @dataclass(frozen=True)
 class TrainingSummary:
-    """How the fit went; ``objectiveHistory`` is minimised."""
+    """How the fit went.
+
+    Parameters
+    ----------
+    objectiveHistory : list of float
+        The objective after each iteration. It is minimised.
+    totalIterations : int
+        Number of iterations.
+    converged : bool
+        Whether the stopping rule held.
+    reason : str
+        Why the fit stopped.
+    seconds : dict
+        Seconds of each phase.
+    validationHistory : list of dict
+        Held-out loss and error rate after each iteration, with ``validationIndicatorCol``.
+    """
 
     objectiveHistory: list[float]
     totalIterations: int
     converged: bool
     reason: str
     seconds: dict[str, float]
-    validationHistory: list[dict[str, float]]  # held-out loss and error rate of each iteration, if some were held out
+    validationHistory: list[dict[str, float]]
 
 
 class FittedModel(Model, AnswerParams, MLReadable[Any]):
-    """``info``, and the posterior of both sides as DataFrames of one line per id (see ``factortables``).
-
-    ``certificate`` holds upper limits on the error rate: the content of ``certificate.json``.
-    """
+    """Base class of ``OneBitCompletionModel``, which documents the attributes."""
 
     def __init__(
         self, info: ModelInfo, users: DataFrame, items: DataFrame, certificate: dict[str, Any] | None = None
@@ -54,7 +67,7 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
         self.certificate = certificate or document([])
         self.users = users
         self.items = items
-        self.source: str | None = None  # the folder that the factors are read from, if any
+        self.source: str | None = None  # folder of a loaded model
         self.readFitted: Callable[[], CellSketch] | None = None  # see ``fitted``
         self._collected: list[tuple[ResidentSide, ResidentSide]] = []  # shared by copies: see ``resident``
         self._setDefault(userCol=info.columns["user"], itemCol=info.columns["item"])
@@ -68,9 +81,10 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
         cls, spark: SparkSession, info: ModelInfo, users: pa.Table, items: pa.Table,
         certificates: Iterable[Certificate] = (),
     ) -> Self:  # fmt: skip
-        """The model from factor tables in this process (``factortables.factor_table``).
+        """A model from factor tables in this process (``factortables.factor_table``).
 
-        They travel to the executors with every job that needs them; a saved and loaded model reads Parquet instead.
+        Spark sends the tables to the executors with every job that needs them. A model that was saved and loaded reads
+        Parquet instead.
         """
         user_frame, item_frame = (
             factor_frame(spark, table, factor_schema(info, side)) for side, table in (("user", users), ("item", items))
@@ -80,10 +94,10 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
     # ---- prediction --------------------------------------------------------------------------------------------------
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
-        """Append the output columns. Lazy: null or NaN ids end the first action with the column's name and a count.
+        """Append the output columns. If there are null or NaN ids, the first action fails with a count of them.
 
-        Nothing is collected: the factors join the pairs (left joins on unique ids), and only they enter Python.
-        An id that was never rated has the prior's mean and spread, or what ``coldStartStrategy`` says.
+        Nothing is collected. The factors are joined to the pairs (left joins on unique ids), and only the factors are
+        sent to Python. An id that was never rated is predicted from the prior, or as ``coldStartStrategy`` says.
         """
         problems = self.coldStartProblems()
         if problems:
@@ -106,7 +120,7 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
         )
 
     def _joined(self, dataset: DataFrame, columns: Iterable[str]) -> tuple[DataFrame, str]:
-        """The pairs with these columns of both factor tables, in structs PREFIX_user and PREFIX_item; null: unknown."""
+        """The pairs with these columns of both factor tables, as structs PREFIX_user and PREFIX_item or null."""
         prefix = "__onebit"
         while any(name.lower().startswith(prefix) for name in dataset.columns):
             prefix += "_"
@@ -129,16 +143,23 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
         return self._collected[0]
 
     def sample(self, dataset: DataFrame, seed: int = 0) -> DataFrame:
-        """Append one random draw per pair: ``sampledScore`` and ``sampledPrediction``.
+        """Append one random draw per pair: ``sampledScore`` and ``sampledPrediction`` (docs/MATH.md, §9.4).
 
-        This is the predictor that the certificates `seeger`, `catoni`, `theorem1` and `prior_split` speak of: the sign
-        of a fresh draw of the score, not the sign of its mean. A draw follows from the seed and the two ids, so another
-        seed gives fresh draws, and the same seed the same ones. After a prior split the draws are narrower than ``std``
-        says. Ids that the model does not know are drawn from its prior.
+        The certificates `seeger`, `catoni`, `theorem1` and `prior_split` are about this predictor: the sign of a fresh
+        draw of the score, not the sign of its mean. A draw is a function of the seed and the two ids. Another seed
+        gives other draws. After a prior split the draws have smaller standard deviations than ``std``. Ids that the
+        model does not know are drawn from its prior.
+
+        Parameters
+        ----------
+        dataset : DataFrame
+            Pairs of user and item ids.
+        seed : int
+            Seed of the draws.
         """
         info = self.info
         if info.scale_moments is None:
-            raise RequestError("the model was saved by a version that could not draw from it: fit it again")
+            raise RequestError("the model was saved by a version without random draws: fit it again")
         split = info.draw_narrowing is not None
         columns = [*factor_columns(info.kind, info.config.intercepts), *([CERTIFIED] if split else [])]
         joined, prefix = self._joined(dataset, columns)
@@ -156,11 +177,11 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
 
     @property
     def negativeLabel(self) -> float:
-        """The negative label, as ``prediction`` gives it."""
+        """The negative label in ``prediction``."""
         return -1.0 if self.info.label_coding == "signed" else 0.0
 
     def checkIds(self, dataset: DataFrame) -> None:
-        """Count null and NaN ids now, in one job, and raise a RequestError if there are any."""
+        """Count null and NaN ids in one job, and raise a RequestError if there are any."""
         columns = [column for _, column, _ in self._sides()]
         for side, column, _ in self._sides():
             self.checkIdType(dataset, side, column)
@@ -176,14 +197,14 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
         return [("user", self.getUserCol(), self.users), ("item", self.getItemCol(), self.items)]
 
     def _join_hint(self, side: str) -> str:
-        """Broadcast a side within the session's limit. Said outright: Spark guesses one element an array, far off."""
+        """Broadcast a side up to the session's limit. Spark's own estimate is far too small: one element per array."""
         n_rows = self.info.n_users if side == "user" else self.info.n_items
         limit = self.users.sparkSession._jsparkSession.sessionState().conf().autoBroadcastJoinThreshold()
         return "broadcast" if n_rows * self.bytesPerRow <= limit else "merge"
 
     @property
     def bytesPerRow(self) -> int:
-        """What an id with its factors takes in memory, about."""
+        """Approximate memory of one id with its factors."""
         dimension = self.info.config.dimension
         floats = dimension + (dimension if self.info.kind == "spread" else packed_size(dimension))
         return 4 * floats + 64
@@ -203,7 +224,7 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
         return F.arrow_udf(score, returnType="score double, std double, probability double")  # type: ignore[call-overload]
 
     def _outputs(self, scored: Column) -> list[tuple[str, Column]]:
-        """The wanted output columns, in order."""
+        """The output columns that are not omitted, in order."""
         score, negative = scored["score"], self.negativeLabel
         majority = 1.0 if self.info.majority > 0 else negative
         prediction = F.when(score > 0, 1.0).when(score < 0, negative).otherwise(majority)
@@ -229,9 +250,9 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
             taken.append(folded(name))
 
     def checkIdType(self, dataset: DataFrame, side: str, column: str) -> None:
-        """Refuse a column that cannot hold the model's ids of this side, "user" or "item".
+        """Refuse a column whose type is not that of the model's ids of a side, "user" or "item".
 
-        Integral widths interchange; any other cast could merge or split ids, so it is left to the user.
+        Integers of different widths are accepted. Any other cast could merge or split ids, so the user must do it.
         """
         found = type_of(dataset, column).simpleString()
         expected = self.info.id_types[side]
@@ -242,13 +263,14 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
             )
 
     def _floor(self, answeredOnly: bool) -> float | None:
-        """The confidence that a pair must have to be listed."""
+        """The least confidence of a pair in a list, or None."""
         return chosen_threshold(self) if answeredOnly else None
 
     def changed(self, users: DataFrame | None = None, items: DataFrame | None = None, **info: Any) -> Self:
         """This model with other factors, or with other fields of its ``info``.
 
-        Its certificates are about its own factors: a model with others has none, and no spreads of certified draws.
+        Certificates are about the factors of the model. A model with other factors has no certificates, and no spreads
+        of certified draws.
         """
         if users is None and items is None:
             model = type(self)(replace(self.info, **info), self.users, self.items, self.certificate)
@@ -267,18 +289,18 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
 
     @property
     def fitted(self) -> CellSketch | None:
-        """A sketch of the cells that it has learnt from; None in a model of a version that kept none."""
+        """A sketch of the cells that the model was fitted on. None if an older version saved the model."""
         return None if self.readFitted is None else self.readFitted()
 
     def fittedOn(self, cells: CellSketch) -> Self:
-        """This model, which says that it has learnt from these cells."""
+        """This model with another sketch of the cells that it was fitted on."""
         model = self.changed(fitted=cells.described)
         model.readFitted = lambda: cells
         return model
 
     @property
     def certifiedErrors(self) -> list[float]:
-        """The error rates that ``answered`` can be for, those that could not be met included: they answer nothing."""
+        """The error rates that were requested, also those that could not be met."""
         return [item["request"] for item in applied(self)]
 
     # ---- what was learnt ---------------------------------------------------------------------------------------------
@@ -296,7 +318,7 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
     def _factors(self, side: DataFrame) -> DataFrame:
         spread = F.col("spread")
         if self.info.kind == "covariance":
-            # V_cc stands at c(c+3)/2 of the packed triangle.
+            # V_cc is at position c(c+3)/2 of the packed triangle.
             places = [
                 c * (c + 3) // 2 for c in range(self.info.config.dimension - self.rank, self.info.config.dimension)
             ]
@@ -305,16 +327,17 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
 
     @property
     def rank(self) -> int:
+        """K, the largest number of factors."""
         return self.info.config.rank
 
     @property
     def effectiveRank(self) -> int:
-        """The factors that move a score by .01 or more, and by more than 1% of what the strongest does: see
-        ``posterior.effective_rank``."""
+        """Number of factors in use (docs/MATH.md, §8.5)."""
         return self.info.effective_rank
 
     @property
     def summary(self) -> TrainingSummary:
+        """How the fit went."""
         info = self.info
         return TrainingSummary(
             info.objective_history, info.iterations, info.converged, info.reason, info.seconds, info.validation

@@ -1,4 +1,4 @@
-"""New users (or items) into a fitted model from their ratings: the row update, iterated from the prior to its end."""
+"""Fold-in: add new users (or items) to a fitted model by repeating the row update from the prior."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from onebit_spark.platform.plans import kept
 
 M = TypeVar("M", bound=FittedModel)
 
-RATINGS_PER_TASK = 200_000  # each brings its partner's factors along
+RATINGS_PER_TASK = 200_000  # each rating comes with the factors of its partner
 
 
 def fold_in(model: M, ratings: DataFrame, who: Literal["user", "item"], threshold: float | None) -> M:
-    """The model with these users (or items) added, or replaced where it knows them; the other side stays as it is.
+    """The model with these users (or items) added, or replaced if it knows them. The other side does not change.
 
-    Their factors are computed once and kept by the executors; what is lost with one is computed again from ``ratings``.
+    The factors are computed once and kept by the executors. If an executor is lost, its factors are computed again.
     """
     if who not in ("user", "item"):
-        raise RequestError(f"what is folded in must be 'user' or 'item', not {who!r}")
+        raise RequestError(f"who must be 'user' or 'item', not {who!r}")
     columns = Columns(model.getUserCol(), model.getItemCol(), model.info.columns["label"], threshold)
     for side, column in (("user", columns.user), ("item", columns.item)):
         model.checkIdType(ratings, side, column)
@@ -47,7 +47,7 @@ def fold_in(model: M, ratings: DataFrame, who: Literal["user", "item"], threshol
     partner = ITEM if who == "user" else USER
     plain = factor_columns(info.kind, info.config.intercepts)
     partners = others.select(F.col("id").alias("__known"), F.struct(*plain).alias("lines"))
-    # An inner join: a partner that the model does not know says nothing about the row.
+    # An inner join: ratings of partners that the model does not know are ignored.
     joined = prepared(ratings, columns).join(partners, F.col(partner) == F.col("__known"))
     cast = F.col(new).cast(info.id_types[who]).alias("id")
     tasks = max(ratings.sparkSession.sparkContext.defaultParallelism, -(-tally.n // RATINGS_PER_TASK))
@@ -65,19 +65,19 @@ def fold_in(model: M, ratings: DataFrame, who: Literal["user", "item"], threshol
 
 @dataclass(frozen=True)
 class _FoldIn:
-    """The rows of a task from their ratings, each with its partner's factors."""
+    """Computes the rows of a task from their ratings. Each rating comes with the factors of its partner."""
 
     loss: Loss
     side: Side
     weight: float
     prior: RowPrior
-    partner_prior: RowPosterior  # for the shape of the partners' factors
+    partner_prior: RowPosterior  # gives the form of the partners' factors
 
     @classmethod
     def of(cls, model: FittedModel, side: Side) -> _FoldIn:
         config, scales, kind = model.info.config, model.info.scales, model.info.kind
         partner_prior = prior_row(scales, OTHER[side], kind, config.intercepts)
-        loss = replace(config, solver="mm").make_loss()  # whatever found the fit: the gradient's steps do not settle
+        loss = replace(config, solver="mm").make_loss()  # the steps of "gradient" do not converge
         return cls(loss, side, config.weight, scales.prior(side, config.intercepts), partner_prior)
 
     def __call__(self, batches: Batches) -> Batches:

@@ -1,8 +1,8 @@
-"""Writes ``fitparams.py``: one Param, one getter and one setter per setting of ``TABLES`` that has a Param.
+"""Writes ``fitparams.py``: a Param with getter and setter for each setting of ``TABLES`` that has a Param.
 
     python -m onebit_spark.ml.makeparams       after a setting was added, removed or changed
 
-The Params are written out, so that a reader, an editor and a type checker can see them.
+The Params are generated into a file, so that readers, editors and type checkers see them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from onebit_spark.ml.predictionparams import PredictionParams
 
 F = TypeVar("F", bound="FitParams")
 
-# Every default that a user can read off ``explainParams``; Params that are not here have none.
+# The defaults that ``explainParams`` shows. Params that are not listed have none.
 DEFAULTS: dict[str, Any] = {
 '''
 CLASS = '''\
@@ -55,11 +55,11 @@ INIT = """
     def _maybe(self, param: Param[Any]) -> Any:
         return self.getOrDefault(param) if self.isDefined(param) else None
 """
-KINDS = {str: "text", int: "integer", float: "number", bool: "flag"}
+PARAM_KINDS = {str: "text", int: "integer", float: "number", bool: "flag"}
 
 
 def settings_with_params() -> dict[str, Setting]:
-    """All settings that are Params, by the names of these."""
+    """All settings that are Params, by the name of the Param."""
     return {item.param: item for table in TABLES for item in declared(table).values() if item.param is not None}
 
 
@@ -85,8 +85,8 @@ def _meaning(item: Setting, names: dict[str, str]) -> str:
 
 
 def _param(name: str, item: Setting, meaning: str) -> str:
-    """``name = kind("name", "meaning")``, broken as the formatter breaks it."""
-    call, arguments = f"    {name} = {KINDS[item.kind]}(", f"{_quoted(name)}, {_quoted(meaning)}"
+    """``name = kind("name", "meaning")``, with the line breaks of the formatter."""
+    call, arguments = f"    {name} = {PARAM_KINDS[item.kind]}(", f"{_quoted(name)}, {_quoted(meaning)}"
     if len(call + arguments) < WIDTH:
         return f"{call}{arguments})\n"
     if len(arguments) + 8 <= WIDTH:

@@ -1,4 +1,4 @@
-"""The kinds of Params: a name, a line for ``explainParams``, and what the value is converted to."""
+"""Makers of Params, one per type of value. Each takes a name and a line for ``explainParams``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model folder: what stands in ``metadata.json``, how a model is written, and how it is read and doubted.
+"""The model folder: how a model is written, read and checked.
 
 MODEL/metadata.json    ModelInfo and format_version; written last
 MODEL/metadata/        pyspark.ml's own: class, uid, Params
@@ -6,7 +6,7 @@ MODEL/users/           Parquet, one line per id: see ``factortables``
 MODEL/items/
 MODEL/fitted/          Parquet, a sketch of the cells that were fitted: see ``freshness``
 MODEL/certificate.json upper limits on the error rate: see ``certified``
-MODEL/report.html      of a model that was diagnosed: see ``report``
+MODEL/report.html      if the model was diagnosed: see ``report``
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FITTED = "fitted"
 
 
 class ModelWriter(MLWriter):
-    """``model.write()``. The folder appears whole or not at all; an old one stays until the new one is complete."""
+    """``model.write()``. The folder appears whole or not at all. An old one remains until the new one is complete."""
 
     def __init__(self, model: FittedModel) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class ModelWriter(MLWriter):
 
 
 def write_model(model: FittedModel, folder: str) -> None:
-    """Write the model into ``folder``, ``metadata.json`` last. What else belongs there is written before."""
+    """Write the model into ``folder``. ``metadata.json`` is written last."""
     spark = model.users.sparkSession
     with ThreadPoolExecutor(1) as beside:  # the report is drawn while Spark writes
         page = beside.submit(_report, model)
@@ -80,7 +80,7 @@ def _report(model: FittedModel) -> str | None:
 
 
 class ModelReader(MLReader[M]):
-    """``OneBitCompletionModel.read()``. Every defect of a folder is a RequestError of one line."""
+    """``OneBitCompletionModel.read()``. A damaged folder raises a RequestError of one line."""
 
     def __init__(self, model_class: type[M]) -> None:
         super().__init__()
@@ -128,21 +128,21 @@ class ModelReader(MLReader[M]):
 
 
 def _certificate(file: Location) -> dict[str, Any]:
-    """The content of ``certificate.json``; a model without one is whole."""
+    """The content of ``certificate.json``. It may be missing."""
     if not file.exists():
         return {"headline": None, "certificates": []}
     text = file.read_text()
     try:
         content = json.loads(text)
     except ValueError as error:
-        raise RequestError(f"damaged model folder: {CERTIFICATE} is no JSON ({error})") from None
+        raise RequestError(f"damaged model folder: {CERTIFICATE} is not JSON ({error})") from None
     if not isinstance(content, dict) or not isinstance(content.get("certificates"), list):
         raise RequestError(f"damaged model folder: {CERTIFICATE} holds no certificates")
     return content
 
 
 class EstimatorReader(MLReader[Any]):
-    """``OneBitCompletion.read()``. A folder of something else is named for what it is."""
+    """``OneBitCompletion.read()``. If the folder has something else, the error says what it is."""
 
     def __init__(self, estimator_class: type[Any]) -> None:
         super().__init__()
@@ -167,7 +167,7 @@ ESTIMATOR = "onebit_spark.estimator.OneBitCompletion"
 
 
 def _saved_class(folder: Location) -> str | None:
-    """The Python class that pyspark.ml's own metadata name, if they are there."""
+    """The Python class in pyspark.ml's own metadata, or None."""
     if not (folder / "metadata").is_folder():
         return None
     with explained(f"cannot load {folder.uri}: metadata/"):

@@ -25,7 +25,7 @@ class PredictionParams(Params):
     predictionCol = text("predictionCol", "output column of the predicted label, as a double; empty: omitted")
     rawPredictionCol = text("rawPredictionCol", "output column of the score, for evaluators; empty: omitted")
     coldStartStrategy = text(
-        "coldStartStrategy", "pairs with an id never rated: prior (predicted from the prior), drop (left out), nan"
+        "coldStartStrategy", "pairs with an unknown id: prior (predict from the prior), drop (leave out), nan"
     )
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class PredictionParams(Params):
         return self._set(coldStartStrategy=value)
 
     def coldStartProblems(self) -> list[str]:
-        """What is wrong with ``coldStartStrategy``, in words; empty if nothing is."""
+        """The problem with ``coldStartStrategy``, in words; an empty list if there is none."""
         value = self.getColdStartStrategy()
         return (
             [] if value in COLD_START else [f"coldStartStrategy must be one of {', '.join(COLD_START)}, not {value!r}"]
@@ -92,13 +92,13 @@ class PredictionParams(Params):
 
 
 class AnswerParams(PredictionParams):
-    """What a model with selective certificates answers."""
+    """Params of a model with selective certificates."""
 
     answeredCol = text(
         "answeredCol",
-        "output column: whether a pair is answered, with a certified error rate; empty: omitted",
+        "output column: whether the model answers the pair, with a certified error rate; empty: omitted",
     )
-    maxError = number("maxError", "which certified error rate answeredCol is for; unset: the first that was asked for")
+    maxError = number("maxError", "the certified error rate of answeredCol; unset: the first that was requested")
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,5 +124,5 @@ PLAIN_NAMES = {
 
 
 def plainly_named(model: S, **names: str) -> S:
-    """A copy with the usual output columns, or these, each pair predicted, whatever the model's Params say."""
+    """A copy that predicts all pairs and has the default output columns, or ``names``, instead of its own Params."""
     return model.copy({model.getParam(name): value for name, value in {**PLAIN_NAMES, **names}.items()})

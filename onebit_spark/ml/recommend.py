@@ -1,4 +1,4 @@
-"""The best items of every user, or users of every item: blocks against blocks, nothing collected.
+"""The best items of every user, or users of every item. Blocks are compared with blocks; nothing is collected.
 
 factors of the asking side ─pack─► one row per block ┐
                                                    ├─► every block with every block ─► n best of each row ─► merge
@@ -34,14 +34,27 @@ BLOCK_BYTES = 16 * 2**20  # of factors in a block
 
 @dataclass(frozen=True)
 class Wish:
-    """What is asked for: ``n`` for each, ranked by probability or, with ``z``, by the lower limit score − z·std."""
+    """What is asked for.
+
+    Parameters
+    ----------
+    n : int
+        Recommendations per id.
+    z : float, optional
+        Rank by the lower limit score − z·std. Default: by probability.
+    exclude_seen : DataFrame, optional
+        Pairs that are not recommended.
+    floor : float, optional
+        Least confidence of a pair.
+    """
 
     n: int
     z: float | None = None
-    exclude_seen: DataFrame | None = None  # pairs that are not to be recommended
-    floor: float | None = None  # the confidence that a pair must have
+    exclude_seen: DataFrame | None = None
+    floor: float | None = None
 
     def problems(self) -> list[str]:
+        """All problems, in words."""
         found = []
         if not isinstance(self.n, int) or isinstance(self.n, bool) or self.n < 1:
             found.append(f"the number of recommendations must be an integer of at least 1, not {self.n!r}")
@@ -51,10 +64,13 @@ class Wish:
 
 
 def recommend(model: FittedModel, who: Who, wish: Wish, subset: DataFrame | None = None) -> DataFrame:
-    """(id, recommendations): for every user (``who`` = "user") or item that the model knows, or those of ``subset``.
+    """Recommendations for every user (``who`` = "user") or every item that the model knows, or for those of ``subset``.
 
-    ``recommendations`` is an array of structs, the best first, as ALSModel's: the other side's id and ``rating``, the
-    score, then ``std`` and ``probability``.
+    Returns
+    -------
+    DataFrame
+        The id and ``recommendations``, an array of structs with the best first, as in ALSModel: the id of the other
+        side, ``rating`` (the score), ``std`` and ``probability``.
     """
     problems = wish.problems()
     if problems:
@@ -70,7 +86,7 @@ def recommend(model: FittedModel, who: Who, wish: Wish, subset: DataFrame | None
     other_blocks = _n_blocks(model, other)
     left = _packed(model, who, asking, asking_blocks, "left", wish.exclude_seen is not None)
     right = _packed(model, other, _side(model, other), other_blocks, "right", False)
-    # Said outright: Spark would take the smaller side through the driver to broadcast it.
+    # Without the hint Spark would collect the smaller side on the driver, to broadcast it.
     pairs = left.crossJoin(right.hint("shuffle_replicate_nl"))
     work = _Rank(
         wish.n,
@@ -116,7 +132,7 @@ def _n_blocks(model: FittedModel, who: Who) -> int:
 
 
 def _ids(model: FittedModel, who: Who, dataset: DataFrame) -> DataFrame:
-    """The ids of one side in somebody's DataFrame, as ``id``."""
+    """The ids of one side in the user's DataFrame, as ``id``."""
     column = _column(model, who)
     model.checkIdType(dataset, who, column)
     (checked,) = checked_ids(dataset, [column])
@@ -124,7 +140,7 @@ def _ids(model: FittedModel, who: Who, dataset: DataFrame) -> DataFrame:
 
 
 def _seen(model: FittedModel, who: Who, ratings: DataFrame) -> DataFrame:
-    """For every id of one side, the ids of the other that it is not to be offered."""
+    """For every id of one side, the ids of the other side that are excluded."""
     other: Who = "item" if who == "user" else "user"
     columns = [_column(model, side) for side in (who, other)]
     for side, column in zip((who, other), columns, strict=True):
@@ -135,7 +151,7 @@ def _seen(model: FittedModel, who: Who, ratings: DataFrame) -> DataFrame:
 
 
 def _packed(model: FittedModel, who: Who, factors: DataFrame, n_blocks: int, prefix: str, seen: bool) -> DataFrame:
-    """One row per block, one block per partition, behind a shuffle: it is packed once, however often it is met."""
+    """One row per block, one block per partition. After the shuffle, a block is packed once and used many times."""
     info = model.info
     lines = F.struct(*factor_columns(info.kind, info.config.intercepts))
     columns = [F.col("id"), lines.alias("lines"), F.spark_partition_id().alias("block")]

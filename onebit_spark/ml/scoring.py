@@ -1,4 +1,4 @@
-"""The scoring of a batch of pairs, each with its two lines of the factor tables. For executors; it knows no Spark."""
+"""Scoring of a batch of pairs, each with its two lines of the factor tables. It runs on executors, without Spark."""
 
 from __future__ import annotations
 
@@ -18,7 +18,17 @@ from onebit_spark.core.randomness import pair_streams
 
 @dataclass(frozen=True)
 class Scorer:
-    """Pairs of factor lines in, (score, std, probability) out; either line of a pair may be null."""
+    """Computes score, std and probability of pairs of factor lines. A null line is an id that was never rated.
+
+    Parameters
+    ----------
+    loss : str
+        Name of the loss.
+    user_prior, item_prior : RowPosterior
+        One row each, for ids that were never rated.
+    calibration : Calibration, optional
+        Calibration of the probability.
+    """
 
     loss: str
     user_prior: RowPosterior
@@ -40,7 +50,19 @@ class Scorer:
 
 @dataclass(frozen=True)
 class Sampler:
-    """Pairs of factor lines in, one draw of each score out; either line of a pair may be null, an id never rated."""
+    """Draws the score of pairs of factor lines. A null line is an id that was never rated.
+
+    Parameters
+    ----------
+    newcomers : Newcomers
+        How ids without ratings are drawn.
+    kind : {"spread", "covariance"}
+        Form of the factor lines.
+    intercepts : bool
+        Whether they have intercepts.
+    seed : int
+        Seed of the draws.
+    """
 
     newcomers: Newcomers
     kind: Kind
@@ -48,7 +70,7 @@ class Sampler:
     seed: int
 
     def __call__(self, users: pa.StructArray, items: pa.StructArray, pairs: pa.Int64Array) -> pa.Array:
-        """``pairs`` are hashes of the ids, from which a pair's random numbers follow."""
+        """``pairs`` are hashes of the ids. They determine the random numbers of each pair."""
         certified = self.newcomers.narrowing is not None
         kind: Kind = "spread" if certified else self.kind
         read = read_certified if certified else read_factors

@@ -1,4 +1,4 @@
-"""What a model answers, and ratings counted by how confident it is of them, on Spark."""
+"""On Spark: which pairs a model answers, and counts of ratings by confidence."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ RUNG = "smallint"
 
 
 class Answering(Protocol):
-    """What is asked here of a model."""
+    """What this module needs from a model."""
 
     info: ModelInfo
     certificate: dict[str, Any]
 
     def getMaxError(self) -> float | None:
-        """The error rate that was chosen among those certified."""
+        """The certified error rate that was selected."""
 
 
 def confidence(model: Answering, score: Column, std: Column) -> Column:
-    """|score|/√(c + std²) as in ``certificate.confidence``, c the loss's own: a calibration changes nothing here."""
+    """|score|/√(c + std²) as in ``core.confidence``; c is the noise of the loss, also in a calibrated model."""
     root = F.sqrt(F.lit(prediction.score_noise(model.info.config.loss)) + std * std)
     return F.when(score == 0, 0.0).when(root == 0, float("inf")).otherwise(F.abs(score) / root)
 
 
 def rung(model: Answering) -> Callable[..., Column]:
-    """Of a confidence, the highest rung of the model's ladder that answers it."""
+    """A function from a confidence to the highest rung of the model's ladder that answers it."""
     ladder = model.info.ladder or EVERYTHING
 
     def place(confidences: pa.Array) -> pa.Array:
@@ -53,15 +53,15 @@ def rung(model: Answering) -> Callable[..., Column]:
 
 
 def applied(model: Answering) -> list[dict[str, Any]]:
-    """The selective certificates that speak of all pairs, in the order in which they were asked for."""
+    """The selective certificates that are not about a group, in the order of the requests."""
     return [item for item in model.certificate["certificates"] if item["name"] == SELECTIVE and not item["group"]]
 
 
 def chosen_threshold(model: Answering) -> float:
-    """The confidence from which the model answers: ∞ if the error rate could not be met."""
+    """The confidence from which on the model answers. ∞ if the request could not be met."""
     found, wanted = applied(model), model.getMaxError()
     if not found:
-        raise RequestError("no error rate was certified for this model: call certifySelective on fresh ratings first")
+        raise RequestError("no error rate was certified for this model: call certifySelective with fresh ratings first")
     if wanted is not None:
         certified = ", ".join(f"{item['request']:g}" for item in found)
         found = [item for item in found if math.isclose(item["request"], wanted, rel_tol=1e-9)]
@@ -82,7 +82,15 @@ def answers(model: Answering, score: Column, std: Column) -> Column:
 
 @dataclass(frozen=True)
 class Counted:
-    """The ratings counted by the rungs of the model's ladder, all of them and by group."""
+    """Counts of ratings per rung of the model's ladder.
+
+    Parameters
+    ----------
+    whole : HeldOut
+        All ratings.
+    groups : dict of Group to HeldOut
+        The ratings of each group.
+    """
 
     whole: HeldOut
     groups: dict[Group, HeldOut]
@@ -93,13 +101,13 @@ def group_column(by: str) -> Column:
 
 
 def _codes(values: Any) -> tuple[np.ndarray, list[str | None]]:
-    """Positions in the list of different values, and that list; null is a value."""
+    """Each value's position in the list of different values, and this list. Null is a value."""
     encoded = values.combine_chunks().dictionary_encode(null_encoding="encode")
     return encoded.indices.to_numpy(zero_copy_only=False), encoded.dictionary.to_pylist()
 
 
 def count_by_rung(model: Answering, lines: pa.Table, by: str | None) -> Counted:
-    """From lines of rung, group, n, n_wrong and n_positive."""
+    """Count lines with the columns rung, group, n, n_wrong and n_positive."""
     rungs = len((model.info.ladder or EVERYTHING).thresholds)
     place, n, wrong, positives = (lines[name].to_numpy() for name in ("rung", "n", "n_wrong", "n_positive"))
     off = n - positives if model.info.majority > 0 else positives
@@ -108,7 +116,7 @@ def count_by_rung(model: Answering, lines: pa.Table, by: str | None) -> Counted:
         codes, values = _codes(lines["group"])
         if len(values) > MOST_GROUPS:
             raise RequestError(
-                f"column {by!r} has {len(values):,} different values: group the ratings by {MOST_GROUPS:,} at most"
+                f"column {by!r} has {len(values):,} different values: use a column with at most {MOST_GROUPS:,}"
             )
         for code in sorted(range(len(values)), key=lambda code: (values[code] is None, values[code])):
             inside = codes == code

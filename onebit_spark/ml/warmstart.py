@@ -1,4 +1,4 @@
-"""A fit from a previous model: its posterior for the ids of the new ratings."""
+"""Warm start: a fit that starts from the posterior of an earlier model."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ P_co = TypeVar("P_co", covariant=True)
 
 
 class Adopts(Protocol[P_co]):
-    """What a warm start asks of an engine."""
+    """What a warm start needs from an engine."""
 
     def adopted(self, side: Side, factors: DataFrame, prior: RowPosterior, precision: str) -> P_co:
-        """The posterior, in the engine's own form, that a factor table holds of the engine's ids."""
+        """The posterior of the engine's ids from a factor table, in the engine's own form."""
 
 
 def warm_start(model: FittedModel, config: FitConfig, engine: Adopts[P]) -> Start[P]:
-    """The model's posterior for the engine's ids, and its prior for those that it does not know."""
+    """The model's posterior of the engine's ids. Ids that the model does not know get its prior."""
     _check(model, config)
     info = model.info
     frames: dict[Side, DataFrame] = {"rows": model.users, "cols": model.items}

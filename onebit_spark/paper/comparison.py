@@ -9,8 +9,8 @@ from numpy.typing import ArrayLike
 from scipy.stats import t as student
 
 
-class Comparison(NamedTuple):
-    """The mean difference, its 95% interval, and the two-sided p-value of no difference."""
+class PairedComparison(NamedTuple):
+    """The ``mean`` difference, its 95% interval ``low`` to ``high``, and the two-sided ``p_value`` of no difference."""
 
     mean: float
     low: float
@@ -18,15 +18,15 @@ class Comparison(NamedTuple):
     p_value: float
 
 
-def paired_comparison(differences: ArrayLike, ratio: float) -> Comparison:
-    """The corrected resampled t-test (Nadeau and Bengio, 2003) of J ≥ 2 differences, one a split.
+def paired_comparison(differences: ArrayLike, ratio: float) -> PairedComparison:
+    """The corrected resampled t-test (Nadeau and Bengio, 2003) of J ≥ 2 differences, one per split.
 
-    ``ratio`` is the size of a test part over that of a training part. The variance of the mean is (1/J + ratio)·s²:
-    the plain s²/J would take splits that share most of their ratings for independent ones.
+    ``ratio`` is the size of a test part divided by that of a training part. The variance of the mean is (1/J +
+    ratio)·s². The plain s²/J would be right only for independent splits, but these share most of their ratings.
     """
     values = np.asarray(differences, dtype=np.float64)
     j, mean = len(values), float(np.mean(values))
     error = float(np.std(values, ddof=1) * np.sqrt(1 / j + ratio))
     half = float(student.ppf(0.975, j - 1)) * error
     p = 2 * float(student.sf(abs(mean) / error, j - 1)) if error > 0 else float(mean == 0)
-    return Comparison(mean, mean - half, mean + half, p)
+    return PairedComparison(mean, mean - half, mean + half, p)

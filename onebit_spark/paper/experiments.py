@@ -1,4 +1,4 @@
-"""The paper's experiments (Section 6) as tasks: what is fitted to which draw, and what is chosen in between.
+"""The paper's experiments (Section 6) as tasks.
 
     tuning tasks (cell or split × method × setting)  ─►  best setting of each  ─►  tasks of the draws that are reported
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from onebit_spark.paper.methods import METHODS, TriedSetting, count_errors, cross_validate
+from onebit_spark.paper.methods import METHODS, TriedSetting, count_wrong_signs, cross_validate
 from onebit_spark.paper.seeds import FIRST_REPORTED, TUNING
 from onebit_spark.simulate import KINDS, simulate
 from onebit_spark.tuning.sample import Sample
@@ -36,7 +36,17 @@ MOVIELENS_METHODS = (
 
 @dataclass(frozen=True)
 class Case:
-    """A method on one kind of data, tuned over a grid; ``data`` names them in the tasks and in the results."""
+    """A method on one kind of data, tuned over a grid.
+
+    Parameters
+    ----------
+    data : dict
+        Identifies the data, in the tasks and in the results.
+    method : str
+        Name of the method.
+    grid : tuple
+        Settings among which it is tuned.
+    """
 
     data: Record
     method: str
@@ -49,7 +59,19 @@ class Case:
 
 @dataclass(frozen=True)
 class Experiment:
-    """Cases, the seeds of the draws that are reported, and the seeds of those that settings are tuned on."""
+    """Some cases, each repeated on several draws.
+
+    Parameters
+    ----------
+    name : str
+        Name of the experiment.
+    cases : tuple of Case
+        What is compared.
+    seeds : tuple of int
+        Seeds of the draws that are reported.
+    tuning_seeds : tuple of int
+        Seeds of the draws on which settings are tuned.
+    """
 
     name: str
     cases: tuple[Case, ...]
@@ -90,7 +112,7 @@ class Experiment:
 
 
 def tables(replicates: int, size: int = 200, seed: int = FIRST_REPORTED) -> Experiment:
-    """Types A1–B3 of ranks 3 and 5; where the noise is logistic, also the model whose prior is the true one."""
+    """Types A1–B3 of ranks 3 and 5. For B3 also the model whose prior is the true one."""
     cases = [
         Case.of(_cell(kind, rank, 0.1, size), method)
         for rank in (3, 5)
@@ -119,7 +141,7 @@ def simulation_task(task: Record) -> Record:
         return cross_validate(method, sample, task["setting"], FOLDS, seed)
     rows, cols = np.divmod(np.arange(size * size), size)
     all_cells = Sample.of(rows, cols, drawn.bayes_sign.ravel(), (size, size))
-    return {"error": count_errors(method.fit(sample, task["setting"]), sample, all_cells) / len(all_cells)}
+    return {"error": count_wrong_signs(method.fit(sample, task["setting"]), sample, all_cells) / len(all_cells)}
 
 
 # ---- MovieLens -------------------------------------------------------------------------------------------------------
@@ -129,7 +151,7 @@ def movielens(sample: Sample, splits: int, seed: int = FIRST_REPORTED) -> Experi
     """95,000 ratings for the fit and 5,000 for the test, tuned on the 95,000 of one further split."""
     data = {"data": sample.fingerprint}
     cases = [Case.of(data, method) for method in MOVIELENS_METHODS]
-    # A larger ball takes minutes a fit, for hundreds of singular values, and is far worse.
+    # With a larger radius a fit takes minutes, for hundreds of singular values, and is far worse.
     cases = [replace(case, grid=tuple(s for s in case.grid if s.get("radius", 0) <= LARGEST_RADIUS)) for case in cases]
     return Experiment("movielens", tuple(cases), tuple(range(seed, seed + splits)), TUNING[:1])
 
@@ -144,4 +166,7 @@ def movielens_task(task: Record, sample: Sample) -> Record:
     train, test = sample.split(test_size(sample), task["seed"])
     if task["do"] == "tune":
         return cross_validate(method, train, task["setting"], FOLDS, task["seed"])
-    return {"error": count_errors(method.fit(train, task["setting"]), train, test) / len(test), "n_test": len(test)}
+    return {
+        "error": count_wrong_signs(method.fit(train, task["setting"]), train, test) / len(test),
+        "n_test": len(test),
+    }

@@ -1,6 +1,6 @@
 """The methods that are compared: how each is fitted to a sample, and the settings among which it is tuned.
 
-A prior's α and β stand in the grids *per row and column* (α/m, β/m): so one grid serves matrices of any size.
+The grids contain α and β *per row and column* (α/m, β/m). So one grid serves matrices of any size.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TOLERANCE = 1e-4
 TriedSetting = Mapping[str, Any]  # of JSON values
 
 
-class Scorer(Protocol):
+class FittedMethod(Protocol):
     """A fitted method: the sign of the score is its prediction."""
 
     def score(self, rows: NDArray, cols: NDArray) -> NDArray[np.float64]: ...
@@ -38,12 +38,12 @@ class Scorer(Protocol):
 class Method:
     """A way to fit a sample, under each of some settings."""
 
-    fit: Callable[[Sample, TriedSetting], Scorer]
+    fit: Callable[[Sample, TriedSetting], FittedMethod]
     grid: tuple[TriedSetting, ...]
 
 
-def count_errors(scorer: Scorer, train: Sample, test: Sample) -> int:
-    """Wrong signs on the test part; a score of exactly 0 is the majority of the training part."""
+def count_wrong_signs(scorer: FittedMethod, train: Sample, test: Sample) -> int:
+    """Number of wrong signs on the test part. A score of exactly 0 counts as the majority of the training part."""
     scores = scorer.score(test.rows, test.cols)
     majority = 1 if 2 * np.count_nonzero(train.labels > 0) >= len(train) else -1
     return int(np.count_nonzero(np.where(scores == 0, majority, np.sign(scores)) != test.labels))
@@ -52,14 +52,14 @@ def count_errors(scorer: Scorer, train: Sample, test: Sample) -> int:
 def cross_validate(method: Method, sample: Sample, setting: TriedSetting, n_folds: int, seed: int) -> dict[str, Any]:
     """The errors of every fold, and its size."""
     parts = list(sample.folds(n_folds, seed))
-    errors = [count_errors(method.fit(train, setting), train, test) for train, test in parts]
+    errors = [count_wrong_signs(method.fit(train, setting), train, test) for train, test in parts]
     return {"errors": errors, "sizes": [len(test) for _, test in parts]}
 
 
 def _bayesian(
     loss: str, prior: str, intercepts: bool = False, rank: int = RANK
-) -> Callable[[Sample, TriedSetting], Scorer]:
-    def fit(sample: Sample, setting: TriedSetting) -> Scorer:
+) -> Callable[[Sample, TriedSetting], FittedMethod]:
+    def fit(sample: Sample, setting: TriedSetting) -> FittedMethod:
         lines = len(np.unique(sample.rows)) + len(np.unique(sample.cols))
         config = FitConfig(
             loss=loss,
@@ -78,13 +78,13 @@ def _bayesian(
     return fit
 
 
-def _davenport(sample: Sample, setting: TriedSetting) -> Scorer:
-    """The radius stands in the grid in units of √(m1 m2)."""
+def _davenport(sample: Sample, setting: TriedSetting) -> FittedMethod:
+    """The radius in the grid is in units of √(m1 m2)."""
     radius = setting["radius"] * math.sqrt(sample.shape[0] * sample.shape[1])
     return fit_davenport(sample.rows, sample.cols, sample.labels, sample.shape, radius, tol=1e-2)
 
 
-def _ridge(sample: Sample, setting: TriedSetting) -> Scorer:
+def _ridge(sample: Sample, setting: TriedSetting) -> FittedMethod:
     return fit_logistic(sample.rows, sample.cols, sample.labels, sample.shape, **setting)
 
 
@@ -102,7 +102,7 @@ _LOGIT_G = (
     (0.0025, 0.0025), (0.0025, 0.075), (0.0025, 0.75), (0.025, 0.025), (0.075, 0.0025), (0.075, 0.025), (0.25, 0.0025),
     (0.25, 0.25), (0.1, 0.33),
 )  # fmt: skip
-_SCALE_ONE = (1e4, 1e4)  # γ stays at 1, whatever the data say: the prior behind the matrices of type B
+_SCALE_ONE = (1e4, 1e4)  # keeps γ at 1, which is the prior of the matrices of type B
 
 METHODS: dict[str, Method] = {
     "Logit-G": Method(_bayesian("logistic", "gamma"), _grid((1.0,), *_LOGIT_G)),

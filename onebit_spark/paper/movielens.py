@@ -1,4 +1,4 @@
-"""MovieLens-100K (F. M. Harper and J. A. Konstan, 2015): read from disk, or fetched with its checksum.
+"""MovieLens-100K (F. M. Harper and J. A. Konstan, 2015), read from disk or downloaded and checked.
 
 The data may be used for research but not redistributed; none of it is part of this project.
 """
@@ -48,7 +48,7 @@ def read_movielens(path: str | os.PathLike[str]) -> Sample:
 
 
 def download_movielens(folder: str | os.PathLike[str], url: str = URL, sha256: str = SHA256) -> Path:
-    """The archive in ``folder``, fetched unless it is there already; a RequestError if it is not the one expected."""
+    """The archive in ``folder``, downloaded if necessary. Raises a RequestError if its checksum is wrong."""
     target = Path(folder) / "ml-100k.zip"
     if target.exists() and _digest(target) == sha256:
         return target

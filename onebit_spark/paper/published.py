@@ -18,7 +18,7 @@ _ROWS = {  # Logit-G, Logit-IG, HL-G, HL-IG, freq. Logit
     (5, "B2"): (17.3, 17.3, 17.9, 18.1, 18.3),
     (5, "B3"): (21.5, 21.4, 24.4, 22.9, 22.1),
 }
-ERRORS: dict[tuple[int, str, str], float] = {
+PUBLISHED_ERRORS: dict[tuple[int, str, str], float] = {
     (rank, kind, method): figure
     for (rank, kind), figures in _ROWS.items()
     for method, figure in zip(PAPER_METHODS, figures, strict=True)

@@ -1,6 +1,6 @@
-"""REPRODUCTION.md: the experiments beside the paper's figures, in words and tables. Pure functions of the records.
+"""REPRODUCTION.md: the experiments compared with the paper's figures, in words and tables.
 
-What is said of a figure is computed from the records that the figure is computed from.
+All functions here depend on the records only. Each statement about a figure is computed from the same records.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pandas as pd
 
 from onebit_spark.paper.comparison import paired_comparison
 from onebit_spark.paper.experiments import FOLDS, MOVIELENS_METHODS, NOISE_METHODS, PAPER_METHODS
-from onebit_spark.paper.published import ERRORS, MOVIELENS_CORRECT
+from onebit_spark.paper.published import MOVIELENS_CORRECT, PUBLISHED_ERRORS
 from onebit_spark.paper.seeds import SETTLED_ON, TUNING
 from onebit_spark.simulate import KINDS
 
@@ -44,14 +44,16 @@ def tables_section(records: pd.DataFrame, meta: Meta) -> str:
         f"""Error in % of sign(M̂) against sign(M) over all cells of a {_size(records)} matrix of which 20% are observed:
         mean ± standard error over {meta["draws"]} draws, the standard deviation of one draw in brackets, and below it
         the paper's figure. Settings: fewest errors in {FOLDS}-fold cross-validation on {len(TUNING)} separate
-        draws a cell. {_seen(records)}"""
+        draws per cell. {_seen(records)}"""
     )
     lines = ["## Simulated matrices", "", intro, ""]
     for rank in sorted(records["rank"].unique()):
         lines += [f"### Rank {rank}", "", *_head("", *PAPER_METHODS)]
         for kind in KINDS:
             lines.append(_row([kind, *(_figure(cells.loc[(rank, kind, method)]) for method in PAPER_METHODS)]))
-            lines.append(_row(["*paper*", *(f"*{ERRORS[rank, kind, method]:g}*" for method in PAPER_METHODS)]))
+            lines.append(
+                _row(["*paper*", *(f"*{PUBLISHED_ERRORS[rank, kind, method]:g}*" for method in PAPER_METHODS)])
+            )
         lines.append("")
     lines += ["### Where we differ from the paper", "", *_differences(cells), ""]
     return "\n".join([*lines, *_settings(records, ["rank", "kind"]), _made_by(meta)])
@@ -60,12 +62,12 @@ def tables_section(records: pd.DataFrame, meta: Meta) -> str:
 def _differences(cells: pd.DataFrame) -> Iterator[str]:
     """Where we are above the paper, where below, and what limits the logistic model where its noise is the true one."""
     yield _prose(
-        """The paper prints one figure a cell and no error bars. A difference counts here if it is larger than two
+        """The paper prints one figure per cell and no error bars. A difference counts here if it is larger than two
         standard deviations of one draw (and half a unit of the last digit printed)."""
     )
     yield ""
     above, below = [], []
-    for cell_name, published in ERRORS.items():
+    for cell_name, published in PUBLISHED_ERRORS.items():
         rank, kind, method = cell_name
         cell = cells.loc[cell_name]
         margin = 2 * cell["sd"] + ROUNDING
@@ -76,16 +78,16 @@ def _differences(cells: pd.DataFrame) -> Iterator[str]:
             below.append(text)
     yield _item(f"Above the paper: {', '.join(above) or 'no cell'}.")
     yield _item(f"Below the paper: {', '.join(below) or 'no cell'}.")
-    hinge = [cell for cell in ERRORS if cell[1][0] == "B" and cell[2][:2] == "HL"]
-    not_below = [cell for cell in hinge if cells.loc[cell, "mean"] >= ERRORS[cell]]
+    hinge = [cell for cell in PUBLISHED_ERRORS if cell[1][0] == "B" and cell[2][:2] == "HL"]
+    not_below = [cell for cell in hinge if cells.loc[cell, "mean"] >= PUBLISHED_ERRORS[cell]]
     yield _item(
         f"The mean of HL on type B is below the paper's figure in {len(hinge) - len(not_below)} of {len(hinge)} cells"
         + "".join(f"; not in {_not_below(cell, cells.loc[cell])}" for cell in not_below)
         + "."
     )
-    for rank in sorted({rank for rank, _, _ in ERRORS}):
+    for rank in sorted({rank for rank, _, _ in PUBLISHED_ERRORS}):
         known = _figure(cells.loc[(rank, "B3", f"known prior, K = {rank}")])
-        logit, published = cells.loc[(rank, "B3", "Logit-IG"), "mean"], ERRORS[rank, "B3", "Logit-IG"]
+        logit, published = cells.loc[(rank, "B3", "Logit-IG"), "mean"], PUBLISHED_ERRORS[rank, "B3", "Logit-IG"]
         yield _item(
             f"""What the true prior gives on B3, rank {rank}: a logistic model that is told K = {rank} and γ = 1, which
             is how these matrices are drawn, has {known} on the same draws; Logit-IG, which is told neither, has
@@ -96,9 +98,9 @@ def _differences(cells: pd.DataFrame) -> Iterator[str]:
 
 def _not_below(name: tuple[int, str, str], cell: pd.Series) -> str:
     rank, kind, method = name
-    told = [f"{cell['mean']:.2f}", f"paper {ERRORS[name]:g}"]
+    told = [f"{cell['mean']:.2f}", f"paper {PUBLISHED_ERRORS[name]:g}"]
     if cell["sd"] > 0:
-        told.append(f"{(cell['mean'] - ERRORS[name]) / cell['sd']:.2f} standard deviations of one draw above")
+        told.append(f"{(cell['mean'] - PUBLISHED_ERRORS[name]) / cell['sd']:.2f} standard deviations of one draw above")
     return f"{method}, {kind}, rank {rank} ({'; '.join(told)})"
 
 
@@ -153,7 +155,7 @@ def movielens_section(records: pd.DataFrame, meta: Meta) -> str:
 
 
 def _seen(records: pd.DataFrame) -> str:
-    """Whether a reported draw was looked at when the grids of settings were chosen."""
+    """Whether reported draws were used when the grids of settings were chosen."""
     settled = f"The grids of settings were settled on draws {SETTLED_ON[0]} to {SETTLED_ON[-1]}"
     seen = len(set(records["seed"]) & set(SETTLED_ON))
     if seen:
@@ -173,7 +175,7 @@ def _figure(cell: pd.Series) -> str:
 
 def _settings(records: pd.DataFrame, by: list[str]) -> Iterator[str]:
     yield "<details><summary>Settings chosen</summary>\n"
-    yield "α and β of the priors are a row and column; the radius of freq. Logit is in units of √(m1 m2).\n"
+    yield "α and β of the priors are per row and column; the radius of freq. Logit is in units of √(m1 m2).\n"
     yield from _head(*by, "method", "setting")
     for values, group in records.groupby([*by, "method"], sort=False):
         setting = json.loads(group["setting"].iloc[0])

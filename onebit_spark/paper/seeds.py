@@ -1,5 +1,5 @@
-"""Which draws are for what: no draw that is reported has had a say in a setting, or in the grids of settings."""
+"""Which draws are used for what. Reported draws were not used to choose settings or grids of settings."""
 
-SETTLED_ON = range(240)  # looked at while the grids were chosen
+SETTLED_ON = range(240)  # used when the grids were chosen
 FIRST_REPORTED = 1_000
-TUNING = (1_000_000, 1_000_001)  # on which the settings are chosen within the grids
+TUNING = (1_000_000, 1_000_001)  # used to choose the settings within the grids

@@ -1,1 +1,1 @@
-"""What depends on the Spark at hand: files behind URIs, names of jobs (jobnames), short plans, folders lent to them."""
+"""What depends on Spark's own interfaces: files by URI, names of jobs (jobnames), short plans, folders (lending)."""

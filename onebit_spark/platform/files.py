@@ -1,4 +1,4 @@
-"""Files wherever their URI says, through Hadoop's FileSystem; and folders that appear whole or not at all."""
+"""Files by URI, through Hadoop's FileSystem, and folders that appear whole or not at all."""
 
 from __future__ import annotations
 
@@ -15,12 +15,22 @@ from pyspark.sql import SparkSession
 
 from onebit_spark.errors import RequestError
 
-RENAMING = ("file", "hdfs", "viewfs", "webhdfs", "swebhdfs")  # schemes whose rename of a folder is one atomic step
-SEALS = ("metadata.json", "_SUCCESS")  # written last: without its seal a folder does not count
+RENAMING = ("file", "hdfs", "viewfs", "webhdfs", "swebhdfs")  # schemes that rename a folder in one atomic step
+SEALS = ("metadata.json", "_SUCCESS")  # written last; a folder without one of these is not complete
 
 
 class Location:
-    """A path on whatever file system its scheme names. ``uri`` is the path in full."""
+    """A path on the file system that its scheme names.
+
+    Attributes
+    ----------
+    uri : str
+        The full path.
+    scheme : str
+        The scheme, such as file or hdfs.
+    name : str
+        The last part of the path.
+    """
 
     def __init__(self, spark: SparkSession, path: str | os.PathLike[str]) -> None:
         self.spark = spark
@@ -46,13 +56,13 @@ class Location:
         return self.exists() and bool(self._files.getFileStatus(self._path).isDirectory())
 
     def children(self) -> list[Location]:
-        """What the folder holds; nothing if there is no such folder."""
+        """The content of the folder; an empty list if there is no such folder."""
         if not self.is_folder():
             return []
         return [Location(self.spark, entry.getPath().toString()) for entry in self._files.listStatus(self._path)]
 
     def delete(self) -> None:
-        """Delete the file, or the folder with all that it holds; nothing happens if there is none."""
+        """Delete the file, or the folder with its content. Nothing happens if it does not exist."""
         self._files.delete(self._path, True)
 
     def move_to(self, target: Location) -> None:
@@ -71,7 +81,7 @@ class Location:
         self.write_bytes(text.encode("utf-8"))
 
     def write_bytes(self, content: bytes) -> None:
-        if self.scheme == "file":  # not through Hadoop, which would lay a checksum file beside it
+        if self.scheme == "file":  # not through Hadoop, which would write a checksum file beside it
             local = Path(self.uri.removeprefix("file:"))
             local.parent.mkdir(parents=True, exist_ok=True)
             unfinished = local.with_name(f".{local.name}.writing")
@@ -86,23 +96,23 @@ class Location:
 
 
 def refuse_existing(spark: SparkSession, path: str | os.PathLike[str], overwrite: bool) -> Location:
-    """The location of an output; a RequestError if something is there and may not be overwritten."""
+    """The location of an output. Raises a RequestError if it exists and may not be overwritten."""
     target = Location(spark, path)
     if not target.name:
         raise RequestError(f"cannot write to {target.uri}: name a folder below it")
     if not overwrite and target.exists():
-        raise RequestError(f"the output {path} exists: choose another path, or let it be overwritten")
+        raise RequestError(f"the output {path} exists: choose another path, or allow it to be overwritten")
     return target
 
 
 @contextlib.contextmanager
 def replace_folder(spark: SparkSession, path: str | os.PathLike[str], overwrite: bool = False) -> Iterator[str]:
-    """Yield the URI of a folder to write, not yet there; at the end it stands at ``path``, whole, or nothing changed.
+    """Yield the URI of a new folder to write. At the end it is at ``path``, complete; after an error nothing changed.
 
-    Local disk and HDFS: written as a hidden sibling, then renamed; what stood at ``path`` is moved aside first and
-    comes back if the rename fails. A process killed half way leaves hidden siblings, never half a folder. Object
-    stores have no rename: there the folder is written in place, after the old one was deleted, its seal first; the
-    caller writes its own seal (``SEALS``) last.
+    On a local disk and on HDFS the folder is written under a hidden name beside ``path`` and then renamed. An old
+    folder is moved away first, and comes back if the rename fails. A killed process may leave hidden folders, but never
+    a part of a folder at ``path``. Object stores have no rename. There the old folder is deleted (its file of ``SEALS``
+    first), and the new one is written in place. The caller writes its file of ``SEALS`` last.
     """
     target = refuse_existing(spark, path, overwrite)
     if target.scheme not in RENAMING:
@@ -116,7 +126,7 @@ def replace_folder(spark: SparkSession, path: str | os.PathLike[str], overwrite:
     fresh, old = target.sibling(f".{target.name}.writing-{token}"), target.sibling(f".{target.name}.replaced-{token}")
     with _deleted_on_error(fresh):
         yield fresh.uri
-        refuse_existing(spark, path, overwrite)  # it may have appeared meanwhile; a rename would move into it
+        refuse_existing(spark, path, overwrite)  # it may exist by now, and a rename would move the folder into it
         replaced = target.exists()
         if replaced:
             target.move_to(old)
@@ -135,14 +145,14 @@ def _deleted_on_error(folder: Location) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        with contextlib.suppress(Exception):  # the first error is the one to hear about
+        with contextlib.suppress(Exception):  # the first error is the one to report
             folder.delete()
         raise
 
 
 @contextlib.contextmanager
 def explained(complaint: str) -> Iterator[None]:
-    """What the JVM has against the body, as a RequestError of one line: ``complaint: reason``."""
+    """Raise errors of the JVM in the body as a RequestError of one line: ``complaint: reason``."""
     try:
         yield
     except Py4JJavaError as error:

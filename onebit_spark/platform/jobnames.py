@@ -1,4 +1,4 @@
-"""Names for our jobs in Spark's UI and event log."""
+"""Names of our jobs in Spark's UI and event log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark import SparkContext
 
 @contextmanager
 def described(context: SparkContext, what: str) -> Iterator[None]:
-    """Name the jobs in Spark's UI, and give the user's own description back."""
+    """Name the jobs of the body in Spark's UI. Afterwards the description is again that of the user."""
     key = "spark.job.description"
     before = context.getLocalProperty(key)
     context.setLocalProperty(key, f"onebit_spark: {what}")

@@ -1,7 +1,7 @@
-"""Folders that models read their factors from: each goes when no plan reads it any more, at the latest at exit.
+"""Folders that models read their factors from. A folder is deleted when no plan reads it, at the latest at exit.
 
-A model may be gone while its predictions are still to be computed, so what counts is not who holds the model here but
-what the plans of Spark's driver refer to: the files' index, which all plans over them share.
+A model may be garbage in Python while its predictions are not computed yet. So references to the model do not count.
+What counts are the plans in Spark's driver: all plans over the same files share one index of these files.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from onebit_spark.platform.files import Location
 @dataclass
 class _Lent:
     folder: Location
-    readers: list[Any] = field(default_factory=list)  # weak references of the JVM to what plans share
+    readers: list[Any] = field(default_factory=list)  # weak references of the JVM to the shared index of the files
 
 
 _lent: dict[str, _Lent] = {}  # by URI
 
 
 def lend(folder: Location, reading: DataFrame) -> None:
-    """Delete the folder when neither this frame nor any that was made from it is left."""
+    """Delete the folder when neither this frame nor any frame made from it exists any more."""
     lent = _lent.setdefault(folder.uri, _Lent(folder))
     jvm: Any = reading.sparkSession._jvm
     frame: Any = reading._jdf
     plan = frame.queryExecution().analyzed()
     try:
         shared = plan.relation().location()
-    except Py4JError:  # the session reads Parquet by the newer interface
+    except Py4JError:  # the session reads Parquet through the newer interface
         shared = plan.table()
     lent.readers.append(jvm.java.lang.ref.WeakReference(shared))
 
 
 def take_back() -> None:
-    """Delete the folders that nothing refers to any more, as far as the JVM knows: it may take another call."""
+    """Delete the folders that nothing refers to any more. The JVM may need a second call to notice it."""
     if _lent:
         jvm: Any = next(iter(_lent.values())).folder.spark._jvm
         jvm.System.gc()

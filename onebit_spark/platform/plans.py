@@ -1,4 +1,4 @@
-"""What we ask of Spark beyond its public face: short plans, and blocks in known partitions."""
+"""Code that uses private interfaces of Spark: short plans, and blocks in known partitions."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 
 def cut_from_plan(frame: DataFrame, session: SparkSession | None = None) -> DataFrame:
-    """The same rows behind a plan of a single node, over the same cache and with the same lineage.
+    """The same rows with a plan of one node. Cache and lineage stay the same.
 
-    Otherwise every half step would analyse the plan of the user's source anew before it finds it in the cache: half of
-    the time of a small step. A checkpoint would cut the lineage too, and with it the way back from a lost executor.
+    Otherwise every half step would analyse the plan of the user's source again, before Spark finds it in the cache.
+    That is half of the time of a small step. A checkpoint of Spark would also cut the lineage. Then lost blocks could
+    not be computed again.
     """
     session = session or frame.sparkSession
     jvm_session: Any = session._jsparkSession
@@ -24,10 +25,10 @@ def cut_from_plan(frame: DataFrame, session: SparkSession | None = None) -> Data
 
 
 def kept(frame: DataFrame) -> DataFrame:
-    """The same rows, computed once and kept by the executors as long as a plan refers to them.
+    """The same rows, computed once. The executors keep them as long as a plan refers to them.
 
-    What is lost is computed again from the frame's own source. Kept in serialised form: Spark hands out one row again
-    and again with new content.
+    Lost rows are computed again from the frame's source. The rows are kept in serialised form, because Spark uses one
+    row object again and again with new content.
     """
     cut = cut_from_plan(frame)
     level = frame.sparkSession.sparkContext._getJavaStorageLevel(StorageLevel.MEMORY_AND_DISK)
@@ -36,28 +37,28 @@ def kept(frame: DataFrame) -> DataFrame:
 
 
 def working_session(spark: SparkSession) -> SparkSession:
-    """A session of our own in the user's application, so that none of the user's settings has to change.
+    """A session of our own in the user's application. So no setting of the user's session has to change.
 
-    Spark leaves a cached table where it is only if it has at least ``spark.sql.shuffle.partitions`` partitions; and
-    adaptive execution would merge partitions that hold one block each.
+    Spark shuffles a cached table again unless it has at least ``spark.sql.shuffle.partitions`` partitions. And adaptive
+    execution would merge partitions that hold one block each.
     """
     own = spark.newSession()
     own.conf.set("spark.sql.shuffle.partitions", "1")
     own.conf.set("spark.sql.adaptive.enabled", "false")
-    own.conf.set("spark.sql.parquet.compression.codec", "uncompressed")  # factors are noise to a compressor
+    own.conf.set("spark.sql.parquet.compression.codec", "uncompressed")  # factors cannot be compressed
     return own
 
 
 def expect_long_lines(session: SparkSession, most: int = 64) -> None:
-    """From now on a batch has few lines, for each may have megabytes and a batch must stay below 2 GiB.
+    """From now on an Arrow batch has few lines. A line may have megabytes, and a batch must stay below 2 GiB.
 
-    Not before the ratings are blocked: Spark looks at this setting when a task runs, wherever its plan was made.
+    Call it after the ratings are blocked: Spark reads this setting when a task runs, not when the plan is made.
     """
     session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(most))
 
 
 def partition_keys(n: int) -> NDArray[np.int32]:
-    """Integers of which Spark's hash partitioning sends the p-th to partition p of n."""
+    """Integers such that Spark's hash partitioning sends the p-th one to partition p of n."""
     tried = 16 * n
     while True:
         parts = spark_hash(np.arange(tried, dtype=np.uint32)).astype(np.int64) % n
@@ -68,7 +69,7 @@ def partition_keys(n: int) -> NDArray[np.int32]:
 
 
 def spark_hash(keys: NDArray[np.uint32]) -> NDArray[np.int32]:
-    """Murmur3 of an int with seed 42 (Appleby's x86_32 variant): what ``hash(key)`` is in Spark SQL."""
+    """Murmur3 of an int with seed 42 (Appleby's x86_32 variant), which is ``hash(key)`` of Spark SQL."""
 
     def rotated(x: NDArray[np.uint32], bits: int) -> NDArray[np.uint32]:
         return (x << np.uint32(bits)) | (x >> np.uint32(32 - bits))

@@ -1,1 +1,1 @@
-"""report.html: one self-contained page for each fit. figures (plots as SVG) ◄ page (the document)."""
+"""report.html: one page per fit, in a file that needs no other. figures (plots as SVG) ◄ page (the document)."""

@@ -1,4 +1,4 @@
-"""The plots of a report, each as inline SVG: sharp on paper and on a screen, with nothing to fetch."""
+"""The plots of a report, as inline SVG. The page needs no other file."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ Plot = Callable[["Axes", ModelInfo], None]
 
 
 def figures(info: ModelInfo, certificates: Sequence[Mapping[str, Any]] = ()) -> dict[str, str]:
-    """The plots that the model has something to show in: caption ─► SVG."""
+    """All plots for which the model has data: caption ─► SVG."""
     wanted: dict[str, Plot] = {
         "The objective after each iteration, above its last value. It is minimised.": _objective,
-        "How much each factor varies, 1/E[1/γ]. Orange ones were switched off by the prior.": _spectrum,
+        "How much each factor varies, 1/E[1/γ]. The prior switched off the orange ones.": _spectrum,
     }
     if info.validation:
-        wanted["Held-out ratings during the fit. The model is that of the lowest loss."] = _validation
+        wanted["Held-out ratings during the fit. The model is the one with the lowest loss."] = _validation
     if info.diagnostics:
         source = info.diagnostics["source"]
-        wanted[f"Predicted probability against what came true, on {source}. Perfect is the line."] = _reliability
-        wanted[f"Scores by class, on {source}. What lies on the wrong side of 0 is an error."] = _scores
+        wanted[f"Predicted probability against observed frequency, on {source}. The line is perfect."] = _reliability
+        wanted[f"Scores by class, on {source}. A score on the wrong side of 0 is an error."] = _scores
         if "risk_coverage" in info.diagnostics:
             points = [item for item in certificates if item["name"] == "selective" and not item["group"]]
-            caption = f"Errors among the answered, when only the surest are answered, on {source}."
-            caption += " Orange: certified, below the dotted line of what was asked." if points else ""
+            caption = f"Error rate if only the most confident pairs are answered, on {source}."
+            caption += " Orange: certified to be below the dotted line of the request." if points else ""
             wanted[caption] = partial(_risk_coverage, points)
     return {caption: _svg(plot, info) for caption, plot in wanted.items()}
 
@@ -66,7 +66,7 @@ def _svg(plot: Plot, info: ModelInfo) -> str:
 
 @contextmanager
 def _axes(salt: str) -> Iterator[tuple[Axes, io.StringIO]]:
-    """Axes whose figure is written into the text at the end. The salt keeps the ids of two plots on a page apart."""
+    """Axes whose figure is written into the text at the end. The salt makes the ids of two plots different."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
@@ -120,7 +120,7 @@ def _reliability(axes: Axes, info: ModelInfo) -> None:
     curve = _diagnostics(info)["reliability"]
     n, said, came = (np.array(curve[name]) for name in ("n", "probability", "frequency"))
     axes.plot([0, 1], [0, 1], color=LIGHT, linewidth=1)
-    # Two standard errors of a frequency: what chance alone explains.
+    # Two standard errors of a frequency.
     noise = 2 * np.sqrt(np.maximum(came * (1 - came), 1 / n) / n)
     axes.errorbar(said, came, yerr=noise, color=BLUE, marker="o", markersize=4, linewidth=1.2, elinewidth=0.8)
     axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="predicted probability", ylabel="share of positives")
@@ -152,10 +152,10 @@ def _scores(axes: Axes, info: ModelInfo) -> None:
 
 
 def _risk_coverage(points: Sequence[Mapping[str, Any]], axes: Axes, info: ModelInfo) -> None:
-    """``points`` are selective certificates; one that could not be met is a line with no point on it."""
+    """``points`` are selective certificates. A request that could not be met is a line without a point."""
     curve = _diagnostics(info)["risk_coverage"]
     shares, errors = np.array(curve["share"]), np.array(curve["error"])
-    shown = shares >= 0.01  # of fewer, the error is mere chance
+    shown = shares >= 0.01  # for a smaller share the error is too noisy
     axes.plot(shares[shown], errors[shown], color=BLUE, linewidth=1.5)
     beside: dict[str, Any] = {"textcoords": "offset points", "color": ORANGE, "fontsize": 8}
     for item in points:
@@ -175,7 +175,7 @@ def _risk_coverage(points: Sequence[Mapping[str, Any]], axes: Axes, info: ModelI
 
 
 def _wider(scores: dict[str, Any]) -> dict[str, Any]:
-    """The histogram with twice, four times, … as wide bins, until its mean bin is well filled; no bin left out."""
+    """The histogram with bins that are 2, 4, … times as wide, until the average bin has enough ratings."""
     width, low = scores["width"], np.array(scores["low"])
     counts = {name: np.array(scores[name]) for name in ("positive", "negative")}
     place = np.round(low / width).astype(int)

@@ -1,4 +1,4 @@
-"""report.html: one fit on one page, in a file that needs nothing else."""
+"""report.html: one fit on one page, in a file that needs no other."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from onebit_spark.core.settings import declared
 from onebit_spark.report.figures import figures
 
 REPORT = "report.html"
-REPEATS = {
+REPEAT_WORDS = {
     "repeated_cells": "cells rated more than once",
     "repeated": "ratings beyond the first of a cell",
     "conflicting": "cells rated both ways",
 }
 
-STYLE = """
+CSS = """
 body { font: 15px/1.5 system-ui, "Helvetica Neue", Arial, sans-serif; color: #1a202c; background: #fff;
        max-width: 62rem; margin: 2rem auto; padding: 0 1.5rem; }
 h1 { font-size: 1.6rem; margin: 0 0 .2rem; } h2 { font-size: 1.1rem; margin: 2.2rem 0 .6rem; color: #2d3748; }
@@ -48,12 +48,12 @@ def report(info: ModelInfo, certificate: dict[str, Any] | None = None) -> str:
             '<html lang="en"><head><meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<link rel="icon" href="data:,">',
-            f"<title>onebit_spark: {escape(title)}</title><style>{STYLE}</style></head><body>",
+            f"<title>onebit_spark: {escape(title)}</title><style>{CSS}</style></head><body>",
             f"<h1>{escape(title)}</h1>",
             f'<p class="subtitle">{escape(_fitted(info))}</p>',
             _tiles(_headline(info, certificate)),
             *_notes(info),
-            '<h2>How the fit went, and what it can do</h2><div class="plots">',
+            '<h2>The fit, and its quality</h2><div class="plots">',
             *(
                 f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>"
                 for caption, svg in figures(info, certificate["certificates"] if certificate else ()).items()
@@ -77,13 +77,13 @@ def _fitted(info: ModelInfo) -> str:
 
 
 def _headline(info: ModelInfo, certificate: dict[str, Any] | None) -> Iterable[tuple[str, str]]:
-    """(figure, what it is)."""
+    """Pairs of a figure and its meaning."""
     seen = info.diagnostics
     if seen:
-        yield f"{seen['error']:.1%}", f"of {seen['source']} on the wrong side"
+        yield f"{seen['error']:.1%}", f"of {seen['source']} predicted wrongly"
         minority = min(info.n_positive, info.n_ratings - info.n_positive) / info.n_ratings
-        yield f"{minority:.1%}", "wrong if the majority class were predicted"
-        yield f"{seen['calibration_error']:.3f}", "probabilities off on average"
+        yield f"{minority:.1%}", "wrong if the majority class is always predicted"
+        yield f"{seen['calibration_error']:.3f}", "average error of the probabilities"
     yield f"{info.effective_rank} of {info.config.rank}", "factors in use"
     headline = _best(certificate)
     if headline is not None:
@@ -96,7 +96,7 @@ def _headline(info: ModelInfo, certificate: dict[str, Any] | None) -> Iterable[t
 
 
 def _best(certificate: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The certificate that was declared as the headline, unless it says nothing."""
+    """The certificate of the headline, unless it is vacuous."""
     for one in certificate["certificates"] if certificate else ():
         if one["name"] == certificate["headline"] and not one["vacuous"] and not one.get("group"):  # type: ignore[index]
             return dict(one)
@@ -106,8 +106,8 @@ def _best(certificate: dict[str, Any] | None) -> dict[str, Any] | None:
 def _notes(info: ModelInfo) -> Iterable[str]:
     if info.diagnostics and info.diagnostics["fitted"]:
         yield (
-            '<p class="note">Errors and probabilities here are those of ratings that were fitted, so they flatter the '
-            "model. Hold some out to see what it does on new ones.</p>"
+            '<p class="note">Errors and probabilities were measured on fitted ratings, so they look better than '
+            "they are. Hold some ratings out to measure the model on new ones.</p>"
         )
     if not info.converged and info.config.tol > 0:
         yield f'<p class="note">Not converged: {escape(info.reason)}.</p>'
@@ -118,7 +118,7 @@ def _notes(info: ModelInfo) -> Iterable[str]:
 def _certificate(certificate: dict[str, Any] | None) -> Iterable[str]:
     if not certificate or not certificate["certificates"]:
         return
-    yield "<h2>What is certain about its errors</h2>"
+    yield "<h2>Certified limits on its errors</h2>"
     for one in certificate["certificates"]:
         name = escape(str(one["name"]).replace("_", " "))
         vacuous = " It says nothing here." if one["vacuous"] and one["name"] != "selective" else ""
@@ -133,7 +133,7 @@ def _data(info: ModelInfo) -> dict[str, str]:
         "users × items": f"{info.n_users:,} × {info.n_items:,}",
         "cells with a rating, at most": f"{info.n_ratings / cells:.2%}",
         "positive": f"{info.n_positive / info.n_ratings:.1%}",
-        **{words: f"{info.repeats[name]:,}" for name, words in REPEATS.items() if name in info.repeats},
+        **{words: f"{info.repeats[name]:,}" for name, words in REPEAT_WORDS.items() if name in info.repeats},
         "columns": ", ".join(info.columns.values()),
         "positive above": "" if info.threshold is None else f"{info.threshold:g}",
     }

@@ -1,4 +1,4 @@
-"""Many fits as Spark tasks: settings chosen by cross-validation.
+"""Cross-validation: many fits as Spark tasks, to choose the settings.
 
 sample, grid ◄ folds (one fold, and the choice) ◄ crossvalidation ─► tasks (each done once, resumable)     figures
 """

@@ -1,7 +1,8 @@
 """Cross-validation on Spark, in one of two ways.
 
-Ratings that fit one worker are sent to all of them, and every fit is one Spark task. Others are fitted one after the
-other, each by the whole cluster. Folds follow from a hash of the rating: the same in both ways, and in every run.
+If one worker can hold all ratings, they are sent to all workers, and every fit is one Spark task. Otherwise the fits
+run one after the other, each on the whole cluster. The fold of a rating is a hash of it. So the folds are the same in
+both ways, and in every run.
 """
 
 from __future__ import annotations
@@ -23,14 +24,28 @@ from onebit_spark.input.columns import hash_parts, quoted
 from onebit_spark.input.defects import Columns, positive
 from onebit_spark.tuning.folds import FoldedSample, fit_fold
 from onebit_spark.tuning.sample import Sample
-from onebit_spark.tuning.tasks import Advances, Ledger, Result, Task, run_tasks
+from onebit_spark.tuning.tasks import Advances, Ledger, Task, TaskResult, run_tasks
 
 FOLD = "__onebit_fold"
 
 
 @dataclass(frozen=True)
 class CrossValidation:
-    """Ratings in a DataFrame, cut into folds."""
+    """Ratings in a DataFrame, divided into folds.
+
+    Parameters
+    ----------
+    ratings : DataFrame
+        The ratings.
+    columns : Columns
+        Their columns.
+    surveyed : Survey
+        Their ids and counts.
+    n_folds : int
+        Number of folds.
+    seed : int
+        Seed of the folds.
+    """
 
     ratings: DataFrame
     columns: Columns
@@ -40,11 +55,11 @@ class CrossValidation:
 
     @classmethod
     def of(cls, ratings: DataFrame, columns: Columns, n_folds: int, seed: int) -> CrossValidation:
-        """Validates the ratings on the way."""
+        """Check the ratings, and count them."""
         return cls(ratings, columns, survey(ratings, columns), n_folds, seed)
 
     def tasks(self, configs: Sequence[FitConfig]) -> list[Task]:
-        """One a configuration and fold, the folds of one configuration in a row."""
+        """One task per configuration and fold. The folds of one configuration follow each other."""
         tally = self.surveyed.tally
         checksums = self.ratings.agg(*map(F.sum, hash_parts(self._hash()))).collect()[0]
         data = [tally.n, tally.positives, len(self.surveyed.users), len(self.surveyed.items), *checksums]
@@ -54,12 +69,12 @@ class CrossValidation:
             for fold in range(self.n_folds)
         ]
 
-    def in_workers(self, tasks: Sequence[Task], ledger: Ledger, progress: Advances) -> list[Result]:
-        """Every fit is a task of one worker, which has all ratings."""
+    def in_workers(self, tasks: Sequence[Task], ledger: Ledger, progress: Advances) -> list[TaskResult]:
+        """Run every fit as a task of one worker, which has all ratings."""
         spark = self.ratings.sparkSession
         data = spark.sparkContext.broadcast(self.collected())
 
-        def work(task: Task) -> Result:
+        def work(task: Task) -> TaskResult:
             return fit_fold(data.value, task["fold"], FitConfig(**task["config"]))
 
         try:
@@ -67,8 +82,8 @@ class CrossValidation:
         finally:
             data.destroy()
 
-    def one_after_the_other(self, tasks: Sequence[Task], ledger: Ledger, progress: Advances) -> list[Result]:
-        """Every fit is one of the whole cluster."""
+    def one_after_the_other(self, tasks: Sequence[Task], ledger: Ledger, progress: Advances) -> list[TaskResult]:
+        """Run the fits one after the other, each on the whole cluster."""
         folded = self.ratings.withColumn(FOLD, self._fold()).persist()
         try:
             for task in tasks:
@@ -86,7 +101,7 @@ class CrossValidation:
         return [ledger[task] for task in tasks]
 
     def collected(self) -> FoldedSample:
-        """The ratings in this process, by index, in an order that does not depend on where they lay."""
+        """The ratings in this process, as indices, in an order that does not depend on the partitions."""
         table = self.ratings.select(
             F.col(quoted(self.columns.user)).alias(USER),
             F.col(quoted(self.columns.item)).alias(ITEM),
@@ -102,7 +117,7 @@ class CrossValidation:
         return FoldedSample(sample, fold[order].astype(np.int32))
 
     def estimator(self, config: FitConfig, settings: int = 1) -> OneBitCompletion:
-        """The estimator of a setting that was chosen among so many ``settings`` on these ratings."""
+        """The estimator for a configuration that was chosen among ``settings`` many on these ratings."""
         return OneBitCompletion(
             userCol=self.columns.user,
             itemCol=self.columns.item,
@@ -112,10 +127,10 @@ class CrossValidation:
             **by_param(config),
         )
 
-    def _fit(self, train: DataFrame, test: DataFrame, config: FitConfig) -> Result:
-        """The figures of ``folds.fit_fold``, by the whole cluster."""
+    def _fit(self, train: DataFrame, test: DataFrame, config: FitConfig) -> TaskResult:
+        """The figures of ``folds.fit_fold``, computed on the whole cluster."""
         model = self.estimator(config).fit(train.drop(FOLD))
-        # The labels of the test part, in the inside coding, beside the ids under the names that the model knows.
+        # The test part with labels as booleans, and with the column names that the model expects.
         inside = prepared(test, self.columns).withColumnsRenamed({USER: self.columns.user, ITEM: self.columns.item})
         p = F.least(F.greatest("probability", F.lit(1e-15)), F.lit(1 - 1e-15))
         figures = (

@@ -1,4 +1,4 @@
-"""What cross-validation saw, as a PNG."""
+"""The plot of a cross-validation, as a PNG."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onebit_spark.tuning.folds import Score, limit
 
 
 def tuning(scores: Sequence[Score], chosen: Score, told: Callable[[FitConfig], str], most: int = 30) -> bytes:
-    """The most accurate settings, best on top, with one standard error, and where the rule cuts."""
+    """The most accurate settings, the best on top, with standard errors and the limit that ``choose`` uses."""
     shown = sorted(scores, key=lambda score: score.error)[:most]
     figure = Figure(figsize=(9, 1.2 + 0.25 * len(shown)), layout="constrained")
     axes = figure.subplots()

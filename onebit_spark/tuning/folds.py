@@ -1,7 +1,7 @@
-"""Cross-validation: what a setting makes of one fold, and which setting to take.
+"""Cross-validation: the fit of one fold, and the choice of a setting.
 
-One-standard-error rule: of all settings whose mean error is within one standard error of the lowest, the cheapest, that
-is the one of the smallest rank, then without intercepts; among these the most accurate.
+One-standard-error rule: consider all settings whose mean error is within one standard error of the lowest. Take the
+smallest rank, then no intercepts, then the smallest error.
 """
 
 from __future__ import annotations
@@ -25,14 +25,22 @@ FoldResult = dict[str, Any]  # errors, n, log_loss, iterations, converged, effec
 
 @dataclass(frozen=True, eq=False)
 class FoldedSample:
-    """Ratings, each with the fold in which it is held out."""
+    """Ratings in folds.
+
+    Parameters
+    ----------
+    sample : Sample
+        The ratings.
+    fold : array of int32
+        The fold in which each rating is held out.
+    """
 
     sample: Sample
     fold: NDArray[np.int32]
 
 
 def fit_fold(data: FoldedSample, fold: int, config: FitConfig) -> FoldResult:
-    """Fit all other folds, and count the errors in this one; a score of exactly 0 is the training majority."""
+    """Fit all other folds, and count the errors in this one. A score of exactly 0 counts as the training majority."""
     train, test = data.sample.take(data.fold != fold), data.sample.take(data.fold == fold)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotConverged)
@@ -49,7 +57,21 @@ def fit_fold(data: FoldedSample, fold: int, config: FitConfig) -> FoldResult:
 
 @dataclass(frozen=True)
 class Score:
-    """A setting over all folds: the mean of its error rates and their standard error."""
+    """The result of a setting over all folds.
+
+    Parameters
+    ----------
+    config : FitConfig
+        The setting.
+    error : float
+        Mean of the error rates.
+    standard_error : float
+        Its standard error.
+    log_loss : float
+        Mean log loss.
+    seconds : float
+        Seconds of all its fits.
+    """
 
     config: FitConfig
     error: float

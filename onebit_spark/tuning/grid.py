@@ -1,9 +1,9 @@
-"""The settings that tuning compares: every combination of some lists, read from TOML.
+"""The settings that are compared: all combinations of some lists, from a TOML file.
 
     rank = [5, 10]                     ─►   {rank: 5, intercepts: true}, {rank: 5, intercepts: false},
     intercepts = [true, false]              {rank: 10, intercepts: true}, {rank: 10, intercepts: false}
 
-Several such products stand in tables named [[grid]], one after the other.
+A file may have several such products, in tables named [[grid]].
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Combination = dict[str, Any]  # of settings, by the fields of FitConfig
 
 
 def read_grid(path: str | None = None) -> list[Combination]:
-    """The settings of a TOML file, or the default ones; a RequestError with all that is wrong with it."""
+    """The settings of a TOML file, or the default ones. Raises a RequestError with all problems."""
     if path is None:
         return settings_of(DEFAULT_GRID, "the default grid")
     try:

@@ -1,4 +1,4 @@
-"""On what a figure was measured: enough to know later what it means."""
+"""Where and with which code a figure was measured."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def provenance() -> dict[str, str]:
 
 
 def source_digest() -> str:
-    """Tells one state of this package from another, also where git does not reach."""
+    """A hash of the source of this package. It also works without git."""
     digest = hashlib.sha256()
     for name, source in sorted(sources(files("onebit_spark"), "onebit_spark"), key=lambda pair: pair[0]):
         digest.update(name.encode() + source.read_bytes())

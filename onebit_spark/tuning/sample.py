@@ -1,4 +1,4 @@
-"""Sample: ratings as arrays in this process, and how they are cut into parts for fitting and for testing."""
+"""Sample: ratings as arrays in this process, and how they are divided for fitting and testing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,17 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """n ratings of a matrix of the given shape: rows[l], cols[l] and labels[l] = ±1."""
+    """Ratings of a matrix.
+
+    Parameters
+    ----------
+    rows, cols : arrays of int32
+        Row and column of each rating.
+    labels : array of int8
+        ±1.
+    shape : (int, int)
+        Rows and columns of the matrix.
+    """
 
     rows: NDArray[np.int32]
     cols: NDArray[np.int32]
@@ -31,7 +41,7 @@ class Sample:
         return Sample(self.rows[which], self.cols[which], self.labels[which], self.shape)
 
     def split(self, held_out: int, seed: int) -> tuple[Sample, Sample]:
-        """(train, test) with ``held_out`` ratings in the test part, chosen by the seed alone."""
+        """(train, test) with ``held_out`` ratings in the test part. The choice depends on the seed only."""
         order = np.random.default_rng(seed).permutation(len(self))
         return self.take(order[held_out:]), self.take(order[:held_out])
 
@@ -43,7 +53,7 @@ class Sample:
 
     @property
     def fingerprint(self) -> str:
-        """Tells one sample from another."""
+        """A hash of the ratings."""
         digest = hashlib.sha256(repr(self.shape).encode())
         for part in (self.rows, self.cols, self.labels):
             digest.update(part.tobytes())

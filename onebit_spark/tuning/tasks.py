@@ -1,4 +1,4 @@
-"""Independent pieces of work as Spark tasks, each done once: what is done is kept, and a killed run goes on from there.
+"""Independent tasks on Spark. Results are kept, so a killed run continues where it was.
 
 tasks ─► batches of some seconds ─► one Spark job of one task each, as many at a time as there are cores
                                           └─► results, as soon as their batch is done ─► Ledger, progress
@@ -21,29 +21,29 @@ from pyspark.sql import SparkSession
 from onebit_spark.platform.files import Location
 from onebit_spark.tuning.provenance import source_digest
 
-Task = dict[str, Any]  # of JSON values: all that determines the result
-Result = dict[str, Any]  # of JSON values; ``seconds`` is added
+Task = dict[str, Any]  # of JSON values; they determine the result
+TaskResult = dict[str, Any]  # of JSON values; ``seconds`` is added
 
-BATCH_SECONDS = 4.0  # work in one Spark job: much more than it costs to start one, little enough to lose
+BATCH_SECONDS = 4.0  # work per Spark job: much more than the start of a job costs, but not much to lose
 
 
 class Advances(Protocol):
-    """Is told how many tasks are done."""
+    """Is told how many tasks are done: a progress display."""
 
     def advance(self, tasks: int, seconds: float) -> None:
-        """So many more, which took so long on the clock; 0 seconds: they were done before."""
+        """So many more tasks are done, in so many seconds on the clock. 0 seconds: they were done before."""
 
 
 class Ledger:
-    """The results of the tasks that are done, in a folder of JSON lines. A file appears whole or not at all.
+    """The results of finished tasks, in a folder of JSON lines. A file appears whole or not at all.
 
-    Each state of the code has a folder of its own: what an older one has computed does not count.
+    Each version of the code has its own folder. Results of other versions are not used.
     """
 
     def __init__(self, spark: SparkSession, folder: str) -> None:
         self._folder = Location(spark, folder) / f"code-{source_digest()}"
         self._lock = threading.Lock()
-        self._results: dict[str, Result] = {}
+        self._results: dict[str, TaskResult] = {}
         if self._folder.exists():
             for line in spark.read.text(self._folder.uri).collect():
                 entry = json.loads(line.value)
@@ -52,7 +52,7 @@ class Ledger:
     def __contains__(self, task: Task) -> bool:
         return key_of(task) in self._results
 
-    def __getitem__(self, task: Task) -> Result:
+    def __getitem__(self, task: Task) -> TaskResult:
         return self._results[key_of(task)]
 
     def __len__(self) -> int:
@@ -60,10 +60,10 @@ class Ledger:
 
     @property
     def seconds(self) -> float:
-        """What all of them took, on one core each."""
+        """Seconds of all tasks, on one core each."""
         return sum(result["seconds"] for result in self._results.values())
 
-    def record(self, tasks: Sequence[Task], results: Sequence[Result]) -> None:
+    def record(self, tasks: Sequence[Task], results: Sequence[TaskResult]) -> None:
         lines = [json.dumps({"task": task, "result": result}) for task, result in zip(tasks, results, strict=True)]
         with self._lock:
             name = f"{uuid.uuid4().hex}.jsonl"
@@ -78,11 +78,11 @@ def key_of(task: Task) -> str:
 
 
 def run_tasks(
-    spark: SparkSession, tasks: Sequence[Task], work: Callable[[Task], Result], ledger: Ledger, progress: Advances
-) -> list[Result]:
-    """``work(task)`` for every task, in the order of the tasks; those in the ledger are not done again.
+    spark: SparkSession, tasks: Sequence[Task], work: Callable[[Task], TaskResult], ledger: Ledger, progress: Advances
+) -> list[TaskResult]:
+    """``work(task)`` for every task, in the order of the tasks. Tasks in the ledger are not done again.
 
-    ``work`` runs in Spark's Python workers, one core each.
+    ``work`` runs in Spark's Python workers, each on one core.
     """
     open_tasks = list({key_of(task): task for task in tasks if task not in ledger}.values())
     progress.advance(len(tasks) - len(open_tasks), seconds=0.0)
@@ -92,13 +92,13 @@ def run_tasks(
 
 
 class _Run:
-    """The open tasks, taken by one driver thread per core. A thread's Spark job has one batch as its one task."""
+    """Runs the open tasks, with one driver thread per core. Each Spark job has one task, which works on one batch."""
 
     def __init__(
         self,
         spark: SparkSession,
         tasks: Iterable[Task],
-        work: Callable[[Task], Result],
+        work: Callable[[Task], TaskResult],
         ledger: Ledger,
         progress: Advances,
     ) -> None:
@@ -134,14 +134,14 @@ class _Run:
                 self.progress.advance(len(batch), seconds / self.slots)
 
     def _next_batch(self) -> list[Task]:
-        """Some seconds of work, by the tasks done so far; single tasks at first, and smaller batches at the end."""
+        """Some seconds of work, estimated from earlier tasks. The first batches have one task, the last ones few."""
         with self.lock:
             by_time = int(BATCH_SECONDS * self.done / self.seconds) if self.seconds else 1
             size = max(1, min(by_time, len(self.waiting) // (2 * self.slots)))
             return [self.waiting.popleft() for _ in range(min(size, len(self.waiting)))]
 
 
-def _in_worker(work: Callable[[Task], Result]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _in_worker(work: Callable[[Task], TaskResult]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             texts = []

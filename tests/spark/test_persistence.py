@@ -243,7 +243,7 @@ DAMAGES = {
         f"{FORMAT_VERSION + 1}, and this onebit_spark reads version {FORMAT_VERSION}",
     ),
     "no version": (edit(format_version=edit), "damaged model folder: .*format_version"),
-    "no JSON": (lambda path: rewrite(path, '{"format_version": 1, '), "damaged model folder: .*no JSON"),
+    "no JSON": (lambda path: rewrite(path, '{"format_version": 1, '), "damaged model folder: .*not JSON"),
     "not a dict": (lambda path: rewrite(path, "[]"), "damaged model folder"),
     "binary": (lambda path: rewrite(path, "\x00ÿ"), "damaged model folder"),
     "missing keys": (edit(majority=edit, columns=edit), "lacks majority, columns"),

@@ -221,7 +221,7 @@ def test_what_the_prior_has_seen_certifies_nothing():
     terms = Terms(prior_split=0.5)
     with pytest.raises(ValueError, match="ratings that it has not seen"):
         prior_split_certificate(0.0, GibbsErrors(1, 10), Draws(0, 1), terms, 0.5)
-    with pytest.raises(ValueError, match="nothing is left"):
+    with pytest.raises(ValueError, match="none is left"):
         prior_split_certificate(0.0, GibbsErrors(0, 0), Draws(0, 1, unseen_by=Split(0, 0.5)), terms, 0.5)
     with pytest.raises(RequestError, match="both parts need some"):
         fit_arrays([0, 1], [0, 1], [1, -1], FitConfig(rank=1), certify=Terms(prior_split=1e-9))
@@ -259,7 +259,7 @@ def test_statements_say_what_they_bound():
     good, bad = holdout_certificate(100, 1000, Terms(), 0.4), holdout_certificate(450, 1000, Terms(), 0.4)
     assert good.statement == (
         "With 95% confidence, the model's predictions are wrong on at most 11.7% of ratings like those that were kept "
-        "out; they were on 10.0% of 1,000. The majority class is wrong on 40.0%."
+        "out; they were wrong on 10.0% of 1,000. The majority class is wrong on 40.0%."
     )
     assert "That says nothing" in bad.statement
 

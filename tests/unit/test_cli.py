@@ -157,7 +157,7 @@ def test_error_rates_come_as_a_list(here, given, expected):
 @pytest.mark.parametrize(
     ("job", "arguments", "told"),
     [
-        (FitRequest, "--holdout 0.1 --max-error 0.1,x", "must be a number, or several with commas between them"),
+        (FitRequest, "--holdout 0.1 --max-error 0.1,x", "must be a number, or several numbers separated by commas"),
         (
             FitRequest,
             "--holdout 0.1 --max-error 0.1,0.5",

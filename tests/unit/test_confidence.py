@@ -8,11 +8,11 @@ from onebit_spark import FitConfig, fit_arrays
 from onebit_spark.core import prediction
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.confidence import (
-    BINS,
     EVERYTHING,
-    LOWEST,
+    HISTOGRAM_BINS,
+    LOWEST_OCTAVE,
     PER_OCTAVE,
-    STEP,
+    RUNG_STEP,
     Ladder,
     bin_of,
     confidence,
@@ -23,8 +23,8 @@ from onebit_spark.core.posterior import RowPosterior
 
 
 def histogram(z):
-    inside = np.floor((np.log2(np.maximum(z, 1e-300)) - LOWEST) * PER_OCTAVE)
-    return np.bincount(np.clip(inside, 0, BINS - 1).astype(int), minlength=BINS)
+    inside = np.floor((np.log2(np.maximum(z, 1e-300)) - LOWEST_OCTAVE) * PER_OCTAVE)
+    return np.bincount(np.clip(inside, 0, HISTOGRAM_BINS - 1).astype(int), minlength=HISTOGRAM_BINS)
 
 
 @pytest.mark.parametrize("kind", ["spread", "covariance"])
@@ -67,7 +67,13 @@ def test_without_spread_or_noise_a_score_is_certain_unless_it_is_zero():
 
 
 def test_bins_are_where_they_say():
-    for z, expected in ((0.0, 0), (2.0**LOWEST, 0), (1.0, -LOWEST * PER_OCTAVE), (1e300, BINS - 1), (np.inf, BINS - 1)):
+    for z, expected in (
+        (0.0, 0),
+        (2.0**LOWEST_OCTAVE, 0),
+        (1.0, -LOWEST_OCTAVE * PER_OCTAVE),
+        (1e300, HISTOGRAM_BINS - 1),
+        (np.inf, HISTOGRAM_BINS - 1),
+    ):
         assert bin_of(z) == expected
 
 
@@ -79,7 +85,7 @@ def test_each_rung_answers_two_percent_more():
     np.testing.assert_allclose(answered, ladder.shares, atol=2e-5)
     assert ladder.shares[0] == 1
     few = np.searchsorted(-answered, -0.001)  # above, single ratings count
-    assert np.all(answered[:few] / answered[1 : few + 1] < STEP * 1.02)
+    assert np.all(answered[:few] / answered[1 : few + 1] < RUNG_STEP * 1.02)
     assert ladder.shares[-1] < 2e-4
     rungs = ladder.rung(z[:1000])
     for j in (0, 5, 100):
@@ -88,7 +94,7 @@ def test_each_rung_answers_two_percent_more():
 
 
 def test_ties_and_few_ratings_make_a_short_ladder():
-    counts = np.zeros(BINS, np.int64)
+    counts = np.zeros(HISTOGRAM_BINS, np.int64)
     counts[[100, 900]] = 70, 30
     assert Ladder.of_histogram(counts).shares == (1.0, 1.0, 0.3)
     assert EVERYTHING.rung(np.array([0.0, 5.0])).tolist() == [0, 0]

@@ -17,9 +17,9 @@ from onebit_spark.paper import experiments as paper
 from onebit_spark.paper import figures
 from onebit_spark.paper import reproductionpage as page
 from onebit_spark.paper.comparison import paired_comparison
-from onebit_spark.paper.methods import METHODS, count_errors
+from onebit_spark.paper.methods import METHODS, count_wrong_signs
 from onebit_spark.paper.movielens import download_movielens, read_movielens
-from onebit_spark.paper.published import ERRORS, MOVIELENS_CORRECT
+from onebit_spark.paper.published import MOVIELENS_CORRECT, PUBLISHED_ERRORS
 from onebit_spark.simulate import simulate
 from onebit_spark.tuning.sample import Sample
 
@@ -69,8 +69,8 @@ def test_a_method_with_one_setting_is_not_tuned():
 def test_the_tables_hold_every_cell_of_the_paper():
     cases = paper.tables(1).cases
     cells = {(case.data["rank"], case.data["kind"], case.method) for case in cases}
-    assert set(ERRORS) <= cells
-    assert cells - set(ERRORS) == {(rank, "B3", f"known prior, K = {rank}") for rank in (3, 5)}
+    assert set(PUBLISHED_ERRORS) <= cells
+    assert cells - set(PUBLISHED_ERRORS) == {(rank, "B3", f"known prior, K = {rank}") for rank in (3, 5)}
 
 
 def test_no_reported_draw_has_had_a_say_in_a_setting():
@@ -105,7 +105,7 @@ def test_a_score_of_zero_is_the_training_majority():
 
     index = np.zeros(3, dtype=np.int32)
     train = Sample(index, index, np.array([-1, -1, 1], dtype=np.int8), (1, 1))
-    assert count_errors(Zero(), train, train) == 1
+    assert count_wrong_signs(Zero(), train, train) == 1
 
 
 # ---- MovieLens -------------------------------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ def table_records(errors, draws=(0, 1)):
 
 
 def published(case):
-    return ERRORS.get((case.data["rank"], case.data["kind"], case.method), 19.0)
+    return PUBLISHED_ERRORS.get((case.data["rank"], case.data["kind"], case.method), 19.0)
 
 
 def test_the_tables_stand_beside_the_papers():

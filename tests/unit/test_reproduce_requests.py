@@ -21,7 +21,7 @@ def refusal(capsys, arguments):
     ("arguments", "words"),
     [
         (["tables", "--replicates", "0"], "(1) --output is required; (2) --replicates must be"),
-        (["movielens", "--output", "x"], "give the data with --movielens PATH, or fetch them with --download"),
+        (["movielens", "--output", "x"], "give either --movielens PATH or --download"),
         (["movielens", "--output", "x", "--movielens", "nowhere"], "--movielens nowhere does not exist"),
         (["--output", "x"], "name the experiment first, tables, noise or movielens, not '--output'"),
         (["noise", "--output", "x", "--movielens", "y"], "unknown flag --movielens"),

@@ -234,7 +234,7 @@ def test_groups_share_delta_and_small_ones_are_named():
     assert found[2].inputs["delta_share"] == pytest.approx(0.1 / 2 / 2)
     assert found[5].inputs["delta_share"] == pytest.approx(0.1 / 2 / 2 / 2)
     assert binom.cdf(found[2].inputs["errors"], 3000, found[2].bound) == pytest.approx(0.025)
-    assert found[3].statement == "Where age is new: too few to certify: 4 held-out ratings, at least 6 are needed."
+    assert found[3].statement == "Where age is new: 4 held-out ratings are too few to certify, at least 6 are needed."
     assert found[3].vacuous
     assert found[4].statement.startswith("Where age is missing: with 90% confidence, the model's predictions")
     assert f"with a confidence of {found[5].inputs['threshold']:.4g} or more" in found[5].statement

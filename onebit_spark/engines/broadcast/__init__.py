@@ -1,1 +1,1 @@
-"""Factors on the driver, sent to every block as a broadcast: exchange (how they travel) ◄ engine."""
+"""The factors are on the driver and are broadcast to all blocks. exchange (how they travel) ◄ engine."""

@@ -20,6 +20,7 @@ from onebit_spark.core.factortables import factor_table
 from onebit_spark.core.losses import SIDES, HalfStep, Loss, RowPrior, Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.solver import with_prior
+from onebit_spark.core.spectral import Table
 from onebit_spark.core.split import Split
 from onebit_spark.core.statistics import SideStatistics
 from onebit_spark.engines.blocking import (
@@ -37,7 +38,6 @@ from onebit_spark.engines.broadcast.exchange import BlockedSide, BroadcastExchan
 from onebit_spark.engines.factorframes import factor_frame, ordered
 from onebit_spark.engines.faults import worker_errors
 from onebit_spark.engines.layout import SideLayout, default_blocks, side_layout
-from onebit_spark.engines.mapstep import Table
 from onebit_spark.engines.start import start_posteriors
 from onebit_spark.errors import RequestError
 from onebit_spark.input.census import Ids, Survey, prepared
@@ -47,14 +47,22 @@ from onebit_spark.platform.plans import cut_from_plan, expect_long_lines, workin
 
 
 class Counts(NamedTuple):
-    """Ratings, and positive ratings, of every row of a side."""
+    """Counts per row of a side.
+
+    Parameters
+    ----------
+    ratings : array of int64
+        Ratings of each row.
+    positives : array of int64
+        Positive ratings of each row.
+    """
 
     ratings: NDArray[np.int64]
     positives: NDArray[np.int64]
 
 
 class BroadcastEngine:
-    """Holds both orientations of the ratings as cached DataFrames; factors travel by broadcast."""
+    """An ``Engine`` (``core.solver``). It caches both orientations of the ratings, and broadcasts the factors."""
 
     def __init__(
         self, spark: SparkSession, sides: dict[Side, BlockedSide], counted: dict[Side, Counts], ids: dict[Side, Ids]
@@ -73,7 +81,7 @@ class BroadcastEngine:
     def over(
         cls, ratings: DataFrame, columns: Columns, survey: Survey, blocks: tuple[int | None, int | None]
     ) -> Iterator[BroadcastEngine]:
-        """Block the ratings, and release every cache and broadcast at the end, whatever happens."""
+        """An engine over some ratings. All caches and broadcasts are released at the end, also after an error."""
         spark = ratings.sparkSession
         context = spark.sparkContext
         with ExitStack() as release:
@@ -107,7 +115,7 @@ class BroadcastEngine:
 
     @contextmanager
     def restricted(self, split: Split) -> Iterator[BroadcastEngine]:
-        """The chosen ratings blocked like all of them: two more cached tables, from the row blocks in memory."""
+        """An engine over the chosen ratings. It caches two more tables, made from the cached row blocks."""
         with ExitStack() as release, described(self._context, "prior split"):
             blocks, layout = self._sides["rows"].blocks, self._sides["cols"].layout
             own = blocks.sparkSession
@@ -155,11 +163,11 @@ class BroadcastEngine:
         self, side: Side, posterior: RowPosterior, schema: StructType, drawn: RowPosterior | None = None,
         outlasting: bool = False,
     ) -> DataFrame:  # fmt: skip
-        """The factor table of a side (see ``factortables``); it outlasts the engine in any case."""
+        """The factor table of a side (see ``factortables``). It can be read after the engine is closed."""
         return factor_frame(self._spark, factor_table(self.ids[side].values, posterior, drawn), schema)
 
     def adopted(self, side: Side, factors: DataFrame, prior: RowPosterior, precision: str) -> RowPosterior:
-        """The posterior that a factor table holds of this engine's ids, ``prior``'s one row where it has none."""
+        """The posterior of this engine's ids from a factor table. Ids that it lacks get the one row of ``prior``."""
         return ordered(factors.toArrow(), self.ids[side].values, prior, precision)
 
     # The sign matrix, for the start.
@@ -175,7 +183,7 @@ class BroadcastEngine:
 
 
 def require_classic(spark: SparkSession) -> None:
-    """Spark Connect has no SparkContext: no broadcast, no job under our control."""
+    """Refuse Spark Connect. It has no SparkContext, so there are no broadcasts."""
     if not hasattr(spark, "_jsparkSession"):
         raise RequestError("Spark Connect sessions are not supported: use a classic session (spark-submit, or master=)")
 
@@ -196,7 +204,7 @@ def _broadcast(context: SparkContext, table: SideTable, release: ExitStack) -> B
 
 
 def _counts(side: BlockedSide) -> Counts:
-    """Counted in the blocks: where the survey saw more ratings than the blocks hold."""
+    """Count the ratings of each row in the blocks, for blocks that contain only some of the ratings."""
     counts = Counts(*(np.zeros(len(side.layout.block_of), np.int64) for _ in Counts._fields))
     for line in side.blocks.mapInArrow(count_rows, COUNTS).toArrow().to_pylist():
         rows = side.layout.rows_of[line["block"]]
@@ -206,7 +214,7 @@ def _counts(side: BlockedSide) -> Counts:
 
 
 def _cached(blocks: DataFrame, own: SparkSession, release: ExitStack) -> tuple[DataFrame, pa.Table]:
-    """The blocks, computed and cached in one job, cut from their plan into our session, and a few numbers of each."""
+    """Compute and cache the blocks in one job. Returns them with a short plan in our session, and numbers of each."""
     blocks.persist()
     release.callback(blocks.unpersist)
     with worker_errors():

@@ -1,8 +1,9 @@
-"""How factors reach the blocks by broadcast, and come back.
+"""How factors reach the blocks by broadcast, and how they come back.
 
-The driver holds both posteriors and sends them out whole; each block takes the rows that it refers to and returns its
-updated rows. One Spark job a map step. The driver and every Python worker hold the factor table, so this is for tables
-up to half a gigabyte; beyond, ``shuffle.ShuffleEngine`` sends each block only what it refers to.
+The driver holds both posteriors and broadcasts them. Each block takes the rows that it refers to, and returns its
+updated rows. A map step is one Spark job. The driver and every Python worker hold the factor table, so this is for
+tables up to half a gigabyte. For larger ones, ``shuffle.ShuffleEngine`` sends each block only the rows that it refers
+to.
 """
 
 from __future__ import annotations
@@ -20,42 +21,53 @@ from pyspark import Broadcast, SparkContext
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from onebit_spark.core.confidence import BINS, Histogram, count_confidences
+from onebit_spark.core.confidence import HISTOGRAM_BINS, Histogram, count_confidences
 from onebit_spark.core.draws import Draws, GibbsErrors, count_errors
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, PriorLines, RowPrior, Side
 from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.spectral import Table
 from onebit_spark.core.statistics import SideStatistics
 from onebit_spark.engines.cells import Batches, block_line, read_blocks
 from onebit_spark.engines.faults import check_checksums, worker_errors
 from onebit_spark.engines.layout import SideLayout
-from onebit_spark.engines.mapstep import Table, signed_sums, update_range
+from onebit_spark.engines.mapstep import signed_sums, update_range
 
 
 def _schema(**cells: str) -> StructType:
-    """A block's number, what is returned for it, and what proves that it is the block that was cached."""
+    """The schema of a result: the number of the block, the given cells, and the number of ratings with a checksum."""
     schema = StructType().add("block", "integer")
     for name, kind in {**cells, "n": "long", "checksum": "long"}.items():
         schema = schema.add(name, kind)
     return schema
 
 
-UPDATED = _schema(location="binary", scale="binary", statistics="binary")
-SUMS = _schema(sums="binary")
-ERRORS = _schema(errors="long", ratings="long")
-CONFIDENCES = _schema(counts="binary")
+UPDATED_LINES = _schema(location="binary", scale="binary", statistics="binary")
+SUM_LINES = _schema(sums="binary")
+ERROR_LINES = _schema(errors="long", ratings="long")
+CONFIDENCE_LINES = _schema(counts="binary")
 
 
 @dataclass(frozen=True)
 class BlockedSide:
-    """One orientation of the ratings: the cached blocks, where each row lies, and what each block must hold."""
+    """One orientation of the ratings.
+
+    Parameters
+    ----------
+    blocks : DataFrame
+        The cached blocks.
+    layout : SideLayout
+        The block of each row.
+    checksums : dict
+        Block ─► (ratings, checksum).
+    """
 
     blocks: DataFrame
     layout: SideLayout
-    checksums: dict[int, tuple[int, int]]  # block ─► (ratings, checksum)
+    checksums: dict[int, tuple[int, int]]
 
 
 class BroadcastExchange:
-    """Factors by broadcast out, by collected results back."""
+    """Sends factors by broadcast, and collects the updated ones."""
 
     def __init__(self, context: SparkContext, sides: dict[Side, BlockedSide]) -> None:
         self._context = context
@@ -74,11 +86,11 @@ class BroadcastExchange:
     def half_step(self, loss: Loss, step: HalfStep[RowPosterior]) -> SideStatistics:
         side = step.side
         work = _UpdateBlocks(loss, step.under(self._sent_prior(step)), self._sent[side], self._sent[OTHER[side]])
-        # New arrays: the ones that were broadcast must not change under the workers of a local session.
+        # New arrays: the workers of a local session may still read the arrays that were broadcast.
         posterior = self._posteriors[side].copy()
         rows_of = self._sides[side].layout.rows_of
         parts = []
-        for line in self._run(side, work, UPDATED):
+        for line in self._run(side, work, UPDATED_LINES):
             rows = rows_of[line["block"]]
             posterior.location[rows] = _matrix(line["location"], posterior.location, len(rows))
             posterior.scale[rows] = _matrix(line["scale"], posterior.scale, len(rows))
@@ -92,7 +104,7 @@ class BroadcastExchange:
         sums = np.zeros((len(layout.block_of), table.shape[1]))
         sent = self._context.broadcast(np.ascontiguousarray(table))
         try:
-            for line in self._run(side, _SumBlocks(sent), SUMS):
+            for line in self._run(side, _SumBlocks(sent), SUM_LINES):
                 rows = layout.rows_of[line["block"]]
                 sums[rows] = _matrix(line["sums"], sums, len(rows))
         finally:
@@ -101,14 +113,14 @@ class BroadcastExchange:
 
     def gibbs_errors(self, draws: Draws) -> GibbsErrors:
         work = _DrawBlocks(draws, self._sent["rows"], self._sent["cols"])
-        lines = [(line["errors"], line["ratings"]) for line in self._run("rows", work, ERRORS)]
+        lines = [(line["errors"], line["ratings"]) for line in self._run("rows", work, ERROR_LINES)]
         return GibbsErrors(*map(sum, zip(*lines, strict=True)))
 
     def confidences(self, posterior: dict[Side, RowPosterior], noise: float) -> Histogram:
-        counts = np.zeros(BINS, np.int64)
+        counts = np.zeros(HISTOGRAM_BINS, np.int64)
         with ExitStack() as release:
             work = _CountBlocks(noise, *(self._sent_now(side, posterior[side], release) for side in SIDES))
-            for line in self._run("rows", work, CONFIDENCES):
+            for line in self._run("rows", work, CONFIDENCE_LINES):
                 counts += np.frombuffer(line["counts"], np.int64)
         return counts
 
@@ -124,7 +136,7 @@ class BroadcastExchange:
         self._sent_priors.clear()
 
     def _sent_prior(self, step: HalfStep[RowPosterior]) -> RowPrior | PriorLines[Broadcast[RowPosterior]]:
-        """The prior as a task has it: many lines do not belong into one, so they are broadcast, once."""
+        """The prior in the form that a task gets. A prior with one line per row is broadcast once."""
         if not isinstance(step.prior, PriorLines):
             return step.prior
         lines = step.prior.lines
@@ -133,7 +145,7 @@ class BroadcastExchange:
         return PriorLines(self._sent_priors[step.side][1])
 
     def _sent_now(self, side: Side, posterior: RowPosterior, release: ExitStack) -> Broadcast[RowPosterior]:
-        """A posterior by broadcast: the one that is out already, or one for as long as it is needed."""
+        """The broadcast of a posterior: the current one, or a new one that ``release`` destroys."""
         if posterior is self._posteriors.get(side):
             return self._sent[side]
         sent = self._context.broadcast(posterior)
@@ -141,7 +153,7 @@ class BroadcastExchange:
         return sent
 
     def _run(self, side: Side, work: Any, schema: StructType) -> Iterator[dict[str, Any]]:
-        """One job over the side's blocks; its lines in the order of the blocks, each checked for its ratings."""
+        """Run one job over the blocks of a side. Yields its lines in the order of the blocks, and checks them."""
         blocked = self._sides[side]
         with worker_errors():
             table = blocked.blocks.mapInArrow(work, schema).toArrow().sort_by("block")
@@ -205,7 +217,7 @@ class _SumBlocks:
 
 @dataclass(frozen=True)
 class _DrawBlocks:
-    """Draws from the posteriors on the blocks of a task."""
+    """Counts errors of draws from the posteriors on the blocks of a task."""
 
     draws: Draws
     rows: Broadcast[RowPosterior]
@@ -221,7 +233,7 @@ class _DrawBlocks:
 
 @dataclass(frozen=True)
 class _CountBlocks:
-    """The confidences of the blocks of a task."""
+    """The histogram of the confidences on the blocks of a task."""
 
     noise: float
     rows: Broadcast[RowPosterior]

@@ -1,7 +1,7 @@
-"""ShuffleEngine: the map steps with factors that never meet on the driver.
+"""ShuffleEngine: map steps with factors that never come to the driver.
 
-Ids are numbered by a distributed sort, factors live in tall tables (see ``tables``), the start works on them too, and
-the driver sees sums of K×K numbers: nothing on it grows with the rows, the columns or the ratings.
+Ids are numbered by a distributed sort. Factors are in tall tables (see ``tables``), also during the start. The driver
+gets sums of K×K numbers. So nothing on the driver grows with the rows, the columns or the ratings.
 """
 
 from __future__ import annotations
@@ -37,14 +37,24 @@ from onebit_spark.platform.files import Location
 from onebit_spark.platform.jobnames import described
 from onebit_spark.platform.plans import cut_from_plan, expect_long_lines, working_session
 
-RATINGS_PER_BLOCK = 4_000_000  # larger than where factors are broadcast: each block has its partners sent to it
+SHUFFLED_RATINGS_PER_BLOCK = 4_000_000  # fewer, larger blocks than with broadcast: each block is sent its partners
 PARTNER_BYTES = 256 * 2**20  # of the factor rows that one block may refer to
 OWN_BYTES = 128 * 2**20  # of the factor rows that one block updates
 
 
 @dataclass(frozen=True)
 class TablePosterior:
-    """A side's posterior in a tall table; ``squares`` are Σ_i (E x_ik)², all that the driver knows of it."""
+    """Posterior of a side in a tall table.
+
+    Parameters
+    ----------
+    table : TallTable
+        The packed rows.
+    form : Form
+        Their layout.
+    squares : array
+        Σ_i (E x_ik)² for each coordinate k.
+    """
 
     table: TallTable
     form: Form
@@ -52,11 +62,12 @@ class TablePosterior:
 
     @property
     def column_norms(self) -> Sums:
+        """‖E L_k‖ for every factor."""
         return np.sqrt(self.squares[int(self.form.has_intercept) :])
 
 
 class ShuffleEngine:
-    """Holds both orientations of the ratings as cached DataFrames, and everything tall in files."""
+    """An ``Engine`` (``core.solver``). It caches both orientations of the ratings, and keeps tall tables in files."""
 
     def __init__(self, tables: Tables, form: Form, ids: dict[Side, NumberedIds], n_ratings: int) -> None:
         self._tables = tables
@@ -73,7 +84,7 @@ class ShuffleEngine:
         cls, ratings: DataFrame, columns: Columns, census: Census, blocks: tuple[int | None, int | None], form: Form,
         folder: Location,
     ) -> Iterator[ShuffleEngine]:  # fmt: skip
-        """Number and block the ratings; every cache and file is released at the end, whatever happens."""
+        """An engine over some ratings. All caches and files are released at the end, also after an error."""
         with ExitStack() as release:
             release.callback(folder.delete)
             spark, n = ratings.sparkSession, census.tally.n
@@ -103,7 +114,7 @@ class ShuffleEngine:
 
     @contextmanager
     def restricted(self, split: Split) -> Iterator[ShuffleEngine]:
-        """The chosen ratings blocked like all of them: two more cached tables, from the row blocks in memory."""
+        """An engine over the chosen ratings. It caches two more tables, made from the cached row blocks."""
         rows, cols = (self._tables.sides[side] for side in SIDES)
         wide = max(side.n_rows for side in self._ids.values()) >= WIDE
         with ExitStack() as release, described(self._context, "prior split"):
@@ -183,7 +194,7 @@ class ShuffleEngine:
         self, side: Side, posterior: TablePosterior, schema: StructType, drawn: TablePosterior | None = None,
         outlasting: bool = False,
     ) -> DataFrame:  # fmt: skip
-        """The factor table of a side (see ``factortables``); ``outlasting`` the engine: written beside its files."""
+        """The factor table of a side (see ``factortables``). If ``outlasting``, it outlives the engine."""
         numbered = StructType([StructField("number", LongType()), *schema.fields[1:]])
         parts = [posterior] if drawn is None else [posterior, drawn]
         make = partial(work.factor_lines, tuple(part.form for part in parts))
@@ -194,7 +205,7 @@ class ShuffleEngine:
         return self._tables.outlasting(frame, schema) if outlasting else frame
 
     def adopted(self, side: Side, factors: DataFrame, prior: RowPosterior, precision: str) -> TablePosterior:
-        """The posterior that a factor table holds of this engine's ids, ``prior``'s one row where it has none."""
+        """The posterior of this engine's ids from a factor table. Ids that it lacks get the one row of ``prior``."""
         lines = self._ids[side].frame.select("id", "number").join(factors, "id")
         empty = prior.packed().astype(self._form.precision)
         squares = partial(work.packed_squares, self._form)
@@ -220,7 +231,7 @@ class ShuffleEngine:
 
 
 def _default_blocks(n_ratings: int, n_rows: int, form: Form, spark: SparkSession) -> int:
-    """So many that neither a block's partners nor its own rows take much memory."""
-    ratings = min(RATINGS_PER_BLOCK, PARTNER_BYTES // form.row_bytes)
+    """So many blocks that neither the partners of a block nor its own rows need much memory."""
+    ratings = min(SHUFFLED_RATINGS_PER_BLOCK, PARTNER_BYTES // form.row_bytes)
     cores = max(spark.sparkContext.defaultParallelism, -(-n_rows * form.row_bytes // OWN_BYTES))
     return default_blocks(n_ratings, n_rows, cores, ratings)

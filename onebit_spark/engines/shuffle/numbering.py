@@ -1,4 +1,4 @@
-"""Ids numbered in ascending order without the driver seeing them: what stands for the survey's arrays at any size."""
+"""Numbers the ids in ascending order without collecting them. The survey's arrays have the same numbers."""
 
 from __future__ import annotations
 
@@ -18,19 +18,27 @@ from onebit_spark.input.census import ITEM, LABEL, USER, Census, prepared
 from onebit_spark.input.defects import Columns
 from onebit_spark.platform.plans import cut_from_plan
 
-WIDE = 2**30  # from so many rows or columns on, numbers with a label bit need more than 32 bits
+WIDE = 2**30  # from so many rows or columns on, a number with a label bit needs more than 32 bits
 
 
 @dataclass(frozen=True)
 class NumberedIds:
-    """(id, number, n) for every id of a side: its place in ascending order and its ratings."""
+    """The numbered ids of a side.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        ``id``, ``number`` (its position in ascending order) and ``n`` (its ratings), one line per id.
+    n_rows : int
+        Number of ids.
+    """
 
     frame: DataFrame
     n_rows: int
 
 
 def number_ids(census: Census, column: str, release: ExitStack) -> NumberedIds:
-    """Sorted by ranges; the number is the place in the partition plus the sizes of the partitions before it."""
+    """Sort the ids. A number is the position in the partition plus the sizes of the partitions before it."""
     ordered = census.by_id(column).orderBy("id").persist()
     release.callback(ordered.unpersist)
     ordered.count()
@@ -39,7 +47,7 @@ def number_ids(census: Census, column: str, release: ExitStack) -> NumberedIds:
     sizes = {line["part"]: line["count"] for line in lines.groupBy(part.alias("part")).count().collect()}
     before = np.cumsum([0] + [sizes.get(p, 0) for p in range(max(sizes) + 1)])
     offset = F.element_at(F.array(*(F.lit(int(start)) for start in before)), part + 1)
-    place_in_part = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << 33) - 1))  # its upper bits are the partition
+    place_in_part = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << 33) - 1))  # the upper bits are the partition
     numbered = lines.select("id", (offset + place_in_part).cast("long").alias("number"), "n")
     numbered = numbered.persist()
     release.callback(numbered.unpersist)
@@ -47,7 +55,7 @@ def number_ids(census: Census, column: str, release: ExitStack) -> NumberedIds:
 
 
 def placement_of(ids: NumberedIds, n_ratings: int, n_blocks: int) -> Placement:
-    """The same as ``layout.side_layout`` gives, from the heavy rows and the load of each block alone."""
+    """The placement of ``layout.side_layout``, from the heavy rows and the load of each block only."""
     least = n_ratings / (HEAVY * n_blocks)
     heavy = ids.frame.where(F.col("n") > F.lit(least)).select("number", "n").orderBy("number").toArrow()
     numbers, counts = (heavy[name].to_numpy() for name in ("number", "n"))
@@ -62,7 +70,7 @@ def placement_of(ids: NumberedIds, n_ratings: int, n_blocks: int) -> Placement:
 def encoded(
     ratings: DataFrame, columns: Columns, ids: dict[Side, NumberedIds], placement: Placement, wide: bool
 ) -> DataFrame:
-    """The ratings as numbers, in chunks for the blocks of rows; two joins on unique ids."""
+    """The ratings as numbers, in chunks for the blocks of rows. This takes two joins on unique ids."""
     users = ids["rows"].frame.select(F.col("id").alias(USER), F.col("number").alias("rows"))
     items = ids["cols"].frame.select(F.col("id").alias(ITEM), F.col("number").alias("cols"))
     joined = prepared(ratings, columns).join(users, USER).join(items, ITEM).select("rows", "cols", LABEL)
@@ -71,7 +79,7 @@ def encoded(
 
 @dataclass(frozen=True)
 class _Loads:
-    """Ratings that the hash gives every block, of the ids of a task."""
+    """Number of ratings that the hash puts into each block, for the ids of a task."""
 
     n_blocks: int
 

@@ -1,4 +1,4 @@
-"""In the workers: how lines of tall tables leave a block, and reach one. See ``tables``."""
+"""Code of the workers: how lines of tall tables are sent from block to block. See ``tables``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROUTED = f"key int, {BLOCKS}, routes binary, ends binary, rated long"
 LINES = "key int, place int, sender int, values binary"
 PLACED = "key int, rows binary, values binary"
 MADE = "key int, values binary, sums binary, n long, checksum long"
-PARTNERS = -1  # the place of lines from the other side; tables of the same side have 0, 1, …
+PARTNERS = -1  # the place of lines of the other side; tables of the same side have the places 0, 1, …
 
 Sums = NDArray[np.float64]
 Work = Callable[[PlacedBlock, list[FloatArray], FloatArray | None], tuple[FloatArray | None, Sums]]
@@ -28,7 +28,7 @@ Transform = Callable[[FloatArray, NDArray[np.int64]], FloatArray]
 
 @dataclass(frozen=True)
 class Route:
-    """To each built block its key, and which of its rows every block of the other side refers to."""
+    """Adds to each block its key, and the rows that each block of the other side refers to."""
 
     build: Callable[[Batches], Batches]
     keys: NDArray[np.int32]
@@ -46,7 +46,7 @@ class Route:
 
 
 def routes_of(block: PlacedBlock, there: Placement) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """The positions of the rows that block t of the other side refers to are routes[ends[t] : ends[t + 1]]."""
+    """(routes, ends): block t of the other side refers to the rows at the positions routes[ends[t] : ends[t + 1]]."""
     target = there.of(block.columns)[block.ratings.codes >> 1].astype(np.int64)
     row = np.repeat(np.arange(block.ratings.n_rows), block.ratings.row_counts)
     pairs = np.unique(target * max(1, block.ratings.n_rows) + row)
@@ -56,7 +56,7 @@ def routes_of(block: PlacedBlock, there: Placement) -> tuple[NDArray[np.int32], 
 
 @dataclass(frozen=True)
 class Send:
-    """The lines of a block's table that each block of the other side refers to."""
+    """Sends each block of the other side the lines that it refers to."""
 
     keys: NDArray[np.int32]
     dtype: np.dtype[Any]
@@ -78,7 +78,7 @@ class Send:
 
 @dataclass(frozen=True)
 class Make:
-    """One block of a new table, from its ratings, its own lines and its partners'."""
+    """Computes one block of a new table from its ratings, its own lines and the lines of its partners."""
 
     work: Work
     there: Placement
@@ -97,7 +97,7 @@ class Make:
         return pa.Table.from_batches([made])
 
     def _gathered(self, block: PlacedBlock, arrived: dict[int, Any]) -> FloatArray:
-        """The partners in the order of the block's columns: each sender's lines ascend by row number, as these do."""
+        """The partners in the order of the block's columns. The columns and the lines of each sender ascend."""
         sender_of = self.there.of(block.columns)
         order = np.argsort(sender_of, kind="stable")
         edges = np.searchsorted(sender_of[order], np.arange(self.there.n_blocks + 1))
@@ -113,7 +113,7 @@ class Make:
 
 @dataclass(frozen=True)
 class MakeAlone:
-    """A block of a new table from its ratings alone."""
+    """Computes one block of a new table from its ratings only."""
 
     work: Work
 
@@ -127,7 +127,7 @@ class MakeAlone:
 
 @dataclass(frozen=True)
 class Place:
-    """Lines in any order, grouped by the block of their rows."""
+    """Groups lines in any order by the block of their rows."""
 
     pack: Packing
     placement: Placement
@@ -144,7 +144,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Adopt:
-    """A block of a table from the lines that arrived for some of its rows."""
+    """Makes one block of a table from lines for some of its rows. The other rows get the line ``empty``."""
 
     empty: FloatArray
     measure: Callable[[FloatArray], Sums]
@@ -161,7 +161,7 @@ class Adopt:
 
 @dataclass(frozen=True)
 class EachRow:
-    """Each row of a block with its lines of the tables."""
+    """Applies ``work`` to the rows of a block and their lines in the tables."""
 
     work: Any
     dtypes: list[np.dtype[Any]]
@@ -185,7 +185,7 @@ def _line(key: int, sender: int, values: FloatArray) -> pa.RecordBatch:
 
 
 def _own_tables(lines: pa.Table, dtypes: list[np.dtype[Any]], n_rows: int) -> list[FloatArray]:
-    """The block's part of every table of its own side, in the order of their places."""
+    """The block's part of each table of its own side, in the order of their places."""
     at = {place: i for i, place in enumerate(lines["place"].to_pylist()) if place != PARTNERS}
     return [_matrix(lines["values"][at[k]], dtype, n_rows) for k, dtype in enumerate(dtypes)]
 

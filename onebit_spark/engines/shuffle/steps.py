@@ -1,4 +1,7 @@
-"""What the shuffle engine computes on one block: from its ratings, its own lines and its partners'."""
+"""What the shuffle engine computes on one block, from its ratings, its own lines and the lines of its partners.
+
+Each step returns the new lines (or None) and sums for the driver.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,8 @@ from onebit_spark.core.spectral import Rows, Table, distinct_keys
 from onebit_spark.core.statistics import SideStatistics
 from onebit_spark.engines.cells import PlacedBlock
 from onebit_spark.engines.mapstep import signed_sums, update_range
+from onebit_spark.engines.shuffle.routes import Sums
 
-Sums = NDArray[np.float64]
 Own = list[FloatArray]
 Made = tuple[FloatArray | None, Sums]
 
@@ -31,7 +34,7 @@ class Update:
     """A half step. The sums are Σ_i (E x_i)², then the statistics."""
 
     loss: Loss
-    step: HalfStep[Form]  # rows with a prior of their own: its form; the lines come after the posterior's
+    step: HalfStep[Form]  # PriorLines hold the form of the prior; its lines are the second table
     form: Form
 
     def __call__(self, block: PlacedBlock, own: Own, partners: FloatArray | None) -> Made:
@@ -49,7 +52,7 @@ class Update:
 
 @dataclass(frozen=True)
 class Draw:
-    """Draws from the posteriors: errors and ratings."""
+    """Draws from the posteriors. The sums are errors and ratings."""
 
     draws: Draws
     form: Form
@@ -77,10 +80,10 @@ class Confidences:
 
 @dataclass(frozen=True)
 class Combine:
-    """A posterior from other tables of the side, row by row; the sums are Σ_i (E x_i)²."""
+    """A posterior from other tables of the side, row by row. The sums are Σ_i (E x_i)²."""
 
     make: Callable[..., RowPosterior]
-    forms: tuple[Form, ...]  # of those tables that are posteriors; the others are as they are
+    forms: tuple[Form, ...]  # forms of the tables; empty if they are plain arrays
 
     def __call__(self, block: PlacedBlock, own: Own, partners: FloatArray | None) -> Made:
         lines = [form.unpacked(table) for form, table in zip(self.forms, own, strict=True)] if self.forms else own
@@ -112,7 +115,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class Measure:
-    """A sum over the rows of a table: its shape, then its numbers."""
+    """A sum over the rows of a table. It is sent as its shape and its numbers."""
 
     measure: Callable[[Rows, Table], Table]
 
@@ -123,7 +126,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Keys:
-    """Some of the different (ratings, positives) of the block's rows: all, or ``enough``."""
+    """The different (ratings, positives) of the block's rows, at most ``enough`` of them."""
 
     enough: int
 
@@ -132,7 +135,7 @@ class Keys:
 
 
 def product(block: PlacedBlock, own: Own, partners: FloatArray | None) -> Made:
-    """D^{−½} Σ_l y_l partner_j, the partners being D^{−½} table·right."""
+    """D^{−½} Σ_l y_l partner_j, where the partners are D^{−½} table·right."""
     assert partners is not None
     ratings = block.ratings
     sums = np.zeros((ratings.n_rows, partners.shape[1]))
@@ -165,14 +168,14 @@ def packed_squares(form: Form, table: FloatArray) -> Sums:
 
 
 def factor_lines(forms: tuple[Form, ...], numbers: NDArray[np.int64], tables: Own) -> pa.Table:
-    """Lines of a factor table by row number, from a posterior and perhaps that of the certified draws."""
+    """Lines of a factor table by row number, from a posterior and, after a prior split, that of the certified draws."""
     posteriors = (form.unpacked(table) for form, table in zip(forms, tables, strict=True))
     return plain_lists(factor_table(pa.array(numbers), *posteriors).rename_columns({"id": "number"}))
 
 
 @dataclass(frozen=True)
 class PackLines:
-    """The numbers and the packed rows of lines of a factor table."""
+    """Turns lines of a factor table into row numbers and packed rows."""
 
     prior: RowPosterior
     form: Form

@@ -1,14 +1,14 @@
-"""Tall tables, a line for every row of a side, in files: what the shuffle exchange has instead of arrays.
+"""Tall tables in files. They have one line per row of a side. The shuffle exchange uses them instead of arrays.
 
-A table is in Parquet, one line per block. A new one is computed from the cached blocks of ratings, from tables of the
-same side, and from those lines of a table of the other side that a block refers to::
+A table is stored in Parquet with one line per block. A new table is computed from the cached blocks of ratings, from
+tables of the same side, and from those lines of a table of the other side that a block refers to::
 
     table of the other side ─┐
     routes of its blocks ────┴─► Send ─► each block's lines, once ─┐
     tables of this side ────────────────────────────────────────────┤ shuffled by block
     blocks of this side (cached; their ratings stay where they are) ┴─► Make ─► new table, written; its sums, collected
 
-The driver sees the sums. Every step starts from files and from the cache, so neither plan nor lineage grows, and what
+The driver gets only the sums. Every step starts from files and from the cache. So neither plan nor lineage grows. What
 is lost with an executor is computed again from there.
 """
 
@@ -58,13 +58,27 @@ from onebit_spark.platform.plans import cut_from_plan, partition_keys
 
 @dataclass(frozen=True)
 class RoutedSide:
-    """One orientation of the ratings: cached blocks, each in the partition of its key, with routes to the others."""
+    """One orientation of the ratings.
+
+    Parameters
+    ----------
+    blocks : DataFrame
+        The cached blocks, each in the partition of its key, with the routes to the blocks of the other side.
+    placement : Placement
+        The block of each row.
+    keys : array of int32
+        Key of each block.
+    checksums : dict
+        Key ─► (ratings, checksum).
+    n_rated : int
+        Rows with ratings.
+    """
 
     blocks: DataFrame
     placement: Placement
     keys: NDArray[np.int32]
-    checksums: dict[int, tuple[int, int]]  # key ─► (ratings, checksum)
-    n_rated: int  # rows with ratings
+    checksums: dict[int, tuple[int, int]]
+    n_rated: int
 
     @property
     def n_ratings(self) -> int:
@@ -72,7 +86,7 @@ class RoutedSide:
 
 
 class TallTable:
-    """A table in a folder, which goes when nobody refers to the table any more."""
+    """A table in a folder. The folder is deleted when nothing refers to the table any more."""
 
     def __init__(self, spark: SparkSession, folder: Location, dtype: np.dtype[Any]) -> None:
         self._spark = spark
@@ -96,25 +110,25 @@ class Tables:
         self._folder = folder
 
     def over(self, sides: dict[Side, RoutedSide]) -> Tables:
-        """Tables from other ratings of the same rows: either's can be used with both."""
+        """The same for other ratings of the same rows. Tables of one can be used with the other."""
         return Tables(self.spark, self._folder, sides)
 
     def make(
         self, side: Side, work: Work, own: tuple[TallTable, ...] = (), partners: TallTable | None = None,
         send: Transform | None = None, dtype: Any = np.float64,
     ) -> tuple[TallTable, list[Sums]]:  # fmt: skip
-        """The table that ``work`` computes block by block, and its sums in the order of the blocks."""
+        """The table that ``work`` computes block by block, and its sums, in the order of the blocks."""
         table = self._written(self._made(side, work, own, partners, send), dtype)
         return table, self._checked(side, table.stored())
 
     def sums(
         self, side: Side, work: Work, own: tuple[TallTable, ...] = (), partners: TallTable | None = None
     ) -> list[Sums]:
-        """Only the sums of such a table, which is not kept."""
+        """Only the sums of such a table. The table is not stored."""
         return self._checked(side, self._made(side, work, own, partners, None))
 
     def rows(self, side: Side, tables: tuple[TallTable, ...], work: Any, schema: Any) -> DataFrame:
-        """Lines of ``schema`` from tables of the side and the numbers of their rows: ``work(row numbers, values)``."""
+        """A DataFrame of ``schema`` from tables of a side, by ``work(row numbers, values)`` for each block."""
         blocks = self.sides[side].blocks.select("key", "rows")
         lines = reduce(DataFrame.unionAll, [table.lines(place) for place, table in enumerate(tables)])
         grouped = blocks.groupBy("key").cogroup(lines.groupBy("key"))
@@ -123,9 +137,9 @@ class Tables:
     def adopted(
         self, side: Side, lines: DataFrame, pack: Packing, empty: FloatArray, measure: Callable[[FloatArray], Sums]
     ) -> tuple[TallTable, list[Sums]]:
-        """A table from lines in any order, which ``pack`` turns into row numbers and values; else ``empty``'s line.
+        """A table from lines in any order. ``pack`` turns lines into row numbers and values.
 
-        Its sums are what ``measure`` gives for each block.
+        Rows without a line get the line ``empty``. The sums are ``measure`` of each block.
         """
         here = self.sides[side]
         placed = cut_from_plan(lines.mapInArrow(Place(pack, here.placement, here.keys), PLACED), self.spark)
@@ -134,7 +148,7 @@ class Tables:
         return table, self._checked(side, table.stored())
 
     def outlasting(self, frame: DataFrame, schema: StructType) -> DataFrame:
-        """The frame in a folder that stays when these tables go, as long as it is read: see ``lending``."""
+        """The frame, stored in a folder that remains as long as a plan reads it: see ``lending``."""
         folder = self._folder.sibling(f"{self._folder.name}-model")
         part = folder / uuid.uuid4().hex
         frame.write.parquet(part.uri)
@@ -177,7 +191,7 @@ class Tables:
 def routed(
     parts: DataFrame, build: Callable[[Batches], Batches], here: Placement, there: Placement, release: ExitStack
 ) -> RoutedSide:
-    """Blocks as ``build`` makes them from the partitions of ``parts``, given their routes, and cached by key."""
+    """Build blocks from the partitions of ``parts``, add their routes, and cache them by key."""
     keys = partition_keys(here.n_blocks)
     built = parts.mapInArrow(Route(build, keys, there), ROUTED)
     blocks = built.repartition(here.n_blocks, "key").persist()
@@ -189,7 +203,7 @@ def routed(
 
 
 def _plain(work: Callable[[pa.Table, pa.Table], pa.Table]) -> Callable[[pa.Table, pa.Table], pa.Table]:
-    """As a function of two arguments: Spark counts those of a callable object with ``self``, and would add the key."""
+    """A function of two arguments. Of a callable object Spark would also count ``self``, and pass the key."""
 
     def call(left: pa.Table, right: pa.Table) -> pa.Table:
         return work(left, right)

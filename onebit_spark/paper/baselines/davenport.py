@@ -2,8 +2,8 @@
 
     minimise  f(X) = Σ_l log(1 + exp(−y_l X_{i_l j_l}))   over   ‖X‖_* ≤ τ   and, optionally,   ‖X‖_∞ ≤ a
 
-The paper's "freq. Logit". f is convex, so a stationary point is a solution. X is dense: meant for matrices up to some
-thousand rows and columns.
+This is the paper's "freq. Logit". f is convex, so a stationary point is a solution. X is dense, so the code is meant
+for matrices of up to some thousand rows and columns.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.linalg import svds
 from scipy.special import expit
 
-Matrix = NDArray[np.float64]
+from onebit_spark.core.posterior import DoubleArray
 
 MEMORY = 10  # objective values that a step is compared with: the search is not monotone
 SUFFICIENT = 1e-4  # share of the predicted decrease that a step must reach
@@ -28,18 +28,30 @@ DENSE_SIDE = 400  # below, a whole SVD is as fast as a truncated one
 
 @dataclass(frozen=True, eq=False)
 class DavenportFit:
-    """The estimate X of the logits, and how near it is to the optimum.
+    """The estimate X of the logits.
 
-    ``stationarity`` bounds ‖P(X − ∇f) − X‖_F / max(1, ‖X‖_F), P the projection onto the constraints; 0 at a solution.
+    Parameters
+    ----------
+    matrix : array
+        X.
+    objective : float
+        f(X).
+    stationarity : float
+        Upper limit of ‖P(X − ∇f) − X‖_F / max(1, ‖X‖_F), where P is the projection onto the constraints. It is 0 at a
+        solution.
+    iterations : int
+        Number of iterations.
+    converged : bool
+        Whether ``stationarity`` is at most the tolerance.
     """
 
-    matrix: Matrix = field(repr=False)
+    matrix: DoubleArray = field(repr=False)
     objective: float
     stationarity: float
     iterations: int
     converged: bool
 
-    def score(self, rows: ArrayLike, cols: ArrayLike) -> Matrix:
+    def score(self, rows: ArrayLike, cols: ArrayLike) -> DoubleArray:
         """X_ij; a cell outside the matrix has the logit 0."""
         i, j = np.broadcast_arrays(np.atleast_1d(rows), np.atleast_1d(cols))
         known = (i >= 0) & (i < self.matrix.shape[0]) & (j >= 0) & (j < self.matrix.shape[1])
@@ -98,15 +110,15 @@ class _Likelihood:
     def __init__(self, rows: NDArray, cols: NDArray, labels: NDArray, shape: tuple[int, int]) -> None:
         self.cells, self.labels, self.shape = (rows, cols), labels.astype(np.float64), shape
 
-    def __call__(self, x: Matrix) -> tuple[float, Matrix]:
+    def __call__(self, x: DoubleArray) -> tuple[float, DoubleArray]:
         scores = self.observed(x)
         slopes = -self.labels * expit(-self.labels * scores)
         return self.value(scores), coo_array((slopes, self.cells), shape=self.shape).toarray()
 
-    def observed(self, x: Matrix) -> Matrix:
+    def observed(self, x: DoubleArray) -> DoubleArray:
         return x[self.cells]
 
-    def value(self, scores: Matrix) -> float:
+    def value(self, scores: DoubleArray) -> float:
         return float(np.logaddexp(0.0, -self.labels * scores).sum())
 
 
@@ -117,7 +129,7 @@ class _Projection:
         self.radius, self.bound, self.tol, self.max_rounds = radius, bound, tol, max_rounds
         self.rank = 10  # of the last projection: how many singular values the next one will need
 
-    def __call__(self, x: Matrix) -> Matrix:
+    def __call__(self, x: DoubleArray) -> DoubleArray:
         if self.bound is None:
             return self._onto_ball(x)
         correction = np.zeros_like(x)
@@ -134,12 +146,12 @@ class _Projection:
                 break
         return boxed
 
-    def _onto_ball(self, x: Matrix) -> Matrix:
+    def _onto_ball(self, x: DoubleArray) -> DoubleArray:
         """Singular values less θ, where those above θ then add up to the radius; the smaller ones are not computed."""
         smaller, wanted = min(x.shape), self.rank + 5
         while True:
             whole = smaller <= DENSE_SIDE or 4 * wanted > smaller
-            # A fixed start: the same input gives the same bits.
+            # A fixed start, so that the same input gives exactly the same result.
             u, s, vt = svd(x, full_matrices=False) if whole else svds(x, wanted, v0=np.ones(smaller))
             if whole and s.sum() <= self.radius:
                 return x
@@ -152,7 +164,7 @@ class _Projection:
         return np.asarray((u[:, used] * kept[used]) @ vt[used])
 
 
-def shrink_to_sum(values: Matrix, total: float) -> Matrix:
+def shrink_to_sum(values: DoubleArray, total: float) -> DoubleArray:
     """(v − θ)_+ with θ ≥ 0 such that they add up to ``total``: the projection of v ≥ 0 onto the simplex of that size.
 
     Unchanged if they add up to no more.

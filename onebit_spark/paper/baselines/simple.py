@@ -1,31 +1,45 @@
-"""The majority class, row + column intercepts, and a ridge logistic factorisation: one estimate, three sizes."""
+"""Simple baselines: the majority class, row + column intercepts, and a logistic factorisation with a ridge penalty."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.optimize import minimize
 from scipy.sparse import csr_array
 from scipy.special import expit
 
-Vector = NDArray[np.float64]
+from onebit_spark.core.posterior import DoubleArray
 
 
 @dataclass(frozen=True, eq=False)
 class LogisticFit:
-    """The logits c + b_i + d_j + L_i·R_j, with the penalised objective that they minimise."""
+    """The logits c + b_i + d_j + L_i·R_j.
+
+    Parameters
+    ----------
+    offset : float
+        c.
+    row_intercepts, col_intercepts : arrays
+        b and d.
+    row_factors, col_factors : arrays
+        L and R.
+    objective : float
+        The penalised objective that they minimise.
+    converged : bool
+        Whether the optimiser succeeded.
+    """
 
     offset: float
-    row_intercepts: Vector
-    col_intercepts: Vector
-    row_factors: Vector
-    col_factors: Vector
+    row_intercepts: DoubleArray
+    col_intercepts: DoubleArray
+    row_factors: DoubleArray
+    col_factors: DoubleArray
     objective: float
     converged: bool
 
-    def score(self, rows: ArrayLike, cols: ArrayLike) -> Vector:
+    def score(self, rows: ArrayLike, cols: ArrayLike) -> DoubleArray:
         """The logit; rows and columns must lie in the shape of the fit."""
         i, j = np.broadcast_arrays(np.atleast_1d(rows), np.atleast_1d(cols))
         product = np.einsum("lk,lk->l", self.row_factors[i], self.col_factors[j])
@@ -61,11 +75,11 @@ def fit_logistic(
     m1, m2 = shape
     edges = np.cumsum([1, m1, m2, m1 * rank])
 
-    def parts(theta: Vector) -> tuple[Vector, Vector, Vector, Vector, Vector]:
+    def parts(theta: DoubleArray) -> tuple[DoubleArray, DoubleArray, DoubleArray, DoubleArray, DoubleArray]:
         c, b, d, left, right = np.split(theta, edges)
         return c, b, d, left.reshape(m1, rank), right.reshape(m2, rank)
 
-    def objective(theta: Vector) -> tuple[float, Vector]:
+    def objective(theta: DoubleArray) -> tuple[float, DoubleArray]:
         c, b, d, left, right = parts(theta)
         u = c[0] + b[i] + d[j] + np.einsum("lk,lk->l", left[i], right[j])
         slope = -y * expit(-y * u)
@@ -84,5 +98,5 @@ def fit_logistic(
     return LogisticFit(float(c[0]), b, d, left, right, float(found.fun), bool(found.success))
 
 
-def _loss(y: Vector, u: Vector) -> float:
+def _loss(y: DoubleArray, u: DoubleArray) -> float:
     return float(np.logaddexp(0.0, -y * u).sum())

@@ -1,0 +1,110 @@
+"""Checks of ratings in numpy arrays: all problems at once, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from onebit_spark.core.blocks import MAX_COLUMNS
+
+
+def checked_ratings(
+    rows: ArrayLike, cols: ArrayLike, labels: ArrayLike, shape: Sequence[int] | None, settings: Sequence[object]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_], tuple[int, int]]:
+    """The input as index arrays and label bits, or one ValueError with all problems.
+
+    Parameters
+    ----------
+    rows, cols, labels, shape
+        As in ``fit_arrays``.
+    settings : sequence of Problem
+        Problems with the settings. They come first in the ValueError.
+
+    Returns
+    -------
+    rows, cols : arrays of int64
+    positive : array of bool
+    shape : (int, int)
+    """
+    problems = [str(problem) for problem in settings]
+    arrays = {"rows": np.asarray(rows), "cols": np.asarray(cols), "labels": np.asarray(labels)}
+    lengths = {name: array.size for name, array in arrays.items()}
+    for name, array in arrays.items():
+        if array.ndim != 1:
+            problems.append(f"{name} must be one-dimensional, not of shape {array.shape}")
+    if len(set(lengths.values())) > 1:
+        told = ", ".join(f"{name} {length}" for name, length in lengths.items())
+        problems.append(f"rows, cols and labels differ in length: {told}")
+    if min(lengths.values()) == 0:
+        problems.append("there is no rating")
+    declared = _declared(shape, problems)
+    size = []
+    for name, limit in zip(("rows", "cols"), declared, strict=True):
+        found, largest = _index_problems(name, arrays[name], limit)
+        problems += found
+        size.append(largest + 1 if limit is None else limit)
+    problems += label_problems(arrays["labels"])
+    if problems:
+        raise ValueError("cannot fit:\n" + "\n".join(f"- {problem}" for problem in problems))
+    row_index, col_index = (arrays[name].astype(np.int64, copy=False) for name in ("rows", "cols"))
+    return row_index, col_index, arrays["labels"] > 0, (size[0], size[1])
+
+
+def _declared(shape: Sequence[int] | None, problems: list[str]) -> tuple[int, int] | tuple[None, None]:
+    """The declared shape as two integers. Problems with it are added to ``problems``."""
+    if shape is None:
+        return None, None
+    pair = np.asarray(shape)
+    if pair.shape != (2,) or pair.dtype.kind not in "iu" or pair.min() < 0 or pair.max() > MAX_COLUMNS:
+        problems.append(f"shape must be two integers from 0 to 2^30, not {shape!r}")
+        return None, None
+    return int(pair[0]), int(pair[1])
+
+
+def _index_problems(name: str, index: NDArray[Any], declared: int | None) -> tuple[list[str], int]:
+    """The problems of an index array, and the largest index."""
+    if index.size == 0:
+        return [], -1
+    if index.dtype.kind not in "iuf":
+        return [f"{name} must hold integers, not {index.dtype}"], -1
+    values = index.ravel()
+    broken = ~np.isfinite(values) | (values != np.floor(values)) if values.dtype.kind not in "iu" else np.zeros(0)
+    if np.any(broken):
+        return [f"{name} must hold integers: {_examples(values[broken])}"], -1
+    problems = []
+    if values.min() < 0:
+        problems.append(f"{name} holds negative indices: {_examples(values[values < 0])}")
+    if declared is not None and values.max() >= declared:
+        problems.append(f"{name} reaches index {values.max()}, beyond the declared shape {declared}")
+    elif values.max() >= MAX_COLUMNS:
+        problems.append(f"{name} reaches index {values.max()}, beyond the limit of 2^30: number them from 0 on")
+    return problems, int(values.max())
+
+
+def label_problems(labels: NDArray[Any], both_classes: bool = True) -> list[str]:
+    """The problems of a label array. ``both_classes``: both labels must occur."""
+    if labels.size == 0:
+        return []
+    if labels.dtype.kind not in "biuf":
+        return [f"labels must be numbers or booleans, not {labels.dtype}"]
+    values = labels.ravel()
+    if values.dtype != bool:
+        if np.any(np.isnan(values)):
+            return [f"labels hold {int(np.isnan(values).sum())} NaN"]
+        wrong = values[(values != 1) & (values != -1) & (values != 0)]
+        if wrong.size:
+            return [f"labels must be ±1 or 0/1: {_examples(wrong)}"]
+        if np.any(values == 0) and np.any(values == -1):
+            return ["labels mix 0 and −1: use either ±1 or 0/1"]
+    positives = np.count_nonzero(values > 0)
+    if both_classes and positives in (0, values.size):
+        return [f"labels are all {'positive' if positives else 'negative'}: both classes are needed"]
+    return []
+
+
+def _examples(values: NDArray[Any]) -> str:
+    shown = ", ".join(str(value) for value in np.unique(values)[:3])
+    return f"{values.size} found, such as {shown}"

@@ -82,7 +82,8 @@ class Validation:
         self.seconds += time.perf_counter() - began
         self.history.append({"loss": loss, "error": error})
         if self._best is None or loss < self._best.loss:
-            self._best = _State(iteration.number, loss, hierarchy, posteriors)
+            kept = {side: posterior.copy() for side, posterior in posteriors.items()}  # the driver's change in place
+            self._best = _State(iteration.number, loss, hierarchy, kept)
         if iteration.number - self._best.number >= self._patience:
             return f"none lower in patience = {self._patience} iterations"
         return None

@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "estimator": "model ml engines input platform certificate core errors",
     "tuning": "estimator model inprocess ml input platform core errors",
     "paper": "tuning inprocess simulate core errors",
-    "cli": "paper tuning estimator model ml input platform report certificate core errors",
+    "cli": "paper tuning inprocess estimator model ml input platform report certificate core errors",
     "demo": "cli simulate",
     "__init__": "estimator model inprocess certificate core errors",  # the public face
     "__main__": "__init__ cli",

@@ -252,6 +252,7 @@ def test_validation_stops_the_fit_at_its_best(ratings, exchange):
         exchange=exchange,
     )
     kept = ratings.sparkSession.sparkContext._jsc.getPersistentRDDs
+    assert ratings.count()  # now it is in the cache
     before = kept().size()
     model = estimator.fit(ratings)
     assert kept().size() == before

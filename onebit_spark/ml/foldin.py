@@ -18,23 +18,26 @@ from onebit_spark.core.losses import OTHER, Loss, RowPrior, Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.sketch import HIGHEST, together
 from onebit_spark.engines.cells import Batches
-from onebit_spark.engines.factorframes import factor_schema
+from onebit_spark.engines.factorframes import factor_frame, factor_schema
 from onebit_spark.errors import RequestError
 from onebit_spark.input.census import ITEM, LABEL, USER, prepared
 from onebit_spark.input.defects import Columns, check_ratings
 from onebit_spark.ml.fittedmodel import FittedModel
 from onebit_spark.ml.freshness import sketch_of
+from onebit_spark.ml.resident import fits_here, one_array
 from onebit_spark.platform.plans import kept
 
 M = TypeVar("M", bound=FittedModel)
+Who = Literal["user", "item"]
 
 RATINGS_PER_TASK = 200_000  # each rating comes with the factors of its partner
 
 
-def fold_in(model: M, ratings: DataFrame, who: Literal["user", "item"], threshold: float | None) -> M:
+def fold_in(model: M, ratings: DataFrame, who: Who, threshold: float | None) -> M:
     """The model with these users (or items) added, or replaced if it knows them. The other side does not change.
 
-    The factors are computed once and kept by the executors. If an executor is lost, its factors are computed again.
+    Few ratings are folded in on the driver. Otherwise the factors are computed once and kept by the executors. If an
+    executor is lost, its factors are computed again.
     """
     if who not in ("user", "item"):
         raise RequestError(f"who must be 'user' or 'item', not {who!r}")
@@ -42,6 +45,38 @@ def fold_in(model: M, ratings: DataFrame, who: Literal["user", "item"], threshol
     for side, column in (("user", columns.user), ("item", columns.item)):
         model.checkIdType(ratings, side, column)
     tally = check_ratings(ratings, columns)
+    united, n = (_united_here if fits_here(model, tally.n) else _united)(model, ratings, columns, who, tally.n)
+    changed = model.changed(users=united, n_users=n) if who == "user" else model.changed(items=united, n_items=n)
+    fitted = model.fitted
+    limit = HIGHEST if fitted is None else fitted.limit
+    return changed.fittedOn(together(fitted, sketch_of(ratings, columns, tally.n, limit)))
+
+
+def _united_here(
+    model: FittedModel, ratings: DataFrame, columns: Columns, who: Who, n_ratings: int
+) -> tuple[DataFrame, int]:
+    """The factor table with the new rows, computed on the driver, and its length."""
+    users, items = model.resident()
+    own, others = (users, items) if who == "user" else (items, users)
+    new, partner = (USER, ITEM) if who == "user" else (ITEM, USER)
+    table = prepared(ratings, columns).toArrow()
+    cols = others.positions(table[partner])
+    known = cols >= 0  # ratings of partners that the model does not know are ignored
+    ids = one_array(table[new].cast(own.ids.type)).filter(pa.array(known)).dictionary_encode()
+    rows, positive = ids.indices.to_numpy().astype(np.int64), table[LABEL].to_numpy()[known]
+    block = RatingBlock.from_coordinates(rows, cols[known], positive, (len(ids.dictionary), len(others.ids)))
+    settled = _FoldIn.of(model, "rows" if who == "user" else "cols").settled(block, others.known)
+    kept_ids = pc.invert(pc.is_in(own.ids, value_set=ids.dictionary))
+    old = factor_table(own.ids.filter(kept_ids), own.known.take(np.flatnonzero(kept_ids.to_numpy(False))))
+    united = pa.concat_tables([old, factor_table(ids.dictionary, settled)])
+    schema = factor_schema(replace(model.info, draw_narrowing=None), who)
+    return factor_frame(ratings.sparkSession, united, schema), len(united)
+
+
+def _united(
+    model: FittedModel, ratings: DataFrame, columns: Columns, who: Who, n_ratings: int
+) -> tuple[DataFrame, int]:
+    """The factor table with the new rows, computed and kept by the executors, and its length."""
     info = model.info
     new, known, others = (USER, model.users, model.items) if who == "user" else (ITEM, model.items, model.users)
     partner = ITEM if who == "user" else USER
@@ -50,17 +85,13 @@ def fold_in(model: M, ratings: DataFrame, who: Literal["user", "item"], threshol
     # An inner join: ratings of partners that the model does not know are ignored.
     joined = prepared(ratings, columns).join(partners, F.col(partner) == F.col("__known"))
     cast = F.col(new).cast(info.id_types[who]).alias("id")
-    tasks = max(ratings.sparkSession.sparkContext.defaultParallelism, -(-tally.n // RATINGS_PER_TASK))
+    tasks = max(ratings.sparkSession.sparkContext.defaultParallelism, -(-n_ratings // RATINGS_PER_TASK))
     placed = joined.select(cast, F.col("__known").alias("partner"), F.col(LABEL).alias("positive"), "lines")
     work = _FoldIn.of(model, "rows" if who == "user" else "cols")
     schema = factor_schema(replace(info, draw_narrowing=None), who)
     folded = kept(placed.repartition(tasks, "id").mapInArrow(work, schema))
     united = known.select("id", *plain).join(folded.select("id"), "id", "left_anti").unionByName(folded)
-    n = united.count()
-    changed = model.changed(users=united, n_users=n) if who == "user" else model.changed(items=united, n_items=n)
-    fitted = model.fitted
-    limit = HIGHEST if fitted is None else fitted.limit
-    return changed.fittedOn(together(fitted, sketch_of(ratings, columns, tally.n, limit)))
+    return united, united.count()
 
 
 @dataclass(frozen=True)
@@ -92,5 +123,8 @@ class _FoldIn:
         first = np.unique(cols, return_index=True)[1]  # one line per partner
         posterior = read_factors(table["lines"].combine_chunks().take(pa.array(first)), self.partner_prior)
         block = RatingBlock.from_coordinates(rows, cols, positive, shape)
-        settled = settled_rows(self.loss, block, posterior, self.side, self.weight, self.prior)
-        yield from plain_lists(factor_table(ids.dictionary, settled)).to_batches()
+        yield from plain_lists(factor_table(ids.dictionary, self.settled(block, posterior))).to_batches()
+
+    def settled(self, block: RatingBlock, partners: RowPosterior) -> RowPosterior:
+        """The rows of a block, given the posterior of their partners."""
+        return settled_rows(self.loss, block, partners, self.side, self.weight, self.prior)

@@ -7,6 +7,7 @@ factors of the other side  ─pack─► one row per block ┘
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,16 +21,20 @@ from pyspark.sql import functions as F
 from onebit_spark.core import prediction
 from onebit_spark.core.calibration import Calibration
 from onebit_spark.core.factortables import factor_columns, prior_row, read_factors
+from onebit_spark.core.machine import available_cores
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.topn import Ranking, best_partners
 from onebit_spark.engines.cells import Batches, block_line
 from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import checked_ids
 from onebit_spark.ml.fittedmodel import FittedModel
+from onebit_spark.ml.resident import fits_here
 
 Who = Literal["user", "item"]
+Seen = tuple[NDArray[np.int64], NDArray[np.int32]]  # pointers into positions of partners, row after row
 
 BLOCK_BYTES = 16 * 2**20  # of factors in a block
+ROWS_PER_SLICE = 1024  # that one thread ranks at a time
 
 
 @dataclass(frozen=True)
@@ -76,18 +81,6 @@ def recommend(model: FittedModel, who: Who, wish: Wish, subset: DataFrame | None
     if problems:
         raise RequestError("; ".join(problems))
     other: Who = "item" if who == "user" else "user"
-    asking = _side(model, who)
-    if subset is not None:
-        asking = asking.join(_ids(model, who, subset).distinct(), "id", "left_semi")
-    if wish.exclude_seen is not None:
-        asking = asking.join(_seen(model, who, wish.exclude_seen), "id", "left")
-    cores = asking.sparkSession.sparkContext.defaultParallelism
-    asking_blocks = max(_n_blocks(model, who), min(cores, _count(model, who)))
-    other_blocks = _n_blocks(model, other)
-    left = _packed(model, who, asking, asking_blocks, "left", wish.exclude_seen is not None)
-    right = _packed(model, other, _side(model, other), other_blocks, "right", False)
-    # Without the hint Spark would collect the smaller side on the driver, to broadcast it.
-    pairs = left.crossJoin(right.hint("shuffle_replicate_nl"))
     work = _Rank(
         wish.n,
         Ranking(
@@ -102,14 +95,52 @@ def recommend(model: FittedModel, who: Who, wish: Wish, subset: DataFrame | None
         model.info.config.intercepts,
     )
     found = f"key: double, partner: {model.info.id_types[other]}, rating: float, std: float, probability: float"
-    ranked = pairs.mapInArrow(work, f"id {model.info.id_types[who]}, recommendations array<struct<{found}>>")
+    schema = f"id {model.info.id_types[who]}, recommendations array<struct<{found}>>"
+    if fits_here(model, _count(model, who) * wish.n) and subset is None and wish.exclude_seen is None:
+        ranked = _ranked_here(model, who, work, schema)
+    else:
+        ranked = _ranked(model, who, wish, subset, work, schema)
+    names = {"partner": _column(model, other), "rating": "rating", "std": "std", "probability": "probability"}
+    shown = F.transform("recommendations", lambda one: F.struct(*(one[k].alias(v) for k, v in names.items())))
+    return ranked.select(F.col("id").alias(_column(model, who)), shown.alias("recommendations"))
+
+
+def _ranked_here(model: FittedModel, who: Who, work: _Rank, schema: str) -> DataFrame:
+    """All ids of a small model, ranked on the driver: no Python worker has to start."""
+    users, items = model.resident()
+    asking, others = (users, items) if who == "user" else (items, users)
+    partners = others.known
+    slices = [slice(lo, lo + ROWS_PER_SLICE) for lo in range(0, len(asking.ids), ROWS_PER_SLICE)]
+
+    def ranked(part: slice) -> pa.RecordBatch:
+        return work.ranked(asking.ids[part], asking.known.take(part), others.ids, partners)
+
+    with ThreadPoolExecutor(available_cores()) as pool:
+        batches = list(pool.map(ranked, slices))
+    return model.users.sparkSession.createDataFrame(pa.Table.from_batches(batches), schema)
+
+
+def _ranked(model: FittedModel, who: Who, wish: Wish, subset: DataFrame | None, work: _Rank, schema: str) -> DataFrame:
+    """Blocks compared with blocks on the executors."""
+    other: Who = "item" if who == "user" else "user"
+    asking = _side(model, who)
+    if subset is not None:
+        asking = asking.join(_ids(model, who, subset).distinct(), "id", "left_semi")
+    if wish.exclude_seen is not None:
+        asking = asking.join(_seen(model, who, wish.exclude_seen), "id", "left")
+    cores = asking.sparkSession.sparkContext.defaultParallelism
+    asking_blocks = max(_n_blocks(model, who), min(cores, _count(model, who)))
+    other_blocks = _n_blocks(model, other)
+    left = _packed(model, who, asking, asking_blocks, "left", wish.exclude_seen is not None)
+    right = _packed(model, other, _side(model, other), other_blocks, "right", False)
+    # Without the hint Spark would collect the smaller side on the driver, to broadcast it.
+    pairs = left.crossJoin(right.hint("shuffle_replicate_nl"))
+    ranked = pairs.mapInArrow(work, schema)
     if other_blocks > 1:
         lists = F.flatten(F.collect_list("recommendations"))
         best = F.slice(F.sort_array(lists, asc=False), 1, wish.n)
         ranked = ranked.groupBy("id").agg(best.alias("recommendations"))
-    names = {"partner": _column(model, other), "rating": "rating", "std": "std", "probability": "probability"}
-    shown = F.transform("recommendations", lambda one: F.struct(*(one[k].alias(v) for k, v in names.items())))
-    return ranked.select(F.col("id").alias(_column(model, who)), shown.alias("recommendations"))
+    return ranked
 
 
 # ---- the two sides ---------------------------------------------------------------------------------------------------
@@ -205,12 +236,15 @@ class _Rank:
         for batch in batches:
             for i in range(batch.num_rows):
                 cell = {name: batch.column(name)[i] for name in batch.schema.names}
-                yield self._ranked(cell)
+                left, right = self._posterior(cell, "left"), self._posterior(cell, "right")
+                ids, partners = cell["left_ids"].values, cell["right_ids"].values
+                seen = _positions(cell["left_seen"].values, partners) if "left_seen" in cell else None
+                yield self.ranked(ids, left, partners, right, seen)
 
-    def _ranked(self, cell: dict[str, pa.Scalar]) -> pa.RecordBatch:
-        left, right = self._posterior(cell, "left"), self._posterior(cell, "right")
-        ids, partners = cell["left_ids"].values, cell["right_ids"].values
-        seen = _positions(cell["left_seen"].values, partners) if "left_seen" in cell else None
+    def ranked(
+        self, ids: pa.Array, left: RowPosterior, partners: pa.Array, right: RowPosterior, seen: Seen | None = None
+    ) -> pa.RecordBatch:
+        """The n best ``partners`` of every id, but none that it has seen."""
         best = best_partners(left, right, self.n, self.ranking, seen)
         found = best.partner >= 0
         score, variance = best.score[found], best.variance[found]
@@ -241,7 +275,7 @@ def _one_list(values: pa.Array) -> pa.ListArray:
     return pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
 
 
-def _positions(seen: pa.ListArray, ids: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+def _positions(seen: pa.ListArray, ids: pa.Array) -> Seen:
     """Which of ``ids`` every row has seen: pointers into positions, row after row."""
     found = pc.index_in(seen.flatten(), value_set=ids)
     rows = np.repeat(np.arange(len(seen)), pc.fill_null(pc.list_value_length(seen), 0).to_numpy())

@@ -41,12 +41,17 @@ class ResidentSide:
     def of(cls, factors: DataFrame, prior: RowPosterior, columns: dict[str, str]) -> ResidentSide:
         table = factors.select("id", F.struct(*columns).alias("lines")).toArrow().combine_chunks()
         lines = pa.concat_arrays([*table["lines"].chunks, pa.nulls(1, table.schema.field("lines").type)])
-        return cls(_comparable(table["id"]).combine_chunks(), read_factors(lines, prior))
+        return cls(one_array(table["id"]), read_factors(lines, prior))
 
     def positions(self, ids: pa.ChunkedArray) -> Numbers:
         """The row of every id, −1 for one that is not known."""
-        found = pc.index_in(_comparable(ids), value_set=self.ids)
+        found = pc.index_in(_comparable(ids), value_set=_comparable(self.ids))
         return pc.fill_null(found, -1).to_numpy().astype(np.int64)
+
+    @property
+    def known(self) -> RowPosterior:
+        """The posterior without the prior's row."""
+        return self.posterior.take(slice(len(self.ids)))
 
 
 class Scoring(Protocol):
@@ -129,6 +134,14 @@ def _slices(n: int, length: int) -> Iterator[slice]:
         yield slice(lo, lo + length)
 
 
-def _comparable(ids: pa.ChunkedArray) -> pa.ChunkedArray:
+def one_array(column: pa.ChunkedArray) -> pa.Array:
+    """A column as one array, also if it is empty."""
+    joined = column.combine_chunks()
+    if isinstance(joined, pa.ChunkedArray):
+        return pa.concat_arrays(joined.chunks) if joined.num_chunks else pa.array([], joined.type)
+    return joined
+
+
+def _comparable(ids: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
     """Integral widths interchange as ids."""
     return ids.cast(pa.int64()) if pa.types.is_integer(ids.type) else ids

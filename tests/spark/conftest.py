@@ -38,6 +38,19 @@ def spark(tmp_path_factory):
     session.stop()
 
 
+@pytest.fixture
+def on_executors(monkeypatch):
+    """No model is small enough to be scored, asked or changed on the driver."""
+    monkeypatch.setattr("onebit_spark.ml.resident.MOST_BYTES", -1)
+
+
+@pytest.fixture(params=["here", "on executors"])
+def both_ways(request):
+    """What small models do on the driver, and what others do on the executors."""
+    if request.param == "on executors":
+        request.getfixturevalue("on_executors")
+
+
 @pytest.fixture(scope="session")
 def make_fit():
     """A small fit of 30 × 20 by ``fit_arrays``; the last two rows and columns have no rating."""

@@ -21,6 +21,7 @@ def frame(spark, held_out):
     return spark.createDataFrame(pa.table(dict(zip(("user", "item", "label"), held_out, strict=True))))
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_diagnostics_equal_numpys_and_make_a_report(frame, held_out, make_fit, make_model, tmp_path):
     fit, (users, items, labels) = make_fit(), held_out
     model = make_model().setScoreCol("utility").setColdStartStrategy("drop").diagnose(frame)

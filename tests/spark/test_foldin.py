@@ -48,6 +48,7 @@ def test_rows_of_a_converged_fit_are_reproduced(spark, table, fitted, who):
     assert all(np.array_equal(after[key], before[key]) for key in range(4, 15))
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_new_users_are_served(spark, table, fitted, tmp_path):
     """A newcomer with the ratings of user 3, and one rating of an item that the model does not know."""
     mine = table.filter(pc.equal(table["user"], 3))

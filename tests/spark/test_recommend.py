@@ -41,6 +41,7 @@ def assert_same(found, wanted):
         np.testing.assert_allclose(found[who], wanted[who], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize("choices", [HINGE, LOGISTIC], ids=["hinge", "logistic"])
 def test_for_all_users_by_probability(make_fit, make_model, choices):
     found = make_model(**choices).recommendForAllUsers(5)
@@ -51,6 +52,7 @@ def test_for_all_users_by_probability(make_fit, make_model, choices):
     assert_same(table_of(found, "user", "item"), expected(make_fit(**choices), 5))
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_for_all_items_by_a_lower_limit_over_many_blocks(make_fit, make_model, monkeypatch):
     monkeypatch.setattr("onebit_spark.ml.recommend.BLOCK_BYTES", 1200)  # several blocks per side
     found = make_model().setItemCol("what").recommendForAllItems(4, z=1.5)
@@ -82,6 +84,7 @@ def test_subsets_and_string_ids(spark, make_fit, make_model):
     assert [one[0] for one in found["i07"]] == [f"u{one[0]:02}" for one in expected(make_fit(), 100, by="item")[7]]
 
 
+@pytest.mark.usefixtures("on_executors")
 def test_nothing_passes_the_driver(make_model):
     plan = make_model().recommendForAllUsers(3)._jdf.queryExecution().executedPlan().toString()
     assert "CartesianProduct" in plan

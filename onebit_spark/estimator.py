@@ -23,8 +23,7 @@ from onebit_spark.core.posterior import HasColumnNorms, effective_rank
 from onebit_spark.core.sketch import CellSketch, together
 from onebit_spark.core.solver import Iteration
 from onebit_spark.engines.broadcast.engine import BroadcastEngine, require_classic
-from onebit_spark.engines.choice import Counted, SparkEngine, engine_over
-from onebit_spark.engines.choice import counted as counting
+from onebit_spark.engines.choice import ChosenExchange, SparkEngine, choose_exchange, engine_over
 from onebit_spark.engines.driver import DriverEngine
 from onebit_spark.engines.factorframes import factor_schema
 from onebit_spark.engines.validation import Validation, check_watched, divided, watching
@@ -177,27 +176,29 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
         training, watched = divided(dataset, execution.validation_indicator_col)
         with ExitStack() as release:
             form = config.form
-            counted = release.enter_context(
-                counting(execution.exchange, training, columns, form, execution.driver_ratings, watched is not None)
+            chosen = release.enter_context(
+                choose_exchange(
+                    execution.exchange, training, columns, form, execution.driver_ratings, watched is not None
+                )
             )
             n_watched = 0 if watched is None else check_watched(watched, columns).n
             clock.lap("survey")
             checkpoints, checkpoint = None, None
             if folder := execution.checkpoint_dir:
                 checkpoints = CheckpointFolder(
-                    spark, folder, subject_of(config, counted.tally, terms.prior_split), OneBitCompletionModel.load
+                    spark, folder, subject_of(config, chosen.tally, terms.prior_split), OneBitCompletionModel.load
                 )
                 checkpoint = checkpoints.found(execution.resume)
             blocks = execution.row_blocks, execution.col_blocks
             work = execution.work_dir or execution.checkpoint_dir
-            engine = release.enter_context(engine_over(counted, training, columns, blocks, form, work, watched))
+            engine = release.enter_context(engine_over(chosen, training, columns, blocks, form, work, watched))
             if isinstance(engine, DriverEngine):
                 fitted = engine.fitted
             else:  # the watched ratings too: they choose the model
-                fitted = sketch_of(dataset, columns, counted.tally.n + n_watched)
+                fitted = sketch_of(dataset, columns, chosen.tally.n + n_watched)
             if self._initial is not None:
                 fitted = together(self._initial.fitted, fitted)
-            facts = _Facts(dataset, config, columns, counted, engine, fitted)
+            facts = _Facts(dataset, config, columns, chosen, engine, fitted)
             start, validation, watch = None, None, None
             if self._initial is not None:
                 start = warm_start(self._initial, config, engine)
@@ -210,7 +211,7 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
                 validation = Validation(measure, engine, execution.patience)
             clock.lap("blocking")
             made = certified_fit(
-                engine, config, terms, counted.tally.positives, self._progress, start, validation or watch
+                engine, config, terms, chosen.tally.positives, self._progress, start, validation or watch
             )
             clock.lap("fit")
             own = made.history[len(start.history) if start is not None else 0 :]
@@ -253,7 +254,7 @@ class _Facts(Generic[P]):
     dataset: DataFrame
     config: FitConfig
     columns: Columns
-    counted: Counted
+    chosen: ChosenExchange
     engine: SparkEngine[P]
     fitted: CellSketch
 
@@ -269,7 +270,7 @@ class _Facts(Generic[P]):
         return OneBitCompletionModel(told, users, items, certificate).fittedOn(self.fitted)
 
     def _info(self, made: CertifiedFit[P]) -> ModelInfo:
-        config, columns, tally, scales = self.config, self.columns, self.counted.tally, made.scales
+        config, columns, tally, scales = self.config, self.columns, self.chosen.tally, made.scales
         n_users, n_items = self.engine.count("rows"), self.engine.count("cols")
         moments = scales.moments
         return ModelInfo(
@@ -309,6 +310,6 @@ class _Facts(Generic[P]):
             n_positive=tally.positives,
             fingerprint=tally.fingerprint,
             repeats=asdict(self.engine.repeats),
-            exchange=asdict(self.counted.choice),
+            exchange=asdict(self.chosen.choice),
             confidences=made.ladder.as_dict() if made.ladder is not None else None,
         )

@@ -20,7 +20,7 @@ from onebit_spark.errors import RequestError
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.census import check_split, split_off
 from onebit_spark.input.columns import quoted
-from onebit_spark.input.defects import Columns, Tally, not_deterministic, together
+from onebit_spark.input.defects import Columns, Tally, not_deterministic, summed
 from onebit_spark.ml import evaluation
 from onebit_spark.ml.checkpoint import clear_checkpoints
 from onebit_spark.ml.freshness import KEPT_OUT
@@ -77,7 +77,7 @@ def _fit(spark: SparkSession, request: FitRequest, work: Location) -> None:
     clock.split("fitting", "preparing", "iterations", progress.seconds)
     if request.holdout is not None:
         fitted = Tally(model.info.n_ratings, model.info.n_positive, whole.coding, model.info.fingerprint)
-        if together(fitted, held_out_tally) != together(whole):
+        if summed(fitted, held_out_tally) != summed(whole):
             raise not_deterministic(f"{whole.n:,} ratings were counted, and those that were fitted later are others")
         with clock("certifying"):
             figures, counted = evaluation.measure(

@@ -106,7 +106,7 @@ def on_driver(
     return Choice("driver", f"{told} of the driver's memory; its limit is {limit:,} ratings: {why}")
 
 
-def choose(wanted: str, census: Census, form: Form, limits: DriverLimits) -> Choice:
+def broadcast_or_shuffle(wanted: str, census: Census, form: Form, limits: DriverLimits) -> Choice:
     """Broadcast or shuffle, as wanted or by the size of the factors. ``broadcast`` is refused where it cannot work."""
     table = (census.n_users + census.n_items) * form.row_bytes
     result = max(census.n_users, census.n_items) * form.row_bytes
@@ -129,7 +129,7 @@ def choose(wanted: str, census: Census, form: Form, limits: DriverLimits) -> Cho
 
 
 @dataclass(frozen=True)
-class Counted:
+class ChosenExchange:
     """The ratings counted, and where they will be fitted."""
 
     choice: Choice
@@ -138,10 +138,10 @@ class Counted:
 
 
 @contextmanager
-def counted(
+def choose_exchange(
     wanted: str, ratings: DataFrame, columns: Columns, form: Form, most_ratings: int | None = None,
     watching: bool = False,
-) -> Iterator[Counted]:  # fmt: skip
+) -> Iterator[ChosenExchange]:  # fmt: skip
     """Validate and count the ratings, and choose the exchange.
 
     One aggregation decides whether they are fitted on the driver. If they are not, a second one counts them by their
@@ -153,27 +153,27 @@ def counted(
             light = weighed(ratings, columns)
         found = on_driver(wanted, light, form, limits, most_ratings)
         if isinstance(found, Choice):
-            yield Counted(found, light.tally, light)
+            yield ChosenExchange(found, light.tally, light)
             return
         before = f"{found.reason}; "
     with census(ratings, columns) as whole:
-        choice = choose("broadcast" if watching else wanted, whole, form, limits)
-        yield Counted(Choice(choice.exchange, before + choice.reason), whole.tally, whole)
+        choice = broadcast_or_shuffle("broadcast" if watching else wanted, whole, form, limits)
+        yield ChosenExchange(Choice(choice.exchange, before + choice.reason), whole.tally, whole)
 
 
 @contextmanager
 def engine_over(
-    counted: Counted, ratings: DataFrame, columns: Columns, blocks: tuple[int | None, int | None],
+    chosen: ChosenExchange, ratings: DataFrame, columns: Columns, blocks: tuple[int | None, int | None],
     form: Form, work: str | None, watched: DataFrame | None = None,
 ) -> Iterator[SparkEngine[Any]]:  # fmt: skip
     """The engine of the chosen exchange on these ratings; the driver's gathers those to be watched, too."""
-    log.info("exchange: %s (%s)", counted.choice.exchange, counted.choice.reason)
-    spark, found = ratings.sparkSession, counted.found
+    log.info("exchange: %s (%s)", chosen.choice.exchange, chosen.choice.reason)
+    spark, found = ratings.sparkSession, chosen.found
     if isinstance(found, Weighed):
         most_bytes = driver_limits(spark).result * 4 // 5
         with DriverEngine.over(ratings, columns, found, most_bytes, watched) as gathered:
             yield gathered
-    elif counted.choice.exchange == "broadcast":
+    elif chosen.choice.exchange == "broadcast":
         with BroadcastEngine.over(ratings, columns, found.survey(), blocks) as collected:
             yield collected
     else:

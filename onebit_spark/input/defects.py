@@ -128,7 +128,7 @@ def cell_hash(df: DataFrame, columns: Columns) -> Column:
     return F.xxhash64(F.lit(SALT), *ids)
 
 
-def together(*parts: Tally) -> tuple[int, str]:
+def summed(*parts: Tally) -> tuple[int, str]:
     """The number and the fingerprint of ratings that were counted in parts."""
     words = (part.fingerprint.split("-") for part in parts)
     sums = [sum(int(word, 16) for word in same) for same in zip(*words, strict=True)]

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from onebit_spark import FitConfig, FitFailed, RequestError, fit_arrays
-from onebit_spark.engines.choice import Choice, Refusal, counted, on_driver
+from onebit_spark.engines.choice import Choice, Refusal, choose_exchange, on_driver
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input import gathering
 from onebit_spark.input.defects import Columns, Tally
@@ -212,8 +212,8 @@ class TestWhereItIsTaken:
     def test_none_on_the_driver(self, ratings):
         form = FitConfig(rank=3).form
         for most, expected, reason in ((0, "broadcast", "the factors"), (1499, "broadcast", "1,500 ratings are more")):
-            with counted("auto", ratings, Columns(), form, most) as found:
+            with choose_exchange("auto", ratings, Columns(), form, most) as found:
                 assert found.choice.exchange == expected
                 assert found.choice.reason.startswith(reason)
-        with counted("auto", ratings, Columns(), form) as found:
+        with choose_exchange("auto", ratings, Columns(), form) as found:
             assert found.choice.exchange == "driver"

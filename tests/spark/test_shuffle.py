@@ -177,7 +177,7 @@ class TestChoice:
         form = FitConfig(rank=10).form
 
         def pick(users, wanted="auto"):
-            return choice.choose(wanted, self.Counted(users, 1000), form, driver_limits(spark))
+            return choice.broadcast_or_shuffle(wanted, self.Counted(users, 1000), form, driver_limits(spark))
 
         assert form.row_bytes == (11 + 66) * 4
         assert pick(1000).exchange == "broadcast"

@@ -130,7 +130,17 @@ def broadcast_or_shuffle(wanted: str, census: Census, form: Form, limits: Driver
 
 @dataclass(frozen=True)
 class ChosenExchange:
-    """The ratings counted, and where they will be fitted."""
+    """The ratings counted, and the exchange that was chosen for them.
+
+    Parameters
+    ----------
+    choice : Choice
+        The exchange, with the reason for it.
+    tally : Tally
+        The counts of the ratings.
+    found : Weighed or Census
+        What the engine of the exchange starts from: Weighed for the driver's, Census for the others.
+    """
 
     choice: Choice
     tally: Tally

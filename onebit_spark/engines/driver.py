@@ -24,7 +24,19 @@ from onebit_spark.platform.jobnames import described
 
 
 class DriverEngine(LocalEngine):
-    """The local engine on a DataFrame's ratings, with their ids."""
+    """The local engine on the ratings of a DataFrame, with their ids.
+
+    Attributes
+    ----------
+    ids : dict of Side to Ids
+        The ids of both sides with their counts.
+    fitted : CellSketch
+        Sketch of the rated cells, those that are watched included.
+    watched : GatheredPairs or None
+        Ratings that are measured after every iteration.
+    repeats : Repeats
+        Cells that were rated more than once.
+    """
 
     def __init__(
         self, spark: SparkSession, ratings: RatingBlock, ids: tuple[pa.Array, pa.Array], fitted: CellSketch,

@@ -41,23 +41,47 @@ HASH = "__onebit_hash"
 
 @dataclass(frozen=True)
 class Weighed:
-    """Ratings counted before it is decided where they are fitted."""
+    """Ratings counted before the exchange is chosen.
+
+    Parameters
+    ----------
+    tally : Tally
+        The exact counts.
+    n_users, n_items : int
+        Numbers of ids, to a few percent.
+    bytes_per_rating : float
+        Size of a rating on its way to the driver.
+    """
 
     tally: Tally
-    n_users: int  # about, to a few percent
+    n_users: int
     n_items: int
-    bytes_per_rating: float  # on their way to the driver
+    bytes_per_rating: float
 
 
 @dataclass(frozen=True)
 class Gathered:
-    """All ratings, by the position of their ids among the ascending ids of their side."""
+    """All ratings on the driver.
+
+    Parameters
+    ----------
+    users, items : pa.Array
+        The ids of both sides in ascending order.
+    rows : array of int32
+        Position of each rating's user among the users.
+    codes : array of int32
+        Position of its item among the items, and its label: column << 1 | label.
+    cells : array of int64
+        Hashes of the rated cells, those up to ``limit``, for the sketch.
+    limit : int
+        See ``core.sketch``.
+    """
 
     users: pa.Array
     items: pa.Array
     rows: NDArray[np.int32]
-    codes: NDArray[np.int32]  # column << 1 | label
-    cells: NDArray[np.int64]  # hashes of cells, those up to ``limit``
+    codes: NDArray[np.int32]
+    cells: NDArray[np.int64]
     limit: int
 
     @property
@@ -111,7 +135,7 @@ def gathered(df: DataFrame, columns: Columns, counted: Weighed, limit: int, most
 
 @dataclass(frozen=True)
 class GatheredPairs:
-    """Other ratings by the same numbers; −1 for an id that has none."""
+    """Other ratings, numbered like those of the fit; an id that was not fitted has the number −1."""
 
     rows: NDArray[np.int32]
     columns: NDArray[np.int32]

@@ -14,15 +14,28 @@ NO_LIMIT = 2**62
 
 @dataclass(frozen=True)
 class DriverLimits:
-    """In bytes."""
+    """What the driver can hold.
 
-    result: int  # of one job: spark.driver.maxResultSize
-    heap: int  # of the JVM
-    memory: int  # that Python can take, once the JVM has all of its heap
-    local: bool  # the executors are threads of the driver
+    Parameters
+    ----------
+    result : int
+        Bytes that one job may return: spark.driver.maxResultSize.
+    heap : int
+        Bytes of the JVM's heap.
+    memory : int
+        Bytes that Python can still take after the JVM has taken its whole heap.
+    local : bool
+        Whether the executors are threads of the driver.
+    """
+
+    result: int
+    heap: int
+    memory: int
+    local: bool
 
 
 def driver_limits(spark: SparkSession) -> DriverLimits:
+    """The limits of this session's driver, now."""
     context = spark.sparkContext
     jvm: Any = context._jvm
     runtime = jvm.java.lang.Runtime.getRuntime()

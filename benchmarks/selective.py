@@ -2,9 +2,9 @@
 
     python benchmarks/selective.py [--data movielens-1m senate assistments] [--splits 5]      # ONEBIT_DATA: the folder
 
-In every split, 85% of the ratings are fitted with the default settings, and 10% certify each request separately at δ = .05. The last 5% show the
-error rate among the answered, on ratings that were neither fitted nor used to certify. The figures are medians over the
-splits, with the smallest and the largest in brackets.
+In every split, 85% of the ratings are fitted with the default settings, and 10% certify each request separately at
+δ = .05. The last 5% show the error rate among the answered, on ratings that were neither fitted nor used to certify.
+The figures are medians over the splits, with the smallest and the largest in brackets.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.census import ITEM, LABEL, USER, Survey, prepared, survey
 from onebit_spark.input.columns import hash_parts, quoted
 from onebit_spark.input.defects import Columns, positive
+from onebit_spark.platform.limits import driver_limits
 from onebit_spark.tuning.folds import FoldedSample, fit_fold
 from onebit_spark.tuning.sample import Sample
 from onebit_spark.tuning.tasks import Advances, Ledger, Task, TaskResult, run_tasks
@@ -70,7 +71,7 @@ class CrossValidation:
         ]
 
     def in_workers(self, tasks: Sequence[Task], ledger: Ledger, progress: Advances) -> list[TaskResult]:
-        """Run every fit as a task of one worker, which has all ratings."""
+        """Run every fit as a task of one worker, which has all ratings. On one machine, threads share them."""
         spark = self.ratings.sparkSession
         data = spark.sparkContext.broadcast(self.collected())
 
@@ -78,7 +79,7 @@ class CrossValidation:
             return fit_fold(data.value, task["fold"], FitConfig(**task["config"]))
 
         try:
-            return run_tasks(spark, tasks, work, ledger, progress)
+            return run_tasks(spark, tasks, work, ledger, progress, here=driver_limits(spark).local)
         finally:
             data.destroy()
 

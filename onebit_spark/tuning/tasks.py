@@ -1,6 +1,6 @@
 """Independent tasks on Spark. Results are kept, so a killed run continues where it was.
 
-tasks ─► batches of some seconds ─► one Spark job of one task each, as many at a time as there are cores
+tasks ─► batches of some seconds ─► one Spark job of one task each, as many at a time as there are cores (or threads)
                                           └─► results, as soon as their batch is done ─► Ledger, progress
 """
 
@@ -78,16 +78,18 @@ def key_of(task: Task) -> str:
 
 
 def run_tasks(
-    spark: SparkSession, tasks: Sequence[Task], work: Callable[[Task], TaskResult], ledger: Ledger, progress: Advances
-) -> list[TaskResult]:
+    spark: SparkSession, tasks: Sequence[Task], work: Callable[[Task], TaskResult], ledger: Ledger, progress: Advances,
+    here: bool = False,
+) -> list[TaskResult]:  # fmt: skip
     """``work(task)`` for every task, in the order of the tasks. Tasks in the ledger are not done again.
 
-    ``work`` runs in Spark's Python workers, each on one core.
+    ``work`` runs in Spark's Python workers, each on one core. With ``here`` it runs in threads of this process, which
+    share their data. That is for work that releases the interpreter lock.
     """
     open_tasks = list({key_of(task): task for task in tasks if task not in ledger}.values())
     progress.advance(len(tasks) - len(open_tasks), seconds=0.0)
     if open_tasks:
-        _Run(spark, open_tasks, work, ledger, progress).finish()
+        _Run(spark, open_tasks, work, ledger, progress, here).finish()
     return [ledger[task] for task in tasks]
 
 
@@ -101,8 +103,9 @@ class _Run:
         work: Callable[[Task], TaskResult],
         ledger: Ledger,
         progress: Advances,
+        here: bool,
     ) -> None:
-        self.spark, self.work, self.ledger, self.progress = spark, work, ledger, progress
+        self.spark, self.work, self.ledger, self.progress, self.here = spark, work, ledger, progress, here
         self.waiting = deque(tasks)
         self.slots = max(1, min(spark.sparkContext.defaultParallelism, len(self.waiting)))
         self.group = f"onebit_spark-{uuid.uuid4().hex}"
@@ -124,14 +127,17 @@ class _Run:
     def _work_off(self) -> None:
         self.spark.sparkContext.setJobGroup(self.group, "tasks", interruptOnCancel=True)
         while not self.stopped.is_set() and (batch := self._next_batch()):
-            lines = self.spark.createDataFrame(pa.table({"task": [json.dumps(task) for task in batch]}))
-            answer = lines.coalesce(1).mapInArrow(_in_worker(self.work), "result string").toArrow()
-            results = [json.loads(text) for text in answer["result"].to_pylist()]
+            results = [_timed(self.work, task) for task in batch] if self.here else self._by_spark(batch)
             self.ledger.record(batch, results)
             with self.lock:
                 seconds = sum(result["seconds"] for result in results)
                 self.done, self.seconds = self.done + len(batch), self.seconds + seconds
                 self.progress.advance(len(batch), seconds / self.slots)
+
+    def _by_spark(self, batch: Sequence[Task]) -> list[TaskResult]:
+        lines = self.spark.createDataFrame(pa.table({"task": [json.dumps(task) for task in batch]}))
+        answer = lines.coalesce(1).mapInArrow(_in_worker(self.work), "result string").toArrow()
+        return [json.loads(text) for text in answer["result"].to_pylist()]
 
     def _next_batch(self) -> list[Task]:
         """Some seconds of work, estimated from earlier tasks. The first batches have one task, the last ones few."""
@@ -144,11 +150,14 @@ class _Run:
 def _in_worker(work: Callable[[Task], TaskResult]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            texts = []
-            for text in batch.column("task").to_pylist():
-                began = time.perf_counter()
-                result = work(json.loads(text))
-                texts.append(json.dumps({**result, "seconds": time.perf_counter() - began}))
+            texts = [json.dumps(_timed(work, json.loads(text))) for text in batch.column("task").to_pylist()]
             yield pa.RecordBatch.from_pydict({"result": texts})
 
     return run
+
+
+def _timed(work: Callable[[Task], TaskResult], task: Task) -> TaskResult:
+    """The result of a task, with its seconds."""
+    began = time.perf_counter()
+    result = work(task)
+    return {**result, "seconds": time.perf_counter() - began}

@@ -1,5 +1,7 @@
 """Cross-validation on Spark: the same folds, and nearly the same errors, whichever way the fits are made."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,16 +30,20 @@ def validation(spark, table):
     return CrossValidation.of(spark.createDataFrame(table), Columns(), 2, seed=1)
 
 
-def test_both_ways_agree(spark, validation, tmp_path):
+def test_all_ways_agree(spark, validation, tmp_path, monkeypatch):
+    """In threads of this process, in Python workers, and one fit after the other on the whole cluster."""
     tasks = validation.tasks(CONFIGS)
     assert [(task["config"]["loss"], task["fold"]) for task in tasks] == [
         (loss, fold) for loss in ("logistic", "hinge") for fold in range(2)
     ]
-    progress = TaskProgress(8, "test", quiet=True)
+    progress = TaskProgress(12, "test", quiet=True)
     kept = spark.sparkContext._jsc.getPersistentRDDs().size()
     alone = validation.in_workers(tasks, Ledger(spark, str(tmp_path / "a")), progress)
     together = validation.one_after_the_other(tasks, Ledger(spark, str(tmp_path / "b")), progress)
-    assert progress.done == 8
+    monkeypatch.setattr("onebit_spark.tuning.crossvalidation.driver_limits", lambda _: SimpleNamespace(local=False))
+    apart = validation.in_workers(tasks, Ledger(spark, str(tmp_path / "c")), progress)
+    assert progress.done == 12
+    assert [without_seconds(result) for result in apart] == [without_seconds(result) for result in alone]
     assert sum(result["n"] for result in alone[:2]) == 600
     for one, other in zip(alone, together, strict=True):
         assert one["n"] == other["n"]
@@ -46,6 +52,10 @@ def test_both_ways_agree(spark, validation, tmp_path):
         assert (one["iterations"], one["converged"]) == (other["iterations"], other["converged"]) == (4, False)
         assert one["errors"] < 0.35 * one["n"]
     assert spark.sparkContext._jsc.getPersistentRDDs().size() == kept
+
+
+def without_seconds(result):
+    return {name: value for name, value in result.items() if name != "seconds"}
 
 
 def test_what_the_cluster_has_fitted_is_not_fitted_again(spark, validation, tmp_path):

@@ -25,10 +25,11 @@ def path(tmp_path):
     return str(tmp_path / "tasks")
 
 
-def test_results_come_in_the_order_of_the_tasks(spark, path, squared, quiet):
+@pytest.mark.parametrize("here", [True, False])
+def test_results_come_in_the_order_of_the_tasks(spark, path, squared, quiet, here):
     tasks = [{"x": x} for x in (5, 1, 3, 1, 2)]
     ledger = Ledger(spark, path)
-    results = run_tasks(spark, tasks, squared, ledger, quiet)
+    results = run_tasks(spark, tasks, squared, ledger, quiet, here)
     assert [result["square"] for result in results] == [25, 1, 9, 1, 4]
     assert all(result["seconds"] >= 0 for result in results)
     assert len(ledger) == 4  # the same task twice is one

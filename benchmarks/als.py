@@ -114,6 +114,10 @@ def main() -> None:
     passed = next((n for n, value in enumerate(accuracies, 1) if value > accuracy), None)
     print("accuracy by iteration: " + " ".join(f"{value:.4f}" for value in accuracies))
     print(f"ALS's accuracy is passed in iteration {passed}")
+    if passed is not None:
+        quick = OneBitCompletion(rank=10, maxIter=passed)
+        to_pass = timed(lambda: counted(quick.fit(training)), options.repeats)
+        print(f"OneBitCompletion, {passed} iterations: {to_pass:.2f} s, {to_pass / als_seconds:.2f} of ALS's seconds")
     converged = OneBitCompletion(rank=10).fit(training)
     summary = converged.summary
     right = our_accuracy(converged, testing)

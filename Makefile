@@ -48,6 +48,7 @@ bench: setup
 	$(RUN) $(BIN)/python benchmarks/accuracy.py simulated
 	$(RUN) $(BIN)/python benchmarks/accuracy.py real
 	$(RUN) $(BIN)/python benchmarks/als.py
+	$(RUN) $(BIN)/python benchmarks/peers.py
 	$(RUN) $(BIN)/python benchmarks/certificate.py
 	$(RUN) $(BIN)/python benchmarks/selective.py
 	$(RUN) $(BIN)/python benchmarks/serving.py foldin

@@ -19,6 +19,7 @@ from onebit_spark.cli.running import spark_session
 from onebit_spark.simulate import Simulation, simulate
 
 NAMES = ("ratings", "pairs", "model", "model-by-blocks", "predictions", "metrics.json")
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # a JVM that ends within a minute
 USERS, ITEMS, RANK = 2_000, 1_000, 3
 SEEN = 0.1  # share of the cells that have a rating
 HELD_OUT = 0.1  # share of the ratings that are kept out of the fit
@@ -44,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     predict = ["--predict", paths["pairs"], "--predictions", paths["predictions"]]
     evaluate = ["--model", paths["model"], "--ratings", paths["pairs"], "--output", paths["metrics.json"]]
     seconds = {}
-    with spark_session("onebit_spark demo"):
+    with spark_session("onebit_spark demo", java_options=SHORT_LIVED):
         print("\n2. Fitting a model, certifying it, and predicting the pairs that were kept out …", flush=True)
         started = time.perf_counter()
         code = cli.fit([*fit, *predict])

@@ -25,7 +25,12 @@ def fit(argv: Sequence[str] | None = None, *, ship_package: bool = False, name: 
 
         run_fit(spark, request)
 
-    return run_job(name, FitRequest, work, argv, ship_package)
+    def meanwhile(request: FitRequest) -> None:
+        from onebit_spark.cli.warmup import warm_up
+
+        warm_up(request)
+
+    return run_job(name, FitRequest, work, argv, ship_package, meanwhile)
 
 
 def predict(argv: Sequence[str] | None = None, *, ship_package: bool = False, name: str = "predict.py") -> int:

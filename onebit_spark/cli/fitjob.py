@@ -14,7 +14,6 @@ from onebit_spark.cli.common import Clock, after, further_statements, tell_locat
 from onebit_spark.cli.jobtables import check_id_types, check_pairs, read_table, refuse_outputs, write_predictions
 from onebit_spark.cli.progress import Progress
 from onebit_spark.cli.requests import FitRequest
-from onebit_spark.cli.warmup import warm_up
 from onebit_spark.core.settings import by_param
 from onebit_spark.errors import RequestError
 from onebit_spark.estimator import OneBitCompletion
@@ -43,8 +42,6 @@ def run_fit(spark: SparkSession, request: FitRequest) -> None:
 def _fit(spark: SparkSession, request: FitRequest, work: Location) -> None:
     clock = Clock()
     config, execution = request.fit_config(), request.execution()
-    if execution.exchange in ("auto", "driver"):
-        warm_up(config, request.report)
     ids = (request.user_col, request.item_col)
     with clock("reading"):
         by = () if request.certify_by is None else (request.certify_by,)

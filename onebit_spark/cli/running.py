@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 import tempfile
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -50,6 +51,7 @@ def run_job(
     work: Callable[[SparkSession, Request], None],
     argv: Sequence[str] | None = None,
     ship_package: bool = False,
+    meanwhile: Callable[[Request], None] | None = None,
 ) -> int:
     """Run a job and return its exit code. What went wrong is the last line on stderr, printed after Spark stopped."""
     code, complaint = DONE, ""
@@ -58,6 +60,8 @@ def run_job(
         logging.basicConfig(level=logging.WARNING if request.quiet else logging.INFO, format="%(message)s")
         for talkative in ("py4j", "matplotlib"):
             logging.getLogger(talkative).setLevel(logging.ERROR)
+        if meanwhile is not None:
+            threading.Thread(target=meanwhile, args=(request,), name="meanwhile", daemon=True).start()
         with spark_session(f"onebit_spark {name}", ship_package, request.log_level) as spark, _failures_in_words():
             work(spark, request)
     except RequestError as error:
@@ -75,7 +79,9 @@ def run_job(
 
 
 @contextmanager
-def spark_session(name: str, ship_package: bool = False, log_level: str | None = None) -> Iterator[SparkSession]:
+def spark_session(
+    name: str, ship_package: bool = False, log_level: str | None = None, java_options: str = ""
+) -> Iterator[SparkSession]:
     """The session that runs already, left running; or a new one, stopped at the end.
 
     Under spark-submit all settings are the caller's. As plain Python the master is local[*] unless configured, and the
@@ -96,8 +102,8 @@ def spark_session(name: str, ship_package: bool = False, log_level: str | None =
     if not under_spark_submit():
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         if _LOG4J.is_file():
-            quiet = f"--driver-java-options -Dlog4j2.configurationFile={_LOG4J.as_uri()} pyspark-shell"
-            os.environ.setdefault("PYSPARK_SUBMIT_ARGS", quiet)
+            options = f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} {java_options}".strip()
+            os.environ.setdefault("PYSPARK_SUBMIT_ARGS", f"--driver-java-options '{options}' pyspark-shell")
         builder = builder.appName(name).config("spark.ui.showConsoleProgress", "false")
         # Over TCP a delayed acknowledgement costs each Python task some 40 ms.
         builder = builder.config("spark.python.unix.domain.socket.enabled", "true")

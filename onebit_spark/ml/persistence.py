@@ -11,14 +11,18 @@ MODEL/report.html      if the model was diagnosed: see ``report``
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, MLWriter
 from pyspark.sql import DataFrame
 
@@ -26,6 +30,7 @@ from onebit_spark.core.modelinfo import METADATA, ModelInfo
 from onebit_spark.errors import RequestError
 from onebit_spark.ml.fittedmodel import FittedModel
 from onebit_spark.ml.freshness import read_sketch, write_sketch
+from onebit_spark.ml.resident import fits_here
 from onebit_spark.platform.files import Location, explained, replace_folder
 from onebit_spark.platform.jobnames import described
 from onebit_spark.report.page import REPORT, report
@@ -58,8 +63,8 @@ def write_model(model: FittedModel, folder: str) -> None:
     spark = model.users.sparkSession
     with ThreadPoolExecutor(1) as beside:  # the report is drawn while Spark writes
         page = beside.submit(_report, model)
-        model.users.write.parquet(f"{folder}/users")
-        model.items.write.parquet(f"{folder}/items")
+        for name, factors in (("users", model.users), ("items", model.items)):
+            _write_factors(model, factors, Location(spark, folder) / name)
         if model.fitted is not None:
             write_sketch(model.fitted, Location(spark, folder) / FITTED)
         DefaultParamsWriter.saveMetadata(model, folder, spark)
@@ -67,6 +72,17 @@ def write_model(model: FittedModel, folder: str) -> None:
         if text := page.result():
             (Location(spark, folder) / REPORT).write_text(text)
     (Location(spark, folder) / METADATA).write_text(model.info.to_json())
+
+
+def _write_factors(model: FittedModel, factors: DataFrame, folder: Location) -> None:
+    """As Parquet: a small table by this process, which is faster than a Spark job, and a large one by the executors."""
+    if fits_here(model, 0):
+        content = io.BytesIO()
+        with suppress(pa.ArrowNotImplementedError, pa.ArrowInvalid):  # ids of a type that only Spark can write
+            pq.write_table(factors.toArrow(), content)
+            (folder / "part-00000.parquet").write_bytes(content.getvalue())
+            return
+    factors.write.parquet(folder.uri)
 
 
 def _report(model: FittedModel) -> str | None:

@@ -18,6 +18,8 @@ Coding = Literal["signed", "binary", "boolean", "threshold"]
 
 SALT = "onebit_spark cell"  # so that no other use of the same hash has chosen the ratings
 
+MARKS = "__onebit_marks"
+
 _NOT_IDS = (T.ArrayType, T.MapType, T.StructType, T.VariantType, T.NullType, T.UserDefinedType)
 
 
@@ -58,15 +60,30 @@ def check_ratings(df: DataFrame, columns: Columns) -> Tally:
 
 
 def count_ratings(df: DataFrame, columns: Columns, further: Mapping[str, Column] | None = None) -> dict[str, int]:
-    """What ``verdict`` looks at, and ``further`` aggregates by their names, in one pass."""
+    """What ``verdict`` looks at, and ``further`` aggregates of ``df`` by their names, in one pass.
+
+    A flag is 1 if such ratings are there. Only if one must be refused does a second pass count them.
+    """
     check_columns(df, columns)
-    flags = zip(_FLAGS, _flags(df, columns), strict=True)
+    # A column of its own, so that Spark computes it once per rating though two aggregates use it.
+    placed = df.withColumns({MARKS: marks(df, columns)})
     aggregates = {
         "n": F.count(F.lit(1)),
-        **{name: F.count_if(flag) for name, flag in flags},
+        "above": F.count_if(F.col(MARKS).bitwiseAND(F.lit(BIT["above"])) != 0),
+        "marks": F.bit_or(MARKS),
         **{name: F.sum(part) for name, part in zip(HASH_PARTS, fingerprint(df, columns), strict=True)},
         **(further or {}),
     }
+    totals = _aggregated(placed, aggregates)
+    present = {name: int(bool(totals["marks"] & bit)) for name, bit in BIT.items()}
+    if suspect(columns, present):
+        present = _aggregated(
+            df, {name: F.count_if(flag) for name, flag in zip(_FLAGS, _flags(df, columns), strict=True)}
+        )
+    return {**present, **totals}
+
+
+def _aggregated(df: DataFrame, aggregates: Mapping[str, Column]) -> dict[str, int]:
     line = df.agg(*(aggregate.alias(name) for name, aggregate in aggregates.items())).first()
     assert line is not None
     return {name: line[name] or 0 for name in aggregates}

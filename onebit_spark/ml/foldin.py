@@ -45,16 +45,17 @@ def fold_in(model: M, ratings: DataFrame, who: Who, threshold: float | None) -> 
     for side, column in (("user", columns.user), ("item", columns.item)):
         model.checkIdType(ratings, side, column)
     tally = check_ratings(ratings, columns)
-    united, n = (_united_here if fits_here(model, tally.n) else _united)(model, ratings, columns, who, tally.n)
+    if fits_here(model, tally.n):
+        united, n = _united_here(model, ratings, columns, who)
+    else:
+        united, n = _united(model, ratings, columns, who, tally.n)
     changed = model.changed(users=united, n_users=n) if who == "user" else model.changed(items=united, n_items=n)
     fitted = model.fitted
     limit = HIGHEST if fitted is None else fitted.limit
     return changed.fittedOn(together(fitted, sketch_of(ratings, columns, tally.n, limit)))
 
 
-def _united_here(
-    model: FittedModel, ratings: DataFrame, columns: Columns, who: Who, n_ratings: int
-) -> tuple[DataFrame, int]:
+def _united_here(model: FittedModel, ratings: DataFrame, columns: Columns, who: Who) -> tuple[DataFrame, int]:
     """The factor table with the new rows, computed on the driver, and its length."""
     users, items = model.resident()
     own, others = (users, items) if who == "user" else (items, users)

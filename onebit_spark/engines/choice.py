@@ -25,14 +25,15 @@ from onebit_spark.engines.shuffle.engine import ShuffleEngine
 from onebit_spark.errors import RequestError
 from onebit_spark.input.census import Census, census
 from onebit_spark.input.defects import Columns, Tally
-from onebit_spark.input.gathering import Weighed, weighed
+from onebit_spark.input.gathering import PART_BYTES, Weighed, weighed
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.jobnames import described
 from onebit_spark.platform.lending import take_back
 from onebit_spark.platform.limits import DriverLimits, driver_limits
 
 BROADCAST_BYTES = 512 * 2**20  # of factors that the driver and every Python worker hold a copy of
-BYTES_PER_RATING = 24  # at the peak of a fit on the driver
+BYTES_PER_RATING = 24  # at the peak of a fit on the driver, beside the part that is on its way
+PART_COPIES = 5  # of that part: as it came, as columns, as positions
 FACTOR_COPIES = 4  # of the factor table then: posterior, partners, the start's, the model's
 MOST_RATINGS = 100_000_000  # on the driver of a local session
 MOST_RATINGS_BESIDE_CLUSTER = 20_000_000  # more are faster on the executors
@@ -80,7 +81,8 @@ def on_driver(
     """
     n, ids = counted.tally.n, counted.n_users + counted.n_items
     factors = FACTOR_COPIES * ids * form.row_bytes
-    needed = BYTES_PER_RATING * n + factors
+    arriving = PART_COPIES * min(PART_BYTES, n * counted.bytes_per_rating)
+    needed = BYTES_PER_RATING * n + arriving + factors
     told = f"{n:,} ratings and their factors take about {_size(needed)}"
     if wanted == "driver":
         if needed > limits.memory:
@@ -96,7 +98,7 @@ def on_driver(
     if most_ratings is not None:
         limit, why = most_ratings, f"driverRatings = {most_ratings:,}"
     else:
-        room = int(max(0, limits.memory // 2 - factors) // BYTES_PER_RATING)
+        room = int(max(0, limits.memory // 2 - factors - arriving) // BYTES_PER_RATING)
         cap = MOST_RATINGS if limits.local else MOST_RATINGS_BESIDE_CLUSTER
         limit = min(room, cap)
         of_memory = f"half of the {_size(limits.memory)} that are free hold {room:,}"

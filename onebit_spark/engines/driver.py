@@ -7,15 +7,12 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.factortables import factor_table
 from onebit_spark.core.losses import SIDES, Side
-from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.sketch import CellSketch, limit_for
 from onebit_spark.engines.blocking import repeats_of
-from onebit_spark.engines.factorframes import factor_frame, ordered
+from onebit_spark.engines.factorframes import ArrayFactors
 from onebit_spark.engines.local import LocalEngine
 from onebit_spark.input.census import Ids
 from onebit_spark.input.defects import Columns
@@ -23,7 +20,7 @@ from onebit_spark.input.gathering import GatheredPairs, Weighed, gathered, gathe
 from onebit_spark.platform.jobnames import described
 
 
-class DriverEngine(LocalEngine):
+class DriverEngine(ArrayFactors, LocalEngine):
     """The local engine on the ratings of a DataFrame, with their ids.
 
     Attributes
@@ -68,14 +65,3 @@ class DriverEngine(LocalEngine):
         del found
         with cls(spark, block, ids, fitted, pairs).running() as engine:
             yield engine
-
-    def factors(
-        self, side: Side, posterior: RowPosterior, schema: StructType, drawn: RowPosterior | None = None,
-        outlasting: bool = False,
-    ) -> DataFrame:  # fmt: skip
-        """The factor table of a side (see ``factortables``); it outlasts the engine in any case."""
-        return factor_frame(self._spark, factor_table(self.ids[side].values, posterior, drawn), schema)
-
-    def adopted(self, side: Side, factors: DataFrame, prior: RowPosterior, precision: str) -> RowPosterior:
-        """The posterior that a factor table holds of this engine's ids, ``prior``'s one row where it has none."""
-        return ordered(factors.toArrow(), self.ids[side].values, prior, precision)

@@ -7,10 +7,12 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from onebit_spark.core.factortables import CERTIFIED, factor_columns, read_factors
+from onebit_spark.core.factortables import CERTIFIED, factor_columns, factor_table, read_factors
+from onebit_spark.core.losses import Side
 from onebit_spark.core.modelinfo import ModelInfo
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.errors import RequestError
+from onebit_spark.input.census import Ids
 
 BATCH_BYTES = 16 * 2**20  # of a batch that goes to Spark; it travels in a task, which may have 128 MB
 
@@ -49,3 +51,27 @@ def factor_schema(info: ModelInfo, side: str) -> StructType:
     schema = StructType.fromDDL(", ".join(f"{name} {spark_type}" for name, spark_type in columns.items()))
     assert isinstance(schema, StructType)
     return schema
+
+
+class ArrayFactors:
+    """Factor tables of an engine whose posteriors are arrays in this process.
+
+    Attributes
+    ----------
+    ids : dict of Side to Ids
+        The ids of both sides.
+    """
+
+    _spark: SparkSession
+    ids: dict[Side, Ids]
+
+    def factors(
+        self, side: Side, posterior: RowPosterior, schema: StructType, drawn: RowPosterior | None = None,
+        outlasting: bool = False,
+    ) -> DataFrame:  # fmt: skip
+        """The factor table of a side (see ``factortables``). It can be read after the engine is closed."""
+        return factor_frame(self._spark, factor_table(self.ids[side].values, posterior, drawn), schema)
+
+    def adopted(self, side: Side, factors: DataFrame, prior: RowPosterior, precision: str) -> RowPosterior:
+        """The posterior of this engine's ids from a factor table. Ids that it lacks get the one row of ``prior``."""
+        return ordered(factors.toArrow(), self.ids[side].values, prior, precision)

@@ -37,6 +37,7 @@ from onebit_spark.input.defects import (
 
 PART_BYTES = 64 * 2**20  # of Arrow data in one collect
 HASH = "__onebit_hash"
+SLICE = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -227,9 +228,12 @@ def _array(column: pa.ChunkedArray) -> NDArray[Any]:
 
 def _hash_sums(hashes: NDArray[np.int64], label: NDArray[np.bool_]) -> NDArray[np.int64]:
     """What ``defects.fingerprint`` sums, of the cells' hashes and the labels."""
-    mask = np.uint64((1 << PART_BITS) - 1)
-    whole = np.where(label, ~hashes, hashes).view(np.uint64)
-    return np.array([(whole & mask).sum(), ((whole >> np.uint64(PART_BITS)) & mask).sum()], np.int64)
+    mask, sums = np.uint64((1 << PART_BITS) - 1), np.zeros(2, np.int64)
+    for lo in range(0, len(hashes), SLICE):  # in slices: temporary arrays of the whole part would be its largest
+        part = slice(lo, lo + SLICE)
+        whole = np.where(label[part], ~hashes[part], hashes[part]).view(np.uint64)
+        sums += np.array([(whole & mask).sum(), ((whole >> np.uint64(PART_BITS)) & mask).sum()], np.int64)
+    return sums
 
 
 def _width(kind: DataType) -> int:

@@ -184,14 +184,14 @@ class TestWhereItIsTaken:
     def test_up_to_a_limit_that_follows_from_the_memory(self):
         assert self.ask(10**6) == Choice(
             "driver",
-            "1,000,000 ratings and their factors take about 25 MB of the driver's memory; its limit is 100,000,000 "
+            "1,000,000 ratings and their factors take about 121 MB of the driver's memory; its limit is 100,000,000 "
             "ratings: at most 100,000,000 on one machine",
         )
         small = DriverLimits(result=2**30, heap=2**29, memory=2**30, local=True)
         refused = self.ask(3 * 10**7, limits=small)
         assert isinstance(refused, Refusal)
-        assert "half of the 1,024 MB that are free hold 22," in refused.reason
-        assert isinstance(self.ask(2 * 10**7, limits=small), Choice)
+        assert "half of the 1,024 MB that are free hold 8," in refused.reason
+        assert isinstance(self.ask(8 * 10**6, limits=small), Choice)
 
     def test_beside_a_cluster_it_is_lower(self):
         cluster = DriverLimits(result=2**30, heap=2**30, memory=2**36, local=False)
@@ -206,7 +206,7 @@ class TestWhereItIsTaken:
         assert "the factors of about 4,000,000 ids" in self.ask(10**7, ids=2 * 10**6).reason
 
     def test_a_request_beyond_the_memory_is_refused_with_the_numbers(self):
-        with pytest.raises(RequestError, match=r"1,000,000,000 ratings .* 22 GB, and .* can take 8,192 MB: choose"):
+        with pytest.raises(RequestError, match=r"1,000,000,000 ratings .* 23 GB, and .* can take 8,192 MB: choose"):
             self.ask(10**9, wanted="driver")
 
     def test_none_on_the_driver(self, ratings):

@@ -11,12 +11,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark import Broadcast, SparkContext
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
 from onebit_spark.core.confidence import Histogram
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.draws import Draws, GibbsErrors
-from onebit_spark.core.factortables import factor_table
 from onebit_spark.core.losses import SIDES, HalfStep, Loss, RowPrior, Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.solver import with_prior
@@ -35,7 +33,7 @@ from onebit_spark.engines.blocking import (
     row_blocks,
 )
 from onebit_spark.engines.broadcast.exchange import BlockedSide, BroadcastExchange
-from onebit_spark.engines.factorframes import factor_frame, ordered
+from onebit_spark.engines.factorframes import ArrayFactors
 from onebit_spark.engines.faults import worker_errors
 from onebit_spark.engines.layout import SideLayout, default_blocks, side_layout
 from onebit_spark.engines.start import start_posteriors
@@ -61,7 +59,7 @@ class Counts(NamedTuple):
     positives: NDArray[np.int64]
 
 
-class BroadcastEngine:
+class BroadcastEngine(ArrayFactors):
     """An ``Engine`` (``core.solver``). It caches both orientations of the ratings, and broadcasts the factors."""
 
     def __init__(
@@ -156,19 +154,6 @@ class BroadcastEngine:
     def confidences(self, posterior: dict[Side, RowPosterior], noise: float) -> Histogram:
         with described(self._context, "confidences"):
             return self._exchange.confidences(posterior, noise)
-
-    # To and from models.
-
-    def factors(
-        self, side: Side, posterior: RowPosterior, schema: StructType, drawn: RowPosterior | None = None,
-        outlasting: bool = False,
-    ) -> DataFrame:  # fmt: skip
-        """The factor table of a side (see ``factortables``). It can be read after the engine is closed."""
-        return factor_frame(self._spark, factor_table(self.ids[side].values, posterior, drawn), schema)
-
-    def adopted(self, side: Side, factors: DataFrame, prior: RowPosterior, precision: str) -> RowPosterior:
-        """The posterior of this engine's ids from a factor table. Ids that it lacks get the one row of ``prior``."""
-        return ordered(factors.toArrow(), self.ids[side].values, prior, precision)
 
     # The sign matrix, for the start.
 

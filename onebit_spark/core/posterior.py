@@ -113,6 +113,16 @@ class RowPosterior:
         full[:, j, i] = self.scale
         return full
 
+    @property
+    def total_covariance(self) -> NDArray[np.float64]:
+        """Σ_i V_i (D × D)."""
+        if self.kind == "spread":
+            return np.diag(np.einsum("ik,ik->k", self.scale, self.scale, dtype=np.float64))
+        total = np.zeros((self.dimension, self.dimension))
+        i, j = np.tril_indices(self.dimension)
+        total[i, j] = total[j, i] = self.scale.sum(axis=0, dtype=np.float64)
+        return total
+
     def take(self, index: NDArray[np.integer] | slice) -> RowPosterior:
         """The posterior of the rows at ``index``, in that order."""
         return RowPosterior(self.location[index], self.scale[index], self.kind, self.has_intercept)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from onebit_spark.core.losses import PriorLines, RowPrior, Side
 from onebit_spark.core.priors import ScalePosterior, ScalePrior
-from onebit_spark.core.statistics import SideStatistics
+from onebit_spark.core.statistics import SideMoments, SideStatistics
 
 P = TypeVar("P")  # a posterior of a side, in the engine's own form
 
@@ -79,6 +79,10 @@ class ScaleHierarchy:
         return self.scales.prior(side, self.intercepts)
 
     def updated(self, rows: SideStatistics, cols: SideStatistics) -> tuple[Self, float]:
+        return self.at(rows.moments, cols.moments)
+
+    def at(self, rows: SideMoments, cols: SideMoments) -> tuple[Self, float]:
+        """The hierarchy after the γ step, and KL(ρ‖π) with it, from the moments of both sides."""
         scales, divergence = update_scales(self.scales, rows, cols, self.prior, self.intercepts)
         return replace(self, scales=scales), divergence
 
@@ -100,26 +104,23 @@ class FixedPrior(Generic[P]):
 
 
 def update_scales(
-    scales: Scales, rows: SideStatistics, cols: SideStatistics, prior: ScalePrior, intercepts: bool
+    scales: Scales, rows: SideMoments, cols: SideMoments, prior: ScalePrior, intercepts: bool
 ) -> tuple[Scales, float]:
     """The γ step (and μ before γ_b), and KL(ρ‖π) right after it.
 
     With every γ at its optimum, KL(ρ‖π) = −Σ log s − Σ_k (log Z_k + m_k/2) + KL(q(μ)‖π(μ)), free of cancellation.
     """
-    first = int(intercepts)  # the intercept's coordinate, if any, stands before the factors
-    second_moment = (rows.square + rows.variance)[first:] + (cols.square + cols.variance)[first:]
+    second_moment = np.diag(rows.factors) + np.diag(cols.factors)
     factors = prior.posterior(second_moment, rows.count + cols.count)
     moments = Moments(second_moment, 0.0, 0.0, rows.count, cols.count)
     divergence = -rows.log_volume - cols.log_volume - _log_evidence(factors)
     if intercepts:
         variance = 1.0 / (1.0 / INTERCEPT_MEAN_VARIANCE + rows.count * scales.row_intercept)
-        # The rows' sums are about the old m_μ: Σ E b = Σ(E b − m_old) + m1·m_old.
-        total = rows.shift[0] + rows.count * scales.mean
+        total, squares = rows.second[0, 1], rows.second[1, 1]  # Σ E b, Σ E[b²]
         mean = variance * scales.row_intercept * total
-        moved = mean - scales.mean
-        about_mean = rows.square[0] - 2 * moved * rows.shift[0] + rows.count * moved**2
-        row_gamma = prior.posterior(about_mean + rows.variance[0] + rows.count * variance, rows.count)
-        col_gamma = prior.posterior(cols.square[0] + cols.variance[0], cols.count)
+        about_mean = squares - 2 * mean * total + rows.count * mean**2
+        row_gamma = prior.posterior(about_mean + rows.count * variance, rows.count)
+        col_gamma = prior.posterior(cols.second[1, 1], cols.count)
         moments = replace(
             moments, row_intercept=float(row_gamma.second_moment), col_intercept=float(col_gamma.second_moment)
         )

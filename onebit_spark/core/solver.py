@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.draws import Draws, GibbsErrors
+from onebit_spark.core.gauge import GaugeStep
 from onebit_spark.core.losses import HalfStep, Loss, RowPrior, Side
 from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.rowmap import RowMap
 from onebit_spark.core.scales import Hierarchy, ScaleHierarchy, Scales
 from onebit_spark.core.split import Split
 from onebit_spark.core.statistics import SideStatistics, relative_change
@@ -45,6 +47,9 @@ class Engine(Protocol[P]):
 
     def half_step(self, loss: Loss, step: HalfStep[P]) -> SideStatistics:
         """Update the posterior of ``step.side`` given the other side's."""
+
+    def apply(self, maps: dict[Side, RowMap]) -> None:
+        """Map every row of both sides, at once or when it is read next."""
 
     def posterior(self, side: Side, unseen: RowPrior | None = None) -> P:
         """The side's posterior as it stands.
@@ -99,6 +104,10 @@ class Start(Generic[P]):
     history: list[Iteration] = field(default_factory=list)
 
 
+# The driver's step of an iteration: the hierarchy after both sides moved, KL(ρ‖π), and maps for the rows, if any.
+DriverStep = Callable[[H, SideStatistics, SideStatistics], tuple[H, float, dict[Side, RowMap]]]
+
+
 class Watch(Protocol[P]):
     """Looks on during a fit, and may end it."""
 
@@ -115,8 +124,9 @@ def solve(
     on_iteration: Callable[[Iteration], None] | None = None,
     start: Start[P] | None = None,
     watch: Watch[P] | None = None,
+    gauge: bool = True,
 ) -> Outcome[ScaleHierarchy]:
-    """Fit the paper's model: start, then descend."""
+    """Fit the paper's model: start, then descend, with a gauge where the loss has a symmetry."""
     prior = config.make_prior(engine.count("rows") + engine.count("cols"))
     if start is None:
         engine.start(config, config.make_loss())
@@ -124,8 +134,15 @@ def solve(
         engine.start_from(start.posteriors)
     scales = Scales.at_start(config.rank) if start is None else start.scales
     before = [] if start is None else start.history
-    outcome = descend(engine, config, ScaleHierarchy(scales, prior, config.intercepts), on_iteration, watch, before)
+    hierarchy, symmetry = ScaleHierarchy(scales, prior, config.intercepts), config.make_loss().symmetry
+    driver_step = GaugeStep(symmetry) if gauge and symmetry else without_maps
+    outcome = descend(engine, config, hierarchy, on_iteration, watch, before, driver_step)
     return outcome if watch is None else watch.best(outcome)
+
+
+def without_maps(hierarchy: H, rows: SideStatistics, cols: SideStatistics) -> tuple[H, float, dict[Side, RowMap]]:
+    """The γ step alone."""
+    return *hierarchy.updated(rows, cols), {}
 
 
 def descend(
@@ -135,13 +152,14 @@ def descend(
     on_iteration: Callable[[Iteration], None] | None = None,
     watch: Callable[[Engine[P], H, list[Iteration]], str | None] | None = None,
     before: Sequence[Iteration] = (),
+    driver_step: DriverStep[H] = without_maps,
 ) -> Outcome[H]:
     """Iterate from the engine's posteriors until the objective and M stand still or ``max_iter`` is reached.
 
     ``before`` are the iterations that led to these posteriors; they count.
     """
     history = list(before)
-    for reached, iteration in _iterate(engine, config, hierarchy, history):
+    for reached, iteration in _iterate(engine, config, hierarchy, history, driver_step):
         hierarchy = reached
         history.append(iteration)
         if on_iteration is not None:
@@ -170,7 +188,7 @@ def descend(
 
 
 def _iterate(
-    engine: Engine[P], config: FitConfig, hierarchy: H, before: Sequence[Iteration]
+    engine: Engine[P], config: FitConfig, hierarchy: H, before: Sequence[Iteration], driver_step: DriverStep[H]
 ) -> Iterator[tuple[H, Iteration]]:
     objective = before[-1].objective if before else np.inf
     loss = config.make_loss()
@@ -195,7 +213,9 @@ def _iterate(
             if move.means:
                 moved[move.side] = latest[move.side]
         previous = objective
-        hierarchy, divergence = hierarchy.updated(latest["rows"], latest["cols"])
+        hierarchy, divergence, maps = driver_step(hierarchy, latest["rows"], latest["cols"])
+        if maps:
+            engine.apply(maps)
         objective = latest["cols"].data + divergence
         decrease = (previous - objective) / max(abs(objective), 1e-300) if number > 1 else np.inf
         change = relative_change(moved["rows"], moved["cols"], config.intercepts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,22 +11,58 @@ from numpy.typing import NDArray
 
 from onebit_spark.core.losses.base import RowPrior, RowSums
 from onebit_spark.core.posterior import FloatArray, RowPosterior
+from onebit_spark.core.rowmap import RowMap
 
 Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class SideMoments:
+    """All that KL(ρ‖π) depends on, of the rows of a side that have ratings. x̃ is [1, b, L], or L without intercepts."""
+
+    count: int
+    means: Vector  # Σ_i E[x̃_i] E[x̃_i]ᵀ
+    covariance: Vector  # Σ_i V_i over the free coordinates, D × D; off the diagonal 0 where rows keep spreads
+    log_volume: float  # Σ_i Σ_k log s_ik, or ½ Σ_i log det V_i
+
+    @property
+    def fixed(self) -> int:
+        """Coordinates of x̃ that are held at 1: one with intercepts, none without."""
+        return len(self.means) - len(self.covariance)
+
+    @cached_property
+    def second(self) -> Vector:
+        """Σ_i E[x̃_i x̃_iᵀ]."""
+        total = self.means.copy()
+        total[self.fixed :, self.fixed :] += self.covariance
+        return total
+
+    @property
+    def factors(self) -> Vector:
+        """Σ_i E[L_i L_iᵀ], K × K."""
+        return self.second[2 * self.fixed :, 2 * self.fixed :]
+
+    def mapped(self, by: RowMap) -> SideMoments:
+        """The same of the mapped rows."""
+        whole = by.augmented if self.fixed else by.matrix
+        return SideMoments(
+            self.count,
+            whole.T @ self.means @ whole,
+            by.matrix.T @ self.covariance @ by.matrix,
+            self.log_volume + self.count * by.log_determinant,
+        )
 
 
 @dataclass(frozen=True)
 class SideStatistics:
     """Sums over the rows of a side that have ratings; adding two of them joins two sets of rows.
 
-    ``shift`` and the two after it give the γ and μ updates; the Gram matrices, of the augmented means X = [1, b, L],
-    give the stopping rule. Δ is the new X minus the old.
+    The Gram matrices, of the augmented means X = [1, b, L], give the stopping rule, and with ``covariance`` the γ and μ
+    updates (``moments``). Δ is the new X minus the old.
     """
 
     count: int  # rows with ratings
-    shift: Vector  # Σ_i (E x_i − p_i), p the prior mean
-    square: Vector  # Σ_i (E x_i − p_i)²
-    variance: Vector  # Σ_i var x_i
+    covariance: Vector  # Σ_i V_i
     prior_distance: float  # Σ_ik [g_ik((E x_ik − p_ik)² + var x_ik) − 1 − log g_ik], g the prior's precision
     log_volume: float
     data: float
@@ -47,11 +84,11 @@ class SideStatistics:
     ) -> SideStatistics:
         """The statistics of some rows after their update; ``active`` marks those with ratings."""
         everyone = bool(active.all())
-        pick = slice(None) if everyone else active
+        pick: slice | NDArray[Any] = slice(None) if everyone else np.flatnonzero(active)
         new = posterior.location[pick].astype(np.float64)
         old = old_location[pick].astype(np.float64)
         mean, precision = (line if len(line) == 1 else line[pick] for line in (prior.mean, prior.precision))
-        deviation = posterior.deviation[pick].astype(np.float64)
+        variance = posterior.deviation[pick].astype(np.float64) ** 2
         shift = new - mean
         change = new - old
         if posterior.has_intercept:
@@ -59,12 +96,9 @@ class SideStatistics:
             change = np.insert(change, 0, 0.0, axis=1)
         return cls(
             count=len(new),
-            shift=shift.sum(axis=0),
-            square=np.einsum("ik,ik->k", shift, shift),
-            variance=np.einsum("ik,ik->k", deviation, deviation),
+            covariance=posterior.take(pick).total_covariance,
             prior_distance=float(
-                np.sum(precision * (shift**2 + deviation**2) - 1)
-                - np.sum(np.log(precision)) * len(new) / len(precision)
+                np.sum(precision * (shift**2 + variance) - 1) - np.sum(np.log(precision)) * len(new) / len(precision)
             ),
             log_volume=sums.log_volume,
             data=sums.data,
@@ -72,6 +106,11 @@ class SideStatistics:
             change_gram=change.T @ change,
             change_cross=change.T @ old,
         )
+
+    @property
+    def moments(self) -> SideMoments:
+        """The moments of the rows as they are now: the new means' Gram matrix is (X+Δ)ᵀ(X+Δ)."""
+        return SideMoments(self.count, _new_gram(self), self.covariance, self.log_volume)
 
     def to_vector(self) -> Vector:
         """All numbers in a row, as they leave a block."""
@@ -81,7 +120,7 @@ class SideStatistics:
     def from_vector(cls, vector: Vector, dimension: int, has_intercept: bool) -> SideStatistics:
         """The inverse of ``to_vector`` for a posterior of D = ``dimension`` free coordinates."""
         size = dimension + int(has_intercept)
-        shapes: list[tuple[int, ...]] = [(), *[(dimension,)] * 3, (), (), (), *[(size, size)] * 3]
+        shapes: list[tuple[int, ...]] = [(), (dimension, dimension), (), (), (), *[(size, size)] * 3]
         values: list[Any] = []
         for shape in shapes:
             length = int(np.prod(shape, dtype=int))

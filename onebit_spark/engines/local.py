@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import reduce
+from functools import partial, reduce
 from typing import Self, TypeVar
 
 import numpy as np
@@ -18,6 +18,7 @@ from onebit_spark.core.draws import Draws, GibbsErrors, count_errors
 from onebit_spark.core.losses import OTHER, HalfStep, Loss, PriorLines, RowPrior, Side
 from onebit_spark.core.machine import available_cores
 from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.rowmap import RowMap
 from onebit_spark.core.solver import with_prior
 from onebit_spark.core.split import Split
 from onebit_spark.core.statistics import SideStatistics
@@ -66,6 +67,10 @@ class LocalEngine:
         partners = loss.partners(self.posteriors[OTHER[side]])
         parts = self._over_rows(side, lambda lo, hi: update_range(loss, block, lo, hi, partners, rows, step))
         return reduce(SideStatistics.__add__, parts)
+
+    def apply(self, maps: dict[Side, RowMap]) -> None:
+        for side, by in maps.items():
+            self._over_rows(side, partial(by.apply_to, self.posteriors[side]))
 
     def posterior(self, side: Side, unseen: RowPrior | None = None) -> RowPosterior:
         return with_prior(self.posteriors[side], self.counts(side) == 0, unseen)

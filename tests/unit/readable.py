@@ -6,11 +6,16 @@ The tests hold every compiled kernel against its twin here; nothing else uses th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+
+from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.priors import ScalePrior
+from onebit_spark.core.scales import Scales
 
 Array = NDArray[np.float64]
 
@@ -177,3 +182,30 @@ def _logistic_data(row: RowProblem, mean: Array, covariance: Array) -> float:
     xi = np.sqrt(expected_squares(row, mean, covariance))
     log_sigmoid = -np.log1p(np.exp(-xi))
     return float(-row.weight * np.sum(log_sigmoid + 0.5 * (row.labels * row.scores(mean) - xi)))
+
+
+def mapped_row(mean: Array, covariance: Array, matrix: Array, shift: Array) -> tuple[Array, Array]:
+    """x ─► xT + t: the mean alike, and TᵀVT."""
+    return mean @ matrix + shift, matrix.T @ covariance @ matrix
+
+
+def stretch_height(prior: ScalePrior, product: float, m1: int, m2: int) -> Callable[[float], float]:
+    """−log Z(t² + Λ/t²) − (m1 − m2) log t as a function of log t."""
+
+    def height(log_t: float) -> float:
+        t2 = np.exp(2 * log_t)
+        evidence = prior.posterior(np.array([t2 + product / t2]), m1 + m2).log_normaliser
+        return float(-evidence[0] - (m1 - m2) * log_t)
+
+    return height
+
+
+def weighted_squares(rows: RowPosterior, cols: RowPosterior, scales: Scales) -> float:
+    """½ Σ g E(x − p)² over both sides and all coordinates, row by row: what centring makes smaller."""
+    total = 0.0
+    for posterior, own, centre in ((rows, scales.row_intercept, scales.mean), (cols, scales.col_intercept, 0.0)):
+        g = np.insert(scales.factor, 0, own)
+        for mean, covariance in zip(posterior.location, posterior.covariance, strict=True):
+            away = mean - np.insert(np.zeros(len(g) - 1), 0, centre)
+            total += 0.5 * float(g @ (away**2 + np.diag(covariance)))
+    return total

@@ -67,11 +67,15 @@ def test_sums_over_the_rows_with_ratings(kind, lines):
     mean = rng.normal(size=(1 if lines == "one" else 8, posterior.dimension))
     active = np.arange(8) % 3 > 0
     found = statistics(old, posterior, RowPrior(mean, np.ones_like(mean)), active)
+    new, covariance = posterior.location[active], posterior.covariance[active]
+    assert found.count == found.moments.count == 5
+    np.testing.assert_allclose(found.covariance, covariance.sum(axis=0))
+    np.testing.assert_allclose(found.moments.second[0, 1:], new.sum(axis=0))
+    np.testing.assert_allclose(found.moments.second[1:, 1:], new.T @ new + covariance.sum(axis=0))
+    np.testing.assert_allclose(found.moments.factors, new[:, 1:].T @ new[:, 1:] + covariance[:, 1:, 1:].sum(axis=0))
     away = (posterior.location - mean)[active]
-    assert found.count == 5
-    np.testing.assert_allclose(found.shift, away.sum(axis=0))
-    np.testing.assert_allclose(found.square, (away**2).sum(axis=0))
-    np.testing.assert_allclose(found.variance, np.einsum("ikk->k", posterior.covariance[active]))
+    variance = np.diagonal(covariance, axis1=1, axis2=2)
+    assert found.prior_distance == pytest.approx(np.sum(away**2 + variance - 1))
     assert (found.log_volume, found.data) == (1.5, 2.5)
 
 

@@ -28,6 +28,7 @@ Q = TypeVar("Q")
 Side = Literal["rows", "cols"]
 SIDES: tuple[Side, Side] = ("rows", "cols")
 OTHER: dict[Side, Side] = {"rows": "cols", "cols": "rows"}
+Symmetry = Literal["linear", "scaling"]
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,14 @@ class Loss(ABC):
     @abstractmethod
     def kind(self) -> Kind:
         """How a row's uncertainty is kept."""
+
+    @property
+    def symmetry(self) -> Symmetry | None:
+        """The maps L ─► LA, R ─► RA⁻ᵀ under which no rating's share of the data term changes: any A, or a diagonal one.
+
+        None where the fit is not to make use of them (``gauge``).
+        """
+        return "linear" if self.kind == "covariance" else "scaling"
 
     def plan(self) -> list[Move]:
         """The map steps of one iteration, in order."""

@@ -25,6 +25,7 @@ from onebit_spark.core.losses.base import (
     Move,
     Partners,
     RowSums,
+    Symmetry,
     partner_deviation,
     partner_location,
 )
@@ -77,6 +78,10 @@ class Hinge(Loss):
     @property
     def kind(self) -> Kind:
         return "spread"
+
+    @property
+    def symmetry(self) -> Symmetry | None:
+        return "scaling" if self.solver == "mm" else None  # Algorithm 1 stays as it is printed
 
     def plan(self) -> list[Move]:
         if self.solver == "mm":

@@ -17,6 +17,7 @@ from onebit_spark.core.config import FitConfig
 from onebit_spark.core.draws import Draws, GibbsErrors
 from onebit_spark.core.losses import SIDES, HalfStep, Loss, RowPrior, Side
 from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.rowmap import RowMap
 from onebit_spark.core.solver import with_prior
 from onebit_spark.core.spectral import Table
 from onebit_spark.core.split import Split
@@ -132,14 +133,17 @@ class BroadcastEngine(ArrayFactors):
 
     def start(self, config: FitConfig, loss: Loss) -> None:
         with described(self._context, "start"):
-            self._exchange.publish(start_posteriors(self, config, loss))
+            self._exchange.hold(start_posteriors(self, config, loss))
 
     def start_from(self, posteriors: dict[Side, RowPosterior]) -> None:
-        self._exchange.publish(posteriors)
+        self._exchange.hold(posteriors)
 
     def half_step(self, loss: Loss, step: HalfStep[RowPosterior]) -> SideStatistics:
         with described(self._context, f"iteration {step.iteration + 1}, {step.side}"):
             return self._exchange.half_step(loss, step)
+
+    def apply(self, maps: dict[Side, RowMap]) -> None:
+        self._exchange.apply(maps)
 
     def posterior(self, side: Side, unseen: RowPrior | None = None) -> RowPosterior:
         return with_prior(self._exchange.collect(side), self.counts(side) == 0, unseen)

@@ -25,6 +25,7 @@ from onebit_spark.core.confidence import HISTOGRAM_BINS, Histogram, count_confid
 from onebit_spark.core.draws import Draws, GibbsErrors, count_errors
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, PriorLines, RowPrior, Side
 from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.rowmap import RowMap
 from onebit_spark.core.spectral import Table
 from onebit_spark.core.statistics import SideStatistics
 from onebit_spark.engines.cells import Batches, block_line, read_blocks
@@ -73,19 +74,27 @@ class BroadcastExchange:
         self._context = context
         self._sides = sides
         self._posteriors: dict[Side, RowPosterior] = {}
+        self._maps: dict[Side, RowMap] = {}  # of rows that are still to be mapped, where they are read
         self._sent: dict[Side, Broadcast[RowPosterior]] = {}
         self._sent_priors: dict[Side, tuple[RowPosterior, Broadcast[RowPosterior]]] = {}
 
-    def publish(self, posteriors: dict[Side, RowPosterior]) -> None:
+    def hold(self, posteriors: dict[Side, RowPosterior]) -> None:
+        """Both sides' posteriors from now on; a side is broadcast when a job first needs it."""
         for side, posterior in posteriors.items():
             if side in self._sent:
-                self._sent[side].destroy()
+                self._sent.pop(side).destroy()
+            self._maps.pop(side, None)
             self._posteriors[side] = posterior
-            self._sent[side] = self._context.broadcast(posterior)
+
+    def apply(self, maps: dict[Side, RowMap]) -> None:
+        """The tasks of the next half steps map the rows that they take: nothing is broadcast again."""
+        for side, by in maps.items():
+            self._maps[side] = self._maps[side].then(by) if side in self._maps else by
 
     def half_step(self, loss: Loss, step: HalfStep[RowPosterior]) -> SideStatistics:
-        side = step.side
-        work = _UpdateBlocks(loss, step.under(self._sent_prior(step)), self._sent[side], self._sent[OTHER[side]])
+        side, other = step.side, OTHER[step.side]
+        own_rows, other_rows = (_Rows(self._sent_side(which), self._maps.get(which)) for which in (side, other))
+        work = _UpdateBlocks(loss, step.under(self._sent_prior(step)), own_rows, other_rows)
         # New arrays: the workers of a local session may still read the arrays that were broadcast.
         posterior = self._posteriors[side].copy()
         rows_of = self._sides[side].layout.rows_of
@@ -96,7 +105,7 @@ class BroadcastExchange:
             posterior.scale[rows] = _matrix(line["scale"], posterior.scale, len(rows))
             vector = np.frombuffer(line["statistics"], np.float64)
             parts.append(SideStatistics.from_vector(vector, posterior.dimension, posterior.has_intercept))
-        self.publish({side: posterior})
+        self.hold({side: posterior})
         return reduce(SideStatistics.__add__, parts)
 
     def signed_sums(self, side: Side, table: Table) -> Table:
@@ -112,7 +121,9 @@ class BroadcastExchange:
         return sums
 
     def gibbs_errors(self, draws: Draws) -> GibbsErrors:
-        work = _DrawBlocks(draws, self._sent["rows"], self._sent["cols"])
+        for side in SIDES:
+            self.collect(side)
+        work = _DrawBlocks(draws, self._sent_side("rows"), self._sent_side("cols"))
         lines = [(line["errors"], line["ratings"]) for line in self._run("rows", work, ERROR_LINES)]
         return GibbsErrors(*map(sum, zip(*lines, strict=True)))
 
@@ -125,6 +136,8 @@ class BroadcastExchange:
         return counts
 
     def collect(self, side: Side) -> RowPosterior:
+        if side in self._maps:
+            self.hold({side: self._maps[side].applied(self._posteriors[side])})
         return self._posteriors[side]
 
     def close(self) -> None:
@@ -144,10 +157,15 @@ class BroadcastExchange:
             self._sent_priors[step.side] = lines, self._context.broadcast(lines)
         return PriorLines(self._sent_priors[step.side][1])
 
+    def _sent_side(self, side: Side) -> Broadcast[RowPosterior]:
+        if side not in self._sent:
+            self._sent[side] = self._context.broadcast(self._posteriors[side])
+        return self._sent[side]
+
     def _sent_now(self, side: Side, posterior: RowPosterior, release: ExitStack) -> Broadcast[RowPosterior]:
         """The broadcast of a posterior: the current one, or a new one that ``release`` destroys."""
         if posterior is self._posteriors.get(side):
-            return self._sent[side]
+            return self._sent_side(side)
         sent = self._context.broadcast(posterior)
         release.callback(sent.destroy)
         return sent
@@ -170,21 +188,35 @@ class BroadcastExchange:
 
 
 @dataclass(frozen=True)
+class _Rows:
+    """A side that was broadcast, and the map that its rows still wait for."""
+
+    sent: Broadcast[RowPosterior]
+    by: RowMap | None
+
+    def take(self, index: NDArray[np.integer]) -> RowPosterior:
+        rows = self.sent.value.take(index)  # a copy
+        if self.by is not None:
+            self.by.apply_to(rows, 0, rows.n_rows)
+        return rows
+
+
+@dataclass(frozen=True)
 class _UpdateBlocks:
     """A half step on the blocks of a task."""
 
     loss: Loss
     step: HalfStep[Broadcast[RowPosterior]]
-    own: Broadcast[RowPosterior]
-    other: Broadcast[RowPosterior]
+    own: _Rows
+    other: _Rows
 
     def __call__(self, batches: Batches) -> Batches:
         for block in read_blocks(batches):
-            rows = self.own.value.take(block.rows)
+            rows = self.own.take(block.rows)
             step = self.step
             if isinstance(step.prior, PriorLines):
                 step = step.under(RowPrior.at(step.prior.lines.value.take(block.rows)))
-            partners = self.loss.partners(self.other.value.take(block.columns))
+            partners = self.loss.partners(self.other.take(block.columns))
             parts = [
                 update_range(self.loss, block.ratings, lo, hi, partners, rows, step)
                 for lo, hi in block.ratings.row_ranges()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import Any
 
@@ -22,6 +22,7 @@ from onebit_spark.core.config import FitConfig
 from onebit_spark.core.draws import Draws, GibbsErrors
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, PriorLines, RowPrior, Side
 from onebit_spark.core.posterior import Form, RowPosterior
+from onebit_spark.core.rowmap import Reading, RowMap
 from onebit_spark.core.spectral import STARTS, Rows, Table
 from onebit_spark.core.split import Split
 from onebit_spark.core.statistics import SideStatistics
@@ -50,20 +51,39 @@ class TablePosterior:
     ----------
     table : TallTable
         The packed rows.
-    form : Form
-        Their layout.
-    squares : array
-        Σ_i (E x_ik)² for each coordinate k.
+    reading : Reading
+        How the packed rows are read: their layout, and the map that they go through.
+    gram : array
+        Σ_i [1, E x_i][1, E x_i]ᵀ of the rows as they lie in the table. The driver knows no more of them.
     """
 
     table: TallTable
-    form: Form
-    squares: Sums
+    reading: Reading
+    gram: Sums
+
+    @classmethod
+    def made(cls, table: TallTable, form: Form, grams: list[Sums]) -> TablePosterior:
+        """From a new table, with the parts of its Gram matrix."""
+        size = form.dimension + 1
+        return cls(table, Reading(form), np.sum(grams, axis=0).reshape(size, size))
+
+    def mapped(self, by: RowMap) -> TablePosterior:
+        return replace(self, reading=self.reading.then(by))
+
+    @property
+    def form(self) -> Form:
+        return self.reading.form
 
     @property
     def column_norms(self) -> Sums:
-        """‖E L_k‖ for every factor."""
-        return np.sqrt(self.squares[int(self.form.has_intercept) :])
+        by = RowMap.identity(self.form.dimension) if self.reading.by is None else self.reading.by
+        squares = np.diag(by.augmented.T @ self.gram @ by.augmented)
+        return np.sqrt(squares[1 + int(self.form.has_intercept) :])
+
+    @property
+    def sending(self) -> work.Mapped | None:
+        """What its lines go through before they are sent to the blocks of the other side."""
+        return None if self.reading.by is None else work.Mapped(self.reading)
 
 
 class ShuffleEngine:
@@ -142,51 +162,58 @@ class ShuffleEngine:
 
     def half_step(self, loss: Loss, step: HalfStep[TablePosterior]) -> SideStatistics:
         side = step.side
-        own, form = [self._posteriors[side]], self._posteriors[side].form
-        prior: RowPrior | PriorLines[Form]
+        own, partners = [self._posteriors[side]], self._posteriors[OTHER[side]]
+        form, size = own[0].form, (own[0].form.dimension + 1) ** 2
+        prior: RowPrior | PriorLines[Reading]
         if isinstance(step.prior, PriorLines):
             own.append(step.prior.lines)
-            prior = PriorLines(step.prior.lines.form)
+            prior = PriorLines(step.prior.lines.reading)
         else:
             prior = step.prior
-        update = work.Update(loss, step.under(prior), form)
+        update = work.Update(loss, step.under(prior), own[0].reading)
         with described(self._context, f"iteration {step.iteration + 1}, {side}"):
             table, sums = self._tables.make(
-                side, update, tuple(posterior.table for posterior in own), self._posteriors[OTHER[side]].table,
-                dtype=form.precision,
+                side, update, tuple(posterior.table for posterior in own), partners.table, partners.sending,
+                form.precision,
             )  # fmt: skip
-        self._posteriors[side] = TablePosterior(table, form, np.sum([part[: form.dimension] for part in sums], axis=0))
+        self._posteriors[side] = TablePosterior.made(table, form, [part[:size] for part in sums])
         return reduce(
             SideStatistics.__add__,
-            (SideStatistics.from_vector(part[form.dimension :], form.dimension, form.has_intercept) for part in sums),
+            (SideStatistics.from_vector(part[size:], form.dimension, form.has_intercept) for part in sums),
         )
+
+    def apply(self, maps: dict[Side, RowMap]) -> None:
+        for side, by in maps.items():
+            self._posteriors[side] = self._posteriors[side].mapped(by)
 
     def posterior(self, side: Side, unseen: RowPrior | None = None) -> TablePosterior:
         posterior = self._posteriors[side]
         if unseen is None or self.count(side) == self._ids[side].n_rows:
             return posterior
-        return self._posterior_made(side, work.Fill(self._form, unseen), (posterior.table,), self._form)
+        return self._posterior_made(side, work.Fill(posterior.reading, unseen), (posterior.table,), posterior.form)
 
     def combined(self, side: Side, make: Callable[..., RowPosterior], *posteriors: TablePosterior) -> TablePosterior:
-        forms = tuple(posterior.form for posterior in posteriors)
+        readings, forms = tuple(p.reading for p in posteriors), [p.form for p in posteriors]
         form = make(*(form.unpacked(np.empty((0, form.width), form.precision)) for form in forms)).form
-        return self._posterior_made(side, work.Combine(make, forms), tuple(p.table for p in posteriors), form)
+        return self._posterior_made(side, work.Combine(make, readings), tuple(p.table for p in posteriors), form)
 
     def gibbs_errors(self, draws: Draws) -> GibbsErrors:
         own, partners = self._posteriors["rows"], self._posteriors["cols"]
         with described(self._context, "certificate"):
-            sums = self._tables.sums("rows", work.Draw(draws, own.form), (own.table,), partners.table)
+            draw = work.Draw(draws, own.reading)
+            sums = self._tables.sums("rows", draw, (own.table,), partners.table, partners.sending)
         return GibbsErrors(*(int(total) for total in np.sum(sums, axis=0)))
 
     def confidences(self, posterior: dict[Side, TablePosterior], noise: float) -> Histogram:
         rows, cols = posterior["rows"], posterior["cols"]
         with described(self._context, "confidences"):
-            sums = self._tables.sums("rows", work.Confidences(noise, rows.form, cols.form), (rows.table,), cols.table)
+            count = work.Confidences(noise, rows.reading, cols.form)
+            sums = self._tables.sums("rows", count, (rows.table,), cols.table, cols.sending)
         return np.sum(sums, axis=0).astype(np.int64)
 
     def _posterior_made(self, side: Side, make: Any, own: tuple[TallTable, ...], form: Form) -> TablePosterior:
-        table, squares = self._tables.make(side, make, own, dtype=form.precision)
-        return TablePosterior(table, form, np.sum(squares, axis=0))
+        table, grams = self._tables.make(side, make, own, dtype=form.precision)
+        return TablePosterior.made(table, form, grams)
 
     # ---- to and from models ------------------------------------------------------------------------------------------
 
@@ -197,7 +224,7 @@ class ShuffleEngine:
         """The factor table of a side (see ``factortables``). If ``outlasting``, it outlives the engine."""
         numbered = StructType([StructField("number", LongType()), *schema.fields[1:]])
         parts = [posterior] if drawn is None else [posterior, drawn]
-        make = partial(work.factor_lines, tuple(part.form for part in parts))
+        make = partial(work.factor_lines, tuple(part.reading for part in parts))
         lines = self._tables.rows(side, tuple(part.table for part in parts), make, numbered)
         ids = self._ids[side].frame
         joined = ids.select("id", "number").join(cut_from_plan(lines, ids.sparkSession), "number")
@@ -208,9 +235,9 @@ class ShuffleEngine:
         """The posterior of this engine's ids from a factor table. Ids that it lacks get the one row of ``prior``."""
         lines = self._ids[side].frame.select("id", "number").join(factors, "id")
         empty = prior.packed().astype(self._form.precision)
-        squares = partial(work.packed_squares, self._form)
-        table, sums = self._tables.adopted(side, lines, work.PackLines(prior, self._form), empty, squares)
-        return TablePosterior(table, self._form, np.sum(sums, axis=0))
+        gram = partial(work.packed_gram, self._form)
+        table, grams = self._tables.adopted(side, lines, work.PackLines(prior, self._form), empty, gram)
+        return TablePosterior.made(table, self._form, grams)
 
     # ---- the sign matrix, for the start ------------------------------------------------------------------------------
 

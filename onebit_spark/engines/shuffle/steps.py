@@ -18,6 +18,7 @@ from onebit_spark.core.draws import Draws, count_errors
 from onebit_spark.core.factortables import factor_table, plain_lists, read_factors
 from onebit_spark.core.losses import HalfStep, Loss, PriorLines, RowPrior
 from onebit_spark.core.posterior import FloatArray, Form, RowPosterior
+from onebit_spark.core.rowmap import Reading
 from onebit_spark.core.solver import with_prior
 from onebit_spark.core.spectral import Rows, Table, distinct_keys
 from onebit_spark.core.statistics import SideStatistics
@@ -31,23 +32,23 @@ Made = tuple[FloatArray | None, Sums]
 
 @dataclass(frozen=True)
 class Update:
-    """A half step. The sums are Σ_i (E x_i)², then the statistics."""
+    """A half step. The sums are the Gram matrix of the means, then the statistics."""
 
     loss: Loss
-    step: HalfStep[Form]  # PriorLines hold the form of the prior; its lines are the second table
-    form: Form
+    step: HalfStep[Reading]  # PriorLines hold how the prior is read; its lines are the second table
+    own: Reading  # the partners were mapped before they were sent
 
     def __call__(self, block: PlacedBlock, own: Own, partners: FloatArray | None) -> Made:
         assert partners is not None
-        form, step = self.form, self.step
+        step = self.step
         if isinstance(step.prior, PriorLines):
             step = step.under(RowPrior.at(step.prior.lines.unpacked(own[1])))
-        rows, others = form.unpacked(own[0]), self.loss.partners(form.unpacked(partners))
+        rows, others = self.own.unpacked(own[0]), self.loss.partners(self.own.form.unpacked(partners))
         parts = [
             update_range(self.loss, block.ratings, lo, hi, others, rows, step) for lo, hi in block.ratings.row_ranges()
         ]
         statistics = reduce(SideStatistics.__add__, parts)
-        return rows.packed(), np.concatenate([_squares(rows), statistics.to_vector()])
+        return rows.packed(), np.concatenate([_gram(rows), statistics.to_vector()])
 
 
 @dataclass(frozen=True)
@@ -55,11 +56,11 @@ class Draw:
     """Draws from the posteriors. The sums are errors and ratings."""
 
     draws: Draws
-    form: Form
+    own: Reading
 
     def __call__(self, block: PlacedBlock, own: Own, partners: FloatArray | None) -> Made:
         assert partners is not None
-        rows, cols = self.form.unpacked(own[0]), self.form.unpacked(partners)
+        rows, cols = self.own.unpacked(own[0]), self.own.form.unpacked(partners)
         counted = count_errors(block.ratings, 0, block.ratings.n_rows, block.rows, rows, cols, self.draws)
         return None, np.array(counted, np.float64)
 
@@ -69,7 +70,7 @@ class Confidences:
     """The histogram of the ratings' confidences."""
 
     noise: float
-    own: Form
+    own: Reading
     other: Form
 
     def __call__(self, block: PlacedBlock, own: Own, partners: FloatArray | None) -> Made:
@@ -80,27 +81,27 @@ class Confidences:
 
 @dataclass(frozen=True)
 class Combine:
-    """A posterior from other tables of the side, row by row. The sums are Σ_i (E x_i)²."""
+    """A posterior from other tables of the side, row by row. The sums are the Gram matrix of the means."""
 
     make: Callable[..., RowPosterior]
-    forms: tuple[Form, ...]  # forms of the tables; empty if they are plain arrays
+    readings: tuple[Reading, ...]  # of those tables that are posteriors; empty if they are plain arrays
 
     def __call__(self, block: PlacedBlock, own: Own, partners: FloatArray | None) -> Made:
-        lines = [form.unpacked(table) for form, table in zip(self.forms, own, strict=True)] if self.forms else own
-        made = self.make(*lines)
-        return made.packed(), _squares(made)
+        posteriors = [reading.unpacked(table) for reading, table in zip(self.readings, own, strict=False)]
+        made = self.make(*(posteriors or own))
+        return made.packed(), _gram(made)
 
 
 @dataclass(frozen=True)
 class Fill:
     """The posterior with the prior in rows without ratings."""
 
-    form: Form
+    own: Reading
     prior: RowPrior
 
     def __call__(self, block: PlacedBlock, own: Own, partners: FloatArray | None) -> Made:
-        filled = with_prior(self.form.unpacked(own[0]), block.ratings.row_counts == 0, self.prior)
-        return filled.packed(), _squares(filled)
+        filled = with_prior(self.own.unpacked(own[0]), block.ratings.row_counts == 0, self.prior)
+        return filled.packed(), _gram(filled)
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,16 @@ def product(block: PlacedBlock, own: Own, partners: FloatArray | None) -> Made:
 
 
 @dataclass(frozen=True)
+class Mapped:
+    """Packed rows, mapped before they are sent."""
+
+    reading: Reading
+
+    def __call__(self, table: FloatArray, counts: NDArray[np.int64]) -> FloatArray:
+        return self.reading.unpacked(table).packed()
+
+
+@dataclass(frozen=True)
 class Scaled:
     """D^{−½} table·right, before it is sent."""
 
@@ -157,19 +168,20 @@ def _rows(block: PlacedBlock) -> Rows:
     return Rows(block.rows, block.ratings.row_counts, block.ratings.row_positives)
 
 
-def _squares(rows: RowPosterior) -> Sums:
-    location = rows.location.astype(np.float64)
-    return np.asarray(np.einsum("ik,ik->k", location, location))
+def _gram(rows: RowPosterior) -> Sums:
+    """Σ_i [1, E x_i][1, E x_i]ᵀ in a row of numbers."""
+    augmented = np.insert(rows.location.astype(np.float64), 0, 1.0, axis=1)
+    return np.asarray(augmented.T @ augmented).ravel()
 
 
-def packed_squares(form: Form, table: FloatArray) -> Sums:
-    """Σ_i (E x_i)² of packed rows."""
-    return _squares(form.unpacked(table))
+def packed_gram(form: Form, table: FloatArray) -> Sums:
+    """The same of packed rows."""
+    return _gram(form.unpacked(table))
 
 
-def factor_lines(forms: tuple[Form, ...], numbers: NDArray[np.int64], tables: Own) -> pa.Table:
+def factor_lines(readings: tuple[Reading, ...], numbers: NDArray[np.int64], tables: Own) -> pa.Table:
     """Lines of a factor table by row number, from a posterior and, after a prior split, that of the certified draws."""
-    posteriors = (form.unpacked(table) for form, table in zip(forms, tables, strict=True))
+    posteriors = (reading.unpacked(table) for reading, table in zip(readings, tables, strict=True))
     return plain_lists(factor_table(pa.array(numbers), *posteriors).rename_columns({"id": "number"}))
 
 

@@ -122,10 +122,11 @@ class Tables:
         return table, self._checked(side, table.stored())
 
     def sums(
-        self, side: Side, work: Work, own: tuple[TallTable, ...] = (), partners: TallTable | None = None
-    ) -> list[Sums]:
+        self, side: Side, work: Work, own: tuple[TallTable, ...] = (), partners: TallTable | None = None,
+        send: Transform | None = None,
+    ) -> list[Sums]:  # fmt: skip
         """Only the sums of such a table. The table is not stored."""
-        return self._checked(side, self._made(side, work, own, partners, None))
+        return self._checked(side, self._made(side, work, own, partners, send))
 
     def rows(self, side: Side, tables: tuple[TallTable, ...], work: Any, schema: Any) -> DataFrame:
         """A DataFrame of ``schema`` from tables of a side, by ``work(row numbers, values)`` for each block."""

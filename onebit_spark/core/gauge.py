@@ -1,0 +1,194 @@
+"""The gauge: maps of both sides that change no score and bring the posterior nearer to its prior.
+
+    turning      L ─► LA,     R ─► RA⁻ᵀ
+    levelling    b ─► b + s,  d ─► d − s
+    centring     L ─► L − c,  d_j ─► d_j + c·R_j;     then, with the moved L,     R ─► R − e,  b_i ─► b_i + e·L_i
+
+The data term stays as it is, KL(ρ‖π) does not. An alternation of L and R steps goes along these directions slowly,
+because each side waits for the other. Here both move at once. The best maps follow from D×D sums on the driver, so no
+rating is read. The rows are mapped when they are read next (``Engine.apply``). After Qi and Jaakkola (2006) and
+Luttinen and Ilin (2010).
+
+Rows that keep spreads admit a diagonal A only, and no centring: it would correlate d_j with R_j.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onebit_spark.core.losses import Side, Symmetry
+from onebit_spark.core.priors import ScalePrior
+from onebit_spark.core.rowmap import RowMap
+from onebit_spark.core.scales import INTERCEPT_MEAN_VARIANCE, ScaleHierarchy, Scales
+from onebit_spark.core.statistics import SideMoments, SideStatistics
+
+Vector = NDArray[np.float64]
+
+LEAST_FALL = 1e-9  # of KL(ρ‖π): a map that lowers it by less is not worth a pass over the rows
+NEWTON_STEPS = 60
+
+
+@dataclass(frozen=True)
+class Gauge:
+    """The moments of both sides after some maps, and these maps."""
+
+    rows: SideMoments
+    cols: SideMoments
+    row_map: RowMap
+    col_map: RowMap
+
+    @classmethod
+    def of(cls, rows: SideMoments, cols: SideMoments) -> Gauge:
+        """Both sides as they are."""
+        identity = RowMap.identity(len(rows.covariance))
+        return cls(rows, cols, identity, identity)
+
+    @property
+    def is_identity(self) -> bool:
+        return self.row_map.is_identity and self.col_map.is_identity
+
+    def then(self, rows: RowMap, cols: RowMap) -> Gauge:
+        return Gauge(self.rows.mapped(rows), self.cols.mapped(cols), self.row_map.then(rows), self.col_map.then(cols))
+
+    def turned(self, a: Vector, inverse_transpose: Vector) -> Gauge:
+        """L ─► LA and R ─► RA⁻ᵀ; the intercepts stay."""
+        fixed = self.rows.fixed
+
+        def beside_intercept(matrix: Vector) -> RowMap:
+            whole = np.eye(fixed + len(matrix))
+            whole[fixed:, fixed:] = matrix
+            return RowMap.linear(whole)
+
+        return self.then(beside_intercept(a), beside_intercept(inverse_transpose))
+
+
+Move = Callable[[Gauge, Scales, ScalePrior], Gauge]
+
+
+@dataclass(frozen=True)
+class GaugeStep:
+    """The driver's step of an iteration: each move where KL(ρ‖π) falls, with μ, then γ, at their best after it."""
+
+    symmetry: Symmetry
+
+    def __call__(
+        self, hierarchy: ScaleHierarchy, rows: SideStatistics, cols: SideStatistics
+    ) -> tuple[ScaleHierarchy, float, dict[Side, RowMap]]:
+        gauge = Gauge.of(rows.moments, cols.moments)
+        updated, divergence = hierarchy.at(gauge.rows, gauge.cols)
+        for move in self._moves(hierarchy.intercepts):
+            candidate = move(gauge, updated.scales, hierarchy.prior)
+            reached, lower = hierarchy.at(candidate.rows, candidate.cols)
+            if lower < divergence - LEAST_FALL * abs(divergence):
+                gauge, updated, divergence = candidate, reached, lower
+        gauge = ordered(gauge)
+        if gauge.is_identity:
+            return updated, divergence, {}
+        return *hierarchy.at(gauge.rows, gauge.cols), {"rows": gauge.row_map, "cols": gauge.col_map}
+
+    def _moves(self, intercepts: bool) -> list[Move]:
+        if self.symmetry == "scaling":
+            return [levelled, rescaled] if intercepts else [rescaled]
+        return [levelled, centred, rotated] if intercepts else [rotated]
+
+
+def levelled(gauge: Gauge, scales: Scales, prior: ScalePrior) -> Gauge:
+    """s = (g_d Σ E d_j − h Σ E b_i/m1) / (m2 g_d + h): the best one if m_μ follows, as it does right after.
+
+    With m_μ at its best the rows' part is ½ h (Σ E b_i/m1 + s)², 1/h = σ0² + 1/(m1 g_b).
+    """
+    rows, cols = gauge.rows, gauge.cols
+    h = 1.0 / (INTERCEPT_MEAN_VARIANCE + 1.0 / (rows.count * scales.row_intercept))
+    pull = scales.col_intercept * cols.second[0, 1] - h * rows.second[0, 1] / rows.count
+    s = np.zeros(len(rows.covariance))
+    s[0] = pull / (cols.count * scales.col_intercept + h)
+    return gauge.then(RowMap.shifting(s), RowMap.shifting(-s))
+
+
+def centred(gauge: Gauge, scales: Scales, prior: ScalePrior) -> Gauge:
+    """c = [m1 diag g + g_d S_R]⁻¹(g∘Σ E L_i − g_d Σ E[R_j d_j]), then
+    e = [m2 diag g + g_b S_L]⁻¹(g∘Σ E R_j − g_b Σ E[L_i(b_i − m_μ)]).
+
+    Not both at once, for that would add c·e to every score. The determinants are 1.
+    """
+    g, moved = scales.factor, gauge
+    for own, other, precision, centre in (
+        ("rows", "cols", scales.col_intercept, 0.0),
+        ("cols", "rows", scales.row_intercept, scales.mean),
+    ):
+        here, there = getattr(moved, own), getattr(moved, other)
+        totals, crossed = here.second[0, 2:], there.second[1, 2:] - centre * there.second[0, 2:]
+        system = here.count * np.diag(g) + precision * there.factors
+        shift = np.linalg.solve(system, g * totals - precision * crossed)
+        maps = {own: RowMap.shifting(np.insert(-shift, 0, 0.0)), other: _shear(shift)}
+        moved = moved.then(maps["rows"], maps["cols"])
+    return moved
+
+
+def rotated(gauge: Gauge, scales: Scales, prior: ScalePrior) -> Gauge:
+    """A = C⁻ᵀU diag t with S_L = CCᵀ and CᵀS_R C = U diag(Λ) Uᵀ: then AᵀS_L A = diag t², A⁻¹S_R A⁻ᵀ = diag(Λ/t²).
+
+    Signs go on from the start: the old factor with the largest part in a new one enters it with a plus.
+    """
+    root = np.linalg.cholesky(gauge.rows.factors)
+    values, vectors = np.linalg.eigh(root.T @ gauge.cols.factors @ root)
+    back = np.linalg.inv(root).T @ vectors
+    parts = back * np.sqrt(_squares(gauge.rows))[:, None]
+    largest = parts[np.argmax(np.abs(parts), axis=0), np.arange(len(values))]
+    t = best_stretch(values, gauge.rows.count, gauge.cols.count, prior) * np.where(largest < 0, -1.0, 1.0)
+    return gauge.turned(back * t, root @ vectors / t)
+
+
+def rescaled(gauge: Gauge, scales: Scales, prior: ScalePrior) -> Gauge:
+    """A = diag(t/√S_L): what is left of ``rotated`` where rows keep spreads."""
+    size = np.diag(gauge.rows.factors)
+    t = best_stretch(size * np.diag(gauge.cols.factors), gauge.rows.count, gauge.cols.count, prior) / np.sqrt(size)
+    return gauge.turned(np.diag(t), np.diag(1.0 / t))
+
+
+def ordered(gauge: Gauge) -> Gauge:
+    """The factors by ‖E L_k‖·‖E R_k‖, the strongest first."""
+    order = np.argsort(-_squares(gauge.rows) * _squares(gauge.cols), kind="stable")
+    permutation = np.eye(len(order))[:, order]
+    return gauge.turned(permutation, permutation)
+
+
+def best_stretch(product: Vector, m1: int, m2: int, prior: ScalePrior) -> Vector:
+    """t_k = argmin −log Z(t² + Λ_k/t²) − (m1 − m2) log t, Λ = ``product``, Z that of m1 + m2 rows and columns.
+
+    With t² = √Λ·eˣ, S = 2√Λ cosh x and D = 2√Λ sinh x, the slope in x is half of g(S)·D − (m1 − m2). It increases in x,
+    because S·g(S) increases in S: Newton's method within a bracket.
+    """
+    root, m = np.sqrt(product), np.full(len(product), float(m1 + m2))
+
+    def slope(x: Vector) -> Vector:
+        return prior.inverse_mean(2 * root * np.cosh(x), m) * 2 * root * np.sinh(x) - (m1 - m2)
+
+    lo, hi, x = np.full(len(product), -1.0), np.full(len(product), 1.0), np.zeros(len(product))
+    while np.any(slope(lo) > 0) or np.any(slope(hi) < 0):
+        lo, hi = 2 * lo, 2 * hi
+    for _ in range(NEWTON_STEPS):
+        height = slope(x)
+        lo, hi = np.where(height <= 0, x, lo), np.where(height >= 0, x, hi)
+        step = 1e-6
+        newton = x - height * step / (slope(x + step) - height)
+        last, x = x, np.where((newton > lo) & (newton < hi), newton, 0.5 * (lo + hi))
+        if np.all(np.abs(x - last) <= 1e-12):
+            break
+    return np.sqrt(root * np.exp(x))
+
+
+def _squares(side: SideMoments) -> Vector:
+    """‖E L_k‖² of every factor; rounding may leave less than nothing of a factor that is switched off."""
+    return np.maximum(np.diag(side.means)[2 * side.fixed :], 0.0)
+
+
+def _shear(by: Vector) -> RowMap:
+    """[b, L] ─► [b + by·L, L]."""
+    matrix = np.eye(len(by) + 1)
+    matrix[1:, 0] = by
+    return RowMap.linear(matrix)

@@ -1,0 +1,145 @@
+"""RowMap: one affine map of every row of a side, means and covariances alike."""
+# mypy: disallow-untyped-defs=False
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onebit_spark.core.compiled import jit
+from onebit_spark.core.posterior import FloatArray, Form, RowPosterior
+
+Matrix = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class RowMap:
+    """x ─► xT + t for the D free coordinates of every row, so E x ─► E x·T + t and V ─► TᵀVT.
+
+    Rows that keep spreads stay so only under a T with one entry per line and column; then s ─► s·|T|.
+    """
+
+    matrix: Matrix  # T, D × D
+    shift: Matrix  # t, D
+
+    @classmethod
+    def linear(cls, matrix: Matrix) -> RowMap:
+        return cls(matrix, np.zeros(len(matrix)))
+
+    @classmethod
+    def shifting(cls, shift: Matrix) -> RowMap:
+        return cls(np.eye(len(shift)), shift)
+
+    @classmethod
+    def identity(cls, dimension: int) -> RowMap:
+        return cls.linear(np.eye(dimension))
+
+    @property
+    def is_identity(self) -> bool:
+        return not self.shift.any() and bool(np.all(self.matrix == np.eye(len(self.shift))))
+
+    def then(self, after: RowMap) -> RowMap:
+        """This map first, the other one after it."""
+        return RowMap(self.matrix @ after.matrix, self.shift @ after.matrix + after.shift)
+
+    @property
+    def augmented(self) -> Matrix:
+        """T̃ with [1, x] ─► [1, x]T̃ = [1, xT + t]."""
+        dimension = len(self.shift)
+        whole = np.zeros((dimension + 1, dimension + 1))
+        whole[0, 0], whole[0, 1:], whole[1:, 1:] = 1.0, self.shift, self.matrix
+        return whole
+
+    @property
+    def log_determinant(self) -> float:
+        """log|det T|: what the map adds to the log volume of one row."""
+        return float(np.linalg.slogdet(self.matrix)[1])
+
+    def applied(self, posterior: RowPosterior) -> RowPosterior:
+        """The mapped rows; these stay as they are."""
+        mapped = posterior.copy()
+        self.apply_to(mapped, 0, mapped.n_rows)
+        return mapped
+
+    def apply_to(self, posterior: RowPosterior, lo: int, hi: int) -> None:
+        """Map rows lo … hi−1 in place. A row's result depends on that row alone, to the bit."""
+        kernel = _map_covariances if posterior.kind == "covariance" else _map_spreads
+        kernel(posterior.location, posterior.scale, self.matrix, self.shift, lo, hi)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the rows of a table are read: laid out side by side, and still to be mapped where there is a map."""
+
+    form: Form
+    by: RowMap | None = None
+
+    def then(self, after: RowMap) -> Reading:
+        return Reading(self.form, after if self.by is None else self.by.then(after))
+
+    def unpacked(self, table: FloatArray) -> RowPosterior:
+        rows = self.form.unpacked(table)  # a copy
+        if self.by is not None:
+            self.by.apply_to(rows, 0, rows.n_rows)
+        return rows
+
+
+@jit
+def _map_locations(location, matrix, shift, i, out):
+    for k in range(len(shift)):
+        out[k] = shift[k]
+    for j in range(len(shift)):
+        x = np.float64(location[i, j])
+        for k in range(len(shift)):
+            out[k] += x * matrix[j, k]
+    for k in range(len(shift)):
+        location[i, k] = out[k]
+
+
+@jit
+def _map_spreads(location, spread, matrix, shift, first, last):
+    size = len(shift)
+    out = np.empty(size)
+    for i in range(first, last):
+        _map_locations(location, matrix, shift, i, out)
+        out[:] = 0.0
+        for j in range(size):
+            s = np.float64(spread[i, j])
+            for k in range(size):
+                out[k] += s * abs(matrix[j, k])
+        for k in range(size):
+            spread[i, k] = out[k]
+
+
+@jit
+def _map_covariances(location, covariance, matrix, shift, first, last):
+    """TᵀVT = Tᵀ(VT), V from its packed lower triangle and back."""
+    size = len(shift)
+    out, half = np.empty(size), np.empty((size, size))
+    for i in range(first, last):
+        _map_locations(location, matrix, shift, i, out)
+        v = covariance[i]
+        half[:] = 0.0
+        q = 0
+        for a in range(size):
+            for b in range(a + 1):
+                value = np.float64(v[q])
+                for k in range(size):
+                    half[a, k] += value * matrix[b, k]
+                if b < a:
+                    for k in range(size):
+                        half[b, k] += value * matrix[a, k]
+                q += 1
+        q = 0
+        for a in range(size):
+            for b in range(a + 1):
+                out[b] = 0.0
+            for j in range(size):
+                t = matrix[j, a]
+                for b in range(a + 1):
+                    out[b] += t * half[j, b]
+            for b in range(a + 1):
+                v[q] = out[b]
+                q += 1

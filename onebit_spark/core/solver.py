@@ -27,6 +27,24 @@ H = TypeVar("H", bound=Hierarchy[Any])
 P = TypeVar("P")  # a posterior of a side in the engine's own form: a RowPosterior, or a table in files
 
 
+WINDOW = 5  # iterations over which the objective must stand still
+MOST_RELAXED = 1.85  # the largest ω: 2 is where a step no longer descends
+
+
+def relaxation(t: int) -> float:
+    """ω after t iterations: a row's mean moves ω times as far as to the minimum of its majoriser Q.
+
+    Q(x_ω) − min Q = (1 − ω)² (Q(x_old) − min Q), so every step with 0 < ω < 2 descends. The two sides wait for each
+    other; to go too far, and ever farther, is to go ahead (over-relaxation, with Nesterov's t/(t + 3)).
+    """
+    return min(1.0 + t / (t + 3.0), MOST_RELAXED)
+
+
+def unrelaxed(t: int) -> float:
+    """ω = 1: to the minimum, and no further."""
+    return 1.0
+
+
 class NotConverged(UserWarning):
     """The fit stopped at ``max_iter`` before the stopping rule held."""
 
@@ -125,8 +143,9 @@ def solve(
     start: Start[P] | None = None,
     watch: Watch[P] | None = None,
     gauge: bool = True,
+    relaxed: bool = True,
 ) -> Outcome[ScaleHierarchy]:
-    """Fit the paper's model: start, then descend, with a gauge where the loss has a symmetry."""
+    """Fit the paper's model: start, then descend, relaxed and with a gauge where the loss has a symmetry."""
     prior = config.make_prior(engine.count("rows") + engine.count("cols"))
     if start is None:
         engine.start(config, config.make_loss())
@@ -136,7 +155,8 @@ def solve(
     before = [] if start is None else start.history
     hierarchy, symmetry = ScaleHierarchy(scales, prior, config.intercepts), config.make_loss().symmetry
     driver_step = GaugeStep(symmetry) if gauge and symmetry else without_maps
-    outcome = descend(engine, config, hierarchy, on_iteration, watch, before, driver_step)
+    pace = relaxation if relaxed else unrelaxed
+    outcome = descend(engine, config, hierarchy, on_iteration, watch, before, driver_step, pace)
     return outcome if watch is None else watch.best(outcome)
 
 
@@ -153,13 +173,14 @@ def descend(
     watch: Callable[[Engine[P], H, list[Iteration]], str | None] | None = None,
     before: Sequence[Iteration] = (),
     driver_step: DriverStep[H] = without_maps,
+    pace: Callable[[int], float] = unrelaxed,
 ) -> Outcome[H]:
     """Iterate from the engine's posteriors until the objective and M stand still or ``max_iter`` is reached.
 
     ``before`` are the iterations that led to these posteriors; they count.
     """
     history = list(before)
-    for reached, iteration in _iterate(engine, config, hierarchy, history, driver_step):
+    for reached, iteration in _iterate(engine, config, hierarchy, history, driver_step, pace):
         hierarchy = reached
         history.append(iteration)
         if on_iteration is not None:
@@ -169,7 +190,7 @@ def descend(
                 f"the objective became {iteration.objective} in iteration {iteration.number}; "
                 "please report this with the configuration"
             )
-        if config.tol > 0 and abs(iteration.decrease) <= config.tol and iteration.change <= config.tol:
+        if config.tol > 0 and abs(recent_fall(history)) <= config.tol and iteration.change <= config.tol:
             reason = f"objective and scores changed by less than tol = {config.tol:g}"
             return Outcome(hierarchy, history, True, reason)
         stop = watch(engine, hierarchy, history) if watch is not None else None
@@ -177,19 +198,31 @@ def descend(
             return Outcome(hierarchy, history, False, stop)
     reason = f"max_iter = {config.max_iter} reached"
     if config.tol > 0:
-        last = history[-1]
+        fall, change = recent_fall(history), history[-1].change
         warnings.warn(
-            f"not converged: {reason}; in the last iteration the objective fell by {last.decrease:.1e} "
-            f"and the scores changed by {last.change:.1e} (relative); both must be within tol = {config.tol:g}",
+            f"not converged: {reason}; in the last {WINDOW} iterations the objective fell by {fall:.1e}, in the last "
+            f"one the scores changed by {change:.1e} (relative); both must be within tol = {config.tol:g}",
             NotConverged,
             stacklevel=3,
         )
     return Outcome(hierarchy, history, False, reason)
 
 
+def recent_fall(history: Sequence[Iteration]) -> float:
+    """How far the objective fell in the last ``WINDOW`` iterations, relative to itself; inf after fewer.
+
+    A single iteration says little: one that falls by a millionth may be followed by a hundred such.
+    """
+    if len(history) <= WINDOW:
+        return np.inf
+    first, last = history[-1 - WINDOW].objective, history[-1].objective
+    return (first - last) / max(abs(last), 1e-300)
+
+
 def _iterate(
-    engine: Engine[P], config: FitConfig, hierarchy: H, before: Sequence[Iteration], driver_step: DriverStep[H]
-) -> Iterator[tuple[H, Iteration]]:
+    engine: Engine[P], config: FitConfig, hierarchy: H, before: Sequence[Iteration], driver_step: DriverStep[H],
+    pace: Callable[[int], float],
+) -> Iterator[tuple[H, Iteration]]:  # fmt: skip
     objective = before[-1].objective if before else np.inf
     loss = config.make_loss()
     ratings_per_row = 2 * engine.n_ratings / (engine.count("rows") + engine.count("cols"))
@@ -208,6 +241,7 @@ def _iterate(
                 move_means=move.means,
                 move_spreads=move.spreads,
                 want_data=position == len(plan) - 1,
+                relaxation=pace(number - 1),
             )
             latest[move.side] = engine.half_step(loss, step)
             if move.means:

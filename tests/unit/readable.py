@@ -72,9 +72,10 @@ def hinge_row(
     mean_floor: float,
     storage: DTypeLike = np.float64,
     halvings: int = 3,
+    relaxation: float = 1.0,
 ) -> UpdatedRow:
-    """One step of ``mm``: a K×K system at the floors ε, ε′; a step that raises the row's own F, after rounding to the
-    storage type, is halved, and in the end not taken. The spread moves anyway."""
+    """One step of ``mm``: ω times the way to the solution of a K×K system at the floors ε, ε′. A step that raises the
+    row's own F, after rounding to the storage type, is halved, and in the end not taken. The spread moves anyway."""
     y, z, f, kappa, g, p = row.labels, row.partner_mean, row.fixed, row.weight, row.precision, row.prior_mean
     w = _absolute_weights(row)[f:]
 
@@ -91,7 +92,7 @@ def hinge_row(
         right -= gram[1:, 0]  # A_Ff: the partner's intercept, met by the 1 of this row
     target = np.linalg.solve(system, right)
     for halving in range(halvings + 1):
-        candidate = (mean + (target - mean) / 2**halving).astype(storage).astype(np.float64)
+        candidate = (mean + relaxation * (target - mean) / 2**halving).astype(storage).astype(np.float64)
         if value(candidate) <= value(mean):
             return _hinge_result(row, candidate, hinge_spread(row))
     return _hinge_result(row, mean, hinge_spread(row))
@@ -140,20 +141,20 @@ def tau(xi: Array) -> Array:
     return np.where(xi > 0, np.tanh(safe / 2) / (4 * safe), 0.125)
 
 
-def logistic_row(row: RowProblem, mean: Array, covariance: Array) -> UpdatedRow:
-    """The exact update of Section 5 with a full covariance: V = A⁻¹."""
+def logistic_row(row: RowProblem, mean: Array, covariance: Array, relaxation: float = 1.0) -> UpdatedRow:
+    """The exact update of Section 5 with a full covariance: V = A⁻¹; the mean goes ω times the way."""
     system, right = _logistic_system(row, mean, covariance)
     new_covariance = np.asarray(np.linalg.inv(system), np.float64)
-    new_mean = new_covariance @ right
+    new_mean = mean + relaxation * (new_covariance @ right - mean)
     log_volume = 0.5 * np.linalg.slogdet(new_covariance)[1]
     return UpdatedRow(new_mean, new_covariance, float(log_volume), _logistic_data(row, new_mean, new_covariance))
 
 
-def logistic_row_diagonal(row: RowProblem, mean: Array, spread: Array) -> UpdatedRow:
+def logistic_row_diagonal(row: RowProblem, mean: Array, spread: Array, relaxation: float = 1.0) -> UpdatedRow:
     """The same with variances only: V_kk = 1/A_kk, the mean from the full A."""
     system, right = _logistic_system(row, mean, np.diag(spread**2))
     new_spread = 1 / np.sqrt(np.diagonal(system))
-    new_mean = np.asarray(np.linalg.solve(system, right), np.float64)
+    new_mean = mean + relaxation * (np.asarray(np.linalg.solve(system, right), np.float64) - mean)
     data = _logistic_data(row, new_mean, np.diag(new_spread**2))
     return UpdatedRow(new_mean, new_spread, float(np.log(new_spread).sum()), data)
 

@@ -161,7 +161,9 @@ def test_honest_end(loss):
         fit = fit_arrays(*data, FitConfig(loss=loss, max_iter=1000, tol=1e-4))
     assert fit.converged
     assert "tol = 0.0001" in fit.reason
-    still = [max(abs(it.decrease), it.change) <= 1e-4 for it in fit.history]
+    objective = np.array(fit.objective_history)
+    falls = np.append(np.full(5, np.inf), np.abs(objective[:-5] - objective[5:]) / objective[5:])
+    still = [max(fall, it.change) <= 1e-4 for fall, it in zip(falls, fit.history, strict=True)]
     assert still == [False] * (len(still) - 1) + [True]
 
 

@@ -37,7 +37,7 @@ MOVES = [(loss, move) for loss in VARIANTS for move in loss.plan() if move.side 
 
 
 def hinge_mm(row, mean, scale, step, dtype):
-    return readable.hinge_row(row, mean, *floors(step.iteration), storage=dtype)
+    return readable.hinge_row(row, mean, *floors(step.iteration), storage=dtype, relaxation=step.relaxation)
 
 
 def hinge_gradient(row, mean, scale, step, dtype):
@@ -50,8 +50,12 @@ def hinge_gradient(row, mean, scale, step, dtype):
 TWINS = {
     ("hinge", "mm"): hinge_mm,
     ("hinge", "gradient"): hinge_gradient,
-    ("logistic", "full"): lambda row, mean, scale, step, dtype: readable.logistic_row(row, mean, scale),
-    ("logistic", "diagonal"): lambda row, mean, scale, step, dtype: readable.logistic_row_diagonal(row, mean, scale),
+    ("logistic", "full"): lambda row, mean, scale, step, dtype: readable.logistic_row(
+        row, mean, scale, step.relaxation
+    ),
+    ("logistic", "diagonal"): lambda row, mean, scale, step, dtype: readable.logistic_row_diagonal(
+        row, mean, scale, step.relaxation
+    ),
 }
 
 
@@ -109,7 +113,7 @@ def row_problem(block, i, partners, prior, weight):
     )
 
 
-def half_step(side, weight, prior, move, want_data=True):
+def half_step(side, weight, prior, move, want_data=True, relaxation=1.0):
     return HalfStep(
         side=side,
         iteration=4,
@@ -119,6 +123,7 @@ def half_step(side, weight, prior, move, want_data=True):
         move_means=move.means,
         move_spreads=move.spreads,
         want_data=want_data,
+        relaxation=relaxation,
     )
 
 
@@ -130,10 +135,10 @@ def test_every_registered_loss_has_a_twin(loss):
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("precision_lines", ["one", "per row"])
 @pytest.mark.parametrize("mean_lines", ["one", "per row"])
-@pytest.mark.parametrize("weight", [0.3, 1.0, 8.0])
+@pytest.mark.parametrize(("weight", "relaxation"), [(0.3, 1.0), (1.0, 1.0), (1.0, 1.7), (8.0, 1.4)])
 @pytest.mark.parametrize("intercepts", [False, True])
 @pytest.mark.parametrize("move", MOVES, ids=move_name)
-def test_kernel_agrees_with_its_twin(move, intercepts, weight, mean_lines, precision_lines, dtype):
+def test_kernel_agrees_with_its_twin(move, intercepts, weight, relaxation, mean_lines, precision_lines, dtype):
     loss, move = move
     rng = np.random.default_rng(1)
     by_row = make_block(rng)
@@ -146,7 +151,7 @@ def test_kernel_agrees_with_its_twin(move, intercepts, weight, mean_lines, preci
         other = posteriors["cols" if side == "rows" else "rows"]
         before, after = posteriors[side], posteriors[side].copy()
         prior = make_prior(rng, block.n_rows, before.dimension, mean_lines, precision_lines)
-        step = half_step(side, weight, prior, move, want_data=move.spreads)  # a plan asks in its last move
+        step = half_step(side, weight, prior, move, move.spreads, relaxation)  # a plan asks in its last move
         sums = loss.update_rows(block, 0, block.n_rows, loss.partners(other), after, step)
 
         log_volume = data = 0.0

@@ -77,6 +77,7 @@ class HalfStep(Generic[P]):
     move_means: bool = True
     move_spreads: bool = True
     want_data: bool = False  # the objective's data term at the new state, by rows of this side
+    relaxation: float = 1.0  # ω, from 1 to below 2: means move ω times as far as to the minimum of their majoriser
 
     def under(self, prior: RowPrior | PriorLines[Q]) -> HalfStep[Q]:
         """The same step under another prior, or under the same one in another form."""

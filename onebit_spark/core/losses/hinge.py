@@ -120,6 +120,7 @@ class Hinge(Loss):
                 step.want_data,
                 *floors(t),
                 learning_rate(t) / (step.weight * step.ratings_per_row),
+                step.relaxation,
             )
         )
 
@@ -182,7 +183,7 @@ def _penalty(x, fixed, w, prior_mean, precision):
 @jit
 def _update_rows(
     pointers, codes, first, last, partner_table, location, spread, prior_mean, precision,
-    fixed, kappa, mode, move_spreads, want_data, margin_floor, mean_floor, rate,
+    fixed, kappa, mode, move_spreads, want_data, margin_floor, mean_floor, rate, relaxation,
 ):  # fmt: skip
     size = partner_table.shape[1] // 2
     free = size - fixed
@@ -238,8 +239,8 @@ def _update_rows(
             cholesky(system)
             solve(system, solution)
             old_value = kappa * hinge + _penalty(x, fixed, w, p, g)
-            fraction = 1.0
-            # The floors make the majoriser loose at the old point: a step that does not descend is halved.
+            fraction = relaxation
+            # The floors make the majoriser loose at the old point: a step that does not descend is halved, from ω on.
             for _ in range(HALVINGS + 1):
                 for k in range(free):
                     rounded[0] = x[fixed + k] + fraction * (solution[k] - x[fixed + k])

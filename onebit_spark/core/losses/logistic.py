@@ -90,5 +90,6 @@ class Logistic(Loss):
                 int(rows.has_intercept),
                 step.weight,
                 step.want_data,
+                step.relaxation,
             )
         )

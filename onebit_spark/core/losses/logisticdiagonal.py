@@ -29,7 +29,7 @@ def _expected_squares(partners, variances, x, v, n, u, out):
 @jit
 def update_rows_diagonal(
     pointers, codes, first, last, partner_mean, partner_variance, location, spread, prior_mean, precision,
-    fixed, kappa, want_data,
+    fixed, kappa, want_data, relaxation,
 ):  # fmt: skip
     size = partner_mean.shape[1]
     free = size - fixed
@@ -75,7 +75,7 @@ def update_rows_diagonal(
         cholesky(system)
         solve(system, solution)
         for k in range(free):
-            location[i, k] = solution[k]
+            location[i, k] = x[fixed + k] + relaxation * (solution[k] - x[fixed + k])
 
         if want_data:
             for k in range(free):

@@ -49,7 +49,7 @@ def _row_moments(x, covariance, fixed, out):
 @jit
 def update_rows_full(
     pointers, codes, first, last, partner_mean, partner_moments, location, covariance, prior_mean, precision,
-    fixed, kappa, want_data,
+    fixed, kappa, want_data, relaxation,
 ):  # fmt: skip
     size = partner_mean.shape[1]
     free = size - fixed
@@ -97,7 +97,7 @@ def update_rows_full(
         solve(system, solution)
         inverse(system, inverted, packed_inverse)
         for k in range(free):
-            location[i, k] = solution[k]
+            location[i, k] = x[fixed + k] + relaxation * (solution[k] - x[fixed + k])
             x[fixed + k] = location[i, k]
         for q in range(len(packed_inverse)):
             covariance[i, q] = packed_inverse[q]

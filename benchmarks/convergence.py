@@ -1,6 +1,7 @@
 """Iterations and seconds until a fit is as good as done: plain, with the gauge, with over-relaxation, with both.
 
-    python benchmarks/convergence.py [--sets MovieLens-100K A2 …] [--losses logistic hinge] [--iterations 200]
+    python benchmarks/convergence.py [--sets MovieLens-100K A2 …] [--losses logistic hinge] [--fits plain both]
+                                     [--iterations 200] [--curves FILE]
 
 A tenth of the ratings is held out. The marks:
 
@@ -121,9 +122,9 @@ def curve(ratings: Ratings, config: FitConfig, gauge: bool, relaxed: bool) -> Cu
     return watch
 
 
-def compare(name: str, loss: str, iterations: int, log: Path | None) -> None:
+def compare(name: str, loss: str, fits: list[str], iterations: int, log: Path | None) -> None:
     config = FitConfig(loss=loss, max_iter=iterations, tol=0)
-    curves = {label: curve(SETS[name](), config, *switches) for label, switches in VARIANTS.items()}
+    curves = {label: curve(SETS[name](), config, *VARIANTS[label]) for label in fits}
     lowest = min(min(found.objective) for found in curves.values())
     least = min(min(found.held_out) for found in curves.values())
     end = min(curves.values(), key=lambda found: found.objective[-1]).held_out[-1]
@@ -147,6 +148,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
     parser.add_argument("--losses", nargs="+", choices=LOSSES, default=["logistic", "hinge"])
+    parser.add_argument("--fits", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument("--iterations", type=int, default=200)
     parser.add_argument("--curves", type=Path, help="append all curves to this file, a line of JSON each")
     options = parser.parse_args()
@@ -155,7 +157,7 @@ def main() -> None:
     print(ROW.format("set", "loss", "fit", "objective", "held out", "settled", "stop", *ends))
     for name in options.sets:
         for loss in options.losses:
-            compare(name, loss, options.iterations, options.curves)
+            compare(name, loss, options.fits, options.iterations, options.curves)
 
 
 if __name__ == "__main__":

@@ -198,14 +198,19 @@ def descend(
             return Outcome(hierarchy, history, False, stop)
     reason = f"max_iter = {config.max_iter} reached"
     if config.tol > 0:
-        fall, change = recent_fall(history), history[-1].change
-        warnings.warn(
-            f"not converged: {reason}; in the last {WINDOW} iterations the objective fell by {fall:.1e}, in the last "
-            f"one the scores changed by {change:.1e} (relative); both must be within tol = {config.tol:g}",
-            NotConverged,
-            stacklevel=3,
-        )
+        warnings.warn(f"not converged: {reason}; {_how_far(history, config.tol)}", NotConverged, stacklevel=3)
     return Outcome(hierarchy, history, False, reason)
+
+
+def _how_far(history: Sequence[Iteration], tol: float) -> str:
+    """How far a fit is from convergence, as a sentence."""
+    if len(history) <= WINDOW:
+        return f"at least {WINDOW + 1} iterations are needed to tell"
+    fall, change = recent_fall(history), history[-1].change
+    return (
+        f"in the last {WINDOW} iterations the objective fell by {fall:.1e}, in the last one the scores changed by "
+        f"{change:.1e} (relative); both must be within tol = {tol:g}"
+    )
 
 
 def recent_fall(history: Sequence[Iteration]) -> float:

@@ -261,6 +261,5 @@ def fit_arrays(
 def _take_or_prior(posterior: RowPosterior, index: NDArray[Any], scales: Scales, side: Side) -> RowPosterior:
     unknown = (index < 0) | (index >= posterior.n_rows)
     taken = posterior.take(np.where(unknown, 0, index).astype(np.int64))
-    unseen = prior_rows(scales.prior(side, posterior.has_intercept), int(unknown.sum()), posterior)
-    taken.location[unknown], taken.scale[unknown] = unseen.location, unseen.scale
+    taken.put(unknown, prior_rows(scales.prior(side, posterior.has_intercept), int(unknown.sum()), posterior))
     return taken

@@ -98,4 +98,4 @@ def _sharpened(posterior: RowPosterior) -> RowPosterior:
 
 def moved(posterior: RowPosterior, like: RowPosterior) -> RowPosterior:
     """The means of one posterior with the spreads of another."""
-    return RowPosterior(posterior.location, like.scale, like.kind, like.has_intercept)
+    return RowPosterior(posterior.location, like.scale, like.kind, like.has_intercept, like.implicit)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +14,7 @@ from numpy.typing import NDArray
 from onebit_spark.core.compiled import jit
 
 IntArray = NDArray[np.integer]
+Part = TypeVar("Part")
 
 MAX_COLUMNS = 2**30  # a code holds the column's position and the label bit in one signed 32-bit integer
 
@@ -110,6 +113,11 @@ class RatingBlock:
         return np.diff(self.row_pointers)
 
     @cached_property
+    def distinct_counts(self) -> NDArray[np.int64]:
+        """Number of different columns that each row has rated."""
+        return _distinct_counts(self.row_pointers, self.codes)
+
+    @cached_property
     def row_positives(self) -> NDArray[np.int64]:
         """Number of positive ratings of each row."""
         totals = np.concatenate([[0], np.cumsum(self.codes & 1, dtype=np.int64)])
@@ -134,6 +142,10 @@ class RatingBlock:
         cuts = np.searchsorted(work, np.arange(target, int(work[-1]), target))
         edges = np.unique(np.concatenate([[0], cuts, [self.n_rows]]))
         return [(int(lo), int(hi)) for lo, hi in pairwise(edges)]
+
+    def over_ranges(self, work: Callable[[int, int], Part]) -> list[Part]:
+        """``work(lo, hi)`` for every range of rows, one after the other."""
+        return [work(lo, hi) for lo, hi in self.row_ranges()]
 
 
 @jit
@@ -185,3 +197,16 @@ def _transpose(row_pointers, codes, n_columns):  # type: ignore[no-untyped-def]
             transposed[position[column]] = row << 1 | (codes[l] & 1)
             position[column] += 1
     return pointers, transposed
+
+
+@jit
+def _distinct_counts(pointers, codes):  # type: ignore[no-untyped-def]
+    """Different columns of each row. Its codes ascend, so the ratings of a cell are neighbours."""
+    counts = np.zeros(len(pointers) - 1, np.int64)
+    for i in range(len(counts)):
+        last = -1
+        for l in range(pointers[i], pointers[i + 1]):
+            column = codes[l] >> 1
+            counts[i] += column != last
+            last = column
+    return counts

@@ -24,7 +24,8 @@ from onebit_spark.core.spectral import STARTS
 SOLVERS = ("mm", "gradient")
 COVARIANCES = ("full", "diagonal")
 PRECISIONS = ("float32", "float64")
-FORM_SETTINGS = ("loss", "rank", "intercepts", "covariance")  # they determine the form of a posterior
+# They determine the form of a posterior.
+FORM_SETTINGS = ("loss", "rank", "intercepts", "covariance", "implicit_features")
 
 LARGEST_SEED = 2**63 - 1  # a signed 64-bit integer: what Spark and the kernels take
 SEED = Check("be an integer from 0 to 2^63 − 1", lambda value: is_integer(value) and 0 <= value <= LARGEST_SEED)
@@ -58,6 +59,8 @@ class FitConfig:
         β of the prior: a rate for "gamma", a scale for "inverse-gamma". Default: γ concentrates near 0.3.
     intercepts : bool
         Whether each row and each column has an intercept (§6).
+    implicit_features : bool
+        Whether the prior mean of a row depends on which columns it has rated, and that of a column on its rows (§11).
     solver : {"mm", "gradient"}
         Solver of the means with the hinge loss (§3.3, §3.4). The logistic loss has no "gradient".
     start : {"spectral", "random"}
@@ -87,6 +90,10 @@ class FitConfig:
     intercepts: bool = setting(
         True, "fit an intercept for each user and each item (default: yes)", check=YES_OR_NO, param="fitIntercept"
     )
+    implicit_features: bool = setting(
+        False, "let the prior mean of a user depend on the items that the user rated, and of an item on its users",
+        check=YES_OR_NO,
+    )  # fmt: skip
     solver: str = setting("mm", "solver of the means; gradient is for the hinge loss only", choices=SOLVERS)
     start: str = setting("spectral", "where the fit starts", choices=STARTS, key=None)
     covariance: str = setting(
@@ -126,7 +133,7 @@ class FitConfig:
     @property
     def form(self) -> Form:
         """Layout of one row of a posterior."""
-        return Form(self.dimension, self.make_loss().kind, self.intercepts, self.precision)
+        return Form(self.dimension, self.make_loss().kind, self.intercepts, self.precision, self.implicit_features)
 
     def make_prior(self, n_lines: int) -> ScalePrior:
         """π^γ for m = ``n_lines`` rows and columns with ratings, with the defaults of α and β (§7.3)."""

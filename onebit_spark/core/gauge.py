@@ -9,7 +9,8 @@ because each side waits for the other. Here both move at once. The best maps fol
 rating is read. The rows are mapped when they are read next (``Engine.apply``). After Qi and Jaakkola (2006) and
 Luttinen and Ilin (2010).
 
-Rows that keep spreads admit a diagonal A only, and no centring: it would correlate d_j with R_j.
+Rows that keep spreads admit a diagonal A only, and no centring: it would correlate d_j with R_j. Implicit features
+admit no centring either: the weights are a step ahead of the rows, and a shift of the rows would make it a wrong one.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ class GaugeStep:
     """The driver's step of an iteration: each move where KL(ρ‖π) falls, with μ, then γ, at their best after it."""
 
     symmetry: Symmetry
+    may_centre: bool = True
 
     def __call__(
         self, hierarchy: ScaleHierarchy, rows: SideStatistics, cols: SideStatistics
@@ -88,12 +90,17 @@ class GaugeStep:
         gauge = ordered(gauge)
         if gauge.is_identity:
             return updated, divergence, {}
-        return *hierarchy.at(gauge.rows, gauge.cols), {"rows": gauge.row_map, "cols": gauge.col_map}
+        maps: dict[Side, RowMap] = {
+            "rows": gauge.row_map.beside(gauge.col_map), "cols": gauge.col_map.beside(gauge.row_map)
+        }  # fmt: skip
+        return *hierarchy.at(gauge.rows, gauge.cols), maps
 
     def _moves(self, intercepts: bool) -> list[Move]:
         if self.symmetry == "scaling":
             return [levelled, rescaled] if intercepts else [rescaled]
-        return [levelled, centred, rotated] if intercepts else [rotated]
+        if not intercepts:
+            return [rotated]
+        return [levelled, centred, rotated] if self.may_centre else [levelled, rotated]
 
 
 def levelled(gauge: Gauge, scales: Scales, prior: ScalePrior) -> Gauge:
@@ -184,7 +191,7 @@ def best_stretch(product: Vector, m1: int, m2: int, prior: ScalePrior) -> Vector
 
 def _squares(side: SideMoments) -> Vector:
     """‖E L_k‖² of every factor; rounding may leave less than nothing of a factor that is switched off."""
-    return np.maximum(np.diag(side.means)[2 * side.fixed :], 0.0)
+    return np.maximum(np.diag(side.locations)[2 * side.fixed :], 0.0)
 
 
 def _shear(by: Vector) -> RowMap:

@@ -43,12 +43,15 @@ class RowPosterior:
         What ``scale`` contains.
     has_intercept : bool
         Whether the first coordinate is an intercept.
+    implicit : array, m × 2K, optional
+        With implicit features: what the ratings of the other side are told about a row (``core.implicit``).
     """
 
     location: FloatArray
     scale: FloatArray
     kind: Kind
     has_intercept: bool
+    implicit: FloatArray | None = None
 
     def __post_init__(self) -> None:
         rows, dimension = self.location.shape
@@ -57,11 +60,13 @@ class RowPosterior:
             raise ValueError(f"a {self.kind} of {rows} rows has shape {(rows, width)}, not {self.scale.shape}")
         if self.scale.dtype != self.location.dtype:
             raise ValueError(f"location is {self.location.dtype} but scale is {self.scale.dtype}")
+        if self.implicit is not None and self.implicit.shape != (rows, 2 * self.rank):
+            raise ValueError(f"implicit has shape {self.implicit.shape}, not {(rows, 2 * self.rank)}")
 
     @property
     def form(self) -> Form:
         """How a row is laid out when it is stored or sent."""
-        return Form(self.dimension, self.kind, self.has_intercept, self.location.dtype.name)
+        return Form(self.dimension, self.kind, self.has_intercept, self.location.dtype.name, self.implicit is not None)
 
     @property
     def n_rows(self) -> int:
@@ -72,6 +77,11 @@ class RowPosterior:
     def dimension(self) -> int:
         """D, the number of free coordinates."""
         return self.location.shape[1]
+
+    @property
+    def rank(self) -> int:
+        """K, the number of factors."""
+        return self.location.shape[1] - int(self.has_intercept)
 
     @property
     def mean(self) -> FloatArray:
@@ -125,15 +135,28 @@ class RowPosterior:
 
     def take(self, index: NDArray[np.integer] | slice) -> RowPosterior:
         """The posterior of the rows at ``index``, in that order."""
-        return RowPosterior(self.location[index], self.scale[index], self.kind, self.has_intercept)
+        implicit = None if self.implicit is None else self.implicit[index]
+        return RowPosterior(self.location[index], self.scale[index], self.kind, self.has_intercept, implicit)
 
     def packed(self) -> FloatArray:
-        """Location and scale side by side; ``form.unpacked`` is the inverse."""
-        return np.hstack([self.location, self.scale])
+        """Location, scale and implicit side by side; ``form.unpacked`` is the inverse."""
+        return np.hstack([self.location, self.scale, *([] if self.implicit is None else [self.implicit])])
 
     def copy(self) -> RowPosterior:
         """The same posterior in new arrays."""
-        return RowPosterior(self.location.copy(), self.scale.copy(), self.kind, self.has_intercept)
+        implicit = None if self.implicit is None else self.implicit.copy()
+        return RowPosterior(self.location.copy(), self.scale.copy(), self.kind, self.has_intercept, implicit)
+
+    def with_implicit(self) -> RowPosterior:
+        """The same posterior, which tells nothing yet."""
+        blank = np.zeros((self.n_rows, 2 * self.rank), self.location.dtype)
+        return RowPosterior(self.location, self.scale, self.kind, self.has_intercept, blank)
+
+    def put(self, index: NDArray[np.integer] | NDArray[np.bool_], rows: RowPosterior) -> None:
+        """Write other rows to the places ``index``. Where they tell nothing, zeros are written."""
+        self.location[index], self.scale[index] = rows.location, rows.scale
+        if self.implicit is not None:
+            self.implicit[index] = 0.0 if rows.implicit is None else rows.implicit
 
     @classmethod
     def isotropic(
@@ -162,7 +185,7 @@ class RowPosterior:
 
 @dataclass(frozen=True)
 class Form:
-    """Layout of one row of a posterior in a table: location and scale side by side.
+    """Layout of one row of a posterior in a table: location, scale and implicit side by side.
 
     Parameters
     ----------
@@ -174,17 +197,25 @@ class Form:
         Whether the first coordinate is an intercept.
     precision : {"float32", "float64"}
         Type of the numbers.
+    has_implicit : bool
+        Whether the rows have ``implicit``.
     """
 
     dimension: int
     kind: Kind
     has_intercept: bool
     precision: str
+    has_implicit: bool = False
 
     @property
     def width(self) -> int:
         """Numbers per row."""
-        return self.dimension + (self.dimension if self.kind == "spread" else packed_size(self.dimension))
+        scale = self.dimension if self.kind == "spread" else packed_size(self.dimension)
+        return self.dimension + scale + self._implicit_width
+
+    @property
+    def _implicit_width(self) -> int:
+        return 2 * (self.dimension - int(self.has_intercept)) if self.has_implicit else 0
 
     @property
     def row_bytes(self) -> int:
@@ -193,8 +224,10 @@ class Form:
 
     def unpacked(self, table: FloatArray) -> RowPosterior:
         """The inverse of ``RowPosterior.packed``."""
-        location, scale = table[:, : self.dimension].copy(), table[:, self.dimension :].copy()
-        return RowPosterior(location, scale, self.kind, self.has_intercept)
+        last = self.width - self._implicit_width
+        location, scale = table[:, : self.dimension].copy(), table[:, self.dimension : last].copy()
+        implicit = table[:, last:].copy() if self.has_implicit else None
+        return RowPosterior(location, scale, self.kind, self.has_intercept, implicit)
 
 
 class HasColumnNorms(Protocol):

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +18,13 @@ Matrix = NDArray[np.float64]
 class RowMap:
     """x ─► xT + t for the D free coordinates of every row, so E x ─► E x·T + t and V ─► TᵀVT.
 
-    Rows that keep spreads stay so only under a T with one entry per line and column; then s ─► s·|T|.
+    Rows that keep spreads stay so only under a T with one entry per line and column; then s ─► s·|T|. What a row tells
+    the other side (``implicit``) is mapped with it: its weight by the T of the other side, its residual by its own T.
     """
 
     matrix: Matrix  # T, D × D
     shift: Matrix  # t, D
+    other: Matrix | None = None  # T of the other side, needed for ``implicit`` only
 
     @classmethod
     def linear(cls, matrix: Matrix) -> RowMap:
@@ -42,7 +44,12 @@ class RowMap:
 
     def then(self, after: RowMap) -> RowMap:
         """This map first, the other one after it."""
-        return RowMap(self.matrix @ after.matrix, self.shift @ after.matrix + after.shift)
+        other = None if self.other is None or after.other is None else self.other @ after.other
+        return RowMap(self.matrix @ after.matrix, self.shift @ after.matrix + after.shift, other)
+
+    def beside(self, other: RowMap) -> RowMap:
+        """This map, which knows that of the other side."""
+        return replace(self, other=other.matrix)
 
     @property
     def augmented(self) -> Matrix:
@@ -57,6 +64,11 @@ class RowMap:
         """log|det T|: what the map adds to the log volume of one row."""
         return float(np.linalg.slogdet(self.matrix)[1])
 
+    def quadratic(self, gram: Matrix) -> Matrix:
+        """Σ_i w_i w_iᵀ after the map, of vectors with as many coordinates as there are factors."""
+        factors = self.matrix[-len(gram) :, -len(gram) :]
+        return np.asarray(factors.T @ gram @ factors)
+
     def applied(self, posterior: RowPosterior) -> RowPosterior:
         """The mapped rows; these stay as they are."""
         mapped = posterior.copy()
@@ -67,6 +79,11 @@ class RowMap:
         """Map rows lo … hi−1 in place. A row's result depends on that row alone, to the bit."""
         kernel = _map_covariances if posterior.kind == "covariance" else _map_spreads
         kernel(posterior.location, posterior.scale, self.matrix, self.shift, lo, hi)
+        if posterior.implicit is not None:
+            assert self.other is not None
+            first = int(posterior.has_intercept)
+            own, other = (np.ascontiguousarray(t[first:, first:]) for t in (self.matrix, self.other))
+            _map_implicit(posterior.implicit, other, own, lo, hi)
 
 
 @dataclass(frozen=True)
@@ -143,3 +160,19 @@ def _map_covariances(location, covariance, matrix, shift, first, last):
             for b in range(a + 1):
                 v[q] = out[b]
                 q += 1
+
+
+@jit
+def _map_implicit(implicit, weight_matrix, residual_matrix, first, last):
+    """[w, r] ─► [w·T', r·T], T' that of the other side, for the K factors."""
+    size = len(weight_matrix)
+    out = np.empty(size)
+    for i in range(first, last):
+        for begin, matrix in ((0, weight_matrix), (size, residual_matrix)):
+            out[:] = 0.0
+            for j in range(size):
+                x = np.float64(implicit[i, begin + j])
+                for k in range(size):
+                    out[k] += x * matrix[j, k]
+            for k in range(size):
+                implicit[i, begin + k] = out[k]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.draws import Draws, GibbsErrors
 from onebit_spark.core.gauge import GaugeStep
-from onebit_spark.core.losses import HalfStep, Loss, RowPrior, Side
+from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, RowPrior, Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.rowmap import RowMap
 from onebit_spark.core.scales import Hierarchy, ScaleHierarchy, Scales
@@ -68,6 +68,9 @@ class Engine(Protocol[P]):
 
     def apply(self, maps: dict[Side, RowMap]) -> None:
         """Map every row of both sides, at once or when it is read next."""
+
+    def weight_gram(self, side: Side) -> NDArray[np.float64]:
+        """Σ_j w_j w_jᵀ of the side's weights for the other side (``implicit``), K × K."""
 
     def posterior(self, side: Side, unseen: RowPrior | None = None) -> P:
         """The side's posterior as it stands.
@@ -154,7 +157,7 @@ def solve(
     scales = Scales.at_start(config.rank) if start is None else start.scales
     before = [] if start is None else start.history
     hierarchy, symmetry = ScaleHierarchy(scales, prior, config.intercepts), config.make_loss().symmetry
-    driver_step = GaugeStep(symmetry) if gauge and symmetry else without_maps
+    driver_step = GaugeStep(symmetry, not config.implicit_features) if gauge and symmetry else without_maps
     pace = relaxation if relaxed else unrelaxed
     outcome = descend(engine, config, hierarchy, on_iteration, watch, before, driver_step, pace)
     return outcome if watch is None else watch.best(outcome)
@@ -232,6 +235,7 @@ def _iterate(
     loss = config.make_loss()
     ratings_per_row = 2 * engine.n_ratings / (engine.count("rows") + engine.count("cols"))
     plan = loss.plan()
+    weights: dict[Side, NDArray[np.float64]] = {side: engine.weight_gram(side) for side in SIDES}
     for number in range(len(before) + 1, config.max_iter + 1):
         began = time.perf_counter()
         latest: dict[Side, SideStatistics] = {}
@@ -248,13 +252,16 @@ def _iterate(
                 want_data=position == len(plan) - 1,
                 relaxation=pace(number - 1),
             )
-            latest[move.side] = engine.half_step(loss, step)
+            found = engine.half_step(loss, step)
+            latest[move.side] = found.with_ridge(weights[OTHER[move.side]])
+            weights[move.side] = found.weight_gram
             if move.means:
                 moved[move.side] = latest[move.side]
         previous = objective
         hierarchy, divergence, maps = driver_step(hierarchy, latest["rows"], latest["cols"])
         if maps:
             engine.apply(maps)
+            weights = {side: maps[OTHER[side]].quadratic(gram) for side, gram in weights.items()}
         objective = latest["cols"].data + divergence
         decrease = (previous - objective) / max(abs(objective), 1e-300) if number > 1 else np.inf
         change = relative_change(moved["rows"], moved["cols"], config.intercepts)
@@ -266,8 +273,7 @@ def with_prior(posterior: RowPosterior, empty: NDArray[np.bool_], prior: RowPrio
     if prior is None or not empty.any():
         return posterior
     filled = posterior.copy()
-    unseen = prior_rows(prior, int(empty.sum()), posterior)
-    filled.location[empty], filled.scale[empty] = unseen.location, unseen.scale
+    filled.put(empty, prior_rows(prior, int(empty.sum()), posterior))
     return filled
 
 

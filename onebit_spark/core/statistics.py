@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from onebit_spark.core.implicit import RIDGE, weight_gram
 from onebit_spark.core.losses.base import RowPrior, RowSums
 from onebit_spark.core.posterior import FloatArray, RowPosterior
 from onebit_spark.core.rowmap import RowMap
@@ -18,12 +19,16 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class SideMoments:
-    """All that KL(ρ‖π) depends on, of the rows of a side that have ratings. x̃ is [1, b, L], or L without intercepts."""
+    """All that KL(ρ‖π) depends on, of the rows of a side that have ratings. x̃ is [1, b, L], or L without intercepts.
+
+    With implicit features L stands for L − p, the distance to the prior mean, and the weights' ridge is added.
+    """
 
     count: int
     means: Vector  # Σ_i E[x̃_i] E[x̃_i]ᵀ
     covariance: Vector  # Σ_i V_i over the free coordinates, D × D; off the diagonal 0 where rows keep spreads
     log_volume: float  # Σ_i Σ_k log s_ik, or ½ Σ_i log det V_i
+    locations: Vector  # Σ_i E[x_i] E[x_i]ᵀ with the whole L
 
     @property
     def fixed(self) -> int:
@@ -50,6 +55,7 @@ class SideMoments:
             whole.T @ self.means @ whole,
             by.matrix.T @ self.covariance @ by.matrix,
             self.log_volume + self.count * by.log_determinant,
+            whole.T @ self.locations @ whole,
         )
 
 
@@ -57,8 +63,9 @@ class SideMoments:
 class SideStatistics:
     """Sums over the rows of a side that have ratings; adding two of them joins two sets of rows.
 
-    The Gram matrices, of the augmented means X = [1, b, L], give the stopping rule, and with ``covariance`` the γ and μ
-    updates (``moments``). Δ is the new X minus the old.
+    The Gram matrices of the augmented means X = [1, b, L] give the stopping rule. Δ is the new X minus the old. X' is
+    the new X with L − p in the place of L, where p are the prior means. It gives, with ``covariance``, the γ and μ
+    updates (``moments``).
     """
 
     count: int  # rows with ratings
@@ -69,6 +76,8 @@ class SideStatistics:
     gram: Vector  # XᵀX, old means
     change_gram: Vector  # ΔᵀΔ
     change_cross: Vector  # ΔᵀX, old means; not symmetric
+    distance_gram: Vector  # X'ᵀX'
+    weight_gram: Vector  # Σ_i w_i w_iᵀ of the rows' weights for the other side (``implicit``)
 
     def __add__(self, other: SideStatistics) -> SideStatistics:
         return SideStatistics(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
@@ -91,8 +100,10 @@ class SideStatistics:
         variance = posterior.deviation[pick].astype(np.float64) ** 2
         shift = new - mean
         change = new - old
+        distance = new.copy()
+        distance[:, -posterior.rank :] -= mean[:, -posterior.rank :]
         if posterior.has_intercept:
-            old = np.insert(old, 0, 1.0, axis=1)
+            old, distance = (np.insert(lines, 0, 1.0, axis=1) for lines in (old, distance))
             change = np.insert(change, 0, 0.0, axis=1)
         return cls(
             count=len(new),
@@ -105,12 +116,21 @@ class SideStatistics:
             gram=old.T @ old,
             change_gram=change.T @ change,
             change_cross=change.T @ old,
+            distance_gram=distance.T @ distance,
+            weight_gram=weight_gram(posterior),
         )
+
+    def with_ridge(self, weight_gram: Vector) -> SideStatistics:
+        """The same with ρ Σ_j w_j w_jᵀ added, where w_j are the weights that made the prior means of these rows."""
+        total = self.distance_gram.copy()
+        rank = len(weight_gram)
+        total[-rank:, -rank:] += RIDGE * weight_gram
+        return replace(self, distance_gram=total)
 
     @property
     def moments(self) -> SideMoments:
-        """The moments of the rows as they are now: the new means' Gram matrix is (X+Δ)ᵀ(X+Δ)."""
-        return SideMoments(self.count, _new_gram(self), self.covariance, self.log_volume)
+        """The moments of the rows as they are now."""
+        return SideMoments(self.count, self.distance_gram, self.covariance, self.log_volume, _new_gram(self))
 
     def to_vector(self) -> Vector:
         """All numbers in a row, as they leave a block."""
@@ -120,7 +140,9 @@ class SideStatistics:
     def from_vector(cls, vector: Vector, dimension: int, has_intercept: bool) -> SideStatistics:
         """The inverse of ``to_vector`` for a posterior of D = ``dimension`` free coordinates."""
         size = dimension + int(has_intercept)
-        shapes: list[tuple[int, ...]] = [(), (dimension, dimension), (), (), (), *[(size, size)] * 3]
+        rank = dimension - int(has_intercept)
+        square, weights = (dimension, dimension), (rank, rank)
+        shapes: list[tuple[int, ...]] = [(), square, (), (), (), *[(size, size)] * 4, weights]
         values: list[Any] = []
         for shape in shapes:
             length = int(np.prod(shape, dtype=int))

@@ -15,6 +15,7 @@ from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.confidence import Histogram, count_confidences
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.draws import Draws, GibbsErrors, count_errors
+from onebit_spark.core.implicit import weight_gram
 from onebit_spark.core.losses import OTHER, HalfStep, Loss, PriorLines, RowPrior, Side
 from onebit_spark.core.machine import available_cores
 from onebit_spark.core.posterior import RowPosterior
@@ -22,7 +23,7 @@ from onebit_spark.core.rowmap import RowMap
 from onebit_spark.core.solver import with_prior
 from onebit_spark.core.split import Split
 from onebit_spark.core.statistics import SideStatistics
-from onebit_spark.engines.mapstep import Table, signed_sums, update_range
+from onebit_spark.engines.mapstep import Table, signed_sums, updated
 from onebit_spark.engines.start import start_posteriors
 
 Result = TypeVar("Result")
@@ -64,13 +65,14 @@ class LocalEngine:
         if isinstance(step.prior, PriorLines):
             step = step.under(RowPrior.at(step.prior.lines))
         block, rows = self.blocks[side], self.posteriors[side]
-        partners = loss.partners(self.posteriors[OTHER[side]])
-        parts = self._over_rows(side, lambda lo, hi: update_range(loss, block, lo, hi, partners, rows, step))
-        return reduce(SideStatistics.__add__, parts)
+        return updated(loss, block, self.posteriors[OTHER[side]], rows, step, partial(self._over_rows, side))
 
     def apply(self, maps: dict[Side, RowMap]) -> None:
         for side, by in maps.items():
             self._over_rows(side, partial(by.apply_to, self.posteriors[side]))
+
+    def weight_gram(self, side: Side) -> Table:
+        return weight_gram(self.posteriors[side])
 
     def posterior(self, side: Side, unseen: RowPrior | None = None) -> RowPosterior:
         return with_prior(self.posteriors[side], self.counts(side) == 0, unseen)

@@ -2,24 +2,72 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import reduce
+from typing import TypeVar
+
+import numpy as np
+
+from onebit_spark.core import implicit
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.compiled import jit
-from onebit_spark.core.losses import HalfStep, Loss
+from onebit_spark.core.losses import HalfStep, Loss, RowPrior
 from onebit_spark.core.losses.base import Partners
 from onebit_spark.core.losses.rowsums import add_signed_rows
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.spectral import Table
 from onebit_spark.core.statistics import SideStatistics
 
-__all__ = ["Table", "signed_sums", "update_range"]
+__all__ = ["Table", "signed_sums", "updated"]
+
+Part = TypeVar("Part")
+OverRows = Callable[[Callable[[int, int], Part]], list[Part]]
 
 
-def update_range(
+def updated(
+    loss: Loss, block: RatingBlock, partners: RowPosterior, rows: RowPosterior, step: HalfStep, over: OverRows
+) -> SideStatistics:
+    """Update all rows of a block in place. Returns the statistics that the driver needs.
+
+    Parameters
+    ----------
+    loss : Loss
+        Its row update is used.
+    block : RatingBlock
+        The ratings.
+    partners, rows : RowPosterior
+        Posterior of the block's columns and of its rows.
+    step : HalfStep
+        What moves. Its prior is that of the rows of the block.
+    over : callable
+        Runs ``work(lo, hi)`` on ranges of the rows, and returns the results in order.
+    """
+    step = _with_implicit_means(block, partners, rows, step, over)
+    tables = loss.partners(partners)
+    return reduce(SideStatistics.__add__, over(lambda lo, hi: _update_range(loss, block, lo, hi, tables, rows, step)))
+
+
+def _with_implicit_means(
+    block: RatingBlock, partners: RowPosterior, rows: RowPosterior, step: HalfStep, over: OverRows
+) -> HalfStep:
+    """The step under the prior means that follow from who rated what; the weights of the rows move."""
+    told, own = partners.implicit, rows.implicit
+    if told is None or own is None:
+        return step
+    means = np.tile(step.row_prior.mean, (block.n_rows, 1))
+    factors = means[:, -rows.rank :]
+    over(lambda lo, hi: implicit.tell(block, lo, hi, told, own, step.relaxation, factors))
+    return step.under(RowPrior(means, step.row_prior.precision))
+
+
+def _update_range(
     loss: Loss, block: RatingBlock, lo: int, hi: int, partners: Partners, rows: RowPosterior, step: HalfStep
 ) -> SideStatistics:
-    """Update the rows lo … hi−1 of the block in place. Returns the statistics that the driver needs."""
+    """The same of the rows lo … hi−1."""
     old = rows.location[lo:hi].copy()
     sums = loss.update_rows(block, lo, hi, partners, rows, step)
+    if rows.implicit is not None:
+        implicit.leave_residuals(block, lo, hi, rows, step.row_prior.mean)
     active = block.row_counts[lo:hi] > 0
     return SideStatistics.of_rows(old, rows.take(slice(lo, hi)), step.row_prior.rows(lo, hi), active, sums)
 

@@ -24,7 +24,8 @@ class SpreadOut:
         if config.intercepts:
             factors = np.insert(factors * loss.start_shrinkage, 0, 0.0, axis=1)
         location = factors.astype(config.precision)
-        return RowPosterior.isotropic(location, loss.start_deviation, loss.kind, config.intercepts)
+        posterior = RowPosterior.isotropic(location, loss.start_deviation, loss.kind, config.intercepts)
+        return posterior.with_implicit() if config.implicit_features else posterior
 
 
 def start_posteriors(engine: Products, config: FitConfig, loss: Loss) -> dict[Side, RowPosterior]:

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from onebit_spark.core.confidence import Histogram
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.draws import Draws, GibbsErrors
+from onebit_spark.core.implicit import weight_gram
 from onebit_spark.core.losses import SIDES, HalfStep, Loss, RowPrior, Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.rowmap import RowMap
@@ -144,6 +145,9 @@ class BroadcastEngine(ArrayFactors):
 
     def apply(self, maps: dict[Side, RowMap]) -> None:
         self._exchange.apply(maps)
+
+    def weight_gram(self, side: Side) -> Table:
+        return weight_gram(self._exchange.collect(side))
 
     def posterior(self, side: Side, unseen: RowPrior | None = None) -> RowPosterior:
         return with_prior(self._exchange.collect(side), self.counts(side) == 0, unseen)

@@ -31,7 +31,7 @@ from onebit_spark.core.statistics import SideStatistics
 from onebit_spark.engines.cells import Batches, block_line, read_blocks
 from onebit_spark.engines.faults import check_checksums, worker_errors
 from onebit_spark.engines.layout import SideLayout
-from onebit_spark.engines.mapstep import signed_sums, update_range
+from onebit_spark.engines.mapstep import signed_sums, updated
 
 
 def _schema(**cells: str) -> StructType:
@@ -42,7 +42,7 @@ def _schema(**cells: str) -> StructType:
     return schema
 
 
-UPDATED_LINES = _schema(location="binary", scale="binary", statistics="binary")
+UPDATED_LINES = _schema(rows="binary", statistics="binary")
 SUM_LINES = _schema(sums="binary")
 ERROR_LINES = _schema(errors="long", ratings="long")
 CONFIDENCE_LINES = _schema(counts="binary")
@@ -97,12 +97,13 @@ class BroadcastExchange:
         work = _UpdateBlocks(loss, step.under(self._sent_prior(step)), own_rows, other_rows)
         # New arrays: the workers of a local session may still read the arrays that were broadcast.
         posterior = self._posteriors[side].copy()
+        form = posterior.form
         rows_of = self._sides[side].layout.rows_of
         parts = []
         for line in self._run(side, work, UPDATED_LINES):
             rows = rows_of[line["block"]]
-            posterior.location[rows] = _matrix(line["location"], posterior.location, len(rows))
-            posterior.scale[rows] = _matrix(line["scale"], posterior.scale, len(rows))
+            packed = np.frombuffer(line["rows"], form.precision).reshape(len(rows), form.width)
+            posterior.put(rows, form.unpacked(packed))
             vector = np.frombuffer(line["statistics"], np.float64)
             parts.append(SideStatistics.from_vector(vector, posterior.dimension, posterior.has_intercept))
         self.hold({side: posterior})
@@ -216,16 +217,11 @@ class _UpdateBlocks:
             step = self.step
             if isinstance(step.prior, PriorLines):
                 step = step.under(RowPrior.at(step.prior.lines.value.take(block.rows)))
-            partners = self.loss.partners(self.other.take(block.columns))
-            parts = [
-                update_range(self.loss, block.ratings, lo, hi, partners, rows, step)
-                for lo, hi in block.ratings.row_ranges()
-            ]
-            statistics = reduce(SideStatistics.__add__, parts)
+            partners, over = self.other.take(block.columns), block.ratings.over_ranges
+            statistics = updated(self.loss, block.ratings, partners, rows, step, over)
             yield block_line(
                 block=block.number,
-                location=rows.location,
-                scale=rows.scale,
+                rows=rows.packed(),
                 statistics=statistics.to_vector(),
                 n=block.ratings.n_ratings,
                 checksum=block.checksum,

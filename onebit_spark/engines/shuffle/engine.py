@@ -186,6 +186,14 @@ class ShuffleEngine:
         for side, by in maps.items():
             self._posteriors[side] = self._posteriors[side].mapped(by)
 
+    def weight_gram(self, side: Side) -> Sums:
+        posterior = self._posteriors[side]
+        rank = posterior.form.dimension - int(posterior.form.has_intercept)
+        if not posterior.form.has_implicit:
+            return np.zeros((rank, rank))
+        sums = self._tables.sums(side, work.WeightGram(posterior.reading), (posterior.table,))
+        return np.sum(sums, axis=0).reshape(rank, rank)
+
     def posterior(self, side: Side, unseen: RowPrior | None = None) -> TablePosterior:
         posterior = self._posteriors[side]
         if unseen is None or self.count(side) == self._ids[side].n_rows:

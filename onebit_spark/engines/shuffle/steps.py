@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import reduce
 
 import numpy as np
 import pyarrow as pa
@@ -16,14 +15,14 @@ from numpy.typing import NDArray
 from onebit_spark.core.confidence import count_confidences
 from onebit_spark.core.draws import Draws, count_errors
 from onebit_spark.core.factortables import factor_table, plain_lists, read_factors
+from onebit_spark.core.implicit import weight_gram
 from onebit_spark.core.losses import HalfStep, Loss, PriorLines, RowPrior
 from onebit_spark.core.posterior import FloatArray, Form, RowPosterior
 from onebit_spark.core.rowmap import Reading
 from onebit_spark.core.solver import with_prior
 from onebit_spark.core.spectral import Rows, Table, distinct_keys
-from onebit_spark.core.statistics import SideStatistics
 from onebit_spark.engines.cells import PlacedBlock
-from onebit_spark.engines.mapstep import signed_sums, update_range
+from onebit_spark.engines.mapstep import signed_sums, updated
 from onebit_spark.engines.shuffle.routes import Sums
 
 Own = list[FloatArray]
@@ -43,11 +42,8 @@ class Update:
         step = self.step
         if isinstance(step.prior, PriorLines):
             step = step.under(RowPrior.at(step.prior.lines.unpacked(own[1])))
-        rows, others = self.own.unpacked(own[0]), self.loss.partners(self.own.form.unpacked(partners))
-        parts = [
-            update_range(self.loss, block.ratings, lo, hi, others, rows, step) for lo, hi in block.ratings.row_ranges()
-        ]
-        statistics = reduce(SideStatistics.__add__, parts)
+        rows, others = self.own.unpacked(own[0]), self.own.form.unpacked(partners)
+        statistics = updated(self.loss, block.ratings, others, rows, step, block.ratings.over_ranges)
         return rows.packed(), np.concatenate([_gram(rows), statistics.to_vector()])
 
 
@@ -102,6 +98,16 @@ class Fill:
     def __call__(self, block: PlacedBlock, own: Own, partners: FloatArray | None) -> Made:
         filled = with_prior(self.own.unpacked(own[0]), block.ratings.row_counts == 0, self.prior)
         return filled.packed(), _gram(filled)
+
+
+@dataclass(frozen=True)
+class WeightGram:
+    """The sums are Σ_j w_j w_jᵀ of the weights for the other side."""
+
+    own: Reading
+
+    def __call__(self, block: PlacedBlock, own: Own, partners: FloatArray | None) -> Made:
+        return None, weight_gram(self.own.unpacked(own[0])).ravel()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,102 @@
+"""Implicit features: which columns a row has rated says something about the row before any label is read.
+
+    L_i ~ N(p_i, diag γ),     p_i = |Ω_i|^{−½} Σ_{j∈Ω_i} w_j,     w_jk ~ N(0, γ_k/ρ)
+
+Ω_i are the *different* columns that row i has rated. The same holds for the columns, with weights of the rows. So every
+row and every column has two vectors of length K for the other side, side by side in ``RowPosterior.implicit``:
+
+    w_j    its weight: what it adds to the prior mean of those who rate it
+    r_j    its residual |Ω_j|^{−½}(E R_j − q_j), where q_j is its own prior mean
+
+Given the means, the best weights are a ridge regression. γ_k cancels in it. With F_ij = |Ω_i|^{−½}, FᵀF ≼ diag |Ω_j|,
+because the lines of FᵀF sum to |Ω_j|. This gives a step that never raises the objective and needs no other row's
+weight (docs/MATH.md, §11):
+
+    w_j ─► w_j + ω (Σ_{i∈Ω_j} r_i − ρ w_j) / (|Ω_j| + ρ),     0 < ω < 2
+
+A half step already reads the partners of each row. It takes this step with their residuals, and sums their weights to
+its prior means. So implicit features need no pass of their own. A new weight takes effect in the next half step of the
+other side.
+"""
+# mypy: disallow-untyped-defs=False
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.compiled import jit
+from onebit_spark.core.posterior import FloatArray, RowPosterior
+
+RIDGE = 5.0  # ρ; from 3 to 10 it hardly matters
+
+
+def tell(
+    block: RatingBlock, lo: int, hi: int, partners: FloatArray, own: FloatArray, relaxation: float,
+    means: NDArray[np.float64],
+) -> None:  # fmt: skip
+    """The step of the weights of the rows lo … hi−1, and their prior means p_i, which are added to ``means``.
+
+    Parameters
+    ----------
+    block : RatingBlock
+        The ratings.
+    lo, hi : int
+        First row, and last row + 1.
+    partners, own : array, · × 2K
+        ``implicit`` of the block's columns, and of its rows. The weights of the rows change in place.
+    relaxation : float
+        ω.
+    means : array, m × K
+        Prior means of the factors, one line per row.
+    """
+    _tell(block.row_pointers, block.codes, lo, hi, partners, own, RIDGE, relaxation, means)
+
+
+def leave_residuals(block: RatingBlock, lo: int, hi: int, rows: RowPosterior, means: NDArray[np.float64]) -> None:
+    """Write r_i of the updated rows lo … hi−1, whose prior means are ``means`` (m × D)."""
+    assert rows.implicit is not None
+    rank = rows.rank
+    counts = np.maximum(block.distinct_counts[lo:hi], 1)
+    distance = rows.location[lo:hi, -rank:] - means[lo:hi, -rank:]
+    rows.implicit[lo:hi, rank:] = distance / np.sqrt(counts)[:, None]
+
+
+def prior_means(block: RatingBlock, partners: FloatArray, means: NDArray[np.float64]) -> NDArray[np.float64]:
+    """``means`` (one line, 1 × D) plus p_i, for every row of a block."""
+    rank = partners.shape[1] // 2
+    lines = np.tile(means, (block.n_rows, 1))
+    tell(block, 0, block.n_rows, partners, np.zeros((block.n_rows, 2 * rank)), 0.0, lines[:, -rank:])
+    return lines
+
+
+def weight_gram(posterior: RowPosterior) -> NDArray[np.float64]:
+    """Σ_j w_j w_jᵀ (K × K); zeros without implicit features."""
+    if posterior.implicit is None:
+        return np.zeros((posterior.rank, posterior.rank))
+    weights = posterior.implicit[:, : posterior.rank].astype(np.float64)
+    return np.asarray(weights.T @ weights)
+
+
+@jit
+def _tell(pointers, codes, first, last, partners, own, ridge, relaxation, means):
+    size = means.shape[1]
+    sums = np.empty(2 * size)
+    for i in range(first, last):
+        if pointers[i] == pointers[i + 1]:
+            continue
+        sums[:] = 0.0
+        count, previous = 0, -1
+        for l in range(pointers[i], pointers[i + 1]):
+            column = codes[l] >> 1
+            if column != previous:
+                line = partners[column]
+                for k in range(2 * size):
+                    sums[k] += line[k]
+                count += 1
+                previous = column
+        share = 1.0 / np.sqrt(count)
+        for k in range(size):
+            means[i, k] += share * sums[k]
+            own[i, k] += relaxation * (sums[size + k] - ridge * own[i, k]) / (count + ridge)

@@ -72,6 +72,8 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
         α and β of the prior (§7.3). Default: α is a tenth of the number of users and items, and β follows from α.
     fitIntercept : bool
         Fit an intercept for each user and each item (§6).
+    implicitFeatures : bool
+        Let the prior mean of a user depend on the items that the user rated, and that of an item on its users (§11).
     solver : {"mm", "gradient"}
         Solver of the means; "gradient" is for the hinge loss only (§3.3, §3.4).
     covariance : {"full", "diagonal"}
@@ -128,8 +130,9 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
         threshold: float | None = None, validationIndicatorCol: str | None = None, patience: int = 3,
         rank: int = _DEFAULT.rank, loss: str = _DEFAULT.loss, prior: str = _DEFAULT.prior,
         likelihoodWeight: float | None = None, alpha: float | None = None, beta: float | None = None,
-        fitIntercept: bool = _DEFAULT.intercepts, solver: str = _DEFAULT.solver, covariance: str = _DEFAULT.covariance,
-        start: str = _DEFAULT.start, maxIter: int = _DEFAULT.max_iter, tol: float = _DEFAULT.tol,
+        fitIntercept: bool = _DEFAULT.intercepts, implicitFeatures: bool = _DEFAULT.implicit_features,
+        solver: str = _DEFAULT.solver, covariance: str = _DEFAULT.covariance, start: str = _DEFAULT.start,
+        maxIter: int = _DEFAULT.max_iter, tol: float = _DEFAULT.tol,
         seed: int = _DEFAULT.seed, numUserBlocks: int | None = None, numItemBlocks: int | None = None,
         exchange: str = "auto", driverRatings: int | None = None, workDir: str | None = None,
         checkpointDir: str | None = None, checkpointInterval: int = 10, resume: bool = False,

@@ -225,7 +225,7 @@ def _certified(
         return _with_learnt_prior(engine, config, terms, terms.prior_split, majority_error, on_iteration, start, watch)
     outcome = solve(engine, config, on_iteration, start, watch)
     found = []
-    if terms is not None:
+    if terms is not None and not config.implicit_features:  # they make the prior depend on the sample
         draws = Draws.enough(engine.n_ratings, config.seed ^ DRAW_STREAM)
         counted = engine.gibbs_errors(draws)
         cost = prior_cost(config, engine.count("rows") + engine.count("cols"))

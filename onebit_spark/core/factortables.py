@@ -8,6 +8,7 @@ One line of a factor table is one id with the posterior of its row, here with K 
 The covariance is the lower triangle of V, row after row, over [b, x1, x2]: the intercept is first. Without intercepts
 these columns are absent, and V is over the factors only. After a prior split there is one more column,
 ``certified_spread`` [s0, s1, s2]: the standard deviations of the certified draws. Their means are those of the model.
+With implicit features there is also ``implicit`` [w1, w2, r1, r2]: the weight and the residual (``core.implicit``).
 """
 
 from __future__ import annotations
@@ -20,16 +21,19 @@ from onebit_spark.core.posterior import FloatArray, Kind, RowPosterior
 from onebit_spark.core.scales import Scales
 
 CERTIFIED = "certified_spread"
+IMPLICIT = "implicit"
 SLICE = 2**20  # numbers in one unpacked covariance array; larger batches are scored in slices
 
 
-def factor_columns(kind: Kind, intercepts: bool) -> dict[str, str]:
-    """The columns of a factor table after ``id``, with their Spark types."""
+def factor_columns(kind: Kind, intercepts: bool, implicit: bool = False) -> dict[str, str]:
+    """The columns of a factor table after ``id``, with their Spark types. Scores do not need ``implicit``."""
     columns = {"mean": "array<float>", kind: "array<float>"}
     if intercepts:
         columns["intercept"] = "float"
         if kind == "spread":
             columns["intercept_spread"] = "float"
+    if implicit:
+        columns[IMPLICIT] = "array<float>"
     return columns
 
 
@@ -56,6 +60,8 @@ def factor_table(ids: pa.Array, posterior: RowPosterior, drawn: RowPosterior | N
         columns["intercept"] = pa.array(posterior.location[:, 0].astype(np.float32))
         if spread:
             columns["intercept_spread"] = pa.array(posterior.scale[:, 0].astype(np.float32))
+    if posterior.implicit is not None:
+        columns[IMPLICIT] = _lists(posterior.implicit)
     if drawn is not None:
         columns[CERTIFIED] = _lists(drawn.deviation)
     return pa.table(columns)
@@ -85,7 +91,11 @@ def read_factors(lines: pa.StructArray, prior: RowPosterior) -> RowPosterior:
         location[known, 0] = present.field("intercept").to_numpy(zero_copy_only=False)
         if spread:
             scale[known, 0] = present.field("intercept_spread").to_numpy(zero_copy_only=False)
-    return RowPosterior(location, scale, prior.kind, prior.has_intercept)
+    implicit = None
+    if prior.implicit is not None:
+        implicit = np.zeros((len(lines), 2 * prior.rank), prior.implicit.dtype)
+        implicit[known] = _rectangle(present.field(IMPLICIT), 2 * prior.rank)
+    return RowPosterior(location, scale, prior.kind, prior.has_intercept, implicit)
 
 
 def read_certified(lines: pa.StructArray, prior: RowPosterior) -> RowPosterior:
@@ -101,10 +111,12 @@ def read_certified(lines: pa.StructArray, prior: RowPosterior) -> RowPosterior:
     return RowPosterior(location, scale, "spread", prior.has_intercept)
 
 
-def prior_row(scales: Scales, side: Side, kind: Kind, intercepts: bool) -> RowPosterior:
+def prior_row(scales: Scales, side: Side, kind: Kind, intercepts: bool, implicit: bool = False) -> RowPosterior:
     """The prior N(p, 1/g) as a posterior of one row, for ids that were never rated (docs/MATH.md, §8.2)."""
     prior = scales.prior(side, intercepts)
-    return RowPosterior.isotropic(prior.mean.astype(np.float32), 1.0 / np.sqrt(prior.precision[0]), kind, intercepts)
+    mean = prior.mean.astype(np.float32)
+    row = RowPosterior.isotropic(mean, 1.0 / np.sqrt(prior.precision[0]), kind, intercepts)
+    return row.with_implicit() if implicit else row
 
 
 def _lists(table: FloatArray) -> pa.FixedSizeListArray:

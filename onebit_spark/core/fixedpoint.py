@@ -34,9 +34,10 @@ def settled_rows(
     weight : float
         κ.
     prior : RowPrior
-        Prior of the new rows.
+        Prior of the new rows: one line, or one mean per row.
     """
-    start = np.tile(prior.mean.astype(partners.location.dtype), (block.n_rows, 1))
+    start = np.empty((block.n_rows, partners.dimension), partners.location.dtype)
+    start[:] = prior.mean
     rows = RowPosterior.isotropic(start, 1.0 / np.sqrt(prior.precision[0]), partners.kind, partners.has_intercept)
     tables = loss.partners(partners)
     for t in range(MAX_UPDATES):

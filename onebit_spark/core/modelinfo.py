@@ -17,7 +17,7 @@ from onebit_spark.core.priors import ScalePrior
 from onebit_spark.core.scales import Moments, Scales
 from onebit_spark.errors import RequestError
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 
 METADATA = "metadata.json"
@@ -218,6 +218,8 @@ class ModelInfo:
         missing = [name for name in _TYPES if name not in content and name not in _LATER]
         if missing:
             raise RequestError(f"damaged model folder: {METADATA} lacks {', '.join(missing)}")
+        if version < 3 and isinstance(content["parameters"], dict):
+            content["parameters"].setdefault("implicit_features", False)
         try:
             return cls(**{name: content[name] for name in _TYPES if name in content})._of_today()
         except ValueError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import numpy as np
@@ -146,6 +146,10 @@ class RowPosterior:
         """The same posterior in new arrays."""
         implicit = None if self.implicit is None else self.implicit.copy()
         return RowPosterior(self.location.copy(), self.scale.copy(), self.kind, self.has_intercept, implicit)
+
+    def astype(self, precision: str) -> RowPosterior:
+        """The same posterior in numbers of another type."""
+        return replace(self.form, precision=precision).unpacked(self.packed().astype(precision))
 
     def with_implicit(self) -> RowPosterior:
         """The same posterior, which tells nothing yet."""

@@ -38,14 +38,15 @@ def ordered(factors: pa.Table, ids: pa.Array, prior: RowPosterior, precision: st
     if isinstance(lines, pa.ChunkedArray):
         lines = lines.combine_chunks()
     found = read_factors(lines.take(pc.index_in(ids, value_set=known)), prior)
-    return RowPosterior(
-        found.location.astype(precision), found.scale.astype(precision), found.kind, found.has_intercept
-    )
+    return found.astype(precision)
 
 
 def factor_schema(info: ModelInfo, side: str) -> StructType:
     """The schema of ``users`` or ``items``, for side "user" or "item"."""
-    columns = {"id": info.id_types[side], **factor_columns(info.kind, info.config.intercepts)}
+    config = info.config
+    columns = {
+        "id": info.id_types[side], **factor_columns(info.kind, config.intercepts, config.implicit_features)
+    }  # fmt: skip
     if info.draw_narrowing is not None:
         columns[CERTIFIED] = "array<float>"
     schema = StructType.fromDDL(", ".join(f"{name} {spark_type}" for name, spark_type in columns.items()))

@@ -18,6 +18,7 @@ DEFAULTS: dict[str, Any] = {
     "prior": "inverse-gamma",
     "rank": 10,
     "fitIntercept": True,
+    "implicitFeatures": False,
     "solver": "mm",
     "start": "spectral",
     "covariance": "full",
@@ -55,6 +56,10 @@ class FitParams(PredictionParams):
     )
     beta = number("beta", "β of the prior (default: follows from α); must be a positive finite number")
     fitIntercept = flag("fitIntercept", "fit an intercept for each user and each item (default: yes)")
+    implicitFeatures = flag(
+        "implicitFeatures",
+        "let the prior mean of a user depend on the items that the user rated, and of an item on its users",
+    )
     solver = text("solver", "solver of the means; gradient is for the hinge loss only: mm, gradient")
     start = text("start", "where the fit starts: spectral, random")
     covariance = text("covariance", "what the logistic loss keeps of the posterior covariance of a row: full, diagonal")
@@ -174,6 +179,12 @@ class FitParams(PredictionParams):
 
     def setFitIntercept(self: F, value: bool) -> F:
         return self._set(fitIntercept=value)
+
+    def getImplicitFeatures(self) -> bool:
+        return self.getOrDefault(self.implicitFeatures)
+
+    def setImplicitFeatures(self: F, value: bool) -> F:
+        return self._set(implicitFeatures=value)
 
     def getSolver(self) -> str:
         return self.getOrDefault(self.solver)

@@ -276,7 +276,8 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
             model = type(self)(replace(self.info, **info), self.users, self.items, self.certificate)
             model._collected = self._collected
         else:
-            plain = ["id", *factor_columns(self.info.kind, self.info.config.intercepts)]
+            config = self.info.config
+            plain = ["id", *factor_columns(self.info.kind, config.intercepts, config.implicit_features)]
             model = type(self)(
                 replace(self.info, draw_narrowing=None, **info),
                 (self.users if users is None else users).select(*plain),

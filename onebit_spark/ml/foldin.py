@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.factortables import factor_columns, factor_table, plain_lists, prior_row, read_factors
 from onebit_spark.core.fixedpoint import settled_rows
+from onebit_spark.core.implicit import prior_means
 from onebit_spark.core.losses import OTHER, Loss, RowPrior, Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.sketch import HIGHEST, together
@@ -81,7 +82,7 @@ def _united(
     info = model.info
     new, known, others = (USER, model.users, model.items) if who == "user" else (ITEM, model.items, model.users)
     partner = ITEM if who == "user" else USER
-    plain = factor_columns(info.kind, info.config.intercepts)
+    plain = factor_columns(info.kind, info.config.intercepts, info.config.implicit_features)
     partners = others.select(F.col("id").alias("__known"), F.struct(*plain).alias("lines"))
     # An inner join: ratings of partners that the model does not know are ignored.
     joined = prepared(ratings, columns).join(partners, F.col(partner) == F.col("__known"))
@@ -108,7 +109,7 @@ class _FoldIn:
     @classmethod
     def of(cls, model: FittedModel, side: Side) -> _FoldIn:
         config, scales, kind = model.info.config, model.info.scales, model.info.kind
-        partner_prior = prior_row(scales, OTHER[side], kind, config.intercepts)
+        partner_prior = prior_row(scales, OTHER[side], kind, config.intercepts, config.implicit_features)
         loss = replace(config, solver="mm").make_loss()  # the steps of "gradient" do not converge
         return cls(loss, side, config.weight, scales.prior(side, config.intercepts), partner_prior)
 
@@ -127,5 +128,9 @@ class _FoldIn:
         yield from plain_lists(factor_table(ids.dictionary, self.settled(block, posterior))).to_batches()
 
     def settled(self, block: RatingBlock, partners: RowPosterior) -> RowPosterior:
-        """The rows of a block, given the posterior of their partners."""
-        return settled_rows(self.loss, block, partners, self.side, self.weight, self.prior)
+        """The rows of a block, given the posterior of their partners. They tell the other side nothing."""
+        if partners.implicit is None:
+            return settled_rows(self.loss, block, partners, self.side, self.weight, self.prior)
+        means = prior_means(block, partners.implicit, self.prior.mean)
+        prior = RowPrior(means, self.prior.precision)
+        return settled_rows(self.loss, block, partners, self.side, self.weight, prior).with_implicit()

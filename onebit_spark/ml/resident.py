@@ -83,9 +83,10 @@ def fits_here(model: Scoring, n_pairs: int) -> bool:
 
 def collected(model: Scoring) -> tuple[ResidentSide, ResidentSide]:
     """The factors of both sides, collected."""
-    scales, kind, intercepts = model.info.scales, model.info.kind, model.info.config.intercepts
+    scales, config = model.info.scales, model.info.config
+    form = model.info.kind, config.intercepts, config.implicit_features
     users, items = (
-        ResidentSide.of(factors, prior_row(scales, side, kind, intercepts), factor_columns(kind, intercepts))
+        ResidentSide.of(factors, prior_row(scales, side, *form), factor_columns(*form))
         for side, factors in zip(SIDES, (model.users, model.items), strict=True)
     )
     return users, items

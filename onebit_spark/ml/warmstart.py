@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Protocol, TypeVar
 
 from pyspark.sql import DataFrame
@@ -30,12 +29,11 @@ def warm_start(model: FittedModel, config: FitConfig, engine: Adopts[P]) -> Star
     """The model's posterior of the engine's ids. Ids that the model does not know get its prior."""
     _check(model, config)
     info = model.info
+    form = info.kind, config.intercepts, config.implicit_features
     frames: dict[Side, DataFrame] = {"rows": model.users, "cols": model.items}
     return Start(
         {
-            side: engine.adopted(
-                side, frame, prior_row(info.scales, side, info.kind, config.intercepts), config.precision
-            )
+            side: engine.adopted(side, frame, prior_row(info.scales, side, *form), config.precision)
             for side, frame in frames.items()
         },
         info.scales,
@@ -43,11 +41,11 @@ def warm_start(model: FittedModel, config: FitConfig, engine: Adopts[P]) -> Star
 
 
 def _check(model: FittedModel, config: FitConfig) -> None:
-    wanted = {field.name: getattr(config, field.name) for field in fields(config)}
+    there = model.info.config
     differing = [
-        f"{name} is {model.info.parameters[name]} there and {wanted[name]} here"
+        f"{name} is {getattr(there, name)} there and {getattr(config, name)} here"
         for name in FORM_SETTINGS
-        if model.info.parameters[name] != wanted[name]
+        if getattr(there, name) != getattr(config, name)
     ]
     if differing:
         raise RequestError(f"the initial model does not fit this estimator: {'; '.join(differing)}")

@@ -40,7 +40,7 @@ def sides(kind, intercepts, seed=0):
 def moments(posterior):
     log_volume = 0.5 * np.sum(np.linalg.slogdet(posterior.covariance)[1])
     found = statistics(posterior.location + 0.1, posterior)  # whatever the means were before
-    return type(found.moments)(found.count, found.moments.means, found.covariance, log_volume)
+    return type(found.moments)(found.count, found.moments.means, found.covariance, log_volume, found.moments.locations)
 
 
 def hierarchy(prior, intercepts, rank=5):

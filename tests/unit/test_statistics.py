@@ -70,9 +70,12 @@ def test_sums_over_the_rows_with_ratings(kind, lines):
     new, covariance = posterior.location[active], posterior.covariance[active]
     assert found.count == found.moments.count == 5
     np.testing.assert_allclose(found.covariance, covariance.sum(axis=0))
-    np.testing.assert_allclose(found.moments.second[0, 1:], new.sum(axis=0))
-    np.testing.assert_allclose(found.moments.second[1:, 1:], new.T @ new + covariance.sum(axis=0))
-    np.testing.assert_allclose(found.moments.factors, new[:, 1:].T @ new[:, 1:] + covariance[:, 1:, 1:].sum(axis=0))
+    np.testing.assert_allclose(found.moments.locations[1:, 1:], new.T @ new)
+    factors_away = np.hstack([new[:, :1], (posterior.location - mean)[active][:, 1:]])  # intercepts are about 0
+    second = factors_away.T @ factors_away + covariance.sum(axis=0)
+    np.testing.assert_allclose(found.moments.second[0, 1:], factors_away.sum(axis=0))
+    np.testing.assert_allclose(found.moments.second[1:, 1:], second)
+    np.testing.assert_allclose(found.moments.factors, second[1:, 1:])
     away = (posterior.location - mean)[active]
     variance = np.diagonal(covariance, axis1=1, axis2=2)
     assert found.prior_distance == pytest.approx(np.sum(away**2 + variance - 1))

@@ -66,8 +66,9 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
         Loss of a rating (docs/MATH.md, §3 and §4).
     prior : {"inverse-gamma", "gamma"}
         Prior of the factors' scales (§5).
-    likelihoodWeight : float, optional
-        κ, the weight of one rating (§1.3). Default: 1.2 for the logistic loss, 2 for the hinge.
+    likelihoodWeight : float or "auto", optional
+        κ, the weight of one rating (§1.3). "auto": a tenth of the ratings chooses it (§12). Default: "auto" for the
+        logistic loss, 2 for the hinge.
     alpha, beta : float, optional
         α and β of the prior (§7.3). Default: α is a tenth of the number of users and items, and β follows from α.
     fitIntercept : bool
@@ -129,7 +130,7 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
         self, *, userCol: str = "user", itemCol: str = "item", labelCol: str = "label", ratingCol: str | None = None,
         threshold: float | None = None, validationIndicatorCol: str | None = None, patience: int = 3,
         rank: int = _DEFAULT.rank, loss: str = _DEFAULT.loss, prior: str = _DEFAULT.prior,
-        likelihoodWeight: float | None = None, alpha: float | None = None, beta: float | None = None,
+        likelihoodWeight: float | str | None = None, alpha: float | None = None, beta: float | None = None,
         fitIntercept: bool = _DEFAULT.intercepts, implicitFeatures: bool = _DEFAULT.implicit_features,
         solver: str = _DEFAULT.solver, covariance: str = _DEFAULT.covariance, start: str = _DEFAULT.start,
         maxIter: int = _DEFAULT.max_iter, tol: float = _DEFAULT.tol,
@@ -279,7 +280,7 @@ class _Facts(Generic[P]):
         return ModelInfo(
             parameters={
                 **asdict(config),
-                "likelihood_weight": config.weight,
+                "likelihood_weight": made.choice.weight,
                 "alpha": made.prior.alpha,
                 "beta": made.prior.beta,
             },

@@ -18,6 +18,7 @@ from onebit_spark.core.scales import Scales
 from onebit_spark.core.settings import SHARE, Problem, at_least, problems_of, setting
 from onebit_spark.core.solver import Engine, Iteration, Start, Watch, solve
 from onebit_spark.core.split import Split
+from onebit_spark.core.weightchoice import WeightChoice, choose_weight
 
 P = TypeVar("P")  # a posterior of a side, in the engine's own form
 
@@ -163,6 +164,8 @@ class CertifiedFit(Generic[P]):
         Posterior of the rows and of the columns.
     certificates : list of Certificate
         What was proved.
+    choice : WeightChoice
+        κ, and how it was chosen.
     drawn : dict of side to posterior, optional
         After a prior split: the posterior whose draws are certified.
     ladder : Ladder, optional
@@ -176,6 +179,7 @@ class CertifiedFit(Generic[P]):
     reason: str
     posterior: dict[Side, P]
     certificates: list[Certificate]
+    choice: WeightChoice
     drawn: dict[Side, P] | None = None
     ladder: Ladder | None = None
 
@@ -223,17 +227,20 @@ def _certified(
     majority_error = min(positives, engine.n_ratings - positives) / engine.n_ratings
     if terms is not None and terms.prior_split is not None:
         return _with_learnt_prior(engine, config, terms, terms.prior_split, majority_error, on_iteration, start, watch)
+    choice = choose_weight(engine, config, start)
+    config = replace(config, likelihood_weight=choice.weight)
     outcome = solve(engine, config, on_iteration, start, watch)
     found = []
     if terms is not None and not config.implicit_features:  # they make the prior depend on the sample
         draws = Draws.enough(engine.n_ratings, config.seed ^ DRAW_STREAM)
         counted = engine.gibbs_errors(draws)
         cost = prior_cost(config, engine.count("rows") + engine.count("cols"))
-        found = certificates_of(config, outcome.history[-1], counted, draws, terms, majority_error, cost)
+        tried = max(1, len(choice.losses))
+        found = certificates_of(config, outcome.history[-1], counted, draws, terms, majority_error, cost, tried)
     hierarchy = outcome.hierarchy
     posterior = {side: engine.posterior(side, hierarchy.row_prior(side)) for side in SIDES}
     return CertifiedFit(
-        hierarchy.scales, hierarchy.prior, outcome.history, outcome.converged, outcome.reason, posterior, found
+        hierarchy.scales, hierarchy.prior, outcome.history, outcome.converged, outcome.reason, posterior, found, choice
     )
 
 
@@ -255,6 +262,7 @@ def _with_learnt_prior(
         first.reason,
         {side: engine.combined(side, moved, drawn[side], like) for side, like in learnt.first_posterior.items()},
         [prior_split_certificate(max(last.divergence, 0.0), counted, draws, terms, majority_error)],
+        learnt.choice,
         drawn,
     )
 
@@ -273,11 +281,12 @@ def prior_cost(config: FitConfig, n_lines: int) -> float:
 
 def certificates_of(
     config: FitConfig, last: Iteration, counted: GibbsErrors, draws: Draws, terms: Terms, majority_error: float,
-    cost: float = 0.0,
+    cost: float = 0.0, weights_tried: int = 1,
 ) -> list[Certificate]:  # fmt: skip
     """The certificates under a prior that does not depend on the labels: theorem1 (hinge only), catoni and seeger.
 
-    ``cost`` is what the default α adds to the divergence (``prior_cost``).
+    ``cost`` is what the default α adds to the divergence (``prior_cost``). ``weights_tried`` counts the κ that were
+    compared on the ratings. Theorem 1 holds for one λ = κn, so it pays for them; the others hold for all posteriors.
     """
     n, kl, lam = counted.ratings, max(last.divergence, 0.0), config.weight * counted.ratings  # rounding gives < 0
     paid = kl + cost
@@ -287,8 +296,14 @@ def certificates_of(
     common = {"bounds": GIBBS, "over": SAMPLED, "delta": terms.delta, "n": n, "majority_error": majority_error}
     found = []
     if config.loss == "hinge":
-        bound = bounds.theorem1((last.objective + cost) / lam, n, lam, share)
-        told = {"avb": last.objective / lam, "lambda": lam, "kl": kl, "prior_cost": cost, "grid": terms.grid}
+        bound = bounds.theorem1((last.objective + cost) / lam, n, lam, share / weights_tried)
+        told = {
+            "avb": last.objective / lam,
+            "lambda": lam,
+            "kl": kl,
+            "prior_cost": cost,
+            "grid": terms.grid * weights_tried,
+        }
         found.append(_certificate("theorem1", bound, told, None, common))
     bound, best = bounds.catoni_over_grid(gibbs, paid, n, left)
     told = {**inputs, "kl": kl, "prior_cost": cost, "lambda": best, "lambda_grid": len(bounds.CATONI_GRID)}

@@ -27,6 +27,7 @@ from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.scales import FixedPrior, ScaleHierarchy
 from onebit_spark.core.solver import Engine, Iteration, Outcome, Start, Watch, descend, solve
 from onebit_spark.core.split import Split
+from onebit_spark.core.weightchoice import WeightChoice, choose_weight
 from onebit_spark.errors import RequestError
 
 P = TypeVar("P")  # a posterior of a side, in the engine's own form
@@ -51,12 +52,15 @@ class LearntPrior(Generic[P]):
         ρ_A. Rows without a rating in A have the prior.
     prior : FixedPrior
         π.
+    choice : WeightChoice
+        κ of the fit of A.
     """
 
     split: Split
     first_fit: Outcome[ScaleHierarchy]
     first_posterior: dict[Side, P]
     prior: FixedPrior[P]
+    choice: WeightChoice
 
 
 def learn_prior(
@@ -74,10 +78,12 @@ def learn_prior(
                 f"a prior split of {split.fraction:g} leaves {chosen.n_ratings:,} of {engine.n_ratings:,} ratings "
                 "for the prior, but both parts need some: choose another fraction or give more ratings"
             )
+        choice = choose_weight(chosen, config, start)  # on A: the prior must not depend on the other ratings
+        config = replace(config, likelihood_weight=choice.weight)
         outcome = solve(chosen, config, on_iteration, start, watch)
         learnt = {side: chosen.posterior(side, outcome.hierarchy.row_prior(side)) for side in SIDES}
     prior = FixedPrior(*(PriorLines(engine.combined(side, _sharpened, learnt[side])) for side in SIDES))
-    return LearntPrior(split, outcome, learnt, prior)
+    return LearntPrior(split, outcome, learnt, prior, choice)
 
 
 def fit_near(engine: Engine[P], config: FitConfig, learnt: LearntPrior[P]) -> Outcome[FixedPrior[P]]:

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
+from onebit_spark.core.settings import words_in
 from onebit_spark.errors import RequestError
 
 _WANTED = {str: "text", int: "an integer", float: "a number", bool: "true or false"}
@@ -78,6 +79,7 @@ class _Flag:
     required: bool
     help: str
     choices: tuple[str, ...]
+    words: tuple[str, ...] = ()
 
     @property
     def described(self) -> str:
@@ -96,6 +98,8 @@ class _Flag:
         if self.kind is tuple:
             return _numbers(raw)
         value = raw
+        if isinstance(raw, str) and raw in self.words:
+            return raw
         if isinstance(raw, str) and self.kind in (int, float):
             with suppress(ValueError):  # text that is not a number is refused below
                 value = self.kind(raw)
@@ -104,7 +108,7 @@ class _Flag:
         if self.choices and value not in self.choices:
             raise ValueError(f"must be one of {', '.join(self.choices)}, not {raw!r}")
         if type(value) is not self.kind:
-            raise ValueError(f"must be {_WANTED[self.kind]}, not {raw!r}")
+            raise ValueError(f"must be {' or '.join([_WANTED[self.kind], *self.words])}, not {raw!r}")
         if value == "":
             raise ValueError("must not be empty")
         return value
@@ -122,7 +126,7 @@ def _flags_of(request: type[Checked]) -> dict[str, _Flag]:
             else next((option for option in get_args(hint) if option is not NoneType), hint)
         )
         required = item.default is MISSING and item.default_factory is MISSING
-        found[item.name] = _Flag(kind, item.default, required, **item.metadata)
+        found[item.name] = _Flag(kind, item.default, required, words=words_in(hint), **item.metadata)
     return dict(sorted(found.items(), key=lambda pair: not pair[1].required))
 
 

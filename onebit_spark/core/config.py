@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from onebit_spark.core.losses import LOSSES, Loss
 from onebit_spark.core.posterior import Form
@@ -21,6 +22,7 @@ from onebit_spark.core.settings import (
 )
 from onebit_spark.core.spectral import STARTS
 
+AUTO = "auto"
 SOLVERS = ("mm", "gradient")
 COVARIANCES = ("full", "diagonal")
 PRECISIONS = ("float32", "float64")
@@ -51,8 +53,9 @@ class FitConfig:
         π^γ, the prior of the factors' scales (§5).
     rank : int
         K, the largest number of factors. The prior switches off the factors that are not needed.
-    likelihood_weight : float, optional
-        κ = λ/n, the weight of one rating (§1.3). Default: 1.2 for the logistic loss, 2 for the hinge.
+    likelihood_weight : float or "auto", optional
+        κ = λ/n, the weight of one rating (§1.3). "auto": a tenth of the ratings chooses it (§12). Default: "auto" for
+        the logistic loss, 2 for the hinge.
     alpha : float, optional
         α of the prior (§7.3). Default: m/10, where m users and items have ratings.
     beta : float, optional
@@ -80,8 +83,11 @@ class FitConfig:
     loss: str = setting("logistic", "loss", choices=LOSSES)
     prior: str = setting("inverse-gamma", "prior of the factors' scales", choices=PRIORS)
     rank: int = setting(10, "largest number of factors; those that are not needed are switched off", check=at_least(1))
-    likelihood_weight: float | None = setting(
-        None, "κ, the weight of one rating (default: the loss's own)", check=POSITIVE
+    likelihood_weight: float | Literal["auto"] | None = setting(
+        None,
+        "κ, the weight of one rating; auto: a tenth of the ratings chooses it (default: auto for the logistic loss, 2 "
+        "for the hinge)",
+        check=POSITIVE,
     )
     alpha: float | None = setting(
         None, "α of the prior (default: a tenth of the number of users and items)", check=POSITIVE
@@ -123,8 +129,21 @@ class FitConfig:
 
     @property
     def weight(self) -> float:
-        """κ: ``likelihood_weight``, or the default of the loss."""
-        return self.likelihood_weight or LOSSES[self.loss].default_weight
+        """κ: ``likelihood_weight`` if it is a number, else the default of the loss."""
+        given = self.likelihood_weight
+        return self.default_weight if given is None or isinstance(given, str) else given
+
+    @property
+    def default_weight(self) -> float:
+        """The κ of the loss, where none is given or chosen."""
+        return LOSSES[self.loss].default_weight
+
+    @property
+    def chooses_weight(self) -> bool:
+        """Whether κ is to be chosen on a part of the ratings."""
+        return self.likelihood_weight == (None if LOSSES[self.loss].chooses_weight else AUTO) or (
+            self.likelihood_weight == AUTO
+        )
 
     def make_loss(self) -> Loss:
         """The loss with its options."""

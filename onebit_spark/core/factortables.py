@@ -22,7 +22,6 @@ from onebit_spark.core.scales import Scales
 
 CERTIFIED = "certified_spread"
 IMPLICIT = "implicit"
-SLICE = 2**20  # numbers in one unpacked covariance array; larger batches are scored in slices
 
 
 def factor_columns(kind: Kind, intercepts: bool, implicit: bool = False) -> dict[str, str]:

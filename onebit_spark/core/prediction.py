@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from onebit_spark.core.calibration import Calibration
 from onebit_spark.core.losses import LOSSES
 from onebit_spark.core.posterior import DoubleArray, FloatArray, RowPosterior
+
+SLICE = 2**20  # numbers in one unpacked covariance array; larger batches are scored in slices
 
 
 def score(rows: RowPosterior, cols: RowPosterior) -> DoubleArray:
@@ -58,3 +61,18 @@ def probability(
 def score_noise(loss: str, calibration: Calibration | None = None) -> float:
     """c: the probability is a function of score/√(c + variance)."""
     return LOSSES[loss].score_noise if calibration is None else calibration.noise
+
+
+def held_out_sums(
+    loss: str, rows: RowPosterior, cols: RowPosterior, row: NDArray[np.integer], col: NDArray[np.integer],
+    signs: DoubleArray,
+) -> tuple[float, int]:  # fmt: skip
+    """Sums of the held-out loss and of the wrong signs over pairs (row[l], col[l]) with labels ±1."""
+    total, wrong, step = 0.0, 0, max(1, SLICE // rows.dimension**2)
+    for lo in range(0, len(signs), step):
+        part = slice(lo, lo + step)
+        pairs = rows.take(row[part]), cols.take(col[part])
+        scores = score(*pairs)
+        total += float(np.sum(LOSSES[loss].held_out(scores, variance(*pairs), signs[part])))
+        wrong += int(np.count_nonzero(scores * signs[part] <= 0))
+    return total, wrong

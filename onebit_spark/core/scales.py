@@ -69,11 +69,12 @@ class Scales:
 
 @dataclass(frozen=True)
 class ScaleHierarchy:
-    """q(γ) and q(μ) under the prior π^γ."""
+    """q(γ) and q(μ) under the prior π^γ, and the weight κ of a rating that they were fitted with."""
 
     scales: Scales
     prior: ScalePrior
     intercepts: bool
+    weight: float = 1.0
 
     def row_prior(self, side: Side) -> RowPrior:
         return self.scales.prior(side, self.intercepts)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from numbers import Integral, Real
 from types import NoneType
-from typing import Any, NamedTuple, get_args, get_type_hints
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 SAME = ""  # the front end's own spelling of the field's name
 
@@ -83,6 +83,8 @@ class Setting:
         str, int, float or bool.
     optional : bool
         Whether None is allowed.
+    words : tuple of str
+        Words that are allowed besides numbers, such as "auto".
     default : object
         Default value.
     help : str
@@ -100,6 +102,7 @@ class Setting:
     name: str
     kind: type
     optional: bool
+    words: tuple[str, ...]
     default: Any
     help: str
     choices: tuple[str, ...]
@@ -111,7 +114,14 @@ class Setting:
         """The problem with a value, or None."""
         if self.check is None or (self.optional and value is None) or self.check.holds(value):
             return None
-        return Problem(self.name, f"must {self.check.words}, not {value!r}")
+        if isinstance(value, str) and value in self.words:
+            return None
+        return Problem(self.name, f"must {self.demand}, not {value!r}")
+
+    @property
+    def demand(self) -> str:
+        """What follows "must" in an error message."""
+        return " or ".join([self.check.words if self.check else "", *self.words])
 
     def described(self, names: Mapping[str, str]) -> str:
         """The help text, with the ``names`` that a front end gives to the fields."""
@@ -141,8 +151,13 @@ def declared(table: type) -> dict[str, Setting]:
         told["key"] = item.name if told["key"] == SAME else told["key"]
         told["param"] = camel(item.name) if told["param"] == SAME else told["param"]
         kind = next(kind for kind in kinds if kind is not NoneType)
-        found[item.name] = Setting(item.name, kind, NoneType in kinds, item.default, **told)
+        found[item.name] = Setting(item.name, kind, NoneType in kinds, words_in(hints[item.name]), item.default, **told)
     return found
+
+
+def words_in(hint: Any) -> tuple[str, ...]:
+    """The words of a type such as ``float | Literal["auto"]``."""
+    return tuple(word for part in get_args(hint) if get_origin(part) is Literal for word in get_args(part))
 
 
 def problems_of(settings: Any) -> list[Problem]:

@@ -87,6 +87,9 @@ class Engine(Protocol[P]):
     def confidences(self, posterior: dict[Side, P], noise: float) -> NDArray[np.int64]:
         """The histogram of the ratings' confidences (``certificate.confidence``) under this posterior: one map step."""
 
+    def left_out_loss(self, loss: str, posterior: dict[Side, P], split: Split) -> float:
+        """Mean held-out loss of the ratings that the split does *not* choose, under a posterior: one map step."""
+
     def restricted(self, split: Split) -> AbstractContextManager[Engine[P]]:
         """An engine on the ratings that the split chooses; rows and columns keep their numbers."""
 
@@ -123,6 +126,7 @@ class Start(Generic[P]):
     posteriors: dict[Side, P]
     scales: Scales
     history: list[Iteration] = field(default_factory=list)
+    weight: float | None = None  # κ of the earlier fit
 
 
 # The driver's step of an iteration: the hierarchy after both sides moved, KL(ρ‖π), and maps for the rows, if any.
@@ -156,7 +160,7 @@ def solve(
         engine.start_from(start.posteriors)
     scales = Scales.at_start(config.rank) if start is None else start.scales
     before = [] if start is None else start.history
-    hierarchy, symmetry = ScaleHierarchy(scales, prior, config.intercepts), config.make_loss().symmetry
+    hierarchy, symmetry = ScaleHierarchy(scales, prior, config.intercepts, config.weight), config.make_loss().symmetry
     driver_step = GaugeStep(symmetry, not config.implicit_features) if gauge and symmetry else without_maps
     pace = relaxation if relaxed else unrelaxed
     outcome = descend(engine, config, hierarchy, on_iteration, watch, before, driver_step, pace)

@@ -37,7 +37,14 @@ class Split:
 
     def chosen_of(self, block: RatingBlock, row_numbers: NDArray[np.int64]) -> RatingBlock:
         """The chosen ratings of a block. Rows and columns keep their numbers."""
-        pointers, codes = _keep(block.row_pointers, block.codes, row_numbers, self.seed, self.fraction)
+        return self._kept(block, row_numbers, True)
+
+    def left_of(self, block: RatingBlock, row_numbers: NDArray[np.int64]) -> RatingBlock:
+        """The other ratings of a block. Rows and columns keep their numbers."""
+        return self._kept(block, row_numbers, False)
+
+    def _kept(self, block: RatingBlock, row_numbers: NDArray[np.int64], those: bool) -> RatingBlock:
+        pointers, codes = _keep(block.row_pointers, block.codes, row_numbers, self.seed, self.fraction, those)
         return RatingBlock(pointers, codes, block.n_columns)
 
 
@@ -48,12 +55,12 @@ def chosen(seed, fraction, row, position):
 
 
 @jit
-def _keep(pointers, codes, row_numbers, seed, fraction):
+def _keep(pointers, codes, row_numbers, seed, fraction, those):
     kept_pointers, kept = np.zeros_like(pointers), np.empty_like(codes)
     n = 0
     for i in range(len(pointers) - 1):
         for l in range(pointers[i], pointers[i + 1]):
-            if chosen(seed, fraction, row_numbers[i], l - pointers[i]):
+            if chosen(seed, fraction, row_numbers[i], l - pointers[i]) == those:
                 kept[n] = codes[l]
                 n += 1
         kept_pointers[i + 1] = n

@@ -23,7 +23,7 @@ from onebit_spark.core.rowmap import RowMap
 from onebit_spark.core.solver import with_prior
 from onebit_spark.core.split import Split
 from onebit_spark.core.statistics import SideStatistics
-from onebit_spark.engines.mapstep import Table, signed_sums, updated
+from onebit_spark.engines.mapstep import Table, left_out_loss, signed_sums, updated
 from onebit_spark.engines.start import start_posteriors
 
 Result = TypeVar("Result")
@@ -91,6 +91,12 @@ class LocalEngine:
         return reduce(
             np.add, self._over_rows("rows", lambda lo, hi: count_confidences(block, lo, hi, rows, cols, noise))
         )
+
+    def left_out_loss(self, loss: str, posterior: dict[Side, RowPosterior], split: Split) -> float:
+        block = self.blocks["rows"]
+        numbers = np.arange(block.n_rows)
+        total, n = left_out_loss(loss, block, numbers, posterior["rows"], posterior["cols"], split)
+        return total / max(n, 1)
 
     @contextmanager
     def restricted(self, split: Split) -> Iterator[LocalEngine]:

@@ -7,8 +7,9 @@ from functools import reduce
 from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from onebit_spark.core import implicit
+from onebit_spark.core import implicit, prediction
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.compiled import jit
 from onebit_spark.core.losses import HalfStep, Loss, RowPrior
@@ -16,9 +17,10 @@ from onebit_spark.core.losses.base import Partners
 from onebit_spark.core.losses.rowsums import add_signed_rows
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.spectral import Table
+from onebit_spark.core.split import Split
 from onebit_spark.core.statistics import SideStatistics
 
-__all__ = ["Table", "signed_sums", "updated"]
+__all__ = ["Table", "left_out_loss", "signed_sums", "updated"]
 
 Part = TypeVar("Part")
 OverRows = Callable[[Callable[[int, int], Part]], list[Part]]
@@ -70,6 +72,16 @@ def _update_range(
         implicit.leave_residuals(block, lo, hi, rows, step.row_prior.mean)
     active = block.row_counts[lo:hi] > 0
     return SideStatistics.of_rows(old, rows.take(slice(lo, hi)), step.row_prior.rows(lo, hi), active, sums)
+
+
+def left_out_loss(
+    loss: str, block: RatingBlock, row_numbers: NDArray[np.int64], rows: RowPosterior, cols: RowPosterior, split: Split
+) -> tuple[float, int]:
+    """The held-out loss, summed over the ratings of a block that the split does not choose, and their number."""
+    left = split.left_of(block, row_numbers)
+    row, col = np.repeat(np.arange(left.n_rows), left.row_counts), left.codes >> 1
+    signs = np.where(left.codes & 1, 1.0, -1.0)
+    return prediction.held_out_sums(loss, rows, cols, row, col, signs)[0], left.n_ratings
 
 
 @jit

@@ -17,14 +17,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType
 
-from onebit_spark.core import prediction
-from onebit_spark.core.factortables import SLICE, prior_row
-from onebit_spark.core.losses import LOSSES, SIDES, Side
+from onebit_spark.core.factortables import prior_row
+from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.prediction import held_out_sums
 from onebit_spark.core.scales import ScaleHierarchy, Scales
 from onebit_spark.core.solver import Engine, Iteration, Outcome
 from onebit_spark.engines.broadcast.engine import BroadcastEngine
-from onebit_spark.engines.cells import Batches, Numbers
+from onebit_spark.engines.cells import Batches
 from onebit_spark.engines.driver import DriverEngine
 from onebit_spark.errors import RequestError
 from onebit_spark.input.census import ITEM, LABEL, USER, prepared
@@ -141,7 +141,7 @@ class _OnDriver:
 
     def __call__(self, rows: RowPosterior, cols: RowPosterior) -> tuple[float, float]:
         pairs = self.pairs
-        loss, wrong = _measured(self.loss, rows, cols, pairs.rows, pairs.columns, pairs.positive)
+        loss, wrong = held_out_sums(self.loss, rows, cols, pairs.rows, pairs.columns, _signs(pairs.positive))
         return loss / len(pairs.rows), wrong / len(pairs.rows)
 
 
@@ -199,26 +199,10 @@ class _MeasureBatches:
         n, total, errors = 0, 0.0, 0
         for batch in batches:
             row, col, positive = (batch.column(k).to_numpy(zero_copy_only=False) for k in range(3))
-            loss, wrong = _measured(self.loss, *self.posteriors.value, row, col, positive)
+            loss, wrong = held_out_sums(self.loss, *self.posteriors.value, row, col, _signs(positive))
             n, total, errors = n + len(row), total + loss, errors + wrong
         yield pa.RecordBatch.from_pydict({"n": [n], "loss": [total], "wrong": [errors]})
 
 
-def _measured(
-    loss: str, rows: RowPosterior, cols: RowPosterior, row: Numbers, col: Numbers, positive: NDArray[np.bool_]
-) -> tuple[float, int]:
-    """Sums of the held-out loss and of the wrong signs."""
-    signs = np.where(positive, 1.0, -1.0)
-    total, wrong = 0.0, 0
-    for part in _slices(len(signs), rows.dimension):
-        pairs = rows.take(row[part]), cols.take(col[part])
-        scores, variances = prediction.score(*pairs), prediction.variance(*pairs)
-        total += float(np.sum(LOSSES[loss].held_out(scores, variances, signs[part])))
-        wrong += int(np.count_nonzero(scores * signs[part] <= 0))
-    return total, wrong
-
-
-def _slices(n: int, dimension: int) -> Iterator[slice]:
-    step = max(1, SLICE // dimension**2)
-    for lo in range(0, n, step):
-        yield slice(lo, lo + step)
+def _signs(positive: NDArray[np.bool_]) -> NDArray[np.float64]:
+    return np.where(positive, 1.0, -1.0)

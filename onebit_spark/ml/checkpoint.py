@@ -20,11 +20,12 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from onebit_spark.certificate.certified import CertifiedFit
-from onebit_spark.core.config import FitConfig
+from onebit_spark.core.config import AUTO, FitConfig
 from onebit_spark.core.losses import SIDES
 from onebit_spark.core.modelinfo import METADATA
 from onebit_spark.core.scales import ScaleHierarchy
 from onebit_spark.core.solver import Engine, Iteration, Outcome, Start
+from onebit_spark.core.weightchoice import WeightChoice
 from onebit_spark.errors import RequestError
 from onebit_spark.input.defects import Tally
 from onebit_spark.ml.fittedmodel import FittedModel
@@ -120,7 +121,10 @@ class Checkpointing(Generic[P]):
             return
         with described(self.context, f"checkpoint of iteration {len(history)}"):
             posterior = {side: engine.posterior(side, hierarchy.row_prior(side)) for side in SIDES}
-            reached = CertifiedFit(hierarchy.scales, hierarchy.prior, history, False, "a checkpoint", posterior, [])
+            reached = CertifiedFit(
+                hierarchy.scales, hierarchy.prior, history, False, "a checkpoint", posterior, [],
+                WeightChoice(hierarchy.weight),
+            )  # fmt: skip
             self.folder.write(self.make_model(reached), history)
 
     def best(self, outcome: Outcome[ScaleHierarchy]) -> Outcome[ScaleHierarchy]:
@@ -138,7 +142,12 @@ def subject_of(config: FitConfig, tally: Tally, prior_split: float | None) -> di
     """What identifies a fit: the ratings, and all settings that its iterations depend on."""
     choices = {name: value for name, value in asdict(config).items() if name not in MAY_DIFFER}
     ratings = {"ratings": tally.n, "fingerprint of the ratings": tally.fingerprint}
-    return {**ratings, **choices, "likelihood_weight": config.weight, "prior_split": prior_split}
+    return {
+        **ratings,
+        **choices,
+        "likelihood_weight": AUTO if config.chooses_weight else config.weight,
+        "prior_split": prior_split,
+    }
 
 
 def _as_json(step: Iteration) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from pyspark.ml.param import Param
 
-from onebit_spark.ml.paramkinds import flag, integer, number, text
+from onebit_spark.ml.paramkinds import flag, integer, number, number_or_auto, text
 from onebit_spark.ml.predictionparams import PredictionParams
 
 F = TypeVar("F", bound="FitParams")
@@ -48,8 +48,10 @@ class FitParams(PredictionParams):
         "rank",
         "largest number of factors; those that are not needed are switched off; must be an integer of at least 1",
     )
-    likelihoodWeight = number(
-        "likelihoodWeight", "κ, the weight of one rating (default: the loss's own); must be a positive finite number"
+    likelihoodWeight = number_or_auto(
+        "likelihoodWeight",
+        "κ, the weight of one rating; auto: a tenth of the ratings chooses it (default: auto for the logistic loss, 2"
+        " for the hinge); must be a positive finite number or auto",
     )
     alpha = number(
         "alpha", "α of the prior (default: a tenth of the number of users and items); must be a positive finite number"
@@ -156,10 +158,10 @@ class FitParams(PredictionParams):
     def setRank(self: F, value: int) -> F:
         return self._set(rank=value)
 
-    def getLikelihoodWeight(self) -> float | None:
+    def getLikelihoodWeight(self) -> float | str | None:
         return self._maybe(self.likelihoodWeight)
 
-    def setLikelihoodWeight(self: F, value: float) -> F:
+    def setLikelihoodWeight(self: F, value: float | str) -> F:
         return self._set(likelihoodWeight=value)
 
     def getAlpha(self) -> float | None:

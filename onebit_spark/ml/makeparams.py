@@ -31,7 +31,7 @@ from typing import Any, TypeVar
 
 from pyspark.ml.param import Param
 
-from onebit_spark.ml.paramkinds import flag, integer, number, text
+from onebit_spark.ml.paramkinds import flag, integer, number, number_or_auto, text
 from onebit_spark.ml.predictionparams import PredictionParams
 
 F = TypeVar("F", bound="FitParams")
@@ -80,13 +80,16 @@ def _meaning(item: Setting, names: dict[str, str]) -> str:
     """The line of ``explainParams``: the help, and what the value must be."""
     if item.choices:
         return f"{item.described(names)}: {', '.join(item.choices)}"
-    limits = f"; must {item.check.words}" if item.check is not None and item.kind is not bool else ""
+    limits = f"; must {item.demand}" if item.check is not None and item.kind is not bool else ""
     return item.described(names) + limits
 
 
 def _param(name: str, item: Setting, meaning: str) -> str:
     """``name = kind("name", "meaning")``, with the line breaks of the formatter."""
-    call, arguments = f"    {name} = {PARAM_KINDS[item.kind]}(", f"{_quoted(name)}, {_quoted(meaning)}"
+    call, arguments = (
+        f"    {name} = {PARAM_KINDS[item.kind]}{'_or_auto' if item.words else ''}(",
+        f"{_quoted(name)}, {_quoted(meaning)}",
+    )
     if len(call + arguments) < WIDTH:
         return f"{call}{arguments})\n"
     if len(arguments) + 8 <= WIDTH:
@@ -97,7 +100,7 @@ def _param(name: str, item: Setting, meaning: str) -> str:
 
 
 def _accessors(name: str, item: Setting) -> Iterator[str]:
-    capital, kind = name[0].upper() + name[1:], item.kind.__name__
+    capital, kind = name[0].upper() + name[1:], item.kind.__name__ + (" | str" if item.words else "")
     yield f"\n    def get{capital}(self) -> {kind}{' | None' if item.optional else ''}:\n"
     yield f"        return self.{'_maybe' if item.optional else 'getOrDefault'}(self.{name})\n"
     yield f"\n    def set{capital}(self: F, value: {kind}) -> F:\n        return self._set({name}=value)\n"

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from onebit_spark.core import prediction
-from onebit_spark.core.factortables import SLICE, factor_columns, prior_row, read_factors
+from onebit_spark.core.factortables import factor_columns, prior_row, read_factors
 from onebit_spark.core.losses import SIDES
 from onebit_spark.core.machine import available_cores
 from onebit_spark.core.modelinfo import ModelInfo
@@ -126,7 +126,7 @@ def _scored(
         score[part], variance[part] = prediction.score(*pair), prediction.variance(*pair)
 
     with ThreadPoolExecutor(available_cores()) as pool:
-        list(pool.map(fill, _slices(len(rows), max(1, SLICE // users.dimension**2))))
+        list(pool.map(fill, _slices(len(rows), max(1, prediction.SLICE // users.dimension**2))))
     return score, variance
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from onebit_spark.core import prediction
 from onebit_spark.core.calibration import Calibration
-from onebit_spark.core.factortables import SLICE, prior_row, read_certified, read_factors
+from onebit_spark.core.factortables import prior_row, read_certified, read_factors
 from onebit_spark.core.losses import SIDES
 from onebit_spark.core.newcomers import Newcomers
 from onebit_spark.core.posterior import Kind, RowPosterior
@@ -36,7 +36,7 @@ class Scorer:
     calibration: Calibration | None = None
 
     def __call__(self, users: pa.StructArray, items: pa.StructArray) -> pa.StructArray:
-        lines = max(1, SLICE // self.user_prior.dimension**2)
+        lines = max(1, prediction.SLICE // self.user_prior.dimension**2)
         score, variance = np.empty(len(users)), np.empty(len(users))
         for lo in range(0, len(users), lines):
             part = slice(lo, lo + lines)

@@ -37,6 +37,7 @@ def warm_start(model: FittedModel, config: FitConfig, engine: Adopts[P]) -> Star
             for side, frame in frames.items()
         },
         info.scales,
+        weight=info.config.weight,
     )
 
 

@@ -112,7 +112,8 @@ class Loss(ABC):
     """A convex surrogate of the 0-1 loss with its row update. Stateless; registered by name in ``LOSSES``."""
 
     name: ClassVar[str]
-    default_weight: ClassVar[float]  # κ when the user gives none
+    default_weight: ClassVar[float]  # κ where none is given or chosen
+    chooses_weight: ClassVar[bool]  # whether κ is chosen on a part of the ratings where none is given
     start_deviation: ClassVar[float]  # standard deviation of every coordinate at the start
     start_shrinkage: ClassVar[float]  # the spectral start's factor in a model with intercepts
     score_noise: ClassVar[float]  # c: ``probability`` grows with score/√(c + variance), and with nothing else

@@ -54,6 +54,7 @@ class Hinge(Loss):
 
     name: ClassVar[str] = "hinge"
     default_weight: ClassVar[float] = 2.0
+    chooses_weight: ClassVar[bool] = False
     start_deviation: ClassVar[float] = 0.2  # much smaller, and columns of noise survive in a worse optimum
     start_shrinkage: ClassVar[float] = 0.7
     score_noise: ClassVar[float] = 0.0

@@ -36,7 +36,8 @@ class Logistic(Loss):
     name: ClassVar[str] = "logistic"
     # 1 is the paper's posterior. Share of correct signs at 1 and 1.2: Senate .9105, .9127; MovieLens-1M .7520, .7516;
     # MovieLens-100K .7354, .7317.
-    default_weight: ClassVar[float] = 1.2
+    default_weight: ClassVar[float] = 1.0
+    chooses_weight: ClassVar[bool] = True
     start_deviation: ClassVar[float] = math.sqrt(0.1)
     start_shrinkage: ClassVar[float] = 0.5
     score_noise: ClassVar[float] = 8.0 / math.pi

@@ -163,6 +163,10 @@ class BroadcastEngine(ArrayFactors):
         with described(self._context, "confidences"):
             return self._exchange.confidences(posterior, noise)
 
+    def left_out_loss(self, loss: str, posterior: dict[Side, RowPosterior], split: Split) -> float:
+        with described(self._context, "choosing the weight of a rating"):
+            return self._exchange.left_out_loss(loss, posterior, split)
+
     # The sign matrix, for the start.
 
     def counts(self, side: Side) -> NDArray[np.int64]:

@@ -27,11 +27,12 @@ from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, PriorLines, R
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.rowmap import RowMap
 from onebit_spark.core.spectral import Table
+from onebit_spark.core.split import Split
 from onebit_spark.core.statistics import SideStatistics
 from onebit_spark.engines.cells import Batches, block_line, read_blocks
 from onebit_spark.engines.faults import check_checksums, worker_errors
 from onebit_spark.engines.layout import SideLayout
-from onebit_spark.engines.mapstep import signed_sums, updated
+from onebit_spark.engines.mapstep import left_out_loss, signed_sums, updated
 
 
 def _schema(**cells: str) -> StructType:
@@ -46,6 +47,7 @@ UPDATED_LINES = _schema(rows="binary", statistics="binary")
 SUM_LINES = _schema(sums="binary")
 ERROR_LINES = _schema(errors="long", ratings="long")
 CONFIDENCE_LINES = _schema(counts="binary")
+LOSS_LINES = _schema(total="double", left="long")
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,15 @@ class BroadcastExchange:
             for line in self._run("rows", work, CONFIDENCE_LINES):
                 counts += np.frombuffer(line["counts"], np.int64)
         return counts
+
+    def left_out_loss(self, loss: str, posterior: dict[Side, RowPosterior], split: Split) -> float:
+        with ExitStack() as release:
+            sent = (self._sent_now(side, posterior[side], release) for side in SIDES)
+            lines = [
+                (line["total"], line["left"]) for line in self._run("rows", _LeftOut(loss, split, *sent), LOSS_LINES)
+            ]
+        total, n = map(sum, zip(*lines, strict=True))
+        return total / max(n, 1)
 
     def collect(self, side: Side) -> RowPosterior:
         if side in self._maps:
@@ -273,6 +284,24 @@ class _CountBlocks:
             rows, cols = self.rows.value.take(block.rows), self.cols.value.take(block.columns)
             counts = count_confidences(ratings, 0, ratings.n_rows, rows, cols, self.noise)
             yield block_line(block=block.number, counts=counts, n=ratings.n_ratings, checksum=block.checksum)
+
+
+@dataclass(frozen=True)
+class _LeftOut:
+    """The held-out loss of the ratings that a split does not choose, on the blocks of a task."""
+
+    loss: str
+    split: Split
+    rows: Broadcast[RowPosterior]
+    cols: Broadcast[RowPosterior]
+
+    def __call__(self, batches: Batches) -> Batches:
+        for block in read_blocks(batches):
+            rows, cols = self.rows.value.take(block.rows), self.cols.value.take(block.columns)
+            total, left = left_out_loss(self.loss, block.ratings, block.rows, rows, cols, self.split)
+            yield block_line(
+                block=block.number, total=total, left=left, n=block.ratings.n_ratings, checksum=block.checksum
+            )
 
 
 def _matrix(buffer: pa.Buffer, like: NDArray[Any], n_rows: int) -> NDArray[Any]:

@@ -219,6 +219,14 @@ class ShuffleEngine:
             sums = self._tables.sums("rows", count, (rows.table,), cols.table, cols.sending)
         return np.sum(sums, axis=0).astype(np.int64)
 
+    def left_out_loss(self, loss: str, posterior: dict[Side, TablePosterior], split: Split) -> float:
+        rows, cols = posterior["rows"], posterior["cols"]
+        with described(self._context, "choosing the weight of a rating"):
+            measure = work.LeftOut(loss, split, rows.reading, cols.form)
+            sums = self._tables.sums("rows", measure, (rows.table,), cols.table, cols.sending)
+        total, n = np.sum(sums, axis=0)
+        return float(total / max(n, 1))
+
     def _posterior_made(self, side: Side, make: Any, own: tuple[TallTable, ...], form: Form) -> TablePosterior:
         table, grams = self._tables.make(side, make, own, dtype=form.precision)
         return TablePosterior.made(table, form, grams)

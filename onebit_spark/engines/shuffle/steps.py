@@ -21,8 +21,9 @@ from onebit_spark.core.posterior import FloatArray, Form, RowPosterior
 from onebit_spark.core.rowmap import Reading
 from onebit_spark.core.solver import with_prior
 from onebit_spark.core.spectral import Rows, Table, distinct_keys
+from onebit_spark.core.split import Split
 from onebit_spark.engines.cells import PlacedBlock
-from onebit_spark.engines.mapstep import signed_sums, updated
+from onebit_spark.engines.mapstep import left_out_loss, signed_sums, updated
 from onebit_spark.engines.shuffle.routes import Sums
 
 Own = list[FloatArray]
@@ -73,6 +74,21 @@ class Confidences:
         assert partners is not None
         rows, cols, ratings = self.own.unpacked(own[0]), self.other.unpacked(partners), block.ratings
         return None, count_confidences(ratings, 0, ratings.n_rows, rows, cols, self.noise).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """The held-out loss of the ratings that a split does not choose. The sums are the loss and the ratings."""
+
+    loss: str
+    split: Split
+    own: Reading
+    other: Form
+
+    def __call__(self, block: PlacedBlock, own: Own, partners: FloatArray | None) -> Made:
+        assert partners is not None
+        rows, cols = self.own.unpacked(own[0]), self.other.unpacked(partners)
+        return None, np.array(left_out_loss(self.loss, block.ratings, block.rows, rows, cols, self.split))
 
 
 @dataclass(frozen=True)

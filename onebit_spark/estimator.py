@@ -316,4 +316,5 @@ class _Facts(Generic[P]):
             repeats=asdict(self.engine.repeats),
             exchange=asdict(self.chosen.choice),
             confidences=made.ladder.as_dict() if made.ladder is not None else None,
+            weight_losses={f"{weight:g}": loss for weight, loss in made.choice.losses.items()} or None,
         )

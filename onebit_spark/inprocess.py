@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,7 @@ class Fit:
     Parameters
     ----------
     config : FitConfig
-        The settings.
+        The settings, with the κ that was used.
     rows, cols : RowPosterior
         Posterior of the rows and of the columns.
     scales : Scales
@@ -58,6 +58,8 @@ class Fit:
         After a prior split: the posterior that ``sample`` draws from.
     ladder : Ladder
         Thresholds of the confidence, from the fitted ratings.
+    weight_losses : dict of float to float
+        If κ was chosen: each κ that was tried, with its loss on a tenth of the ratings.
 
     Notes
     -----
@@ -78,6 +80,7 @@ class Fit:
     certificates: list[Certificate] = field(default_factory=list, repr=False)
     drawn: dict[Side, RowPosterior] | None = field(default=None, repr=False)
     ladder: Ladder = field(default=EVERYTHING, repr=False)
+    weight_losses: dict[float, float] = field(default_factory=dict, repr=False)
 
     @property
     def objective_history(self) -> list[float]:
@@ -242,7 +245,7 @@ def fit_arrays(
     with LocalEngine(ratings, threads).running() as engine:
         made = certified_fit(engine, config, certify, positives, on_iteration)
     return Fit(
-        config=config,
+        config=replace(config, likelihood_weight=made.choice.weight),
         rows=made.posterior["rows"],
         cols=made.posterior["cols"],
         scales=made.scales,
@@ -255,6 +258,7 @@ def fit_arrays(
         certificates=made.certificates,
         drawn=made.drawn,
         ladder=made.ladder or EVERYTHING,
+        weight_losses=made.choice.losses,
     )
 
 

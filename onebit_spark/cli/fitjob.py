@@ -133,8 +133,16 @@ def _fit_summary(model: OneBitCompletionModel, clock: Clock) -> Iterator[str]:
     yield f"Effective rank {info.effective_rank} of {rank}" + (
         f": {off} not needed." if off else ": try a larger --rank."
     )
+    if info.weight_losses:
+        tried = ", ".join(f"{loss:.4f} at {weight}" for weight, loss in info.weight_losses.items())
+        yield f"Weight of a rating: {info.config.weight:g}, chosen by the loss of a tenth of the ratings ({tried})."
     certified = headline_of(model.certificate)
-    if certified:
+    if not certified:
+        yield (
+            "No certificate: with implicit features it takes ratings that are kept out (--holdout), or a prior split "
+            "(--certificate-prior-split), or a fit with --no-implicit-features."
+        )
+    else:
         yield f"Certificate ({model.certificate['headline']}): {certified}"
     yield from further_statements(model.certificate["certificates"])
     for one in model.certificate["certificates"]:

@@ -32,7 +32,7 @@ def takes(*tables: type) -> Callable[[C], C]:
         added: dict[str, Any] = {}
         for table in tables:
             for key, item in _keyed(table).items():
-                added[key] = item.kind | None if item.optional else item.kind
+                added[key] = item.hint
                 setattr(request, key, flag_of(table, item.name))
         request.__annotations__ = {**added, **request.__annotations__}
         return request

@@ -97,7 +97,7 @@ class FitConfig:
         True, "fit an intercept for each user and each item (default: yes)", check=YES_OR_NO, param="fitIntercept"
     )
     implicit_features: bool = setting(
-        False, "let the prior mean of a user depend on the items that the user rated, and of an item on its users",
+        True, "let the prior mean of a user depend on the items that the user rated, and of an item on its users",
         check=YES_OR_NO,
     )  # fmt: skip
     solver: str = setting("mm", "solver of the means; gradient is for the hinge loss only", choices=SOLVERS)

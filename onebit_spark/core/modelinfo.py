@@ -48,12 +48,14 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "n_positive": int, "repeats": dict, "fingerprint": str, "validation": list, "exchange": dict,
     "calibration": (dict, type(None)), "diagnostics": (dict, type(None)), "fitted": (dict, type(None)),
     "scale_moments": (dict, type(None)), "draw_narrowing": (float, type(None)), "confidences": (dict, type(None)),
+    "weight_losses": (dict, type(None)),
 }  # fmt: skip
 
 
 # Fields that older model folders do not have.
 _LATER = {
     "validation", "exchange", "calibration", "diagnostics", "fitted", "scale_moments", "draw_narrowing", "confidences",
+    "weight_losses",
 }  # fmt: skip
 
 
@@ -112,6 +114,8 @@ class ModelInfo:
         After a prior split: the factor by which the spread of an unknown id is multiplied in certified draws (§9.4).
     confidences : dict or None
         Thresholds of the confidence, from the fitted ratings: see ``confidence.Ladder``.
+    weight_losses : dict or None
+        If κ was chosen: the held-out loss of each κ that was tried.
     diagnostics : dict or None
         Figures for the report: see ``ml.diagnostics``.
     fitted : dict or None
@@ -144,6 +148,7 @@ class ModelInfo:
     scale_moments: dict[str, Any] | None = None
     draw_narrowing: float | None = None
     confidences: dict[str, Any] | None = None
+    weight_losses: dict[str, float] | None = None
     diagnostics: dict[str, Any] | None = None
     fitted: dict[str, Any] | None = None
 

@@ -79,6 +79,8 @@ class Setting:
     ----------
     name : str
         Name of the field.
+    hint : type
+        Its type, as it was declared.
     kind : type
         str, int, float or bool.
     optional : bool
@@ -100,6 +102,7 @@ class Setting:
     """
 
     name: str
+    hint: Any
     kind: type
     optional: bool
     words: tuple[str, ...]
@@ -151,7 +154,8 @@ def declared(table: type) -> dict[str, Setting]:
         told["key"] = item.name if told["key"] == SAME else told["key"]
         told["param"] = camel(item.name) if told["param"] == SAME else told["param"]
         kind = next(kind for kind in kinds if kind is not NoneType)
-        found[item.name] = Setting(item.name, kind, NoneType in kinds, words_in(hints[item.name]), item.default, **told)
+        hint = hints[item.name]
+        found[item.name] = Setting(item.name, hint, kind, NoneType in kinds, words_in(hint), item.default, **told)
     return found
 
 

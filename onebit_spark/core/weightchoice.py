@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from onebit_spark.core.config import FitConfig
+from onebit_spark.core.config import AUTO, FitConfig
 from onebit_spark.core.losses import SIDES
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.solver import Engine, Start, solve
@@ -24,6 +24,7 @@ FACTORS = (0.6, 0.8, 1.0, 1.2, 1.4, 1.6)  # the candidates, times the default of
 MIDDLE = 2
 FITTED_SHARE = 0.9
 FEWEST = 5_000  # a tenth of fewer ratings cannot tell the candidates apart
+SHORTEST = 30  # iterations of a fit; a shorter one would take less time than the choice
 FIRST_ITERATIONS, ITERATIONS = 8, 3
 COIN_STREAM = 0x3A9F1  # so that these coins differ from the other coins of a seed
 
@@ -50,7 +51,8 @@ def choose_weight(engine: Engine[P], config: FitConfig, start: Start[P] | None =
         return WeightChoice(config.weight)
     if start is not None and start.weight is not None:
         return WeightChoice(start.weight)
-    if engine.n_ratings < FEWEST:
+    asked = config.likelihood_weight == AUTO
+    if engine.n_ratings < FEWEST or (config.max_iter < SHORTEST and not asked):
         return WeightChoice(config.default_weight)
     return _searched(engine, config)
 

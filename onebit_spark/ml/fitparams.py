@@ -18,7 +18,7 @@ DEFAULTS: dict[str, Any] = {
     "prior": "inverse-gamma",
     "rank": 10,
     "fitIntercept": True,
-    "implicitFeatures": False,
+    "implicitFeatures": True,
     "solver": "mm",
     "start": "spectral",
     "covariance": "full",

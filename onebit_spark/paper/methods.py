@@ -69,6 +69,7 @@ def _bayesian(
             alpha=setting["alpha"] * lines,
             beta=setting["beta"] * lines,
             intercepts=intercepts,
+            implicit_features=False,
             tol=TOLERANCE,
         )
         with warnings.catch_warnings():

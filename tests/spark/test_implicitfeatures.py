@@ -7,6 +7,7 @@ import pytest
 from test_engine import assert_same, estimator, frame, in_process
 
 from onebit_spark import RequestError
+from onebit_spark.core import weightchoice
 from onebit_spark.core.factortables import IMPLICIT
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.simulate import simulate
@@ -89,3 +90,15 @@ def test_a_warm_start_goes_on(ratings, model):
 def test_the_summary_says_how_to_get_a_certificate(model):
     assert model.certificate["certificates"] == []
     assert model.certificate["headline"] is None
+
+
+@pytest.mark.parametrize("exchange", ["driver", "broadcast", "shuffle"])
+def test_every_exchange_chooses_the_same_weight(ratings, data, monkeypatch, exchange):
+    monkeypatch.setattr(weightchoice, "FEWEST", 100)
+    made = estimator(exchange=exchange, maxIter=2, likelihoodWeight="auto").fit(ratings)
+    expected = in_process(data, max_iter=2, likelihood_weight="auto")
+    assert made.info.config.weight == expected.config.weight != 1.0
+    np.testing.assert_allclose(made.summary.objectiveHistory, expected.objective_history, rtol=1e-6)
+    told = made.info.weight_losses
+    assert {float(weight) for weight in told} == set(expected.weight_losses)
+    np.testing.assert_allclose(list(told.values()), list(expected.weight_losses.values()), rtol=1e-4)

@@ -177,7 +177,10 @@ def show(title, lines):
 if __name__ == "__main__":
     for loss in ("hinge", "logistic"):
         for terms in (Terms(delta=0.2), Terms(delta=0.2, prior_split=0.5)):
-            show(loss, experiment(FitConfig(loss=loss, rank=3, max_iter=30), 2000, 0.1, 400, terms))
+            show(
+                loss,
+                experiment(FitConfig(loss=loss, rank=3, max_iter=30, implicit_features=False), 2000, 0.1, 400, terms),
+            )
     show("answers", answering(FitConfig(rank=3, max_iter=30), 4000, 0.05, 400, 0.2, (0.15, 0.1)))
-    noisy = FitConfig(rank=10, likelihood_weight=8.0, max_iter=30)
+    noisy = FitConfig(rank=10, likelihood_weight=8.0, max_iter=30, implicit_features=False)
     show("noise", experiment(noisy, 2000, 0.5, 400, Terms(delta=0.2)))

@@ -115,7 +115,7 @@ def allowed(repeats):
 )
 def test_certificates_hold(few_draws, loss, repeats):
     """At δ = .2 no certificate is violated more often than chance allows. Recipe: tests/unit/knownrisk.py."""
-    config = FitConfig(loss=loss, rank=2, max_iter=15)
+    config = FitConfig(loss=loss, rank=2, max_iter=15, implicit_features=False)
     for terms in (Terms(delta=DELTA), Terms(delta=DELTA, prior_split=0.5)):
         violated = summary(experiment(config, 1000, 0.1, repeats, terms))
         assert "prior_split" in violated or {"catoni", "seeger"} <= set(violated)
@@ -136,7 +136,7 @@ def test_answers_hold(repeats):
 
 def test_a_bound_without_its_kl_is_caught(few_draws):
     """Labels of pure noise, K = 10, κ = 8: whatever is learnt is wrong half of the time, and fits the ratings well."""
-    noisy = FitConfig(rank=10, likelihood_weight=8.0, max_iter=15)
+    noisy = FitConfig(rank=10, likelihood_weight=8.0, max_iter=15, implicit_features=False)
     violated = summary(experiment(noisy, 1000, 0.5, 30, Terms(delta=DELTA)))
     assert violated["seeger"][0] == 0
     assert violated["no-kl"][0] > allowed(30)
@@ -162,7 +162,9 @@ def data():
 
 @pytest.fixture(scope="module")
 def certified(data):
-    return fit_arrays(*data, FitConfig(loss="hinge", rank=2, max_iter=20, tol=0), certify=Terms())
+    return fit_arrays(
+        *data, FitConfig(loss="hinge", rank=2, max_iter=20, tol=0, implicit_features=False), certify=Terms()
+    )
 
 
 def test_every_bound_that_applies_with_its_inputs(certified, data):
@@ -182,7 +184,7 @@ def test_every_bound_that_applies_with_its_inputs(certified, data):
 
 def test_a_prior_that_counts_the_sample_is_paid_for(data):
     """log(m(m+1)) nats where α follows from m, nothing where it was given, also where only β was."""
-    config, m = FitConfig(rank=2, max_iter=4, tol=0), 110
+    config, m = FitConfig(rank=2, max_iter=4, tol=0, implicit_features=False), 110
     counted, half, given = (
         fit_arrays(*data, replace(config, **prior), certify=Terms()).certificates
         for prior in ({}, {"beta": 0.03 * m}, {"alpha": 0.1 * m, "beta": 0.03 * m})
@@ -197,7 +199,7 @@ def test_a_prior_that_counts_the_sample_is_paid_for(data):
 
 
 def test_a_declared_grid_is_paid_for(data):
-    config = FitConfig(rank=2, max_iter=5, tol=0)
+    config = FitConfig(rank=2, max_iter=5, tol=0, implicit_features=False)
     one, many = (fit_arrays(*data, config, certify=Terms(grid=grid)).certificates for grid in (1, 100))
     for single, shared in zip(one, many, strict=True):
         assert shared.bound > single.bound

@@ -21,7 +21,7 @@ def ratings(seed=8, n=600, shape=(25, 15)):
 def settled_and_fitted(side, **choices):
     """The fixed points, the fit's own rows, and what both were given."""
     rows, cols, labels = ratings()
-    config = FitConfig(rank=2, alpha=5.0, beta=1.0, tol=1e-11, max_iter=1000, **choices)
+    config = FitConfig(rank=2, alpha=5.0, beta=1.0, tol=1e-11, max_iter=1000, implicit_features=False, **choices)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotConverged)
         fit = fit_arrays(rows, cols, labels, config, threads=1)

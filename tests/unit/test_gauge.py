@@ -311,7 +311,8 @@ def test_half_the_iterations_are_enough():
     """A2, 200 × 200, logistic: those to within 1e−4 of the best objective known (measured: 21 without gauge
     and relaxation)."""
     histories = {
-        turned: solved(simulated("A2"), FitConfig(tol=0, max_iter=150), turned)[0].history for turned in (0, 1)
+        turned: solved(simulated("A2"), FitConfig(tol=0, max_iter=150, implicit_features=False), turned)[0].history
+        for turned in (0, 1)
     }
     best = min(step.objective for history in histories.values() for step in history)
     needed = {
@@ -324,10 +325,10 @@ def test_half_the_iterations_are_enough():
 def test_a_fit_that_was_interrupted_goes_on_to_the_bit():
     """From the mapped rows, the scales and the history after 4 of 8 iterations."""
     data = simulated("B3", shape=(60, 50), fraction=0.5)
-    whole, posteriors = solved(data, FitConfig(tol=0, max_iter=8), True)
-    half, reached = solved(data, FitConfig(tol=0, max_iter=4), True)
+    whole, posteriors = solved(data, FitConfig(tol=0, max_iter=8, implicit_features=False), True)
+    half, reached = solved(data, FitConfig(tol=0, max_iter=4, implicit_features=False), True)
     start = Start(reached, half.hierarchy.scales, half.history)
-    resumed, again = solved(data, FitConfig(tol=0, max_iter=8), True, start=start)
+    resumed, again = solved(data, FitConfig(tol=0, max_iter=8, implicit_features=False), True, start=start)
     assert [step.objective for step in resumed.history] == [step.objective for step in whole.history]
     for side in SIDES:
         np.testing.assert_array_equal(again[side].packed(), posteriors[side].packed())

@@ -23,10 +23,14 @@ def ratings(n=150, seed=0):
     return rows, cols, np.where(rng.random(n) < 0.6, 1, -1)
 
 
+# The model of the paper with intercepts; implicit features have tests of their own.
+PLAIN = {"rank": 3, "tol": 0, "precision": "float64", "implicit_features": False}
+
+
 def config_of(loss, **options):
     """The configuration whose loss is ``loss``, a variant of a registered one."""
     extra = {"solver": loss.solver} if loss.name == "hinge" else {"covariance": loss.structure}
-    return FitConfig(loss=loss.name, **extra, **{"rank": 3, "tol": 0, "precision": "float64"} | options)
+    return FitConfig(loss=loss.name, **extra, **PLAIN | options)
 
 
 @pytest.mark.parametrize("intercepts", [False, True])
@@ -112,6 +116,7 @@ def test_the_rest_of_the_objective_is_the_divergence(loss, prior, intercepts):
         loss=loss,
         prior=prior,
         intercepts=intercepts,
+        implicit_features=False,
         rank=2,
         alpha=3.0,
         beta=2.0,

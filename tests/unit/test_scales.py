@@ -25,7 +25,9 @@ def kl_of_normals(mean, covariance, prior_mean, precision):
 def test_the_divergence_from_a_fixed_prior(loss, intercepts):
     data = simulate("B2", rank=2, shape=(20, 15), fraction=0.6)
     rng = np.random.default_rng(0)
-    config = FitConfig(loss=loss, rank=2, intercepts=intercepts, precision="float64", max_iter=7, tol=0)
+    config = FitConfig(
+        loss=loss, rank=2, intercepts=intercepts, precision="float64", max_iter=7, tol=0, implicit_features=False
+    )
     lines = [
         RowPosterior(rng.normal(size=shape), rng.uniform(0.3, 1.4, shape), "spread", intercepts)
         for shape in [(m, config.dimension) for m in (20, 15)]

@@ -139,7 +139,7 @@ def test_each_front_end_has_its_own_name_of_a_field():
     ]
     assert OneBitCompletion(numUserBlocks=0, likelihoodWeight=-1.0, threshold=float("nan")).problems() == [
         "threshold must be a finite number, not nan",
-        "likelihoodWeight must be a positive finite number, not -1.0",
+        "likelihoodWeight must be a positive finite number or auto, not -1.0",
         "numUserBlocks must be an integer of at least 1, not 0",
     ]
 

@@ -1,0 +1,100 @@
+"""The weight of a rating is chosen on a part of the ratings, and the fit is then that with the weight given."""
+
+import numpy as np
+import pytest
+from fitting import simulated
+
+from onebit_spark import FitConfig, Terms, fit_arrays
+from onebit_spark.core import weightchoice
+from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.losses import LOSSES, SIDES
+from onebit_spark.core.prediction import score, variance
+from onebit_spark.core.scales import Scales
+from onebit_spark.core.solver import Start
+from onebit_spark.core.split import Split
+from onebit_spark.core.weightchoice import FACTORS, choose_weight
+from onebit_spark.engines.local import LocalEngine
+
+
+def engine_of(kind, seed=0):
+    rows, cols, labels = simulated(kind, shape=(200, 150), fraction=0.3, seed=seed)
+    return LocalEngine(RatingBlock.from_coordinates(rows, cols, labels > 0, (200, 150)))
+
+
+def test_clear_labels_weigh_more_than_noisy_ones():
+    clear, noisy = (choose_weight(engine_of(kind), FitConfig(rank=4)) for kind in ("A1", "B3"))
+    assert clear.weight == max(FACTORS)
+    assert noisy.weight < clear.weight
+    for choice in (clear, noisy):
+        assert choice.losses[choice.weight] == min(choice.losses.values())
+        assert set(choice.losses) <= set(FACTORS)
+        places = sorted(FACTORS.index(weight) for weight in choice.losses)
+        assert places == list(range(places[0], places[-1] + 1))  # none was skipped
+
+
+def test_the_fit_is_that_with_the_chosen_weight():
+    rows, cols, labels = simulated("B3", shape=(200, 150), fraction=0.3)
+    auto = FitConfig(rank=3, likelihood_weight="auto", max_iter=8, tol=0)
+    weight = choose_weight(engine_of("B3"), auto).weight
+    chosen = fit_arrays(rows, cols, labels, auto, (200, 150))
+    given = fit_arrays(rows, cols, labels, FitConfig(rank=3, likelihood_weight=weight, max_iter=8, tol=0), (200, 150))
+    assert chosen.objective_history == given.objective_history
+    np.testing.assert_array_equal(chosen.rows.location, given.rows.location)
+    assert chosen.config.weight == weight
+
+
+def test_when_there_is_nothing_to_choose(monkeypatch):
+    engine = engine_of("B3")
+    assert choose_weight(engine, FitConfig(likelihood_weight=0.7)).weight == 0.7
+    assert choose_weight(engine, FitConfig(loss="hinge")).weight == LOSSES["hinge"].default_weight
+    earlier = Start({}, Scales.at_start(10), weight=1.3)
+    assert choose_weight(engine, FitConfig(), earlier).weight == 1.3
+    monkeypatch.setattr(weightchoice, "FEWEST", engine.n_ratings + 1)
+    assert choose_weight(engine, FitConfig()) == weightchoice.WeightChoice(LOSSES["logistic"].default_weight)
+
+
+def test_the_loss_is_that_of_the_ratings_that_were_not_chosen():
+    engine, split = engine_of("B2"), Split(7, 0.9)
+    engine.start(FitConfig(rank=2), FitConfig().make_loss())
+    block, posterior = engine.blocks["rows"], {side: engine.posterior(side) for side in SIDES}
+    kept = split.chosen_of(block, np.arange(block.n_rows))
+    left = split.left_of(block, np.arange(block.n_rows))
+    assert kept.n_ratings + left.n_ratings == block.n_ratings
+    for i in range(block.n_rows):
+        both = np.concatenate([part.codes[part.row_pointers[i] : part.row_pointers[i + 1]] for part in (kept, left)])
+        np.testing.assert_array_equal(np.sort(both), block.codes[block.row_pointers[i] : block.row_pointers[i + 1]])
+    row, col = np.repeat(np.arange(left.n_rows), left.row_counts), left.codes >> 1
+    pairs = posterior["rows"].take(row), posterior["cols"].take(col)
+    signs = 2.0 * (left.codes & 1) - 1
+    expected = np.mean(LOSSES["logistic"].held_out(score(*pairs), variance(*pairs), signs))
+    assert engine.left_out_loss("logistic", posterior, split) == pytest.approx(expected)
+
+
+def test_theorem_1_pays_for_the_weights_that_were_tried():
+    rows, cols, labels = simulated("A2", shape=(200, 150), fraction=0.3)
+    config = FitConfig(loss="hinge", rank=3, likelihood_weight="auto", max_iter=4, tol=0, implicit_features=False)
+    chosen = fit_arrays(rows, cols, labels, config, certify=Terms(delta=0.1))
+    tried = len(
+        choose_weight(LocalEngine(RatingBlock.from_coordinates(rows, cols, labels > 0, (200, 150))), config).losses
+    )
+    assert tried >= 3
+    found = {item.name: item for item in chosen.certificates}
+    assert found["theorem1"].inputs["grid"] == tried
+    given = FitConfig(**{**vars(config), "likelihood_weight": chosen.config.weight})
+    alone = {item.name: item for item in fit_arrays(rows, cols, labels, given, certify=Terms(delta=0.1)).certificates}
+    assert found["theorem1"].bound > alone["theorem1"].bound
+    assert found["seeger"].bound == alone["seeger"].bound
+
+
+def test_a_learnt_prior_takes_its_weight_from_its_own_part(monkeypatch):
+    """The other part certifies, so κ must not depend on it: the labels there are turned round, and κ stays."""
+    seen = []
+    monkeypatch.setattr(
+        "onebit_spark.certificate.learnt.choose_weight",
+        lambda engine, *rest: (seen.append(engine.n_ratings), choose_weight(engine, *rest))[1],
+    )
+    rows, cols, labels = simulated("B3", shape=(200, 150), fraction=0.6)
+    config = FitConfig(rank=3, max_iter=3, tol=0)
+    fit = fit_arrays(rows, cols, labels, config, certify=Terms(prior_split=0.5))
+    assert seen == [pytest.approx(0.5 * len(rows), rel=0.05)]
+    assert fit.certificates[0].name == "prior_split"

@@ -67,14 +67,14 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
     prior : {"inverse-gamma", "gamma"}
         Prior of the factors' scales (§5).
     likelihoodWeight : float or "auto", optional
-        κ, the weight of one rating (§1.3). "auto": a tenth of the ratings chooses it (§12). Default: "auto" for the
+        κ, the weight of one rating (§1.3). "auto": a tenth of the ratings chooses it (§14). Default: "auto" for the
         logistic loss, 2 for the hinge.
     alpha, beta : float, optional
-        α and β of the prior (§7.3). Default: α is a tenth of the number of users and items, and β follows from α.
+        α and β of the prior (§7.5). Default: α is a tenth of the number of users and items, and β follows from α.
     fitIntercept : bool
         Fit an intercept for each user and each item (§6).
     implicitFeatures : bool
-        Let the prior mean of a user depend on the items that the user rated, and that of an item on its users (§11).
+        Let the prior mean of a user depend on the items that the user rated, and that of an item on its users (§13).
     solver : {"mm", "gradient"}
         Solver of the means; "gradient" is for the hinge loss only (§3.3, §3.4).
     covariance : {"full", "diagonal"}
@@ -84,7 +84,7 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
     maxIter : int
         Largest number of iterations.
     tol : float
-        Stop when objective and scores change by less than this share (§7.2). 0: never.
+        Stop when objective and scores change by less than this share (§7.4). 0: never.
     seed : int
         Seed of the start and of the certificates' draws.
     numUserBlocks, numItemBlocks : int, optional
@@ -284,7 +284,7 @@ class _Facts(Generic[P]):
                 "alpha": made.prior.alpha,
                 "beta": made.prior.beta,
             },
-            scale_moments=None if moments is None else {**asdict(moments), "factor": moments.factor.tolist()},
+            scale_moments=None if moments is None else moments.as_dict(),
             draw_narrowing=None if made.drawn is None else NARROWING,
             n_ratings=tally.n,
             n_users=n_users,

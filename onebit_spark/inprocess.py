@@ -43,7 +43,7 @@ class Fit:
     history : list of Iteration
         One entry per iteration.
     converged : bool
-        Whether the stopping rule held (docs/MATH.md, §7.2).
+        Whether the stopping rule held (docs/MATH.md, §7.4).
     reason : str
         Why the fit stopped.
     majority : {1, −1}

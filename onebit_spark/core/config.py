@@ -54,16 +54,16 @@ class FitConfig:
     rank : int
         K, the largest number of factors. The prior switches off the factors that are not needed.
     likelihood_weight : float or "auto", optional
-        κ = λ/n, the weight of one rating (§1.3). "auto": a tenth of the ratings chooses it (§12). Default: "auto" for
+        κ = λ/n, the weight of one rating (§1.3). "auto": a tenth of the ratings chooses it (§14). Default: "auto" for
         the logistic loss, 2 for the hinge.
     alpha : float, optional
-        α of the prior (§7.3). Default: m/10, where m users and items have ratings.
+        α of the prior (§7.5). Default: m/10, where m users and items have ratings.
     beta : float, optional
         β of the prior: a rate for "gamma", a scale for "inverse-gamma". Default: γ concentrates near 0.3.
     intercepts : bool
         Whether each row and each column has an intercept (§6).
     implicit_features : bool
-        Whether the prior mean of a row depends on which columns it has rated, and that of a column on its rows (§11).
+        Whether the prior mean of a row depends on which columns it has rated, and that of a column on its rows (§13).
     solver : {"mm", "gradient"}
         Solver of the means with the hinge loss (§3.3, §3.4). The logistic loss has no "gradient".
     start : {"spectral", "random"}
@@ -73,7 +73,7 @@ class FitConfig:
     max_iter : int
         Largest number of iterations.
     tol : float
-        The fit stops when neither the objective nor the scores change by more than this share (§7.2). 0: never.
+        The fit stops when neither the objective nor the scores change by more than this share (§7.4). 0: never.
     seed : int
         Seed of the start, and of the draws for certificates.
     precision : {"float32", "float64"}
@@ -155,7 +155,7 @@ class FitConfig:
         return Form(self.dimension, self.make_loss().kind, self.intercepts, self.precision, self.implicit_features)
 
     def make_prior(self, n_lines: int) -> ScalePrior:
-        """π^γ for m = ``n_lines`` rows and columns with ratings, with the defaults of α and β (§7.3)."""
+        """π^γ for m = ``n_lines`` rows and columns with ratings, with the defaults of α and β (§7.5)."""
         prior = PRIORS[self.prior]
         alpha = self.alpha if self.alpha is not None else PRIOR_SHARE * n_lines
         beta = self.beta if self.beta is not None else prior.beta_for_scale(alpha, PRIOR_SCALE)

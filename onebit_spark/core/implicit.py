@@ -10,7 +10,7 @@ row and every column has two vectors of length K for the other side, side by sid
 
 Given the means, the best weights are a ridge regression. γ_k cancels in it. With F_ij = |Ω_i|^{−½}, FᵀF ≼ diag |Ω_j|,
 because the lines of FᵀF sum to |Ω_j|. This gives a step that never raises the objective and needs no other row's
-weight (docs/MATH.md, §11):
+weight (docs/MATH.md, §13):
 
     w_j ─► w_j + ω (Σ_{i∈Ω_j} r_i − ρ w_j) / (|Ω_j| + ρ),     0 < ω < 2
 

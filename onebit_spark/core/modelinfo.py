@@ -34,7 +34,7 @@ LABEL_CODINGS = (
 CALIBRATION = {entry.name for entry in dataclasses.fields(Calibration)}
 
 
-MOMENTS = {entry.name for entry in dataclasses.fields(Moments)}
+MOMENTS = {entry.name for entry in dataclasses.fields(Moments) if entry.default is dataclasses.MISSING}
 
 
 INTERCEPT_PRIOR = ("mean", "mean_variance", "user_inverse_gamma", "item_inverse_gamma")
@@ -74,7 +74,7 @@ class ModelInfo:
     iterations : int
         Number of iterations.
     converged : bool
-        Whether the stopping rule held (docs/MATH.md, §7.2).
+        Whether the stopping rule held (docs/MATH.md, §7.4).
     reason : str
         Why the fit stopped.
     effective_rank : int
@@ -172,7 +172,7 @@ class ModelInfo:
         """q(γ) and q(μ). Unknown ids are predicted from them."""
         factor, moments = np.asarray(self.inverse_gamma, np.float64), None
         if self.scale_moments is not None:
-            moments = Moments(**{**self.scale_moments, "factor": np.asarray(self.scale_moments["factor"], np.float64)})
+            moments = Moments.from_dict(self.scale_moments)
         if self.intercept_prior is None:
             return Scales(factor, moments=moments)
         told = self.intercept_prior
@@ -259,7 +259,7 @@ class ModelInfo:
             problems.append(f"majority must be 1 or −1, not {self.majority}")
         if self.calibration is not None and set(self.calibration) != CALIBRATION:
             problems.append(f"calibration must hold {', '.join(sorted(CALIBRATION))}, not {self.calibration}")
-        if self.scale_moments is not None and set(self.scale_moments) != MOMENTS:
+        if self.scale_moments is not None and not set(self.scale_moments) >= MOMENTS:
             problems.append(f"scale_moments must hold {', '.join(sorted(MOMENTS))}, not {self.scale_moments}")
         if self.fitted is not None and set(self.fitted) != {"limit", "complete"}:
             problems.append(f"fitted must hold limit and complete, not {self.fitted}")

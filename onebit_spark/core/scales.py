@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,13 @@ class Hierarchy(Protocol[P]):
     def updated(self, rows: SideStatistics, cols: SideStatistics) -> tuple[Self, float]:
         """The hierarchy after both sides moved, and KL(ρ‖π) with it."""
 
+    @property
+    def weight_grams(self) -> dict[Side, NDArray[np.float64]] | None:
+        """Σ w wᵀ of both sides' weights for the other side, if they are remembered."""
+
+    def remembering(self, weight_grams: dict[Side, NDArray[np.float64]]) -> Self:
+        """The same, with these Gram matrices of the weights: a fit that is resumed needs them to the bit."""
+
 
 @dataclass(frozen=True)
 class Moments:
@@ -40,6 +48,18 @@ class Moments:
     col_intercept: float  # S_d, of m2 columns
     rows: int
     cols: int
+    row_weights: NDArray[np.float64] | None = None  # Σ w wᵀ of the rows' weights for the columns (``implicit``), K × K
+    col_weights: NDArray[np.float64] | None = None  # the same of the columns' weights
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain numbers and lists, for JSON."""
+        return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in vars(self).items()}
+
+    @classmethod
+    def from_dict(cls, told: Mapping[str, Any]) -> Moments:
+        """The inverse of ``as_dict``."""
+        arrays: dict[str, Any] = {n: np.array(v) if isinstance(v, list) else v for n, v in told.items()}
+        return cls(**arrays)
 
 
 @dataclass(frozen=True)
@@ -56,6 +76,12 @@ class Scales:
     @classmethod
     def at_start(cls, rank: int) -> Scales:
         return cls(np.ones(rank))
+
+    def forgetting_weights(self) -> Scales:
+        """The same without the Gram matrices of the weights, which belong to the rows of one fit."""
+        if self.moments is None:
+            return self
+        return replace(self, moments=replace(self.moments, row_weights=None, col_weights=None))
 
     def prior(self, side: Side, intercepts: bool) -> RowPrior:
         """The normal prior of one side's rows under q(γ), q(μ)."""
@@ -82,6 +108,20 @@ class ScaleHierarchy:
     def updated(self, rows: SideStatistics, cols: SideStatistics) -> tuple[Self, float]:
         return self.at(rows.moments, cols.moments)
 
+    @property
+    def weight_grams(self) -> dict[Side, NDArray[np.float64]] | None:
+        moments = self.scales.moments
+        if moments is None or moments.row_weights is None or moments.col_weights is None:
+            return None
+        return {"rows": moments.row_weights, "cols": moments.col_weights}
+
+    def remembering(self, weight_grams: dict[Side, NDArray[np.float64]]) -> Self:
+        assert self.scales.moments is not None
+        moments = replace(
+            self.scales.moments, row_weights=weight_grams["rows"], col_weights=weight_grams["cols"]
+        )  # fmt: skip
+        return replace(self, scales=replace(self.scales, moments=moments))
+
     def at(self, rows: SideMoments, cols: SideMoments) -> tuple[Self, float]:
         """The hierarchy after the γ step, and KL(ρ‖π) with it, from the moments of both sides."""
         scales, divergence = update_scales(self.scales, rows, cols, self.prior, self.intercepts)
@@ -102,6 +142,13 @@ class FixedPrior(Generic[P]):
         """KL(ρ‖π) = ½ Σ_ik [g_ik((E x_ik − p_ik)² + var x_ik) − 1 − log g_ik] − Σ log s, over both sides."""
         divergence = 0.5 * (rows.prior_distance + cols.prior_distance) - rows.log_volume - cols.log_volume
         return self, divergence
+
+    @property
+    def weight_grams(self) -> None:
+        return None
+
+    def remembering(self, weight_grams: dict[Side, NDArray[np.float64]]) -> Self:
+        return self
 
 
 def update_scales(

@@ -239,7 +239,7 @@ def _iterate(
     loss = config.make_loss()
     ratings_per_row = 2 * engine.n_ratings / (engine.count("rows") + engine.count("cols"))
     plan = loss.plan()
-    weights: dict[Side, NDArray[np.float64]] = {side: engine.weight_gram(side) for side in SIDES}
+    weights = hierarchy.weight_grams or {side: engine.weight_gram(side) for side in SIDES}
     for number in range(len(before) + 1, config.max_iter + 1):
         began = time.perf_counter()
         latest: dict[Side, SideStatistics] = {}
@@ -266,6 +266,7 @@ def _iterate(
         if maps:
             engine.apply(maps)
             weights = {side: maps[OTHER[side]].quadratic(gram) for side, gram in weights.items()}
+        hierarchy = hierarchy.remembering(weights)
         objective = latest["cols"].data + divergence
         decrease = (previous - objective) / max(abs(objective), 1e-300) if number > 1 else np.inf
         change = relative_change(moved["rows"], moved["cols"], config.intercepts)

@@ -1,4 +1,4 @@
-"""κ that suits the data: a small part of the ratings decides (docs/MATH.md, §12).
+"""κ that suits the data: a small part of the ratings decides (docs/MATH.md, §14).
 
     nine tenths ─8 iterations at the middle κ─► one state ─3 iterations at each κ─► the loss of the last tenth
 

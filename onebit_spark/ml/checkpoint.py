@@ -5,7 +5,7 @@ FOLDER/iteration-000020/    a model folder of that iteration (see ``persistence`
 
 A checkpoint appears whole or not at all. The one before it is deleted only then. Both posteriors are stored in the type
 in which they are held (float32), the scales and the history in full. So a fit that continues gives exactly the same
-result. With implicit features the objective is the same to rounding: the ridge of the weights is summed anew.
+result.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Checkpoint:
 
     def start(self, config: FitConfig, engine: Adopts[P]) -> Start[P]:
         """The start of a fit that continues from here."""
-        return replace(warm_start(self.model, config, engine), history=self.history)
+        return replace(warm_start(self.model, config, engine), scales=self.model.info.scales, history=self.history)
 
 
 class CheckpointFolder:

@@ -36,7 +36,7 @@ def warm_start(model: FittedModel, config: FitConfig, engine: Adopts[P]) -> Star
             side: engine.adopted(side, frame, prior_row(info.scales, side, *form), config.precision)
             for side, frame in frames.items()
         },
-        info.scales,
+        info.scales.forgetting_weights(),
         weight=info.config.weight,
     )
 

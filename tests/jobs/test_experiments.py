@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from running import ROOT, environment, run, submit, write
+from running import ROOT, environment, run, run_here, submit, write
 
 from onebit_spark.simulate import simulate
 
@@ -142,14 +142,12 @@ def test_large_data_are_fitted_by_the_whole_cluster(folder):
     assert (output / "model" / "metadata.json").exists()
 
 
-def test_movielens_on_small_data(folder):
+def test_movielens_on_small_data(spark, folder):
     output = folder / "reproduced"
-    command = [
-        sys.executable, ROOT / "jobs" / "reproduce.py", "movielens", "--movielens", folder / "u.data",
-        "--replicates", "2", "--output", output,
-    ]  # fmt: skip
-    done = run(command)
-    assert done.returncode == 0, done.stdout
+    code, _, told = run_here(
+        "reproduce", "movielens", "--movielens", folder / "u.data", "--replicates", "2", "--output", output
+    )
+    assert code == 0, told
     text = (output / "REPRODUCTION.md").read_text()
     assert "| Logit-IG, intercepts |" in text
     assert "on 150 held-out ratings of 600, over 2 splits" in " ".join(text.split())

@@ -14,6 +14,11 @@ from running import ROOT, environment, run, run_here, submit, write
 
 from onebit_spark.simulate import simulate
 
+SETTINGS = """spark.ui.enabled false
+spark.sql.shuffle.partitions 2
+spark.sql.codegen.wholeStage false
+spark.sql.codegen.factoryMode NO_CODEGEN
+"""
 GRID = "rank = [2, 3]\nintercepts = [false, true]\nlikelihood-weight = [0.5, 1.0]\n"
 
 
@@ -60,8 +65,10 @@ def tuning(folder, output):
 
 @pytest.fixture(scope="module")
 def tuned(folder):
-    """A folder with a tuning that nobody disturbed, and what it printed."""
-    done = run(tuning(folder, folder / "tuned"))
+    """A folder with a tuning that nobody disturbed, and what it printed. Spark's settings come from a file."""
+    (folder / "conf").mkdir()
+    (folder / "conf" / "spark-defaults.conf").write_text(SETTINGS)
+    done = run(tuning(folder, folder / "tuned"), env={"SPARK_CONF_DIR": str(folder / "conf")})
     assert done.returncode == 0, done.stdout
     return folder / "tuned", done.stdout
 

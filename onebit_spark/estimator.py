@@ -14,7 +14,8 @@ from pyspark.ml import Estimator
 from pyspark.ml.util import DefaultParamsWriter, MLReadable, MLWritable
 from pyspark.sql import DataFrame
 
-from onebit_spark.certificate.certified import CertifiedFit, Terms, certified_fit, document
+from onebit_spark.certificate.certified import Terms, document
+from onebit_spark.certificate.certifiedfit import CertifiedFit, certified_fit
 from onebit_spark.certificate.learnt import NARROWING
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.losses import SIDES

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from onebit_spark.certificate.bygroup import further_certificates
-from onebit_spark.certificate.certified import Certificate, Terms, certified_fit, holdout_certificate
+from onebit_spark.certificate.certified import Certificate, Terms, holdout_certificate
+from onebit_spark.certificate.certifiedfit import certified_fit
 from onebit_spark.certificate.learnt import NARROWING
 from onebit_spark.certificate.selective import Group, HeldOut, request_problems
 from onebit_spark.core import prediction

@@ -1,11 +1,15 @@
 """Fixtures shared by all tests."""
 
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import settings
+from jvm import SHORT_LIVED
+
+HERE = Path(__file__).parent
 
 # The first example of a test may compile a kernel: no deadline. The same examples in every run.
 settings.register_profile("onebit", deadline=None, derandomize=True)
@@ -23,3 +27,30 @@ def movielens_100k():
         pytest.skip(f"MovieLens-100K is not at {path}; set ONEBIT_DATA to the folder that holds ml-100k/")
     user, item, rating, _ = np.loadtxt(path, dtype=np.int64).T
     return user - 1, item - 1, np.where(rating > 3.5, 1, -1)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory):
+    """The one Spark session of all tests that do not start a process of their own."""
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", SHORT_LIVED)
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("onebit_spark tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "3")
+        .config("spark.sql.codegen.wholeStage", "false")
+        .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.python.unix.domain.socket.enabled", "true")
+        .config("spark.python.daemon.module", "workerdaemon")
+        .config("spark.executorEnv.PYTHONPATH", os.pathsep.join(map(str, (HERE, HERE.parent))))
+        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()

@@ -11,7 +11,29 @@ EXCHANGES = ("auto", "driver", "broadcast", "shuffle")
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """How a fit is run. What comes out depends on none of these, unless a validation ends the fit early."""
+    """How a fit is run. What comes out depends on none of these, unless a validation ends the fit early.
+
+    Attributes
+    ----------
+    row_blocks, col_blocks : int, optional
+        Blocks of users and of items. Default: by size and cores.
+    exchange : str
+        Where the ratings are fitted, one of ``EXCHANGES``.
+    driver_ratings : int, optional
+        Most ratings that ``exchange="auto"`` fits on the driver. Default: by its memory.
+    work_dir : str, optional
+        Folder for the files of ``exchange="shuffle"``, which all executors can reach.
+    checkpoint_dir : str, optional
+        Folder for checkpoints.
+    checkpoint_interval : int
+        Iterations between two checkpoints.
+    resume : bool
+        Go on from a checkpoint, if there is one.
+    validation_indicator_col : str, optional
+        Boolean column: ratings where it is true are watched and not fitted.
+    patience : int
+        Iterations without a better validation loss that end the fit.
+    """
 
     row_blocks: int | None = setting(
         None, "blocks of users (default: by size and cores)", check=at_least(1), param="numUserBlocks"

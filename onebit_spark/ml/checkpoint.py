@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from onebit_spark.certificate.certified import CertifiedFit
+from onebit_spark.certificate.certifiedfit import CertifiedFit
 from onebit_spark.core.config import AUTO, FitConfig
 from onebit_spark.core.losses import SIDES
 from onebit_spark.core.modelinfo import METADATA

@@ -1,6 +1,8 @@
-"""The jobs as subprocesses, and tables on disk for them."""
+"""The jobs as processes and in this one, and tables on disk for them."""
 
-import json
+import contextlib
+import io
+import logging
 import os
 import subprocess
 import sys
@@ -9,6 +11,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 from jvm import SHORT_LIVED
+
+from onebit_spark import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 SPARK_SUBMIT = Path(sys.executable).with_name("spark-submit")
@@ -35,12 +39,24 @@ def submit(job, *arguments):
     return run([*SUBMIT, ROOT / "jobs" / f"{job}.py", *arguments])
 
 
-def run_all(cases, folder):
-    """Run many jobs in one Spark application: {name: (job, arguments)} ─► {name: (exit code, stdout, stderr)}."""
-    (folder / "cases.json").write_text(json.dumps({name: [job, list(map(str, a))] for name, (job, a) in cases.items()}))
-    done = run([*SUBMIT, Path(__file__).with_name("many.py"), folder])
-    assert done.returncode == 0, done.stdout
-    return json.loads((folder / "results.json").read_text())
+def run_here(job, *arguments):
+    """A job in this process, in the session that runs: exit code, stdout, stderr with what it logged."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), own_log():
+        code = getattr(cli, job)(list(map(str, arguments)))
+    return code, out.getvalue(), err.getvalue()
+
+
+@contextlib.contextmanager
+def own_log():
+    """No handler yet, as in a new process: the job sets up its own, for its stderr."""
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    root.handlers = []
+    try:
+        yield
+    finally:
+        root.handlers, root.level = handlers, level
 
 
 def write(path, table):

@@ -184,8 +184,8 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def results(folder):
-    """All jobs of this file in one Spark application."""
+def results(spark, folder):
+    """All jobs of this file, one after the other."""
     done = run_jobs({**MODELS, **CASES}, folder)
     for name in MODELS:
         assert done[name][0] == 0, done[name]

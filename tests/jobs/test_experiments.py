@@ -10,10 +10,15 @@ import time
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from running import ROOT, environment, run, submit, write
+from running import ROOT, environment, run, run_here, submit, write
 
 from onebit_spark.simulate import simulate
 
+SETTINGS = """spark.ui.enabled false
+spark.sql.shuffle.partitions 2
+spark.sql.codegen.wholeStage false
+spark.sql.codegen.factoryMode NO_CODEGEN
+"""
 GRID = "rank = [2, 3]\nintercepts = [false, true]\nlikelihood-weight = [0.5, 1.0]\n"
 
 
@@ -60,8 +65,10 @@ def tuning(folder, output):
 
 @pytest.fixture(scope="module")
 def tuned(folder):
-    """A folder with a tuning that nobody disturbed, and what it printed."""
-    done = run(tuning(folder, folder / "tuned"))
+    """A folder with a tuning that nobody disturbed, and what it printed. Spark's settings come from a file."""
+    (folder / "conf").mkdir()
+    (folder / "conf" / "spark-defaults.conf").write_text(SETTINGS)
+    done = run(tuning(folder, folder / "tuned"), env={"SPARK_CONF_DIR": str(folder / "conf")})
     assert done.returncode == 0, done.stdout
     return folder / "tuned", done.stdout
 
@@ -142,14 +149,12 @@ def test_large_data_are_fitted_by_the_whole_cluster(folder):
     assert (output / "model" / "metadata.json").exists()
 
 
-def test_movielens_on_small_data(folder):
+def test_movielens_on_small_data(spark, folder):
     output = folder / "reproduced"
-    command = [
-        sys.executable, ROOT / "jobs" / "reproduce.py", "movielens", "--movielens", folder / "u.data",
-        "--replicates", "2", "--output", output,
-    ]  # fmt: skip
-    done = run(command)
-    assert done.returncode == 0, done.stdout
+    code, _, told = run_here(
+        "reproduce", "movielens", "--movielens", folder / "u.data", "--replicates", "2", "--output", output
+    )
+    assert code == 0, told
     text = (output / "REPRODUCTION.md").read_text()
     assert "| Logit-IG, intercepts |" in text
     assert "on 150 held-out ratings of 600, over 2 splits" in " ".join(text.split())

@@ -93,8 +93,8 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def results(folder):
-    """All jobs of this file in one Spark application."""
+def results(spark, folder):
+    """All jobs of this file, one after the other."""
     return run_jobs(GOOD, folder)
 
 
@@ -111,7 +111,7 @@ def test_nothing_hidden_is_left_behind(folder, results):
 
 
 def test_quiet_says_only_where_the_output_is(folder, results):
-    assert results["integers"][1:] == [f"{folder}/old\n{folder}/of_integers\n", ""]
+    assert results["integers"][1:] == (f"{folder}/old\n{folder}/of_integers\n", "")
 
 
 def test_overwrite_replaces_the_whole_folder(folder, results):

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
-from running import ROOT, environment, run, submit, write
+from running import ROOT, environment, run, run_here, submit, write
 
 from onebit_spark.simulate import simulate
 
@@ -79,15 +79,20 @@ def test_predictions_of_unknown_pairs_are_whole(folder, fitted):
     assert lines["never", "never"]["std"] > 0
 
 
-def test_predict_under_spark_submit(folder, fitted):
-    done = submit(
-        "predict", "--model", folder / "model", "--pairs", folder / "pairs.csv", "--format", "csv", "--option", "sep=;",
-        "--output", folder / "again", "--quiet",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout
-    assert f"\n{folder}/again\n" in f"\n{done.stdout}"
+@pytest.mark.parametrize("where", ["here", pytest.param("under spark-submit", marks=pytest.mark.slow)])
+def test_another_process_predicts_the_same(spark, folder, fitted, where):
+    output = folder / f"again {where}"
+    arguments = ["--model", folder / "model", "--pairs", folder / "pairs.csv", "--format", "csv", "--option", "sep=;"]
+    arguments += ["--output", output, "--quiet"]
+    if where == "here":
+        code, told, _ = run_here("predict", *arguments)
+    else:
+        done = submit("predict", *arguments)
+        code, told = done.returncode, done.stdout
+    assert code == 0, told
+    assert f"\n{output}\n" in f"\n{told}"
     key = [("user", "ascending"), ("item", "ascending")]
-    assert pq.read_table(folder / "again").sort_by(key).equals(pq.read_table(folder / "predictions").sort_by(key))
+    assert pq.read_table(output).sort_by(key).equals(pq.read_table(folder / "predictions").sort_by(key))
     assert sorted(path.name for path in folder.glob(".*")) == []  # nothing hidden is left behind
 
 

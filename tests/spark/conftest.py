@@ -1,41 +1,15 @@
-"""One Spark session for all tests of this folder, and small fitted models to put into it."""
+"""Small fitted models to put into the Spark session."""
 
 import dataclasses
-import os
-import sys
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from jvm import SHORT_LIVED
 from modelinfo import info_of
-from pyspark.sql import SparkSession
 
 from onebit_spark import FitConfig, fit_arrays
 from onebit_spark.core.factortables import factor_table
 from onebit_spark.model import OneBitCompletionModel
-
-
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory):
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_SUBMIT_OPTS", SHORT_LIVED)
-    session = (
-        SparkSession.builder.master("local[2]")
-        .appName("onebit_spark tests")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "3")
-        .config("spark.sql.codegen.wholeStage", "false")
-        .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.python.unix.domain.socket.enabled", "true")
-        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("OFF")
-    yield session
-    session.stop()
 
 
 @pytest.fixture

@@ -48,6 +48,7 @@ def test_a_prior_split_saves_the_spreads_of_its_draws(split, ratings, tmp_path):
     assert "certified_spread" not in loaded.foldIn(ratings.where("user < 3")).users.columns
 
 
+@pytest.mark.slow
 def test_both_exchanges_save_the_same_draws(split, ratings, tmp_path):
     shuffled = OneBitCompletion(
         rank=2, maxIter=4, tol=0.0, certificatePriorSplit=0.5, exchange="shuffle", workDir=str(tmp_path),

@@ -72,7 +72,10 @@ def assert_same_bits(one, other):
     ids=str,
 )
 def test_shuffle_equals_broadcast_to_the_bit(ratings, params):
-    assert_same_bits(fit(ratings, "shuffle", **params), fit(ratings, "broadcast", **params))
+    shuffled = fit(ratings, "shuffle", **params)
+    assert_same_bits(shuffled, fit(ratings, "broadcast", **params))
+    # With a prior split the tables hold the spreads of the certified draws too; `sample` adds a seed and the ids.
+    assert ("certified_spread" in shuffled.users.columns) is ("certificatePriorSplit" in params)
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """Fits in this process descend: by every step, or on the whole where the method does not promise more."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from fitting import MONOTONE, data_named, simulated
@@ -12,9 +14,14 @@ from onebit_spark.core.priors import PRIORS
 LARGEST_RISE = {"float64": 1e-9, "float32": 1e-6}  # of the objective, relative
 
 
-@pytest.mark.parametrize("precision", LARGEST_RISE)
-@pytest.mark.parametrize("intercepts", [False, True])
-@pytest.mark.parametrize("prior", PRIORS)
+def choices():
+    """prior, intercepts, precision. Half of them show each pair of values; the other half is slow."""
+    for number, (prior, intercepts, precision) in enumerate(product(PRIORS, [False, True], LARGEST_RISE)):
+        odd = number.bit_count() % 2  # two values each: the digits of the number
+        yield pytest.param(prior, intercepts, precision, marks=[pytest.mark.slow] if odd else [])
+
+
+@pytest.mark.parametrize(("prior", "intercepts", "precision"), choices())
 @pytest.mark.parametrize("loss", MONOTONE, ids=name)
 @pytest.mark.parametrize("kind", ["A2", "B3", "MovieLens-100K"])
 def test_objective_never_rises(kind, loss, prior, intercepts, precision, request):

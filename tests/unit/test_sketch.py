@@ -30,8 +30,8 @@ def same(one, other):
 
 
 def hashed(cells, seed=7):
-    """A hash for every cell."""
-    return np.random.default_rng(seed).integers(LOWEST, HIGHEST, 2_000_000, endpoint=True)[cells]
+    """A hash for every cell, one of the table's that is as long as they need."""
+    return np.random.default_rng(seed).integers(LOWEST, HIGHEST, int(np.max(cells)) + 1, endpoint=True)[cells]
 
 
 def test_the_limit_keeps_about_as_many_as_it_says():

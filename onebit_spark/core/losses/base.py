@@ -33,9 +33,14 @@ Symmetry = Literal["linear", "scaling"]
 
 @dataclass(frozen=True)
 class RowPrior:
-    """x_i ~ N(mean_i, diag(1/precision_i)): one line for all rows of the side, or one line per row (each · × D).
+    """x_i ~ N(mean_i, diag(1/precision_i)): one line for all rows of the side, or one line per row.
 
-    ``precision`` is g = E[1/γ]; ``mean`` holds E[μ] for the intercepts, and what was learnt before in a learnt prior.
+    Attributes
+    ----------
+    mean : array of shape (1, D) or (rows, D)
+        E[μ] for the intercepts and 0 elsewhere; in a learnt prior what was learnt before.
+    precision : array of shape (1, D) or (rows, D)
+        g = E[1/γ]; in a learnt prior the inverse variances.
     """
 
     mean: NDArray[np.float64]
@@ -67,17 +72,37 @@ class PriorLines(Generic[P]):
 
 @dataclass(frozen=True)
 class HalfStep(Generic[P]):
-    """One map step over a side: which parameters move, and what they are weighed against."""
+    """One map step over a side: which parameters move, and what they are weighed against.
+
+    Attributes
+    ----------
+    side : "rows" or "cols"
+        The side that moves.
+    iteration : int
+        Number of the iteration, from 0.
+    weight : float
+        κ, the weight of one rating.
+    prior : RowPrior or PriorLines
+        Prior of the rows of this side.
+    ratings_per_row : float
+        2n/m, the scale of a gradient step.
+    move_means, move_spreads : bool
+        Whether the means move, and whether the spreads do.
+    want_data : bool
+        Whether to add up the objective's data term at the new state, by rows of this side.
+    relaxation : float
+        ω, from 1 to below 2: means move ω times as far as to the minimum of their majoriser (docs/MATH.md, §7.3).
+    """
 
     side: Side
     iteration: int
-    weight: float  # κ, the weight of one rating
+    weight: float
     prior: RowPrior | PriorLines[P]
-    ratings_per_row: float  # 2n/m, the scale of a gradient step
+    ratings_per_row: float
     move_means: bool = True
     move_spreads: bool = True
-    want_data: bool = False  # the objective's data term at the new state, by rows of this side
-    relaxation: float = 1.0  # ω, from 1 to below 2: means move ω times as far as to the minimum of their majoriser
+    want_data: bool = False
+    relaxation: float = 1.0
 
     def under(self, prior: RowPrior | PriorLines[Q]) -> HalfStep[Q]:
         """The same step under another prior, or under the same one in another form."""

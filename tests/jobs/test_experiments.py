@@ -60,6 +60,7 @@ def tuning(folder, output):
     return [
         sys.executable, ROOT / "jobs" / "tune.py", "--ratings", folder / "ratings", "--label-col", "stars",
         "--threshold", "3.5", "--grid", folder / "grid.toml", "--folds", "3", "--max-iter", "20", "--output", output,
+        "--no-implicit-features",
     ]  # fmt: skip
 
 

@@ -84,7 +84,7 @@ def test_a_warm_start_goes_on(ratings, model):
     warm = estimator(implicitFeatures=True, maxIter=2, exchange="driver").setInitialModel(model).fit(ratings)
     assert warm.summary.objectiveHistory[0] < model.summary.objectiveHistory[-1]
     with pytest.raises(RequestError, match="implicit_features is True there and False here"):
-        estimator(maxIter=2, exchange="driver").setInitialModel(model).fit(ratings)
+        estimator(implicitFeatures=False, maxIter=2, exchange="driver").setInitialModel(model).fit(ratings)
 
 
 def test_the_summary_says_how_to_get_a_certificate(model):
@@ -92,13 +92,20 @@ def test_the_summary_says_how_to_get_a_certificate(model):
     assert model.certificate["headline"] is None
 
 
-@pytest.mark.parametrize("exchange", ["driver", "broadcast", "shuffle"])
-def test_every_exchange_chooses_the_same_weight(ratings, data, monkeypatch, exchange):
+@pytest.fixture
+def chosen(ratings, monkeypatch):
+    """A fit whose weight is chosen, by exchange."""
     monkeypatch.setattr(weightchoice, "FEWEST", 100)
-    made = estimator(exchange=exchange, maxIter=2, likelihoodWeight="auto").fit(ratings)
-    expected = in_process(data, max_iter=2, likelihood_weight="auto")
-    assert made.info.config.weight == expected.config.weight != 1.0
-    np.testing.assert_allclose(made.summary.objectiveHistory, expected.objective_history, rtol=1e-6)
-    told = made.info.weight_losses
-    assert {float(weight) for weight in told} == set(expected.weight_losses)
-    np.testing.assert_allclose(list(told.values()), list(expected.weight_losses.values()), rtol=1e-4)
+    monkeypatch.setattr(weightchoice, "FIRST_ITERATIONS", 2)
+    monkeypatch.setattr(weightchoice, "ITERATIONS", 1)
+    return lambda exchange: estimator(exchange=exchange, rank=2, maxIter=2, likelihoodWeight="auto").fit(ratings)
+
+
+def test_every_exchange_chooses_the_same_weight(chosen):
+    """The coins belong to the numbers of the ids, which are the same whatever the exchange."""
+    driver, broadcast, shuffle = (chosen(exchange) for exchange in ("driver", "broadcast", "shuffle"))
+    for other in (broadcast, shuffle):
+        assert other.info.config.weight == driver.info.config.weight
+        assert other.info.weight_losses == pytest.approx(driver.info.weight_losses, rel=1e-5)
+        np.testing.assert_allclose(other.summary.objectiveHistory, driver.summary.objectiveHistory, rtol=1e-6)
+    assert len(driver.info.weight_losses) >= 3

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DoubleType, IntegerType
 
 from onebit_spark import RequestError
-from onebit_spark.core import factortables as scoring
+from onebit_spark.core import prediction
 from onebit_spark.core.factortables import factor_table, prior_row
 from onebit_spark.ml.scoring import Scorer
 
@@ -49,7 +49,7 @@ def assert_same_as_fit(predictions, fit, users=USERS, items=ITEMS):
 @pytest.mark.parametrize("slice_size", [2**20, 50])
 @pytest.mark.parametrize("choices", KINDS, ids=KIND_NAMES)
 def test_scorer_equals_the_fit(make_fit, monkeypatch, choices, slice_size):
-    monkeypatch.setattr(scoring, "SLICE", slice_size)
+    monkeypatch.setattr(prediction, "SLICE", slice_size)
     fit = make_fit(**choices)
 
     def lines(posterior, n, index):

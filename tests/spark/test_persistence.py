@@ -77,8 +77,8 @@ def test_the_folder_is_open_formats(saved, make_model):
     assert told["parameters"]["loss"] == "logistic"
     assert told["objective_history"] == make_model().info.objective_history
     users = pq.read_table(saved / "users")
-    assert users.column_names == ["id", "mean", "covariance", "intercept"]
-    assert [len(users[name][0]) for name in ("mean", "covariance")] == [3, 10]
+    assert users.column_names == ["id", "mean", "covariance", "intercept", "implicit"]
+    assert [len(users[name][0]) for name in ("mean", "covariance", "implicit")] == [3, 10, 6]
 
 
 def test_generic_loaders_find_the_class(spark, saved):

@@ -182,7 +182,7 @@ class TestChoice:
         def pick(users, wanted="auto"):
             return choice.broadcast_or_shuffle(wanted, self.Counted(users, 1000), form, driver_limits(spark))
 
-        assert form.row_bytes == (11 + 66) * 4
+        assert form.row_bytes == (11 + 66 + 20) * 4
         assert pick(1000).exchange == "broadcast"
         assert "few enough" in pick(1000).reason
         assert pick(10**7).exchange == "shuffle"

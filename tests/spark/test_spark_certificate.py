@@ -60,11 +60,15 @@ def test_the_same_draws_and_coins_as_in_process(ratings, data, blocks):
 def test_a_fit_is_certified_as_in_process(ratings, data, loss, exchange):
     params = {"loss": loss, "rank": 2, "tol": 0.0, "seed": 1}
     for share in (None, 0.5):
-        config, terms = FitConfig(max_iter=4, **params), Terms(delta=0.1, prior_split=share)
+        implicit = share is not None  # a learnt prior may depend on who rated what, the others may not
+        config = FitConfig(max_iter=4, implicit_features=implicit, **params)
+        terms = Terms(delta=0.1, prior_split=share)
         local = fit_arrays(data.rows, data.cols, data.labels, config, certify=terms)
-        estimator = OneBitCompletion(maxIter=4, delta=0.1, certificatePriorSplit=share, exchange=exchange, **params)
+        estimator = OneBitCompletion(
+            maxIter=4, delta=0.1, certificatePriorSplit=share, exchange=exchange, implicitFeatures=implicit, **params
+        )
         found = estimator.fit(ratings).certificate["certificates"]
-        assert [item["name"] for item in found] == [item.name for item in local.certificates]
+        assert [item["name"] for item in found] == [item.name for item in local.certificates] != []
         for item, expected in zip(found, local.certificates, strict=True):
             assert item["bound"] == pytest.approx(expected.bound, rel=1e-3)
             assert item["kl"] == pytest.approx(expected.inputs["kl"], rel=1e-4, abs=1e-4)
@@ -93,7 +97,7 @@ def test_the_holdout_is_the_same_however_the_input_lies(ratings):
 
 
 def test_the_certificate_is_saved_with_the_model(ratings, tmp_path):
-    model = OneBitCompletion(rank=2, maxIter=1, tol=0.0, start="random").fit(ratings)
+    model = OneBitCompletion(rank=2, maxIter=1, tol=0.0, start="random", implicitFeatures=False).fit(ratings)
     path = tmp_path / "model"
     model.save(str(path))
     assert json.loads((path / "certificate.json").read_text()) == model.certificate

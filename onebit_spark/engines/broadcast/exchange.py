@@ -47,7 +47,6 @@ UPDATED_LINES = _schema(rows="binary", statistics="binary")
 SUM_LINES = _schema(sums="binary")
 ERROR_LINES = _schema(errors="long", ratings="long")
 CONFIDENCE_LINES = _schema(counts="binary")
-LOSS_LINES = _schema(total="double", left="long")
 
 
 @dataclass(frozen=True)
@@ -141,11 +140,9 @@ class BroadcastExchange:
     def left_out_loss(self, loss: str, posterior: dict[Side, RowPosterior], split: Split) -> float:
         with ExitStack() as release:
             sent = (self._sent_now(side, posterior[side], release) for side in SIDES)
-            lines = [
-                (line["total"], line["left"]) for line in self._run("rows", _LeftOut(loss, split, *sent), LOSS_LINES)
-            ]
-        total, n = map(sum, zip(*lines, strict=True))
-        return total / max(n, 1)
+            lines = self._run("rows", _LeftOut(loss, split, *sent), SUM_LINES)
+            total, n = np.sum([np.frombuffer(line["sums"], np.float64) for line in lines], axis=0)
+        return float(total / max(n, 1))
 
     def collect(self, side: Side) -> RowPosterior:
         if side in self._maps:
@@ -298,10 +295,8 @@ class _LeftOut:
     def __call__(self, batches: Batches) -> Batches:
         for block in read_blocks(batches):
             rows, cols = self.rows.value.take(block.rows), self.cols.value.take(block.columns)
-            total, left = left_out_loss(self.loss, block.ratings, block.rows, rows, cols, self.split)
-            yield block_line(
-                block=block.number, total=total, left=left, n=block.ratings.n_ratings, checksum=block.checksum
-            )
+            sums = np.array(left_out_loss(self.loss, block.ratings, block.rows, rows, cols, self.split))
+            yield block_line(block=block.number, sums=sums, n=block.ratings.n_ratings, checksum=block.checksum)
 
 
 def _matrix(buffer: pa.Buffer, like: NDArray[Any], n_rows: int) -> NDArray[Any]:

@@ -67,50 +67,49 @@ def fill_lanes(states, n, out, work):
     Logarithm, cosine and sine are short sums here, right to 1e−15, because the compiler turns a loop over them into
     vector instructions. ``work`` is an array of 4 lines that are as long as those of ``out``.
     """
-    uniforms, mantissas, turns, radii = work
-    bits, mantissa_bits = uniforms.view(np.int64), mantissas.view(np.int64)
+    uniforms, turns, radii, spare = work[0], work[1], work[2], work[3]
     for a in range(0, len(out), 2):
         for k in range(n):
             uniforms[k], turns[k] = uniform(states[k]), uniform(states[k] + STEP)
             states[k] += STEP + STEP
-        for k in range(n):
-            mantissa_bits[k] = (bits[k] & _MANTISSA) | _ONE
-        for k in range(n):  # log(m·2ᵉ) with m in [√½, √2): 2 artanh((m − 1)/(m + 1)) + e·log 2
-            half = mantissas[k] > _ROOT
-            m = 0.5 * mantissas[k] if half else mantissas[k]
-            exponent = (bits[k] >> 52) - (1022 if half else 1023)
-            s = np.true_divide(m - 1.0, m + 1.0)  # without the check for 0 of Python's division
-            z = s * s
-            tail = 1 / 3 + z * (1 / 5 + z * (1 / 7 + z * (1 / 9 + z * (1 / 11 + z * (1 / 13 + z * _15(z))))))
-            radii[k] = math.sqrt(-2.0 * (exponent * _LOG2 + 2.0 * (s + s * z * tail)))
-        for k in range(n):  # of an angle within π/4 of a multiple of π/2
-            quarter = int(4.0 * turns[k] + 0.5)
-            g = (4.0 * turns[k] - quarter) * (0.5 * math.pi)
-            z = g * g
-            sine = g * (1 + z * (-1 / 6 + z * (1 / 120 + z * (-1 / 5040 + z * _sine_tail(z)))))
-            cosine = 1 + z * (-1 / 2 + z * (1 / 24 + z * (-1 / 720 + z * (1 / 40320 + z * _cosine_tail(z)))))
-            odd = quarter & 1
-            x, y = (sine, cosine) if odd else (cosine, sine)
-            out[a, k] = -radii[k] * x if (quarter + 1) & 2 else radii[k] * x
-            turns[k] = -radii[k] * y if quarter & 2 else radii[k] * y
-        if a + 1 < len(out):
-            for k in range(n):
-                out[a + 1, k] = turns[k]
+        _fill_radii(uniforms.view(np.int64), n, spare, spare.view(np.int64), radii)
+        _fill_points(radii, turns, n, out[a], out[a + 1] if a + 1 < len(out) else spare)
 
 
 @jit
-def _15(z):
-    return 1 / 15 + z * (1 / 17 + z * (1 / 19 + z * (1 / 21)))
+def _fill_radii(bits, n, mantissas, mantissa_bits, radii):
+    """√(−2 log u) of the doubles u with these bits.
+
+    With u = m·2ᵉ and m in [√½, √2), log u = 2 artanh((m − 1)/(m + 1)) + e·log 2.
+    """
+    for k in range(n):
+        mantissa_bits[k] = (bits[k] & _MANTISSA) | _ONE
+    for k in range(n):
+        large = mantissas[k] > _ROOT
+        m = 0.5 * mantissas[k] if large else mantissas[k]
+        exponent = (bits[k] >> 52) - (1022 if large else 1023)
+        s = np.true_divide(m - 1.0, m + 1.0)  # without the check for 0 of Python's division
+        z = s * s
+        far = 1 / 15 + z * (1 / 17 + z * (1 / 19 + z * (1 / 21)))
+        tail = 1 / 3 + z * (1 / 5 + z * (1 / 7 + z * (1 / 9 + z * (1 / 11 + z * (1 / 13 + z * far)))))
+        radii[k] = math.sqrt(-2.0 * (exponent * _LOG2 + 2.0 * (s + s * z * tail)))
 
 
 @jit
-def _sine_tail(z):
-    return 1 / 362880 + z * (-1 / 39916800 + z * (1 / 6227020800 - z * (1 / 1307674368000)))
-
-
-@jit
-def _cosine_tail(z):
-    return -1 / 3628800 + z * (1 / 479001600 + z * (-1 / 87178291200 + z * (1 / 20922789888000)))
+def _fill_points(radii, turns, n, first, second):
+    """r·cos and r·sin of angles that are given in turns, by the angle to the nearest multiple of π/2."""
+    for k in range(n):
+        quarter = int(4.0 * turns[k] + 0.5)
+        g = (4.0 * turns[k] - quarter) * (0.5 * math.pi)
+        z = g * g
+        far = 1 / 362880 + z * (-1 / 39916800 + z * (1 / 6227020800 - z * (1 / 1307674368000)))
+        sine = g * (1 + z * (-1 / 6 + z * (1 / 120 + z * (-1 / 5040 + z * far))))
+        far = -1 / 3628800 + z * (1 / 479001600 + z * (-1 / 87178291200 + z * (1 / 20922789888000)))
+        cosine = 1 + z * (-1 / 2 + z * (1 / 24 + z * (-1 / 720 + z * (1 / 40320 + z * far))))
+        x = sine if quarter & 1 else cosine
+        y = cosine if quarter & 1 else sine
+        first[k] = -radii[k] * x if (quarter + 1) & 2 else radii[k] * x
+        second[k] = -radii[k] * y if quarter & 2 else radii[k] * y
 
 
 @jit

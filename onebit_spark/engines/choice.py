@@ -152,17 +152,17 @@ class ChosenExchange:
 @contextmanager
 def choose_exchange(
     wanted: str, ratings: DataFrame, columns: Columns, form: Form, most_ratings: int | None = None,
-    watching: bool = False,
+    watching: bool = False, counted: Weighed | None = None,
 ) -> Iterator[ChosenExchange]:  # fmt: skip
     """Validate and count the ratings, and choose the exchange.
 
     Their number decides whether they are gathered on the driver. If they are not, or if the factors of their ids turn
     out to be too large, an aggregation counts them by their ids. ``watching``: other ratings are to be watched, which
-    shuffle cannot do.
+    shuffle cannot do. ``counted``: the result of ``weighed``, if the ratings were counted before.
     """
     limits, before = driver_limits(ratings.sparkSession), ""
     if wanted in ("auto", "driver") and most_ratings != 0:
-        found = _on_driver(wanted, ratings, columns, form, limits, most_ratings)
+        found = _on_driver(wanted, ratings, columns, form, limits, most_ratings, counted)
         if isinstance(found, ChosenExchange):
             yield found
             return
@@ -173,12 +173,14 @@ def choose_exchange(
 
 
 def _on_driver(
-    wanted: str, ratings: DataFrame, columns: Columns, form: Form, limits: DriverLimits, most_ratings: int | None
-) -> ChosenExchange | Refusal:
+    wanted: str, ratings: DataFrame, columns: Columns, form: Form, limits: DriverLimits, most_ratings: int | None,
+    counted: Weighed | None,
+) -> ChosenExchange | Refusal:  # fmt: skip
     """The ratings gathered, unless they or their factors are too large."""
     context = ratings.sparkSession.sparkContext
-    with described(context, "survey"):
-        counted = weighed(ratings, columns)
+    if counted is None:
+        with described(context, "survey"):
+            counted = weighed(ratings, columns)
     choice = on_driver(wanted, counted, 0, form, limits, most_ratings)
     if isinstance(choice, Refusal):
         return choice

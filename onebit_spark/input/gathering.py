@@ -100,21 +100,33 @@ class Gathered:
 def weighed(df: DataFrame, columns: Columns) -> Weighed:
     """Count the ratings. What is wrong with them is found when they are gathered."""
     check_columns(df, columns)
-    kinds = {name: df.schema[name].dataType for name in (columns.user, columns.item)}
-    width = 8 + 8 + sum(_width(kind) for kind in kinds.values())  # hash and label are numbers of 8 bytes, or less
-    text = [F.col(quoted(name)) for name, kind in kinds.items() if _is_text(kind)]
-    if not text and (n := cached_rows(df)) is not None:
-        return Weighed(n, width)
+    if not _text_ids(df, columns) and (n := cached_rows(df)) is not None:
+        return Weighed(n, bytes_per_rating(df, columns, 0))
     totals = aggregated(
         df,
         {
             "n": F.count(F.lit(1)),
-            "text": F.sum(sum((F.octet_length(value) + 4 for value in text), F.lit(0))),
+            "text": text_bytes(df, columns),
             **{name: F.sum(part) for name, part in zip(HASH_PARTS, fingerprint(df, columns), strict=True)},
         },
     )
     n, sums = totals["n"], [totals[name] for name in HASH_PARTS]
-    return Weighed(n, width + totals["text"] / max(1, n), fingerprint_of(sums))
+    return Weighed(n, bytes_per_rating(df, columns, totals["text"] / max(1, n)), fingerprint_of(sums))
+
+
+def text_bytes(df: DataFrame, columns: Columns) -> Column:
+    """The bytes of all ids that are text, an aggregate."""
+    return F.sum(sum((F.octet_length(F.col(quoted(name))) + 4 for name in _text_ids(df, columns)), F.lit(0)))
+
+
+def bytes_per_rating(df: DataFrame, columns: Columns, text: float) -> float:
+    """Bytes of a rating on its way: hash and label are numbers of 8 bytes, or less; the ids' text is known."""
+    kinds = (df.schema[name].dataType for name in (columns.user, columns.item))
+    return 16 + text + sum(_width(kind) for kind in kinds)
+
+
+def _text_ids(df: DataFrame, columns: Columns) -> list[str]:
+    return [name for name in (columns.user, columns.item) if _is_text(df.schema[name].dataType)]
 
 
 def gathered(df: DataFrame, columns: Columns, counted: Weighed, most_bytes: int) -> Gathered:

@@ -30,6 +30,7 @@ from onebit_spark.engines.factorframes import factor_schema
 from onebit_spark.engines.validation import Validation, check_watched, divided, watching
 from onebit_spark.errors import RequestError
 from onebit_spark.input.defects import Columns
+from onebit_spark.input.gathering import Weighed
 from onebit_spark.ml.checkpoint import CheckpointFolder, Checkpointing, subject_of
 from onebit_spark.ml.fitchoices import FitChoices
 from onebit_spark.ml.freshness import sketch_of
@@ -146,6 +147,7 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
         super().__init__()
         self._progress: Callable[[Iteration], None] | None = None
         self._initial: OneBitCompletionModel | None = None
+        self._counted: Weighed | None = None
         self.setParams(**self._input_kwargs)  # type: ignore[attr-defined]
 
     def setParams(self: E, **params: Any) -> E:
@@ -168,6 +170,11 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
         self._initial = model
         return self
 
+    def setCounted(self: E, counted: Weighed | None) -> E:
+        """What an earlier pass over the ratings of the next fit has counted. Not a Param: it is not saved."""
+        self._counted = counted
+        return self
+
     def _fit(self, dataset: DataFrame) -> OneBitCompletionModel:
         require_classic(dataset.sparkSession)
         problems = self.problems()
@@ -181,10 +188,10 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
         training, watched = divided(dataset, execution.validation_indicator_col)
         with ExitStack() as release:
             form = config.form
+            counted = self._counted if watched is None else None
+            most_ratings, watching_others = execution.driver_ratings, watched is not None
             chosen = release.enter_context(
-                choose_exchange(
-                    execution.exchange, training, columns, form, execution.driver_ratings, watched is not None
-                )
+                choose_exchange(execution.exchange, training, columns, form, most_ratings, watching_others, counted)
             )
             n_watched = 0 if watched is None else check_watched(watched, columns).n
             clock.lap("survey")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 
@@ -17,9 +18,10 @@ from onebit_spark.cli.requests import FitRequest
 from onebit_spark.core.settings import by_param
 from onebit_spark.errors import RequestError
 from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.input.census import check_split, split_off
+from onebit_spark.input.census import split_off
 from onebit_spark.input.columns import quoted
 from onebit_spark.input.defects import Columns, Tally, not_deterministic, summed
+from onebit_spark.input.holdout import check_split
 from onebit_spark.ml import evaluation
 from onebit_spark.ml.checkpoint import clear_checkpoints
 from onebit_spark.ml.freshness import KEPT_OUT
@@ -43,23 +45,26 @@ def _fit(spark: SparkSession, request: FitRequest, work: Location) -> None:
     clock = Clock()
     config, execution = request.fit_config(), request.execution()
     ids = (request.user_col, request.item_col)
-    with clock("reading"):
-        by = () if request.certify_by is None else (request.certify_by,)
-        ratings = read_table(spark, request, "ratings", tuple(dict.fromkeys((*ids, request.label_col, *by))))
-        if request.predict:
-            pairs = read_table(spark, request, "predict", ids)
-            check_id_types(pairs, request, "predict", dict(ratings.select(*map(quoted, ids)).dtypes))
-            n_pairs = check_pairs(pairs, ids)
     columns = Columns(*ids, request.label_col, request.threshold)
-    if request.holdout is not None:
-        with clock("holding out"):
-            whole, held_out_tally = check_split(ratings, columns, request.holdout, config.seed)
-            if not held_out_tally.n:
-                raise RequestError(
-                    f"--holdout {request.holdout:g} holds no rating out: the data are too few to certify on. Choose a "
-                    "larger share"
-                )
-            ratings, held_out = split_off(ratings, columns, request.holdout, config.seed)
+    with ThreadPoolExecutor(1) as beside:  # the pairs are checked while the ratings are
+        with clock("reading"):
+            by = () if request.certify_by is None else (request.certify_by,)
+            ratings = read_table(spark, request, "ratings", tuple(dict.fromkeys((*ids, request.label_col, *by))))
+            if request.predict:
+                pairs = read_table(spark, request, "predict", ids)
+                check_id_types(pairs, request, "predict", dict(ratings.select(*map(quoted, ids)).dtypes))
+                checked = beside.submit(check_pairs, pairs, ids)
+        if request.holdout is not None:
+            with clock("holding out"):
+                division = check_split(ratings, columns, request.holdout, config.seed)
+                if not division.held_out.n:
+                    raise RequestError(
+                        f"--holdout {request.holdout:g} holds no rating out: the data are too few to certify on. "
+                        "Choose a larger share"
+                    )
+                ratings, held_out = split_off(ratings, columns, request.holdout, config.seed)
+        if request.predict:
+            n_pairs = checked.result()
     estimator = OneBitCompletion(
         userCol=request.user_col,
         itemCol=request.item_col,
@@ -69,10 +74,13 @@ def _fit(spark: SparkSession, request: FitRequest, work: Location) -> None:
         **by_param(replace(execution, work_dir=work.uri)),
         **by_param(request.terms()),
     )
+    if request.holdout is not None:
+        estimator.setCounted(division.to_fit)
     with clock("fitting"), Progress(config.max_iter, config.tol, quiet=request.quiet) as progress:
         model = estimator.setProgress(progress).fit(ratings)
     clock.split("fitting", "preparing", "iterations", progress.seconds)
     if request.holdout is not None:
+        whole, held_out_tally = division.whole, division.held_out
         fitted = Tally(model.info.n_ratings, model.info.n_positive, whole.coding, model.info.fingerprint)
         if summed(fitted, held_out_tally) != summed(whole):
             raise not_deterministic(f"{whole.n:,} ratings were counted, and those that were fitted later are others")

@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.compiled import jit
 from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.core.randomness import STEP, fill_normals, stream
+from onebit_spark.core.randomness import STEP, fill_lanes, fill_normals, stream
 from onebit_spark.core.split import Split, chosen
 
 ENOUGH_DRAWS = 2_000_000  # in total; the confidence limit then exceeds the risk by about .001
+LANES = 32  # ratings that are drawn for side by side
 MOST_PER_RATING = 16  # with so few ratings, more draws hardly improve the bound
 
 
@@ -158,27 +159,80 @@ def _count_errors(
     pointers, codes, first, last, row_numbers, row_location, row_scale, col_location, col_scale, full, has_intercept,
     seed, per_rating, split_seed, split_fraction,
 ):  # fmt: skip
-    size = row_location.shape[1]
-    root, normals, x = np.zeros((size, size)), np.empty(size + 1), np.empty(size)
+    """As ``_draw_score`` says, for ``LANES`` ratings of a row side by side. They share the row's Cholesky factor."""
+    size, packed = row_location.shape[1], row_scale.shape[1]
+    root, work = np.zeros((size, size)), np.empty((4, LANES))
+    states, signs = np.empty(LANES, np.uint64), np.empty(LANES)
+    mean, scale = np.empty((size, LANES)), np.empty((packed, LANES))  # of the partners
+    drawn, x = np.empty((size + 1, LANES)), np.empty((size, LANES))
+    score, variance, part = np.empty(LANES), np.empty(LANES), np.empty(LANES)
     errors, ratings = 0, 0
     for i in range(first, last):
         if pointers[i] == pointers[i + 1]:
             continue
         _cholesky_of_row(row_scale[i], full, root)
+        n = 0
         for l in range(pointers[i], pointers[i + 1]):
             position = l - pointers[i]
-            if split_seed >= 0 and chosen(split_seed, split_fraction, row_numbers[i], position):
+            if split_seed < 0 or not chosen(split_seed, split_fraction, row_numbers[i], position):
+                j = codes[l] >> 1
+                states[n], signs[n] = stream(seed, row_numbers[i], position), 2.0 * (codes[l] & 1) - 1.0
+                for a in range(size):
+                    mean[a, n] = col_location[j, a]
+                for q in range(packed):
+                    scale[q, n] = col_scale[j, q]
+                n += 1
+            if n == 0 or (n < LANES and l + 1 < pointers[i + 1]):
                 continue
-            ratings += 1
-            j = codes[l] >> 1
-            y = 2.0 * (codes[l] & 1) - 1.0
-            state = stream(seed, row_numbers[i], position)
             for _ in range(per_rating):
-                state = fill_normals(state, normals) + STEP
-                u = _draw_score(row_location[i], root, col_location[j], col_scale[j], full, has_intercept, normals, x)
-                if y * u <= 0.0:
-                    errors += 1
+                fill_lanes(states, n, drawn, work)
+                for k in range(n):
+                    states[k] += STEP
+                _draw_rows(row_location[i], root, full, drawn, n, x)
+                _scores_of(x, mean, scale, full, has_intercept, n, score, variance, part)
+                for k in range(n):
+                    u = score[k] + math.sqrt(max(variance[k], 0.0)) * drawn[size, k]
+                    errors += signs[k] * u <= 0.0
+            ratings += n
+            n = 0
     return errors, ratings
+
+
+@jit
+def _draw_rows(location, root, full, drawn, n, x):
+    """n draws of one row, side by side: x = M_i + C·normals."""
+    for a in range(len(location)):
+        for k in range(n):
+            x[a, k] = location[a]
+        for b in range(0 if full else a, a + 1):
+            c = root[a, b]
+            for k in range(n):
+                x[a, k] += c * drawn[b, k]
+
+
+@jit
+def _scores_of(x, mean, scale, full, has_intercept, n, score, variance, part):
+    """Mean and variance of u given the draws x of the rows, side by side. An intercept in x becomes 1."""
+    for k in range(n):
+        score[k], variance[k] = 0.0, 0.0
+        if has_intercept:
+            score[k], x[0, k] = x[0, k], 1.0
+    q = 0
+    for a in range(len(x)):
+        for k in range(n):
+            score[k] += x[a, k] * mean[a, k]
+        if full:
+            for k in range(n):
+                part[k] = 0.0
+            for b in range(a):
+                for k in range(n):
+                    part[k] += scale[q + b, k] * x[b, k]
+            q += a + 1
+            for k in range(n):
+                variance[k] += x[a, k] * (2.0 * part[k] + scale[q - 1, k] * x[a, k])
+        else:
+            for k in range(n):
+                variance[k] += (scale[a, k] * x[a, k]) ** 2
 
 
 def drawn_scores(rows: RowPosterior, cols: RowPosterior, states: NDArray[np.uint64]) -> NDArray[np.float64]:

@@ -25,15 +25,15 @@ from onebit_spark.engines.shuffle.engine import ShuffleEngine
 from onebit_spark.errors import RequestError
 from onebit_spark.input.census import Census, census
 from onebit_spark.input.defects import Columns, Tally
-from onebit_spark.input.gathering import PART_BYTES, Weighed, weighed
+from onebit_spark.input.gathering import TABLE_BYTES, Gathered, Weighed, gathered, weighed
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.jobnames import described
 from onebit_spark.platform.lending import take_back
 from onebit_spark.platform.limits import DriverLimits, driver_limits
 
 BROADCAST_BYTES = 512 * 2**20  # of factors that the driver and every Python worker hold a copy of
-BYTES_PER_RATING = 24  # at the peak of a fit on the driver, beside the part that is on its way
-PART_COPIES = 5  # of that part: as it came, as columns, as positions
+BYTES_PER_RATING = 24  # at the peak of a fit on the driver, beside the table that is on its way
+TABLE_COPIES = 5  # of that table: as it came, as columns, as positions
 FACTOR_COPIES = 4  # of the factor table then: posterior, partners, the start's, the model's
 MOST_RATINGS = 100_000_000  # on the driver of a local session
 MOST_RATINGS_BESIDE_CLUSTER = 20_000_000  # more are faster on the executors
@@ -73,15 +73,15 @@ class Refusal:
 
 
 def on_driver(
-    wanted: str, counted: Weighed, form: Form, limits: DriverLimits, most_ratings: int | None
+    wanted: str, counted: Weighed, ids: int, form: Form, limits: DriverLimits, most_ratings: int | None
 ) -> Choice | Refusal:
     """Whether the ratings are fitted on the driver: as wanted, or by their number and the memory that is there.
 
-    ``driver`` is refused where the memory is too small.
+    ``driver`` is refused where the memory is too small. ``ids`` counts users and items, 0 if that is not known yet.
     """
-    n, ids = counted.tally.n, counted.n_users + counted.n_items
+    n = counted.n
     factors = FACTOR_COPIES * ids * form.row_bytes
-    arriving = PART_COPIES * min(PART_BYTES, n * counted.bytes_per_rating)
+    arriving = TABLE_COPIES * min(TABLE_BYTES, n * counted.bytes_per_rating)
     needed = BYTES_PER_RATING * n + arriving + factors
     told = f"{n:,} ratings and their factors take about {_size(needed)}"
     if wanted == "driver":
@@ -93,7 +93,7 @@ def on_driver(
         return Choice("driver", f"as asked; {told} of the driver's memory")
     table, largest = ids * form.row_bytes, min(BROADCAST_BYTES, limits.heap // 4)
     if table > largest:
-        large = f"the factors of about {ids:,} ids take {_size(table)}"
+        large = f"the factors of {ids:,} ids take {_size(table)}"
         return Refusal(f"{large}, and the driver sends up to {_size(largest)}")
     if most_ratings is not None:
         limit, why = most_ratings, f"driverRatings = {most_ratings:,}"
@@ -140,37 +140,54 @@ class ChosenExchange:
         The exchange, with the reason for it.
     tally : Tally
         The counts of the ratings.
-    found : Weighed or Census
-        What the engine of the exchange starts from: Weighed for the driver's, Census for the others.
+    found : Gathered or Census
+        What the engine of the exchange starts from: Gathered for the driver's, Census for the others.
     """
 
     choice: Choice
     tally: Tally
-    found: Weighed | Census
+    found: Gathered | Census
 
 
 @contextmanager
 def choose_exchange(
     wanted: str, ratings: DataFrame, columns: Columns, form: Form, most_ratings: int | None = None,
-    watching: bool = False,
+    watching: bool = False, counted: Weighed | None = None,
 ) -> Iterator[ChosenExchange]:  # fmt: skip
     """Validate and count the ratings, and choose the exchange.
 
-    One aggregation decides whether they are fitted on the driver. If they are not, a second one counts them by their
-    ids. ``watching``: other ratings are to be watched, which shuffle cannot do.
+    Their number decides whether they are gathered on the driver. If they are not, or if the factors of their ids turn
+    out to be too large, an aggregation counts them by their ids. ``watching``: other ratings are to be watched, which
+    shuffle cannot do. ``counted``: the result of ``weighed``, if the ratings were counted before.
     """
     limits, before = driver_limits(ratings.sparkSession), ""
     if wanted in ("auto", "driver") and most_ratings != 0:
-        with described(ratings.sparkSession.sparkContext, "survey"):
-            light = weighed(ratings, columns)
-        found = on_driver(wanted, light, form, limits, most_ratings)
-        if isinstance(found, Choice):
-            yield ChosenExchange(found, light.tally, light)
+        found = _on_driver(wanted, ratings, columns, form, limits, most_ratings, counted)
+        if isinstance(found, ChosenExchange):
+            yield found
             return
         before = f"{found.reason}; "
     with census(ratings, columns) as whole:
         choice = broadcast_or_shuffle("broadcast" if watching else wanted, whole, form, limits)
         yield ChosenExchange(Choice(choice.exchange, before + choice.reason), whole.tally, whole)
+
+
+def _on_driver(
+    wanted: str, ratings: DataFrame, columns: Columns, form: Form, limits: DriverLimits, most_ratings: int | None,
+    counted: Weighed | None,
+) -> ChosenExchange | Refusal:  # fmt: skip
+    """The ratings gathered, unless they or their factors are too large."""
+    context = ratings.sparkSession.sparkContext
+    if counted is None:
+        with described(context, "survey"):
+            counted = weighed(ratings, columns)
+    choice = on_driver(wanted, counted, 0, form, limits, most_ratings)
+    if isinstance(choice, Refusal):
+        return choice
+    with described(context, "gathering"):
+        found = gathered(ratings, columns, counted, min(limits.result * 4 // 5, limits.heap // 4))
+    choice = on_driver(wanted, counted, len(found.users) + len(found.items), form, limits, most_ratings)
+    return choice if isinstance(choice, Refusal) else ChosenExchange(choice, found.tally, found)
 
 
 @contextmanager
@@ -181,10 +198,9 @@ def engine_over(
     """The engine of the chosen exchange on these ratings; the driver's gathers those to be watched, too."""
     log.info("exchange: %s (%s)", chosen.choice.exchange, chosen.choice.reason)
     spark, found = ratings.sparkSession, chosen.found
-    if isinstance(found, Weighed):
-        most_bytes = driver_limits(spark).result * 4 // 5
-        with DriverEngine.over(ratings, columns, found, most_bytes, watched) as gathered:
-            yield gathered
+    if isinstance(found, Gathered):
+        with DriverEngine.over(spark, found, columns, watched) as here:
+            yield here
     elif chosen.choice.exchange == "broadcast":
         with BroadcastEngine.over(ratings, columns, found.survey(), blocks) as collected:
             yield collected

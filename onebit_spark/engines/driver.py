@@ -10,13 +10,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.losses import SIDES, Side
-from onebit_spark.core.sketch import CellSketch, limit_for
+from onebit_spark.core.sketch import CellSketch
 from onebit_spark.engines.blocking import repeats_of
 from onebit_spark.engines.factorframes import ArrayFactors
 from onebit_spark.engines.local import LocalEngine
 from onebit_spark.input.census import Ids
 from onebit_spark.input.defects import Columns
-from onebit_spark.input.gathering import GatheredPairs, Weighed, gathered, gathered_pairs
+from onebit_spark.input.gathering import Gathered, GatheredPairs, gathered_pairs
 from onebit_spark.platform.jobnames import described
 
 
@@ -51,17 +51,13 @@ class DriverEngine(ArrayFactors, LocalEngine):
     @classmethod
     @contextmanager
     def over(
-        cls, ratings: DataFrame, columns: Columns, counted: Weighed, most_bytes: int, watched: DataFrame | None = None
+        cls, spark: SparkSession, found: Gathered, columns: Columns, watched: DataFrame | None = None
     ) -> Iterator[DriverEngine]:
-        """Gather the ratings, and those to be watched if there are any. ``most_bytes`` bounds one collect."""
-        spark = ratings.sparkSession
-        with described(spark.sparkContext, "gathering"):
-            found = gathered(ratings, columns, counted, limit_for(counted.tally.n), most_bytes)
-            pairs = None
-            if watched is not None:
+        """The engine on ratings that were gathered. It gathers those to be watched, if there are any."""
+        pairs = None
+        if watched is not None:
+            with described(spark.sparkContext, "gathering"):
                 pairs = gathered_pairs(watched, columns, found.users, found.items, found.limit)
         fitted = found.sketch() if pairs is None else found.sketch(pairs.cells, len(pairs.rows))
-        block, ids = RatingBlock.from_codes(found.rows, found.codes, found.shape), (found.users, found.items)
-        del found
-        with cls(spark, block, ids, fitted, pairs).running() as engine:
+        with cls(spark, found.ratings, (found.users, found.items), fitted, pairs).running() as engine:
             yield engine

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from weakref import WeakKeyDictionary
+
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from onebit_spark.core.factortables import CERTIFIED, factor_columns, factor_table, read_factors
+from onebit_spark.core.factortables import CERTIFIED, factor_columns, factor_table, plain_lists, read_factors
 from onebit_spark.core.losses import Side
 from onebit_spark.core.modelinfo import ModelInfo
 from onebit_spark.core.posterior import RowPosterior
@@ -15,6 +17,16 @@ from onebit_spark.errors import RequestError
 from onebit_spark.input.census import Ids
 
 BATCH_BYTES = 16 * 2**20  # of a batch that goes to Spark; it travels in a task, which may have 128 MB
+MOST_KEPT = 64 * 2**20  # bytes of a table that is also kept here
+PLAIN_IDS = {
+    "string": pa.string(),
+    "bigint": pa.int64(),
+    "int": pa.int32(),
+    "smallint": pa.int16(),
+    "double": pa.float64(),
+}
+
+_kept: WeakKeyDictionary[DataFrame, pa.Table] = WeakKeyDictionary()  # as long as its DataFrame lives
 
 
 def factor_frame(spark: SparkSession, table: pa.Table, schema: StructType) -> DataFrame:
@@ -24,7 +36,16 @@ def factor_frame(spark: SparkSession, table: pa.Table, schema: StructType) -> Da
     """
     rows = max(1, BATCH_BYTES * max(1, table.num_rows) // max(1, table.nbytes))
     batches = pa.Table.from_batches(table.to_batches(max_chunksize=rows), table.schema)
-    return spark.createDataFrame(batches, schema=schema)
+    frame = spark.createDataFrame(batches, schema=schema)
+    if table.nbytes <= MOST_KEPT and table["id"].type == PLAIN_IDS.get(schema["id"].dataType.simpleString()):
+        _kept[frame] = plain_lists(table)
+    return frame
+
+
+def collected_factors(frame: DataFrame) -> pa.Table:
+    """A factor table in this process: the one that the DataFrame was made of if it is still here, else by a job."""
+    table = _kept.get(frame)
+    return frame.toArrow() if table is None else table
 
 
 def ordered(factors: pa.Table, ids: pa.Array, prior: RowPosterior, precision: str) -> RowPosterior:
@@ -75,4 +96,4 @@ class ArrayFactors:
 
     def adopted(self, side: Side, factors: DataFrame, prior: RowPosterior, precision: str) -> RowPosterior:
         """The posterior of this engine's ids from a factor table. Ids that it lacks get the one row of ``prior``."""
-        return ordered(factors.toArrow(), self.ids[side].values, prior, precision)
+        return ordered(collected_factors(factors), self.ids[side].values, prior, precision)

@@ -24,9 +24,7 @@ from onebit_spark.input.defects import (
     Tally,
     check_columns,
     check_ratings,
-    count_ratings,
     fingerprint,
-    fingerprint_of,
     marks,
     positive,
     suspect,
@@ -103,33 +101,15 @@ def split_off(df: DataFrame, columns: Columns, fraction: float, seed: int) -> tu
     if problem := declared(FitConfig)["seed"].problem(seed):
         raise RequestError(str(problem))
     check_columns(df, columns)
-    held_out = _coin(columns, fraction, seed)
+    held_out = coin(columns, fraction, seed)
     return df.where(~held_out), df.where(held_out)
 
 
-def check_split(df: DataFrame, columns: Columns, fraction: float, seed: int) -> tuple[Tally, Tally]:
-    """Validate and count all ratings, and those that ``split_off`` holds out, in one pass."""
-    held_out = _coin(columns, fraction, seed)
-    parts = zip(HASH_PARTS, fingerprint(df, columns), strict=True)
-    totals = count_ratings(
-        df,
-        columns,
-        {
-            "held_n": F.count_if(held_out),
-            "held_above": F.count_if(held_out & positive(df, columns.label, columns.threshold)),
-            **{f"held_{name}": F.sum(F.when(held_out, part)) for name, part in parts},
-        },
-    )
-    whole = verdict(df, columns, totals, both_classes=False)
-    sums = fingerprint_of([totals[f"held_{name}"] for name in HASH_PARTS])
-    return whole, Tally(totals["held_n"], totals["held_above"], whole.coding, sums)
-
-
-def _coin(columns: Columns, fraction: float, seed: int) -> Column:
+def coin(columns: Columns, fraction: float, seed: int) -> Column:
     """Whether a cell is held out."""
     ids = (F.col(quoted(name)) for name in (columns.user, columns.item))
-    coin = F.shiftrightunsigned(F.xxhash64(F.lit(seed), *ids), 32)  # 32 bits
-    return coin < F.lit(round(fraction * 2**32))
+    drawn = F.shiftrightunsigned(F.xxhash64(F.lit(seed), *ids), 32)  # 32 bits
+    return drawn < F.lit(round(fraction * 2**32))
 
 
 @contextmanager

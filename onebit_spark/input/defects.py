@@ -50,7 +50,7 @@ class Tally:
 
 def positive(df: DataFrame, label_col: str, threshold: float | None) -> Column:
     """The label as a boolean: strictly above the threshold, or above 0 without one."""
-    value = _number(df, label_col)
+    value = label_number(df, label_col)
     return value > F.lit(0.0 if threshold is None else float(threshold))
 
 
@@ -74,16 +74,17 @@ def count_ratings(df: DataFrame, columns: Columns, further: Mapping[str, Column]
         **{name: F.sum(part) for name, part in zip(HASH_PARTS, fingerprint(df, columns), strict=True)},
         **(further or {}),
     }
-    totals = _aggregated(placed, aggregates)
+    totals = aggregated(placed, aggregates)
     present = {name: int(bool(totals["marks"] & bit)) for name, bit in BIT.items()}
     if suspect(columns, present):
-        present = _aggregated(
+        present = aggregated(
             df, {name: F.count_if(flag) for name, flag in zip(_FLAGS, _flags(df, columns), strict=True)}
         )
     return {**present, **totals}
 
 
-def _aggregated(df: DataFrame, aggregates: Mapping[str, Column]) -> dict[str, int]:
+def aggregated(df: DataFrame, aggregates: Mapping[str, Column]) -> dict[str, int]:
+    """Aggregates of all ratings by their names, 0 where one is null."""
     line = df.agg(*(aggregate.alias(name) for name, aggregate in aggregates.items())).first()
     assert line is not None
     return {name: line[name] or 0 for name in aggregates}
@@ -112,7 +113,7 @@ def marks(df: DataFrame, columns: Columns) -> Column:
 
 def _flags(df: DataFrame, columns: Columns) -> list[Column]:
     """One boolean column per count, in the order of ``_FLAGS``."""
-    value = _number(df, columns.label)
+    value = label_number(df, columns.label)
     absent = missing(df, columns.label)
     unreadable = ~absent & value.isNull()
     usable = ~absent & value.isNotNull() & ~F.isnan(value)
@@ -157,7 +158,7 @@ def fingerprint_of(sums: Sequence[int]) -> str:
     return "-".join(f"{total:x}" for total in sums)
 
 
-def _number(df: DataFrame, label_col: str) -> Column:
+def label_number(df: DataFrame, label_col: str) -> Column:
     """The label as a double; text that is no number becomes null."""
     column = F.col(quoted(label_col))
     if isinstance(df.schema[label_col].dataType, T.BooleanType):

@@ -1,17 +1,17 @@
-"""Ratings on the driver: collected by Arrow, numbered by their ids, without a Python object per rating.
+"""Ratings on the driver: collected by Arrow, checked and numbered there, without a Python object per rating.
 
-    weighed ─► n, what is wrong with them, about how many ids, bytes per rating      one aggregation
-    gathered ─► int32 row and code (column << 1 | label) of every rating             one collect per ``PART_BYTES``
+    weighed ─► n, bytes per rating, fingerprint                 one aggregation; none if Spark's cache knows n
+    gathered ─► the ratings of every row, and both sides' ids   one collect, or several that are small enough
 
-What is collected must have the count and the fingerprint of what was weighed, or the source changed in between.
+If the ratings were weighed by a job, those collected must have its count and fingerprint: the source is read twice, and
+it must not change. Otherwise it is read once, and whatever came is what is checked, fitted and certified.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -19,25 +19,31 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import BinaryType, DataType, DoubleType, FloatType, StringType
+from pyspark.sql.types import BinaryType, DataType, DecimalType, DoubleType, FloatType, StringType
 
+from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.sketch import CellSketch, limit_for
 from onebit_spark.input.census import ITEM, LABEL, USER
-from onebit_spark.input.columns import PART_BITS, quoted
+from onebit_spark.input.columns import HASH_PARTS, quoted
 from onebit_spark.input.defects import (
     Columns,
     Tally,
+    aggregated,
     cell_hash,
-    count_ratings,
+    check_columns,
+    check_ratings,
+    fingerprint,
     fingerprint_of,
+    label_number,
     not_deterministic,
-    positive,
+    suspect,
     verdict,
 )
+from onebit_spark.input.readings import Encoded, LabelCounts, hash_sums
+from onebit_spark.platform.arriving import arrow_batches, cached_rows
 
-PART_BYTES = 64 * 2**20  # of Arrow data in one collect
 HASH = "__onebit_hash"
-SLICE = 1 << 16
+TABLE_BYTES = 16 * 2**20  # of ratings that are taken up at once
 
 
 @dataclass(frozen=True)
@@ -46,18 +52,17 @@ class Weighed:
 
     Parameters
     ----------
-    tally : Tally
-        The exact counts.
-    n_users, n_items : int
-        Numbers of ids, to a few percent.
+    n : int
+        Number of ratings.
     bytes_per_rating : float
         Size of a rating on its way to the driver.
+    fingerprint : str or None
+        Of the ratings; None if they were not read.
     """
 
-    tally: Tally
-    n_users: int
-    n_items: int
+    n: int
     bytes_per_rating: float
+    fingerprint: str | None = None
 
 
 @dataclass(frozen=True)
@@ -66,72 +71,122 @@ class Gathered:
 
     Parameters
     ----------
+    tally : Tally
+        The counts.
     users, items : pa.Array
         The ids of both sides in ascending order.
-    rows : array of int32
-        Position of each rating's user among the users.
-    codes : array of int32
-        Position of its item among the items, and its label: column << 1 | label.
+    ratings : RatingBlock
+        The ratings; row and column are the positions of user and item among the ids.
     cells : array of int64
         Hashes of the rated cells, those up to ``limit``, for the sketch.
     limit : int
         See ``core.sketch``.
     """
 
+    tally: Tally
     users: pa.Array
     items: pa.Array
-    rows: NDArray[np.int32]
-    codes: NDArray[np.int32]
+    ratings: RatingBlock
     cells: NDArray[np.int64]
     limit: int
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return len(self.users), len(self.items)
 
     def sketch(self, others: NDArray[np.int64] | None = None, n_others: int = 0) -> CellSketch:
         """The sketch of these ratings, and of n others by the hashes of their cells up to the limit."""
         cells = self.cells if others is None else np.concatenate([self.cells, others])
         hashes, ratings = np.unique(cells, return_counts=True)
-        return CellSketch(self.limit, hashes, ratings).under(limit_for(len(self.rows) + n_others))
+        return CellSketch(self.limit, hashes, ratings).under(limit_for(self.tally.n + n_others))
 
 
 def weighed(df: DataFrame, columns: Columns) -> Weighed:
-    """Validate and count the ratings."""
-    ids = {name: F.col(quoted(name)) for name in (columns.user, columns.item)}
-    further = {"users": F.approx_count_distinct(ids[columns.user]), "items": F.approx_count_distinct(ids[columns.item])}
-    long = [ids[name] for name in ids if isinstance(df.schema[name].dataType, StringType | BinaryType)]
-    if long:
-        further["text"] = F.sum(sum((F.octet_length(value) + 4 for value in long), F.lit(0)))
-    totals = count_ratings(df, columns, further)
+    """Count the ratings. What is wrong with them is found when they are gathered."""
+    check_columns(df, columns)
+    if not _text_ids(df, columns) and (n := cached_rows(df)) is not None:
+        return Weighed(n, bytes_per_rating(df, columns, 0))
+    totals = aggregated(
+        df,
+        {
+            "n": F.count(F.lit(1)),
+            "text": text_bytes(df, columns),
+            **{name: F.sum(part) for name, part in zip(HASH_PARTS, fingerprint(df, columns), strict=True)},
+        },
+    )
+    n, sums = totals["n"], [totals[name] for name in HASH_PARTS]
+    return Weighed(n, bytes_per_rating(df, columns, totals["text"] / max(1, n)), fingerprint_of(sums))
+
+
+def text_bytes(df: DataFrame, columns: Columns) -> Column:
+    """The bytes of all ids that are text, an aggregate."""
+    return F.sum(sum((F.octet_length(F.col(quoted(name))) + 4 for name in _text_ids(df, columns)), F.lit(0)))
+
+
+def bytes_per_rating(df: DataFrame, columns: Columns, text: float) -> float:
+    """Bytes of a rating on its way: hash and label are numbers of 8 bytes, or less; the ids' text is known."""
+    kinds = (df.schema[name].dataType for name in (columns.user, columns.item))
+    return 16 + text + sum(_width(kind) for kind in kinds)
+
+
+def _text_ids(df: DataFrame, columns: Columns) -> list[str]:
+    return [name for name in (columns.user, columns.item) if _is_text(df.schema[name].dataType)]
+
+
+def gathered(df: DataFrame, columns: Columns, counted: Weighed, most_bytes: int) -> Gathered:
+    """The ratings, checked. ``most_bytes`` bounds one collect."""
+    arrived = _Arrived(columns.threshold, limit_for(counted.n))
+    parts = max(1, int(np.ceil(counted.n * counted.bytes_per_rating / most_bytes)))
+    for frame in _parts(_raw(df, columns), parts):
+        for table in _tables(arrow_batches(frame)):
+            arrived.take_up(table)
+    totals, changed = arrived.totals(), None
+    if counted.fingerprint is not None:
+        found = totals["n"], fingerprint_of([totals[name] for name in HASH_PARTS])
+        if found != (counted.n, counted.fingerprint):
+            changed = not_deterministic(f"{counted.n:,} ratings were counted, and those that came after are others")
+    if arrived.absent or suspect(columns, totals):
+        check_ratings(df, columns)  # counts what is wrong, and refuses it
+        raise changed or not_deterministic("ratings came that cannot be fitted, and are no longer there")
+    if changed is not None:
+        raise changed
     tally = verdict(df, columns, totals)
-    fixed = sum(_width(df.schema[name].dataType) for name in ids)
-    return Weighed(tally, totals["users"], totals["items"], 8 + 1 / 8 + fixed + totals.get("text", 0) / tally.n)
-
-
-def gathered(df: DataFrame, columns: Columns, counted: Weighed, limit: int, most_bytes: int) -> Gathered:
-    """The ratings that were weighed; ``most_bytes`` bounds one collect, ``limit`` the hashes that are kept."""
-    users, items, labels, cells = _Encoded(), _Encoded(), [], []
-    n, sums = 0, np.zeros(2, np.int64)
-    parts = max(1, int(np.ceil(counted.tally.n * counted.bytes_per_rating / min(PART_BYTES, most_bytes))))
-    for table in _parts(_raw(df, columns), parts):
-        label, hashes = (_array(table[name]) for name in (LABEL, HASH))
-        n, sums = n + len(label), sums + _hash_sums(hashes, label)
-        cells.append(hashes[hashes <= limit])
-        labels.append(label)
-        users.add(table[USER])
-        items.add(table[ITEM])
-    if (n, fingerprint_of(sums.tolist())) != (counted.tally.n, counted.tally.fingerprint):
-        raise not_deterministic(f"{counted.tally.n:,} ratings were counted, and those that came after are others")
-    rows, row_ids = users.numbered()
-    codes, col_ids = items.numbered()
+    rows, users = arrived.users.numbered()
+    codes, items = arrived.items.numbered()
     codes <<= 1
     place = 0
-    while labels:
-        label = labels.pop(0)
+    while arrived.positive:
+        label = arrived.positive.pop(0)
         codes[place : place + len(label)] |= label
         place += len(label)
-    return Gathered(row_ids, col_ids, rows, codes, np.concatenate(cells), limit)
+    ratings = RatingBlock.from_codes(rows, codes, (len(users), len(items)))
+    return Gathered(tally, users, items, ratings, np.concatenate(arrived.cells), arrived.limit)
+
+
+@dataclass
+class _Arrived:
+    """What has come so far: 9 bytes per rating, and what was counted of them."""
+
+    threshold: float | None
+    limit: int
+    users: Encoded = field(default_factory=Encoded)
+    items: Encoded = field(default_factory=Encoded)
+    positive: list[NDArray[np.bool_]] = field(default_factory=list)
+    cells: list[NDArray[np.int64]] = field(default_factory=list)
+    labels: LabelCounts = field(default_factory=LabelCounts)
+    sums: NDArray[np.int64] = field(default_factory=lambda: np.zeros(2, np.int64))
+    absent: bool = False
+
+    def take_up(self, table: pa.Table) -> None:
+        """Add ratings. Null and NaN are noticed, and such ratings are not kept."""
+        present = [self.users.add(table[USER]), self.items.add(table[ITEM]), not table[LABEL].null_count]
+        if not all(present):
+            self.absent = True
+        label = self.labels.add(table[LABEL], self.threshold)
+        hashes = table[HASH].to_numpy()
+        self.sums += hash_sums(hashes, label)
+        self.cells.append(hashes[hashes <= self.limit])
+        self.positive.append(label)
+
+    def totals(self) -> dict[str, int]:
+        """What ``verdict`` looks at."""
+        return {**self.labels.totals(), **dict(zip(HASH_PARTS, self.sums.tolist(), strict=True))}
 
 
 @dataclass(frozen=True)
@@ -151,15 +206,17 @@ def gathered_pairs(df: DataFrame, columns: Columns, users: pa.Array, items: pa.A
         pc.fill_null(pc.index_in(table[name], value_set=known), -1).to_numpy().astype(np.int32)
         for name, known in ((USER, users), (ITEM, items))
     )
-    hashes = _array(table[HASH])
-    return GatheredPairs(rows, cols, _array(table[LABEL]), hashes[hashes <= limit])
+    hashes = table[HASH].to_numpy()
+    return GatheredPairs(rows, cols, LabelCounts().add(table[LABEL], columns.threshold), hashes[hashes <= limit])
 
 
 def _raw(df: DataFrame, columns: Columns) -> DataFrame:
-    """The two ids, the label and the cell's hash."""
+    """The two ids, the label as a number and the cell's hash."""
+    kind = df.schema[columns.label].dataType
+    plain = F.col(quoted(columns.label))
     return df.select(
         *(_id(df, name).alias(alias) for name, alias in ((columns.user, USER), (columns.item, ITEM))),
-        positive(df, columns.label, columns.threshold).alias(LABEL),
+        (label_number(df, columns.label) if isinstance(kind, StringType | DecimalType) else plain).alias(LABEL),
         cell_hash(df, columns).alias(HASH),
     )
 
@@ -172,14 +229,28 @@ def _id(df: DataFrame, name: str) -> Column:
     return value
 
 
-def _parts(raw: DataFrame, parts: int) -> Iterator[pa.Table]:
-    """The table in parts of about the same size, by the hash of the cell; the source is read once."""
+def _parts(raw: DataFrame, parts: int) -> Iterator[DataFrame]:
+    """The frame in parts of about the same size, by the hash of the cell; the source is read once."""
     if parts == 1:
-        yield raw.toArrow()
+        yield raw
         return
     with _kept(raw) as kept:
         for part in range(parts):
-            yield kept.where(F.pmod(F.col(HASH), F.lit(parts)) == part).toArrow()
+            yield kept.where(F.pmod(F.col(HASH), F.lit(parts)) == part)
+
+
+def _tables(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Small batches together, so that they are encoded with one dictionary."""
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        waiting.append(batch)
+        size += batch.nbytes
+        if size >= TABLE_BYTES:
+            yield pa.Table.from_batches(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)
 
 
 @contextmanager
@@ -191,54 +262,13 @@ def _kept(frame: DataFrame) -> Iterator[DataFrame]:
         frame.unpersist()
 
 
-class _Encoded:
-    """A column of ids that arrives in parts: each as positions in a dictionary of its own, 4 bytes per rating."""
-
-    def __init__(self) -> None:
-        self._positions: list[NDArray[np.int32]] = []
-        self._dictionaries: list[pa.Array] = []
-
-    def add(self, ids: pa.ChunkedArray) -> None:
-        if ids.null_count:
-            raise not_deterministic("ids were there when the ratings were counted, and are null now")
-        encoded = ids.dictionary_encode().unify_dictionaries()
-        self._positions.append(np.concatenate([chunk.indices.to_numpy() for chunk in encoded.chunks] or [_NONE]))
-        self._dictionaries.append(encoded.chunk(0).dictionary if encoded.num_chunks else pa.array([], ids.type))
-
-    def numbered(self) -> tuple[NDArray[np.int32], pa.Array]:
-        """The position of every rating's id among all ids, ascending, and these ids."""
-        known = pa.concat_arrays(self._dictionaries).unique()
-        known = known.take(pc.sort_indices(known))
-        numbers = np.empty(sum(map(len, self._positions)), np.int32)
-        place = 0
-        while self._positions:
-            positions, dictionary = self._positions.pop(0), self._dictionaries.pop(0)
-            number = pc.index_in(dictionary, value_set=known).to_numpy(zero_copy_only=False).astype(np.int32)
-            np.take(number, positions, out=numbers[place : place + len(positions)], mode="clip")
-            place += len(positions)
-        return numbers, known
-
-
-_NONE = np.empty(0, np.int32)
-
-
-def _array(column: pa.ChunkedArray) -> NDArray[Any]:
-    return column.to_numpy()
-
-
-def _hash_sums(hashes: NDArray[np.int64], label: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """What ``defects.fingerprint`` sums, of the cells' hashes and the labels."""
-    mask, sums = np.uint64((1 << PART_BITS) - 1), np.zeros(2, np.int64)
-    for lo in range(0, len(hashes), SLICE):  # in slices: temporary arrays of the whole part would be its largest
-        part = slice(lo, lo + SLICE)
-        whole = np.where(label[part], ~hashes[part], hashes[part]).view(np.uint64)
-        sums += np.array([(whole & mask).sum(), ((whole >> np.uint64(PART_BITS)) & mask).sum()], np.int64)
-    return sums
-
-
 def _width(kind: DataType) -> int:
     """Bytes of an id; text is weighed by itself."""
-    if isinstance(kind, StringType | BinaryType):
+    if _is_text(kind):
         return 0
     sizes = {"boolean": 1, "tinyint": 1, "smallint": 2, "int": 4, "float": 4, "date": 4}
-    return sizes.get(kind.simpleString(), 16 if kind.simpleString().startswith("decimal") else 8)
+    return sizes.get(kind.simpleString(), 16 if isinstance(kind, DecimalType) else 8)
+
+
+def _is_text(kind: DataType) -> bool:
+    return isinstance(kind, StringType | BinaryType)

@@ -27,6 +27,7 @@ from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, 
 from pyspark.sql import DataFrame
 
 from onebit_spark.core.modelinfo import METADATA, ModelInfo
+from onebit_spark.engines.factorframes import collected_factors
 from onebit_spark.errors import RequestError
 from onebit_spark.ml.fittedmodel import FittedModel
 from onebit_spark.ml.freshness import read_sketch, write_sketch
@@ -79,7 +80,7 @@ def _write_factors(model: FittedModel, factors: DataFrame, folder: Location) -> 
     if fits_here(model, 0):
         content = io.BytesIO()
         with suppress(pa.ArrowNotImplementedError, pa.ArrowInvalid):  # ids of a type that only Spark can write
-            pq.write_table(factors.toArrow(), content)
+            pq.write_table(collected_factors(factors), content)
             (folder / "part-00000.parquet").write_bytes(content.getvalue())
             return
     factors.write.parquet(folder.uri)

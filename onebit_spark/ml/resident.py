@@ -1,6 +1,6 @@
 """Small tables are scored on the driver: no Python worker has to start, and nothing is joined.
 
-One job collects the pairs, two more the factors of a model when it is asked for the first time.
+One job collects the pairs, two more the factors of a model that was loaded, when it is asked for the first time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from onebit_spark.core import prediction
 from onebit_spark.core.factortables import factor_columns, prior_row, read_factors
@@ -23,6 +22,7 @@ from onebit_spark.core.losses import SIDES
 from onebit_spark.core.machine import available_cores
 from onebit_spark.core.modelinfo import ModelInfo
 from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.engines.factorframes import collected_factors
 
 MOST_PAIRS = 2_000_000
 MOST_BYTES = 128 * 2**20  # of both factor tables
@@ -39,9 +39,9 @@ class ResidentSide:
 
     @classmethod
     def of(cls, factors: DataFrame, prior: RowPosterior, columns: dict[str, str]) -> ResidentSide:
-        table = factors.select("id", F.struct(*columns).alias("lines")).toArrow().combine_chunks()
-        lines = pa.concat_arrays([*table["lines"].chunks, pa.nulls(1, table.schema.field("lines").type)])
-        return cls(one_array(table["id"]), read_factors(lines, prior))
+        table = collected_factors(factors)
+        lines = one_array(table.select(list(columns)).to_struct_array())
+        return cls(one_array(table["id"]), read_factors(pa.concat_arrays([lines, pa.nulls(1, lines.type)]), prior))
 
     def positions(self, ids: pa.ChunkedArray) -> Numbers:
         """The row of every id, −1 for one that is not known."""
@@ -135,9 +135,9 @@ def _slices(n: int, length: int) -> Iterator[slice]:
         yield slice(lo, lo + length)
 
 
-def one_array(column: pa.ChunkedArray) -> pa.Array:
+def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     """A column as one array, also if it is empty."""
-    joined = column.combine_chunks()
+    joined = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if isinstance(joined, pa.ChunkedArray):
         return pa.concat_arrays(joined.chunks) if joined.num_chunks else pa.array([], joined.type)
     return joined

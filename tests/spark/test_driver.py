@@ -13,8 +13,10 @@ from onebit_spark import FitConfig, FitFailed, RequestError, fit_arrays
 from onebit_spark.engines.choice import Choice, Refusal, choose_exchange, on_driver
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input import gathering
-from onebit_spark.input.defects import Columns, Tally
+from onebit_spark.input.census import LABEL, USER
+from onebit_spark.input.defects import BIT, Columns, marks, suspect
 from onebit_spark.input.gathering import Weighed
+from onebit_spark.input.readings import LabelCounts
 from onebit_spark.ml.freshness import sketch_of
 from onebit_spark.platform.limits import DriverLimits
 from onebit_spark.simulate import power_law_ratings
@@ -80,7 +82,8 @@ def test_all_that_a_model_has_is_as_by_broadcast(ratings, choices):
 
 def test_order_parts_and_partitions_are_irrelevant_to_the_bit(spark, ratings, monkeypatch):
     whole = fit(ratings, maxIter=1)
-    monkeypatch.setattr(gathering, "PART_BYTES", 10_000)
+    monkeypatch.setattr(gathering, "TABLE_BYTES", 3000)
+    monkeypatch.setattr("onebit_spark.platform.limits.as_bytes", lambda _: 12_000)
     before = spark.sparkContext._jsc.getPersistentRDDs().size()
     for arranged in (ratings.orderBy(F.rand(1)), ratings.repartition(7)):
         again = fit(arranged, maxIter=1)
@@ -96,9 +99,9 @@ def test_a_small_result_size_means_several_collects(ratings, monkeypatch):
     collect = gathering._parts
 
     def watched(raw, parts):
-        for table in collect(raw, parts):
-            sizes.append(table.nbytes)
-            yield table
+        for frame in collect(raw, parts):
+            sizes.append(frame.toArrow().nbytes)
+            yield frame
 
     monkeypatch.setattr(gathering, "_parts", watched)
     monkeypatch.setattr("onebit_spark.platform.limits.as_bytes", lambda _: 8000)
@@ -139,12 +142,48 @@ def test_zero_is_one_id_whatever_its_sign(spark):
 
 
 def test_few_jobs_whatever_the_iterations(spark, ratings):
-    def jobs_of(iterations):
+    def jobs_of(iterations, frame=ratings):
         known = set(spark.sparkContext.statusTracker().getJobIdsForGroup())
-        fit(ratings, maxIter=iterations)
+        fit(frame, maxIter=iterations)
         return len(set(spark.sparkContext.statusTracker().getJobIdsForGroup()) - known)
 
     assert jobs_of(1) == jobs_of(5) <= 3
+    numbers = ratings.select(F.hash("user").alias("user"), "item", "label").cache()
+    assert numbers.count() == 1500
+    assert jobs_of(1, numbers) == 1  # Spark knows how many ratings its cache holds
+    numbers.unpersist()
+
+
+LABELS = {
+    "double": [1.0, -1.0, 0.0, -0.0, 3.3, 3.5, float("nan"), None, 1e300],
+    "float": [1.0, -1.0, 0.0, 3.3, 3.5, float("nan"), None],  # 3.3 as a float is not above 3.3
+    "int": [1, -1, 0, 4, None],
+    "bigint": [1, -1, 0, 2**53 + 1, None],
+    "boolean": [True, False, None],
+    "string": ["1", "-1", "0", "3.5", "x", "", None, "NaN"],
+    "decimal(4,2)": [Decimal("1"), Decimal("-1"), Decimal("3.30"), Decimal("3.50"), None],
+}
+
+
+@pytest.mark.parametrize("threshold", [None, 3.3])
+def test_labels_are_counted_here_as_by_spark(spark, threshold):
+    """Of every type, each label by itself: whether it is refused, and if not, what it is."""
+    columns = Columns(threshold=threshold)
+    for kind, labels in LABELS.items():
+        if kind == "boolean" and threshold is not None:
+            continue
+        lines = [(k, 0, value) for k, value in enumerate(labels)]
+        df = spark.createDataFrame(lines, f"user int, item int, label {kind}")
+        marked = df.select("user", marks(df, columns).alias("marks")).orderBy("user").collect()
+        column = gathering._raw(df, columns).orderBy(USER).toArrow()[LABEL]
+        for k, line in enumerate(marked):
+            expected = {name: int(bool(line.marks & bit)) for name, bit in BIT.items()}
+            counts = LabelCounts()
+            counts.add(column.slice(k, 1), threshold)
+            found = counts.totals()
+            assert suspect(columns, found) == suspect(columns, expected), (kind, labels[k])
+            if not suspect(columns, expected):
+                assert found == {"n": 1, **expected}, (kind, labels[k])
 
 
 @pytest.mark.parametrize("what", ["the sample", "the labels"])
@@ -178,19 +217,18 @@ class TestWhereItIsTaken:
     LAPTOP = DriverLimits(result=2**30, heap=2**30, memory=8 * 2**30, local=True)
 
     def ask(self, n, ids=1000, wanted="auto", limits=LAPTOP, most=None):
-        weighed = Weighed(Tally(n, n // 2, "signed", ""), ids, ids, 20.0)
-        return on_driver(wanted, weighed, self.FORM, limits, most)
+        return on_driver(wanted, Weighed(n, 20.0), 2 * ids, self.FORM, limits, most)
 
     def test_up_to_a_limit_that_follows_from_the_memory(self):
         assert self.ask(10**6) == Choice(
             "driver",
-            "1,000,000 ratings and their factors take about 121 MB of the driver's memory; its limit is 100,000,000 "
+            "1,000,000 ratings and their factors take about 105 MB of the driver's memory; its limit is 100,000,000 "
             "ratings: at most 100,000,000 on one machine",
         )
         small = DriverLimits(result=2**30, heap=2**29, memory=2**30, local=True)
         refused = self.ask(3 * 10**7, limits=small)
         assert isinstance(refused, Refusal)
-        assert "half of the 1,024 MB that are free hold 8," in refused.reason
+        assert "half of the 1,024 MB that are free hold 18," in refused.reason
         assert isinstance(self.ask(8 * 10**6, limits=small), Choice)
 
     def test_beside_a_cluster_it_is_lower(self):
@@ -203,10 +241,10 @@ class TestWhereItIsTaken:
         assert isinstance(self.ask(1000, most=1000), Choice)
 
     def test_not_with_factors_that_the_heap_cannot_hold(self):
-        assert "the factors of about 4,000,000 ids" in self.ask(10**7, ids=2 * 10**6).reason
+        assert "the factors of 4,000,000 ids" in self.ask(10**7, ids=2 * 10**6).reason
 
     def test_a_request_beyond_the_memory_is_refused_with_the_numbers(self):
-        with pytest.raises(RequestError, match=r"1,000,000,000 ratings .* 23 GB, and .* can take 8,192 MB: choose"):
+        with pytest.raises(RequestError, match=r"1,000,000,000 ratings .* 22 GB, and .* can take 8,192 MB: choose"):
             self.ask(10**9, wanted="driver")
 
     def test_none_on_the_driver(self, ratings):

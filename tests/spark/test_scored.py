@@ -30,9 +30,11 @@ def test_predictions_are_those_of_transform(spark, make_model, choices):
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-12)
 
 
-def test_no_python_worker_and_few_jobs(spark, make_model):
+def test_no_python_worker_and_few_jobs(spark, make_model, tmp_path):
     pairs = spark.createDataFrame(pa.table({"user": USERS, "item": ITEMS}))
-    model = make_model()
+    made = make_model()
+    made.save(str(tmp_path / "model"))
+    model = type(made).load(str(tmp_path / "model"))
     tracker = spark.sparkContext.statusTracker()
     known = set(tracker.getJobIdsForGroup())
     plan = predicted_pairs(model, pairs, 9)._jdf.queryExecution().executedPlan().toString()
@@ -40,6 +42,9 @@ def test_no_python_worker_and_few_jobs(spark, make_model):
     assert len(set(tracker.getJobIdsForGroup()) - known) == 3  # both sides' factors, and the pairs
     known = set(tracker.getJobIdsForGroup())
     predicted_pairs(plainly_named(model), pairs, 9)  # a copy has the factors already
+    assert len(set(tracker.getJobIdsForGroup()) - known) == 1
+    known = set(tracker.getJobIdsForGroup())
+    predicted_pairs(made, pairs, 9)  # a model that was made here, too
     assert len(set(tracker.getJobIdsForGroup()) - known) == 1
 
 

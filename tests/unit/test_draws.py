@@ -6,7 +6,7 @@ import pytest
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.draws import Draws, count_errors
 from onebit_spark.core.posterior import RowPosterior, packed_size
-from onebit_spark.core.randomness import fill_normals, stream, uniform
+from onebit_spark.core.randomness import fill_lanes, fill_normals, stream, uniform
 from onebit_spark.core.split import Split
 
 M1, M2, D = 12, 9, 4
@@ -90,6 +90,19 @@ def test_the_split_is_a_fair_coin_that_no_label_moves():
 def first(row, position):
     """A stream's first state; compiled functions hand 64-bit integers back as Python's own."""
     return np.uint64(stream(7, row, position))
+
+
+def test_normals_of_streams_side_by_side_are_those_of_each():
+    states = np.array([first(row, 3) for row in range(32)])
+    for size, n in ((12, 32), (11, 32), (5, 3), (1, 1)):
+        before, out = states.copy(), np.empty((size, 32))
+        for _ in range(50):
+            fill_lanes(states, n, out, np.empty((4, 32)))
+            for k in range(n):
+                expected = np.empty(size)
+                before[k] = fill_normals(before[k], expected)
+                np.testing.assert_allclose(out[:, k], expected, rtol=0, atol=1e-14)
+        np.testing.assert_array_equal(states, before)
 
 
 def test_streams_are_uniform_normal_and_unrelated():

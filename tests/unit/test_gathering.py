@@ -5,14 +5,14 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onebit_spark.input.gathering import _Encoded
+from onebit_spark.input.readings import Encoded
 
 IDS = st.lists(st.lists(st.sampled_from(["a", "b", "ä", "", "B", "a\u0000", "zz"]), max_size=8), min_size=1, max_size=4)
 NUMBERS = st.lists(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=8), min_size=1, max_size=4)
 
 
 def numbered(parts, kind):
-    encoded = _Encoded()
+    encoded = Encoded()
     for part in parts:
         half = len(part) // 2
         encoded.add(pa.chunked_array([pa.array(part[:half], kind), pa.array(part[half:], kind)]))

@@ -1,0 +1,87 @@
+"""What is read off columns of ratings as they arrive: numbers of ids, counts of labels, sums of hashes."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from onebit_spark.input.columns import PART_BITS
+from onebit_spark.input.defects import BIT
+
+SLICE = 1 << 16
+
+
+class Encoded:
+    """A column of ids that arrives in parts: each as positions in a dictionary of its own, 4 bytes per rating."""
+
+    def __init__(self) -> None:
+        self._positions: list[NDArray[np.int32]] = []
+        self._dictionaries: list[pa.Array] = []
+
+    def add(self, ids: pa.ChunkedArray) -> bool:
+        """Whether none of the ids is null or NaN; otherwise they are not kept."""
+        if ids.null_count:
+            return False
+        # One array first: to unify the dictionaries of many chunks takes their number times the number of ids.
+        encoded = pa.concat_arrays([*ids.chunks, pa.array([], ids.type)]).dictionary_encode()
+        dictionary = encoded.dictionary
+        if pa.types.is_floating(dictionary.type) and pc.any(pc.is_nan(dictionary)).as_py():
+            return False
+        if pa.types.is_timestamp(dictionary.type) and dictionary.type.tz is not None:
+            dictionary = dictionary.cast(pa.timestamp(dictionary.type.unit, "UTC"))  # as toArrow has them
+        self._positions.append(encoded.indices.to_numpy())
+        self._dictionaries.append(dictionary)
+        return True
+
+    def numbered(self) -> tuple[NDArray[np.int32], pa.Array]:
+        """The position of every rating's id among all ids, ascending, and these ids."""
+        known = pa.concat_arrays(self._dictionaries).unique()
+        known = known.take(pc.sort_indices(known))
+        numbers = np.empty(sum(map(len, self._positions)), np.int32)
+        place = 0
+        while self._positions:
+            positions, dictionary = self._positions.pop(0), self._dictionaries.pop(0)
+            number = pc.index_in(dictionary, value_set=known).to_numpy(zero_copy_only=False).astype(np.int32)
+            np.take(number, positions, out=numbers[place : place + len(positions)], mode="clip")
+            place += len(positions)
+        return numbers, known
+
+
+class LabelCounts:
+    """How often each kind of label has come: ``defects._flags`` in numpy, on labels as Spark holds them."""
+
+    def __init__(self) -> None:
+        self._counts = Counter(dict.fromkeys(("n", *BIT), 0))
+
+    def add(self, labels: pa.ChunkedArray, threshold: float | None) -> NDArray[np.bool_]:
+        """Count the labels, and say which are positive. A null is counted as ``bad_label``, like NaN."""
+        values = (labels.cast(pa.int8()) if pa.types.is_boolean(labels.type) else labels).to_numpy()  # null is NaN
+        limit = np.float64(0.0 if threshold is None else threshold)  # so that numpy compares doubles, as Spark does
+        positive: NDArray[np.bool_] = values > limit
+        found = {name: int(np.count_nonzero(values == value)) for name, value in _VALUES.items()}
+        if values.dtype.kind == "f":
+            found["bad_label"] = int(np.count_nonzero(np.isnan(values)))
+        found["other"] = len(values) - sum(found.values())
+        self._counts.update(found | {"n": len(values), "above": int(np.count_nonzero(positive))})
+        return positive
+
+    def totals(self) -> dict[str, int]:
+        """The counts by the names of the flags, and n."""
+        return dict(self._counts)
+
+
+_VALUES = {"plus": 1, "minus": -1, "zero": 0}
+
+
+def hash_sums(hashes: NDArray[np.int64], label: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """What ``defects.fingerprint`` sums, of the cells' hashes and the labels."""
+    mask, sums = np.uint64((1 << PART_BITS) - 1), np.zeros(2, np.int64)
+    for lo in range(0, len(hashes), SLICE):  # in slices: temporary arrays of the whole part would be its largest
+        part = slice(lo, lo + SLICE)
+        whole = np.where(label[part], ~hashes[part], hashes[part]).view(np.uint64)
+        sums += np.array([(whole & mask).sum(), ((whole >> np.uint64(PART_BITS)) & mask).sum()], np.int64)
+    return sums

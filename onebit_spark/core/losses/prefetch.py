@@ -15,6 +15,7 @@ from onebit_spark.core.compiled import intrinsic, jit
 
 AHEAD = 8  # ratings
 CACHE_LINE = 64  # bytes
+SMALL_TABLE = 1 << 20  # bytes
 
 
 @intrinsic
@@ -37,8 +38,10 @@ def _prefetch(typing, table, row, byte):
 
 @jit
 def prefetch_rows(table, codes, l, n):
-    """Ask for the table lines of ratings l … l+n−1, as far as there are any."""
+    """Ask for the table lines of ratings l … l+n−1, as far as there are any. A small table is in the cache anyway."""
     bytes_per_row = table.shape[1] * table.itemsize
+    if len(table) * bytes_per_row < SMALL_TABLE:
+        return
     for m in range(l, min(l + n, len(codes))):
         row = codes[m] >> 1
         for byte in range(0, bytes_per_row, CACHE_LINE):

@@ -125,7 +125,8 @@ def table_dots(table, codes, lo, hi, first, x, out, ahead):
     """out[l] = ⟨x, table[column of rating lo + l, first:]⟩, straight from the table and summed in its type.
 
     In float64 the sum of a float32 table takes twice as long (27 ns instead of 13 for 80 entries, on one core of a
-    Neoverse-N1), since each entry is converted and half as many fit an instruction.
+    Neoverse-N1), since each entry is converted and half as many fit an instruction. It changes little: the objective of
+    MovieLens-100K by 5e−10 of it in 30 iterations at rank 10, and no score by more than 5e−7.
     """
     size = len(x)
     zero = table.dtype.type(0)

@@ -36,8 +36,8 @@ from onebit_spark.core.losses.rowsums import (
     CHUNK_STRIDE,
     add_gram,
     add_projection_and_absolute,
-    add_rows,
     gather,
+    gather_and_add,
     scores,
 )
 from onebit_spark.core.losses.smallsolve import cholesky, solve, sum_of_logs
@@ -216,8 +216,7 @@ def _update_rows(
             for lo in range(pointers[i], pointers[i + 1], CHUNK):
                 hi = min(lo + CHUNK, pointers[i + 1])
                 n = hi - lo
-                gather(partner_table, codes, lo, hi, partners[b])
-                add_rows(partner_table, codes, lo, hi, size, deviations)
+                gather_and_add(partner_table, codes, lo, hi, partners[b], deviations)
                 scores(partners[b], n, x, u)
                 if mode == MAJORISE:
                     hinge[b] += _majorise(codes, lo, n, u, margin_floor, gram_weights, signed_weights)

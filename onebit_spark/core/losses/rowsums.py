@@ -44,6 +44,31 @@ def gather(table, codes, lo, hi, out):
 
 
 @jit
+def gather_and_add(table, codes, lo, hi, out, sums):
+    """``gather`` of the first half of the table's columns, and sums += Σ_l of the second half."""
+    size = len(out)
+    l = lo
+    while l + 4 <= hi:
+        prefetch_rows(table, codes, l + AHEAD, 4)
+        r0, r1 = table[codes[l] >> 1], table[codes[l + 1] >> 1]
+        r2, r3 = table[codes[l + 2] >> 1], table[codes[l + 3] >> 1]
+        for k in range(size):
+            line = out[k, l - lo : l - lo + 4]
+            line[0], line[1], line[2], line[3] = r0[k], r1[k], r2[k], r3[k]
+        q0, q1, q2, q3 = r0[size:], r1[size:], r2[size:], r3[size:]
+        for k in range(size):
+            sums[k] += (np.float64(q0[k]) + q1[k]) + (np.float64(q2[k]) + q3[k])
+        l += 4
+    prefetch_rows(table, codes, l + AHEAD, hi - l)
+    while l < hi:
+        row = table[codes[l] >> 1]
+        for k in range(size):
+            out[k, l - lo] = row[k]
+            sums[k] += row[size + k]
+        l += 1
+
+
+@jit
 def scores(partners, n, x, out):
     """out[l] = Σ_k x_k partners[k, l]."""
     for l in range(n):
@@ -172,24 +197,6 @@ def add_weighted_rows(table, codes, lo, hi, first, weights, out):
         r, w = table[codes[l] >> 1, first:], weights[l - lo]
         for k in range(size):
             out[k] += w * r[k]
-        l += 1
-
-
-@jit
-def add_rows(table, codes, lo, hi, first, out):
-    """out += Σ_l table[column of rating l, first:], straight from the table."""
-    size = len(out)
-    l = lo
-    while l + 4 <= hi:
-        r0, r1 = table[codes[l] >> 1, first:], table[codes[l + 1] >> 1, first:]
-        r2, r3 = table[codes[l + 2] >> 1, first:], table[codes[l + 3] >> 1, first:]
-        for k in range(size):
-            out[k] += (np.float64(r0[k]) + r1[k]) + (np.float64(r2[k]) + r3[k])
-        l += 4
-    while l < hi:
-        r = table[codes[l] >> 1, first:]
-        for k in range(size):
-            out[k] += r[k]
         l += 1
 
 

@@ -44,7 +44,7 @@ test-cluster: setup
 	$(RUN) $(BIN)/python -m pytest tests/cluster -m "cluster or not cluster"
 
 bench: setup
-	$(RUN) $(BIN)/python benchmarks/kernels.py --scaling
+	$(RUN) $(BIN)/python benchmarks/kernels.py --tables rank rows large sparse scaling
 	$(RUN) $(BIN)/python benchmarks/accuracy.py simulated
 	$(RUN) $(BIN)/python benchmarks/accuracy.py real
 	$(RUN) $(BIN)/python benchmarks/als.py

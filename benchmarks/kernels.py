@@ -1,6 +1,9 @@
 """Nanoseconds per rating and half step of the row kernels, compared with the time of the arithmetic alone.
 
-    python benchmarks/kernels.py [--rank 8 10 16 32 64] [--threads 1 2] [--scaling]
+    python benchmarks/kernels.py [--tables rank rows large sparse scaling] [--rank 8 10 16 32 64] [--threads 1 2]
+
+``rank``: 10⁶ ratings at several ranks. ``rows``: a row by its number of ratings. ``large``: 2·10⁷ ratings, whose tables
+do not fit a cache. ``sparse``: about three ratings per row. ``scaling``: from 10⁵ to 3·10⁷ ratings.
 
 The floor is the multiply-adds that the formulas need, at two float64 per cycle of a plain multiply-add loop measured in
 the same run. A half step is the mean of an L step and an R step, which also returns the objective's data term.
@@ -12,6 +15,7 @@ import argparse
 import statistics
 import time
 from dataclasses import replace
+from typing import NamedTuple
 
 import numba
 import numpy as np
@@ -19,11 +23,13 @@ from record import provenance
 
 from onebit_spark import FitConfig
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.losses import HalfStep, Side
+from onebit_spark.core.losses import HalfStep, RowPrior, Side
+from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.scales import Scales
 from onebit_spark.engines.local import LocalEngine
 from onebit_spark.simulate import power_law_ratings
 
+TABLES = ("rank", "rows", "large", "sparse", "scaling")
 LOSSES = {
     "hinge": FitConfig(loss="hinge"),
     "logistic": FitConfig(loss="logistic"),
@@ -64,24 +70,63 @@ def nanoseconds_per_multiply_add() -> float:
     return min(times) / (20_000 * 1024) * 1e9
 
 
-def half_step_nanoseconds(ratings: RatingBlock, config: FitConfig, threads: int, repeats: int) -> float:
-    """Median over repeats of an L and an R step, per rating and half step."""
+class Seconds(NamedTuple):
+    """Of an L step and an R step, medians over repeats."""
+
+    rows: float
+    cols: float
+
+
+def half_steps(ratings: RatingBlock, config: FitConfig, threads: int, repeats: int) -> Seconds:
+    """How long the two half steps of an iteration take; of one thread its processor time, for busy machines."""
+    clock = time.thread_time if threads == 1 else time.perf_counter
     loss = config.make_loss()
     with LocalEngine(ratings, threads).running() as engine:
         engine.start(config, loss)
         scales = Scales.at_start(config.rank)
 
-        def once(side: Side) -> None:
+        def once(side: Side) -> float:
             prior = scales.prior(side, config.intercepts)
+            began = clock()
             engine.half_step(loss, HalfStep(side, 5, config.weight, prior, 1.0, want_data=side == "cols"))
+            return clock() - began
 
-        times = []
-        for _ in range(repeats + 1):
-            began = time.perf_counter()
-            once("rows")
-            once("cols")
-            times.append(time.perf_counter() - began)
-    return statistics.median(times[1:]) / (2 * ratings.n_ratings) * 1e9
+        times = [(once("rows"), once("cols")) for _ in range(repeats + 1)]
+    return Seconds(*(statistics.median(side) for side in zip(*times[1:], strict=True)))
+
+
+def half_step_nanoseconds(ratings: RatingBlock, config: FitConfig, threads: int, repeats: int) -> float:
+    """The mean half step, per rating."""
+    return sum(half_steps(ratings, config, threads, repeats)) / (2 * ratings.n_ratings) * 1e9
+
+
+def row_microseconds(config: FitConfig, length: int, repeats: int) -> float:
+    """The update of a row with ``length`` ratings, on one core: the least over repeats, by many such rows.
+
+    The mean of an update with and one without the data term, as in the two half steps of an iteration.
+    """
+    n_rows, n_cols = max(300_000 // max(length, 15), 100), 1000
+    rng = np.random.default_rng(1)
+    rows, cols = np.repeat(np.arange(n_rows), length), rng.integers(n_cols, size=n_rows * length)
+    ratings = RatingBlock.from_coordinates(rows, cols, rng.random(len(rows)) < 0.6, (n_rows, n_cols))
+    loss, dimension = config.make_loss(), config.rank + config.intercepts
+    before, other = (
+        RowPosterior.isotropic(
+            rng.normal(scale=0.5, size=(n, dimension)).astype(np.float32), 0.3, loss.kind, config.intercepts
+        )
+        for n in (n_rows, n_cols)
+    )
+    prior = RowPrior(np.zeros((1, dimension)), np.full((1, dimension), 2.0))
+    partners = loss.partners(other)
+    least = [np.inf, np.inf]
+    for _ in range(repeats + 1):
+        for want_data in (False, True):
+            after = before.copy()
+            step: HalfStep[RowPosterior] = HalfStep("rows", 5, config.weight, prior, 1.0, want_data=want_data)
+            began = time.thread_time()
+            loss.update_rows(ratings, 0, n_rows, partners, after, step)
+            least[want_data] = min(least[want_data], time.thread_time() - began)
+    return sum(least) / (2 * n_rows) * 1e6
 
 
 def block(n_rows: int, n_cols: int, n_ratings: int) -> RatingBlock:
@@ -114,18 +159,51 @@ def by_size(repeats: int) -> None:
             print(f"{name:20}{n:12,}{ns:11.1f}", flush=True)
 
 
+def by_length(rank: int, repeats: int) -> None:
+    print(f"# rank {rank} with intercepts, one core, 1,000 partners; µs per row by its ratings")
+    lengths = (1, 3, 10, 30, 100, 1000)
+    print(f"{'loss':20}" + "".join(f"{length:9,}" for length in lengths))
+    for name, config in LOSSES.items():
+        times = (row_microseconds(replace(config, rank=rank), length, repeats) for length in lengths)
+        print(f"{name:20}" + "".join(f"{us:9.2f}" for us in times), flush=True)
+
+
+def beyond_the_cache(n_ratings: int, repeats: int) -> None:
+    n_rows, n_cols = n_ratings // 50, n_ratings // 500
+    print(f"# {n_rows:,} × {n_cols:,}, {n_ratings:,} ratings, rank 10, one core; ns per rating")
+    print(f"{'loss':20}{'L step':>9}{'R step':>9}{'mean':>9}")
+    ratings = block(n_rows, n_cols, n_ratings)
+    for name, config in LOSSES.items():
+        ns = [1e9 * seconds / n_ratings for seconds in half_steps(ratings, config, 1, repeats)]
+        print(f"{name:20}{ns[0]:9.1f}{ns[1]:9.1f}{sum(ns) / 2:9.1f}", flush=True)
+
+
+def very_sparse(repeats: int) -> None:
+    print("# 300,000 × 300,000, 10⁶ ratings, rank 10, one core; seconds per iteration")
+    ratings = block(300_000, 300_000, 1_000_000)
+    for name, config in LOSSES.items():
+        print(f"{name:20}{sum(half_steps(ratings, config, 1, repeats)):9.3f}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tables", nargs="+", choices=TABLES, default=["rank", "rows"], metavar="NAME")
     parser.add_argument("--rank", type=int, nargs="+", default=[8, 10, 16, 32, 64])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--intercepts", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--scaling", action="store_true", help="also from 10⁵ to 3·10⁷ ratings")
+    parser.add_argument("--large", type=int, default=2 * 10**7, help="ratings of the table 'large'")
     options = parser.parse_args()
     print(provenance())
-    by_rank(options.rank, options.threads, options.repeats, options.intercepts)
-    if options.scaling:
-        by_size(options.repeats)
+    tables = {
+        "rank": lambda: by_rank(options.rank, options.threads, options.repeats, options.intercepts),
+        "rows": lambda: by_length(10, options.repeats),
+        "large": lambda: beyond_the_cache(options.large, options.repeats),
+        "sparse": lambda: very_sparse(options.repeats),
+        "scaling": lambda: by_size(options.repeats),
+    }
+    for table in options.tables:
+        tables[table]()
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numba
+import numba.extending
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
 
 # Sums may be reordered and fused, for vector instructions. Infinities and NaN keep their meaning.
@@ -28,11 +29,19 @@ REORDERED_SUMS = frozenset({"reassoc", "contract", "nsz"})
 
 
 def jit(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile at the first call, keep the result on disk, run without the interpreter lock, sum in any order."""
-    dispatcher = numba.njit(nogil=True, fastmath=set(REORDERED_SUMS))(function)
+    """Compile at the first call, keep the result on disk, run without the interpreter lock, sum in any order.
+
+    Division by zero gives ±∞ or NaN, as in numpy: the test for it would keep a loop from vector instructions.
+    """
+    dispatcher = numba.njit(nogil=True, error_model="numpy", fastmath=set(REORDERED_SUMS))(function)
     if cache_folder() is not None:
         dispatcher._cache = _Cache(function)  # type: ignore[attr-defined]
     return dispatcher
+
+
+def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that writes LLVM's instructions itself, for kernels to call. They leave out its first argument."""
+    return numba.extending.intrinsic(function)
 
 
 @cache

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.losses.prefetch import CACHE_LINE
 from onebit_spark.core.posterior import FloatArray, Kind, RowPosterior
 
 P = TypeVar("P")  # a posterior of a side, or where to find it, in the form of an engine
@@ -191,14 +192,23 @@ class Loss(ABC):
 
 def partner_location(posterior: RowPosterior) -> FloatArray:
     """[d_j, 1, R_j] with intercepts, R_j without (m × augmented)."""
-    if not posterior.has_intercept:
-        return np.ascontiguousarray(posterior.location)
-    location = np.insert(posterior.location, 1, 1, axis=1)
-    return np.ascontiguousarray(location)
+    return np.insert(posterior.location, 1, 1, axis=1) if posterior.has_intercept else posterior.location
 
 
 def partner_deviation(posterior: RowPosterior) -> FloatArray:
     """The standard deviations in the same layout: [s_dj, 0, s_j]."""
-    if not posterior.has_intercept:
-        return np.ascontiguousarray(posterior.deviation)
-    return np.ascontiguousarray(np.insert(posterior.deviation, 1, 0, axis=1))
+    return np.insert(posterior.deviation, 1, 0, axis=1) if posterior.has_intercept else posterior.deviation
+
+
+def partner_table(rows: int, columns: int, dtype: np.dtype[np.floating]) -> FloatArray:
+    """An empty table that begins at a cache line, so that a row that fills whole lines touches no further one."""
+    size = rows * columns * dtype.itemsize
+    raw = np.empty(size + CACHE_LINE, np.uint8)
+    start = -raw.ctypes.data % CACHE_LINE
+    return raw[start : start + size].view(dtype).reshape(rows, columns)
+
+
+def side_by_side(left: FloatArray, right: FloatArray) -> FloatArray:
+    """Two tables of the same shape in one, so that a rating reads one line."""
+    out = partner_table(len(left), 2 * left.shape[1], left.dtype)
+    return np.concatenate([left, right], axis=1, out=out)

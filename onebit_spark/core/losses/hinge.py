@@ -28,16 +28,20 @@ from onebit_spark.core.losses.base import (
     Symmetry,
     partner_deviation,
     partner_location,
+    side_by_side,
 )
+from onebit_spark.core.losses.batches import fill_up, next_batch, room
+from onebit_spark.core.losses.lanes import LANES
 from onebit_spark.core.losses.rowsums import (
     CHUNK,
+    CHUNK_STRIDE,
     add_gram,
     add_projection_and_absolute,
     gather,
     gather_and_add,
     scores,
 )
-from onebit_spark.core.losses.smallsolve import cholesky, solve
+from onebit_spark.core.losses.smallsolve import cholesky, solve, sum_of_logs
 from onebit_spark.core.posterior import FloatArray, Kind, RowPosterior
 
 SPREAD_FACTOR = math.sqrt(2 / math.pi)  # c: E|Z| of a standard normal Z
@@ -96,7 +100,7 @@ class Hinge(Loss):
         ]
 
     def partners(self, posterior: RowPosterior) -> Partners:
-        return (np.hstack([partner_location(posterior), partner_deviation(posterior)]),)
+        return (side_by_side(partner_location(posterior), partner_deviation(posterior)),)
 
     def update_rows(
         self, block: RatingBlock, lo: int, hi: int, partners: Partners, rows: RowPosterior, step: HalfStep
@@ -137,7 +141,7 @@ def learning_rate(t: int) -> float:
 
 
 @jit
-def _majorise(codes, lo, u, n, floor, gram_weights, signed_weights):
+def _majorise(codes, lo, n, u, floor, gram_weights, signed_weights):
     """Weights of (1−yu)_+ ≤ ½(1−yu) + (1−yu)²/(4ω) + ω/4 at ω = max(|1−yu|, floor); returns Σ(1−yu)_+."""
     total = 0.0
     for l in range(n):
@@ -151,7 +155,7 @@ def _majorise(codes, lo, u, n, floor, gram_weights, signed_weights):
 
 
 @jit
-def _subgradient(codes, lo, u, n, signed_weights):
+def _subgradient(codes, lo, n, u, signed_weights):
     """−∂/∂u of Σ(1−yu)_+: y where yu < 1; returns Σ(1−yu)_+."""
     total = 0.0
     for l in range(n):
@@ -163,7 +167,7 @@ def _subgradient(codes, lo, u, n, signed_weights):
 
 
 @jit
-def _hinge_sum(codes, lo, u, n):
+def _hinge_sum(codes, lo, n, u):
     total = 0.0
     for l in range(n):
         y = 2.0 * (codes[lo + l] & 1) - 1.0
@@ -188,98 +192,109 @@ def _update_rows(
 ):  # fmt: skip
     size = partner_table.shape[1] // 2
     free = size - fixed
-    partners = np.empty((size, CHUNK))
+    partners = np.empty((LANES, size, CHUNK_STRIDE))
     u, gram_weights, signed_weights, scratch = (
         np.empty(CHUNK), np.empty(CHUNK), np.empty(CHUNK), np.empty(CHUNK),
     )  # fmt: skip
-    gram, system = np.empty((size, size)), np.empty((free, free))
-    linear, absolute, deviations, a, w = np.empty(size), np.empty(size), np.empty(size), np.empty(size), np.empty(size)
-    x, candidate, solution = np.ones(size), np.ones(size), np.empty(free)
+    gram = np.empty(size * (size + 1) // 2)
+    linear, absolute, deviations = np.empty(size), np.empty(size), np.empty(size)
+    hinge, old, candidate = np.empty(LANES), np.ones((LANES, size)), np.ones(size)
+    a, w = np.empty((LANES, size)), np.empty((LANES, size))
+    system, solution = room(free)
+    members = np.empty(LANES, np.int64)
     rounded = np.empty(1, location.dtype)
     c = SPREAD_FACTOR
     log_volume, data = 0.0, 0.0
-    for i in range(first, last):
-        start, stop = pointers[i], pointers[i + 1]
-        if start == stop:
-            continue
-        p = prior_mean[i if len(prior_mean) > 1 else 0]
-        g = precision[i if len(precision) > 1 else 0]
-        gram[:] = 0.0
-        linear[:] = 0.0
-        absolute[:] = 0.0
-        deviations[:] = 0.0
-        for k in range(free):
-            x[fixed + k] = location[i, k]
-        one_chunk = stop - start <= CHUNK
-
-        hinge = 0.0
-        for lo in range(start, stop, CHUNK):
-            hi = min(lo + CHUNK, stop)
-            n = hi - lo
-            gather_and_add(partner_table, codes, lo, hi, partners, deviations)
-            scores(partners, x, n, u)
-            if mode == MAJORISE:
-                hinge += _majorise(codes, lo, u, n, margin_floor, gram_weights, signed_weights)
-                add_gram(partners, gram_weights, n, scratch, gram)
-            else:
-                hinge += _subgradient(codes, lo, u, n, signed_weights)
-            add_projection_and_absolute(partners, signed_weights, n, linear, absolute)
-        for k in range(size):
-            a[k] = kappa * c * (absolute[k] + c * deviations[k])
-            w[k] = kappa * c * deviations[k]
-
-        if mode == MAJORISE:
-            # A = κ Σ h R Rᵀ + diag(g + w/ξ),  b = κ Σ y(½+h) R − A_Ff + g∘p
+    while first < last:
+        count, first = next_batch(pointers, first, last, members)
+        if count == 0:
+            break
+        for b in range(count):
+            i, x = members[b], old[b]
+            p = prior_mean[i if len(prior_mean) > 1 else 0]
+            g = precision[i if len(precision) > 1 else 0]
+            gram[:] = 0.0
+            linear[:] = 0.0
+            absolute[:] = 0.0
+            deviations[:] = 0.0
             for k in range(free):
-                for m in range(k + 1):
-                    system[k, m] = kappa * gram[fixed + k, fixed + m]
-                system[k, k] += g[k] + w[fixed + k] / max(abs(x[fixed + k]), mean_floor)
-                solution[k] = kappa * linear[fixed + k] + g[k] * p[k]
-                if fixed == 1:
-                    solution[k] -= kappa * gram[1 + k, 0]
-            cholesky(system)
-            solve(system, solution)
-            old_value = kappa * hinge + _penalty(x, fixed, w, p, g)
-            fraction = relaxation
-            # The floors make the majoriser loose at the old point: a step that does not descend is halved, from ω on.
-            for _ in range(HALVINGS + 1):
-                for k in range(free):
-                    rounded[0] = x[fixed + k] + fraction * (solution[k] - x[fixed + k])
-                    candidate[fixed + k] = rounded[0]
-                new_hinge = 0.0
-                for lo in range(start, stop, CHUNK):
-                    hi = min(lo + CHUNK, stop)
-                    if not one_chunk:
-                        gather(partner_table, codes, lo, hi, partners)
-                    scores(partners, candidate, hi - lo, u)
-                    new_hinge += _hinge_sum(codes, lo, u, hi - lo)
-                if kappa * new_hinge + _penalty(candidate, fixed, w, p, g) <= old_value:
-                    hinge = new_hinge
-                    for k in range(fixed, size):
-                        x[k] = candidate[k]
-                    break
-                fraction *= 0.5
-        elif mode == GRADIENT:
-            for k in range(free):
-                slope = -kappa * linear[fixed + k] + w[fixed + k] * np.sign(x[fixed + k]) + g[k] * (x[fixed + k] - p[k])
-                x[fixed + k] -= rate * slope
-            if want_data:
-                hinge = 0.0
-                for lo in range(start, stop, CHUNK):
-                    hi = min(lo + CHUNK, stop)
-                    gather(partner_table, codes, lo, hi, partners)
-                    scores(partners, x, hi - lo, u)
-                    hinge += _hinge_sum(codes, lo, u, hi - lo)
-        for k in range(free):
-            location[i, k] = x[fixed + k]
-            if move_spreads:
-                a_k = a[fixed + k]
-                spread[i, k] = 2.0 / (a_k + math.sqrt(a_k * a_k + 4.0 * g[k]))
-            log_volume += math.log(spread[i, k])
-        if want_data:
-            data += kappa * hinge
+                x[fixed + k] = location[i, k]
+            hinge[b] = 0.0
+            for lo in range(pointers[i], pointers[i + 1], CHUNK):
+                hi = min(lo + CHUNK, pointers[i + 1])
+                n = hi - lo
+                gather_and_add(partner_table, codes, lo, hi, partners[b], deviations)
+                scores(partners[b], n, x, u)
+                if mode == MAJORISE:
+                    hinge[b] += _majorise(codes, lo, n, u, margin_floor, gram_weights, signed_weights)
+                    add_gram(partners[b], n, gram_weights, scratch, gram)
+                else:
+                    hinge[b] += _subgradient(codes, lo, n, u, signed_weights)
+                add_projection_and_absolute(partners[b], n, signed_weights, linear, absolute)
             for k in range(size):
-                data += w[k] * abs(x[k])
+                a[b, k] = kappa * c * (absolute[k] + c * deviations[k])
+                w[b, k] = kappa * c * deviations[k]
+            if mode == MAJORISE:
+                # A = κ Σ h R Rᵀ + diag(g + w/ξ),  b = κ Σ y(½+h) R − A_Ff + g∘p
+                for k in range(free):
+                    row, shifted = k * (k + 1) // 2, (k + fixed) * (k + fixed + 1) // 2 + fixed
+                    for m in range(k + 1):
+                        system[row + m, b] = kappa * gram[shifted + m]
+                    system[row + k, b] += g[k] + w[b, fixed + k] / max(abs(x[fixed + k]), mean_floor)
+                    solution[k, b] = kappa * linear[fixed + k] + g[k] * p[k]
+                    if fixed == 1:
+                        solution[k, b] -= kappa * gram[shifted - 1]
+            elif mode == GRADIENT:
+                for k in range(fixed, size):
+                    slope = -kappa * linear[k] + w[b, k] * np.sign(x[k]) + g[k - fixed] * (x[k] - p[k - fixed])
+                    x[k] -= rate * slope
+                if want_data:
+                    hinge[b] = 0.0
+                    for lo in range(pointers[i], pointers[i + 1], CHUNK):
+                        hi = min(lo + CHUNK, pointers[i + 1])
+                        if pointers[i + 1] - pointers[i] > CHUNK:
+                            gather(partner_table, codes, lo, hi, partners[b])
+                        scores(partners[b], hi - lo, x, u)
+                        hinge[b] += _hinge_sum(codes, lo, hi - lo, u)
+        if mode == MAJORISE:
+            fill_up(system, solution, free, count)
+            cholesky(system, free)
+            solve(system, solution, free)
+        for b in range(count):
+            i, x = members[b], old[b]
+            p = prior_mean[i if len(prior_mean) > 1 else 0]
+            g = precision[i if len(precision) > 1 else 0]
+            if mode == MAJORISE:
+                old_value = kappa * hinge[b] + _penalty(x, fixed, w[b], p, g)
+                fraction = relaxation
+                # The floors make the majoriser loose at the old point: a step that does not descend is halved, from ω on.
+                for _ in range(HALVINGS + 1):
+                    for k in range(free):
+                        rounded[0] = x[fixed + k] + fraction * (solution[k, b] - x[fixed + k])
+                        candidate[fixed + k] = rounded[0]
+                    new_hinge = 0.0
+                    for lo in range(pointers[i], pointers[i + 1], CHUNK):
+                        hi = min(lo + CHUNK, pointers[i + 1])
+                        if pointers[i + 1] - pointers[i] > CHUNK:
+                            gather(partner_table, codes, lo, hi, partners[b])
+                        scores(partners[b], hi - lo, candidate, u)
+                        new_hinge += _hinge_sum(codes, lo, hi - lo, u)
+                    if kappa * new_hinge + _penalty(candidate, fixed, w[b], p, g) <= old_value:
+                        hinge[b] = new_hinge
+                        for k in range(fixed, size):
+                            x[k] = candidate[k]
+                        break
+                    fraction *= 0.5
             for k in range(free):
-                data += a[fixed + k] * spread[i, k]
+                location[i, k] = x[fixed + k]
+                if move_spreads:
+                    a_k = a[b, fixed + k]
+                    spread[i, k] = 2.0 / (a_k + math.sqrt(a_k * a_k + 4.0 * g[k]))
+            log_volume += sum_of_logs(spread, i)
+            if want_data:
+                data += kappa * hinge[b]
+                for k in range(size):
+                    data += w[b, k] * abs(x[k])
+                for k in range(free):
+                    data += a[b, fixed + k] * spread[i, k]
     return log_volume, data

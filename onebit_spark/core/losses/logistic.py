@@ -19,10 +19,19 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.losses.base import HalfStep, Loss, Partners, RowSums, partner_deviation, partner_location
+from onebit_spark.core.losses.base import (
+    HalfStep,
+    Loss,
+    Partners,
+    RowSums,
+    partner_deviation,
+    partner_location,
+    partner_table,
+    side_by_side,
+)
+from onebit_spark.core.losses.lanes import LANES
 from onebit_spark.core.losses.logisticdiagonal import update_rows_diagonal
 from onebit_spark.core.losses.logisticfull import fill_partner_moments, update_rows_full
-from onebit_spark.core.losses.rowsums import LANES
 from onebit_spark.core.posterior import FloatArray, Kind, RowPosterior, packed_size
 from onebit_spark.core.settings import Problem, RefusedSetting
 
@@ -65,13 +74,12 @@ class Logistic(Loss):
         return "covariance" if self.structure == "full" else "spread"
 
     def partners(self, posterior: RowPosterior) -> Partners:
-        location = partner_location(posterior)
         if self.structure == "diagonal":
-            return location, partner_deviation(posterior) ** 2
-        width = -(-packed_size(location.shape[1]) // LANES) * LANES
-        moments = np.zeros((len(location), width), location.dtype)
-        fill_partner_moments(posterior.location, posterior.scale, int(posterior.has_intercept), moments)
-        return location, moments
+            return (side_by_side(partner_location(posterior), partner_deviation(posterior) ** 2),)
+        width = -(-packed_size(posterior.dimension + 1) // LANES) * LANES
+        table = partner_table(posterior.n_rows, width, posterior.location.dtype)
+        fill_partner_moments(posterior.location, posterior.scale, table)
+        return (table,)
 
     def update_rows(
         self, block: RatingBlock, lo: int, hi: int, partners: Partners, rows: RowPosterior, step: HalfStep

@@ -8,87 +8,108 @@ import math
 import numpy as np
 
 from onebit_spark.core.compiled import jit
+from onebit_spark.core.losses.batches import fill_up, next_batch, room
+from onebit_spark.core.losses.lanes import LANES
 from onebit_spark.core.losses.quadraticbound import softplus_sum, tau_weights
-from onebit_spark.core.losses.rowsums import CHUNK, add_gram, add_projection, gather, scores
-from onebit_spark.core.losses.smallsolve import cholesky, solve
+from onebit_spark.core.losses.rowsums import (
+    CHUNK,
+    CHUNK_STRIDE,
+    add_gram,
+    add_signed_rows,
+    add_weighted_rows,
+    gather,
+    scores,
+    table_dots,
+)
+from onebit_spark.core.losses.smallsolve import cholesky, solve, sum_of_logs
 
 
 @jit
-def _expected_squares(partners, variances, x, v, n, u, out):
-    """out_l = E[u²] = (x·z)² + Σ_k [v_k (z_k² + var z_k) + x_k² var z_k]; u is left with x·z."""
-    scores(partners, x, n, u)
+def _add_squares(partners, n, x, v, u, out):
+    """out_l += (x·z)² + Σ_k v_k z_k²."""
+    scores(partners, n, x, u)
     for l in range(n):
-        out[l] = u[l] * u[l]
+        out[l] += u[l] * u[l]
     for k in range(len(x)):
-        z, vz = partners[k], variances[k]
-        v_k, square = v[k], x[k] * x[k]
+        z, v_k = partners[k], v[k]
         for l in range(n):
-            out[l] += v_k * (z[l] * z[l] + vz[l]) + square * vz[l]
+            out[l] += v_k * z[l] * z[l]
+
+
+@jit
+def _set_row(location, spread, i, fixed, x, v, both):
+    """The row's mean x = [1, b, L] (or L), its variances v, and v + x²."""
+    for k in range(location.shape[1]):
+        x[fixed + k] = location[i, k]
+        v[fixed + k] = np.float64(spread[i, k]) ** 2
+    for k in range(len(x)):
+        both[k] = v[k] + x[k] * x[k]
 
 
 @jit
 def update_rows_diagonal(
-    pointers, codes, first, last, partner_mean, partner_variance, location, spread, prior_mean, precision,
+    pointers, codes, first, last, partner_table, location, spread, prior_mean, precision,
     fixed, kappa, want_data, relaxation,
 ):  # fmt: skip
-    size = partner_mean.shape[1]
+    size = partner_table.shape[1] // 2
     free = size - fixed
-    partners, variances = np.empty((size, CHUNK)), np.empty((size, CHUNK))
+    partners = np.empty((LANES, size, CHUNK_STRIDE))
     xi_squared, u, scratch = np.empty(CHUNK), np.empty(CHUNK), np.empty(CHUNK)
-    gram, system = np.empty((size, size)), np.empty((free, free))
-    diagonal, linear, x, v, solution = np.empty(size), np.empty(size), np.ones(size), np.zeros(size), np.empty(free)
+    gram, diagonal = np.empty(size * (size + 1) // 2), np.empty(size)
+    x, v, both = np.ones(size), np.zeros(size), np.empty(size, partner_table.dtype)
+    linear = np.empty((LANES, size))
+    system, solution = room(free)
+    members = np.empty(LANES, np.int64)
     log_volume, data = 0.0, 0.0
-    for i in range(first, last):
-        start, stop = pointers[i], pointers[i + 1]
-        if start == stop:
-            continue
-        p = prior_mean[i if len(prior_mean) > 1 else 0]
-        g = precision[i if len(precision) > 1 else 0]
-        for k in range(free):
-            x[fixed + k] = location[i, k]
-            v[fixed + k] = np.float64(spread[i, k]) ** 2
-        gram[:] = 0.0
-        diagonal[:] = 0.0
-        linear[:] = 0.0
-        for lo in range(start, stop, CHUNK):
-            hi = min(lo + CHUNK, stop)
-            n = hi - lo
-            gather(partner_mean, codes, lo, hi, partners)
-            gather(partner_variance, codes, lo, hi, variances)
-            _expected_squares(partners, variances, x, v, n, u, xi_squared)
-            tau_weights(xi_squared, n, 2.0 * kappa)
-            add_gram(partners, xi_squared, n, scratch, gram)
-            add_projection(variances, xi_squared, n, diagonal)
-            for l in range(n):
-                u[l] = 0.5 * kappa * (2.0 * (codes[lo + l] & 1) - 1.0)
-            add_projection(partners, u, n, linear)
-
-        for k in range(free):
-            for m in range(k + 1):
-                system[k, m] = gram[fixed + k, fixed + m]
-            system[k, k] += diagonal[fixed + k] + g[k]
-            solution[k] = linear[fixed + k] + g[k] * p[k]
-            if fixed == 1:
-                solution[k] -= gram[1 + k, 0]
-            spread[i, k] = 1.0 / math.sqrt(system[k, k])
-            log_volume += math.log(spread[i, k])
-        cholesky(system)
-        solve(system, solution)
-        for k in range(free):
-            location[i, k] = x[fixed + k] + relaxation * (solution[k] - x[fixed + k])
-
-        if want_data:
-            for k in range(free):
-                x[fixed + k] = location[i, k]
-                v[fixed + k] = np.float64(spread[i, k]) ** 2
-            for lo in range(start, stop, CHUNK):
-                hi = min(lo + CHUNK, stop)
-                n = hi - lo
-                if stop - start > CHUNK:
-                    gather(partner_mean, codes, lo, hi, partners)
-                    gather(partner_variance, codes, lo, hi, variances)
-                _expected_squares(partners, variances, x, v, n, u, xi_squared)
-                data += kappa * softplus_sum(xi_squared, n)
+    while first < last:
+        count, first = next_batch(pointers, first, last, members)
+        if count == 0:
+            break
+        for b in range(count):
+            i = members[b]
+            p = prior_mean[i if len(prior_mean) > 1 else 0]
+            g = precision[i if len(precision) > 1 else 0]
+            _set_row(location, spread, i, fixed, x, v, both)
+            gram[:] = 0.0
+            diagonal[:] = 0.0
+            linear[b] = 0.0
+            for lo in range(pointers[i], pointers[i + 1], CHUNK):
+                hi = min(lo + CHUNK, pointers[i + 1])
+                gather(partner_table, codes, lo, hi, partners[b])
+                table_dots(partner_table, codes, lo, hi, size, both, xi_squared, False)
+                _add_squares(partners[b], hi - lo, x, v, u, xi_squared)
+                tau_weights(xi_squared, hi - lo, 2.0 * kappa)
+                add_gram(partners[b], hi - lo, xi_squared, scratch, gram)
+                add_weighted_rows(partner_table, codes, lo, hi, size, xi_squared, diagonal)
+                add_signed_rows(partner_table, codes, lo, hi, linear[b])
             for k in range(size):
-                data -= linear[k] * x[k]
+                linear[b, k] *= 0.5 * kappa
+            for k in range(free):
+                row, shifted = k * (k + 1) // 2, (k + fixed) * (k + fixed + 1) // 2 + fixed
+                for m in range(k + 1):
+                    system[row + m, b] = gram[shifted + m]
+                system[row + k, b] += diagonal[fixed + k] + g[k]
+                solution[k, b] = linear[b, fixed + k] + g[k] * p[k]
+                if fixed == 1:
+                    solution[k, b] -= gram[shifted - 1]
+                spread[i, k] = 1.0 / math.sqrt(system[row + k, b])
+            log_volume += sum_of_logs(spread, i)
+        fill_up(system, solution, free, count)
+        cholesky(system, free)
+        solve(system, solution, free)
+        for b in range(count):
+            i = members[b]
+            for k in range(free):
+                location[i, k] += relaxation * (solution[k, b] - location[i, k])
+            if want_data:
+                _set_row(location, spread, i, fixed, x, v, both)
+                for lo in range(pointers[i], pointers[i + 1], CHUNK):
+                    hi = min(lo + CHUNK, pointers[i + 1])
+                    if pointers[i + 1] - pointers[i] > CHUNK:
+                        gather(partner_table, codes, lo, hi, partners[b])
+                    table_dots(partner_table, codes, lo, hi, size, both, xi_squared, False)
+                    _add_squares(partners[b], hi - lo, x, v, u, xi_squared)
+                    data += kappa * softplus_sum(xi_squared, hi - lo)
+                for k in range(size):
+                    data -= linear[b, k] * x[k]
     return log_volume, data

@@ -1,4 +1,9 @@
-"""The logistic update of a row with its whole covariance, D×D and packed."""
+"""The logistic update of a row with its whole covariance, D×D and packed.
+
+A partner's line is [E[R Rᵀ] packed, E[R], 1, 0 …]. With z = [R, 1] that is the lower triangle of E[z zᵀ], whose last
+row is E[z]. So one line is all that a rating reads, and its first entries stand where the row's own covariance has
+them. With intercepts R begins with d; the row has its 1 there, and its b at the end.
+"""
 # mypy: disallow-untyped-defs=False
 
 from __future__ import annotations
@@ -6,108 +11,128 @@ from __future__ import annotations
 import numpy as np
 
 from onebit_spark.core.compiled import jit
+from onebit_spark.core.losses.batches import fill_up, next_batch, room
+from onebit_spark.core.losses.lanes import LANES
 from onebit_spark.core.losses.quadraticbound import softplus_sum, tau_weights
 from onebit_spark.core.losses.rowsums import CHUNK, add_signed_rows, add_weighted_rows, table_dots
-from onebit_spark.core.losses.smallsolve import cholesky, inverse, solve
+from onebit_spark.core.losses.smallsolve import cholesky, half_log_det_inverse, inverse, solve
 
 
 @jit
-def fill_partner_moments(location, covariance, has_intercept, out):
-    """E[z zᵀ], packed, of every partner z = [d, 1, R] (or R): the constant 1 stands at position 1."""
+def fill_partner_moments(location, covariance, out):
+    """[E[R Rᵀ] packed, E[R], 1, 0 …] of every partner R = [d, …] (or without d)."""
+    size = location.shape[1]
     for j in range(len(location)):
-        x, v = location[j], covariance[j]
         q = 0
-        for a in range(len(x) + has_intercept):
-            fa = a - 1 if has_intercept and a > 1 else a
+        for a in range(size):
             for b in range(a + 1):
-                fb = b - 1 if has_intercept and b > 1 else b
-                if has_intercept and a == 1 and b == 1:
-                    out[j, q] = 1.0
-                elif has_intercept and a == 1:
-                    out[j, q] = x[fb]
-                elif has_intercept and b == 1:
-                    out[j, q] = x[fa]
-                else:
-                    out[j, q] = np.float64(x[fa]) * x[fb] + v[fa * (fa + 1) // 2 + fb]
+                out[j, q] = np.float64(location[j, a]) * location[j, b] + covariance[j, q]
                 q += 1
+        for a in range(size):
+            out[j, q + a] = location[j, a]
+        out[j, q + size] = 1.0
+        for p in range(q + size + 1, out.shape[1]):
+            out[j, p] = 0.0
 
 
 @jit
-def _row_moments(x, covariance, fixed, out):
-    """E[x xᵀ], packed, of the row [1, b, L] (or L), off-diagonal entries doubled: ⟨out, E[z zᵀ]⟩ = E[(x·z)²]."""
-    q = 0
-    for a in range(len(x)):
-        for b in range(a + 1):
-            s = x[a] * x[b]
-            if b >= fixed:
-                fa, fb = a - fixed, b - fixed
-                s += covariance[fa * (fa + 1) // 2 + fb]
-            out[q] = s if a == b else 2.0 * s
-            q += 1
+def _row_moments(x, covariance, i, fixed, out):
+    """E[x xᵀ] of the row [1, L, b] (or [L, 0]), packed, off-diagonal entries doubled: ⟨out, E[z zᵀ]⟩ = E[(x·z)²]."""
+    size = len(x)
+    last = size * (size + 1) // 2
+    for a in range(fixed, size):
+        q = a * (a + 1) // 2
+        for b in range(fixed, a):
+            out[q + b] = 2.0 * (x[a] * x[b] + covariance[i, q + b])
+        out[q + a] = x[a] * x[a] + covariance[i, q + a]
+        if fixed:
+            out[q] = 2.0 * x[a]
+            out[last + a] = 2.0 * (x[0] * x[a] + covariance[i, q])
+    if fixed:
+        out[0] = 1.0
+        out[last] = 2.0 * x[0]
+        out[last + size] = x[0] * x[0] + covariance[i, 0]
+
+
+@jit
+def _fill_system(sums, signed, g, p, fixed, lane, system, solution):
+    """A = Σ 2κτ E[z zᵀ] + diag g and b = κ/2 Σ y E[z] − A_Ff + g∘p of one row, in its order [b, L] (or L)."""
+    size = len(g)
+    last = size * (size + 1) // 2
+    for q in range(last):
+        system[q, lane] = sums[q]
+    for a in range(fixed, size):
+        solution[a, lane] = signed[a] + g[a] * p[a]
+    if fixed:
+        system[0, lane] = sums[last + size]
+        solution[0, lane] = signed[size] - sums[last] + g[0] * p[0]
+        for a in range(1, size):
+            q = a * (a + 1) // 2
+            system[q, lane] = sums[last + a]
+            solution[a, lane] -= sums[q]
+    for a in range(size):
+        system[a * (a + 3) // 2, lane] += g[a]
 
 
 @jit
 def update_rows_full(
-    pointers, codes, first, last, partner_mean, partner_moments, location, covariance, prior_mean, precision,
+    pointers, codes, first, last, partner_table, location, covariance, prior_mean, precision,
     fixed, kappa, want_data, relaxation,
 ):  # fmt: skip
-    size = partner_mean.shape[1]
-    free = size - fixed
+    size = location.shape[1]
+    packed = size * (size + 1) // 2
     xi_squared = np.empty(CHUNK)
-    row_moments = np.zeros(partner_moments.shape[1], partner_moments.dtype)
-    packed = np.empty(partner_moments.shape[1])
-    system, inverted = np.empty((free, free)), np.empty((free, free))
-    linear, x, solution = np.empty(size), np.ones(size), np.empty(free)
-    packed_inverse = np.empty(free * (free + 1) // 2)
+    row_moments = np.zeros(partner_table.shape[1], partner_table.dtype)
+    sums, x = np.empty(partner_table.shape[1]), np.empty(size)
+    signed = np.empty((LANES, size + 1))
+    system, solution = room(size)
+    columns, inverted = np.empty_like(system), np.empty_like(system)
+    members = np.empty(LANES, np.int64)
     log_volume, data = 0.0, 0.0
-    for i in range(first, last):
-        start, stop = pointers[i], pointers[i + 1]
-        if start == stop:
-            continue
-        p = prior_mean[i if len(prior_mean) > 1 else 0]
-        g = precision[i if len(precision) > 1 else 0]
-        for k in range(free):
-            x[fixed + k] = location[i, k]
-        _row_moments(x, covariance[i], fixed, row_moments)
-        packed[:] = 0.0
-        linear[:] = 0.0
-        for lo in range(start, stop, CHUNK):
-            hi = min(lo + CHUNK, stop)
-            table_dots(partner_moments, codes, lo, hi, row_moments, xi_squared)
-            tau_weights(xi_squared, hi - lo, 2.0 * kappa)
-            add_weighted_rows(partner_moments, codes, lo, hi, xi_squared, packed)
-            add_signed_rows(partner_mean, codes, lo, hi, linear)
-        for k in range(size):
-            linear[k] *= 0.5 * kappa
-
-        q = 0
-        for a in range(size):
-            for b in range(a + 1):
-                if b >= fixed:
-                    system[a - fixed, b - fixed] = packed[q]
-                elif a >= fixed:  # A_Ff: the offset that the fixed coordinate brings in
-                    solution[a - fixed] = -packed[q]
-                q += 1
-        for k in range(free):
-            system[k, k] += g[k]
-            if fixed == 0:
-                solution[k] = 0.0
-            solution[k] += linear[fixed + k] + g[k] * p[k]
-        log_volume -= 0.5 * cholesky(system)
-        solve(system, solution)
-        inverse(system, inverted, packed_inverse)
-        for k in range(free):
-            location[i, k] = x[fixed + k] + relaxation * (solution[k] - x[fixed + k])
-            x[fixed + k] = location[i, k]
-        for q in range(len(packed_inverse)):
-            covariance[i, q] = packed_inverse[q]
-
-        if want_data:
-            _row_moments(x, covariance[i], fixed, row_moments)
-            for lo in range(start, stop, CHUNK):
-                hi = min(lo + CHUNK, stop)
-                table_dots(partner_moments, codes, lo, hi, row_moments, xi_squared)
-                data += kappa * softplus_sum(xi_squared, hi - lo)
+    while first < last:
+        count, first = next_batch(pointers, first, last, members)
+        if count == 0:
+            break
+        for b in range(count):
+            i = members[b]
             for k in range(size):
-                data -= linear[k] * x[k]
+                x[k] = location[i, k]
+            _row_moments(x, covariance, i, fixed, row_moments)
+            sums[:] = 0.0
+            signed[b] = 0.0
+            for lo in range(pointers[i], pointers[i + 1], CHUNK):
+                hi = min(lo + CHUNK, pointers[i + 1])
+                table_dots(partner_table, codes, lo, hi, 0, row_moments, xi_squared, True)
+                tau_weights(xi_squared, hi - lo, 2.0 * kappa)
+                add_weighted_rows(partner_table, codes, lo, hi, 0, xi_squared, sums)
+                add_signed_rows(partner_table, codes, lo, hi, signed[b], packed)
+            for k in range(size + 1):
+                signed[b, k] *= 0.5 * kappa
+            _fill_system(
+                sums, signed[b], precision[i if len(precision) > 1 else 0], prior_mean[i if len(prior_mean) > 1 else 0],
+                fixed, b, system, solution,
+            )  # fmt: skip
+        fill_up(system, solution, size, count)
+        cholesky(system, size)
+        solve(system, solution, size)
+        inverse(system, columns, inverted, size)
+        for b in range(count):
+            i = members[b]
+            log_volume += half_log_det_inverse(system, size, b)
+            for k in range(size):
+                location[i, k] += relaxation * (solution[k, b] - location[i, k])
+            for q in range(packed):
+                covariance[i, q] = inverted[q, b]
+            if want_data:
+                for k in range(size):
+                    x[k] = location[i, k]
+                _row_moments(x, covariance, i, fixed, row_moments)
+                for lo in range(pointers[i], pointers[i + 1], CHUNK):
+                    hi = min(lo + CHUNK, pointers[i + 1])
+                    table_dots(partner_table, codes, lo, hi, 0, row_moments, xi_squared, False)
+                    data += kappa * softplus_sum(xi_squared, hi - lo)
+                if fixed:
+                    data -= signed[b, 0] + signed[b, size] * x[0]
+                for k in range(fixed, size):
+                    data -= signed[b, k] * x[k]
     return log_volume, data

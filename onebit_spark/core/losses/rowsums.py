@@ -17,9 +17,10 @@ from __future__ import annotations
 import numpy as np
 
 from onebit_spark.core.compiled import jit
+from onebit_spark.core.losses.prefetch import AHEAD, prefetch_rows
 
 CHUNK = 256  # a chunk of 12 float64 coordinates is 24 kB: it stays in the first-level cache
-LANES = 8  # tables padded to a multiple of this leave no scalar remainder to a vector loop
+CHUNK_STRIDE = CHUNK + 8  # of a chunk's lines, lest all of them begin in the same set of the cache
 
 
 @jit
@@ -27,12 +28,14 @@ def gather(table, codes, lo, hi, out):
     """out[k, l] = table[column of rating lo + l, k]."""
     l = lo
     while l + 4 <= hi:
+        prefetch_rows(table, codes, l + AHEAD, 4)
         r0, r1 = table[codes[l] >> 1], table[codes[l + 1] >> 1]
         r2, r3 = table[codes[l + 2] >> 1], table[codes[l + 3] >> 1]
         for k in range(len(out)):
             line = out[k, l - lo : l - lo + 4]
             line[0], line[1], line[2], line[3] = r0[k], r1[k], r2[k], r3[k]
         l += 4
+    prefetch_rows(table, codes, l + AHEAD, hi - l)
     while l < hi:
         row = table[codes[l] >> 1]
         for k in range(len(out)):
@@ -46,6 +49,7 @@ def gather_and_add(table, codes, lo, hi, out, sums):
     size = len(out)
     l = lo
     while l + 4 <= hi:
+        prefetch_rows(table, codes, l + AHEAD, 4)
         r0, r1 = table[codes[l] >> 1], table[codes[l + 1] >> 1]
         r2, r3 = table[codes[l + 2] >> 1], table[codes[l + 3] >> 1]
         for k in range(size):
@@ -55,6 +59,7 @@ def gather_and_add(table, codes, lo, hi, out, sums):
         for k in range(size):
             sums[k] += (np.float64(q0[k]) + q1[k]) + (np.float64(q2[k]) + q3[k])
         l += 4
+    prefetch_rows(table, codes, l + AHEAD, hi - l)
     while l < hi:
         row = table[codes[l] >> 1]
         for k in range(size):
@@ -64,7 +69,7 @@ def gather_and_add(table, codes, lo, hi, out, sums):
 
 
 @jit
-def scores(partners, x, n, out):
+def scores(partners, n, x, out):
     """out[l] = Σ_k x_k partners[k, l]."""
     for l in range(n):
         out[l] = 0.0
@@ -83,8 +88,9 @@ def scores(partners, x, n, out):
 
 
 @jit
-def add_gram(partners, weights, n, scratch, out):
-    """Lower triangle of out += Σ_l weights_l partners_l partners_lᵀ."""
+def add_gram(partners, n, weights, scratch, out):
+    """Packed lower triangle of out += Σ_l weights_l partners_l partners_lᵀ."""
+    q = 0
     for a in range(len(partners)):
         row = partners[a]
         for l in range(n):
@@ -99,22 +105,24 @@ def add_gram(partners, weights, n, scratch, out):
                 s1 += t * p1[l]
                 s2 += t * p2[l]
                 s3 += t * p3[l]
-            out[a, b] += s0
-            out[a, b + 1] += s1
-            out[a, b + 2] += s2
-            out[a, b + 3] += s3
+            out[q] += s0
+            out[q + 1] += s1
+            out[q + 2] += s2
+            out[q + 3] += s3
             b += 4
+            q += 4
         while b <= a:
             p = partners[b]
             s = 0.0
             for l in range(n):
                 s += scratch[l] * p[l]
-            out[a, b] += s
+            out[q] += s
             b += 1
+            q += 1
 
 
 @jit
-def add_projection(partners, weights, n, out):
+def add_projection(partners, n, weights, out):
     """out_k += Σ_l weights_l partners[k, l]."""
     for k in range(len(partners)):
         row = partners[k]
@@ -125,7 +133,7 @@ def add_projection(partners, weights, n, out):
 
 
 @jit
-def add_projection_and_absolute(partners, weights, n, projection, absolute):
+def add_projection_and_absolute(partners, n, weights, projection, absolute):
     """``add_projection``, and absolute_k += Σ_l |partners[k, l]|, in one pass."""
     for k in range(len(partners)):
         row = partners[k]
@@ -138,14 +146,21 @@ def add_projection_and_absolute(partners, weights, n, projection, absolute):
 
 
 @jit
-def table_dots(table, codes, lo, hi, x, out):
-    """out[l] = ⟨x, table[column of rating lo + l]⟩, straight from the table and summed in its type."""
-    size = table.shape[1]
+def table_dots(table, codes, lo, hi, first, x, out, ahead):
+    """out[l] = ⟨x, table[column of rating lo + l, first:]⟩, straight from the table and summed in its type.
+
+    In float64 the sum of a float32 table takes twice as long (27 ns instead of 13 for 80 entries, on one core of a
+    Neoverse-N1), since each entry is converted and half as many fit an instruction. It changes little: the objective of
+    MovieLens-100K by 5e−10 of it in 30 iterations at rank 10, and no score by more than 5e−7.
+    """
+    size = len(x)
     zero = table.dtype.type(0)
     l = lo
     while l + 4 <= hi:
-        r0, r1 = table[codes[l] >> 1], table[codes[l + 1] >> 1]
-        r2, r3 = table[codes[l + 2] >> 1], table[codes[l + 3] >> 1]
+        if ahead:
+            prefetch_rows(table, codes, l + AHEAD, 4)
+        r0, r1 = table[codes[l] >> 1, first:], table[codes[l + 1] >> 1, first:]
+        r2, r3 = table[codes[l + 2] >> 1, first:], table[codes[l + 3] >> 1, first:]
         s0, s1, s2, s3 = zero, zero, zero, zero
         for k in range(size):
             v = x[k]
@@ -155,8 +170,10 @@ def table_dots(table, codes, lo, hi, x, out):
             s3 += v * r3[k]
         out[l - lo], out[l - lo + 1], out[l - lo + 2], out[l - lo + 3] = s0, s1, s2, s3
         l += 4
+    if ahead:
+        prefetch_rows(table, codes, l + AHEAD, hi - l)
     while l < hi:
-        r = table[codes[l] >> 1]
+        r = table[codes[l] >> 1, first:]
         s = zero
         for k in range(size):
             s += x[k] * r[k]
@@ -165,39 +182,39 @@ def table_dots(table, codes, lo, hi, x, out):
 
 
 @jit
-def add_weighted_rows(table, codes, lo, hi, weights, out):
-    """out += Σ_l weights_l table[column of rating lo + l], straight from the table."""
-    size = table.shape[1]
+def add_weighted_rows(table, codes, lo, hi, first, weights, out):
+    """out += Σ_l weights_l table[column of rating lo + l, first:], straight from the table."""
+    size = len(out)
     l = lo
     while l + 4 <= hi:
-        r0, r1 = table[codes[l] >> 1], table[codes[l + 1] >> 1]
-        r2, r3 = table[codes[l + 2] >> 1], table[codes[l + 3] >> 1]
+        r0, r1 = table[codes[l] >> 1, first:], table[codes[l + 1] >> 1, first:]
+        r2, r3 = table[codes[l + 2] >> 1, first:], table[codes[l + 3] >> 1, first:]
         w0, w1, w2, w3 = weights[l - lo], weights[l - lo + 1], weights[l - lo + 2], weights[l - lo + 3]
         for k in range(size):
             out[k] += w0 * r0[k] + w1 * r1[k] + w2 * r2[k] + w3 * r3[k]
         l += 4
     while l < hi:
-        r, w = table[codes[l] >> 1], weights[l - lo]
+        r, w = table[codes[l] >> 1, first:], weights[l - lo]
         for k in range(size):
             out[k] += w * r[k]
         l += 1
 
 
 @jit
-def add_signed_rows(table, codes, lo, hi, out):
-    """out += Σ_l y_l table[column of rating l], straight from the table."""
+def add_signed_rows(table, codes, lo, hi, out, first=0):
+    """out += Σ_l y_l table[column of rating l, first:], straight from the table."""
     l = lo
     while l + 4 <= hi:
-        r0, r1 = table[codes[l] >> 1], table[codes[l + 1] >> 1]
-        r2, r3 = table[codes[l + 2] >> 1], table[codes[l + 3] >> 1]
+        r0, r1 = table[codes[l] >> 1, first:], table[codes[l + 1] >> 1, first:]
+        r2, r3 = table[codes[l + 2] >> 1, first:], table[codes[l + 3] >> 1, first:]
         y0, y1 = 2.0 * (codes[l] & 1) - 1.0, 2.0 * (codes[l + 1] & 1) - 1.0
         y2, y3 = 2.0 * (codes[l + 2] & 1) - 1.0, 2.0 * (codes[l + 3] & 1) - 1.0
-        for k in range(table.shape[1]):
+        for k in range(len(out)):
             out[k] += y0 * r0[k] + y1 * r1[k] + y2 * r2[k] + y3 * r3[k]
         l += 4
     while l < hi:
-        r = table[codes[l] >> 1]
+        r = table[codes[l] >> 1, first:]
         y = 2.0 * (codes[l] & 1) - 1.0
-        for k in range(table.shape[1]):
+        for k in range(len(out)):
             out[k] += y * r[k]
         l += 1

@@ -28,11 +28,8 @@ def model(ratings):
     return estimator(implicitFeatures=True, maxIter=4, exchange="driver").fit(ratings)
 
 
-@pytest.mark.parametrize(
-    ("exchange", "loss", "intercepts"),
-    [("driver", "logistic", True), ("broadcast", "logistic", True), ("broadcast", "hinge", False),
-     ("shuffle", "logistic", False), ("shuffle", "hinge", True)],
-)  # fmt: skip
+# Features are on by default, so the other tests of the exchanges and of checkpoints are about them, too.
+@pytest.mark.parametrize(("exchange", "loss", "intercepts"), [("driver", "logistic", True), ("shuffle", "hinge", True)])
 def test_equals_the_in_process_fit(spark, ratings, data, exchange, loss, intercepts):
     made = estimator(
         exchange=exchange, loss=loss, fitIntercept=intercepts, implicitFeatures=True, maxIter=4, numUserBlocks=3,
@@ -43,16 +40,6 @@ def test_equals_the_in_process_fit(spark, ratings, data, exchange, loss, interce
     found = {int(line["id"]): line[IMPLICIT] for line in made.users.select("id", IMPLICIT).collect()}
     told = np.array([found[i] for i in range(len(found))])
     np.testing.assert_allclose(told, expected.rows.implicit, atol=1e-3 * np.abs(expected.rows.implicit).max())
-
-
-@pytest.mark.parametrize("exchange", ["driver", "broadcast", "shuffle"])
-def test_a_fit_goes_on_from_a_checkpoint(spark, ratings, tmp_path, exchange):
-    shared = {"implicitFeatures": True, "exchange": exchange, "checkpointInterval": 3}
-    whole = estimator(**shared, maxIter=5).fit(ratings)
-    folder = str(tmp_path / "checkpoints")
-    estimator(**shared, maxIter=3, checkpointDir=folder).fit(ratings)
-    resumed = estimator(**shared, maxIter=5, checkpointDir=folder, resume=True).fit(ratings)
-    assert resumed.summary.objectiveHistory == whole.summary.objectiveHistory
 
 
 def test_newcomers_have_the_prior_mean_of_what_they_rated(spark, ratings, model):

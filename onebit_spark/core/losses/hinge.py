@@ -267,7 +267,7 @@ def _update_rows(
             if mode == MAJORISE:
                 old_value = kappa * hinge[b] + _penalty(x, fixed, w[b], p, g)
                 fraction = relaxation
-                # The floors make the majoriser loose at the old point: a step that does not descend is halved, from ω on.
+                # The floors make the majoriser loose at the old point: a step that does not descend is halved.
                 for _ in range(HALVINGS + 1):
                     for k in range(free):
                         rounded[0] = x[fixed + k] + fraction * (solution[k, b] - x[fixed + k])

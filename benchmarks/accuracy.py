@@ -2,6 +2,7 @@
 
     python benchmarks/accuracy.py simulated [--draws 5] [--rank 3]
     python benchmarks/accuracy.py real [--splits 10]          # ONEBIT_DATA: folder of the data sets, default ./data
+    python benchmarks/accuracy.py parts [--splits 10]         # what implicit features and a chosen κ contribute
 
 Simulated: error in % of sign(E[L]E[R]ᵀ) against sign(M) over all cells, no intercepts, K = 10. Real: share of correct
 signs on held-out ratings. Each row gives the mean, the standard deviation of one draw or split, and seconds per fit.
@@ -16,10 +17,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from datasets import Ratings, movielens_1m, movielens_100k, senate, split
+from datasets import Ratings, assistments, movielens_1m, movielens_100k, senate, split
 from record import provenance
 
 from onebit_spark import FitConfig, NotConverged, fit_arrays
+from onebit_spark.core.metrics import log_loss, reliability
 from onebit_spark.core.priors import PRIORS
 from onebit_spark.simulate import simulate
 
@@ -67,7 +69,14 @@ def simulated(draws: int, rank: int, first_seed: int) -> None:
     for (loss, prior), settings in SETTINGS.items():
         for kind, (kappa, alpha, beta) in settings.items():
             config = FitConfig(
-                loss=loss, prior=prior, likelihood_weight=kappa, alpha=alpha, beta=beta, intercepts=False, max_iter=80
+                loss=loss,
+                prior=prior,
+                likelihood_weight=kappa,
+                alpha=alpha,
+                beta=beta,
+                intercepts=False,
+                max_iter=80,
+                implicit_features=False,
             )
             errors, began = [], time.perf_counter()
             for seed in range(first_seed, first_seed + draws):
@@ -107,6 +116,15 @@ REAL: dict[str, tuple[Callable[[], Ratings], float, int]] = {
     "MovieLens-100K": (movielens_100k, 5000, 10),
     "MovieLens-1M": (movielens_1m, 0.1, 3),
     "Senate": (senate, 0.1, 3),
+    "ASSISTments": (assistments, 0.1, 3),
+}
+PARTS = {
+    "neither, κ = 1.2": FitConfig(likelihood_weight=1.2, implicit_features=False),
+    "neither, κ = 1": FitConfig(likelihood_weight=1.0, implicit_features=False),
+    "κ chosen": FitConfig(implicit_features=False),
+    "features, κ = 1.2": FitConfig(likelihood_weight=1.2),
+    "features, κ = 1": FitConfig(likelihood_weight=1.0),
+    "both (default)": FitConfig(),
 }
 
 
@@ -126,6 +144,34 @@ def real(splits: int | None, losses: list[str]) -> None:
                 )
 
 
+def parts(splits: int | None, names: list[str]) -> None:
+    """Accuracy, log loss and calibration error of the logistic model, with implicit features, a chosen κ, or both."""
+    print(
+        f"{'data':16}{'model':20}{'correct':>9}{'sd':>8}{'log loss':>10}{'calibration':>12}{'κ':>14}{'iterations':>11}"
+        f"{'seconds':>9}"
+    )
+    for name in names:
+        load, held_out, usual = REAL[name]
+        ratings = load()
+        for label, config in PARTS.items():
+            lines, weights, began = [], set(), time.perf_counter()
+            for seed in range(splits or usual):
+                train, test = split(ratings, held_out, seed)
+                fit = fit_arrays(*train, config)
+                probability = fit.probability(test.rows, test.cols)
+                correct = float(np.mean(fit.predict(test.rows, test.cols) == test.labels))
+                error = reliability(test.labels, probability).error
+                lines.append((correct, log_loss(test.labels, probability), error, len(fit.history)))
+                weights.add(f"{fit.config.weight:g}")
+            seconds = (time.perf_counter() - began) / len(lines)
+            mean, spread = np.mean(lines, axis=0), np.std(lines, axis=0, ddof=1)
+            print(
+                f"{name:16}{label:20}{mean[0]:9.4f}{spread[0]:8.4f}{mean[1]:10.4f}{mean[2]:12.4f}"
+                f"{' '.join(sorted(weights)):>14}{mean[3]:11.0f}{seconds:9.1f}",
+                flush=True,
+            )
+
+
 def choices(splits: int | None, losses: list[str]) -> None:
     """Which prior, which rank: MovieLens-100K, 5,000 ratings held out, the same splits for all."""
     print(f"{'loss':10}{'prior':15}{'rank':>5}{'correct':>9}{'sd':>8}{'effective':>10}{'seconds':>9}")
@@ -143,12 +189,13 @@ def choices(splits: int | None, losses: list[str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("simulated", "real", "choices"))
+    parser.add_argument("what", choices=("simulated", "real", "parts", "choices"))
     parser.add_argument("--draws", type=int, default=5)
     parser.add_argument("--rank", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0, help="seed of the first draw")
     parser.add_argument("--loss", nargs="+", default=["logistic", "hinge"], help="losses on the real data sets")
     parser.add_argument("--splits", type=int, help="splits of each data set (default 10 or 3)")
+    parser.add_argument("--sets", nargs="+", choices=REAL, default=list(REAL), help="data sets of parts")
     options = parser.parse_args()
     warnings.simplefilter("ignore", NotConverged)
     print(provenance())
@@ -156,6 +203,8 @@ def main() -> None:
         simulated(options.draws, options.rank, options.seed)
     elif options.what == "real":
         real(options.splits, options.loss)
+    elif options.what == "parts":
+        parts(options.splits, options.sets)
     else:
         choices(options.splits, options.loss)
 

@@ -69,7 +69,8 @@ def main() -> None:
         print(f"# {name}: {len(train.rows):,} ratings, majority error {min(share, 1 - share):.4f}")
         for setting in (*SETTINGS[name], {}):
             told = ", ".join(f"{key}={value}" for key, value in setting.items()) or "defaults"
-            print(f"{told}\n    {measure(train, test, FitConfig(**setting), Terms())}", flush=True)  # type: ignore[arg-type]
+            config = FitConfig(**{**setting, "implicit_features": False})  # type: ignore[arg-type]
+            print(f"{told}\n    {measure(train, test, config, Terms())}", flush=True)
         for learnt in LEARNT:
             told = f"defaults, learnt {learnt['prior_split']}"
             print(f"{told}\n    {measure(train, test, FitConfig(), Terms(**learnt))}", flush=True)  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
 """Iterations and seconds until a fit is as good as done: plain, with the gauge, with over-relaxation, with both.
 
     python benchmarks/convergence.py [--sets MovieLens-100K A2 …] [--losses logistic hinge] [--fits plain both]
-                                     [--iterations 200] [--curves FILE]
+                                     [--iterations 200] [--features] [--curves FILE]
 
 A tenth of the ratings is held out. The marks:
 
@@ -122,8 +122,8 @@ def curve(ratings: Ratings, config: FitConfig, gauge: bool, relaxed: bool) -> Cu
     return watch
 
 
-def compare(name: str, loss: str, fits: list[str], iterations: int, log: Path | None) -> None:
-    config = FitConfig(loss=loss, max_iter=iterations, tol=0)
+def compare(name: str, loss: str, fits: list[str], iterations: int, features: bool, log: Path | None) -> None:
+    config = FitConfig(loss=loss, max_iter=iterations, tol=0, implicit_features=features)
     curves = {label: curve(SETS[name](), config, *VARIANTS[label]) for label in fits}
     lowest = min(min(found.objective) for found in curves.values())
     least = min(min(found.held_out) for found in curves.values())
@@ -150,6 +150,7 @@ def main() -> None:
     parser.add_argument("--losses", nargs="+", choices=LOSSES, default=["logistic", "hinge"])
     parser.add_argument("--fits", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument("--iterations", type=int, default=200)
+    parser.add_argument("--features", action="store_true", help="with implicit features, which need no centring")
     parser.add_argument("--curves", type=Path, help="append all curves to this file, a line of JSON each")
     options = parser.parse_args()
     print(provenance())
@@ -157,7 +158,7 @@ def main() -> None:
     print(ROW.format("set", "loss", "fit", "objective", "held out", "settled", "stop", *ends))
     for name in options.sets:
         for loss in options.losses:
-            compare(name, loss, options.fits, options.iterations, options.curves)
+            compare(name, loss, options.fits, options.iterations, options.features, options.curves)
 
 
 if __name__ == "__main__":

@@ -13,10 +13,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from onebit_spark.core.config import FitConfig
+from onebit_spark.core.config import AUTO, FitConfig
 from onebit_spark.errors import RequestError
 
-VARIED = ("loss", "prior", "likelihood_weight", "alpha", "beta", "rank", "intercepts")
+VARIED = ("loss", "prior", "likelihood_weight", "alpha", "beta", "rank", "intercepts", "implicit_features")
 
 DEFAULT_GRID = """
 [[grid]]
@@ -65,6 +65,8 @@ def settings_of(text: str, source: str) -> list[Combination]:
         settings += [dict(zip(lists, values, strict=True)) for values in product(*lists.values()) if lists]
     for setting in settings:
         told = [problem.told(keys) for problem in FitConfig(**setting).problems()]
+        if setting.get("likelihood_weight") == AUTO:
+            told.append("likelihood-weight must be a number here: leave it out, and every fit chooses its own")
         problems += [problem for problem in told if problem not in problems]
     if not settings and not problems:
         problems.append("it holds no setting")

@@ -19,7 +19,7 @@ spark.sql.shuffle.partitions 2
 spark.sql.codegen.wholeStage false
 spark.sql.codegen.factoryMode NO_CODEGEN
 """
-GRID = "rank = [2, 3]\nintercepts = [false, true]\nlikelihood-weight = [0.5, 1.0]\n"
+GRID = "rank = [2, 3]\nintercepts = [false, true]\nlikelihood-weight = [0.5, 1.0]\nimplicit-features = false\n"
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,6 @@ def tuning(folder, output):
     return [
         sys.executable, ROOT / "jobs" / "tune.py", "--ratings", folder / "ratings", "--label-col", "stars",
         "--threshold", "3.5", "--grid", folder / "grid.toml", "--folds", "3", "--max-iter", "20", "--output", output,
-        "--no-implicit-features",
     ]  # fmt: skip
 
 

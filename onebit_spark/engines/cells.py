@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ BLOCKS = (
     "n long, checksum long, repeated_cells long, repeated long, conflicting long"
 )
 MOST_BYTES = 2**31 - 1  # of a binary cell: offsets of Arrow and arrays of the JVM have 32 bits
+FREEZES = 4  # blocks after which a worker has loaded what it needs, compiled kernels included
 SMALL = 2**26  # up to this number, an array indexed by row number is cheaper than a sort
 
 Batches = Iterator[pa.RecordBatch]
@@ -57,9 +60,23 @@ def read_blocks(batches: Batches) -> Iterator[PlacedBlock]:
 
 
 def read_block(cell: dict[str, Any]) -> PlacedBlock:
+    _spare_the_collector()
     rows, columns = read_ascending(cell["rows"]), read_ascending(cell["columns"])
     ratings = RatingBlock(cell_array(cell["pointers"], np.int64), cell_array(cell["codes"], np.int32), len(columns))
     return PlacedBlock(cell["block"].as_py(), rows, columns, ratings, cell["checksum"].as_py())
+
+
+_blocks_read = count()
+
+
+def _spare_the_collector() -> None:
+    """Hide what this worker has loaded from the garbage collector.
+
+    After each task, Spark's worker runs ``gc.collect()``. It would visit every object of every imported package, which
+    takes longer than a small block. Objects that are hidden are still freed when nothing refers to them.
+    """
+    if next(_blocks_read) < FREEZES:
+        gc.freeze()
 
 
 def cell_array(cell: Any, dtype: Any) -> NDArray[Any]:

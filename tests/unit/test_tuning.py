@@ -39,6 +39,7 @@ def test_the_commented_grid_is_the_default():
     ("text", "words"),
     [
         ("rank = [0, 5]\nalpha = [-1.0]", "rank must be an integer of at least 1, not 0; alpha must be a positive"),
+        ('likelihood-weight = ["auto"]', "likelihood-weight must be a number here"),
         ("ranks = [5]", "unknown key 'ranks'; allowed keys: loss, prior, likelihood-weight"),
         ("rank = ", "g is not TOML"),
         ("", "it holds no setting"),
@@ -124,7 +125,9 @@ def test_fingerprints_tell_samples_apart(sample):
 
 def test_the_choice_in_words_and_as_a_config_file():
     config = FitConfig(loss="hinge", rank=5, likelihood_weight=2.0, intercepts=False)
-    assert told(config) == "loss hinge, prior inverse-gamma, likelihood weight 2.0, rank 5, intercepts False"
+    assert told(config) == (
+        "loss hinge, prior inverse-gamma, likelihood weight 2.0, rank 5, intercepts False, implicit features True"
+    )
     lines = as_toml(config, settings=12).splitlines()
     assert lines[:4] == ['loss = "hinge"', 'prior = "inverse-gamma"', "likelihood-weight = 2.0", "rank = 5"]
     assert lines[-1] == "certificate-grid = 12"

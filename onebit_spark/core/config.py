@@ -97,9 +97,11 @@ class FitConfig:
         True, "fit an intercept for each user and each item (default: yes)", check=YES_OR_NO, param="fitIntercept"
     )
     implicit_features: bool = setting(
-        True, "let the prior mean of a user depend on the items that the user rated, and of an item on its users",
+        True,
+        "let the prior mean of a user depend on the items that the user rated, and that of an item on its users "
+        "(default: yes)",
         check=YES_OR_NO,
-    )  # fmt: skip
+    )
     solver: str = setting("mm", "solver of the means; gradient is for the hinge loss only", choices=SOLVERS)
     start: str = setting("spectral", "where the fit starts", choices=STARTS, key=None)
     covariance: str = setting(
@@ -141,9 +143,9 @@ class FitConfig:
     @property
     def chooses_weight(self) -> bool:
         """Whether κ is to be chosen on a part of the ratings."""
-        return self.likelihood_weight == (None if LOSSES[self.loss].chooses_weight else AUTO) or (
-            self.likelihood_weight == AUTO
-        )
+        if self.likelihood_weight is None:
+            return LOSSES[self.loss].chooses_weight
+        return self.likelihood_weight == AUTO
 
     def make_loss(self) -> Loss:
         """The loss with its options."""

@@ -60,7 +60,8 @@ class FitParams(PredictionParams):
     fitIntercept = flag("fitIntercept", "fit an intercept for each user and each item (default: yes)")
     implicitFeatures = flag(
         "implicitFeatures",
-        "let the prior mean of a user depend on the items that the user rated, and of an item on its users",
+        "let the prior mean of a user depend on the items that the user rated, and that of an item on its users "
+        "(default: yes)",
     )
     solver = text("solver", "solver of the means; gradient is for the hinge loss only: mm, gradient")
     start = text("start", "where the fit starts: spectral, random")

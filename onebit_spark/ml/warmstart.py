@@ -10,6 +10,7 @@ from onebit_spark.core.config import FORM_SETTINGS, FitConfig
 from onebit_spark.core.factortables import prior_row
 from onebit_spark.core.losses import Side
 from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.settings import param_names
 from onebit_spark.core.solver import Start
 from onebit_spark.errors import RequestError
 from onebit_spark.ml.fittedmodel import FittedModel
@@ -42,9 +43,9 @@ def warm_start(model: FittedModel, config: FitConfig, engine: Adopts[P]) -> Star
 
 
 def _check(model: FittedModel, config: FitConfig) -> None:
-    there = model.info.config
+    there, names = model.info.config, param_names(FitConfig)
     differing = [
-        f"{name} is {getattr(there, name)} there and {getattr(config, name)} here"
+        f"{names[name]} is {getattr(there, name)} there and {getattr(config, name)} here"
         for name in FORM_SETTINGS
         if getattr(there, name) != getattr(config, name)
     ]

@@ -7,6 +7,8 @@ import pytest
 from test_engine import assert_same, estimator, frame, in_process
 
 from onebit_spark import RequestError
+from onebit_spark.cli.common import Clock
+from onebit_spark.cli.fitjob import _fit_summary
 from onebit_spark.core import weightchoice
 from onebit_spark.core.factortables import IMPLICIT
 from onebit_spark.model import OneBitCompletionModel
@@ -70,13 +72,17 @@ def test_a_model_is_saved_with_its_weights(spark, ratings, model, tmp_path):
 def test_a_warm_start_goes_on(ratings, model):
     warm = estimator(implicitFeatures=True, maxIter=2, exchange="driver").setInitialModel(model).fit(ratings)
     assert warm.summary.objectiveHistory[0] < model.summary.objectiveHistory[-1]
-    with pytest.raises(RequestError, match="implicit_features is True there and False here"):
+    with pytest.raises(RequestError, match="implicitFeatures is True there and False here"):
         estimator(implicitFeatures=False, maxIter=2, exchange="driver").setInitialModel(model).fit(ratings)
 
 
-def test_the_summary_says_how_to_get_a_certificate(model):
-    assert model.certificate["certificates"] == []
-    assert model.certificate["headline"] is None
+def test_without_a_certificate_the_job_says_how_to_get_one(model):
+    assert model.certificate == {"headline": None, "certificates": []}
+    told = [line for line in _fit_summary(model, Clock()) if "ertificate" in line]
+    assert told == [
+        "No certificate: with implicit features it takes ratings that are kept out (--holdout), or a prior split "
+        "(--certificate-prior-split), or a fit with --no-implicit-features."
+    ]
 
 
 @pytest.fixture

@@ -90,24 +90,19 @@ def test_the_objective_never_rises(loss, prior, intercepts):
 
 
 @pytest.mark.parametrize("loss", MONOTONE, ids=name)
-def test_the_objective_by_hand(loss):
-    """S_k = Σ E(L_ik − p_ik)² + Σ E(R_jk − q_jk)² + ρ(‖W_k‖² + ‖V_k‖²), and nothing else is new, after an iteration.
-
-    The prior means in force follow from the residuals, or from the weights that were there before. Then the scales and
-    the objective are those of a fit without features whose factors are L − p, with ridges as further rows.
-    """
+def test_the_second_moments_by_hand(loss):
+    """S_k = Σ E(L_ik − p_ik)² + Σ E(R_jk − q_jk)² + ρ(‖W_k‖² + ‖V_k‖²) after one more iteration; and the residuals."""
     rows, cols, labels = simulated("B2", shape=(30, 20))
     block = RatingBlock.from_coordinates(rows, cols, labels > 0, (30, 20))
     config = config_of(loss, implicit_features=True, max_iter=6, tol=0, rank=3)
     engine = LocalEngine(block)
     outcome = solve(engine, config, gauge=False)
-    used = {"cols": engine.posteriors["rows"].implicit[:, :3].copy(), "rows": engine.posteriors["cols"].implicit[:, :3]}
     start = Start({side: engine.posterior(side).copy() for side in SIDES}, outcome.hierarchy.scales, outcome.history)
-    used["rows"] = used["rows"].copy()  # what the next row step reads
     again = LocalEngine(block)
     config = config_of(loss, implicit_features=True, max_iter=7, tol=0, rank=3)
     outcome = solve(again, config, start=start, gauge=False)
-    used["cols"] = again.posteriors["rows"].implicit[:, :3]
+    # The row step read the weights that the columns had before, the column step those that the rows have now.
+    used = {"rows": start.posteriors["cols"].implicit[:, :3], "cols": again.posteriors["rows"].implicit[:, :3]}
     f = {"rows": features(rows, cols, (30, 20)), "cols": features(cols, rows, (20, 30))}
     second = np.zeros(3)
     for side in SIDES:

@@ -87,7 +87,7 @@ def test_theorem_1_pays_for_the_weights_that_were_tried():
 
 
 def test_a_learnt_prior_takes_its_weight_from_its_own_part(monkeypatch):
-    """The other part certifies, so κ must not depend on it: the labels there are turned round, and κ stays."""
+    """The other part certifies, so κ must not depend on it: it is chosen by an engine that holds this part alone."""
     seen = []
     monkeypatch.setattr(
         "onebit_spark.certificate.learnt.choose_weight",

@@ -19,9 +19,10 @@ from onebit_spark.core.arrayinput import checked_ratings, label_problems
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.confidence import EVERYTHING, Ladder, confidence
 from onebit_spark.core.config import FitConfig
+from onebit_spark.core.featurecoding import coded_array
 from onebit_spark.core.losses import LOSSES, SIDES, Side
 from onebit_spark.core.newcomers import Newcomers
-from onebit_spark.core.posterior import RowPosterior, effective_rank
+from onebit_spark.core.posterior import FloatArray, RowPosterior, effective_rank
 from onebit_spark.core.priors import ScalePrior
 from onebit_spark.core.randomness import pair_streams
 from onebit_spark.core.scales import Scales
@@ -204,6 +205,8 @@ def fit_arrays(
     threads: int | None = None,
     certify: Terms | None = None,
     on_iteration: Callable[[Iteration], None] | None = None,
+    row_features: ArrayLike | None = None,
+    col_features: ArrayLike | None = None,
 ) -> Fit:
     """Fit the ratings (rows[l], cols[l], labels[l]) in this process. A cell may be rated several times.
 
@@ -223,6 +226,9 @@ def fit_arrays(
         Compute certificates on these terms.
     on_iteration : callable, optional
         Called after every iteration with an ``Iteration``.
+    row_features, col_features : array_like of numbers, optional
+        Side features, one line per row or column of the shape (docs/MATH.md, §15). They are standardised; nan counts
+        as the mean.
 
     Returns
     -------
@@ -243,7 +249,12 @@ def fit_arrays(
     row_index, col_index, positive, size = checked_ratings(rows, cols, labels, shape, settings)
     ratings = RatingBlock.from_coordinates(row_index, col_index, positive, size)
     positives = int(positive.sum())
-    with LocalEngine(ratings, threads).running() as engine:
+    features: dict[Side, FloatArray] = {
+        side: coded_array(given, length, f"{side[:-1]}_features")
+        for side, given, length in zip(SIDES, (row_features, col_features), size, strict=True)
+        if given is not None
+    }
+    with LocalEngine(ratings, threads, features).running() as engine:
         made = certified_fit(engine, config, certify, positives, on_iteration)
     return Fit(
         config=replace(config, likelihood_weight=made.choice.weight),

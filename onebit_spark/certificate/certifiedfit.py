@@ -15,7 +15,7 @@ from onebit_spark.core.draws import Draws
 from onebit_spark.core.losses import LOSSES, SIDES, Side
 from onebit_spark.core.priors import ScalePrior
 from onebit_spark.core.scales import Scales
-from onebit_spark.core.solver import Engine, Iteration, Start, Watch, solve
+from onebit_spark.core.solver import Engine, Iteration, Start, Watch, settled, solve
 from onebit_spark.core.split import Split
 from onebit_spark.core.weightchoice import WeightChoice, choose_weight
 
@@ -111,14 +111,15 @@ def _certified(
     config = replace(config, likelihood_weight=choice.weight)
     outcome = solve(engine, config, on_iteration, start, watch)
     found = []
-    if terms is not None and not config.implicit_features:  # they make the prior depend on the sample
+    learns = config.implicit_features or outcome.hierarchy.feature_weights
+    if terms is not None and not learns:  # features make the prior depend on the sample
         draws = Draws.enough(engine.n_ratings, config.seed ^ DRAW_STREAM)
         counted = engine.gibbs_errors(draws)
         cost = prior_cost(config, engine.count("rows") + engine.count("cols"))
         tried = max(1, len(choice.losses))
         found = certificates_of(config, outcome.history[-1], counted, draws, terms, majority_error, cost, tried)
     hierarchy = outcome.hierarchy
-    posterior = {side: engine.posterior(side, hierarchy.row_prior(side)) for side in SIDES}
+    posterior = settled(engine, hierarchy)
     return CertifiedFit(
         hierarchy.scales, hierarchy.prior, outcome.history, outcome.converged, outcome.reason, posterior, found, choice
     )

@@ -25,7 +25,7 @@ from onebit_spark.core.config import FitConfig
 from onebit_spark.core.losses import SIDES, PriorLines, Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.scales import FixedPrior, ScaleHierarchy
-from onebit_spark.core.solver import Engine, Iteration, Outcome, Start, Watch, descend, solve
+from onebit_spark.core.solver import Engine, Iteration, Outcome, Start, Watch, descend, settled, solve
 from onebit_spark.core.split import Split
 from onebit_spark.core.weightchoice import WeightChoice, choose_weight
 from onebit_spark.errors import RequestError
@@ -81,7 +81,7 @@ def learn_prior(
         choice = choose_weight(chosen, config, start)  # on A: the prior must not depend on the other ratings
         config = replace(config, likelihood_weight=choice.weight)
         outcome = solve(chosen, config, on_iteration, start, watch)
-        learnt = {side: chosen.posterior(side, outcome.hierarchy.row_prior(side)) for side in SIDES}
+        learnt = settled(chosen, outcome.hierarchy)
     prior = FixedPrior(*(PriorLines(engine.combined(side, _sharpened, learnt[side])) for side in SIDES))
     return LearntPrior(split, outcome, learnt, prior, choice)
 

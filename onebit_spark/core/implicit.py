@@ -34,7 +34,7 @@ RIDGE = 5.0  # ρ; from 3 to 10 it hardly matters
 
 def tell(
     block: RatingBlock, lo: int, hi: int, partners: FloatArray, own: FloatArray, relaxation: float,
-    means: NDArray[np.float64],
+    means: NDArray[np.float64], share: float = 1.0,
 ) -> None:  # fmt: skip
     """The step of the weights of the rows lo … hi−1, and their prior means p_i, which are added to ``means``.
 
@@ -50,8 +50,10 @@ def tell(
         ω.
     means : array, m × K
         Prior means of the factors, one line per row.
+    share : float
+        θ: the step's curvature is |Ω_j|/θ, because the weights of side features move at the same time (§15).
     """
-    _tell(block.row_pointers, block.codes, lo, hi, partners, own, RIDGE, relaxation, means)
+    _tell(block.row_pointers, block.codes, lo, hi, partners, own, RIDGE, relaxation, share, means)
 
 
 def leave_residuals(block: RatingBlock, lo: int, hi: int, rows: RowPosterior, means: NDArray[np.float64]) -> None:
@@ -80,7 +82,7 @@ def weight_gram(posterior: RowPosterior) -> NDArray[np.float64]:
 
 
 @jit
-def _tell(pointers, codes, first, last, partners, own, ridge, relaxation, means):
+def _tell(pointers, codes, first, last, partners, own, ridge, relaxation, share_of_steps, means):
     size = means.shape[1]
     sums = np.empty(2 * size)
     for i in range(first, last):
@@ -99,4 +101,4 @@ def _tell(pointers, codes, first, last, partners, own, ridge, relaxation, means)
         share = 1.0 / np.sqrt(count)
         for k in range(size):
             means[i, k] += share * sums[k]
-            own[i, k] += relaxation * (sums[size + k] - ridge * own[i, k]) / (count + ridge)
+            own[i, k] += relaxation * (sums[size + k] - ridge * own[i, k]) / (count / share_of_steps + ridge)

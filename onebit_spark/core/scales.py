@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
@@ -37,6 +37,13 @@ class Hierarchy(Protocol[P]):
 
     def remembering(self, weight_grams: dict[Side, NDArray[np.float64]]) -> Self:
         """The same, with these Gram matrices of the weights: a fit that is resumed needs them to the bit."""
+
+    @property
+    def feature_weights(self) -> Mapping[Side, NDArray[np.float64]]:
+        """W of the sides that have side features."""
+
+    def learning(self, feature_weights: Mapping[Side, NDArray[np.float64]]) -> Self:
+        """The same, with these weights of the side features."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +79,7 @@ class Scales:
     mean: float = 0.0  # m_μ
     mean_variance: float = INTERCEPT_MEAN_VARIANCE  # v_μ
     moments: Moments | None = None  # None before the first γ step
+    features: Mapping[Side, NDArray[np.float64]] = field(default_factory=dict)  # W (p × D) of the side features
 
     @classmethod
     def at_start(cls, rank: int) -> Scales:
@@ -122,6 +130,13 @@ class ScaleHierarchy:
         )  # fmt: skip
         return replace(self, scales=replace(self.scales, moments=moments))
 
+    @property
+    def feature_weights(self) -> Mapping[Side, NDArray[np.float64]]:
+        return self.scales.features
+
+    def learning(self, feature_weights: Mapping[Side, NDArray[np.float64]]) -> Self:
+        return replace(self, scales=replace(self.scales, features=feature_weights))
+
     def at(self, rows: SideMoments, cols: SideMoments) -> tuple[Self, float]:
         """The hierarchy after the γ step, and KL(ρ‖π) with it, from the moments of both sides."""
         scales, divergence = update_scales(self.scales, rows, cols, self.prior, self.intercepts)
@@ -148,6 +163,13 @@ class FixedPrior(Generic[P]):
         return None
 
     def remembering(self, weight_grams: dict[Side, NDArray[np.float64]]) -> Self:
+        return self
+
+    @property
+    def feature_weights(self) -> Mapping[Side, NDArray[np.float64]]:
+        return {}
+
+    def learning(self, feature_weights: Mapping[Side, NDArray[np.float64]]) -> Self:
         return self
 
 

@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -19,6 +19,7 @@ from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, RowPrior, Sid
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.rowmap import RowMap
 from onebit_spark.core.scales import Hierarchy, ScaleHierarchy, Scales
+from onebit_spark.core.sidefeatures import FeatureRidge, of_known_size, shares
 from onebit_spark.core.split import Split
 from onebit_spark.core.statistics import SideStatistics, relative_change
 from onebit_spark.errors import FitFailed
@@ -72,10 +73,15 @@ class Engine(Protocol[P]):
     def weight_gram(self, side: Side) -> NDArray[np.float64]:
         """Σ_j w_j w_jᵀ of the side's weights for the other side (``implicit``), K × K."""
 
-    def posterior(self, side: Side, unseen: RowPrior | None = None) -> P:
+    def feature_gram(self, side: Side) -> NDArray[np.float64] | None:
+        """Σ_i f_i f_iᵀ of the side features of the rows with ratings, p × p; None if the side has no features."""
+
+    def posterior(
+        self, side: Side, unseen: RowPrior | None = None, feature_weights: NDArray[np.float64] | None = None
+    ) -> P:
         """The side's posterior as it stands.
 
-        Rows without ratings have the prior ``unseen``, if it is given.
+        Rows without ratings have the prior ``unseen``, if it is given, with the mean that their side features explain.
         """
 
     def combined(self, side: Side, make: Callable[..., RowPosterior], *posteriors: P) -> P:
@@ -159,6 +165,8 @@ def solve(
     else:
         engine.start_from(start.posteriors)
     scales = Scales.at_start(config.rank) if start is None else start.scales
+    grams = {side: gram for side in SIDES if (gram := engine.feature_gram(side)) is not None}
+    scales = replace(scales, features=of_known_size(scales.features, grams, config.dimension))
     before = [] if start is None else start.history
     hierarchy, symmetry = ScaleHierarchy(scales, prior, config.intercepts, config.weight), config.make_loss().symmetry
     driver_step = GaugeStep(symmetry, not config.implicit_features) if gauge and symmetry else without_maps
@@ -240,6 +248,9 @@ def _iterate(
     ratings_per_row = 2 * engine.n_ratings / (engine.count("rows") + engine.count("cols"))
     plan = loss.plan()
     weights = hierarchy.weight_grams or {side: engine.weight_gram(side) for side in SIDES}
+    features = hierarchy.feature_weights
+    implicit_share, feature_share = shares(config.implicit_features) if features else (1.0, 1.0)
+    ridges = {side: FeatureRidge.of(_gram(engine, side), feature_share) for side in features}
     for number in range(len(before) + 1, config.max_iter + 1):
         began = time.perf_counter()
         latest: dict[Side, SideStatistics] = {}
@@ -255,30 +266,55 @@ def _iterate(
                 move_spreads=move.spreads,
                 want_data=position == len(plan) - 1,
                 relaxation=pace(number - 1),
+                feature_weights=features.get(move.side),
+                implicit_share=implicit_share,
             )
             found = engine.half_step(loss, step)
-            latest[move.side] = found.with_ridge(weights[OTHER[move.side]])
+            latest[move.side] = found.with_ridge(weights[OTHER[move.side]], step.feature_weights)
             weights[move.side] = found.weight_gram
             if move.means:
                 moved[move.side] = latest[move.side]
         previous = objective
         hierarchy, divergence, maps = driver_step(hierarchy, latest["rows"], latest["cols"])
+        features = {
+            side: ridge.moved(features[side], latest[side].feature_cross, pace(number - 1))
+            for side, ridge in ridges.items()
+        }
         if maps:
             engine.apply(maps)
             weights = {side: maps[OTHER[side]].quadratic(gram) for side, gram in weights.items()}
-        hierarchy = hierarchy.remembering(weights)
+            features = {side: told @ maps[side].matrix for side, told in features.items()}
+        hierarchy = hierarchy.remembering(weights).learning(features)
         objective = latest["cols"].data + divergence
         decrease = (previous - objective) / max(abs(objective), 1e-300) if number > 1 else np.inf
         change = relative_change(moved["rows"], moved["cols"], config.intercepts)
         yield hierarchy, Iteration(number, objective, divergence, decrease, change, time.perf_counter() - began)
 
 
-def with_prior(posterior: RowPosterior, empty: NDArray[np.bool_], prior: RowPrior | None) -> RowPosterior:
-    """The posterior with N(p, 1/g) in the rows that are marked as empty."""
+def _gram(engine: Engine[P], side: Side) -> NDArray[np.float64]:
+    gram = engine.feature_gram(side)
+    assert gram is not None
+    return gram
+
+
+def settled(engine: Engine[P], hierarchy: ScaleHierarchy) -> dict[Side, P]:
+    """Both posteriors, with the prior in the rows without ratings."""
+    return {
+        side: engine.posterior(side, hierarchy.row_prior(side), hierarchy.feature_weights.get(side)) for side in SIDES
+    }
+
+
+def with_prior(
+    posterior: RowPosterior, empty: NDArray[np.bool_], prior: RowPrior | None,
+    known: NDArray[np.float64] | None = None,
+) -> RowPosterior:  # fmt: skip
+    """The posterior with N(p, 1/g) in the rows that are marked as empty; ``known`` (rows × D) is added to p."""
     if prior is None or not empty.any():
         return posterior
-    filled = posterior.copy()
-    filled.put(empty, prior_rows(prior, int(empty.sum()), posterior))
+    filled, lines = posterior.copy(), prior_rows(prior, int(empty.sum()), posterior)
+    if known is not None:
+        lines.location[:] += known[empty]
+    filled.put(empty, lines)
     return filled
 
 

@@ -13,6 +13,7 @@ from onebit_spark.core.implicit import RIDGE, weight_gram
 from onebit_spark.core.losses.base import RowPrior, RowSums
 from onebit_spark.core.posterior import FloatArray, RowPosterior
 from onebit_spark.core.rowmap import RowMap
+from onebit_spark.core.sidefeatures import FEATURE_RIDGE
 
 Vector = NDArray[np.float64]
 
@@ -78,6 +79,7 @@ class SideStatistics:
     change_cross: Vector  # ΔᵀX, old means; not symmetric
     distance_gram: Vector  # X'ᵀX'
     weight_gram: Vector  # Σ_i w_i w_iᵀ of the rows' weights for the other side (``implicit``)
+    feature_cross: Vector  # Σ_i f_i (E x_i − p_i)ᵀ with the side features f_i; 0 × D without them
 
     def __add__(self, other: SideStatistics) -> SideStatistics:
         return SideStatistics(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
@@ -90,18 +92,19 @@ class SideStatistics:
         prior: RowPrior,
         active: NDArray[np.bool_],
         sums: RowSums,
+        features: FloatArray | None = None,
     ) -> SideStatistics:
         """The statistics of some rows after their update; ``active`` marks those with ratings."""
         everyone = bool(active.all())
         pick: slice | NDArray[Any] = slice(None) if everyone else np.flatnonzero(active)
         new = posterior.location[pick].astype(np.float64)
         old = old_location[pick].astype(np.float64)
-        mean, precision = (line if len(line) == 1 else line[pick] for line in (prior.mean, prior.precision))
+        prior = prior.take(pick)
+        mean, precision = prior.mean, prior.precision
         variance = posterior.deviation[pick].astype(np.float64) ** 2
         shift = new - mean
         change = new - old
-        distance = new.copy()
-        distance[:, -posterior.rank :] -= mean[:, -posterior.rank :]
+        distance = new if prior.known is None else new - prior.known
         if posterior.has_intercept:
             old, distance = (np.insert(lines, 0, 1.0, axis=1) for lines in (old, distance))
             change = np.insert(change, 0, 0.0, axis=1)
@@ -118,13 +121,20 @@ class SideStatistics:
             change_cross=change.T @ old,
             distance_gram=distance.T @ distance,
             weight_gram=weight_gram(posterior),
+            feature_cross=np.zeros((0, shift.shape[1])) if features is None else features[pick].T @ shift,
         )
 
-    def with_ridge(self, weight_gram: Vector) -> SideStatistics:
-        """The same with ρ Σ_j w_j w_jᵀ added, where w_j are the weights that made the prior means of these rows."""
+    def with_ridge(self, weight_gram: Vector, feature_weights: Vector | None) -> SideStatistics:
+        """The same with the ridge of the weights that made the prior means of these rows.
+
+        ρ Σ_j w_j w_jᵀ of the implicit features' weights, and ρ WᵀW of the side features'.
+        """
         total = self.distance_gram.copy()
         rank = len(weight_gram)
         total[-rank:, -rank:] += RIDGE * weight_gram
+        if feature_weights is not None:
+            dimension = feature_weights.shape[1]
+            total[-dimension:, -dimension:] += FEATURE_RIDGE * feature_weights.T @ feature_weights
         return replace(self, distance_gram=total)
 
     @property
@@ -148,7 +158,7 @@ class SideStatistics:
             length = int(np.prod(shape, dtype=int))
             part, vector = vector[:length], vector[length:]
             values.append(part.reshape(shape) if shape else float(part[0]))
-        return cls(int(values[0]), *values[1:])
+        return cls(int(values[0]), *values[1:], vector.reshape(-1, dimension))
 
 
 def relative_change(rows: SideStatistics, cols: SideStatistics, has_intercept: bool) -> float:

@@ -15,7 +15,7 @@ from typing import TypeVar
 from onebit_spark.core.config import AUTO, FitConfig
 from onebit_spark.core.losses import SIDES
 from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.core.solver import Engine, Start, solve
+from onebit_spark.core.solver import Engine, Start, settled, solve
 from onebit_spark.core.split import Split
 
 P = TypeVar("P")  # a posterior of a side, in the engine's own form
@@ -72,7 +72,7 @@ def _searched(engine: Engine[P], config: FitConfig) -> WeightChoice:
         def loss_of(place: int) -> float:
             more = replace(short, likelihood_weight=candidates[place], max_iter=FIRST_ITERATIONS + ITERATIONS)
             hierarchy = solve(part, more, start=base).hierarchy
-            posterior = {side: part.posterior(side, hierarchy.row_prior(side)) for side in SIDES}
+            posterior = settled(part, hierarchy)
             return engine.left_out_loss(config.loss, posterior, split)
 
         losses = {place: loss_of(place) for place in (MIDDLE, MIDDLE + 1)}

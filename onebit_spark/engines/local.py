@@ -18,8 +18,9 @@ from onebit_spark.core.draws import Draws, GibbsErrors, count_errors
 from onebit_spark.core.implicit import weight_gram
 from onebit_spark.core.losses import OTHER, HalfStep, Loss, PriorLines, RowPrior, Side
 from onebit_spark.core.machine import available_cores
-from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.posterior import FloatArray, RowPosterior
 from onebit_spark.core.rowmap import RowMap
+from onebit_spark.core.sidefeatures import rated_gram
 from onebit_spark.core.solver import with_prior
 from onebit_spark.core.split import Split
 from onebit_spark.core.statistics import SideStatistics
@@ -27,6 +28,7 @@ from onebit_spark.engines.mapstep import Table, left_out_loss, signed_sums, upda
 from onebit_spark.engines.start import start_posteriors
 
 Result = TypeVar("Result")
+SideTables = dict[Side, FloatArray]  # one line per row of a side
 
 
 class LocalEngine:
@@ -36,9 +38,10 @@ class LocalEngine:
     alone, whose sums are added in order. Any number of threads gives the same bits.
     """
 
-    def __init__(self, ratings: RatingBlock, threads: int | None = None) -> None:
+    def __init__(self, ratings: RatingBlock, threads: int | None = None, features: SideTables | None = None) -> None:
         self.blocks: dict[Side, RatingBlock] = {"rows": ratings, "cols": ratings.transpose()}
         self.n_ratings = ratings.n_ratings
+        self.features = features or {}
         self.posteriors: dict[Side, RowPosterior] = {}
         self._ranges = {side: block.row_ranges() for side, block in self.blocks.items()}
         self._threads = threads or available_cores()
@@ -64,8 +67,8 @@ class LocalEngine:
         side = step.side
         if isinstance(step.prior, PriorLines):
             step = step.under(RowPrior.at(step.prior.lines))
-        block, rows = self.blocks[side], self.posteriors[side]
-        return updated(loss, block, self.posteriors[OTHER[side]], rows, step, partial(self._over_rows, side))
+        block, rows, over = self.blocks[side], self.posteriors[side], partial(self._over_rows, side)
+        return updated(loss, block, self.posteriors[OTHER[side]], rows, step, over, self.features.get(side))
 
     def apply(self, maps: dict[Side, RowMap]) -> None:
         for side, by in maps.items():
@@ -74,8 +77,14 @@ class LocalEngine:
     def weight_gram(self, side: Side) -> Table:
         return weight_gram(self.posteriors[side])
 
-    def posterior(self, side: Side, unseen: RowPrior | None = None) -> RowPosterior:
-        return with_prior(self.posteriors[side], self.counts(side) == 0, unseen)
+    def feature_gram(self, side: Side) -> Table | None:
+        return rated_gram(self.features.get(side), self.counts(side))
+
+    def posterior(
+        self, side: Side, unseen: RowPrior | None = None, feature_weights: Table | None = None
+    ) -> RowPosterior:
+        known = None if feature_weights is None else self.features[side] @ feature_weights
+        return with_prior(self.posteriors[side], self.counts(side) == 0, unseen, known)
 
     def combined(self, side: Side, make: Callable[..., RowPosterior], *posteriors: RowPosterior) -> RowPosterior:
         return make(*posteriors)
@@ -101,7 +110,8 @@ class LocalEngine:
     @contextmanager
     def restricted(self, split: Split) -> Iterator[LocalEngine]:
         ratings = self.blocks["rows"]
-        with LocalEngine(split.chosen_of(ratings, np.arange(ratings.n_rows)), self._threads).running() as engine:
+        chosen = split.chosen_of(ratings, np.arange(ratings.n_rows))
+        with LocalEngine(chosen, self._threads, self.features).running() as engine:
             yield engine
 
     # The sign matrix, for the start.

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from onebit_spark.core import implicit, prediction
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.compiled import jit
-from onebit_spark.core.losses import HalfStep, Loss, RowPrior
+from onebit_spark.core.losses import HalfStep, Loss
 from onebit_spark.core.losses.base import Partners
 from onebit_spark.core.losses.rowsums import add_signed_rows
-from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.posterior import FloatArray, RowPosterior
 from onebit_spark.core.spectral import Table
 from onebit_spark.core.split import Split
 from onebit_spark.core.statistics import SideStatistics
@@ -27,8 +27,9 @@ OverRows = Callable[[Callable[[int, int], Part]], list[Part]]
 
 
 def updated(
-    loss: Loss, block: RatingBlock, partners: RowPosterior, rows: RowPosterior, step: HalfStep, over: OverRows
-) -> SideStatistics:
+    loss: Loss, block: RatingBlock, partners: RowPosterior, rows: RowPosterior, step: HalfStep, over: OverRows,
+    features: FloatArray | None = None,
+) -> SideStatistics:  # fmt: skip
     """Update all rows of a block in place. Returns the statistics that the driver needs.
 
     Parameters
@@ -43,35 +44,44 @@ def updated(
         What moves. Its prior is that of the rows of the block.
     over : callable
         Runs ``work(lo, hi)`` on ranges of the rows, and returns the results in order.
+    features : array of shape (rows, p), optional
+        Side features of the rows. They matter if the step has weights for them.
     """
-    step = _with_implicit_means(block, partners, rows, step, over)
+    if step.feature_weights is None:
+        features = None
+    step = _with_known_means(block, partners, rows, step, over, features)
     tables = loss.partners(partners)
-    return reduce(SideStatistics.__add__, over(lambda lo, hi: _update_range(loss, block, lo, hi, tables, rows, step)))
+    parts = over(lambda lo, hi: _update_range(loss, block, lo, hi, tables, rows, step, features))
+    return reduce(SideStatistics.__add__, parts)
 
 
-def _with_implicit_means(
-    block: RatingBlock, partners: RowPosterior, rows: RowPosterior, step: HalfStep, over: OverRows
-) -> HalfStep:
-    """The step under the prior means that follow from who rated what; the weights of the rows move."""
+def _with_known_means(
+    block: RatingBlock, partners: RowPosterior, rows: RowPosterior, step: HalfStep, over: OverRows,
+    features: FloatArray | None,
+) -> HalfStep:  # fmt: skip
+    """The step under the prior means that follow from the features of the rows; their implicit weights move."""
     told, own = partners.implicit, rows.implicit
-    if told is None or own is None:
+    known = np.zeros((block.n_rows, rows.dimension)) if features is None else features @ step.feature_weights
+    if told is not None and own is not None:
+        factors = known[:, -rows.rank :]
+        over(lambda lo, hi: implicit.tell(block, lo, hi, told, own, step.relaxation, factors, step.implicit_share))
+    elif features is None:
         return step
-    means = np.tile(step.row_prior.mean, (block.n_rows, 1))
-    factors = means[:, -rows.rank :]
-    over(lambda lo, hi: implicit.tell(block, lo, hi, told, own, step.relaxation, factors))
-    return step.under(RowPrior(means, step.row_prior.precision))
+    return step.under(step.row_prior.knowing(known))
 
 
 def _update_range(
-    loss: Loss, block: RatingBlock, lo: int, hi: int, partners: Partners, rows: RowPosterior, step: HalfStep
-) -> SideStatistics:
+    loss: Loss, block: RatingBlock, lo: int, hi: int, partners: Partners, rows: RowPosterior, step: HalfStep,
+    features: FloatArray | None,
+) -> SideStatistics:  # fmt: skip
     """The same of the rows lo … hi−1."""
     old = rows.location[lo:hi].copy()
     sums = loss.update_rows(block, lo, hi, partners, rows, step)
     if rows.implicit is not None:
         implicit.leave_residuals(block, lo, hi, rows, step.row_prior.mean)
     active = block.row_counts[lo:hi] > 0
-    return SideStatistics.of_rows(old, rows.take(slice(lo, hi)), step.row_prior.rows(lo, hi), active, sums)
+    own = None if features is None else features[lo:hi]
+    return SideStatistics.of_rows(old, rows.take(slice(lo, hi)), step.row_prior.rows(lo, hi), active, sums, own)
 
 
 def left_out_loss(

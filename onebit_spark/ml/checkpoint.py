@@ -21,10 +21,9 @@ from pyspark.sql import SparkSession
 
 from onebit_spark.certificate.certifiedfit import CertifiedFit
 from onebit_spark.core.config import AUTO, FitConfig
-from onebit_spark.core.losses import SIDES
 from onebit_spark.core.modelinfo import METADATA
 from onebit_spark.core.scales import ScaleHierarchy
-from onebit_spark.core.solver import Engine, Iteration, Outcome, Start
+from onebit_spark.core.solver import Engine, Iteration, Outcome, Start, settled
 from onebit_spark.core.weightchoice import WeightChoice
 from onebit_spark.errors import RequestError
 from onebit_spark.input.defects import Tally
@@ -120,7 +119,7 @@ class Checkpointing(Generic[P]):
         if len(history) % self.interval:
             return
         with described(self.context, f"checkpoint of iteration {len(history)}"):
-            posterior = {side: engine.posterior(side, hierarchy.row_prior(side)) for side in SIDES}
+            posterior = settled(engine, hierarchy)
             reached = CertifiedFit(
                 hierarchy.scales, hierarchy.prior, history, False, "a checkpoint", posterior, [],
                 WeightChoice(hierarchy.weight),

@@ -42,10 +42,13 @@ class RowPrior:
         E[μ] for the intercepts and 0 elsewhere; in a learnt prior what was learnt before.
     precision : array of shape (1, D) or (rows, D)
         g = E[1/γ]; in a learnt prior the inverse variances.
+    known : array of shape (rows, D), optional
+        The part of ``mean`` that features explain (docs/MATH.md, §13 and §15).
     """
 
     mean: NDArray[np.float64]
     precision: NDArray[np.float64]
+    known: NDArray[np.float64] | None = None
 
     @classmethod
     def at(cls, lines: RowPosterior) -> RowPrior:
@@ -58,7 +61,12 @@ class RowPrior:
 
     def take(self, index: NDArray[np.integer] | slice) -> RowPrior:
         """The prior of the rows at ``index``, in that order."""
-        return RowPrior(*(lines if len(lines) == 1 else lines[index] for lines in (self.mean, self.precision)))
+        mean, precision = (lines if len(lines) == 1 else lines[index] for lines in (self.mean, self.precision))
+        return RowPrior(mean, precision, None if self.known is None else self.known[index])
+
+    def knowing(self, known: NDArray[np.float64]) -> RowPrior:
+        """The prior of all rows, with ``known`` added to their means."""
+        return RowPrior(self.mean + known, self.precision, known)
 
 
 @dataclass(frozen=True)
@@ -93,6 +101,10 @@ class HalfStep(Generic[P]):
         Whether to add up the objective's data term at the new state, by rows of this side.
     relaxation : float
         ω, from 1 to below 2: means move ω times as far as to the minimum of their majoriser (docs/MATH.md, §7.3).
+    feature_weights : array of shape (p, D), optional
+        W: a row with the side features f has the prior mean Wᵀf (§15).
+    implicit_share : float
+        θ, the share of the steps that the implicit weights take; the side features' weights take the rest (§15).
     """
 
     side: Side
@@ -104,6 +116,8 @@ class HalfStep(Generic[P]):
     move_spreads: bool = True
     want_data: bool = False
     relaxation: float = 1.0
+    feature_weights: NDArray[np.float64] | None = None
+    implicit_share: float = 1.0
 
     def under(self, prior: RowPrior | PriorLines[Q]) -> HalfStep[Q]:
         """The same step under another prior, or under the same one in another form."""

@@ -22,7 +22,7 @@ from onebit_spark.core.config import FitConfig
 from onebit_spark.core.featurecoding import coded_array
 from onebit_spark.core.losses import LOSSES, SIDES, Side
 from onebit_spark.core.newcomers import Newcomers
-from onebit_spark.core.posterior import FloatArray, RowPosterior, effective_rank
+from onebit_spark.core.posterior import RowPosterior, effective_rank
 from onebit_spark.core.priors import ScalePrior
 from onebit_spark.core.randomness import pair_streams
 from onebit_spark.core.scales import Scales
@@ -249,12 +249,10 @@ def fit_arrays(
     row_index, col_index, positive, size = checked_ratings(rows, cols, labels, shape, settings)
     ratings = RatingBlock.from_coordinates(row_index, col_index, positive, size)
     positives = int(positive.sum())
-    features: dict[Side, FloatArray] = {
-        side: coded_array(given, length, f"{side[:-1]}_features")
-        for side, given, length in zip(SIDES, (row_features, col_features), size, strict=True)
-        if given is not None
-    }
-    with LocalEngine(ratings, threads, features).running() as engine:
+    with LocalEngine(ratings, threads).running() as engine:
+        for side, given in zip(SIDES, (row_features, col_features), strict=True):
+            if given is not None:
+                engine.features[side] = coded_array(given, engine.counts(side) > 0, f"{side[:-1]}_features")
         made = certified_fit(engine, config, certify, positives, on_iteration)
     return Fit(
         config=replace(config, likelihood_weight=made.choice.weight),
@@ -277,5 +275,5 @@ def fit_arrays(
 def _take_or_prior(posterior: RowPosterior, index: NDArray[Any], scales: Scales, side: Side) -> RowPosterior:
     unknown = (index < 0) | (index >= posterior.n_rows)
     taken = posterior.take(np.where(unknown, 0, index).astype(np.int64))
-    taken.put(unknown, prior_rows(scales.prior(side, posterior.has_intercept), int(unknown.sum()), posterior))
+    taken.put(unknown, prior_rows(scales.unseen(side, posterior.has_intercept), int(unknown.sum()), posterior))
     return taken

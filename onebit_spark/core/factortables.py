@@ -111,8 +111,8 @@ def read_certified(lines: pa.StructArray, prior: RowPosterior) -> RowPosterior:
 
 
 def prior_row(scales: Scales, side: Side, kind: Kind, intercepts: bool, implicit: bool = False) -> RowPosterior:
-    """The prior N(p, 1/g) as a posterior of one row, for ids that were never rated (docs/MATH.md, §8.2)."""
-    prior = scales.prior(side, intercepts)
+    """The prior of an id that was never rated, as a posterior of one row (docs/MATH.md, §8.2)."""
+    prior = scales.unseen(side, intercepts)
     mean = prior.mean.astype(np.float32)
     row = RowPosterior.isotropic(mean, 1.0 / np.sqrt(prior.precision[0]), kind, intercepts)
     return row.with_implicit() if implicit else row

@@ -165,13 +165,13 @@ def learn_coding(table: pa.Table, id_column: str) -> tuple[FeatureCoding, list[s
     )
 
 
-def coded_array(given: ArrayLike, n_rows: int, name: str) -> Table32:
-    """The coded features of an array with one line per row."""
+def coded_array(given: ArrayLike, rated: NDArray[np.bool_], name: str) -> Table32:
+    """The coded features of an array with one line per row. Means and deviations are those of the rated rows."""
     numbers = np.asarray(given, np.float64)
-    if numbers.ndim != 2 or len(numbers) != n_rows:
-        raise ValueError(f"{name} must have {n_rows:,} lines of features, not the shape {numbers.shape}")
+    if numbers.ndim != 2 or len(numbers) != len(rated):
+        raise ValueError(f"{name} must have {len(rated):,} lines of features, not the shape {numbers.shape}")
     table = pa.table({str(place): column for place, column in enumerate(numbers.T)})
-    return learn_coding(table, "")[0].coded(table)
+    return learn_coding(table.filter(pa.array(rated)), "")[0].coded(table)
 
 
 def _learnt(name: str, column: pa.Array) -> tuple[list[Feature], int]:

@@ -78,19 +78,30 @@ class Newcomers:
         u = uniforms(states ^ SCALE_STREAM, rank + 3)
         shared = np.sqrt(self.prior.posterior(moments.factor, moments.rows + moments.cols).quantile(u[:, :rank]))
         if not intercepts:
-            return {"rows": (np.zeros_like(shared), shared), "cols": (np.zeros_like(shared), shared)}
+            return {side: self._told(side, np.zeros_like(shared), shared) for side in SIDES}
         both = self.prior.posterior([moments.row_intercept, moments.col_intercept], [moments.rows, moments.cols])
         own = np.sqrt(both.quantile(u[:, rank : rank + 2]))
         location = np.zeros((len(u), rank + 1))
         row_location = location.copy()
         row_location[:, 0] = self.scales.mean + np.sqrt(self.scales.mean_variance) * ndtri(u[:, rank + 2])
         return {
-            "rows": (row_location, np.hstack([own[:, :1], shared])),
-            "cols": (location, np.hstack([own[:, 1:], shared])),
+            "rows": self._told("rows", row_location, np.hstack([own[:, :1], shared])),
+            "cols": self._told("cols", location, np.hstack([own[:, 1:], shared])),
         }
 
+    def _told(self, side: Side, location: DoubleArray, deviation: DoubleArray) -> tuple[DoubleArray, DoubleArray]:
+        """With the mean and the variance of what implicit features add (``Scales.unseen``)."""
+        told = None if self.scales.moments is None else self.scales.moments.told(side)
+        if told is None:
+            return location, deviation
+        rank = told.shape[1]
+        location, variance = location.copy(), deviation**2
+        location[:, -rank:] += told[0]
+        variance[:, -rank:] += told[1]
+        return location, np.sqrt(variance)
+
     def _narrow(self, side: Side, intercepts: bool, n: int, narrowing: float) -> tuple[DoubleArray, DoubleArray]:
-        prior = self.scales.prior(side, intercepts)
+        prior = self.scales.unseen(side, intercepts)
         return np.repeat(prior.mean, n, axis=0), np.repeat(narrowing * prior.precision**-0.5, n, axis=0)
 
 

@@ -69,6 +69,13 @@ class RowMap:
         factors = self.matrix[-len(gram) :, -len(gram) :]
         return np.asarray(factors.T @ gram @ factors)
 
+    def of_told(self, gram: Matrix) -> Matrix:
+        """Σ_i n_i [1, p_i][1, p_i]ᵀ after the map, of prior means p_i with as many coordinates as there are factors."""
+        rank = len(gram) - 1
+        whole = np.eye(rank + 1)
+        whole[1:, 1:] = self.matrix[-rank:, -rank:]
+        return np.asarray(whole.T @ gram @ whole)
+
     def applied(self, posterior: RowPosterior) -> RowPosterior:
         """The mapped rows; these stay as they are."""
         mapped = posterior.copy()

@@ -35,8 +35,13 @@ class Hierarchy(Protocol[P]):
     def weight_grams(self) -> dict[Side, NDArray[np.float64]] | None:
         """Σ w wᵀ of both sides' weights for the other side, if they are remembered."""
 
-    def remembering(self, weight_grams: dict[Side, NDArray[np.float64]]) -> Self:
-        """The same, with these Gram matrices of the weights: a fit that is resumed needs them to the bit."""
+    def remembering(
+        self, weight_grams: dict[Side, NDArray[np.float64]], told_grams: dict[Side, NDArray[np.float64]]
+    ) -> Self:
+        """The same, with these Gram matrices of the implicit weights, and of the prior means that follow from them.
+
+        A fit that is resumed needs the first to the bit. Ids without ratings are predicted from the second.
+        """
 
     @property
     def feature_weights(self) -> Mapping[Side, NDArray[np.float64]]:
@@ -57,6 +62,12 @@ class Moments:
     cols: int
     row_weights: NDArray[np.float64] | None = None  # Σ w wᵀ of the rows' weights for the columns (``implicit``), K × K
     col_weights: NDArray[np.float64] | None = None  # the same of the columns' weights
+    row_told: NDArray[np.float64] | None = None  # mean and variance (2 × K) of the prior means that they give the rows
+    col_told: NDArray[np.float64] | None = None  # the same of the columns
+
+    def told(self, side: Side) -> NDArray[np.float64] | None:
+        """``row_told`` or ``col_told``."""
+        return self.row_told if side == "rows" else self.col_told
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers and lists, for JSON."""
@@ -85,11 +96,27 @@ class Scales:
     def at_start(cls, rank: int) -> Scales:
         return cls(np.ones(rank))
 
+    def unseen(self, side: Side, intercepts: bool) -> RowPrior:
+        """The prior of an id without ratings.
+
+        Implicit features give each rated row a prior mean p_i. What they would say of this id is not known. So it gets
+        the mean of the p_i, and their variance beside γ, both over the ratings (docs/MATH.md, §13).
+        """
+        prior = self.prior(side, intercepts)
+        told = None if self.moments is None else self.moments.told(side)
+        if told is None:
+            return prior
+        mean, variance = prior.mean.copy(), 1.0 / prior.precision
+        mean[:, -len(self.factor) :] += told[0]
+        variance[:, -len(self.factor) :] += told[1]
+        return RowPrior(mean, 1.0 / variance)
+
     def forgetting_weights(self) -> Scales:
         """The same without the Gram matrices of the weights, which belong to the rows of one fit."""
         if self.moments is None:
             return self
-        return replace(self, moments=replace(self.moments, row_weights=None, col_weights=None))
+        alone = replace(self.moments, row_weights=None, col_weights=None, row_told=None, col_told=None)
+        return replace(self, moments=alone)
 
     def prior(self, side: Side, intercepts: bool) -> RowPrior:
         """The normal prior of one side's rows under q(γ), q(μ)."""
@@ -113,6 +140,10 @@ class ScaleHierarchy:
     def row_prior(self, side: Side) -> RowPrior:
         return self.scales.prior(side, self.intercepts)
 
+    def unseen(self, side: Side) -> RowPrior:
+        """The prior of the rows without ratings."""
+        return self.scales.unseen(side, self.intercepts)
+
     def updated(self, rows: SideStatistics, cols: SideStatistics) -> tuple[Self, float]:
         return self.at(rows.moments, cols.moments)
 
@@ -123,11 +154,17 @@ class ScaleHierarchy:
             return None
         return {"rows": moments.row_weights, "cols": moments.col_weights}
 
-    def remembering(self, weight_grams: dict[Side, NDArray[np.float64]]) -> Self:
+    def remembering(
+        self, weight_grams: dict[Side, NDArray[np.float64]], told_grams: dict[Side, NDArray[np.float64]]
+    ) -> Self:
         assert self.scales.moments is not None
         moments = replace(
-            self.scales.moments, row_weights=weight_grams["rows"], col_weights=weight_grams["cols"]
-        )  # fmt: skip
+            self.scales.moments,
+            row_weights=weight_grams["rows"],
+            col_weights=weight_grams["cols"],
+            row_told=mean_and_variance(told_grams["rows"]),
+            col_told=mean_and_variance(told_grams["cols"]),
+        )
         return replace(self, scales=replace(self.scales, moments=moments))
 
     @property
@@ -162,7 +199,9 @@ class FixedPrior(Generic[P]):
     def weight_grams(self) -> None:
         return None
 
-    def remembering(self, weight_grams: dict[Side, NDArray[np.float64]]) -> Self:
+    def remembering(
+        self, weight_grams: dict[Side, NDArray[np.float64]], told_grams: dict[Side, NDArray[np.float64]]
+    ) -> Self:
         return self
 
     @property
@@ -206,6 +245,12 @@ def update_scales(
         divergence -= _log_evidence(row_gamma) + _log_evidence(col_gamma)
         scales = updated
     return replace(scales, factor=factors.inverse_mean, moments=moments), float(divergence)
+
+
+def mean_and_variance(gram: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Mean and variance of p_ik, from Σ_i n_i [1, p_i][1, p_i]ᵀ with weights n_i (2 × K)."""
+    mean = gram[0, 1:] / gram[0, 0]
+    return np.stack([mean, np.maximum(np.diag(gram)[1:] / gram[0, 0] - mean**2, 0.0)])
 
 
 def _log_evidence(gamma: ScalePosterior) -> float:

@@ -20,14 +20,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
+from onebit_spark.core.losses.base import Side
+from onebit_spark.core.posterior import FloatArray
+
 Vector = NDArray[np.float64]
-S = TypeVar("S")  # a side
+SideTables = dict[Side, FloatArray]  # the side features of the sides that have any, one line per row
 
 FEATURE_RIDGE = 5.0  # ρ
 IMPLICIT_SHARE = 0.8  # θ where implicit features move at the same time; W, of few numbers, needs less
@@ -61,7 +63,7 @@ def shares(implicit: bool) -> tuple[float, float]:
     return (IMPLICIT_SHARE, 1.0 - IMPLICIT_SHARE) if implicit else (1.0, 1.0)
 
 
-def rated_gram(features: NDArray[np.floating] | None, counts: NDArray[np.int64]) -> Vector | None:
+def rated_gram(features: FloatArray | None, counts: NDArray[np.int64]) -> Vector | None:
     """G = Σ f_i f_iᵀ over the rows with ratings; None without features."""
     if features is None:
         return None
@@ -69,9 +71,9 @@ def rated_gram(features: NDArray[np.floating] | None, counts: NDArray[np.int64])
     return np.asarray(rated.T @ rated)
 
 
-def of_known_size(weights: Mapping[S, Vector], grams: Mapping[S, Vector], dimension: int) -> dict[S, Vector]:
+def of_known_size(weights: Mapping[Side, Vector], grams: Mapping[Side, Vector], dimension: int) -> dict[Side, Vector]:
     """W of every side that has features: as given where it fits them, else 0."""
-    found = {}
+    found: dict[Side, Vector] = {}
     for side, gram in grams.items():
         shape = len(gram), dimension
         given = weights.get(side)

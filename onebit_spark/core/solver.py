@@ -280,11 +280,13 @@ def _iterate(
             side: ridge.moved(features[side], latest[side].feature_cross, pace(number - 1))
             for side, ridge in ridges.items()
         }
+        told = {side: found.told_gram for side, found in latest.items()}
         if maps:
             engine.apply(maps)
             weights = {side: maps[OTHER[side]].quadratic(gram) for side, gram in weights.items()}
-            features = {side: told @ maps[side].matrix for side, told in features.items()}
-        hierarchy = hierarchy.remembering(weights).learning(features)
+            features = {side: learnt @ maps[side].matrix for side, learnt in features.items()}
+            told = {side: maps[side].of_told(gram) for side, gram in told.items()}
+        hierarchy = hierarchy.remembering(weights, told).learning(features)
         objective = latest["cols"].data + divergence
         decrease = (previous - objective) / max(abs(objective), 1e-300) if number > 1 else np.inf
         change = relative_change(moved["rows"], moved["cols"], config.intercepts)
@@ -299,9 +301,7 @@ def _gram(engine: Engine[P], side: Side) -> NDArray[np.float64]:
 
 def settled(engine: Engine[P], hierarchy: ScaleHierarchy) -> dict[Side, P]:
     """Both posteriors, with the prior in the rows without ratings."""
-    return {
-        side: engine.posterior(side, hierarchy.row_prior(side), hierarchy.feature_weights.get(side)) for side in SIDES
-    }
+    return {side: engine.posterior(side, hierarchy.unseen(side), hierarchy.feature_weights.get(side)) for side in SIDES}
 
 
 def with_prior(

@@ -79,6 +79,7 @@ class SideStatistics:
     change_cross: Vector  # ΔᵀX, old means; not symmetric
     distance_gram: Vector  # X'ᵀX'
     weight_gram: Vector  # Σ_i w_i w_iᵀ of the rows' weights for the other side (``implicit``)
+    told_gram: Vector  # Σ_i |Ω_i| [1, p_i][1, p_i]ᵀ, p_i what implicit features add to the prior means
     feature_cross: Vector  # Σ_i f_i (E x_i − p_i)ᵀ with the side features f_i; 0 × D without them
 
     def __add__(self, other: SideStatistics) -> SideStatistics:
@@ -90,13 +91,13 @@ class SideStatistics:
         old_location: FloatArray,
         posterior: RowPosterior,
         prior: RowPrior,
-        active: NDArray[np.bool_],
+        counts: NDArray[np.integer],
         sums: RowSums,
         features: FloatArray | None = None,
     ) -> SideStatistics:
-        """The statistics of some rows after their update; ``active`` marks those with ratings."""
-        everyone = bool(active.all())
-        pick: slice | NDArray[Any] = slice(None) if everyone else np.flatnonzero(active)
+        """The statistics of some rows after their update; ``counts`` are their numbers of ratings."""
+        everyone = bool(np.all(counts))
+        pick: slice | NDArray[Any] = slice(None) if everyone else np.flatnonzero(counts)
         new = posterior.location[pick].astype(np.float64)
         old = old_location[pick].astype(np.float64)
         prior = prior.take(pick)
@@ -121,6 +122,7 @@ class SideStatistics:
             change_cross=change.T @ old,
             distance_gram=distance.T @ distance,
             weight_gram=weight_gram(posterior),
+            told_gram=_told_gram(prior.told, counts[pick], posterior.rank),
             feature_cross=np.zeros((0, shift.shape[1])) if features is None else features[pick].T @ shift,
         )
 
@@ -152,13 +154,20 @@ class SideStatistics:
         size = dimension + int(has_intercept)
         rank = dimension - int(has_intercept)
         square, weights = (dimension, dimension), (rank, rank)
-        shapes: list[tuple[int, ...]] = [(), square, (), (), (), *[(size, size)] * 4, weights]
+        shapes: list[tuple[int, ...]] = [(), square, (), (), (), *[(size, size)] * 4, weights, (rank + 1, rank + 1)]
         values: list[Any] = []
         for shape in shapes:
             length = int(np.prod(shape, dtype=int))
             part, vector = vector[:length], vector[length:]
             values.append(part.reshape(shape) if shape else float(part[0]))
-        return cls(int(values[0]), *values[1:], vector.reshape(-1, dimension))
+        values.append(vector.reshape(-1, dimension))
+        return cls(int(values[0]), *values[1:])
+
+
+def _told_gram(told: Vector | None, counts: NDArray[np.integer], rank: int) -> Vector:
+    lines = np.zeros((len(counts), rank)) if told is None else told
+    lines = np.insert(lines, 0, 1.0, axis=1)
+    return np.asarray((lines * counts[:, None]).T @ lines)
 
 
 def relative_change(rows: SideStatistics, cols: SideStatistics, has_intercept: bool) -> float:

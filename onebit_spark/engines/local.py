@@ -18,9 +18,9 @@ from onebit_spark.core.draws import Draws, GibbsErrors, count_errors
 from onebit_spark.core.implicit import weight_gram
 from onebit_spark.core.losses import OTHER, HalfStep, Loss, PriorLines, RowPrior, Side
 from onebit_spark.core.machine import available_cores
-from onebit_spark.core.posterior import FloatArray, RowPosterior
+from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.rowmap import RowMap
-from onebit_spark.core.sidefeatures import rated_gram
+from onebit_spark.core.sidefeatures import SideTables, rated_gram
 from onebit_spark.core.solver import with_prior
 from onebit_spark.core.split import Split
 from onebit_spark.core.statistics import SideStatistics
@@ -28,7 +28,6 @@ from onebit_spark.engines.mapstep import Table, left_out_loss, signed_sums, upda
 from onebit_spark.engines.start import start_posteriors
 
 Result = TypeVar("Result")
-SideTables = dict[Side, FloatArray]  # one line per row of a side
 
 
 class LocalEngine:
@@ -41,7 +40,7 @@ class LocalEngine:
     def __init__(self, ratings: RatingBlock, threads: int | None = None, features: SideTables | None = None) -> None:
         self.blocks: dict[Side, RatingBlock] = {"rows": ratings, "cols": ratings.transpose()}
         self.n_ratings = ratings.n_ratings
-        self.features = features or {}
+        self.features: SideTables = features or {}
         self.posteriors: dict[Side, RowPosterior] = {}
         self._ranges = {side: block.row_ranges() for side, block in self.blocks.items()}
         self._threads = threads or available_cores()

@@ -60,14 +60,14 @@ def _with_known_means(
     features: FloatArray | None,
 ) -> HalfStep:  # fmt: skip
     """The step under the prior means that follow from the features of the rows; their implicit weights move."""
-    told, own = partners.implicit, rows.implicit
-    known = np.zeros((block.n_rows, rows.dimension)) if features is None else features @ step.feature_weights
-    if told is not None and own is not None:
-        factors = known[:, -rows.rank :]
-        over(lambda lo, hi: implicit.tell(block, lo, hi, told, own, step.relaxation, factors, step.implicit_share))
-    elif features is None:
-        return step
-    return step.under(step.row_prior.knowing(known))
+    told, own, weights = partners.implicit, rows.implicit, step.feature_weights
+    nothing = np.zeros((block.n_rows, rows.dimension))
+    known = nothing if features is None or weights is None else np.asarray(features @ weights)
+    if told is None or own is None:
+        return step if features is None else step.under(step.row_prior.knowing(known))
+    means = np.zeros((block.n_rows, rows.rank))
+    over(lambda lo, hi: implicit.tell(block, lo, hi, told, own, step.relaxation, means, step.implicit_share))
+    return step.under(step.row_prior.knowing(known, means))
 
 
 def _update_range(
@@ -79,9 +79,9 @@ def _update_range(
     sums = loss.update_rows(block, lo, hi, partners, rows, step)
     if rows.implicit is not None:
         implicit.leave_residuals(block, lo, hi, rows, step.row_prior.mean)
-    active = block.row_counts[lo:hi] > 0
+    counts = block.row_counts[lo:hi]
     own = None if features is None else features[lo:hi]
-    return SideStatistics.of_rows(old, rows.take(slice(lo, hi)), step.row_prior.rows(lo, hi), active, sums, own)
+    return SideStatistics.of_rows(old, rows.take(slice(lo, hi)), step.row_prior.rows(lo, hi), counts, sums, own)
 
 
 def left_out_loss(

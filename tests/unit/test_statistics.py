@@ -60,20 +60,23 @@ def test_no_change_and_no_matrix():
 
 
 @pytest.mark.parametrize("kind", ["spread", "covariance"])
-@pytest.mark.parametrize("lines", ["one", "per row"])
-def test_sums_over_the_rows_with_ratings(kind, lines):
+@pytest.mark.parametrize("features", [False, True])
+def test_sums_over_the_rows_with_ratings(kind, features):
     rng = np.random.default_rng(3)
     old, posterior = moved(rng, 8, True, kind)
-    mean = rng.normal(size=(1 if lines == "one" else 8, posterior.dimension))
+    line = rng.normal(size=(1, posterior.dimension))
     active = np.arange(8) % 3 > 0
-    found = statistics(old, posterior, RowPrior(mean, np.ones_like(mean)), active)
+    known = rng.normal(size=posterior.location.shape) if features else np.zeros(posterior.location.shape)
+    prior = RowPrior(line, np.ones_like(line))
+    found = statistics(old, posterior, prior.knowing(known) if features else prior, active)
+    mean = line + known
     new, covariance = posterior.location[active], posterior.covariance[active]
     assert found.count == found.moments.count == 5
     np.testing.assert_allclose(found.covariance, covariance.sum(axis=0))
     np.testing.assert_allclose(found.moments.locations[1:, 1:], new.T @ new)
-    factors_away = np.hstack([new[:, :1], (posterior.location - mean)[active][:, 1:]])  # intercepts are about 0
-    second = factors_away.T @ factors_away + covariance.sum(axis=0)
-    np.testing.assert_allclose(found.moments.second[0, 1:], factors_away.sum(axis=0))
+    unexplained = (posterior.location - known)[active]  # the mean of the intercepts is no feature's
+    second = unexplained.T @ unexplained + covariance.sum(axis=0)
+    np.testing.assert_allclose(found.moments.second[0, 1:], unexplained.sum(axis=0))
     np.testing.assert_allclose(found.moments.second[1:, 1:], second)
     np.testing.assert_allclose(found.moments.factors, second[1:, 1:])
     away = (posterior.location - mean)[active]

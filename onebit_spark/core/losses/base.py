@@ -44,11 +44,14 @@ class RowPrior:
         g = E[1/γ]; in a learnt prior the inverse variances.
     known : array of shape (rows, D), optional
         The part of ``mean`` that features explain (docs/MATH.md, §13 and §15).
+    told : array of shape (rows, K), optional
+        The part of ``known`` that implicit features explain.
     """
 
     mean: NDArray[np.float64]
     precision: NDArray[np.float64]
     known: NDArray[np.float64] | None = None
+    told: NDArray[np.float64] | None = None
 
     @classmethod
     def at(cls, lines: RowPosterior) -> RowPrior:
@@ -62,11 +65,14 @@ class RowPrior:
     def take(self, index: NDArray[np.integer] | slice) -> RowPrior:
         """The prior of the rows at ``index``, in that order."""
         mean, precision = (lines if len(lines) == 1 else lines[index] for lines in (self.mean, self.precision))
-        return RowPrior(mean, precision, None if self.known is None else self.known[index])
+        return RowPrior(mean, precision, *(None if part is None else part[index] for part in (self.known, self.told)))
 
-    def knowing(self, known: NDArray[np.float64]) -> RowPrior:
-        """The prior of all rows, with ``known`` added to their means."""
-        return RowPrior(self.mean + known, self.precision, known)
+    def knowing(self, known: NDArray[np.float64], told: NDArray[np.float64] | None = None) -> RowPrior:
+        """The prior of all rows, with ``known`` (D columns) and ``told`` (K columns) added to their means."""
+        if told is not None:
+            known = known.copy()
+            known[:, -told.shape[1] :] += told
+        return RowPrior(self.mean + known, self.precision, known, told)
 
 
 @dataclass(frozen=True)

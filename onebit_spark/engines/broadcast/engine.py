@@ -19,6 +19,7 @@ from onebit_spark.core.implicit import weight_gram
 from onebit_spark.core.losses import SIDES, HalfStep, Loss, RowPrior, Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.rowmap import RowMap
+from onebit_spark.core.sidefeatures import SideTables, rated_gram
 from onebit_spark.core.solver import with_prior
 from onebit_spark.core.spectral import Table
 from onebit_spark.core.split import Split
@@ -72,7 +73,8 @@ class BroadcastEngine(ArrayFactors):
         self.ids = ids
         self._sides = sides
         self._counted = counted
-        self._exchange = BroadcastExchange(self._context, sides)
+        self.features: SideTables = {}
+        self._exchange = BroadcastExchange(self._context, sides, self.features)
         self.n_ratings = int(counted["rows"].ratings.sum())
         self.repeats = Repeats()
 
@@ -126,6 +128,7 @@ class BroadcastEngine(ArrayFactors):
                 "cols": BlockedSide(by_col, layout, _checksums(col_lines)),
             }
             engine = BroadcastEngine(self._spark, sides, {side: _counts(sides[side]) for side in SIDES}, self.ids)
+            engine.features.update(self.features)
             release.callback(engine._exchange.close)
             yield engine
 
@@ -149,8 +152,14 @@ class BroadcastEngine(ArrayFactors):
     def weight_gram(self, side: Side) -> Table:
         return weight_gram(self._exchange.collect(side))
 
-    def posterior(self, side: Side, unseen: RowPrior | None = None) -> RowPosterior:
-        return with_prior(self._exchange.collect(side), self.counts(side) == 0, unseen)
+    def feature_gram(self, side: Side) -> Table | None:
+        return rated_gram(self.features.get(side), self.counts(side))
+
+    def posterior(
+        self, side: Side, unseen: RowPrior | None = None, feature_weights: Table | None = None
+    ) -> RowPosterior:
+        known = None if feature_weights is None else self.features[side] @ feature_weights
+        return with_prior(self._exchange.collect(side), self.counts(side) == 0, unseen, known)
 
     def combined(self, side: Side, make: Callable[..., RowPosterior], *posteriors: RowPosterior) -> RowPosterior:
         return make(*posteriors)

@@ -24,8 +24,9 @@ from pyspark.sql.types import StructType
 from onebit_spark.core.confidence import HISTOGRAM_BINS, Histogram, count_confidences
 from onebit_spark.core.draws import Draws, GibbsErrors, count_errors
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, PriorLines, RowPrior, Side
-from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.posterior import FloatArray, RowPosterior
 from onebit_spark.core.rowmap import RowMap
+from onebit_spark.core.sidefeatures import SideTables
 from onebit_spark.core.spectral import Table
 from onebit_spark.core.split import Split
 from onebit_spark.core.statistics import SideStatistics
@@ -71,9 +72,11 @@ class BlockedSide:
 class BroadcastExchange:
     """Sends factors by broadcast, and collects the updated ones."""
 
-    def __init__(self, context: SparkContext, sides: dict[Side, BlockedSide]) -> None:
+    def __init__(self, context: SparkContext, sides: dict[Side, BlockedSide], features: SideTables) -> None:
         self._context = context
         self._sides = sides
+        self._features = features
+        self._sent_tables: dict[Side, Broadcast[FloatArray]] = {}
         self._posteriors: dict[Side, RowPosterior] = {}
         self._maps: dict[Side, RowMap] = {}  # of rows that are still to be mapped, where they are read
         self._sent: dict[Side, Broadcast[RowPosterior]] = {}
@@ -95,7 +98,8 @@ class BroadcastExchange:
     def half_step(self, loss: Loss, step: HalfStep[RowPosterior]) -> SideStatistics:
         side, other = step.side, OTHER[step.side]
         own_rows, other_rows = (_Rows(self._sent_side(which), self._maps.get(which)) for which in (side, other))
-        work = _UpdateBlocks(loss, step.under(self._sent_prior(step)), own_rows, other_rows)
+        features = None if step.feature_weights is None else self._sent_features(side)
+        work = _UpdateBlocks(loss, step.under(self._sent_prior(step)), own_rows, other_rows, features)
         # New arrays: the workers of a local session may still read the arrays that were broadcast.
         posterior = self._posteriors[side].copy()
         form = posterior.form
@@ -154,8 +158,11 @@ class BroadcastExchange:
             sent.destroy()
         for _, sent_prior in self._sent_priors.values():
             sent_prior.destroy()
+        for sent_table in self._sent_tables.values():
+            sent_table.destroy()
         self._sent.clear()
         self._sent_priors.clear()
+        self._sent_tables.clear()
 
     def _sent_prior(self, step: HalfStep[RowPosterior]) -> RowPrior | PriorLines[Broadcast[RowPosterior]]:
         """The prior in the form that a task gets. A prior with one line per row is broadcast once."""
@@ -165,6 +172,12 @@ class BroadcastExchange:
         if step.side not in self._sent_priors or self._sent_priors[step.side][0] is not lines:
             self._sent_priors[step.side] = lines, self._context.broadcast(lines)
         return PriorLines(self._sent_priors[step.side][1])
+
+    def _sent_features(self, side: Side) -> Broadcast[FloatArray]:
+        """The side features, broadcast once."""
+        if side not in self._sent_tables:
+            self._sent_tables[side] = self._context.broadcast(self._features[side])
+        return self._sent_tables[side]
 
     def _sent_side(self, side: Side) -> Broadcast[RowPosterior]:
         if side not in self._sent:
@@ -218,6 +231,7 @@ class _UpdateBlocks:
     step: HalfStep[Broadcast[RowPosterior]]
     own: _Rows
     other: _Rows
+    features: Broadcast[FloatArray] | None
 
     def __call__(self, batches: Batches) -> Batches:
         for block in read_blocks(batches):
@@ -226,7 +240,8 @@ class _UpdateBlocks:
             if isinstance(step.prior, PriorLines):
                 step = step.under(RowPrior.at(step.prior.lines.value.take(block.rows)))
             partners, over = self.other.take(block.columns), block.ratings.over_ranges
-            statistics = updated(self.loss, block.ratings, partners, rows, step, over)
+            features = None if self.features is None else self.features.value[block.rows]
+            statistics = updated(self.loss, block.ratings, partners, rows, step, over, features)
             yield block_line(
                 block=block.number,
                 rows=rows.packed(),

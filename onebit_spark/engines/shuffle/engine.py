@@ -194,7 +194,12 @@ class ShuffleEngine:
         sums = self._tables.sums(side, work.WeightGram(posterior.reading), (posterior.table,))
         return np.sum(sums, axis=0).reshape(rank, rank)
 
-    def posterior(self, side: Side, unseen: RowPrior | None = None) -> TablePosterior:
+    def feature_gram(self, side: Side) -> None:
+        """None: side features do not travel by shuffle."""
+
+    def posterior(
+        self, side: Side, unseen: RowPrior | None = None, feature_weights: Table | None = None
+    ) -> TablePosterior:
         posterior = self._posteriors[side]
         if unseen is None or self.count(side) == self._ids[side].n_rows:
             return posterior

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -9,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+import pyarrow as pa
 from pyspark import keyword_only
 from pyspark.ml import Estimator
 from pyspark.ml.util import DefaultParamsWriter, MLReadable, MLWritable
@@ -18,7 +20,8 @@ from onebit_spark.certificate.certified import Terms, document
 from onebit_spark.certificate.certifiedfit import CertifiedFit, certified_fit
 from onebit_spark.certificate.learnt import NARROWING
 from onebit_spark.core.config import FitConfig
-from onebit_spark.core.losses import SIDES
+from onebit_spark.core.factortables import prior_row
+from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.modelinfo import ModelInfo
 from onebit_spark.core.posterior import HasColumnNorms, effective_rank
 from onebit_spark.core.sketch import CellSketch, together
@@ -29,17 +32,22 @@ from onebit_spark.engines.driver import DriverEngine
 from onebit_spark.engines.factorframes import factor_schema
 from onebit_spark.engines.validation import Validation, check_watched, divided, watching
 from onebit_spark.errors import RequestError
+from onebit_spark.input.columns import type_of
 from onebit_spark.input.defects import Columns
+from onebit_spark.input.features import collected_features
 from onebit_spark.input.gathering import Weighed
 from onebit_spark.ml.checkpoint import CheckpointFolder, Checkpointing, subject_of
 from onebit_spark.ml.fitchoices import FitChoices
 from onebit_spark.ml.freshness import sketch_of
 from onebit_spark.ml.persistence import EstimatorReader
+from onebit_spark.ml.sidefeatures import SIDE_OF, KnownSide, Who, digest, learnt_features
 from onebit_spark.ml.warmstart import warm_start
 from onebit_spark.model import OneBitCompletionModel
 
 E = TypeVar("E", bound="OneBitCompletion")
 P = TypeVar("P", bound=HasColumnNorms)  # a posterior of a side, in the engine's own form
+
+log = logging.getLogger("onebit_spark")
 
 _DEFAULT, _TERMS = FitConfig(), Terms()
 
@@ -148,6 +156,7 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
         self._progress: Callable[[Iteration], None] | None = None
         self._initial: OneBitCompletionModel | None = None
         self._counted: Weighed | None = None
+        self._features: dict[Who, DataFrame] = {}
         self.setParams(**self._input_kwargs)  # type: ignore[attr-defined]
 
     def setParams(self: E, **params: Any) -> E:
@@ -170,6 +179,23 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
         self._initial = model
         return self
 
+    def setUserFeatures(self: E, features: DataFrame | None) -> E:
+        """Side features of the users: the column ``userCol``, and columns of any kind. Not a Param: it is not saved.
+
+        Numbers and booleans, strings, arrays of them and pyspark.ml Vectors are used (docs/MATH.md, §15). One line per
+        user. Users without a line have the prior of the others. Users without ratings are predicted from their line.
+        """
+        return self._set_features("user", features)
+
+    def setItemFeatures(self: E, features: DataFrame | None) -> E:
+        """Side features of the items, as ``setUserFeatures``."""
+        return self._set_features("item", features)
+
+    def _set_features(self: E, who: Who, features: DataFrame | None) -> E:
+        others = {name: frame for name, frame in self._features.items() if name != who}
+        self._features = others if features is None else {**others, who: features}
+        return self
+
     def setCounted(self: E, counted: Weighed | None) -> E:
         """What an earlier pass over the ratings of the next fit has counted. Not a Param: it is not saved."""
         self._counted = counted
@@ -186,6 +212,7 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
         config, columns, spark = self.fitConfig(), self.columns(), dataset.sparkSession
         clock = _Laps()
         training, watched = divided(dataset, execution.validation_indicator_col)
+        features = self._collected_features(dataset, columns)
         with ExitStack() as release:
             form = config.form
             counted = self._counted if watched is None else None
@@ -197,9 +224,9 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
             clock.lap("survey")
             checkpoints, checkpoint = None, None
             if folder := execution.checkpoint_dir:
-                checkpoints = CheckpointFolder(
-                    spark, folder, subject_of(config, chosen.tally, terms.prior_split), OneBitCompletionModel.load
-                )
+                marks = {str(who): digest(table, getattr(columns, who)) for who, table in features.items()}
+                subject = subject_of(config, chosen.tally, terms.prior_split, marks)
+                checkpoints = CheckpointFolder(spark, folder, subject, OneBitCompletionModel.load)
                 checkpoint = checkpoints.found(execution.resume)
             blocks = execution.row_blocks, execution.col_blocks
             work = execution.work_dir or execution.checkpoint_dir
@@ -210,7 +237,8 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
                 fitted = sketch_of(dataset, columns, chosen.tally.n + n_watched)
             if self._initial is not None:
                 fitted = together(self._initial.fitted, fitted)
-            facts = _Facts(dataset, config, columns, chosen, engine, fitted)
+            known = _known_sides(engine, features, columns)
+            facts = _Facts(dataset, config, columns, chosen, engine, fitted, known)
             start, validation, watch = None, None, None
             if self._initial is not None:
                 start = warm_start(self._initial, config, engine)
@@ -233,6 +261,14 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
             curve = validation.history if validation is not None else []
             model = facts.model(made, outlasting=True, seconds=clock.seconds, validation=curve)
         return self._copyValues(model._resetUid(self.uid))
+
+    def _collected_features(self, dataset: DataFrame, columns: Columns) -> dict[Who, pa.Table]:
+        """The tables of side features, checked."""
+        names = {"user": columns.user, "item": columns.item}
+        return {
+            who: collected_features(frame, names[who], type_of(dataset, names[who]).simpleString(), who)
+            for who, frame in self._features.items()
+        }
 
     def write(self) -> DefaultParamsWriter:
         return DefaultParamsWriter(self)
@@ -259,6 +295,24 @@ class _Laps:
         self.seconds[into] = seconds
 
 
+def _known_sides(engine: SparkEngine[Any], features: dict[Who, pa.Table], columns: Columns) -> dict[Side, KnownSide]:
+    """Give the engine the side features of its ids."""
+    if not features:
+        return {}
+    if not isinstance(engine, DriverEngine | BroadcastEngine):
+        raise RequestError(
+            "side features do not travel by exchange=shuffle: choose exchange=driver or broadcast, or leave them out"
+        )
+    found: dict[Side, KnownSide] = {}
+    for who, table in features.items():
+        side = SIDE_OF[who]
+        found[side] = KnownSide.of(table, getattr(columns, who), engine.ids[side].values, who)
+        engine.features[side] = found[side].coded
+        for line in found[side].told:
+            log.info(line)
+    return found
+
+
 @dataclass(frozen=True)
 class _Facts(Generic[P]):
     """All that a fit's model is made of besides the fit itself."""
@@ -269,13 +323,24 @@ class _Facts(Generic[P]):
     chosen: ChosenExchange
     engine: SparkEngine[P]
     fitted: CellSketch
+    known: dict[Side, KnownSide]
 
     def model(self, made: CertifiedFit[P], outlasting: bool = False, **info: Any) -> OneBitCompletionModel:
         """The model of a fit, finished or not; ``info`` are further fields of its ``info``."""
         told = replace(self._info(made), **info)
         drawn = made.drawn or dict.fromkeys(SIDES)
+        form = told.kind, told.config.intercepts, told.config.implicit_features
+        newcomers = {
+            side: known.lines(prior_row(made.scales, side, *form), made.scales.features[side], told.draw_narrowing)
+            for side, known in self.known.items()
+            if outlasting
+        }
+        more = {side: lines.num_rows for side, lines in newcomers.items() if lines is not None}
+        told = replace(told, n_users=told.n_users + more.get("rows", 0), n_items=told.n_items + more.get("cols", 0))
         users, items = (
-            self.engine.factors(side, made.posterior[side], factor_schema(told, name), drawn[side], outlasting)
+            self.engine.factors(
+                side, made.posterior[side], factor_schema(told, name), drawn[side], outlasting, newcomers.get(side)
+            )
             for side, name in zip(SIDES, ("user", "item"), strict=True)
         )
         certificate = document(item.as_dict() for item in made.certificates)
@@ -293,6 +358,12 @@ class _Facts(Generic[P]):
                 "beta": made.prior.beta,
             },
             scale_moments=None if moments is None else moments.as_dict(),
+            side_features={
+                who: learnt_features(self.known[side], scales.features[side])
+                for who, side in SIDE_OF.items()
+                if side in self.known
+            }
+            or None,
             draw_narrowing=None if made.drawn is None else NARROWING,
             n_ratings=tally.n,
             n_users=n_users,

@@ -12,10 +12,12 @@ from onebit_spark.certificate.certified import Terms
 from onebit_spark.input.defects import Tally
 from onebit_spark.ml.diagnostics import calibrate, diagnose
 from onebit_spark.ml.evaluation import certify_selective
+from onebit_spark.ml.featurefoldin import fold_in_features
 from onebit_spark.ml.fittedmodel import FittedModel
 from onebit_spark.ml.foldin import fold_in
 from onebit_spark.ml.persistence import ModelReader, ModelWriter
 from onebit_spark.ml.recommend import Wish, recommend
+from onebit_spark.ml.sidefeatures import feature_effects
 
 
 class OneBitCompletionModel(FittedModel, MLWritable, MLReadable["OneBitCompletionModel"]):
@@ -85,8 +87,9 @@ class OneBitCompletionModel(FittedModel, MLWritable, MLReadable["OneBitCompletio
     # ---- new users and items -----------------------------------------------------------------------------------------
 
     def foldIn(
-        self, ratings: DataFrame, who: Literal["user", "item"] = "user", threshold: float | None = None
-    ) -> OneBitCompletionModel:
+        self, ratings: DataFrame, who: Literal["user", "item"] = "user", threshold: float | None = None,
+        features: DataFrame | None = None,
+    ) -> OneBitCompletionModel:  # fmt: skip
         """A model that also knows the users (or the items) in ``ratings``, without a refit (docs/MATH.md, §8.3).
 
         An id that the model already knows is replaced. The new model has no certificates.
@@ -100,8 +103,42 @@ class OneBitCompletionModel(FittedModel, MLWritable, MLReadable["OneBitCompletio
             Whether users or items are added.
         threshold : float, optional
             A label strictly above it is positive. Default: as in the fit.
+        features : DataFrame, optional
+            Side features of the new users or items, if the model was fitted with such features.
         """
-        return fold_in(self, ratings, who, self.info.threshold if threshold is None else threshold)
+        return fold_in(self, ratings, who, self.info.threshold if threshold is None else threshold, features)
+
+    def foldInFeatures(self, features: DataFrame, who: Literal["user", "item"] = "user") -> OneBitCompletionModel:
+        """A model that also knows the users (or the items) in ``features``, from their side features alone.
+
+        Ids that the model already knows do not change. The new model has no certificates.
+
+        Parameters
+        ----------
+        features : DataFrame
+            One line per id, with the columns that the model was fitted with (``setUserFeatures``).
+        who : {"user", "item"}
+            Whose features they are.
+        """
+        return fold_in_features(self, features, who)
+
+    @property
+    def userFeatureWeights(self) -> DataFrame:
+        """What was learnt from the side features of the users, one line per feature.
+
+        ``feature``; ``effect`` on the score of an item like the mean one; ``intercept`` and ``factors``, of which this
+        is made. An effect is that of a string's value, or of one standard deviation of a number.
+        """
+        return self._feature_weights("user")
+
+    @property
+    def itemFeatureWeights(self) -> DataFrame:
+        """What was learnt from the side features of the items: see ``userFeatureWeights``."""
+        return self._feature_weights("item")
+
+    def _feature_weights(self, who: Literal["user", "item"]) -> DataFrame:
+        schema = "feature string, effect double, intercept double, factors array<double>"
+        return self.users.sparkSession.createDataFrame(feature_effects(self.info, who), schema)
 
     # ---- quality -----------------------------------------------------------------------------------------------------
 

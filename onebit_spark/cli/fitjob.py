@@ -12,7 +12,14 @@ from pyspark.sql import SparkSession
 
 from onebit_spark.certificate.certified import document, headline_of, kept_by_coin
 from onebit_spark.cli.common import Clock, after, further_statements, tell_locations
-from onebit_spark.cli.jobtables import check_id_types, check_pairs, read_table, refuse_outputs, write_predictions
+from onebit_spark.cli.jobtables import (
+    check_id_types,
+    check_pairs,
+    read_features,
+    read_table,
+    refuse_outputs,
+    write_predictions,
+)
 from onebit_spark.cli.progress import Progress
 from onebit_spark.cli.requests import FitRequest
 from onebit_spark.core.settings import by_param
@@ -50,6 +57,11 @@ def _fit(spark: SparkSession, request: FitRequest, work: Location) -> None:
         with clock("reading"):
             by = () if request.certify_by is None else (request.certify_by,)
             ratings = read_table(spark, request, "ratings", tuple(dict.fromkeys((*ids, request.label_col, *by))))
+            features = {
+                name: read_features(spark, request, name, column)
+                for name, column in (("user_features", request.user_col), ("item_features", request.item_col))
+                if getattr(request, name)
+            }
             if request.predict:
                 pairs = read_table(spark, request, "predict", ids)
                 check_id_types(pairs, request, "predict", dict(ratings.select(*map(quoted, ids)).dtypes))
@@ -74,6 +86,7 @@ def _fit(spark: SparkSession, request: FitRequest, work: Location) -> None:
         **by_param(replace(execution, work_dir=work.uri)),
         **by_param(request.terms()),
     )
+    estimator.setUserFeatures(features.get("user_features")).setItemFeatures(features.get("item_features"))
     if request.holdout is not None:
         estimator.setCounted(division.to_fit)
     with clock("fitting"), Progress(config.max_iter, config.tol, quiet=request.quiet) as progress:
@@ -119,11 +132,17 @@ def _fit(spark: SparkSession, request: FitRequest, work: Location) -> None:
 
 def _fit_summary(model: OneBitCompletionModel, clock: Clock) -> Iterator[str]:
     info = model.info
-    share = info.n_positive / info.n_ratings
+    share, features = info.n_positive / info.n_ratings, info.side_features or {}
+    more = {who: told["newcomers"] for who, told in features.items()}
     yield (
-        f"Fitted {info.n_ratings:,} ratings of {info.n_users:,} users on {info.n_items:,} items, "
-        f"{share:.1%} of them positive."
+        f"Fitted {info.n_ratings:,} ratings of {info.n_users - more.get('user', 0):,} users on "
+        f"{info.n_items - more.get('item', 0):,} items, {share:.1%} of them positive."
     )
+    for who, told in features.items():
+        yield (
+            f"Side features of the {who}s: {len(told['coding']):,}. {told['newcomers']:,} {who}s without ratings are "
+            "predicted from them."
+        )
     if info.repeats["repeated"]:
         yield (
             f"{info.repeats['repeated_cells']:,} cells were rated more than once ({info.repeats['repeated']:,} ratings "
@@ -147,8 +166,8 @@ def _fit_summary(model: OneBitCompletionModel, clock: Clock) -> Iterator[str]:
     certified = headline_of(model.certificate)
     if not certified:
         yield (
-            "No certificate: with implicit features it takes ratings that are kept out (--holdout), or a prior split "
-            "(--certificate-prior-split), or a fit with --no-implicit-features."
+            "No certificate: with features it takes ratings that are kept out (--holdout), or a prior split "
+            "(--certificate-prior-split), or a fit without features (--no-implicit-features)."
         )
     else:
         yield f"Certificate ({model.certificate['headline']}): {certified}"

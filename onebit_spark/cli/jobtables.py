@@ -22,12 +22,30 @@ from onebit_spark.platform.files import Location, replace_folder
 
 def read_table(spark: SparkSession, request: JobRequest, name: str, columns: Sequence[str]) -> DataFrame:
     """Read these columns from the path in the request's field ``name``. CSV has a header, and its columns are text."""
-    path, flag = getattr(request, name), as_flag(name)
+    table = _loaded(spark, request, name, dict(request.option))
+    _check_columns(table, request, name, columns)
+    return table.select(*map(quoted, columns))
+
+
+def read_features(spark: SparkSession, request: JobRequest, name: str, id_column: str) -> DataFrame:
+    """Read all columns of a table of side features. Of a CSV, columns of numbers become numbers; the ids stay text."""
     options = dict(request.option)
+    table = _loaded(spark, request, name, options)
+    _check_columns(table, request, name, (id_column,))
+    if request.format != "csv" or any(key.lower() == "inferschema" for key in options):
+        return table
+    types = _loaded(spark, request, name, {**options, "inferSchema": "true"}).dtypes
+    return table.select(
+        *(F.col(quoted(column)) if column == id_column else F.col(quoted(column)).cast(kind) for column, kind in types)
+    )
+
+
+def _loaded(spark: SparkSession, request: JobRequest, name: str, options: dict[str, str]) -> DataFrame:
+    path, flag = getattr(request, name), as_flag(name)
     if request.format == "csv" and not any(key.lower() == "header" for key in options):
-        options["header"] = "true"
+        options = {**options, "header": "true"}
     try:
-        table = spark.read.format(request.format).options(**options).load(path)
+        return spark.read.format(request.format).options(**options).load(path)
     except Exception as error:
         if "PATH_NOT_FOUND" in str(error):
             raise RequestError(f"{flag} {path} does not exist") from error
@@ -35,6 +53,10 @@ def read_table(spark: SparkSession, request: JobRequest, name: str, columns: Seq
             raise RequestError(f"{flag} {path} holds no {request.format} file: check the path and --format") from error
         reason = f"{flag} {path} cannot be read as {request.format} (check --format and --option): {reason_of(error)}"
         raise RequestError(reason) from error
+
+
+def _check_columns(table: DataFrame, request: JobRequest, name: str, columns: Sequence[str]) -> None:
+    path, flag = getattr(request, name), as_flag(name)
     unknown = [column for column in columns if column not in table.columns]
     if unknown:
         cure = "name them with --user-col, --item-col, --label-col" if hasattr(request, "user_col") else "rename them"
@@ -44,7 +66,6 @@ def read_table(spark: SparkSession, request: JobRequest, name: str, columns: Seq
             f"{flag} {path} has no column {', '.join(map(repr, unknown))}; "
             f"its columns are {', '.join(table.columns) or 'none'}: {cure}"
         )
-    return table.select(*map(quoted, columns))
 
 
 def check_pairs(pairs: DataFrame, ids: Sequence[str]) -> int:

@@ -8,6 +8,7 @@ from onebit_spark.cli.common import Clock, id_types, tell_locations
 from onebit_spark.cli.jobtables import (
     check_id_types,
     check_pairs,
+    read_features,
     read_table,
     refuse_outputs,
     write_predictions,
@@ -25,6 +26,9 @@ def run_predict(spark: SparkSession, request: PredictRequest) -> None:
     with clock("reading"):
         model = OneBitCompletionModel.load(request.model)
         types = id_types(model)
+        for who, column in (("user", model.getUserCol()), ("item", model.getItemCol())):
+            if getattr(request, f"{who}_features"):
+                model = model.foldInFeatures(read_features(spark, request, f"{who}_features", column), who)
         if asked:
             pairs = read_table(spark, request, asked, tuple(types))
             check_id_types(pairs, request, asked, types)

@@ -90,10 +90,12 @@ class FitRequest(RatingsRequest):
     certify_by: str | None = flag("column of the ratings; certify within each of its groups as well", default=None)
     predict: str | None = flag("path of user-item pairs to predict after the fit", default=None)
     predictions: str | None = flag("folder for these predictions", default=None)
+    user_features: str | None = flag("path of side features of the users: one line per user, any columns", default=None)
+    item_features: str | None = flag("path of side features of the items: one line per item, any columns", default=None)
     report: bool = flag("draw report.html, the fit in pictures", default=True)
     config: str | None = flag("TOML file with any of the other flags as keys", default=None)
 
-    inputs = ("ratings", "predict")
+    inputs = ("ratings", "predict", "user_features", "item_features")
     outputs = ("output", "predictions")
 
     def problems(self) -> Iterator[str]:
@@ -129,8 +131,10 @@ class PredictRequest(JobRequest):
     pairs: str | None = flag("path of the user-item pairs, in columns named as in the fit", default=None)
     top: int | None = flag("instead of pairs: recommend this many items to every user", default=None)
     exclude_seen: str | None = flag("path of ratings; --top does not recommend these pairs", default=None)
+    user_features: str | None = flag("path of side features of users that the model does not know", default=None)
+    item_features: str | None = flag("path of side features of items that the model does not know", default=None)
 
-    inputs = ("model", "pairs", "exclude_seen")
+    inputs = ("model", "pairs", "exclude_seen", "user_features", "item_features")
     outputs = ("output",)
 
     def problems(self) -> Iterator[str]:

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from onebit_spark.core.losses import Side
-from onebit_spark.core.posterior import FloatArray, Kind, RowPosterior
+from onebit_spark.core.posterior import DoubleArray, FloatArray, Kind, RowPosterior
 from onebit_spark.core.scales import Scales
 
 CERTIFIED = "certified_spread"
@@ -118,6 +118,13 @@ def prior_row(scales: Scales, side: Side, kind: Kind, intercepts: bool, implicit
     return row.with_implicit() if implicit else row
 
 
+def newcomer_rows(row: RowPosterior, known: DoubleArray) -> RowPosterior:
+    """Ids without ratings whose features explain the means ``known`` (rows × D), beside those of ``row``."""
+    rows = row.take(np.zeros(len(known), np.int64))
+    rows.location[:] += known
+    return rows
+
+
 def _lists(table: FloatArray) -> pa.FixedSizeListArray:
     values = np.ascontiguousarray(table, np.float32)
     return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
@@ -125,3 +132,11 @@ def _lists(table: FloatArray) -> pa.FixedSizeListArray:
 
 def _rectangle(lists: pa.ListArray, width: int) -> FloatArray:
     return lists.flatten().to_numpy(zero_copy_only=False).reshape(len(lists), width)
+
+
+def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """A column as one array, also if it is empty."""
+    joined = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if isinstance(joined, pa.ChunkedArray):
+        return pa.concat_arrays(joined.chunks) if joined.num_chunks else pa.array([], joined.type)
+    return joined

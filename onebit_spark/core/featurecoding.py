@@ -20,6 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 
+from onebit_spark.core.factortables import one_array
+
 MOST_VALUES = 1_000  # of a column of strings, and elements of an array
 
 Table32 = NDArray[np.float32]
@@ -256,11 +258,3 @@ def _square(flat: pa.Array, lines: NDArray[np.int64], n: int) -> NDArray[np.floa
     first = np.concatenate([[0], np.cumsum(lengths)[:-1]])
     out[lines, np.arange(len(lines)) - first[lines]] = as_doubles(flat)
     return out
-
-
-def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """A column as one array, also if it is empty."""
-    joined = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if isinstance(joined, pa.ChunkedArray):
-        return pa.concat_arrays(joined.chunks) if joined.num_chunks else pa.array([], joined.type)
-    return joined

@@ -65,12 +65,11 @@ def leave_residuals(block: RatingBlock, lo: int, hi: int, rows: RowPosterior, me
     rows.implicit[lo:hi, rank:] = distance / np.sqrt(counts)[:, None]
 
 
-def prior_means(block: RatingBlock, partners: FloatArray, means: NDArray[np.float64]) -> NDArray[np.float64]:
-    """``means`` (one line, 1 × D) plus p_i, for every row of a block."""
-    rank = partners.shape[1] // 2
-    lines = np.tile(means, (block.n_rows, 1))
-    tell(block, 0, block.n_rows, partners, np.zeros((block.n_rows, 2 * rank)), 0.0, lines[:, -rank:])
-    return lines
+def prior_means(block: RatingBlock, partners: FloatArray) -> NDArray[np.float64]:
+    """p_i of every row of a block (rows × K)."""
+    means = np.zeros((block.n_rows, partners.shape[1] // 2))
+    tell(block, 0, block.n_rows, partners, np.zeros((block.n_rows, partners.shape[1])), 0.0, means)
+    return means
 
 
 def weight_gram(posterior: RowPosterior) -> NDArray[np.float64]:

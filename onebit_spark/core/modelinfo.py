@@ -12,12 +12,13 @@ import numpy as np
 from onebit_spark.core.calibration import Calibration
 from onebit_spark.core.confidence import Ladder
 from onebit_spark.core.config import FORM_SETTINGS, FitConfig
+from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.posterior import Kind
 from onebit_spark.core.priors import ScalePrior
 from onebit_spark.core.scales import Moments, Scales
 from onebit_spark.errors import RequestError
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 
 METADATA = "metadata.json"
@@ -49,6 +50,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "calibration": (dict, type(None)), "diagnostics": (dict, type(None)), "fitted": (dict, type(None)),
     "scale_moments": (dict, type(None)), "draw_narrowing": (float, type(None)), "confidences": (dict, type(None)),
     "weight_losses": (dict, type(None)),
+    "side_features": (dict, type(None)),
 }  # fmt: skip
 
 
@@ -56,6 +58,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 _LATER = {
     "validation", "exchange", "calibration", "diagnostics", "fitted", "scale_moments", "draw_narrowing", "confidences",
     "weight_losses",
+    "side_features",
 }  # fmt: skip
 
 
@@ -116,6 +119,9 @@ class ModelInfo:
         Thresholds of the confidence, from the fitted ratings: see ``confidence.Ladder``.
     weight_losses : dict or None
         If κ was chosen: the held-out loss of each κ that was tried.
+    side_features : dict or None
+        For ``user`` and ``item``, if they have side features: ``coding`` (``featurecoding.FeatureCoding``),
+        ``weights`` W (p × D), and the number of ``newcomers``, ids without ratings.
     diagnostics : dict or None
         Figures for the report: see ``ml.diagnostics``.
     fitted : dict or None
@@ -149,6 +155,7 @@ class ModelInfo:
     draw_narrowing: float | None = None
     confidences: dict[str, Any] | None = None
     weight_losses: dict[str, float] | None = None
+    side_features: dict[str, dict[str, Any]] | None = None
     diagnostics: dict[str, Any] | None = None
     fitted: dict[str, Any] | None = None
 
@@ -173,12 +180,19 @@ class ModelInfo:
         factor, moments = np.asarray(self.inverse_gamma, np.float64), None
         if self.scale_moments is not None:
             moments = Moments.from_dict(self.scale_moments)
+        told_features = self.side_features or {}
+        features: dict[Side, Any] = {
+            side: np.asarray(told_features[who]["weights"], np.float64)
+            for side, who in zip(SIDES, ("user", "item"), strict=True)
+            if who in told_features
+        }
         if self.intercept_prior is None:
-            return Scales(factor, moments=moments)
+            return Scales(factor, moments=moments, features=features)
         told = self.intercept_prior
         return Scales(
             factor=factor,
             moments=moments,
+            features=features,
             row_intercept=told["user_inverse_gamma"],
             col_intercept=told["item_inverse_gamma"],
             mean=told["mean"],

@@ -112,11 +112,11 @@ class Scales:
         return RowPrior(mean, 1.0 / variance)
 
     def forgetting_weights(self) -> Scales:
-        """The same without the Gram matrices of the weights, which belong to the rows of one fit."""
+        """The same without the weights of features, and without their Gram matrices: they belong to one fit."""
         if self.moments is None:
-            return self
+            return replace(self, features={})
         alone = replace(self.moments, row_weights=None, col_weights=None, row_told=None, col_told=None)
-        return replace(self, moments=alone)
+        return replace(self, moments=alone, features={})
 
     def prior(self, side: Side, intercepts: bool) -> RowPrior:
         """The normal prior of one side's rows under q(γ), q(μ)."""

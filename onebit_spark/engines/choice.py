@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -49,9 +50,13 @@ class SparkEngine(Engine[P], Protocol[P]):
     repeats: Repeats
 
     def factors(
-        self, side: Side, posterior: P, schema: StructType, drawn: P | None = None, outlasting: bool = False
-    ) -> DataFrame:
-        """The factor table of a side (see ``factortables``), which may have to outlast the engine."""
+        self, side: Side, posterior: P, schema: StructType, drawn: P | None = None, outlasting: bool = False,
+        newcomers: pa.Table | None = None,
+    ) -> DataFrame:  # fmt: skip
+        """The factor table of a side (see ``factortables``), which may have to outlast the engine.
+
+        ``newcomers`` are lines of ids without ratings, which have side features.
+        """
 
     def adopted(self, side: Side, factors: DataFrame, prior: RowPosterior, precision: str) -> P:
         """The posterior that a factor table holds of this engine's ids, ``prior``'s one row where it has none."""

@@ -89,10 +89,16 @@ class ArrayFactors:
 
     def factors(
         self, side: Side, posterior: RowPosterior, schema: StructType, drawn: RowPosterior | None = None,
-        outlasting: bool = False,
+        outlasting: bool = False, newcomers: pa.Table | None = None,
     ) -> DataFrame:  # fmt: skip
-        """The factor table of a side (see ``factortables``). It can be read after the engine is closed."""
-        return factor_frame(self._spark, factor_table(self.ids[side].values, posterior, drawn), schema)
+        """The factor table of a side (see ``factortables``). It can be read after the engine is closed.
+
+        ``newcomers`` are lines of further ids.
+        """
+        table = factor_table(self.ids[side].values, posterior, drawn)
+        if newcomers is not None:
+            table = pa.concat_tables([table, newcomers.cast(table.schema)])
+        return factor_frame(self._spark, table, schema)
 
     def adopted(self, side: Side, factors: DataFrame, prior: RowPosterior, precision: str) -> RowPosterior:
         """The posterior of this engine's ids from a factor table. Ids that it lacks get the one row of ``prior``."""

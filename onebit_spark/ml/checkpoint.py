@@ -137,7 +137,9 @@ def clear_checkpoints(spark: SparkSession, folder: str) -> None:
             place.delete()
 
 
-def subject_of(config: FitConfig, tally: Tally, prior_split: float | None) -> dict[str, Any]:
+def subject_of(
+    config: FitConfig, tally: Tally, prior_split: float | None, features: dict[str, int] | None = None
+) -> dict[str, Any]:
     """What identifies a fit: the ratings, and all settings that its iterations depend on."""
     choices = {name: value for name, value in asdict(config).items() if name not in MAY_DIFFER}
     ratings = {"ratings": tally.n, "fingerprint of the ratings": tally.fingerprint}
@@ -146,6 +148,7 @@ def subject_of(config: FitConfig, tally: Tally, prior_split: float | None) -> di
         **choices,
         "likelihood_weight": AUTO if config.chooses_weight else config.weight,
         "prior_split": prior_split,
+        **{f"fingerprint of the {who} features": value for who, value in (features or {}).items()},
     }
 
 

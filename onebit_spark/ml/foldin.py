@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.factortables import factor_columns, factor_table, plain_lists, prior_row, read_factors
+from onebit_spark.core.factortables import (
+    factor_columns,
+    factor_table,
+    one_array,
+    plain_lists,
+    prior_row,
+    read_factors,
+)
 from onebit_spark.core.fixedpoint import settled_rows
 from onebit_spark.core.implicit import prior_means
 from onebit_spark.core.losses import OTHER, Loss, RowPrior, Side
@@ -20,43 +28,45 @@ from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.sketch import HIGHEST, together
 from onebit_spark.engines.cells import Batches
 from onebit_spark.engines.factorframes import factor_frame, factor_schema
-from onebit_spark.errors import RequestError
 from onebit_spark.input.census import ITEM, LABEL, USER, prepared
 from onebit_spark.input.defects import Columns, check_ratings
+from onebit_spark.ml.featurefoldin import Explained, check_who
 from onebit_spark.ml.fittedmodel import FittedModel
 from onebit_spark.ml.freshness import sketch_of
-from onebit_spark.ml.resident import fits_here, one_array
+from onebit_spark.ml.resident import fits_here
+from onebit_spark.ml.sidefeatures import SIDE_OF, Who
 from onebit_spark.platform.plans import kept
 
 M = TypeVar("M", bound=FittedModel)
-Who = Literal["user", "item"]
 
 RATINGS_PER_TASK = 200_000  # each rating comes with the factors of its partner
 
 
-def fold_in(model: M, ratings: DataFrame, who: Who, threshold: float | None) -> M:
+def fold_in(model: M, ratings: DataFrame, who: Who, threshold: float | None, features: DataFrame | None = None) -> M:
     """The model with these users (or items) added, or replaced if it knows them. The other side does not change.
 
     Few ratings are folded in on the driver. Otherwise the factors are computed once and kept by the executors. If an
-    executor is lost, its factors are computed again.
+    executor is lost, its factors are computed again. ``features`` are side features of the new ids.
     """
-    if who not in ("user", "item"):
-        raise RequestError(f"who must be 'user' or 'item', not {who!r}")
+    check_who(who)
+    known = None if features is None else Explained.of(model, features, who)
     columns = Columns(model.getUserCol(), model.getItemCol(), model.info.columns["label"], threshold)
     for side, column in (("user", columns.user), ("item", columns.item)):
         model.checkIdType(ratings, side, column)
     tally = check_ratings(ratings, columns)
     if fits_here(model, tally.n):
-        united, n = _united_here(model, ratings, columns, who)
+        united, n = _united_here(model, ratings, columns, who, known)
     else:
-        united, n = _united(model, ratings, columns, who, tally.n)
+        united, n = _united(model, ratings, columns, who, tally.n, known)
     changed = model.changed(users=united, n_users=n) if who == "user" else model.changed(items=united, n_items=n)
     fitted = model.fitted
     limit = HIGHEST if fitted is None else fitted.limit
     return changed.fittedOn(together(fitted, sketch_of(ratings, columns, tally.n, limit)))
 
 
-def _united_here(model: FittedModel, ratings: DataFrame, columns: Columns, who: Who) -> tuple[DataFrame, int]:
+def _united_here(
+    model: FittedModel, ratings: DataFrame, columns: Columns, who: Who, known_means: Explained | None
+) -> tuple[DataFrame, int]:
     """The factor table with the new rows, computed on the driver, and its length."""
     users, items = model.resident()
     own, others = (users, items) if who == "user" else (items, users)
@@ -67,7 +77,8 @@ def _united_here(model: FittedModel, ratings: DataFrame, columns: Columns, who: 
     ids = one_array(table[new].cast(own.ids.type)).filter(pa.array(known)).dictionary_encode()
     rows, positive = ids.indices.to_numpy().astype(np.int64), table[LABEL].to_numpy()[known]
     block = RatingBlock.from_coordinates(rows, cols[known], positive, (len(ids.dictionary), len(others.ids)))
-    settled = _FoldIn.of(model, "rows" if who == "user" else "cols").settled(block, others.known)
+    means = None if known_means is None else known_means.at(ids.dictionary)
+    settled = _FoldIn.of(model, SIDE_OF[who]).settled(block, others.known, means)
     kept_ids = pc.invert(pc.is_in(own.ids, value_set=ids.dictionary))
     old = factor_table(own.ids.filter(kept_ids), own.known.take(np.flatnonzero(kept_ids.to_numpy(False))))
     united = pa.concat_tables([old, factor_table(ids.dictionary, settled)])
@@ -76,7 +87,7 @@ def _united_here(model: FittedModel, ratings: DataFrame, columns: Columns, who: 
 
 
 def _united(
-    model: FittedModel, ratings: DataFrame, columns: Columns, who: Who, n_ratings: int
+    model: FittedModel, ratings: DataFrame, columns: Columns, who: Who, n_ratings: int, known_means: Explained | None
 ) -> tuple[DataFrame, int]:
     """The factor table with the new rows, computed and kept by the executors, and its length."""
     info = model.info
@@ -89,7 +100,7 @@ def _united(
     cast = F.col(new).cast(info.id_types[who]).alias("id")
     tasks = max(ratings.sparkSession.sparkContext.defaultParallelism, -(-n_ratings // RATINGS_PER_TASK))
     placed = joined.select(cast, F.col("__known").alias("partner"), F.col(LABEL).alias("positive"), "lines")
-    work = _FoldIn.of(model, "rows" if who == "user" else "cols")
+    work = replace(_FoldIn.of(model, SIDE_OF[who]), known=known_means)
     schema = factor_schema(replace(info, draw_narrowing=None), who)
     folded = kept(placed.repartition(tasks, "id").mapInArrow(work, schema))
     united = known.select("id", *plain).join(folded.select("id"), "id", "left_anti").unionByName(folded)
@@ -105,6 +116,7 @@ class _FoldIn:
     weight: float
     prior: RowPrior
     partner_prior: RowPosterior  # gives the form of the partners' factors
+    known: Explained | None = None
 
     @classmethod
     def of(cls, model: FittedModel, side: Side) -> _FoldIn:
@@ -125,12 +137,19 @@ class _FoldIn:
         first = np.unique(cols, return_index=True)[1]  # one line per partner
         posterior = read_factors(table["lines"].combine_chunks().take(pa.array(first)), self.partner_prior)
         block = RatingBlock.from_coordinates(rows, cols, positive, shape)
-        yield from plain_lists(factor_table(ids.dictionary, self.settled(block, posterior))).to_batches()
+        means = None if self.known is None else self.known.at(ids.dictionary)
+        yield from plain_lists(factor_table(ids.dictionary, self.settled(block, posterior, means))).to_batches()
 
-    def settled(self, block: RatingBlock, partners: RowPosterior) -> RowPosterior:
-        """The rows of a block, given the posterior of their partners. They tell the other side nothing."""
+    def settled(
+        self, block: RatingBlock, partners: RowPosterior, known: NDArray[np.float64] | None = None
+    ) -> RowPosterior:
+        """The rows of a block, given the posterior of their partners. They tell the other side nothing.
+
+        ``known`` are the means that their side features explain.
+        """
+        prior = self.prior if known is None else self.prior.knowing(known)
         if partners.implicit is None:
-            return settled_rows(self.loss, block, partners, self.side, self.weight, self.prior)
-        means = prior_means(block, partners.implicit, self.prior.mean)
-        prior = RowPrior(means, self.prior.precision)
+            return settled_rows(self.loss, block, partners, self.side, self.weight, prior)
+        told = prior_means(block, partners.implicit)
+        prior = self.prior.knowing(np.zeros((block.n_rows, partners.dimension)) if known is None else known, told)
         return settled_rows(self.loss, block, partners, self.side, self.weight, prior).with_implicit()

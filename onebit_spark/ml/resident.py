@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 
 from onebit_spark.core import prediction
-from onebit_spark.core.factortables import factor_columns, prior_row, read_factors
+from onebit_spark.core.factortables import factor_columns, one_array, prior_row, read_factors
 from onebit_spark.core.losses import SIDES
 from onebit_spark.core.machine import available_cores
 from onebit_spark.core.modelinfo import ModelInfo
@@ -133,14 +133,6 @@ def _scored(
 def _slices(n: int, length: int) -> Iterator[slice]:
     for lo in range(0, n, length):
         yield slice(lo, lo + length)
-
-
-def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """A column as one array, also if it is empty."""
-    joined = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if isinstance(joined, pa.ChunkedArray):
-        return pa.concat_arrays(joined.chunks) if joined.num_chunks else pa.array([], joined.type)
-    return joined
 
 
 def _comparable(ids: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:

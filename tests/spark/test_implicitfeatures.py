@@ -80,8 +80,8 @@ def test_without_a_certificate_the_job_says_how_to_get_one(model):
     assert model.certificate == {"headline": None, "certificates": []}
     told = [line for line in _fit_summary(model, Clock()) if "ertificate" in line]
     assert told == [
-        "No certificate: with implicit features it takes ratings that are kept out (--holdout), or a prior split "
-        "(--certificate-prior-split), or a fit with --no-implicit-features."
+        "No certificate: with features it takes ratings that are kept out (--holdout), or a prior split "
+        "(--certificate-prior-split), or a fit without features (--no-implicit-features)."
     ]
 
 

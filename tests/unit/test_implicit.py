@@ -131,10 +131,7 @@ def test_a_repeated_rating_does_not_change_what_was_rated():
     once = RatingBlock.from_coordinates(rows, cols, positive, SHAPE)
     twice = RatingBlock.from_coordinates(np.tile(rows, 2), np.tile(cols, 2), np.tile(positive, 2), SHAPE)
     partners = np.random.default_rng(0).normal(size=(SHAPE[1], 4))
-    line = np.zeros((1, 2))
-    np.testing.assert_array_equal(
-        implicit.prior_means(once, partners, line), implicit.prior_means(twice, partners, line)
-    )
+    np.testing.assert_array_equal(implicit.prior_means(once, partners), implicit.prior_means(twice, partners))
 
 
 def test_where_the_ratings_are_is_learnt_from():

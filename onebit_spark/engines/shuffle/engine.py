@@ -13,6 +13,7 @@ from functools import partial, reduce
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
@@ -240,9 +241,10 @@ class ShuffleEngine:
 
     def factors(
         self, side: Side, posterior: TablePosterior, schema: StructType, drawn: TablePosterior | None = None,
-        outlasting: bool = False,
+        outlasting: bool = False, newcomers: pa.Table | None = None,
     ) -> DataFrame:  # fmt: skip
         """The factor table of a side (see ``factortables``). If ``outlasting``, it outlives the engine."""
+        assert newcomers is None, "side features do not travel by shuffle"
         numbered = StructType([StructField("number", LongType()), *schema.fields[1:]])
         parts = [posterior] if drawn is None else [posterior, drawn]
         make = partial(work.factor_lines, tuple(part.reading for part in parts))

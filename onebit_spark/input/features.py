@@ -1,0 +1,66 @@
+"""Side features as a DataFrame: one line per id, with any columns that ``core.featurecoding`` can code."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.ml.functions import vector_to_array
+from pyspark.ml.linalg import VectorUDT
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import DoubleType, FloatType
+
+from onebit_spark.core.factortables import one_array
+from onebit_spark.errors import RequestError
+from onebit_spark.input.columns import INTEGRAL, quoted, type_of
+
+EXAMPLES = 3
+
+
+def collected_features(frame: DataFrame, column: str, id_type: str, whose: str) -> pa.Table:
+    """The table of side features on the driver, by one Spark job.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        One line per id.
+    column : str
+        The column of the ids.
+    id_type : str
+        Spark's type of the ids in the ratings, such as bigint.
+    whose : str
+        "user" or "item", for messages.
+
+    Raises
+    ------
+    RequestError
+        If there is no such column, if its type is another one, if ids are missing, or if an id has two lines.
+    """
+    try:
+        kind = type_of(frame, column)
+    except RequestError as error:
+        raise RequestError(f"{whose} features: {error}") from None
+    found = kind.simpleString()
+    if found != id_type and not (found in INTEGRAL and id_type in INTEGRAL):
+        raise RequestError(
+            f"{whose} features: column {column!r} is of type {found}, but {whose} ids are of type {id_type}: cast it"
+        )
+    plain = [
+        vector_to_array(F.col(quoted(field.name))).alias(field.name)
+        if isinstance(field.dataType, VectorUDT)
+        else F.col(quoted(field.name))
+        for field in frame.schema
+    ]
+    table = frame.select(*plain).toArrow()
+    ids = one_array(table[column])
+    absent = pc.is_null(ids, nan_is_null=isinstance(kind, FloatType | DoubleType))
+    if n_absent := pc.sum(absent).as_py():
+        raise RequestError(f"{whose} features: {n_absent:,} lines have no {column}: drop them")
+    counts = ids.value_counts()
+    twice = counts.filter(pc.greater(counts.field("counts"), 1))
+    if len(twice):
+        examples = ", ".join(str(value) for value in twice.field("values").slice(0, EXAMPLES).to_pylist())
+        raise RequestError(
+            f"{whose} features: {len(twice):,} ids have several lines, such as {examples}: keep one each"
+        )
+    return table

@@ -1,0 +1,81 @@
+"""Ids that a fitted model knows by their side features alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyspark.sql import DataFrame
+
+from onebit_spark.core.factortables import (
+    factor_columns,
+    factor_table,
+    newcomer_rows,
+    one_array,
+    plain_lists,
+    prior_row,
+)
+from onebit_spark.engines.factorframes import collected_factors, factor_frame, factor_schema
+from onebit_spark.errors import RequestError
+from onebit_spark.input.features import collected_features
+from onebit_spark.ml.fittedmodel import FittedModel
+from onebit_spark.ml.resident import fits_here
+from onebit_spark.ml.sidefeatures import SIDE_OF, Who, coding_of, explained
+
+M = TypeVar("M", bound=FittedModel)
+
+
+def check_who(who: str) -> None:
+    if who not in ("user", "item"):
+        raise RequestError(f"who must be 'user' or 'item', not {who!r}")
+
+
+@dataclass(frozen=True)
+class Explained:
+    """The means that side features explain, Wᵀf (ids × D)."""
+
+    ids: pa.Array
+    means: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, model: FittedModel, features: DataFrame, who: Who) -> Explained:
+        info, coding = model.info, coding_of(model.info, who)
+        column = model.getUserCol() if who == "user" else model.getItemCol()
+        table = collected_features(features, column, info.id_types[who], who)
+        lacking = [name for name in coding.columns if name not in table.column_names]
+        if lacking:
+            raise RequestError(f"{who} features: the model was fitted with {', '.join(lacking)}, which is not there")
+        return cls(one_array(table[column]), explained(info, who, coding.coded(table)))
+
+    def at(self, ids: pa.Array) -> NDArray[np.float64]:
+        """Those of some ids, 0 where they are not known."""
+        places = pc.fill_null(pc.index_in(ids, value_set=self.ids.cast(ids.type)), -1).to_numpy().astype(np.int64)
+        return np.where(places[:, None] >= 0, self.means[places], 0.0)
+
+
+def fold_in_features(model: M, features: DataFrame, who: Who) -> M:
+    """The model with the ids that it does not know, predicted from their side features alone."""
+    check_who(who)
+    known, info = Explained.of(model, features, who), model.info
+    form = info.kind, info.config.intercepts, info.config.implicit_features
+    rows = newcomer_rows(prior_row(info.scales, SIDE_OF[who], *form), known.means)
+    schema, frame = (
+        factor_schema(replace(info, draw_narrowing=None), who),
+        model.users if who == "user" else model.items,
+    )
+    spark, plain = features.sparkSession, ["id", *factor_columns(*form)]
+    if fits_here(model, 0):
+        old = plain_lists(collected_factors(frame)).select(plain)
+        fresh = pc.invert(pc.is_in(known.ids.cast(old["id"].type), value_set=one_array(old["id"])))
+        lines = factor_table(known.ids, rows).filter(fresh)
+        table = pa.concat_tables([old, plain_lists(lines).cast(old.schema)])
+        united, n = factor_frame(spark, table, schema), table.num_rows
+    else:
+        lines = factor_frame(spark, factor_table(known.ids, rows), schema)
+        united = frame.select(*plain).unionByName(lines.join(frame.select("id"), "id", "left_anti").select(*plain))
+        n = united.count()
+    return model.changed(users=united, n_users=n) if who == "user" else model.changed(items=united, n_items=n)

@@ -1,0 +1,128 @@
+"""Side features of a fit and of a model: whose they are, what was learnt from them, and ids that have nothing else."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from onebit_spark.core.factortables import factor_table, newcomer_rows, one_array
+from onebit_spark.core.featurecoding import FeatureCoding, Table32, learn_coding
+from onebit_spark.core.losses import OTHER, Side
+from onebit_spark.core.modelinfo import ModelInfo
+from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.errors import RequestError
+
+Who = Literal["user", "item"]
+SIDE_OF: dict[Who, Side] = {"user": "rows", "item": "cols"}
+
+
+@dataclass(frozen=True)
+class KnownSide:
+    """The side features of the users, or of the items, of a fit.
+
+    Parameters
+    ----------
+    coding : FeatureCoding
+        How columns became numbers. It is learnt from the ids with ratings.
+    coded : array of float32
+        One line per id with ratings, 0 for one without features.
+    newcomers : Arrow array
+        Ids with features and without ratings.
+    newcomers_coded : array of float32
+        One line for each of them.
+    told : list of str
+        About columns that are left out, and gaps.
+    """
+
+    coding: FeatureCoding
+    coded: Table32
+    newcomers: pa.Array
+    newcomers_coded: Table32
+    told: list[str]
+
+    @classmethod
+    def of(cls, table: pa.Table, column: str, ids: pa.Array, whose: str) -> KnownSide:
+        """From a checked table of features and the ids with ratings."""
+        known = one_array(table[column]).cast(ids.type)
+        places = pc.fill_null(pc.index_in(ids, value_set=known), -1).to_numpy().astype(np.int64)
+        rated = table.take(pa.array(places[places >= 0]))
+        if not rated.num_rows:
+            raise RequestError(
+                f"{whose} features: none of the {table.num_rows:,} ids has a rating: are they other ids?"
+            )
+        coding, told = learn_coding(rated, column)
+        if not coding.features:
+            raise RequestError(f"{whose} features: no column is left: {'; '.join(told) or 'there are only ids'}")
+        lines = coding.coded(table)
+        coded = np.where(places[:, None] >= 0, lines[places], np.float32(0))
+        without = len(ids) - rated.num_rows
+        if without:
+            told = [*told, f"{without:,} of {len(ids):,} ids with ratings have no features"]
+        fresh = np.ones(table.num_rows, bool)
+        fresh[places[places >= 0]] = False
+        newcomers = known.filter(pa.array(fresh))
+        return cls(coding, coded, newcomers, lines[fresh], [f"{whose} features: {line}" for line in told])
+
+    def lines(self, row: RowPosterior, weights: NDArray[np.float64], narrowing: float | None) -> pa.Table | None:
+        """The newcomers' lines of the factor table, or None; ``row`` is the prior of an id without ratings."""
+        if not len(self.newcomers):
+            return None
+        rows = newcomer_rows(row, self.newcomers_coded @ weights)
+        drawn = None
+        if narrowing is not None:
+            spread = (rows.deviation * narrowing).astype(rows.location.dtype)
+            drawn = RowPosterior(rows.location, spread, "spread", rows.has_intercept)
+        return factor_table(self.newcomers, rows, drawn)
+
+
+def digest(table: pa.Table, column: str) -> int:
+    """Of a table of features, whatever the order of its lines: another table gives another fit."""
+    ordered = table.sort_by(column).combine_chunks()
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, ordered.schema.remove_metadata()) as stream:
+        stream.write_table(ordered.replace_schema_metadata(None))
+    return zlib.crc32(sink.getvalue())
+
+
+def learnt_features(known: KnownSide, weights: NDArray[np.float64]) -> dict[str, Any]:
+    """What a model keeps of them, for ``ModelInfo.side_features``."""
+    return {"coding": known.coding.as_list(), "weights": weights.tolist(), "newcomers": len(known.newcomers)}
+
+
+def coding_of(info: ModelInfo, who: Who) -> FeatureCoding:
+    """The coding of a model's user or item features."""
+    told = (info.side_features or {}).get(who)
+    if told is None:
+        raise RequestError(f"the model was fitted without {who} features")
+    return FeatureCoding.from_list(told["coding"])
+
+
+def explained(info: ModelInfo, who: Who, coded: Table32) -> NDArray[np.float64]:
+    """Wᵀf of coded lines (rows × D)."""
+    return np.asarray(coded @ info.scales.features[SIDE_OF[who]])
+
+
+def feature_effects(info: ModelInfo, who: Who) -> list[tuple[str, float, float, list[float]]]:
+    """Of each feature: its name, its effect on a mean score, on the intercept, and on the factors.
+
+    The effect is that of the value of a string, or of one standard deviation of a number. The mean score is that of a
+    partner like an unrated one: W_b + W·E[R].
+    """
+    coding, side = coding_of(info, who), SIDE_OF[who]
+    intercepts, rank = info.config.intercepts, info.config.rank
+    partner = info.scales.unseen(OTHER[side], intercepts).mean[0, -rank:]
+    per_column = {name: sum(f.column == name for f in coding.features) for name in coding.columns}
+    effects = []
+    for feature, weights in zip(coding.features, info.scales.features[side], strict=True):
+        share = (per_column[feature.column] * len(per_column)) ** -0.5
+        size = feature.scale if feature.value is not None else share
+        effect = size * weights
+        own = float(effect[0]) if intercepts else 0.0
+        effects.append((feature.name, own + float(effect[-rank:] @ partner), own, effect[-rank:].tolist()))
+    return effects

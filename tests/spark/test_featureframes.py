@@ -1,0 +1,184 @@
+"""Side features as DataFrames: every exchange as in process, ids without ratings, and bad tables."""
+
+import logging
+
+import numpy as np
+import pytest
+from pyspark.ml.linalg import Vectors
+from pyspark.sql import functions as F
+from test_engine import assert_same, estimator, frame
+
+from onebit_spark import FitConfig, RequestError, fit_arrays
+from onebit_spark.model import OneBitCompletionModel
+from onebit_spark.simulate import simulate
+
+N_USERS, N_ITEMS = 60, 45
+
+
+@pytest.fixture(scope="module")
+def data():
+    return simulate("B2", rank=3, shape=(N_USERS, N_ITEMS), fraction=0.4, seed=3)
+
+
+@pytest.fixture(scope="module")
+def ratings(spark, data):
+    return frame(spark, data).cache()
+
+
+@pytest.fixture(scope="module")
+def numbers():
+    """Two features per user and one per item, one line more than there are ids with ratings."""
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(N_USERS + 1, 2)), rng.normal(size=(N_ITEMS + 1, 1))
+
+
+@pytest.fixture(scope="module")
+def user_features(spark, numbers):
+    lines = [(str(i), float(a), float(b)) for i, (a, b) in enumerate(numbers[0])]
+    return spark.createDataFrame(lines, "user string, a double, b double").orderBy(F.rand(1)).cache()
+
+
+@pytest.fixture(scope="module")
+def item_features(spark, numbers):
+    lines = [(str(j), float(value[0])) for j, value in enumerate(numbers[1])]
+    return spark.createDataFrame(lines, "item string, year double").cache()
+
+
+@pytest.fixture(scope="module")
+def model(ratings, user_features, item_features):
+    return fitted(ratings, user_features, item_features, exchange="driver")
+
+
+def fitted(ratings, users, items, **options):
+    return estimator(maxIter=5, **options).setUserFeatures(users).setItemFeatures(items).fit(ratings)
+
+
+@pytest.mark.parametrize(
+    ("exchange", "loss", "implicit", "blocks"),
+    [("driver", "hinge", False, 1), ("broadcast", "logistic", True, 3), ("broadcast", "logistic", False, 2)],
+)
+def test_equals_the_in_process_fit(
+    spark, ratings, data, numbers, user_features, item_features, exchange, loss, implicit, blocks
+):
+    made = fitted(
+        ratings, user_features, item_features, exchange=exchange, loss=loss, implicitFeatures=implicit,
+        numUserBlocks=blocks, numItemBlocks=blocks,
+    )  # fmt: skip
+    config = FitConfig(rank=4, tol=0, loss=loss, implicit_features=implicit, max_iter=5)
+    features = {"row_features": numbers[0][:-1], "col_features": numbers[1][:-1]}
+    expected = fit_arrays(data.rows, data.cols, data.labels, config, **features)
+    assert_same(made, expected, data, spark, loss)
+    for side, who in (("rows", "user"), ("cols", "item")):
+        found = np.array(made.info.side_features[who]["weights"])
+        np.testing.assert_allclose(found, expected.scales.features[side], rtol=1e-3, atol=1e-4)
+
+
+def test_ids_without_ratings_are_predicted_from_their_features(spark, model, numbers):
+    pairs = spark.createDataFrame([(str(N_USERS), "0"), ("nobody", "0")], "user string, item string")
+    known, unknown = model.transform(pairs).orderBy(F.desc("user")).select("user", "score", "std").collect()[::-1]
+    assert (known["user"], unknown["user"]) == (str(N_USERS), "nobody")
+    line = model.users.filter(F.col("id") == str(N_USERS)).first()
+    weights = np.array(model.info.side_features["user"]["weights"])
+    coding = model.info.side_features["user"]["coding"]
+    coded = [(z - one["centre"]) * one["scale"] for z, one in zip(numbers[0][-1], coding, strict=True)]
+    unseen = model.info.scales.unseen("rows", True).mean[0]
+    location = unseen + coded @ weights
+    np.testing.assert_allclose([line["intercept"], *line["mean"]], location, rtol=1e-4, atol=1e-5)
+    item = model.items.filter("id = '0'").first()
+    assert known["score"] == pytest.approx(location[0] + item["intercept"] + location[1:] @ item["mean"], rel=1e-4)
+    assert known["score"] != unknown["score"]
+    assert model.info.side_features["user"]["newcomers"] == 1
+
+
+def test_later_ids_and_fold_in(spark, ratings, user_features, model, numbers, tmp_path):
+    model.write().save(str(tmp_path / "model"))
+    loaded = OneBitCompletionModel.load(str(tmp_path / "model"))
+    later = spark.createDataFrame([("new", float(numbers[0][-1, 0]), float(numbers[0][-1, 1]))], user_features.schema)
+    grown = loaded.foldInFeatures(later)
+    same = grown.users.filter(F.col("id").isin("new", str(N_USERS))).select("mean", "intercept", "covariance").collect()
+    assert len(same) == 2
+    assert same[0] == same[1]
+    assert grown.info.n_users == loaded.info.n_users + 1
+    old = loaded.users.filter("id = '7'").first()
+    assert grown.users.filter("id = '7'").select(*loaded.users.columns).first() == old
+    # A user that is folded in with its features lands where the fit has it; without them, elsewhere.
+    longer = estimator(maxIter=100, exchange="driver").setUserFeatures(user_features).fit(ratings)
+    own = ratings.filter("user = '7'")
+    settled, with_them, without = (
+        np.array(made.userFactors.filter("id = '7'").first()["features"])
+        for made in (longer, longer.foldIn(own, features=user_features), longer.foldIn(own))
+    )
+    assert np.abs(with_them - settled).max() < 0.02
+    assert np.abs(without - settled).max() > 2 * np.abs(with_them - settled).max()
+
+
+def test_what_was_learnt_is_readable(ratings, spark, data):
+    """The feature decides the labels: its effect is large, that of noise is not."""
+    rng = np.random.default_rng(1)
+    decides, noise = rng.choice(["yes", "no"], size=N_USERS), rng.normal(size=N_USERS)
+    rows, cols = data.rows, data.cols
+    labels = np.where(decides[rows] == "yes", 1, -1)
+    lines = [(str(i), str(j), int(label)) for i, j, label in zip(rows, cols, labels, strict=True)]
+    told = spark.createDataFrame(lines, "user string, item string, label int")
+    users = spark.createDataFrame(
+        [(str(i), str(d), float(n)) for i, (d, n) in enumerate(zip(decides, noise, strict=True))],
+        "user string, kind string, noise double",
+    )
+    made = estimator(maxIter=20, exchange="driver").setUserFeatures(users).fit(told)
+    effects = {line["feature"]: line["effect"] for line in made.userFeatureWeights.collect()}
+    assert set(effects) == {"kind=yes", "kind=no", "noise"}
+    assert effects["kind=yes"] > 5 * abs(effects["noise"])
+    assert effects["kind=no"] < -5 * abs(effects["noise"])
+    with pytest.raises(RequestError, match="without item features"):
+        made.itemFeatureWeights.collect()
+
+
+def test_vectors_and_arrays_are_the_same_features(spark, ratings, numbers):
+    plain = [(str(i), [float(a), float(b)]) for i, (a, b) in enumerate(numbers[0])]
+    arrays = spark.createDataFrame(plain, "user string, where array<double>")
+    vectors = spark.createDataFrame([(i, Vectors.dense(x)) for i, x in plain], ["user", "where"])
+    found = [estimator(maxIter=3, exchange="driver").setUserFeatures(one).fit(ratings) for one in (arrays, vectors)]
+    assert found[0].info.side_features == found[1].info.side_features
+
+
+@pytest.mark.parametrize(
+    ("lines", "schema", "told"),
+    [
+        ([("1", 2.0), ("1", 3.0)], "user string, a double", "1 ids have several lines, such as 1"),
+        ([(None, 2.0), ("1", 3.0)], "user string, a double", "1 lines have no user"),
+        ([(1, 2.0)], "user int, a double", "column 'user' is of type int, but user ids are of type string"),
+        ([("1", 2.0)], "who string, a double", "there is no column 'user'"),
+        ([("1", 2.0), ("2", 2.0)], "user string, a double", "no column is left: a is left out: it has only one value"),
+        ([("x", 2.0), ("y", 3.0)], "user string, a double", "none of the 2 ids has a rating"),
+    ],
+)
+def test_bad_tables_are_refused(spark, ratings, lines, schema, told):
+    with pytest.raises(RequestError, match="user features: ") as refused:
+        estimator(exchange="driver").setUserFeatures(spark.createDataFrame(lines, schema)).fit(ratings)
+    assert told in str(refused.value)
+
+
+def test_gaps_are_told_and_shuffle_is_refused(spark, ratings, user_features, caplog):
+    some = user_features.filter("cast(user as int) < 50").withColumn("same", F.lit(1))
+    with caplog.at_level(logging.INFO, "onebit_spark"):
+        estimator(maxIter=2, exchange="driver").setUserFeatures(some).fit(ratings)
+    assert "user features: same is left out: it has only one value" in caplog.text
+    assert f"user features: {N_USERS - 50} of {N_USERS} ids with ratings have no features" in caplog.text
+    with pytest.raises(RequestError, match="do not travel by exchange=shuffle"):
+        estimator(maxIter=2, exchange="shuffle").setUserFeatures(some).fit(ratings)
+
+
+def test_a_checkpoint_of_other_features_is_refused_and_a_resumed_fit_is_the_same(
+    ratings, user_features, item_features, tmp_path
+):
+    folder = str(tmp_path / "checkpoints")
+    options = {"checkpointDir": folder, "checkpointInterval": 3, "exchange": "driver", "tol": 0.0}
+    whole = fitted(ratings, user_features, item_features, exchange="driver", tol=0.0)
+    stopped = estimator(maxIter=4, **options).setUserFeatures(user_features).setItemFeatures(item_features)
+    stopped.fit(ratings)  # leaves the checkpoint of iteration 3
+    other = user_features.withColumn("a", F.col("a") * F.col("a"))
+    with pytest.raises(RequestError, match="fingerprint of the user features"):
+        fitted(ratings, other, item_features, resume=True, **options)
+    resumed = fitted(ratings, user_features, item_features, resume=True, **options)
+    assert resumed.info.objective_history == whole.info.objective_history
+    assert resumed.info.side_features == whole.info.side_features

@@ -21,6 +21,7 @@ from onebit_spark.certificate.certifiedfit import CertifiedFit, certified_fit
 from onebit_spark.certificate.learnt import NARROWING
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.factortables import prior_row
+from onebit_spark.core.learntfeatures import SIDE_OF, Who
 from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.modelinfo import ModelInfo
 from onebit_spark.core.posterior import HasColumnNorms, effective_rank
@@ -39,8 +40,8 @@ from onebit_spark.input.gathering import Weighed
 from onebit_spark.ml.checkpoint import CheckpointFolder, Checkpointing, subject_of
 from onebit_spark.ml.fitchoices import FitChoices
 from onebit_spark.ml.freshness import sketch_of
+from onebit_spark.ml.knownside import KnownSide, digest, learnt_features
 from onebit_spark.ml.persistence import EstimatorReader
-from onebit_spark.ml.sidefeatures import SIDE_OF, KnownSide, Who, digest, learnt_features
 from onebit_spark.ml.warmstart import warm_start
 from onebit_spark.model import OneBitCompletionModel
 

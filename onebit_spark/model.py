@@ -9,6 +9,7 @@ from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame
 
 from onebit_spark.certificate.certified import Terms
+from onebit_spark.core.learntfeatures import feature_effects
 from onebit_spark.input.defects import Tally
 from onebit_spark.ml.diagnostics import calibrate, diagnose
 from onebit_spark.ml.evaluation import certify_selective
@@ -17,7 +18,6 @@ from onebit_spark.ml.fittedmodel import FittedModel
 from onebit_spark.ml.foldin import fold_in
 from onebit_spark.ml.persistence import ModelReader, ModelWriter
 from onebit_spark.ml.recommend import Wish, recommend
-from onebit_spark.ml.sidefeatures import feature_effects
 
 
 class OneBitCompletionModel(FittedModel, MLWritable, MLReadable["OneBitCompletionModel"]):

@@ -19,12 +19,12 @@ from onebit_spark.core.factortables import (
     plain_lists,
     prior_row,
 )
+from onebit_spark.core.learntfeatures import SIDE_OF, Who, coding_of, explained
 from onebit_spark.engines.factorframes import collected_factors, factor_frame, factor_schema
 from onebit_spark.errors import RequestError
 from onebit_spark.input.features import collected_features
 from onebit_spark.ml.fittedmodel import FittedModel
 from onebit_spark.ml.resident import fits_here
-from onebit_spark.ml.sidefeatures import SIDE_OF, Who, coding_of, explained
 
 M = TypeVar("M", bound=FittedModel)
 

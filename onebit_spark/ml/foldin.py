@@ -23,6 +23,7 @@ from onebit_spark.core.factortables import (
 )
 from onebit_spark.core.fixedpoint import settled_rows
 from onebit_spark.core.implicit import prior_means
+from onebit_spark.core.learntfeatures import SIDE_OF, Who
 from onebit_spark.core.losses import OTHER, Loss, RowPrior, Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.sketch import HIGHEST, together
@@ -34,7 +35,6 @@ from onebit_spark.ml.featurefoldin import Explained, check_who
 from onebit_spark.ml.fittedmodel import FittedModel
 from onebit_spark.ml.freshness import sketch_of
 from onebit_spark.ml.resident import fits_here
-from onebit_spark.ml.sidefeatures import SIDE_OF, Who
 from onebit_spark.platform.plans import kept
 
 M = TypeVar("M", bound=FittedModel)

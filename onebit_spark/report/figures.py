@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from onebit_spark.core.learntfeatures import SIDE_OF, Who, feature_effects
 from onebit_spark.core.modelinfo import ModelInfo
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ STYLE: dict[Any, Any] = {
     "axes.axisbelow": True,
 }
 
+MOST_FEATURES, LONGEST_NAME = 14, 28
+
 Plot = Callable[["Axes", ModelInfo], None]
 
 
@@ -45,6 +48,9 @@ def figures(info: ModelInfo, certificates: Sequence[Mapping[str, Any]] = ()) -> 
     }
     if info.validation:
         wanted["Held-out ratings during the fit. The model is the one with the lowest loss."] = _validation
+    for who in (name for name in SIDE_OF if name in (info.side_features or ())):
+        caption = f"What the side features of {who}s do to the score. A number: one standard deviation more of it."
+        wanted[caption] = partial(_effects, who)
     if info.diagnostics:
         source = info.diagnostics["source"]
         wanted[f"Predicted probability against observed frequency, on {source}. The line is perfect."] = _reliability
@@ -58,7 +64,8 @@ def figures(info: ModelInfo, certificates: Sequence[Mapping[str, Any]] = ()) -> 
 
 
 def _svg(plot: Plot, info: ModelInfo) -> str:
-    with _axes(getattr(plot, "__name__", "_risk_coverage")) as (axes, text):
+    salt = str(getattr(plot, "__name__", getattr(plot, "args", "")))  # of a partial: its arguments
+    with _axes(salt) as (axes, text):
         plot(axes, info)
     markup = text.getvalue()
     return markup[markup.index("<svg") :]
@@ -149,6 +156,17 @@ def _scores(axes: Axes, info: ModelInfo) -> None:
     axes.set_ylim(bottom=0)
     axes.set(xlabel="score", ylabel="share of ratings")
     axes.legend(loc="upper left")
+
+
+def _effects(who: Who, axes: Axes, info: ModelInfo) -> None:
+    """The features with the largest effects."""
+    effects = sorted(feature_effects(info, who), key=lambda one: abs(one[1]))[-MOST_FEATURES:]
+    sizes = np.array([one[1] for one in effects])
+    axes.barh([one[0][:LONGEST_NAME] for one in effects], sizes, color=np.where(sizes < 0, ORANGE, BLUE).tolist())
+    axes.axvline(0, color=GREY, linewidth=0.8)
+    axes.tick_params(axis="y", labelsize=7)
+    axes.grid(visible=False, axis="y")
+    axes.set_xlabel("change of the score")
 
 
 def _risk_coverage(points: Sequence[Mapping[str, Any]], axes: Axes, info: ModelInfo) -> None:

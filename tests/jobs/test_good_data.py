@@ -26,6 +26,9 @@ GOOD_TABLES = {
     "hundreds": HUNDREDS,
     "later": rated(range(300, 400)),
     "few": rated(range(400, 405)),
+    "user_features": pa.table({"user": range(18), "half": ["low" if i < 9 else "high" for i in range(18)]}),
+    "newer_features": pa.table({"user": [90], "half": ["low"]}),
+    "newcomers": pa.table({"user": [17, 90, 91], "item": [20, 3, 3]}),
 }
 
 
@@ -60,6 +63,15 @@ GOOD = {  # in this order: later ones use the models of earlier ones
         "fit",
         line("--ratings {}/hundreds --output {}/certified --holdout 0.3 --certificate-prior-split 0.5 --delta 0.1")
         + line("--max-error 0.45,0.01 --certify-by age --predict {}/hundreds --predictions {}/of_hundreds"),
+    ),
+    "featured": (
+        "fit",
+        line("--ratings {}/hundreds --output {}/featured --user-features {}/user_features")
+        + line("--predict {}/newcomers --predictions {}/of_newcomers"),
+    ),
+    "newer": (
+        "predict",
+        line("--model {}/featured --pairs {}/newcomers --user-features {}/newer_features --output {}/of_newer"),
     ),
     "fresh": (
         "evaluate",
@@ -236,3 +248,18 @@ def test_the_best_items_of_every_user(folder, results):
         assert best["rank"].tolist() == [1, 2, 3]
         assert best["probability"].is_monotonic_decreasing
     assert top.user.nunique() == 17
+
+
+def test_users_without_ratings_are_predicted_from_their_features(folder, results):
+    """User 17 was in the table of features at the fit, user 90 came with another one; user 91 is unknown."""
+    told = results["featured"][1]
+    assert "Fitted 300 ratings of 17 users on 29 items" in told
+    assert "Side features of the users: 2. 1 users without ratings are predicted from them." in told
+    first, later = (
+        dict(zip(*(found[name].to_pylist() for name in ("user", "score")), strict=True))
+        for found in (pq.read_table(folder / name) for name in ("of_newcomers", "of_newer"))
+    )
+    assert first[17] == pytest.approx(later[17])
+    assert first[90] == pytest.approx(first[91])
+    assert later[90] != pytest.approx(later[91])
+    assert "What the side features of users do to the score" in (folder / "featured" / "report.html").read_text()

@@ -9,6 +9,8 @@ from pyspark.sql import functions as F
 from test_engine import assert_same, estimator, frame
 
 from onebit_spark import FitConfig, RequestError, fit_arrays
+from onebit_spark.cli.jobtables import read_features
+from onebit_spark.cli.requests import FitRequest
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.simulate import simulate
 
@@ -182,3 +184,14 @@ def test_a_checkpoint_of_other_features_is_refused_and_a_resumed_fit_is_the_same
     resumed = fitted(ratings, user_features, item_features, resume=True, **options)
     assert resumed.info.objective_history == whole.info.objective_history
     assert resumed.info.side_features == whole.info.side_features
+
+
+def test_a_csv_of_features_has_numbers_and_keeps_its_ids_as_text(spark, tmp_path):
+    file = tmp_path / "users.csv"
+    file.write_text("user,age,sex\n007,30,m\n8,40,f\n")
+    request = FitRequest(ratings="r", output="o", user_features=str(file), format="csv")
+    frame = read_features(spark, request, "user_features", "user")
+    assert dict(frame.dtypes) == {"user": "string", "age": "int", "sex": "string"}
+    assert sorted(line["user"] for line in frame.collect()) == ["007", "8"]
+    with pytest.raises(RequestError, match=r"--user-features .* has no column 'who'"):
+        read_features(spark, request, "user_features", "who")

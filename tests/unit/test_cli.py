@@ -131,7 +131,7 @@ def test_the_file_can_name_all_paths(here):
 def test_the_example_config_is_accepted_with_every_line_in_use(here, request):
     """As it stands, and with all its commented keys uncommented."""
     text = (request.config.rootpath / "conf" / "fit.toml").read_text(encoding="utf-8")
-    text = text.replace("data/ratings", "in.parquet").replace("data/pairs", "in.parquet")
+    text = re.sub("data/(ratings|pairs|users|items)", "in.parquet", text)
     everything = re.sub(r"^# (?=[\w-]+ = |\[)", "", text, flags=re.MULTILINE)
     for version in (text, everything):
         fit = parse(FitRequest, "fit", [*config_file(here, version), "--output", "out"])

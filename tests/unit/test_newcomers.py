@@ -56,11 +56,13 @@ def expected(fit, row_known, col_known, rng):
     gamma, gamma_b, gamma_d = scale_draws(fit, rng, N)
     scales, intercepts = fit.scales, fit.config.intercepts
     sides = []
-    for side, known, own in ((fit.rows, row_known, gamma_b), (fit.cols, col_known, gamma_d)):
+    for name, known, own in (("rows", row_known, gamma_b), ("cols", col_known, gamma_d)):
+        side = getattr(fit, name)
         if known:
             sides.append(rng.multivariate_normal(side.location[KNOWN], side.covariance[KNOWN], N))
             continue
-        x = rng.normal(size=gamma.shape) * np.sqrt(gamma)
+        told_mean, told_variance = scales.moments.told(name)  # by implicit features
+        x = told_mean + rng.normal(size=gamma.shape) * np.sqrt(gamma + told_variance)
         if intercepts:
             mu = rng.normal(scales.mean, np.sqrt(scales.mean_variance), N) if side is fit.rows else 0.0
             x = np.column_stack([mu + rng.normal(size=N) * np.sqrt(own), x])

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from onebit_spark.certificate.bygroup import further_certificates
@@ -19,7 +20,7 @@ from onebit_spark.core.arrayinput import checked_ratings, label_problems
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.confidence import EVERYTHING, Ladder, confidence
 from onebit_spark.core.config import FitConfig
-from onebit_spark.core.featurecoding import coded_array
+from onebit_spark.core.featurecoding import FeatureCoding, coding_of_rows
 from onebit_spark.core.losses import LOSSES, SIDES, Side
 from onebit_spark.core.newcomers import Newcomers
 from onebit_spark.core.posterior import RowPosterior, effective_rank
@@ -62,6 +63,8 @@ class Fit:
         Thresholds of the confidence, from the fitted ratings.
     weight_losses : dict of float to float
         If κ was chosen: each κ that was tried, with its loss on a tenth of the ratings.
+    codings : dict of side to FeatureCoding
+        How side features became numbers. Their weights W are in ``scales.features``.
 
     Notes
     -----
@@ -83,6 +86,7 @@ class Fit:
     drawn: dict[Side, RowPosterior] | None = field(default=None, repr=False)
     ladder: Ladder = field(default=EVERYTHING, repr=False)
     weight_losses: dict[float, float] = field(default_factory=dict, repr=False)
+    codings: dict[Side, FeatureCoding] = field(default_factory=dict, repr=False)
 
     @property
     def objective_history(self) -> list[float]:
@@ -205,8 +209,8 @@ def fit_arrays(
     threads: int | None = None,
     certify: Terms | None = None,
     on_iteration: Callable[[Iteration], None] | None = None,
-    row_features: ArrayLike | None = None,
-    col_features: ArrayLike | None = None,
+    row_features: ArrayLike | pa.Table | None = None,
+    col_features: ArrayLike | pa.Table | None = None,
 ) -> Fit:
     """Fit the ratings (rows[l], cols[l], labels[l]) in this process. A cell may be rated several times.
 
@@ -226,9 +230,9 @@ def fit_arrays(
         Compute certificates on these terms.
     on_iteration : callable, optional
         Called after every iteration with an ``Iteration``.
-    row_features, col_features : array_like of numbers, optional
+    row_features, col_features : array_like of numbers or pyarrow.Table, optional
         Side features, one line per row or column of the shape (docs/MATH.md, §15). They are standardised; nan counts
-        as the mean.
+        as the mean. A table may have columns of numbers, booleans, strings and arrays of them.
 
     Returns
     -------
@@ -250,9 +254,11 @@ def fit_arrays(
     ratings = RatingBlock.from_coordinates(row_index, col_index, positive, size)
     positives = int(positive.sum())
     with LocalEngine(ratings, threads).running() as engine:
+        codings: dict[Side, FeatureCoding] = {}
         for side, given in zip(SIDES, (row_features, col_features), strict=True):
             if given is not None:
-                engine.features[side] = coded_array(given, engine.counts(side) > 0, f"{side[:-1]}_features")
+                rated, name = engine.counts(side) > 0, f"{side[:-1]}_features"
+                codings[side], engine.features[side] = coding_of_rows(given, rated, name)
         made = certified_fit(engine, config, certify, positives, on_iteration)
     return Fit(
         config=replace(config, likelihood_weight=made.choice.weight),
@@ -269,6 +275,7 @@ def fit_arrays(
         drawn=made.drawn,
         ladder=made.ladder or EVERYTHING,
         weight_losses=made.choice.losses,
+        codings=codings,
     )
 
 

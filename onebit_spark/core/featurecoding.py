@@ -167,13 +167,20 @@ def learn_coding(table: pa.Table, id_column: str) -> tuple[FeatureCoding, list[s
     )
 
 
-def coded_array(given: ArrayLike, rated: NDArray[np.bool_], name: str) -> Table32:
-    """The coded features of an array with one line per row. Means and deviations are those of the rated rows."""
+def coding_of_rows(given: ArrayLike | pa.Table, rated: NDArray[np.bool_], name: str) -> tuple[FeatureCoding, Table32]:
+    """The coding of features with one line per row, learnt from the rated rows, and the coded lines of all rows."""
+    table = given if isinstance(given, pa.Table) else _as_table(given, name)
+    if table.num_rows != len(rated):
+        raise ValueError(f"{name} must have {len(rated):,} lines, one per row or column, not {table.num_rows:,}")
+    coding, _ = learn_coding(table.filter(pa.array(rated)), "")
+    return coding, coding.coded(table)
+
+
+def _as_table(given: ArrayLike, name: str) -> pa.Table:
     numbers = np.asarray(given, np.float64)
-    if numbers.ndim != 2 or len(numbers) != len(rated):
-        raise ValueError(f"{name} must have {len(rated):,} lines of features, not the shape {numbers.shape}")
-    table = pa.table({str(place): column for place, column in enumerate(numbers.T)})
-    return learn_coding(table.filter(pa.array(rated)), "")[0].coded(table)
+    if numbers.ndim != 2:
+        raise ValueError(f"{name} must have lines and columns, not the shape {numbers.shape}")
+    return pa.table({str(place): column for place, column in enumerate(numbers.T)})
 
 
 def _learnt(name: str, column: pa.Array) -> tuple[list[Feature], int]:

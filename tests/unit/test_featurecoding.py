@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from onebit_spark.core.featurecoding import MOST_VALUES, FeatureCoding, coded_array, learn_coding
+from onebit_spark.core.featurecoding import MOST_VALUES, FeatureCoding, coding_of_rows, learn_coding
 
 
 def coded(**columns):
@@ -101,5 +101,7 @@ def test_chunks_and_dictionaries_make_no_difference():
 
 
 def test_arrays_are_coded_by_their_rated_rows():
-    lines = coded_array([[0.0], [2.0], [100.0]], np.array([True, True, False]), "row_features")
+    _, lines = coding_of_rows([[0.0], [2.0], [100.0]], np.array([True, True, False]), "row_features")
     np.testing.assert_allclose(lines[:, 0], [-1, 1, 99])
+    coding, _ = coding_of_rows(pa.table({"sex": ["f", "m", "x"]}), np.array([True, True, False]), "row_features")
+    assert coding.names == ["sex=f", "sex=m"]

@@ -1,0 +1,184 @@
+"""New users and items: a tenth of them is kept out of the fit, and predicted from side features and from few ratings.
+
+    python benchmarks/newcomers.py [--splits 3]               # ONEBIT_DATA: folder of the data sets, default ./data
+
+Of each new id, ten ratings are set aside in a random order. The first 0, 1, 3 or 10 of them are folded in (the row
+update from the prior, docs/MATH.md, §8.3), without and with side features. All its other ratings are predicted: error
+and log loss. LightFM, if it is installed (extra ``peers``), gets the same features beside an indicator per id, logistic
+loss, 30 epochs, the better of 10 and 32 components on the *test* ratings. It has no fold-in: it is fitted anew with the
+ratings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import scipy.sparse as sp
+from datasets import Ratings, assistments, folder, movielens_100k
+from numpy.typing import NDArray
+from record import provenance
+
+from onebit_spark import Fit, FitConfig, NotConverged, fit_arrays
+from onebit_spark.core import prediction
+from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.featurecoding import learn_coding
+from onebit_spark.core.fixedpoint import settled_rows
+from onebit_spark.core.implicit import prior_means
+from onebit_spark.core.losses import Side
+from onebit_spark.core.posterior import RowPosterior
+
+FOLDED = (0, 1, 3, 10)
+SHARE = 0.1
+
+
+class Case(NamedTuple):
+    """Who is new, and what is known of all ids of that side."""
+
+    name: str
+    ratings: Ratings
+    side: Side
+    features: pa.Table  # without ids: one line per row or column
+
+
+def cases() -> Iterator[Case]:
+    films = movielens_100k()
+    for side, name, column in (("rows", "users", "user"), ("cols", "items", "item")):
+        table = pq.read_table(folder() / "ml-100k" / f"{name}.parquet").sort_by(column)
+        yield Case(f"MovieLens-100K, new {name}", films, side, table.drop_columns([column]))  # type: ignore[arg-type]
+    yield Case("ASSISTments 2017, new problems", assistments(), "cols", _skills())
+
+
+def _skills() -> pa.Table:
+    table = pq.read_table(folder() / "assist2017" / "problems.parquet").sort_by("problem")
+    return table.drop_columns(["problem"])
+
+
+class Division(NamedTuple):
+    """Which ratings are fitted, and the place of each other one in the random order of its new id."""
+
+    fitted: NDArray[np.bool_]
+    place: NDArray[np.int64]
+
+
+def divided(case: Case, seed: int) -> Division:
+    rng = np.random.default_rng(seed)
+    own = getattr(case.ratings, case.side)
+    size = case.features.num_rows
+    new = np.zeros(size, bool)
+    new[rng.choice(size, round(SHARE * size), replace=False)] = True
+    order = np.lexsort((rng.random(len(own)), own))
+    first = np.searchsorted(own[order], own[order], side="left")
+    place = np.empty(len(own), np.int64)
+    place[order] = np.arange(len(own)) - first
+    return Division(~new[own], place)
+
+
+def fitted(case: Case, chosen: NDArray[np.bool_], with_features: bool) -> Fit:
+    r = case.ratings
+    given = {f"{case.side[:-1]}_features": case.features} if with_features else {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotConverged)
+        return fit_arrays(r.rows[chosen], r.cols[chosen], r.labels[chosen], FitConfig(), shape(case), **given)
+
+
+def shape(case: Case) -> tuple[int, int]:
+    sizes = {"rows": int(case.ratings.rows.max()) + 1, "cols": int(case.ratings.cols.max()) + 1}
+    sizes[case.side] = max(sizes[case.side], case.features.num_rows)
+    return sizes["rows"], sizes["cols"]
+
+
+def folded(fit: Fit, case: Case, given: NDArray[np.bool_], known: NDArray[np.float64] | None) -> RowPosterior:
+    """The posterior of the side with the given ratings of new ids folded in."""
+    own = fit.rows if case.side == "rows" else fit.cols
+    if not given.any():
+        return own
+    r, partners = case.ratings, fit.cols if case.side == "rows" else fit.rows
+    index = (r.rows, r.cols) if case.side == "rows" else (r.cols, r.rows)
+    block = RatingBlock.from_coordinates(
+        index[0][given], index[1][given], r.labels[given] > 0, (own.n_rows, partners.n_rows)
+    )
+    prior = fit.scales.prior(case.side, fit.config.intercepts)
+    told = None if partners.implicit is None else prior_means(block, partners.implicit)
+    zero = np.zeros((own.n_rows, own.dimension))
+    prior = prior.knowing(zero if known is None else known, told)
+    settled = settled_rows(fit.config.make_loss(), block, partners, case.side, fit.config.weight, prior)
+    made, new = own.copy(), block.row_counts > 0
+    made.location[new], made.scale[new] = settled.location[new], settled.scale[new]
+    return made
+
+
+def figures(probability: NDArray[np.float64], labels: NDArray[np.int8]) -> tuple[float, float]:
+    p = np.clip(probability, 1e-9, 1 - 1e-9)
+    return float(np.mean((p > 0.5) != (labels > 0))), float(-np.mean(np.log(np.where(labels > 0, p, 1 - p))))
+
+
+def ours(case: Case, division: Division, with_features: bool) -> list[tuple[float, float]]:
+    fit, r = fitted(case, division.fitted, with_features), case.ratings
+    test = ~division.fitted & (division.place >= max(FOLDED))
+    known = None
+    if with_features:
+        known = fit.codings[case.side].coded(case.features) @ fit.scales.features[case.side]
+    found = []
+    for n in FOLDED:
+        own = folded(fit, case, ~division.fitted & (division.place < n), known)
+        other = fit.cols if case.side == "rows" else fit.rows
+        index = (r.rows[test], r.cols[test]) if case.side == "rows" else (r.cols[test], r.rows[test])
+        pair = own.take(index[0]), other.take(index[1])
+        score, variance = prediction.score(*pair), prediction.variance(*pair)
+        found.append(figures(prediction.probability(fit.config.loss, score, variance), r.labels[test]))
+    return found
+
+
+def lightfm(case: Case, division: Division, with_features: bool) -> list[tuple[float, float]]:
+    from lightfm import LightFM
+
+    r, size = case.ratings, shape(case)
+    test = ~division.fitted & (division.place >= max(FOLDED))
+    of_side = sp.identity(case.features.num_rows, np.float32, "csr")
+    if with_features:
+        coded = learn_coding(case.features, "")[0].coded(case.features)
+        of_side = sp.hstack([of_side, sp.csr_matrix(coded)], "csr")
+    given = {"user_features" if case.side == "rows" else "item_features": of_side}
+    found = []
+    for n in FOLDED:
+        chosen = division.fitted | (division.place < n)
+        cells = sp.coo_matrix((r.labels[chosen].astype(np.float32), (r.rows[chosen], r.cols[chosen])), size)
+        best = None
+        for k in (10, 32):
+            model = LightFM(no_components=k, loss="logistic", random_state=0)
+            model.fit(cells, epochs=30, num_threads=1, **given)
+            scores = model.predict(r.rows[test].astype(np.int32), r.cols[test].astype(np.int32), **given)
+            told = figures(1 / (1 + np.exp(-scores.astype(float))), r.labels[test])
+            best = told if best is None or told[1] < best[1] else best
+        assert best is not None
+        found.append(best)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--splits", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0)
+    arguments = parser.parse_args()
+    print(provenance())
+    head = "".join(f"{f'{n} ratings':>16}" for n in FOLDED)
+    for case in cases():
+        print(f"\n{case.name}: error / log loss\n{'':26}{head}")
+        methods = {"ours": ours, **({"LightFM": lightfm} if find_spec("lightfm") else {})}
+        for name, method in methods.items():
+            for with_features in (False, True):
+                seeds = range(arguments.first_seed, arguments.first_seed + arguments.splits)
+                mean = np.mean([method(case, divided(case, seed), with_features) for seed in seeds], axis=0)
+                told = "".join(f"{f'{error:.4f}/{loss:.4f}':>16}" for error, loss in mean)
+                print(f"{name + (', side features' if with_features else ''):26}{told}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -30,7 +30,7 @@ from onebit_spark.core import prediction
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.featurecoding import learn_coding
 from onebit_spark.core.fixedpoint import settled_rows
-from onebit_spark.core.implicit import prior_means
+from onebit_spark.core.implicit import newcomer_means
 from onebit_spark.core.losses import Side
 from onebit_spark.core.posterior import RowPosterior
 
@@ -105,7 +105,11 @@ def folded(fit: Fit, case: Case, given: NDArray[np.bool_], known: NDArray[np.flo
         index[0][given], index[1][given], r.labels[given] > 0, (own.n_rows, partners.n_rows)
     )
     prior = fit.scales.prior(case.side, fit.config.intercepts)
-    told = None if partners.implicit is None else prior_means(block, partners.implicit)
+    told, moments = None, fit.scales.moments
+    assert moments is not None
+    centre = moments.told(case.side)
+    if partners.implicit is not None and centre is not None:
+        told = newcomer_means(block, partners.implicit, centre[0], moments.typical(case.side))
     zero = np.zeros((own.n_rows, own.dimension))
     prior = prior.knowing(zero if known is None else known, told)
     settled = settled_rows(fit.config.make_loss(), block, partners, case.side, fit.config.weight, prior)

@@ -72,6 +72,19 @@ def prior_means(block: RatingBlock, partners: FloatArray) -> NDArray[np.float64]
     return means
 
 
+def newcomer_means(
+    block: RatingBlock, partners: FloatArray, centre: NDArray[np.float64], typical: float
+) -> NDArray[np.float64]:
+    """p_i of rows that are new: their ratings are taken for the first of a ``typical`` number n̄.
+
+    The n̄ − |Ω_i| ratings to come are expected to be like others, so p_i = n̄^{−½} Σ w_j + (1 − |Ω_i|/n̄) p̄ if |Ω_i| < n̄,
+    where ``centre`` is p̄, the mean of p over all ratings (docs/MATH.md, §13).
+    """
+    means, counts = prior_means(block, partners), block.distinct_counts[:, None]
+    begun = means * np.sqrt(counts / typical) + (1.0 - counts / typical) * centre
+    return np.where(counts < typical, begun, means)
+
+
 def weight_gram(posterior: RowPosterior) -> NDArray[np.float64]:
     """Σ_j w_j w_jᵀ (K × K); zeros without implicit features."""
     if posterior.implicit is None:

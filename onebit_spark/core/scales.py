@@ -64,10 +64,15 @@ class Moments:
     col_weights: NDArray[np.float64] | None = None  # the same of the columns' weights
     row_told: NDArray[np.float64] | None = None  # mean and variance (2 × K) of the prior means that they give the rows
     col_told: NDArray[np.float64] | None = None  # the same of the columns
+    ratings: float = 0.0  # their number
 
     def told(self, side: Side) -> NDArray[np.float64] | None:
         """``row_told`` or ``col_told``."""
         return self.row_told if side == "rows" else self.col_told
+
+    def typical(self, side: Side) -> float:
+        """The mean number of ratings of a row with ratings."""
+        return self.ratings / (self.rows if side == "rows" else self.cols)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers and lists, for JSON."""
@@ -164,6 +169,7 @@ class ScaleHierarchy:
             col_weights=weight_grams["cols"],
             row_told=mean_and_variance(told_grams["rows"]),
             col_told=mean_and_variance(told_grams["cols"]),
+            ratings=float(told_grams["rows"][0, 0]),
         )
         return replace(self, scales=replace(self.scales, moments=moments))
 

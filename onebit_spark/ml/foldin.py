@@ -22,10 +22,11 @@ from onebit_spark.core.factortables import (
     read_factors,
 )
 from onebit_spark.core.fixedpoint import settled_rows
-from onebit_spark.core.implicit import prior_means
+from onebit_spark.core.implicit import newcomer_means, prior_means
 from onebit_spark.core.learntfeatures import SIDE_OF, Who
 from onebit_spark.core.losses import OTHER, Loss, RowPrior, Side
 from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.scales import Moments
 from onebit_spark.core.sketch import HIGHEST, together
 from onebit_spark.engines.cells import Batches
 from onebit_spark.engines.factorframes import factor_frame, factor_schema
@@ -116,6 +117,7 @@ class _FoldIn:
     weight: float
     prior: RowPrior
     partner_prior: RowPosterior  # gives the form of the partners' factors
+    moments: Moments | None
     known: Explained | None = None
 
     @classmethod
@@ -123,7 +125,7 @@ class _FoldIn:
         config, scales, kind = model.info.config, model.info.scales, model.info.kind
         partner_prior = prior_row(scales, OTHER[side], kind, config.intercepts, config.implicit_features)
         loss = replace(config, solver="mm").make_loss()  # the steps of "gradient" do not converge
-        return cls(loss, side, config.weight, scales.prior(side, config.intercepts), partner_prior)
+        return cls(loss, side, config.weight, scales.prior(side, config.intercepts), partner_prior, scales.moments)
 
     def __call__(self, batches: Batches) -> Batches:
         arrived = [batch for batch in batches if batch.num_rows]
@@ -151,5 +153,7 @@ class _FoldIn:
         if partners.implicit is None:
             return settled_rows(self.loss, block, partners, self.side, self.weight, prior)
         told = prior_means(block, partners.implicit)
+        if self.moments is not None and (centre := self.moments.told(self.side)) is not None:
+            told = newcomer_means(block, partners.implicit, centre[0], self.moments.typical(self.side))
         prior = self.prior.knowing(np.zeros((block.n_rows, partners.dimension)) if known is None else known, told)
         return settled_rows(self.loss, block, partners, self.side, self.weight, prior).with_implicit()

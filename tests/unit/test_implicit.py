@@ -134,6 +134,24 @@ def test_a_repeated_rating_does_not_change_what_was_rated():
     np.testing.assert_array_equal(implicit.prior_means(once, partners), implicit.prior_means(twice, partners))
 
 
+def test_a_newcomer_is_expected_to_go_on_like_others():
+    rows, cols, positive = cells(40, 3)
+    block = RatingBlock.from_coordinates(rows, cols, positive, SHAPE)
+    rng = np.random.default_rng(1)
+    partners, centre, typical = rng.normal(size=(SHAPE[1], 4)), rng.normal(size=2), 4.0
+    found = implicit.newcomer_means(block, partners, centre, typical)
+    rated = np.zeros(SHAPE)
+    rated[rows, cols] = 1.0
+    counts = rated.sum(axis=1)
+    assert (counts < typical).any()
+    assert (counts > typical).any()
+    assert (counts == 0).any()
+    for i, n in enumerate(counts):
+        whole = rated[i] @ partners[:, :2]
+        told = whole / np.sqrt(n) if n >= typical else whole / np.sqrt(typical) + (1 - n / typical) * centre
+        np.testing.assert_allclose(found[i], told, atol=1e-12)
+
+
 def test_where_the_ratings_are_is_learnt_from():
     """Two groups rate different columns, by coins. Ten more columns are rated by 300 of 400 rows, each by its group.
 

@@ -53,18 +53,34 @@ class Hierarchy(Protocol[P]):
 
 @dataclass(frozen=True)
 class Moments:
-    """What q(γ) follows from: the second moments S, and the numbers m1 and m2 of rated rows and columns."""
+    """What q(γ) follows from, and what implicit features say on average.
 
-    factor: NDArray[np.float64]  # S_k of the K factors, which m1 + m2 rows and columns share
-    row_intercept: float  # S_b, of m1 rows
-    col_intercept: float  # S_d, of m2 columns
+    Parameters
+    ----------
+    factor : array of shape (K,)
+        S_k, the second moments of the factors of all m1 + m2 rows and columns (docs/MATH.md, §2.1).
+    row_intercept, col_intercept : float
+        S_b of the m1 rows, S_d of the m2 columns.
+    rows, cols : int
+        m1 and m2: rows and columns with ratings.
+    row_weights, col_weights : array of shape (K, K), optional
+        Σ w wᵀ of the implicit weights that the rows have for the columns, and the columns for the rows (§13).
+    row_told, col_told : array of shape (2, K), optional
+        Mean and variance, over the ratings, of the prior means that follow from them for the rows and for the columns.
+    ratings : float
+        The number of ratings.
+    """
+
+    factor: NDArray[np.float64]
+    row_intercept: float
+    col_intercept: float
     rows: int
     cols: int
-    row_weights: NDArray[np.float64] | None = None  # Σ w wᵀ of the rows' weights for the columns (``implicit``), K × K
-    col_weights: NDArray[np.float64] | None = None  # the same of the columns' weights
-    row_told: NDArray[np.float64] | None = None  # mean and variance (2 × K) of the prior means that they give the rows
-    col_told: NDArray[np.float64] | None = None  # the same of the columns
-    ratings: float = 0.0  # their number
+    row_weights: NDArray[np.float64] | None = None
+    col_weights: NDArray[np.float64] | None = None
+    row_told: NDArray[np.float64] | None = None
+    col_told: NDArray[np.float64] | None = None
+    ratings: float = 0.0
 
     def told(self, side: Side) -> NDArray[np.float64] | None:
         """``row_told`` or ``col_told``."""
@@ -87,15 +103,29 @@ class Moments:
 
 @dataclass(frozen=True)
 class Scales:
-    """The driver's share of the posterior: q(γ), and q(μ) = N(m_μ, v_μ) of the rows' intercepts."""
+    """The driver's share of the posterior: q(γ), q(μ) = N(m_μ, v_μ) and W.
 
-    factor: NDArray[np.float64]  # g_k = E[1/γ_k], the K factors
-    row_intercept: float = 1.0  # E[1/γ_b]
-    col_intercept: float = 1.0  # E[1/γ_d]
-    mean: float = 0.0  # m_μ
-    mean_variance: float = INTERCEPT_MEAN_VARIANCE  # v_μ
-    moments: Moments | None = None  # None before the first γ step
-    features: Mapping[Side, NDArray[np.float64]] = field(default_factory=dict)  # W (p × D) of the side features
+    Parameters
+    ----------
+    factor : array of shape (K,)
+        g_k = E[1/γ_k] of the factors.
+    row_intercept, col_intercept : float
+        E[1/γ_b] and E[1/γ_d] of the intercepts.
+    mean, mean_variance : float
+        m_μ and v_μ: the mean of the rows' intercepts.
+    moments : Moments, optional
+        What q(γ) follows from. None before the first γ step.
+    features : mapping of side to array of shape (p, D)
+        W, the weights of the side features (docs/MATH.md, §15).
+    """
+
+    factor: NDArray[np.float64]
+    row_intercept: float = 1.0
+    col_intercept: float = 1.0
+    mean: float = 0.0
+    mean_variance: float = INTERCEPT_MEAN_VARIANCE
+    moments: Moments | None = None
+    features: Mapping[Side, NDArray[np.float64]] = field(default_factory=dict)
 
     @classmethod
     def at_start(cls, rank: int) -> Scales:

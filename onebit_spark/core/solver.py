@@ -102,19 +102,47 @@ class Engine(Protocol[P]):
 
 @dataclass(frozen=True)
 class Iteration:
-    """What one iteration did, for the history, the log and the progress display."""
+    """What one iteration did, for the history, the log and the progress display.
 
-    number: int  # 1 for the first
-    objective: float  # λ·AVB or −ELBO, minimised
-    divergence: float  # KL(ρ‖π), a part of it
-    decrease: float  # relative to the last objective; inf in the first iteration
-    change: float  # ‖M_t − M_{t−1}‖²_F / ‖M_t‖²_F
+    Parameters
+    ----------
+    number : int
+        1 for the first.
+    objective : float
+        λ·AVB or −ELBO, minimised.
+    divergence : float
+        KL(ρ‖π), a part of it.
+    decrease : float
+        How far the objective fell, relative to itself; inf in the first iteration.
+    change : float
+        ‖M_t − M_{t−1}‖²_F / ‖M_t‖²_F of the scores.
+    seconds : float
+        Wall time.
+    """
+
+    number: int
+    objective: float
+    divergence: float
+    decrease: float
+    change: float
     seconds: float
 
 
 @dataclass(frozen=True)
 class Outcome(Generic[H]):
-    """The end of a fit."""
+    """The end of a fit.
+
+    Parameters
+    ----------
+    hierarchy : Hierarchy
+        The driver's share of the posterior.
+    history : list of Iteration
+        All iterations.
+    converged : bool
+        Whether the stopping rule held (docs/MATH.md, §7.4).
+    reason : str
+        Why the fit ended.
+    """
 
     hierarchy: H
     history: list[Iteration]
@@ -126,13 +154,22 @@ class Outcome(Generic[H]):
 class Start(Generic[P]):
     """Where a fit may start instead of where its configuration says: the posterior of an earlier one.
 
-    With the ``history`` of a fit that was interrupted there, it goes on as if it had not been.
+    Parameters
+    ----------
+    posteriors : dict of side to posterior
+        Of the rows and of the columns.
+    scales : Scales
+        The driver's share.
+    history : list of Iteration
+        Of a fit that was interrupted there: the fit goes on as if it had not been.
+    weight : float, optional
+        κ of the earlier fit.
     """
 
     posteriors: dict[Side, P]
     scales: Scales
     history: list[Iteration] = field(default_factory=list)
-    weight: float | None = None  # κ of the earlier fit
+    weight: float | None = None
 
 
 # The driver's step of an iteration: the hierarchy after both sides moved, KL(ρ‖π), and maps for the rows, if any.

@@ -22,14 +22,26 @@ Vector = NDArray[np.float64]
 class SideMoments:
     """All that KL(ρ‖π) depends on, of the rows of a side that have ratings. x̃ is [1, b, L], or L without intercepts.
 
-    With implicit features L stands for L − p, the distance to the prior mean, and the weights' ridge is added.
+    Parameters
+    ----------
+    count : int
+        Number of rows.
+    means : array
+        Σ_i E[x̃_i] E[x̃_i]ᵀ. With features, x̃ is the distance to what they explain, and the ridge of their weights is
+        added.
+    covariance : array of shape (D, D)
+        Σ_i V_i over the free coordinates; 0 off the diagonal where rows keep spreads.
+    log_volume : float
+        Σ_i Σ_k log s_ik, or ½ Σ_i log det V_i.
+    locations : array
+        Σ_i E[x̃_i] E[x̃_i]ᵀ of the whole x̃.
     """
 
     count: int
-    means: Vector  # Σ_i E[x̃_i] E[x̃_i]ᵀ
-    covariance: Vector  # Σ_i V_i over the free coordinates, D × D; off the diagonal 0 where rows keep spreads
-    log_volume: float  # Σ_i Σ_k log s_ik, or ½ Σ_i log det V_i
-    locations: Vector  # Σ_i E[x_i] E[x_i]ᵀ with the whole L
+    means: Vector
+    covariance: Vector
+    log_volume: float
+    locations: Vector
 
     @property
     def fixed(self) -> int:
@@ -64,23 +76,44 @@ class SideMoments:
 class SideStatistics:
     """Sums over the rows of a side that have ratings; adding two of them joins two sets of rows.
 
-    The Gram matrices of the augmented means X = [1, b, L] give the stopping rule. Δ is the new X minus the old. X' is
-    the new X with L − p in the place of L, where p are the prior means. It gives, with ``covariance``, the γ and μ
-    updates (``moments``).
+    X = [1, b, L] are the augmented means before the half step, Δ their change.
+
+    Parameters
+    ----------
+    count : int
+        Number of rows.
+    covariance : array of shape (D, D)
+        Σ_i V_i.
+    prior_distance : float
+        Σ_ik [g_ik((E x_ik − p_ik)² + var x_ik) − 1 − log g_ik], where g is the precision of the prior and p its mean.
+    log_volume : float
+        Σ_i Σ_k log s_ik, or ½ Σ_i log det V_i.
+    data : float
+        The data term of the objective, if the half step was asked for it.
+    gram, change_gram, change_cross : arrays
+        XᵀX, ΔᵀΔ and ΔᵀX, for the stopping rule. The last is not symmetric.
+    distance_gram : array
+        X'ᵀX' of the new means, less what features explain. With ``covariance`` it gives the γ and μ updates.
+    weight_gram : array of shape (K, K)
+        Σ_i w_i w_iᵀ of the rows' implicit weights for the other side.
+    told_gram : array of shape (K + 1, K + 1)
+        Σ_i |Ω_i| [1, p_i][1, p_i]ᵀ, where p_i is what implicit features add to the prior mean.
+    feature_cross : array of shape (p, D)
+        Σ_i f_i (E x_i − p_i)ᵀ with the side features f_i; 0 × D without them.
     """
 
-    count: int  # rows with ratings
-    covariance: Vector  # Σ_i V_i
-    prior_distance: float  # Σ_ik [g_ik((E x_ik − p_ik)² + var x_ik) − 1 − log g_ik], g the prior's precision
+    count: int
+    covariance: Vector
+    prior_distance: float
     log_volume: float
     data: float
-    gram: Vector  # XᵀX, old means
-    change_gram: Vector  # ΔᵀΔ
-    change_cross: Vector  # ΔᵀX, old means; not symmetric
-    distance_gram: Vector  # X'ᵀX'
-    weight_gram: Vector  # Σ_i w_i w_iᵀ of the rows' weights for the other side (``implicit``)
-    told_gram: Vector  # Σ_i |Ω_i| [1, p_i][1, p_i]ᵀ, p_i what implicit features add to the prior means
-    feature_cross: Vector  # Σ_i f_i (E x_i − p_i)ᵀ with the side features f_i; 0 × D without them
+    gram: Vector
+    change_gram: Vector
+    change_cross: Vector
+    distance_gram: Vector
+    weight_gram: Vector
+    told_gram: Vector
+    feature_cross: Vector
 
     def __add__(self, other: SideStatistics) -> SideStatistics:
         return SideStatistics(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))

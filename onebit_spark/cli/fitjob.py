@@ -132,13 +132,9 @@ def _fit(spark: SparkSession, request: FitRequest, work: Location) -> None:
 
 def _fit_summary(model: OneBitCompletionModel, clock: Clock) -> Iterator[str]:
     info = model.info
-    share, features = info.n_positive / info.n_ratings, info.side_features or {}
-    more = {who: told["newcomers"] for who, told in features.items()}
-    yield (
-        f"Fitted {info.n_ratings:,} ratings of {info.n_users - more.get('user', 0):,} users on "
-        f"{info.n_items - more.get('item', 0):,} items, {share:.1%} of them positive."
-    )
-    for who, told in features.items():
+    share, (users, items) = info.n_positive / info.n_ratings, info.rated
+    yield f"Fitted {info.n_ratings:,} ratings of {users:,} users on {items:,} items, {share:.1%} of them positive."
+    for who, told in (info.side_features or {}).items():
         yield (
             f"Side features of the {who}s: {len(told['coding']):,}. {told['newcomers']:,} {who}s without ratings are "
             "predicted from them."

@@ -200,6 +200,12 @@ class ModelInfo:
         )
 
     @property
+    def rated(self) -> tuple[int, int]:
+        """Numbers of users and of items without those that are known by their side features alone."""
+        users, items = ((self.side_features or {}).get(who, {}).get("newcomers", 0) for who in ("user", "item"))
+        return self.n_users - users, self.n_items - items
+
+    @property
     def scale_prior(self) -> ScalePrior:
         """π^γ with the α and β that were used."""
         return self.config.make_prior(self.n_users + self.n_items)

@@ -78,4 +78,9 @@ def fold_in_features(model: M, features: DataFrame, who: Who) -> M:
         lines = factor_frame(spark, factor_table(known.ids, rows), schema)
         united = frame.select(*plain).unionByName(lines.join(frame.select("id"), "id", "left_anti").select(*plain))
         n = united.count()
-    return model.changed(users=united, n_users=n) if who == "user" else model.changed(items=united, n_items=n)
+    told = (info.side_features or {})[who]
+    before = info.n_users if who == "user" else info.n_items
+    more = {**(info.side_features or {}), who: {**told, "newcomers": told["newcomers"] + n - before}}
+    if who == "user":
+        return model.changed(users=united, n_users=n, side_features=more)
+    return model.changed(items=united, n_items=n, side_features=more)

@@ -41,7 +41,8 @@ th { font-weight: 400; color: #4a5568; } td { font-variant-numeric: tabular-nums
 
 def report(info: ModelInfo, certificate: dict[str, Any] | None = None) -> str:
     """The page. ``certificate`` has the content of ``certificate.json``."""
-    title = f"{info.n_ratings:,} ratings of {info.n_users:,} users on {info.n_items:,} items"
+    users, items = info.rated
+    title = f"{info.n_ratings:,} ratings of {users:,} users on {items:,} items"
     return "\n".join(
         [
             "<!DOCTYPE html>",
@@ -127,13 +128,17 @@ def _certificate(certificate: dict[str, Any] | None) -> Iterable[str]:
 
 
 def _data(info: ModelInfo) -> dict[str, str]:
-    cells = info.n_users * info.n_items
+    users, items = info.rated
     return {
         "ratings": f"{info.n_ratings:,}",
-        "users × items": f"{info.n_users:,} × {info.n_items:,}",
-        "cells with a rating, at most": f"{info.n_ratings / cells:.2%}",
+        "users × items": f"{users:,} × {items:,}",
+        "cells with a rating, at most": f"{info.n_ratings / (users * items):.2%}",
         "positive": f"{info.n_positive / info.n_ratings:.1%}",
         **{words: f"{info.repeats[name]:,}" for name, words in REPEAT_WORDS.items() if name in info.repeats},
+        **{
+            f"side features of {who}s": f"{len(told['coding']):,}; {told['newcomers']:,} without ratings"
+            for who, told in (info.side_features or {}).items()
+        },
         "columns": ", ".join(info.columns.values()),
         "positive above": "" if info.threshold is None else f"{info.threshold:g}",
     }

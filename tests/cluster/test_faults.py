@@ -9,7 +9,8 @@ from standalone import descendants, send, wait_for
 
 pytestmark = pytest.mark.cluster
 
-PHASES = (SURVEY, BLOCKING, START, ROWS_STEP, COLUMNS_STEP, CERTIFICATE, WRITING)
+PHASES = (SURVEY, BLOCKING, START, ROWS_STEP, COLUMNS_STEP, WRITING)
+DRAWS = "--no-implicit-features"  # only then are draws from the posterior certified
 
 
 @pytest.fixture(scope="module", params=EXCHANGES)
@@ -25,10 +26,25 @@ def ratings(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(session_cluster, package_zip, tmp_path_factory, ratings, exchange):
-    session_cluster.make_whole()
-    folder = tmp_path_factory.mktemp("undisturbed")
-    return ClusterFit(session_cluster, package_zip, folder, ratings, "--holdout", 0.1, *exchange_flags(exchange)).run()
+def quiet_run(session_cluster, package_zip, tmp_path_factory, ratings, exchange):
+    """Fits that nobody disturbs."""
+
+    def run(*arguments):
+        session_cluster.make_whole()
+        folder, flags = tmp_path_factory.mktemp("undisturbed"), exchange_flags(exchange)
+        return ClusterFit(session_cluster, package_zip, folder, ratings, "--holdout", 0.1, *flags, *arguments).run()
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def undisturbed(quiet_run):
+    return quiet_run()
+
+
+@pytest.fixture(scope="module")
+def undisturbed_draws(quiet_run):
+    return quiet_run(DRAWS)
 
 
 @pytest.fixture
@@ -53,6 +69,15 @@ def test_a_death_in_the_cluster(cluster, undisturbed, make_fit, victim, phase):
     print(f"lost: {fit.log.lost_executors()}")
     assert fit.log.lost_tasks(phase), f"nobody died in a task of {phase}"
     assert_undisturbed(fit, undisturbed)
+
+
+@pytest.mark.parametrize("victim", ["executor", "worker"])
+def test_a_death_while_draws_are_counted(cluster, undisturbed_draws, make_fit, victim):
+    kill = {"executor": cluster.kill_executor, "worker": cluster.kill_worker}[victim]
+    fit = make_fit("fit", DRAWS).disturbed(CERTIFICATE, kill)
+    assert fit.log.lost_tasks(CERTIFICATE)
+    assert "seeger" in fit.bounds
+    assert_undisturbed(fit, undisturbed_draws)
 
 
 def test_a_worker_dies_while_ratings_are_split(cluster, make_fit):

@@ -13,9 +13,8 @@ from pyspark.sql import functions as F
 
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.factortables import factor_columns, factor_table, plain_lists, prior_row, read_factors
-from onebit_spark.core.fixedpoint import settled_rows
-from onebit_spark.core.implicit import prior_means
-from onebit_spark.core.losses import OTHER, Loss, RowPrior, Side
+from onebit_spark.core.folding import FoldIn
+from onebit_spark.core.losses import OTHER, Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.sketch import HIGHEST, together
 from onebit_spark.engines.cells import Batches
@@ -25,8 +24,9 @@ from onebit_spark.input.census import ITEM, LABEL, USER, prepared
 from onebit_spark.input.defects import Columns, check_ratings
 from onebit_spark.ml.fittedmodel import FittedModel
 from onebit_spark.ml.freshness import sketch_of
-from onebit_spark.ml.resident import fits_here, one_array
+from onebit_spark.ml.resident import fits_here
 from onebit_spark.platform.plans import kept
+from onebit_spark.serving.identifiers import one_array
 
 M = TypeVar("M", bound=FittedModel)
 Who = Literal["user", "item"]
@@ -67,7 +67,7 @@ def _united_here(model: FittedModel, ratings: DataFrame, columns: Columns, who: 
     ids = one_array(table[new].cast(own.ids.type)).filter(pa.array(known)).dictionary_encode()
     rows, positive = ids.indices.to_numpy().astype(np.int64), table[LABEL].to_numpy()[known]
     block = RatingBlock.from_coordinates(rows, cols[known], positive, (len(ids.dictionary), len(others.ids)))
-    settled = _FoldIn.of(model, "rows" if who == "user" else "cols").settled(block, others.known)
+    settled = FoldIn.of(model.info, "rows" if who == "user" else "cols").settled(block, others.known)
     kept_ids = pc.invert(pc.is_in(own.ids, value_set=ids.dictionary))
     old = factor_table(own.ids.filter(kept_ids), own.known.take(np.flatnonzero(kept_ids.to_numpy(False))))
     united = pa.concat_tables([old, factor_table(ids.dictionary, settled)])
@@ -89,7 +89,7 @@ def _united(
     cast = F.col(new).cast(info.id_types[who]).alias("id")
     tasks = max(ratings.sparkSession.sparkContext.defaultParallelism, -(-n_ratings // RATINGS_PER_TASK))
     placed = joined.select(cast, F.col("__known").alias("partner"), F.col(LABEL).alias("positive"), "lines")
-    work = _FoldIn.of(model, "rows" if who == "user" else "cols")
+    work = _FoldInTask.of(model, "rows" if who == "user" else "cols")
     schema = factor_schema(replace(info, draw_narrowing=None), who)
     folded = kept(placed.repartition(tasks, "id").mapInArrow(work, schema))
     united = known.select("id", *plain).join(folded.select("id"), "id", "left_anti").unionByName(folded)
@@ -97,21 +97,17 @@ def _united(
 
 
 @dataclass(frozen=True)
-class _FoldIn:
+class _FoldInTask:
     """Computes the rows of a task from their ratings. Each rating comes with the factors of its partner."""
 
-    loss: Loss
-    side: Side
-    weight: float
-    prior: RowPrior
+    work: FoldIn
     partner_prior: RowPosterior  # gives the form of the partners' factors
 
     @classmethod
-    def of(cls, model: FittedModel, side: Side) -> _FoldIn:
+    def of(cls, model: FittedModel, side: Side) -> _FoldInTask:
         config, scales, kind = model.info.config, model.info.scales, model.info.kind
         partner_prior = prior_row(scales, OTHER[side], kind, config.intercepts, config.implicit_features)
-        loss = replace(config, solver="mm").make_loss()  # the steps of "gradient" do not converge
-        return cls(loss, side, config.weight, scales.prior(side, config.intercepts), partner_prior)
+        return cls(FoldIn.of(model.info, side), partner_prior)
 
     def __call__(self, batches: Batches) -> Batches:
         arrived = [batch for batch in batches if batch.num_rows]
@@ -125,12 +121,4 @@ class _FoldIn:
         first = np.unique(cols, return_index=True)[1]  # one line per partner
         posterior = read_factors(table["lines"].combine_chunks().take(pa.array(first)), self.partner_prior)
         block = RatingBlock.from_coordinates(rows, cols, positive, shape)
-        yield from plain_lists(factor_table(ids.dictionary, self.settled(block, posterior))).to_batches()
-
-    def settled(self, block: RatingBlock, partners: RowPosterior) -> RowPosterior:
-        """The rows of a block, given the posterior of their partners. They tell the other side nothing."""
-        if partners.implicit is None:
-            return settled_rows(self.loss, block, partners, self.side, self.weight, self.prior)
-        means = prior_means(block, partners.implicit, self.prior.mean)
-        prior = RowPrior(means, self.prior.precision)
-        return settled_rows(self.loss, block, partners, self.side, self.weight, prior).with_implicit()
+        yield from plain_lists(factor_table(ids.dictionary, self.work.settled(block, posterior))).to_batches()

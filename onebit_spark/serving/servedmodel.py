@@ -141,7 +141,8 @@ class ServedModel:
             values[~known] = np.nan
         if applied(self.certificate):
             threshold = answering_threshold(self.certificate, self.max_error)
-            outputs["answered"] = known & (confidence(score, std, prediction.score_noise(loss)) >= threshold)
+            sure = confidence(score, std, prediction.score_noise(loss)) >= threshold
+            outputs["answered"] = known & sure & (threshold < np.inf)
         return outputs
 
     # ---- recommendations ---------------------------------------------------------------------------------------------

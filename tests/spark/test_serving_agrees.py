@@ -100,10 +100,9 @@ def test_fold_in(spark, make_named, tmp_path, who, choices):
     lines = [("u01", 990, 1), ("u02", 990, -1), ("new", 10, 1), ("new", 20, -1), ("new", 20, 1), ("u03", 30, 1)]
     ratings = spark.createDataFrame(lines, "user string, item int, label int")
     folded = onebit_spark.load(tmp_path / "m").fold_in(*zip(*lines, strict=True), who=who)
-    pairs = spark.createDataFrame(
-        [(u, i) for u in ("new", "u03", "u05") for i in (990, 30, 50)], "user string, item int"
-    )
-    assert_same(folded, model.foldIn(ratings, who).transform(pairs))
+    pairs = [(user, item) for user in ("new", "u03", "u05") for item in (990, 30, 50)]
+    frame = model.foldIn(ratings, who).transform(spark.createDataFrame(pairs, "user string, item int"))
+    assert_same(folded, frame.toArrow())
 
 
 # ---- vectors ---------------------------------------------------------------------------------------------------------
@@ -162,5 +161,7 @@ def test_the_guide_runs(make_fit, make_model, tmp_path, monkeypatch):
     assert len(blocks) >= 4
     scope = {}
     for block in blocks:
-        exec(compile(block, GUIDE.name, "exec"), scope)
+        whole = block.replace('Model.load("', f'Model.load("{tmp_path}/')  # the JVM does not change its folder
+        whole = whole.replace('exportVectors("', f'exportVectors("{tmp_path}/')
+        exec(compile(whole, GUIDE.name, "exec"), scope)
     assert dataclasses.is_dataclass(scope["model"])

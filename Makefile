@@ -54,6 +54,7 @@ bench: setup
 	$(RUN) $(BIN)/python benchmarks/serving.py foldin
 	$(RUN) $(BIN)/python benchmarks/serving.py recommend
 	$(RUN) $(BIN)/python benchmarks/serving.py calibration
+	$(RUN) $(BIN)/python benchmarks/serving.py load
 	$(RUN) $(BIN)/python benchmarks/exchange.py
 	$(RUN) $(BIN)/python benchmarks/scale.py
 

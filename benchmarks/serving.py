@@ -1,12 +1,14 @@
-"""What a fitted model does afterwards, on MovieLens-1M: fold-in, recommendations beside ALS, calibration.
+"""What a fitted model does afterwards, on MovieLens-1M: fold-in, recommendations beside ALS, calibration, no Spark.
 
-    python benchmarks/serving.py {foldin,recommend,calibration} [--master 'local[*]']
+    python benchmarks/serving.py {foldin,recommend,calibration,load} [--master 'local[*]']
 
 foldin       a tenth of the users are kept out of the fit and folded in from half of their ratings; accuracy on their
              other half, beside a fit that had those halves from the start
 recommend    recommendForAllUsers(10) beside ALSModel's, in turn and in one session: the factors of MovieLens-1M, and
              random ones of rank 10 (--random N per side, default 100,000); seconds are medians after one untimed run
 calibration  expected calibration error on a tenth of the ratings, before and after a calibration on another tenth
+load         onebit_spark.load and what the model does in this process, on MovieLens-1M and on random factors of rank 10
+             (--random N per side): milliseconds, medians after one untimed run
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from pyspark.sql import DataFrame, SparkSession
 from record import provenance
 from session import local_session
 
-from onebit_spark import FitConfig, NotConverged, fit_arrays
+from onebit_spark import FitConfig, NotConverged, fit_arrays, load
 from onebit_spark.core.calibration import Calibration
 from onebit_spark.core.factortables import factor_table
 from onebit_spark.core.metrics import log_loss, reliability
@@ -113,11 +115,11 @@ def random_model(
         location = rng.normal(scale=0.5, size=(n, 11)).astype(np.float32)
         spread = rng.uniform(0.1, 0.3, (n, 11)).astype(np.float32)
         if covariance == "diagonal":
-            sides.append(RowPosterior(location, spread, "spread", True))
+            sides.append(RowPosterior(location, spread, "spread", True).with_implicit())
             continue
         packed = np.zeros((n, packed_size(11)), np.float32)
         packed[:, np.cumsum(np.arange(1, 12)) - 1] = spread**2
-        sides.append(RowPosterior(location, packed, "covariance", True))
+        sides.append(RowPosterior(location, packed, "covariance", True).with_implicit())
     info = replace(like.info, n_users=n, n_items=n, parameters={**like.info.parameters, "covariance": covariance})
     ids = pa.array(np.arange(n, dtype=np.int32))
     model = OneBitCompletionModel.from_tables(spark, info, *(factor_table(ids, side) for side in sides))
@@ -160,9 +162,56 @@ def calibration(_: SparkSession, options: argparse.Namespace) -> None:
             print(f"{loss:<9} {name:<11} calibration error {error:.4f}, log loss {log_loss(test.labels, p):.4f}")
 
 
+# ---- without Spark ---------------------------------------------------------------------------------------------------
+
+
+def in_process(spark: SparkSession, options: argparse.Namespace) -> None:
+    ratings = movielens_1m()
+    ours = OneBitCompletion(rank=10, maxIter=6, tol=0.0).fit(frame(spark, ratings))
+    with tempfile.TemporaryDirectory() as folder:
+        ours.save(f"{folder}/ml1m")
+        serve("MovieLens-1M", f"{folder}/ml1m")
+        random_model(spark, ours, options.random, "full", folder)
+        serve("random factors", f"{folder}/full")
+
+
+def serve(title: str, folder: str) -> None:
+    """Milliseconds of requests of several sizes. A newcomer has rated 100 items."""
+    began = time.perf_counter()
+    model = load(folder)
+    seconds_to_load = time.perf_counter() - began
+    print(f"{title}, {model.info.n_users:,} × {model.info.n_items:,}: loaded in {seconds_to_load:.2f} s")
+    rng = np.random.default_rng(0)
+    users, items = (side.ids.to_numpy() for side in (model.users, model.items))
+
+    def pairs(n: int) -> tuple[np.ndarray, np.ndarray]:
+        return rng.choice(users, n), rng.choice(items, n)
+
+    rated, labels = rng.choice(items, 100, replace=False), rng.choice([-1, 1], 100)
+    newcomer = int(users.max()) + 1
+    works: dict[str, Callable[[], object]] = {
+        "score, std, probability, prediction of 1 pair": lambda: model.predictions(*pairs(1)),
+        "the same of 1,000 pairs": lambda: model.predictions(*pairs(1000)),
+        "the same of 100,000 pairs": lambda: model.predictions(*pairs(100_000)),
+        "the 10 best items of a user": lambda: model.recommend(rng.choice(users), 10),
+        "a newcomer folded in (only_new)": lambda: model.fold_in(newcomer, rated, labels, only_new=True),
+        "a newcomer folded in, with all old users": lambda: model.fold_in(newcomer, rated, labels),
+    }
+    for name, work in works.items():
+        seconds: list[float] = []
+        while len(seconds) < 4 or (sum(seconds) < 1.0 and len(seconds) < 200):
+            began = time.perf_counter()
+            work()
+            seconds.append(time.perf_counter() - began)
+        print(
+            f"  {name:<48} {1000 * statistics.median(seconds[1:]):8.2f} ms   first {1000 * seconds[0]:8.1f} ms",
+            flush=True,
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("foldin", "recommend", "calibration"))
+    parser.add_argument("what", choices=WORKS)
     parser.add_argument("--master", default="local[*]")
     parser.add_argument("--iterations", type=int, default=20, help="of the fits")
     parser.add_argument("--random", type=int, default=100_000, help="users and items with random factors")
@@ -173,8 +222,11 @@ def main() -> None:
     warnings.simplefilter("ignore", NotConverged)
     spark = local_session(options.master)
     print(provenance())
-    {"foldin": foldin, "recommend": recommend, "calibration": calibration}[options.what](spark, options)
+    WORKS[options.what](spark, options)
     spark.stop()
+
+
+WORKS = {"foldin": foldin, "recommend": recommend, "calibration": calibration, "load": in_process}
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Bayesian completion of huge binary matrices on Spark, with a certified error rate.
 
 Importing this package starts no JVM and imports no Spark. ``OneBitCompletion`` and ``OneBitCompletionModel`` import
-pyspark at their first use.
+pyspark at their first use; ``load`` and ``ServedModel`` import pyarrow.
 """
 
 from importlib import import_module
@@ -17,6 +17,8 @@ from onebit_spark.inprocess import Fit, fit_arrays
 if TYPE_CHECKING:
     from onebit_spark.estimator import OneBitCompletion
     from onebit_spark.model import OneBitCompletionModel
+    from onebit_spark.serving.modelfolder import load
+    from onebit_spark.serving.servedmodel import ServedModel
 
 __version__ = "0.2.0"
 
@@ -29,20 +31,27 @@ __all__ = [
     "OneBitCompletion",
     "OneBitCompletionModel",
     "RequestError",
+    "ServedModel",
     "Terms",
     "fit_arrays",
+    "load",
     "plan",
 ]
 
-_NEEDS_SPARK = {"OneBitCompletion": "onebit_spark.estimator", "OneBitCompletionModel": "onebit_spark.model"}
+_AT_FIRST_USE = {
+    "OneBitCompletion": "onebit_spark.estimator",
+    "OneBitCompletionModel": "onebit_spark.model",
+    "ServedModel": "onebit_spark.serving.servedmodel",
+    "load": "onebit_spark.serving.modelfolder",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """The classes that need Spark. They are imported at their first use."""
-    if name not in _NEEDS_SPARK:
+    """What needs Spark or Arrow. It is imported at its first use."""
+    if name not in _AT_FIRST_USE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return getattr(import_module(_NEEDS_SPARK[name]), name)
+        return getattr(import_module(_AT_FIRST_USE[name]), name)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("pyspark", "py4j", "pandas"):
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Literal
 
@@ -18,6 +19,7 @@ from onebit_spark.ml.fittedmodel import FittedModel
 from onebit_spark.ml.foldin import fold_in
 from onebit_spark.ml.persistence import ModelReader, ModelWriter
 from onebit_spark.ml.recommend import Wish, recommend
+from onebit_spark.ml.vectorexport import export_vectors
 
 
 class OneBitCompletionModel(FittedModel, MLWritable, MLReadable["OneBitCompletionModel"]):
@@ -198,6 +200,21 @@ class OneBitCompletionModel(FittedModel, MLWritable, MLReadable["OneBitCompletio
         return model
 
     # ---- the folder --------------------------------------------------------------------------------------------------
+
+    def exportVectors(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
+        """Write vectors whose inner product is the score, for any nearest-neighbour index (docs/serving.md).
+
+        The folder has two Parquet tables, ``users`` and ``items``, with the columns ``id`` and ``vector``: [L, 1, b] of
+        a user, [R, d, 1] of an item, or L and R without intercepts. It appears whole or not at all.
+
+        Parameters
+        ----------
+        path : str or path
+            The folder to write.
+        overwrite : bool
+            Whether a folder that is there is replaced.
+        """
+        export_vectors(self, path, overwrite)
 
     def write(self) -> ModelWriter:
         return ModelWriter(self)

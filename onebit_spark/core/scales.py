@@ -68,7 +68,7 @@ class Moments:
     row_told, col_told : array of shape (2, K), optional
         Mean and variance, over the ratings, of the prior means that follow from them for the rows and for the columns.
     ratings : float
-        The number of ratings.
+        The number of rated cells.
     """
 
     factor: NDArray[np.float64]
@@ -87,7 +87,7 @@ class Moments:
         return self.row_told if side == "rows" else self.col_told
 
     def typical(self, side: Side) -> float:
-        """The mean number of ratings of a row with ratings."""
+        """The mean number of partners that a row has rated."""
         return self.ratings / (self.rows if side == "rows" else self.cols)
 
     def as_dict(self) -> dict[str, Any]:

@@ -128,7 +128,7 @@ class SideStatistics:
         sums: RowSums,
         features: FloatArray | None = None,
     ) -> SideStatistics:
-        """The statistics of some rows after their update; ``counts`` are their numbers of ratings."""
+        """The statistics of some rows after their update; ``counts`` are their numbers of rated partners."""
         everyone = bool(np.all(counts))
         pick: slice | NDArray[Any] = slice(None) if everyone else np.flatnonzero(counts)
         new = posterior.location[pick].astype(np.float64)

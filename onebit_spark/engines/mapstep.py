@@ -79,7 +79,7 @@ def _update_range(
     sums = loss.update_rows(block, lo, hi, partners, rows, step)
     if rows.implicit is not None:
         implicit.leave_residuals(block, lo, hi, rows, step.row_prior.mean)
-    counts = block.row_counts[lo:hi]
+    counts = (block.row_counts if rows.implicit is None else block.distinct_counts)[lo:hi]
     own = None if features is None else features[lo:hi]
     return SideStatistics.of_rows(old, rows.take(slice(lo, hi)), step.row_prior.rows(lo, hi), counts, sums, own)
 

@@ -13,6 +13,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from onebit_spark.certificate.answering import applied
 from onebit_spark.certificate.certified import Certificate, document
 from onebit_spark.core.factortables import CERTIFIED, factor_columns, prior_row
 from onebit_spark.core.modelinfo import ModelInfo
@@ -23,9 +24,10 @@ from onebit_spark.engines.factorframes import factor_frame, factor_schema
 from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import INTEGRAL, case_folding, checked_ids, missing, quoted, type_of
 from onebit_spark.ml.predictionparams import AnswerParams
-from onebit_spark.ml.resident import ResidentSide, collected
+from onebit_spark.ml.resident import collected
 from onebit_spark.ml.scoring import Sampler, Scorer
-from onebit_spark.ml.selection import answers, applied, chosen_threshold
+from onebit_spark.ml.selection import answers, chosen_threshold
+from onebit_spark.serving.residentside import ResidentSide
 
 
 @dataclass(frozen=True)
@@ -302,7 +304,7 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
     @property
     def certifiedErrors(self) -> list[float]:
         """The error rates that were requested, also those that could not be met."""
-        return [item["request"] for item in applied(self)]
+        return [item["request"] for item in applied(self.certificate)]
 
     # ---- what was learnt ---------------------------------------------------------------------------------------------
 

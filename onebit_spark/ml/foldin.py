@@ -8,7 +8,6 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -21,12 +20,10 @@ from onebit_spark.core.factortables import (
     prior_row,
     read_factors,
 )
-from onebit_spark.core.fixedpoint import settled_rows
-from onebit_spark.core.implicit import newcomer_means, prior_means
+from onebit_spark.core.folding import FoldIn
 from onebit_spark.core.learntfeatures import SIDE_OF, Who
-from onebit_spark.core.losses import OTHER, Loss, RowPrior, Side
+from onebit_spark.core.losses import OTHER, Side
 from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.core.scales import Moments
 from onebit_spark.core.sketch import HIGHEST, together
 from onebit_spark.engines.cells import Batches
 from onebit_spark.engines.factorframes import factor_frame, factor_schema
@@ -79,7 +76,7 @@ def _united_here(
     rows, positive = ids.indices.to_numpy().astype(np.int64), table[LABEL].to_numpy()[known]
     block = RatingBlock.from_coordinates(rows, cols[known], positive, (len(ids.dictionary), len(others.ids)))
     means = None if known_means is None else known_means.at(ids.dictionary)
-    settled = _FoldIn.of(model, SIDE_OF[who]).settled(block, others.known, means)
+    settled = FoldIn.of(model.info, SIDE_OF[who]).settled(block, others.known, means)
     kept_ids = pc.invert(pc.is_in(own.ids, value_set=ids.dictionary))
     old = factor_table(own.ids.filter(kept_ids), own.known.take(np.flatnonzero(kept_ids.to_numpy(False))))
     united = pa.concat_tables([old, factor_table(ids.dictionary, settled)])
@@ -101,7 +98,7 @@ def _united(
     cast = F.col(new).cast(info.id_types[who]).alias("id")
     tasks = max(ratings.sparkSession.sparkContext.defaultParallelism, -(-n_ratings // RATINGS_PER_TASK))
     placed = joined.select(cast, F.col("__known").alias("partner"), F.col(LABEL).alias("positive"), "lines")
-    work = replace(_FoldIn.of(model, SIDE_OF[who]), known=known_means)
+    work = replace(_FoldInTask.of(model, SIDE_OF[who]), known=known_means)
     schema = factor_schema(replace(info, draw_narrowing=None), who)
     folded = kept(placed.repartition(tasks, "id").mapInArrow(work, schema))
     united = known.select("id", *plain).join(folded.select("id"), "id", "left_anti").unionByName(folded)
@@ -109,23 +106,18 @@ def _united(
 
 
 @dataclass(frozen=True)
-class _FoldIn:
+class _FoldInTask:
     """Computes the rows of a task from their ratings. Each rating comes with the factors of its partner."""
 
-    loss: Loss
-    side: Side
-    weight: float
-    prior: RowPrior
+    work: FoldIn
     partner_prior: RowPosterior  # gives the form of the partners' factors
-    moments: Moments | None
     known: Explained | None = None
 
     @classmethod
-    def of(cls, model: FittedModel, side: Side) -> _FoldIn:
+    def of(cls, model: FittedModel, side: Side) -> _FoldInTask:
         config, scales, kind = model.info.config, model.info.scales, model.info.kind
         partner_prior = prior_row(scales, OTHER[side], kind, config.intercepts, config.implicit_features)
-        loss = replace(config, solver="mm").make_loss()  # the steps of "gradient" do not converge
-        return cls(loss, side, config.weight, scales.prior(side, config.intercepts), partner_prior, scales.moments)
+        return cls(FoldIn.of(model.info, side), partner_prior)
 
     def __call__(self, batches: Batches) -> Batches:
         arrived = [batch for batch in batches if batch.num_rows]
@@ -140,20 +132,4 @@ class _FoldIn:
         posterior = read_factors(table["lines"].combine_chunks().take(pa.array(first)), self.partner_prior)
         block = RatingBlock.from_coordinates(rows, cols, positive, shape)
         means = None if self.known is None else self.known.at(ids.dictionary)
-        yield from plain_lists(factor_table(ids.dictionary, self.settled(block, posterior, means))).to_batches()
-
-    def settled(
-        self, block: RatingBlock, partners: RowPosterior, known: NDArray[np.float64] | None = None
-    ) -> RowPosterior:
-        """The rows of a block, given the posterior of their partners. They tell the other side nothing.
-
-        ``known`` are the means that their side features explain.
-        """
-        prior = self.prior if known is None else self.prior.knowing(known)
-        if partners.implicit is None:
-            return settled_rows(self.loss, block, partners, self.side, self.weight, prior)
-        told = prior_means(block, partners.implicit)
-        if self.moments is not None and (centre := self.moments.told(self.side)) is not None:
-            told = newcomer_means(block, partners.implicit, centre[0], self.moments.typical(self.side))
-        prior = self.prior.knowing(np.zeros((block.n_rows, partners.dimension)) if known is None else known, told)
-        return settled_rows(self.loss, block, partners, self.side, self.weight, prior).with_implicit()
+        yield from plain_lists(factor_table(ids.dictionary, self.work.settled(block, posterior, means))).to_batches()

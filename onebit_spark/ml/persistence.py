@@ -35,12 +35,12 @@ from onebit_spark.ml.resident import fits_here
 from onebit_spark.platform.files import Location, explained, replace_folder
 from onebit_spark.platform.jobnames import described
 from onebit_spark.report.page import REPORT, report
+from onebit_spark.serving.modelfolder import CERTIFICATE, ESTIMATOR, certificate_of
 
 M = TypeVar("M", bound=FittedModel)
 
 log = logging.getLogger("onebit_spark")
 
-CERTIFICATE = "certificate.json"
 FITTED = "fitted"
 
 
@@ -114,8 +114,10 @@ class ModelReader(MLReader[M]):
         try:
             info = ModelInfo.from_json((folder / METADATA).read_text())
             users, items = (self._factors(folder, name) for name in ("users", "items"))
+            certificate = folder / CERTIFICATE
+            told = certificate_of(certificate.read_text() if certificate.exists() else None)
             with explained("damaged model folder"):
-                model = self._class(info, users, items, certificate=_certificate(folder / CERTIFICATE))
+                model = self._class(info, users, items, certificate=told)
             if info.fitted is not None:
                 model.readFitted = partial(read_sketch, self._part(folder, FITTED), **info.fitted)
             self._set_params(model, folder)
@@ -144,20 +146,6 @@ class ModelReader(MLReader[M]):
             raise RequestError(f"damaged model folder: metadata/: {type(error).__name__} {error}") from None
 
 
-def _certificate(file: Location) -> dict[str, Any]:
-    """The content of ``certificate.json``. It may be missing."""
-    if not file.exists():
-        return {"headline": None, "certificates": []}
-    text = file.read_text()
-    try:
-        content = json.loads(text)
-    except ValueError as error:
-        raise RequestError(f"damaged model folder: {CERTIFICATE} is not JSON ({error})") from None
-    if not isinstance(content, dict) or not isinstance(content.get("certificates"), list):
-        raise RequestError(f"damaged model folder: {CERTIFICATE} holds no certificates")
-    return content
-
-
 class EstimatorReader(MLReader[Any]):
     """``OneBitCompletion.read()``. If the folder has something else, the error says what it is."""
 
@@ -178,9 +166,6 @@ class EstimatorReader(MLReader[Any]):
         estimator._resetUid(params["uid"])
         DefaultParamsReader.getAndSetParams(estimator, params)
         return estimator
-
-
-ESTIMATOR = "onebit_spark.estimator.OneBitCompletion"
 
 
 def _saved_class(folder: Location) -> str | None:

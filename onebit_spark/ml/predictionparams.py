@@ -7,11 +7,10 @@ from typing import TypeVar
 from pyspark.ml.param import Params
 
 from onebit_spark.ml.paramkinds import number, text
+from onebit_spark.serving.servedmodel import COLD_START
 
 P = TypeVar("P", bound="PredictionParams")
 S = TypeVar("S", bound="AnswerParams")
-
-COLD_START = ("prior", "drop", "nan")
 
 
 class PredictionParams(Params):

@@ -29,12 +29,12 @@ from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import checked_ids
 from onebit_spark.ml.fittedmodel import FittedModel
 from onebit_spark.ml.resident import fits_here
+from onebit_spark.serving.ranking import ROWS_PER_SLICE, ranking_of, ranking_problems
 
 Who = Literal["user", "item"]
 Seen = tuple[NDArray[np.int64], NDArray[np.int32]]  # pointers into positions of partners, row after row
 
 BLOCK_BYTES = 16 * 2**20  # of factors in a block
-ROWS_PER_SLICE = 1024  # that one thread ranks at a time
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,7 @@ class Wish:
 
     def problems(self) -> list[str]:
         """All problems, in words."""
-        found = []
-        if not isinstance(self.n, int) or isinstance(self.n, bool) or self.n < 1:
-            found.append(f"the number of recommendations must be an integer of at least 1, not {self.n!r}")
-        if self.z is not None and not 0 <= self.z < np.inf:
-            found.append(f"z must be a number of at least 0, not {self.z!r}")
-        return found
+        return ranking_problems(self.n, self.z)
 
 
 def recommend(model: FittedModel, who: Who, wish: Wish, subset: DataFrame | None = None) -> DataFrame:
@@ -83,12 +78,7 @@ def recommend(model: FittedModel, who: Who, wish: Wish, subset: DataFrame | None
     other: Who = "item" if who == "user" else "user"
     work = _Rank(
         wish.n,
-        Ranking(
-            prediction.score_noise(model.info.config.loss, model.info.calibrated),
-            wish.z,
-            wish.floor,
-            prediction.score_noise(model.info.config.loss),
-        ),
+        ranking_of(model.info, wish.z, wish.floor),
         model.info.config.loss,
         model.info.calibrated,
         model.info.kind,

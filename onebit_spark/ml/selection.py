@@ -12,8 +12,9 @@ import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from onebit_spark.certificate.answering import answering_threshold
 from onebit_spark.certificate.bygroup import MOST_GROUPS
-from onebit_spark.certificate.selective import SELECTIVE, Group, HeldOut
+from onebit_spark.certificate.selective import Group, HeldOut
 from onebit_spark.core import prediction
 from onebit_spark.core.confidence import EVERYTHING
 from onebit_spark.core.modelinfo import ModelInfo
@@ -52,23 +53,9 @@ def rung(model: Answering) -> Callable[..., Column]:
 # ---- what is answered ------------------------------------------------------------------------------------------------
 
 
-def applied(model: Answering) -> list[dict[str, Any]]:
-    """The selective certificates that are not about a group, in the order of the requests."""
-    return [item for item in model.certificate["certificates"] if item["name"] == SELECTIVE and not item["group"]]
-
-
 def chosen_threshold(model: Answering) -> float:
     """The confidence from which on the model answers. ∞ if the request could not be met."""
-    found, wanted = applied(model), model.getMaxError()
-    if not found:
-        raise RequestError("no error rate was certified for this model: call certifySelective with fresh ratings first")
-    if wanted is not None:
-        certified = ", ".join(f"{item['request']:g}" for item in found)
-        found = [item for item in found if math.isclose(item["request"], wanted, rel_tol=1e-9)]
-        if not found:
-            raise RequestError(f"maxError {wanted:g} was not certified for this model: choose one of {certified}")
-    threshold = found[0]["threshold"]
-    return math.inf if threshold is None else float(threshold)
+    return answering_threshold(model.certificate, model.getMaxError())
 
 
 def answers(model: Answering, score: Column, std: Column) -> Column:

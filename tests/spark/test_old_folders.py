@@ -1,33 +1,36 @@
 """Model folders that earlier versions wrote keep loading. tests/spark/folders/NAME-V is one of format_version V.
 
 Recipe: simulate("B2", rank=2, shape=(14, 10), fraction=0.6, seed=4), users as text, five iterations of rank 2, tol 0;
-``logistic-1`` with the defaults, ``hinge-split-1`` with the Gamma prior and certificatePriorSplit=0.5.
+``logistic-V`` with the defaults of its time, ``hinge-split-1`` with the Gamma prior and certificatePriorSplit=0.5.
+From version 2 on with selective certificates, and predictions of unknown ids, too.
 """
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
+from modelfolders import FOLDERS, VERSIONS
 
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.model import OneBitCompletionModel
 
-FOLDERS = Path(__file__).with_name("folders")
+HEADLINES = {"logistic-1": "seeger", "logistic-2": "seeger", "logistic-3": None}
 
 
-def test_a_model_of_version_1_predicts_as_it_did(spark):
-    model = OneBitCompletionModel.load(str(FOLDERS / "logistic-1"))
-    expected = spark.read.parquet(str(FOLDERS / "logistic-1-predictions"))
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_model_predicts_as_it_did(spark, version):
+    """tests/unit/test_serving.py does the same without Spark."""
+    model = OneBitCompletionModel.load(str(FOLDERS / version))
+    expected = spark.read.parquet(str(FOLDERS / f"{version}-predictions"))
     found = model.transform(expected.select("user", "item")).orderBy("user", "item").toPandas()
     told = expected.orderBy("user", "item").toPandas()
-    for name in ("score", "std", "probability", "prediction"):
+    for name in told.columns.drop(["user", "item"]):
         np.testing.assert_allclose(found[name], told[name], rtol=1e-6)
-    assert model.certificate["headline"] == "seeger"
+    assert model.certificate["headline"] == HEADLINES[version]
 
 
-@pytest.mark.parametrize("name", ["logistic-1", "hinge-split-1"])
-def test_a_model_of_version_1_is_saved_as_one_of_today(spark, tmp_path, name):
+@pytest.mark.parametrize("name", ["logistic-1", "hinge-split-1", "logistic-2"])
+def test_an_old_model_is_saved_as_one_of_today(spark, tmp_path, name):
     model = OneBitCompletionModel.load(str(FOLDERS / name))
     model.save(str(tmp_path / "model"))
     again = OneBitCompletionModel.load(str(tmp_path / "model"))

@@ -27,18 +27,19 @@ MAY_IMPORT = {
     "platform": "core errors",
     "input": "platform core errors",
     "engines": "input platform core errors",
+    "serving": "certificate core errors",
     "inprocess": "engines certificate core errors",
-    "ml": "engines input platform report certificate core errors",
+    "ml": "serving engines input platform report certificate core errors",
     "model": "ml engines input platform report certificate core errors",
     "estimator": "model ml engines input platform certificate core errors",
     "tuning": "estimator model inprocess ml input platform core errors",
     "paper": "tuning inprocess simulate core errors",
     "cli": "paper tuning inprocess estimator model ml input platform report certificate core errors",
     "demo": "cli simulate",
-    "__init__": "estimator model inprocess certificate core errors",  # the public face
+    "__init__": "estimator model serving inprocess certificate core errors",  # the public face
     "__main__": "__init__ cli",
 }
-WITHOUT_SPARK = ("core", "certificate", "report", "simulate", "inprocess", "errors", "paper")
+WITHOUT_SPARK = ("core", "certificate", "report", "simulate", "serving", "inprocess", "errors", "paper")
 SPARK = ("pyspark", "py4j")
 
 # Base names that may stand in several rooms, for they mean the same kind of thing in each.

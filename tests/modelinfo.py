@@ -33,4 +33,5 @@ def info_of(fit, id_types):
         columns={"user": "user", "item": "item", "label": "label"},
         id_types=id_types,
         seconds={"fit": 0.5},
+        scale_moments=scales.moments.as_dict(),
     )

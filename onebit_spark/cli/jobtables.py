@@ -37,7 +37,11 @@ def read_table(spark: SparkSession, request: JobRequest, name: str, columns: Seq
         raise RequestError(reason) from error
     unknown = [column for column in columns if column not in table.columns]
     if unknown:
-        cure = "name them with --user-col, --item-col, --label-col" if hasattr(request, "user_col") else "rename them"
+        cure = (
+            "name them with --user-col, --item-col, --label-col, --weight-col"
+            if hasattr(request, "user_col")
+            else "rename them"
+        )
         if request.format == "csv":
             cure += "; a file without a header line needs --option header=false, and its columns are _c0, _c1, …"
         raise RequestError(

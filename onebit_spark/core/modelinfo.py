@@ -48,14 +48,14 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "n_positive": int, "repeats": dict, "fingerprint": str, "validation": list, "exchange": dict,
     "calibration": (dict, type(None)), "diagnostics": (dict, type(None)), "fitted": (dict, type(None)),
     "scale_moments": (dict, type(None)), "draw_narrowing": (float, type(None)), "confidences": (dict, type(None)),
-    "weight_losses": (dict, type(None)),
+    "weight_losses": (dict, type(None)), "total_weight": (float, type(None)),
 }  # fmt: skip
 
 
 # Fields that older model folders do not have.
 _LATER = {
     "validation", "exchange", "calibration", "diagnostics", "fitted", "scale_moments", "draw_narrowing", "confidences",
-    "weight_losses",
+    "weight_losses", "total_weight",
 }  # fmt: skip
 
 
@@ -91,7 +91,7 @@ class ModelInfo:
     majority : {1, −1}
         The more frequent label.
     columns : dict
-        Names of the columns ``user``, ``item`` and ``label``.
+        Names of the columns ``user``, ``item`` and ``label``, and ``weight`` if the fit was weighted.
     id_types : dict
         Spark's types of the ids of ``user`` and ``item``, such as bigint.
     seconds : dict
@@ -116,6 +116,8 @@ class ModelInfo:
         Thresholds of the confidence, from the fitted ratings: see ``confidence.Ladder``.
     weight_losses : dict or None
         If κ was chosen: the held-out loss of each κ that was tried.
+    total_weight : float or None
+        If the fit was weighted: the sum of the weights.
     diagnostics : dict or None
         Figures for the report: see ``ml.diagnostics``.
     fitted : dict or None
@@ -149,6 +151,7 @@ class ModelInfo:
     draw_narrowing: float | None = None
     confidences: dict[str, Any] | None = None
     weight_losses: dict[str, float] | None = None
+    total_weight: float | None = None
     diagnostics: dict[str, Any] | None = None
     fitted: dict[str, Any] | None = None
 

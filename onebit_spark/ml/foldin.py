@@ -21,8 +21,8 @@ from onebit_spark.core.sketch import HIGHEST, together
 from onebit_spark.engines.cells import Batches
 from onebit_spark.engines.factorframes import factor_frame, factor_schema
 from onebit_spark.errors import RequestError
-from onebit_spark.input.census import ITEM, LABEL, USER, prepared
-from onebit_spark.input.defects import Columns, check_ratings
+from onebit_spark.input.census import ITEM, LABEL, USER, WEIGHT, prepared
+from onebit_spark.input.defects import Columns, check_ratings, with_weight
 from onebit_spark.ml.fittedmodel import FittedModel
 from onebit_spark.ml.freshness import sketch_of
 from onebit_spark.ml.resident import fits_here, one_array
@@ -42,7 +42,9 @@ def fold_in(model: M, ratings: DataFrame, who: Who, threshold: float | None) -> 
     """
     if who not in ("user", "item"):
         raise RequestError(f"who must be 'user' or 'item', not {who!r}")
-    columns = Columns(model.getUserCol(), model.getItemCol(), model.info.columns["label"], threshold)
+    weight = model.info.columns.get("weight")
+    columns = Columns(model.getUserCol(), model.getItemCol(), model.info.columns["label"], threshold, weight)
+    ratings = with_weight(ratings, columns)
     for side, column in (("user", columns.user), ("item", columns.item)):
         model.checkIdType(ratings, side, column)
     tally = check_ratings(ratings, columns)
@@ -66,7 +68,8 @@ def _united_here(model: FittedModel, ratings: DataFrame, columns: Columns, who: 
     known = cols >= 0  # ratings of partners that the model does not know are ignored
     ids = one_array(table[new].cast(own.ids.type)).filter(pa.array(known)).dictionary_encode()
     rows, positive = ids.indices.to_numpy().astype(np.int64), table[LABEL].to_numpy()[known]
-    block = RatingBlock.from_coordinates(rows, cols[known], positive, (len(ids.dictionary), len(others.ids)))
+    weights = None if columns.weight is None else table[WEIGHT].to_numpy()[known]
+    block = RatingBlock.from_coordinates(rows, cols[known], positive, (len(ids.dictionary), len(others.ids)), weights)
     settled = _FoldIn.of(model, "rows" if who == "user" else "cols").settled(block, others.known)
     kept_ids = pc.invert(pc.is_in(own.ids, value_set=ids.dictionary))
     old = factor_table(own.ids.filter(kept_ids), own.known.take(np.flatnonzero(kept_ids.to_numpy(False))))
@@ -88,7 +91,8 @@ def _united(
     joined = prepared(ratings, columns).join(partners, F.col(partner) == F.col("__known"))
     cast = F.col(new).cast(info.id_types[who]).alias("id")
     tasks = max(ratings.sparkSession.sparkContext.defaultParallelism, -(-n_ratings // RATINGS_PER_TASK))
-    placed = joined.select(cast, F.col("__known").alias("partner"), F.col(LABEL).alias("positive"), "lines")
+    weight = [] if columns.weight is None else [F.col(WEIGHT).alias("weight")]
+    placed = joined.select(cast, F.col("__known").alias("partner"), F.col(LABEL).alias("positive"), "lines", *weight)
     work = _FoldIn.of(model, "rows" if who == "user" else "cols")
     schema = factor_schema(replace(info, draw_narrowing=None), who)
     folded = kept(placed.repartition(tasks, "id").mapInArrow(work, schema))
@@ -124,7 +128,8 @@ class _FoldIn:
         positive = table["positive"].to_numpy().astype(bool)
         first = np.unique(cols, return_index=True)[1]  # one line per partner
         posterior = read_factors(table["lines"].combine_chunks().take(pa.array(first)), self.partner_prior)
-        block = RatingBlock.from_coordinates(rows, cols, positive, shape)
+        weights = table["weight"].to_numpy() if "weight" in table.schema.names else None
+        block = RatingBlock.from_coordinates(rows, cols, positive, shape, weights)
         yield from plain_lists(factor_table(ids.dictionary, self.settled(block, posterior))).to_batches()
 
     def settled(self, block: RatingBlock, partners: RowPosterior) -> RowPosterior:

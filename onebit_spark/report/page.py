@@ -135,6 +135,7 @@ def _data(info: ModelInfo) -> dict[str, str]:
         "positive": f"{info.n_positive / info.n_ratings:.1%}",
         **{words: f"{info.repeats[name]:,}" for name, words in REPEAT_WORDS.items() if name in info.repeats},
         "columns": ", ".join(info.columns.values()),
+        "sum of the weights": "" if info.total_weight is None else f"{info.total_weight:,.6g}",
         "positive above": "" if info.threshold is None else f"{info.threshold:g}",
     }
 

@@ -34,7 +34,7 @@ from onebit_spark.engines.factorframes import factor_schema
 from onebit_spark.engines.validation import Validation, check_watched, divided, watching
 from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import type_of
-from onebit_spark.input.defects import Columns
+from onebit_spark.input.defects import Columns, with_weight
 from onebit_spark.input.features import collected_features
 from onebit_spark.input.gathering import Weighed
 from onebit_spark.ml.checkpoint import CheckpointFolder, Checkpointing, subject_of
@@ -67,6 +67,8 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
         ALS's name for ``labelCol``. Set only one of the two.
     threshold : float, optional
         Labels strictly greater than this number are positive, the others negative.
+    weightCol : str, optional
+        Column of positive weights. A rating counts as so many ratings; one of weight 0 is left out (docs/MATH.md, §16).
     validationIndicatorCol : str, optional
         Boolean column. Rows where it is true are not fitted. The fit measures its loss on them, and may end early.
     patience : int
@@ -139,7 +141,8 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
     @keyword_only
     def __init__(
         self, *, userCol: str = "user", itemCol: str = "item", labelCol: str = "label", ratingCol: str | None = None,
-        threshold: float | None = None, validationIndicatorCol: str | None = None, patience: int = 3,
+        threshold: float | None = None, weightCol: str | None = None,
+        validationIndicatorCol: str | None = None, patience: int = 3,
         rank: int = _DEFAULT.rank, loss: str = _DEFAULT.loss, prior: str = _DEFAULT.prior,
         likelihoodWeight: float | str | None = None, alpha: float | None = None, beta: float | None = None,
         fitIntercept: bool = _DEFAULT.intercepts, implicitFeatures: bool = _DEFAULT.implicit_features,
@@ -212,6 +215,7 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
         terms, execution = self.certificateTerms(), self.execution()
         config, columns, spark = self.fitConfig(), self.columns(), dataset.sparkSession
         clock = _Laps()
+        dataset = with_weight(dataset, columns)
         training, watched = divided(dataset, execution.validation_indicator_col)
         features = self._collected_features(dataset, columns)
         with ExitStack() as release:
@@ -386,7 +390,12 @@ class _Facts(Generic[P]):
             label_coding=tally.coding,
             threshold=columns.threshold,
             majority=tally.majority,
-            columns={"user": columns.user, "item": columns.item, "label": columns.label},
+            columns={
+                role: name
+                for role, name in asdict(columns).items()
+                if role in ("user", "item", "label", "weight") and name is not None
+            },
+            total_weight=self.engine.total_weight if columns.weight is not None else None,
             id_types={
                 "user": self.dataset.schema[columns.user].dataType.simpleString(),
                 "item": self.dataset.schema[columns.item].dataType.simpleString(),

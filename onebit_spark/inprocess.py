@@ -206,6 +206,7 @@ def fit_arrays(
     config: FitConfig | None = None,
     shape: tuple[int, int] | None = None,
     *,
+    weights: ArrayLike | None = None,
     threads: int | None = None,
     certify: Terms | None = None,
     on_iteration: Callable[[Iteration], None] | None = None,
@@ -224,6 +225,8 @@ def fit_arrays(
         The settings.
     shape : (int, int), optional
         Numbers of rows and columns. Rows and columns without ratings do not change the fit.
+    weights : array_like, optional
+        A weight per rating, which multiplies κ (docs/MATH.md, §16). A rating of weight 0 is left out. Default: all 1.
     threads : int, optional
         Number of threads. Default: all cores.
     certify : Terms, optional
@@ -250,9 +253,8 @@ def fit_arrays(
     """
     config = config or FitConfig()
     settings = config.problems() + (certify.problems() if certify else [])
-    row_index, col_index, positive, size = checked_ratings(rows, cols, labels, shape, settings)
-    ratings = RatingBlock.from_coordinates(row_index, col_index, positive, size)
-    positives = int(positive.sum())
+    ratings = RatingBlock.from_coordinates(*checked_ratings(rows, cols, labels, shape, settings, weights))
+    positives = int(ratings.row_positives.sum())
     with LocalEngine(ratings, threads).running() as engine:
         codings: dict[Side, FeatureCoding] = {}
         for side, given in zip(SIDES, (row_features, col_features), strict=True):
@@ -268,7 +270,7 @@ def fit_arrays(
         history=made.history,
         converged=made.converged,
         reason=made.reason,
-        majority=1 if 2 * positives >= len(positive) else -1,
+        majority=1 if 2 * positives >= ratings.n_ratings else -1,
         prior=made.prior,
         rated={side: engine.counts(side) > 0 for side in SIDES},
         certificates=made.certificates,

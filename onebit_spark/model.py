@@ -99,8 +99,8 @@ class OneBitCompletionModel(FittedModel, MLWritable, MLReadable["OneBitCompletio
         Parameters
         ----------
         ratings : DataFrame
-            All ratings of the new users, with the columns of the fit. Ratings of items that the model does not know
-            are ignored.
+            All ratings of the new users, with the columns of the fit, that of the weights included. Ratings of items
+            that the model does not know are ignored.
         who : {"user", "item"}
             Whether users or items are added.
         threshold : float, optional

@@ -136,12 +136,13 @@ def headline_of(content: Mapping[str, Any]) -> str | None:
 
 def certificates_of(
     config: FitConfig, last: Iteration, counted: GibbsErrors, draws: Draws, terms: Terms, majority_error: float,
-    cost: float = 0.0, weights_tried: int = 1,
+    cost: float = 0.0, weights_tried: int = 1, weighted: bool = False,
 ) -> list[Certificate]:  # fmt: skip
     """The certificates under a prior that does not depend on the labels: theorem1 (hinge only), catoni and seeger.
 
     ``cost`` is what the default α adds to the divergence (``prior_cost``). ``weights_tried`` counts the κ that were
     compared on the ratings. Theorem 1 holds for one λ = κn, so it pays for them; the others hold for all posteriors.
+    ``weighted``: the ratings have weights. Then the objective is not λ·AVB, and theorem1 is left out (§16).
     """
     n, kl, lam = counted.ratings, max(last.divergence, 0.0), config.weight * counted.ratings  # rounding gives < 0
     paid = kl + cost
@@ -150,7 +151,7 @@ def certificates_of(
     left = (1 - DRAWS_SHARE) * share
     common = {"bounds": GIBBS, "over": SAMPLED, "delta": terms.delta, "n": n, "majority_error": majority_error}
     found = []
-    if config.loss == "hinge":
+    if config.loss == "hinge" and not weighted:
         bound = bounds.theorem1((last.objective + cost) / lam, n, lam, share / weights_tried)
         told = {
             "avb": last.objective / lam,

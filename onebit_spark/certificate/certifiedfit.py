@@ -117,7 +117,8 @@ def _certified(
         counted = engine.gibbs_errors(draws)
         cost = prior_cost(config, engine.count("rows") + engine.count("cols"))
         tried = max(1, len(choice.losses))
-        found = certificates_of(config, outcome.history[-1], counted, draws, terms, majority_error, cost, tried)
+        last = outcome.history[-1]
+        found = certificates_of(config, last, counted, draws, terms, majority_error, cost, tried, engine.weighted)
     hierarchy = outcome.hierarchy
     posterior = settled(engine, hierarchy)
     return CertifiedFit(

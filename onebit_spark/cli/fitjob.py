@@ -27,7 +27,7 @@ from onebit_spark.errors import RequestError
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.census import split_off
 from onebit_spark.input.columns import quoted
-from onebit_spark.input.defects import Columns, Tally, not_deterministic, summed
+from onebit_spark.input.defects import Columns, Tally, not_deterministic, summed, with_weight
 from onebit_spark.input.holdout import check_split
 from onebit_spark.ml import evaluation
 from onebit_spark.ml.checkpoint import clear_checkpoints
@@ -52,11 +52,12 @@ def _fit(spark: SparkSession, request: FitRequest, work: Location) -> None:
     clock = Clock()
     config, execution = request.fit_config(), request.execution()
     ids = (request.user_col, request.item_col)
-    columns = Columns(*ids, request.label_col, request.threshold)
+    columns = Columns(*ids, request.label_col, request.threshold, request.weight_col)
     with ThreadPoolExecutor(1) as beside:  # the pairs are checked while the ratings are
         with clock("reading"):
             by = () if request.certify_by is None else (request.certify_by,)
-            ratings = read_table(spark, request, "ratings", tuple(dict.fromkeys((*ids, request.label_col, *by))))
+            ratings = read_table(spark, request, "ratings", tuple(dict.fromkeys((*columns.names, *by))))
+            ratings = with_weight(ratings, columns)
             features = {
                 name: read_features(spark, request, name, column)
                 for name, column in (("user_features", request.user_col), ("item_features", request.item_col))
@@ -82,6 +83,7 @@ def _fit(spark: SparkSession, request: FitRequest, work: Location) -> None:
         itemCol=request.item_col,
         labelCol=request.label_col,
         threshold=request.threshold,
+        weightCol=request.weight_col,
         **by_param(config),
         **by_param(replace(execution, work_dir=work.uri)),
         **by_param(request.terms()),
@@ -143,6 +145,11 @@ def _fit_summary(model: OneBitCompletionModel, clock: Clock) -> Iterator[str]:
         yield (
             f"{info.repeats['repeated_cells']:,} cells were rated more than once ({info.repeats['repeated']:,} ratings "
             f"beyond the first), every rating counts; {info.repeats['conflicting']:,} of them with both labels."
+        )
+    if info.total_weight is not None:
+        yield (
+            f"Weighted by the column {info.columns['weight']!r}: the weights sum to {info.total_weight:,.6g}. "
+            "Certificates count every rating once; theorem1 does not hold with weights and is left out."
         )
     last = f"{info.iterations} iteration{'s' if info.iterations > 1 else ''}: {info.reason}"
     if info.converged:

@@ -59,7 +59,11 @@ def _check_columns(table: DataFrame, request: JobRequest, name: str, columns: Se
     path, flag = getattr(request, name), as_flag(name)
     unknown = [column for column in columns if column not in table.columns]
     if unknown:
-        cure = "name them with --user-col, --item-col, --label-col" if hasattr(request, "user_col") else "rename them"
+        cure = (
+            "name them with --user-col, --item-col, --label-col, --weight-col"
+            if hasattr(request, "user_col")
+            else "rename them"
+        )
         if request.format == "csv":
             cure += "; a file without a header line needs --option header=false, and its columns are _c0, _c1, …"
         raise RequestError(

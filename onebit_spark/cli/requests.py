@@ -68,6 +68,7 @@ class RatingsRequest(JobRequest):
     item_col: str = flag("column of the items", default="item")
     label_col: str = flag_of(Labels, "label_col")
     threshold: float | None = flag_of(Labels, "threshold")
+    weight_col: str | None = flag_of(Labels, "weight_col")
 
     def problems(self) -> Iterator[str]:
         yield from in_flags(Labels, filled(Labels, self).problems())

@@ -47,8 +47,8 @@ def run_tune(spark: SparkSession, request: TuneRequest) -> None:
 
     configs = [replace(request.fit_config(), **varied) for varied in read_grid(request.grid)]
     folder = _folder(spark, request)
-    columns = Columns(request.user_col, request.item_col, request.label_col, request.threshold)
-    ratings = read_table(spark, request, "ratings", (columns.user, columns.item, columns.label))
+    columns = Columns(request.user_col, request.item_col, request.label_col, request.threshold, request.weight_col)
+    ratings = read_table(spark, request, "ratings", columns.names)
     validation = CrossValidation.of(ratings, columns, request.folds, request.seed)
     n = validation.surveyed.tally.n
     alone = n <= request.worker_limit

@@ -20,7 +20,8 @@ def warm_up(request: FitRequest) -> None:
 
             rows, cols = np.divmod(np.arange(16), 4)
             short = replace(request.fit_config(), max_iter=2, tol=0.0)
-            fit_arrays(rows, cols, np.where((rows + cols) % 3 > 0, 1, -1), short, certify=Terms())
+            weights = None if request.weight_col is None else np.ones(16)
+            fit_arrays(rows, cols, np.where((rows + cols) % 3 > 0, 1, -1), short, weights=weights, certify=Terms())
         import_module("onebit_spark.cli.fitjob")
         if request.report:
             import_module("matplotlib.figure")

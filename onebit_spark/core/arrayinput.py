@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,35 +11,47 @@ from numpy.typing import ArrayLike, NDArray
 from onebit_spark.core.blocks import MAX_COLUMNS
 
 
+class CheckedRatings(NamedTuple):
+    """Ratings without defects."""
+
+    rows: NDArray[np.int64]
+    cols: NDArray[np.int64]
+    positive: NDArray[np.bool_]
+    shape: tuple[int, int]
+    weights: NDArray[np.float32] | None
+
+
 def checked_ratings(
-    rows: ArrayLike, cols: ArrayLike, labels: ArrayLike, shape: Sequence[int] | None, settings: Sequence[object]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_], tuple[int, int]]:
+    rows: ArrayLike, cols: ArrayLike, labels: ArrayLike, shape: Sequence[int] | None, settings: Sequence[object],
+    weights: ArrayLike | None = None,
+) -> CheckedRatings:  # fmt: skip
     """The input as index arrays and label bits, or one ValueError with all problems.
 
     Parameters
     ----------
-    rows, cols, labels, shape
-        As in ``fit_arrays``.
+    rows, cols, labels, shape, weights
+        As in ``fit_arrays``. Ratings of weight 0 are dropped before anything else is looked at.
     settings : sequence of Problem
         Problems with the settings. They come first in the ValueError.
-
-    Returns
-    -------
-    rows, cols : arrays of int64
-    positive : array of bool
-    shape : (int, int)
     """
     problems = [str(problem) for problem in settings]
     arrays = {"rows": np.asarray(rows), "cols": np.asarray(cols), "labels": np.asarray(labels)}
+    if weights is not None:
+        arrays["weights"] = np.asarray(weights)
+        problems += weight_problems(arrays["weights"])
     lengths = {name: array.size for name, array in arrays.items()}
     for name, array in arrays.items():
         if array.ndim != 1:
             problems.append(f"{name} must be one-dimensional, not of shape {array.shape}")
     if len(set(lengths.values())) > 1:
         told = ", ".join(f"{name} {length}" for name, length in lengths.items())
-        problems.append(f"rows, cols and labels differ in length: {told}")
+        problems.append(f"{' and '.join([', '.join(list(arrays)[:-1]), list(arrays)[-1]])} differ in length: {told}")
+    if weights is not None and not problems:
+        kept = arrays["weights"].astype(np.float32) != 0
+        arrays = {name: array[kept] for name, array in arrays.items()}
+        lengths = {name: array.size for name, array in arrays.items()}
     if min(lengths.values()) == 0:
-        problems.append("there is no rating")
+        problems.append("there is no rating" + (" of positive weight" if weights is not None else ""))
     declared = _declared(shape, problems)
     size = []
     for name, limit in zip(("rows", "cols"), declared, strict=True):
@@ -50,7 +62,8 @@ def checked_ratings(
     if problems:
         raise ValueError("cannot fit:\n" + "\n".join(f"- {problem}" for problem in problems))
     row_index, col_index = (arrays[name].astype(np.int64, copy=False) for name in ("rows", "cols"))
-    return row_index, col_index, arrays["labels"] > 0, (size[0], size[1])
+    carried = arrays["weights"].astype(np.float32) if weights is not None else None
+    return CheckedRatings(row_index, col_index, arrays["labels"] > 0, (size[0], size[1]), carried)
 
 
 def _declared(shape: Sequence[int] | None, problems: list[str]) -> tuple[int, int] | tuple[None, None]:
@@ -103,6 +116,16 @@ def label_problems(labels: NDArray[Any], both_classes: bool = True) -> list[str]
     if both_classes and positives in (0, values.size):
         return [f"labels are all {'positive' if positives else 'negative'}: both classes are needed"]
     return []
+
+
+def weight_problems(weights: NDArray[Any]) -> list[str]:
+    """The problems of an array of weights. They are held as float32, where 1e39 is infinite."""
+    if weights.dtype.kind not in "biuf":
+        return [f"weights must be numbers, not {weights.dtype}"]
+    with np.errstate(over="ignore"):
+        held = weights.ravel().astype(np.float32)
+    wrong = weights.ravel()[~((held >= 0) & (held < np.inf))]
+    return [f"weights must be positive and finite, or 0: {_examples(wrong)}"] if wrong.size else []
 
 
 def _examples(values: NDArray[Any]) -> str:

@@ -1,4 +1,4 @@
-"""RatingBlock: the ratings of one block of rows, compressed by row, four bytes per rating."""
+"""RatingBlock: the ratings of one block of rows, compressed by row, four bytes per rating, eight with weights."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from onebit_spark.core.compiled import jit
 
 IntArray = NDArray[np.integer]
+Sums = NDArray[np.int64] | NDArray[np.float64]  # of weights: counts where all are 1
 Part = TypeVar("Part")
 
 MAX_COLUMNS = 2**30  # a code holds the column's position and the label bit in one signed 32-bit integer
@@ -30,8 +31,8 @@ class RatingBlock:
         1    .  .  .  .                        1<<1 | 0, 1<<1 | 1, 3<<1 | 1]
         2    .  ∓  .  +
 
-    Row 1 is empty. Cell (2, 1) was rated twice, and both ratings count. The codes of a row ascend. So a row is always
-    summed in the same order, and the order of the input does not matter.
+    Row 1 is empty. Cell (2, 1) was rated twice, and both ratings count. The codes of a row ascend, and the weights of
+    equal codes do. So a row is always summed in the same order, and the order of the input does not matter.
 
     Parameters
     ----------
@@ -41,11 +42,14 @@ class RatingBlock:
         One code per rating.
     n_columns : int
         Columns of the block, at most 2³⁰.
+    weights : array of float32, optional
+        The weight w_l > 0 of each rating: it multiplies κ (docs/MATH.md, §16). None: all are 1.
     """
 
     row_pointers: NDArray[np.int64]
     codes: NDArray[np.int32]
     n_columns: int
+    weights: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
         pointers, codes = self.row_pointers, self.codes
@@ -59,10 +63,20 @@ class RatingBlock:
             raise ValueError(f"a block refers to at most 2^30 columns, not {self.n_columns}")
         if len(codes) and not (codes.min() >= 0 and (codes.max() >> 1) < self.n_columns):
             raise ValueError(f"a code points outside the block's {self.n_columns} columns")
+        if self.weights is not None:
+            if self.weights.dtype != np.float32 or self.weights.shape != codes.shape:
+                raise TypeError("weights must be float32, one per rating")
+            if len(codes) and not 0 < self.weights.min() <= self.weights.max() < np.inf:
+                raise ValueError("weights must be positive and finite")
 
     @classmethod
     def from_coordinates(
-        cls, rows: IntArray, columns: IntArray, positive: NDArray[np.bool_], shape: tuple[int, int]
+        cls,
+        rows: IntArray,
+        columns: IntArray,
+        positive: NDArray[np.bool_],
+        shape: tuple[int, int],
+        weights: NDArray[np.float32] | None = None,
     ) -> RatingBlock:
         """Compress (row, column, label) triples in any order, by two counting sorts in O(n + m1 + m2).
 
@@ -74,6 +88,8 @@ class RatingBlock:
             Whether the label is +1.
         shape : (int, int)
             Numbers of rows and columns.
+        weights : array of float32, optional
+            Weight of each rating.
         """
         n_rows, n_columns = shape
         if not len(rows) == len(columns) == len(positive):
@@ -85,17 +101,30 @@ class RatingBlock:
                 raise ValueError(f"{name} indices reach from {index.min()} to {index.max()}, outside 0 … {size - 1}")
         codes = np.asarray(columns, np.int32) << 1
         codes |= np.asarray(positive, bool)
-        return cls.from_codes(np.asarray(rows, np.int32), codes, shape)
+        return cls.from_codes(np.asarray(rows, np.int32), codes, shape, weights)
 
     @classmethod
-    def from_codes(cls, rows: NDArray[np.int32], codes: NDArray[np.int32], shape: tuple[int, int]) -> RatingBlock:
-        """Compress rows and codes (column << 1 | label) in any order. It takes 8 bytes per rating more than these."""
+    def from_codes(
+        cls,
+        rows: NDArray[np.int32],
+        codes: NDArray[np.int32],
+        shape: tuple[int, int],
+        weights: NDArray[np.float32] | None = None,
+    ) -> RatingBlock:
+        """Compress rows and codes (column << 1 | label) in any order.
+
+        It takes 8 bytes per rating more than these, and 16 with weights.
+        """
         n_rows, n_columns = shape
         for name, index, size in (("row", rows, n_rows), ("code", codes, 2 * n_columns)):
             if len(index) and not 0 <= index.min() <= index.max() < size:
                 raise ValueError(f"{name}s reach from {index.min()} to {index.max()}, outside 0 … {size - 1}")
-        pointers, ordered = _rows_from_columns(*_bucket(codes, rows, 2 * n_columns), n_rows)
-        return cls(pointers, ordered, n_columns)
+        if weights is not None and len(weights) != len(codes):
+            raise ValueError(f"lengths differ: {len(codes)} ratings, {len(weights)} weights")
+        pointers, ordered, carried = _rows_from_columns(*_bucket(codes, rows, weights, 2 * n_columns), n_rows)
+        if carried is not None:
+            _order_ties(pointers, ordered, carried)
+        return cls(pointers, ordered, n_columns, carried)
 
     @property
     def n_rows(self) -> int:
@@ -123,10 +152,24 @@ class RatingBlock:
         totals = np.concatenate([[0], np.cumsum(self.codes & 1, dtype=np.int64)])
         return totals[self.row_pointers[1:]] - totals[self.row_pointers[:-1]]
 
+    @property
+    def row_weights(self) -> Sums:
+        """Sum of the weights of each row: ``row_counts`` without weights."""
+        return self.row_counts if self.weights is None else self._weight_sums[0]
+
+    @property
+    def row_positive_weights(self) -> Sums:
+        """Sum of the weights of the positive ratings of each row: ``row_positives`` without weights."""
+        return self.row_positives if self.weights is None else self._weight_sums[1]
+
+    @cached_property
+    def _weight_sums(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        return _weight_sums(self.row_pointers, self.codes, self.weights)
+
     def transpose(self) -> RatingBlock:
         """The same ratings with rows and columns exchanged."""
-        pointers, codes = _transpose(self.row_pointers, self.codes, self.n_columns)
-        return RatingBlock(pointers, codes, self.n_rows)
+        pointers, codes, weights = _transpose(self.row_pointers, self.codes, self.weights, self.n_columns)
+        return RatingBlock(pointers, codes, self.n_rows, weights)
 
     def row_ranges(self, target: int = 1 << 15) -> list[tuple[int, int]]:
         """Consecutive ranges of rows with about ``target`` ratings each. A row counts as at least 8 ratings.
@@ -149,23 +192,32 @@ class RatingBlock:
 
 
 @jit
-def _bucket(keys, values, n_buckets):  # type: ignore[no-untyped-def]
-    """Stable counting sort of ``values`` by ``keys``: bucket pointers and the values in bucket order."""
+def like(weights):  # type: ignore[no-untyped-def]
+    """Room for as many weights; None for None."""
+    return None if weights is None else np.empty_like(weights)
+
+
+@jit
+def _bucket(keys, values, weights, n_buckets):  # type: ignore[no-untyped-def]
+    """Stable counting sort of ``values`` and ``weights`` by ``keys``: bucket pointers, and both in bucket order."""
     pointers = np.zeros(n_buckets + 1, np.int64)
     for key in keys:
         pointers[key + 1] += 1
     for b in range(n_buckets):
         pointers[b + 1] += pointers[b]
     position = pointers[:-1].copy()
-    ordered = np.empty(len(values), np.int32)
+    ordered, carried = np.empty(len(values), np.int32), like(weights)
     for l in range(len(values)):
-        ordered[position[keys[l]]] = values[l]
+        place = position[keys[l]]
+        ordered[place] = values[l]
+        if weights is not None:
+            carried[place] = weights[l]
         position[keys[l]] += 1
-    return pointers, ordered
+    return pointers, ordered, carried
 
 
 @jit
-def _rows_from_columns(column_pointers, rows, n_rows):  # type: ignore[no-untyped-def]
+def _rows_from_columns(column_pointers, rows, weights, n_rows):  # type: ignore[no-untyped-def]
     """Row-compressed codes from rows that are sorted by column code (column << 1 | label)."""
     pointers = np.zeros(n_rows + 1, np.int64)
     for row in rows:
@@ -173,16 +225,33 @@ def _rows_from_columns(column_pointers, rows, n_rows):  # type: ignore[no-untype
     for r in range(n_rows):
         pointers[r + 1] += pointers[r]
     position = pointers[:-1].copy()
-    codes = np.empty(len(rows), np.int32)
+    codes, carried = np.empty(len(rows), np.int32), like(weights)
     for code in range(len(column_pointers) - 1):
         for l in range(column_pointers[code], column_pointers[code + 1]):
-            codes[position[rows[l]]] = code
+            place = position[rows[l]]
+            codes[place] = code
+            if weights is not None:
+                carried[place] = weights[l]
             position[rows[l]] += 1
-    return pointers, codes
+    return pointers, codes, carried
 
 
 @jit
-def _transpose(row_pointers, codes, n_columns):  # type: ignore[no-untyped-def]
+def _order_ties(pointers, codes, weights):  # type: ignore[no-untyped-def]
+    """Sort the weights of equal codes of a row."""
+    for row in range(len(pointers) - 1):
+        lo = pointers[row]
+        while lo < pointers[row + 1]:
+            hi = lo + 1
+            while hi < pointers[row + 1] and codes[hi] == codes[lo]:
+                hi += 1
+            if hi > lo + 1:
+                weights[lo:hi] = np.sort(weights[lo:hi])
+            lo = hi
+
+
+@jit
+def _transpose(row_pointers, codes, weights, n_columns):  # type: ignore[no-untyped-def]
     """The codes by column. The rows are visited in order, so the codes of each column ascend too."""
     pointers = np.zeros(n_columns + 1, np.int64)
     for code in codes:
@@ -190,13 +259,27 @@ def _transpose(row_pointers, codes, n_columns):  # type: ignore[no-untyped-def]
     for c in range(n_columns):
         pointers[c + 1] += pointers[c]
     position = pointers[:-1].copy()
-    transposed = np.empty(len(codes), np.int32)
+    transposed, carried = np.empty(len(codes), np.int32), like(weights)
     for row in range(len(row_pointers) - 1):
         for l in range(row_pointers[row], row_pointers[row + 1]):
             column = codes[l] >> 1
             transposed[position[column]] = row << 1 | (codes[l] & 1)
+            if weights is not None:
+                carried[position[column]] = weights[l]
             position[column] += 1
-    return pointers, transposed
+    return pointers, transposed, carried
+
+
+@jit
+def _weight_sums(pointers, codes, weights):  # type: ignore[no-untyped-def]
+    """Sums of the weights of every row: of all its ratings, and of the positive ones."""
+    total, positive = np.zeros(len(pointers) - 1), np.zeros(len(pointers) - 1)
+    for i in range(len(total)):
+        for l in range(pointers[i], pointers[i + 1]):
+            total[i] += weights[l]
+            if codes[l] & 1:
+                positive[i] += weights[l]
+    return total, positive
 
 
 @jit

@@ -49,16 +49,14 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "n_positive": int, "repeats": dict, "fingerprint": str, "validation": list, "exchange": dict,
     "calibration": (dict, type(None)), "diagnostics": (dict, type(None)), "fitted": (dict, type(None)),
     "scale_moments": (dict, type(None)), "draw_narrowing": (float, type(None)), "confidences": (dict, type(None)),
-    "weight_losses": (dict, type(None)),
-    "side_features": (dict, type(None)),
+    "weight_losses": (dict, type(None)), "side_features": (dict, type(None)), "total_weight": (float, type(None)),
 }  # fmt: skip
 
 
 # Fields that older model folders do not have.
 _LATER = {
     "validation", "exchange", "calibration", "diagnostics", "fitted", "scale_moments", "draw_narrowing", "confidences",
-    "weight_losses",
-    "side_features",
+    "weight_losses", "side_features", "total_weight",
 }  # fmt: skip
 
 
@@ -94,7 +92,7 @@ class ModelInfo:
     majority : {1, −1}
         The more frequent label.
     columns : dict
-        Names of the columns ``user``, ``item`` and ``label``.
+        Names of the columns ``user``, ``item`` and ``label``, and ``weight`` if the fit was weighted.
     id_types : dict
         Spark's types of the ids of ``user`` and ``item``, such as bigint.
     seconds : dict
@@ -122,6 +120,8 @@ class ModelInfo:
     side_features : dict or None
         For ``user`` and ``item``, if they have side features: ``coding`` (``featurecoding.FeatureCoding``),
         ``weights`` W (p × D), and the number of ``newcomers``, ids without ratings.
+    total_weight : float or None
+        If the fit was weighted: the sum of the weights.
     diagnostics : dict or None
         Figures for the report: see ``ml.diagnostics``.
     fitted : dict or None
@@ -156,6 +156,7 @@ class ModelInfo:
     confidences: dict[str, Any] | None = None
     weight_losses: dict[str, float] | None = None
     side_features: dict[str, dict[str, Any]] | None = None
+    total_weight: float | None = None
     diagnostics: dict[str, Any] | None = None
     fitted: dict[str, Any] | None = None
 

@@ -54,6 +54,8 @@ class Engine(Protocol[P]):
     """Holds the ratings and both sides' posteriors, and runs a map step over the rows of one side."""
 
     n_ratings: int
+    weighted: bool  # whether the ratings have weights
+    total_weight: float  # their sum: n without weights
 
     def count(self, side: Side) -> int:
         """Rows of the side with at least one rating."""
@@ -94,7 +96,10 @@ class Engine(Protocol[P]):
         """The histogram of the ratings' confidences (``certificate.confidence``) under this posterior: one map step."""
 
     def left_out_loss(self, loss: str, posterior: dict[Side, P], split: Split) -> float:
-        """Mean held-out loss of the ratings that the split does *not* choose, under a posterior: one map step."""
+        """Mean held-out loss of the ratings that the split does *not* choose, under a posterior: one map step.
+
+        With weights it is Σ w_l·loss / Σ w_l.
+        """
 
     def restricted(self, split: Split) -> AbstractContextManager[Engine[P]]:
         """An engine on the ratings that the split chooses; rows and columns keep their numbers."""
@@ -282,7 +287,7 @@ def _iterate(
 ) -> Iterator[tuple[H, Iteration]]:  # fmt: skip
     objective = before[-1].objective if before else np.inf
     loss = config.make_loss()
-    ratings_per_row = 2 * engine.n_ratings / (engine.count("rows") + engine.count("cols"))
+    ratings_per_row = 2 * engine.total_weight / (engine.count("rows") + engine.count("cols"))
     plan = loss.plan()
     weights = hierarchy.weight_grams or {side: engine.weight_gram(side) for side in SIDES}
     features = hierarchy.feature_weights

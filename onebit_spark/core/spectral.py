@@ -2,12 +2,13 @@
 
     D_r^{−½} Y D_c^{−½} ≈ U Σ Vᵀ,   L = t·D_r^{−½} U (FΣ)^{½},   R = t·D_c^{−½} V (FΣ)^{½},   t² = n / (2 Σ_k f_k σ_k²)
 
-Y is the sparse matrix of signs (repeated cells are summed), D the numbers of ratings. With this t the mean margin
-y_l·u_l over the n ratings is ½, because Σ_l y_l u_l = t² tr((FΣ)^{½}Uᵀ D_r^{−½}Y D_c^{−½} V(FΣ)^{½}) = t² Σ_k f_k σ_k².
-So no pass over the ratings is needed. f_k = (1 − σ_+²/σ_k²)² shrinks factors that are hardly above σ_+, the smallest
-singular value that is computed. It is beyond the K wanted ones and estimates the edge of the noise. A column of noise
-starts so small that the prior switches it off at once. At full size it would survive in a worse optimum (hinge, type B
-with noise 3: rank 5, and an objective that is 6% higher).
+Y is the sparse matrix of signs (repeated cells are summed), D the numbers of ratings. With weights, a rating counts as
+w_l ratings: in Y, in D, in n and in the keys below (docs/MATH.md, §16). With this t the mean margin y_l·u_l over the n
+ratings is ½, because Σ_l y_l u_l = t² tr((FΣ)^{½}Uᵀ D_r^{−½}Y D_c^{−½} V(FΣ)^{½}) = t² Σ_k f_k σ_k². So no pass over
+the ratings is needed. f_k = (1 − σ_+²/σ_k²)² shrinks factors that are hardly above σ_+, the smallest singular value
+that is computed. It is beyond the K wanted ones and estimates the edge of the noise. A column of noise starts so small
+that the prior switches it off at once. At full size it would survive in a worse optimum (hinge, type B with noise 3:
+rank 5, and an objective that is 6% higher).
 
 The subspace iteration starts from a random matrix. Its line for column j is a hash of the seed, the number of ratings
 of j and the number of positive ratings of j. It does not depend on the position of j. If too few columns differ in
@@ -18,12 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from onebit_spark.core.blocks import Sums
 from onebit_spark.core.losses.base import Side
 
 Table = NDArray[np.float64]  # one line per row of a side
@@ -46,20 +48,21 @@ class Rows(NamedTuple):
     ----------
     numbers : array of int
         Their numbers.
-    counts : array of int
-        Their numbers of ratings.
-    positives : array of int
-        Their numbers of positive ratings.
+    counts : array
+        Their numbers of ratings, or the sums of their ratings' weights.
+    positives : array
+        The same of their positive ratings.
     """
 
     numbers: Integers
-    counts: Integers
-    positives: Integers
+    counts: Sums
+    positives: Sums
 
     @property
     def scale(self) -> Table:
         """D^{−½} as a column, 0 for empty rows."""
-        return np.where(self.counts > 0, 1.0 / np.sqrt(np.maximum(self.counts, 1)), 0.0)[:, None]
+        rated = self.counts > 0
+        return np.where(rated, 1.0 / np.sqrt(np.where(rated, self.counts, 1)), 0.0)[:, None]
 
 
 class SignMatrix(Protocol[T]):
@@ -67,17 +70,17 @@ class SignMatrix(Protocol[T]):
 
     Attributes
     ----------
-    n_ratings : int
-        n.
+    total_weight : float
+        n, or the sum of the weights.
     """
 
-    n_ratings: int
+    total_weight: float
 
     def count(self, side: Side) -> int:
         """Rows of the side with at least one rating."""
 
     def distinct_keys(self, side: Side, enough: int) -> int:
-        """Number of different (ratings, positives) of the rows of the side. From ``enough`` on it need not be exact."""
+        """Number of different (counts, positives) of the rows of the side. From ``enough`` on it need not be exact."""
 
     def tall(self, side: Side, make: Callable[..., Table], *tables: T) -> T:
         """The table make(rows, *tables), line by line."""
@@ -127,7 +130,7 @@ def spectral_start(matrix: SignMatrix[T], rank: int, seed: int) -> tuple[T, T]:
     sigma, rotation = np.sqrt(values[:kept]), vectors[:, :kept]
     edge = values[-1] if len(values) > rank else 0.0
     shrinkage = np.maximum(1.0 - edge / values[:kept], LEAST_SIGNAL)
-    scale = np.sqrt(MARGIN * matrix.n_ratings / np.sum((shrinkage * sigma) ** 2))
+    scale = np.sqrt(MARGIN * matrix.total_weight / np.sum((shrinkage * sigma) ** 2))
     for_rows = Factors(rotation * (scale * shrinkage / np.sqrt(sigma)), rank - kept, seed)
     for_cols = Factors(right @ rotation * (scale * shrinkage * np.sqrt(sigma)), rank - kept, seed)
     # Σ_j R_jk³ is made positive. A sum over columns does not depend on their numbering.
@@ -160,7 +163,7 @@ STARTS = {"spectral": spectral_start, "random": random_start}
 
 @dataclass(frozen=True)
 class Keyed:
-    """Makes ``width`` standard normals per row, from a hash of (seed, ratings, positives); 0 for empty rows."""
+    """Makes ``width`` standard normals per row, from a hash of (seed, counts, positives); 0 for empty rows."""
 
     width: int
     seed: int
@@ -246,13 +249,21 @@ def added(rows: Rows, table: Table, other: Table) -> Table:
     return table + other
 
 
-def _normals(keys: tuple[Integers, ...], width: int, seed: int) -> Table:
+def _normals(keys: tuple[Sums, ...], width: int, seed: int) -> Table:
     with np.errstate(over="ignore"):
         mixed: NDArray[np.uint64] | int = seed % 2**64
         for key in keys:
-            mixed = _mix(key.astype(np.uint64), mixed)
+            mixed = _mix(_as_key(key), mixed)
         bits = _mix(np.arange(width, dtype=np.uint64), np.asarray(mixed)[:, None])
     return np.asarray(ndtri((bits >> np.uint64(11)).astype(np.float64) * 2.0**-53 + 2.0**-54))
+
+
+def _as_key(values: Sums) -> NDArray[np.uint64]:
+    """Whole numbers as such, of whatever type; other sums of weights by their bits."""
+    if values.dtype.kind == "i":
+        return values.astype(np.uint64)
+    whole = (values == np.rint(values)) & (values < 2.0**63)
+    return np.where(whole, np.where(whole, values, 0).astype(np.uint64), values.astype(np.float64).view(np.uint64))
 
 
 def _mix(value: NDArray[np.uint64], key: NDArray[np.uint64] | int) -> NDArray[np.uint64]:
@@ -278,14 +289,13 @@ def _orthonormal(gram: Table) -> Table | None:
 class Products(Protocol):
     """What ``ArrayTables`` needs from an engine."""
 
-    def counts(self, side: Side) -> Integers:
-        """Ratings of every row of the side."""
+    total_weight: float
 
-    def positives(self, side: Side) -> Integers:
-        """Positive ratings of every row of the side."""
+    def row_weights(self, side: Side) -> tuple[Sums, Sums]:
+        """Sums of the weights of every row of the side: of all its ratings, and of the positive ones."""
 
     def signed_sums(self, side: Side, table: Table) -> Table:
-        """Σ_{l∈Ω_i} y_l table_j for every row i of the side: Y·table, or Yᵀ·table."""
+        """Σ_{l∈Ω_i} w_l y_l table_j for every row i of the side: Y·table, or Yᵀ·table."""
 
 
 class ArrayTables:
@@ -293,10 +303,10 @@ class ArrayTables:
 
     def __init__(self, engine: Products) -> None:
         self._engine = engine
-        self.n_ratings = int(engine.counts("rows").sum())
+        self.total_weight = engine.total_weight
 
     def count(self, side: Side) -> int:
-        return int(np.count_nonzero(self._engine.counts(side)))
+        return int(np.count_nonzero(self._rows(side).counts))
 
     def distinct_keys(self, side: Side, enough: int) -> int:
         return len(distinct_keys(self._rows(side)))
@@ -312,10 +322,11 @@ class ArrayTables:
         return measure(self._rows(side), table)
 
     def _rows(self, side: Side) -> Rows:
-        counts = self._engine.counts(side)
-        return Rows(np.arange(len(counts)), counts, self._engine.positives(side))
+        counts, positives = self._engine.row_weights(side)
+        return Rows(np.arange(len(counts)), counts, positives)
 
 
-def distinct_keys(rows: Rows) -> Integers:
-    """The different (ratings, positives) of some rows, one per line."""
-    return np.unique(np.stack([rows.counts, rows.positives], axis=1), axis=0)
+def distinct_keys(rows: Rows) -> Sums:
+    """The different (counts, positives) of some rows, one per line."""
+    keys: Any = np.stack([rows.counts, rows.positives], axis=1)
+    return np.unique(keys, axis=0)

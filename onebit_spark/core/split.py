@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.blocks import RatingBlock, like
 from onebit_spark.core.compiled import jit
 from onebit_spark.core.randomness import stream, uniform
 
@@ -44,8 +44,9 @@ class Split:
         return self._kept(block, row_numbers, False)
 
     def _kept(self, block: RatingBlock, row_numbers: NDArray[np.int64], those: bool) -> RatingBlock:
-        pointers, codes = _keep(block.row_pointers, block.codes, row_numbers, self.seed, self.fraction, those)
-        return RatingBlock(pointers, codes, block.n_columns)
+        numbers = row_numbers, self.seed, self.fraction, those
+        pointers, codes, weights = _keep(block.row_pointers, block.codes, block.weights, *numbers)
+        return RatingBlock(pointers, codes, block.n_columns, weights)
 
 
 @jit
@@ -55,13 +56,16 @@ def chosen(seed, fraction, row, position):
 
 
 @jit
-def _keep(pointers, codes, row_numbers, seed, fraction, those):
+def _keep(pointers, codes, weights, row_numbers, seed, fraction, those):
     kept_pointers, kept = np.zeros_like(pointers), np.empty_like(codes)
+    carried = like(weights)
     n = 0
     for i in range(len(pointers) - 1):
         for l in range(pointers[i], pointers[i + 1]):
             if chosen(seed, fraction, row_numbers[i], l - pointers[i]) == those:
                 kept[n] = codes[l]
+                if weights is not None:
+                    carried[n] = weights[l]
                 n += 1
         kept_pointers[i + 1] = n
-    return kept_pointers, kept[:n].copy()
+    return kept_pointers, kept[:n].copy(), None if weights is None else carried[:n].copy()

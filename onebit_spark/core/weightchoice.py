@@ -5,6 +5,9 @@
 All candidates leave from the same state and take as many steps, so none is ahead because it has converged further. The
 search begins at the middle, goes in the direction in which the loss falls, and ends where it rises. The fit itself then
 starts afresh with the chosen κ: it is the same as if that κ had been given.
+
+With weights the loss of the last tenth is their weighted mean: what the fit itself minimises. The coins that choose the
+tenth ignore the weights.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
     ratings ─encode─► one binary chunk for each (input task, row block) ─shuffle─► build ─► row blocks, cached
     row blocks ─turn─► one binary chunk for each (row block, column block) ─shuffle─► build ─► column blocks, cached
 
-A rating crosses the network as 8 bytes, never as a row of its own. Everything here runs in Python workers on Arrow.
+A rating crosses the network as 8 bytes, 12 with a weight, never as a row of its own. Everything here runs in Python
+workers on Arrow.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from onebit_spark.core.compiled import jit
 from onebit_spark.core.split import Split
 from onebit_spark.engines.cells import (
     BLOCKS,
+    NO_WEIGHTS,
     Batches,
     Numbers,
     ascending_cell,
@@ -31,16 +33,17 @@ from onebit_spark.engines.cells import (
     distinct,
     positions,
     read_blocks,
+    weight_cell,
 )
 from onebit_spark.engines.layout import Placement, SideLayout
 from onebit_spark.errors import FitFailed
-from onebit_spark.input.census import ITEM, LABEL, USER
+from onebit_spark.input.census import ITEM, LABEL, USER, WEIGHT
 from onebit_spark.input.defects import not_deterministic
 
 FLUSH = 4_000_000  # ratings that a task holds before it hands them on
 
-COUNTS = "block int, ratings binary, positives binary"
-CHUNKS = "block int, rows binary, codes binary, members binary"
+COUNTS = "block int, ratings binary, weights binary, positives binary"
+CHUNKS = "block int, rows binary, codes binary, weights binary, members binary"
 
 
 @dataclass(frozen=True)
@@ -87,9 +90,11 @@ def chosen_blocks(blocks: DataFrame, split: Split) -> DataFrame:
 
 
 def count_rows(batches: Batches) -> Batches:
-    """The ratings, and the positive ones, of every row of the blocks."""
+    """The ratings of every row of the blocks, and the sums of their weights: of all, and of the positive ones."""
     for block in read_blocks(batches):
-        yield block_line(block=block.number, ratings=block.ratings.row_counts, positives=block.ratings.row_positives)
+        ratings = block.ratings
+        weights, positives = (part.astype(np.float64) for part in (ratings.row_weights, ratings.row_positive_weights))
+        yield block_line(block=block.number, ratings=ratings.row_counts, weights=weights, positives=positives)
 
 
 @dataclass(frozen=True)
@@ -104,7 +109,7 @@ class _Encode:
         for table in gathered(batches):
             rows, columns = _index(table[USER], users), _index(table[ITEM], items)
             labels = table[LABEL].to_numpy(zero_copy_only=False).astype(np.int32)
-            yield from chunks(users.block_of[rows], rows, columns << 1 | labels)
+            yield from chunks(users.block_of[rows], rows, columns << 1 | labels, weights_in(table))
 
 
 @dataclass(frozen=True)
@@ -123,11 +128,12 @@ class Turn:
             block_of = self.placement.of(block.columns)
             rows = np.repeat(block.rows.astype(dtype), ratings.row_counts)
             columns = block.columns.astype(dtype)
-            yield from chunks(block_of[codes >> 1], columns[codes >> 1], rows << 1 | (codes & 1).astype(dtype))
+            turned = rows << 1 | (codes & 1).astype(dtype)
+            yield from chunks(block_of[codes >> 1], columns[codes >> 1], turned, ratings.weights)
             idle = np.bincount(codes >> 1, minlength=len(columns)) == 0
             for number in np.unique(block_of[idle]):
                 members, nothing = columns[idle & (block_of == number)], columns[:0]
-                yield block_line(block=int(number), rows=nothing, codes=nothing, members=members)
+                yield block_line(block=int(number), rows=nothing, codes=nothing, weights=NO_WEIGHTS, members=members)
 
 
 @dataclass(frozen=True)
@@ -139,19 +145,23 @@ class Build:
 
     def __call__(self, batches: Batches) -> Batches:
         dtype = np.int64 if self.wide else np.int32
-        arrived: dict[int, list[tuple[Numbers, ...]]] = {}
+        types = {"rows": dtype, "codes": dtype, "weights": np.float32, "members": dtype}
+        arrived: dict[int, list[tuple[NDArray, ...]]] = {}
         for batch in batches:
             for i in range(batch.num_rows):
-                cells = tuple(cell_array(batch.column(name)[i], dtype) for name in ("rows", "codes", "members"))
+                cells = tuple(cell_array(batch.column(name)[i], kind) for name, kind in types.items())
                 arrived.setdefault(batch.column("block")[i].as_py(), []).append(cells)
         for number, parts in arrived.items():
             yield self._built(number, *(np.concatenate(part) for part in zip(*parts, strict=True)))
 
-    def _built(self, number: int, rows: Numbers, codes: Numbers, idle: Numbers) -> pa.RecordBatch:
+    def _built(
+        self, number: int, rows: Numbers, codes: Numbers, weights: NDArray[np.float32], idle: Numbers
+    ) -> pa.RecordBatch:
         members, columns = distinct(np.concatenate([rows, idle])), distinct(codes >> 1)
         ratings = RatingBlock.from_coordinates(
-            positions(members, rows), positions(columns, codes >> 1), codes & 1 == 1, (len(members), len(columns))
-        )
+            positions(members, rows), positions(columns, codes >> 1), codes & 1 == 1, (len(members), len(columns)),
+            weights if len(weights) else None,
+        )  # fmt: skip
         if self.side is not None:
             side = self.side.value
             same = np.array_equal(ratings.row_counts, side.counts[members])
@@ -173,7 +183,8 @@ class Choose:
             if self.squeezed:
                 kept = distinct(ratings.codes >> 1)
                 codes = positions(kept, ratings.codes >> 1) << 1 | ratings.codes & 1
-                ratings, columns = RatingBlock(ratings.row_pointers, codes.astype(np.int32), len(kept)), columns[kept]
+                ratings = RatingBlock(ratings.row_pointers, codes.astype(np.int32), len(kept), ratings.weights)
+                columns = columns[kept]
             yield _block(block.number, block.rows, columns, ratings)
 
 
@@ -184,6 +195,7 @@ def _block(number: int, rows: NDArray[np.int64], columns: NDArray[np.int64], rat
         columns=ascending_cell(columns),
         pointers=ratings.row_pointers,
         codes=ratings.codes,
+        weights=weight_cell(ratings.weights),
         n=ratings.n_ratings,
         checksum=_checksum(rows, columns, ratings),
         **asdict(repeats_of(ratings)),
@@ -213,16 +225,27 @@ def _index(ids: pa.ChunkedArray, side: SideTable) -> NDArray[np.int32]:
     return found.to_numpy().astype(np.int32)
 
 
-def chunks(blocks: NDArray[np.int32], rows: Numbers, codes: Numbers) -> Batches:
+def weights_in(table: pa.Table) -> NDArray[np.float32] | None:
+    """The weights of some ratings, if they have any."""
+    return table[WEIGHT].to_numpy() if WEIGHT in table.schema.names else None
+
+
+def chunks(
+    blocks: NDArray[np.int32], rows: Numbers, codes: Numbers, weights: NDArray[np.float32] | None = None
+) -> Batches:
     """One line for every block that occurs."""
     if len(rows) == 0:
         return
     # A stable sort of 16-bit keys is a radix sort.
     order = np.argsort(blocks.astype(np.int16) if blocks.max() < 2**15 else blocks, kind="stable")
     blocks, rows, codes = blocks[order], rows[order], codes[order]
+    carried = NO_WEIGHTS if weights is None else weights[order]
     starts = np.flatnonzero(np.diff(blocks, prepend=-1))
     for lo, hi in zip(starts, [*starts[1:], len(blocks)], strict=True):
-        yield block_line(block=int(blocks[lo]), rows=rows[lo:hi], codes=codes[lo:hi], members=rows[:0])
+        here = slice(lo, hi)
+        yield block_line(
+            block=int(blocks[lo]), rows=rows[here], codes=codes[here], weights=carried[here], members=rows[:0]
+        )
 
 
 def repeats_of(ratings: RatingBlock) -> Repeats:
@@ -244,11 +267,13 @@ def count_repeats(pointers, codes):  # type: ignore[no-untyped-def]
 
 
 def _checksum(rows: NDArray[np.int64], columns: NDArray[np.int64], ratings: RatingBlock) -> int:
-    """A sum over ratings of a hash of (row, column, label): independent of their order, additive over blocks."""
+    """A sum over ratings of a hash of (row, column, label, weight): whatever their order, additive over blocks."""
     row = np.repeat(rows.astype(np.uint64), ratings.row_counts)
     code = columns.astype(np.uint64)[ratings.codes >> 1] << np.uint64(1) | (ratings.codes & 1).astype(np.uint64)
     with np.errstate(over="ignore"):
         x = row * np.uint64(0x9E3779B97F4A7C15) ^ code
+        if ratings.weights is not None:
+            x = (x ^ (x >> np.uint64(32))) * np.uint64(0x94D049BB133111EB) + ratings.weights.view(np.uint32)
         x = (x ^ (x >> np.uint64(31))) * np.uint64(0xBF58476D1CE4E5B9)
         return int(np.sum(x ^ (x >> np.uint64(29)), dtype=np.uint64).astype(np.int64))
 
@@ -257,6 +282,14 @@ def check_count(counted: int, blocked: int) -> None:
     """An orientation must hold every rating that was counted."""
     if blocked != counted:
         raise not_deterministic(f"{counted:,} ratings were counted but {blocked:,} blocked")
+
+
+def check_weight(counted: float | None, blocked: float) -> None:
+    """The weights in the blocks must have the sum that was counted, up to rounding."""
+    if counted is not None and not abs(blocked - counted) <= 1e-6 * counted:
+        raise not_deterministic(
+            f"the weights summed to {counted:.9g} when they were counted, and to {blocked:.9g} later"
+        )
 
 
 def _changed(detail: str) -> FitFailed:

@@ -16,12 +16,14 @@ from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.errors import FitFailed
 
 BLOCKS = (
-    "block int, rows binary, columns binary, pointers binary, codes binary, "
+    "block int, rows binary, columns binary, pointers binary, codes binary, weights binary, "
     "n long, checksum long, repeated_cells long, repeated long, conflicting long"
 )
 MOST_BYTES = 2**31 - 1  # of a binary cell: offsets of Arrow and arrays of the JVM have 32 bits
 FREEZES = 4  # blocks after which a worker has loaded what it needs, compiled kernels included
 SMALL = 2**26  # up to this number, an array indexed by row number is cheaper than a sort
+
+NO_WEIGHTS = np.empty(0, np.float32)
 
 Batches = Iterator[pa.RecordBatch]
 Numbers = NDArray[np.integer]
@@ -62,7 +64,13 @@ def read_blocks(batches: Batches) -> Iterator[PlacedBlock]:
 def read_block(cell: dict[str, Any]) -> PlacedBlock:
     _spare_the_collector()
     rows, columns = read_ascending(cell["rows"]), read_ascending(cell["columns"])
-    ratings = RatingBlock(cell_array(cell["pointers"], np.int64), cell_array(cell["codes"], np.int32), len(columns))
+    weights = cell_array(cell["weights"], np.float32)
+    ratings = RatingBlock(
+        cell_array(cell["pointers"], np.int64),
+        cell_array(cell["codes"], np.int32),
+        len(columns),
+        weights if len(weights) else None,
+    )
     return PlacedBlock(cell["block"].as_py(), rows, columns, ratings, cell["checksum"].as_py())
 
 
@@ -110,6 +118,11 @@ def read_ascending(cell: Any) -> NDArray[np.int64]:
     np.cumsum(gaps, dtype=np.int64, out=numbers[1:])
     numbers += first
     return numbers
+
+
+def weight_cell(weights: NDArray[np.float32] | None) -> NDArray[np.float32]:
+    """The weights of some ratings; nothing if there are none."""
+    return NO_WEIGHTS if weights is None else weights
 
 
 def block_line(**cells: Any) -> pa.RecordBatch:

@@ -34,6 +34,7 @@ from onebit_spark.platform.limits import DriverLimits, driver_limits
 
 BROADCAST_BYTES = 512 * 2**20  # of factors that the driver and every Python worker hold a copy of
 BYTES_PER_RATING = 24  # at the peak of a fit on the driver, beside the table that is on its way
+BYTES_PER_WEIGHT = 12  # as it came, in the order of the columns and in that of the rows
 TABLE_COPIES = 5  # of that table: as it came, as columns, as positions
 FACTOR_COPIES = 4  # of the factor table then: posterior, partners, the start's, the model's
 MOST_RATINGS = 100_000_000  # on the driver of a local session
@@ -87,7 +88,8 @@ def on_driver(
     n = counted.n
     factors = FACTOR_COPIES * ids * form.row_bytes
     arriving = TABLE_COPIES * min(TABLE_BYTES, n * counted.bytes_per_rating)
-    needed = BYTES_PER_RATING * n + arriving + factors
+    per_rating = BYTES_PER_RATING + (BYTES_PER_WEIGHT if counted.weighted else 0)
+    needed = per_rating * n + arriving + factors
     told = f"{n:,} ratings and their factors take about {_size(needed)}"
     if wanted == "driver":
         if needed > limits.memory:
@@ -103,7 +105,7 @@ def on_driver(
     if most_ratings is not None:
         limit, why = most_ratings, f"driverRatings = {most_ratings:,}"
     else:
-        room = int(max(0, limits.memory // 2 - factors - arriving) // BYTES_PER_RATING)
+        room = int(max(0, limits.memory // 2 - factors - arriving) // per_rating)
         cap = MOST_RATINGS if limits.local else MOST_RATINGS_BESIDE_CLUSTER
         limit = min(room, cap)
         of_memory = f"half of the {_size(limits.memory)} that are free hold {room:,}"

@@ -42,7 +42,8 @@ class DriverEngine(ArrayFactors, LocalEngine):
         super().__init__(ratings)
         self._spark = spark
         self.ids: dict[Side, Ids] = {
-            side: Ids(values, self.counts(side), self.positives(side)) for side, values in zip(SIDES, ids, strict=True)
+            side: Ids(values, self.counts(side), self.blocks[side].row_positives)
+            for side, values in zip(SIDES, ids, strict=True)
         }
         self.fitted = fitted
         self.watched = watched

@@ -11,7 +11,7 @@ from typing import Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.blocks import RatingBlock, Sums
 from onebit_spark.core.confidence import Histogram, count_confidences
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.draws import Draws, GibbsErrors, count_errors
@@ -31,7 +31,7 @@ Result = TypeVar("Result")
 
 
 class LocalEngine:
-    """Both orientations of the ratings (8 bytes per rating) and both posteriors, in memory.
+    """Both orientations of the ratings (8 bytes per rating, 16 with weights) and both posteriors, in memory.
 
     Compiled kernels release the interpreter lock, so plain threads share the work: ranges of rows, cut by the ratings
     alone, whose sums are added in order. Any number of threads gives the same bits.
@@ -41,6 +41,8 @@ class LocalEngine:
         self.blocks: dict[Side, RatingBlock] = {"rows": ratings, "cols": ratings.transpose()}
         self.n_ratings = ratings.n_ratings
         self.features: SideTables = features or {}
+        self.weighted = ratings.weights is not None
+        self.total_weight = float(ratings.row_weights.sum())
         self.posteriors: dict[Side, RowPosterior] = {}
         self._ranges = {side: block.row_ranges() for side, block in self.blocks.items()}
         self._threads = threads or available_cores()
@@ -103,8 +105,8 @@ class LocalEngine:
     def left_out_loss(self, loss: str, posterior: dict[Side, RowPosterior], split: Split) -> float:
         block = self.blocks["rows"]
         numbers = np.arange(block.n_rows)
-        total, n = left_out_loss(loss, block, numbers, posterior["rows"], posterior["cols"], split)
-        return total / max(n, 1)
+        total, weight = left_out_loss(loss, block, numbers, posterior["rows"], posterior["cols"], split)
+        return total / weight if weight else 0.0
 
     @contextmanager
     def restricted(self, split: Split) -> Iterator[LocalEngine]:
@@ -113,19 +115,20 @@ class LocalEngine:
         with LocalEngine(chosen, self._threads, self.features).running() as engine:
             yield engine
 
-    # The sign matrix, for the start.
-
     def counts(self, side: Side) -> NDArray[np.int64]:
+        """Number of ratings of every row of the side."""
         return self.blocks[side].row_counts
 
-    def positives(self, side: Side) -> NDArray[np.int64]:
-        return self.blocks[side].row_positives
+    # The sign matrix, for the start.
+
+    def row_weights(self, side: Side) -> tuple[Sums, Sums]:
+        return self.blocks[side].row_weights, self.blocks[side].row_positive_weights
 
     def signed_sums(self, side: Side, table: Table) -> Table:
         block = self.blocks[side]
         table = np.ascontiguousarray(table)
         sums = np.zeros((block.n_rows, table.shape[1]))
-        self._over_rows(side, lambda lo, hi: signed_sums(block.row_pointers, block.codes, lo, hi, table, sums))
+        self._over_rows(side, lambda lo, hi: signed_sums(block, lo, hi, table, sums))
         return sums
 
     def _over_rows(self, side: Side, work: Callable[[int, int], Result]) -> list[Result]:

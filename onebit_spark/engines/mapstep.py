@@ -86,16 +86,21 @@ def _update_range(
 
 def left_out_loss(
     loss: str, block: RatingBlock, row_numbers: NDArray[np.int64], rows: RowPosterior, cols: RowPosterior, split: Split
-) -> tuple[float, int]:
-    """The held-out loss, summed over the ratings of a block that the split does not choose, and their number."""
+) -> tuple[float, float]:
+    """Σ w_l times the held-out loss over the ratings of a block that the split does not choose, and Σ w_l."""
     left = split.left_of(block, row_numbers)
     row, col = np.repeat(np.arange(left.n_rows), left.row_counts), left.codes >> 1
     signs = np.where(left.codes & 1, 1.0, -1.0)
-    return prediction.held_out_sums(loss, rows, cols, row, col, signs)[0], left.n_ratings
+    total, _ = prediction.held_out_sums(loss, rows, cols, row, col, signs, left.weights)
+    return total, float(left.row_weights.sum())
+
+
+def signed_sums(block: RatingBlock, lo: int, hi: int, table: FloatArray, out: Table) -> None:
+    """out_i += Σ_{l∈Ω_i} w_l y_l table_j for the rows lo … hi−1: their part of Y·table."""
+    _signed_sums(block.row_pointers, block.codes, block.weights, lo, hi, table, out)
 
 
 @jit
-def signed_sums(pointers, codes, first, last, table, out):  # type: ignore[no-untyped-def]
-    """out_i += Σ_{l∈Ω_i} y_l table_j for the rows first … last−1: their part of Y·table."""
+def _signed_sums(pointers, codes, weights, first, last, table, out):  # type: ignore[no-untyped-def]
     for i in range(first, last):
-        add_signed_rows(table, codes, pointers[i], pointers[i + 1], out[i])
+        add_signed_rows(table, codes, weights, pointers[i], pointers[i + 1], out[i])

@@ -27,13 +27,13 @@ from onebit_spark.engines.broadcast.engine import BroadcastEngine
 from onebit_spark.engines.cells import Batches
 from onebit_spark.engines.driver import DriverEngine
 from onebit_spark.errors import RequestError
-from onebit_spark.input.census import ITEM, LABEL, USER, prepared
+from onebit_spark.input.census import ITEM, LABEL, USER, WEIGHT, prepared
 from onebit_spark.input.columns import quoted
 from onebit_spark.input.defects import Columns, Tally, check_ratings
 from onebit_spark.input.gathering import GatheredPairs
 
-PAIRS = "row int, col int, positive boolean"
-MEASURED = "n long, loss double, wrong long"
+PAIRS = "row int, col int, positive boolean, weight float"
+MEASURED = "n long, weight double, loss double, wrong long"
 
 
 def divided(dataset: DataFrame, indicator: str | None) -> tuple[DataFrame, DataFrame | None]:
@@ -58,7 +58,10 @@ class _State:
 
 
 class Measure(Protocol):
-    """The mean loss and the error rate of the watched ratings under posteriors whose last row is the prior."""
+    """The mean loss and the error rate of the watched ratings under posteriors whose last row is the prior.
+
+    The mean of the loss is by weight; the error rate counts every rating once.
+    """
 
     def __call__(self, rows: RowPosterior, cols: RowPosterior) -> tuple[float, float]: ...
 
@@ -141,8 +144,9 @@ class _OnDriver:
 
     def __call__(self, rows: RowPosterior, cols: RowPosterior) -> tuple[float, float]:
         pairs = self.pairs
-        loss, wrong = held_out_sums(self.loss, rows, cols, pairs.rows, pairs.columns, _signs(pairs.positive))
-        return loss / len(pairs.rows), wrong / len(pairs.rows)
+        signs, weights, n = _signs(pairs.positive), pairs.weights, len(pairs.rows)
+        loss, wrong = held_out_sums(self.loss, rows, cols, pairs.rows, pairs.columns, signs, weights)
+        return loss / (n if weights is None else float(np.sum(weights, dtype=np.float64))), wrong / n
 
 
 @dataclass(frozen=True)
@@ -156,8 +160,8 @@ class _BySpark:
             table = self.pairs.mapInArrow(_MeasureBatches(self.loss, sent), MEASURED).toArrow()
         finally:
             sent.destroy()
-        n, loss, wrong = (float(pc.sum(table[name]).as_py() or 0) for name in ("n", "loss", "wrong"))
-        return loss / n, wrong / n
+        n, weight, loss, wrong = (float(pc.sum(table[name]).as_py() or 0) for name in table.schema.names)
+        return loss / weight, wrong / n
 
 
 def _with_prior(posterior: RowPosterior, scales: Scales, side: Side) -> RowPosterior:
@@ -185,23 +189,27 @@ class _Numbered:
                 pc.fill_null(pc.index_in(batch.column(name), value_set=values), -1).cast(pa.int32())
                 for name, values in ((USER, users), (ITEM, items))
             ]
-            yield pa.RecordBatch.from_arrays([*numbers, batch.column(LABEL)], names=["row", "col", "positive"])
+            ones = pa.array(np.ones(batch.num_rows, np.float32))
+            weights = batch.column(WEIGHT) if WEIGHT in batch.schema.names else ones
+            names = ["row", "col", "positive", "weight"]
+            yield pa.RecordBatch.from_arrays([*numbers, batch.column(LABEL), weights], names=names)
 
 
 @dataclass(frozen=True)
 class _MeasureBatches:
-    """Sums of the held-out loss and of the wrong signs."""
+    """Sums of the held-out loss, of the weights and of the wrong signs."""
 
     loss: str
     posteriors: Broadcast[tuple[RowPosterior, RowPosterior]]
 
     def __call__(self, batches: Batches) -> Batches:
-        n, total, errors = 0, 0.0, 0
+        n, weight, total, errors = 0, 0.0, 0.0, 0
         for batch in batches:
-            row, col, positive = (batch.column(k).to_numpy(zero_copy_only=False) for k in range(3))
-            loss, wrong = held_out_sums(self.loss, *self.posteriors.value, row, col, _signs(positive))
+            row, col, positive, weights = (batch.column(k).to_numpy(zero_copy_only=False) for k in range(4))
+            loss, wrong = held_out_sums(self.loss, *self.posteriors.value, row, col, _signs(positive), weights)
             n, total, errors = n + len(row), total + loss, errors + wrong
-        yield pa.RecordBatch.from_pydict({"n": [n], "loss": [total], "wrong": [errors]})
+            weight += float(np.sum(weights, dtype=np.float64))
+        yield pa.RecordBatch.from_pydict({"n": [n], "weight": [weight], "loss": [total], "wrong": [errors]})
 
 
 def _signs(positive: NDArray[np.bool_]) -> NDArray[np.float64]:

@@ -30,9 +30,11 @@ from onebit_spark.input.defects import (
     suspect,
     verdict,
 )
+from onebit_spark.input.weights import weight_number
 from onebit_spark.platform.jobnames import described
 
-USER, ITEM, LABEL = "__onebit_user", "__onebit_item", "__onebit_label"  # the columns inside, whatever they are outside
+# The columns inside, whatever they are outside.
+USER, ITEM, LABEL, WEIGHT = "__onebit_user", "__onebit_item", "__onebit_label", "__onebit_weight"
 _GROUP = {USER: 1, ITEM: 2}  # Spark's grouping_id: which of the two columns is *not* grouped by
 
 
@@ -55,6 +57,7 @@ class Survey:
     tally: Tally
     users: Ids
     items: Ids
+    weight: float | None = None  # the sum of the weights
 
     @property
     def ids(self) -> dict[Side, Ids]:
@@ -70,6 +73,7 @@ class Census:
     n_users: int
     n_items: int
     grouped: DataFrame
+    weight: float | None = None  # the sum of the weights
 
     def by_id(self, column: str) -> DataFrame:
         """(id, n, above): every id of the column USER or ITEM with its ratings, and its positive ratings."""
@@ -79,16 +83,25 @@ class Census:
         """With the ids, on the driver."""
         table = self.grouped.select(USER, ITEM, "side", "n", "above").toArrow()
         users, items = (_ids(table.filter(pc.equal(table["side"], group)), name) for name, group in _GROUP.items())
-        return Survey(self.tally, users, items)
+        return Survey(self.tally, users, items, self.weight)
 
 
-def prepared(df: DataFrame, columns: Columns) -> DataFrame:
-    """(user, item, positive) under the inside names; unreadable labels and columns are refused by ``survey``."""
+def prepared(df: DataFrame, columns: Columns, *further: str) -> DataFrame:
+    """(user, item, positive) under the inside names, the weights if there are any, and ``further`` columns.
+
+    Unreadable labels and columns are refused by ``survey``.
+    """
     return df.select(
         F.col(quoted(columns.user)).alias(USER),
         F.col(quoted(columns.item)).alias(ITEM),
         positive(df, columns.label, columns.threshold).alias(LABEL),
+        *_weight(columns),
+        *map(quoted, further),
     )
+
+
+def _weight(columns: Columns) -> list[Column]:
+    return [] if columns.weight is None else [weight_number(columns.weight).alias(WEIGHT)]
 
 
 def split_off(df: DataFrame, columns: Columns, fraction: float, seed: int) -> tuple[DataFrame, DataFrame]:
@@ -125,19 +138,21 @@ def census(df: DataFrame, columns: Columns) -> Iterator[Census]:
         F.col(quoted(columns.item)).alias(ITEM),
         marks(df, columns).alias("marks"),
         *fingerprint(df, columns),
+        *_weight(columns),
     )
+    sums = HASH_PARTS if columns.weight is None else (*HASH_PARTS, WEIGHT)
     grouped = named.groupingSets([[USER], [ITEM]], USER, ITEM).agg(
         F.grouping_id().alias("side"),
         F.count(F.lit(1)).alias("n"),
         F.sum((F.col("marks").bitwiseAND(F.lit(BIT["above"])) != 0).cast("bigint")).alias("above"),
         F.bit_or("marks").alias("marks"),
-        *(F.sum(part).alias(part) for part in HASH_PARTS),
+        *(F.sum(part).alias(part) for part in sums),
     )
     grouped = grouped.persist()
     try:
         totals = grouped.groupBy("side").agg(
             F.count(F.lit(1)).alias("ids"), F.sum("n").alias("n"), F.sum("above").alias("above"),
-            F.bit_or("marks").alias("marks"), *(F.sum(part).alias(part) for part in HASH_PARTS),
+            F.bit_or("marks").alias("marks"), *(F.sum(part).alias(part) for part in sums),
         )  # fmt: skip
         with described(df.sparkSession.sparkContext, "survey"):
             lines = {line["side"]: line.asDict() for line in totals.collect()}
@@ -147,7 +162,8 @@ def census(df: DataFrame, columns: Columns) -> Iterator[Census]:
         if suspect(columns, present):
             check_ratings(df, columns)
         counted = {**present, **{name: users[name] for name in ("n", "above", *HASH_PARTS)}}
-        yield Census(verdict(df, columns, counted), users["ids"], items["ids"], grouped)
+        tally = verdict(df, columns, counted)
+        yield Census(tally, users["ids"], items["ids"], grouped, users.get(WEIGHT))
     finally:
         grouped.unpersist()
 

@@ -13,6 +13,7 @@ from pyspark.sql import types as T
 
 from onebit_spark.errors import FitFailed, RequestError
 from onebit_spark.input.columns import HASH_PARTS, INTEGRAL, hash_parts, missing, quoted
+from onebit_spark.input.weights import bad_weight, not_zero, weight_number
 
 Coding = Literal["signed", "binary", "boolean", "threshold"]
 
@@ -31,6 +32,12 @@ class Columns:
     item: str = "item"
     label: str = "label"
     threshold: float | None = None
+    weight: str | None = None  # None: every rating has the weight 1
+
+    @property
+    def names(self) -> list[str]:
+        """All of them, each once."""
+        return list(dict.fromkeys(name for name in (self.user, self.item, self.label, self.weight) if name is not None))
 
 
 @dataclass(frozen=True)
@@ -46,6 +53,14 @@ class Tally:
     def majority(self) -> int:
         """The more frequent label, +1 in a tie."""
         return 1 if 2 * self.positives >= self.n else -1
+
+
+def with_weight(df: DataFrame, columns: Columns) -> DataFrame:
+    """The ratings without those of weight 0, which are as if they were not there. Where ratings come in."""
+    if columns.weight is None:
+        return df
+    check_columns(df, columns)
+    return df.where(not_zero(columns.weight))
 
 
 def positive(df: DataFrame, label_col: str, threshold: float | None) -> Column:
@@ -92,7 +107,7 @@ def aggregated(df: DataFrame, aggregates: Mapping[str, Column]) -> dict[str, int
 
 # ---- what is counted -------------------------------------------------------------------------------------------------
 
-_FLAGS = ("bad_user", "bad_item", "bad_label", "text_label", "plus", "minus", "zero", "other", "above")
+_FLAGS = ("bad_user", "bad_item", "bad_label", "text_label", "bad_weight", "plus", "minus", "zero", "other", "above")
 
 
 BIT = {name: 1 << place for place, name in enumerate(_FLAGS)}
@@ -100,7 +115,7 @@ BIT = {name: 1 << place for place, name in enumerate(_FLAGS)}
 
 def suspect(columns: Columns, present: dict[str, int]) -> bool:
     """Whether a kind of value is there that ``verdict`` refuses, so that a second pass must count it."""
-    if any(present[name] for name in ("bad_user", "bad_item", "bad_label", "text_label")):
+    if any(present[name] for name in ("bad_user", "bad_item", "bad_label", "text_label", "bad_weight")):
         return True
     return columns.threshold is None and bool(present["other"] or (present["minus"] and present["zero"]))
 
@@ -122,6 +137,7 @@ def _flags(df: DataFrame, columns: Columns) -> list[Column]:
         "bad_item": missing(df, columns.item),
         "bad_label": absent | (value.isNotNull() & F.isnan(value)),
         "text_label": unreadable,
+        "bad_weight": bad_weight(columns.weight) if columns.weight is not None else F.lit(False),
         "plus": usable & (value == 1),
         "minus": usable & (value == -1),
         "zero": usable & (value == 0),
@@ -134,7 +150,10 @@ def _flags(df: DataFrame, columns: Columns) -> list[Column]:
 def fingerprint(df: DataFrame, columns: Columns) -> list[Column]:
     """A hash of the rating, in ``HASH_PARTS``; the fingerprint of a set of ratings is the sums of theirs."""
     cell = cell_hash(df, columns)
-    return hash_parts(F.when(positive(df, columns.label, columns.threshold), F.bitwise_not(cell)).otherwise(cell))
+    whole = F.when(positive(df, columns.label, columns.threshold), F.bitwise_not(cell)).otherwise(cell)
+    if columns.weight is not None:
+        whole = whole.bitwiseXOR(F.xxhash64(weight_number(columns.weight)))
+    return hash_parts(whole)
 
 
 def cell_hash(df: DataFrame, columns: Columns) -> Column:
@@ -171,7 +190,10 @@ def label_number(df: DataFrame, label_col: str) -> Column:
 
 def check_columns(df: DataFrame, columns: Columns) -> None:
     problems = []
-    for role, name in (("user", columns.user), ("item", columns.item), ("label", columns.label)):
+    roles = {"user": columns.user, "item": columns.item, "label": columns.label, "weight": columns.weight}
+    for role, name in roles.items():
+        if name is None:
+            continue
         if name not in df.columns:
             problems.append(f"there is no column {name!r} for the {role} (columns: {', '.join(df.columns)})")
         elif df.columns.count(name) > 1:
@@ -186,6 +208,9 @@ def check_columns(df: DataFrame, columns: Columns) -> None:
             problems.append(f"column {columns.label!r} is of type {kind.simpleString()}, not a number or a boolean")
         if isinstance(kind, T.BooleanType) and columns.threshold is not None:
             problems.append(f"column {columns.label!r} is boolean already: drop the threshold")
+        kind = T.DoubleType() if columns.weight is None else df.schema[columns.weight].dataType
+        if not isinstance(kind, T.NumericType | T.StringType):
+            problems.append(f"column {columns.weight!r} of the weights is of type {kind.simpleString()}, not a number")
     if problems:
         raise RequestError("; ".join(problems))
 
@@ -193,12 +218,19 @@ def check_columns(df: DataFrame, columns: Columns) -> None:
 def verdict(df: DataFrame, columns: Columns, totals: dict[str, int], both_classes: bool = True) -> Tally:
     """The tally, or a RequestError with every defect, its count and three examples."""
     if totals["n"] == 0:
-        raise RequestError("there is no rating: the input is empty; check the path and any filter before the fit")
+        kind = "" if columns.weight is None else " of positive weight"
+        raise RequestError(
+            f"there is no rating{kind}: the input is empty; check the path and any filter before the fit"
+        )
     defects = {  # flag ─► what it means, what to do
         "bad_user": (f"null or NaN in column {columns.user!r}", "drop them"),
         "bad_item": (f"null or NaN in column {columns.item!r}", "drop them"),
         "bad_label": (f"null or NaN in column {columns.label!r}", "drop them"),
         "text_label": (f"no number in column {columns.label!r}", "drop them, or name another label column"),
+        "bad_weight": (
+            f"a negative or infinite weight, null, NaN or no number in column {columns.weight!r}",
+            "give positive weights, or 0 to leave a rating out",
+        ),
     }
     boolean = isinstance(df.schema[columns.label].dataType, T.BooleanType)
     if columns.threshold is None and not boolean:
@@ -243,8 +275,7 @@ def not_deterministic(what: str) -> FitFailed:
 
 
 def _examples(df: DataFrame, columns: Columns, flag: str) -> str:
-    """Three ratings with the defect, as (user, item, label)."""
+    """Three ratings with the defect, as (user, item, label), and their weights if they have any."""
     condition = _flags(df, columns)[_FLAGS.index(flag)]
-    names = (columns.user, columns.item, columns.label)
-    lines: list[Row] = df.where(condition).select(*(F.col(quoted(name)) for name in names)).take(3)
+    lines: list[Row] = df.where(condition).select(*(F.col(quoted(name)) for name in columns.names)).take(3)
     return ", ".join("(" + ", ".join(map(str, line)) + ")" for line in lines)

@@ -23,7 +23,7 @@ from pyspark.sql.types import BinaryType, DataType, DecimalType, DoubleType, Flo
 
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.sketch import CellSketch, limit_for
-from onebit_spark.input.census import ITEM, LABEL, USER
+from onebit_spark.input.census import ITEM, LABEL, USER, WEIGHT
 from onebit_spark.input.columns import HASH_PARTS, quoted
 from onebit_spark.input.defects import (
     Columns,
@@ -40,6 +40,7 @@ from onebit_spark.input.defects import (
     verdict,
 )
 from onebit_spark.input.readings import Encoded, LabelCounts, hash_sums
+from onebit_spark.input.weights import bad_weights, weight_number
 from onebit_spark.platform.arriving import arrow_batches, cached_rows
 
 HASH = "__onebit_hash"
@@ -58,11 +59,14 @@ class Weighed:
         Size of a rating on its way to the driver.
     fingerprint : str or None
         Of the ratings; None if they were not read.
+    weighted : bool
+        Whether they have weights.
     """
 
     n: int
     bytes_per_rating: float
     fingerprint: str | None = None
+    weighted: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,7 @@ def weighed(df: DataFrame, columns: Columns) -> Weighed:
     """Count the ratings. What is wrong with them is found when they are gathered."""
     check_columns(df, columns)
     if not _text_ids(df, columns) and (n := cached_rows(df)) is not None:
-        return Weighed(n, bytes_per_rating(df, columns, 0))
+        return Weighed(n, bytes_per_rating(df, columns, 0), weighted=columns.weight is not None)
     totals = aggregated(
         df,
         {
@@ -111,7 +115,8 @@ def weighed(df: DataFrame, columns: Columns) -> Weighed:
         },
     )
     n, sums = totals["n"], [totals[name] for name in HASH_PARTS]
-    return Weighed(n, bytes_per_rating(df, columns, totals["text"] / max(1, n)), fingerprint_of(sums))
+    weight = bytes_per_rating(df, columns, totals["text"] / max(1, n))
+    return Weighed(n, weight, fingerprint_of(sums), columns.weight is not None)
 
 
 def text_bytes(df: DataFrame, columns: Columns) -> Column:
@@ -122,7 +127,7 @@ def text_bytes(df: DataFrame, columns: Columns) -> Column:
 def bytes_per_rating(df: DataFrame, columns: Columns, text: float) -> float:
     """Bytes of a rating on its way: hash and label are numbers of 8 bytes, or less; the ids' text is known."""
     kinds = (df.schema[name].dataType for name in (columns.user, columns.item))
-    return 16 + text + sum(_width(kind) for kind in kinds)
+    return 16 + text + sum(_width(kind) for kind in kinds) + (0 if columns.weight is None else 4)
 
 
 def _text_ids(df: DataFrame, columns: Columns) -> list[str]:
@@ -155,19 +160,23 @@ def gathered(df: DataFrame, columns: Columns, counted: Weighed, most_bytes: int)
         label = arrived.positive.pop(0)
         codes[place : place + len(label)] |= label
         place += len(label)
-    ratings = RatingBlock.from_codes(rows, codes, (len(users), len(items)))
+    weights = np.concatenate(arrived.weights) if arrived.weights else None
+    arrived.weights.clear()
+    ratings = RatingBlock.from_codes(rows, codes, (len(users), len(items)), weights)
     return Gathered(tally, users, items, ratings, np.concatenate(arrived.cells), arrived.limit)
 
 
 @dataclass
 class _Arrived:
-    """What has come so far: 9 bytes per rating, and what was counted of them."""
+    """What has come so far: 9 bytes per rating, 13 with weights, and what was counted of them."""
 
     threshold: float | None
     limit: int
     users: Encoded = field(default_factory=Encoded)
     items: Encoded = field(default_factory=Encoded)
     positive: list[NDArray[np.bool_]] = field(default_factory=list)
+    weights: list[NDArray[np.float32]] = field(default_factory=list)  # empty if there are none
+    bad_weights: int = 0
     cells: list[NDArray[np.int64]] = field(default_factory=list)
     labels: LabelCounts = field(default_factory=LabelCounts)
     sums: NDArray[np.int64] = field(default_factory=lambda: np.zeros(2, np.int64))
@@ -179,14 +188,18 @@ class _Arrived:
         if not all(present):
             self.absent = True
         label = self.labels.add(table[LABEL], self.threshold)
-        hashes = table[HASH].to_numpy()
-        self.sums += hash_sums(hashes, label)
+        hashes, weights = table[HASH].to_numpy(), _weights(table)
+        if weights is not None:
+            self.bad_weights += bad_weights(weights)
+            self.weights.append(weights)
+        self.sums += hash_sums(hashes, label, weights)
         self.cells.append(hashes[hashes <= self.limit])
         self.positive.append(label)
 
     def totals(self) -> dict[str, int]:
         """What ``verdict`` looks at."""
-        return {**self.labels.totals(), **dict(zip(HASH_PARTS, self.sums.tolist(), strict=True))}
+        sums = dict(zip(HASH_PARTS, self.sums.tolist(), strict=True))
+        return {**self.labels.totals(), "bad_weight": self.bad_weights, **sums}
 
 
 @dataclass(frozen=True)
@@ -197,6 +210,7 @@ class GatheredPairs:
     columns: NDArray[np.int32]
     positive: NDArray[np.bool_]
     cells: NDArray[np.int64]
+    weights: NDArray[np.float32] | None = None
 
 
 def gathered_pairs(df: DataFrame, columns: Columns, users: pa.Array, items: pa.Array, limit: int) -> GatheredPairs:
@@ -207,18 +221,25 @@ def gathered_pairs(df: DataFrame, columns: Columns, users: pa.Array, items: pa.A
         for name, known in ((USER, users), (ITEM, items))
     )
     hashes = table[HASH].to_numpy()
-    return GatheredPairs(rows, cols, LabelCounts().add(table[LABEL], columns.threshold), hashes[hashes <= limit])
+    positive = LabelCounts().add(table[LABEL], columns.threshold)
+    return GatheredPairs(rows, cols, positive, hashes[hashes <= limit], _weights(table))
 
 
 def _raw(df: DataFrame, columns: Columns) -> DataFrame:
-    """The two ids, the label as a number and the cell's hash."""
+    """The two ids, the label as a number, the cell's hash and the weight, if there is one."""
     kind = df.schema[columns.label].dataType
     plain = F.col(quoted(columns.label))
     return df.select(
         *(_id(df, name).alias(alias) for name, alias in ((columns.user, USER), (columns.item, ITEM))),
         (label_number(df, columns.label) if isinstance(kind, StringType | DecimalType) else plain).alias(LABEL),
         cell_hash(df, columns).alias(HASH),
+        *([] if columns.weight is None else [weight_number(columns.weight).alias(WEIGHT)]),
     )
+
+
+def _weights(table: pa.Table) -> NDArray[np.float32] | None:
+    """The weights, NaN for null. A copy: a view would keep the whole table."""
+    return np.array(table[WEIGHT].to_numpy(), np.float32) if WEIGHT in table.schema.names else None
 
 
 def _id(df: DataFrame, name: str) -> Column:

@@ -53,5 +53,5 @@ def check_split(df: DataFrame, columns: Columns, fraction: float, seed: int) -> 
     return Division(
         whole,
         Tally(n, totals["held_above"], whole.coding, fingerprint_of(held)),
-        Weighed(whole.n - n, weight, fingerprint_of(rest)),
+        Weighed(whole.n - n, weight, fingerprint_of(rest), columns.weight is not None),
     )

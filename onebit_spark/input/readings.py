@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from onebit_spark.input.columns import PART_BITS
 from onebit_spark.input.defects import BIT
+from onebit_spark.input.weights import weight_hashes
 
 SLICE = 1 << 16
 
@@ -77,11 +78,16 @@ class LabelCounts:
 _VALUES = {"plus": 1, "minus": -1, "zero": 0}
 
 
-def hash_sums(hashes: NDArray[np.int64], label: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """What ``defects.fingerprint`` sums, of the cells' hashes and the labels."""
+def hash_sums(
+    hashes: NDArray[np.int64], label: NDArray[np.bool_], weights: NDArray[np.float32] | None = None
+) -> NDArray[np.int64]:
+    """What ``defects.fingerprint`` sums, of the cells' hashes, the labels and the weights."""
     mask, sums = np.uint64((1 << PART_BITS) - 1), np.zeros(2, np.int64)
     for lo in range(0, len(hashes), SLICE):  # in slices: temporary arrays of the whole part would be its largest
         part = slice(lo, lo + SLICE)
-        whole = np.where(label[part], ~hashes[part], hashes[part]).view(np.uint64)
+        whole = np.where(label[part], ~hashes[part], hashes[part])
+        if weights is not None:
+            whole ^= weight_hashes(weights[part])
+        whole = whole.view(np.uint64)
         sums += np.array([(whole & mask).sum(), ((whole >> np.uint64(PART_BITS)) & mask).sum()], np.int64)
     return sums

@@ -45,7 +45,11 @@ class FitChoices(FitParams):
     def columns(self) -> Columns:
         """The input columns, and how a number becomes a label."""
         return Columns(
-            self.getUserCol(), self.getItemCol(), self.getRatingCol() or self.getLabelCol(), self.getThreshold()
+            self.getUserCol(),
+            self.getItemCol(),
+            self.getRatingCol() or self.getLabelCol(),
+            self.getThreshold(),
+            self.getWeightCol() or None,
         )
 
     def problems(self) -> list[str]:

@@ -42,6 +42,9 @@ class FitParams(PredictionParams):
     threshold = number(
         "threshold", "labels strictly greater are positive, the others negative; must be a finite number"
     )
+    weightCol = text(
+        "weightCol", "column of positive weights: a rating counts as so many; 0: as if absent (default: all are 1)"
+    )
     loss = text("loss", "loss: hinge, logistic")
     prior = text("prior", "prior of the factors' scales: gamma, inverse-gamma")
     rank = integer(
@@ -140,6 +143,12 @@ class FitParams(PredictionParams):
 
     def setThreshold(self: F, value: float) -> F:
         return self._set(threshold=value)
+
+    def getWeightCol(self) -> str | None:
+        return self._maybe(self.weightCol)
+
+    def setWeightCol(self: F, value: str) -> F:
+        return self._set(weightCol=value)
 
     def getLoss(self) -> str:
         return self.getOrDefault(self.loss)

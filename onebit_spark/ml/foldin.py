@@ -27,8 +27,8 @@ from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.sketch import HIGHEST, together
 from onebit_spark.engines.cells import Batches
 from onebit_spark.engines.factorframes import factor_frame, factor_schema
-from onebit_spark.input.census import ITEM, LABEL, USER, prepared
-from onebit_spark.input.defects import Columns, check_ratings
+from onebit_spark.input.census import ITEM, LABEL, USER, WEIGHT, prepared
+from onebit_spark.input.defects import Columns, check_ratings, with_weight
 from onebit_spark.ml.featurefoldin import Explained, check_who
 from onebit_spark.ml.fittedmodel import FittedModel
 from onebit_spark.ml.freshness import sketch_of
@@ -48,7 +48,9 @@ def fold_in(model: M, ratings: DataFrame, who: Who, threshold: float | None, fea
     """
     check_who(who)
     known = None if features is None else Explained.of(model, features, who)
-    columns = Columns(model.getUserCol(), model.getItemCol(), model.info.columns["label"], threshold)
+    weight = model.info.columns.get("weight")
+    columns = Columns(model.getUserCol(), model.getItemCol(), model.info.columns["label"], threshold, weight)
+    ratings = with_weight(ratings, columns)
     for side, column in (("user", columns.user), ("item", columns.item)):
         model.checkIdType(ratings, side, column)
     tally = check_ratings(ratings, columns)
@@ -74,7 +76,8 @@ def _united_here(
     known = cols >= 0  # ratings of partners that the model does not know are ignored
     ids = one_array(table[new].cast(own.ids.type)).filter(pa.array(known)).dictionary_encode()
     rows, positive = ids.indices.to_numpy().astype(np.int64), table[LABEL].to_numpy()[known]
-    block = RatingBlock.from_coordinates(rows, cols[known], positive, (len(ids.dictionary), len(others.ids)))
+    weights = None if columns.weight is None else table[WEIGHT].to_numpy()[known]
+    block = RatingBlock.from_coordinates(rows, cols[known], positive, (len(ids.dictionary), len(others.ids)), weights)
     means = None if known_means is None else known_means.at(ids.dictionary)
     settled = FoldIn.of(model.info, SIDE_OF[who]).settled(block, others.known, means)
     kept_ids = pc.invert(pc.is_in(own.ids, value_set=ids.dictionary))
@@ -97,7 +100,8 @@ def _united(
     joined = prepared(ratings, columns).join(partners, F.col(partner) == F.col("__known"))
     cast = F.col(new).cast(info.id_types[who]).alias("id")
     tasks = max(ratings.sparkSession.sparkContext.defaultParallelism, -(-n_ratings // RATINGS_PER_TASK))
-    placed = joined.select(cast, F.col("__known").alias("partner"), F.col(LABEL).alias("positive"), "lines")
+    weight = [] if columns.weight is None else [F.col(WEIGHT).alias("weight")]
+    placed = joined.select(cast, F.col("__known").alias("partner"), F.col(LABEL).alias("positive"), "lines", *weight)
     work = replace(_FoldInTask.of(model, SIDE_OF[who]), known=known_means)
     schema = factor_schema(replace(info, draw_narrowing=None), who)
     folded = kept(placed.repartition(tasks, "id").mapInArrow(work, schema))
@@ -130,6 +134,7 @@ class _FoldInTask:
         positive = table["positive"].to_numpy().astype(bool)
         first = np.unique(cols, return_index=True)[1]  # one line per partner
         posterior = read_factors(table["lines"].combine_chunks().take(pa.array(first)), self.partner_prior)
-        block = RatingBlock.from_coordinates(rows, cols, positive, shape)
+        weights = table["weight"].to_numpy() if "weight" in table.schema.names else None
+        block = RatingBlock.from_coordinates(rows, cols, positive, shape, weights)
         means = None if self.known is None else self.known.at(ids.dictionary)
         yield from plain_lists(factor_table(ids.dictionary, self.work.settled(block, posterior, means))).to_batches()

@@ -140,6 +140,7 @@ def _data(info: ModelInfo) -> dict[str, str]:
             for who, told in (info.side_features or {}).items()
         },
         "columns": ", ".join(info.columns.values()),
+        "sum of the weights": "" if info.total_weight is None else f"{info.total_weight:,.6g}",
         "positive above": "" if info.threshold is None else f"{info.threshold:g}",
     }
 

@@ -90,7 +90,7 @@ def _side(folder: Path, info: ModelInfo, side: str) -> ResidentSide:
     form = info.kind, config.intercepts, config.implicit_features
     columns = factor_columns(*form)
     try:
-        table = pq.read_table(folder / name, columns=["id", *columns], partitioning=None)
+        table = pq.read_table(folder / name, partitioning=None)
         if absent := [column for column in ("id", *columns) if column not in table.column_names]:
             raise RequestError(f"damaged model folder: {name}/ lacks {', '.join(absent)}")
         table = table.set_column(table.column_names.index("id"), "id", _ids(table["id"], info.id_types[side]))

@@ -19,9 +19,10 @@ from pyspark.sql import functions as F
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.settings import by_param
 from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.input.census import ITEM, LABEL, USER, Survey, prepared, survey
+from onebit_spark.input.census import ITEM, LABEL, USER, WEIGHT, Survey, prepared, survey
 from onebit_spark.input.columns import hash_parts, quoted
-from onebit_spark.input.defects import Columns, positive
+from onebit_spark.input.defects import Columns, with_weight
+from onebit_spark.input.weights import weight_number
 from onebit_spark.platform.limits import driver_limits
 from onebit_spark.tuning.folds import FoldedSample, fit_fold
 from onebit_spark.tuning.sample import Sample
@@ -57,12 +58,14 @@ class CrossValidation:
     @classmethod
     def of(cls, ratings: DataFrame, columns: Columns, n_folds: int, seed: int) -> CrossValidation:
         """Check the ratings, and count them."""
+        ratings = with_weight(ratings, columns)
         return cls(ratings, columns, survey(ratings, columns), n_folds, seed)
 
     def tasks(self, configs: Sequence[FitConfig]) -> list[Task]:
         """One task per configuration and fold. The folds of one configuration follow each other."""
         tally = self.surveyed.tally
-        checksums = self.ratings.agg(*map(F.sum, hash_parts(self._hash()))).collect()[0]
+        weight = [] if self.columns.weight is None else [weight_number(self.columns.weight)]
+        checksums = self.ratings.agg(*map(F.sum, hash_parts(F.xxhash64(self._hash(), *weight)))).collect()[0]
         data = [tally.n, tally.positives, len(self.surveyed.users), len(self.surveyed.items), *checksums]
         return [
             {"data": data, "folds": self.n_folds, "fold": fold, "seed": self.seed, "config": asdict(config)}
@@ -103,18 +106,15 @@ class CrossValidation:
 
     def collected(self) -> FoldedSample:
         """The ratings in this process, as indices, in an order that does not depend on the partitions."""
-        table = self.ratings.select(
-            F.col(quoted(self.columns.user)).alias(USER),
-            F.col(quoted(self.columns.item)).alias(ITEM),
-            positive(self.ratings, self.columns.label, self.columns.threshold).alias(LABEL),
-            self._fold().alias(FOLD),
-        ).toArrow()
+        with_fold = self.ratings.withColumn(FOLD, self._fold())
+        table = prepared(with_fold, self.columns, FOLD).toArrow()
         sides = {USER: self.surveyed.users, ITEM: self.surveyed.items}
         rows, cols = (pc.index_in(table[name], value_set=ids.values).to_numpy() for name, ids in sides.items())
         labels, fold = np.where(table[LABEL].to_numpy(), 1, -1), table[FOLD].to_numpy()
-        order = np.lexsort((labels, cols, rows))
+        weights = table[WEIGHT].to_numpy() if self.columns.weight is not None else None
+        order = np.lexsort((labels if weights is None else weights, labels, cols, rows))
         shape = (len(self.surveyed.users), len(self.surveyed.items))
-        sample = Sample.of(rows[order], cols[order], labels[order], shape)
+        sample = Sample.of(rows[order], cols[order], labels[order], shape, None if weights is None else weights[order])
         return FoldedSample(sample, fold[order].astype(np.int32))
 
     def estimator(self, config: FitConfig, settings: int = 1) -> OneBitCompletion:
@@ -124,6 +124,7 @@ class CrossValidation:
             itemCol=self.columns.item,
             labelCol=self.columns.label,
             threshold=self.columns.threshold,
+            weightCol=self.columns.weight,
             certificateGrid=settings,
             **by_param(config),
         )

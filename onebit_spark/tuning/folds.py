@@ -40,11 +40,14 @@ class FoldedSample:
 
 
 def fit_fold(data: FoldedSample, fold: int, config: FitConfig) -> FoldResult:
-    """Fit all other folds, and count the errors in this one. A score of exactly 0 counts as the training majority."""
+    """Fit all other folds, and count the errors in this one, each rating once.
+
+    A score of exactly 0 counts as the training majority.
+    """
     train, test = data.sample.take(data.fold != fold), data.sample.take(data.fold == fold)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotConverged)
-        fit = fit_arrays(train.rows, train.cols, train.labels, config, train.shape, threads=1)
+        fit = fit_arrays(train.rows, train.cols, train.labels, config, train.shape, weights=train.weights, threads=1)
     return {
         "errors": int(np.count_nonzero(fit.predict(test.rows, test.cols) != test.labels)),
         "n": len(test),

@@ -22,23 +22,29 @@ class Sample:
         ±1.
     shape : (int, int)
         Rows and columns of the matrix.
+    weights : array of float32, optional
+        Weight of each rating.
     """
 
     rows: NDArray[np.int32]
     cols: NDArray[np.int32]
     labels: NDArray[np.int8]
     shape: tuple[int, int]
+    weights: NDArray[np.float32] | None = None
 
     @classmethod
-    def of(cls, rows: NDArray, cols: NDArray, labels: NDArray, shape: tuple[int, int]) -> Sample:
-        return cls(rows.astype(np.int32), cols.astype(np.int32), labels.astype(np.int8), shape)
+    def of(
+        cls, rows: NDArray, cols: NDArray, labels: NDArray, shape: tuple[int, int], weights: NDArray | None = None
+    ) -> Sample:
+        return cls(rows.astype(np.int32), cols.astype(np.int32), labels.astype(np.int8), shape, weights)
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def take(self, which: NDArray) -> Sample:
         """The ratings at these positions, or where a mask is true."""
-        return Sample(self.rows[which], self.cols[which], self.labels[which], self.shape)
+        weights = None if self.weights is None else self.weights[which]
+        return Sample(self.rows[which], self.cols[which], self.labels[which], self.shape, weights)
 
     def split(self, held_out: int, seed: int) -> tuple[Sample, Sample]:
         """(train, test) with ``held_out`` ratings in the test part. The choice depends on the seed only."""
@@ -55,6 +61,6 @@ class Sample:
     def fingerprint(self) -> str:
         """A hash of the ratings."""
         digest = hashlib.sha256(repr(self.shape).encode())
-        for part in (self.rows, self.cols, self.labels):
-            digest.update(part.tobytes())
+        for part in (self.rows, self.cols, self.labels, self.weights):
+            digest.update(b"" if part is None else part.tobytes())
         return digest.hexdigest()[:16]

@@ -1,6 +1,7 @@
 """The row updates once more, slow and readable: plain numpy, one row at a time, straight from the formulas.
 
-The tests hold every compiled kernel against its twin here; nothing else uses this file. Layouts are those of
+The tests hold every compiled kernel against its twin here; nothing else uses this file. Every κ of a formula is a κ w_l
+of its rating. Layouts are those of
 ``core/losses/base.py``: a row is [1, x] (or x), its partners are z_j = [d_j, 1, R_j] (or R_j), and x is what moves.
 """
 
@@ -41,6 +42,13 @@ class RowProblem:
     prior_mean: Array  # p (D)
     precision: Array  # g (D)
     weight: float  # κ
+    rating_weights: Array | None = None  # w_l of every rating (n); None: all are 1
+
+    @property
+    def weights(self) -> Array:
+        """κ w_l of every rating."""
+        ones = np.ones(len(self.labels))
+        return self.weight * (ones if self.rating_weights is None else self.rating_weights.astype(np.float64))
 
     @property
     def fixed(self) -> int:
@@ -76,18 +84,18 @@ def hinge_row(
 ) -> UpdatedRow:
     """One step of ``mm``: ω times the way to the solution of a K×K system at the floors ε, ε′. A step that raises the
     row's own F, after rounding to the storage type, is halved, and in the end not taken. The spread moves anyway."""
-    y, z, f, kappa, g, p = row.labels, row.partner_mean, row.fixed, row.weight, row.precision, row.prior_mean
+    y, z, f, kappa, g, p = row.labels, row.partner_mean, row.fixed, row.weights, row.precision, row.prior_mean
     w = _absolute_weights(row)[f:]
 
     def value(x: Array) -> float:
-        hinge = np.maximum(1 - y * row.scores(x), 0).sum()
-        return float(kappa * hinge + w @ np.abs(x) + 0.5 * g @ (x - p) ** 2)
+        hinge = kappa @ np.maximum(1 - y * row.scores(x), 0)
+        return float(hinge + w @ np.abs(x) + 0.5 * g @ (x - p) ** 2)
 
     omega = np.maximum(np.abs(1 - y * row.scores(mean)), margin_floor)
     xi = np.maximum(np.abs(mean), mean_floor)
-    gram = kappa * z.T @ (z / (2 * omega[:, None]))
+    gram = z.T @ (z * (kappa / (2 * omega))[:, None])
     system = gram[f:, f:] + np.diag(g + w / xi)
-    right = kappa * z[:, f:].T @ (y * (0.5 + 1 / (2 * omega))) + g * p
+    right = z[:, f:].T @ (kappa * y * (0.5 + 1 / (2 * omega))) + g * p
     if f:
         right -= gram[1:, 0]  # A_Ff: the partner's intercept, met by the 1 of this row
     target = np.linalg.solve(system, right)
@@ -102,7 +110,7 @@ def hinge_gradient_row(row: RowProblem, mean: Array, spread: Array, rate: float)
     """One gradient step of Algorithm 1 on the means; the spreads stay."""
     y, f = row.labels, row.fixed
     inside = y * row.scores(mean) < 1
-    slope = -row.weight * row.partner_mean[:, f:].T @ (y * inside)
+    slope = -row.partner_mean[:, f:].T @ (row.weights * y * inside)
     slope += _absolute_weights(row)[f:] * np.sign(mean) + row.precision * (mean - row.prior_mean)
     return _hinge_result(row, mean - rate * slope, spread)
 
@@ -120,17 +128,17 @@ def hinge_spread(row: RowProblem) -> Array:
 
 def _absolute_weights(row: RowProblem) -> Array:
     """w_k = κ c Σ_l s_jk: what |x_k| costs."""
-    return row.weight * C * row.partner_spread.sum(axis=0)
+    return C * row.weights @ row.partner_spread
 
 
 def _spread_weights(row: RowProblem) -> Array:
     """a_k = κ c Σ_l (|R_jk| + c s_jk): what the row's own s_k costs."""
-    return row.weight * C * (np.abs(row.partner_mean) + C * row.partner_spread).sum(axis=0)
+    return C * row.weights @ (np.abs(row.partner_mean) + C * row.partner_spread)
 
 
 def _hinge_result(row: RowProblem, mean: Array, spread: Array) -> UpdatedRow:
     """Data term: κ Σ_l {(1 − y u)_+ + Σ_k [c² s s_j + c |R_j| s + c |x| s_j]}."""
-    hinge = row.weight * np.maximum(1 - row.labels * row.scores(mean), 0).sum()
+    hinge = row.weights @ np.maximum(1 - row.labels * row.scores(mean), 0)
     spreads = _absolute_weights(row) @ np.abs(row.augmented(mean)) + _spread_weights(row)[row.fixed :] @ spread
     return UpdatedRow(mean, spread, float(np.log(spread).sum()), float(hinge + spreads))
 
@@ -170,9 +178,9 @@ def expected_squares(row: RowProblem, mean: Array, covariance: Array) -> Array:
 def _logistic_system(row: RowProblem, mean: Array, covariance: Array) -> tuple[Array, Array]:
     """A = 2κ Σ τ(ξ) E[z zᵀ] + diag g on the free coordinates, and κ/2 Σ y E[z] − A_Ff + g∘p."""
     f = row.fixed
-    weights = 2 * row.weight * tau(np.sqrt(expected_squares(row, mean, covariance)))
+    weights = 2 * row.weights * tau(np.sqrt(expected_squares(row, mean, covariance)))
     whole = np.einsum("l,lab->ab", weights, row.partner_moments)
-    right = 0.5 * row.weight * row.labels @ row.partner_mean[:, f:] + row.precision * row.prior_mean
+    right = 0.5 * (row.weights * row.labels) @ row.partner_mean[:, f:] + row.precision * row.prior_mean
     if f:
         right -= whole[1:, 0]  # 2κ Σ τ E[R_j d_j], Cov(R_j, d_j) included
     return whole[f:, f:] + np.diag(row.precision), right
@@ -182,7 +190,7 @@ def _logistic_data(row: RowProblem, mean: Array, covariance: Array) -> float:
     """−κ Σ_l [log σ(ξ) + (y u − ξ)/2] at ξ² = E[u²]."""
     xi = np.sqrt(expected_squares(row, mean, covariance))
     log_sigmoid = -np.log1p(np.exp(-xi))
-    return float(-row.weight * np.sum(log_sigmoid + 0.5 * (row.labels * row.scores(mean) - xi)))
+    return float(-row.weights @ (log_sigmoid + 0.5 * (row.labels * row.scores(mean) - xi)))
 
 
 def mapped_row(mean: Array, covariance: Array, matrix: Array, shift: Array) -> tuple[Array, Array]:

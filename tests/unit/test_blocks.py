@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onebit_spark.core.blocks import MAX_COLUMNS, RatingBlock
+from onebit_spark.core.split import Split
 
 triples = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 5), st.booleans()), max_size=60)
 shapes = st.tuples(st.integers(8, 11), st.integers(6, 9))  # a few rows and columns beyond the ratings
@@ -57,6 +58,74 @@ def test_transpose(ratings, shape):
 def test_input_order_does_not_matter(ratings, random):
     shuffled = random.sample(ratings, len(ratings))
     np.testing.assert_array_equal(make(ratings, (8, 6)).codes, make(shuffled, (8, 6)).codes)
+
+
+weighted_triples = st.lists(
+    st.tuples(st.integers(0, 7), st.integers(0, 5), st.booleans(), st.floats(2**-20, 2.0**20, width=32)), max_size=60
+)
+
+
+def make_weighted(ratings, shape):
+    rows, cols, positive, weights = (
+        np.array([r[i] for r in ratings], t) for i, t in enumerate((np.int64, np.int64, bool, np.float32))
+    )
+    return RatingBlock.from_coordinates(rows, cols, positive, shape, weights)
+
+
+def read_weighted(block):
+    return [(*rating, float(weight)) for rating, weight in zip(read(block), block.weights, strict=True)]
+
+
+@given(weighted_triples, shapes, st.randoms())
+def test_weights_stay_with_their_ratings(ratings, shape, random):
+    """Also when both are turned, kept by a coin or given in another order; ties of a code ascend by weight."""
+    block = make_weighted(ratings, shape)
+    assert read_weighted(block) == sorted(ratings)
+    assert read_weighted(make_weighted(random.sample(ratings, len(ratings)), shape)) == sorted(ratings)
+    turned = block.transpose()
+    assert read_weighted(turned) == sorted((j, i, *rest) for i, j, *rest in ratings)
+    assert read_weighted(turned.transpose()) == sorted(ratings)
+    split, numbers = Split(3, 0.5), np.arange(shape[0])
+    parts = read_weighted(split.chosen_of(block, numbers)) + read_weighted(split.left_of(block, numbers))
+    assert sorted(parts) == sorted(ratings)
+    plain = make([rating[:3] for rating in ratings], shape)
+    for mine, other in ((split.chosen_of(block, numbers), split.chosen_of(plain, numbers)), (block, plain)):
+        np.testing.assert_array_equal(mine.codes, other.codes)  # the coin does not know the weights
+        np.testing.assert_array_equal(mine.distinct_counts, other.distinct_counts)
+        np.testing.assert_array_equal(mine.row_counts, other.row_counts)
+
+
+@given(weighted_triples, shapes)
+def test_sums_of_weights(ratings, shape):
+    block = make_weighted(ratings, shape)
+    for turned, axis in ((block, 0), (block.transpose(), 1)):
+        total, positive = np.zeros(shape[axis]), np.zeros(shape[axis])
+        for rating in sorted(ratings, key=lambda rating: (rating[1 - axis], *rating[2:])):
+            total[rating[axis]] += rating[3]
+            positive[rating[axis]] += rating[3] * rating[2]
+        np.testing.assert_array_equal(turned.row_weights, total)
+        np.testing.assert_array_equal(turned.row_positive_weights, positive)
+
+
+def test_without_weights_their_sums_are_the_counts():
+    block = make([(0, 1, True), (0, 1, False), (2, 0, True)], (3, 2))
+    assert block.weights is None
+    assert block.row_weights is block.row_counts
+    assert block.row_positive_weights is block.row_positives
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0, np.nan, np.inf])
+def test_a_block_refuses_weights_that_are_not_positive(wrong):
+    with pytest.raises(ValueError, match="positive and finite"):
+        make_weighted([(0, 1, True, 1.0), (1, 0, False, wrong)], (2, 2))
+
+
+def test_a_block_refuses_weights_of_another_length_or_type():
+    rows, positive = np.array([0, 1]), np.array([True, False])
+    with pytest.raises(ValueError, match="2 ratings, 1 weights"):
+        RatingBlock.from_coordinates(rows, rows, positive, (2, 2), np.ones(1, np.float32))
+    with pytest.raises(TypeError, match="float32"):
+        RatingBlock.from_coordinates(rows, rows, positive, (2, 2), np.ones(2))
 
 
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=60), st.integers(1, 400))

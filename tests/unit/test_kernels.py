@@ -5,6 +5,7 @@ being registered, and fails until it has a twin in ``TWINS``.
 """
 
 from dataclasses import fields, replace
+from functools import partial
 from itertools import product
 from typing import get_args, get_type_hints
 
@@ -72,10 +73,12 @@ def move_name(pair):
     return name(loss) + "-means" * move.means + "-spreads" * move.spreads
 
 
-def make_block(rng):
+def make_block(rng, weighted=False):
     rows = np.repeat(np.arange(len(ROW_LENGTHS)), ROW_LENGTHS)
     cols = rng.integers(COLUMNS - 1, size=len(rows))  # the last column stays empty
-    return RatingBlock.from_coordinates(rows, cols, rng.random(len(rows)) < 0.6, (len(ROW_LENGTHS), COLUMNS))
+    positive, shape = rng.random(len(rows)) < 0.6, (len(ROW_LENGTHS), COLUMNS)
+    weights = rng.uniform(0.01, 3.0, len(rows)).astype(np.float32) if weighted else None
+    return RatingBlock.from_coordinates(rows, cols, positive, shape, weights)
 
 
 def make_posterior(rng, rows, kind, intercepts, dtype):
@@ -98,7 +101,8 @@ def make_prior(rng, rows, dimension, mean_lines, precision_lines):
 
 def row_problem(block, i, partners, prior, weight):
     """The i-th row of a block as its readable twin sees it."""
-    codes = block.codes[block.row_pointers[i] : block.row_pointers[i + 1]]
+    here = slice(block.row_pointers[i], block.row_pointers[i + 1])
+    codes = block.codes[here]
     mean, covariance = partners.location.astype(float), partners.covariance.astype(float)
     if partners.has_intercept:
         mean = np.insert(mean, 1, 1.0, axis=1)
@@ -110,6 +114,7 @@ def row_problem(block, i, partners, prior, weight):
         prior_mean=prior.mean[i if len(prior.mean) > 1 else 0],
         precision=prior.precision[i if len(prior.precision) > 1 else 0],
         weight=weight,
+        rating_weights=None if block.weights is None else block.weights[here],
     )
 
 
@@ -139,9 +144,20 @@ def test_every_registered_loss_has_a_twin(loss):
 @pytest.mark.parametrize("intercepts", [False, True])
 @pytest.mark.parametrize("move", MOVES, ids=move_name)
 def test_kernel_agrees_with_its_twin(move, intercepts, weight, relaxation, mean_lines, precision_lines, dtype):
+    check_kernel(make_block, move, intercepts, weight, relaxation, mean_lines, precision_lines, dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("intercepts", [False, True])
+@pytest.mark.parametrize("move", MOVES, ids=move_name)
+def test_weighted_kernel_agrees_with_its_twin(move, intercepts, dtype):
+    check_kernel(partial(make_block, weighted=True), move, intercepts, 0.7, 1.4, "per row", "one", dtype)
+
+
+def check_kernel(make, move, intercepts, weight, relaxation, mean_lines, precision_lines, dtype):
     loss, move = move
     rng = np.random.default_rng(1)
-    by_row = make_block(rng)
+    by_row = make(rng)
     sides = {"rows": by_row, "cols": by_row.transpose()}
     posteriors = {side: make_posterior(rng, b.n_rows, loss.kind, intercepts, dtype) for side, b in sides.items()}
     # Tables and results are stored in float32: half a unit in the last place is 6e−8 of a value, and a system of
@@ -178,12 +194,13 @@ def _scale(posterior):
     return (posterior.scale if posterior.kind == "spread" else posterior.covariance).astype(float)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("intercepts", [False, True])
 @pytest.mark.parametrize("loss", VARIANTS, ids=name)
-def test_rows_updated_in_pieces_are_rows_updated_at_once(loss, intercepts):
+def test_rows_updated_in_pieces_are_rows_updated_at_once(loss, intercepts, weighted):
     """A row's update reads nothing of the other rows: same bits, and sums that add up."""
     rng = np.random.default_rng(2)
-    block = make_block(rng)
+    block = make_block(rng, weighted)
     other = make_posterior(rng, block.n_columns, loss.kind, intercepts, np.float64)
     whole = make_posterior(rng, block.n_rows, loss.kind, intercepts, np.float64)
     pieces = whole.copy()
@@ -222,12 +239,13 @@ def test_the_data_term_is_asked_for(loss):
             assert told.data > 0
 
 
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("move", MOVES, ids=move_name)
-def test_the_data_term_is_that_of_the_new_state(move):
+def test_the_data_term_is_that_of_the_new_state(move, weighted):
     """``HalfStep.want_data`` promises it in every move, also in one that no plan asks today."""
     loss, move = move
     rng = np.random.default_rng(5)
-    block = make_block(rng)
+    block = make_block(rng, weighted)
     other = make_posterior(rng, block.n_columns, loss.kind, True, np.float64)
     state = make_posterior(rng, block.n_rows, loss.kind, True, np.float64)
     prior = make_prior(rng, block.n_rows, state.dimension, "one", "one")

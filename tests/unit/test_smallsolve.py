@@ -57,11 +57,11 @@ def test_a_row_does_not_see_its_neighbours():
 def test_the_bound_of_the_logistic_loss():
     xi = np.concatenate([[0.0], np.logspace(-12, 3, 200)])
     weights = xi**2
-    tau_weights(weights, len(weights), 2.0)
+    tau_weights(weights, len(weights), 2.0, None, 0)
     np.testing.assert_allclose(weights, 2.0 * tau(xi), rtol=1e-13, atol=0)
     for value in xi:
         expected = np.logaddexp(0.0, -value) + 0.5 * value
-        assert softplus_sum(np.array([value**2]), 1) == pytest.approx(expected, rel=1e-14)
+        assert softplus_sum(np.array([value**2]), 1, None, 0) == pytest.approx(expected, rel=1e-14)
 
 
 @pytest.mark.parametrize("structure", ["full", "diagonal"])

@@ -100,7 +100,7 @@ class HalfStep(Generic[P]):
     prior : RowPrior or PriorLines
         Prior of the rows of this side.
     ratings_per_row : float
-        2n/m, the scale of a gradient step.
+        2n/m, the scale of a gradient step; with weights n is their sum.
     move_means, move_spreads : bool
         Whether the means move, and whether the spreads do.
     want_data : bool

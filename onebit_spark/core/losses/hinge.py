@@ -4,6 +4,8 @@ The objective is F = λ·AVB. Given the other side it separates over rows, and i
 
 - spread: s_k = 2 / (a_k + √(a_k² + 4 g_k)),  a_k = κ c Σ_l (|R_jk| + c sR_jk),  c = √(2/π);
 - mean:   min_x κ Σ_l (1 − y_l x·R_j)_+ + Σ_k w_k |x_k| + ½ Σ_k g_k (x_k − p_k)²,  w_k = κ c Σ_l sR_jk.
+
+With weights, κ w_l stands in the place of κ in every sum over ratings (docs/MATH.md, §16).
 """
 # mypy: disallow-untyped-defs=False
 
@@ -40,6 +42,8 @@ from onebit_spark.core.losses.rowsums import (
     gather,
     gather_and_add,
     scores,
+    signed_weight,
+    weight_of,
 )
 from onebit_spark.core.losses.smallsolve import cholesky, solve, sum_of_logs
 from onebit_spark.core.posterior import FloatArray, Kind, RowPosterior
@@ -111,6 +115,7 @@ class Hinge(Loss):
             *_update_rows(
                 block.row_pointers,
                 block.codes,
+                block.weights,
                 lo,
                 hi,
                 *partners,
@@ -141,37 +146,37 @@ def learning_rate(t: int) -> float:
 
 
 @jit
-def _majorise(codes, lo, n, u, floor, gram_weights, signed_weights):
-    """Weights of (1−yu)_+ ≤ ½(1−yu) + (1−yu)²/(4ω) + ω/4 at ω = max(|1−yu|, floor); returns Σ(1−yu)_+."""
+def _majorise(codes, weights, lo, n, u, floor, gram_weights, signed_weights):
+    """Weights of (1−yu)_+ ≤ ½(1−yu) + (1−yu)²/(4ω) + ω/4 at ω = max(|1−yu|, floor); returns Σ w(1−yu)_+."""
     total = 0.0
     for l in range(n):
-        y = 2.0 * (codes[lo + l] & 1) - 1.0
+        y, w = signed_weight(codes, None, lo + l), weight_of(weights, lo + l)
         margin = 1.0 - y * u[l]
-        total += max(margin, 0.0)
+        total += w * max(margin, 0.0)
         h = 0.5 / max(abs(margin), floor)
-        gram_weights[l] = h
-        signed_weights[l] = y * (0.5 + h)
+        gram_weights[l] = w * h
+        signed_weights[l] = w * y * (0.5 + h)
     return total
 
 
 @jit
-def _subgradient(codes, lo, n, u, signed_weights):
-    """−∂/∂u of Σ(1−yu)_+: y where yu < 1; returns Σ(1−yu)_+."""
+def _subgradient(codes, weights, lo, n, u, signed_weights):
+    """−∂/∂u of Σ w(1−yu)_+: w y where yu < 1; returns Σ w(1−yu)_+."""
     total = 0.0
     for l in range(n):
-        y = 2.0 * (codes[lo + l] & 1) - 1.0
+        y, w = signed_weight(codes, None, lo + l), weight_of(weights, lo + l)
         margin = 1.0 - y * u[l]
-        total += max(margin, 0.0)
-        signed_weights[l] = y if margin > 0.0 else 0.0
+        total += w * max(margin, 0.0)
+        signed_weights[l] = w * y if margin > 0.0 else 0.0
     return total
 
 
 @jit
-def _hinge_sum(codes, lo, n, u):
+def _hinge_sum(codes, weights, lo, n, u):
+    """Σ w(1−yu)_+."""
     total = 0.0
     for l in range(n):
-        y = 2.0 * (codes[lo + l] & 1) - 1.0
-        total += max(1.0 - y * u[l], 0.0)
+        total += weight_of(weights, lo + l) * max(1.0 - signed_weight(codes, None, lo + l) * u[l], 0.0)
     return total
 
 
@@ -187,7 +192,7 @@ def _penalty(x, fixed, w, prior_mean, precision):
 
 @jit
 def _update_rows(
-    pointers, codes, first, last, partner_table, location, spread, prior_mean, precision,
+    pointers, codes, weights, first, last, partner_table, location, spread, prior_mean, precision,
     fixed, kappa, mode, move_spreads, want_data, margin_floor, mean_floor, rate, relaxation,
 ):  # fmt: skip
     size = partner_table.shape[1] // 2
@@ -223,14 +228,14 @@ def _update_rows(
             for lo in range(pointers[i], pointers[i + 1], CHUNK):
                 hi = min(lo + CHUNK, pointers[i + 1])
                 n = hi - lo
-                gather_and_add(partner_table, codes, lo, hi, partners[b], deviations)
+                gather_and_add(partner_table, codes, weights, lo, hi, partners[b], deviations)
                 scores(partners[b], n, x, u)
                 if mode == MAJORISE:
-                    hinge[b] += _majorise(codes, lo, n, u, margin_floor, gram_weights, signed_weights)
+                    hinge[b] += _majorise(codes, weights, lo, n, u, margin_floor, gram_weights, signed_weights)
                     add_gram(partners[b], n, gram_weights, scratch, gram)
                 else:
-                    hinge[b] += _subgradient(codes, lo, n, u, signed_weights)
-                add_projection_and_absolute(partners[b], n, signed_weights, linear, absolute)
+                    hinge[b] += _subgradient(codes, weights, lo, n, u, signed_weights)
+                add_projection_and_absolute(partners[b], n, signed_weights, weights, lo, linear, absolute)
             for k in range(size):
                 a[b, k] = kappa * c * (absolute[k] + c * deviations[k])
                 w[b, k] = kappa * c * deviations[k]
@@ -255,7 +260,7 @@ def _update_rows(
                         if pointers[i + 1] - pointers[i] > CHUNK:
                             gather(partner_table, codes, lo, hi, partners[b])
                         scores(partners[b], hi - lo, x, u)
-                        hinge[b] += _hinge_sum(codes, lo, hi - lo, u)
+                        hinge[b] += _hinge_sum(codes, weights, lo, hi - lo, u)
         if mode == MAJORISE:
             fill_up(system, solution, free, count)
             cholesky(system, free)
@@ -278,7 +283,7 @@ def _update_rows(
                         if pointers[i + 1] - pointers[i] > CHUNK:
                             gather(partner_table, codes, lo, hi, partners[b])
                         scores(partners[b], hi - lo, candidate, u)
-                        new_hinge += _hinge_sum(codes, lo, hi - lo, u)
+                        new_hinge += _hinge_sum(codes, weights, lo, hi - lo, u)
                     if kappa * new_hinge + _penalty(candidate, fixed, w[b], p, g) <= old_value:
                         hinge[b] = new_hinge
                         for k in range(fixed, size):

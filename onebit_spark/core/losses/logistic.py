@@ -6,6 +6,8 @@ A row's update is exact, with x its free coordinates, z_j its partners and τ(ξ
 
 ``covariance="diagonal"`` keeps only variances, V_kk = 1/A_kk, for large K. ξ is never stored: it is computed from both
 sides' moments just before the row moves. Data term: κ Σ_l [log(1 + e^{−ξ}) + (ξ − y u)/2].
+
+With weights, κ w_l stands in the place of κ in every sum over ratings (docs/MATH.md, §16).
 """
 
 from __future__ import annotations
@@ -89,6 +91,7 @@ class Logistic(Loss):
             *kernel(
                 block.row_pointers,
                 block.codes,
+                block.weights,
                 lo,
                 hi,
                 *partners,

@@ -48,7 +48,7 @@ def _set_row(location, spread, i, fixed, x, v, both):
 
 @jit
 def update_rows_diagonal(
-    pointers, codes, first, last, partner_table, location, spread, prior_mean, precision,
+    pointers, codes, weights, first, last, partner_table, location, spread, prior_mean, precision,
     fixed, kappa, want_data, relaxation,
 ):  # fmt: skip
     size = partner_table.shape[1] // 2
@@ -78,10 +78,10 @@ def update_rows_diagonal(
                 gather(partner_table, codes, lo, hi, partners[b])
                 table_dots(partner_table, codes, lo, hi, size, both, xi_squared, False)
                 _add_squares(partners[b], hi - lo, x, v, u, xi_squared)
-                tau_weights(xi_squared, hi - lo, 2.0 * kappa)
+                tau_weights(xi_squared, hi - lo, 2.0 * kappa, weights, lo)
                 add_gram(partners[b], hi - lo, xi_squared, scratch, gram)
                 add_weighted_rows(partner_table, codes, lo, hi, size, xi_squared, diagonal)
-                add_signed_rows(partner_table, codes, lo, hi, linear[b])
+                add_signed_rows(partner_table, codes, weights, lo, hi, linear[b])
             for k in range(size):
                 linear[b, k] *= 0.5 * kappa
             for k in range(free):
@@ -109,7 +109,7 @@ def update_rows_diagonal(
                         gather(partner_table, codes, lo, hi, partners[b])
                     table_dots(partner_table, codes, lo, hi, size, both, xi_squared, False)
                     _add_squares(partners[b], hi - lo, x, v, u, xi_squared)
-                    data += kappa * softplus_sum(xi_squared, hi - lo)
+                    data += kappa * softplus_sum(xi_squared, hi - lo, weights, lo)
                 for k in range(size):
                     data -= linear[b, k] * x[k]
     return log_volume, data

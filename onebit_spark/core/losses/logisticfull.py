@@ -76,7 +76,7 @@ def _fill_system(sums, signed, g, p, fixed, lane, system, solution):
 
 @jit
 def update_rows_full(
-    pointers, codes, first, last, partner_table, location, covariance, prior_mean, precision,
+    pointers, codes, weights, first, last, partner_table, location, covariance, prior_mean, precision,
     fixed, kappa, want_data, relaxation,
 ):  # fmt: skip
     size = location.shape[1]
@@ -103,9 +103,9 @@ def update_rows_full(
             for lo in range(pointers[i], pointers[i + 1], CHUNK):
                 hi = min(lo + CHUNK, pointers[i + 1])
                 table_dots(partner_table, codes, lo, hi, 0, row_moments, xi_squared, True)
-                tau_weights(xi_squared, hi - lo, 2.0 * kappa)
+                tau_weights(xi_squared, hi - lo, 2.0 * kappa, weights, lo)
                 add_weighted_rows(partner_table, codes, lo, hi, 0, xi_squared, sums)
-                add_signed_rows(partner_table, codes, lo, hi, signed[b], packed)
+                add_signed_rows(partner_table, codes, weights, lo, hi, signed[b], packed)
             for k in range(size + 1):
                 signed[b, k] *= 0.5 * kappa
             _fill_system(
@@ -130,7 +130,7 @@ def update_rows_full(
                 for lo in range(pointers[i], pointers[i + 1], CHUNK):
                     hi = min(lo + CHUNK, pointers[i + 1])
                     table_dots(partner_table, codes, lo, hi, 0, row_moments, xi_squared, False)
-                    data += kappa * softplus_sum(xi_squared, hi - lo)
+                    data += kappa * softplus_sum(xi_squared, hi - lo, weights, lo)
                 if fixed:
                     data -= signed[b, 0] + signed[b, size] * x[0]
                 for k in range(fixed, size):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 
 from onebit_spark.core.compiled import jit
+from onebit_spark.core.losses.rowsums import weight_of
 
 NO_MORE = 40.0  # beyond this ξ, e^{−ξ} is nothing beside 1
 
@@ -30,20 +31,37 @@ def _decay(xi):
 
 
 @jit
-def tau_weights(xi_squared, n, scale):
-    """Overwrite ξ² with scale·τ(ξ), τ(ξ) = tanh(ξ/2)/(4ξ) = (1 − e^{−ξ}) / (4ξ (1 + e^{−ξ}))."""
+def tau_weights(xi_squared, n, scale, weights, lo):
+    """Overwrite ξ² with scale·w_l·τ(ξ), τ(ξ) = tanh(ξ/2)/(4ξ) = (1 − e^{−ξ}) / (4ξ (1 + e^{−ξ})).
+
+    The n ratings begin with rating ``lo``.
+    """
     for l in range(n):
         xi = math.sqrt(max(xi_squared[l], 1e-30))  # τ is flat at 0
         q = _decay(min(xi, NO_MORE))
-        xi_squared[l] = -0.25 * scale * q / ((q + 2.0) * xi)
+        xi_squared[l] = -0.25 * scale * weight_of(weights, lo + l) * q / ((q + 2.0) * xi)
 
 
 @jit
-def softplus_sum(xi_squared, n):
-    """Σ_l [log(1 + e^{−ξ}) + ξ/2]; the logarithm of a product of at most CHUNK factors ≤ 2 is taken once."""
+def softplus_sum(xi_squared, n, weights, lo):
+    """Σ_l w_l [log(1 + e^{−ξ}) + ξ/2], of the n ratings from ``lo`` on.
+
+    Without weights the logarithm of a product of at most CHUNK factors ≤ 2 is taken once.
+    """
+    if weights is not None:
+        return _weighted_softplus_sum(xi_squared, n, weights[lo : lo + n])
     total, product = 0.0, 1.0
     for l in range(n):
         xi = math.sqrt(max(xi_squared[l], 0.0))
         product *= 2.0 + _decay(min(xi, NO_MORE))
         total += xi
     return 0.5 * total + math.log(product)
+
+
+@jit
+def _weighted_softplus_sum(xi_squared, n, weights):
+    total = 0.0
+    for l in range(n):
+        xi = math.sqrt(max(xi_squared[l], 0.0))
+        total += weights[l] * (math.log(2.0 + _decay(min(xi, NO_MORE))) + 0.5 * xi)
+    return total

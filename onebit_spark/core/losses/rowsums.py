@@ -7,6 +7,9 @@ coordinates, or four ratings, go together to halve the loads.
 Tables may be float32. Sums over ratings are float64; ``table_dots``, a sum over the coordinates of one rating, is in
 the table's type (MovieLens-100K: ξ² off by 1e−7, at most 4e−6).
 
+``weights`` are those of all ratings of a block, or None. For None the compiler makes another version of a function, in
+which every w_l is the constant 1 and nothing is multiplied.
+
 Each function is a compiled function of its own on purpose: LLVM vectorises these loops when they stand alone and
 often gives up inside a larger kernel (4–10 times slower).
 """
@@ -21,6 +24,14 @@ from onebit_spark.core.losses.prefetch import AHEAD, prefetch_rows
 
 CHUNK = 256  # a chunk of 12 float64 coordinates is 24 kB: it stays in the first-level cache
 CHUNK_STRIDE = CHUNK + 8  # of a chunk's lines, lest all of them begin in the same set of the cache
+
+
+@jit
+def weight_of(weights, l):
+    """w_l, 1 without weights."""
+    if weights is None:
+        return 1.0
+    return np.float64(weights[l])
 
 
 @jit
@@ -44,8 +55,14 @@ def gather(table, codes, lo, hi, out):
 
 
 @jit
-def gather_and_add(table, codes, lo, hi, out, sums):
-    """``gather`` of the first half of the table's columns, and sums += Σ_l of the second half."""
+def signed_weight(codes, weights, l):
+    """w_l y_l."""
+    return weight_of(weights, l) * (2.0 * (codes[l] & 1) - 1.0)
+
+
+@jit
+def gather_and_add(table, codes, weights, lo, hi, out, sums):
+    """``gather`` of the first half of the table's columns, and sums += Σ_l w_l times the second half."""
     size = len(out)
     l = lo
     while l + 4 <= hi:
@@ -56,15 +73,17 @@ def gather_and_add(table, codes, lo, hi, out, sums):
             line = out[k, l - lo : l - lo + 4]
             line[0], line[1], line[2], line[3] = r0[k], r1[k], r2[k], r3[k]
         q0, q1, q2, q3 = r0[size:], r1[size:], r2[size:], r3[size:]
+        w0, w1 = weight_of(weights, l), weight_of(weights, l + 1)
+        w2, w3 = weight_of(weights, l + 2), weight_of(weights, l + 3)
         for k in range(size):
-            sums[k] += (np.float64(q0[k]) + q1[k]) + (np.float64(q2[k]) + q3[k])
+            sums[k] += (w0 * q0[k] + w1 * q1[k]) + (w2 * q2[k] + w3 * q3[k])
         l += 4
     prefetch_rows(table, codes, l + AHEAD, hi - l)
     while l < hi:
-        row = table[codes[l] >> 1]
+        row, w = table[codes[l] >> 1], weight_of(weights, l)
         for k in range(size):
             out[k, l - lo] = row[k]
-            sums[k] += row[size + k]
+            sums[k] += w * row[size + k]
         l += 1
 
 
@@ -133,14 +152,17 @@ def add_projection(partners, n, weights, out):
 
 
 @jit
-def add_projection_and_absolute(partners, n, weights, projection, absolute):
-    """``add_projection``, and absolute_k += Σ_l |partners[k, l]|, in one pass."""
+def add_projection_and_absolute(partners, n, signed, weights, lo, projection, absolute):
+    """projection_k += Σ_l signed_l partners[k, l] and absolute_k += Σ_l w_l |partners[k, l]|, in one pass.
+
+    The chunk begins with rating ``lo``.
+    """
     for k in range(len(partners)):
         row = partners[k]
         s, t = 0.0, 0.0
         for l in range(n):
-            s += weights[l] * row[l]
-            t += abs(row[l])
+            s += signed[l] * row[l]
+            t += weight_of(weights, lo + l) * abs(row[l])
         projection[k] += s
         absolute[k] += t
 
@@ -201,20 +223,20 @@ def add_weighted_rows(table, codes, lo, hi, first, weights, out):
 
 
 @jit
-def add_signed_rows(table, codes, lo, hi, out, first=0):
-    """out += Σ_l y_l table[column of rating l, first:], straight from the table."""
+def add_signed_rows(table, codes, weights, lo, hi, out, first=0):
+    """out += Σ_l w_l y_l table[column of rating l, first:], straight from the table."""
     l = lo
     while l + 4 <= hi:
         r0, r1 = table[codes[l] >> 1, first:], table[codes[l + 1] >> 1, first:]
         r2, r3 = table[codes[l + 2] >> 1, first:], table[codes[l + 3] >> 1, first:]
-        y0, y1 = 2.0 * (codes[l] & 1) - 1.0, 2.0 * (codes[l + 1] & 1) - 1.0
-        y2, y3 = 2.0 * (codes[l + 2] & 1) - 1.0, 2.0 * (codes[l + 3] & 1) - 1.0
+        y0, y1 = signed_weight(codes, weights, l), signed_weight(codes, weights, l + 1)
+        y2, y3 = signed_weight(codes, weights, l + 2), signed_weight(codes, weights, l + 3)
         for k in range(len(out)):
             out[k] += y0 * r0[k] + y1 * r1[k] + y2 * r2[k] + y3 * r3[k]
         l += 4
     while l < hi:
         r = table[codes[l] >> 1, first:]
-        y = 2.0 * (codes[l] & 1) - 1.0
+        y = signed_weight(codes, weights, l)
         for k in range(len(out)):
             out[k] += y * r[k]
         l += 1

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pyspark import Broadcast, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
+from onebit_spark.core.blocks import Sums
 from onebit_spark.core.confidence import Histogram
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.draws import Draws, GibbsErrors
@@ -30,6 +31,7 @@ from onebit_spark.engines.blocking import (
     Repeats,
     SideTable,
     check_count,
+    check_weight,
     chosen_blocks,
     column_blocks,
     count_rows,
@@ -54,20 +56,24 @@ class Counts(NamedTuple):
     ----------
     ratings : array of int64
         Ratings of each row.
-    positives : array of int64
-        Positive ratings of each row.
+    weights : array
+        Sum of their weights: their number without weights.
+    positives : array
+        The same of the positive ratings.
     """
 
     ratings: NDArray[np.int64]
-    positives: NDArray[np.int64]
+    weights: Sums
+    positives: Sums
 
 
 class BroadcastEngine(ArrayFactors):
     """An ``Engine`` (``core.solver``). It caches both orientations of the ratings, and broadcasts the factors."""
 
     def __init__(
-        self, spark: SparkSession, sides: dict[Side, BlockedSide], counted: dict[Side, Counts], ids: dict[Side, Ids]
-    ) -> None:
+        self, spark: SparkSession, sides: dict[Side, BlockedSide], counted: dict[Side, Counts], ids: dict[Side, Ids],
+        weighted: bool,
+    ) -> None:  # fmt: skip
         self._spark = spark
         self._context = spark.sparkContext
         self.ids = ids
@@ -76,6 +82,8 @@ class BroadcastEngine(ArrayFactors):
         self.features: SideTables = {}
         self._exchange = BroadcastExchange(self._context, sides, self.features)
         self.n_ratings = int(counted["rows"].ratings.sum())
+        self.weighted = weighted
+        self.total_weight = float(counted["rows"].weights.sum())
         self.repeats = Repeats()
 
     @classmethod
@@ -101,15 +109,16 @@ class BroadcastEngine(ArrayFactors):
             by_col, col_lines = _cached(column_blocks(by_row, layouts["cols"], items), own, release)
             for lines in (row_lines, col_lines):
                 check_count(survey.tally.n, int(np.sum(lines["n"].to_numpy())) if lines.num_rows else 0)
-            engine = cls(
-                spark,
-                {
-                    "rows": BlockedSide(by_row, layouts["rows"], _checksums(row_lines)),
-                    "cols": BlockedSide(by_col, layouts["cols"], _checksums(col_lines)),
-                },
-                {side: Counts(ids.counts, ids.positives) for side, ids in survey.ids.items()},
-                survey.ids,
-            )
+            sides: dict[Side, BlockedSide] = {
+                "rows": BlockedSide(by_row, layouts["rows"], _checksums(row_lines)),
+                "cols": BlockedSide(by_col, layouts["cols"], _checksums(col_lines)),
+            }
+            if columns.weight is None:
+                counted = {side: Counts(ids.counts, ids.counts, ids.positives) for side, ids in survey.ids.items()}
+            else:
+                counted = {side: _counts(sides[side]) for side in SIDES}
+            engine = cls(spark, sides, counted, survey.ids, columns.weight is not None)
+            check_weight(survey.weight, engine.total_weight)
             release.callback(engine._exchange.close)
             engine.repeats = Repeats(*(int(np.sum(row_lines[name].to_numpy())) for name in REPEATS))
             blocking.close()
@@ -127,7 +136,8 @@ class BroadcastEngine(ArrayFactors):
                 "rows": BlockedSide(by_row, self._sides["rows"].layout, _checksums(row_lines)),
                 "cols": BlockedSide(by_col, layout, _checksums(col_lines)),
             }
-            engine = BroadcastEngine(self._spark, sides, {side: _counts(sides[side]) for side in SIDES}, self.ids)
+            counted = {side: _counts(sides[side]) for side in SIDES}
+            engine = BroadcastEngine(self._spark, sides, counted, self.ids, self.weighted)
             engine.features.update(self.features)
             release.callback(engine._exchange.close)
             yield engine
@@ -176,13 +186,14 @@ class BroadcastEngine(ArrayFactors):
         with described(self._context, "choosing the weight of a rating"):
             return self._exchange.left_out_loss(loss, posterior, split)
 
-    # The sign matrix, for the start.
-
     def counts(self, side: Side) -> NDArray[np.int64]:
+        """Number of ratings of every row of the side."""
         return self._counted[side].ratings
 
-    def positives(self, side: Side) -> NDArray[np.int64]:
-        return self._counted[side].positives
+    # The sign matrix, for the start.
+
+    def row_weights(self, side: Side) -> tuple[Sums, Sums]:
+        return self._counted[side].weights, self._counted[side].positives
 
     def signed_sums(self, side: Side, table: Table) -> Table:
         return self._exchange.signed_sums(side, table)
@@ -210,12 +221,13 @@ def _broadcast(context: SparkContext, table: SideTable, release: ExitStack) -> B
 
 
 def _counts(side: BlockedSide) -> Counts:
-    """Count the ratings of each row in the blocks, for blocks that contain only some of the ratings."""
-    counts = Counts(*(np.zeros(len(side.layout.block_of), np.int64) for _ in Counts._fields))
+    """Count the ratings of each row in the blocks, for blocks with weights, or with only some of the ratings."""
+    n = len(side.layout.block_of)
+    counts = Counts(np.zeros(n, np.int64), np.zeros(n), np.zeros(n))
     for line in side.blocks.mapInArrow(count_rows, COUNTS).toArrow().to_pylist():
         rows = side.layout.rows_of[line["block"]]
         for name, total in counts._asdict().items():
-            total[rows] = np.frombuffer(line[name], np.int64)
+            total[rows] = np.frombuffer(line[name], total.dtype)
     return counts
 
 

@@ -145,8 +145,8 @@ class BroadcastExchange:
         with ExitStack() as release:
             sent = (self._sent_now(side, posterior[side], release) for side in SIDES)
             lines = self._run("rows", _LeftOut(loss, split, *sent), SUM_LINES)
-            total, n = np.sum([np.frombuffer(line["sums"], np.float64) for line in lines], axis=0)
-        return float(total / max(n, 1))
+            total, weight = np.sum([np.frombuffer(line["sums"], np.float64) for line in lines], axis=0)
+        return float(total / weight) if weight else 0.0
 
     def collect(self, side: Side) -> RowPosterior:
         if side in self._maps:
@@ -262,7 +262,7 @@ class _SumBlocks:
             table = self.table.value[block.columns]
             ratings = block.ratings
             sums = np.zeros((ratings.n_rows, table.shape[1]))
-            signed_sums(ratings.row_pointers, ratings.codes, 0, ratings.n_rows, table, sums)
+            signed_sums(ratings, 0, ratings.n_rows, table, sums)
             yield block_line(block=block.number, sums=sums, n=ratings.n_ratings, checksum=block.checksum)
 
 

@@ -27,7 +27,7 @@ from onebit_spark.core.rowmap import Reading, RowMap
 from onebit_spark.core.spectral import STARTS, Rows, Table
 from onebit_spark.core.split import Split
 from onebit_spark.core.statistics import SideStatistics
-from onebit_spark.engines.blocking import CHUNKS, REPEATS, Build, Choose, Repeats, Turn, check_count
+from onebit_spark.engines.blocking import CHUNKS, REPEATS, Build, Choose, Repeats, Turn, check_count, check_weight
 from onebit_spark.engines.layout import default_blocks
 from onebit_spark.engines.shuffle import steps as work
 from onebit_spark.engines.shuffle.numbering import WIDE, NumberedIds, encoded, number_ids, placement_of
@@ -90,13 +90,17 @@ class TablePosterior:
 class ShuffleEngine:
     """An ``Engine`` (``core.solver``). It caches both orientations of the ratings, and keeps tall tables in files."""
 
-    def __init__(self, tables: Tables, form: Form, ids: dict[Side, NumberedIds], n_ratings: int) -> None:
+    def __init__(
+        self, tables: Tables, form: Form, ids: dict[Side, NumberedIds], n_ratings: int, weighted: bool
+    ) -> None:
         self._tables = tables
         self._form = form
         self._ids = ids
         self._context = tables.spark.sparkContext
         self._posteriors: dict[Side, TablePosterior] = {}
         self.n_ratings = n_ratings
+        self.weighted = weighted
+        self.total_weight = float(np.sum(tables.sums("rows", work.total_weight))) if weighted else float(n_ratings)
         self.repeats = Repeats()
 
     @classmethod
@@ -118,7 +122,7 @@ class ShuffleEngine:
                     placement_of(ids[side], n, given or _default_blocks(n, ids[side].n_rows, form, spark))
                     for side, given in zip(SIDES, blocks, strict=True)
                 )
-                wide = max(side.n_rows for side in ids.values()) >= WIDE
+                wide, weighted = max(side.n_rows for side in ids.values()) >= WIDE, columns.weight is not None
                 build = Build(None, wide)
                 chunks = cut_from_plan(encoded(ratings, columns, ids, rows, wide), working_session(spark))
                 by_row = routed(chunks.repartitionById(rows.n_blocks, "block"), build, rows, cols, release)
@@ -128,7 +132,8 @@ class ShuffleEngine:
                     check_count(n, side.n_ratings)
                 doubles = by_row.blocks.agg(*map(F.sum, REPEATS)).first()
                 expect_long_lines(chunks.sparkSession)
-            engine = cls(Tables(chunks.sparkSession, folder, {"rows": by_row, "cols": by_col}), form, ids, n)
+            engine = cls(Tables(chunks.sparkSession, folder, {"rows": by_row, "cols": by_col}), form, ids, n, weighted)
+            check_weight(census.weight, engine.total_weight)
             assert doubles is not None
             engine.repeats = Repeats(*doubles)
             yield engine
@@ -144,7 +149,7 @@ class ShuffleEngine:
             parts = turned.repartitionById(cols.placement.n_blocks, "block")
             by_col = routed(parts, Build(None, wide), cols.placement, rows.placement, release)
             sides: dict[Side, RoutedSide] = {"rows": by_row, "cols": by_col}
-            yield ShuffleEngine(self._tables.over(sides), self._form, self._ids, by_row.n_ratings)
+            yield ShuffleEngine(self._tables.over(sides), self._form, self._ids, by_row.n_ratings, self.weighted)
 
     def count(self, side: Side) -> int:
         return self._tables.sides[side].n_rated
@@ -230,8 +235,8 @@ class ShuffleEngine:
         with described(self._context, "choosing the weight of a rating"):
             measure = work.LeftOut(loss, split, rows.reading, cols.form)
             sums = self._tables.sums("rows", measure, (rows.table,), cols.table, cols.sending)
-        total, n = np.sum(sums, axis=0)
-        return float(total / max(n, 1))
+        total, weight = np.sum(sums, axis=0)
+        return float(total / weight) if weight else 0.0
 
     def _posterior_made(self, side: Side, make: Any, own: tuple[TallTable, ...], form: Form) -> TablePosterior:
         table, grams = self._tables.make(side, make, own, dtype=form.precision)

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from onebit_spark.core.losses import Side
-from onebit_spark.engines.blocking import CHUNKS, chunks, gathered
+from onebit_spark.engines.blocking import CHUNKS, chunks, gathered, weights_in
 from onebit_spark.engines.cells import Batches
 from onebit_spark.engines.layout import HEAVY, Placement, block_loads, place
 from onebit_spark.input.census import ITEM, LABEL, USER, Census, prepared
@@ -73,7 +73,7 @@ def encoded(
     """The ratings as numbers, in chunks for the blocks of rows. This takes two joins on unique ids."""
     users = ids["rows"].frame.select(F.col("id").alias(USER), F.col("number").alias("rows"))
     items = ids["cols"].frame.select(F.col("id").alias(ITEM), F.col("number").alias("cols"))
-    joined = prepared(ratings, columns).join(users, USER).join(items, ITEM).select("rows", "cols", LABEL)
+    joined = prepared(ratings, columns).join(users, USER).join(items, ITEM).drop(USER, ITEM)
     return joined.mapInArrow(_EncodeNumbers(placement, wide), CHUNKS)
 
 
@@ -100,4 +100,4 @@ class _EncodeNumbers:
         for table in gathered(batches):
             rows, columns = (table[name].to_numpy().astype(dtype) for name in ("rows", "cols"))
             labels = table[LABEL].to_numpy(zero_copy_only=False).astype(dtype)
-            yield from chunks(self.placement.of(rows), rows, columns << 1 | labels)
+            yield from chunks(self.placement.of(rows), rows, columns << 1 | labels, weights_in(table))

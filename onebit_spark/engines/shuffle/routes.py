@@ -10,11 +10,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from onebit_spark.core.blocks import Sums as RowWeights
 from onebit_spark.core.posterior import FloatArray
 from onebit_spark.engines.cells import BLOCKS, Batches, PlacedBlock, block_line, cell_array, read_ascending, read_block
 from onebit_spark.engines.layout import Placement
 
-ROUTED = f"key int, {BLOCKS}, routes binary, ends binary, rated long"
+ROUTED = f"key int, {BLOCKS}, routes binary, ends binary, row_weights binary, rated long"
 LINES = "key int, place int, sender int, values binary"
 PLACED = "key int, rows binary, values binary"
 MADE = "key int, values binary, sums binary, n long, checksum long"
@@ -23,12 +24,12 @@ PARTNERS = -1  # the place of lines of the other side; tables of the same side h
 Sums = NDArray[np.float64]
 Work = Callable[[PlacedBlock, list[FloatArray], FloatArray | None], tuple[FloatArray | None, Sums]]
 Packing = Callable[[pa.RecordBatch], tuple[NDArray[np.int64], FloatArray]]
-Transform = Callable[[FloatArray, NDArray[np.int64]], FloatArray]
+Transform = Callable[[FloatArray, RowWeights], FloatArray]
 
 
 @dataclass(frozen=True)
 class Route:
-    """Adds to each block its key, and the rows that each block of the other side refers to."""
+    """Adds to each block its key, the rows that each block of the other side refers to, and sums of weights."""
 
     build: Callable[[Batches], Batches]
     keys: NDArray[np.int32]
@@ -40,7 +41,9 @@ class Route:
             routes, ends = routes_of(block, self.there)
             rated = np.count_nonzero(block.ratings.row_counts)
             key = pa.array([self.keys[block.number]], pa.int32())
-            extra = block_line(routes=routes, ends=ends, rated=rated)
+            # Without weights, the sums are the differences of the pointers.
+            sums = np.empty(0) if block.ratings.weights is None else block.ratings.row_weights
+            extra = block_line(routes=routes, ends=ends, row_weights=sums, rated=rated)
             names = ["key", *batch.schema.names, *extra.schema.names]
             yield pa.RecordBatch.from_arrays([key, *batch.columns, *extra.columns], names=names)
 
@@ -64,10 +67,10 @@ class Send:
 
     def __call__(self, block: pa.Table, lines: pa.Table) -> pa.Table:
         pointers, ends = cell_array(block["pointers"][0], np.int64), cell_array(block["ends"][0], np.int64)
-        routes, counts = cell_array(block["routes"][0], np.int32), np.diff(pointers)
-        values = _matrix(lines["values"][0], self.dtype, len(counts))
+        routes, weights = cell_array(block["routes"][0], np.int32), cell_array(block["row_weights"][0], np.float64)
+        values = _matrix(lines["values"][0], self.dtype, len(pointers) - 1)
         if self.transform is not None:
-            values = self.transform(values, counts)
+            values = self.transform(values, weights if len(weights) else np.diff(pointers))
         sender = block["block"][0].as_py()
         parts = [
             _line(int(self.keys[target]), sender, values[routes[ends[target] : ends[target + 1]]])

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from onebit_spark.core.blocks import Sums as RowWeights
 from onebit_spark.core.confidence import count_confidences
 from onebit_spark.core.draws import Draws, count_errors
 from onebit_spark.core.factortables import factor_table, plain_lists, read_factors
@@ -78,7 +79,7 @@ class Confidences:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """The held-out loss of the ratings that a split does not choose. The sums are the loss and the ratings."""
+    """The held-out loss of the ratings that a split does not choose. The sums are those of w_l·loss and of w_l."""
 
     loss: str
     split: Split
@@ -157,12 +158,17 @@ class Keys:
         return None, distinct_keys(_rows(block))[: self.enough].astype(np.float64).ravel()
 
 
+def total_weight(block: PlacedBlock, own: Own, partners: FloatArray | None) -> Made:
+    """The sum of the weights."""
+    return None, np.array([block.ratings.row_weights.sum()], np.float64)
+
+
 def product(block: PlacedBlock, own: Own, partners: FloatArray | None) -> Made:
     """D^{−½} Σ_l y_l partner_j, where the partners are D^{−½} table·right."""
     assert partners is not None
     ratings = block.ratings
     sums = np.zeros((ratings.n_rows, partners.shape[1]))
-    signed_sums(ratings.row_pointers, ratings.codes, 0, ratings.n_rows, partners, sums)
+    signed_sums(ratings, 0, ratings.n_rows, partners, sums)
     return _rows(block).scale * sums, np.empty(0)
 
 
@@ -172,7 +178,7 @@ class Mapped:
 
     reading: Reading
 
-    def __call__(self, table: FloatArray, counts: NDArray[np.int64]) -> FloatArray:
+    def __call__(self, table: FloatArray, counts: RowWeights) -> FloatArray:
         return self.reading.unpacked(table).packed()
 
 
@@ -182,12 +188,12 @@ class Scaled:
 
     right: Table
 
-    def __call__(self, table: FloatArray, counts: NDArray[np.int64]) -> FloatArray:
-        return np.asarray(Rows(counts, counts, counts).scale * (table @ self.right))
+    def __call__(self, table: FloatArray, counts: RowWeights) -> FloatArray:
+        return np.asarray(Rows(np.arange(len(counts)), counts, counts).scale * (table @ self.right))
 
 
 def _rows(block: PlacedBlock) -> Rows:
-    return Rows(block.rows, block.ratings.row_counts, block.ratings.row_positives)
+    return Rows(block.rows, block.ratings.row_weights, block.ratings.row_positive_weights)
 
 
 def _gram(rows: RowPosterior) -> Sums:

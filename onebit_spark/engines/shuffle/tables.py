@@ -144,7 +144,7 @@ class Tables:
         """
         here = self.sides[side]
         placed = cut_from_plan(lines.mapInArrow(Place(pack, here.placement, here.keys), PLACED), self.spark)
-        grouped = here.blocks.drop("routes", "ends").groupBy("key").cogroup(placed.groupBy("key"))
+        grouped = here.blocks.drop("routes", "ends", "row_weights").groupBy("key").cogroup(placed.groupBy("key"))
         table = self._written(grouped.applyInArrow(_plain(Adopt(empty, measure)), MADE), empty.dtype)
         return table, self._checked(side, table.stored())
 
@@ -169,10 +169,10 @@ class Tables:
         here, there = self.sides[side], self.sides[OTHER[side]]
         incoming = [table.lines(place) for place, table in enumerate(own)]
         if partners is not None:
-            routes = there.blocks.select("key", "block", "pointers", "routes", "ends")
+            routes = there.blocks.select("key", "block", "pointers", "routes", "ends", "row_weights")
             sending = routes.groupBy("key").cogroup(partners.lines().groupBy("key"))
             incoming.append(sending.applyInArrow(_plain(Send(here.keys, partners.dtype, send)), LINES))
-        blocks = here.blocks.drop("routes", "ends")
+        blocks = here.blocks.drop("routes", "ends", "row_weights")
         dtypes = [table.dtype for table in own]
         if not incoming:
             return blocks.mapInArrow(MakeAlone(work), MADE)

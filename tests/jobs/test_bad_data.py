@@ -12,6 +12,7 @@ BAD_TABLES = {
     "nan_labels": table(label=(1.0, math.nan, None, -1.0)),
     "outside": table(label=(1, 2, 3, -1)),
     "mixed": table(label=(1, 0, -1, 1)),
+    "bad_weights": table(w=(1.0, -2.0, None, math.inf)),
     "empty": table().slice(0, 0),
     "other_names": table().rename_columns(["who", "what", "how"]),
     "no_item": table().drop(["item"]),
@@ -71,6 +72,17 @@ CASES = {
     "null ids in csv": ("fit", ["--ratings", "{}/gaps.csv", *CSV], ["1 ratings", "'item'", "'label'"]),
     "NaN ids": ("fit", ["--ratings", "{}/nan_ids"], ["1 ratings with null or NaN in column 'user'"]),
     "NaN labels": ("fit", ["--ratings", "{}/nan_labels"], ["2 ratings with null or NaN in column 'label'"]),
+    "bad weights": (
+        "fit",
+        ["--ratings", "{}/bad_weights", "--weight-col", "w"],
+        ["3 ratings with a negative or infinite weight, null, NaN or no number in column 'w'", "(a, y, -1, -2.0)"],
+    ),
+    "bad weights, with a holdout": (
+        "fit",
+        ["--ratings", "{}/bad_weights", "--weight-col", "w", "--holdout", "0.3"],
+        ["3 ratings with a negative or infinite weight"],
+    ),
+    "missing weights": ("fit", ["--ratings", "{}/good", "--weight-col", "w"], ["no column 'w'", "--weight-col"]),
     "labels outside": (
         "fit",
         ["--ratings", "{}/outside"],

@@ -24,6 +24,7 @@ GOOD_TABLES = {
     "short_integers": table(user=pa.array([1, 3], pa.int16()), item=pa.array([7, 9], pa.int32()), label=(1, 1)),
     "score": table(score=(1, 2, 3, 4)),
     "hundreds": HUNDREDS,
+    "weighted": HUNDREDS.append_column("w", pa.array([i % 4 / 2 for i in range(300)])),
     "later": rated(range(300, 400)),
     "few": rated(range(400, 405)),
     "user_features": pa.table({"user": range(18), "half": ["low" if i < 9 else "high" for i in range(18)]}),
@@ -78,6 +79,15 @@ GOOD = {  # in this order: later ones use the models of earlier ones
         line("--model {}/certified --ratings {}/later --certify --delta 0.01 --output {}/fresh.json")
         + line("--max-error 0.4 --certify-by age"),
     ),
+    "weighted": (
+        "fit",
+        line("--ratings {}/weighted --weight-col w --output {}/weighted_model --holdout 0.3 --no-implicit-features")
+        + line("--loss hinge"),
+    ),
+    "weighted csv": (
+        "fit",
+        line("--ratings {}/weighted.csv --format csv --weight-col w --output {}/weighted_csv"),
+    ),
     "too few to tell": (
         "evaluate",
         line("--model {}/certified --ratings {}/few --certify --output {}/few.json"),
@@ -97,6 +107,7 @@ def folder(tmp_path_factory):
     for name, content in {**TABLES, **GOOD_TABLES}.items():
         write(folder / name, content)
     (folder / "no_header.csv").write_text(NO_HEADER)
+    pyarrow.csv.write_csv(GOOD_TABLES["weighted"], folder / "weighted.csv")
     options = pyarrow.csv.WriteOptions(delimiter=";", quoting_style="none")
     pyarrow.csv.write_csv(HUNDREDS, folder / "seen.csv", options)
     (folder / "old").mkdir()
@@ -147,6 +158,23 @@ def test_predictions_are_in_the_coding_that_came_in(folder, results, name, kind,
     assert predictions.num_rows == {"of_integers": 2, "of_csv": 3}.get(name, 4)
     ids = ["_c0", "_c1"] if name == "of_csv" else ["user", "item"]
     assert predictions.column_names == [*ids, "score", "std", "probability", "prediction"]
+
+
+def test_weights_of_zero_count_nowhere(folder, results):
+    """A quarter of the 300 ratings has weight 0, the others .5, 1 and 1.5: 225 are fitted or held out."""
+    info, document = (
+        json.loads((folder / "weighted_model" / name).read_text()) for name in ("metadata.json", "certificate.json")
+    )
+    certificates = {item["name"]: item for item in document["certificates"]}
+    assert info["n_ratings"] + certificates["holdout"]["n"] == 225
+    assert set(certificates) == {"holdout", "catoni", "seeger"}
+    assert certificates["seeger"]["n"] == info["n_ratings"]
+    out = results["weighted"][1]
+    assert f"Weighted by the column 'w': the weights sum to {info['total_weight']:,.6g}." in out
+    assert "theorem1 does not hold with weights" in out
+    as_text = json.loads((folder / "weighted_csv" / "metadata.json").read_text())
+    assert (as_text["n_ratings"], as_text["total_weight"]) == (225, 225.0)
+    assert "sum of the weights" in (folder / "weighted_model" / "report.html").read_text()
 
 
 def test_repeated_cells_are_counted(results):

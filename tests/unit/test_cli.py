@@ -74,7 +74,7 @@ def test_the_defaults_are_those_of_a_fit():
 def test_every_flag_arrives():
     text = (
         "--format csv --option sep=; --option header=false --user-col u --item-col i --label-col y --threshold -3.5"
-        " --loss hinge --prior gamma --rank 7 --likelihood-weight 2 --alpha 3 --beta 4.5 --no-intercepts"
+        " --weight-col w --loss hinge --prior gamma --rank 7 --likelihood-weight 2 --alpha 3 --beta 4.5 --no-intercepts"
         " --solver gradient --covariance diagonal --max-iter 9 --tol 0 --seed 11 --row-blocks 2 --col-blocks 3"
         " --holdout 0.1 --delta 0.2 --certificate-grid 6 --certificate-prior-split 0.5"
         " --predict in.parquet --predictions preds --overwrite --quiet"
@@ -88,7 +88,7 @@ def test_every_flag_arrives():
     assert request.holdout == 0.1
     assert request.option == {"sep": ";", "header": "false"}
     assert (request.format, request.threshold, request.row_blocks, request.col_blocks) == ("csv", -3.5, 2, 3)
-    assert (request.user_col, request.item_col, request.label_col) == ("u", "i", "y")
+    assert (request.user_col, request.item_col, request.label_col, request.weight_col) == ("u", "i", "y", "w")
     assert (request.predict, request.predictions) == ("in.parquet", "preds")
     assert request.overwrite
     assert request.quiet

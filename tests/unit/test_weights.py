@@ -48,7 +48,7 @@ def choices():
             yield combination
 
 
-@pytest.mark.parametrize(("prior", "intercepts", "implicit", "start"), choices())
+@pytest.mark.parametrize(("prior", "intercepts", "implicit", "start"), list(choices()))
 @pytest.mark.parametrize("loss", VARIANTS, ids=name)
 def test_a_weight_of_two_equals_the_rating_twice(loss, prior, intercepts, implicit, start):
     """The start as well: its keys, D and the scale t are sums of weights."""

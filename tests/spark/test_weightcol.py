@@ -1,0 +1,233 @@
+"""weightCol on Spark: every exchange as in process, zero as absent, bad weights refused, and what follows a fit."""
+
+import os
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import functions as F
+from test_checkpoint import Interrupted, interrupt_after
+
+from onebit_spark import FitConfig, FitFailed, RequestError, fit_arrays
+from onebit_spark.cli.common import Clock
+from onebit_spark.cli.fitjob import _fit_summary
+from onebit_spark.engines.choice import Choice, Refusal, on_driver
+from onebit_spark.estimator import OneBitCompletion
+from onebit_spark.input.defects import Columns
+from onebit_spark.input.gathering import Weighed, weighed
+from onebit_spark.input.weights import weight_hashes
+from onebit_spark.model import OneBitCompletionModel
+from onebit_spark.platform.limits import DriverLimits
+from onebit_spark.simulate import simulate
+from onebit_spark.tuning.crossvalidation import CrossValidation
+
+SHAPE = (40, 30)
+ITERATIONS = 3
+COMMON = {"rank": 3, "tol": 0.0}
+
+
+@pytest.fixture(scope="module")
+def data():
+    made = simulate("B2", rank=3, shape=SHAPE, fraction=0.4, seed=3)
+    weights = np.random.default_rng(0).integers(0, 4, len(made.rows))
+    return made.rows, made.cols, made.labels, weights
+
+
+@pytest.fixture(scope="module")
+def ratings(spark, data):
+    names = ("user", "item", "label", "w")
+    table = pa.table({name: np.asarray(part, np.int64) for name, part in zip(names, data, strict=True)})
+    return spark.createDataFrame(table).repartition(3).cache()
+
+
+def estimator(**params):
+    defaults = {**COMMON, "maxIter": ITERATIONS, "exchange": "driver", "weightCol": "w"}
+    return OneBitCompletion(**{**defaults, **params})
+
+
+@pytest.fixture(scope="module")
+def model(ratings):
+    return estimator().fit(ratings)
+
+
+def twice(data, **config):
+    """The fit in this process of every rating as often as its weight says."""
+    *parts, weights = data
+    again = np.repeat(np.arange(len(weights)), weights)
+    return fit_arrays(*(part[again] for part in parts), FitConfig(**{**COMMON, "max_iter": ITERATIONS, **config}))
+
+
+@pytest.mark.parametrize(
+    ("exchange", "loss"), [("driver", "logistic"), ("broadcast", "hinge"), ("shuffle", "logistic")]
+)
+def test_a_weight_of_two_equals_the_rating_twice(ratings, data, exchange, loss):
+    """By blocks, and by the start's keys, D and scale: 1e−6 of the objective, as for other fits on Spark."""
+    made = estimator(exchange=exchange, loss=loss, numUserBlocks=3, numItemBlocks=2).fit(ratings)
+    expected = twice(data, loss=loss)
+    np.testing.assert_allclose(made.summary.objectiveHistory, expected.objective_history, rtol=1e-6)
+    lines = made.users.orderBy("id").toArrow()
+    np.testing.assert_allclose(np.array(lines["mean"].to_pylist()), expected.rows.location[:, 1:], atol=2e-3)
+    info = made.info
+    assert (info.n_ratings, info.total_weight) == (np.count_nonzero(data[3]), data[3].sum())
+    assert info.columns["weight"] == "w"
+
+
+@pytest.fixture(scope="module")
+def parts(ratings):
+    """Weights that are no whole numbers, and a column that says which ratings are watched."""
+    fractions = ratings.withColumn("w", F.col("w") + F.col("user") / 64)
+    return fractions.withColumn("later", F.pmod("item", F.lit(5)) == 0).cache()
+
+
+def test_the_validation_loss_is_a_weighted_mean(parts):
+    choices = {"validationIndicatorCol": "later", "maxIter": 2}
+    here, there, plain = (
+        [step["loss"] for step in estimator(**choices, **more).fit(parts).summary.validationHistory]
+        for more in ({}, {"exchange": "broadcast"}, {"weightCol": None})
+    )
+    np.testing.assert_allclose(here, there, rtol=1e-5)
+    assert abs(here[0] / plain[0] - 1) > 1e-3
+
+
+def test_every_exchange_splits_alike(parts, monkeypatch):
+    """A prior split, and in its part A a chosen κ: both take ratings away, and their weights with them."""
+    monkeypatch.setattr("onebit_spark.core.weightchoice.FEWEST", 50)
+    choices = {"certificatePriorSplit": 0.5, "likelihoodWeight": "auto", "maxIter": 1}
+    first, *others = (
+        estimator(exchange=exchange, numUserBlocks=2, numItemBlocks=2, **choices).fit(parts)
+        for exchange in ("driver", "broadcast", "shuffle")
+    )
+    for other in others:
+        assert other.info.weight_losses == pytest.approx(first.info.weight_losses, rel=1e-4)
+        bound, expected = (made.certificate["certificates"][0] for made in (other, first))
+        assert bound["name"] == "prior_split"
+        assert bound["kl"] == pytest.approx(expected["kl"], rel=1e-3)
+
+
+def test_zero_is_absent(ratings, model):
+    """Also a rating of weight 0 whose label or id could not be fitted."""
+    without = estimator().fit(ratings.where("w > 0"))
+    bad = ratings.selectExpr("user", "item", "if(w = 0, 7, label) as label", "w")
+    for other in (without, estimator().fit(bad)):
+        assert other.info.fingerprint == model.info.fingerprint
+        assert other.info.n_ratings == model.info.n_ratings
+        assert other.summary.objectiveHistory == model.summary.objectiveHistory
+
+
+def test_ones_are_no_weights(ratings):
+    ones = ratings.withColumn("w", F.lit(1.0))
+    weighted, plain = estimator().fit(ones), estimator(weightCol=None).fit(ones)
+    np.testing.assert_allclose(weighted.summary.objectiveHistory, plain.summary.objectiveHistory, rtol=1e-7)
+    assert weighted.info.fingerprint != plain.info.fingerprint
+    assert plain.info.total_weight is None
+    assert "weight" not in plain.info.columns
+
+
+@pytest.mark.parametrize("exchange", ["driver", "broadcast"])
+@pytest.mark.parametrize("kind", ["double", "string"])
+def test_bad_weights_are_refused_with_their_number(spark, exchange, kind):
+    weights = ["1", "-1", "nan", "inf", None, "2.5", "1e39", "0", *(["many"] if kind == "string" else [])]
+    lines = [(i % 3, i, i % 2, weight if kind == "string" or weight is None else float(weight))
+             for i, weight in enumerate(weights)]  # fmt: skip
+    bad = spark.createDataFrame(lines, f"user int, item int, label int, w {kind}")
+    n = 5 + (kind == "string")
+    with pytest.raises(
+        RequestError, match=rf"^{n} ratings with a negative or infinite weight.* in column 'w', such as"
+    ):
+        estimator(exchange=exchange).fit(bad)
+
+
+def test_the_column_must_be_there_and_hold_numbers(ratings):
+    with pytest.raises(RequestError, match="there is no column 'x' for the weight"):
+        estimator(weightCol="x").fit(ratings)
+    with pytest.raises(RequestError, match="column 'x' of the weights is of type boolean, not a number"):
+        estimator(weightCol="x").fit(ratings.withColumn("x", F.lit(True)))
+    with pytest.raises(RequestError, match="there is no rating of positive weight"):
+        estimator(weightCol="x").fit(ratings.withColumn("x", F.lit(0)))
+
+
+@pytest.mark.parametrize("exchange", ["driver", "broadcast", "shuffle"])
+def test_weights_that_change_are_caught(ratings, exchange):
+    def flicker(batches):
+        for batch in batches:
+            drawn = np.frombuffer(os.urandom(batch.num_rows), np.uint8) + 1.0
+            yield batch.set_column(batch.schema.get_field_index("w"), "w", pa.array(drawn))
+
+    schema = "user long, item long, label long, w double"
+    with pytest.raises(FitFailed, match="not deterministic"):
+        estimator(exchange=exchange, maxIter=1).fit(ratings.mapInArrow(flicker, schema))
+
+
+def test_hashes_are_those_of_spark(spark):
+    weights = np.exp(np.random.default_rng(1).normal(scale=5, size=300)).astype(np.float32)
+    found = spark.createDataFrame(pa.table({"w": weights})).select(F.xxhash64("w").alias("h")).toArrow()["h"].to_numpy()
+    np.testing.assert_array_equal(weight_hashes(weights), found)
+
+
+def test_checkpoints_belong_to_the_weights(ratings, tmp_path):
+    """A fit with other weights is refused; the same one goes on to the same bits."""
+    folder = {"checkpointDir": str(tmp_path), "checkpointInterval": 2, "maxIter": 4}
+    with pytest.raises(Interrupted):
+        estimator(**folder).setProgress(interrupt_after(3)).fit(ratings)
+    for other in (ratings.withColumn("w", F.col("w") * 2), ratings.where("w > 0").withColumn("w", F.lit(1))):
+        with pytest.raises(RequestError, match="of another fit: fingerprint of the ratings was"):
+            estimator(**folder, resume=True).fit(other)
+    resumed, whole = estimator(**folder, resume=True).fit(ratings), estimator(maxIter=4).fit(ratings)
+    assert resumed.summary.objectiveHistory == whole.summary.objectiveHistory
+
+
+def test_a_warm_start_goes_on_from_a_weighted_model(ratings, model):
+    warm = estimator(maxIter=2).setInitialModel(model).fit(ratings)
+    assert warm.summary.objectiveHistory[-1] < model.summary.objectiveHistory[-1]
+
+
+@pytest.mark.usefixtures("both_ways")
+def test_fold_in_takes_the_column(ratings, model):
+    one = ratings.where("user = 7 and w > 0")
+    repeated = one.withColumn("again", F.explode(F.sequence(F.lit(1), F.col("w")))).withColumn("w", F.lit(1.0))
+    doubled, same, plain = (
+        np.array(model.foldIn(frame).users.where("id = 7").first()["mean"])
+        for frame in (repeated, ratings.where("user = 7"), one.withColumn("w", F.lit(1)))
+    )
+    np.testing.assert_allclose(same, doubled, atol=1e-5)
+    assert np.abs(same - plain).max() > 1e-3
+    with pytest.raises(RequestError, match="there is no column 'w' for the weight"):
+        model.foldIn(ratings.drop("w"))
+
+
+def test_what_the_model_says(spark, ratings, model, tmp_path):
+    model.save(str(tmp_path / "model"))
+    loaded = OneBitCompletionModel.load(str(tmp_path / "model"))
+    assert loaded.info == model.info
+    told = " ".join(_fit_summary(loaded, Clock()))
+    assert f"Weighted by the column 'w': the weights sum to {model.info.total_weight:,.6g}." in told
+    assert "theorem1 does not hold with weights" in told
+    hinge = estimator(loss="hinge", implicitFeatures=False, maxIter=1).fit(ratings)
+    assert [item["name"] for item in hinge.certificate["certificates"]] == ["catoni", "seeger"]
+    assert hinge.certificate["certificates"][0]["n"] == model.info.n_ratings
+    assert OneBitCompletion().setWeightCol("w").getWeightCol() == "w"
+    assert OneBitCompletion().getWeightCol() is None
+
+
+def test_the_memory_of_the_driver_counts_them(ratings):
+    form, n = FitConfig(rank=2).form, 1_000_000
+    plain, weighted = (weighed(ratings, Columns(weight=name)) for name in (None, "w"))
+    assert weighted.bytes_per_rating == plain.bytes_per_rating + 4
+    limits = DriverLimits(2**40, 2**40, 2 * 30 * n + 2**28, local=True)
+    assert isinstance(on_driver("auto", Weighed(n, 0.0), 0, form, limits, None), Choice)
+    assert isinstance(on_driver("auto", Weighed(n * 5, 0.0, weighted=True), 0, form, limits, None), Refusal)
+
+
+def test_folds_carry_the_weights(spark, ratings, data):
+    """Also the ledger: other weights are other tasks."""
+    validation = CrossValidation.of(ratings, Columns(weight="w"), 2, seed=1)
+    folded = validation.collected()
+    sample = folded.sample
+    rows, cols, labels, weights = data
+    expected = {line for line in zip(rows, cols, labels, weights, strict=True) if line[3]}
+    assert set(zip(sample.rows, sample.cols, sample.labels, sample.weights, strict=True)) == expected
+    half = sample.take(folded.fold == 0)
+    assert len(half.weights) == len(half) < len(sample)
+    assert validation.estimator(FitConfig()).getWeightCol() == "w"
+    other = CrossValidation.of(ratings.withColumn("w", F.col("w") * 2), Columns(weight="w"), 2, seed=1)
+    assert validation.tasks([FitConfig()]) != other.tasks([FitConfig()])

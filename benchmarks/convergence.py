@@ -29,10 +29,11 @@ from record import provenance
 from onebit_spark import FitConfig
 from onebit_spark.core import prediction
 from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.engine import Engine
 from onebit_spark.core.losses import LOSSES, SIDES
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.scales import ScaleHierarchy
-from onebit_spark.core.solver import Engine, Iteration, Outcome, recent_fall, solve
+from onebit_spark.core.solver import Iteration, Outcome, recent_fall, solve
 from onebit_spark.engines.local import LocalEngine
 from onebit_spark.simulate import simulate
 

@@ -3,44 +3,35 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
-import numpy as np
-import pyarrow as pa
 from pyspark import keyword_only
 from pyspark.ml import Estimator
 from pyspark.ml.util import DefaultParamsWriter, MLReadable, MLWritable
 from pyspark.sql import DataFrame
 
-from onebit_spark.certificate.certified import Terms, document
-from onebit_spark.certificate.certifiedfit import CertifiedFit, certified_fit
-from onebit_spark.certificate.learnt import NARROWING
+from onebit_spark.certificate.certified import Terms
+from onebit_spark.certificate.certifiedfit import certified_fit
 from onebit_spark.core.config import FitConfig
-from onebit_spark.core.factortables import prior_row
-from onebit_spark.core.learntfeatures import SIDE_OF, Who
-from onebit_spark.core.losses import SIDES, Side
-from onebit_spark.core.modelinfo import ModelInfo
-from onebit_spark.core.posterior import HasColumnNorms, effective_rank
-from onebit_spark.core.sketch import CellSketch, together
+from onebit_spark.core.learntfeatures import Who
+from onebit_spark.core.posterior import HasColumnNorms
+from onebit_spark.core.sketch import together
 from onebit_spark.core.solver import Iteration
 from onebit_spark.engines.broadcast.engine import BroadcastEngine, require_classic
-from onebit_spark.engines.choice import ChosenExchange, SparkEngine, choose_exchange, engine_over
+from onebit_spark.engines.choice import choose_exchange, engine_over
 from onebit_spark.engines.driver import DriverEngine
-from onebit_spark.engines.factorframes import factor_schema
 from onebit_spark.engines.validation import Validation, check_watched, divided, watching
 from onebit_spark.errors import RequestError
-from onebit_spark.input.columns import type_of
-from onebit_spark.input.defects import Columns, with_weight
-from onebit_spark.input.features import collected_features
+from onebit_spark.input.defects import with_weight
 from onebit_spark.input.gathering import Weighed
 from onebit_spark.ml.checkpoint import CheckpointFolder, Checkpointing, subject_of
 from onebit_spark.ml.fitchoices import FitChoices
+from onebit_spark.ml.fitfacts import FitFacts
 from onebit_spark.ml.freshness import sketch_of
-from onebit_spark.ml.knownside import KnownSide, digest, learnt_features
+from onebit_spark.ml.knownside import checked_features, digest, known_sides
+from onebit_spark.ml.laps import Laps
 from onebit_spark.ml.persistence import EstimatorReader
 from onebit_spark.ml.warmstart import warm_start
 from onebit_spark.model import OneBitCompletionModel
@@ -214,10 +205,10 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
             raise RequestError("; ".join(problems))
         terms, execution = self.certificateTerms(), self.execution()
         config, columns, spark = self.fitConfig(), self.columns(), dataset.sparkSession
-        clock = _Laps()
+        clock = Laps()
         dataset = with_weight(dataset, columns)
         training, watched = divided(dataset, execution.validation_indicator_col)
-        features = self._collected_features(dataset, columns)
+        features = checked_features(self._features, dataset, columns)
         with ExitStack() as release:
             form = config.form
             counted = self._counted if watched is None else None
@@ -242,8 +233,8 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
                 fitted = sketch_of(dataset, columns, chosen.tally.n + n_watched)
             if self._initial is not None:
                 fitted = together(self._initial.fitted, fitted)
-            known = _known_sides(engine, features, columns)
-            facts = _Facts(dataset, config, columns, chosen, engine, fitted, known)
+            known = known_sides(engine, features, columns)
+            facts = FitFacts(dataset, config, columns, chosen, engine, fitted, known, OneBitCompletionModel)
             start, validation, watch = None, None, None
             if self._initial is not None:
                 start = warm_start(self._initial, config, engine)
@@ -267,143 +258,9 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
             model = facts.model(made, outlasting=True, seconds=clock.seconds, validation=curve)
         return self._copyValues(model._resetUid(self.uid))
 
-    def _collected_features(self, dataset: DataFrame, columns: Columns) -> dict[Who, pa.Table]:
-        """The tables of side features, checked."""
-        names = {"user": columns.user, "item": columns.item}
-        return {
-            who: collected_features(frame, names[who], type_of(dataset, names[who]).simpleString(), who)
-            for who, frame in self._features.items()
-        }
-
     def write(self) -> DefaultParamsWriter:
         return DefaultParamsWriter(self)
 
     @classmethod
     def read(cls) -> EstimatorReader:
         return EstimatorReader(cls)
-
-
-class _Laps:
-    """Seconds of the phases of a fit."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._last = time.perf_counter()
-
-    def lap(self, phase: str) -> None:
-        now = time.perf_counter()
-        self.seconds[phase], self._last = now - self._last, now
-
-    def move(self, seconds: float, phase: str, into: str) -> None:
-        """Count these seconds of a phase as another's."""
-        self.seconds[phase] -= seconds
-        self.seconds[into] = seconds
-
-
-def _known_sides(engine: SparkEngine[Any], features: dict[Who, pa.Table], columns: Columns) -> dict[Side, KnownSide]:
-    """Give the engine the side features of its ids."""
-    if not features:
-        return {}
-    if not isinstance(engine, DriverEngine | BroadcastEngine):
-        raise RequestError(
-            "side features do not travel by exchange=shuffle: choose exchange=driver or broadcast, or leave them out"
-        )
-    found: dict[Side, KnownSide] = {}
-    for who, table in features.items():
-        side = SIDE_OF[who]
-        found[side] = KnownSide.of(table, getattr(columns, who), engine.ids[side].values, who)
-        engine.features[side] = found[side].coded
-        for line in found[side].told:
-            log.info(line)
-    return found
-
-
-@dataclass(frozen=True)
-class _Facts(Generic[P]):
-    """All that a fit's model is made of besides the fit itself."""
-
-    dataset: DataFrame
-    config: FitConfig
-    columns: Columns
-    chosen: ChosenExchange
-    engine: SparkEngine[P]
-    fitted: CellSketch
-    known: dict[Side, KnownSide]
-
-    def model(self, made: CertifiedFit[P], outlasting: bool = False, **info: Any) -> OneBitCompletionModel:
-        """The model of a fit, finished or not; ``info`` are further fields of its ``info``."""
-        told = replace(self._info(made), **info)
-        drawn = made.drawn or dict.fromkeys(SIDES)
-        form = told.kind, told.config.intercepts, told.config.implicit_features
-        newcomers = {
-            side: known.lines(prior_row(made.scales, side, *form), made.scales.features[side], told.draw_narrowing)
-            for side, known in self.known.items()
-            if outlasting
-        }
-        more = {side: lines.num_rows for side, lines in newcomers.items() if lines is not None}
-        told = replace(told, n_users=told.n_users + more.get("rows", 0), n_items=told.n_items + more.get("cols", 0))
-        users, items = (
-            self.engine.factors(
-                side, made.posterior[side], factor_schema(told, name), drawn[side], outlasting, newcomers.get(side)
-            )
-            for side, name in zip(SIDES, ("user", "item"), strict=True)
-        )
-        certificate = document(item.as_dict() for item in made.certificates)
-        return OneBitCompletionModel(told, users, items, certificate).fittedOn(self.fitted)
-
-    def _info(self, made: CertifiedFit[P]) -> ModelInfo:
-        config, columns, tally, scales = self.config, self.columns, self.chosen.tally, made.scales
-        n_users, n_items = self.engine.count("rows"), self.engine.count("cols")
-        moments = scales.moments
-        return ModelInfo(
-            parameters={
-                **asdict(config),
-                "likelihood_weight": made.choice.weight,
-                "alpha": made.prior.alpha,
-                "beta": made.prior.beta,
-            },
-            scale_moments=None if moments is None else moments.as_dict(),
-            side_features={
-                who: learnt_features(self.known[side], scales.features[side])
-                for who, side in SIDE_OF.items()
-                if side in self.known
-            }
-            or None,
-            draw_narrowing=None if made.drawn is None else NARROWING,
-            n_ratings=tally.n,
-            n_users=n_users,
-            n_items=n_items,
-            objective_history=[step.objective for step in made.history],
-            iterations=len(made.history),
-            converged=made.converged,
-            reason=made.reason,
-            effective_rank=effective_rank(made.posterior["rows"], made.posterior["cols"], n_users, n_items),
-            inverse_gamma=np.asarray(scales.factor).tolist(),
-            intercept_prior={
-                "mean": scales.mean,
-                "mean_variance": scales.mean_variance,
-                "user_inverse_gamma": scales.row_intercept,
-                "item_inverse_gamma": scales.col_intercept,
-            }
-            if config.intercepts
-            else None,
-            label_coding=tally.coding,
-            threshold=columns.threshold,
-            majority=tally.majority,
-            columns={
-                role: name
-                for role, name in asdict(columns).items()
-                if role in ("user", "item", "label", "weight") and name is not None
-            },
-            total_weight=self.engine.total_weight if columns.weight is not None else None,
-            id_types={
-                "user": self.dataset.schema[columns.user].dataType.simpleString(),
-                "item": self.dataset.schema[columns.item].dataType.simpleString(),
-            },
-            n_positive=tally.positives,
-            fingerprint=tally.fingerprint,
-            repeats=asdict(self.engine.repeats),
-            exchange=asdict(self.chosen.choice),
-            confidences=made.ladder.as_dict() if made.ladder is not None else None,
-            weight_losses={f"{weight:g}": loss for weight, loss in made.choice.losses.items()} or None,
-        )

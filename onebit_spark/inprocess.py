@@ -20,6 +20,7 @@ from onebit_spark.core.arrayinput import checked_ratings, label_problems
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.confidence import EVERYTHING, Ladder, confidence
 from onebit_spark.core.config import FitConfig
+from onebit_spark.core.engine import prior_rows
 from onebit_spark.core.featurecoding import FeatureCoding, coding_of_rows
 from onebit_spark.core.losses import LOSSES, SIDES, Side
 from onebit_spark.core.newcomers import Newcomers
@@ -27,7 +28,7 @@ from onebit_spark.core.posterior import RowPosterior, effective_rank
 from onebit_spark.core.priors import ScalePrior
 from onebit_spark.core.randomness import pair_streams
 from onebit_spark.core.scales import Scales
-from onebit_spark.core.solver import Iteration, prior_rows
+from onebit_spark.core.solver import Iteration
 from onebit_spark.engines.local import LocalEngine
 
 

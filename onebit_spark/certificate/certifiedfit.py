@@ -12,10 +12,11 @@ from onebit_spark.certificate.learnt import fit_near, learn_prior, moved
 from onebit_spark.core.confidence import Ladder
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.draws import Draws
+from onebit_spark.core.engine import Engine, settled
 from onebit_spark.core.losses import LOSSES, SIDES, Side
 from onebit_spark.core.priors import ScalePrior
 from onebit_spark.core.scales import Scales
-from onebit_spark.core.solver import Engine, Iteration, Start, Watch, settled, solve
+from onebit_spark.core.solver import Iteration, Start, Watch, solve
 from onebit_spark.core.split import Split
 from onebit_spark.core.weightchoice import WeightChoice, choose_weight
 

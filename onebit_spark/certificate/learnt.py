@@ -22,10 +22,11 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from onebit_spark.core.config import FitConfig
+from onebit_spark.core.engine import Engine, settled
 from onebit_spark.core.losses import SIDES, PriorLines, Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.scales import FixedPrior, ScaleHierarchy
-from onebit_spark.core.solver import Engine, Iteration, Outcome, Start, Watch, descend, settled, solve
+from onebit_spark.core.solver import Iteration, Outcome, Start, Watch, descend, solve
 from onebit_spark.core.split import Split
 from onebit_spark.core.weightchoice import WeightChoice, choose_weight
 from onebit_spark.errors import RequestError

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -13,14 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.core.config import FitConfig
-from onebit_spark.core.draws import Draws, GibbsErrors
+from onebit_spark.core.engine import Engine
 from onebit_spark.core.gauge import GaugeStep
-from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, RowPrior, Side
-from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Side
 from onebit_spark.core.rowmap import RowMap
 from onebit_spark.core.scales import Hierarchy, ScaleHierarchy, Scales
 from onebit_spark.core.sidefeatures import FeatureRidge, of_known_size, shares
-from onebit_spark.core.split import Split
 from onebit_spark.core.statistics import SideStatistics, relative_change
 from onebit_spark.errors import FitFailed
 
@@ -48,61 +45,6 @@ def unrelaxed(t: int) -> float:
 
 class NotConverged(UserWarning):
     """The fit stopped at ``max_iter`` before the stopping rule held."""
-
-
-class Engine(Protocol[P]):
-    """Holds the ratings and both sides' posteriors, and runs a map step over the rows of one side."""
-
-    n_ratings: int
-    weighted: bool  # whether the ratings have weights
-    total_weight: float  # their sum: n without weights
-
-    def count(self, side: Side) -> int:
-        """Rows of the side with at least one rating."""
-
-    def start(self, config: FitConfig, loss: Loss) -> None:
-        """Set both posteriors to the start."""
-
-    def start_from(self, posteriors: dict[Side, P]) -> None:
-        """Set both posteriors to these, which ``posterior`` or ``combined`` gave."""
-
-    def half_step(self, loss: Loss, step: HalfStep[P]) -> SideStatistics:
-        """Update the posterior of ``step.side`` given the other side's."""
-
-    def apply(self, maps: dict[Side, RowMap]) -> None:
-        """Map every row of both sides, at once or when it is read next."""
-
-    def weight_gram(self, side: Side) -> NDArray[np.float64]:
-        """Σ_j w_j w_jᵀ of the side's weights for the other side (``implicit``), K × K."""
-
-    def feature_gram(self, side: Side) -> NDArray[np.float64] | None:
-        """Σ_i f_i f_iᵀ of the side features of the rows with ratings, p × p; None if the side has no features."""
-
-    def posterior(
-        self, side: Side, unseen: RowPrior | None = None, feature_weights: NDArray[np.float64] | None = None
-    ) -> P:
-        """The side's posterior as it stands.
-
-        Rows without ratings have the prior ``unseen``, if it is given, with the mean that their side features explain.
-        """
-
-    def combined(self, side: Side, make: Callable[..., RowPosterior], *posteriors: P) -> P:
-        """The posterior that ``make`` gives for any rows, from their lines in other posteriors of the side."""
-
-    def gibbs_errors(self, draws: Draws) -> GibbsErrors:
-        """Errors of draws from the posteriors on the ratings: one map step over the rows."""
-
-    def confidences(self, posterior: dict[Side, P], noise: float) -> NDArray[np.int64]:
-        """The histogram of the ratings' confidences (``certificate.confidence``) under this posterior: one map step."""
-
-    def left_out_loss(self, loss: str, posterior: dict[Side, P], split: Split) -> float:
-        """Mean held-out loss of the ratings that the split does *not* choose, under a posterior: one map step.
-
-        With weights it is Σ w_l·loss / Σ w_l.
-        """
-
-    def restricted(self, split: Split) -> AbstractContextManager[Engine[P]]:
-        """An engine on the ratings that the split chooses; rows and columns keep their numbers."""
 
 
 @dataclass(frozen=True)
@@ -339,28 +281,3 @@ def _gram(engine: Engine[P], side: Side) -> NDArray[np.float64]:
     gram = engine.feature_gram(side)
     assert gram is not None
     return gram
-
-
-def settled(engine: Engine[P], hierarchy: ScaleHierarchy) -> dict[Side, P]:
-    """Both posteriors, with the prior in the rows without ratings."""
-    return {side: engine.posterior(side, hierarchy.unseen(side), hierarchy.feature_weights.get(side)) for side in SIDES}
-
-
-def with_prior(
-    posterior: RowPosterior, empty: NDArray[np.bool_], prior: RowPrior | None,
-    known: NDArray[np.float64] | None = None,
-) -> RowPosterior:  # fmt: skip
-    """The posterior with N(p, 1/g) in the rows that are marked as empty; ``known`` (rows × D) is added to p."""
-    if prior is None or not empty.any():
-        return posterior
-    filled, lines = posterior.copy(), prior_rows(prior, int(empty.sum()), posterior)
-    if known is not None:
-        lines.location[:] += known[empty]
-    filled.put(empty, lines)
-    return filled
-
-
-def prior_rows(prior: RowPrior, n: int, like: RowPosterior) -> RowPosterior:
-    """One line of prior as a posterior of n rows, stored like another."""
-    location = np.tile(prior.mean.astype(like.location.dtype), (n, 1))
-    return RowPosterior.isotropic(location, 1.0 / np.sqrt(prior.precision[0]), like.kind, like.has_intercept)

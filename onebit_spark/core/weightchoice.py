@@ -16,9 +16,10 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from onebit_spark.core.config import AUTO, FitConfig
+from onebit_spark.core.engine import Engine, settled
 from onebit_spark.core.losses import SIDES
 from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.core.solver import Engine, Start, settled, solve
+from onebit_spark.core.solver import Start, solve
 from onebit_spark.core.split import Split
 
 P = TypeVar("P")  # a posterior of a side, in the engine's own form

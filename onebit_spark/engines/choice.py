@@ -16,9 +16,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from onebit_spark.core.engine import Engine
 from onebit_spark.core.losses import Side
 from onebit_spark.core.posterior import Form, RowPosterior
-from onebit_spark.core.solver import Engine
 from onebit_spark.engines.blocking import Repeats
 from onebit_spark.engines.broadcast.engine import BroadcastEngine
 from onebit_spark.engines.driver import DriverEngine

@@ -15,13 +15,13 @@ from onebit_spark.core.blocks import RatingBlock, Sums
 from onebit_spark.core.confidence import Histogram, count_confidences
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.draws import Draws, GibbsErrors, count_errors
+from onebit_spark.core.engine import with_prior
 from onebit_spark.core.implicit import weight_gram
 from onebit_spark.core.losses import OTHER, HalfStep, Loss, PriorLines, RowPrior, Side
 from onebit_spark.core.machine import available_cores
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.rowmap import RowMap
 from onebit_spark.core.sidefeatures import SideTables, rated_gram
-from onebit_spark.core.solver import with_prior
 from onebit_spark.core.split import Split
 from onebit_spark.core.statistics import SideStatistics
 from onebit_spark.engines.mapstep import Table, left_out_loss, signed_sums, updated

@@ -17,12 +17,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType
 
+from onebit_spark.core.engine import Engine
 from onebit_spark.core.factortables import prior_row
 from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.prediction import held_out_sums
 from onebit_spark.core.scales import ScaleHierarchy, Scales
-from onebit_spark.core.solver import Engine, Iteration, Outcome
+from onebit_spark.core.solver import Iteration, Outcome
 from onebit_spark.engines.broadcast.engine import BroadcastEngine
 from onebit_spark.engines.cells import Batches
 from onebit_spark.engines.driver import DriverEngine

@@ -21,9 +21,10 @@ from pyspark.sql import SparkSession
 
 from onebit_spark.certificate.certifiedfit import CertifiedFit
 from onebit_spark.core.config import AUTO, FitConfig
+from onebit_spark.core.engine import Engine, settled
 from onebit_spark.core.modelinfo import METADATA
 from onebit_spark.core.scales import ScaleHierarchy
-from onebit_spark.core.solver import Engine, Iteration, Outcome, Start, settled
+from onebit_spark.core.solver import Iteration, Outcome, Start
 from onebit_spark.core.weightchoice import WeightChoice
 from onebit_spark.errors import RequestError
 from onebit_spark.input.defects import Tally

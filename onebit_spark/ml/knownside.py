@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +12,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
+from pyspark.sql import DataFrame
 
 from onebit_spark.core.factortables import factor_table, newcomer_rows, one_array
 from onebit_spark.core.featurecoding import FeatureCoding, Table32, learn_coding
+from onebit_spark.core.learntfeatures import SIDE_OF, Who
+from onebit_spark.core.losses import Side
 from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.engines.broadcast.engine import BroadcastEngine
+from onebit_spark.engines.choice import SparkEngine
+from onebit_spark.engines.driver import DriverEngine
 from onebit_spark.errors import RequestError
+from onebit_spark.input.columns import type_of
+from onebit_spark.input.defects import Columns
+from onebit_spark.input.features import collected_features
+
+log = logging.getLogger("onebit_spark")
 
 
 @dataclass(frozen=True)
@@ -88,3 +101,30 @@ def digest(table: pa.Table, column: str) -> int:
 def learnt_features(known: KnownSide, weights: NDArray[np.float64]) -> dict[str, Any]:
     """What a model keeps of them, for ``ModelInfo.side_features``."""
     return {"coding": known.coding.as_list(), "weights": weights.tolist(), "newcomers": len(known.newcomers)}
+
+
+def checked_features(frames: Mapping[Who, DataFrame], dataset: DataFrame, columns: Columns) -> dict[Who, pa.Table]:
+    """The tables of side features, collected and checked against the ids of the ratings."""
+    names = {"user": columns.user, "item": columns.item}
+    return {
+        who: collected_features(frame, names[who], type_of(dataset, names[who]).simpleString(), who)
+        for who, frame in frames.items()
+    }
+
+
+def known_sides(engine: SparkEngine[Any], features: dict[Who, pa.Table], columns: Columns) -> dict[Side, KnownSide]:
+    """Give the engine the side features of its ids."""
+    if not features:
+        return {}
+    if not isinstance(engine, DriverEngine | BroadcastEngine):
+        raise RequestError(
+            "side features do not travel by exchange=shuffle: choose exchange=driver or broadcast, or leave them out"
+        )
+    found: dict[Side, KnownSide] = {}
+    for who, table in features.items():
+        side = SIDE_OF[who]
+        found[side] = KnownSide.of(table, getattr(columns, who), engine.ids[side].values, who)
+        engine.features[side] = found[side].coded
+        for line in found[side].told:
+            log.info(line)
+    return found

@@ -16,12 +16,12 @@ from onebit_spark.core.blocks import Sums
 from onebit_spark.core.confidence import Histogram
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.draws import Draws, GibbsErrors
+from onebit_spark.core.engine import with_prior
 from onebit_spark.core.implicit import weight_gram
 from onebit_spark.core.losses import SIDES, HalfStep, Loss, RowPrior, Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.rowmap import RowMap
 from onebit_spark.core.sidefeatures import SideTables, rated_gram
-from onebit_spark.core.solver import with_prior
 from onebit_spark.core.spectral import Table
 from onebit_spark.core.split import Split
 from onebit_spark.core.statistics import SideStatistics

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from onebit_spark.core.blocks import Sums as RowWeights
 from onebit_spark.core.confidence import count_confidences
 from onebit_spark.core.draws import Draws, count_errors
+from onebit_spark.core.engine import with_prior
 from onebit_spark.core.factortables import factor_table, plain_lists, read_factors
 from onebit_spark.core.implicit import weight_gram
 from onebit_spark.core.losses import HalfStep, Loss, PriorLines, RowPrior
 from onebit_spark.core.posterior import FloatArray, Form, RowPosterior
 from onebit_spark.core.rowmap import Reading
-from onebit_spark.core.solver import with_prior
 from onebit_spark.core.spectral import Rows, Table, distinct_keys
 from onebit_spark.core.split import Split
 from onebit_spark.engines.cells import PlacedBlock

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from onebit_spark.core.factortables import factor_table, plain_lists
 
 FOLDERS = Path(__file__).parent / "spark" / "folders"
-VERSIONS = ("logistic-1", "logistic-2", "logistic-3")  # with NAME-predictions beside them
+VERSIONS = ("logistic-1", "logistic-2", "logistic-3", "logistic-4")  # with NAME-predictions beside them
 
 
 def told_by(name):

@@ -2,7 +2,8 @@
 
 Recipe: simulate("B2", rank=2, shape=(14, 10), fraction=0.6, seed=4), users as text, five iterations of rank 2, tol 0;
 ``logistic-V`` with the defaults of its time, ``hinge-split-1`` with the Gamma prior and certificatePriorSplit=0.5.
-From version 2 on with selective certificates, and predictions of unknown ids, too.
+From version 2 on with selective certificates, and predictions of unknown ids, too; version 4 with weights and item
+features, among them those of two items without ratings.
 """
 
 import json
@@ -14,7 +15,7 @@ from modelfolders import FOLDERS, VERSIONS
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.model import OneBitCompletionModel
 
-HEADLINES = {"logistic-1": "seeger", "logistic-2": "seeger", "logistic-3": None}
+HEADLINES = {"logistic-1": "seeger", "logistic-2": "seeger", "logistic-3": None, "logistic-4": None}
 
 
 @pytest.mark.parametrize("version", VERSIONS)

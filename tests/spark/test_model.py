@@ -145,7 +145,9 @@ def test_existing_output_columns_are_refused(spark, make_model):
 )
 @pytest.mark.parametrize("majority", [1, -1])
 def test_predictions_come_in_the_incoming_coding(spark, make_model, coding, negative, majority):
-    model = make_model(intercepts=False, info={"label_coding": coding, "majority": majority})
+    model = make_model(
+        intercepts=False, implicit_features=False, info={"label_coding": coding, "majority": majority}
+    )  # fmt: skip
     users, items = (np.append(index.ravel(), 99) for index in np.indices((28, 18)))
     table = model.transform(pairs(spark, users, items)).toArrow().to_pylist()
     for row in table:

@@ -42,14 +42,14 @@ def test_the_same_draws_and_coins_as_in_process(ratings, data, blocks):
         local.start(config, config.make_loss())
         expected = [local.gibbs_errors(each) for each in draws]
         with local.restricted(split) as part:
-            chosen = {side: (part.counts(side), part.positives(side)) for side in ("rows", "cols")}
+            chosen = {side: (part.counts(side), part.row_weights(side)) for side in ("rows", "cols")}
     with BroadcastEngine.over(ratings, Columns(), survey(ratings, Columns()), blocks) as engine:
         engine.start_from(local.posteriors)
         assert [engine.gibbs_errors(each) for each in draws] == expected
         with engine.restricted(split) as part:
-            for side, (counts, positives) in chosen.items():
+            for side, (counts, weights) in chosen.items():
                 np.testing.assert_array_equal(part.counts(side), counts)
-                np.testing.assert_array_equal(part.positives(side), positives)
+                np.testing.assert_array_equal(part.row_weights(side), weights)  # all, and those of the positive ones
             assert part.n_ratings == engine.n_ratings - expected[1].ratings
 
 

@@ -89,9 +89,13 @@ def test_the_validation_loss_is_a_weighted_mean(parts):
     assert abs(here[0] / plain[0] - 1) > 1e-3
 
 
+@pytest.mark.slow
 def test_every_exchange_splits_alike(parts, monkeypatch):
     """A prior split, and in its part A a chosen κ: both take ratings away, and their weights with them."""
-    monkeypatch.setattr("onebit_spark.core.weightchoice.FEWEST", 50)
+    few = {"core.weightchoice.FEWEST": 50, "certificate.learnt.REFIT_ITERATIONS": 1}
+    few |= {"core.weightchoice.FIRST_ITERATIONS": 1, "core.weightchoice.ITERATIONS": 1}
+    for name, value in few.items():
+        monkeypatch.setattr(f"onebit_spark.{name}", value)
     choices = {"certificatePriorSplit": 0.5, "likelihoodWeight": "auto", "maxIter": 1}
     first, *others = (
         estimator(exchange=exchange, numUserBlocks=2, numItemBlocks=2, **choices).fit(parts)

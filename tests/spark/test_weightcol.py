@@ -92,8 +92,10 @@ def test_the_validation_loss_is_a_weighted_mean(parts):
 @pytest.mark.slow
 def test_every_exchange_splits_alike(parts, monkeypatch):
     """A prior split, and in its part A a chosen κ: both take ratings away, and their weights with them."""
-    for name, value in (("FEWEST", 50), ("FIRST_ITERATIONS", 2), ("ITERATIONS", 1)):
-        monkeypatch.setattr(f"onebit_spark.core.weightchoice.{name}", value)
+    few = {"core.weightchoice.FEWEST": 50, "certificate.learnt.REFIT_ITERATIONS": 1}
+    few |= {"core.weightchoice.FIRST_ITERATIONS": 1, "core.weightchoice.ITERATIONS": 1}
+    for name, value in few.items():
+        monkeypatch.setattr(f"onebit_spark.{name}", value)
     choices = {"certificatePriorSplit": 0.5, "likelihoodWeight": "auto", "maxIter": 1}
     first, *others = (
         estimator(exchange=exchange, numUserBlocks=2, numItemBlocks=2, **choices).fit(parts)

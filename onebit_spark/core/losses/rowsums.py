@@ -141,17 +141,6 @@ def add_gram(partners, n, weights, scratch, out):
 
 
 @jit
-def add_projection(partners, n, weights, out):
-    """out_k += Σ_l weights_l partners[k, l]."""
-    for k in range(len(partners)):
-        row = partners[k]
-        s = 0.0
-        for l in range(n):
-            s += weights[l] * row[l]
-        out[k] += s
-
-
-@jit
 def add_projection_and_absolute(partners, n, signed, weights, lo, projection, absolute):
     """projection_k += Σ_l signed_l partners[k, l] and absolute_k += Σ_l w_l |partners[k, l]|, in one pass.
 

@@ -44,7 +44,7 @@ class Case(NamedTuple):
     name: str
     ratings: Ratings
     side: Side
-    features: pa.Table  # without ids: one line per row or column
+    features: pa.Table | None  # without ids: one line per row or column
 
 
 def cases() -> Iterator[Case]:
@@ -52,7 +52,9 @@ def cases() -> Iterator[Case]:
     for side, name, column in (("rows", "users", "user"), ("cols", "items", "item")):
         table = pq.read_table(folder() / "ml-100k" / f"{name}.parquet").sort_by(column)
         yield Case(f"MovieLens-100K, new {name}", films, side, table.drop_columns([column]))  # type: ignore[arg-type]
-    yield Case("ASSISTments 2017, new problems", assistments(), "cols", _skills())
+    answers = assistments()
+    yield Case("ASSISTments 2017, new problems", answers, "cols", _skills())
+    yield Case("ASSISTments 2017, new students", answers, "rows", None)
 
 
 def _skills() -> pa.Table:
@@ -70,7 +72,7 @@ class Division(NamedTuple):
 def divided(case: Case, seed: int) -> Division:
     rng = np.random.default_rng(seed)
     own = getattr(case.ratings, case.side)
-    size = case.features.num_rows
+    size = int(own.max()) + 1
     new = np.zeros(size, bool)
     new[rng.choice(size, round(SHARE * size), replace=False)] = True
     order = np.lexsort((rng.random(len(own)), own))
@@ -89,9 +91,7 @@ def fitted(case: Case, chosen: NDArray[np.bool_], with_features: bool) -> Fit:
 
 
 def shape(case: Case) -> tuple[int, int]:
-    sizes = {"rows": int(case.ratings.rows.max()) + 1, "cols": int(case.ratings.cols.max()) + 1}
-    sizes[case.side] = max(sizes[case.side], case.features.num_rows)
-    return sizes["rows"], sizes["cols"]
+    return int(case.ratings.rows.max()) + 1, int(case.ratings.cols.max()) + 1
 
 
 def folded(fit: Fit, case: Case, given: NDArray[np.bool_], known: NDArray[np.float64] | None) -> RowPosterior:
@@ -128,6 +128,7 @@ def ours(case: Case, division: Division, with_features: bool) -> list[tuple[floa
     test = ~division.fitted & (division.place >= max(FOLDED))
     known = None
     if with_features:
+        assert case.features is not None
         known = fit.codings[case.side].coded(case.features) @ fit.scales.features[case.side]
     found = []
     for n in FOLDED:
@@ -145,8 +146,9 @@ def lightfm(case: Case, division: Division, with_features: bool) -> list[tuple[f
 
     r, size = case.ratings, shape(case)
     test = ~division.fitted & (division.place >= max(FOLDED))
-    of_side = sp.identity(case.features.num_rows, np.float32, "csr")
+    of_side = sp.identity(size[0 if case.side == "rows" else 1], np.float32, "csr")
     if with_features:
+        assert case.features is not None
         coded = learn_coding(case.features, "")[0].coded(case.features)
         of_side = sp.hstack([of_side, sp.csr_matrix(coded)], "csr")
     given = {"user_features" if case.side == "rows" else "item_features": of_side}
@@ -177,7 +179,7 @@ def main() -> None:
         print(f"\n{case.name}: error / log loss\n{'':26}{head}")
         methods = {"ours": ours, **({"LightFM": lightfm} if find_spec("lightfm") else {})}
         for name, method in methods.items():
-            for with_features in (False, True):
+            for with_features in (False, True) if case.features is not None else (False,):
                 seeds = range(arguments.first_seed, arguments.first_seed + arguments.splits)
                 mean = np.mean([method(case, divided(case, seed), with_features) for seed in seeds], axis=0)
                 told = "".join(f"{f'{error:.4f}/{loss:.4f}':>16}" for error, loss in mean)

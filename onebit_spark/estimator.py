@@ -30,7 +30,7 @@ from onebit_spark.ml.checkpoint import CheckpointFolder, Checkpointing, subject_
 from onebit_spark.ml.fitchoices import FitChoices
 from onebit_spark.ml.fitfacts import FitFacts
 from onebit_spark.ml.freshness import sketch_of
-from onebit_spark.ml.knownside import checked_features, digest, known_sides
+from onebit_spark.ml.knownside import NOT_BY_SHUFFLE, checked_features, digest, known_sides
 from onebit_spark.ml.laps import Laps
 from onebit_spark.ml.persistence import EstimatorReader
 from onebit_spark.ml.warmstart import warm_start
@@ -93,8 +93,11 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
         Seed of the start and of the certificates' draws.
     numUserBlocks, numItemBlocks : int, optional
         Blocks of users and of items. Default: by the number of ratings and cores.
-    exchange : {"auto", "broadcast", "shuffle"}
-        How factors reach the blocks (docs/cluster.md). "auto" chooses by their size.
+    exchange : {"auto", "driver", "broadcast", "shuffle"}
+        Where the fit runs: on the driver, or on the executors, and then how factors reach the blocks (docs/cluster.md).
+        "auto" chooses by the number of ratings and the size of the factors.
+    driverRatings : int, optional
+        The most ratings that "auto" fits on the driver; 0: none. Default: by the memory that is free.
     workDir : str, optional
         Folder for the files of ``exchange="shuffle"``. All executors must be able to reach it.
     checkpointDir : str, optional
@@ -199,6 +202,8 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
     def _fit(self, dataset: DataFrame) -> OneBitCompletionModel:
         require_classic(dataset.sparkSession)
         problems = self.problems()
+        if self._features and self.getExchange() == "shuffle":
+            problems.append(NOT_BY_SHUFFLE)
         if self._initial is not None:
             problems += [f"{name} does not go with an initial model" for name in self.fromTheBeginning()]
         if problems:

@@ -63,10 +63,8 @@ def fold_in_features(model: M, features: DataFrame, who: Who) -> M:
     known, info = Explained.of(model, features, who), model.info
     form = info.kind, info.config.intercepts, info.config.implicit_features
     rows = newcomer_rows(prior_row(info.scales, SIDE_OF[who], *form), known.means)
-    schema, frame = (
-        factor_schema(replace(info, draw_narrowing=None), who),
-        model.users if who == "user" else model.items,
-    )
+    schema = factor_schema(replace(info, draw_narrowing=None), who)
+    frame = model.users if who == "user" else model.items
     spark, plain = features.sparkSession, ["id", *factor_columns(*form)]
     if fits_here(model, 0):
         old = plain_lists(collected_factors(frame)).select(plain)

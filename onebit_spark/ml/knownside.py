@@ -29,6 +29,8 @@ from onebit_spark.input.features import collected_features
 
 log = logging.getLogger("onebit_spark")
 
+NOT_BY_SHUFFLE = "side features do not travel by exchange=shuffle: take exchange=driver or broadcast, or leave them out"
+
 
 @dataclass(frozen=True)
 class KnownSide:
@@ -117,9 +119,7 @@ def known_sides(engine: SparkEngine[Any], features: dict[Who, pa.Table], columns
     if not features:
         return {}
     if not isinstance(engine, DriverEngine | BroadcastEngine):
-        raise RequestError(
-            "side features do not travel by exchange=shuffle: choose exchange=driver or broadcast, or leave them out"
-        )
+        raise RequestError(NOT_BY_SHUFFLE)
     found: dict[Side, KnownSide] = {}
     for who, table in features.items():
         side = SIDE_OF[who]

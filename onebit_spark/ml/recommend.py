@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 from onebit_spark.core import prediction
 from onebit_spark.core.calibration import Calibration
 from onebit_spark.core.factortables import factor_columns, prior_row, read_factors
+from onebit_spark.core.learntfeatures import Who
 from onebit_spark.core.machine import available_cores
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.topn import Ranking, best_partners
@@ -31,7 +32,6 @@ from onebit_spark.ml.fittedmodel import FittedModel
 from onebit_spark.ml.resident import fits_here
 from onebit_spark.serving.ranking import ROWS_PER_SLICE, ranking_of, ranking_problems
 
-Who = Literal["user", "item"]
 Seen = tuple[NDArray[np.int64], NDArray[np.int32]]  # pointers into positions of partners, row after row
 
 BLOCK_BYTES = 16 * 2**20  # of factors in a block

@@ -39,6 +39,7 @@ from onebit_spark.engines.layout import Placement, SideLayout
 from onebit_spark.errors import FitFailed
 from onebit_spark.input.census import ITEM, LABEL, USER, WEIGHT
 from onebit_spark.input.defects import not_deterministic
+from onebit_spark.platform.joining import joined
 
 FLUSH = 4_000_000  # ratings that a task holds before it hands them on
 
@@ -204,16 +205,7 @@ def _block(number: int, rows: NDArray[np.int64], columns: NDArray[np.int64], rat
 
 def gathered(batches: Batches) -> Iterator[pa.Table]:
     """Spark's small batches joined to larger tables: a lookup costs a hash table of all ids, a chunk a line."""
-    held: list[pa.RecordBatch] = []
-    n = 0
-    for batch in batches:
-        held.append(batch)
-        n += batch.num_rows
-        if n >= FLUSH:
-            yield pa.Table.from_batches(held)
-            held, n = [], 0
-    if n:
-        yield pa.Table.from_batches(held)
+    return joined(batches, pa.RecordBatch.__len__, FLUSH)
 
 
 def _index(ids: pa.ChunkedArray, side: SideTable) -> NDArray[np.int32]:

@@ -16,8 +16,8 @@ from onebit_spark.core.losses import HalfStep, Loss
 from onebit_spark.core.losses.base import Partners
 from onebit_spark.core.losses.rowsums import add_signed_rows
 from onebit_spark.core.posterior import FloatArray, RowPosterior
-from onebit_spark.core.spectral import Table
 from onebit_spark.core.split import Split
+from onebit_spark.core.startlines import Table
 from onebit_spark.core.statistics import SideStatistics
 
 __all__ = ["Table", "left_out_loss", "signed_sums", "updated"]

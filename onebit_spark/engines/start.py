@@ -9,7 +9,8 @@ import numpy as np
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.losses import Loss, Side
 from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.core.spectral import STARTS, ArrayTables, Products, Table
+from onebit_spark.core.spectral import STARTS, ArrayTables, Products
+from onebit_spark.core.startlines import Table
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ it must not change. Otherwise it is read once, and whatever came is what is chec
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -42,6 +42,7 @@ from onebit_spark.input.defects import (
 from onebit_spark.input.readings import Encoded, LabelCounts, hash_sums
 from onebit_spark.input.weights import bad_weights, weight_number
 from onebit_spark.platform.arriving import arrow_batches, cached_rows
+from onebit_spark.platform.joining import joined
 
 HASH = "__onebit_hash"
 TABLE_BYTES = 16 * 2**20  # of ratings that are taken up at once
@@ -139,7 +140,7 @@ def gathered(df: DataFrame, columns: Columns, counted: Weighed, most_bytes: int)
     arrived = _Arrived(columns.threshold, limit_for(counted.n))
     parts = max(1, int(np.ceil(counted.n * counted.bytes_per_rating / most_bytes)))
     for frame in _parts(_raw(df, columns), parts):
-        for table in _tables(arrow_batches(frame)):
+        for table in joined(arrow_batches(frame), _bytes, TABLE_BYTES):  # a table is encoded with one dictionary
             arrived.take_up(table)
     totals, changed = arrived.totals(), None
     if counted.fingerprint is not None:
@@ -260,20 +261,6 @@ def _parts(raw: DataFrame, parts: int) -> Iterator[DataFrame]:
             yield kept.where(F.pmod(F.col(HASH), F.lit(parts)) == part)
 
 
-def _tables(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Small batches together, so that they are encoded with one dictionary."""
-    waiting: list[pa.RecordBatch] = []
-    size = 0
-    for batch in batches:
-        waiting.append(batch)
-        size += batch.nbytes
-        if size >= TABLE_BYTES:
-            yield pa.Table.from_batches(waiting)
-            waiting, size = [], 0
-    if waiting:
-        yield pa.Table.from_batches(waiting)
-
-
 @contextmanager
 def _kept(frame: DataFrame) -> Iterator[DataFrame]:
     frame.persist()
@@ -281,6 +268,10 @@ def _kept(frame: DataFrame) -> Iterator[DataFrame]:
         yield frame
     finally:
         frame.unpersist()
+
+
+def _bytes(batch: pa.RecordBatch) -> int:
+    return int(batch.nbytes)
 
 
 def _width(kind: DataType) -> int:

@@ -1,1 +1,1 @@
-"""What depends on Spark's own interfaces: files by URI, names of jobs (jobnames), short plans, folders (lending)."""
+"""What depends on Spark's own interfaces: files by URI, Arrow batches, names of jobs, short plans, lent folders."""

@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from eventlog import COLUMNS_STEP
 from faultyfit import RANK, ClusterFit, all_scores, assert_same_fit, exchange_flags, write_ratings
 
 from onebit_spark import FitConfig, fit_arrays
@@ -43,11 +42,11 @@ def test_the_job_runs_from_the_zip_and_equals_the_in_process_fit(cluster, packag
 def test_a_worker_dies_in_a_half_step(cluster, package_zip, tmp_path, exchange):
     """One of the faults of test_faults.py, against the fit in this process; the package comes from the zip here too."""
     rows, cols, labels = write_ratings(tmp_path / "ratings.parquet")
-    iterations = 5
+    iterations, phase = 3, "iteration 2, cols"
     flags = ("--max-iter", iterations, *exchange_flags(exchange))
     fit = ClusterFit(cluster, package_zip, tmp_path / "fit", tmp_path / "ratings.parquet", *flags)
-    fit.disturbed(COLUMNS_STEP, cluster.kill_worker)
-    assert fit.log.lost_tasks(COLUMNS_STEP)
+    fit.disturbed(phase, cluster.kill_worker)
+    assert fit.log.lost_tasks(phase)
     expected = fit_arrays(rows, cols, labels, FitConfig(rank=RANK, max_iter=iterations, tol=0))
     scores = all_scores(expected.rows.location[np.unique(rows)], expected.cols.location[np.unique(cols)])
     assert_same_fit(fit, expected.objective_history, scores)

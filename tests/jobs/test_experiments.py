@@ -6,12 +6,15 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from running import ROOT, environment, run, run_here, submit, write
 
+from onebit_spark.paper import experiments
+from onebit_spark.paper.methods import METHODS
 from onebit_spark.simulate import simulate
 
 SETTINGS = """spark.ui.enabled false
@@ -149,8 +152,12 @@ def test_large_data_are_fitted_by_the_whole_cluster(folder):
     assert (output / "model" / "metadata.json").exists()
 
 
-def test_movielens_on_small_data(spark, folder):
-    output = folder / "reproduced"
+@pytest.mark.parametrize("settings", [2, pytest.param(None, marks=pytest.mark.slow)], ids=["few settings", "all"])
+def test_movielens_on_small_data(spark, folder, monkeypatch, settings):
+    """Every method, tuned over its first settings or over all of them."""
+    few = {name: replace(method, grid=method.grid[:settings]) for name, method in METHODS.items()}
+    monkeypatch.setattr(experiments, "METHODS", few)
+    output = folder / f"reproduced-{settings}"
     code, _, told = run_here(
         "reproduce", "movielens", "--movielens", folder / "u.data", "--replicates", "1", "--output", output
     )

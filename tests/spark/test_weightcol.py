@@ -22,7 +22,7 @@ from onebit_spark.simulate import simulate
 from onebit_spark.tuning.crossvalidation import CrossValidation
 
 SHAPE = (40, 30)
-ITERATIONS = 3
+ITERATIONS = 2
 COMMON = {"rank": 3, "tol": 0.0}
 
 

@@ -1,1 +1,4 @@
-"""The factors are on the driver and are broadcast to all blocks. exchange (how they travel) ◄ engine."""
+"""The factors are on the driver and are broadcast to all blocks.
+
+blockwork (in a task) ◄ exchange (how factors travel) ◄ engine
+"""

@@ -22,8 +22,8 @@ from onebit_spark.core.losses import SIDES, HalfStep, Loss, RowPrior, Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.rowmap import RowMap
 from onebit_spark.core.sidefeatures import SideTables, rated_gram
-from onebit_spark.core.spectral import Table
 from onebit_spark.core.split import Split
+from onebit_spark.core.startlines import Table
 from onebit_spark.core.statistics import SideStatistics
 from onebit_spark.engines.blocking import (
     COUNTS,

@@ -21,33 +21,29 @@ from pyspark import Broadcast, SparkContext
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from onebit_spark.core.confidence import HISTOGRAM_BINS, Histogram, count_confidences
-from onebit_spark.core.draws import Draws, GibbsErrors, count_errors
+from onebit_spark.core.confidence import HISTOGRAM_BINS, Histogram
+from onebit_spark.core.draws import Draws, GibbsErrors
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, PriorLines, RowPrior, Side
 from onebit_spark.core.posterior import FloatArray, RowPosterior
 from onebit_spark.core.rowmap import RowMap
 from onebit_spark.core.sidefeatures import SideTables
-from onebit_spark.core.spectral import Table
 from onebit_spark.core.split import Split
+from onebit_spark.core.startlines import Table
 from onebit_spark.core.statistics import SideStatistics
-from onebit_spark.engines.cells import Batches, block_line, read_blocks
+from onebit_spark.engines.broadcast.blockwork import (
+    CONFIDENCE_LINES,
+    ERROR_LINES,
+    SUM_LINES,
+    UPDATED_LINES,
+    CountBlocks,
+    DrawBlocks,
+    LeftOutBlocks,
+    SentRows,
+    SumBlocks,
+    UpdateBlocks,
+)
 from onebit_spark.engines.faults import check_checksums, worker_errors
 from onebit_spark.engines.layout import SideLayout
-from onebit_spark.engines.mapstep import left_out_loss, signed_sums, updated
-
-
-def _schema(**cells: str) -> StructType:
-    """The schema of a result: the number of the block, the given cells, and the number of ratings with a checksum."""
-    schema = StructType().add("block", "integer")
-    for name, kind in {**cells, "n": "long", "checksum": "long"}.items():
-        schema = schema.add(name, kind)
-    return schema
-
-
-UPDATED_LINES = _schema(rows="binary", statistics="binary")
-SUM_LINES = _schema(sums="binary")
-ERROR_LINES = _schema(errors="long", ratings="long")
-CONFIDENCE_LINES = _schema(counts="binary")
 
 
 @dataclass(frozen=True)
@@ -97,9 +93,9 @@ class BroadcastExchange:
 
     def half_step(self, loss: Loss, step: HalfStep[RowPosterior]) -> SideStatistics:
         side, other = step.side, OTHER[step.side]
-        own_rows, other_rows = (_Rows(self._sent_side(which), self._maps.get(which)) for which in (side, other))
+        own_rows, other_rows = (SentRows(self._sent_side(which), self._maps.get(which)) for which in (side, other))
         features = None if step.feature_weights is None else self._sent_features(side)
-        work = _UpdateBlocks(loss, step.under(self._sent_prior(step)), own_rows, other_rows, features)
+        work = UpdateBlocks(loss, step.under(self._sent_prior(step)), own_rows, other_rows, features)
         # New arrays: the workers of a local session may still read the arrays that were broadcast.
         posterior = self._posteriors[side].copy()
         form = posterior.form
@@ -119,7 +115,7 @@ class BroadcastExchange:
         sums = np.zeros((len(layout.block_of), table.shape[1]))
         sent = self._context.broadcast(np.ascontiguousarray(table))
         try:
-            for line in self._run(side, _SumBlocks(sent), SUM_LINES):
+            for line in self._run(side, SumBlocks(sent), SUM_LINES):
                 rows = layout.rows_of[line["block"]]
                 sums[rows] = _matrix(line["sums"], sums, len(rows))
         finally:
@@ -129,14 +125,14 @@ class BroadcastExchange:
     def gibbs_errors(self, draws: Draws) -> GibbsErrors:
         for side in SIDES:
             self.collect(side)
-        work = _DrawBlocks(draws, self._sent_side("rows"), self._sent_side("cols"))
+        work = DrawBlocks(draws, self._sent_side("rows"), self._sent_side("cols"))
         lines = [(line["errors"], line["ratings"]) for line in self._run("rows", work, ERROR_LINES)]
         return GibbsErrors(*map(sum, zip(*lines, strict=True)))
 
     def confidences(self, posterior: dict[Side, RowPosterior], noise: float) -> Histogram:
         counts = np.zeros(HISTOGRAM_BINS, np.int64)
         with ExitStack() as release:
-            work = _CountBlocks(noise, *(self._sent_now(side, posterior[side], release) for side in SIDES))
+            work = CountBlocks(noise, *(self._sent_now(side, posterior[side], release) for side in SIDES))
             for line in self._run("rows", work, CONFIDENCE_LINES):
                 counts += np.frombuffer(line["counts"], np.int64)
         return counts
@@ -144,7 +140,7 @@ class BroadcastExchange:
     def left_out_loss(self, loss: str, posterior: dict[Side, RowPosterior], split: Split) -> float:
         with ExitStack() as release:
             sent = (self._sent_now(side, posterior[side], release) for side in SIDES)
-            lines = self._run("rows", _LeftOut(loss, split, *sent), SUM_LINES)
+            lines = self._run("rows", LeftOutBlocks(loss, split, *sent), SUM_LINES)
             total, weight = np.sum([np.frombuffer(line["sums"], np.float64) for line in lines], axis=0)
         return float(total / weight) if weight else 0.0
 
@@ -207,111 +203,6 @@ class BroadcastExchange:
                 for name, value in line.items()
             }
         check_checksums(found, blocked.checksums)
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """A side that was broadcast, and the map that its rows still wait for."""
-
-    sent: Broadcast[RowPosterior]
-    by: RowMap | None
-
-    def take(self, index: NDArray[np.integer]) -> RowPosterior:
-        rows = self.sent.value.take(index)  # a copy
-        if self.by is not None:
-            self.by.apply_to(rows, 0, rows.n_rows)
-        return rows
-
-
-@dataclass(frozen=True)
-class _UpdateBlocks:
-    """A half step on the blocks of a task."""
-
-    loss: Loss
-    step: HalfStep[Broadcast[RowPosterior]]
-    own: _Rows
-    other: _Rows
-    features: Broadcast[FloatArray] | None
-
-    def __call__(self, batches: Batches) -> Batches:
-        for block in read_blocks(batches):
-            rows = self.own.take(block.rows)
-            step = self.step
-            if isinstance(step.prior, PriorLines):
-                step = step.under(RowPrior.at(step.prior.lines.value.take(block.rows)))
-            partners, over = self.other.take(block.columns), block.ratings.over_ranges
-            features = None if self.features is None else self.features.value[block.rows]
-            statistics = updated(self.loss, block.ratings, partners, rows, step, over, features)
-            yield block_line(
-                block=block.number,
-                rows=rows.packed(),
-                statistics=statistics.to_vector(),
-                n=block.ratings.n_ratings,
-                checksum=block.checksum,
-            )
-
-
-@dataclass(frozen=True)
-class _SumBlocks:
-    """Y·table on the blocks of a task."""
-
-    table: Broadcast[Table]
-
-    def __call__(self, batches: Batches) -> Batches:
-        for block in read_blocks(batches):
-            table = self.table.value[block.columns]
-            ratings = block.ratings
-            sums = np.zeros((ratings.n_rows, table.shape[1]))
-            signed_sums(ratings, 0, ratings.n_rows, table, sums)
-            yield block_line(block=block.number, sums=sums, n=ratings.n_ratings, checksum=block.checksum)
-
-
-@dataclass(frozen=True)
-class _DrawBlocks:
-    """Counts errors of draws from the posteriors on the blocks of a task."""
-
-    draws: Draws
-    rows: Broadcast[RowPosterior]
-    cols: Broadcast[RowPosterior]
-
-    def __call__(self, batches: Batches) -> Batches:
-        for block in read_blocks(batches):
-            ratings = block.ratings
-            rows, cols = self.rows.value.take(block.rows), self.cols.value.take(block.columns)
-            counted = count_errors(ratings, 0, ratings.n_rows, block.rows, rows, cols, self.draws)
-            yield block_line(block=block.number, **counted._asdict(), n=ratings.n_ratings, checksum=block.checksum)
-
-
-@dataclass(frozen=True)
-class _CountBlocks:
-    """The histogram of the confidences on the blocks of a task."""
-
-    noise: float
-    rows: Broadcast[RowPosterior]
-    cols: Broadcast[RowPosterior]
-
-    def __call__(self, batches: Batches) -> Batches:
-        for block in read_blocks(batches):
-            ratings = block.ratings
-            rows, cols = self.rows.value.take(block.rows), self.cols.value.take(block.columns)
-            counts = count_confidences(ratings, 0, ratings.n_rows, rows, cols, self.noise)
-            yield block_line(block=block.number, counts=counts, n=ratings.n_ratings, checksum=block.checksum)
-
-
-@dataclass(frozen=True)
-class _LeftOut:
-    """The held-out loss of the ratings that a split does not choose, on the blocks of a task."""
-
-    loss: str
-    split: Split
-    rows: Broadcast[RowPosterior]
-    cols: Broadcast[RowPosterior]
-
-    def __call__(self, batches: Batches) -> Batches:
-        for block in read_blocks(batches):
-            rows, cols = self.rows.value.take(block.rows), self.cols.value.take(block.columns)
-            sums = np.array(left_out_loss(self.loss, block.ratings, block.rows, rows, cols, self.split))
-            yield block_line(block=block.number, sums=sums, n=block.ratings.n_ratings, checksum=block.checksum)
 
 
 def _matrix(buffer: pa.Buffer, like: NDArray[Any], n_rows: int) -> NDArray[Any]:

@@ -24,8 +24,9 @@ from onebit_spark.core.draws import Draws, GibbsErrors
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, PriorLines, RowPrior, Side
 from onebit_spark.core.posterior import Form, RowPosterior
 from onebit_spark.core.rowmap import Reading, RowMap
-from onebit_spark.core.spectral import STARTS, Rows, Table
+from onebit_spark.core.spectral import STARTS
 from onebit_spark.core.split import Split
+from onebit_spark.core.startlines import Rows, Table
 from onebit_spark.core.statistics import SideStatistics
 from onebit_spark.engines.blocking import CHUNKS, REPEATS, Build, Choose, Repeats, Turn, check_count, check_weight
 from onebit_spark.engines.layout import default_blocks

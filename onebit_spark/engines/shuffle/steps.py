@@ -21,8 +21,8 @@ from onebit_spark.core.implicit import weight_gram
 from onebit_spark.core.losses import HalfStep, Loss, PriorLines, RowPrior
 from onebit_spark.core.posterior import FloatArray, Form, RowPosterior
 from onebit_spark.core.rowmap import Reading
-from onebit_spark.core.spectral import Rows, Table, distinct_keys
 from onebit_spark.core.split import Split
+from onebit_spark.core.startlines import Rows, Table, distinct_keys
 from onebit_spark.engines.cells import PlacedBlock
 from onebit_spark.engines.mapstep import left_out_loss, signed_sums, updated
 from onebit_spark.engines.shuffle.routes import Sums

@@ -34,10 +34,10 @@ def model(ratings):
 @pytest.mark.parametrize(("exchange", "loss", "intercepts"), [("driver", "logistic", True), ("shuffle", "hinge", True)])
 def test_equals_the_in_process_fit(spark, ratings, data, exchange, loss, intercepts):
     made = estimator(
-        exchange=exchange, loss=loss, fitIntercept=intercepts, implicitFeatures=True, maxIter=2, start="random",
-        numUserBlocks=3, numItemBlocks=2,
+        exchange=exchange, loss=loss, fitIntercept=intercepts, implicitFeatures=True, maxIter=2, numUserBlocks=3,
+        numItemBlocks=2,
     ).fit(ratings)  # fmt: skip
-    expected = in_process(data, loss=loss, intercepts=intercepts, implicit_features=True, max_iter=2, start="random")
+    expected = in_process(data, loss=loss, intercepts=intercepts, implicit_features=True, max_iter=2)
     assert_same(made, expected, data, spark, loss)
     found = {int(line["id"]): line[IMPLICIT] for line in made.users.select("id", IMPLICIT).collect()}
     told = np.array([found[i] for i in range(len(found))])

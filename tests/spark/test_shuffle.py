@@ -62,7 +62,7 @@ def assert_same_bits(one, other):
         pytest.param(
             {"loss": "hinge", "prior": "gamma", "fitIntercept": False, "start": "random"}, marks=pytest.mark.slow
         ),
-        pytest.param({"certificatePriorSplit": 0.5, "maxIter": 1}, id="prior split"),
+        pytest.param({"certificatePriorSplit": 0.5, "start": "random", "maxIter": 1}, id="prior split"),
         pytest.param(
             {"certificatePriorSplit": 0.5, "covariance": "diagonal", "start": "random"}, marks=pytest.mark.slow
         ),

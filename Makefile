@@ -7,7 +7,7 @@ RUN := . conf/java.sh && PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python
 # The real data sets, where they are: tests that need one are skipped where it is absent.
 export ONEBIT_DATA ?= $(firstword $(wildcard $(CURDIR)/data $(CURDIR)/../shared/data) data)
 
-.PHONY: setup demo test test-all test-cluster lint bench reproduce dist clean
+.PHONY: setup demo test test-all test-cluster lint docs bench reproduce dist clean
 
 setup: $(VENV)/.installed
 	@sh conf/java.sh
@@ -28,15 +28,19 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The documentation site, in site/: a warning is an error. The variable keeps the theme's announcement away.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --config-file conf/mkdocs.yml
+
 # Two processes, each with its own Spark session: half of a Spark test is waiting. Files in the order of their folders,
 # so the long ones (jobs/, spark/) come first and the short ones (unit/) fill what is left; xdist's own order is by the
 # number of tests, which leaves the longest for the end.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=20
 
-test: lint
+test: lint docs
 	$(RUN) $(PYTEST)
 
-test-all: lint
+test-all: lint docs
 	$(RUN) $(PYTEST) -m ""
 
 # Faults on a standalone cluster: executors, workers and the driver are killed while a fit runs.
@@ -76,4 +80,4 @@ dist: setup
 	cp dist/onebit_spark-*.whl dist/onebit_spark.zip
 
 clean:
-	rm -rf $(VENV) build dist demo-output *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) build dist site demo-output *.egg-info .mypy_cache .ruff_cache .pytest_cache

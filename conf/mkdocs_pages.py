@@ -1,0 +1,43 @@
+"""Pages of the documentation site that are written elsewhere: README as its start page, and what lies beside it."""
+
+import contextlib
+import io
+import os
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+from onebit_spark.__main__ import JOBS, main
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = {"index.md": "README.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "CHANGELOG.md": "CHANGELOG.md"}
+NO_PAGE = ("[Apache 2.0](LICENSE)", "[Apache License 2.0](LICENSE)")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages. Their links into docs/ become links between pages."""
+    for name, source in PAGES.items():
+        text = (ROOT / source).read_text(encoding="utf-8").replace("](docs/", "](")
+        for link in NO_PAGE:
+            text = text.replace(link, link[1 : link.index("]")])
+        files.append(File.generated(config, name, content=text))
+    files.append(File.generated(config, "commands.md", content=commands()))
+    return files
+
+
+def commands() -> str:
+    """What ``--help`` of every job says."""
+    os.environ["COLUMNS"] = "92"
+    parts = ["# The jobs and their flags", "A job file of `jobs/` takes the same flags under `spark-submit`."]
+    for job, purpose in JOBS.items():
+        told = io.StringIO()
+        with contextlib.redirect_stdout(told), contextlib.suppress(SystemExit):
+            main([job, "--help"])
+        parts += [f"## onebit-spark {job}", f"{purpose.capitalize()}.", f"```text\n{told.getvalue().rstrip()}\n```"]
+    return "\n\n".join(parts)
+
+
+def on_page_markdown(markdown: str, **_: object) -> str:
+    """README is beside docs/, and its page among them."""
+    return markdown.replace("](../README.md", "](index.md")

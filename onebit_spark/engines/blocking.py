@@ -40,6 +40,7 @@ from onebit_spark.errors import FitFailed
 from onebit_spark.input.census import ITEM, LABEL, USER, WEIGHT
 from onebit_spark.input.defects import not_deterministic
 from onebit_spark.platform.joining import joined
+from onebit_spark.platform.plans import in_partitions
 
 FLUSH = 4_000_000  # ratings that a task holds before it hands them on
 
@@ -82,7 +83,7 @@ def column_blocks(blocks: DataFrame, layout: SideLayout, items: Broadcast[SideTa
 
 
 def _built(chunks: DataFrame, layout: SideLayout, build: Build) -> DataFrame:
-    return chunks.repartitionById(layout.n_tasks, chunks["block"] % layout.n_tasks).mapInArrow(build, BLOCKS)
+    return in_partitions(chunks, layout.n_tasks, chunks["block"] % layout.n_tasks).mapInArrow(build, BLOCKS)
 
 
 def chosen_blocks(blocks: DataFrame, split: Split) -> DataFrame:

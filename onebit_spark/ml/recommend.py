@@ -30,6 +30,7 @@ from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import checked_ids
 from onebit_spark.ml.fittedmodel import FittedModel
 from onebit_spark.ml.resident import fits_here
+from onebit_spark.platform.plans import in_partitions
 from onebit_spark.serving.ranking import ROWS_PER_SLICE, ranking_of, ranking_problems
 
 Seen = tuple[NDArray[np.int64], NDArray[np.int32]]  # pointers into positions of partners, row after row
@@ -184,7 +185,7 @@ def _packed(model: FittedModel, who: Who, factors: DataFrame, n_blocks: int, pre
     types = f"block int, location binary, scale binary, ids array<{info.id_types[who]}>"
     types += f", seen array<array<{info.id_types[other]}>>" if seen else ""
     blocks = placed.mapInArrow(_PackBlock(prior), types)
-    apart = blocks.repartitionById(n_blocks, blocks["block"])
+    apart = in_partitions(blocks, n_blocks, blocks["block"])
     return apart.select(*(F.col(name).alias(f"{prefix}_{name}") for name in blocks.columns if name != "block"))
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 
 def cut_from_plan(frame: DataFrame, session: SparkSession | None = None) -> DataFrame:
@@ -55,6 +56,16 @@ def expect_long_lines(session: SparkSession, most: int = 64) -> None:
     Call it after the ratings are blocked: Spark reads this setting when a task runs, not when the plan is made.
     """
     session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(most))
+
+
+def in_partitions(frame: DataFrame, n: int, part: Column) -> DataFrame:
+    """The rows in n partitions: row r in partition ``part(r)``. Spark 4.1 knows this as ``repartitionById``.
+
+    For Spark 4.0, part p becomes an integer that hash partitioning sends to partition p.
+    """
+    if hasattr(frame, "repartitionById"):
+        return frame.repartitionById(n, part)
+    return frame.repartition(n, F.element_at(F.lit(partition_keys(n).tolist()), part.cast("int") + 1))
 
 
 def partition_keys(n: int) -> NDArray[np.int32]:

@@ -38,7 +38,7 @@ from onebit_spark.input.census import ITEM, USER, Census
 from onebit_spark.input.defects import Columns
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.jobnames import described
-from onebit_spark.platform.plans import cut_from_plan, expect_long_lines, working_session
+from onebit_spark.platform.plans import cut_from_plan, expect_long_lines, in_partitions, working_session
 
 SHUFFLED_RATINGS_PER_BLOCK = 4_000_000  # fewer, larger blocks than with broadcast: each block is sent its partners
 PARTNER_BYTES = 256 * 2**20  # of the factor rows that one block may refer to
@@ -126,9 +126,9 @@ class ShuffleEngine:
                 wide, weighted = max(side.n_rows for side in ids.values()) >= WIDE, columns.weight is not None
                 build = Build(None, wide)
                 chunks = cut_from_plan(encoded(ratings, columns, ids, rows, wide), working_session(spark))
-                by_row = routed(chunks.repartitionById(rows.n_blocks, "block"), build, rows, cols, release)
+                by_row = routed(in_partitions(chunks, rows.n_blocks, F.col("block")), build, rows, cols, release)
                 turned = by_row.blocks.mapInArrow(Turn(cols, wide), CHUNKS)
-                by_col = routed(turned.repartitionById(cols.n_blocks, "block"), build, cols, rows, release)
+                by_col = routed(in_partitions(turned, cols.n_blocks, F.col("block")), build, cols, rows, release)
                 for side in (by_row, by_col):
                     check_count(n, side.n_ratings)
                 doubles = by_row.blocks.agg(*map(F.sum, REPEATS)).first()
@@ -147,7 +147,7 @@ class ShuffleEngine:
         with ExitStack() as release, described(self._context, "prior split"):
             by_row = routed(rows.blocks, Choose(split, squeezed=True), rows.placement, cols.placement, release)
             turned = rows.blocks.mapInArrow(Turn(cols.placement, wide, split), CHUNKS)
-            parts = turned.repartitionById(cols.placement.n_blocks, "block")
+            parts = in_partitions(turned, cols.placement.n_blocks, F.col("block"))
             by_col = routed(parts, Build(None, wide), cols.placement, rows.placement, release)
             sides: dict[Side, RoutedSide] = {"rows": by_row, "cols": by_col}
             yield ShuffleEngine(self._tables.over(sides), self._form, self._ids, by_row.n_ratings, self.weighted)

@@ -11,7 +11,7 @@ from pyspark.ml import Model
 from pyspark.ml.util import MLReadable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, DoubleType, LongType, StructType
 
 from onebit_spark.certificate.answering import applied
 from onebit_spark.certificate.certified import Certificate, document
@@ -28,7 +28,10 @@ from onebit_spark.ml.resident import collected
 from onebit_spark.ml.scoring import Sampler, Scorer
 from onebit_spark.ml.selection import answers, chosen_threshold
 from onebit_spark.ml.trainingsummary import TrainingSummary
+from onebit_spark.platform.udfs import arrow_udf
 from onebit_spark.serving.residentside import ResidentSide
+
+SCORED = StructType().add("score", "double").add("std", "double").add("probability", "double")
 
 
 class FittedModel(Model, AnswerParams, MLReadable[Any]):
@@ -82,7 +85,9 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
         known_pair = F.col(f"{prefix}_user").isNotNull() & F.col(f"{prefix}_item").isNotNull()
         if self.getColdStartStrategy() == "drop":
             joined = joined.where(known_pair)
-        scored = joined.withColumn(f"{prefix}_scored", self._scoring_udf()(f"{prefix}_user", f"{prefix}_item"))
+        factors = f"{prefix}_user", f"{prefix}_item"
+        scoring = self._scoring_udf([joined.schema[name].dataType for name in factors])
+        scored = joined.withColumn(f"{prefix}_scored", scoring(*factors))
         outputs = self._outputs(F.col(f"{prefix}_scored"))
         if self.getColdStartStrategy() == "nan":
             unknown = {self.getAnsweredCol(): F.lit(False)}
@@ -145,7 +150,9 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
             return sampler(users, items, pairs)
 
         ids = (F.col(quoted(column)).cast(info.id_types[side]) for side, column, _ in self._sides())
-        score = F.arrow_udf(draw, returnType="double")(f"{prefix}_user", f"{prefix}_item", F.xxhash64(*ids))  # type: ignore[call-overload]
+        factors = f"{prefix}_user", f"{prefix}_item"
+        lines = [joined.schema[name].dataType for name in factors]
+        score = arrow_udf(draw, [*lines, LongType()], DoubleType())(*factors, F.xxhash64(*ids))
         drawn = joined.withColumn("sampledScore", score)
         sign = F.when(F.col("sampledScore") > 0, 1.0).otherwise(self.negativeLabel)
         return drawn.withColumn("sampledPrediction", sign).drop(f"{prefix}_user", f"{prefix}_item")
@@ -184,7 +191,7 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
         floats = dimension + (dimension if self.info.kind == "spread" else packed_size(dimension))
         return 4 * floats + 64
 
-    def _scoring_udf(self) -> Callable[..., Column]:
+    def _scoring_udf(self, lines: list[DataType]) -> Callable[..., Column]:
         intercepts, kind, scales = self.info.config.intercepts, self.info.kind, self.info.scales
         scorer = Scorer(
             self.info.config.loss,
@@ -196,7 +203,7 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
         def score(users: pa.Array, items: pa.Array) -> pa.Array:
             return scorer(users, items)
 
-        return F.arrow_udf(score, returnType="score double, std double, probability double")  # type: ignore[call-overload]
+        return arrow_udf(score, lines, SCORED)
 
     def _outputs(self, scored: Column) -> list[tuple[str, Column]]:
         """The output columns that are not omitted, in order."""

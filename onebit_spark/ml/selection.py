@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as F
+from pyspark.sql.types import DoubleType, ShortType
 
 from onebit_spark.certificate.answering import answering_threshold
 from onebit_spark.certificate.bygroup import MOST_GROUPS
@@ -20,8 +21,9 @@ from onebit_spark.core.confidence import EVERYTHING
 from onebit_spark.core.modelinfo import ModelInfo
 from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import quoted
+from onebit_spark.platform.udfs import arrow_udf
 
-RUNG = "smallint"
+RUNG = ShortType()
 
 
 class Answering(Protocol):
@@ -47,7 +49,7 @@ def rung(model: Answering) -> Callable[..., Column]:
     def place(confidences: pa.Array) -> pa.Array:
         return pa.array(ladder.rung(confidences.to_numpy(zero_copy_only=False)))
 
-    return F.arrow_udf(place, returnType=RUNG)  # type: ignore[call-overload]
+    return arrow_udf(place, [DoubleType()], RUNG)
 
 
 # ---- what is answered ------------------------------------------------------------------------------------------------

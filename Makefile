@@ -43,6 +43,13 @@ test: lint docs
 test-all: lint docs
 	$(RUN) $(PYTEST) -m ""
 
+# The tests that start Spark, with another version of it in an environment of its own: make test-spark40, test-spark41 …
+test-spark%:
+	$(PYTHON) -m venv .venv-spark$*
+	.venv-spark$*/bin/python -m pip install --quiet --editable '.[test]' 'pyspark==$(shell echo $* | sed 's/./&./').*'
+	. conf/java.sh && PYSPARK_PYTHON=$(CURDIR)/.venv-spark$*/bin/python .venv-spark$*/bin/python -m pytest -n 2 \
+		--dist loadfile --no-loadscope-reorder --durations=20 tests/spark tests/jobs
+
 # Faults on a standalone cluster: executors, workers and the driver are killed while a fit runs.
 test-cluster: setup
 	$(RUN) $(BIN)/python -m pytest tests/cluster -m "cluster or not cluster"
@@ -80,4 +87,4 @@ dist: setup
 	cp dist/onebit_spark-*.whl dist/onebit_spark.zip
 
 clean:
-	rm -rf $(VENV) build dist site demo-output *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-spark* build dist site demo-output *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from onebit_spark.certificate.certified import document, headline_of, kept_by_coin
 from onebit_spark.cli.common import Clock, after, further_statements, tell_locations
 from onebit_spark.cli.jobtables import (
+    Target,
     check_id_types,
     check_pairs,
     read_features,
@@ -39,6 +40,7 @@ from onebit_spark.report.page import REPORT
 
 def run_fit(spark: SparkSession, request: FitRequest) -> None:
     refuse_outputs(spark, request)
+    Target.of(request).refuse(spark)
     output = Location(spark, request.output)
     work = output.sibling(f".{output.name}.work-{uuid.uuid4().hex[:8]}")  # where the output can be, executors can write
     try:
@@ -122,14 +124,14 @@ def _fit(spark: SparkSession, request: FitRequest, work: Location) -> None:
         (writer.overwrite() if request.overwrite else writer).save(request.output)
         if execution.checkpoint_dir:
             clear_checkpoints(spark, execution.checkpoint_dir)
-    if request.predict and request.predictions:
+    if request.predict:
         with clock("predicting"), after(f"the model is saved in {request.output}, but predicting failed"):
-            write_predictions(spark, model, pairs, n_pairs, request.predictions, request.overwrite)
+            write_predictions(spark, model, pairs, n_pairs, Target.of(request))
     if not request.quiet:
         print("\n".join(_fit_summary(model, clock)))
         if (Location(spark, request.output) / REPORT).exists():  # not without matplotlib
             print(f"report: {request.output.rstrip('/')}/{REPORT}")
-    tell_locations(request, {"model": request.output, "predictions": request.predictions})
+    tell_locations(request, {"model": request.output, **Target.of(request).places})
 
 
 def _fit_summary(model: OneBitCompletionModel, clock: Clock) -> Iterator[str]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from onebit_spark.cli.flags import as_flag
-from onebit_spark.cli.requests import JobRequest, exists_already
+from onebit_spark.cli.requests import FitRequest, JobRequest, PredictRequest, exists_already, is_table_name
 from onebit_spark.cli.running import reason_of
 from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import INTEGRAL, missing, quoted
@@ -21,7 +22,10 @@ from onebit_spark.platform.files import Location, replace_folder
 
 
 def read_table(spark: SparkSession, request: JobRequest, name: str, columns: Sequence[str]) -> DataFrame:
-    """Read these columns from the path in the request's field ``name``. CSV has a header, and its columns are text."""
+    """Read these columns from the path or table in the request's field ``name``.
+
+    CSV has a header, and its columns are text.
+    """
     table = _loaded(spark, request, name, dict(request.option))
     _check_columns(table, request, name, columns)
     return table.select(*map(quoted, columns))
@@ -48,7 +52,10 @@ def _loaded(spark: SparkSession, request: JobRequest, name: str, options: dict[s
         return spark.read.format(request.format).options(**options).load(path)
     except Exception as error:
         if "PATH_NOT_FOUND" in str(error):
-            raise RequestError(f"{flag} {path} does not exist") from error
+            if is_table_name(path) and spark.catalog.tableExists(path):
+                return spark.table(path)
+            kind = ", neither as a path nor as a table" if is_table_name(path) else ""
+            raise RequestError(f"{flag} {path} does not exist{kind}") from error
         if "UNABLE_TO_INFER_SCHEMA" in str(error):
             raise RequestError(f"{flag} {path} holds no {request.format} file: check the path and --format") from error
         reason = f"{flag} {path} cannot be read as {request.format} (check --format and --option): {reason_of(error)}"
@@ -121,20 +128,53 @@ def refuse_outputs(spark: SparkSession, request: JobRequest, folders: bool = Tru
             )
 
 
-def write_predictions(
-    spark: SparkSession, model: OneBitCompletionModel, pairs: DataFrame, n: int, path: str, overwrite: bool
-) -> None:
-    """Write Parquet: user, item, score, std, probability, prediction, and ``answered`` if an error rate was certified.
+class Target(NamedTuple):
+    """Where predictions go: a folder of Parquet files, which appears whole or not at all; a table of the catalog."""
 
-    Of n pairs that were checked. The folder appears whole or not at all.
+    folder: str | None
+    table: str | None
+    overwrite: bool
+
+    @classmethod
+    def of(cls, request: FitRequest | PredictRequest) -> Target:
+        folder = request.predictions if isinstance(request, FitRequest) else request.output
+        return cls(folder, request.output_table, request.overwrite)
+
+    @property
+    def places(self) -> dict[str, str | None]:
+        return {"predictions": self.folder, "table of predictions": self.table}
+
+    def refuse(self, spark: SparkSession) -> None:
+        """Refuse, before any work is done, a table that exists and may not be overwritten, or cannot be created."""
+        if self.table is None:
+            return
+        if not self.overwrite and spark.catalog.tableExists(self.table):
+            raise RequestError(exists_already("--output-table", self.table))
+        database = self.table.rpartition(".")[0]
+        if database and not spark.catalog.databaseExists(database):
+            raise RequestError(f"--output-table {self.table} cannot be made: there is no database {database}")
+
+    def write(self, spark: SparkSession, lines: DataFrame) -> None:
+        if self.table is not None:
+            lines.write.mode("overwrite" if self.overwrite else "errorifexists").saveAsTable(self.table)
+        if self.folder is not None:
+            with replace_folder(spark, self.folder, self.overwrite) as folder:
+                lines.write.parquet(folder)
+
+
+def write_predictions(
+    spark: SparkSession, model: OneBitCompletionModel, pairs: DataFrame, n: int, target: Target
+) -> None:
+    """Write user, item, score, std, probability, prediction, and ``answered`` if an error rate was certified.
+
+    Of n pairs that were checked.
     """
     predicted = predicted_pairs(plainly_named(model, answeredCol="answered"), pairs, n)
     prediction = F.col("prediction") > 0 if model.info.label_coding == "boolean" else F.col("prediction").cast("int")
     ids = [F.col(quoted(column)) for column in pairs.columns]
     answered = ["answered"] if model.certifiedErrors else []
     table = predicted.select(*ids, "score", "std", "probability", prediction.alias("prediction"), *answered)
-    with replace_folder(spark, path, overwrite) as folder:
-        table.write.parquet(folder)
+    target.write(spark, table)
 
 
 def write_recommendations(
@@ -142,10 +182,9 @@ def write_recommendations(
     model: OneBitCompletionModel,
     n: int,
     seen: DataFrame | None,
-    path: str,
-    overwrite: bool,
+    target: Target,
 ) -> None:
-    """Write Parquet: user, item, rank (1 is the best), score, std, probability. It appears whole or not at all."""
+    """Write user, item, rank (1 is the best), score, std, probability."""
     user, item = (model.info.columns[side] for side in ("user", "item"))
     plain = model.copy({model.userCol: user, model.itemCol: item})
     lists = plain.recommendForAllUsers(n, excludeSeen=seen)
@@ -157,5 +196,4 @@ def write_recommendations(
         (F.col("rank") + 1).alias("rank"),
         *(F.col("best")[field].cast("double").alias(name) for name, field in figures.items()),
     )
-    with replace_folder(spark, path, overwrite) as folder:
-        table.write.parquet(folder)
+    target.write(spark, table)

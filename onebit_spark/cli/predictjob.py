@@ -6,6 +6,7 @@ from pyspark.sql import SparkSession
 
 from onebit_spark.cli.common import Clock, id_types, tell_locations
 from onebit_spark.cli.jobtables import (
+    Target,
     check_id_types,
     check_pairs,
     read_features,
@@ -21,6 +22,8 @@ from onebit_spark.model import OneBitCompletionModel
 def run_predict(spark: SparkSession, request: PredictRequest) -> None:
     clock = Clock()
     refuse_outputs(spark, request)
+    target = Target.of(request)
+    target.refuse(spark)
     asked = "pairs" if request.pairs else "exclude_seen" if request.exclude_seen else None
     pairs, n = None, 0
     with clock("reading"):
@@ -36,12 +39,12 @@ def run_predict(spark: SparkSession, request: PredictRequest) -> None:
     with clock("predicting"):
         if request.top is None:
             assert pairs is not None
-            write_predictions(spark, model, pairs, n, request.output, request.overwrite)
+            write_predictions(spark, model, pairs, n, target)
             done = f"Predicted {n:,} pairs."
         else:
-            write_recommendations(spark, model, request.top, pairs, request.output, request.overwrite)
+            write_recommendations(spark, model, request.top, pairs, target)
             done = f"Recommended {request.top} items to each of {model.info.n_users:,} users"
             done += f", none of the {n:,} pairs of --exclude-seen." if pairs is not None else "."
     if not request.quiet:
         print(f"{done}\nTime: {clock}.")
-    tell_locations(request, {"predictions": request.output})
+    tell_locations(request, target.places)

@@ -19,6 +19,8 @@ from onebit_spark.core.execution import Execution
 from onebit_spark.input.labels import Labels
 
 FORMATS = ("parquet", "csv")
+TABLE = re.compile(r"\w+(\.\w+){0,2}")
+FILE_ENDINGS = ("parquet", "csv", "tsv", "txt", "data", "gz", "zip", "orc", "json")
 LOG_LEVELS = ("error", "warn", "info", "debug")
 
 
@@ -91,6 +93,7 @@ class FitRequest(RatingsRequest):
     certify_by: str | None = flag("column of the ratings; certify within each of its groups as well", default=None)
     predict: str | None = flag("path of user-item pairs to predict after the fit", default=None)
     predictions: str | None = flag("folder for these predictions", default=None)
+    output_table: str | None = flag("table of the catalog for these predictions", default=None)
     user_features: str | None = flag("path of side features of the users: one line per user, any columns", default=None)
     item_features: str | None = flag("path of side features of the items: one line per item, any columns", default=None)
     report: bool = flag("draw report.html, the fit in pictures", default=True)
@@ -109,8 +112,9 @@ class FitRequest(RatingsRequest):
         yield from _selective_problems(self, self.holdout is not None, unseen)
         if self.holdout is not None and not 0 < self.holdout < 1:
             yield f"--holdout must lie strictly between 0 and 1, not {self.holdout}"
-        if (self.predict is None) != (self.predictions is None):
-            yield "--predict PAIRS and --predictions FOLDER go together: give both or neither"
+        if (self.predict is None) != (self.predictions is None and self.output_table is None):
+            yield "--predict PAIRS and --predictions FOLDER (or --output-table TABLE) go together: give both or neither"
+        yield from table_problems(self.output_table)
         yield from super().problems()
 
     def fit_config(self) -> FitConfig:
@@ -128,7 +132,8 @@ class PredictRequest(JobRequest):
     """Predict user-item pairs with a fitted model, or recommend items to every user."""
 
     model: str = flag("folder of the model")
-    output: str = flag("folder for the predictions")
+    output: str | None = flag("folder for the predictions", default=None)
+    output_table: str | None = flag("table of the catalog for the predictions", default=None)
     pairs: str | None = flag("path of the user-item pairs, in columns named as in the fit", default=None)
     top: int | None = flag("instead of pairs: recommend this many items to every user", default=None)
     exclude_seen: str | None = flag("path of ratings; --top does not recommend these pairs", default=None)
@@ -139,6 +144,9 @@ class PredictRequest(JobRequest):
     outputs = ("output",)
 
     def problems(self) -> Iterator[str]:
+        if self.output is None and self.output_table is None:
+            yield "give --output FOLDER or --output-table TABLE"
+        yield from table_problems(self.output_table)
         if (self.pairs is None) == (self.top is None):
             yield "give either --pairs PATH or --top N"
         if self.top is not None and self.top < 1:
@@ -194,11 +202,23 @@ def under_spark_submit() -> bool:
 def local_path(path: str) -> Path | None:
     """The path if it is certainly on the disk of this machine. None if only a Spark session can tell."""
     parts = urlsplit(path)
+    if is_table_name(path) and not Path(path).exists():
+        return None
     if parts.scheme == "file":
         return Path(parts.path)
     if parts.scheme or under_spark_submit() or "HADOOP_CONF_DIR" in os.environ:
         return None
     return Path(path)
+
+
+def is_table_name(path: str) -> bool:
+    """Whether it may name a table of a catalog, such as ``films.ratings``, and not a file, such as ``ratings.csv``."""
+    return "." in path and bool(TABLE.fullmatch(path)) and path.rpartition(".")[2].lower() not in FILE_ENDINGS
+
+
+def table_problems(name: str | None) -> Iterator[str]:
+    if name is not None and not TABLE.fullmatch(name):
+        yield f"--output-table must be TABLE, DATABASE.TABLE or CATALOG.DATABASE.TABLE, not {name!r}"
 
 
 def exists_already(name: str, path: str) -> str:

@@ -38,8 +38,9 @@ MAY_IMPORT = {
     "demo": "cli simulate",
     "__init__": "estimator model serving inprocess certificate core errors",  # the public face
     "__main__": "__init__ cli",
+    "tracking": "__init__ serving core errors",
 }
-WITHOUT_SPARK = ("core", "certificate", "report", "simulate", "serving", "inprocess", "errors", "paper")
+WITHOUT_SPARK = ("core", "certificate", "report", "simulate", "serving", "inprocess", "errors", "paper", "tracking")
 SPARK = ("pyspark", "py4j")
 
 # Base names that may stand in several rooms, for they mean the same kind of thing in each.

@@ -1,0 +1,106 @@
+"""MLflow: settings, curve, figures, certificate and report of a fit, and the model for ``mlflow.pyfunc``.
+
+    estimator.setProgress(tracking.log_iteration)        # the objective, live
+    tracking.log_model("model")                          # the folder of a model: parameters, figures, files, flavour
+    mlflow.pyfunc.load_model(uri).predict(pairs)         # without Spark
+
+Everything goes to the active run of MLflow. Needs the extra ``mlflow``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import mlflow.pyfunc
+import pandas as pd
+
+from onebit_spark import __version__
+from onebit_spark.core.modelinfo import ModelInfo
+from onebit_spark.core.solver import Iteration
+from onebit_spark.errors import RequestError
+from onebit_spark.serving.localfolder import local_path
+from onebit_spark.serving.modelfolder import CERTIFICATE, load
+from onebit_spark.serving.servedmodel import ServedModel
+
+REPORT = "report.html"
+
+
+def log_iteration(iteration: Iteration) -> None:
+    """The objective and the change of the scores after an iteration, as metrics. For ``setProgress``."""
+    mlflow.log_metrics({"objective": iteration.objective, "change": iteration.change}, step=iteration.number)
+
+
+def log_model(folder: str | os.PathLike[str], name: str = "model") -> Any:
+    """Log a fitted model: its settings, figures, certificates and report, and the model itself.
+
+    Parameters
+    ----------
+    folder : str or path
+        The folder of the model, on this machine.
+    name : str
+        Its name in the run.
+
+    Returns
+    -------
+    mlflow.models.model.ModelInfo
+        Where it is: ``model_uri`` is for ``mlflow.pyfunc.load_model``.
+    """
+    served = load(folder)
+    mlflow.log_params({key: value for key, value in served.info.parameters.items() if value is not None})
+    mlflow.log_metrics(dict(_figures(served.info)) | dict(_bounds(served)))
+    path = local_path(folder)
+    for file in (CERTIFICATE, REPORT):
+        if (path / file).is_file():
+            mlflow.log_artifact(str(path / file))
+    return mlflow.pyfunc.log_model(
+        name=name,
+        loader_module=__name__,
+        data_path=str(path),
+        pip_requirements=[f"onebit_spark=={__version__}", "pandas"],
+    )
+
+
+def _figures(info: ModelInfo) -> Iterator[tuple[str, float]]:
+    yield "iterations", info.iterations
+    yield "effective_rank", info.effective_rank
+    yield "ratings", info.n_ratings
+    yield "users", info.n_users
+    yield "items", info.n_items
+    if info.objective_history:
+        yield "final_objective", info.objective_history[-1]
+    for phase, seconds in info.seconds.items():
+        yield f"seconds_{phase.replace(' ', '_')}", seconds
+
+
+def _bounds(served: ServedModel) -> Iterator[tuple[str, float]]:
+    """The certified limits on the error rate, of all ratings: those of groups are in the file."""
+    for item in served.certificate["certificates"]:
+        if not item.get("group"):
+            request = f"_{item['request']:g}" if item.get("request") is not None else ""
+            yield f"bound_{item['name']}{request}", item["bound"]
+
+
+# ---- the flavour -----------------------------------------------------------------------------------------------------
+
+
+class ServedPairs:
+    """What ``mlflow.pyfunc`` asks: predictions for a DataFrame of pairs, in columns named as in the fit."""
+
+    def __init__(self, model: ServedModel) -> None:
+        self.model = model
+
+    def predict(self, pairs: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
+        columns = self.model.info.columns
+        absent = [columns[side] for side in ("user", "item") if columns[side] not in pairs]
+        if absent:
+            raise RequestError(f"the pairs have no column {', '.join(map(repr, absent))}")
+        return self.model.predictions(pairs[columns["user"]], pairs[columns["item"]]).to_pandas()
+
+
+def _load_pyfunc(path: str) -> ServedPairs:
+    """Called by ``mlflow.pyfunc.load_model`` with the path of the logged folder."""
+    return ServedPairs(load(Path(path)))

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import os
 from pathlib import Path
 
@@ -23,7 +24,26 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             text = text.replace(link, link[1 : link.index("]")])
         files.append(File.generated(config, name, content=text))
     files.append(File.generated(config, "commands.md", content=commands()))
+    for path in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")):
+        files.append(File.generated(config, f"{path.stem}.md", content=notebook(path)))
     return files
+
+
+def notebook(path: Path) -> str:
+    """The cells of a notebook with the outputs that are stored in it, and a link to the file."""
+    parts = [f"[This page as a notebook](notebooks/{path.name})"]
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.insert(len(parts) if len(parts) > 1 else 0, source)
+            continue
+        parts.append(f"```python\n{source}\n```")
+        for output in cell["outputs"]:
+            if output["output_type"] == "stream":
+                parts.append(f"```text\n{''.join(output['text']).rstrip()}\n```")
+            else:
+                parts.append(f"![](data:image/png;base64,{output['data']['image/png']})")
+    return "\n\n".join(parts)
 
 
 def commands() -> str:

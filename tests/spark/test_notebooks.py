@@ -1,0 +1,46 @@
+"""The notebooks of the documentation, cell by cell, with real data where they are and simulated ones elsewhere."""
+
+import json
+from pathlib import Path
+
+import matplotlib
+import pytest
+
+NOTEBOOKS = Path(__file__).parents[2] / "docs" / "notebooks"
+
+
+def cells(name):
+    content = json.loads((NOTEBOOKS / f"{name}.ipynb").read_text(encoding="utf-8"))
+    return ["".join(cell["source"]) for cell in content["cells"] if cell["cell_type"] == "code"]
+
+
+def run(name):
+    """What the cells leave behind, and how many figures they have drawn."""
+    matplotlib.use("Agg")
+    left = {}
+    for number, cell in enumerate(cells(name)):
+        exec(compile(cell, f"{name}, cell {number}", "exec"), left)
+    drawn = len(left["plt"].get_fignums())
+    left["plt"].close("all")
+    return left, drawn
+
+
+@pytest.mark.parametrize("data", [pytest.param("real", marks=pytest.mark.slow), "simulated"])
+def test_films(spark, monkeypatch, tmp_path, data):
+    if data == "simulated":
+        monkeypatch.setenv("ONEBIT_DATA", str(tmp_path))
+    left, drawn = run("films")
+    assert drawn == 1
+    assert len(left["best"].recommendations) == 5
+    error = ((left["predicted"].prediction > 0) != left["liked"]).mean()
+    assert error < 0.3
+
+
+@pytest.mark.parametrize("data", ["real", "simulated"])
+def test_roll_calls(monkeypatch, tmp_path, data):
+    if data == "simulated":
+        monkeypatch.setenv("ONEBIT_DATA", str(tmp_path))
+    left, drawn = run("rollcalls")
+    assert drawn == 1
+    assert left["places"].shape[1] == 2
+    assert left["wrong"] / left["kept_out"].sum() < left["limit"] < 0.3

@@ -4,9 +4,9 @@
 
 Of each new id, ten ratings are set aside in a random order. The first 0, 1, 3 or 10 of them are folded in (the row
 update from the prior, docs/MATH.md, §8.3), without and with side features. All its other ratings are predicted: error
-and log loss. LightFM, if it is installed (extra ``peers``), gets the same features beside an indicator per id, logistic
-loss, 30 epochs, the better of 10 and 32 components on the *test* ratings. It has no fold-in: it is fitted anew with the
-ratings.
+and log loss. LightFM, if it is installed (extra ``peers``), gets the same features beside an indicator per id, with
+categories as 0 and 1; logistic loss, 30 epochs, the better of 10 and 32 components on the *test* ratings. It has no
+fold-in: it is fitted anew with the ratings.
 """
 
 from __future__ import annotations
@@ -141,6 +141,13 @@ def ours(case: Case, division: Division, with_features: bool) -> list[tuple[floa
     return found
 
 
+def _indicators(coded: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Columns of two values as 0 and 1, which LightFM expects of categories; other columns stay standardised."""
+    low, high = coded.min(axis=0), coded.max(axis=0)
+    two_values = np.all((coded == low) | (coded == high), axis=0)
+    return np.where(two_values, (coded == high).astype(float), coded)
+
+
 def lightfm(case: Case, division: Division, with_features: bool) -> list[tuple[float, float]]:
     from lightfm import LightFM
 
@@ -150,7 +157,7 @@ def lightfm(case: Case, division: Division, with_features: bool) -> list[tuple[f
     if with_features:
         assert case.features is not None
         coded = learn_coding(case.features, "")[0].coded(case.features)
-        of_side = sp.hstack([of_side, sp.csr_matrix(coded)], "csr")
+        of_side = sp.hstack([of_side, sp.csr_matrix(_indicators(coded))], "csr")
     given = {"user_features" if case.side == "rows" else "item_features": of_side}
     found = []
     for n in FOLDED:

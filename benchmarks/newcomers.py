@@ -141,7 +141,7 @@ def ours(case: Case, division: Division, with_features: bool) -> list[tuple[floa
     return found
 
 
-def _indicators(coded: NDArray[np.float64]) -> NDArray[np.float64]:
+def _indicators(coded: NDArray[np.floating]) -> NDArray[np.floating]:
     """Columns of two values as 0 and 1, which LightFM expects of categories; other columns stay standardised."""
     low, high = coded.min(axis=0), coded.max(axis=0)
     two_values = np.all((coded == low) | (coded == high), axis=0)

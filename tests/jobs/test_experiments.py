@@ -17,11 +17,6 @@ from onebit_spark.paper import experiments
 from onebit_spark.paper.methods import METHODS
 from onebit_spark.simulate import simulate
 
-SETTINGS = """spark.ui.enabled false
-spark.sql.shuffle.partitions 2
-spark.sql.codegen.wholeStage false
-spark.sql.codegen.factoryMode NO_CODEGEN
-"""
 GRID = "rank = [2, 3]\nintercepts = [false, true]\nlikelihood-weight = [0.5, 1.0]\nimplicit-features = false\n"
 
 
@@ -67,13 +62,11 @@ def tuning(folder, output):
 
 
 @pytest.fixture(scope="module")
-def tuned(folder):
-    """A folder with a tuning that nobody disturbed, and what it printed. Spark's settings come from a file."""
-    (folder / "conf").mkdir()
-    (folder / "conf" / "spark-defaults.conf").write_text(SETTINGS)
-    done = run(tuning(folder, folder / "tuned"), env={"SPARK_CONF_DIR": str(folder / "conf")})
-    assert done.returncode == 0, done.stdout
-    return folder / "tuned", done.stdout
+def tuned(spark, folder):
+    """A folder with a tuning that nobody disturbed, and what it printed."""
+    code, out, err = run_here("tune", *tuning(folder, folder / "tuned")[2:])
+    assert code == 0, err
+    return folder / "tuned", out
 
 
 def check_tuned(output, printed):

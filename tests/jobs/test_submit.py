@@ -96,6 +96,7 @@ def test_another_process_predicts_the_same(spark, folder, fitted, where):
     assert sorted(path.name for path in folder.glob(".*")) == []  # nothing hidden is left behind
 
 
+@pytest.mark.slow
 def test_bad_data_ends_with_one_line_after_spark_stopped(folder, ratings):
     """With Spark's own log at its default level, which is talkative."""
     bad = ratings.to_pylist()

@@ -208,6 +208,7 @@ class TestChoice:
             fit(ratings, "mail")
 
 
+@pytest.mark.slow
 def test_rows_beyond_32_bits(monkeypatch, ratings):
     """Every number travels with 64 bits, as for more than 2³⁰ rows."""
     monkeypatch.setattr("onebit_spark.engines.shuffle.engine.WIDE", 1)

@@ -45,6 +45,7 @@ def spark(tmp_path_factory):
         .config("spark.sql.codegen.wholeStage", "false")
         .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")  # where large results of tasks are fetched from
         .config("spark.python.unix.domain.socket.enabled", "true")
         .config("spark.python.daemon.module", "workerdaemon")
         .config("spark.executorEnv.PYTHONPATH", os.pathsep.join(map(str, (HERE, HERE.parent))))

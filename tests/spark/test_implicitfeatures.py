@@ -31,7 +31,10 @@ def model(ratings):
 
 
 # Features are on by default, so the other tests of the exchanges and of checkpoints are about them, too.
-@pytest.mark.parametrize(("exchange", "loss", "intercepts"), [("driver", "logistic", True), ("shuffle", "hinge", True)])
+@pytest.mark.parametrize(
+    ("exchange", "loss", "intercepts"),
+    [("driver", "logistic", True), pytest.param("shuffle", "hinge", True, marks=pytest.mark.slow)],
+)
 def test_equals_the_in_process_fit(spark, ratings, data, exchange, loss, intercepts):
     made = estimator(
         exchange=exchange, loss=loss, fitIntercept=intercepts, implicitFeatures=True, maxIter=2, numUserBlocks=3,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -114,7 +114,7 @@ class FitRequest(RatingsRequest):
             yield f"--holdout must lie strictly between 0 and 1, not {self.holdout}"
         if (self.predict is None) != (self.predictions is None and self.output_table is None):
             yield "--predict PAIRS and --predictions FOLDER (or --output-table TABLE) go together: give both or neither"
-        yield from table_problems(self.output_table)
+        yield from table_problems(self.output_table, self.paths(self.inputs))
         yield from super().problems()
 
     def fit_config(self) -> FitConfig:
@@ -146,7 +146,7 @@ class PredictRequest(JobRequest):
     def problems(self) -> Iterator[str]:
         if self.output is None and self.output_table is None:
             yield "give --output FOLDER or --output-table TABLE"
-        yield from table_problems(self.output_table)
+        yield from table_problems(self.output_table, self.paths(self.inputs))
         if (self.pairs is None) == (self.top is None):
             yield "give either --pairs PATH or --top N"
         if self.top is not None and self.top < 1:
@@ -216,9 +216,13 @@ def is_table_name(path: str) -> bool:
     return "." in path and bool(TABLE.fullmatch(path)) and path.rpartition(".")[2].lower() not in FILE_ENDINGS
 
 
-def table_problems(name: str | None) -> Iterator[str]:
+def table_problems(name: str | None, sources: Mapping[str, str]) -> Iterator[str]:
+    """Problems with the table for predictions, given the inputs by flag."""
     if name is not None and not TABLE.fullmatch(name):
         yield f"--output-table must be TABLE, DATABASE.TABLE or CATALOG.DATABASE.TABLE, not {name!r}"
+    for source, path in sources.items():
+        if path == name:
+            yield f"{source} and --output-table are the same table, {name}: choose another for the predictions"
 
 
 def exists_already(name: str, path: str) -> str:

@@ -58,6 +58,10 @@ def test_a_table_is_replaced_only_on_request(spark, fitted):
             ["--ratings", "films.ratings", "--predict", "films.ratings", "--output-table", "a/b"],
             "--output-table must be TABLE, DATABASE.TABLE or CATALOG.DATABASE.TABLE, not 'a/b'",
         ),
+        (
+            ["--ratings", "films.ratings", "--predict", "films.ratings", "--output-table", "films.ratings"],
+            "--predict and --output-table are the same table, films.ratings: choose another for the predictions",
+        ),
     ],
 )
 def test_what_is_refused(films, tmp_path, flags, told):

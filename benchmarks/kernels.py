@@ -1,6 +1,7 @@
 """Nanoseconds per rating and half step of the row kernels, compared with the time of the arithmetic alone.
 
     python benchmarks/kernels.py [--tables rank rows large sparse scaling] [--rank 8 10 16 32 64] [--threads 1 2]
+                                 [--no-implicit-features] [--no-intercepts]
 
 ``rank``: 10⁶ ratings at several ranks. ``rows``: a row by its number of ratings. ``large``: 2·10⁷ ratings, whose tables
 do not fit a cache. ``sparse``: about three ratings per row. ``scaling``: from 10⁵ to 3·10⁷ ratings.
@@ -193,8 +194,11 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--intercepts", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--large", type=int, default=2 * 10**7, help="ratings of the table 'large'")
+    parser.add_argument("--implicit-features", action=argparse.BooleanOptionalAction, default=True)
     options = parser.parse_args()
     print(provenance())
+    for name, config in LOSSES.items():
+        LOSSES[name] = replace(config, implicit_features=options.implicit_features)
     tables = {
         "rank": lambda: by_rank(options.rank, options.threads, options.repeats, options.intercepts),
         "rows": lambda: by_length(10, options.repeats),

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.compiled import jit
+from onebit_spark.core.losses.rowsums import CHUNK, add_weighted_rows
 from onebit_spark.core.posterior import FloatArray, RowPosterior
 
 RIDGE = 5.0  # ρ; from 3 to 10 it hardly matters
@@ -96,20 +97,18 @@ def weight_gram(posterior: RowPosterior) -> NDArray[np.float64]:
 @jit
 def _tell(pointers, codes, first, last, partners, own, ridge, relaxation, share_of_steps, means):
     size = means.shape[1]
-    sums = np.empty(2 * size)
+    sums, is_first = np.empty(2 * size), np.empty(CHUNK)
     for i in range(first, last):
         if pointers[i] == pointers[i + 1]:
             continue
         sums[:] = 0.0
-        count, previous = 0, -1
-        for l in range(pointers[i], pointers[i + 1]):
-            column = codes[l] >> 1
-            if column != previous:
-                line = partners[column]
-                for k in range(2 * size):
-                    sums[k] += line[k]
-                count += 1
-                previous = column
+        count = 0.0
+        for lo in range(pointers[i], pointers[i + 1], CHUNK):
+            hi = min(lo + CHUNK, pointers[i + 1])
+            for l in range(lo, hi):  # a column that is rated twice counts once; its ratings are neighbours
+                is_first[l - lo] = l == pointers[i] or codes[l] >> 1 != codes[l - 1] >> 1
+                count += is_first[l - lo]
+            add_weighted_rows(partners, codes, lo, hi, 0, is_first, sums, True)
         share = 1.0 / np.sqrt(count)
         for k in range(size):
             means[i, k] += share * sums[k]

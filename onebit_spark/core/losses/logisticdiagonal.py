@@ -80,7 +80,7 @@ def update_rows_diagonal(
                 _add_squares(partners[b], hi - lo, x, v, u, xi_squared)
                 tau_weights(xi_squared, hi - lo, 2.0 * kappa, weights, lo)
                 add_gram(partners[b], hi - lo, xi_squared, scratch, gram)
-                add_weighted_rows(partner_table, codes, lo, hi, size, xi_squared, diagonal)
+                add_weighted_rows(partner_table, codes, lo, hi, size, xi_squared, diagonal, False)
                 add_signed_rows(partner_table, codes, weights, lo, hi, linear[b])
             for k in range(size):
                 linear[b, k] *= 0.5 * kappa

@@ -104,7 +104,7 @@ def update_rows_full(
                 hi = min(lo + CHUNK, pointers[i + 1])
                 table_dots(partner_table, codes, lo, hi, 0, row_moments, xi_squared, True)
                 tau_weights(xi_squared, hi - lo, 2.0 * kappa, weights, lo)
-                add_weighted_rows(partner_table, codes, lo, hi, 0, xi_squared, sums)
+                add_weighted_rows(partner_table, codes, lo, hi, 0, xi_squared, sums, False)
                 add_signed_rows(partner_table, codes, weights, lo, hi, signed[b], packed)
             for k in range(size + 1):
                 signed[b, k] *= 0.5 * kappa

@@ -193,17 +193,24 @@ def table_dots(table, codes, lo, hi, first, x, out, ahead):
 
 
 @jit
-def add_weighted_rows(table, codes, lo, hi, first, weights, out):
-    """out += Σ_l weights_l table[column of rating lo + l, first:], straight from the table."""
+def add_weighted_rows(table, codes, lo, hi, first, weights, out, ahead):
+    """out += Σ_l weights_l table[column of rating lo + l, first:], straight from the table.
+
+    ``ahead`` asks for the lines before they are read. Lines that ``table_dots`` has just read are in the cache.
+    """
     size = len(out)
     l = lo
     while l + 4 <= hi:
+        if ahead:
+            prefetch_rows(table, codes, l + AHEAD, 4)
         r0, r1 = table[codes[l] >> 1, first:], table[codes[l + 1] >> 1, first:]
         r2, r3 = table[codes[l + 2] >> 1, first:], table[codes[l + 3] >> 1, first:]
         w0, w1, w2, w3 = weights[l - lo], weights[l - lo + 1], weights[l - lo + 2], weights[l - lo + 3]
         for k in range(size):
             out[k] += w0 * r0[k] + w1 * r1[k] + w2 * r2[k] + w3 * r3[k]
         l += 4
+    if ahead:
+        prefetch_rows(table, codes, l + AHEAD, hi - l)
     while l < hi:
         r, w = table[codes[l] >> 1, first:], weights[l - lo]
         for k in range(size):

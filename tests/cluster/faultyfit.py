@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from eventlog import EventLog, event_log_settings
-from standalone import SHORT_LIVED, send, wait_for
+from jvm import QUICK
+from standalone import send, wait_for
 
 from onebit_spark.simulate import power_law_ratings
 
@@ -25,7 +26,7 @@ PATIENCE = 300  # seconds, on a busy machine
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.executor.memory": "700m",
-    "spark.executor.extraJavaOptions": SHORT_LIVED,
+    "spark.executor.extraJavaOptions": QUICK,
     "spark.sql.codegen.wholeStage": "false",
     # No job before both executors are there: each has its share of every phase.
     "spark.cores.max": 2,

@@ -14,11 +14,10 @@ from pathlib import Path
 
 import pyspark
 import pytest
+from jvm import QUICK
 
 SPARK_HOME = Path(pyspark.__file__).parent
 WORKERS = ("127.0.0.1", "127.0.0.2")  # an address each: Spark speculates only on another host
-
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # half the time of a JVM that lives for seconds is compiling
 
 
 class Cluster:
@@ -34,8 +33,8 @@ class Cluster:
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_LOCAL_DIRS": str(folder / "local"),  # who is killed does not tidy up
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": SHORT_LIVED,
-            "SPARK_SUBMIT_OPTS": SHORT_LIVED,
+            "SPARK_DAEMON_JAVA_OPTS": QUICK,
+            "SPARK_SUBMIT_OPTS": QUICK,
             "PYSPARK_PYTHON": str(python),
             "SPARK_WORKER_DIR": str(folder / "work"),
         }

@@ -95,6 +95,7 @@ def test_a_shuffled_fit_is_resumed_to_the_bit(spark, ratings, tmp_path):
     assert_same_bits(OneBitCompletion(**params, resume=True).fit(ratings), whole)
 
 
+@pytest.mark.slow
 def test_a_warm_start_knows_old_ids_and_gives_new_ones_the_prior(ratings):
     part = ratings.where(F.col("user") != "u3")
     first = fit(part, "broadcast", start="random")

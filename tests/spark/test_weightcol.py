@@ -58,7 +58,8 @@ def twice(data, **config):
 
 
 @pytest.mark.parametrize(
-    ("exchange", "loss"), [("driver", "logistic"), ("broadcast", "hinge"), ("shuffle", "logistic")]
+    ("exchange", "loss"),
+    [("driver", "logistic"), ("broadcast", "hinge"), pytest.param("shuffle", "logistic", marks=pytest.mark.slow)],
 )
 def test_a_weight_of_two_equals_the_rating_twice(ratings, data, exchange, loss):
     """By blocks, and by the start's keys, D and scale: 1e−6 of the objective, as for other fits on Spark."""

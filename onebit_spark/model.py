@@ -10,13 +10,14 @@ from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame
 
 from onebit_spark.certificate.certified import Terms
-from onebit_spark.core.learntfeatures import feature_effects
+from onebit_spark.core.learntfeatures import Who, feature_effects
 from onebit_spark.input.defects import Tally
 from onebit_spark.ml.diagnostics import calibrate, diagnose
 from onebit_spark.ml.evaluation import certify_selective
 from onebit_spark.ml.featurefoldin import fold_in_features
 from onebit_spark.ml.fittedmodel import FittedModel
 from onebit_spark.ml.foldin import fold_in
+from onebit_spark.ml.modelupdate import update
 from onebit_spark.ml.persistence import ModelReader, ModelWriter
 from onebit_spark.ml.recommend import Wish, recommend
 from onebit_spark.ml.vectorexport import export_vectors
@@ -109,6 +110,31 @@ class OneBitCompletionModel(FittedModel, MLWritable, MLReadable["OneBitCompletio
             Side features of the new users or items, if the model was fitted with such features.
         """
         return fold_in(self, ratings, who, self.info.threshold if threshold is None else threshold, features)
+
+    def update(
+        self, ratings: DataFrame, threshold: float | None = None, userFeatures: DataFrame | None = None,
+        itemFeatures: DataFrame | None = None,
+    ) -> OneBitCompletionModel:  # fmt: skip
+        """This model after new ratings, without a refit (docs/MATH.md, §8.6).
+
+        The ratings may be of users and items that the model does not know, of known ones, or of both. What the model
+        knew of them is the prior; then both sides of the new ratings are updated in turn. All other users and items
+        stay as they are, and so does the number of factors: fit again from time to time. The new model has no
+        certificates. See docs/streaming.md for ratings that arrive as a stream.
+
+        Parameters
+        ----------
+        ratings : DataFrame
+            New ratings only, at most 2,000,000, with the columns of the fit. A rating that was fitted before counts
+            once more.
+        threshold : float, optional
+            A label strictly above it is positive. Default: as in the fit.
+        userFeatures, itemFeatures : DataFrame, optional
+            Side features of new users and new items, if the model was fitted with such features.
+        """
+        given: dict[Who, DataFrame | None] = {"user": userFeatures, "item": itemFeatures}
+        features = {who: frame for who, frame in given.items() if frame is not None}
+        return update(self, ratings, self.info.threshold if threshold is None else threshold, features)
 
     def foldInFeatures(self, features: DataFrame, who: Literal["user", "item"] = "user") -> OneBitCompletionModel:
         """A model that also knows the users (or the items) in ``features``, from their side features alone.

@@ -54,13 +54,17 @@ class FoldIn:
 
         ``known`` are the means that side features explain (rows × D).
         """
+        prior = self.priors(block, partners, known)
+        rows = settled_rows(self.loss, block, partners, self.side, self.weight, prior)
+        return rows if partners.implicit is None else rows.with_implicit()
+
+    def priors(self, block: RatingBlock, partners: RowPosterior, known: NDArray[np.float64] | None = None) -> RowPrior:
+        """The prior of each row of a block: what features say of it, side features (``known``) and implicit ones."""
         if known is None:
             known = np.zeros((block.n_rows, partners.dimension))
         if partners.implicit is None:
-            prior = self.prior.knowing(known)
-            return settled_rows(self.loss, block, partners, self.side, self.weight, prior)
-        prior = self.prior.knowing(known, self._told(block, partners.implicit))
-        return settled_rows(self.loss, block, partners, self.side, self.weight, prior).with_implicit()
+            return self.prior.knowing(known)
+        return self.prior.knowing(known, self._told(block, partners.implicit))
 
     def _told(self, block: RatingBlock, implicit: FloatArray) -> NDArray[np.float64]:
         """What implicit features add to the prior means of the rows."""

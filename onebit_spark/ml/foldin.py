@@ -48,20 +48,37 @@ def fold_in(model: M, ratings: DataFrame, who: Who, threshold: float | None, fea
     """
     check_who(who)
     known = None if features is None else Explained.of(model, features, who)
-    weight = model.info.columns.get("weight")
-    columns = Columns(model.getUserCol(), model.getItemCol(), model.info.columns["label"], threshold, weight)
-    ratings = with_weight(ratings, columns)
-    for side, column in (("user", columns.user), ("item", columns.item)):
-        model.checkIdType(ratings, side, column)
-    tally = check_ratings(ratings, columns)
-    if fits_here(model, tally.n):
-        united, n = _united_here(model, ratings, columns, who, known)
+    given = NewRatings.of(model, ratings, threshold)
+    if fits_here(model, given.n):
+        united, n = _united_here(model, given.frame, given.columns, who, known)
     else:
-        united, n = _united(model, ratings, columns, who, tally.n, known)
+        united, n = _united(model, given.frame, given.columns, who, given.n, known)
     changed = model.changed(users=united, n_users=n) if who == "user" else model.changed(items=united, n_items=n)
-    fitted = model.fitted
-    limit = HIGHEST if fitted is None else fitted.limit
-    return changed.fittedOn(together(fitted, sketch_of(ratings, columns, tally.n, limit)))
+    return given.seen_by(changed)
+
+
+@dataclass(frozen=True)
+class NewRatings:
+    """Ratings for a fitted model that were checked, with the columns of the fit."""
+
+    frame: DataFrame
+    columns: Columns
+    n: int
+
+    @classmethod
+    def of(cls, model: FittedModel, ratings: DataFrame, threshold: float | None) -> NewRatings:
+        weight = model.info.columns.get("weight")
+        columns = Columns(model.getUserCol(), model.getItemCol(), model.info.columns["label"], threshold, weight)
+        ratings = with_weight(ratings, columns)
+        for side, column in (("user", columns.user), ("item", columns.item)):
+            model.checkIdType(ratings, side, column)
+        return cls(ratings, columns, check_ratings(ratings, columns).n)
+
+    def seen_by(self, model: M) -> M:
+        """The model, which now remembers that it was fitted on these ratings, too."""
+        fitted = model.fitted
+        limit = HIGHEST if fitted is None else fitted.limit
+        return model.fittedOn(together(fitted, sketch_of(self.frame, self.columns, self.n, limit)))
 
 
 def _united_here(

@@ -28,13 +28,14 @@ def cut_from_plan(frame: DataFrame, session: SparkSession | None = None) -> Data
 def kept(frame: DataFrame) -> DataFrame:
     """The same rows, computed once. The executors keep them as long as a plan refers to them.
 
-    Lost rows are computed again from the frame's source. The rows are kept in serialised form, because Spark uses one
-    row object again and again with new content.
+    Lost rows are computed again from the frame's source. External rows are kept, one object for each row. Inside a plan
+    Spark uses one object again and again with new content, and a cache of that would repeat rows, even in serialised
+    form: Java writes an object that it has seen as a reference to the first.
     """
-    cut = cut_from_plan(frame)
-    level = frame.sparkSession.sparkContext._getJavaStorageLevel(StorageLevel.MEMORY_AND_DISK)
-    cut._jdf.queryExecution().analyzed().rdd().persist(level)
-    return cut
+    session, plan = frame.sparkSession, frame._jdf
+    jvm_session: Any = session._jsparkSession
+    rows = plan.javaRDD().persist(session.sparkContext._getJavaStorageLevel(StorageLevel.MEMORY_AND_DISK))
+    return DataFrame(jvm_session.createDataFrame(rows, plan.schema()), session)
 
 
 def working_session(spark: SparkSession) -> SparkSession:

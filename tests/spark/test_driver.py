@@ -122,7 +122,13 @@ IDS = {
 
 
 @pytest.mark.parametrize(
-    ("user", "item"), [("string", "long"), ("decimal(20,2)", "double"), ("date", "binary"), ("boolean", "string")]
+    ("user", "item"),
+    [
+        ("string", "long"),
+        ("decimal(20,2)", "binary"),
+        pytest.param("date", "double", marks=pytest.mark.slow),
+        pytest.param("boolean", "string", marks=pytest.mark.slow),
+    ],
 )
 def test_ids_of_any_type(spark, user, item):
     rng = np.random.default_rng(1)

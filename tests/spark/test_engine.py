@@ -85,7 +85,7 @@ def test_equals_the_in_process_fit(spark, ratings, data, loss, prior, intercepts
     assert_same(parallel.fit(ratings), expected, data, spark, loss)
 
 
-@pytest.mark.parametrize("loss", ["logistic", "hinge"])
+@pytest.mark.parametrize("loss", ["logistic", pytest.param("hinge", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("blocks", [pytest.param((1, 1), marks=pytest.mark.slow), (8, 8)])
 def test_block_counts_are_irrelevant(spark, ratings, data, loss, blocks):
     model = estimator(loss=loss, maxIter=3, numUserBlocks=blocks[0], numItemBlocks=blocks[1]).fit(ratings)
@@ -205,10 +205,10 @@ def test_max_result_size_is_respected(spark, ratings, monkeypatch):
 
 def test_unconverged_fits_warn(ratings):
     with pytest.warns(NotConverged, match="max_iter"):
-        estimator(tol=1e-9, maxIter=1, start="random").fit(ratings)
+        estimator(tol=1e-9, maxIter=1, exchange="driver").fit(ratings)
     with warnings.catch_warnings():
         warnings.simplefilter("error", NotConverged)
-        assert estimator(tol=1e-2, maxIter=50).fit(ratings).summary.converged
+        assert estimator(tol=1e-2, maxIter=50, exchange="driver").fit(ratings).summary.converged
 
 
 def test_parameters_are_checked_before_any_job(spark, ratings):

@@ -78,6 +78,19 @@ def test_new_users_are_served(spark, table, fitted, tmp_path):
     assert fitted.users.count() == fitted.info.n_users  # the old model is as it was
 
 
+def test_many_newcomers_on_executors_are_those_of_the_driver(spark, table, fitted, monkeypatch):
+    """As many lines per task as the ids: none is lost, and none stands there twice."""
+    newcomers = spark.createDataFrame(table.set_column(0, "user", pc.add(table["user"], 100)))
+    here = fitted.foldIn(newcomers)
+    monkeypatch.setattr("onebit_spark.ml.resident.MOST_BYTES", -1)
+    there = fitted.foldIn(newcomers)
+    assert there.users.count() == here.users.count() == 50
+    expected, found = factors(here.users), factors(there.users)
+    assert found.keys() == expected.keys()
+    for key in expected:
+        np.testing.assert_allclose(found[key], expected[key], atol=1e-5)
+
+
 def test_what_cannot_be_folded_in(spark, fitted):
     with pytest.raises(RequestError, match="must be 'user' or 'item'"):
         fitted.foldIn(spark.createDataFrame([(1, 2, 1)], "user bigint, item bigint, label int"), "film")

@@ -51,7 +51,9 @@ def fresh(model, ratings):
     return check_fresh(model, ratings, Columns(), check_ratings(ratings, Columns()))
 
 
-@pytest.mark.parametrize("exchange", ["driver", "broadcast", pytest.param("shuffle", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "exchange", ["driver", *(pytest.param(other, marks=pytest.mark.slow) for other in ("broadcast", "shuffle"))]
+)
 def test_fresh_ratings_certify_and_fitted_ones_do_not(parts, ratings, tmp_path, exchange):
     """Neither all of them, nor a part, nor together with fresh ones; also after the model was saved."""
     fitted, held_out = parts

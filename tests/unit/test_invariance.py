@@ -75,6 +75,17 @@ def test_threads_change_no_bit(loss):
     assert_same_bits(fits[0], fits[2])
 
 
+def test_the_place_of_arrays_in_memory_changes_no_bit():
+    """Other arrays are allocated between the fits. A vectorised loop may test at run time whether arrays overlap."""
+    rows, cols, labels = power_law_ratings(60, 40, 1500, seed=3)
+    config = FitConfig(loss="hinge", rank=3, tol=0.0, intercepts=False, max_iter=15, implicit_features=False)
+    between, found = [], set()
+    for size in np.random.default_rng(0).integers(1, 5000, 150):
+        between.append(np.empty(size, np.uint8))
+        found.add(tuple(fit_arrays(rows, cols, labels, config).objective_history))
+    assert len(found) == 1
+
+
 def test_every_label_coding_gives_the_same_fit():
     rows, cols, labels = simulated("B3", shape=(30, 20))
     config = FitConfig(tol=0, max_iter=5)

@@ -39,6 +39,7 @@ from onebit_spark.core.losses.rowsums import (
     CHUNK_STRIDE,
     add_gram,
     add_projection_and_absolute,
+    chunk_of,
     gather,
     gather_and_add,
     scores,
@@ -149,8 +150,9 @@ def learning_rate(t: int) -> float:
 def _majorise(codes, weights, lo, n, u, floor, gram_weights, signed_weights):
     """Weights of (1−yu)_+ ≤ ½(1−yu) + (1−yu)²/(4ω) + ω/4 at ω = max(|1−yu|, floor); returns Σ w(1−yu)_+."""
     total = 0.0
+    codes, weights = chunk_of(codes, lo, n), chunk_of(weights, lo, n)
     for l in range(n):
-        y, w = signed_weight(codes, None, lo + l), weight_of(weights, lo + l)
+        y, w = signed_weight(codes, None, l), weight_of(weights, l)
         margin = 1.0 - y * u[l]
         total += w * max(margin, 0.0)
         h = 0.5 / max(abs(margin), floor)
@@ -163,8 +165,9 @@ def _majorise(codes, weights, lo, n, u, floor, gram_weights, signed_weights):
 def _subgradient(codes, weights, lo, n, u, signed_weights):
     """−∂/∂u of Σ w(1−yu)_+: w y where yu < 1; returns Σ w(1−yu)_+."""
     total = 0.0
+    codes, weights = chunk_of(codes, lo, n), chunk_of(weights, lo, n)
     for l in range(n):
-        y, w = signed_weight(codes, None, lo + l), weight_of(weights, lo + l)
+        y, w = signed_weight(codes, None, l), weight_of(weights, l)
         margin = 1.0 - y * u[l]
         total += w * max(margin, 0.0)
         signed_weights[l] = w * y if margin > 0.0 else 0.0

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 
 from onebit_spark.core.compiled import jit
-from onebit_spark.core.losses.rowsums import weight_of
+from onebit_spark.core.losses.rowsums import chunk_of, weight_of
 
 NO_MORE = 40.0  # beyond this ξ, e^{−ξ} is nothing beside 1
 
@@ -36,10 +36,11 @@ def tau_weights(xi_squared, n, scale, weights, lo):
 
     The n ratings begin with rating ``lo``.
     """
+    weights = chunk_of(weights, lo, n)
     for l in range(n):
         xi = math.sqrt(max(xi_squared[l], 1e-30))  # τ is flat at 0
         q = _decay(min(xi, NO_MORE))
-        xi_squared[l] = -0.25 * scale * weight_of(weights, lo + l) * q / ((q + 2.0) * xi)
+        xi_squared[l] = -0.25 * scale * weight_of(weights, l) * q / ((q + 2.0) * xi)
 
 
 @jit
@@ -49,7 +50,7 @@ def softplus_sum(xi_squared, n, weights, lo):
     Without weights the logarithm of a product of at most CHUNK factors ≤ 2 is taken once.
     """
     if weights is not None:
-        return _weighted_softplus_sum(xi_squared, n, weights[lo : lo + n])
+        return _weighted_softplus_sum(xi_squared, n, chunk_of(weights, lo, n))
     total, product = 0.0, 1.0
     for l in range(n):
         xi = math.sqrt(max(xi_squared[l], 0.0))

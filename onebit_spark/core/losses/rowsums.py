@@ -35,6 +35,19 @@ def weight_of(weights, l):
 
 
 @jit
+def chunk_of(array, lo, n):
+    """array[lo : lo + n], None for None. For loops that read and write.
+
+    An index lo + l could be negative. Then Python counts from the end, and the compiler must expect both places. If
+    what is written lies at the other place by chance, it takes a slower loop, which sums in another order: two runs
+    would not agree to the last bit.
+    """
+    if array is None:
+        return None
+    return array[lo : lo + n]
+
+
+@jit
 def gather(table, codes, lo, hi, out):
     """out[k, l] = table[column of rating lo + l, k]."""
     l = lo

@@ -7,7 +7,7 @@ RUN := . conf/java.sh && PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python
 # The real data sets, where they are: tests that need one are skipped where it is absent.
 export ONEBIT_DATA ?= $(firstword $(wildcard $(CURDIR)/data $(CURDIR)/../shared/data) data)
 
-.PHONY: setup demo test test-all test-cluster lint docs bench reproduce dist clean
+.PHONY: setup demo test test-all test-connect test-cluster lint docs bench reproduce dist clean
 
 setup: $(VENV)/.installed
 	@sh conf/java.sh
@@ -49,6 +49,10 @@ test-spark%:
 	.venv-spark$*/bin/python -m pip install --quiet --editable '.[test]' 'pyspark==$(shell echo $* | sed 's/./&./').*'
 	. conf/java.sh && PYSPARK_PYTHON=$(CURDIR)/.venv-spark$*/bin/python .venv-spark$*/bin/python -m pytest -n 2 \
 		--dist loadfile --no-loadscope-reorder --durations=20 tests/spark tests/jobs
+
+# The tests that start Spark, on a session of Spark Connect.
+test-connect: setup
+	$(RUN) ONEBIT_TEST_SESSION=connect $(PYTEST) tests/spark
 
 # Faults on a standalone cluster: executors, workers and the driver are killed while a fit runs.
 test-cluster: setup

@@ -19,7 +19,7 @@ from onebit_spark.core.learntfeatures import Who
 from onebit_spark.core.posterior import HasColumnNorms
 from onebit_spark.core.sketch import together
 from onebit_spark.core.solver import Iteration
-from onebit_spark.engines.broadcast.engine import BroadcastEngine, require_classic
+from onebit_spark.engines.broadcast.engine import BroadcastEngine
 from onebit_spark.engines.choice import choose_exchange, engine_over
 from onebit_spark.engines.driver import DriverEngine
 from onebit_spark.engines.validation import Validation, check_watched, divided, watching
@@ -200,7 +200,6 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
         return self
 
     def _fit(self, dataset: DataFrame) -> OneBitCompletionModel:
-        require_classic(dataset.sparkSession)
         problems = self.problems()
         if self._features and self.getExchange() == "shuffle":
             problems.append(NOT_BY_SHUFFLE)
@@ -246,7 +245,7 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
             if checkpoint is not None:
                 start = checkpoint.start(config, engine)
             if checkpoints is not None:
-                watch = Checkpointing(checkpoints, execution.checkpoint_interval, facts.model, spark.sparkContext)
+                watch = Checkpointing(checkpoints, execution.checkpoint_interval, facts.model, spark)
             if watched is not None and isinstance(engine, DriverEngine | BroadcastEngine):
                 measure = release.enter_context(watching(watched, columns, engine, config.loss))
                 validation = Validation(measure, engine, execution.patience)

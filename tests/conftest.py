@@ -10,10 +10,19 @@ from hypothesis import settings
 from jvm import SHORT_LIVED
 
 HERE = Path(__file__).parent
+CONNECT = os.environ.get("ONEBIT_TEST_SESSION") == "connect"  # make test-connect
 
 # The first example of a test may compile a kernel: no deadline. The same examples in every run.
 settings.register_profile("onebit", deadline=None, derandomize=True)
 settings.load_profile("onebit")
+
+
+def pytest_collection_modifyitems(items):
+    """On Spark Connect, leave out what needs a SparkContext or looks into Spark's driver."""
+    if CONNECT:
+        for item in items:
+            if item.get_closest_marker("classic"):
+                item.add_marker(pytest.mark.skip(reason="needs a classic session"))
 
 
 @pytest.fixture(scope="session")
@@ -31,13 +40,14 @@ def movielens_100k():
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory):
-    """The one Spark session of all tests that do not start a process of their own."""
+    """The one Spark session of all tests that do not start a process of their own: classic, or Spark Connect."""
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_SUBMIT_OPTS", SHORT_LIVED)
+    kind = SparkSession.builder.remote if CONNECT else SparkSession.builder.master
     session = (
-        SparkSession.builder.master("local[2]")
+        kind("local[2]")
         .appName("onebit_spark tests")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
@@ -52,6 +62,7 @@ def spark(tmp_path_factory):
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
         .getOrCreate()
     )
-    session.sparkContext.setLogLevel("OFF")
+    if not CONNECT:
+        session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()

@@ -57,7 +57,7 @@ def tune(argv: Sequence[str] | None = None, *, ship_package: bool = False, name:
 
         run_tune(spark, request)
 
-    return run_job(name, TuneRequest, work, argv, ship_package)
+    return run_job(name, TuneRequest, work, argv, ship_package, needs_classic=True)
 
 
 def reproduce(argv: Sequence[str] | None = None, *, ship_package: bool = False, name: str = "reproduce.py") -> int:

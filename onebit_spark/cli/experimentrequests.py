@@ -61,6 +61,9 @@ class ReproduceRequest:
         default=None,
         choices=LOG_LEVELS,
     )
+    remote: str | None = flag(
+        "address of a Spark Connect server, such as sc://host:15002 (default: $SPARK_REMOTE)", default=None
+    )
 
     def problems(self) -> Iterator[str]:
         if not 0 <= self.seed < TUNING[0]:

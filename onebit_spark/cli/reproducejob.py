@@ -35,11 +35,11 @@ def reproduce(argv: Sequence[str] | None = None, *, ship_package: bool = False, 
         print(USAGE.format(name=name))
         return DONE
     if experiment == "movielens":
-        return run_job(f"{name} {experiment}", MovieLensRequest, run_movielens, flags, ship_package)
+        return run_job(f"{name} {experiment}", MovieLensRequest, run_movielens, flags, ship_package, needs_classic=True)
     if experiment == "tables":
-        return run_job(f"{name} {experiment}", SimulationRequest, run_tables, flags, ship_package)
+        return run_job(f"{name} {experiment}", SimulationRequest, run_tables, flags, ship_package, needs_classic=True)
     if experiment == "noise":
-        return run_job(f"{name} {experiment}", SimulationRequest, run_noise, flags, ship_package)
+        return run_job(f"{name} {experiment}", SimulationRequest, run_noise, flags, ship_package, needs_classic=True)
     usage = USAGE.format(name=name)
     print(f"error: name the experiment first, tables, noise or movielens, not {experiment!r}; {usage}", file=sys.stderr)
     return REFUSED

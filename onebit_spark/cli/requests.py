@@ -37,6 +37,9 @@ class JobRequest:
         default=None,
         choices=LOG_LEVELS,
     )
+    remote: str | None = flag(
+        "address of a Spark Connect server, such as sc://host:15002 (default: $SPARK_REMOTE)", default=None
+    )
 
     inputs: ClassVar[tuple[str, ...]] = ()
     outputs: ClassVar[tuple[str, ...]] = ()

@@ -20,7 +20,9 @@ from onebit_spark.cli.flags import Checked, parse
 from onebit_spark.cli.requests import under_spark_submit
 from onebit_spark.core.solver import NotConverged
 from onebit_spark.errors import FitFailed, RequestError
+from onebit_spark.platform.connecting import check_reachable
 from onebit_spark.platform.logs import logging_is_configured
+from onebit_spark.platform.sessions import NOT_ON_CONNECT, is_connect, ship
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,6 +43,9 @@ class Quietable(Checked, Protocol):
     @property
     def log_level(self) -> str | None: ...
 
+    @property
+    def remote(self) -> str | None: ...
+
 
 Request = TypeVar("Request", bound=Quietable)
 
@@ -52,6 +57,7 @@ def run_job(
     argv: Sequence[str] | None = None,
     ship_package: bool = False,
     meanwhile: Callable[[Request], None] | None = None,
+    needs_classic: bool = False,
 ) -> int:
     """Run a job and return its exit code. What went wrong is the last line on stderr, printed after Spark stopped."""
     code, complaint = DONE, ""
@@ -62,7 +68,13 @@ def run_job(
             logging.getLogger(talkative).setLevel(logging.ERROR)
         if meanwhile is not None:
             threading.Thread(target=meanwhile, args=(request,), name="meanwhile", daemon=True).start()
-        with spark_session(f"onebit_spark {name}", ship_package, request.log_level) as spark, _failures_in_words():
+        remote = request.remote or os.environ.get("SPARK_REMOTE")
+        if needs_classic and remote:
+            raise RequestError(f"this job {NOT_ON_CONNECT}: drop --remote, and unset SPARK_REMOTE")
+        with (
+            spark_session(f"onebit_spark {name}", ship_package, request.log_level, remote) as spark,
+            _failures_in_words(),
+        ):
             work(spark, request)
     except RequestError as error:
         code, complaint = REFUSED, str(error)
@@ -80,49 +92,48 @@ def run_job(
 
 @contextmanager
 def spark_session(
-    name: str, ship_package: bool = False, log_level: str | None = None, java_options: str = ""
-) -> Iterator[SparkSession]:
+    name: str, ship_package: bool = False, log_level: str | None = None, remote: str | None = None,
+    java_options: str = "",
+) -> Iterator[SparkSession]:  # fmt: skip
     """The session that runs already, left running; or a new one, stopped at the end.
 
     Under spark-submit all settings are the caller's. As plain Python the master is local[*] unless configured, and the
     workers run this interpreter. Spark logs warnings only, unless ``log_level`` or the user's own settings say more.
+    ``remote`` is the address of a Spark Connect server.
     """
-    from pyspark.sql import SparkSession, is_remote
+    from pyspark.sql import SparkSession
 
-    if "SPARK_REMOTE" in os.environ or os.environ.get("SPARK_API_MODE") == "connect" or is_remote():
-        raise RequestError(
-            "Spark Connect is not supported: unset SPARK_REMOTE, drop --remote and spark.api.mode=connect, "
-            "and use --master"
-        )
     running = SparkSession.getActiveSession()
     if running is not None:
         yield running
         return
-    builder = SparkSession.builder
-    if not under_spark_submit():
+    builder = SparkSession.builder.appName(name)
+    if remote:
+        check_reachable(remote)
+        builder = builder.remote(remote)
+    elif not under_spark_submit():
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         if _LOG4J.is_file():
             options = f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} {java_options}".strip()
             os.environ.setdefault("PYSPARK_SUBMIT_ARGS", f"--driver-java-options '{options}' pyspark-shell")
-        builder = builder.appName(name).config("spark.ui.showConsoleProgress", "false")
+        builder = builder.config("spark.ui.showConsoleProgress", "false")
         # Over TCP a delayed acknowledgement costs each Python task some 40 ms.
         builder = builder.config("spark.python.unix.domain.socket.enabled", "true")
-    if log_level is None and under_spark_submit() and not logging_is_configured():
+    if log_level is None and under_spark_submit() and not remote and not logging_is_configured():
         log_level = "warn"
-    if log_level is not None:
+    if log_level is not None and not remote:
         builder = builder.config("spark.log.level", log_level.upper())
     with tempfile.TemporaryDirectory() as folder:
         spark = builder.getOrCreate()
         try:
-            if is_remote():  # spark.api.mode=connect among spark-submit's settings
-                raise RequestError("Spark Connect is not supported: drop spark.api.mode=connect and use --master")
             if ship_package:  # the workers do not share this process's sys.path
                 archive = shutil.make_archive(f"{folder}/onebit_spark", "zip", _PACKAGE.parent, _PACKAGE.name)
-                spark.sparkContext.addPyFile(archive)
+                ship(spark, archive)
             yield spark
         finally:
             with suppress(Exception):  # a JVM that died cannot be stopped
-                spark.sparkContext.setLogLevel("ERROR")  # what it logs on its way out would come after our last line
+                if not is_connect(spark):
+                    spark.sparkContext.setLogLevel("ERROR")  # what it logs at its end would come after our last line
                 spark.stop()
 
 

@@ -28,9 +28,9 @@ from onebit_spark.input.census import Census, census
 from onebit_spark.input.defects import Columns, Tally
 from onebit_spark.input.gathering import TABLE_BYTES, Gathered, Weighed, gathered, weighed
 from onebit_spark.platform.files import Location
-from onebit_spark.platform.jobnames import described
 from onebit_spark.platform.lending import take_back
 from onebit_spark.platform.limits import DriverLimits, driver_limits
+from onebit_spark.platform.sessions import NOT_ON_CONNECT, described, is_connect, require_classic
 
 BROADCAST_BYTES = 512 * 2**20  # of factors that the driver and every Python worker hold a copy of
 BYTES_PER_RATING = 24  # at the peak of a fit on the driver, beside the table that is on its way
@@ -167,13 +167,17 @@ def choose_exchange(
     out to be too large, an aggregation counts them by their ids. ``watching``: other ratings are to be watched, which
     shuffle cannot do. ``counted``: the result of ``weighed``, if the ratings were counted before.
     """
-    limits, before = driver_limits(ratings.sparkSession), ""
+    spark = ratings.sparkSession
+    if is_connect(spark) and wanted in ("broadcast", "shuffle"):
+        raise RequestError(f"exchange={wanted} {NOT_ON_CONNECT}: choose exchange=driver")
+    limits, before = driver_limits(spark), ""
     if wanted in ("auto", "driver") and most_ratings != 0:
         found = _on_driver(wanted, ratings, columns, form, limits, most_ratings, counted)
         if isinstance(found, ChosenExchange):
             yield found
             return
         before = f"{found.reason}; "
+    require_classic(spark, f"{before}a fit on the executors")
     with census(ratings, columns) as whole:
         choice = broadcast_or_shuffle("broadcast" if watching else wanted, whole, form, limits)
         yield ChosenExchange(Choice(choice.exchange, before + choice.reason), whole.tally, whole)
@@ -184,14 +188,14 @@ def _on_driver(
     counted: Weighed | None,
 ) -> ChosenExchange | Refusal:  # fmt: skip
     """The ratings gathered, unless they or their factors are too large."""
-    context = ratings.sparkSession.sparkContext
+    spark = ratings.sparkSession
     if counted is None:
-        with described(context, "survey"):
+        with described(spark, "survey"):
             counted = weighed(ratings, columns)
     choice = on_driver(wanted, counted, 0, form, limits, most_ratings)
     if isinstance(choice, Refusal):
         return choice
-    with described(context, "gathering"):
+    with described(spark, "gathering"):
         found = gathered(ratings, columns, counted, min(limits.result * 4 // 5, limits.heap // 4))
     choice = on_driver(wanted, counted, len(found.users) + len(found.items), form, limits, most_ratings)
     return choice if isinstance(choice, Refusal) else ChosenExchange(choice, found.tally, found)

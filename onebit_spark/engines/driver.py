@@ -17,7 +17,7 @@ from onebit_spark.engines.local import LocalEngine
 from onebit_spark.input.census import Ids
 from onebit_spark.input.defects import Columns
 from onebit_spark.input.gathering import Gathered, GatheredPairs, gathered_pairs
-from onebit_spark.platform.jobnames import described
+from onebit_spark.platform.sessions import described
 
 
 class DriverEngine(ArrayFactors, LocalEngine):
@@ -57,7 +57,7 @@ class DriverEngine(ArrayFactors, LocalEngine):
         """The engine on ratings that were gathered. It gathers those to be watched, if there are any."""
         pairs = None
         if watched is not None:
-            with described(spark.sparkContext, "gathering"):
+            with described(spark, "gathering"):
                 pairs = gathered_pairs(watched, columns, found.users, found.items, found.limit)
         fitted = found.sketch() if pairs is None else found.sketch(pairs.cells, len(pairs.rows))
         with cls(spark, found.ratings, (found.users, found.items), fitted, pairs).running() as engine:

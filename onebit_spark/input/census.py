@@ -31,7 +31,7 @@ from onebit_spark.input.defects import (
     verdict,
 )
 from onebit_spark.input.weights import weight_number
-from onebit_spark.platform.jobnames import described
+from onebit_spark.platform.sessions import described
 
 # The columns inside, whatever they are outside.
 USER, ITEM, LABEL, WEIGHT = "__onebit_user", "__onebit_item", "__onebit_label", "__onebit_weight"
@@ -154,7 +154,7 @@ def census(df: DataFrame, columns: Columns) -> Iterator[Census]:
             F.count(F.lit(1)).alias("ids"), F.sum("n").alias("n"), F.sum("above").alias("above"),
             F.bit_or("marks").alias("marks"), *(F.sum(part).alias(part) for part in sums),
         )  # fmt: skip
-        with described(df.sparkSession.sparkContext, "survey"):
+        with described(df.sparkSession, "survey"):
             lines = {line["side"]: line.asDict() for line in totals.collect()}
         nothing = dict.fromkeys(("ids", "n", "above", "marks", *HASH_PARTS), 0)
         users, items = (lines.get(_GROUP[name], nothing) for name in (USER, ITEM))

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from onebit_spark.certificate.certifiedfit import CertifiedFit
@@ -32,7 +31,7 @@ from onebit_spark.ml.fittedmodel import FittedModel
 from onebit_spark.ml.persistence import write_model
 from onebit_spark.ml.warmstart import Adopts, warm_start
 from onebit_spark.platform.files import Location, replace_folder
-from onebit_spark.platform.jobnames import described
+from onebit_spark.platform.sessions import described
 
 P = TypeVar("P")  # a posterior of a side, in the engine's own form
 
@@ -114,12 +113,12 @@ class Checkpointing(Generic[P]):
     folder: CheckpointFolder
     interval: int
     make_model: Callable[[CertifiedFit[P]], FittedModel]
-    context: SparkContext
+    spark: SparkSession
 
     def __call__(self, engine: Engine[P], hierarchy: ScaleHierarchy, history: list[Iteration]) -> None:
         if len(history) % self.interval:
             return
-        with described(self.context, f"checkpoint of iteration {len(history)}"):
+        with described(self.spark, f"checkpoint of iteration {len(history)}"):
             posterior = settled(engine, hierarchy)
             reached = CertifiedFit(
                 hierarchy.scales, hierarchy.prior, history, False, "a checkpoint", posterior, [],

@@ -28,6 +28,7 @@ from onebit_spark.ml.resident import collected
 from onebit_spark.ml.scoring import Sampler, Scorer
 from onebit_spark.ml.selection import answers, chosen_threshold
 from onebit_spark.ml.trainingsummary import TrainingSummary
+from onebit_spark.platform.limits import as_bytes
 from onebit_spark.platform.udfs import arrow_udf
 from onebit_spark.serving.residentside import ResidentSide
 
@@ -181,7 +182,7 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
     def _join_hint(self, side: str) -> str:
         """Broadcast a side up to the session's limit. Spark's own estimate is far too small: one element per array."""
         n_rows = self.info.n_users if side == "user" else self.info.n_items
-        limit = self.users.sparkSession._jsparkSession.sessionState().conf().autoBroadcastJoinThreshold()
+        limit = as_bytes(str(self.users.sparkSession.conf.get("spark.sql.autoBroadcastJoinThreshold")))
         return "broadcast" if n_rows * self.bytesPerRow <= limit else "merge"
 
     @property

@@ -34,6 +34,7 @@ from onebit_spark.ml.fittedmodel import FittedModel
 from onebit_spark.ml.freshness import sketch_of
 from onebit_spark.ml.resident import fits_here
 from onebit_spark.platform.plans import kept
+from onebit_spark.platform.sessions import parallelism
 
 M = TypeVar("M", bound=FittedModel)
 
@@ -116,7 +117,7 @@ def _united(
     # An inner join: ratings of partners that the model does not know are ignored.
     joined = prepared(ratings, columns).join(partners, F.col(partner) == F.col("__known"))
     cast = F.col(new).cast(info.id_types[who]).alias("id")
-    tasks = max(ratings.sparkSession.sparkContext.defaultParallelism, -(-n_ratings // RATINGS_PER_TASK))
+    tasks = max(parallelism(ratings.sparkSession), -(-n_ratings // RATINGS_PER_TASK))
     weight = [] if columns.weight is None else [F.col(WEIGHT).alias("weight")]
     placed = joined.select(cast, F.col("__known").alias("partner"), F.col(LABEL).alias("positive"), "lines", *weight)
     work = replace(_FoldInTask.of(model, SIDE_OF[who]), known=known_means)

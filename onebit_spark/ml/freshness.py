@@ -18,7 +18,7 @@ from onebit_spark.errors import RequestError
 from onebit_spark.input.defects import Columns, Tally, cell_hash
 from onebit_spark.ml.fittedmodel import FittedModel
 from onebit_spark.platform.files import Location, explained
-from onebit_spark.platform.jobnames import described
+from onebit_spark.platform.sessions import described
 
 CELLS = "hash bigint, ratings bigint"
 KEPT_OUT = {"checked": True, "reason": "a coin for every cell kept these ratings out of this very fit"}
@@ -30,7 +30,7 @@ def sketch_of(ratings: DataFrame, columns: Columns, n: int, limit: int = HIGHEST
     hashes = ratings.select(cell_hash(ratings, columns).alias("hash"))
     if limit < HIGHEST:
         hashes = hashes.where(F.col("hash") <= F.lit(limit))
-    with described(ratings.sparkSession.sparkContext, "sketch"):
+    with described(ratings.sparkSession, "sketch"):
         cells = hashes.groupBy("hash").agg(F.count(F.lit(1)).alias("ratings")).toArrow()
     return _sketch(cells, limit)
 

@@ -33,7 +33,7 @@ from onebit_spark.ml.fittedmodel import FittedModel
 from onebit_spark.ml.freshness import read_sketch, write_sketch
 from onebit_spark.ml.resident import fits_here
 from onebit_spark.platform.files import Location, explained, replace_folder
-from onebit_spark.platform.jobnames import described
+from onebit_spark.platform.sessions import described
 from onebit_spark.report.page import REPORT, report
 from onebit_spark.serving.modelfolder import CERTIFICATE, ESTIMATOR, certificate_of
 
@@ -52,10 +52,10 @@ class ModelWriter(MLWriter):
         self._model = model
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        if Location(self.sparkSession, path).uri == self._model.source:
+        spark = self._model.users.sparkSession
+        if Location(spark, path).uri == self._model.source:
             raise RequestError(f"the model was loaded from {path} and still reads its factors there: save it elsewhere")
-        context = self.sparkSession.sparkContext
-        with described(context, "writing"), replace_folder(self.sparkSession, path, self.shouldOverwrite) as folder:
+        with described(spark, "writing"), replace_folder(spark, path, self.shouldOverwrite) as folder:
             write_model(self._model, folder)
 
 

@@ -31,6 +31,7 @@ from onebit_spark.input.columns import checked_ids
 from onebit_spark.ml.fittedmodel import FittedModel
 from onebit_spark.ml.resident import fits_here
 from onebit_spark.platform.plans import in_partitions
+from onebit_spark.platform.sessions import parallelism
 from onebit_spark.serving.ranking import ROWS_PER_SLICE, ranking_of, ranking_problems
 
 Seen = tuple[NDArray[np.int64], NDArray[np.int32]]  # pointers into positions of partners, row after row
@@ -119,7 +120,7 @@ def _ranked(model: FittedModel, who: Who, wish: Wish, subset: DataFrame | None, 
         asking = asking.join(_ids(model, who, subset).distinct(), "id", "left_semi")
     if wish.exclude_seen is not None:
         asking = asking.join(_seen(model, who, wish.exclude_seen), "id", "left")
-    cores = asking.sparkSession.sparkContext.defaultParallelism
+    cores = parallelism(asking.sparkSession)
     asking_blocks = max(_n_blocks(model, who), min(cores, _count(model, who)))
     other_blocks = _n_blocks(model, other)
     left = _packed(model, who, asking, asking_blocks, "left", wish.exclude_seen is not None)

@@ -10,9 +10,14 @@ from pyspark.errors.exceptions.captured import unwrap_spark_exception
 from pyspark.sql import DataFrame
 from pyspark.util import local_connect_and_auth
 
+from onebit_spark.platform.sessions import is_connect
+
 
 def arrow_batches(frame: DataFrame) -> Iterator[pa.RecordBatch]:
     """The rows by one job, in batches as its tasks finish. ``toArrow`` would hold all of them before the first."""
+    if is_connect(frame.sparkSession):
+        yield from frame.toArrow().to_batches()
+        return
     plan: Any = frame._jdf
     port, secret, server = plan.collectAsArrowToPython()
     stream, connection = local_connect_and_auth(port, secret)
@@ -28,7 +33,9 @@ def arrow_batches(frame: DataFrame) -> Iterator[pa.RecordBatch]:
 
 
 def cached_rows(frame: DataFrame) -> int | None:
-    """The number of rows of a frame that is wholly in Spark's cache; None if it is not."""
+    """The number of rows of a frame that is wholly in Spark's cache; None if it is not, or on Spark Connect."""
+    if is_connect(frame.sparkSession):
+        return None
     jvm_frame: Any = frame._jdf
     plan = jvm_frame.queryExecution().optimizedPlan()
     if plan.nodeName() != "InMemoryRelation" or not plan.cacheBuilder().isCachedColumnBuffersLoaded():

@@ -1,4 +1,4 @@
-"""Files by URI, through Hadoop's FileSystem, and folders that appear whole or not at all."""
+"""Files by URI, and folders that appear whole or not at all."""
 
 from __future__ import annotations
 
@@ -6,17 +6,54 @@ import contextlib
 import os
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import pyarrow as pa
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from onebit_spark.errors import RequestError
+from onebit_spark.platform.arrowfiles import ArrowPath
+from onebit_spark.platform.hadoopfiles import HadoopPath
+from onebit_spark.platform.sessions import is_connect
 
 RENAMING = ("file", "hdfs", "viewfs", "webhdfs", "swebhdfs")  # schemes that rename a folder in one atomic step
 SEALS = ("metadata.json", "_SUCCESS")  # written last; a folder without one of these is not complete
+
+
+class FilePath(Protocol):
+    """A path on one file system.
+
+    Attributes
+    ----------
+    uri, scheme, name, parent : str
+        The full path, its scheme, its last part, and the folder that it is in.
+    """
+
+    uri: str
+    scheme: str
+    name: str
+
+    @property
+    def parent(self) -> str: ...
+
+    def exists(self) -> bool: ...
+
+    def is_folder(self) -> bool: ...
+
+    def children(self) -> list[str]:
+        """The paths in this folder."""
+
+    def delete(self) -> None:
+        """Delete the file, or the folder with its content. Nothing happens if it does not exist."""
+
+    def move_to(self, target: Any) -> None: ...
+
+    def read(self) -> bytes: ...
+
+    def write(self, content: bytes) -> None:
+        """Write a file, and the folders above it."""
 
 
 class Location:
@@ -34,65 +71,45 @@ class Location:
 
     def __init__(self, spark: SparkSession, path: str | os.PathLike[str]) -> None:
         self.spark = spark
-        with explained(f"cannot use {os.fspath(path)!r}"):
-            bare = _jvm(spark).org.apache.hadoop.fs.Path(os.fspath(path))
-            self._files = bare.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
-            self._path = bare.makeQualified(self._files.getUri(), self._files.getWorkingDirectory())
-        self.uri: str = self._path.toString()
-        self.scheme: str = self._path.toUri().getScheme()
-        self.name: str = self._path.getName()
+        text = os.fspath(path)
+        with explained(f"cannot use {text!r}"):
+            self._path: FilePath = ArrowPath(text) if is_connect(spark) else HadoopPath(spark, text)
+        self.uri, self.scheme, self.name = self._path.uri, self._path.scheme, self._path.name
 
     def __truediv__(self, name: str) -> Location:
         return Location(self.spark, f"{self.uri.rstrip('/')}/{name}")
 
     def sibling(self, name: str) -> Location:
-        return Location(self.spark, self._path.getParent().toString()) / name
+        return Location(self.spark, self._path.parent) / name
 
     def exists(self) -> bool:
         with explained(f"cannot use {self.uri}"):
-            return bool(self._files.exists(self._path))
+            return self._path.exists()
 
     def is_folder(self) -> bool:
-        return self.exists() and bool(self._files.getFileStatus(self._path).isDirectory())
+        with explained(f"cannot use {self.uri}"):
+            return self._path.is_folder()
 
     def children(self) -> list[Location]:
         """The content of the folder; an empty list if there is no such folder."""
-        if not self.is_folder():
-            return []
-        return [Location(self.spark, entry.getPath().toString()) for entry in self._files.listStatus(self._path)]
+        return [Location(self.spark, path) for path in self._path.children()] if self.is_folder() else []
 
     def delete(self) -> None:
         """Delete the file, or the folder with its content. Nothing happens if it does not exist."""
-        self._files.delete(self._path, True)
+        self._path.delete()
 
     def move_to(self, target: Location) -> None:
-        if not self._files.rename(self._path, target._path):
-            raise OSError(f"could not move {self.uri} to {target.uri}")
+        self._path.move_to(target._path)
 
     def read_text(self) -> str:
         with explained(f"cannot use {self.uri}"):
-            stream = self._files.open(self._path)
-            try:
-                return bytes(stream.readAllBytes()).decode("utf-8", errors="replace")
-            finally:
-                stream.close()
+            return self._path.read().decode("utf-8", errors="replace")
 
     def write_text(self, text: str) -> None:
         self.write_bytes(text.encode("utf-8"))
 
     def write_bytes(self, content: bytes) -> None:
-        if self.scheme == "file":  # not through Hadoop, which would write a checksum file beside it
-            local = Path(self.uri.removeprefix("file:"))
-            local.parent.mkdir(parents=True, exist_ok=True)
-            unfinished = local.with_name(f".{local.name}.writing")
-            unfinished.write_bytes(content)
-            os.replace(unfinished, local)
-            return
-        stream = self._files.create(self._path, True)
-        try:
-            stream.write(bytearray(content))
-        finally:
-            stream.close()
+        self._path.write(content)
 
 
 def refuse_existing(spark: SparkSession, path: str | os.PathLike[str], overwrite: bool) -> Location:
@@ -152,18 +169,14 @@ def _deleted_on_error(folder: Location) -> Iterator[None]:
 
 @contextlib.contextmanager
 def explained(complaint: str) -> Iterator[None]:
-    """Raise errors of the JVM in the body as a RequestError of one line: ``complaint: reason``."""
+    """Raise errors of Spark and of file systems in the body as a RequestError of one line: ``complaint: reason``."""
     try:
         yield
     except Py4JJavaError as error:
         raise RequestError(f"{complaint}: {_first_line(error.java_exception.toString())}") from None
-    except PySparkException as error:
+    except (PySparkException, OSError, pa.ArrowInvalid) as error:
         raise RequestError(f"{complaint}: {_first_line(str(error))}") from None
 
 
 def _first_line(message: str) -> str:
     return message.strip().splitlines()[0] if message.strip() else "unknown error"
-
-
-def _jvm(spark: SparkSession) -> Any:
-    return spark._jvm

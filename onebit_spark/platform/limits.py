@@ -8,6 +8,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from onebit_spark.core.machine import available_memory
+from onebit_spark.platform.sessions import is_connect
 
 NO_LIMIT = 2**62
 
@@ -35,7 +36,13 @@ class DriverLimits:
 
 
 def driver_limits(spark: SparkSession) -> DriverLimits:
-    """The limits of this session's driver, now."""
+    """The limits of this session's driver, now.
+
+    On Spark Connect the driver is this process: there is no heap beside it, and the executors are elsewhere.
+    """
+    if is_connect(spark):
+        result = as_bytes(str(spark.conf.get("spark.driver.maxResultSize", "1g"))) or NO_LIMIT
+        return DriverLimits(result, heap=NO_LIMIT, memory=available_memory(), local=False)
     context = spark.sparkContext
     jvm: Any = context._jvm
     runtime = jvm.java.lang.Runtime.getRuntime()

@@ -10,6 +10,8 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from onebit_spark.platform.sessions import is_connect
+
 
 def cut_from_plan(frame: DataFrame, session: SparkSession | None = None) -> DataFrame:
     """The same rows with a plan of one node. Cache and lineage stay the same.
@@ -32,7 +34,10 @@ def kept(frame: DataFrame) -> DataFrame:
     Spark uses one object again and again with new content, and a cache of that would repeat rows, even in serialised
     form: Java writes an object that it has seen as a reference to the first.
     """
-    session, plan = frame.sparkSession, frame._jdf
+    session = frame.sparkSession
+    if is_connect(session):
+        return frame.localCheckpoint(eager=False)  # the server forgets it with the frame; lost rows end the job
+    plan: Any = frame._jdf
     jvm_session: Any = session._jsparkSession
     rows = plan.javaRDD().persist(session.sparkContext._getJavaStorageLevel(StorageLevel.MEMORY_AND_DISK))
     return DataFrame(jvm_session.createDataFrame(rows, plan.schema()), session)

@@ -170,15 +170,6 @@ def test_killed_half_way_and_resumed_by_plain_python_from_a_bare_checkout(folder
     assert not list(kept.iterdir())
 
 
-def test_spark_connect_is_refused(folder):
-    done = run(
-        [sys.executable, ROOT / "jobs" / "fit.py", "--config", folder / "job.toml", "--output", folder / "x"],
-        env={"SPARK_REMOTE": "sc://localhost"},
-    )
-    assert done.returncode == 2
-    assert done.stdout.splitlines()[-1].startswith("error: Spark Connect is not supported")
-
-
 def test_help_needs_no_spark():
     """Of one job as a process; tests/unit/test_package.py asks the others in this one."""
     done = run([sys.executable, ROOT / "jobs" / "fit.py", "--help"], env={"JAVA_HOME": "/nowhere"})

@@ -1,5 +1,6 @@
 """How a job ends when it cannot do its work: an exit code, and one last line with the telling reason."""
 
+import socket
 from contextlib import nullcontext
 
 import pytest
@@ -16,10 +17,24 @@ def good_arguments(tmp_path):
     return ["--ratings", str(tmp_path / "in.parquet"), "--output", str(tmp_path / "out")]
 
 
-@pytest.mark.parametrize("variable", [("SPARK_REMOTE", "sc://host"), ("SPARK_API_MODE", "connect")])
-def test_spark_connect_is_refused(capsys, monkeypatch, good_arguments, variable):
-    monkeypatch.setenv(*variable)
-    assert "Spark Connect is not supported" in refusal(capsys, "fit", good_arguments)
+@pytest.mark.parametrize("where", ["flag", "SPARK_REMOTE"])
+def test_a_connect_server_that_does_not_answer(capsys, monkeypatch, good_arguments, where):
+    """At once, and not after the minutes that Spark tries."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody listens there
+        address = f"sc://127.0.0.1:{taken.getsockname()[1]}/;token=secret"
+        if where == "flag":
+            good_arguments += ["--remote", address]
+        else:
+            monkeypatch.setenv("SPARK_REMOTE", address)
+        told = refusal(capsys, "fit", good_arguments)
+    assert "no Spark Connect server answers at 127.0.0.1:" in told
+    assert "secret" not in told
+
+
+def test_what_needs_a_classic_session(capsys, good_arguments):
+    grid = [*good_arguments, "--remote", "sc://host"]
+    assert "this job needs a classic session" in refusal(capsys, "tune", grid)
 
 
 JAVA = """An error occurred while calling o31.parquet.

@@ -42,11 +42,10 @@ from onebit_spark.engines.factorframes import ArrayFactors
 from onebit_spark.engines.faults import worker_errors
 from onebit_spark.engines.layout import SideLayout, default_blocks, side_layout
 from onebit_spark.engines.start import start_posteriors
-from onebit_spark.errors import RequestError
 from onebit_spark.input.census import Ids, Survey, prepared
 from onebit_spark.input.defects import Columns
-from onebit_spark.platform.jobnames import described
 from onebit_spark.platform.plans import cut_from_plan, expect_long_lines, working_session
+from onebit_spark.platform.sessions import described
 
 
 class Counts(NamedTuple):
@@ -96,7 +95,7 @@ class BroadcastEngine(ArrayFactors):
         context = spark.sparkContext
         with ExitStack() as release:
             blocking = release.enter_context(ExitStack())
-            blocking.enter_context(described(context, "blocking"))
+            blocking.enter_context(described(spark, "blocking"))
             layouts = _layouts(context, survey, blocks)
             users, items = (
                 _broadcast(context, SideTable(ids.values, layout.block_of, ids.counts, ids.positives), release)
@@ -127,7 +126,7 @@ class BroadcastEngine(ArrayFactors):
     @contextmanager
     def restricted(self, split: Split) -> Iterator[BroadcastEngine]:
         """An engine over the chosen ratings. It caches two more tables, made from the cached row blocks."""
-        with ExitStack() as release, described(self._context, "prior split"):
+        with ExitStack() as release, described(self._spark, "prior split"):
             blocks, layout = self._sides["rows"].blocks, self._sides["cols"].layout
             own = blocks.sparkSession
             by_row, row_lines = _cached(chosen_blocks(blocks, split), own, release)
@@ -146,14 +145,14 @@ class BroadcastEngine(ArrayFactors):
         return int(np.count_nonzero(self.counts(side)))
 
     def start(self, config: FitConfig, loss: Loss) -> None:
-        with described(self._context, "start"):
+        with described(self._spark, "start"):
             self._exchange.hold(start_posteriors(self, config, loss))
 
     def start_from(self, posteriors: dict[Side, RowPosterior]) -> None:
         self._exchange.hold(posteriors)
 
     def half_step(self, loss: Loss, step: HalfStep[RowPosterior]) -> SideStatistics:
-        with described(self._context, f"iteration {step.iteration + 1}, {step.side}"):
+        with described(self._spark, f"iteration {step.iteration + 1}, {step.side}"):
             return self._exchange.half_step(loss, step)
 
     def apply(self, maps: dict[Side, RowMap]) -> None:
@@ -175,15 +174,15 @@ class BroadcastEngine(ArrayFactors):
         return make(*posteriors)
 
     def gibbs_errors(self, draws: Draws) -> GibbsErrors:
-        with described(self._context, "certificate"):
+        with described(self._spark, "certificate"):
             return self._exchange.gibbs_errors(draws)
 
     def confidences(self, posterior: dict[Side, RowPosterior], noise: float) -> Histogram:
-        with described(self._context, "confidences"):
+        with described(self._spark, "confidences"):
             return self._exchange.confidences(posterior, noise)
 
     def left_out_loss(self, loss: str, posterior: dict[Side, RowPosterior], split: Split) -> float:
-        with described(self._context, "choosing the weight of a rating"):
+        with described(self._spark, "choosing the weight of a rating"):
             return self._exchange.left_out_loss(loss, posterior, split)
 
     def counts(self, side: Side) -> NDArray[np.int64]:
@@ -197,12 +196,6 @@ class BroadcastEngine(ArrayFactors):
 
     def signed_sums(self, side: Side, table: Table) -> Table:
         return self._exchange.signed_sums(side, table)
-
-
-def require_classic(spark: SparkSession) -> None:
-    """Refuse Spark Connect. It has no SparkContext, so there are no broadcasts."""
-    if not hasattr(spark, "_jsparkSession"):
-        raise RequestError("Spark Connect sessions are not supported: use a classic session (spark-submit, or master=)")
 
 
 def _layouts(context: SparkContext, survey: Survey, blocks: tuple[int | None, int | None]) -> dict[Side, SideLayout]:

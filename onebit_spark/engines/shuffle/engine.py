@@ -37,8 +37,8 @@ from onebit_spark.engines.start import SpreadOut
 from onebit_spark.input.census import ITEM, USER, Census
 from onebit_spark.input.defects import Columns
 from onebit_spark.platform.files import Location
-from onebit_spark.platform.jobnames import described
 from onebit_spark.platform.plans import cut_from_plan, expect_long_lines, in_partitions, working_session
+from onebit_spark.platform.sessions import described, parallelism
 
 SHUFFLED_RATINGS_PER_BLOCK = 4_000_000  # fewer, larger blocks than with broadcast: each block is sent its partners
 PARTNER_BYTES = 256 * 2**20  # of the factor rows that one block may refer to
@@ -97,7 +97,6 @@ class ShuffleEngine:
         self._tables = tables
         self._form = form
         self._ids = ids
-        self._context = tables.spark.sparkContext
         self._posteriors: dict[Side, TablePosterior] = {}
         self.n_ratings = n_ratings
         self.weighted = weighted
@@ -114,7 +113,7 @@ class ShuffleEngine:
         with ExitStack() as release:
             release.callback(folder.delete)
             spark, n = ratings.sparkSession, census.tally.n
-            with described(spark.sparkContext, "blocking"):
+            with described(spark, "blocking"):
                 ids: dict[Side, NumberedIds] = {
                     "rows": number_ids(census, USER, release),
                     "cols": number_ids(census, ITEM, release),
@@ -144,7 +143,7 @@ class ShuffleEngine:
         """An engine over the chosen ratings. It caches two more tables, made from the cached row blocks."""
         rows, cols = (self._tables.sides[side] for side in SIDES)
         wide = max(side.n_rows for side in self._ids.values()) >= WIDE
-        with ExitStack() as release, described(self._context, "prior split"):
+        with ExitStack() as release, described(self._tables.spark, "prior split"):
             by_row = routed(rows.blocks, Choose(split, squeezed=True), rows.placement, cols.placement, release)
             turned = rows.blocks.mapInArrow(Turn(cols.placement, wide, split), CHUNKS)
             parts = in_partitions(turned, cols.placement.n_blocks, F.col("block"))
@@ -156,7 +155,7 @@ class ShuffleEngine:
         return self._tables.sides[side].n_rated
 
     def start(self, config: FitConfig, loss: Loss) -> None:
-        with described(self._context, "start"):
+        with described(self._tables.spark, "start"):
             rows, cols = STARTS[config.start](self, config.rank, config.seed)
             spread_out = work.Combine(SpreadOut(config, loss), ())
             self._posteriors = {
@@ -178,7 +177,7 @@ class ShuffleEngine:
         else:
             prior = step.prior
         update = work.Update(loss, step.under(prior), own[0].reading)
-        with described(self._context, f"iteration {step.iteration + 1}, {side}"):
+        with described(self._tables.spark, f"iteration {step.iteration + 1}, {side}"):
             table, sums = self._tables.make(
                 side, update, tuple(posterior.table for posterior in own), partners.table, partners.sending,
                 form.precision,
@@ -219,21 +218,21 @@ class ShuffleEngine:
 
     def gibbs_errors(self, draws: Draws) -> GibbsErrors:
         own, partners = self._posteriors["rows"], self._posteriors["cols"]
-        with described(self._context, "certificate"):
+        with described(self._tables.spark, "certificate"):
             draw = work.Draw(draws, own.reading)
             sums = self._tables.sums("rows", draw, (own.table,), partners.table, partners.sending)
         return GibbsErrors(*(int(total) for total in np.sum(sums, axis=0)))
 
     def confidences(self, posterior: dict[Side, TablePosterior], noise: float) -> Histogram:
         rows, cols = posterior["rows"], posterior["cols"]
-        with described(self._context, "confidences"):
+        with described(self._tables.spark, "confidences"):
             count = work.Confidences(noise, rows.reading, cols.form)
             sums = self._tables.sums("rows", count, (rows.table,), cols.table, cols.sending)
         return np.sum(sums, axis=0).astype(np.int64)
 
     def left_out_loss(self, loss: str, posterior: dict[Side, TablePosterior], split: Split) -> float:
         rows, cols = posterior["rows"], posterior["cols"]
-        with described(self._context, "choosing the weight of a rating"):
+        with described(self._tables.spark, "choosing the weight of a rating"):
             measure = work.LeftOut(loss, split, rows.reading, cols.form)
             sums = self._tables.sums("rows", measure, (rows.table,), cols.table, cols.sending)
         total, weight = np.sum(sums, axis=0)
@@ -289,5 +288,5 @@ class ShuffleEngine:
 def _default_blocks(n_ratings: int, n_rows: int, form: Form, spark: SparkSession) -> int:
     """So many blocks that neither the partners of a block nor its own rows need much memory."""
     ratings = min(SHUFFLED_RATINGS_PER_BLOCK, PARTNER_BYTES // form.row_bytes)
-    cores = max(spark.sparkContext.defaultParallelism, -(-n_rows * form.row_bytes // OWN_BYTES))
+    cores = max(parallelism(spark), -(-n_rows * form.row_bytes // OWN_BYTES))
     return default_blocks(n_ratings, n_rows, cores, ratings)

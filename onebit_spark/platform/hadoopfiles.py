@@ -1,0 +1,64 @@
+"""A path on the file systems that Hadoop knows, through Spark's driver."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+
+class HadoopPath:
+    """See ``files.FilePath``."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        jvm: Any = spark._jvm
+        jvm_session: Any = spark._jsparkSession
+        bare = jvm.org.apache.hadoop.fs.Path(path)
+        self._files = bare.getFileSystem(jvm_session.sessionState().newHadoopConf())
+        self._path = bare.makeQualified(self._files.getUri(), self._files.getWorkingDirectory())
+        self.uri: str = self._path.toString()
+        self.scheme: str = self._path.toUri().getScheme()
+        self.name: str = self._path.getName()
+
+    @property
+    def parent(self) -> str:
+        return str(self._path.getParent().toString())
+
+    def exists(self) -> bool:
+        return bool(self._files.exists(self._path))
+
+    def is_folder(self) -> bool:
+        return self.exists() and bool(self._files.getFileStatus(self._path).isDirectory())
+
+    def children(self) -> list[str]:
+        return [entry.getPath().toString() for entry in self._files.listStatus(self._path)]
+
+    def delete(self) -> None:
+        self._files.delete(self._path, True)
+
+    def move_to(self, target: HadoopPath) -> None:
+        if not self._files.rename(self._path, target._path):
+            raise OSError(f"could not move {self.uri} to {target.uri}")
+
+    def read(self) -> bytes:
+        stream = self._files.open(self._path)
+        try:
+            return bytes(stream.readAllBytes())
+        finally:
+            stream.close()
+
+    def write(self, content: bytes) -> None:
+        if self.scheme == "file":  # not through Hadoop, which would write a checksum file beside it
+            local = Path(self.uri.removeprefix("file:"))
+            local.parent.mkdir(parents=True, exist_ok=True)
+            unfinished = local.with_name(f".{local.name}.writing")
+            unfinished.write_bytes(content)
+            os.replace(unfinished, local)
+            return
+        stream = self._files.create(self._path, True)
+        try:
+            stream.write(bytearray(content))
+        finally:
+            stream.close()

@@ -50,9 +50,9 @@ test-spark%:
 	. conf/java.sh && PYSPARK_PYTHON=$(CURDIR)/.venv-spark$*/bin/python .venv-spark$*/bin/python -m pytest -n 2 \
 		--dist loadfile --no-loadscope-reorder --durations=20 tests/spark tests/jobs
 
-# The tests that start Spark, on a session of Spark Connect.
+# The tests that start Spark, on a session of Spark Connect: one process, because its server has one port.
 test-connect: setup
-	$(RUN) ONEBIT_TEST_SESSION=connect $(PYTEST) tests/spark
+	$(RUN) ONEBIT_TEST_SESSION=connect $(BIN)/python -m pytest --durations=20 tests/spark
 
 # Faults on a standalone cluster: executors, workers and the driver are killed while a fit runs.
 test-cluster: setup

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from pyspark import keyword_only
 from pyspark.ml import Estimator
-from pyspark.ml.util import DefaultParamsWriter, MLReadable, MLWritable
+from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame
 
 from onebit_spark.certificate.certified import Terms
@@ -32,7 +32,7 @@ from onebit_spark.ml.fitfacts import FitFacts
 from onebit_spark.ml.freshness import sketch_of
 from onebit_spark.ml.knownside import NOT_BY_SHUFFLE, checked_features, digest, known_sides
 from onebit_spark.ml.laps import Laps
-from onebit_spark.ml.persistence import EstimatorReader
+from onebit_spark.ml.persistence import EstimatorReader, EstimatorWriter
 from onebit_spark.ml.warmstart import warm_start
 from onebit_spark.model import OneBitCompletionModel
 
@@ -262,8 +262,8 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
             model = facts.model(made, outlasting=True, seconds=clock.seconds, validation=curve)
         return self._copyValues(model._resetUid(self.uid))
 
-    def write(self) -> DefaultParamsWriter:
-        return DefaultParamsWriter(self)
+    def write(self) -> EstimatorWriter:
+        return EstimatorWriter(self)
 
     @classmethod
     def read(cls) -> EstimatorReader:

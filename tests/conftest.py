@@ -18,11 +18,13 @@ settings.load_profile("onebit")
 
 
 def pytest_collection_modifyitems(items):
-    """On Spark Connect, leave out what needs a SparkContext or looks into Spark's driver."""
-    if CONNECT:
-        for item in items:
-            if item.get_closest_marker("classic"):
-                item.add_marker(pytest.mark.skip(reason="needs a classic session"))
+    """On Spark Connect, leave out what needs a SparkContext, looks into Spark's driver, or fits on the executors."""
+    for item in items if CONNECT else ():
+        choices = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        named = [choice.get("exchange") if isinstance(choice, dict) else choice for choice in choices]
+        on_executors = any(isinstance(name, str) and name in ("broadcast", "shuffle") for name in named)
+        if on_executors or item.get_closest_marker("classic"):
+            item.add_marker(pytest.mark.skip(reason="needs a classic session"))
 
 
 @pytest.fixture(scope="session")
@@ -45,23 +47,24 @@ def spark(tmp_path_factory):
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_SUBMIT_OPTS", SHORT_LIVED)
-    kind = SparkSession.builder.remote if CONNECT else SparkSession.builder.master
-    session = (
-        kind("local[2]")
-        .appName("onebit_spark tests")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "3")
-        .config("spark.sql.codegen.wholeStage", "false")
-        .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")  # where large results of tasks are fetched from
-        .config("spark.python.unix.domain.socket.enabled", "true")
-        .config("spark.python.daemon.module", "workerdaemon")
-        .config("spark.executorEnv.PYTHONPATH", os.pathsep.join(map(str, (HERE, HERE.parent))))
-        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-        .getOrCreate()
-    )
+    settings = {
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "3",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+    }
+    if not CONNECT:
+        settings |= {
+            "spark.ui.enabled": "false",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",  # where large results of tasks are fetched from
+            "spark.python.daemon.module": "workerdaemon",
+            "spark.executorEnv.PYTHONPATH": os.pathsep.join(map(str, (HERE, HERE.parent))),
+        }
+    start = SparkSession.builder.remote if CONNECT else SparkSession.builder.master
+    session = start("local[2]").appName("onebit_spark tests").config(map=settings).getOrCreate()
     if not CONNECT:
         session.sparkContext.setLogLevel("OFF")
     yield session

@@ -129,7 +129,9 @@ class ModelReader(MLReader[M]):
     def _factors(self, folder: Location, name: str) -> DataFrame:
         part = self._part(folder, name)
         with explained(f"damaged model folder: {name}/"):
-            return self.sparkSession.read.parquet(part.uri)
+            frame = self.sparkSession.read.parquet(part.uri)
+            _ = frame.schema  # Spark Connect looks at the files only now
+            return frame
 
     def _part(self, folder: Location, name: str) -> Location:
         if not (folder / name).is_folder():
@@ -144,6 +146,18 @@ class ModelReader(MLReader[M]):
             DefaultParamsReader.getAndSetParams(model, params)
         except (AssertionError, AttributeError, LookupError, TypeError, json.JSONDecodeError) as error:
             raise RequestError(f"damaged model folder: metadata/: {type(error).__name__} {error}") from None
+
+
+class EstimatorWriter(MLWriter):
+    """``OneBitCompletion.write()``. The folder appears whole or not at all."""
+
+    def __init__(self, estimator: Any) -> None:
+        super().__init__()
+        self._estimator = estimator
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        with replace_folder(self.sparkSession, path, self.shouldOverwrite) as folder:
+            DefaultParamsWriter.saveMetadata(self._estimator, folder, self.sparkSession)
 
 
 class EstimatorReader(MLReader[Any]):

@@ -17,6 +17,8 @@ class ArrowPath:
     """See ``files.FilePath``."""
 
     def __init__(self, path: str) -> None:
+        if not path:
+            raise OSError("the path is empty")
         if found := re.match(r"([A-Za-z][A-Za-z0-9+.-]+)://", path):
             self._files, self._path = fs.FileSystem.from_uri(path)
             self.scheme = found[1]

@@ -14,6 +14,8 @@ from onebit_spark.simulate import simulate
 from onebit_spark.tuning.crossvalidation import CrossValidation
 from onebit_spark.tuning.tasks import Ledger
 
+pytestmark = pytest.mark.classic
+
 CONFIGS = [FitConfig(loss=loss, rank=2, max_iter=4, tol=0) for loss in ("logistic", "hinge")]
 
 

@@ -65,6 +65,7 @@ def test_the_same_bits_as_in_process(ratings, data, loss, prior, intercepts, cov
         np.testing.assert_array_equal(found, getattr(expected, side).mean[expected.rated[side]])
 
 
+@pytest.mark.classic
 @pytest.mark.parametrize("choices", [{}, {"certificatePriorSplit": 0.5, "loss": "hinge"}], ids=str)
 def test_all_that_a_model_has_is_as_by_broadcast(ratings, choices):
     found, expected = fit(ratings, **choices), fit(ratings, "broadcast", **choices)
@@ -80,6 +81,7 @@ def test_all_that_a_model_has_is_as_by_broadcast(ratings, choices):
     np.testing.assert_array_equal(found.fitted.ratings, expected.fitted.ratings)
 
 
+@pytest.mark.classic
 def test_order_parts_and_partitions_are_irrelevant_to_the_bit(spark, ratings, monkeypatch):
     whole = fit(ratings, maxIter=1)
     monkeypatch.setattr(gathering, "TABLE_BYTES", 3000)
@@ -121,6 +123,7 @@ IDS = {
 }
 
 
+@pytest.mark.classic
 @pytest.mark.parametrize(
     ("user", "item"),
     [
@@ -149,6 +152,7 @@ def test_zero_is_one_id_whatever_its_sign(spark):
     assert model.users.count() == 2
 
 
+@pytest.mark.classic
 def test_few_jobs_whatever_the_iterations(spark, ratings):
     def jobs_of(iterations, frame=ratings):
         known = set(spark.sparkContext.statusTracker().getJobIdsForGroup())
@@ -255,6 +259,7 @@ class TestWhereItIsTaken:
         with pytest.raises(RequestError, match=r"1,000,000,000 ratings .* 22 GB, and .* can take 8,192 MB: choose"):
             self.ask(10**9, wanted="driver")
 
+    @pytest.mark.classic
     def test_none_on_the_driver(self, ratings):
         form = FitConfig(rank=3).form
         for most, expected, reason in ((0, "broadcast", "the factors"), (1499, "broadcast", "1,500 ratings are more")):

@@ -12,6 +12,8 @@ from onebit_spark.engines.layout import default_blocks, default_tasks, side_layo
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.simulate import simulate
 
+pytestmark = pytest.mark.classic
+
 ITERATIONS = 15  # DESIGN.md: tolerances after 15 iterations at tol = 0
 SCORE_TOLERANCE = {"logistic": 1e-5, "hinge": 1e-3}
 

@@ -239,6 +239,7 @@ def test_problems_name_the_param():
 # ---- validation during the fit, and warm starts ----------------------------------------------------------------------
 
 
+@pytest.mark.classic
 @pytest.mark.parametrize("exchange", ["driver", "broadcast"])
 def test_validation_stops_the_fit_at_its_best(ratings, exchange):
     """κ = 30 counts each rating thirty times: the held-out loss soon rises."""

@@ -55,6 +55,7 @@ def fitted(ratings, users, items, **options):
     return estimator(maxIter=5, **options).setUserFeatures(users).setItemFeatures(items).fit(ratings)
 
 
+@pytest.mark.classic
 @pytest.mark.parametrize(
     ("exchange", "loss", "implicit", "blocks"),
     [("driver", "hinge", False, 1), ("broadcast", "logistic", True, 3), ("broadcast", "logistic", False, 2)],

@@ -79,6 +79,7 @@ def test_transform_equals_the_fit(spark, make_fit, make_model, choices):
     assert_same_as_fit(predictions, make_fit(**choices))
 
 
+@pytest.mark.classic
 def test_shuffled_joins_give_the_same(spark, make_fit, make_model):
     model = make_model()
     spark.conf.set("spark.sql.autoBroadcastJoinThreshold", -1)
@@ -94,6 +95,7 @@ def plan(df):
     return df._jdf.queryExecution().executedPlan().toString()
 
 
+@pytest.mark.classic
 def test_factors_enter_python_once_and_alone(spark, make_model):
     text = plan(make_model().transform(pairs(spark)))
     (evaluation,) = [line for line in text.splitlines() if "ArrowEvalPython" in line]

@@ -1,9 +1,12 @@
 """What Spark 4.0 does not have: the ways around it give the same."""
 
 import numpy as np
+import pytest
 from pyspark.sql import functions as F
 
 from onebit_spark.platform.plans import in_partitions
+
+pytestmark = pytest.mark.classic
 
 
 def test_rows_reach_their_partition_by_hashing(spark, monkeypatch):

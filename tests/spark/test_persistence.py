@@ -190,7 +190,10 @@ def test_a_folder_that_appeared_meanwhile_is_not_touched(spark, tmp_path):
     assert hidden(tmp_path) == []
 
 
-@pytest.mark.parametrize(("path", "reason"), [("", "empty"), ("nosuch://a/b", "No FileSystem"), ("file:///", "name a")])
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [("", "empty"), ("nosuch://a/b", "No FileSystem|Unrecognized filesystem"), ("file:///", "name a")],
+)
 def test_impossible_paths(make_model, path, reason):
     with pytest.raises(RequestError, match=reason):
         make_model().save(path)

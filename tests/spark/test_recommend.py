@@ -84,6 +84,7 @@ def test_subsets_and_string_ids(spark, make_fit, make_model):
     assert [one[0] for one in found["i07"]] == [f"u{one[0]:02}" for one in expected(make_fit(), 100, by="item")[7]]
 
 
+@pytest.mark.classic
 @pytest.mark.usefixtures("on_executors")
 def test_nothing_passes_the_driver(make_model):
     plan = make_model().recommendForAllUsers(3)._jdf.queryExecution().executedPlan().toString()

@@ -32,6 +32,7 @@ def expected(data):
     return fit_arrays(*data, FitConfig(max_iter=ITERATIONS, **PARAMS)).objective_history[-1]
 
 
+@pytest.mark.classic
 @pytest.mark.parametrize(
     "arranged",
     [
@@ -50,6 +51,7 @@ def test_thousands_of_empty_partitions(spark, data, expected):
     assert objective(frame(spark, *data).repartition(3000, "user")) == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.classic
 def test_an_item_with_a_third_of_all_ratings(spark):
     """More blocks than the item's share allows to balance: it has a block, the others share the rest."""
     rng = np.random.default_rng(0)

@@ -30,6 +30,7 @@ def test_predictions_are_those_of_transform(spark, make_model, choices):
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-12)
 
 
+@pytest.mark.classic
 def test_no_python_worker_and_few_jobs(spark, make_model, tmp_path):
     pairs = spark.createDataFrame(pa.table({"user": USERS, "item": ITEMS}))
     made = make_model()

@@ -45,6 +45,7 @@ def make_known(make_fit, make_model):
     return make
 
 
+@pytest.mark.classic
 @pytest.mark.parametrize("blocks", [pytest.param((1, 1), marks=pytest.mark.slow), (3, 2)])
 def test_every_engine_counts_the_same(spark, blocks):
     data = simulate("B2", rank=2, shape=(50, 40), fraction=0.5, seed=2)

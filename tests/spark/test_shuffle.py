@@ -25,6 +25,8 @@ from onebit_spark.platform.limits import driver_limits
 from onebit_spark.platform.plans import partition_keys, spark_hash
 from onebit_spark.simulate import power_law_ratings
 
+pytestmark = pytest.mark.classic
+
 BLOCKS = {"numUserBlocks": 3, "numItemBlocks": 2}
 
 

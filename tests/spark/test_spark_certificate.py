@@ -31,6 +31,7 @@ def ratings(spark, data):
     df.unpersist()
 
 
+@pytest.mark.classic
 @pytest.mark.parametrize("blocks", [(1, 1), (3, 2)])
 def test_the_same_draws_and_coins_as_in_process(ratings, data, blocks):
     """With the same posteriors every draw and every coin agrees exactly, so the counts do."""
@@ -75,6 +76,7 @@ def test_a_fit_is_certified_as_in_process(ratings, data, loss, exchange):
             assert item["n"] == expected.n
 
 
+@pytest.mark.classic
 def test_nothing_stays_behind_a_prior_split(spark, ratings):
     before = spark.sparkContext._jsc.sc().getPersistentRDDs().size()
     OneBitCompletion(rank=2, maxIter=1, tol=0.0, certificatePriorSplit=0.5, exchange="broadcast").fit(ratings)

@@ -8,6 +8,8 @@ import pytest
 from onebit_spark.cli.taskprogress import TaskProgress
 from onebit_spark.tuning.tasks import Ledger, run_tasks
 
+pytestmark = pytest.mark.classic
+
 
 @pytest.fixture
 def squared():

@@ -80,6 +80,7 @@ def parts(ratings):
     return fractions.withColumn("later", F.pmod("item", F.lit(5)) == 0).cache()
 
 
+@pytest.mark.classic
 def test_the_validation_loss_is_a_weighted_mean(parts):
     choices = {"validationIndicatorCol": "later", "maxIter": 2}
     here, there, plain = (

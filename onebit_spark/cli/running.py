@@ -104,7 +104,7 @@ def spark_session(
     from pyspark.sql import SparkSession
 
     running = SparkSession.getActiveSession()
-    if running is not None:
+    if running is not None and (is_connect(running) or not remote):
         yield running
         return
     builder = SparkSession.builder.appName(name)

@@ -19,13 +19,14 @@ class ArrowPath:
     def __init__(self, path: str) -> None:
         if not path:
             raise OSError("the path is empty")
+        path = re.sub(r"^file:(//)?(?=/)", "", path)
         if found := re.match(r"([A-Za-z][A-Za-z0-9+.-]+)://", path):
             self._files, self._path = fs.FileSystem.from_uri(path)
             self.scheme = found[1]
             self.uri = path.rstrip("/")
         else:
             self._files = fs.LocalFileSystem()
-            self._path = os.path.abspath(path.removeprefix("file:"))
+            self._path = os.path.abspath(path)
             self.scheme = "file"
             self.uri = f"file:{self._path}"
         self.name: str = posixpath.basename(self._path.rstrip("/"))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 
-from scipy.stats import beta
+from scipy.special import betainccinv
 
 from onebit_spark.core.special import kl_inverse
 
@@ -100,7 +100,7 @@ def holdout(errors: int, n: int, delta: float) -> float:
     _check(n=n, delta=delta)
     if not 0 <= errors <= n:
         raise ValueError(f"errors must lie in 0 … {n}, not {errors}")
-    return 1.0 if errors == n else float(beta.isf(delta, errors + 1, n - errors))
+    return 1.0 if errors == n else float(betainccinv(errors + 1, n - errors, delta))
 
 
 def gibbs_limit(errors: int, draws: int, delta: float) -> float:

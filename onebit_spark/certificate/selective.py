@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binom
+from scipy.special import betainc
 
 from onebit_spark.certificate.certified import UNSEEN, Certificate, Terms
 from onebit_spark.core.confidence import Ladder
@@ -134,7 +134,7 @@ def last_passed(shares: Sequence[float], held: HeldOut, request: float, delta: f
     if start is None:
         return None
     down = slice(start, None, -1)
-    passing = binom.cdf(held.wrong[down], held.answered[down], request) <= delta
+    passing = _binomial_cdf(held.wrong[down], held.answered[down], request) <= delta
     failed = np.flatnonzero(~passing)
     steps = int(failed[0]) if len(failed) else len(passing)
     return start - steps + 1 if steps else None
@@ -221,3 +221,8 @@ def _unmet(item: Certificate, share: float) -> str:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.6g}%"
+
+
+def _binomial_cdf(k: NDArray[np.int64], n: NDArray[np.int64], p: float) -> NDArray[np.float64]:
+    """P(at most k of n) with probability p each: I_{1−p}(n − k, k + 1)."""
+    return np.where(k >= n, 1.0, betainc(np.maximum(n - k, 1), k + 1, 1.0 - p))

@@ -6,12 +6,11 @@ replaces the straight line by a piecewise linear function. Both give the probabi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from scipy.optimize import minimize
 from scipy.special import expit
 
 from onebit_spark.core.posterior import DoubleArray
@@ -91,7 +90,7 @@ def _platt(
         by_noise = -0.5 * slope * t * noise / (noise + variances)
         return value / total, np.array([np.dot(pull, slope * t), np.dot(pull, by_noise)]) / total
 
-    found = minimize(loss, np.zeros(2), jac=True, method="L-BFGS-B", bounds=[(-BOUND, BOUND)] * 2).x
+    found = _least(loss, np.zeros(2), [(-BOUND, BOUND)] * 2)
     return float(np.exp(found[0])), float(spread * np.exp(found[1]))
 
 
@@ -132,10 +131,17 @@ def _piecewise_linear(
     lowest[zero - 1 : zero + 1] = LEAST_STEP
     first = np.clip(np.diff(np.clip(slope * knots, -BOUND, BOUND)), lowest, BOUND)
     bounds = [(low, BOUND) for low in lowest]
-    return np.asarray(climb @ minimize(loss, first, jac=True, method="L-BFGS-B", bounds=bounds).x)
+    return np.asarray(climb @ _least(loss, first, bounds))
 
 
 def _log_loss(u: DoubleArray, positives: DoubleArray, negatives: DoubleArray) -> tuple[float, DoubleArray]:
     """−log likelihood of logits, and its derivatives."""
     value = np.dot(positives, np.logaddexp(0, -u)) + np.dot(negatives, np.logaddexp(0, u))
     return float(value), negatives * expit(u) - positives * expit(-u)
+
+
+def _least(loss: Callable[[DoubleArray], Any], start: DoubleArray, bounds: Sequence[tuple[float, float]]) -> DoubleArray:
+    """Where a function that returns its value and its gradient is least."""
+    from scipy.optimize import minimize  # takes time to import, and few processes calibrate
+
+    return np.asarray(minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds).x)

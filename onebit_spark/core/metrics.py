@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
-from scipy.stats import beta, rankdata
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import betainccinv, betaincinv
 
 from onebit_spark.core.posterior import DoubleArray
 
@@ -100,8 +100,8 @@ def error_interval(errors: int, n: int, confidence: float = 0.95) -> tuple[float
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must lie strictly between 0 and 1, got {confidence}")
     tail = (1 - confidence) / 2
-    low = 0.0 if errors == 0 else float(beta.ppf(tail, errors, n - errors + 1))
-    high = 1.0 if errors == n else float(beta.isf(tail, errors + 1, n - errors))
+    low = 0.0 if errors == 0 else float(betaincinv(errors, n - errors + 1, tail))
+    high = 1.0 if errors == n else float(betainccinv(errors + 1, n - errors, tail))
     return low, high
 
 
@@ -139,7 +139,7 @@ def auc(labels: ArrayLike, scores: ArrayLike) -> float:
     n_negative = y.size - n_positive
     if n_positive == 0 or n_negative == 0:
         return float("nan")
-    rank_sum = float(rankdata(s)[positive].sum())
+    rank_sum = float(_mean_ranks(s)[positive].sum())
     return (rank_sum - n_positive * (n_positive + 1) / 2) / (n_positive * n_negative)
 
 
@@ -227,3 +227,9 @@ def _checked(labels: ArrayLike, values: ArrayLike, name: str) -> tuple[DoubleArr
     if np.isnan(v).any():
         raise ValueError(f"{name} contain nan")
     return y, v
+
+
+def _mean_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The rank of every value from 1 on; equal values share the mean of their ranks."""
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[places])

@@ -20,7 +20,6 @@ from fractions import Fraction
 import numpy as np
 from numpy.polynomial.polynomial import polyder, polyval2d
 from numpy.typing import ArrayLike
-from scipy.interpolate import PchipInterpolator
 from scipy.special import kl_div
 
 from onebit_spark.core.posterior import DoubleArray
@@ -207,6 +206,8 @@ def gig_quantile(order: float, z: float, scale: float, u: ArrayLike) -> DoubleAr
     order. The distribution function is the trapezoidal sum with Euler and Maclaurin's first correction; its inverse is
     interpolated.
     """
+    from scipy.interpolate import PchipInterpolator  # takes time to import, and few processes draw
+
     w = float(np.hypot(order, z))
     a = w + order if order > 0 else z * z / (w - order)
     b = w - order if order < 0 else z * z / (w + order)

@@ -140,7 +140,9 @@ def _log_loss(u: DoubleArray, positives: DoubleArray, negatives: DoubleArray) ->
     return float(value), negatives * expit(u) - positives * expit(-u)
 
 
-def _least(loss: Callable[[DoubleArray], Any], start: DoubleArray, bounds: Sequence[tuple[float, float]]) -> DoubleArray:
+def _least(
+    loss: Callable[[DoubleArray], Any], start: DoubleArray, bounds: Sequence[tuple[float, float]]
+) -> DoubleArray:
     """Where a function that returns its value and its gradient is least."""
     from scipy.optimize import minimize  # takes time to import, and few processes calibrate
 

@@ -24,6 +24,7 @@ from onebit_spark.ml.featurefoldin import Explained
 from onebit_spark.ml.fittedmodel import FittedModel
 from onebit_spark.ml.foldin import NewRatings
 from onebit_spark.ml.resident import MOST_PAIRS, fits_here
+from onebit_spark.serving.identifiers import arrow_type
 from onebit_spark.serving.residentside import ResidentSide
 
 M = TypeVar("M", bound=FittedModel)
@@ -78,7 +79,7 @@ class _Touched:
     @classmethod
     def of(cls, model: FittedModel, who: Who, table: pa.Table, here: bool) -> _Touched:
         side = _side(model, who) if here else None
-        kind = side.ids.type if side is not None else table[WHOSE[who]].type
+        kind = side.ids.type if side is not None else arrow_type(model.info.id_types[who])
         encoded = one_array(table[WHOSE[who]].cast(kind)).dictionary_encode()
         ids = encoded.dictionary
         known = side if side is not None else _lines_of(model, who, ids)

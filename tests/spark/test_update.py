@@ -50,7 +50,8 @@ def error(model, ratings):
 def test_new_and_known_ids_move_and_no_others(spark, days, yesterday):
     today = days[1].slice(0, 100)
     rest = spark.createDataFrame(days[1].slice(100))
-    updated = yesterday.update(spark.createDataFrame(today).repartition(3))
+    narrow = spark.createDataFrame(today).repartition(3).withColumn("item", F.col("item").cast("int"))
+    updated = yesterday.update(narrow)  # the model's items are of type bigint
     for who, column in (("users", "user"), ("items", "item")):
         before, after = (lines(getattr(model, who)) for model in (yesterday, updated))
         touched = set(today[column].to_pylist())

@@ -25,7 +25,7 @@ def test_predictions_by_way_of_pandas(spark, make_model, monkeypatch):
     model = make_model()
     columns = ["score", "std", "probability"]
     expected = model.transform(pairs).orderBy("user", "item").select(*columns).toPandas()
-    monkeypatch.delattr("pyspark.sql.functions.arrow_udf")
+    monkeypatch.delattr("pyspark.sql.functions.arrow_udf", raising=False)
     found = model.transform(pairs).orderBy("user", "item").select(*columns).toPandas()
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     assert model.sample(pairs).where("sampledScore is null").count() == 0

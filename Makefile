@@ -42,6 +42,7 @@ test: lint docs
 
 test-all: lint docs
 	$(RUN) $(PYTEST) -m ""
+	$(MAKE) test-connect
 
 # The tests that start Spark, with another version of it in an environment of its own: make test-spark40, test-spark41 …
 test-spark%:

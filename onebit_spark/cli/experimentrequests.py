@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onebit_spark.cli.flags import flag
-from onebit_spark.cli.requests import LOG_LEVELS, RatingsRequest, _holds, exists_already, local_path
+from onebit_spark.cli.requests import RatingsRequest, SessionRequest, _holds, exists_already, local_path
 from onebit_spark.cli.settingflags import filled, flag_of, in_flags
 from onebit_spark.core.config import FitConfig
 from onebit_spark.paper.movielens import URL
@@ -49,21 +49,12 @@ class TuneRequest(RatingsRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReproduceRequest:
+class ReproduceRequest(SessionRequest):
     """The flags of all experiments. All experiments may use one output folder, and then share one page."""
 
     output: str = flag("folder for the page, its tables and its figure; a killed run continues there")
     seed: int = flag("seed of the first draw that is reported", default=FIRST_REPORTED)
     overwrite: bool = flag("delete the results of earlier runs of this experiment in the folder", default=False)
-    quiet: bool = flag("print only errors and where the output is", default=False)
-    log_level: str | None = flag(
-        "how much Spark logs (default: warn, unless you configured it)",
-        default=None,
-        choices=LOG_LEVELS,
-    )
-    remote: str | None = flag(
-        "address of a Spark Connect server, such as sc://host:15002 (default: $SPARK_REMOTE)", default=None
-    )
 
     def problems(self) -> Iterator[str]:
         if not 0 <= self.seed < TUNING[0]:

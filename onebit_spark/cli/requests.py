@@ -25,12 +25,9 @@ LOG_LEVELS = ("error", "warn", "info", "debug")
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobRequest:
-    """The flags that all jobs have."""
+class SessionRequest:
+    """The flags that all jobs have: what they print, and where Spark is."""
 
-    format: str = flag("format of the input", default="parquet", choices=FORMATS)
-    option: dict[str, str] = flag("option of Spark's reader, such as sep=; (repeatable)", default=dict)  # noqa: RUF009
-    overwrite: bool = flag("replace an existing output", default=False)
     quiet: bool = flag("print only errors and where the output is", default=False)
     log_level: str | None = flag(
         "how much Spark logs (default: warn, unless you configured it)",
@@ -40,6 +37,15 @@ class JobRequest:
     remote: str | None = flag(
         "address of a Spark Connect server, such as sc://host:15002 (default: $SPARK_REMOTE)", default=None
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRequest(SessionRequest):
+    """The flags of jobs that read tables."""
+
+    format: str = flag("format of the input", default="parquet", choices=FORMATS)
+    option: dict[str, str] = flag("option of Spark's reader, such as sep=; (repeatable)", default=dict)  # noqa: RUF009
+    overwrite: bool = flag("replace an existing output", default=False)
 
     inputs: ClassVar[tuple[str, ...]] = ()
     outputs: ClassVar[tuple[str, ...]] = ()

@@ -69,8 +69,8 @@ def run_job(
         if meanwhile is not None:
             threading.Thread(target=meanwhile, args=(request,), name="meanwhile", daemon=True).start()
         remote = request.remote or os.environ.get("SPARK_REMOTE")
-        if needs_classic and remote:
-            raise RequestError(f"this job {NOT_ON_CONNECT}: drop --remote, and unset SPARK_REMOTE")
+        if needs_classic and (remote or os.environ.get("SPARK_API_MODE") == "connect"):
+            raise RequestError(f"this job {NOT_ON_CONNECT}: drop --remote, and unset SPARK_REMOTE and SPARK_API_MODE")
         with (
             spark_session(f"onebit_spark {name}", ship_package, request.log_level, remote) as spark,
             _failures_in_words(),

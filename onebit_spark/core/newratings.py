@@ -64,7 +64,7 @@ def updated_sides(info: ModelInfo, block: RatingBlock, before: dict[Side, Before
         largest = 0.0
         for side in SIDES:
             old = now[side].location.copy()
-            update_side(folding[side], blocks[side], priors[side], now, number)
+            _update(folding[side], blocks[side], priors[side], now, number)
             change = np.abs(now[side].location - old) / np.maximum(1.0, np.abs(old))
             largest = max(largest, float(np.max(change, initial=0.0)))
         if largest <= SMALLEST_CHANGE:
@@ -72,9 +72,7 @@ def updated_sides(info: ModelInfo, block: RatingBlock, before: dict[Side, Before
     return now
 
 
-def update_side(
-    folding: FoldIn, block: RatingBlock, prior: RowPrior, now: dict[Side, RowPosterior], number: int
-) -> None:
+def _update(folding: FoldIn, block: RatingBlock, prior: RowPrior, now: dict[Side, RowPosterior], number: int) -> None:
     """One update of every row of a side, in place, given the other side."""
     side, loss = folding.side, folding.loss
     step: HalfStep[RowPosterior] = HalfStep(side, number, folding.weight, prior, ratings_per_row=1.0)

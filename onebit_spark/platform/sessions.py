@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from onebit_spark.errors import RequestError
+
+if TYPE_CHECKING:  # `--help` works without pyspark
+    from pyspark.sql import SparkSession
 
 NOT_ON_CONNECT = "needs a classic session (spark-submit, or master=), not Spark Connect"
 UNKNOWN_CORES = 8  # of a server that does not tell

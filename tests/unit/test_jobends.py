@@ -12,7 +12,8 @@ from onebit_spark.errors import RequestError
 
 
 @pytest.fixture
-def good_arguments(tmp_path):
+def good_arguments(tmp_path, monkeypatch):
+    monkeypatch.setattr("onebit_spark.cli.warmup.warm_up", lambda _: None)  # its thread would outlive the test
     (tmp_path / "in.parquet").touch()
     return ["--ratings", str(tmp_path / "in.parquet"), "--output", str(tmp_path / "out")]
 

@@ -24,6 +24,7 @@ from onebit_spark.engines.choice import choose_exchange, engine_over
 from onebit_spark.engines.driver import DriverEngine
 from onebit_spark.engines.validation import Validation, check_watched, divided, watching
 from onebit_spark.errors import RequestError
+from onebit_spark.input.census import Census
 from onebit_spark.input.defects import with_weight
 from onebit_spark.input.gathering import Weighed
 from onebit_spark.ml.checkpoint import CheckpointFolder, Checkpointing, subject_of
@@ -233,6 +234,8 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
             engine = release.enter_context(engine_over(chosen, training, columns, blocks, form, work, watched))
             if isinstance(engine, DriverEngine):
                 fitted = engine.fitted
+            elif watched is None and isinstance(chosen.found, Census):
+                fitted = chosen.found.sketch()
             else:  # the watched ratings too: they choose the model
                 fitted = sketch_of(dataset, columns, chosen.tally.n + n_watched)
             if self._initial is not None:

@@ -1,6 +1,6 @@
 """Ratings into cached block DataFrames, one line per block, a few blocks per partition, both orientations.
 
-    ratings ─encode─► one binary chunk for each (input task, row block) ─shuffle─► build ─► row blocks, cached
+    bundles ─number─► one binary chunk for each (bundle, row block) ─shuffle─► build ─► row blocks, cached
     row blocks ─turn─► one binary chunk for each (row block, column block) ─shuffle─► build ─► column blocks, cached
 
 A rating crosses the network as 8 bytes, 12 with a weight, never as a row of its own. Everything here runs in Python
@@ -9,7 +9,6 @@ workers on Arrow.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 
 import numpy as np
@@ -19,17 +18,14 @@ from numpy.typing import NDArray
 from pyspark import Broadcast
 from pyspark.sql import DataFrame
 
-from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.blocks import RatingBlock, like
 from onebit_spark.core.compiled import jit
 from onebit_spark.core.split import Split
 from onebit_spark.engines.cells import (
     BLOCKS,
-    NO_WEIGHTS,
     Batches,
     Numbers,
     ascending_cell,
-    block_line,
-    cell_array,
     distinct,
     positions,
     read_blocks,
@@ -37,12 +33,12 @@ from onebit_spark.engines.cells import (
 )
 from onebit_spark.engines.layout import Placement, SideLayout
 from onebit_spark.errors import FitFailed
-from onebit_spark.input.census import ITEM, LABEL, USER, WEIGHT
 from onebit_spark.input.defects import not_deterministic
-from onebit_spark.platform.joining import joined
+from onebit_spark.input.packing import BUNDLES, NO_WEIGHTS, Bundle, read_bundles
+from onebit_spark.platform.binary import binary_line, cell_array
 from onebit_spark.platform.plans import in_partitions
 
-FLUSH = 4_000_000  # ratings that a task holds before it hands them on
+NO_NUMBERS = np.empty(0, np.int32)
 
 COUNTS = "block int, ratings binary, weights binary, positives binary"
 CHUNKS = "block int, rows binary, codes binary, weights binary, members binary"
@@ -71,10 +67,10 @@ REPEATS = tuple(field.name for field in fields(Repeats))  # columns of the block
 
 
 def row_blocks(
-    ratings: DataFrame, users: Broadcast[SideTable], items: Broadcast[SideTable], layout: SideLayout
+    bundles: DataFrame, users: Broadcast[SideTable], items: Broadcast[SideTable], layout: SideLayout
 ) -> DataFrame:
-    """The ratings by blocks of users; ``ratings`` has the columns USER, ITEM, LABEL."""
-    return _built(ratings.mapInArrow(_Encode(users, items), CHUNKS), layout, Build(users))
+    """The packed ratings by blocks of users."""
+    return _built(bundles.select(*BUNDLES).mapInArrow(_Number(users, items), CHUNKS), layout, Build(users))
 
 
 def column_blocks(blocks: DataFrame, layout: SideLayout, items: Broadcast[SideTable] | None = None) -> DataFrame:
@@ -96,22 +92,33 @@ def count_rows(batches: Batches) -> Batches:
     for block in read_blocks(batches):
         ratings = block.ratings
         weights, positives = (part.astype(np.float64) for part in (ratings.row_weights, ratings.row_positive_weights))
-        yield block_line(block=block.number, ratings=ratings.row_counts, weights=weights, positives=positives)
+        yield binary_line(block=block.number, ratings=ratings.row_counts, weights=weights, positives=positives)
 
 
 @dataclass(frozen=True)
-class _Encode:
-    """(user, item, label) into indices, grouped by the user's block."""
+class _Number:
+    """Bundles of ratings under the numbers of all ids, grouped by the user's block."""
 
     users: Broadcast[SideTable]
     items: Broadcast[SideTable]
 
     def __call__(self, batches: Batches) -> Batches:
         users, items = self.users.value, self.items.value
-        for table in gathered(batches):
-            rows, columns = _index(table[USER], users), _index(table[ITEM], items)
-            labels = table[LABEL].to_numpy(zero_copy_only=False).astype(np.int32)
-            yield from chunks(users.block_of[rows], rows, columns << 1 | labels, weights_in(table))
+        segment, numbers = None, (NO_NUMBERS, NO_NUMBERS)
+        for bundle in read_bundles(batches):
+            if bundle.segment != segment:
+                segment, numbers = bundle.segment, (NO_NUMBERS, NO_NUMBERS)
+            new = _index(bundle.user_ids, users), _index(bundle.item_ids, items)
+            numbers = (np.concatenate([numbers[0], new[0]]), np.concatenate([numbers[1], new[1]]))
+            rows, codes = numbered(bundle, *numbers)
+            yield from chunks(users.block_of[rows], rows, codes, bundle.weights)
+
+
+def numbered(bundle: Bundle, users: Numbers, items: Numbers) -> tuple[Numbers, Numbers]:
+    """The rows and codes of a bundle, by the numbers of the ids of its segment."""
+    codes = items[bundle.codes >> 1] << 1
+    codes |= bundle.codes & 1
+    return users[bundle.users], codes
 
 
 @dataclass(frozen=True)
@@ -135,7 +142,7 @@ class Turn:
             idle = np.bincount(codes >> 1, minlength=len(columns)) == 0
             for number in np.unique(block_of[idle]):
                 members, nothing = columns[idle & (block_of == number)], columns[:0]
-                yield block_line(block=int(number), rows=nothing, codes=nothing, weights=NO_WEIGHTS, members=members)
+                yield binary_line(block=int(number), rows=nothing, codes=nothing, weights=NO_WEIGHTS, members=members)
 
 
 @dataclass(frozen=True)
@@ -191,7 +198,7 @@ class Choose:
 
 
 def _block(number: int, rows: NDArray[np.int64], columns: NDArray[np.int64], ratings: RatingBlock) -> pa.RecordBatch:
-    return block_line(
+    return binary_line(
         block=number,
         rows=ascending_cell(rows),
         columns=ascending_cell(columns),
@@ -204,23 +211,13 @@ def _block(number: int, rows: NDArray[np.int64], columns: NDArray[np.int64], rat
     )
 
 
-def gathered(batches: Batches) -> Iterator[pa.Table]:
-    """Spark's small batches joined to larger tables: a lookup costs a hash table of all ids, a chunk a line."""
-    return joined(batches, pa.RecordBatch.__len__, FLUSH)
-
-
-def _index(ids: pa.ChunkedArray, side: SideTable) -> NDArray[np.int32]:
+def _index(ids: pa.Array, side: SideTable) -> NDArray[np.int32]:
     """The position of every id among the side's ids."""
     found = pc.index_in(ids, value_set=side.values)
     if found.null_count:
         missing = ids.filter(pc.is_null(found))[0]
         raise _changed(f"id {missing} was not there when the ratings were counted")
-    return found.to_numpy().astype(np.int32)
-
-
-def weights_in(table: pa.Table) -> NDArray[np.float32] | None:
-    """The weights of some ratings, if they have any."""
-    return table[WEIGHT].to_numpy() if WEIGHT in table.schema.names else None
+    return np.asarray(found.to_numpy(), np.int32)
 
 
 def chunks(
@@ -229,16 +226,32 @@ def chunks(
     """One line for every block that occurs."""
     if len(rows) == 0:
         return
-    # A stable sort of 16-bit keys is a radix sort.
-    order = np.argsort(blocks.astype(np.int16) if blocks.max() < 2**15 else blocks, kind="stable")
-    blocks, rows, codes = blocks[order], rows[order], codes[order]
-    carried = NO_WEIGHTS if weights is None else weights[order]
-    starts = np.flatnonzero(np.diff(blocks, prepend=-1))
-    for lo, hi in zip(starts, [*starts[1:], len(blocks)], strict=True):
-        here = slice(lo, hi)
-        yield block_line(
-            block=int(blocks[lo]), rows=rows[here], codes=codes[here], weights=carried[here], members=rows[:0]
-        )
+    carried = None if weights is None or len(weights) == 0 else weights
+    pointers, rows, codes, carried = by_block(blocks, rows, codes, carried, int(blocks.max()) + 1)
+    for block in np.flatnonzero(np.diff(pointers)):
+        here = slice(pointers[block], pointers[block + 1])
+        own = NO_WEIGHTS if carried is None else carried[here]
+        yield binary_line(block=int(block), rows=rows[here], codes=codes[here], weights=own, members=rows[:0])
+
+
+@jit
+def by_block(blocks, rows, codes, weights, n_blocks):  # type: ignore[no-untyped-def]
+    """Stable counting sort of ratings by their block: pointers, then rows, codes and weights in this order."""
+    pointers = np.zeros(n_blocks + 1, np.int64)
+    for block in blocks:
+        pointers[block + 1] += 1
+    for b in range(n_blocks):
+        pointers[b + 1] += pointers[b]
+    position = pointers[:-1].copy()
+    sorted_rows, sorted_codes, carried = np.empty_like(rows), np.empty_like(codes), like(weights)
+    for l in range(len(blocks)):
+        place = position[blocks[l]]
+        position[blocks[l]] += 1
+        sorted_rows[place] = rows[l]
+        sorted_codes[place] = codes[l]
+        if weights is not None:
+            carried[place] = weights[l]
+    return pointers, sorted_rows, sorted_codes, carried
 
 
 def repeats_of(ratings: RatingBlock) -> Repeats:

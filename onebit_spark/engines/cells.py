@@ -13,17 +13,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.errors import FitFailed
+from onebit_spark.input.packing import NO_WEIGHTS
+from onebit_spark.platform.binary import cell_array
 
 BLOCKS = (
     "block int, rows binary, columns binary, pointers binary, codes binary, weights binary, "
     "n long, checksum long, repeated_cells long, repeated long, conflicting long"
 )
-MOST_BYTES = 2**31 - 1  # of a binary cell: offsets of Arrow and arrays of the JVM have 32 bits
 FREEZES = 4  # blocks after which a worker has loaded what it needs, compiled kernels included
 SMALL = 2**26  # up to this number, an array indexed by row number is cheaper than a sort
-
-NO_WEIGHTS = np.empty(0, np.float32)
 
 Batches = Iterator[pa.RecordBatch]
 Numbers = NDArray[np.integer]
@@ -87,11 +85,6 @@ def _spare_the_collector() -> None:
         gc.freeze()
 
 
-def cell_array(cell: Any, dtype: Any) -> NDArray[Any]:
-    """A binary cell as an array, without a copy."""
-    return np.frombuffer(cell.as_buffer(), dtype)
-
-
 def ascending_cell(numbers: NDArray[np.int64]) -> NDArray[np.uint8]:
     """Ascending numbers, stored as the first number and the gaps in the narrowest type: mostly one byte per number.
 
@@ -123,26 +116,6 @@ def read_ascending(cell: Any) -> NDArray[np.int64]:
 def weight_cell(weights: NDArray[np.float32] | None) -> NDArray[np.float32]:
     """The weights of some ratings; nothing if there are none."""
     return NO_WEIGHTS if weights is None else weights
-
-
-def block_line(**cells: Any) -> pa.RecordBatch:
-    """One row. Arrays become binary cells, integers int64 (``block`` and ``key``: int32)."""
-    arrays = {}
-    for name, value in cells.items():
-        if name in ("block", "key"):
-            arrays[name] = pa.array([value], pa.int32())
-        elif isinstance(value, np.ndarray):
-            if value.nbytes > MOST_BYTES:
-                raise FitFailed(
-                    f"{name} of a block takes {value.nbytes / 2**30:.1f} GiB, but a cell holds less than 2 GiB: set "
-                    "more row and column blocks (a single row or column can have 5·10⁸ ratings)"
-                )
-            data = pa.py_buffer(np.ascontiguousarray(value))
-            offsets = pa.py_buffer(np.array([0, value.nbytes], np.int32))
-            arrays[name] = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, data])
-        else:
-            arrays[name] = pa.array([int(value)], pa.int64())
-    return pa.RecordBatch.from_pydict(arrays)
 
 
 def distinct(numbers: Numbers) -> NDArray[np.int64]:

@@ -213,11 +213,11 @@ def engine_over(
         with DriverEngine.over(spark, found, columns, watched) as here:
             yield here
     elif chosen.choice.exchange == "broadcast":
-        with BroadcastEngine.over(ratings, columns, found.survey(), blocks) as collected:
+        with BroadcastEngine.over(spark, found, blocks) as collected:
             yield collected
     else:
         take_back()  # the files of models that are gone
-        with ShuffleEngine.over(ratings, columns, found, blocks, form, work_folder(spark, work)) as engine:
+        with ShuffleEngine.over(spark, found, blocks, form, work_folder(spark, work)) as engine:
             yield engine
 
 

@@ -28,10 +28,10 @@ from onebit_spark.engines.broadcast.engine import BroadcastEngine
 from onebit_spark.engines.cells import Batches
 from onebit_spark.engines.driver import DriverEngine
 from onebit_spark.errors import RequestError
-from onebit_spark.input.census import ITEM, LABEL, USER, WEIGHT, prepared
 from onebit_spark.input.columns import quoted
 from onebit_spark.input.defects import Columns, Tally, check_ratings
 from onebit_spark.input.gathering import GatheredPairs
+from onebit_spark.input.ratings import ITEM, LABEL, USER, WEIGHT, prepared
 
 PAIRS = "row int, col int, positive boolean, weight float"
 MEASURED = "n long, weight double, loss double, wrong long"

@@ -1,9 +1,9 @@
-"""Ratings in: one count of a DataFrame that finds every defect, and the ids of both sides."""
+"""Ratings in: packed by one pass that finds every defect, and the ids of both sides counted."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,30 +12,31 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.losses import Side
 from onebit_spark.core.settings import declared
+from onebit_spark.core.sketch import CellSketch, limit_for
 from onebit_spark.errors import RequestError
-from onebit_spark.input.columns import HASH_PARTS, quoted
+from onebit_spark.input.columns import quoted
 from onebit_spark.input.defects import (
-    BIT,
     Columns,
     Tally,
     check_columns,
     check_ratings,
-    fingerprint,
-    marks,
-    positive,
+    not_deterministic,
     suspect,
     verdict,
 )
-from onebit_spark.input.weights import weight_number
-from onebit_spark.platform.sessions import described
+from onebit_spark.input.packing import BUNDLES, PARTIAL, CountIds, PackedRatings, sum_counts
+from onebit_spark.input.ratings import ITEM, USER
+from onebit_spark.platform.binary import binary_line, cell_array
+from onebit_spark.platform.plans import cut_from_plan, in_partitions
+from onebit_spark.platform.sessions import described, parallelism
 
-# The columns inside, whatever they are outside.
-USER, ITEM, LABEL, WEIGHT = "__onebit_user", "__onebit_item", "__onebit_label", "__onebit_weight"
-_GROUP = {USER: 1, ITEM: 2}  # Spark's grouping_id: which of the two columns is *not* grouped by
+_SIDE = {USER: 1, ITEM: 2}  # as ``packing.CountIds`` tells them
+PARTS_PER_CORE = 4
 
 
 @dataclass(frozen=True)
@@ -67,41 +68,59 @@ class Survey:
 
 @dataclass(frozen=True)
 class Census:
-    """What one pass over the ratings counted: totals here, one line per id in a cached DataFrame."""
+    """The ratings packed and counted.
+
+    Parameters
+    ----------
+    tally : Tally
+        The counts.
+    n_users, n_items : int
+        Numbers of ids.
+    packed : PackedRatings
+        The ratings.
+    grouped : DataFrame
+        One line per id, cached.
+    weight : float, optional
+        The sum of the weights.
+    """
 
     tally: Tally
     n_users: int
     n_items: int
+    packed: PackedRatings
     grouped: DataFrame
-    weight: float | None = None  # the sum of the weights
+    weight: float | None = None
 
     def by_id(self, column: str) -> DataFrame:
         """(id, n, above): every id of the column USER or ITEM with its ratings, and its positive ratings."""
-        return self.grouped.where(F.col("side") == _GROUP[column]).select(F.col(column).alias("id"), "n", "above")
+        return self.grouped.where(F.col("side") == _SIDE[column]).select(F.col(column).alias("id"), "n", "above")
 
     def survey(self) -> Survey:
         """With the ids, on the driver."""
-        table = self.grouped.select(USER, ITEM, "side", "n", "above").toArrow()
-        users, items = (_ids(table.filter(pc.equal(table["side"], group)), name) for name, group in _GROUP.items())
+        table = self.grouped.toArrow()
+        users, items = (_ids(table.filter(pc.equal(table["side"], side)), name) for name, side in _SIDE.items())
         return Survey(self.tally, users, items, self.weight)
 
-
-def prepared(df: DataFrame, columns: Columns, *further: str) -> DataFrame:
-    """(user, item, positive) under the inside names, the weights if there are any, and ``further`` columns.
-
-    Unreadable labels and columns are refused by ``survey``.
-    """
-    return df.select(
-        F.col(quoted(columns.user)).alias(USER),
-        F.col(quoted(columns.item)).alias(ITEM),
-        positive(df, columns.label, columns.threshold).alias(LABEL),
-        *_weight(columns),
-        *map(quoted, further),
-    )
+    def sketch(self) -> CellSketch:
+        """The sketch of the ratings."""
+        limit = limit_for(self.tally.n)
+        with described(self.grouped.sparkSession, "sketch"):
+            cells = self.packed.bundles.select("cells").mapInArrow(_UpTo(limit), "cells binary").toArrow()["cells"]
+        hashes = np.concatenate([cell_array(cell, np.int64) for cell in cells])
+        return CellSketch(limit, *np.unique(hashes, return_counts=True))
 
 
-def _weight(columns: Columns) -> list[Column]:
-    return [] if columns.weight is None else [weight_number(columns.weight).alias(WEIGHT)]
+@dataclass(frozen=True)
+class _UpTo:
+    """The hashes up to a limit."""
+
+    limit: int
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for cell in batch.column("cells"):
+                hashes = cell_array(cell, np.int64)
+                yield binary_line(cells=hashes[hashes <= self.limit])
 
 
 def split_off(df: DataFrame, columns: Columns, fraction: float, seed: int) -> tuple[DataFrame, DataFrame]:
@@ -127,45 +146,35 @@ def coin(columns: Columns, fraction: float, seed: int) -> Column:
 
 @contextmanager
 def census(df: DataFrame, columns: Columns) -> Iterator[Census]:
-    """Validate and count in one pass: ratings grouped by user, and by item, in one aggregation.
+    """Pack the ratings, validate them, and count those of every id.
 
-    A group's ``marks`` say which kinds of values it holds, defects among them. Only if there are any does a second
-    pass count them and fetch examples.
+    A bundle's facts say how many defects it holds. Only if there are any does a second pass fetch examples.
     """
     check_columns(df, columns)
-    named = df.select(
-        F.col(quoted(columns.user)).alias(USER),
-        F.col(quoted(columns.item)).alias(ITEM),
-        marks(df, columns).alias("marks"),
-        *fingerprint(df, columns),
-        *_weight(columns),
-    )
-    sums = HASH_PARTS if columns.weight is None else (*HASH_PARTS, WEIGHT)
-    grouped = named.groupingSets([[USER], [ITEM]], USER, ITEM).agg(
-        F.grouping_id().alias("side"),
-        F.count(F.lit(1)).alias("n"),
-        F.sum((F.col("marks").bitwiseAND(F.lit(BIT["above"])) != 0).cast("bigint")).alias("above"),
-        F.bit_or("marks").alias("marks"),
-        *(F.sum(part).alias(part) for part in sums),
-    )
-    grouped = grouped.persist()
-    try:
-        totals = grouped.groupBy("side").agg(
-            F.count(F.lit(1)).alias("ids"), F.sum("n").alias("n"), F.sum("above").alias("above"),
-            F.bit_or("marks").alias("marks"), *(F.sum(part).alias(part) for part in sums),
-        )  # fmt: skip
+    with ExitStack() as release:
         with described(df.sparkSession, "survey"):
-            lines = {line["side"]: line.asDict() for line in totals.collect()}
-        nothing = dict.fromkeys(("ids", "n", "above", "marks", *HASH_PARTS), 0)
-        users, items = (lines.get(_GROUP[name], nothing) for name in (USER, ITEM))
-        present = {name: int(bool(users["marks"] & bit)) for name, bit in BIT.items()}
-        if suspect(columns, present):
-            check_ratings(df, columns)
-        counted = {**present, **{name: users[name] for name in ("n", "above", *HASH_PARTS)}}
-        tally = verdict(df, columns, counted)
-        yield Census(tally, users["ids"], items["ids"], grouped, users.get(WEIGHT))
-    finally:
-        grouped.unpersist()
+            counted = _counted(df, columns, release)
+        yield counted
+
+
+def _counted(df: DataFrame, columns: Columns, release: ExitStack) -> Census:
+    packed = PackedRatings.of(df, columns)
+    release.callback(packed.release)
+    facts = packed.facts
+    if facts["absent"] or suspect(columns, facts):
+        check_ratings(df, columns)
+        raise not_deterministic("ratings came that cannot be fitted, and are no longer there")
+    tally = verdict(df, columns, facts)
+    ids = [StructField(name, df.schema[of].dataType) for name, of in ((USER, columns.user), (ITEM, columns.item))]
+    numbers = [StructField("side", IntegerType()), StructField("n", LongType()), StructField("above", LongType())]
+    n_parts = PARTS_PER_CORE * parallelism(df.sparkSession)
+    partial = packed.bundles.select(*BUNDLES).mapInArrow(CountIds(n_parts), PARTIAL)
+    summed = in_partitions(partial, n_parts, F.col("part")).mapInArrow(sum_counts, StructType([*ids, *numbers]))
+    grouped = cut_from_plan(summed, packed.cached.sparkSession).persist()
+    release.callback(grouped.unpersist)
+    found = {line["side"]: line["count"] for line in grouped.groupBy("side").count().collect()}
+    weight = None if columns.weight is None else float(facts["weight"])
+    return Census(tally, found[_SIDE[USER]], found[_SIDE[ITEM]], packed, grouped, weight)
 
 
 def survey(df: DataFrame, columns: Columns) -> Survey:

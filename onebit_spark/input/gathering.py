@@ -17,35 +17,34 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import BinaryType, DataType, DecimalType, DoubleType, FloatType, StringType
+from pyspark.sql.types import BinaryType, DataType, DecimalType, StringType
 
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.sketch import CellSketch, limit_for
-from onebit_spark.input.census import ITEM, LABEL, USER, WEIGHT
 from onebit_spark.input.columns import HASH_PARTS, quoted
 from onebit_spark.input.defects import (
     Columns,
     Tally,
     aggregated,
-    cell_hash,
     check_columns,
     check_ratings,
     fingerprint,
     fingerprint_of,
-    label_number,
     not_deterministic,
     suspect,
     verdict,
 )
+from onebit_spark.input.ratings import ITEM, LABEL, USER, WEIGHT, cell_hashes, raw
 from onebit_spark.input.readings import Encoded, LabelCounts, hash_sums
-from onebit_spark.input.weights import bad_weights, weight_number
-from onebit_spark.platform.arriving import arrow_batches, cached_rows
+from onebit_spark.input.weights import bad_weights
+from onebit_spark.platform.arriving import arrow_batches, arrow_batches_by_groups, cached_rows, too_large
 from onebit_spark.platform.joining import joined
 
-HASH = "__onebit_hash"
 TABLE_BYTES = 16 * 2**20  # of ratings that are taken up at once
+UNEVEN = 2  # some partitions have more ratings than others: as many times as many jobs as are needed on average
 
 
 @dataclass(frozen=True)
@@ -126,9 +125,9 @@ def text_bytes(df: DataFrame, columns: Columns) -> Column:
 
 
 def bytes_per_rating(df: DataFrame, columns: Columns, text: float) -> float:
-    """Bytes of a rating on its way: hash and label are numbers of 8 bytes, or less; the ids' text is known."""
-    kinds = (df.schema[name].dataType for name in (columns.user, columns.item))
-    return 16 + text + sum(_width(kind) for kind in kinds) + (0 if columns.weight is None else 4)
+    """Bytes of a rating on its way; the ids' text is known."""
+    kinds = (field.dataType for field in raw(df, columns).schema)
+    return text + sum(_width(kind) + 1 / 8 for kind in kinds)
 
 
 def _text_ids(df: DataFrame, columns: Columns) -> list[str]:
@@ -137,11 +136,8 @@ def _text_ids(df: DataFrame, columns: Columns) -> list[str]:
 
 def gathered(df: DataFrame, columns: Columns, counted: Weighed, most_bytes: int) -> Gathered:
     """The ratings, checked. ``most_bytes`` bounds one collect."""
-    arrived = _Arrived(columns.threshold, limit_for(counted.n))
     parts = max(1, int(np.ceil(counted.n * counted.bytes_per_rating / most_bytes)))
-    for frame in _parts(_raw(df, columns), parts):
-        for table in joined(arrow_batches(frame), _bytes, TABLE_BYTES):  # a table is encoded with one dictionary
-            arrived.take_up(table)
+    arrived = _arrived(raw(df, columns), columns.threshold, limit_for(counted.n), parts)
     totals, changed = arrived.totals(), None
     if counted.fingerprint is not None:
         found = totals["n"], fingerprint_of([totals[name] for name in HASH_PARTS])
@@ -167,6 +163,25 @@ def gathered(df: DataFrame, columns: Columns, counted: Weighed, most_bytes: int)
     return Gathered(tally, users, items, ratings, np.concatenate(arrived.cells), arrived.limit)
 
 
+def _arrived(frame: DataFrame, threshold: float | None, limit: int, parts: int) -> _Arrived:
+    """All raw ratings: by one job, else by several over some partitions each, else by parts of a cached copy."""
+    if parts == 1:
+        return _Arrived(threshold, limit).all_of(arrow_batches(frame))
+    batches = arrow_batches_by_groups(frame, UNEVEN * parts)
+    if batches is not None:
+        try:
+            return _Arrived(threshold, limit).all_of(batches)
+        except PySparkException as error:  # a few partitions hold most of the ratings
+            if not too_large(error):
+                raise
+    arrived = _Arrived(threshold, limit)
+    with _kept(frame) as kept:  # the source is read once
+        for part in range(parts):
+            chosen = F.pmod(F.xxhash64(USER, ITEM), F.lit(parts)) == part
+            arrived.all_of(arrow_batches(kept.where(chosen)))
+    return arrived
+
+
 @dataclass
 class _Arrived:
     """What has come so far: 9 bytes per rating, 13 with weights, and what was counted of them."""
@@ -183,13 +198,19 @@ class _Arrived:
     sums: NDArray[np.int64] = field(default_factory=lambda: np.zeros(2, np.int64))
     absent: bool = False
 
+    def all_of(self, batches: Iterator[pa.RecordBatch]) -> _Arrived:
+        """Add all ratings of some batches."""
+        for table in joined(batches, _bytes, TABLE_BYTES):  # a table is encoded with one dictionary
+            self.take_up(table)
+        return self
+
     def take_up(self, table: pa.Table) -> None:
         """Add ratings. Null and NaN are noticed, and such ratings are not kept."""
         present = [self.users.add(table[USER]), self.items.add(table[ITEM]), not table[LABEL].null_count]
         if not all(present):
             self.absent = True
         label = self.labels.add(table[LABEL], self.threshold)
-        hashes, weights = table[HASH].to_numpy(), _weights(table)
+        hashes, weights = cell_hashes(table), _weights(table)
         if weights is not None:
             self.bad_weights += bad_weights(weights)
             self.weights.append(weights)
@@ -216,49 +237,19 @@ class GatheredPairs:
 
 def gathered_pairs(df: DataFrame, columns: Columns, users: pa.Array, items: pa.Array, limit: int) -> GatheredPairs:
     """Ratings that were checked already, numbered by known ids."""
-    table = _raw(df, columns).toArrow()
+    table = raw(df, columns).toArrow()
     rows, cols = (
         pc.fill_null(pc.index_in(table[name], value_set=known), -1).to_numpy().astype(np.int32)
         for name, known in ((USER, users), (ITEM, items))
     )
-    hashes = table[HASH].to_numpy()
+    hashes = cell_hashes(table)
     positive = LabelCounts().add(table[LABEL], columns.threshold)
     return GatheredPairs(rows, cols, positive, hashes[hashes <= limit], _weights(table))
-
-
-def _raw(df: DataFrame, columns: Columns) -> DataFrame:
-    """The two ids, the label as a number, the cell's hash and the weight, if there is one."""
-    kind = df.schema[columns.label].dataType
-    plain = F.col(quoted(columns.label))
-    return df.select(
-        *(_id(df, name).alias(alias) for name, alias in ((columns.user, USER), (columns.item, ITEM))),
-        (label_number(df, columns.label) if isinstance(kind, StringType | DecimalType) else plain).alias(LABEL),
-        cell_hash(df, columns).alias(HASH),
-        *([] if columns.weight is None else [weight_number(columns.weight).alias(WEIGHT)]),
-    )
 
 
 def _weights(table: pa.Table) -> NDArray[np.float32] | None:
     """The weights, NaN for null. A copy: a view would keep the whole table."""
     return np.array(table[WEIGHT].to_numpy(), np.float32) if WEIGHT in table.schema.names else None
-
-
-def _id(df: DataFrame, name: str) -> Column:
-    """The id; −0.0 is 0.0, as Spark's grouping and joins have it."""
-    value = F.col(quoted(name))
-    if isinstance(df.schema[name].dataType, FloatType | DoubleType):
-        return F.when(value == 0, F.lit(0.0).cast(df.schema[name].dataType)).otherwise(value)
-    return value
-
-
-def _parts(raw: DataFrame, parts: int) -> Iterator[DataFrame]:
-    """The frame in parts of about the same size, by the hash of the cell; the source is read once."""
-    if parts == 1:
-        yield raw
-        return
-    with _kept(raw) as kept:
-        for part in range(parts):
-            yield kept.where(F.pmod(F.col(HASH), F.lit(parts)) == part)
 
 
 @contextmanager

@@ -9,11 +9,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from onebit_spark.core.compiled import jit
 from onebit_spark.input.columns import PART_BITS
 from onebit_spark.input.defects import BIT
 from onebit_spark.input.weights import weight_hashes
 
 SLICE = 1 << 16
+DENSE = 1 << 24  # integer ids of a smaller range are numbered by a table of 4 bytes for each number in it
 
 
 class Encoded:
@@ -50,6 +52,87 @@ class Encoded:
             np.take(number, positions, out=numbers[place : place + len(positions)], mode="clip")
             place += len(positions)
         return numbers, known
+
+
+class GrowingDictionary:
+    """The different ids that have come so far. An id's number is its place among them, in the order of arrival."""
+
+    def __init__(self) -> None:
+        self._ids: pa.Array | None = None
+        self._dense = DenseNumbers()
+
+    def __len__(self) -> int:
+        return self._dense.n if self._ids is None else len(self._ids)
+
+    def add(self, ids: pa.ChunkedArray) -> tuple[NDArray[np.int32], pa.Array] | None:
+        """The numbers of some ids, and those of them that are new. None if one is null or NaN."""
+        if ids.null_count:
+            return None
+        here = pa.concat_arrays([*ids.chunks, pa.array([], ids.type)])
+        if self._ids is None and pa.types.is_integer(here.type):
+            numbered = self._dense.add(here.to_numpy())
+            if numbered is not None:
+                return numbered[0], pa.array(numbered[1], here.type)
+            self._ids = pa.array(self._dense.ids, here.type)
+        encoded = here.dictionary_encode()
+        dictionary = encoded.dictionary
+        if pa.types.is_floating(dictionary.type) and pc.any(pc.is_nan(dictionary)).as_py():
+            return None
+        known = pa.array([], dictionary.type) if self._ids is None else self._ids
+        found = pc.index_in(dictionary, value_set=known)
+        new = dictionary.filter(pc.is_null(found))
+        numbers = pc.fill_null(found, -1).to_numpy().astype(np.int32)
+        numbers[numbers < 0] = np.arange(len(known), len(known) + len(new))
+        self._ids = pa.concat_arrays([known, new])
+        return numbers[encoded.indices.to_numpy()], new
+
+
+class DenseNumbers:
+    """Numbers of integer ids of a moderate range, by a table of the range instead of a hash table."""
+
+    def __init__(self) -> None:
+        self.n = 0
+        self._low = 0
+        self._table = np.empty(0, np.int32)  # of id − low ─► number, −1 for none
+
+    @property
+    def ids(self) -> NDArray[np.int64]:
+        """The ids by their numbers."""
+        known = np.flatnonzero(self._table >= 0)
+        ids = np.empty(self.n, np.int64)
+        ids[self._table[known]] = known + self._low
+        return ids
+
+    def add(self, ids: NDArray[np.integer]) -> tuple[NDArray[np.int32], NDArray[np.int64]] | None:
+        """The numbers of some ids, and the ids that are new; None, and nothing is added, if their range is too wide."""
+        if len(ids) == 0:
+            return np.empty(0, np.int32), np.empty(0, np.int64)
+        low, high = int(ids.min()), int(ids.max())
+        if len(self._table):
+            low, high = min(low, self._low), max(high, self._low + len(self._table) - 1)
+        if high - low >= DENSE:
+            return None
+        if high - low >= len(self._table):  # wider than before, which includes a lower start
+            table = np.full(high - low + 1, -1, np.int32)
+            shift = self._low - low if len(self._table) else 0
+            table[shift : shift + len(self._table)] = self._table
+            self._low, self._table = low, table
+        numbers, new, n_new = _number_dense(ids, self._low, self._table, self.n)
+        self.n += n_new
+        return numbers, new[:n_new].copy()
+
+
+@jit
+def _number_dense(ids, low, table, n):  # type: ignore[no-untyped-def]
+    numbers, new, n_new = np.empty(len(ids), np.int32), np.empty(len(ids), np.int64), 0
+    for k in range(len(ids)):
+        place = np.int64(ids[k]) - low
+        if table[place] < 0:
+            table[place] = n + n_new
+            new[n_new] = ids[k]
+            n_new += 1
+        numbers[k] = table[place]
+    return numbers, new, n_new
 
 
 class LabelCounts:

@@ -27,8 +27,8 @@ from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.sketch import HIGHEST, together
 from onebit_spark.engines.cells import Batches
 from onebit_spark.engines.factorframes import factor_frame, factor_schema
-from onebit_spark.input.census import ITEM, LABEL, USER, WEIGHT, prepared
 from onebit_spark.input.defects import Columns, check_ratings, with_weight
+from onebit_spark.input.ratings import ITEM, LABEL, USER, WEIGHT, prepared
 from onebit_spark.ml.featurefoldin import Explained, check_who
 from onebit_spark.ml.fittedmodel import FittedModel
 from onebit_spark.ml.freshness import sketch_of

@@ -19,7 +19,7 @@ from onebit_spark.core.newratings import Before, updated_sides
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.engines.factorframes import factor_frame, factor_schema
 from onebit_spark.errors import RequestError
-from onebit_spark.input.census import ITEM, LABEL, USER, WEIGHT, prepared
+from onebit_spark.input.ratings import ITEM, LABEL, USER, WEIGHT, prepared
 from onebit_spark.ml.featurefoldin import Explained
 from onebit_spark.ml.fittedmodel import FittedModel
 from onebit_spark.ml.foldin import NewRatings

@@ -25,11 +25,12 @@ from onebit_spark.core.learntfeatures import Who
 from onebit_spark.core.machine import available_cores
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.topn import Ranking, best_partners
-from onebit_spark.engines.cells import Batches, block_line
+from onebit_spark.engines.cells import Batches
 from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import checked_ids
 from onebit_spark.ml.fittedmodel import FittedModel
 from onebit_spark.ml.resident import fits_here
+from onebit_spark.platform.binary import binary_line
 from onebit_spark.platform.plans import in_partitions
 from onebit_spark.platform.sessions import parallelism
 from onebit_spark.serving.ranking import ROWS_PER_SLICE, ranking_of, ranking_problems
@@ -205,7 +206,7 @@ class _PackBlock:
             return
         joined = pa.Table.from_batches(table).combine_chunks().to_batches()[0]
         posterior = read_factors(joined.column("lines"), self.prior)
-        line = block_line(block=joined.column("block")[0].as_py(), location=posterior.location, scale=posterior.scale)
+        line = binary_line(block=joined.column("block")[0].as_py(), location=posterior.location, scale=posterior.scale)
         columns = dict(zip(line.schema.names, line.columns, strict=True))
         columns["ids"] = _one_list(joined.column("id"))
         if "seen" in joined.schema.names:

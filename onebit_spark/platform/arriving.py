@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.captured import unwrap_spark_exception
+from pyspark.serializers import NoOpSerializer
 from pyspark.sql import DataFrame
 from pyspark.util import local_connect_and_auth
 
@@ -30,6 +32,42 @@ def arrow_batches(frame: DataFrame) -> Iterator[pa.RecordBatch]:
     finally:
         stream.close()
         connection.close()
+
+
+def arrow_batches_by_groups(frame: DataFrame, groups: int) -> Iterator[pa.RecordBatch] | None:
+    """The rows by several jobs, each over some of the partitions. None if there are not as many partitions.
+
+    The results of one job must fit ``spark.driver.maxResultSize``; ``too_large`` recognises the error if they do not.
+    """
+    if is_connect(frame.sparkSession):
+        return None
+    plan: Any = frame._jdf
+    batches = plan.toArrowBatchRdd().toJavaRDD()
+    partitions = list(range(batches.getNumPartitions()))
+    if len(partitions) < groups:
+        return None
+    return _collected(frame, batches, [partitions[group::groups] for group in range(groups)])
+
+
+def _collected(frame: DataFrame, batches: Any, groups: list[list[int]]) -> Iterator[pa.RecordBatch]:
+    schema = frame.limit(0).toArrow().schema
+    context: Any = frame.sparkSession.sparkContext
+    for group in groups:
+        with unwrap_spark_exception():
+            served = context._jvm.PythonRDD.runJob(context._jsc.sc(), batches, group)
+        stream, connection = local_connect_and_auth(served[0], served[1])
+        connection.settimeout(None)
+        try:
+            for message in NoOpSerializer().load_stream(stream):
+                yield pa.ipc.read_record_batch(pa.py_buffer(message), schema)
+        finally:
+            stream.close()
+            connection.close()
+
+
+def too_large(error: PySparkException) -> bool:
+    """Whether results were larger than ``spark.driver.maxResultSize``."""
+    return "spark.driver.maxResultSize" in str(error)
 
 
 def cached_rows(frame: DataFrame) -> int | None:

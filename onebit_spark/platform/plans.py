@@ -7,10 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from pyspark import StorageLevel
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from onebit_spark.platform.sessions import is_connect
+
+BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"  # of Spark 4.1
+LONG_LINES_BYTES = 16 * 2**20
 
 
 def cut_from_plan(frame: DataFrame, session: SparkSession | None = None) -> DataFrame:
@@ -50,6 +54,7 @@ def working_session(spark: SparkSession) -> SparkSession:
     execution would merge partitions that hold one block each.
     """
     own = spark.newSession()
+    own.conf.set("spark.sql.session.timeZone", str(spark.conf.get("spark.sql.session.timeZone")))
     own.conf.set("spark.sql.shuffle.partitions", "1")
     own.conf.set("spark.sql.adaptive.enabled", "false")
     own.conf.set("spark.sql.parquet.compression.codec", "uncompressed")  # factors cannot be compressed
@@ -59,9 +64,16 @@ def working_session(spark: SparkSession) -> SparkSession:
 def expect_long_lines(session: SparkSession, most: int = 64) -> None:
     """From now on an Arrow batch has few lines. A line may have megabytes, and a batch must stay below 2 GiB.
 
-    Call it after the ratings are blocked: Spark reads this setting when a task runs, not when the plan is made.
+    Call it after the ratings are packed: Spark reads this setting when a task runs, not when the plan is made. If lost
+    ratings are packed again, short rows travel under it too. So batches are bounded by their bytes where Spark can do
+    that, and by ``most`` lines elsewhere.
     """
-    session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(most))
+    try:
+        session.conf.get(BATCH_BYTES)
+    except PySparkException:
+        session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(most))
+    else:
+        session.conf.set(BATCH_BYTES, str(LONG_LINES_BYTES))
 
 
 def in_partitions(frame: DataFrame, n: int, part: Column) -> DataFrame:

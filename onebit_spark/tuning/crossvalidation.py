@@ -19,9 +19,10 @@ from pyspark.sql import functions as F
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.settings import by_param
 from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.input.census import ITEM, LABEL, USER, WEIGHT, Survey, prepared, survey
+from onebit_spark.input.census import Survey, survey
 from onebit_spark.input.columns import hash_parts, quoted
 from onebit_spark.input.defects import Columns, with_weight
+from onebit_spark.input.ratings import ITEM, LABEL, USER, WEIGHT, prepared
 from onebit_spark.input.weights import weight_number
 from onebit_spark.platform.limits import driver_limits
 from onebit_spark.tuning.folds import FoldedSample, fit_fold

@@ -7,15 +7,16 @@ from decimal import Decimal
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import functions as F
 
 from onebit_spark import FitConfig, FitFailed, RequestError, fit_arrays
 from onebit_spark.engines.choice import Choice, Refusal, choose_exchange, on_driver
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input import gathering
-from onebit_spark.input.census import LABEL, USER
 from onebit_spark.input.defects import BIT, Columns, marks, suspect
 from onebit_spark.input.gathering import Weighed
+from onebit_spark.input.ratings import LABEL, USER, raw
 from onebit_spark.input.readings import LabelCounts
 from onebit_spark.ml.freshness import sketch_of
 from onebit_spark.platform.limits import DriverLimits
@@ -96,20 +97,40 @@ def test_order_parts_and_partitions_are_irrelevant_to_the_bit(spark, ratings, mo
 
 
 def test_a_small_result_size_means_several_collects(ratings, monkeypatch):
-    """Text is weighed by its length: 4 bytes and an offset of 4 here."""
-    sizes = []
-    collect = gathering._parts
-
-    def watched(raw, parts):
-        for frame in collect(raw, parts):
-            sizes.append(frame.toArrow().nbytes)
-            yield frame
-
-    monkeypatch.setattr(gathering, "_parts", watched)
+    """Text is weighed by its length: 4 bytes and an offset of 4 here. Each collect is over some of the partitions."""
+    expected = fit(ratings, maxIter=1).summary.objectiveHistory
+    asked = []
     monkeypatch.setattr("onebit_spark.platform.limits.as_bytes", lambda _: 8000)
-    fit(ratings, maxIter=1)
-    assert len(sizes) >= 5
-    assert max(sizes) < 8000
+    in_groups = gathering.arrow_batches_by_groups
+
+    def watched(frame, groups):
+        batches = in_groups(frame, groups)
+        asked.append((groups, batches is not None))
+        return batches
+
+    monkeypatch.setattr(gathering, "arrow_batches_by_groups", watched)
+    few = fit(ratings.coalesce(1), maxIter=1)
+    many = fit(ratings.repartition(40), maxIter=1)
+    assert [by_partitions for _, by_partitions in asked] == [False, True]
+    assert all(groups >= 8 for groups, _ in asked)
+    for found in (few, many):
+        assert found.summary.objectiveHistory == expected
+
+
+def test_uneven_partitions_are_collected_in_parts(ratings, monkeypatch):
+    """One partition holds more than Spark lets a job return: then the ratings are cached and chosen by a hash."""
+    expected = fit(ratings, maxIter=1).summary.objectiveHistory
+    monkeypatch.setattr("onebit_spark.platform.limits.as_bytes", lambda _: 8000)
+
+    def refused(frame, groups):
+        raise PySparkRuntimeError("Total size of serialized results is bigger than spark.driver.maxResultSize")
+
+    monkeypatch.setattr(gathering, "arrow_batches_by_groups", lambda frame, groups: iter_of(refused, frame, groups))
+    assert fit(ratings, maxIter=1).summary.objectiveHistory == expected
+
+
+def iter_of(work, *arguments):
+    yield work(*arguments)
 
 
 IDS = {
@@ -187,7 +208,7 @@ def test_labels_are_counted_here_as_by_spark(spark, threshold):
         lines = [(k, 0, value) for k, value in enumerate(labels)]
         df = spark.createDataFrame(lines, f"user int, item int, label {kind}")
         marked = df.select("user", marks(df, columns).alias("marks")).orderBy("user").collect()
-        column = gathering._raw(df, columns).orderBy(USER).toArrow()[LABEL]
+        column = raw(df, columns).orderBy(USER).toArrow()[LABEL]
         for k, line in enumerate(marked):
             expected = {name: int(bool(line.marks & bit)) for name, bit in BIT.items()}
             counts = LabelCounts()

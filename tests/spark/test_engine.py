@@ -8,8 +8,13 @@ import pytest
 from pyspark.sql import functions as F
 
 from onebit_spark import FitConfig, FitFailed, NotConverged, RequestError, fit_arrays
+from onebit_spark.engines.broadcast.engine import BroadcastEngine
 from onebit_spark.engines.layout import default_blocks, default_tasks, side_layout
+from onebit_spark.engines.shuffle.engine import ShuffleEngine
 from onebit_spark.estimator import OneBitCompletion
+from onebit_spark.input.census import census
+from onebit_spark.input.defects import Columns
+from onebit_spark.platform.files import Location
 from onebit_spark.simulate import simulate
 
 pytestmark = pytest.mark.classic
@@ -178,16 +183,27 @@ def test_the_session_is_left_as_it_was(spark, ratings):
     context.setLocalProperty("spark.job.description", None)
 
 
-def test_a_nondeterministic_source_is_caught(spark, ratings):
-    """A sample drawn anew whenever the source is read."""
+@pytest.mark.parametrize("exchange", ["broadcast", "shuffle"])
+def test_a_nondeterministic_source_is_read_once(spark, ratings, exchange, tmp_path):
+    """A sample drawn anew whenever the source is read is fitted as it was read. If that is lost, it is noticed."""
 
     def flicker(batches):
         for batch in batches:
             keep = np.frombuffer(os.urandom(batch.num_rows), np.uint8) > 25
             yield batch.filter(keep.tolist())
 
-    with pytest.raises(FitFailed, match="not deterministic"):
-        estimator().fit(ratings.repartition(2).mapInArrow(flicker, ratings.schema))
+    source = ratings.repartition(2).mapInArrow(flicker, ratings.schema)
+    model = estimator(exchange=exchange, maxIter=1).fit(source)
+    assert 0 < model.info.n_ratings < ratings.count()
+    with census(source, Columns()) as counted:
+        counted.packed.release()  # as if the executors that hold it were lost
+        if exchange == "broadcast":
+            engine = BroadcastEngine.over(spark, counted, (2, 2))
+        else:
+            folder = Location(spark, str(tmp_path / "work"))
+            engine = ShuffleEngine.over(spark, counted, (2, 2), FitConfig(rank=2).form, folder)
+        with pytest.raises(FitFailed, match="not deterministic"):
+            engine.__enter__()
 
 
 def test_both_labels_of_a_cell_count(spark):

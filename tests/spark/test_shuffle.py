@@ -17,8 +17,9 @@ from onebit_spark.engines.layout import side_layout
 from onebit_spark.engines.shuffle.engine import ShuffleEngine
 from onebit_spark.engines.shuffle.numbering import number_ids, placement_of
 from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.input.census import ITEM, USER, census
+from onebit_spark.input.census import census
 from onebit_spark.input.defects import Columns
+from onebit_spark.input.ratings import ITEM, USER
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.lending import take_back
 from onebit_spark.platform.limits import driver_limits
@@ -142,9 +143,7 @@ def test_a_half_step_does_not_move_ratings(spark, ratings, tmp_path):
     config = FitConfig(rank=3, tol=0.0, max_iter=1, start="random")
     with (
         census(ratings, Columns()) as counted,
-        ShuffleEngine.over(
-            ratings, Columns(), counted, (3, 2), config.form, Location(spark, str(tmp_path / "work"))
-        ) as engine,
+        ShuffleEngine.over(spark, counted, (3, 2), config.form, Location(spark, str(tmp_path / "work"))) as engine,
     ):
         engine.start(config, config.make_loss())
         own, partners = (engine.posterior(side).table for side in ("rows", "cols"))

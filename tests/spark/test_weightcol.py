@@ -152,8 +152,9 @@ def test_the_column_must_be_there_and_hold_numbers(ratings):
         estimator(weightCol="x").fit(ratings.withColumn("x", F.lit(0)))
 
 
-@pytest.mark.parametrize("exchange", ["driver", "broadcast", "shuffle"])
-def test_weights_that_change_are_caught(ratings, exchange):
+def test_weights_that_change_are_caught(ratings):
+    """The other exchanges read them once."""
+
     def flicker(batches):
         for batch in batches:
             drawn = np.frombuffer(os.urandom(batch.num_rows), np.uint8) + 1.0
@@ -161,7 +162,7 @@ def test_weights_that_change_are_caught(ratings, exchange):
 
     schema = "user long, item long, label long, w double"
     with pytest.raises(FitFailed, match="not deterministic"):
-        estimator(exchange=exchange, maxIter=1).fit(ratings.mapInArrow(flicker, schema))
+        estimator(exchange="driver", maxIter=1).fit(ratings.mapInArrow(flicker, schema))
 
 
 def test_hashes_are_those_of_spark(spark):
@@ -218,7 +219,7 @@ def test_what_the_model_says(spark, ratings, model, tmp_path):
 def test_the_memory_of_the_driver_counts_them(ratings):
     form, n = FitConfig(rank=2).form, 1_000_000
     plain, weighted = (weighed(ratings, Columns(weight=name)) for name in (None, "w"))
-    assert weighted.bytes_per_rating == plain.bytes_per_rating + 4
+    assert weighted.bytes_per_rating == plain.bytes_per_rating + 4 + 1 / 8  # and a bit that it is there
     limits = DriverLimits(2**40, 2**40, 2 * 30 * n + 2**28, local=True)
     assert isinstance(on_driver("auto", Weighed(n, 0.0), 0, form, limits, None), Choice)
     assert isinstance(on_driver("auto", Weighed(n * 5, 0.0, weighted=True), 0, form, limits, None), Refusal)

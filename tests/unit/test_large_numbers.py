@@ -8,16 +8,15 @@ from hypothesis import strategies as st
 from onebit_spark import FitFailed
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.engines.cells import (
-    MOST_BYTES,
     PlacedBlock,
     ascending_cell,
-    block_line,
     distinct,
     positions,
     read_ascending,
 )
 from onebit_spark.engines.layout import Placement
 from onebit_spark.engines.shuffle.routes import routes_of
+from onebit_spark.platform.binary import MOST_BYTES, binary_line
 
 
 def test_positions_of_large_numbers():
@@ -35,7 +34,7 @@ def test_ascending_numbers_in_a_cell(numbers, close):
     if close:
         numbers = {number % 200 for number in numbers}
     ascending = np.array(sorted(numbers), np.int64)
-    line = block_line(rows=ascending_cell(ascending))
+    line = binary_line(rows=ascending_cell(ascending))
     assert read_ascending(line["rows"][0]).tolist() == ascending.tolist()
     if close:
         assert line["rows"][0].as_buffer().size <= 15 + len(ascending)
@@ -53,7 +52,7 @@ def test_a_cell_beyond_two_gigabytes_is_refused():
         nbytes = MOST_BYTES + 1
 
     with pytest.raises(FitFailed, match="less than 2 GiB: set more row and column blocks"):
-        block_line(codes=np.zeros(1).view(Huge))
+        binary_line(codes=np.zeros(1).view(Huge))
 
 
 def test_routes():

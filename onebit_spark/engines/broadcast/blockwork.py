@@ -16,8 +16,9 @@ from onebit_spark.core.posterior import FloatArray, RowPosterior
 from onebit_spark.core.rowmap import RowMap
 from onebit_spark.core.split import Split
 from onebit_spark.core.startlines import Table
-from onebit_spark.engines.cells import Batches, block_line, read_blocks
+from onebit_spark.engines.cells import Batches, read_blocks
 from onebit_spark.engines.mapstep import left_out_loss, signed_sums, updated
+from onebit_spark.platform.binary import binary_line
 
 
 def _schema(**cells: str) -> StructType:
@@ -67,7 +68,7 @@ class UpdateBlocks:
             partners, over = self.other.take(block.columns), block.ratings.over_ranges
             features = None if self.features is None else self.features.value[block.rows]
             statistics = updated(self.loss, block.ratings, partners, rows, step, over, features)
-            yield block_line(
+            yield binary_line(
                 block=block.number,
                 rows=rows.packed(),
                 statistics=statistics.to_vector(),
@@ -88,7 +89,7 @@ class SumBlocks:
             ratings = block.ratings
             sums = np.zeros((ratings.n_rows, table.shape[1]))
             signed_sums(ratings, 0, ratings.n_rows, table, sums)
-            yield block_line(block=block.number, sums=sums, n=ratings.n_ratings, checksum=block.checksum)
+            yield binary_line(block=block.number, sums=sums, n=ratings.n_ratings, checksum=block.checksum)
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class DrawBlocks:
             ratings = block.ratings
             rows, cols = self.rows.value.take(block.rows), self.cols.value.take(block.columns)
             counted = count_errors(ratings, 0, ratings.n_rows, block.rows, rows, cols, self.draws)
-            yield block_line(block=block.number, **counted._asdict(), n=ratings.n_ratings, checksum=block.checksum)
+            yield binary_line(block=block.number, **counted._asdict(), n=ratings.n_ratings, checksum=block.checksum)
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ class CountBlocks:
             ratings = block.ratings
             rows, cols = self.rows.value.take(block.rows), self.cols.value.take(block.columns)
             counts = count_confidences(ratings, 0, ratings.n_rows, rows, cols, self.noise)
-            yield block_line(block=block.number, counts=counts, n=ratings.n_ratings, checksum=block.checksum)
+            yield binary_line(block=block.number, counts=counts, n=ratings.n_ratings, checksum=block.checksum)
 
 
 @dataclass(frozen=True)
@@ -136,4 +137,4 @@ class LeftOutBlocks:
         for block in read_blocks(batches):
             rows, cols = self.rows.value.take(block.rows), self.cols.value.take(block.columns)
             sums = np.array(left_out_loss(self.loss, block.ratings, block.rows, rows, cols, self.split))
-            yield block_line(block=block.number, sums=sums, n=block.ratings.n_ratings, checksum=block.checksum)
+            yield binary_line(block=block.number, sums=sums, n=block.ratings.n_ratings, checksum=block.checksum)

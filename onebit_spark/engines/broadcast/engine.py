@@ -42,8 +42,7 @@ from onebit_spark.engines.factorframes import ArrayFactors
 from onebit_spark.engines.faults import worker_errors
 from onebit_spark.engines.layout import SideLayout, default_blocks, side_layout
 from onebit_spark.engines.start import start_posteriors
-from onebit_spark.input.census import Ids, Survey, prepared
-from onebit_spark.input.defects import Columns
+from onebit_spark.input.census import Census, Ids, Survey
 from onebit_spark.platform.plans import cut_from_plan, expect_long_lines, working_session
 from onebit_spark.platform.sessions import described
 
@@ -88,11 +87,10 @@ class BroadcastEngine(ArrayFactors):
     @classmethod
     @contextmanager
     def over(
-        cls, ratings: DataFrame, columns: Columns, survey: Survey, blocks: tuple[int | None, int | None]
+        cls, spark: SparkSession, census: Census, blocks: tuple[int | None, int | None]
     ) -> Iterator[BroadcastEngine]:
-        """An engine over some ratings. All caches and broadcasts are released at the end, also after an error."""
-        spark = ratings.sparkSession
-        context = spark.sparkContext
+        """An engine over packed ratings. All caches and broadcasts are released at the end, also after an error."""
+        context, survey = spark.sparkContext, census.survey()
         with ExitStack() as release:
             blocking = release.enter_context(ExitStack())
             blocking.enter_context(described(spark, "blocking"))
@@ -103,7 +101,7 @@ class BroadcastEngine(ArrayFactors):
             )
             own = working_session(spark)
             expect_long_lines(own, 1)
-            by_row = row_blocks(prepared(ratings, columns), users, items, layouts["rows"])
+            by_row = row_blocks(census.packed.bundles, users, items, layouts["rows"])
             by_row, row_lines = _cached(by_row, own, release)
             by_col, col_lines = _cached(column_blocks(by_row, layouts["cols"], items), own, release)
             for lines in (row_lines, col_lines):
@@ -112,11 +110,11 @@ class BroadcastEngine(ArrayFactors):
                 "rows": BlockedSide(by_row, layouts["rows"], _checksums(row_lines)),
                 "cols": BlockedSide(by_col, layouts["cols"], _checksums(col_lines)),
             }
-            if columns.weight is None:
+            if survey.weight is None:
                 counted = {side: Counts(ids.counts, ids.counts, ids.positives) for side, ids in survey.ids.items()}
             else:
                 counted = {side: _counts(sides[side]) for side in SIDES}
-            engine = cls(spark, sides, counted, survey.ids, columns.weight is not None)
+            engine = cls(spark, sides, counted, survey.ids, survey.weight is not None)
             check_weight(survey.weight, engine.total_weight)
             release.callback(engine._exchange.close)
             engine.repeats = Repeats(*(int(np.sum(row_lines[name].to_numpy())) for name in REPEATS))

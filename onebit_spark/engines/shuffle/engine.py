@@ -34,8 +34,8 @@ from onebit_spark.engines.shuffle import steps as work
 from onebit_spark.engines.shuffle.numbering import WIDE, NumberedIds, encoded, number_ids, placement_of
 from onebit_spark.engines.shuffle.tables import RoutedSide, Sums, Tables, TallTable, routed
 from onebit_spark.engines.start import SpreadOut
-from onebit_spark.input.census import ITEM, USER, Census
-from onebit_spark.input.defects import Columns
+from onebit_spark.input.census import Census
+from onebit_spark.input.ratings import ITEM, USER
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.plans import cut_from_plan, expect_long_lines, in_partitions, working_session
 from onebit_spark.platform.sessions import described, parallelism
@@ -106,13 +106,12 @@ class ShuffleEngine:
     @classmethod
     @contextmanager
     def over(
-        cls, ratings: DataFrame, columns: Columns, census: Census, blocks: tuple[int | None, int | None], form: Form,
-        folder: Location,
-    ) -> Iterator[ShuffleEngine]:  # fmt: skip
-        """An engine over some ratings. All caches and files are released at the end, also after an error."""
+        cls, spark: SparkSession, census: Census, blocks: tuple[int | None, int | None], form: Form, folder: Location
+    ) -> Iterator[ShuffleEngine]:
+        """An engine over packed ratings. All caches and files are released at the end, also after an error."""
         with ExitStack() as release:
             release.callback(folder.delete)
-            spark, n = ratings.sparkSession, census.tally.n
+            n = census.tally.n
             with described(spark, "blocking"):
                 ids: dict[Side, NumberedIds] = {
                     "rows": number_ids(census, USER, release),
@@ -122,9 +121,9 @@ class ShuffleEngine:
                     placement_of(ids[side], n, given or _default_blocks(n, ids[side].n_rows, form, spark))
                     for side, given in zip(SIDES, blocks, strict=True)
                 )
-                wide, weighted = max(side.n_rows for side in ids.values()) >= WIDE, columns.weight is not None
+                wide, weighted = max(side.n_rows for side in ids.values()) >= WIDE, census.weight is not None
                 build = Build(None, wide)
-                chunks = cut_from_plan(encoded(ratings, columns, ids, rows, wide), working_session(spark))
+                chunks = cut_from_plan(encoded(census.packed, ids, rows, wide), working_session(spark))
                 by_row = routed(in_partitions(chunks, rows.n_blocks, F.col("block")), build, rows, cols, release)
                 turned = by_row.blocks.mapInArrow(Turn(cols, wide), CHUNKS)
                 by_col = routed(in_partitions(turned, cols.n_blocks, F.col("block")), build, cols, rows, release)

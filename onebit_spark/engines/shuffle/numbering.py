@@ -9,16 +9,22 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import IntegerType, LongType, StructType
 
-from onebit_spark.core.losses import Side
-from onebit_spark.engines.blocking import CHUNKS, chunks, gathered, weights_in
-from onebit_spark.engines.cells import Batches
+from onebit_spark.core.losses import SIDES, Side
+from onebit_spark.engines.blocking import CHUNKS, chunks, numbered
+from onebit_spark.engines.cells import Batches, Numbers
 from onebit_spark.engines.layout import HEAVY, Placement, block_loads, place
-from onebit_spark.input.census import ITEM, LABEL, USER, Census, prepared
-from onebit_spark.input.defects import Columns
+from onebit_spark.input.census import Census
+from onebit_spark.input.packing import BUNDLES, PackedRatings, read_bundles
+from onebit_spark.platform.binary import binary_line, cell_array
+from onebit_spark.platform.joining import joined
 from onebit_spark.platform.plans import cut_from_plan
 
 WIDE = 2**30  # from so many rows or columns on, a number with a label bit needs more than 32 bits
+RETURNED_LINES = 2_000_000  # numbers that are sorted by segment at once
+SEGMENT_PLACE = StructType().add("segment", LongType()).add("place", IntegerType())
+RETURNED = "segment long, side int, places binary, numbers binary"
 
 
 @dataclass(frozen=True)
@@ -67,14 +73,28 @@ def placement_of(ids: NumberedIds, n_ratings: int, n_blocks: int) -> Placement:
     return place(n_blocks, numbers, counts, loads)
 
 
-def encoded(
-    ratings: DataFrame, columns: Columns, ids: dict[Side, NumberedIds], placement: Placement, wide: bool
-) -> DataFrame:
-    """The ratings as numbers, in chunks for the blocks of rows. This takes two joins on unique ids."""
-    users = ids["rows"].frame.select(F.col("id").alias(USER), F.col("number").alias("rows"))
-    items = ids["cols"].frame.select(F.col("id").alias(ITEM), F.col("number").alias("cols"))
-    joined = prepared(ratings, columns).join(users, USER).join(items, ITEM).drop(USER, ITEM)
-    return joined.mapInArrow(_EncodeNumbers(placement, wide), CHUNKS)
+def encoded(packed: PackedRatings, ids: dict[Side, NumberedIds], placement: Placement, wide: bool) -> DataFrame:
+    """The packed ratings under the numbers of their ids, in chunks for the blocks of rows.
+
+    The ids of every segment are joined with the numbers, not the ratings. The numbers return to their segment as
+    arrays, and so do the bundles: 8 bytes for each rating.
+    """
+    session = packed.cached.sparkSession  # it sends many short rows to Python
+    numbers = []
+    for number, side in enumerate(SIDES):
+        known = ids[side].frame.select("id", "number")
+        kind = StructType([*SEGMENT_PLACE.fields, known.schema["id"]])
+        places = cut_from_plan(packed.bundles.select(*BUNDLES).mapInArrow(_Places(number), kind), session)
+        found = places.join(cut_from_plan(known, session), "id").select("segment", "place", "number")
+        numbers.append(found.mapInArrow(_Returned(number), RETURNED))
+    bundles = packed.bundles.select(*BUNDLES)
+    returned = cut_from_plan(numbers[0].unionAll(numbers[1]), bundles.sparkSession)
+    encode = _EncodeNumbers(placement, wide)
+
+    def call(bundles: pa.Table, numbers: pa.Table) -> pa.Table:
+        return encode(bundles, numbers)
+
+    return bundles.groupBy("segment").cogroup(returned.groupBy("segment")).applyInArrow(call, CHUNKS)
 
 
 @dataclass(frozen=True)
@@ -91,13 +111,63 @@ class _Loads:
 
 
 @dataclass(frozen=True)
+class _Places:
+    """The ids of one side in every segment, with their places: 0 for users, 1 for items."""
+
+    side: int
+
+    def __call__(self, batches: Batches) -> Batches:
+        segment, n = None, 0
+        for bundle in read_bundles(batches):
+            if bundle.segment != segment:
+                segment, n = bundle.segment, 0
+            ids = (bundle.user_ids, bundle.item_ids)[self.side]
+            places = pa.array(np.arange(n, n + len(ids), dtype=np.int32))
+            segments = pa.array(np.full(len(ids), segment, np.int64))
+            yield pa.RecordBatch.from_arrays([segments, places, ids], names=["segment", "place", "id"])
+            n += len(ids)
+
+
+@dataclass(frozen=True)
+class _Returned:
+    """(segment, place, number) in any order into arrays, one line for each segment that occurs."""
+
+    side: int
+
+    def __call__(self, batches: Batches) -> Batches:
+        for table in joined(batches, pa.RecordBatch.__len__, RETURNED_LINES):
+            segments, places, numbers = (table[name].to_numpy() for name in ("segment", "place", "number"))
+            order = np.argsort(segments, kind="stable")
+            starts = np.flatnonzero(np.diff(segments[order], prepend=-1))
+            for lo, hi in zip(starts, [*starts[1:], len(order)], strict=True):
+                here = order[lo:hi]
+                yield binary_line(segment=segments[here[0]], side=self.side, places=places[here], numbers=numbers[here])
+
+
+@dataclass(frozen=True)
 class _EncodeNumbers:
+    """The bundles of a segment as chunks."""
+
     placement: Placement
     wide: bool
 
-    def __call__(self, batches: Batches) -> Batches:
-        dtype = np.int64 if self.wide else np.int32
-        for table in gathered(batches):
-            rows, columns = (table[name].to_numpy().astype(dtype) for name in ("rows", "cols"))
-            labels = table[LABEL].to_numpy(zero_copy_only=False).astype(dtype)
-            yield from chunks(self.placement.of(rows), rows, columns << 1 | labels, weights_in(table))
+    def __call__(self, bundles: pa.Table, numbers: pa.Table) -> pa.Table:
+        users, items = (self._numbers_of(numbers, side) for side in (0, 1))
+        parts: list[pa.RecordBatch] = []
+        for bundle in read_bundles(iter(bundles.to_batches())):
+            rows, codes = numbered(bundle, users, items)
+            parts += chunks(self.placement.of(rows), rows, codes, bundle.weights)
+        return pa.Table.from_batches(parts)
+
+    def _numbers_of(self, lines: pa.Table, side: int) -> Numbers:
+        """The numbers of a segment's ids of one side, by their places."""
+        cells = [
+            (cell_array(lines["places"][i], np.int32), cell_array(lines["numbers"][i], np.int64))
+            for i, which in enumerate(lines["side"].to_pylist())
+            if which == side
+        ]
+        n = sum(len(places) for places, _ in cells)
+        numbers: Numbers = np.empty(n, np.int64) if self.wide else np.empty(n, np.int32)
+        for places, found in cells:
+            numbers[places] = found
+        return numbers

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from onebit_spark.core.blocks import Sums as RowWeights
 from onebit_spark.core.posterior import FloatArray
-from onebit_spark.engines.cells import BLOCKS, Batches, PlacedBlock, block_line, cell_array, read_ascending, read_block
+from onebit_spark.engines.cells import BLOCKS, Batches, PlacedBlock, read_ascending, read_block
 from onebit_spark.engines.layout import Placement
+from onebit_spark.platform.binary import binary_line, cell_array
 
 ROUTED = f"key int, {BLOCKS}, routes binary, ends binary, row_weights binary, rated long"
 LINES = "key int, place int, sender int, values binary"
@@ -43,7 +44,7 @@ class Route:
             key = pa.array([self.keys[block.number]], pa.int32())
             # Without weights, the sums are the differences of the pointers.
             sums = np.empty(0) if block.ratings.weights is None else block.ratings.row_weights
-            extra = block_line(routes=routes, ends=ends, row_weights=sums, rated=rated)
+            extra = binary_line(routes=routes, ends=ends, row_weights=sums, rated=rated)
             names = ["key", *batch.schema.names, *extra.schema.names]
             yield pa.RecordBatch.from_arrays([key, *batch.columns, *extra.columns], names=names)
 
@@ -142,7 +143,7 @@ class Place:
             blocks = self.placement.of(numbers)
             for block in np.unique(blocks):
                 here = blocks == block
-                yield block_line(key=int(self.keys[block]), rows=numbers[here], values=values[here])
+                yield binary_line(key=int(self.keys[block]), rows=numbers[here], values=values[here])
 
 
 @dataclass(frozen=True)
@@ -177,11 +178,11 @@ class EachRow:
 def _made_line(key: int, block: PlacedBlock, values: FloatArray | None, sums: Sums) -> pa.RecordBatch:
     kept = np.empty(0) if values is None else values
     n = block.ratings.n_ratings
-    return block_line(key=key, values=kept, sums=np.asarray(sums, np.float64), n=n, checksum=block.checksum)
+    return binary_line(key=key, values=kept, sums=np.asarray(sums, np.float64), n=n, checksum=block.checksum)
 
 
 def _line(key: int, sender: int, values: FloatArray) -> pa.RecordBatch:
-    cells = block_line(key=key, values=values)
+    cells = binary_line(key=key, values=values)
     places = [pa.array([place], pa.int32()) for place in (PARTNERS, sender)]
     columns = [cells.column("key"), *places, cells.column("values")]
     return pa.RecordBatch.from_arrays(columns, names=["key", "place", "sender", "values"])

@@ -1,0 +1,66 @@
+"""Arrays in binary cells of a DataFrame: a line holds a few large arrays, and they are read without a copy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from onebit_spark.errors import FitFailed
+
+NARROW = ("block", "key", "part", "side")
+MOST_BYTES = 2**31 - 1  # of a binary cell: offsets of Arrow and arrays of the JVM have 32 bits
+
+
+def cell_array(cell: Any, dtype: Any) -> NDArray[Any]:
+    """A binary cell as an array, without a copy."""
+    return np.frombuffer(cell.as_buffer(), dtype)
+
+
+def binary_line(**cells: Any) -> pa.RecordBatch:
+    """One line. Arrays become binary cells, text stays text, integers are int64 (those of NARROW: int32)."""
+    arrays = {}
+    for name, value in cells.items():
+        if name in NARROW:
+            arrays[name] = pa.array([value], pa.int32())
+        elif isinstance(value, np.ndarray):
+            _check_size(name, value.nbytes)
+            arrays[name] = _binary_cell(pa.py_buffer(np.ascontiguousarray(value)))
+        elif isinstance(value, pa.Buffer):
+            _check_size(name, value.size)
+            arrays[name] = _binary_cell(value)
+        elif isinstance(value, str):
+            arrays[name] = pa.array([value])
+        else:
+            arrays[name] = pa.array([int(value)], pa.int64())
+    return pa.RecordBatch.from_pydict(arrays)
+
+
+def _check_size(name: str, size: int) -> None:
+    if size > MOST_BYTES:
+        raise FitFailed(
+            f"{name} of a block takes {size / 2**30:.1f} GiB, but a cell holds less than 2 GiB: set more row and "
+            "column blocks (a single row or column can have 5·10⁸ ratings)"
+        )
+
+
+def _binary_cell(data: pa.Buffer) -> pa.Array:
+    offsets = pa.py_buffer(np.array([0, data.size], np.int32))
+    return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, data])
+
+
+def ids_cell(ids: pa.Array) -> pa.Buffer:
+    """Ids of any type as one binary cell: an Arrow stream with one column."""
+    sink = pa.BufferOutputStream()
+    batch = pa.RecordBatch.from_arrays([ids], names=["id"])
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    return sink.getvalue()
+
+
+def read_ids(cell: Any) -> pa.Array:
+    """The ids of an ``ids_cell``."""
+    with pa.ipc.open_stream(cell.as_buffer()) as stream:
+        return stream.read_next_batch().column(0)

@@ -1,0 +1,43 @@
+"""Many short rows to Python workers: ``mapInArrow`` with a quarter of its cost for a row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark import RDD
+from pyspark.serializers import NoOpSerializer
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+ROWS_PER_BATCH = 65_536
+
+Batches = Iterator[pa.RecordBatch]
+
+
+def rows_session(spark: SparkSession) -> SparkSession:
+    """A session of our own for plans with many short rows: few large Arrow batches."""
+    own = spark.newSession()
+    for name in ("spark.sql.session.timeZone", "spark.sql.shuffle.partitions"):
+        own.conf.set(name, str(spark.conf.get(name)))
+    own.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(ROWS_PER_BATCH))
+    return own
+
+
+def map_rows(frame: DataFrame, work: Callable[[Batches], Batches], schema: str | StructType) -> DataFrame:
+    """``frame.mapInArrow(work, schema)`` for many short rows in, and a few long lines out.
+
+    ``mapInArrow`` wraps every row into a structure and asks for the size of the batch after each. That takes several
+    times as long as to read the row. So the rows become Arrow batches as in ``toArrow``, and each travels as bytes.
+    """
+    plan: Any = frame._jdf
+    batches: RDD[bytes] = RDD(plan.toArrowBatchRdd().toJavaRDD(), frame.sparkSession.sparkContext, NoOpSerializer())
+    arriving = frame.limit(0).toArrow().schema
+
+    def run(messages: Iterable[bytes]) -> Iterator[tuple[Any, ...]]:
+        read = (pa.ipc.read_record_batch(pa.py_buffer(message), arriving) for message in messages)
+        for lines in work(read):
+            yield from zip(*(column.to_pylist() for column in lines.columns), strict=True)
+
+    return frame.sparkSession.createDataFrame(batches.mapPartitions(run), schema, verifySchema=False)

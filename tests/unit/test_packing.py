@@ -1,0 +1,128 @@
+"""Ratings packed by a task: the same ratings under numbers of their own, every id counted once."""
+
+from collections import Counter
+from datetime import date
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onebit_spark.input import packing, readings
+from onebit_spark.input.packing import CountIds, Pack, hashes_of, read_bundles, sum_counts
+from onebit_spark.input.ratings import ITEM, LABEL, USER
+from onebit_spark.input.readings import GrowingDictionary
+from onebit_spark.platform.binary import cell_array
+
+integers = st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-5, 40), max_size=60)
+
+
+@given(st.lists(integers, max_size=6), st.sampled_from([0, 8, 1 << 24]))
+def test_integers_keep_their_numbers(parts, dense):
+    """By a table of their range as far as it is narrow, by a hash table from then on."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(readings, "DENSE", dense)
+        dictionary, known = GrowingDictionary(), []
+        for part in parts:
+            numbers, new = dictionary.add(pa.chunked_array([pa.array(part, pa.int64())]))
+            known += new.to_pylist()
+            assert len(dictionary) == len(known) == len(set(known))
+            assert [known[number] for number in numbers] == part
+
+
+@given(st.lists(st.lists(st.text(max_size=3)), max_size=5))
+def test_text_keeps_its_numbers(parts):
+    dictionary, known = GrowingDictionary(), []
+    for part in parts:
+        numbers, new = dictionary.add(pa.chunked_array([pa.array(part, pa.string())]))
+        known += new.to_pylist()
+        assert [known[number] for number in numbers] == part
+
+
+@pytest.mark.parametrize("ids", [pa.array([1, None]), pa.array([1.0, float("nan")]), pa.array(["a", None])])
+def test_null_and_nan_are_noticed(ids):
+    assert GrowingDictionary().add(pa.chunked_array([ids])) is None
+
+
+ratings = st.lists(
+    st.tuples(st.sampled_from("abcdefg"), st.integers(-3, 9) | st.integers(0, 2**40), st.booleans()), max_size=80
+)
+
+
+@given(ratings, st.integers(1, 7), st.integers(1, 30))
+def test_bundles_hold_the_ratings(lines, bundle, segment):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packing, "BUNDLE", bundle)
+        patch.setattr(packing, "SEGMENT", segment)
+        packed = list(Pack(None)(iter(raw_batches(lines, 3))))
+        found, segment, users, items = [], None, [], []
+        for part in read_bundles(iter(packed)):
+            if part.segment != segment:
+                segment, users, items = part.segment, [], []
+            users += part.user_ids.to_pylist()
+            items += part.item_ids.to_pylist()
+            found += [
+                (users[user], items[code >> 1], bool(code & 1))
+                for user, code in zip(part.users, part.codes, strict=True)
+            ]
+        assert found == lines
+        partial = list(CountIds(3)(iter(packed)))
+    counts = Counter()
+    for part in range(3):
+        here = (batch for batch in partial if batch.column("part")[0].as_py() == part)
+        for batch in sum_counts(here):
+            for line in batch.to_pylist():
+                key = (line["side"], line[USER] if line["side"] == 1 else line[ITEM])
+                assert key not in counts
+                counts[key] = (line["n"], line["above"])
+    for side in (1, 2):
+        ids = [line[side - 1] for line in lines]
+        for name in set(ids):
+            own = [line[2] for line in lines if line[side - 1] == name]
+            assert counts.pop((side, name)) == (len(own), sum(own))
+    assert not counts
+
+
+def test_few_hashes_are_kept_for_the_sketch(monkeypatch):
+    """At least those below the limit for all ratings of the task, whatever its bundles."""
+    monkeypatch.setattr(packing, "BUNDLE", 100)
+    monkeypatch.setattr("onebit_spark.core.sketch.KEPT", 50)
+    rng = np.random.default_rng(1)
+    lines = [("a", int(item), True) for item in rng.integers(0, 10**6, 1000)]
+    cells = [cell_array(line.column("cells")[0], np.int64) for line in Pack(None)(iter(raw_batches(lines, 100)))]
+    whole = raw_batches(lines, 1000)[0]
+    hashes = np.sort(whole.column("__onebit_hash").to_numpy())
+    kept = np.sort(np.concatenate(cells))
+    limit = packing.limit_for(1000)
+    np.testing.assert_array_equal(kept[kept <= limit], hashes[hashes <= limit])
+    assert len(kept) < 300
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        [3, 1, 3], ["ü", "", "ü"], [b"x", b"y", b"x"], [0.5, -1.0, 0.5], [True, False, True],
+        [Decimal("1.5"), Decimal("2.5"), Decimal("1.5")], [date(2020, 1, 1), date(2021, 1, 1), date(2020, 1, 1)],
+    ],
+)  # fmt: skip
+def test_equal_ids_have_equal_hashes(ids):
+    """Also in a slice of an array."""
+    first, other, same = hashes_of(pa.array(ids))
+    assert first == same != other
+    assert hashes_of(pa.array([ids[1], *ids]).slice(1)).tolist() == [first, other, same]
+
+
+def raw_batches(lines, size):
+    users, items, labels = zip(*lines, strict=True) if lines else ((), (), ())
+    hashes = [hash((user, item)) for user, item in zip(users, items, strict=True)]
+    table = pa.table(
+        {
+            USER: pa.array(users, pa.string()),
+            ITEM: pa.array(items, pa.int64()),
+            LABEL: pa.array([1 if label else -1 for label in labels], pa.int8()),
+            "__onebit_hash": pa.array(hashes, pa.int64()),
+        }
+    )
+    return table.to_batches(max_chunksize=size)

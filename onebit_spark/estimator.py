@@ -231,13 +231,13 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
                 checkpoint = checkpoints.found(execution.resume)
             blocks = execution.row_blocks, execution.col_blocks
             work = execution.work_dir or execution.checkpoint_dir
+            sketched = None  # before the heap is full of blocks
+            if isinstance(chosen.found, Census):  # the watched ratings too: they choose the model
+                whole = sketch_of(dataset, columns, chosen.tally.n + n_watched) if n_watched else None
+                sketched = whole or chosen.found.sketch()
             engine = release.enter_context(engine_over(chosen, training, columns, blocks, form, work, watched))
-            if isinstance(engine, DriverEngine):
-                fitted = engine.fitted
-            elif watched is None and isinstance(chosen.found, Census):
-                fitted = chosen.found.sketch()
-            else:  # the watched ratings too: they choose the model
-                fitted = sketch_of(dataset, columns, chosen.tally.n + n_watched)
+            fitted = engine.fitted if isinstance(engine, DriverEngine) else sketched
+            assert fitted is not None
             if self._initial is not None:
                 fitted = together(self._initial.fitted, fitted)
             known = known_sides(engine, features, columns)

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from onebit_spark.core.blocks import Sums
 from onebit_spark.core.losses.base import Side
@@ -31,17 +32,21 @@ from onebit_spark.core.startlines import (
     Numbered,
     Rows,
     SquareSum,
+    StartTable,
     Table,
     added,
     distinct_keys,
     gram,
+    scaled_product,
 )
 
 T = TypeVar("T")
+AnyTable = NDArray[np.floating]  # as it was made, or a product
 
 SUBSPACE_ITERATIONS = 2  # with this oversampling, more iterations change neither the objective nor the error of a fit
 OVERSAMPLING = 6
-NEGLIGIBLE = 1e-7  # singular values below this share of the largest are rounding errors
+NEGLIGIBLE = 1e-5  # directions below this share of the largest are rounding errors: products have 24 bits
+NO_FACTOR = 3e-4  # singular values of Y below this share of the largest make no factor
 FEW_KEYS = 4  # with fewer distinct (ratings, positives) per direction, the keys of the rows are added
 MARGIN = 0.5  # mean of y·u at the start; a little small is better than a little large
 LEAST_SIGNAL = 1e-3  # the least √f: a column of exact zeros would stay zero in every iteration
@@ -108,7 +113,7 @@ def spectral_start(matrix: SignMatrix[T], rank: int, seed: int) -> tuple[T, T]:
     w = matrix.product("rows", z, right)
     values, vectors = np.linalg.eigh(matrix.total("rows", gram, w))
     values, vectors = values[::-1], vectors[:, ::-1]
-    kept = min(rank, int(np.sum(values > NEGLIGIBLE * values[0])))
+    kept = min(rank, int(np.sum(values > NO_FACTOR**2 * values[0])))
     sigma, rotation = np.sqrt(values[:kept]), vectors[:, :kept]
     edge = values[-1] if len(values) > rank else 0.0
     shrinkage = np.maximum(1.0 - edge / values[:kept], LEAST_SIGNAL)
@@ -160,7 +165,7 @@ class Products(Protocol):
     def row_weights(self, side: Side) -> tuple[Sums, Sums]:
         """Sums of the weights of every row of the side: of all its ratings, and of the positive ones."""
 
-    def signed_sums(self, side: Side, table: Table) -> Table:
+    def signed_sums(self, side: Side, table: StartTable) -> StartTable:
         """Σ_{l∈Ω_i} w_l y_l table_j for every row i of the side: Y·table, or Yᵀ·table."""
 
 
@@ -177,15 +182,16 @@ class ArrayTables:
     def distinct_keys(self, side: Side, enough: int) -> int:
         return len(distinct_keys(self._rows(side)))
 
-    def tall(self, side: Side, make: Callable[..., Table], *tables: Table) -> Table:
+    def tall(self, side: Side, make: Callable[..., Table], *tables: AnyTable) -> AnyTable:
         return make(self._rows(side), *tables)
 
-    def product(self, side: Side, table: Table, right: Table) -> Table:
+    def product(self, side: Side, table: AnyTable, right: Table) -> AnyTable:
         other = self._rows("cols" if side == "rows" else "rows")
-        return self._rows(side).scale * self._engine.signed_sums(side, other.scale * (table @ right))
+        sums = self._engine.signed_sums(side, scaled_product(other, table, right))
+        return np.asarray(self._rows(side).scale * sums, np.float32)
 
-    def total(self, side: Side, measure: Callable[[Rows, Table], Table], table: Table) -> Table:
-        return measure(self._rows(side), table)
+    def total(self, side: Side, measure: Callable[[Rows, Table], Table], table: AnyTable) -> Table:
+        return measure(self._rows(side), table.astype(np.float64, copy=False))
 
     def _rows(self, side: Side) -> Rows:
         counts, positives = self._engine.row_weights(side)

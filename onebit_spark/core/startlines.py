@@ -12,6 +12,7 @@ from scipy.special import ndtri
 from onebit_spark.core.blocks import Sums
 
 Table = NDArray[np.float64]  # one line per row of a side
+StartTable = NDArray[np.float32]  # a table that Y is multiplied with, and the product: a start needs no more digits
 Integers = NDArray[np.int64]
 
 NOISE = 1e-2  # size of the columns that the spectrum cannot fill, relative to the typical factor
@@ -39,6 +40,11 @@ class Rows(NamedTuple):
         """D^{−½} as a column, 0 for empty rows."""
         rated = self.counts > 0
         return np.where(rated, 1.0 / np.sqrt(np.where(rated, self.counts, 1)), 0.0)[:, None]
+
+
+def scaled_product(rows: Rows, table: NDArray[np.floating], right: Table) -> StartTable:
+    """D^{−½} table·right, as it is multiplied by Y."""
+    return np.asarray(rows.scale * (table @ right), np.float32)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from onebit_spark.core.rowmap import RowMap
 from onebit_spark.core.sidefeatures import SideTables, rated_gram
 from onebit_spark.core.split import Split
 from onebit_spark.core.statistics import SideStatistics
-from onebit_spark.engines.mapstep import Table, left_out_loss, signed_sums, updated
+from onebit_spark.engines.mapstep import StartTable, Table, left_out_loss, signed_sums, updated
 from onebit_spark.engines.start import start_posteriors
 
 Result = TypeVar("Result")
@@ -124,10 +124,9 @@ class LocalEngine:
     def row_weights(self, side: Side) -> tuple[Sums, Sums]:
         return self.blocks[side].row_weights, self.blocks[side].row_positive_weights
 
-    def signed_sums(self, side: Side, table: Table) -> Table:
+    def signed_sums(self, side: Side, table: StartTable) -> StartTable:
         block = self.blocks[side]
-        table = np.ascontiguousarray(table)
-        sums = np.zeros((block.n_rows, table.shape[1]))
+        sums = np.empty((block.n_rows, table.shape[1]), np.float32)
         self._over_rows(side, lambda lo, hi: signed_sums(block, lo, hi, table, sums))
         return sums
 

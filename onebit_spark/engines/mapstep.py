@@ -17,10 +17,10 @@ from onebit_spark.core.losses.base import Partners
 from onebit_spark.core.losses.rowsums import add_signed_rows
 from onebit_spark.core.posterior import FloatArray, RowPosterior
 from onebit_spark.core.split import Split
-from onebit_spark.core.startlines import Table
+from onebit_spark.core.startlines import StartTable, Table
 from onebit_spark.core.statistics import SideStatistics
 
-__all__ = ["Table", "left_out_loss", "signed_sums", "updated"]
+__all__ = ["StartTable", "Table", "left_out_loss", "signed_sums", "updated"]
 
 Part = TypeVar("Part")
 OverRows = Callable[[Callable[[int, int], Part]], list[Part]]
@@ -95,12 +95,16 @@ def left_out_loss(
     return total, float(left.row_weights.sum())
 
 
-def signed_sums(block: RatingBlock, lo: int, hi: int, table: FloatArray, out: Table) -> None:
-    """out_i += Σ_{l∈Ω_i} w_l y_l table_j for the rows lo … hi−1: their part of Y·table."""
+def signed_sums(block: RatingBlock, lo: int, hi: int, table: StartTable, out: StartTable) -> None:
+    """out_i = Σ_{l∈Ω_i} w_l y_l table_j for the rows lo … hi−1: their part of Y·table, summed in double precision."""
     _signed_sums(block.row_pointers, block.codes, block.weights, lo, hi, table, out)
 
 
 @jit
 def _signed_sums(pointers, codes, weights, first, last, table, out):  # type: ignore[no-untyped-def]
+    sums = np.empty(out.shape[1])
     for i in range(first, last):
-        add_signed_rows(table, codes, weights, pointers[i], pointers[i + 1], out[i])
+        sums[:] = 0.0
+        add_signed_rows(table, codes, weights, pointers[i], pointers[i + 1], sums, 0, True)
+        for k in range(len(sums)):
+            out[i, k] = sums[k]

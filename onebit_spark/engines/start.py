@@ -9,8 +9,7 @@ import numpy as np
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.losses import Loss, Side
 from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.core.spectral import STARTS, ArrayTables, Products
-from onebit_spark.core.startlines import Table
+from onebit_spark.core.spectral import STARTS, AnyTable, ArrayTables, Products
 
 
 @dataclass(frozen=True)
@@ -20,7 +19,7 @@ class SpreadOut:
     config: FitConfig
     loss: Loss
 
-    def __call__(self, factors: Table) -> RowPosterior:
+    def __call__(self, factors: AnyTable) -> RowPosterior:
         config, loss = self.config, self.loss
         if config.intercepts:
             factors = np.insert(factors * loss.start_shrinkage, 0, 0.0, axis=1)

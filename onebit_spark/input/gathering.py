@@ -1,10 +1,10 @@
 """Ratings on the driver: collected by Arrow, checked and numbered there, without a Python object per rating.
 
-    weighed ─► n, bytes per rating, fingerprint                 one aggregation; none if Spark's cache knows n
+    weighed ─► n, bytes per rating                              one aggregation; none if Spark's cache knows n
     gathered ─► the ratings of every row, and both sides' ids   one collect, or several that are small enough
 
-If the ratings were weighed by a job, those collected must have its count and fingerprint: the source is read twice, and
-it must not change. Otherwise it is read once, and whatever came is what is checked, fitted and certified.
+Whatever came is what is checked, fitted and certified. If the caller gives a fingerprint of what it counted before, the
+ratings that came must have it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from onebit_spark.input.defects import (
     aggregated,
     check_columns,
     check_ratings,
-    fingerprint,
     fingerprint_of,
     not_deterministic,
     suspect,
@@ -58,7 +57,7 @@ class Weighed:
     bytes_per_rating : float
         Size of a rating on its way to the driver.
     fingerprint : str or None
-        Of the ratings; None if they were not read.
+        That the ratings must have; None if it is not known.
     weighted : bool
         Whether they have weights.
     """
@@ -106,17 +105,10 @@ def weighed(df: DataFrame, columns: Columns) -> Weighed:
     check_columns(df, columns)
     if not _text_ids(df, columns) and (n := cached_rows(df)) is not None:
         return Weighed(n, bytes_per_rating(df, columns, 0), weighted=columns.weight is not None)
-    totals = aggregated(
-        df,
-        {
-            "n": F.count(F.lit(1)),
-            "text": text_bytes(df, columns),
-            **{name: F.sum(part) for name, part in zip(HASH_PARTS, fingerprint(df, columns), strict=True)},
-        },
-    )
-    n, sums = totals["n"], [totals[name] for name in HASH_PARTS]
+    totals = aggregated(df, {"n": F.count(F.lit(1)), "text": text_bytes(df, columns)})
+    n = totals["n"]
     weight = bytes_per_rating(df, columns, totals["text"] / max(1, n))
-    return Weighed(n, weight, fingerprint_of(sums), columns.weight is not None)
+    return Weighed(n, weight, weighted=columns.weight is not None)
 
 
 def text_bytes(df: DataFrame, columns: Columns) -> Column:

@@ -19,18 +19,32 @@ DENSE = 1 << 24  # integer ids of a smaller range are numbered by a table of 4 b
 
 
 class Encoded:
-    """A column of ids that arrives in parts: each as positions in a dictionary of its own, 4 bytes per rating."""
+    """A column of ids that arrives in parts: each as positions in a dictionary, 4 bytes per rating.
+
+    A part has a dictionary of its own. Integers of a moderate range share one.
+    """
 
     def __init__(self) -> None:
         self._positions: list[NDArray[np.int32]] = []
         self._dictionaries: list[pa.Array] = []
+        self._shared: DenseNumbers | None = DenseNumbers()
+        self._type: pa.DataType | None = None
 
     def add(self, ids: pa.ChunkedArray) -> bool:
         """Whether none of the ids is null or NaN; otherwise they are not kept."""
         if ids.null_count:
             return False
         # One array first: to unify the dictionaries of many chunks takes their number times the number of ids.
-        encoded = pa.concat_arrays([*ids.chunks, pa.array([], ids.type)]).dictionary_encode()
+        here = pa.concat_arrays([*ids.chunks, pa.array([], ids.type)])
+        self._type = here.type
+        if self._shared is not None:
+            numbered = self._shared.add(here.to_numpy()) if pa.types.is_integer(here.type) else None
+            if numbered is not None:
+                self._positions.append(numbered[0])
+                return True
+            self._dictionaries = [pa.array(self._shared.ids, here.type)] * len(self._positions)
+            self._shared = None
+        encoded = here.dictionary_encode()
         dictionary = encoded.dictionary
         if pa.types.is_floating(dictionary.type) and pc.any(pc.is_nan(dictionary)).as_py():
             return False
@@ -42,6 +56,8 @@ class Encoded:
 
     def numbered(self) -> tuple[NDArray[np.int32], pa.Array]:
         """The position of every rating's id among all ids, ascending, and these ids."""
+        if self._shared is not None:
+            self._dictionaries = [pa.array(self._shared.ids, self._type)] * len(self._positions)
         known = pa.concat_arrays(self._dictionaries).unique()
         known = known.take(pc.sort_indices(known))
         numbers = np.empty(sum(map(len, self._positions)), np.int32)

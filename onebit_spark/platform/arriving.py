@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.captured import unwrap_spark_exception
 from pyspark.serializers import NoOpSerializer
-from pyspark.sql import DataFrame
-from pyspark.util import local_connect_and_auth
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.util import inheritable_thread_target, local_connect_and_auth
 
 from onebit_spark.platform.sessions import is_connect
 
@@ -52,9 +53,12 @@ def arrow_batches_by_groups(frame: DataFrame, groups: int) -> Iterator[pa.Record
 def _collected(frame: DataFrame, batches: Any, groups: list[list[int]]) -> Iterator[pa.RecordBatch]:
     schema = frame.limit(0).toArrow().schema
     context: Any = frame.sparkSession.sparkContext
-    for group in groups:
+
+    def run(group: list[int]) -> Any:
         with unwrap_spark_exception():
-            served = context._jvm.PythonRDD.runJob(context._jsc.sc(), batches, group)
+            return context._jvm.PythonRDD.runJob(context._jsc.sc(), batches, group)
+
+    for served in _one_ahead(frame.sparkSession, run, groups):
         stream, connection = local_connect_and_auth(served[0], served[1])
         connection.settimeout(None)
         try:
@@ -63,6 +67,18 @@ def _collected(frame: DataFrame, batches: Any, groups: list[list[int]]) -> Itera
         finally:
             stream.close()
             connection.close()
+
+
+def _one_ahead(spark: SparkSession, run: Callable[[list[int]], Any], groups: list[list[int]]) -> Iterator[Any]:
+    """``run`` of every group. The next one runs while the caller takes up the last."""
+    with ThreadPoolExecutor(1) as pool:
+        inherited = inheritable_thread_target(spark)(run)  # the name of the jobs
+        ahead = pool.submit(inherited, groups[0])
+        for group in [*groups[1:], None]:
+            done = ahead.result()
+            if group is not None:
+                ahead = pool.submit(inherited, group)
+            yield done
 
 
 def too_large(error: PySparkException) -> bool:

@@ -220,8 +220,8 @@ def test_labels_are_counted_here_as_by_spark(spark, threshold):
 
 
 @pytest.mark.parametrize("what", ["the sample", "the labels"])
-def test_a_nondeterministic_source_is_caught(ratings, what):
-    """Drawn anew whenever the source is read."""
+def test_a_nondeterministic_source_is_fitted_as_it_came(ratings, what):
+    """Drawn anew whenever the source is read. What a caller has counted before must come again."""
 
     def flicker(batches):
         for batch in batches:
@@ -232,8 +232,12 @@ def test_a_nondeterministic_source_is_caught(ratings, what):
                 place = batch.schema.get_field_index("label")
                 yield batch.set_column(place, "label", pa.array(drawn % 2, batch.schema.field("label").type))
 
+    source = ratings.mapInArrow(flicker, ratings.schema)
+    info = fit(source, maxIter=1).info
+    assert info.n_ratings <= ratings.count()
+    counted = Weighed(info.n_ratings, 20.0, info.fingerprint)
     with pytest.raises(FitFailed, match="not deterministic"):
-        fit(ratings.repartition(2).mapInArrow(flicker, ratings.schema))
+        OneBitCompletion(rank=2, maxIter=1, exchange="driver").setCounted(counted).fit(source)
 
 
 def test_watched_ratings_are_in_the_sketch(ratings):

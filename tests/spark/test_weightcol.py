@@ -153,16 +153,18 @@ def test_the_column_must_be_there_and_hold_numbers(ratings):
 
 
 def test_weights_that_change_are_caught(ratings):
-    """The other exchanges read them once."""
+    """They are part of the fingerprint that ratings must have which were counted before."""
 
     def flicker(batches):
         for batch in batches:
             drawn = np.frombuffer(os.urandom(batch.num_rows), np.uint8) + 1.0
             yield batch.set_column(batch.schema.get_field_index("w"), "w", pa.array(drawn))
 
-    schema = "user long, item long, label long, w double"
+    source = ratings.mapInArrow(flicker, "user long, item long, label long, w double")
+    info = estimator(exchange="driver", maxIter=1).fit(source).info
+    counted = Weighed(info.n_ratings, 20.0, info.fingerprint, weighted=True)
     with pytest.raises(FitFailed, match="not deterministic"):
-        estimator(exchange="driver", maxIter=1).fit(ratings.mapInArrow(flicker, schema))
+        estimator(exchange="driver", maxIter=1).setCounted(counted).fit(source)
 
 
 def test_hashes_are_those_of_spark(spark):

@@ -37,7 +37,10 @@ def gapped():
 
 
 def test_against_a_full_decomposition(monkeypatch):
-    """The default leaves an error near (σ4/σ3)^5 ≈ 2% of the smallest direction; over the whole space there is none."""
+    """The default leaves an error near (σ4/σ3)^5 ≈ 2% of the smallest direction.
+
+    Over the whole space there is only that of the products, which are rounded to 24 bits.
+    """
     data = gapped()
     expected, sigma = reference(*data, rank=3, oversampling=OVERSAMPLING)
     assert sigma[3] < 0.5 * sigma[2]
@@ -46,7 +49,7 @@ def test_against_a_full_decomposition(monkeypatch):
     monkeypatch.setattr("onebit_spark.core.spectral.OVERSAMPLING", 87)
     expected, _ = reference(*data, rank=3, oversampling=87)
     rows, cols = spectral_start(engine(*data), 3, seed=0)
-    assert np.linalg.norm(rows @ cols.T - expected) < 1e-9 * np.linalg.norm(expected)
+    assert np.linalg.norm(rows @ cols.T - expected) < 1e-4 * np.linalg.norm(expected)
     # Balanced: both sides carry √σ, so D_r^½ L and D_c^½ R have the same norms, column by column, and are orthogonal.
     left, right = rows * np.bincount(data[0])[:, None] ** 0.5, cols * np.bincount(data[1])[:, None] ** 0.5
     grams = left.T @ left, right.T @ right

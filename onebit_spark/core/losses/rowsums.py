@@ -232,10 +232,12 @@ def add_weighted_rows(table, codes, lo, hi, first, weights, out, ahead):
 
 
 @jit
-def add_signed_rows(table, codes, weights, lo, hi, out, first=0):
-    """out += Σ_l w_l y_l table[column of rating l, first:], straight from the table."""
+def add_signed_rows(table, codes, weights, lo, hi, out, first=0, ahead=False):
+    """out += Σ_l w_l y_l table[column of rating l, first:], straight from the table. ``ahead``: with prefetch."""
     l = lo
     while l + 4 <= hi:
+        if ahead:
+            prefetch_rows(table, codes, l + AHEAD, 4)
         r0, r1 = table[codes[l] >> 1, first:], table[codes[l + 1] >> 1, first:]
         r2, r3 = table[codes[l + 2] >> 1, first:], table[codes[l + 3] >> 1, first:]
         y0, y1 = signed_weight(codes, weights, l), signed_weight(codes, weights, l + 1)
@@ -243,6 +245,8 @@ def add_signed_rows(table, codes, weights, lo, hi, out, first=0):
         for k in range(len(out)):
             out[k] += y0 * r0[k] + y1 * r1[k] + y2 * r2[k] + y3 * r3[k]
         l += 4
+    if ahead:
+        prefetch_rows(table, codes, l + AHEAD, hi - l)
     while l < hi:
         r = table[codes[l] >> 1, first:]
         y = signed_weight(codes, weights, l)

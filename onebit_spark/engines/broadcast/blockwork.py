@@ -15,7 +15,7 @@ from onebit_spark.core.losses import HalfStep, Loss, PriorLines, RowPrior
 from onebit_spark.core.posterior import FloatArray, RowPosterior
 from onebit_spark.core.rowmap import RowMap
 from onebit_spark.core.split import Split
-from onebit_spark.core.startlines import Table
+from onebit_spark.core.startlines import StartTable
 from onebit_spark.engines.cells import Batches, read_blocks
 from onebit_spark.engines.mapstep import left_out_loss, signed_sums, updated
 from onebit_spark.platform.binary import binary_line
@@ -81,13 +81,13 @@ class UpdateBlocks:
 class SumBlocks:
     """Y·table on the blocks of a task."""
 
-    table: Broadcast[Table]
+    table: Broadcast[StartTable]
 
     def __call__(self, batches: Batches) -> Batches:
         for block in read_blocks(batches):
             table = self.table.value[block.columns]
             ratings = block.ratings
-            sums = np.zeros((ratings.n_rows, table.shape[1]))
+            sums = np.empty((ratings.n_rows, table.shape[1]), np.float32)
             signed_sums(ratings, 0, ratings.n_rows, table, sums)
             yield binary_line(block=block.number, sums=sums, n=ratings.n_ratings, checksum=block.checksum)
 

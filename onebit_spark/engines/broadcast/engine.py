@@ -23,7 +23,7 @@ from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.rowmap import RowMap
 from onebit_spark.core.sidefeatures import SideTables, rated_gram
 from onebit_spark.core.split import Split
-from onebit_spark.core.startlines import Table
+from onebit_spark.core.startlines import StartTable, Table
 from onebit_spark.core.statistics import SideStatistics
 from onebit_spark.engines.blocking import (
     COUNTS,
@@ -192,7 +192,7 @@ class BroadcastEngine(ArrayFactors):
     def row_weights(self, side: Side) -> tuple[Sums, Sums]:
         return self._counted[side].weights, self._counted[side].positives
 
-    def signed_sums(self, side: Side, table: Table) -> Table:
+    def signed_sums(self, side: Side, table: StartTable) -> StartTable:
         return self._exchange.signed_sums(side, table)
 
 

@@ -28,7 +28,7 @@ from onebit_spark.core.posterior import FloatArray, RowPosterior
 from onebit_spark.core.rowmap import RowMap
 from onebit_spark.core.sidefeatures import SideTables
 from onebit_spark.core.split import Split
-from onebit_spark.core.startlines import Table
+from onebit_spark.core.startlines import StartTable
 from onebit_spark.core.statistics import SideStatistics
 from onebit_spark.engines.broadcast.blockwork import (
     CONFIDENCE_LINES,
@@ -110,10 +110,10 @@ class BroadcastExchange:
         self.hold({side: posterior})
         return reduce(SideStatistics.__add__, parts)
 
-    def signed_sums(self, side: Side, table: Table) -> Table:
+    def signed_sums(self, side: Side, table: StartTable) -> StartTable:
         layout = self._sides[side].layout
-        sums = np.zeros((len(layout.block_of), table.shape[1]))
-        sent = self._context.broadcast(np.ascontiguousarray(table))
+        sums = np.zeros((len(layout.block_of), table.shape[1]), np.float32)
+        sent = self._context.broadcast(table)
         try:
             for line in self._run(side, SumBlocks(sent), SUM_LINES):
                 rows = layout.rows_of[line["block"]]

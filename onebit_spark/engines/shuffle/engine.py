@@ -276,7 +276,7 @@ class ShuffleEngine:
         return self._tables.make(side, work.Lines(make), tables)[0]
 
     def product(self, side: Side, table: TallTable, right: Table) -> TallTable:
-        return self._tables.make(side, work.product, partners=table, send=work.Scaled(right))[0]
+        return self._tables.make(side, work.product, partners=table, send=work.Scaled(right), dtype=np.float32)[0]
 
     def total(self, side: Side, measure: Callable[[Rows, Table], Table], table: TallTable) -> Table:
         parts = self._tables.sums(side, work.Measure(measure), (table,))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +23,7 @@ from onebit_spark.core.losses import HalfStep, Loss, PriorLines, RowPrior
 from onebit_spark.core.posterior import FloatArray, Form, RowPosterior
 from onebit_spark.core.rowmap import Reading
 from onebit_spark.core.split import Split
-from onebit_spark.core.startlines import Rows, Table, distinct_keys
+from onebit_spark.core.startlines import Rows, Table, distinct_keys, scaled_product
 from onebit_spark.engines.cells import PlacedBlock
 from onebit_spark.engines.mapstep import left_out_loss, signed_sums, updated
 from onebit_spark.engines.shuffle.routes import Sums
@@ -167,9 +168,9 @@ def product(block: PlacedBlock, own: Own, partners: FloatArray | None) -> Made:
     """D^{−½} Σ_l y_l partner_j, where the partners are D^{−½} table·right."""
     assert partners is not None
     ratings = block.ratings
-    sums = np.zeros((ratings.n_rows, partners.shape[1]))
+    sums = np.empty((ratings.n_rows, partners.shape[1]), np.float32)
     signed_sums(ratings, 0, ratings.n_rows, partners, sums)
-    return _rows(block).scale * sums, np.empty(0)
+    return (_rows(block).scale * sums).astype(np.float32), np.empty(0)
 
 
 @dataclass(frozen=True)
@@ -187,9 +188,10 @@ class Scaled:
     """D^{−½} table·right, before it is sent."""
 
     right: Table
+    dtype: ClassVar = np.dtype(np.float32)
 
     def __call__(self, table: FloatArray, counts: RowWeights) -> FloatArray:
-        return np.asarray(Rows(np.arange(len(counts)), counts, counts).scale * (table @ self.right))
+        return scaled_product(Rows(np.arange(len(counts)), counts, counts), table, self.right)
 
 
 def _rows(block: PlacedBlock) -> Rows:

@@ -176,7 +176,8 @@ class Tables:
         dtypes = [table.dtype for table in own]
         if not incoming:
             return blocks.mapInArrow(MakeAlone(work), MADE)
-        make = Make(work, there.placement, dtypes, None if partners is None else partners.dtype)
+        arriving = None if partners is None else getattr(send, "dtype", partners.dtype)
+        make = Make(work, there.placement, dtypes, arriving)
         lines = reduce(DataFrame.unionAll, incoming)
         return blocks.groupBy("key").cogroup(lines.groupBy("key")).applyInArrow(_plain(make), MADE)
 

@@ -28,7 +28,7 @@ class Encoded:
         self._positions: list[NDArray[np.int32]] = []
         self._dictionaries: list[pa.Array] = []
         self._shared: DenseNumbers | None = DenseNumbers()
-        self._type: pa.DataType | None = None
+        self._type: pa.DataType | None = None  # of integers that share a dictionary
 
     def add(self, ids: pa.ChunkedArray) -> bool:
         """Whether none of the ids is null or NaN; otherwise they are not kept."""
@@ -36,14 +36,13 @@ class Encoded:
             return False
         # One array first: to unify the dictionaries of many chunks takes their number times the number of ids.
         here = pa.concat_arrays([*ids.chunks, pa.array([], ids.type)])
-        self._type = here.type
         if self._shared is not None:
             numbered = self._shared.add(here.to_numpy()) if pa.types.is_integer(here.type) else None
             if numbered is not None:
                 self._positions.append(numbered[0])
+                self._type = here.type
                 return True
-            self._dictionaries = [pa.array(self._shared.ids, here.type)] * len(self._positions)
-            self._shared = None
+            self._end_sharing()
         encoded = here.dictionary_encode()
         dictionary = encoded.dictionary
         if pa.types.is_floating(dictionary.type) and pc.any(pc.is_nan(dictionary)).as_py():
@@ -56,18 +55,25 @@ class Encoded:
 
     def numbered(self) -> tuple[NDArray[np.int32], pa.Array]:
         """The position of every rating's id among all ids, ascending, and these ids."""
-        if self._shared is not None:
-            self._dictionaries = [pa.array(self._shared.ids, self._type)] * len(self._positions)
-        known = pa.concat_arrays(self._dictionaries).unique()
+        self._end_sharing()
+        different = {id(dictionary): dictionary for dictionary in self._dictionaries}
+        known = pa.concat_arrays(different.values()).unique()
         known = known.take(pc.sort_indices(known))
         numbers = np.empty(sum(map(len, self._positions)), np.int32)
-        place = 0
+        place, last, number = 0, None, np.empty(0, np.int32)
         while self._positions:
             positions, dictionary = self._positions.pop(0), self._dictionaries.pop(0)
-            number = pc.index_in(dictionary, value_set=known).to_numpy(zero_copy_only=False).astype(np.int32)
+            if dictionary is not last:
+                number = pc.index_in(dictionary, value_set=known).to_numpy(zero_copy_only=False).astype(np.int32)
+                last = dictionary
             np.take(number, positions, out=numbers[place : place + len(positions)], mode="clip")
             place += len(positions)
         return numbers, known
+
+    def _end_sharing(self) -> None:
+        if self._shared is not None and self._positions:
+            self._dictionaries = [pa.array(self._shared.ids, self._type)] * len(self._positions)
+        self._shared = None
 
 
 class GrowingDictionary:

@@ -126,3 +126,17 @@ def raw_batches(lines, size):
         }
     )
     return table.to_batches(max_chunksize=size)
+
+
+@given(st.lists(integers, min_size=1, max_size=6), st.sampled_from([0, 8, 1 << 24]))
+def test_ids_that_arrive_in_parts(parts, dense):
+    """Positions among all ids in ascending order, whether the parts share a dictionary or not."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(readings, "DENSE", dense)
+        encoded = readings.Encoded()
+        for part in parts:
+            assert encoded.add(pa.chunked_array([pa.array(part, pa.int64())]))
+        numbers, known = encoded.numbered()
+    everything = [value for part in parts for value in part]
+    assert known.to_pylist() == sorted(set(everything))
+    assert known.take(pa.array(numbers)).to_pylist() == everything

@@ -27,6 +27,7 @@ LOWEST_OCTAVE, HIGHEST_OCTAVE = -8, 16  # range of log₂ |z|; the first and the
 PER_OCTAVE = 512
 HISTOGRAM_BINS = (HIGHEST_OCTAVE - LOWEST_OCTAVE) * PER_OCTAVE
 RUNG_STEP = 1.02  # each rung answers so many times as many ratings as the next higher one
+ENOUGH = 4_000_000  # ratings of which the confidence is computed; of twice as many on, only some
 FEWEST = 10  # the highest rung answers at least so many fitted ratings
 
 
@@ -92,14 +93,24 @@ class Ladder:
 EVERYTHING = Ladder((1.0,), (0.0,))
 
 
+def every_so_many(n_ratings: int) -> int:
+    """The stride of a sample that is large enough for the ladder."""
+    return max(1, n_ratings // ENOUGH)
+
+
 def count_confidences(
-    block: RatingBlock, lo: int, hi: int, rows: RowPosterior, cols: RowPosterior, noise: float
-) -> Histogram:
-    """The histogram of the confidences of the ratings of rows lo … hi−1. Histograms of several rows are added."""
+    block: RatingBlock, lo: int, hi: int, row_numbers: NDArray[np.int64], rows: RowPosterior, cols: RowPosterior,
+    noise: float, stride: int = 1,
+) -> Histogram:  # fmt: skip
+    """The histogram of the confidences of the ratings of rows lo … hi−1. Histograms of several rows are added.
+
+    With a ``stride`` s, every s-th rating of a row counts. The first one depends on the number of the row, so short
+    rows are not all read at the same place, and the layout of the blocks does not matter.
+    """
     counts = np.zeros(HISTOGRAM_BINS, np.int64)
     _count(
-        block.row_pointers, block.codes, lo, hi, rows.location, rows.scale, cols.location, cols.scale,
-        rows.kind == "covariance", rows.has_intercept, noise, counts,
+        block.row_pointers, block.codes, lo, hi, row_numbers, stride,
+        rows.location, rows.scale, cols.location, cols.scale, rows.kind == "covariance", rows.has_intercept, noise, counts,
     )  # fmt: skip
     return counts
 
@@ -135,16 +146,18 @@ def _fill_row_terms(location, scale, full, has_intercept, w, own, met):
 
 @jit
 def _count(
-    pointers, codes, first, last, row_location, row_scale, col_location, col_scale, full, has_intercept, noise, counts
-):
+    pointers, codes, first, last, numbers, stride, row_location, row_scale, col_location, col_scale, full,
+    has_intercept, noise, counts,
+):  # fmt: skip
     size = row_location.shape[1]
     w, z = np.empty(size), np.empty(size)
     own, met = np.empty(row_scale.shape[1]), np.empty(row_scale.shape[1])
     for i in range(first, last):
-        if pointers[i] == pointers[i + 1]:
+        start = pointers[i] + (stride - numbers[i] % stride) % stride
+        if start >= pointers[i + 1]:
             continue
         _fill_row_terms(row_location[i], row_scale[i], full, has_intercept, w, own, met)
-        for l in range(pointers[i], pointers[i + 1]):
+        for l in range(start, pointers[i + 1], stride):
             j = codes[l] >> 1
             score = np.float64(row_location[i, 0]) if has_intercept else 0.0
             for a in range(size):

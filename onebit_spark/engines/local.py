@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.core.blocks import RatingBlock, Sums
-from onebit_spark.core.confidence import Histogram, count_confidences
+from onebit_spark.core.confidence import Histogram, count_confidences, every_so_many
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.draws import Draws, GibbsErrors, count_errors
 from onebit_spark.core.engine import with_prior
@@ -98,9 +98,11 @@ class LocalEngine:
 
     def confidences(self, posterior: dict[Side, RowPosterior], noise: float) -> Histogram:
         block, rows, cols = self.blocks["rows"], posterior["rows"], posterior["cols"]
-        return reduce(
-            np.add, self._over_rows("rows", lambda lo, hi: count_confidences(block, lo, hi, rows, cols, noise))
+        numbers, stride = np.arange(block.n_rows), every_so_many(self.n_ratings)
+        parts = self._over_rows(
+            "rows", lambda lo, hi: count_confidences(block, lo, hi, numbers, rows, cols, noise, stride)
         )
+        return reduce(np.add, parts)
 
     def left_out_loss(self, loss: str, posterior: dict[Side, RowPosterior], split: Split) -> float:
         block = self.blocks["rows"]

@@ -1,5 +1,6 @@
-"""The user's ratings: their columns, what can be wrong with them (defects), and their counts (census).
+"""The user's ratings: their columns, what can be wrong with them (defects), and how they come in.
 
-columns ◄ defects ◄ census ◄ gathering ◄ holdout
-        defects ◄ readings ◄ gathering
+columns ◄ defects ◄ ratings (under inside names), readings (of columns as they arrive)
+    ◄ gathering (on the driver) ◄ holdout
+    ◄ packing (in the executors) ◄ census (counts by id)
 """

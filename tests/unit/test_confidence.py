@@ -17,6 +17,7 @@ from onebit_spark.core.confidence import (
     bin_of,
     confidence,
     count_confidences,
+    every_so_many,
 )
 from onebit_spark.core.losses import LOSSES
 from onebit_spark.core.posterior import RowPosterior
@@ -37,31 +38,47 @@ def test_the_kernel_against_prediction(kind, has_intercept, noise):
     block = RatingBlock.from_coordinates(i, j, positive, (M1, M2))
     pairs = rows.take(i), cols.take(j)
     z = np.abs(prediction.score(*pairs)) / np.sqrt(noise + prediction.variance(*pairs))
-    np.testing.assert_array_equal(count_confidences(block, 0, M1, rows, cols, noise), histogram(z))
+    np.testing.assert_array_equal(count_confidences(block, 0, M1, np.arange(M1), rows, cols, noise), histogram(z))
     np.testing.assert_allclose(
         confidence(prediction.score(*pairs), np.sqrt(prediction.variance(*pairs)), noise), z, rtol=1e-12
     )
 
 
-def test_the_counts_do_not_depend_on_blocks_or_ranges():
+@pytest.mark.parametrize("stride", [1, 3, 50])
+def test_the_counts_do_not_depend_on_blocks_or_ranges(stride):
     rng = np.random.default_rng(0)
     rows, cols = posterior(rng, M1, "covariance", True), posterior(rng, M2, "covariance", True)
     i, j, positive = ratings(rng)
     whole = RatingBlock.from_coordinates(i, j, positive, (M1, M2))
-    expected = count_confidences(whole, 0, M1, rows, cols, 1.0)
-    assert expected.sum() == len(i)
-    parts = [count_confidences(whole, lo, hi, rows, cols, 1.0) for lo, hi in ((0, 5), (5, M1))]
+    numbers = np.arange(M1)
+    expected = count_confidences(whole, 0, M1, numbers, rows, cols, 1.0, stride)
+    assert abs(expected.sum() - len(i) / stride) <= (0 if stride == 1 else M1)
+    parts = [count_confidences(whole, lo, hi, numbers, rows, cols, 1.0, stride) for lo, hi in ((0, 5), (5, M1))]
     np.testing.assert_array_equal(sum(parts), expected)
     some = rng.permutation(M1)
     local = np.argsort(some)
     block = RatingBlock.from_coordinates(local[i], j, positive, (M1, M2))
-    np.testing.assert_array_equal(count_confidences(block, 0, M1, rows.take(some), cols, 1.0), expected)
+    found = count_confidences(block, 0, M1, some, rows.take(some), cols, 1.0, stride)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_every_third_rating_of_a_row():
+    """Row i begins at the position −i modulo 3."""
+    rng = np.random.default_rng(5)
+    rows, cols = posterior(rng, 4, "spread", True), posterior(rng, M2, "spread", True)
+    i, j = np.repeat(np.arange(4), 8), np.tile(np.arange(8), 4)
+    block = RatingBlock.from_coordinates(i, j, np.ones(32, bool), (4, M2))
+    here = (i + j) % 3 == 0
+    pairs = rows.take(i[here]), cols.take(j[here])
+    z = np.abs(prediction.score(*pairs)) / np.sqrt(1.0 + prediction.variance(*pairs))
+    np.testing.assert_array_equal(count_confidences(block, 0, 4, np.arange(4), rows, cols, 1.0, 3), histogram(z))
+    assert (every_so_many(10), every_so_many(7_999_999), every_so_many(10**9)) == (1, 1, 250)
 
 
 def test_without_spread_or_noise_a_score_is_certain_unless_it_is_zero():
     exact = [RowPosterior(np.array(x)[:, None], np.zeros((2, 1)), "spread", False) for x in ([1.0, 0.0], [3.0, -2.0])]
     block = RatingBlock.from_coordinates(np.array([0, 0, 1]), np.array([0, 1, 0]), np.ones(3, bool), (2, 2))
-    counts = count_confidences(block, 0, 2, *exact, 0.0)
+    counts = count_confidences(block, 0, 2, np.arange(2), *exact, 0.0)
     assert (counts[0], counts[-1]) == (1, 2)
     assert confidence(np.array([3.0, 0.0]), np.zeros(2), 0.0).tolist() == [np.inf, 0.0]
 

@@ -113,6 +113,7 @@ class CountBlocks:
     """The histogram of the confidences on the blocks of a task."""
 
     noise: float
+    stride: int
     rows: Broadcast[RowPosterior]
     cols: Broadcast[RowPosterior]
 
@@ -120,7 +121,7 @@ class CountBlocks:
         for block in read_blocks(batches):
             ratings = block.ratings
             rows, cols = self.rows.value.take(block.rows), self.cols.value.take(block.columns)
-            counts = count_confidences(ratings, 0, ratings.n_rows, rows, cols, self.noise)
+            counts = count_confidences(ratings, 0, ratings.n_rows, block.rows, rows, cols, self.noise, self.stride)
             yield binary_line(block=block.number, counts=counts, n=ratings.n_ratings, checksum=block.checksum)
 
 

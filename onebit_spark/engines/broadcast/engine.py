@@ -13,7 +13,7 @@ from pyspark import Broadcast, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from onebit_spark.core.blocks import Sums
-from onebit_spark.core.confidence import Histogram
+from onebit_spark.core.confidence import Histogram, every_so_many
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.draws import Draws, GibbsErrors
 from onebit_spark.core.engine import with_prior
@@ -177,7 +177,7 @@ class BroadcastEngine(ArrayFactors):
 
     def confidences(self, posterior: dict[Side, RowPosterior], noise: float) -> Histogram:
         with described(self._spark, "confidences"):
-            return self._exchange.confidences(posterior, noise)
+            return self._exchange.confidences(posterior, noise, every_so_many(self.n_ratings))
 
     def left_out_loss(self, loss: str, posterior: dict[Side, RowPosterior], split: Split) -> float:
         with described(self._spark, "choosing the weight of a rating"):

@@ -129,10 +129,10 @@ class BroadcastExchange:
         lines = [(line["errors"], line["ratings"]) for line in self._run("rows", work, ERROR_LINES)]
         return GibbsErrors(*map(sum, zip(*lines, strict=True)))
 
-    def confidences(self, posterior: dict[Side, RowPosterior], noise: float) -> Histogram:
+    def confidences(self, posterior: dict[Side, RowPosterior], noise: float, stride: int) -> Histogram:
         counts = np.zeros(HISTOGRAM_BINS, np.int64)
         with ExitStack() as release:
-            work = CountBlocks(noise, *(self._sent_now(side, posterior[side], release) for side in SIDES))
+            work = CountBlocks(noise, stride, *(self._sent_now(side, posterior[side], release) for side in SIDES))
             for line in self._run("rows", work, CONFIDENCE_LINES):
                 counts += np.frombuffer(line["counts"], np.int64)
         return counts

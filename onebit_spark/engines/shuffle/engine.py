@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
-from onebit_spark.core.confidence import Histogram
+from onebit_spark.core.confidence import Histogram, every_so_many
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.draws import Draws, GibbsErrors
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, PriorLines, RowPrior, Side
@@ -225,7 +225,7 @@ class ShuffleEngine:
     def confidences(self, posterior: dict[Side, TablePosterior], noise: float) -> Histogram:
         rows, cols = posterior["rows"], posterior["cols"]
         with described(self._tables.spark, "confidences"):
-            count = work.Confidences(noise, rows.reading, cols.form)
+            count = work.Confidences(noise, every_so_many(self.n_ratings), rows.reading, cols.form)
             sums = self._tables.sums("rows", count, (rows.table,), cols.table, cols.sending)
         return np.sum(sums, axis=0).astype(np.int64)
 

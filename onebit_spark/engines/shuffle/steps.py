@@ -69,13 +69,15 @@ class Confidences:
     """The histogram of the ratings' confidences."""
 
     noise: float
+    stride: int
     own: Reading
     other: Form
 
     def __call__(self, block: PlacedBlock, own: Own, partners: FloatArray | None) -> Made:
         assert partners is not None
         rows, cols, ratings = self.own.unpacked(own[0]), self.other.unpacked(partners), block.ratings
-        return None, count_confidences(ratings, 0, ratings.n_rows, rows, cols, self.noise).astype(np.float64)
+        counts = count_confidences(ratings, 0, ratings.n_rows, block.rows, rows, cols, self.noise, self.stride)
+        return None, counts.astype(np.float64)
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
 """A large simulated matrix beside MLlib ALS, in local mode: seconds by phase, and peak memory.
 
     python benchmarks/scale.py [--ratings 100000000 --rows 1000000 --cols 100000] [--methods als hinge diagonal full]
+                               [--exchange auto|driver|broadcast|shuffle] [--ids int|long|string]
 
 Power-law columns, rank 10, two iterations, the same driver memory for all; every method has a process of its own, one
-after the other, on the same files. ALS's blocking and start are what a fit of no iterations takes.
+after the other, on the same files. ALS's blocking and start are what a fit of no iterations takes. It takes int ids only.
 """
 
 from __future__ import annotations
@@ -15,12 +16,16 @@ import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from memory import MemoryWatch
+from numpy.typing import NDArray
 from pyspark.ml.recommendation import ALS
 from pyspark.sql import DataFrame
 from record import provenance
@@ -36,6 +41,11 @@ OURS: dict[str, dict[str, Any]] = {
     "full": {"loss": "logistic", "covariance": "full"},
 }
 ITERATIONS = 2
+IDS: dict[str, Callable[[NDArray[np.integer]], pa.Array]] = {
+    "int": lambda numbers: pa.array(numbers.astype(np.int32)),
+    "long": lambda numbers: pa.array(numbers.astype(np.int64) * 1_000_003 - 7),
+    "string": lambda numbers: pc.binary_join_element_wise("id", pa.array(numbers).cast(pa.string()), "-"),
+}
 
 
 def main() -> None:
@@ -45,6 +55,7 @@ def main() -> None:
     parser.add_argument("--cols", type=int, default=100_000)
     parser.add_argument("--methods", nargs="+", default=["als", *OURS], choices=["als", *OURS])
     parser.add_argument("--exchange", default="auto")
+    parser.add_argument("--ids", default="int", choices=list(IDS), help="long: of a wide range")
     parser.add_argument("--driver-memory", default="6g")
     parser.add_argument("--measure", help=argparse.SUPPRESS)  # a child: the folder of the ratings
     options = parser.parse_args()
@@ -52,7 +63,9 @@ def main() -> None:
         print(json.dumps(measure(options, options.methods[0])))
         return
     print(provenance())
-    print(f"{options.ratings:,} ratings, {options.rows:,} × {options.cols:,}, rank 10, {options.driver_memory} driver")
+    print(
+        f"{options.ratings:,} ratings, {options.rows:,} × {options.cols:,}, {options.ids} ids, rank 10, {options.driver_memory} driver"
+    )
     with tempfile.TemporaryDirectory() as folder:
         write_ratings(options, Path(folder))
         for method in options.methods:
@@ -93,7 +106,12 @@ def ours(ratings: DataFrame, method: str, exchange: str) -> dict[str, object]:
     iterations: list[float] = []
     estimator = OneBitCompletion(rank=10, maxIter=ITERATIONS, tol=0.0, exchange=exchange, **OURS[method])
     model = estimator.setProgress(lambda step: iterations.append(step.seconds)).fit(ratings)
-    phases = ", ".join(f"{name} {value:.0f}" for name, value in model.summary.seconds.items() if name != "fit")
+    share = ratings.sparkSession.sparkContext.defaultParallelism * 1e9 / model.info.n_ratings
+    phases = ", ".join(
+        f"{name} {value:.0f} ({share * value:.0f} core-ns per rating)"
+        for name, value in model.summary.seconds.items()
+        if name != "fit"
+    )
     return {
         "iteration": sum(iterations) / len(iterations),
         "all": time.perf_counter() - began,
@@ -106,7 +124,8 @@ def write_ratings(options: argparse.Namespace, path: Path) -> None:
     parts = 8
     for part in range(parts):
         chunk = slice(part * len(rows) // parts, (part + 1) * len(rows) // parts)
-        columns = {"user": rows[chunk].astype("int32"), "item": cols[chunk].astype("int32"), "label": labels[chunk]}
+        user, item = (IDS[options.ids](side[chunk]) for side in (rows, cols))
+        columns = {"user": user, "item": item, "label": labels[chunk]}
         pq.write_table(pa.table(columns), path / f"{part}.parquet")
 
 

@@ -110,7 +110,8 @@ def count_confidences(
     counts = np.zeros(HISTOGRAM_BINS, np.int64)
     _count(
         block.row_pointers, block.codes, lo, hi, row_numbers, stride,
-        rows.location, rows.scale, cols.location, cols.scale, rows.kind == "covariance", rows.has_intercept, noise, counts,
+        rows.location, rows.scale, cols.location, cols.scale,
+        rows.kind == "covariance", rows.has_intercept, noise, counts,
     )  # fmt: skip
     return counts
 

@@ -4,7 +4,7 @@
                                [--exchange auto|driver|broadcast|shuffle] [--ids int|long|string]
 
 Power-law columns, rank 10, two iterations, the same driver memory for all; every method has a process of its own, one
-after the other, on the same files. ALS's blocking and start are what a fit of no iterations takes. It takes int ids only.
+after the other, on the same files. ALS's blocking and start are what a fit of no iterations takes; its ids must be int.
 """
 
 from __future__ import annotations
@@ -63,9 +63,8 @@ def main() -> None:
         print(json.dumps(measure(options, options.methods[0])))
         return
     print(provenance())
-    print(
-        f"{options.ratings:,} ratings, {options.rows:,} × {options.cols:,}, {options.ids} ids, rank 10, {options.driver_memory} driver"
-    )
+    shape = f"{options.rows:,} × {options.cols:,}, {options.ids} ids"
+    print(f"{options.ratings:,} ratings, {shape}, rank 10, {options.driver_memory} driver")
     with tempfile.TemporaryDirectory() as folder:
         write_ratings(options, Path(folder))
         for method in options.methods:

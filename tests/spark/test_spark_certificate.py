@@ -33,7 +33,7 @@ def ratings(spark, data):
 
 @pytest.mark.classic
 @pytest.mark.parametrize("blocks", [(1, 1), (3, 2)])
-def test_the_same_draws_and_coins_as_in_process(ratings, data, blocks):
+def test_the_same_draws_and_coins_as_in_process(spark, ratings, data, blocks):
     """With the same posteriors every draw and every coin agrees exactly, so the counts do."""
     split = Split(3, 0.4)
     draws = Draws(4, 20), Draws(4, 20, unseen_by=split)

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-RATINGS_PER_BLOCK = 2_000_000  # 8 MB of codes; a task holds a few copies of them
+RATINGS_PER_BLOCK = 8_000_000  # 32 MB of codes; a task holds a few copies of them, and its partners once per block
 BLOCKS_PER_TASK = 4
 HEAVY = 4  # a row with more than n/(4P) ratings is heavy; there are at most 4P of them
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pyspark import Broadcast, SparkContext
+from pyspark import Broadcast, SparkContext, StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
 from onebit_spark.core.blocks import Sums
@@ -224,7 +224,7 @@ def _counts(side: BlockedSide) -> Counts:
 
 def _cached(blocks: DataFrame, own: SparkSession, release: ExitStack) -> tuple[DataFrame, pa.Table]:
     """Compute and cache the blocks in one job. Returns them with a short plan in our session, and numbers of each."""
-    blocks.persist()
+    blocks.persist(StorageLevel.DISK_ONLY)
     release.callback(blocks.unpersist)
     with worker_errors():
         lines = blocks.select("block", "n", "checksum", *REPEATS).toArrow()

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -196,7 +197,7 @@ def routed(
     """Build blocks from the partitions of ``parts``, add their routes, and cache them by key."""
     keys = partition_keys(here.n_blocks)
     built = parts.mapInArrow(Route(build, keys, there), ROUTED)
-    blocks = built.repartition(here.n_blocks, "key").persist()
+    blocks = built.repartition(here.n_blocks, "key").persist(StorageLevel.DISK_ONLY)
     release.callback(blocks.unpersist)
     with worker_errors():
         lines = blocks.select("key", "n", "checksum", "rated").toArrow().to_pylist()

@@ -110,6 +110,11 @@ def default_blocks(n_ratings: int, n_rows: int, cores: int, ratings_per_block: i
     return max(1, min(n_rows, max(cores, -(-n_ratings // ratings_per_block))))
 
 
+def multiple_of(cores: int, n_blocks: int) -> int:
+    """At least ``n_blocks``, the same number for each core."""
+    return cores * -(-n_blocks // cores)
+
+
 def default_tasks(n_blocks: int, cores: int) -> int:
     """The same number of tasks for each core, with up to four blocks per task.
 

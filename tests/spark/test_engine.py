@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from onebit_spark import FitConfig, FitFailed, NotConverged, RequestError, fit_arrays
 from onebit_spark.engines.broadcast.engine import BroadcastEngine
-from onebit_spark.engines.layout import default_blocks, default_tasks, side_layout
+from onebit_spark.engines.layout import default_blocks, default_tasks, multiple_of, side_layout
 from onebit_spark.engines.shuffle.engine import ShuffleEngine
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.census import census
@@ -183,7 +183,7 @@ def test_the_session_is_left_as_it_was(spark, ratings):
     context.setLocalProperty("spark.job.description", None)
 
 
-@pytest.mark.parametrize("exchange", ["broadcast", "shuffle"])
+@pytest.mark.parametrize("exchange", ["broadcast", pytest.param("shuffle", marks=pytest.mark.slow)])
 def test_a_nondeterministic_source_is_read_once(spark, ratings, exchange, tmp_path):
     """A sample drawn anew whenever the source is read is fitted as it was read. If that is lost, it is noticed."""
 
@@ -250,8 +250,9 @@ class TestLayout:
 
     def test_default_blocks(self):
         assert default_blocks(n_ratings=10, n_rows=1000, cores=2) == 2
-        assert default_blocks(n_ratings=10**9, n_rows=10**6, cores=2) == 500
+        assert default_blocks(n_ratings=10**9, n_rows=10**6, cores=2) == 125
         assert default_blocks(n_ratings=10**9, n_rows=3, cores=8) == 3
+        assert [multiple_of(4, n) for n in (1, 4, 5)] == [4, 4, 8]
 
     def test_default_tasks(self):
         """As many for each core, of a few blocks, and never an idle one where there are blocks for all."""

@@ -40,7 +40,7 @@ from onebit_spark.engines.blocking import (
 from onebit_spark.engines.broadcast.exchange import BlockedSide, BroadcastExchange
 from onebit_spark.engines.factorframes import ArrayFactors
 from onebit_spark.engines.faults import worker_errors
-from onebit_spark.engines.layout import SideLayout, default_blocks, side_layout
+from onebit_spark.engines.layout import SideLayout, default_blocks, multiple_of, side_layout
 from onebit_spark.engines.start import start_posteriors
 from onebit_spark.input.census import Census, Ids, Survey
 from onebit_spark.platform.plans import cut_from_plan, expect_long_lines, working_session
@@ -200,7 +200,7 @@ def _layouts(context: SparkContext, survey: Survey, blocks: tuple[int | None, in
     cores = context.defaultParallelism
     layouts: dict[Side, SideLayout] = {}
     for (side, ids), wanted in zip(survey.ids.items(), blocks, strict=True):
-        n_blocks = wanted or default_blocks(survey.tally.n, len(ids), cores)
+        n_blocks = wanted or min(len(ids), multiple_of(cores, default_blocks(survey.tally.n, len(ids), cores)))
         layouts[side] = side_layout(ids.counts, n_blocks, cores)
     return layouts
 

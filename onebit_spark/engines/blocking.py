@@ -175,7 +175,7 @@ class Build:
             side = self.side.value
             same = np.array_equal(ratings.row_counts, side.counts[members])
             if not (same and np.array_equal(ratings.row_positives, side.positives[members])):
-                raise _changed("a row does not have the ratings that were counted")
+                raise changed("a row does not have the ratings that were counted")
         return _block(number, members, columns, ratings)
 
 
@@ -216,7 +216,7 @@ def _index(ids: pa.Array, side: SideTable) -> NDArray[np.int32]:
     found = pc.index_in(ids, value_set=side.values)
     if found.null_count:
         missing = ids.filter(pc.is_null(found))[0]
-        raise _changed(f"id {missing} was not there when the ratings were counted")
+        raise changed(f"id {missing} was not there when the ratings were counted")
     return np.asarray(found.to_numpy(), np.int32)
 
 
@@ -298,5 +298,5 @@ def check_weight(counted: float | None, blocked: float) -> None:
         )
 
 
-def _changed(detail: str) -> FitFailed:
+def changed(detail: str) -> FitFailed:
     return not_deterministic(f"the source of the ratings changed while it was read: {detail}")

@@ -38,8 +38,8 @@ from onebit_spark.platform.shortrows import map_rows, rows_session
 BUNDLE = 2_000_000  # ratings of a line
 SEGMENT = 16_000_000  # ratings that share their dictionaries
 PACKED = (
-    "segment long, facts string, user_ids binary, item_ids binary, users binary, codes binary, weights binary, "
-    "cells binary"
+    "segment long, place int, facts string, user_ids binary, item_ids binary, users binary, codes binary, "
+    "weights binary, cells binary"
 )
 NOTHING = np.empty(0, np.int32)
 NO_WEIGHTS = np.empty(0, np.float32)
@@ -57,11 +57,13 @@ class PackedRatings:
         The lines of PACKED, in a session that reads one line at a time.
     facts : Counter
         Sums over all bundles: ``n``, the flags of ``defects``, HASH_PARTS, ``absent`` and ``weight``.
+    cached : DataFrame
+        The same lines, where they are kept, in a session that sends many short rows to Python.
     """
 
     bundles: DataFrame
     facts: Counter[str]
-    cached: DataFrame  # the frame that holds them
+    cached: DataFrame
 
     @classmethod
     def of(cls, df: DataFrame, columns: Columns) -> PackedRatings:
@@ -111,7 +113,7 @@ class _Segment:
     """The dictionaries of a segment."""
 
     def __init__(self, number: int) -> None:
-        self.number, self.n = number, 0
+        self.number, self.n, self.n_bundles = number, 0, 0
         self._users, self._items = GrowingDictionary(), GrowingDictionary()
 
     def packed(self, table: pa.Table, threshold: float | None, limit: int) -> pa.RecordBatch:
@@ -138,7 +140,8 @@ class _Segment:
     def _line(self, facts: dict[str, Any], *cells: Any) -> pa.RecordBatch:
         names = ("user_ids", "item_ids", "users", "codes", "weights", "cells")
         given = dict(zip(names, cells or [NOTHING] * len(names), strict=True))
-        return binary_line(segment=self.number, facts=json.dumps(facts), **given)
+        place, self.n_bundles = self.n_bundles, self.n_bundles + 1
+        return binary_line(segment=self.number, place=place, facts=json.dumps(facts), **given)
 
 
 def _finite_sum(weights: NDArray[np.float32]) -> float:
@@ -151,8 +154,8 @@ class Bundle:
 
     Parameters
     ----------
-    segment : int
-        Its segment.
+    segment, place : int
+        Its segment, and its place there.
     user_ids, item_ids : pa.Array
         The ids that are new in the segment.
     users : array of int32
@@ -164,6 +167,7 @@ class Bundle:
     """
 
     segment: int
+    place: int
     user_ids: pa.Array
     item_ids: pa.Array
     users: NDArray[np.int32]
@@ -171,7 +175,15 @@ class Bundle:
     weights: NDArray[np.float32]
 
 
-BUNDLES = ("segment", "user_ids", "item_ids", "users", "codes", "weights")  # the columns that ``read_bundles`` takes
+BUNDLES = (
+    "segment",
+    "place",
+    "user_ids",
+    "item_ids",
+    "users",
+    "codes",
+    "weights",
+)  # the columns that ``read_bundles`` takes
 
 
 def read_bundles(batches: Batches) -> Iterator[Bundle]:
@@ -181,6 +193,7 @@ def read_bundles(batches: Batches) -> Iterator[Bundle]:
         for i in range(batch.num_rows):
             yield Bundle(
                 cells["segment"][i].as_py(),
+                cells["place"][i].as_py(),
                 read_ids(cells["user_ids"][i]),
                 read_ids(cells["item_ids"][i]),
                 cell_array(cells["users"][i], np.int32),

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from onebit_spark.errors import FitFailed
 
-NARROW = ("block", "key", "part", "side")
+NARROW = ("block", "key", "part", "place", "side")
 MOST_BYTES = 2**31 - 1  # of a binary cell: offsets of Arrow and arrays of the JVM have 32 bits
 
 

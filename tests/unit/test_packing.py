@@ -10,11 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onebit_spark import FitFailed
+from onebit_spark.engines.layout import Placement
+from onebit_spark.engines.shuffle.numbering import _EncodeNumbers
 from onebit_spark.input import packing, readings
 from onebit_spark.input.packing import CountIds, Pack, hashes_of, read_bundles, sum_counts
 from onebit_spark.input.ratings import ITEM, LABEL, USER
 from onebit_spark.input.readings import GrowingDictionary
-from onebit_spark.platform.binary import cell_array
+from onebit_spark.platform.binary import binary_line, cell_array
 
 integers = st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-5, 40), max_size=60)
 
@@ -140,3 +143,28 @@ def test_ids_that_arrive_in_parts(parts, dense):
     everything = [value for part in parts for value in part]
     assert known.to_pylist() == sorted(set(everything))
     assert known.take(pa.array(numbers)).to_pylist() == everything
+
+
+def test_numbers_must_belong_to_the_ids():
+    """Numbers that were found for a segment before it was packed again, with its ids in another order, are refused."""
+    lines = [("b", 3, True), ("a", 1, False), ("c", 1, True)]
+    (bundle,) = Pack(None)(iter(raw_batches(lines, 3)))
+    bundles = pa.Table.from_batches([bundle])
+    encode = _EncodeNumbers(Placement(1, np.empty(0, np.int64), np.empty(0, np.int32)), wide=False)
+    users = {"places": np.array([0, 1, 2], np.int32), "numbers": np.array([1, 0, 2])}
+    items = {"places": np.array([1, 0], np.int32), "numbers": np.array([0, 1])}
+    (chunk,) = encode(bundles, returned(users, items)).to_pylist()
+    assert np.frombuffer(chunk["rows"], np.int32).tolist() == [1, 0, 2]
+    assert np.frombuffer(chunk["codes"], np.int32).tolist() == [3, 0, 1]
+    other = {"places": np.array([0, 1, 2], np.int32), "numbers": np.array([0, 1, 2])}
+    fewer = {"places": np.array([0, 1], np.int32), "numbers": np.array([1, 0])}
+    more = {"places": np.array([0, 1, 2, 3], np.int32), "numbers": np.array([1, 0, 2, 3])}
+    for wrong in (other, fewer, more):
+        with pytest.raises(FitFailed, match="not deterministic"):
+            encode(bundles, returned(wrong, items))
+
+
+def returned(users, items):
+    return pa.Table.from_batches(
+        [binary_line(segment=0, side=side, **cells) for side, cells in enumerate((users, items))]
+    )

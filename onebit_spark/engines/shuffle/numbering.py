@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType, StructType
 
 from onebit_spark.core.losses import SIDES, Side
-from onebit_spark.engines.blocking import CHUNKS, chunks, numbered
+from onebit_spark.engines.blocking import CHUNKS, changed, chunks, numbered
 from onebit_spark.engines.cells import Batches, Numbers
 from onebit_spark.engines.layout import HEAVY, Placement, block_loads, place
 from onebit_spark.input.census import Census
@@ -152,22 +153,30 @@ class _EncodeNumbers:
     wide: bool
 
     def __call__(self, bundles: pa.Table, numbers: pa.Table) -> pa.Table:
-        users, items = (self._numbers_of(numbers, side) for side in (0, 1))
+        read = sorted(read_bundles(iter(bundles.to_batches())), key=lambda bundle: bundle.place)
+        users = self._numbers_of(numbers, 0, [bundle.user_ids for bundle in read])
+        items = self._numbers_of(numbers, 1, [bundle.item_ids for bundle in read])
         parts: list[pa.RecordBatch] = []
-        for bundle in read_bundles(iter(bundles.to_batches())):
+        for bundle in read:
             rows, codes = numbered(bundle, users, items)
             parts += chunks(self.placement.of(rows), rows, codes, bundle.weights)
         return pa.Table.from_batches(parts)
 
-    def _numbers_of(self, lines: pa.Table, side: int) -> Numbers:
-        """The numbers of a segment's ids of one side, by their places."""
-        cells = [
-            (cell_array(lines["places"][i], np.int32), cell_array(lines["numbers"][i], np.int64))
-            for i, which in enumerate(lines["side"].to_pylist())
-            if which == side
-        ]
-        n = sum(len(places) for places, _ in cells)
-        numbers: Numbers = np.empty(n, np.int64) if self.wide else np.empty(n, np.int32)
-        for places, found in cells:
-            numbers[places] = found
+    def _numbers_of(self, lines: pa.Table, side: int, ids: list[pa.Array]) -> Numbers:
+        """The numbers of a segment's ids of one side, by their places.
+
+        If a bundle was lost in between and packed again, its ids may stand at other places. So the numbers must ascend
+        with the ids.
+        """
+        here = pa.concat_arrays(ids)
+        numbers: Numbers = np.full(len(here), -1, np.int64 if self.wide else np.int32)
+        for i, which in enumerate(lines["side"].to_pylist()):
+            places = cell_array(lines["places"][i], np.int32)
+            if which == side and len(places):
+                if places.max() >= len(numbers):
+                    raise changed("a part of it has fewer ids than before")
+                numbers[places] = cell_array(lines["numbers"][i], np.int64)
+        ascending = here.take(pa.array(np.argsort(numbers)))
+        if len(here) and (numbers.min() < 0 or not pc.all(pc.less(ascending[:-1], ascending[1:])).as_py()):
+            raise changed("a part of it has other ids than before")
         return numbers

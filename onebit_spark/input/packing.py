@@ -202,7 +202,7 @@ def read_bundles(batches: Batches) -> Iterator[Bundle]:
             )
 
 
-PARTIAL = "part int, side int, ids binary, n binary, above binary"
+PARTIAL = "part int, side int, ids binary, none binary, n binary, above binary"  # none: no id of the other side
 
 
 @dataclass(frozen=True)
@@ -228,14 +228,15 @@ class CountIds:
 
     def _lines(self, counts: dict[int, _Counted]) -> Batches:
         for side, counted in counts.items():
-            ids = pa.concat_arrays(counted.ids)
+            ids, none = pa.concat_arrays(counted.ids), ids_cell(counts[3 - side].ids[0][:0])
             parts = hashes_of(ids) % np.uint64(self.n_parts)
             order = np.argsort(parts.astype(np.uint16) if self.n_parts <= 2**16 else parts, kind="stable")
             edges = np.searchsorted(parts[order], np.arange(self.n_parts + 1, dtype=np.uint64))
             for part in np.flatnonzero(np.diff(edges)):
                 here = order[edges[part] : edges[part + 1]]
                 n, above = counted.totals[here].T
-                yield binary_line(part=part, side=side, ids=ids_cell(ids.take(pa.array(here))), n=n, above=above)
+                own = ids_cell(ids.take(pa.array(here)))
+                yield binary_line(part=part, side=side, ids=own, none=none, n=n, above=above)
 
 
 class _Counted:
@@ -260,17 +261,18 @@ def sum_counts(batches: Batches) -> Batches:
     """(user, item, side, n, above): the different ids of a part, each once; of the other side's id there is none."""
     ids: dict[int, list[pa.Array]] = {1: [], 2: []}
     counts: dict[int, list[NDArray[np.int64]]] = {1: [], 2: []}
+    kinds: dict[int, pa.DataType] = {}
     for batch in batches:
         for i, side in enumerate(batch.column("side").to_pylist()):
             ids[side].append(read_ids(batch.column("ids")[i]))
+            kinds = {side: ids[side][0].type, 3 - side: read_ids(batch.column("none")[i]).type}
             counts[side].append(np.stack([cell_array(batch.column(name)[i], np.int64) for name in ("n", "above")]))
-    kinds = {side: arrays[0].type for side, arrays in ids.items() if arrays}
-    for side in kinds:
+    for side in (side for side, arrays in ids.items() if arrays):
         encoded = pa.concat_arrays(ids[side]).dictionary_encode()
         totals = np.zeros((len(encoded.dictionary), 2), np.int64)
         _add_up(encoded.indices.to_numpy(), np.hstack(counts[side]), totals)
         n = len(totals)
-        both = [encoded.dictionary if side == which else pa.nulls(n, kinds.get(which, pa.null())) for which in (1, 2)]
+        both = [encoded.dictionary if side == which else pa.nulls(n, kinds[which]) for which in (1, 2)]
         rest = pa.array(np.full(n, side, np.int32)), *(pa.array(part) for part in totals.T.copy())
         yield pa.RecordBatch.from_arrays([*both, *rest], names=[USER, ITEM, "side", "n", "above"])
 

@@ -9,12 +9,12 @@ from itertools import count
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.input.packing import NO_WEIGHTS
 from onebit_spark.platform.binary import cell_array
+from onebit_spark.platform.shortrows import Batches
 
 BLOCKS = (
     "block int, rows binary, columns binary, pointers binary, codes binary, weights binary, "
@@ -23,7 +23,6 @@ BLOCKS = (
 FREEZES = 4  # blocks after which a worker has loaded what it needs, compiled kernels included
 SMALL = 2**26  # up to this number, an array indexed by row number is cheaper than a sort
 
-Batches = Iterator[pa.RecordBatch]
 Numbers = NDArray[np.integer]
 
 

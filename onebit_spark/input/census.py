@@ -29,13 +29,14 @@ from onebit_spark.input.defects import (
     suspect,
     verdict,
 )
-from onebit_spark.input.packing import BUNDLES, PARTIAL, CountIds, PackedRatings, sum_counts
+from onebit_spark.input.idcounts import PARTIAL, CountIds, sum_counts
+from onebit_spark.input.packing import BUNDLES, PackedRatings
 from onebit_spark.input.ratings import ITEM, USER
 from onebit_spark.platform.binary import binary_line, cell_array
 from onebit_spark.platform.plans import cut_from_plan, in_partitions
 from onebit_spark.platform.sessions import described, parallelism
 
-_SIDE = {USER: 1, ITEM: 2}  # as ``packing.CountIds`` tells them
+_SIDE = {USER: 1, ITEM: 2}  # as ``idcounts`` tells them
 PARTS_PER_CORE = 4
 
 

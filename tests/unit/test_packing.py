@@ -14,7 +14,8 @@ from onebit_spark import FitFailed
 from onebit_spark.engines.layout import Placement
 from onebit_spark.engines.shuffle.numbering import _EncodeNumbers
 from onebit_spark.input import packing, readings
-from onebit_spark.input.packing import CountIds, Pack, hashes_of, read_bundles, sum_counts
+from onebit_spark.input.idcounts import CountIds, hashes_of, sum_counts
+from onebit_spark.input.packing import Pack, read_bundles
 from onebit_spark.input.ratings import ITEM, LABEL, USER
 from onebit_spark.input.readings import GrowingDictionary
 from onebit_spark.platform.binary import binary_line, cell_array

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from jvm import SHORT_LIVED
 
 from onebit_spark import cli
@@ -40,9 +41,13 @@ def submit(job, *arguments):
 
 
 def run_here(job, *arguments):
-    """A job in this process, in the session that runs: exit code, stdout, stderr with what it logged."""
+    """A job in this process, in the session that runs: exit code, stdout, stderr with what it logged.
+
+    Without the thread that warms up: where colorama is installed, numba puts the old stderr back while it compiles.
+    """
     out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), own_log():
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), own_log(), pytest.MonkeyPatch.context() as m:
+        m.setattr("onebit_spark.cli.warmup.warm_up", lambda _: None)
         code = getattr(cli, job)(list(map(str, arguments)))
     return code, out.getvalue(), err.getvalue()
 

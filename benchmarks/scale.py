@@ -33,7 +33,7 @@ from session import local_session
 
 from onebit_spark import NotConverged
 from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.simulate import power_law_ratings
+from onebit_spark.simulate import power_law_chunks
 
 OURS: dict[str, dict[str, Any]] = {
     "hinge": {"loss": "hinge"},
@@ -119,13 +119,21 @@ def ours(ratings: DataFrame, method: str, exchange: str) -> dict[str, object]:
 
 
 def write_ratings(options: argparse.Namespace, path: Path) -> None:
-    rows, cols, labels = power_law_ratings(options.rows, options.cols, options.ratings, seed=1)
-    parts = 8
-    for part in range(parts):
-        chunk = slice(part * len(rows) // parts, (part + 1) * len(rows) // parts)
-        user, item = (IDS[options.ids](side[chunk]) for side in (rows, cols))
-        columns = {"user": user, "item": item, "label": labels[chunk]}
-        pq.write_table(pa.table(columns), path / f"{part}.parquet")
+    """Files of about 12·10⁶ ratings, eight at least; only a chunk is in memory at a time."""
+    parts = max(8, options.ratings // 12_000_000)
+    writer: pq.ParquetWriter | None = None
+    writing, written = -1, 0
+    for rows, cols, labels in power_law_chunks(options.rows, options.cols, options.ratings, seed=1):
+        table = pa.table({"user": IDS[options.ids](rows), "item": IDS[options.ids](cols), "label": labels})
+        part = written * parts // options.ratings
+        if writer is None or part > writing:
+            if writer is not None:
+                writer.close()
+            writer, writing = pq.ParquetWriter(path / f"{part}.parquet", table.schema), part
+        writer.write_table(table)
+        written += len(labels)
+    if writer is not None:
+        writer.close()
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +13,9 @@ from onebit_spark.core.metrics import error_rate
 
 KINDS = ("A1", "A2", "A3", "B1", "B2", "B3")
 
-_CHUNK = 1 << 18  # power_law_ratings draws so many ratings at a time, with some megabytes of memory
+_CHUNK = 1 << 18  # power_law_chunks draws so many ratings at a time, with some megabytes of memory
+
+Ratings = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int8]]  # rows, cols, labels
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +112,7 @@ def simulate(
 
 def power_law_ratings(
     n_rows: int, n_cols: int, n_ratings: int, rank: int = 3, exponent: float = 0.8, seed: int = 0
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int8]]:
+) -> Ratings:
     """(rows, cols, labels) of a large sparse matrix with popular and rare columns.
 
     Rows are uniform. The column of popularity rank q has a probability ∝ q^{−exponent}; columns are numbered in random
@@ -118,8 +121,20 @@ def power_law_ratings(
         P(y = 1) = σ(b_i + d_j + L_i·R_j),  b, d ~ N(0, ½²),  L_i·R_j of variance 2
 
     They are about as noisy as film ratings: at rank 3 even the true probabilities are wrong on about 27% of the labels.
-    The memory is O(n_ratings + rank (n_rows + n_cols)).
     """
+    size = max(0, n_ratings)  # a negative number is refused below
+    rows, cols, labels = np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.int8)
+    begin = 0
+    for i, j, y in power_law_chunks(n_rows, n_cols, n_ratings, rank, exponent, seed):
+        chunk = slice(begin, begin := begin + len(y))
+        rows[chunk], cols[chunk], labels[chunk] = i, j, y
+    return rows, cols, labels
+
+
+def power_law_chunks(
+    n_rows: int, n_cols: int, n_ratings: int, rank: int = 3, exponent: float = 0.8, seed: int = 0
+) -> Iterator[Ratings]:
+    """The same ratings, some hundred thousand at a time, with O(rank (n_rows + n_cols)) memory."""
     if min(n_rows, n_cols, rank) < 1 or n_ratings < 0:
         raise ValueError("n_rows, n_cols and rank must be at least 1 and n_ratings at least 0")
     rng = np.random.default_rng(seed)
@@ -128,19 +143,14 @@ def power_law_ratings(
     cumulative /= cumulative[-1]
     row_factors, row_intercepts = _logistic_side(rng, n_rows, rank)
     col_factors, col_intercepts = _logistic_side(rng, n_cols, rank)
-
-    rows, cols = np.empty(n_ratings, np.int64), np.empty(n_ratings, np.int64)
-    labels = np.empty(n_ratings, np.int8)
     for start in range(0, n_ratings, _CHUNK):
-        chunk = slice(start, min(start + _CHUNK, n_ratings))
-        size = chunk.stop - chunk.start
-        rows[chunk] = i = rng.integers(n_rows, size=size)
-        cols[chunk] = j = np.searchsorted(cumulative, rng.random(size), side="right")
+        size = min(_CHUNK, n_ratings - start)
+        i = rng.integers(n_rows, size=size)
+        j = np.searchsorted(cumulative, rng.random(size), side="right")
         # np.take gathers narrow rows several times faster than indexing
         logit = np.einsum("lk,lk->l", np.take(row_factors, i, axis=0), np.take(col_factors, j, axis=0))
         logit += row_intercepts[i] + col_intercepts[j]
-        labels[chunk] = np.where(rng.random(size, dtype=np.float32) < expit(logit), 1, -1)
-    return rows, cols, labels
+        yield i, j, np.where(rng.random(size, dtype=np.float32) < expit(logit), 1, -1).astype(np.int8)
 
 
 def _type_a(rng: np.random.Generator, m1: int, m2: int, rank: int) -> NDArray[np.float64]:

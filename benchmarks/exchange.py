@@ -95,11 +95,13 @@ def measure(options: argparse.Namespace) -> dict[str, str]:
 
 
 def estimator_blocks(spark: SparkSession, model: Any) -> tuple[int, int]:
-    from onebit_spark.engines.shuffle.engine import _default_blocks
+    from onebit_spark.engines.shuffle.engine import blocks_by_size
 
-    info = model.info
-    return tuple(  # type: ignore[return-value]
-        _default_blocks(info.n_ratings, n, info.config.form, spark) for n in (info.n_users, info.n_items)
+    info, cores = model.info, spark.sparkContext.defaultParallelism
+    users, items, form = info.n_users, info.n_items, info.config.form
+    return (
+        blocks_by_size(info.n_ratings, users, items, form, cores),
+        blocks_by_size(info.n_ratings, items, users, form, cores),
     )
 
 

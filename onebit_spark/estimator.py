@@ -19,7 +19,6 @@ from onebit_spark.core.learntfeatures import Who
 from onebit_spark.core.posterior import HasColumnNorms
 from onebit_spark.core.sketch import together
 from onebit_spark.core.solver import Iteration
-from onebit_spark.engines.broadcast.engine import BroadcastEngine
 from onebit_spark.engines.choice import choose_exchange, engine_over
 from onebit_spark.engines.driver import DriverEngine
 from onebit_spark.engines.validation import Validation, check_watched, divided, watching
@@ -94,13 +93,13 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
         Seed of the start and of the certificates' draws.
     numUserBlocks, numItemBlocks : int, optional
         Blocks of users and of items. Default: by the number of ratings and cores.
-    exchange : {"auto", "driver", "broadcast", "shuffle"}
+    exchange : {"auto", "driver", "broadcast", "mixed", "shuffle"}
         Where the fit runs: on the driver, or on the executors, and then how factors reach the blocks (docs/cluster.md).
         "auto" chooses by the number of ratings and the size of the factors.
     driverRatings : int, optional
         The most ratings that "auto" fits on the driver; 0: none. Default: by the memory that is free.
     workDir : str, optional
-        Folder for the files of ``exchange="shuffle"``. All executors must be able to reach it.
+        Folder for the files of ``exchange="shuffle"`` and "mixed". All executors must be able to reach it.
     checkpointDir : str, optional
         Folder for checkpoints. A killed fit can continue from the last one.
     checkpointInterval : int
@@ -202,7 +201,7 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
 
     def _fit(self, dataset: DataFrame) -> OneBitCompletionModel:
         problems = self.problems()
-        if self._features and self.getExchange() == "shuffle":
+        if self._features and self.getExchange() in ("shuffle", "mixed"):
             problems.append(NOT_BY_SHUFFLE)
         if self._initial is not None:
             problems += [f"{name} does not go with an initial model" for name in self.fromTheBeginning()]
@@ -217,9 +216,8 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
         with ExitStack() as release:
             form = config.form
             counted = self._counted if watched is None else None
-            most_ratings, watching_others = execution.driver_ratings, watched is not None
             chosen = release.enter_context(
-                choose_exchange(execution.exchange, training, columns, form, most_ratings, watching_others, counted)
+                choose_exchange(execution.exchange, training, columns, form, execution.driver_ratings, counted)
             )
             n_watched = 0 if watched is None else check_watched(watched, columns).n
             clock.lap("survey")
@@ -249,7 +247,7 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
                 start = checkpoint.start(config, engine)
             if checkpoints is not None:
                 watch = Checkpointing(checkpoints, execution.checkpoint_interval, facts.model, spark)
-            if watched is not None and isinstance(engine, DriverEngine | BroadcastEngine):
+            if watched is not None:
                 measure = release.enter_context(watching(watched, columns, engine, config.loss))
                 validation = Validation(measure, engine, execution.patience)
             clock.lap("blocking")

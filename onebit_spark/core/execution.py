@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from onebit_spark.core.settings import YES_OR_NO, Problem, at_least, problems_of, setting
 
-EXCHANGES = ("auto", "driver", "broadcast", "shuffle")
+EXCHANGES = ("auto", "driver", "broadcast", "mixed", "shuffle")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class Execution:
     driver_ratings : int, optional
         Most ratings that ``exchange="auto"`` fits on the driver. Default: by its memory.
     work_dir : str, optional
-        Folder for the files of ``exchange="shuffle"``, which all executors can reach.
+        Folder for the files of ``exchange="shuffle"`` and ``"mixed"``, which all executors can reach.
     checkpoint_dir : str, optional
         Folder for checkpoints.
     checkpoint_interval : int
@@ -44,7 +44,7 @@ class Execution:
     exchange: str = setting(
         "auto",
         "where the ratings are fitted: gathered on the driver, or in blocks on the executors, which get the factors by "
-        "broadcast or by shuffle (auto: by the numbers of ratings and ids)",
+        "broadcast, by shuffle, or those of one side in each way (mixed); auto: by the numbers of ratings and ids",
         choices=EXCHANGES,
     )
     driver_ratings: int | None = setting(
@@ -55,8 +55,8 @@ class Execution:
     )
     work_dir: str | None = setting(
         None,
-        "folder that all executors can reach, for the files of {exchange}=shuffle; unset: {checkpoint_dir}, then the "
-        "checkpoint folder of the SparkContext, then, on a single machine, a temporary one",
+        "folder that all executors can reach, for the files of {exchange}=shuffle and mixed; unset: {checkpoint_dir}, "
+        "then the checkpoint folder of the SparkContext, then, on a single machine, a temporary one",
         key=None,
     )
     checkpoint_dir: str | None = setting(None, "folder for checkpoints, from which a killed fit can go on")

@@ -115,26 +115,34 @@ def on_driver(
     return Choice("driver", f"{told} of the driver's memory; its limit is {limit:,} ratings: {why}")
 
 
-def broadcast_or_shuffle(wanted: str, census: Census, form: Form, limits: DriverLimits) -> Choice:
-    """Broadcast or shuffle, as wanted or by the size of the factors. ``broadcast`` is refused where it cannot work."""
-    table = (census.n_users + census.n_items) * form.row_bytes
-    result = max(census.n_users, census.n_items) * form.row_bytes
-    told = f"the factors of {census.n_users:,} users and {census.n_items:,} items take {_size(table)}"
-    too_large = limits.result < 1.1 * result
-    if wanted == "broadcast" and too_large:
+def on_executors(wanted: str, census: Census, form: Form, limits: DriverLimits) -> Choice:
+    """Broadcast, mixed or shuffle, as wanted or by the size of the factors. What cannot work is refused."""
+    sizes = {"users": census.n_users * form.row_bytes, "items": census.n_items * form.row_bytes}
+    told = f"the factors of {census.n_users:,} users and {census.n_items:,} items take {_size(sum(sizes.values()))}"
+    fewer = "users" if held_side(census) == "rows" else "items"
+    collected = {"broadcast": max(sizes.values()), "mixed": sizes[fewer], "shuffle": 0}
+    if 1.1 * collected.get(wanted, 0) > limits.result:
         raise RequestError(
-            f"exchange=broadcast collects the factors of one side, {_size(result)}, more than "
-            f"spark.driver.maxResultSize ({_size(limits.result)}): choose exchange=shuffle, or raise that setting "
+            f"exchange={wanted} collects the factors of one side, {_size(collected[wanted])}, more than "
+            f"spark.driver.maxResultSize ({_size(limits.result)}): choose exchange=auto, or raise that setting "
             "(0 is no limit)"
         )
     if wanted != "auto":
         return Choice(wanted, f"as asked; {told}")
-    if too_large:
-        return Choice("shuffle", f"{told}, beyond spark.driver.maxResultSize ({_size(limits.result)})")
     limit = min(BROADCAST_BYTES, limits.heap // 4)
-    if table > limit:
-        return Choice("shuffle", f"{told}, more than the {_size(limit)} that every worker may be sent")
-    return Choice("broadcast", f"{told}, few enough to send to every worker (up to {_size(limit)})")
+    sent = {"broadcast": sum(sizes.values()), "mixed": sizes[fewer]}
+    for exchange, size in sent.items():
+        if size <= limit and 1.1 * collected[exchange] <= limits.result:
+            few = told if exchange == "broadcast" else f"{told}, those of the {fewer} {_size(size)}"
+            return Choice(exchange, f"{few}, few enough to send to every worker (up to {_size(limit)})")
+    if sizes[fewer] <= limit:
+        return Choice("shuffle", f"{told}, beyond spark.driver.maxResultSize ({_size(limits.result)})")
+    return Choice("shuffle", f"{told}, more than the {_size(limit)} that every worker may be sent")
+
+
+def held_side(census: Census) -> Side:
+    """The side whose factors ``mixed`` keeps on the driver: the one with fewer ids."""
+    return "rows" if census.n_users < census.n_items else "cols"
 
 
 @dataclass(frozen=True)
@@ -159,16 +167,16 @@ class ChosenExchange:
 @contextmanager
 def choose_exchange(
     wanted: str, ratings: DataFrame, columns: Columns, form: Form, most_ratings: int | None = None,
-    watching: bool = False, counted: Weighed | None = None,
+    counted: Weighed | None = None,
 ) -> Iterator[ChosenExchange]:  # fmt: skip
     """Validate and count the ratings, and choose the exchange.
 
     Their number decides whether they are gathered on the driver. If they are not, or if the factors of their ids turn
-    out to be too large, an aggregation counts them by their ids. ``watching``: other ratings are to be watched, which
-    shuffle cannot do. ``counted``: the result of ``weighed``, if the ratings were counted before.
+    out to be too large, an aggregation counts them by their ids. ``counted``: the result of ``weighed``, if the ratings
+    were counted before.
     """
     spark = ratings.sparkSession
-    if is_connect(spark) and wanted in ("broadcast", "shuffle"):
+    if is_connect(spark) and wanted in ("broadcast", "mixed", "shuffle"):
         raise RequestError(f"exchange={wanted} {NOT_ON_CONNECT}: choose exchange=driver")
     limits, before = driver_limits(spark), ""
     if wanted in ("auto", "driver") and most_ratings != 0:
@@ -179,7 +187,7 @@ def choose_exchange(
         before = f"{found.reason}; "
     require_classic(spark, f"{before}a fit on the executors")
     with census(ratings, columns) as whole:
-        choice = broadcast_or_shuffle("broadcast" if watching else wanted, whole, form, limits)
+        choice = on_executors(wanted, whole, form, limits)
         yield ChosenExchange(Choice(choice.exchange, before + choice.reason), whole.tally, whole)
 
 
@@ -217,7 +225,8 @@ def engine_over(
             yield collected
     else:
         take_back()  # the files of models that are gone
-        with ShuffleEngine.over(spark, found, blocks, form, work_folder(spark, work)) as engine:
+        held = held_side(found) if chosen.choice.exchange == "mixed" else None
+        with ShuffleEngine.over(spark, found, blocks, form, work_folder(spark, work), held) as engine:
             yield engine
 
 
@@ -232,7 +241,7 @@ def work_folder(spark: SparkSession, given: str | None) -> Location:
         return Location(spark, base) / name
     if not str(spark.sparkContext.master).startswith("local"):
         raise RequestError(
-            "exchange=shuffle needs a folder that all executors can reach: set workDir or checkpointDir, or "
+            "exchange=shuffle and mixed need a folder that all executors can reach: set workDir or checkpointDir, or "
             "sparkContext.setCheckpointDir"
         )
     temporary = tempfile.mkdtemp(prefix="onebit-")

@@ -6,12 +6,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 from pyspark import Broadcast
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -27,6 +26,9 @@ from onebit_spark.core.solver import Iteration, Outcome
 from onebit_spark.engines.broadcast.engine import BroadcastEngine
 from onebit_spark.engines.cells import Batches
 from onebit_spark.engines.driver import DriverEngine
+from onebit_spark.engines.heldoutloss import MEASURED, means_of, measured, signs_of
+from onebit_spark.engines.shuffle.engine import ShuffleEngine
+from onebit_spark.engines.shuffle.watched import watching_tables
 from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import quoted
 from onebit_spark.input.defects import Columns, Tally, check_ratings
@@ -34,7 +36,6 @@ from onebit_spark.input.gathering import GatheredPairs
 from onebit_spark.input.ratings import ITEM, LABEL, USER, WEIGHT, prepared
 
 PAIRS = "row int, col int, positive boolean, weight float"
-MEASURED = "n long, weight double, loss double, wrong long"
 
 
 def divided(dataset: DataFrame, indicator: str | None) -> tuple[DataFrame, DataFrame | None]:
@@ -55,34 +56,34 @@ class _State:
     number: int
     loss: float
     hierarchy: ScaleHierarchy
-    posteriors: dict[Side, RowPosterior]
+    posteriors: dict[Side, Any]
 
 
 class Measure(Protocol):
-    """The mean loss and the error rate of the watched ratings under posteriors whose last row is the prior.
+    """The mean loss and the error rate of the watched ratings. Ids that are not fitted have the prior of the scales.
 
     The mean of the loss is by weight; the error rate counts every rating once.
     """
 
-    def __call__(self, rows: RowPosterior, cols: RowPosterior) -> tuple[float, float]: ...
+    def __call__(self, scales: Scales, posteriors: dict[Side, Any]) -> tuple[float, float]: ...
 
 
 class Validation:
     """Called after every iteration; ``history`` holds the held-out loss and error rate of each."""
 
-    def __init__(self, measure: Measure, engine: Engine[RowPosterior], patience: int) -> None:
-        self._measured = measure
+    def __init__(self, measure: Measure, engine: Engine[Any], patience: int) -> None:
+        self._measure = measure
         self._engine = engine
         self._patience = patience
         self._best: _State | None = None
         self.history: list[dict[str, float]] = []
         self.seconds = 0.0
 
-    def __call__(self, engine: Engine[RowPosterior], hierarchy: ScaleHierarchy, history: list[Iteration]) -> str | None:
+    def __call__(self, engine: Engine[Any], hierarchy: ScaleHierarchy, history: list[Iteration]) -> str | None:
         """Measure; the reason to stop, if there is one."""
         began, iteration = time.perf_counter(), history[-1]
-        posteriors: dict[Side, RowPosterior] = {side: engine.posterior(side) for side in SIDES}
-        loss, error = self._measure(hierarchy.scales, posteriors["rows"], posteriors["cols"])
+        posteriors: dict[Side, Any] = {side: engine.posterior(side) for side in SIDES}
+        loss, error = self._measure(hierarchy.scales, posteriors)
         self.seconds += time.perf_counter() - began
         self.history.append({"loss": loss, "error": error})
         if self._best is None or loss < self._best.loss:
@@ -108,9 +109,6 @@ class Validation:
         kept = outcome.history[: self._best.number]
         return Outcome(self._best.hierarchy, kept, False, reason)
 
-    def _measure(self, scales: Scales, rows: RowPosterior, cols: RowPosterior) -> tuple[float, float]:
-        return self._measured(_with_prior(rows, scales, "rows"), _with_prior(cols, scales, "cols"))
-
 
 def check_watched(ratings: DataFrame, columns: Columns) -> Tally:
     """The tally of the ratings to watch."""
@@ -121,14 +119,17 @@ def check_watched(ratings: DataFrame, columns: Columns) -> Tally:
 
 
 @contextmanager
-def watching(
-    ratings: DataFrame, columns: Columns, engine: DriverEngine | BroadcastEngine, loss: str
-) -> Iterator[Measure]:
+def watching(ratings: DataFrame, columns: Columns, engine: Any, loss: str) -> Iterator[Measure]:
     """How an engine measures ratings: by the pairs that the driver holds, or by one job over cached pairs."""
     if isinstance(engine, DriverEngine):
         assert engine.watched is not None
         yield _OnDriver(engine.watched, loss)
         return
+    if isinstance(engine, ShuffleEngine):
+        with watching_tables(prepared(ratings, columns), engine, loss) as measure:
+            yield measure
+        return
+    assert isinstance(engine, BroadcastEngine)
     ids = ratings.sparkSession.sparkContext.broadcast(tuple(engine.ids[side].values for side in SIDES))
     pairs = prepared(ratings, columns).mapInArrow(_Numbered(ids), PAIRS).cache()
     try:
@@ -143,9 +144,10 @@ class _OnDriver:
     pairs: GatheredPairs
     loss: str
 
-    def __call__(self, rows: RowPosterior, cols: RowPosterior) -> tuple[float, float]:
+    def __call__(self, scales: Scales, posteriors: dict[Side, RowPosterior]) -> tuple[float, float]:
+        rows, cols = (_with_prior(posteriors[side], scales, side) for side in SIDES)
         pairs = self.pairs
-        signs, weights, n = _signs(pairs.positive), pairs.weights, len(pairs.rows)
+        signs, weights, n = signs_of(pairs.positive), pairs.weights, len(pairs.rows)
         loss, wrong = held_out_sums(self.loss, rows, cols, pairs.rows, pairs.columns, signs, weights)
         return loss / (n if weights is None else float(np.sum(weights, dtype=np.float64))), wrong / n
 
@@ -155,14 +157,14 @@ class _BySpark:
     pairs: DataFrame
     loss: str
 
-    def __call__(self, rows: RowPosterior, cols: RowPosterior) -> tuple[float, float]:
+    def __call__(self, scales: Scales, posteriors: dict[Side, RowPosterior]) -> tuple[float, float]:
+        rows, cols = (_with_prior(posteriors[side], scales, side) for side in SIDES)
         sent = self.pairs.sparkSession.sparkContext.broadcast((rows, cols))
         try:
             table = self.pairs.mapInArrow(_MeasureBatches(self.loss, sent), MEASURED).toArrow()
         finally:
             sent.destroy()
-        n, weight, loss, wrong = (float(pc.sum(table[name]).as_py() or 0) for name in table.schema.names)
-        return loss / weight, wrong / n
+        return means_of(table)
 
 
 def _with_prior(posterior: RowPosterior, scales: Scales, side: Side) -> RowPosterior:
@@ -204,14 +206,6 @@ class _MeasureBatches:
     posteriors: Broadcast[tuple[RowPosterior, RowPosterior]]
 
     def __call__(self, batches: Batches) -> Batches:
-        n, weight, total, errors = 0, 0.0, 0.0, 0
-        for batch in batches:
-            row, col, positive, weights = (batch.column(k).to_numpy(zero_copy_only=False) for k in range(4))
-            loss, wrong = held_out_sums(self.loss, *self.posteriors.value, row, col, _signs(positive), weights)
-            n, total, errors = n + len(row), total + loss, errors + wrong
-            weight += float(np.sum(weights, dtype=np.float64))
-        yield pa.RecordBatch.from_pydict({"n": [n], "weight": [weight], "loss": [total], "wrong": [errors]})
-
-
-def _signs(positive: NDArray[np.bool_]) -> NDArray[np.float64]:
-    return np.where(positive, 1.0, -1.0)
+        rows, cols = self.posteriors.value
+        columns = ([batch.column(k).to_numpy(zero_copy_only=False) for k in range(4)] for batch in batches)
+        yield measured(self.loss, ((rows, cols, *four) for four in columns))

@@ -58,8 +58,6 @@ class FitChoices(FitParams):
         found = [problem.told(param_names(type(table))) for table in tables for problem in table.problems()]
         if self.getValidationIndicatorCol():
             found += [f"{name} does not go with validationIndicatorCol" for name in self.fromTheBeginning()]
-            if self.getExchange() == "shuffle":
-                found.append("exchange=shuffle does not go with validationIndicatorCol: choose auto or broadcast")
         if self.isSet(self.ratingCol) and self.isSet(self.labelCol):
             found.append(
                 f"ratingCol {self.getRatingCol()!r} and labelCol {self.getLabelCol()!r} name the same thing: set one"

@@ -84,7 +84,8 @@ class FitParams(PredictionParams):
     exchange = text(
         "exchange",
         "where the ratings are fitted: gathered on the driver, or in blocks on the executors, which get the factors "
-        "by broadcast or by shuffle (auto: by the numbers of ratings and ids): auto, driver, broadcast, shuffle",
+        "by broadcast, by shuffle, or those of one side in each way (mixed); auto: by the numbers of ratings and ids:"
+        " auto, driver, broadcast, mixed, shuffle",
     )
     driverRatings = integer(
         "driverRatings",
@@ -93,8 +94,8 @@ class FitParams(PredictionParams):
     )
     workDir = text(
         "workDir",
-        "folder that all executors can reach, for the files of exchange=shuffle; unset: checkpointDir, then the "
-        "checkpoint folder of the SparkContext, then, on a single machine, a temporary one",
+        "folder that all executors can reach, for the files of exchange=shuffle and mixed; unset: checkpointDir, then"
+        " the checkpoint folder of the SparkContext, then, on a single machine, a temporary one",
     )
     checkpointDir = text("checkpointDir", "folder for checkpoints, from which a killed fit can go on")
     checkpointInterval = integer(

@@ -29,7 +29,9 @@ from onebit_spark.input.features import collected_features
 
 log = logging.getLogger("onebit_spark")
 
-NOT_BY_SHUFFLE = "side features do not travel by exchange=shuffle: take exchange=driver or broadcast, or leave them out"
+NOT_BY_SHUFFLE = (
+    "side features do not travel by exchange=shuffle or mixed: take exchange=driver or broadcast, or leave them out"
+)
 
 
 @dataclass(frozen=True)

@@ -217,7 +217,7 @@ def test_both_labels_of_a_cell_count(spark):
 
 def test_max_result_size_is_respected(spark, ratings, monkeypatch):
     monkeypatch.setattr("onebit_spark.platform.limits.as_bytes", lambda _: 1000)
-    with pytest.raises(RequestError, match=r"maxResultSize.*choose exchange=shuffle"):
+    with pytest.raises(RequestError, match=r"maxResultSize.*choose exchange=auto"):
         estimator(exchange="broadcast").fit(ratings)
 
 

@@ -1,4 +1,4 @@
-"""exchange=shuffle: the same fit as by broadcast, to the bit, and nothing left behind."""
+"""exchange=shuffle and mixed: the same fit as by broadcast, to the bit, and nothing left behind."""
 
 import gc
 import time
@@ -78,22 +78,25 @@ def assert_same_bits(one, other):
     ],
     ids=str,
 )
-def test_shuffle_equals_broadcast_to_the_bit(ratings, params):
-    shuffled = fit(ratings, "shuffle", **params)
-    assert_same_bits(shuffled, fit(ratings, "broadcast", **params))
-    # With a prior split the tables hold the spreads of the certified draws too; `sample` adds a seed and the ids.
-    assert ("certified_spread" in shuffled.users.columns) is ("certificatePriorSplit" in params)
+def test_shuffle_and_mixed_equal_broadcast_to_the_bit(ratings, params):
+    expected = fit(ratings, "broadcast", **params)
+    for exchange in ("shuffle", "mixed"):
+        found = fit(ratings, exchange, **params)
+        assert_same_bits(found, expected)
+        # With a prior split the tables hold the spreads of the certified draws too; `sample` adds a seed and the ids.
+        assert ("certified_spread" in found.users.columns) is ("certificatePriorSplit" in params)
 
 
 @pytest.mark.slow
-def test_a_shuffled_fit_is_resumed_to_the_bit(spark, ratings, tmp_path):
-    whole = fit(ratings, "shuffle", maxIter=3, start="random")
+@pytest.mark.parametrize("exchange", ["shuffle", "mixed"])
+def test_a_fit_is_resumed_to_the_bit(spark, ratings, tmp_path, exchange):
+    whole = fit(ratings, exchange, maxIter=3, start="random")
 
     def interrupt(iteration):
         if iteration.number == 3:
             raise KeyboardInterrupt
 
-    params = {"rank": 3, "maxIter": 3, "tol": 0.0, "start": "random", "exchange": "shuffle", **BLOCKS}
+    params = {"rank": 3, "maxIter": 3, "tol": 0.0, "start": "random", "exchange": exchange, **BLOCKS}
     params |= {"checkpointDir": str(tmp_path), "checkpointInterval": 2}
     with pytest.raises(KeyboardInterrupt):
         OneBitCompletion(**params).setProgress(interrupt).fit(ratings)
@@ -107,9 +110,16 @@ def test_a_warm_start_knows_old_ids_and_gives_new_ones_the_prior(ratings):
     first = fit(part, "broadcast", start="random")
     models = [
         OneBitCompletion(rank=3, maxIter=1, tol=0.0, exchange=exchange, **BLOCKS).setInitialModel(first).fit(ratings)
-        for exchange in ("shuffle", "broadcast")
+        for exchange in ("broadcast", "shuffle", "mixed")
     ]
-    assert_same_bits(*models)
+    for model in models[1:]:
+        assert_same_bits(model, models[0])
+
+
+def test_mixed_holds_the_side_with_fewer_ids(ratings):
+    turned = ratings.select(F.col("item").alias("user"), F.col("user").alias("item"), "label")
+    params = {"loss": "hinge", "start": "random", "maxIter": 1, "numUserBlocks": 2, "numItemBlocks": 3}
+    assert_same_bits(fit(turned, "mixed", **params), fit(turned, "broadcast", **params))
 
 
 @pytest.mark.slow
@@ -155,6 +165,22 @@ def test_a_half_step_does_not_move_ratings(spark, ratings, tmp_path):
     assert plan.count("ENSURE_REQUIREMENTS") == 2  # the table to the routes of columns, and lines to the blocks of rows
 
 
+def test_mixed_shuffles_factors_of_one_side_only(spark, ratings, tmp_path):
+    config = FitConfig(rank=3, tol=0.0, max_iter=1, start="random")
+    folder = Location(spark, str(tmp_path / "work"))
+    with (
+        census(ratings, Columns()) as counted,
+        ShuffleEngine.over(spark, counted, (3, 2), config.form, folder, held="cols") as engine,
+    ):
+        engine.start(config, config.make_loss())
+        users, items = (engine.posterior(side).table for side in ("rows", "cols"))
+        exchanges = []
+        for side, own, partners in (("rows", users, items), ("cols", items, users)):
+            made = engine._tables._made(side, lambda *_: None, (own,), partners, None)
+            exchanges.append(made._jdf.queryExecution().executedPlan().toString().count("ENSURE_REQUIREMENTS"))
+    assert exchanges == [1, 2]  # users to their own blocks; then to their routes, and from there to the blocks of items
+
+
 def test_ids_are_numbered_in_ascending_order(spark, ratings):
     with census(ratings.repartition(7), Columns()) as counted, ExitStack() as release:
         survey = counted.survey()
@@ -186,23 +212,21 @@ class TestChoice:
     def test_by_the_size_of_the_factors(self, spark, monkeypatch):
         form = FitConfig(rank=10).form
 
-        def pick(users, wanted="auto"):
-            return choice.broadcast_or_shuffle(wanted, self.Counted(users, 1000), form, driver_limits(spark))
+        def pick(users, wanted="auto", items=1000):
+            return choice.on_executors(wanted, self.Counted(users, items), form, driver_limits(spark))
 
         assert form.row_bytes == (11 + 66 + 20) * 4
         assert pick(1000).exchange == "broadcast"
         assert "few enough" in pick(1000).reason
-        assert pick(10**7).exchange == "shuffle"
-        assert "more than" in pick(10**7).reason or "beyond" in pick(10**7).reason
+        assert pick(10**7).exchange == pick(1000, items=10**7).exchange == "mixed"
+        assert "those of the items 0 MB, few enough" in pick(10**7).reason
+        assert "those of the users 0 MB, few enough" in pick(1000, items=10**7).reason
+        assert pick(10**7, items=10**7).exchange == "shuffle"
+        assert "more than" in pick(10**7, items=10**7).reason
         assert pick(1000, "shuffle").exchange == "shuffle"
         monkeypatch.setattr("onebit_spark.platform.limits.as_bytes", lambda _: 1000)
         assert "maxResultSize" in pick(1000).reason
         assert pick(1000).exchange == "shuffle"
-
-    def test_validation_does_not_go_with_shuffle(self, ratings):
-        marked = ratings.withColumn("held_out", F.col("item") == 3)
-        with pytest.raises(RequestError, match="exchange=shuffle does not go with validationIndicatorCol"):
-            fit(marked, "shuffle", validationIndicatorCol="held_out")
 
     def test_a_cluster_needs_a_folder_that_all_can_reach(self):
         context = SimpleNamespace(getCheckpointDir=lambda: None, master="yarn")
@@ -210,7 +234,7 @@ class TestChoice:
             choice.work_folder(SimpleNamespace(sparkContext=context), None)
 
     def test_an_unknown_exchange(self, ratings):
-        with pytest.raises(RequestError, match="exchange must be one of auto, driver, broadcast, shuffle, not 'mail'"):
+        with pytest.raises(RequestError, match="exchange must be one of auto, driver, broadcast, mixed, shuffle, not 'mail'"):
             fit(ratings, "mail")
 
 

@@ -233,7 +233,7 @@ BAD_VALUES = {
     ("--predict", "in.parquet"): "--predict PAIRS and --predictions FOLDER (or --output-table TABLE) go together",
     ("--predictions", "preds"): "--predict PAIRS and --predictions FOLDER (or --output-table TABLE) go together",
     ("--rnak", "3"): "unknown flag --rnak: did you mean --rank?",
-    ("--exchange", "telepathy"): "auto, driver, broadcast, shuffle",
+    ("--exchange", "telepathy"): "auto, driver, broadcast, mixed, shuffle",
     ("--resume",): "--resume needs --checkpoint-dir",
     ("--checkpoint-interval", "0"): "--checkpoint-interval must be an integer of at least 1",
     ("--rank",): "expected one argument",

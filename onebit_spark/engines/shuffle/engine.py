@@ -2,13 +2,15 @@
 
 Ids are numbered by a distributed sort. Factors are in tall tables (see ``tables``), also during the start. The driver
 gets sums of K×K numbers. So nothing on the driver grows with the rows, the columns or the ratings.
+
+If the driver holds the tables of one side, it grows with that side. The blocks of the other side then need nothing but
+a broadcast, and half of the shuffles are gone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import Any
 
@@ -27,12 +29,16 @@ from onebit_spark.core.rowmap import Reading, RowMap
 from onebit_spark.core.spectral import STARTS
 from onebit_spark.core.split import Split
 from onebit_spark.core.startlines import Rows, Table
+from onebit_spark.core.startlines import distinct_keys as different
 from onebit_spark.core.statistics import SideStatistics
 from onebit_spark.engines.blocking import CHUNKS, REPEATS, Build, Choose, Repeats, Turn, check_count, check_weight
-from onebit_spark.engines.layout import default_blocks
+from onebit_spark.engines.layout import RATINGS_PER_BLOCK, default_blocks
 from onebit_spark.engines.shuffle import steps as work
 from onebit_spark.engines.shuffle.numbering import WIDE, NumberedIds, encoded, number_ids, placement_of
-from onebit_spark.engines.shuffle.tables import RoutedSide, Sums, Tables, TallTable, routed
+from onebit_spark.engines.shuffle.posteriors import TablePosterior
+from onebit_spark.engines.shuffle.routes import Sums
+from onebit_spark.engines.shuffle.sides import RoutedSide, routed
+from onebit_spark.engines.shuffle.tables import AnyTable, HeldTable, Tables
 from onebit_spark.engines.start import SpreadOut
 from onebit_spark.input.census import Census
 from onebit_spark.input.ratings import ITEM, USER
@@ -40,52 +46,8 @@ from onebit_spark.platform.files import Location
 from onebit_spark.platform.plans import cut_from_plan, expect_long_lines, in_partitions, working_session
 from onebit_spark.platform.sessions import described, parallelism
 
-SHUFFLED_RATINGS_PER_BLOCK = 4_000_000  # fewer, larger blocks than with broadcast: each block is sent its partners
 PARTNER_BYTES = 256 * 2**20  # of the factor rows that one block may refer to
 OWN_BYTES = 128 * 2**20  # of the factor rows that one block updates
-
-
-@dataclass(frozen=True)
-class TablePosterior:
-    """Posterior of a side in a tall table.
-
-    Parameters
-    ----------
-    table : TallTable
-        The packed rows.
-    reading : Reading
-        How the packed rows are read: their layout, and the map that they go through.
-    gram : array
-        Σ_i [1, E x_i][1, E x_i]ᵀ of the rows as they lie in the table. The driver knows no more of them.
-    """
-
-    table: TallTable
-    reading: Reading
-    gram: Sums
-
-    @classmethod
-    def made(cls, table: TallTable, form: Form, grams: list[Sums]) -> TablePosterior:
-        """From a new table, with the parts of its Gram matrix."""
-        size = form.dimension + 1
-        return cls(table, Reading(form), np.sum(grams, axis=0).reshape(size, size))
-
-    def mapped(self, by: RowMap) -> TablePosterior:
-        return replace(self, reading=self.reading.then(by))
-
-    @property
-    def form(self) -> Form:
-        return self.reading.form
-
-    @property
-    def column_norms(self) -> Sums:
-        by = RowMap.identity(self.form.dimension) if self.reading.by is None else self.reading.by
-        squares = np.diag(by.augmented.T @ self.gram @ by.augmented)
-        return np.sqrt(squares[1 + int(self.form.has_intercept) :])
-
-    @property
-    def sending(self) -> work.Mapped | None:
-        """What its lines go through before they are sent to the blocks of the other side."""
-        return None if self.reading.by is None else work.Mapped(self.reading)
 
 
 class ShuffleEngine:
@@ -106,9 +68,13 @@ class ShuffleEngine:
     @classmethod
     @contextmanager
     def over(
-        cls, spark: SparkSession, census: Census, blocks: tuple[int | None, int | None], form: Form, folder: Location
-    ) -> Iterator[ShuffleEngine]:
-        """An engine over packed ratings. All caches and files are released at the end, also after an error."""
+        cls, spark: SparkSession, census: Census, blocks: tuple[int | None, int | None], form: Form, folder: Location,
+        held: Side | None = None,
+    ) -> Iterator[ShuffleEngine]:  # fmt: skip
+        """An engine over packed ratings. All caches and files are released at the end, also after an error.
+
+        ``held`` is the side whose tables the driver holds.
+        """
         with ExitStack() as release:
             release.callback(folder.delete)
             n = census.tally.n
@@ -117,21 +83,33 @@ class ShuffleEngine:
                     "rows": number_ids(census, USER, release),
                     "cols": number_ids(census, ITEM, release),
                 }
+                sizes = {
+                    side: blocks_by_size(
+                        n,
+                        ids[side].n_rows,
+                        0 if held == OTHER[side] else ids[OTHER[side]].n_rows,
+                        form,
+                        parallelism(spark),
+                    )
+                    for side in SIDES
+                }
                 rows, cols = (
-                    placement_of(ids[side], n, given or _default_blocks(n, ids[side].n_rows, form, spark))
-                    for side, given in zip(SIDES, blocks, strict=True)
+                    placement_of(ids[side], n, given or sizes[side]) for side, given in zip(SIDES, blocks, strict=True)
                 )
                 wide, weighted = max(side.n_rows for side in ids.values()) >= WIDE, census.weight is not None
                 build = Build(None, wide)
-                chunks = cut_from_plan(encoded(census.packed, ids, rows, wide), working_session(spark))
-                by_row = routed(in_partitions(chunks, rows.n_blocks, F.col("block")), build, rows, cols, release)
+                own = working_session(spark)
+                expect_long_lines(own)
+                chunks = cut_from_plan(encoded(census.packed, ids, rows, wide), own)
+                parts = in_partitions(chunks, rows.n_blocks, F.col("block"))
+                by_row = routed(parts, build, rows, cols, release, held == "rows")
                 turned = by_row.blocks.mapInArrow(Turn(cols, wide), CHUNKS)
-                by_col = routed(in_partitions(turned, cols.n_blocks, F.col("block")), build, cols, rows, release)
+                parts = in_partitions(turned, cols.n_blocks, F.col("block"))
+                by_col = routed(parts, build, cols, rows, release, held == "cols")
                 for side in (by_row, by_col):
                     check_count(n, side.n_ratings)
                 doubles = by_row.blocks.agg(*map(F.sum, REPEATS)).first()
-                expect_long_lines(chunks.sparkSession)
-            engine = cls(Tables(chunks.sparkSession, folder, {"rows": by_row, "cols": by_col}), form, ids, n, weighted)
+            engine = cls(Tables(own, folder, {"rows": by_row, "cols": by_col}), form, ids, n, weighted)
             check_weight(census.weight, engine.total_weight)
             assert doubles is not None
             engine.repeats = Repeats(*doubles)
@@ -143,10 +121,12 @@ class ShuffleEngine:
         rows, cols = (self._tables.sides[side] for side in SIDES)
         wide = max(side.n_rows for side in self._ids.values()) >= WIDE
         with ExitStack() as release, described(self._tables.spark, "prior split"):
-            by_row = routed(rows.blocks, Choose(split, squeezed=True), rows.placement, cols.placement, release)
+            choose = Choose(split, squeezed=True)
+            by_row = routed(rows.blocks, choose, rows.placement, cols.placement, release, rows.held is not None)
             turned = rows.blocks.mapInArrow(Turn(cols.placement, wide, split), CHUNKS)
             parts = in_partitions(turned, cols.placement.n_blocks, F.col("block"))
-            by_col = routed(parts, Build(None, wide), cols.placement, rows.placement, release)
+            build, held = Build(None, wide), cols.held is not None
+            by_col = routed(parts, build, cols.placement, rows.placement, release, held)
             sides: dict[Side, RoutedSide] = {"rows": by_row, "cols": by_col}
             yield ShuffleEngine(self._tables.over(sides), self._form, self._ids, by_row.n_ratings, self.weighted)
 
@@ -237,7 +217,7 @@ class ShuffleEngine:
         total, weight = np.sum(sums, axis=0)
         return float(total / weight) if weight else 0.0
 
-    def _posterior_made(self, side: Side, make: Any, own: tuple[TallTable, ...], form: Form) -> TablePosterior:
+    def _posterior_made(self, side: Side, make: Any, own: tuple[AnyTable, ...], form: Form) -> TablePosterior:
         table, grams = self._tables.make(side, make, own, dtype=form.precision)
         return TablePosterior.made(table, form, grams)
 
@@ -266,26 +246,51 @@ class ShuffleEngine:
         table, grams = self._tables.adopted(side, lines, work.PackLines(prior, self._form), empty, gram)
         return TablePosterior.made(table, self._form, grams)
 
+    def numbered(self, pairs: DataFrame, side: Side, id_column: str, number_column: str) -> DataFrame:
+        """The pairs with the number of an id; null where the id is not fitted."""
+        ids = cut_from_plan(self._ids[side].frame.select("id", "number"), pairs.sparkSession)
+        named = ids.select(F.col("id").alias(id_column), F.col("number").alias(number_column))
+        return pairs.join(named, id_column, "left").drop(id_column)
+
+    def packed_lines(self, side: Side, posterior: TablePosterior) -> DataFrame:
+        """(number, packed): one line for each row of the posterior."""
+        make = partial(work.packed_lines, posterior.reading)
+        return self._tables.rows(side, (posterior.table,), make, "number long, packed binary")
+
     # ---- the sign matrix, for the start ------------------------------------------------------------------------------
 
     def distinct_keys(self, side: Side, enough: int) -> int:
+        held = self._tables.sides[side].held
+        if held is not None:
+            return len(different(held.rows))
         parts = self._tables.sums(side, work.Keys(enough))
         return len(np.unique(np.concatenate([part.reshape(-1, 2) for part in parts]), axis=0))
 
-    def tall(self, side: Side, make: Callable[..., Table], *tables: TallTable) -> TallTable:
+    def tall(self, side: Side, make: Callable[..., Table], *tables: AnyTable) -> AnyTable:
+        held = self._tables.sides[side].held
+        if held is not None:
+            return self._tables.held(
+                make(held.rows, *(table.values for table in tables if isinstance(table, HeldTable)))
+            )
         return self._tables.make(side, work.Lines(make), tables)[0]
 
-    def product(self, side: Side, table: TallTable, right: Table) -> TallTable:
+    def product(self, side: Side, table: AnyTable, right: Table) -> AnyTable:
         return self._tables.make(side, work.product, partners=table, send=work.Scaled(right), dtype=np.float32)[0]
 
-    def total(self, side: Side, measure: Callable[[Rows, Table], Table], table: TallTable) -> Table:
+    def total(self, side: Side, measure: Callable[[Rows, Table], Table], table: AnyTable) -> Table:
+        held = self._tables.sides[side].held
+        if held is not None and isinstance(table, HeldTable):
+            return measure(held.rows, table.values.astype(np.float64, copy=False))
         parts = self._tables.sums(side, work.Measure(measure), (table,))
         shape = [int(size) for size in parts[0][1 : 1 + int(parts[0][0])]]
         return np.sum([part[1 + len(shape) :] for part in parts], axis=0).reshape(shape)
 
 
-def _default_blocks(n_ratings: int, n_rows: int, form: Form, spark: SparkSession) -> int:
-    """So many blocks that neither the partners of a block nor its own rows need much memory."""
-    ratings = min(SHUFFLED_RATINGS_PER_BLOCK, PARTNER_BYTES // form.row_bytes)
-    cores = max(parallelism(spark), -(-n_rows * form.row_bytes // OWN_BYTES))
-    return default_blocks(n_ratings, n_rows, cores, ratings)
+def blocks_by_size(n_ratings: int, n_rows: int, n_sent: int, form: Form, cores: int) -> int:
+    """So many blocks that neither the partners of a block nor its own rows need much memory.
+
+    ``n_sent`` is the number of partners that may be sent to a block.
+    """
+    few = n_sent * form.row_bytes <= PARTNER_BYTES
+    ratings = RATINGS_PER_BLOCK if few else min(RATINGS_PER_BLOCK, PARTNER_BYTES // form.row_bytes)
+    return default_blocks(n_ratings, n_rows, max(cores, -(-n_rows * form.row_bytes // OWN_BYTES)), ratings)

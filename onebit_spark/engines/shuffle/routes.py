@@ -1,4 +1,4 @@
-"""Code of the workers: how lines of tall tables are sent from block to block. See ``tables``."""
+"""Code of the workers: how a block gets its lines of tall tables. See ``tables``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from pyspark import Broadcast
 
 from onebit_spark.core.blocks import Sums as RowWeights
 from onebit_spark.core.posterior import FloatArray
@@ -29,17 +30,30 @@ Transform = Callable[[FloatArray, RowWeights], FloatArray]
 
 
 @dataclass(frozen=True)
+class Broadcasted:
+    """A table that every worker holds."""
+
+    table: Broadcast[FloatArray]
+
+    def at(self, numbers: NDArray[np.int64]) -> FloatArray:
+        return self.table.value[numbers]
+
+
+Source = np.dtype[Any] | Broadcasted  # of a block's lines: they arrive as numbers of this type, or are here already
+
+
+@dataclass(frozen=True)
 class Route:
     """Adds to each block its key, the rows that each block of the other side refers to, and sums of weights."""
 
     build: Callable[[Batches], Batches]
     keys: NDArray[np.int32]
-    there: Placement
+    there: Placement | None  # None: nothing is sent from here
 
     def __call__(self, batches: Batches) -> Batches:
         for batch in self.build(batches):
             block = read_block({name: batch.column(name)[0] for name in batch.schema.names})
-            routes, ends = routes_of(block, self.there)
+            routes, ends = NO_ROUTES if self.there is None else routes_of(block, self.there)
             rated = np.count_nonzero(block.ratings.row_counts)
             key = pa.array([self.keys[block.number]], pa.int32())
             # Without weights, the sums are the differences of the pointers.
@@ -86,47 +100,40 @@ class Make:
 
     work: Work
     there: Placement
-    dtypes: list[np.dtype[Any]]
-    partner_dtype: np.dtype[Any] | None
+    own: list[Source]
+    partners: Source | None
 
     def __call__(self, blocks: pa.Table, lines: pa.Table) -> pa.Table:
-        block = read_block({name: blocks[name][0] for name in blocks.schema.names})
-        places, senders = lines["place"].to_pylist(), lines["sender"].to_pylist()
-        own = _own_tables(lines, self.dtypes, len(block.rows))
-        partners = None
-        if self.partner_dtype is not None:
-            arrived = {senders[i]: lines["values"][i] for i, place in enumerate(places) if place == PARTNERS}
-            partners = self._gathered(block, arrived)
-        made = _made_line(blocks["key"][0].as_py(), block, *self.work(block, own, partners))
-        return pa.Table.from_batches([made])
+        return pa.Table.from_batches([self._made({name: blocks[name][0] for name in blocks.schema.names}, lines)])
 
-    def _gathered(self, block: PlacedBlock, arrived: dict[int, Any]) -> FloatArray:
+    def alone(self, batches: Batches) -> Batches:
+        """The same for blocks that no lines arrive for."""
+        for batch in batches:
+            for i in range(batch.num_rows):
+                yield self._made({name: batch.column(name)[i] for name in batch.schema.names}, _NO_LINES)
+
+    def _made(self, cells: dict[str, Any], lines: pa.Table) -> pa.RecordBatch:
+        block = read_block(cells)
+        own = _own_tables(lines, self.own, block.rows)
+        return _made_line(cells["key"].as_py(), block, *self.work(block, own, self._partners(block, lines)))
+
+    def _partners(self, block: PlacedBlock, lines: pa.Table) -> FloatArray | None:
         """The partners in the order of the block's columns. The columns and the lines of each sender ascend."""
+        if self.partners is None or isinstance(self.partners, Broadcasted):
+            return None if self.partners is None else self.partners.at(block.columns)
+        places, senders = lines["place"].to_pylist(), lines["sender"].to_pylist()
+        arrived = {senders[i]: lines["values"][i] for i, place in enumerate(places) if place == PARTNERS}
         sender_of = self.there.of(block.columns)
         order = np.argsort(sender_of, kind="stable")
         edges = np.searchsorted(sender_of[order], np.arange(self.there.n_blocks + 1))
         partners: FloatArray | None = None
         for sender in np.flatnonzero(np.diff(edges)):
-            places = order[edges[sender] : edges[sender + 1]]
-            lines = _matrix(arrived[int(sender)], self.partner_dtype, len(places))
+            positions = order[edges[sender] : edges[sender + 1]]
+            values = _matrix(arrived[int(sender)], self.partners, len(positions))
             if partners is None:
-                partners = np.empty((len(block.columns), lines.shape[1]), self.partner_dtype)
-            partners[places] = lines
-        return np.empty((0, 1), self.partner_dtype) if partners is None else partners
-
-
-@dataclass(frozen=True)
-class MakeAlone:
-    """Computes one block of a new table from its ratings only."""
-
-    work: Work
-
-    def __call__(self, batches: Batches) -> Batches:
-        for batch in batches:
-            for i in range(batch.num_rows):
-                cells = {name: batch.column(name)[i] for name in batch.schema.names}
-                block = read_block(cells)
-                yield _made_line(cells["key"].as_py(), block, *self.work(block, [], None))
+                partners = np.empty((len(block.columns), values.shape[1]), self.partners)
+            partners[positions] = values
+        return np.empty((0, 1), self.partners) if partners is None else partners
 
 
 @dataclass(frozen=True)
@@ -168,11 +175,20 @@ class EachRow:
     """Applies ``work`` to the rows of a block and their lines in the tables."""
 
     work: Any
-    dtypes: list[np.dtype[Any]]
+    own: list[Source]
 
     def __call__(self, blocks: pa.Table, lines: pa.Table) -> pa.Table:
-        numbers = read_ascending(blocks["rows"][0])
-        return self.work(numbers, _own_tables(lines, self.dtypes, len(numbers)))
+        return self._done(blocks["rows"][0], lines)
+
+    def alone(self, batches: Batches) -> Batches:
+        """The same for blocks that no lines arrive for."""
+        for batch in batches:
+            for rows in batch.column("rows"):
+                yield from self._done(rows, _NO_LINES).to_batches()
+
+    def _done(self, rows: Any, lines: pa.Table) -> pa.Table:
+        numbers = read_ascending(rows)
+        return self.work(numbers, _own_tables(lines, self.own, numbers))
 
 
 def _made_line(key: int, block: PlacedBlock, values: FloatArray | None, sums: Sums) -> pa.RecordBatch:
@@ -188,16 +204,20 @@ def _line(key: int, sender: int, values: FloatArray) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=["key", "place", "sender", "values"])
 
 
-def _own_tables(lines: pa.Table, dtypes: list[np.dtype[Any]], n_rows: int) -> list[FloatArray]:
+def _own_tables(lines: pa.Table, sources: list[Source], rows: NDArray[np.int64]) -> list[FloatArray]:
     """The block's part of each table of its own side, in the order of their places."""
     at = {place: i for i, place in enumerate(lines["place"].to_pylist()) if place != PARTNERS}
-    return [_matrix(lines["values"][at[k]], dtype, n_rows) for k, dtype in enumerate(dtypes)]
+    return [
+        source.at(rows) if isinstance(source, Broadcasted) else _matrix(lines["values"][at[k]], source, len(rows))
+        for k, source in enumerate(sources)
+    ]
 
 
 def _matrix(cell: Any, dtype: Any, n_rows: int) -> FloatArray:
     return cell_array(cell, dtype).reshape(n_rows, -1)
 
 
+NO_ROUTES = np.empty(0, np.int32), np.zeros(1, np.int64)
 _NO_LINES = pa.table(
     {"key": pa.array([], pa.int32()), "place": pa.array([], pa.int32()), "sender": pa.array([], pa.int32()),
      "values": pa.array([], pa.binary())}

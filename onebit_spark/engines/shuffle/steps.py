@@ -217,6 +217,15 @@ def factor_lines(readings: tuple[Reading, ...], numbers: NDArray[np.int64], tabl
     return plain_lists(factor_table(pa.array(numbers), *posteriors).rename_columns({"id": "number"}))
 
 
+def packed_lines(reading: Reading, numbers: NDArray[np.int64], tables: Own) -> pa.Table:
+    """Packed rows by row number."""
+    packed = reading.unpacked(tables[0]).packed()
+    cells = pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(packed.shape[1] * packed.itemsize), len(packed), [None, pa.py_buffer(np.ascontiguousarray(packed))]
+    )
+    return pa.table({"number": numbers, "packed": cells.cast(pa.binary())})
+
+
 @dataclass(frozen=True)
 class PackLines:
     """Turns lines of a factor table into row numbers and packed rows."""

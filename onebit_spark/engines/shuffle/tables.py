@@ -1,4 +1,4 @@
-"""Tall tables in files. They have one line per row of a side. The shuffle exchange uses them instead of arrays.
+"""Tall tables. They have one line per row of a side. The shuffle exchange uses them instead of arrays.
 
 A table is stored in Parquet with one line per block. A new table is computed from the cached blocks of ratings, from
 tables of the same side, and from those lines of a table of the other side that a block refers to::
@@ -10,6 +10,9 @@ tables of the same side, and from those lines of a table of the other side that 
 
 The driver gets only the sums. Every step starts from files and from the cache. So neither plan nor lineage grows. What
 is lost with an executor is computed again from there.
+
+Tables of a side with few rows may be held on the driver instead (``exchange="mixed"``). They are broadcast, so nothing
+of them is shuffled; a new one is collected.
 """
 
 from __future__ import annotations
@@ -17,73 +20,41 @@ from __future__ import annotations
 import uuid
 import weakref
 from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
-from pyspark import StorageLevel
+from pyspark import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from onebit_spark.core.blocks import Sums as RowWeights
 from onebit_spark.core.losses import OTHER, Side
 from onebit_spark.core.posterior import FloatArray
-from onebit_spark.engines.cells import Batches
 from onebit_spark.engines.faults import check_checksums, worker_errors
-from onebit_spark.engines.layout import Placement
 from onebit_spark.engines.shuffle.routes import (
     LINES,
     MADE,
     PLACED,
-    ROUTED,
     Adopt,
+    Broadcasted,
     EachRow,
     Make,
-    MakeAlone,
     Packing,
     Place,
-    Route,
     Send,
+    Source,
     Sums,
     Transform,
     Work,
 )
+from onebit_spark.engines.shuffle.sides import RoutedSide
+from onebit_spark.platform.binary import cell_array
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.lending import lend
-from onebit_spark.platform.plans import cut_from_plan, partition_keys
-
-
-@dataclass(frozen=True)
-class RoutedSide:
-    """One orientation of the ratings.
-
-    Parameters
-    ----------
-    blocks : DataFrame
-        The cached blocks, each in the partition of its key, with the routes to the blocks of the other side.
-    placement : Placement
-        The block of each row.
-    keys : array of int32
-        Key of each block.
-    checksums : dict
-        Key ─► (ratings, checksum).
-    n_rated : int
-        Rows with ratings.
-    """
-
-    blocks: DataFrame
-    placement: Placement
-    keys: NDArray[np.int32]
-    checksums: dict[int, tuple[int, int]]
-    n_rated: int
-
-    @property
-    def n_ratings(self) -> int:
-        return sum(n for n, _ in self.checksums.values())
+from onebit_spark.platform.plans import cut_from_plan
 
 
 class TallTable:
@@ -102,6 +73,33 @@ class TallTable:
         return self.stored().select("key", F.lit(place).alias("place"), F.lit(0).alias("sender"), "values")
 
 
+class HeldTable:
+    """A table on the driver. What was broadcast of it is destroyed when nothing refers to the table any more."""
+
+    def __init__(self, spark: SparkSession, values: FloatArray) -> None:
+        self._spark = spark
+        self.values = values
+        self._whole: Broadcasted | None = None
+
+    @property
+    def whole(self) -> Broadcasted:
+        if self._whole is None:
+            self._whole = self._sent(self.values)
+        return self._whole
+
+    def through(self, send: Transform | None, weights: RowWeights) -> Broadcasted:
+        """The table as it is to be sent."""
+        return self.whole if send is None else self._sent(send(self.values, weights))
+
+    def _sent(self, values: FloatArray) -> Broadcasted:
+        sent: Broadcast[FloatArray] = self._spark.sparkContext.broadcast(values)
+        weakref.finalize(self, sent.destroy).atexit = False
+        return Broadcasted(sent)
+
+
+AnyTable = TallTable | HeldTable
+
+
 class Tables:
     """Both orientations of the ratings, and the jobs that make tables from them."""
 
@@ -115,39 +113,41 @@ class Tables:
         return Tables(self.spark, self._folder, sides)
 
     def make(
-        self, side: Side, work: Work, own: tuple[TallTable, ...] = (), partners: TallTable | None = None,
+        self, side: Side, work: Work, own: tuple[AnyTable, ...] = (), partners: AnyTable | None = None,
         send: Transform | None = None, dtype: Any = np.float64,
-    ) -> tuple[TallTable, list[Sums]]:  # fmt: skip
+    ) -> tuple[AnyTable, list[Sums]]:  # fmt: skip
         """The table that ``work`` computes block by block, and its sums, in the order of the blocks."""
-        table = self._written(self._made(side, work, own, partners, send), dtype)
-        return table, self._checked(side, table.stored())
+        return self._kept(side, self._made(side, work, own, partners, send), np.dtype(dtype))
 
     def sums(
-        self, side: Side, work: Work, own: tuple[TallTable, ...] = (), partners: TallTable | None = None,
+        self, side: Side, work: Work, own: tuple[AnyTable, ...] = (), partners: AnyTable | None = None,
         send: Transform | None = None,
     ) -> list[Sums]:  # fmt: skip
-        """Only the sums of such a table. The table is not stored."""
-        return self._checked(side, self._made(side, work, own, partners, send))
+        """Only the sums of such a table. The table is not kept."""
+        return self._checked(side, _collected(self._made(side, work, own, partners, send), "sums"))
 
-    def rows(self, side: Side, tables: tuple[TallTable, ...], work: Any, schema: Any) -> DataFrame:
+    def held(self, values: FloatArray) -> HeldTable:
+        """A table from an array of the driver."""
+        return HeldTable(self.spark, values)
+
+    def rows(self, side: Side, tables: tuple[AnyTable, ...], work: Any, schema: Any) -> DataFrame:
         """A DataFrame of ``schema`` from tables of a side, by ``work(row numbers, values)`` for each block."""
-        blocks = self.sides[side].blocks.select("key", "rows")
-        lines = reduce(DataFrame.unionAll, [table.lines(place) for place, table in enumerate(tables)])
-        grouped = blocks.groupBy("key").cogroup(lines.groupBy("key"))
-        return grouped.applyInArrow(_plain(EachRow(work, [table.dtype for table in tables])), schema)
+        blocks, (sources, lines) = self.sides[side].blocks.select("key", "rows"), _own(tables)
+        each = EachRow(work, sources)
+        if not lines:
+            return blocks.mapInArrow(each.alone, schema)
+        return _cogrouped(blocks, reduce(DataFrame.unionAll, lines), each, schema)
 
     def adopted(
         self, side: Side, lines: DataFrame, pack: Packing, empty: FloatArray, measure: Callable[[FloatArray], Sums]
-    ) -> tuple[TallTable, list[Sums]]:
+    ) -> tuple[AnyTable, list[Sums]]:
         """A table from lines in any order. ``pack`` turns lines into row numbers and values.
 
         Rows without a line get the line ``empty``. The sums are ``measure`` of each block.
         """
         here = self.sides[side]
         placed = cut_from_plan(lines.mapInArrow(Place(pack, here.placement, here.keys), PLACED), self.spark)
-        grouped = here.blocks.drop("routes", "ends", "row_weights").groupBy("key").cogroup(placed.groupBy("key"))
-        table = self._written(grouped.applyInArrow(_plain(Adopt(empty, measure)), MADE), empty.dtype)
-        return table, self._checked(side, table.stored())
+        return self._kept(side, _cogrouped(here.ratings, placed, Adopt(empty, measure), MADE), empty.dtype)
 
     def outlasting(self, frame: DataFrame, schema: StructType) -> DataFrame:
         """The frame, stored in a folder that remains as long as a plan reads it: see ``lending``."""
@@ -158,57 +158,73 @@ class Tables:
         lend(folder, stored)
         return stored
 
-    def _written(self, made: DataFrame, dtype: Any) -> TallTable:
-        table = TallTable(self.spark, self._folder / f"table-{uuid.uuid4().hex}", np.dtype(dtype))
-        with worker_errors():
-            made.write.parquet(table.uri)
-        return table
-
     def _made(
-        self, side: Side, work: Work, own: tuple[TallTable, ...], partners: TallTable | None, send: Transform | None
+        self, side: Side, work: Work, own: tuple[AnyTable, ...], partners: AnyTable | None, send: Transform | None
     ) -> DataFrame:
         here, there = self.sides[side], self.sides[OTHER[side]]
-        incoming = [table.lines(place) for place, table in enumerate(own)]
-        if partners is not None:
+        sources, lines = _own(own)
+        arriving: Source | None = None
+        if isinstance(partners, HeldTable):
+            assert there.held is not None
+            arriving = partners.through(send, there.held.counts)
+        elif partners is not None:
             routes = there.blocks.select("key", "block", "pointers", "routes", "ends", "row_weights")
-            sending = routes.groupBy("key").cogroup(partners.lines().groupBy("key"))
-            incoming.append(sending.applyInArrow(_plain(Send(here.keys, partners.dtype, send)), LINES))
-        blocks = here.blocks.drop("routes", "ends", "row_weights")
-        dtypes = [table.dtype for table in own]
-        if not incoming:
-            return blocks.mapInArrow(MakeAlone(work), MADE)
-        arriving = None if partners is None else getattr(send, "dtype", partners.dtype)
-        make = Make(work, there.placement, dtypes, arriving)
-        lines = reduce(DataFrame.unionAll, incoming)
-        return blocks.groupBy("key").cogroup(lines.groupBy("key")).applyInArrow(_plain(make), MADE)
+            lines.append(_cogrouped(routes, partners.lines(), Send(here.keys, partners.dtype, send), LINES))
+            arriving = getattr(send, "dtype", partners.dtype)
+        make = Make(work, there.placement, sources, arriving)
+        if not lines:
+            return here.ratings.mapInArrow(make.alone, MADE)
+        return _cogrouped(here.ratings, reduce(DataFrame.unionAll, lines), make, MADE)
 
-    def _checked(self, side: Side, made: DataFrame) -> list[Sums]:
-        with worker_errors():
-            table = made.select("key", "sums", "n", "checksum").toArrow()
+    def _kept(self, side: Side, made: DataFrame, dtype: np.dtype[Any]) -> tuple[AnyTable, list[Sums]]:
+        """The table where tables of this side are kept: in files, or here."""
+        held = self.sides[side].held
+        if held is None:
+            table = TallTable(self.spark, self._folder / f"table-{uuid.uuid4().hex}", dtype)
+            with worker_errors():
+                made.write.parquet(table.uri)
+            return table, self._checked(side, _collected(table.stored(), "sums"))
+        lines = _collected(made, "sums", "values")
+        sums, values = self._checked(side, lines), np.empty((len(held.counts), 0), dtype)
+        for key, cell in zip(lines["key"].to_pylist(), lines["values"], strict=True):
+            rows = held.rows_of[key]
+            part = cell_array(cell, dtype).reshape(len(rows), -1)
+            if values.shape[1] != part.shape[1]:
+                values = np.empty((len(values), part.shape[1]), dtype)
+            values[rows] = part
+        return self.held(values), sums
+
+    def _checked(self, side: Side, made: pa.Table) -> list[Sums]:
         here = self.sides[side]
-        lines = {line["key"]: line for line in table.to_pylist()}
+        lines = {line["key"]: line for line in made.select(["key", "sums", "n", "checksum"]).to_pylist()}
         check_checksums({key: (line["n"], line["checksum"]) for key, line in lines.items()}, here.checksums)
         return [np.frombuffer(lines[key]["sums"]) for key in here.keys.tolist() if key in lines]
 
 
-def routed(
-    parts: DataFrame, build: Callable[[Batches], Batches], here: Placement, there: Placement, release: ExitStack
-) -> RoutedSide:
-    """Build blocks from the partitions of ``parts``, add their routes, and cache them by key."""
-    keys = partition_keys(here.n_blocks)
-    built = parts.mapInArrow(Route(build, keys, there), ROUTED)
-    blocks = built.repartition(here.n_blocks, "key").persist(StorageLevel.DISK_ONLY)
-    release.callback(blocks.unpersist)
+def _own(tables: tuple[AnyTable, ...]) -> tuple[list[Source], list[DataFrame]]:
+    """Where each table comes from, and the lines of those that are in files."""
+    sources: list[Source] = []
+    lines: list[DataFrame] = []
+    for place, table in enumerate(tables):
+        if isinstance(table, HeldTable):
+            sources.append(table.whole)
+        else:
+            sources.append(table.dtype)
+            lines.append(table.lines(place))
+    return sources, lines
+
+
+def _collected(made: DataFrame, *cells: str) -> pa.Table:
     with worker_errors():
-        lines = blocks.select("key", "n", "checksum", "rated").toArrow().to_pylist()
-    checksums = {line["key"]: (line["n"], line["checksum"]) for line in lines}
-    return RoutedSide(blocks, here, keys, checksums, sum(line["rated"] for line in lines))
+        return made.select("key", "n", "checksum", *cells).toArrow()
 
 
-def _plain(work: Callable[[pa.Table, pa.Table], pa.Table]) -> Callable[[pa.Table, pa.Table], pa.Table]:
-    """A function of two arguments. Of a callable object Spark would also count ``self``, and pass the key."""
+def _cogrouped(
+    blocks: DataFrame, lines: DataFrame, work: Callable[[pa.Table, pa.Table], pa.Table], schema: Any
+) -> DataFrame:
+    """``work`` on each block and its lines."""
 
-    def call(left: pa.Table, right: pa.Table) -> pa.Table:
+    def call(left: pa.Table, right: pa.Table) -> pa.Table:  # Spark would count ``self`` of a callable as an argument
         return work(left, right)
 
-    return call
+    return blocks.groupBy("key").cogroup(lines.groupBy("key")).applyInArrow(call, schema)

@@ -1,0 +1,60 @@
+"""The posterior of a side in a tall table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from onebit_spark.core.posterior import Form
+from onebit_spark.core.rowmap import Reading, RowMap
+from onebit_spark.engines.shuffle.routes import Sums
+from onebit_spark.engines.shuffle.steps import Mapped
+from onebit_spark.engines.shuffle.tables import AnyTable
+
+
+@dataclass(frozen=True)
+class TablePosterior:
+    """Posterior of a side in a tall table.
+
+    Parameters
+    ----------
+    table : TallTable or HeldTable
+        The packed rows.
+    reading : Reading
+        How the packed rows are read: their layout, and the map that they go through.
+    gram : array
+        Σ_i [1, E x_i][1, E x_i]ᵀ of the rows as they lie in the table. The driver knows no more of them.
+    """
+
+    table: AnyTable
+    reading: Reading
+    gram: Sums
+
+    @classmethod
+    def made(cls, table: AnyTable, form: Form, grams: list[Sums]) -> TablePosterior:
+        """From a new table, with the parts of its Gram matrix."""
+        size = form.dimension + 1
+        return cls(table, Reading(form), np.sum(grams, axis=0).reshape(size, size))
+
+    def copy(self) -> TablePosterior:
+        """Itself: tables never change."""
+        return self
+
+    def mapped(self, by: RowMap) -> TablePosterior:
+        return replace(self, reading=self.reading.then(by))
+
+    @property
+    def form(self) -> Form:
+        return self.reading.form
+
+    @property
+    def column_norms(self) -> Sums:
+        by = RowMap.identity(self.form.dimension) if self.reading.by is None else self.reading.by
+        squares = np.diag(by.augmented.T @ self.gram @ by.augmented)
+        return np.sqrt(squares[1 + int(self.form.has_intercept) :])
+
+    @property
+    def sending(self) -> Mapped | None:
+        """What its lines go through before they are sent to the blocks of the other side."""
+        return None if self.reading.by is None else Mapped(self.reading)

@@ -1,0 +1,123 @@
+"""One orientation of the ratings: cached blocks, each with the routes of its rows to the blocks of the other side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame
+
+from onebit_spark.core.blocks import Sums
+from onebit_spark.core.startlines import Rows
+from onebit_spark.engines.cells import Batches, read_ascending, read_blocks
+from onebit_spark.engines.faults import worker_errors
+from onebit_spark.engines.layout import Placement
+from onebit_spark.engines.shuffle.routes import ROUTED, Route
+from onebit_spark.platform.binary import binary_line, cell_array
+from onebit_spark.platform.plans import partition_keys
+
+COUNTED = "block int, rows binary, weights binary, positives binary"
+ROUTES = ("routes", "ends", "row_weights")  # what only a sender needs
+
+
+@dataclass(frozen=True)
+class HeldRows:
+    """What the driver knows of a side whose tables it holds.
+
+    Parameters
+    ----------
+    rows_of : dict
+        Key of a block ─► its rows.
+    counts, positives : array
+        Ratings of every row, and positive ones; sums of weights if there are weights.
+    """
+
+    rows_of: dict[int, NDArray[np.int64]]
+    counts: Sums
+    positives: Sums
+
+    @property
+    def rows(self) -> Rows:
+        return Rows(np.arange(len(self.counts)), self.counts, self.positives)
+
+
+@dataclass(frozen=True)
+class RoutedSide:
+    """One orientation of the ratings.
+
+    Parameters
+    ----------
+    blocks : DataFrame
+        The cached blocks, each in the partition of its key, with the routes to the blocks of the other side.
+    placement : Placement
+        The block of each row.
+    keys : array of int32
+        Key of each block.
+    checksums : dict
+        Key ─► (ratings, checksum).
+    n_rated : int
+        Rows with ratings.
+    held : HeldRows, optional
+        The rows, if the driver holds the tables of this side.
+    """
+
+    blocks: DataFrame
+    placement: Placement
+    keys: NDArray[np.int32]
+    checksums: dict[int, tuple[int, int]]
+    n_rated: int
+    held: HeldRows | None = None
+
+    @property
+    def n_ratings(self) -> int:
+        return sum(n for n, _ in self.checksums.values())
+
+    @property
+    def ratings(self) -> DataFrame:
+        """The blocks without their routes."""
+        return self.blocks.drop(*ROUTES)
+
+
+def routed(
+    parts: DataFrame, build: Callable[[Batches], Batches], here: Placement, there: Placement, release: ExitStack,
+    held: bool = False,
+) -> RoutedSide:  # fmt: skip
+    """Build blocks from the partitions of ``parts``, add their routes, and cache them by key.
+
+    If the driver holds the tables of this side, no routes are needed.
+    """
+    keys = partition_keys(here.n_blocks)
+    built = parts.mapInArrow(Route(build, keys, None if held else there), ROUTED)
+    blocks = built.repartition(here.n_blocks, "key").persist(StorageLevel.DISK_ONLY)
+    release.callback(blocks.unpersist)
+    with worker_errors():
+        lines = blocks.select("key", "n", "checksum", "rated").toArrow().to_pylist()
+    checksums = {line["key"]: (line["n"], line["checksum"]) for line in lines}
+    rows = _held_rows(blocks, keys) if held else None
+    return RoutedSide(blocks, here, keys, checksums, sum(line["rated"] for line in lines), rows)
+
+
+def _held_rows(blocks: DataFrame, keys: NDArray[np.int32]) -> HeldRows:
+    lines = blocks.drop(*ROUTES, "key").mapInArrow(_counted, COUNTED).toArrow()
+    rows = [read_ascending(cell) for cell in lines["rows"]]
+    n = sum(map(len, rows))
+    totals = np.zeros(n), np.zeros(n)
+    for name, total in zip(("weights", "positives"), totals, strict=True):
+        for numbers, cell in zip(rows, lines[name], strict=True):
+            total[numbers] = cell_array(cell, np.float64)
+    numbered = zip(lines["block"].to_pylist(), rows, strict=True)
+    return HeldRows({int(keys[block]): numbers for block, numbers in numbered}, *totals)
+
+
+def _counted(batches: Batches) -> Batches:
+    """Sums of the weights of every row: of all its ratings, and of the positive ones."""
+    for batch in batches:
+        for i, block in enumerate(read_blocks(iter([batch]))):
+            ratings = block.ratings
+            sums = (part.astype(np.float64) for part in (ratings.row_weights, ratings.row_positive_weights))
+            cells = dict(zip(("weights", "positives"), sums, strict=True))
+            yield binary_line(block=block.number, rows=cell_array(batch.column("rows")[i], np.uint8), **cells)

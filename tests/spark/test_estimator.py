@@ -240,7 +240,10 @@ def test_problems_name_the_param():
 
 
 @pytest.mark.classic
-@pytest.mark.parametrize("exchange", ["driver", "broadcast"])
+@pytest.mark.parametrize(
+    "exchange",
+    ["driver", "broadcast", *(pytest.param(other, marks=pytest.mark.slow) for other in ("mixed", "shuffle"))],
+)
 def test_validation_stops_the_fit_at_its_best(ratings, exchange):
     """κ = 30 counts each rating thirty times: the held-out loss soon rises."""
     estimator = OneBitCompletion(

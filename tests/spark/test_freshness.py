@@ -52,7 +52,8 @@ def fresh(model, ratings):
 
 
 @pytest.mark.parametrize(
-    "exchange", ["driver", *(pytest.param(other, marks=pytest.mark.slow) for other in ("broadcast", "shuffle"))]
+    "exchange",
+    ["driver", *(pytest.param(other, marks=pytest.mark.slow) for other in ("broadcast", "mixed", "shuffle"))],
 )
 def test_fresh_ratings_certify_and_fitted_ones_do_not(parts, ratings, tmp_path, exchange):
     """Neither all of them, nor a part, nor together with fresh ones; also after the model was saved."""

@@ -97,7 +97,9 @@ def chosen(ratings, monkeypatch):
     return lambda exchange: estimator(exchange=exchange, rank=2, maxIter=2, likelihoodWeight="auto").fit(ratings)
 
 
-@pytest.mark.parametrize("exchange", ["broadcast", pytest.param("shuffle", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "exchange", ["broadcast", *(pytest.param(other, marks=pytest.mark.slow) for other in ("mixed", "shuffle"))]
+)
 def test_every_exchange_chooses_the_same_weight(chosen, exchange):
     """The coins belong to the numbers of the ids, which are the same whatever the exchange."""
     driver, other = chosen("driver"), chosen(exchange)

@@ -234,7 +234,9 @@ class TestChoice:
             choice.work_folder(SimpleNamespace(sparkContext=context), None)
 
     def test_an_unknown_exchange(self, ratings):
-        with pytest.raises(RequestError, match="exchange must be one of auto, driver, broadcast, mixed, shuffle, not 'mail'"):
+        with pytest.raises(
+            RequestError, match="exchange must be one of auto, driver, broadcast, mixed, shuffle, not 'mail'"
+        ):
             fit(ratings, "mail")
 
 

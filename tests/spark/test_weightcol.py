@@ -81,14 +81,17 @@ def parts(ratings):
 
 
 @pytest.mark.classic
-def test_the_validation_loss_is_a_weighted_mean(parts):
+@pytest.mark.parametrize("exchange", ["broadcast", "mixed", pytest.param("shuffle", marks=pytest.mark.slow)])
+def test_the_validation_loss_is_a_weighted_mean(parts, exchange):
+    """The items that are watched are not fitted: they have the prior."""
     choices = {"validationIndicatorCol": "later", "maxIter": 2}
     here, there, plain = (
-        [step["loss"] for step in estimator(**choices, **more).fit(parts).summary.validationHistory]
-        for more in ({}, {"exchange": "broadcast"}, {"weightCol": None})
+        estimator(**choices, **more).fit(parts).summary.validationHistory
+        for more in ({}, {"exchange": exchange}, {"weightCol": None})
     )
-    np.testing.assert_allclose(here, there, rtol=1e-5)
-    assert abs(here[0] / plain[0] - 1) > 1e-3
+    for name in ("loss", "error"):
+        np.testing.assert_allclose([step[name] for step in here], [step[name] for step in there], rtol=1e-5)
+    assert abs(here[0]["loss"] / plain[0]["loss"] - 1) > 1e-3
 
 
 @pytest.mark.slow
@@ -101,7 +104,7 @@ def test_every_exchange_splits_alike(parts, monkeypatch):
     choices = {"certificatePriorSplit": 0.5, "likelihoodWeight": "auto", "maxIter": 1}
     first, *others = (
         estimator(exchange=exchange, numUserBlocks=2, numItemBlocks=2, **choices).fit(parts)
-        for exchange in ("driver", "broadcast", "shuffle")
+        for exchange in ("driver", "broadcast", "mixed", "shuffle")
     )
     for other in others:
         assert other.info.weight_losses == pytest.approx(first.info.weight_losses, rel=1e-4)

@@ -15,11 +15,11 @@ from onebit_spark.core.config import FitConfig
 from onebit_spark.engines import choice
 from onebit_spark.engines.layout import side_layout
 from onebit_spark.engines.shuffle.engine import ShuffleEngine
-from onebit_spark.engines.shuffle.numbering import number_ids, placement_of
+from onebit_spark.engines.shuffle.numbering import number_ids, placements
+from onebit_spark.engines.shuffle.steps import total_weight
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.census import census
 from onebit_spark.input.defects import Columns
-from onebit_spark.input.ratings import ITEM, USER
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.lending import take_back
 from onebit_spark.platform.limits import driver_limits
@@ -161,7 +161,7 @@ def test_a_half_step_does_not_move_ratings(spark, ratings, tmp_path):
         plan = made._jdf.queryExecution().executedPlan().toString()
         engine._tables.sides["rows"].checksums.clear()
         with pytest.raises(FitFailed, match="computed again and came out different"):
-            engine.distinct_keys("rows", 3)
+            engine._tables.sums("rows", total_weight)
     assert plan.count("ENSURE_REQUIREMENTS") == 2  # the table to the routes of columns, and lines to the blocks of rows
 
 
@@ -183,16 +183,16 @@ def test_mixed_shuffles_factors_of_one_side_only(spark, ratings, tmp_path):
 
 def test_ids_are_numbered_in_ascending_order(spark, ratings):
     with census(ratings.repartition(7), Columns()) as counted, ExitStack() as release:
-        survey = counted.survey()
-        for column, ids, n_blocks in ((USER, survey.users, 25), (ITEM, survey.items, 9)):
-            numbered = number_ids(counted, column, release)
-            lines = numbered.frame.orderBy("number").collect()
+        survey, n_blocks = counted.survey(), {"rows": 25, "cols": 9}
+        numbered = number_ids(counted, release)
+        placed = placements(numbered, counted.tally.n, n_blocks)
+        for side, ids in survey.ids.items():
+            lines = numbered[side].frame.orderBy("number").collect()
             assert [line["id"] for line in lines] == ids.values.to_pylist()
-            assert [line["number"] for line in lines] == list(range(len(ids))) == list(range(numbered.n_rows))
-            placement = placement_of(numbered, counted.tally.n, n_blocks)
-            expected = side_layout(ids.counts, n_blocks)
-            assert len(placement.heavy) > 0
-            np.testing.assert_array_equal(placement.of(np.arange(len(ids))), expected.block_of)
+            assert [line["number"] for line in lines] == list(range(len(ids))) == list(range(numbered[side].n_rows))
+            expected = side_layout(ids.counts, n_blocks[side])
+            assert len(placed[side].heavy) > 0
+            np.testing.assert_array_equal(placed[side].of(np.arange(len(ids))), expected.block_of)
 
 
 def test_keys_reach_their_partitions(spark):

@@ -28,20 +28,19 @@ from onebit_spark.core.posterior import Form, RowPosterior
 from onebit_spark.core.rowmap import Reading, RowMap
 from onebit_spark.core.spectral import STARTS
 from onebit_spark.core.split import Split
-from onebit_spark.core.startlines import Rows, Table
-from onebit_spark.core.startlines import distinct_keys as different
+from onebit_spark.core.startlines import Table
 from onebit_spark.core.statistics import SideStatistics
-from onebit_spark.engines.blocking import CHUNKS, REPEATS, Build, Choose, Repeats, Turn, check_count, check_weight
+from onebit_spark.engines.blocking import CHUNKS, Build, Choose, Repeats, Turn, check_count, check_weight
 from onebit_spark.engines.layout import RATINGS_PER_BLOCK, default_blocks
 from onebit_spark.engines.shuffle import steps as work
-from onebit_spark.engines.shuffle.numbering import WIDE, NumberedIds, encoded, number_ids, placement_of
+from onebit_spark.engines.shuffle.numbering import WIDE, NumberedIds, encoded, number_ids, placements
 from onebit_spark.engines.shuffle.posteriors import TablePosterior
 from onebit_spark.engines.shuffle.routes import Sums
 from onebit_spark.engines.shuffle.sides import RoutedSide, routed
-from onebit_spark.engines.shuffle.tables import AnyTable, HeldTable, Tables
+from onebit_spark.engines.shuffle.signmatrix import TableSignMatrix
+from onebit_spark.engines.shuffle.tables import AnyTable, Tables
 from onebit_spark.engines.start import SpreadOut
 from onebit_spark.input.census import Census
-from onebit_spark.input.ratings import ITEM, USER
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.plans import cut_from_plan, expect_long_lines, in_partitions, working_session
 from onebit_spark.platform.sessions import described, parallelism
@@ -79,23 +78,13 @@ class ShuffleEngine:
             release.callback(folder.delete)
             n = census.tally.n
             with described(spark, "blocking"):
-                ids: dict[Side, NumberedIds] = {
-                    "rows": number_ids(census, USER, release),
-                    "cols": number_ids(census, ITEM, release),
-                }
-                sizes = {
-                    side: blocks_by_size(
-                        n,
-                        ids[side].n_rows,
-                        0 if held == OTHER[side] else ids[OTHER[side]].n_rows,
-                        form,
-                        parallelism(spark),
-                    )
-                    for side in SIDES
-                }
-                rows, cols = (
-                    placement_of(ids[side], n, given or sizes[side]) for side, given in zip(SIDES, blocks, strict=True)
-                )
+                ids = number_ids(census, release)
+                n_blocks: dict[Side, int] = {}
+                for side, given in zip(SIDES, blocks, strict=True):
+                    sent = 0 if held == OTHER[side] else ids[OTHER[side]].n_rows
+                    n_blocks[side] = given or blocks_by_size(n, ids[side].n_rows, sent, form, parallelism(spark))
+                placed = placements(ids, n, n_blocks)
+                rows, cols = (placed[side] for side in SIDES)
                 wide, weighted = max(side.n_rows for side in ids.values()) >= WIDE, census.weight is not None
                 build = Build(None, wide)
                 own = working_session(spark)
@@ -106,13 +95,11 @@ class ShuffleEngine:
                 turned = by_row.blocks.mapInArrow(Turn(cols, wide), CHUNKS)
                 parts = in_partitions(turned, cols.n_blocks, F.col("block"))
                 by_col = routed(parts, build, cols, rows, release, held == "cols")
-                for side in (by_row, by_col):
-                    check_count(n, side.n_ratings)
-                doubles = by_row.blocks.agg(*map(F.sum, REPEATS)).first()
+                for routed_side in (by_row, by_col):
+                    check_count(n, routed_side.n_ratings)
             engine = cls(Tables(own, folder, {"rows": by_row, "cols": by_col}), form, ids, n, weighted)
             check_weight(census.weight, engine.total_weight)
-            assert doubles is not None
-            engine.repeats = Repeats(*doubles)
+            engine.repeats = by_row.repeats
             yield engine
 
     @contextmanager
@@ -135,12 +122,10 @@ class ShuffleEngine:
 
     def start(self, config: FitConfig, loss: Loss) -> None:
         with described(self._tables.spark, "start"):
-            rows, cols = STARTS[config.start](self, config.rank, config.seed)
-            spread_out = work.Combine(SpreadOut(config, loss), ())
-            self._posteriors = {
-                "rows": self._posterior_made("rows", spread_out, (rows,), self._form),
-                "cols": self._posterior_made("cols", spread_out, (cols,), self._form),
-            }
+            matrix, finish = TableSignMatrix(self._tables, self.total_weight), SpreadOut(config, loss)
+            for side, lines in zip(SIDES, STARTS[config.start](matrix, config.rank, config.seed), strict=True):
+                begin = work.Begin(lines.make, finish)
+                self._posteriors[side] = self._posterior_made(side, begin, matrix.made_of(lines), self._form)
 
     def start_from(self, posteriors: dict[Side, TablePosterior]) -> None:
         self._posteriors = dict(posteriors)
@@ -148,7 +133,7 @@ class ShuffleEngine:
     def half_step(self, loss: Loss, step: HalfStep[TablePosterior]) -> SideStatistics:
         side = step.side
         own, partners = [self._posteriors[side]], self._posteriors[OTHER[side]]
-        form, size = own[0].form, (own[0].form.dimension + 1) ** 2
+        form, size = own[0].form, TablePosterior.sums(own[0].form)
         prior: RowPrior | PriorLines[Reading]
         if isinstance(step.prior, PriorLines):
             own.append(step.prior.lines)
@@ -173,11 +158,10 @@ class ShuffleEngine:
 
     def weight_gram(self, side: Side) -> Sums:
         posterior = self._posteriors[side]
-        rank = posterior.form.dimension - int(posterior.form.has_intercept)
-        if not posterior.form.has_implicit:
-            return np.zeros((rank, rank))
+        if posterior.reading.by is None:
+            return posterior.weight_gram
         sums = self._tables.sums(side, work.WeightGram(posterior.reading), (posterior.table,))
-        return np.sum(sums, axis=0).reshape(rank, rank)
+        return np.sum(sums, axis=0).reshape(posterior.weight_gram.shape)
 
     def feature_gram(self, side: Side) -> None:
         """None: side features do not travel by shuffle."""
@@ -256,34 +240,6 @@ class ShuffleEngine:
         """(number, packed): one line for each row of the posterior."""
         make = partial(work.packed_lines, posterior.reading)
         return self._tables.rows(side, (posterior.table,), make, "number long, packed binary")
-
-    # ---- the sign matrix, for the start ------------------------------------------------------------------------------
-
-    def distinct_keys(self, side: Side, enough: int) -> int:
-        held = self._tables.sides[side].held
-        if held is not None:
-            return len(different(held.rows))
-        parts = self._tables.sums(side, work.Keys(enough))
-        return len(np.unique(np.concatenate([part.reshape(-1, 2) for part in parts]), axis=0))
-
-    def tall(self, side: Side, make: Callable[..., Table], *tables: AnyTable) -> AnyTable:
-        held = self._tables.sides[side].held
-        if held is not None:
-            return self._tables.held(
-                make(held.rows, *(table.values for table in tables if isinstance(table, HeldTable)))
-            )
-        return self._tables.make(side, work.Lines(make), tables)[0]
-
-    def product(self, side: Side, table: AnyTable, right: Table) -> AnyTable:
-        return self._tables.make(side, work.product, partners=table, send=work.Scaled(right), dtype=np.float32)[0]
-
-    def total(self, side: Side, measure: Callable[[Rows, Table], Table], table: AnyTable) -> Table:
-        held = self._tables.sides[side].held
-        if held is not None and isinstance(table, HeldTable):
-            return measure(held.rows, table.values.astype(np.float64, copy=False))
-        parts = self._tables.sums(side, work.Measure(measure), (table,))
-        shape = [int(size) for size in parts[0][1 : 1 + int(parts[0][0])]]
-        return np.sum([part[1 + len(shape) :] for part in parts], axis=0).reshape(shape)
 
 
 def blocks_by_size(n_ratings: int, n_rows: int, n_sent: int, form: Form, cores: int) -> int:

@@ -16,15 +16,19 @@ from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.engines.blocking import CHUNKS, changed, chunks, numbered
 from onebit_spark.engines.cells import Batches, Numbers
 from onebit_spark.engines.layout import HEAVY, Placement, block_loads, place
-from onebit_spark.input.census import Census
+from onebit_spark.input.census import PARTS_PER_CORE, Census
 from onebit_spark.input.packing import BUNDLES, PackedRatings, read_bundles
+from onebit_spark.input.ratings import ITEM, USER
 from onebit_spark.platform.binary import binary_line, cell_array
 from onebit_spark.platform.joining import joined
-from onebit_spark.platform.plans import cut_from_plan
+from onebit_spark.platform.plans import cut_from_plan, working_session
+from onebit_spark.platform.sessions import parallelism
 
 WIDE = 2**30  # from so many rows or columns on, a number with a label bit needs more than 32 bits
 RETURNED_LINES = 2_000_000  # numbers that are sorted by segment at once
 SEGMENT_PLACE = StructType().add("segment", LongType()).add("place", IntegerType())
+NO_NUMBERS = np.empty(0, np.int64)
+LOADS = "side int, loads binary, heavy binary, counts binary"
 RETURNED = "segment long, side int, places binary, numbers binary"
 
 
@@ -44,34 +48,46 @@ class NumberedIds:
     n_rows: int
 
 
-def number_ids(census: Census, column: str, release: ExitStack) -> NumberedIds:
-    """Sort the ids. A number is the position in the partition plus the sizes of the partitions before it."""
-    ordered = census.by_id(column).orderBy("id").persist()
+def number_ids(census: Census, release: ExitStack) -> dict[Side, NumberedIds]:
+    """Sort the ids of both sides. A number is the position in the partition plus the sizes of those before it."""
+    session = working_session(census.grouped.sparkSession)
+    n_parts, order = PARTS_PER_CORE * parallelism(session), ("side", USER, ITEM)
+    grouped = cut_from_plan(census.grouped, session)
+    ordered = grouped.repartitionByRange(n_parts, *order).sortWithinPartitions(*order).persist()
     release.callback(ordered.unpersist)
-    ordered.count()
-    lines = cut_from_plan(ordered)
-    part = F.spark_partition_id()
-    sizes = {line["part"]: line["count"] for line in lines.groupBy(part.alias("part")).count().collect()}
-    before = np.cumsum([0] + [sizes.get(p, 0) for p in range(max(sizes) + 1)])
-    offset = F.element_at(F.array(*(F.lit(int(start)) for start in before)), part + 1)
-    place_in_part = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << 33) - 1))  # the upper bits are the partition
-    numbered = lines.select("id", (offset + place_in_part).cast("long").alias("number"), "n")
-    numbered = numbered.persist()
-    release.callback(numbered.unpersist)
-    return NumberedIds(numbered, int(before[-1]))
+    lines, part = cut_from_plan(ordered), F.spark_partition_id()
+    sizes = np.zeros((len(SIDES), n_parts), np.int64)
+    for line in lines.groupBy("side", part.alias("part")).count().collect():
+        sizes[line["side"] - 1, line["part"]] = line["count"]
+    numbered: dict[Side, NumberedIds] = {}
+    for number, (side, column) in enumerate(zip(SIDES, (USER, ITEM), strict=True)):
+        before = np.cumsum(sizes[number]) - sizes[number]
+        offset = F.element_at(F.array(*(F.lit(int(start)) for start in before)), part + 1)
+        place_in_part = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << 33) - 1))  # the rest is the partition
+        own = lines.where(F.col("side") == number + 1)
+        frame = own.select(F.col(column).alias("id"), (offset + place_in_part).cast("long").alias("number"), "n")
+        numbered[side] = NumberedIds(frame.persist(), int(sizes[number].sum()))
+        release.callback(frame.unpersist)
+    return numbered
 
 
-def placement_of(ids: NumberedIds, n_ratings: int, n_blocks: int) -> Placement:
-    """The placement of ``layout.side_layout``, from the heavy rows and the load of each block only."""
-    least = n_ratings / (HEAVY * n_blocks)
-    heavy = ids.frame.where(F.col("n") > F.lit(least)).select("number", "n").orderBy("number").toArrow()
-    numbers, counts = (heavy[name].to_numpy() for name in ("number", "n"))
-    loads = np.zeros(n_blocks, np.int64)
-    if len(numbers):
-        light = ids.frame.where(F.col("n") <= F.lit(least)).mapInArrow(_Loads(n_blocks), "loads binary").toArrow()
-        for cell in light["loads"]:
-            loads += np.frombuffer(cell.as_buffer(), np.int64)
-    return place(n_blocks, numbers, counts, loads)
+def placements(ids: dict[Side, NumberedIds], n_ratings: int, n_blocks: dict[Side, int]) -> dict[Side, Placement]:
+    """The placements of ``layout.side_layout``, from the heavy rows and the load of each block only."""
+    parts = [
+        ids[side].frame.mapInArrow(_Loads(number, n_blocks[side], n_ratings / (HEAVY * n_blocks[side])), LOADS)
+        for number, side in enumerate(SIDES)
+    ]
+    lines = parts[0].unionAll(parts[1]).toArrow()
+    found: dict[Side, Placement] = {}
+    for number, side in enumerate(SIDES):
+        here = lines.filter(pc.equal(lines["side"], number))
+        numbers, counts, loads = (
+            [cell_array(cell, np.int64) for cell in here[name]] for name in ("heavy", "counts", "loads")
+        )
+        heavy = np.concatenate(numbers)
+        order = np.argsort(heavy)
+        found[side] = place(n_blocks[side], heavy[order], np.concatenate(counts)[order], np.sum(loads, axis=0))
+    return found
 
 
 def encoded(packed: PackedRatings, ids: dict[Side, NumberedIds], placement: Placement, wide: bool) -> DataFrame:
@@ -81,12 +97,15 @@ def encoded(packed: PackedRatings, ids: dict[Side, NumberedIds], placement: Plac
     arrays, and so do the bundles: 8 bytes for each rating.
     """
     session = packed.cached.sparkSession  # it sends many short rows to Python
+    n_parts = PARTS_PER_CORE * parallelism(session)
+    joining = working_session(session)
     numbers = []
     for number, side in enumerate(SIDES):
         known = ids[side].frame.select("id", "number")
         kind = StructType([*SEGMENT_PLACE.fields, known.schema["id"]])
-        places = cut_from_plan(packed.bundles.select(*BUNDLES).mapInArrow(_Places(number), kind), session)
-        found = places.join(cut_from_plan(known, session), "id").select("segment", "place", "number")
+        places = cut_from_plan(packed.bundles.select(*BUNDLES).mapInArrow(_Places(number), kind), joining)
+        known = cut_from_plan(known, joining).repartition(n_parts, "id")
+        found = places.repartition(n_parts, "id").join(known, "id").select("segment", "place", "number")
         numbers.append(found.mapInArrow(_Returned(number), RETURNED))
     bundles = packed.bundles.select(*BUNDLES)
     returned = cut_from_plan(numbers[0].unionAll(numbers[1]), bundles.sparkSession)
@@ -95,20 +114,28 @@ def encoded(packed: PackedRatings, ids: dict[Side, NumberedIds], placement: Plac
     def call(bundles: pa.Table, numbers: pa.Table) -> pa.Table:
         return encode(bundles, numbers)
 
-    return bundles.groupBy("segment").cogroup(returned.groupBy("segment")).applyInArrow(call, CHUNKS)
+    groups = [frame.repartition(n_parts, "segment").groupBy("segment") for frame in (bundles, returned)]
+    return groups[0].cogroup(groups[1]).applyInArrow(call, CHUNKS)
 
 
 @dataclass(frozen=True)
 class _Loads:
-    """Number of ratings that the hash puts into each block, for the ids of a task."""
+    """The ids of a task with more than ``least`` ratings, and how many ratings of the others each block gets."""
 
+    side: int
     n_blocks: int
+    least: float
 
     def __call__(self, batches: Batches) -> Batches:
         loads = np.zeros(self.n_blocks, np.int64)
+        heavy: list[tuple[Numbers, Numbers]] = [(NO_NUMBERS, NO_NUMBERS)]
         for batch in batches:
-            loads += block_loads(batch.column("number").to_numpy(), batch.column("n").to_numpy(), self.n_blocks)
-        yield pa.RecordBatch.from_pydict({"loads": [loads.tobytes()]})
+            numbers, counts = (batch.column(name).to_numpy() for name in ("number", "n"))
+            many = counts > self.least
+            heavy.append((numbers[many], counts[many]))
+            loads += block_loads(numbers[~many], counts[~many], self.n_blocks)
+        numbers, counts = (np.concatenate(part) for part in zip(*heavy, strict=True))
+        yield binary_line(side=self.side, loads=loads, heavy=numbers, counts=counts)
 
 
 @dataclass(frozen=True)

@@ -24,18 +24,27 @@ class TablePosterior:
     reading : Reading
         How the packed rows are read: their layout, and the map that they go through.
     gram : array
-        Σ_i [1, E x_i][1, E x_i]ᵀ of the rows as they lie in the table. The driver knows no more of them.
+        Σ_i [1, E x_i][1, E x_i]ᵀ of the rows as they lie in the table.
+    weight_gram : array
+        Σ_j w_j w_jᵀ of their weights for the other side. The driver knows no more of them.
     """
 
     table: AnyTable
     reading: Reading
     gram: Sums
+    weight_gram: Sums
 
     @classmethod
     def made(cls, table: AnyTable, form: Form, grams: list[Sums]) -> TablePosterior:
         """From a new table, with the parts of its Gram matrix."""
-        size = form.dimension + 1
-        return cls(table, Reading(form), np.sum(grams, axis=0).reshape(size, size))
+        size, rank = form.dimension + 1, form.dimension - int(form.has_intercept)
+        means, weights = np.split(np.sum(grams, axis=0), [size**2])
+        return cls(table, Reading(form), means.reshape(size, size), weights.reshape(rank, rank))
+
+    @staticmethod
+    def sums(form: Form) -> int:
+        """How many numbers the sums of ``made`` are."""
+        return (form.dimension + 1) ** 2 + (form.dimension - int(form.has_intercept)) ** 2
 
     def copy(self) -> TablePosterior:
         """Itself: tables never change."""

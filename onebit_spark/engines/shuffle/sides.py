@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 
 from onebit_spark.core.blocks import Sums
 from onebit_spark.core.startlines import Rows
+from onebit_spark.engines.blocking import REPEATS, Repeats
 from onebit_spark.engines.cells import Batches, read_ascending, read_blocks
 from onebit_spark.engines.faults import worker_errors
 from onebit_spark.engines.layout import Placement
@@ -61,6 +62,8 @@ class RoutedSide:
         Key ─► (ratings, checksum).
     n_rated : int
         Rows with ratings.
+    repeats : Repeats
+        Cells that were rated more than once.
     held : HeldRows, optional
         The rows, if the driver holds the tables of this side.
     """
@@ -70,6 +73,7 @@ class RoutedSide:
     keys: NDArray[np.int32]
     checksums: dict[int, tuple[int, int]]
     n_rated: int
+    repeats: Repeats
     held: HeldRows | None = None
 
     @property
@@ -95,10 +99,11 @@ def routed(
     blocks = built.repartition(here.n_blocks, "key").persist(StorageLevel.DISK_ONLY)
     release.callback(blocks.unpersist)
     with worker_errors():
-        lines = blocks.select("key", "n", "checksum", "rated").toArrow().to_pylist()
+        lines = blocks.select("key", "n", "checksum", "rated", *REPEATS).toArrow().to_pylist()
     checksums = {line["key"]: (line["n"], line["checksum"]) for line in lines}
+    rated, *repeated = (sum(line[name] for line in lines) for name in ("rated", *REPEATS))
     rows = _held_rows(blocks, keys) if held else None
-    return RoutedSide(blocks, here, keys, checksums, sum(line["rated"] for line in lines), rows)
+    return RoutedSide(blocks, here, keys, checksums, rated, Repeats(*repeated), rows)
 
 
 def _held_rows(blocks: DataFrame, keys: NDArray[np.int32]) -> HeldRows:

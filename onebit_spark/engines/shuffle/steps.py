@@ -23,7 +23,7 @@ from onebit_spark.core.losses import HalfStep, Loss, PriorLines, RowPrior
 from onebit_spark.core.posterior import FloatArray, Form, RowPosterior
 from onebit_spark.core.rowmap import Reading
 from onebit_spark.core.split import Split
-from onebit_spark.core.startlines import Rows, Table, distinct_keys, scaled_product
+from onebit_spark.core.startlines import Rows, Table, distinct_keys, gram, scaled_product
 from onebit_spark.engines.cells import PlacedBlock
 from onebit_spark.engines.mapstep import left_out_loss, signed_sums, updated
 from onebit_spark.engines.shuffle.routes import Sums
@@ -34,7 +34,7 @@ Made = tuple[FloatArray | None, Sums]
 
 @dataclass(frozen=True)
 class Update:
-    """A half step. The sums are the Gram matrix of the means, then the statistics."""
+    """A half step. The sums are those of ``gram_sums``, then the statistics."""
 
     loss: Loss
     step: HalfStep[Reading]  # PriorLines hold how the prior is read; its lines are the second table
@@ -47,7 +47,7 @@ class Update:
             step = step.under(RowPrior.at(step.prior.lines.unpacked(own[1])))
         rows, others = self.own.unpacked(own[0]), self.own.form.unpacked(partners)
         statistics = updated(self.loss, block.ratings, others, rows, step, block.ratings.over_ranges)
-        return rows.packed(), np.concatenate([_gram(rows), statistics.to_vector()])
+        return rows.packed(), np.concatenate([gram_sums(rows), statistics.to_vector()])
 
 
 @dataclass(frozen=True)
@@ -97,15 +97,26 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Combine:
-    """A posterior from other tables of the side, row by row. The sums are the Gram matrix of the means."""
+    """A posterior from other posteriors of the side, row by row. The sums are those of ``gram_sums``."""
 
     make: Callable[..., RowPosterior]
-    readings: tuple[Reading, ...]  # of those tables that are posteriors; empty if they are plain arrays
+    readings: tuple[Reading, ...]
 
     def __call__(self, block: PlacedBlock, own: Own, partners: FloatArray | None) -> Made:
-        posteriors = [reading.unpacked(table) for reading, table in zip(self.readings, own, strict=False)]
-        made = self.make(*(posteriors or own))
-        return made.packed(), _gram(made)
+        made = self.make(*(reading.unpacked(table) for reading, table in zip(self.readings, own, strict=True)))
+        return made.packed(), gram_sums(made)
+
+
+@dataclass(frozen=True)
+class Begin:
+    """The posterior at the start, from tables of the start. The sums are those of ``gram_sums``."""
+
+    lines: Callable[..., Table]
+    finish: Callable[[Table], RowPosterior]
+
+    def __call__(self, block: PlacedBlock, own: Own, partners: FloatArray | None) -> Made:
+        made = self.finish(self.lines(_rows(block), *own))
+        return made.packed(), gram_sums(made)
 
 
 @dataclass(frozen=True)
@@ -117,7 +128,7 @@ class Fill:
 
     def __call__(self, block: PlacedBlock, own: Own, partners: FloatArray | None) -> Made:
         filled = with_prior(self.own.unpacked(own[0]), block.ratings.row_counts == 0, self.prior)
-        return filled.packed(), _gram(filled)
+        return filled.packed(), gram_sums(filled)
 
 
 @dataclass(frozen=True)
@@ -167,12 +178,13 @@ def total_weight(block: PlacedBlock, own: Own, partners: FloatArray | None) -> M
 
 
 def product(block: PlacedBlock, own: Own, partners: FloatArray | None) -> Made:
-    """D^{−½} Σ_l y_l partner_j, where the partners are D^{−½} table·right."""
+    """D^{−½} Σ_l y_l partner_j, where the partners are D^{−½} table·right. The sums are their Gram matrix."""
     assert partners is not None
     ratings = block.ratings
     sums = np.empty((ratings.n_rows, partners.shape[1]), np.float32)
     signed_sums(ratings, 0, ratings.n_rows, partners, sums)
-    return (_rows(block).scale * sums).astype(np.float32), np.empty(0)
+    lines = (_rows(block).scale * sums).astype(np.float32)
+    return lines, gram(_rows(block), lines.astype(np.float64)).ravel()
 
 
 @dataclass(frozen=True)
@@ -200,15 +212,15 @@ def _rows(block: PlacedBlock) -> Rows:
     return Rows(block.rows, block.ratings.row_weights, block.ratings.row_positive_weights)
 
 
-def _gram(rows: RowPosterior) -> Sums:
-    """Σ_i [1, E x_i][1, E x_i]ᵀ in a row of numbers."""
+def gram_sums(rows: RowPosterior) -> Sums:
+    """Σ_i [1, E x_i][1, E x_i]ᵀ, then the Σ_j w_j w_jᵀ of the weights for the other side, in a row of numbers."""
     augmented = np.insert(rows.location.astype(np.float64), 0, 1.0, axis=1)
-    return np.asarray(augmented.T @ augmented).ravel()
+    return np.concatenate([(augmented.T @ augmented).ravel(), weight_gram(rows).ravel()])
 
 
 def packed_gram(form: Form, table: FloatArray) -> Sums:
     """The same of packed rows."""
-    return _gram(form.unpacked(table))
+    return gram_sums(form.unpacked(table))
 
 
 def factor_lines(readings: tuple[Reading, ...], numbers: NDArray[np.int64], tables: Own) -> pa.Table:

@@ -86,14 +86,15 @@ def in_partitions(frame: DataFrame, n: int, part: Column) -> DataFrame:
     return frame.repartition(n, F.element_at(F.lit(partition_keys(n).tolist()), part.cast("int") + 1))
 
 
-def partition_keys(n: int) -> NDArray[np.int32]:
-    """Integers such that Spark's hash partitioning sends the p-th one to partition p of n."""
-    tried = 16 * n
+def partition_keys(n: int, each: int = 1) -> NDArray[np.int32]:
+    """Integers such that Spark's hash partitioning sends the b-th one to partition b mod n. There are n·each."""
+    tried = 16 * n * each
     while True:
         parts = spark_hash(np.arange(tried, dtype=np.uint32)).astype(np.int64) % n
-        found, first = np.unique(parts, return_index=True)
-        if len(found) == n:
-            return first.astype(np.int32)
+        by_part = np.argsort(parts, kind="stable")
+        first = np.searchsorted(parts[by_part], np.arange(n))
+        if np.bincount(parts, minlength=n).min() >= each:
+            return np.concatenate([by_part[first + k] for k in range(each)]).astype(np.int32)
         tried *= 2
 
 

@@ -196,10 +196,11 @@ def test_ids_are_numbered_in_ascending_order(spark, ratings):
 
 
 def test_keys_reach_their_partitions(spark):
-    keys = partition_keys(13)
+    keys = partition_keys(13, 3)
+    assert len(set(keys.tolist())) == 39
     frame = spark.createDataFrame([(int(key),) for key in keys], "key int").repartition(13, "key")
     found = {line["key"]: line["part"] for line in frame.select("key", F.spark_partition_id().alias("part")).collect()}
-    assert [found[key] for key in keys.tolist()] == list(range(13))
+    assert [found[key] for key in keys.tolist()] == [*range(13)] * 3
     hashes = spark.range(5).select(F.hash(F.col("id").cast("int"))).collect()
     assert [line[0] for line in hashes] == spark_hash(np.arange(5, dtype=np.uint32)).tolist()
 

@@ -31,18 +31,18 @@ from onebit_spark.core.split import Split
 from onebit_spark.core.startlines import Table
 from onebit_spark.core.statistics import SideStatistics
 from onebit_spark.engines.blocking import CHUNKS, Build, Choose, Repeats, Turn, check_count, check_weight
-from onebit_spark.engines.layout import RATINGS_PER_BLOCK, default_blocks
+from onebit_spark.engines.layout import RATINGS_PER_BLOCK, default_blocks, default_tasks
 from onebit_spark.engines.shuffle import steps as work
 from onebit_spark.engines.shuffle.numbering import WIDE, NumberedIds, encoded, number_ids, placements
 from onebit_spark.engines.shuffle.posteriors import TablePosterior
 from onebit_spark.engines.shuffle.routes import Sums
-from onebit_spark.engines.shuffle.sides import RoutedSide, routed
+from onebit_spark.engines.shuffle.sides import RoutedSide, in_tasks, routed
 from onebit_spark.engines.shuffle.signmatrix import TableSignMatrix
 from onebit_spark.engines.shuffle.tables import AnyTable, Tables
 from onebit_spark.engines.start import SpreadOut
 from onebit_spark.input.census import Census
 from onebit_spark.platform.files import Location
-from onebit_spark.platform.plans import cut_from_plan, expect_long_lines, in_partitions, working_session
+from onebit_spark.platform.plans import cut_from_plan, expect_long_lines, working_session
 from onebit_spark.platform.sessions import described, parallelism
 
 PARTNER_BYTES = 256 * 2**20  # of the factor rows that one block may refer to
@@ -90,11 +90,11 @@ class ShuffleEngine:
                 own = working_session(spark)
                 expect_long_lines(own)
                 chunks = cut_from_plan(encoded(census.packed, ids, rows, wide), own)
-                parts = in_partitions(chunks, rows.n_blocks, F.col("block"))
-                by_row = routed(parts, build, rows, cols, release, held == "rows")
-                turned = by_row.blocks.mapInArrow(Turn(cols, wide), CHUNKS)
-                parts = in_partitions(turned, cols.n_blocks, F.col("block"))
-                by_col = routed(parts, build, cols, rows, release, held == "cols")
+                tasks = [tasks_by_size(n, side.n_blocks, parallelism(spark)) for side in (rows, cols)]
+                parts = in_tasks(chunks, tasks[0])
+                by_row = routed(parts, build, rows, cols, tasks[0], release, held == "rows")
+                turned = in_tasks(by_row.blocks.mapInArrow(Turn(cols, wide), CHUNKS), tasks[1])
+                by_col = routed(turned, build, cols, rows, tasks[1], release, held == "cols")
                 for routed_side in (by_row, by_col):
                     check_count(n, routed_side.n_ratings)
             engine = cls(Tables(own, folder, {"rows": by_row, "cols": by_col}), form, ids, n, weighted)
@@ -108,12 +108,12 @@ class ShuffleEngine:
         rows, cols = (self._tables.sides[side] for side in SIDES)
         wide = max(side.n_rows for side in self._ids.values()) >= WIDE
         with ExitStack() as release, described(self._tables.spark, "prior split"):
-            choose = Choose(split, squeezed=True)
-            by_row = routed(rows.blocks, choose, rows.placement, cols.placement, release, rows.held is not None)
-            turned = rows.blocks.mapInArrow(Turn(cols.placement, wide, split), CHUNKS)
-            parts = in_partitions(turned, cols.placement.n_blocks, F.col("block"))
-            build, held = Build(None, wide), cols.held is not None
-            by_col = routed(parts, build, cols.placement, rows.placement, release, held)
+            choose, build = Choose(split, squeezed=True), Build(None, wide)
+            by_row = routed(
+                rows.blocks, choose, rows.placement, cols.placement, rows.n_tasks, release, rows.held is not None
+            )
+            turned = in_tasks(rows.blocks.mapInArrow(Turn(cols.placement, wide, split), CHUNKS), cols.n_tasks)
+            by_col = routed(turned, build, cols.placement, rows.placement, cols.n_tasks, release, cols.held is not None)
             sides: dict[Side, RoutedSide] = {"rows": by_row, "cols": by_col}
             yield ShuffleEngine(self._tables.over(sides), self._form, self._ids, by_row.n_ratings, self.weighted)
 
@@ -250,3 +250,8 @@ def blocks_by_size(n_ratings: int, n_rows: int, n_sent: int, form: Form, cores: 
     few = n_sent * form.row_bytes <= PARTNER_BYTES
     ratings = RATINGS_PER_BLOCK if few else min(RATINGS_PER_BLOCK, PARTNER_BYTES // form.row_bytes)
     return default_blocks(n_ratings, n_rows, max(cores, -(-n_rows * form.row_bytes // OWN_BYTES)), ratings)
+
+
+def tasks_by_size(n_ratings: int, n_blocks: int, cores: int) -> int:
+    """A few blocks per task, as many as have the ratings of one large block: lines travel between fewer tasks."""
+    return max(default_tasks(n_blocks, cores), min(n_blocks, -(-n_ratings // RATINGS_PER_BLOCK)))

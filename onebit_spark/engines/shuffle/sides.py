@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from onebit_spark.core.blocks import Sums
 from onebit_spark.core.startlines import Rows
@@ -19,7 +20,7 @@ from onebit_spark.engines.faults import worker_errors
 from onebit_spark.engines.layout import Placement
 from onebit_spark.engines.shuffle.routes import ROUTED, Route
 from onebit_spark.platform.binary import binary_line, cell_array
-from onebit_spark.platform.plans import partition_keys
+from onebit_spark.platform.plans import in_partitions, partition_keys
 
 COUNTED = "block int, rows binary, weights binary, positives binary"
 ROUTES = ("routes", "ends", "row_weights")  # what only a sender needs
@@ -53,11 +54,14 @@ class RoutedSide:
     Parameters
     ----------
     blocks : DataFrame
-        The cached blocks, each in the partition of its key, with the routes to the blocks of the other side.
+        The cached blocks, a few in a partition, with the routes to the blocks of the other side. Block b is in
+        partition b mod ``n_tasks``, where Spark's hash partitioning sends its key.
     placement : Placement
         The block of each row.
     keys : array of int32
         Key of each block.
+    n_tasks : int
+        Number of partitions.
     checksums : dict
         Key ─► (ratings, checksum).
     n_rated : int
@@ -71,6 +75,7 @@ class RoutedSide:
     blocks: DataFrame
     placement: Placement
     keys: NDArray[np.int32]
+    n_tasks: int
     checksums: dict[int, tuple[int, int]]
     n_rated: int
     repeats: Repeats
@@ -86,24 +91,29 @@ class RoutedSide:
         return self.blocks.drop(*ROUTES)
 
 
+def in_tasks(chunks: DataFrame, n_tasks: int) -> DataFrame:
+    """The chunks of blocks in the partitions of their blocks."""
+    return in_partitions(chunks, n_tasks, F.col("block") % n_tasks)
+
+
 def routed(
-    parts: DataFrame, build: Callable[[Batches], Batches], here: Placement, there: Placement, release: ExitStack,
-    held: bool = False,
+    parts: DataFrame, build: Callable[[Batches], Batches], here: Placement, there: Placement, n_tasks: int,
+    release: ExitStack, held: bool = False,
 ) -> RoutedSide:  # fmt: skip
     """Build blocks from the partitions of ``parts``, add their routes, and cache them by key.
 
     If the driver holds the tables of this side, no routes are needed.
     """
-    keys = partition_keys(here.n_blocks)
+    keys = partition_keys(n_tasks, -(-here.n_blocks // n_tasks))[: here.n_blocks]
     built = parts.mapInArrow(Route(build, keys, None if held else there), ROUTED)
-    blocks = built.repartition(here.n_blocks, "key").persist(StorageLevel.DISK_ONLY)
+    blocks = built.repartition(n_tasks, "key").persist(StorageLevel.DISK_ONLY)
     release.callback(blocks.unpersist)
     with worker_errors():
         lines = blocks.select("key", "n", "checksum", "rated", *REPEATS).toArrow().to_pylist()
     checksums = {line["key"]: (line["n"], line["checksum"]) for line in lines}
     rated, *repeated = (sum(line[name] for line in lines) for name in ("rated", *REPEATS))
     rows = _held_rows(blocks, keys) if held else None
-    return RoutedSide(blocks, here, keys, checksums, rated, Repeats(*repeated), rows)
+    return RoutedSide(blocks, here, keys, n_tasks, checksums, rated, Repeats(*repeated), rows)
 
 
 def _held_rows(blocks: DataFrame, keys: NDArray[np.int32]) -> HeldRows:

@@ -80,7 +80,7 @@ def main() -> None:
 
 def measure(options: argparse.Namespace, method: str) -> dict[str, object]:
     warnings.simplefilter("ignore", NotConverged)
-    spark = local_session(driver_memory=options.driver_memory)
+    spark = local_session(driver_memory=options.driver_memory, spark_driver_maxResultSize="0")
     ratings = spark.read.parquet(options.measure)
     with MemoryWatch() as memory:
         figures = als(ratings) if method == "als" else ours(ratings, method, options.exchange)

@@ -1,7 +1,7 @@
 """A large simulated matrix beside MLlib ALS, in local mode: seconds by phase, and peak memory.
 
     python benchmarks/scale.py [--ratings 100000000 --rows 1000000 --cols 100000] [--methods als hinge diagonal full]
-                               [--exchange auto|driver|broadcast|shuffle] [--ids int|long|string]
+                               [--exchange auto|driver|broadcast|mixed|shuffle] [--ids int|long|string]
 
 Power-law columns, rank 10, two iterations, the same driver memory for all; every method has a process of its own, one
 after the other, on the same files. ALS's blocking and start are what a fit of no iterations takes; its ids must be int.

@@ -39,7 +39,7 @@ def test_the_job_runs_from_the_zip_and_equals_the_in_process_fit(cluster, packag
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("exchange", ["broadcast", "shuffle"])
+@pytest.mark.parametrize("exchange", ["broadcast", "mixed", "shuffle"])
 def test_a_worker_dies_in_a_half_step(cluster, package_zip, tmp_path, exchange):
     """One of the faults of test_faults.py, against the fit in this process; the package comes from the zip here too."""
     rows, cols, labels = write_ratings(tmp_path / "ratings.parquet")

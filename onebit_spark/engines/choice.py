@@ -30,7 +30,14 @@ from onebit_spark.input.gathering import TABLE_BYTES, Gathered, Weighed, gathere
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.lending import take_back
 from onebit_spark.platform.limits import DriverLimits, driver_limits
-from onebit_spark.platform.sessions import NOT_ON_CONNECT, described, is_connect, require_classic
+from onebit_spark.platform.sessions import (
+    NOT_ON_CONNECT,
+    checkpoint_folder,
+    described,
+    is_connect,
+    is_local,
+    require_classic,
+)
 
 BROADCAST_BYTES = 512 * 2**20  # of factors that the driver and every Python worker hold a copy of
 BYTES_PER_RATING = 24  # at the peak of a fit on the driver, beside the table that is on its way
@@ -168,8 +175,8 @@ def choose_exchange(
     shuffle cannot do. ``counted``: the result of ``weighed``, if the ratings were counted before.
     """
     spark = ratings.sparkSession
-    if is_connect(spark) and wanted in ("broadcast", "shuffle"):
-        raise RequestError(f"exchange={wanted} {NOT_ON_CONNECT}: choose exchange=driver")
+    if is_connect(spark) and wanted == "broadcast":
+        raise RequestError(f"exchange=broadcast {NOT_ON_CONNECT}: choose exchange=driver or exchange=shuffle")
     limits, before = driver_limits(spark), ""
     if wanted in ("auto", "driver") and most_ratings != 0:
         found = _on_driver(wanted, ratings, columns, form, limits, most_ratings, counted)
@@ -177,9 +184,13 @@ def choose_exchange(
             yield found
             return
         before = f"{found.reason}; "
-    require_classic(spark, f"{before}a fit on the executors")
+    if watching:
+        require_classic(spark, f"{before}validation of a fit on the executors")
     with census(ratings, columns) as whole:
-        choice = broadcast_or_shuffle("broadcast" if watching else wanted, whole, form, limits)
+        if is_connect(spark) and wanted == "auto":
+            choice = Choice("shuffle", "nothing can be broadcast on Spark Connect")
+        else:
+            choice = broadcast_or_shuffle("broadcast" if watching else wanted, whole, form, limits)
         yield ChosenExchange(Choice(choice.exchange, before + choice.reason), whole.tally, whole)
 
 
@@ -227,10 +238,10 @@ def work_folder(spark: SparkSession, given: str | None) -> Location:
     In ``given``, else in the application's checkpoint folder, else, on a single machine, in a temporary one.
     """
     name = f"onebit-{uuid.uuid4().hex[:12]}"
-    base = given or spark.sparkContext.getCheckpointDir()
+    base = given or checkpoint_folder(spark)
     if base:
         return Location(spark, base) / name
-    if not str(spark.sparkContext.master).startswith("local"):
+    if not is_local(spark):
         raise RequestError(
             "exchange=shuffle needs a folder that all executors can reach: set workDir or checkpointDir, or "
             "sparkContext.setCheckpointDir"

@@ -152,7 +152,9 @@ def test_a_half_step_does_not_move_ratings(spark, ratings, tmp_path):
         engine._tables.sides["rows"].checksums.clear()
         with pytest.raises(FitFailed, match="computed again and came out different"):
             engine.distinct_keys("rows", 3)
-    assert plan.count("ENSURE_REQUIREMENTS") == 2  # the table to the routes of columns, and lines to the blocks of rows
+    # The table is sent to the routes of columns, and lines to the blocks of rows, both as the plan asks.
+    assert plan.count("ENSURE_REQUIREMENTS") == 0
+    assert plan.count("Exchange hashpartitioning") == 2 + plan.count("InMemoryRelation")
 
 
 def test_ids_are_numbered_in_ascending_order(spark, ratings):
@@ -207,7 +209,7 @@ class TestChoice:
     def test_a_cluster_needs_a_folder_that_all_can_reach(self):
         context = SimpleNamespace(getCheckpointDir=lambda: None, master="yarn")
         with pytest.raises(RequestError, match="set workDir or checkpointDir, or"):
-            choice.work_folder(SimpleNamespace(sparkContext=context), None)
+            choice.work_folder(SimpleNamespace(sparkContext=context, _jsparkSession=None), None)
 
     def test_an_unknown_exchange(self, ratings):
         with pytest.raises(RequestError, match="exchange must be one of auto, driver, broadcast, shuffle, not 'mail'"):

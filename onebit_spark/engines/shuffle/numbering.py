@@ -19,6 +19,7 @@ from onebit_spark.engines.layout import HEAVY, Placement, block_loads, place
 from onebit_spark.input.census import Census
 from onebit_spark.input.packing import BUNDLES, PackedRatings, read_bundles
 from onebit_spark.platform.binary import binary_line, cell_array
+from onebit_spark.platform.caching import cached
 from onebit_spark.platform.joining import joined
 from onebit_spark.platform.plans import cut_from_plan
 
@@ -46,8 +47,7 @@ class NumberedIds:
 
 def number_ids(census: Census, column: str, release: ExitStack) -> NumberedIds:
     """Sort the ids. A number is the position in the partition plus the sizes of the partitions before it."""
-    ordered = census.by_id(column).orderBy("id").persist()
-    release.callback(ordered.unpersist)
+    ordered = cached(census.by_id(column).orderBy("id"), release)
     ordered.count()
     lines = cut_from_plan(ordered)
     part = F.spark_partition_id()
@@ -56,9 +56,7 @@ def number_ids(census: Census, column: str, release: ExitStack) -> NumberedIds:
     offset = F.element_at(F.array(*(F.lit(int(start)) for start in before)), part + 1)
     place_in_part = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << 33) - 1))  # the upper bits are the partition
     numbered = lines.select("id", (offset + place_in_part).cast("long").alias("number"), "n")
-    numbered = numbered.persist()
-    release.callback(numbered.unpersist)
-    return NumberedIds(numbered, int(before[-1]))
+    return NumberedIds(cached(numbered, release), int(before[-1]))
 
 
 def placement_of(ids: NumberedIds, n_ratings: int, n_blocks: int) -> Placement:

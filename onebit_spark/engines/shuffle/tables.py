@@ -52,6 +52,7 @@ from onebit_spark.engines.shuffle.routes import (
     Transform,
     Work,
 )
+from onebit_spark.platform.caching import cached
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.lending import lend
 from onebit_spark.platform.plans import cut_from_plan, partition_keys
@@ -84,6 +85,10 @@ class RoutedSide:
     @property
     def n_ratings(self) -> int:
         return sum(n for n, _ in self.checksums.values())
+
+    def sent(self, lines: DataFrame) -> DataFrame:
+        """Lines in the partitions of the blocks' keys. To group them with the blocks, Spark need not move a block."""
+        return lines.repartition(self.placement.n_blocks, "key")
 
 
 class TallTable:
@@ -131,9 +136,9 @@ class Tables:
 
     def rows(self, side: Side, tables: tuple[TallTable, ...], work: Any, schema: Any) -> DataFrame:
         """A DataFrame of ``schema`` from tables of a side, by ``work(row numbers, values)`` for each block."""
-        blocks = self.sides[side].blocks.select("key", "rows")
+        here = self.sides[side]
         lines = reduce(DataFrame.unionAll, [table.lines(place) for place, table in enumerate(tables)])
-        grouped = blocks.groupBy("key").cogroup(lines.groupBy("key"))
+        grouped = here.blocks.select("key", "rows").groupBy("key").cogroup(here.sent(lines).groupBy("key"))
         return grouped.applyInArrow(_plain(EachRow(work, [table.dtype for table in tables])), schema)
 
     def adopted(
@@ -145,7 +150,8 @@ class Tables:
         """
         here = self.sides[side]
         placed = cut_from_plan(lines.mapInArrow(Place(pack, here.placement, here.keys), PLACED), self.spark)
-        grouped = here.blocks.drop("routes", "ends", "row_weights").groupBy("key").cogroup(placed.groupBy("key"))
+        blocks = here.blocks.drop("routes", "ends", "row_weights")
+        grouped = blocks.groupBy("key").cogroup(here.sent(placed).groupBy("key"))
         table = self._written(grouped.applyInArrow(_plain(Adopt(empty, measure)), MADE), empty.dtype)
         return table, self._checked(side, table.stored())
 
@@ -161,7 +167,7 @@ class Tables:
     def _written(self, made: DataFrame, dtype: Any) -> TallTable:
         table = TallTable(self.spark, self._folder / f"table-{uuid.uuid4().hex}", np.dtype(dtype))
         with worker_errors():
-            made.write.parquet(table.uri)
+            made.write.parquet(table.uri, compression="uncompressed")  # factors cannot be compressed
         return table
 
     def _made(
@@ -171,7 +177,7 @@ class Tables:
         incoming = [table.lines(place) for place, table in enumerate(own)]
         if partners is not None:
             routes = there.blocks.select("key", "block", "pointers", "routes", "ends", "row_weights")
-            sending = routes.groupBy("key").cogroup(partners.lines().groupBy("key"))
+            sending = routes.groupBy("key").cogroup(there.sent(partners.lines()).groupBy("key"))
             incoming.append(sending.applyInArrow(_plain(Send(here.keys, partners.dtype, send)), LINES))
         blocks = here.blocks.drop("routes", "ends", "row_weights")
         dtypes = [table.dtype for table in own]
@@ -179,7 +185,7 @@ class Tables:
             return blocks.mapInArrow(MakeAlone(work), MADE)
         arriving = None if partners is None else getattr(send, "dtype", partners.dtype)
         make = Make(work, there.placement, dtypes, arriving)
-        lines = reduce(DataFrame.unionAll, incoming)
+        lines = here.sent(reduce(DataFrame.unionAll, incoming))
         return blocks.groupBy("key").cogroup(lines.groupBy("key")).applyInArrow(_plain(make), MADE)
 
     def _checked(self, side: Side, made: DataFrame) -> list[Sums]:
@@ -197,8 +203,7 @@ def routed(
     """Build blocks from the partitions of ``parts``, add their routes, and cache them by key."""
     keys = partition_keys(here.n_blocks)
     built = parts.mapInArrow(Route(build, keys, there), ROUTED)
-    blocks = built.repartition(here.n_blocks, "key").persist(StorageLevel.DISK_ONLY)
-    release.callback(blocks.unpersist)
+    blocks = cached(built.repartition(here.n_blocks, "key"), release, StorageLevel.DISK_ONLY)
     with worker_errors():
         lines = blocks.select("key", "n", "checksum", "rated").toArrow().to_pylist()
     checksums = {line["key"]: (line["n"], line["checksum"]) for line in lines}

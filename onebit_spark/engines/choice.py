@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from onebit_spark.core.engine import Engine
+from onebit_spark.core.execution import STORAGES
 from onebit_spark.core.losses import Side
 from onebit_spark.core.posterior import Form, RowPosterior
 from onebit_spark.engines.blocking import Repeats
@@ -215,9 +216,12 @@ def _on_driver(
 @contextmanager
 def engine_over(
     chosen: ChosenExchange, ratings: DataFrame, columns: Columns, blocks: tuple[int | None, int | None],
-    form: Form, work: str | None, watched: DataFrame | None = None,
+    form: Form, work: str | None, watched: DataFrame | None = None, storage: str = STORAGES[0],
 ) -> Iterator[SparkEngine[Any]]:  # fmt: skip
-    """The engine of the chosen exchange on these ratings; the driver's gathers those to be watched, too."""
+    """The engine of the chosen exchange on these ratings; the driver's gathers those to be watched, too.
+
+    The one that shuffles keeps its tables in files of ``work``, or on the executors, as ``storage`` says.
+    """
     log.info("exchange: %s (%s)", chosen.choice.exchange, chosen.choice.reason)
     spark, found = ratings.sparkSession, chosen.found
     if isinstance(found, Gathered):
@@ -228,7 +232,8 @@ def engine_over(
             yield collected
     else:
         take_back()  # the files of models that are gone
-        with ShuffleEngine.over(spark, found, blocks, form, work_folder(spark, work)) as engine:
+        folder = None if storage == "executors" else work_folder(spark, work)
+        with ShuffleEngine.over(spark, found, blocks, form, folder) as engine:
             yield engine
 
 
@@ -244,7 +249,7 @@ def work_folder(spark: SparkSession, given: str | None) -> Location:
     if not is_local(spark):
         raise RequestError(
             "exchange=shuffle needs a folder that all executors can reach: set workDir or checkpointDir, or "
-            "sparkContext.setCheckpointDir"
+            "sparkContext.setCheckpointDir; or shuffleStorage=executors, if a lost executor may end the fit"
         )
     temporary = tempfile.mkdtemp(prefix="onebit-")
     atexit.register(shutil.rmtree, temporary, ignore_errors=True)

@@ -1,14 +1,19 @@
-"""Frames in Spark's cache, in classic sessions and on Spark Connect."""
+"""Rows that the executors keep, in classic sessions and on Spark Connect."""
 
 from __future__ import annotations
 
 import uuid
 from contextlib import ExitStack
+from typing import Any
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import StorageLevel
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from onebit_spark.platform.sessions import is_connect
+
+JOB_ERRORS = (PySparkException, Py4JJavaError)  # what a failed job raises
 
 
 def cached(frame: DataFrame, release: ExitStack, level: StorageLevel = StorageLevel.MEMORY_AND_DISK_DESER) -> DataFrame:
@@ -26,3 +31,23 @@ def cached(frame: DataFrame, release: ExitStack, level: StorageLevel = StorageLe
     frame = frame.persist(level)
     release.callback(frame.unpersist)
     return frame
+
+
+def on_executors(frame: DataFrame) -> DataFrame:
+    """The rows, computed now and kept on the executors' disks, with a plan of one node and without lineage.
+
+    Rows that are lost with an executor end the job that reads them: see ``rows_are_lost``.
+    """
+    return frame.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
+
+
+def forget(kept: DataFrame) -> None:
+    """Delete rows of ``on_executors``. On Spark Connect the server does so when no plan reads them any more."""
+    if not is_connect(kept.sparkSession):
+        frame: Any = kept._jdf
+        frame.queryExecution().analyzed().rdd().unpersist(False)
+
+
+def rows_are_lost(error: Exception) -> bool:
+    """Whether a job has failed because rows of ``on_executors`` are no longer there."""
+    return "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND" in str(error)

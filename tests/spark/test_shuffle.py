@@ -20,7 +20,8 @@ from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.census import census
 from onebit_spark.input.defects import Columns
 from onebit_spark.input.ratings import ITEM, USER
-from onebit_spark.platform.files import Location
+from onebit_spark.model import OneBitCompletionModel
+from onebit_spark.platform.caching import forget
 from onebit_spark.platform.lending import take_back
 from onebit_spark.platform.limits import driver_limits
 from onebit_spark.platform.plans import partition_keys, spark_hash
@@ -138,17 +139,36 @@ def test_nothing_stays_behind(spark, ratings, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_half_step_does_not_move_ratings(spark, ratings, tmp_path):
-    """The cached blocks are read in place: nothing but factor lines passes through an exchange."""
+@pytest.mark.slow
+def test_tables_on_the_executors(spark, ratings, tmp_path):
+    """The same fit without a folder. The model outlasts the engine, and its factors are all that remains."""
+    before = set(spark.sparkContext._jsc.getPersistentRDDs())
+    model = fit(ratings, "shuffle", start="random", shuffleStorage="executors", workDir=str(tmp_path / "work"))
+    gc.collect()
+    assert not list(tmp_path.iterdir())
+    assert len(set(spark.sparkContext._jsc.getPersistentRDDs()) - before) == 2
+    assert_same_bits(model, fit(ratings, "shuffle", start="random"))
+    model.save(str(tmp_path / "model"))
+    assert_same_bits(OneBitCompletionModel.load(str(tmp_path / "model")), model)
+
+
+def test_a_half_step_does_not_move_ratings(spark, ratings):
+    """The cached blocks are read in place: nothing but factor lines passes through an exchange.
+
+    The tables are on the executors. If a part of one is lost, the fit ends.
+    """
     config = FitConfig(rank=3, tol=0.0, max_iter=1, start="random")
     with (
         census(ratings, Columns()) as counted,
-        ShuffleEngine.over(spark, counted, (3, 2), config.form, Location(spark, str(tmp_path / "work"))) as engine,
+        ShuffleEngine.over(spark, counted, (3, 2), config.form, None) as engine,
     ):
         engine.start(config, config.make_loss())
         own, partners = (engine.posterior(side).table for side in ("rows", "cols"))
         made = engine._tables._made("rows", lambda *_: None, (own,), partners, None)
         plan = made._jdf.queryExecution().executedPlan().toString()
+        forget(own.stored())
+        with pytest.raises(FitFailed, match="an executor was lost"):
+            engine.weight_gram("rows")
         engine._tables.sides["rows"].checksums.clear()
         with pytest.raises(FitFailed, match="computed again and came out different"):
             engine.distinct_keys("rows", 3)
@@ -208,7 +228,7 @@ class TestChoice:
 
     def test_a_cluster_needs_a_folder_that_all_can_reach(self):
         context = SimpleNamespace(getCheckpointDir=lambda: None, master="yarn")
-        with pytest.raises(RequestError, match="set workDir or checkpointDir, or"):
+        with pytest.raises(RequestError, match=r"set workDir or checkpointDir, or .* or shuffleStorage=executors"):
             choice.work_folder(SimpleNamespace(sparkContext=context, _jsparkSession=None), None)
 
     def test_an_unknown_exchange(self, ratings):

@@ -41,16 +41,25 @@ def file(tmp_path_factory):
     return path
 
 
-def test_the_same_fit_as_in_a_classic_session(spark, file, tmp_path):
-    """``auto`` takes shuffle for ratings that the driver may not hold. The classic fit is one of another process."""
-    here, there = tmp_path / "connect", tmp_path / "classic"
-    fitted = OneBitCompletion(driverRatings=100, **SETTINGS).fit(spark.read.parquet(str(file)))
+@pytest.fixture(scope="module")
+def classic(file):
+    """The folder of the model that another process fits in a classic session."""
+    folder = file.with_name("classic")
+    program = CLASSIC.replace("{settings}", repr(SETTINGS))
+    subprocess.run([sys.executable, "-c", program, str(file), str(folder)], check=True, timeout=900)
+    return folder
+
+
+@pytest.mark.parametrize("storage", ["files", "executors"])
+def test_the_same_fit_as_in_a_classic_session(spark, file, classic, tmp_path, storage):
+    """``auto`` takes shuffle for ratings that the driver may not hold."""
+    estimator = OneBitCompletion(driverRatings=100, shuffleStorage=storage, workDir=str(tmp_path / "work"), **SETTINGS)
+    fitted = estimator.fit(spark.read.parquet(str(file)))
     assert fitted.info.exchange["exchange"] == "shuffle"
     assert fitted.users.count() == 70  # the engine is gone
-    fitted.save(str(here))
-    program = CLASSIC.replace("{settings}", repr(SETTINGS))
-    subprocess.run([sys.executable, "-c", program, str(file), str(there)], check=True, timeout=900)
-    one, other = (OneBitCompletionModel.load(str(folder)) for folder in (here, there))
+    assert (tmp_path / "work").exists() is (storage == "files")
+    fitted.save(str(tmp_path / "model"))
+    one, other = (OneBitCompletionModel.load(str(folder)) for folder in (tmp_path / "model", classic))
     assert one.info.objective_history == other.info.objective_history
     assert one.certificate == other.certificate
     assert one.info.ladder == other.info.ladder

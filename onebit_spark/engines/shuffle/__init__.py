@@ -1,4 +1,4 @@
-"""The factors are in files. A block gets only the lines that it refers to. Nothing on the driver grows with the data.
+"""The factors are in tables. A block gets only the lines that it refers to. Nothing on the driver grows with the data.
 
-numbering (ids)   routes (lines between blocks) ◄ tables (in files)   steps (what a block computes)   ◄ engine
+numbering (ids)   routes (lines between blocks) ◄ tables ◄ storage (in files)   steps (what a block computes)   ◄ engine
 """

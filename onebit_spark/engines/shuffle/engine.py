@@ -32,6 +32,7 @@ from onebit_spark.engines.blocking import CHUNKS, REPEATS, Build, Choose, Repeat
 from onebit_spark.engines.layout import default_blocks
 from onebit_spark.engines.shuffle import steps as work
 from onebit_spark.engines.shuffle.numbering import WIDE, NumberedIds, encoded, number_ids, placement_of
+from onebit_spark.engines.shuffle.storage import InFiles, OnExecutors, Storage
 from onebit_spark.engines.shuffle.tables import RoutedSide, Sums, Tables, TallTable, routed
 from onebit_spark.engines.start import SpreadOut
 from onebit_spark.input.census import Census
@@ -89,7 +90,7 @@ class TablePosterior:
 
 
 class ShuffleEngine:
-    """An ``Engine`` (``core.solver``). It caches both orientations of the ratings, and keeps tall tables in files."""
+    """An ``Engine`` (``core.solver``). It caches both orientations of the ratings, and keeps tall tables."""
 
     def __init__(
         self, tables: Tables, form: Form, ids: dict[Side, NumberedIds], n_ratings: int, weighted: bool
@@ -106,11 +107,16 @@ class ShuffleEngine:
     @classmethod
     @contextmanager
     def over(
-        cls, spark: SparkSession, census: Census, blocks: tuple[int | None, int | None], form: Form, folder: Location
-    ) -> Iterator[ShuffleEngine]:
-        """An engine over packed ratings. All caches and files are released at the end, also after an error."""
+        cls, spark: SparkSession, census: Census, blocks: tuple[int | None, int | None], form: Form,
+        folder: Location | None,
+    ) -> Iterator[ShuffleEngine]:  # fmt: skip
+        """An engine over packed ratings. All caches and files are released at the end, also after an error.
+
+        Its tables are in files of ``folder``, or on the executors if there is none.
+        """
+        storage: Storage = OnExecutors() if folder is None else InFiles(folder)
         with ExitStack() as release:
-            release.callback(folder.delete)
+            release.callback(storage.clear)
             n = census.tally.n
             with described(spark, "blocking"):
                 ids: dict[Side, NumberedIds] = {
@@ -131,7 +137,7 @@ class ShuffleEngine:
                     check_count(n, side.n_ratings)
                 doubles = by_row.blocks.agg(*map(F.sum, REPEATS)).first()
                 expect_long_lines(chunks.sparkSession)
-            engine = cls(Tables(chunks.sparkSession, folder, {"rows": by_row, "cols": by_col}), form, ids, n, weighted)
+            engine = cls(Tables(chunks.sparkSession, storage, {"rows": by_row, "cols": by_col}), form, ids, n, weighted)
             check_weight(census.weight, engine.total_weight)
             assert doubles is not None
             engine.repeats = Repeats(*doubles)

@@ -1,20 +1,19 @@
-"""Tall tables in files. They have one line per row of a side. The shuffle exchange uses them instead of arrays.
+"""Tall tables. They have one line per row of a side. The shuffle exchange uses them instead of arrays.
 
-A table is stored in Parquet with one line per block. A new table is computed from the cached blocks of ratings, from
+A table is stored (``storage``) with one line per block. A new table is computed from the cached blocks of ratings, from
 tables of the same side, and from those lines of a table of the other side that a block refers to::
 
     table of the other side ─┐
     routes of its blocks ────┴─► Send ─► each block's lines, once ─┐
     tables of this side ────────────────────────────────────────────┤ shuffled by block
-    blocks of this side (cached; their ratings stay where they are) ┴─► Make ─► new table, written; its sums, collected
+    blocks of this side (cached; their ratings stay where they are) ┴─► Make ─► new table, stored; its sums, collected
 
-The driver gets only the sums. Every step starts from files and from the cache. So neither plan nor lineage grows. What
-is lost with an executor is computed again from there.
+The driver gets only the sums. Every step starts from stored tables and from the cache. So neither plan nor lineage
+grows. What is lost with an executor is computed again from there, unless the tables are on the executors, too.
 """
 
 from __future__ import annotations
 
-import uuid
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -52,9 +51,8 @@ from onebit_spark.engines.shuffle.routes import (
     Transform,
     Work,
 )
+from onebit_spark.engines.shuffle.storage import Storage
 from onebit_spark.platform.caching import cached
-from onebit_spark.platform.files import Location
-from onebit_spark.platform.lending import lend
 from onebit_spark.platform.plans import cut_from_plan, partition_keys
 
 
@@ -92,16 +90,15 @@ class RoutedSide:
 
 
 class TallTable:
-    """A table in a folder. The folder is deleted when nothing refers to the table any more."""
+    """A stored table. It is deleted when nothing refers to it any more."""
 
-    def __init__(self, spark: SparkSession, folder: Location, dtype: np.dtype[Any]) -> None:
-        self._spark = spark
-        self.uri = folder.uri
+    def __init__(self, stored: DataFrame, delete: Callable[[], object], dtype: np.dtype[Any]) -> None:
+        self._stored = stored
         self.dtype = dtype
-        weakref.finalize(self, folder.delete).atexit = False  # the engine has deleted it by then
+        weakref.finalize(self, delete).atexit = False  # the engine has deleted it by then
 
     def stored(self) -> DataFrame:
-        return self._spark.read.schema(MADE).parquet(self.uri)
+        return self._stored
 
     def lines(self, place: int = 0) -> DataFrame:
         return self.stored().select("key", F.lit(place).alias("place"), F.lit(0).alias("sender"), "values")
@@ -110,14 +107,14 @@ class TallTable:
 class Tables:
     """Both orientations of the ratings, and the jobs that make tables from them."""
 
-    def __init__(self, spark: SparkSession, folder: Location, sides: dict[Side, RoutedSide]) -> None:
+    def __init__(self, spark: SparkSession, storage: Storage, sides: dict[Side, RoutedSide]) -> None:
         self.spark = spark  # a working session: see ``plans.working_session``
         self.sides = sides
-        self._folder = folder
+        self._storage = storage
 
     def over(self, sides: dict[Side, RoutedSide]) -> Tables:
         """The same for other ratings of the same rows. Tables of one can be used with the other."""
-        return Tables(self.spark, self._folder, sides)
+        return Tables(self.spark, self._storage, sides)
 
     def make(
         self, side: Side, work: Work, own: tuple[TallTable, ...] = (), partners: TallTable | None = None,
@@ -156,19 +153,13 @@ class Tables:
         return table, self._checked(side, table.stored())
 
     def outlasting(self, frame: DataFrame, schema: StructType) -> DataFrame:
-        """The frame, stored in a folder that remains as long as a plan reads it: see ``lending``."""
-        folder = self._folder.sibling(f"{self._folder.name}-model")
-        part = folder / uuid.uuid4().hex
-        frame.write.parquet(part.uri)
-        stored = frame.sparkSession.read.schema(schema).parquet(part.uri)
-        lend(folder, stored)
-        return stored
+        """The frame, stored as long as a plan reads it."""
+        return self._storage.outlasting(frame, schema)
 
     def _written(self, made: DataFrame, dtype: Any) -> TallTable:
-        table = TallTable(self.spark, self._folder / f"table-{uuid.uuid4().hex}", np.dtype(dtype))
         with worker_errors():
-            made.write.parquet(table.uri, compression="uncompressed")  # factors cannot be compressed
-        return table
+            stored, delete = self._storage.keep(made, MADE)
+        return TallTable(stored, delete, np.dtype(dtype))
 
     def _made(
         self, side: Side, work: Work, own: tuple[TallTable, ...], partners: TallTable | None, send: Transform | None

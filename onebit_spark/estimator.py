@@ -100,6 +100,9 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
         The most ratings that "auto" fits on the driver; 0: none. Default: by the memory that is free.
     workDir : str, optional
         Folder for the files of ``exchange="shuffle"`` and "mixed". All executors must be able to reach it.
+    shuffleStorage : {"files", "executors"}
+        Where these tables are: in files of ``workDir``, or on the executors. The latter needs no folder, but a lost
+        executor ends the fit.
     checkpointDir : str, optional
         Folder for checkpoints. A killed fit can continue from the last one.
     checkpointInterval : int
@@ -144,6 +147,7 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
         maxIter: int = _DEFAULT.max_iter, tol: float = _DEFAULT.tol,
         seed: int = _DEFAULT.seed, numUserBlocks: int | None = None, numItemBlocks: int | None = None,
         exchange: str = "auto", driverRatings: int | None = None, workDir: str | None = None,
+        shuffleStorage: str = "files",
         checkpointDir: str | None = None, checkpointInterval: int = 10, resume: bool = False,
         coldStartStrategy: str = "prior",
         delta: float = _TERMS.delta, certificateGrid: int = _TERMS.grid, certificatePriorSplit: float | None = None,
@@ -233,7 +237,9 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
             if isinstance(chosen.found, Census):  # the watched ratings too: they choose the model
                 whole = sketch_of(dataset, columns, chosen.tally.n + n_watched) if n_watched else None
                 sketched = whole or chosen.found.sketch()
-            engine = release.enter_context(engine_over(chosen, training, columns, blocks, form, work, watched))
+            engine = release.enter_context(
+                engine_over(chosen, training, columns, blocks, form, work, watched, execution.shuffle_storage)
+            )
             fitted = engine.fitted if isinstance(engine, DriverEngine) else sketched
             assert fitted is not None
             if self._initial is not None:

@@ -18,13 +18,15 @@ settings.load_profile("onebit")
 
 
 def pytest_collection_modifyitems(items):
-    """On Spark Connect, leave out what needs a SparkContext, looks into Spark's driver, or fits on the executors."""
-    for item in items if CONNECT else ():
+    """On Spark Connect, leave out what needs a SparkContext, looks into Spark's driver, or broadcasts."""
+    for item in items:
         choices = item.callspec.params.values() if hasattr(item, "callspec") else ()
         named = [choice.get("exchange") if isinstance(choice, dict) else choice for choice in choices]
-        on_executors = any(isinstance(name, str) and name in ("broadcast", "shuffle") for name in named)
-        if on_executors or item.get_closest_marker("classic"):
+        broadcasts = any(isinstance(name, str) and name == "broadcast" for name in named)
+        if CONNECT and (broadcasts or item.get_closest_marker("classic")):
             item.add_marker(pytest.mark.skip(reason="needs a classic session"))
+        if not CONNECT and item.get_closest_marker("connect"):
+            item.add_marker(pytest.mark.skip(reason="needs Spark Connect: make test-connect"))
 
 
 @pytest.fixture(scope="session")

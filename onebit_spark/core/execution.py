@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from onebit_spark.core.settings import YES_OR_NO, Problem, at_least, problems_of, setting
 
 EXCHANGES = ("auto", "driver", "broadcast", "mixed", "shuffle")
+STORAGES = ("files", "executors")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +24,8 @@ class Execution:
         Most ratings that ``exchange="auto"`` fits on the driver. Default: by its memory.
     work_dir : str, optional
         Folder for the files of ``exchange="shuffle"`` and ``"mixed"``, which all executors can reach.
+    shuffle_storage : str
+        Where ``exchange="shuffle"`` and ``"mixed"`` keep their tables, one of ``STORAGES``.
     checkpoint_dir : str, optional
         Folder for checkpoints.
     checkpoint_interval : int
@@ -57,6 +60,13 @@ class Execution:
         None,
         "folder that all executors can reach, for the files of {exchange}=shuffle and mixed; unset: {checkpoint_dir}, "
         "then the checkpoint folder of the SparkContext, then, on a single machine, a temporary one",
+        key=None,
+    )
+    shuffle_storage: str = setting(
+        "files",
+        "where {exchange}=shuffle keeps its tables: in files of {work_dir}, or on the executors, which needs no "
+        "folder, but a lost executor ends the fit",
+        choices=STORAGES,
         key=None,
     )
     checkpoint_dir: str | None = setting(None, "folder for checkpoints, from which a killed fit can go on")

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from onebit_spark.core.engine import Engine
+from onebit_spark.core.execution import STORAGES
 from onebit_spark.core.losses import Side
 from onebit_spark.core.posterior import Form, RowPosterior
 from onebit_spark.engines.blocking import Repeats
@@ -30,7 +31,13 @@ from onebit_spark.input.gathering import TABLE_BYTES, Gathered, Weighed, gathere
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.lending import take_back
 from onebit_spark.platform.limits import DriverLimits, driver_limits
-from onebit_spark.platform.sessions import NOT_ON_CONNECT, described, is_connect, require_classic
+from onebit_spark.platform.sessions import (
+    NOT_ON_CONNECT,
+    checkpoint_folder,
+    described,
+    is_connect,
+    is_local,
+)
 
 BROADCAST_BYTES = 512 * 2**20  # of factors that the driver and every Python worker hold a copy of
 BYTES_PER_RATING = 24  # at the peak of a fit on the driver, beside the table that is on its way
@@ -176,8 +183,8 @@ def choose_exchange(
     were counted before.
     """
     spark = ratings.sparkSession
-    if is_connect(spark) and wanted in ("broadcast", "mixed", "shuffle"):
-        raise RequestError(f"exchange={wanted} {NOT_ON_CONNECT}: choose exchange=driver")
+    if is_connect(spark) and wanted in ("broadcast", "mixed"):
+        raise RequestError(f"exchange={wanted} {NOT_ON_CONNECT}: choose exchange=driver or exchange=shuffle")
     limits, before = driver_limits(spark), ""
     if wanted in ("auto", "driver") and most_ratings != 0:
         found = _on_driver(wanted, ratings, columns, form, limits, most_ratings, counted)
@@ -185,9 +192,11 @@ def choose_exchange(
             yield found
             return
         before = f"{found.reason}; "
-    require_classic(spark, f"{before}a fit on the executors")
     with census(ratings, columns) as whole:
-        choice = on_executors(wanted, whole, form, limits)
+        if is_connect(spark) and wanted == "auto":
+            choice = Choice("shuffle", "nothing can be broadcast on Spark Connect")
+        else:
+            choice = on_executors(wanted, whole, form, limits)
         yield ChosenExchange(Choice(choice.exchange, before + choice.reason), whole.tally, whole)
 
 
@@ -212,9 +221,12 @@ def _on_driver(
 @contextmanager
 def engine_over(
     chosen: ChosenExchange, ratings: DataFrame, columns: Columns, blocks: tuple[int | None, int | None],
-    form: Form, work: str | None, watched: DataFrame | None = None,
+    form: Form, work: str | None, watched: DataFrame | None = None, storage: str = STORAGES[0],
 ) -> Iterator[SparkEngine[Any]]:  # fmt: skip
-    """The engine of the chosen exchange on these ratings; the driver's gathers those to be watched, too."""
+    """The engine of the chosen exchange on these ratings; the driver's gathers those to be watched, too.
+
+    The one that shuffles keeps its tables in files of ``work``, or on the executors, as ``storage`` says.
+    """
     log.info("exchange: %s (%s)", chosen.choice.exchange, chosen.choice.reason)
     spark, found = ratings.sparkSession, chosen.found
     if isinstance(found, Gathered):
@@ -225,8 +237,9 @@ def engine_over(
             yield collected
     else:
         take_back()  # the files of models that are gone
+        folder = None if storage == "executors" else work_folder(spark, work)
         held = held_side(found) if chosen.choice.exchange == "mixed" else None
-        with ShuffleEngine.over(spark, found, blocks, form, work_folder(spark, work), held) as engine:
+        with ShuffleEngine.over(spark, found, blocks, form, folder, held) as engine:
             yield engine
 
 
@@ -236,13 +249,13 @@ def work_folder(spark: SparkSession, given: str | None) -> Location:
     In ``given``, else in the application's checkpoint folder, else, on a single machine, in a temporary one.
     """
     name = f"onebit-{uuid.uuid4().hex[:12]}"
-    base = given or spark.sparkContext.getCheckpointDir()
+    base = given or checkpoint_folder(spark)
     if base:
         return Location(spark, base) / name
-    if not str(spark.sparkContext.master).startswith("local"):
+    if not is_local(spark):
         raise RequestError(
             "exchange=shuffle and mixed need a folder that all executors can reach: set workDir or checkpointDir, or "
-            "sparkContext.setCheckpointDir"
+            "sparkContext.setCheckpointDir; or shuffleStorage=executors, if a lost executor may end the fit"
         )
     temporary = tempfile.mkdtemp(prefix="onebit-")
     atexit.register(shutil.rmtree, temporary, ignore_errors=True)

@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pyspark.errors import PySparkException
-
 from onebit_spark.errors import FitFailed
 from onebit_spark.input.defects import not_deterministic
+from onebit_spark.platform.caching import JOB_ERRORS, rows_are_lost
 
 _RAISED = re.compile(r"onebit_spark\.errors\.FitFailed: (.+)")
 
@@ -22,10 +21,18 @@ def check_checksums(found: dict[int, tuple[int, int]], expected: dict[int, tuple
 
 @contextmanager
 def worker_errors() -> Iterator[None]:
-    """Raise a FitFailed of a worker as a FitFailed here. Spark reports it only as a traceback in a message."""
+    """Raise a FitFailed of a worker as a FitFailed here. Spark reports it only as a traceback in a message.
+
+    Also if a table is lost that is kept on the executors only.
+    """
     try:
         yield
-    except PySparkException as error:
+    except JOB_ERRORS as error:
+        if rows_are_lost(error):
+            raise FitFailed(
+                "an executor was lost, and factors with it: fit again, from a checkpoint if there is one, or set "
+                "shuffleStorage=files"
+            ) from None
         raised = _RAISED.search(str(error))
         if raised is None:
             raise

@@ -33,6 +33,7 @@ from onebit_spark.input.idcounts import PARTIAL, CountIds, sum_counts
 from onebit_spark.input.packing import BUNDLES, PackedRatings
 from onebit_spark.input.ratings import ITEM, USER
 from onebit_spark.platform.binary import binary_line, cell_array
+from onebit_spark.platform.caching import cached
 from onebit_spark.platform.plans import cut_from_plan, in_partitions
 from onebit_spark.platform.sessions import described, parallelism
 
@@ -159,8 +160,7 @@ def census(df: DataFrame, columns: Columns) -> Iterator[Census]:
 
 
 def _counted(df: DataFrame, columns: Columns, release: ExitStack) -> Census:
-    packed = PackedRatings.of(df, columns)
-    release.callback(packed.release)
+    packed = PackedRatings.of(df, columns, release)
     facts = packed.facts
     if facts["absent"] or suspect(columns, facts):
         check_ratings(df, columns)
@@ -171,8 +171,7 @@ def _counted(df: DataFrame, columns: Columns, release: ExitStack) -> Census:
     n_parts = PARTS_PER_CORE * parallelism(df.sparkSession)
     partial = packed.bundles.select(*BUNDLES).mapInArrow(CountIds(n_parts), PARTIAL)
     summed = in_partitions(partial, n_parts, F.col("part")).mapInArrow(sum_counts, StructType([*ids, *numbers]))
-    grouped = cut_from_plan(summed, packed.cached.sparkSession).persist()
-    release.callback(grouped.unpersist)
+    grouped = cached(cut_from_plan(summed, packed.cached.sparkSession), release)
     found = {line["side"]: line["count"] for line in grouped.groupBy("side").count().collect()}
     weight = None if columns.weight is None else float(facts["weight"])
     return Census(tally, found[_SIDE[USER]], found[_SIDE[ITEM]], packed, grouped, weight)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,7 @@ from onebit_spark.input.ratings import ITEM, LABEL, USER, WEIGHT, cell_hashes, r
 from onebit_spark.input.readings import GrowingDictionary, LabelCounts, hash_sums
 from onebit_spark.input.weights import bad_weights
 from onebit_spark.platform.binary import binary_line, cell_array, ids_cell, read_ids
+from onebit_spark.platform.caching import cached
 from onebit_spark.platform.joining import joined
 from onebit_spark.platform.plans import cut_from_plan, expect_long_lines, working_session
 from onebit_spark.platform.shortrows import Batches, map_rows, rows_session
@@ -63,25 +65,17 @@ class PackedRatings:
     cached: DataFrame
 
     @classmethod
-    def of(cls, df: DataFrame, columns: Columns) -> PackedRatings:
-        """Read the ratings once, by one job."""
+    def of(cls, df: DataFrame, columns: Columns, release: ExitStack) -> PackedRatings:
+        """Read the ratings once, by one job. The bundles remain on the executors' disks until ``release`` is closed."""
         spark = df.sparkSession
         rows = cut_from_plan(raw(df, columns), rows_session(spark))
-        cached = map_rows(rows, Pack(columns.threshold), PACKED).persist(StorageLevel.DISK_ONLY)
-        try:
-            facts: Counter[str] = Counter()
-            for told in cached.select("facts").toArrow()["facts"].to_pylist():
-                facts.update(json.loads(told))
-        except BaseException:
-            cached.unpersist()
-            raise
+        kept = cached(map_rows(rows, Pack(columns.threshold), PACKED), release, StorageLevel.DISK_ONLY)
+        facts: Counter[str] = Counter()
+        for told in kept.select("facts").toArrow()["facts"].to_pylist():
+            facts.update(json.loads(told))
         own = working_session(spark)
         expect_long_lines(own, 1)
-        return cls(cut_from_plan(cached, own), facts, cached)
-
-    def release(self) -> None:
-        """Delete the bundles from the executors' disks."""
-        self.cached.unpersist()
+        return cls(cut_from_plan(kept, own), facts, kept)
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ DEFAULTS: dict[str, Any] = {
     "tol": 1e-05,
     "seed": 0,
     "exchange": "auto",
+    "shuffleStorage": "files",
     "checkpointInterval": 10,
     "resume": False,
     "patience": 3,
@@ -96,6 +97,11 @@ class FitParams(PredictionParams):
         "workDir",
         "folder that all executors can reach, for the files of exchange=shuffle and mixed; unset: checkpointDir, then"
         " the checkpoint folder of the SparkContext, then, on a single machine, a temporary one",
+    )
+    shuffleStorage = text(
+        "shuffleStorage",
+        "where exchange=shuffle keeps its tables: in files of workDir, or on the executors, which needs no folder, "
+        "but a lost executor ends the fit: files, executors",
     )
     checkpointDir = text("checkpointDir", "folder for checkpoints, from which a killed fit can go on")
     checkpointInterval = integer(
@@ -264,6 +270,12 @@ class FitParams(PredictionParams):
 
     def setWorkDir(self: F, value: str) -> F:
         return self._set(workDir=value)
+
+    def getShuffleStorage(self) -> str:
+        return self.getOrDefault(self.shuffleStorage)
+
+    def setShuffleStorage(self: F, value: str) -> F:
+        return self._set(shuffleStorage=value)
 
     def getCheckpointDir(self) -> str | None:
         return self._maybe(self.checkpointDir)

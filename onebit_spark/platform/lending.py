@@ -1,7 +1,8 @@
 """Folders that models read their factors from. A folder is deleted when no plan reads it, at the latest at exit.
 
 A model may be garbage in Python while its predictions are not computed yet. So references to the model do not count.
-What counts are the plans in Spark's driver: all plans over the same files share one index of these files.
+What counts are the plans in Spark's driver: all plans over the same files share one index of these files. On Spark
+Connect nobody can ask for these plans, and the folder remains until exit.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame
 
 from onebit_spark.platform.files import Location
+from onebit_spark.platform.sessions import is_connect
 
 
 @dataclass
@@ -29,6 +31,8 @@ _lent: dict[str, _Lent] = {}  # by URI
 def lend(folder: Location, reading: DataFrame) -> None:
     """Delete the folder when neither this frame nor any frame made from it exists any more."""
     lent = _lent.setdefault(folder.uri, _Lent(folder))
+    if is_connect(reading.sparkSession):
+        return
     jvm: Any = reading.sparkSession._jvm
     frame: Any = reading._jdf
     plan = frame.queryExecution().analyzed()
@@ -41,10 +45,11 @@ def lend(folder: Location, reading: DataFrame) -> None:
 
 def take_back() -> None:
     """Delete the folders that nothing refers to any more. The JVM may need a second call to notice it."""
-    if _lent:
-        jvm: Any = next(iter(_lent.values())).folder.spark._jvm
+    classic = {uri: lent for uri, lent in _lent.items() if not is_connect(lent.folder.spark)}
+    if classic:
+        jvm: Any = next(iter(classic.values())).folder.spark._jvm
         jvm.System.gc()
-    for uri, lent in list(_lent.items()):
+    for uri, lent in classic.items():
         if all(reader.refersTo(None) for reader in lent.readers):
             lent.folder.delete()
             del _lent[uri]

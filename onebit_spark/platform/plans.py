@@ -18,13 +18,15 @@ LONG_LINES_BYTES = 16 * 2**20
 
 
 def cut_from_plan(frame: DataFrame, session: SparkSession | None = None) -> DataFrame:
-    """The same rows with a plan of one node. Cache and lineage stay the same.
+    """The same rows with a plan of one node, in this session. Cache and lineage stay the same.
 
     Otherwise every half step would analyse the plan of the user's source again, before Spark finds it in the cache.
     That is half of the time of a small step. A checkpoint of Spark would also cut the lineage. Then lost blocks could
-    not be computed again.
+    not be computed again. On Spark Connect a frame belongs to its session, and ``caching`` keeps plans short.
     """
     session = session or frame.sparkSession
+    if is_connect(session):
+        return frame
     jvm_session: Any = session._jsparkSession
     plan: Any = frame._jdf
     rows = plan.queryExecution().toRdd()
@@ -51,13 +53,15 @@ def working_session(spark: SparkSession) -> SparkSession:
     """A session of our own in the user's application. So no setting of the user's session has to change.
 
     Spark shuffles a cached table again unless it has at least ``spark.sql.shuffle.partitions`` partitions. And adaptive
-    execution would merge partitions that hold one block each.
+    execution would merge partitions that hold one block each. On Spark Connect it is the user's session as it is: what
+    the shuffle exchange must know of its partitions stands in its plans.
     """
+    if is_connect(spark):
+        return spark
     own = spark.newSession()
     own.conf.set("spark.sql.session.timeZone", str(spark.conf.get("spark.sql.session.timeZone")))
     own.conf.set("spark.sql.shuffle.partitions", "1")
     own.conf.set("spark.sql.adaptive.enabled", "false")
-    own.conf.set("spark.sql.parquet.compression.codec", "uncompressed")  # factors cannot be compressed
     return own
 
 
@@ -66,8 +70,10 @@ def expect_long_lines(session: SparkSession, most: int = 64) -> None:
 
     Call it after the ratings are packed: Spark reads this setting when a task runs, not when the plan is made. If lost
     ratings are packed again, short rows travel under it too. So batches are bounded by their bytes where Spark can do
-    that, and by ``most`` lines elsewhere.
+    that, and by ``most`` lines elsewhere. On Spark Connect the session is the user's, and nothing is set.
     """
+    if is_connect(session):
+        return
     try:
         session.conf.get(BATCH_BYTES)
     except PySparkException:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # `--help` works without pyspark
     from pyspark.sql import SparkSession
 
 NOT_ON_CONNECT = "needs a classic session (spark-submit, or master=), not Spark Connect"
-UNKNOWN_CORES = 8  # of a server that does not tell
+MANY = 100_000  # numbers, more than there are cores
 
 
 def is_connect(spark: SparkSession) -> bool:
@@ -21,10 +21,25 @@ def is_connect(spark: SparkSession) -> bool:
 
 
 def parallelism(spark: SparkSession) -> int:
-    """How many tasks run side by side."""
+    """How many tasks run side by side. Spark Connect does not tell, but divides a range by that: one small job."""
     if is_connect(spark):
-        return int(spark.conf.get("spark.default.parallelism", str(UNKNOWN_CORES)) or UNKNOWN_CORES)
+        from pyspark.sql import functions as F
+
+        last = spark.range(MANY).select(F.spark_partition_id().alias("part")).agg(F.max("part")).first()
+        assert last is not None
+        return int(last[0]) + 1
     return spark.sparkContext.defaultParallelism
+
+
+def is_local(spark: SparkSession) -> bool:
+    """Whether the executors are threads of Spark's driver."""
+    master = spark.conf.get("spark.master", "") if is_connect(spark) else spark.sparkContext.master
+    return str(master).startswith("local")
+
+
+def checkpoint_folder(spark: SparkSession) -> str | None:
+    """The folder that the user has chosen for Spark's checkpoints."""
+    return spark.conf.get("spark.checkpoint.dir", None) if is_connect(spark) else spark.sparkContext.getCheckpointDir()
 
 
 @contextmanager

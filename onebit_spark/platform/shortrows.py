@@ -11,13 +11,17 @@ from pyspark.serializers import NoOpSerializer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from onebit_spark.platform.sessions import is_connect
+
 ROWS_PER_BATCH = 65_536
 
 Batches = Iterator[pa.RecordBatch]
 
 
 def rows_session(spark: SparkSession) -> SparkSession:
-    """A session of our own for plans with many short rows: few large Arrow batches."""
+    """A session of our own for plans with many short rows: few large Arrow batches. Not on Spark Connect."""
+    if is_connect(spark):
+        return spark
     own = spark.newSession()
     for name in ("spark.sql.session.timeZone", "spark.sql.shuffle.partitions"):
         own.conf.set(name, str(spark.conf.get(name)))
@@ -30,7 +34,10 @@ def map_rows(frame: DataFrame, work: Callable[[Batches], Batches], schema: str |
 
     ``mapInArrow`` wraps every row into a structure and asks for the size of the batch after each. That takes several
     times as long as to read the row. So the rows become Arrow batches as in ``toArrow``, and each travels as bytes.
+    Spark Connect has no way to do that.
     """
+    if is_connect(frame.sparkSession):
+        return frame.mapInArrow(work, schema)
     plan: Any = frame._jdf
     batches: RDD[bytes] = RDD(plan.toArrowBatchRdd().toJavaRDD(), frame.sparkSession.sparkContext, NoOpSerializer())
     arriving = frame.limit(0).toArrow().schema

@@ -196,7 +196,7 @@ def test_a_nondeterministic_source_is_read_once(spark, ratings, exchange, tmp_pa
     model = estimator(exchange=exchange, maxIter=1).fit(source)
     assert 0 < model.info.n_ratings < ratings.count()
     with census(source, Columns()) as counted:
-        counted.packed.release()  # as if the executors that hold it were lost
+        counted.packed.cached.unpersist()  # as if the executors that hold it were lost
         if exchange == "broadcast":
             engine = BroadcastEngine.over(spark, counted, (2, 2))
         else:

@@ -20,6 +20,8 @@ from onebit_spark.engines.shuffle.steps import total_weight
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.census import census
 from onebit_spark.input.defects import Columns
+from onebit_spark.model import OneBitCompletionModel
+from onebit_spark.platform.caching import forget
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.lending import take_back
 from onebit_spark.platform.limits import driver_limits
@@ -148,21 +150,42 @@ def test_nothing_stays_behind(spark, ratings, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_half_step_does_not_move_ratings(spark, ratings, tmp_path):
-    """The cached blocks are read in place: nothing but factor lines passes through an exchange."""
+@pytest.mark.slow
+def test_tables_on_the_executors(spark, ratings, tmp_path):
+    """The same fit without a folder. The model outlasts the engine, and its factors are all that remains."""
+    before = set(spark.sparkContext._jsc.getPersistentRDDs())
+    model = fit(ratings, "shuffle", start="random", shuffleStorage="executors", workDir=str(tmp_path / "work"))
+    gc.collect()
+    assert not list(tmp_path.iterdir())
+    assert len(set(spark.sparkContext._jsc.getPersistentRDDs()) - before) == 2
+    assert_same_bits(model, fit(ratings, "shuffle", start="random"))
+    model.save(str(tmp_path / "model"))
+    assert_same_bits(OneBitCompletionModel.load(str(tmp_path / "model")), model)
+
+
+def test_a_half_step_does_not_move_ratings(spark, ratings):
+    """The cached blocks are read in place: nothing but factor lines passes through an exchange.
+
+    The tables are on the executors. If a part of one is lost, the fit ends.
+    """
     config = FitConfig(rank=3, tol=0.0, max_iter=1, start="random")
     with (
         census(ratings, Columns()) as counted,
-        ShuffleEngine.over(spark, counted, (3, 2), config.form, Location(spark, str(tmp_path / "work"))) as engine,
+        ShuffleEngine.over(spark, counted, (3, 2), config.form, None) as engine,
     ):
         engine.start(config, config.make_loss())
         own, partners = (engine.posterior(side).table for side in ("rows", "cols"))
         made = engine._tables._made("rows", lambda *_: None, (own,), partners, None)
         plan = made._jdf.queryExecution().executedPlan().toString()
+        forget(own.stored)
+        with pytest.raises(FitFailed, match="an executor was lost"):
+            engine.combined("rows", lambda posterior: posterior, engine.posterior("rows"))
         engine._tables.sides["rows"].checksums.clear()
         with pytest.raises(FitFailed, match="computed again and came out different"):
             engine._tables.sums("rows", total_weight)
-    assert plan.count("ENSURE_REQUIREMENTS") == 2  # the table to the routes of columns, and lines to the blocks of rows
+    # The table is sent to the routes of columns, and lines to the blocks of rows, both as the plan asks.
+    assert plan.count("ENSURE_REQUIREMENTS") == 0
+    assert plan.count("Exchange hashpartitioning") == 2 + plan.count("InMemoryRelation")
 
 
 def test_mixed_shuffles_factors_of_one_side_only(spark, ratings, tmp_path):
@@ -177,7 +200,8 @@ def test_mixed_shuffles_factors_of_one_side_only(spark, ratings, tmp_path):
         exchanges = []
         for side, own, partners in (("rows", users, items), ("cols", items, users)):
             made = engine._tables._made(side, lambda *_: None, (own,), partners, None)
-            exchanges.append(made._jdf.queryExecution().executedPlan().toString().count("ENSURE_REQUIREMENTS"))
+            plan = made._jdf.queryExecution().executedPlan().toString()
+            exchanges.append(plan.count("Exchange hashpartitioning") - plan.count("InMemoryRelation"))
     assert exchanges == [1, 2]  # users to their own blocks; then to their routes, and from there to the blocks of items
 
 
@@ -231,8 +255,8 @@ class TestChoice:
 
     def test_a_cluster_needs_a_folder_that_all_can_reach(self):
         context = SimpleNamespace(getCheckpointDir=lambda: None, master="yarn")
-        with pytest.raises(RequestError, match="set workDir or checkpointDir, or"):
-            choice.work_folder(SimpleNamespace(sparkContext=context), None)
+        with pytest.raises(RequestError, match=r"set workDir or checkpointDir, or .* or shuffleStorage=executors"):
+            choice.work_folder(SimpleNamespace(sparkContext=context, _jsparkSession=None), None)
 
     def test_an_unknown_exchange(self, ratings):
         with pytest.raises(

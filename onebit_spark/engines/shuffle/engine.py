@@ -38,6 +38,7 @@ from onebit_spark.engines.shuffle.posteriors import TablePosterior
 from onebit_spark.engines.shuffle.routes import Sums
 from onebit_spark.engines.shuffle.sides import RoutedSide, in_tasks, routed
 from onebit_spark.engines.shuffle.signmatrix import TableSignMatrix
+from onebit_spark.engines.shuffle.storage import InFiles, OnExecutors, Storage
 from onebit_spark.engines.shuffle.tables import AnyTable, Tables
 from onebit_spark.engines.start import SpreadOut
 from onebit_spark.input.census import Census
@@ -50,7 +51,7 @@ OWN_BYTES = 128 * 2**20  # of the factor rows that one block updates
 
 
 class ShuffleEngine:
-    """An ``Engine`` (``core.solver``). It caches both orientations of the ratings, and keeps tall tables in files."""
+    """An ``Engine`` (``core.solver``). It caches both orientations of the ratings, and keeps tall tables."""
 
     def __init__(
         self, tables: Tables, form: Form, ids: dict[Side, NumberedIds], n_ratings: int, weighted: bool
@@ -67,15 +68,17 @@ class ShuffleEngine:
     @classmethod
     @contextmanager
     def over(
-        cls, spark: SparkSession, census: Census, blocks: tuple[int | None, int | None], form: Form, folder: Location,
-        held: Side | None = None,
+        cls, spark: SparkSession, census: Census, blocks: tuple[int | None, int | None], form: Form,
+        folder: Location | None, held: Side | None = None,
     ) -> Iterator[ShuffleEngine]:  # fmt: skip
         """An engine over packed ratings. All caches and files are released at the end, also after an error.
 
-        ``held`` is the side whose tables the driver holds.
+        Its tables are in files of ``folder``, or on the executors if there is none. ``held`` is the side whose tables
+        the driver holds.
         """
+        storage: Storage = OnExecutors() if folder is None else InFiles(folder)
         with ExitStack() as release:
-            release.callback(folder.delete)
+            release.callback(storage.clear)
             n = census.tally.n
             with described(spark, "blocking"):
                 ids = number_ids(census, release)
@@ -97,7 +100,7 @@ class ShuffleEngine:
                 by_col = routed(turned, build, cols, rows, tasks[1], release, held == "cols")
                 for routed_side in (by_row, by_col):
                     check_count(n, routed_side.n_ratings)
-            engine = cls(Tables(own, folder, {"rows": by_row, "cols": by_col}), form, ids, n, weighted)
+            engine = cls(Tables(own, storage, {"rows": by_row, "cols": by_col}), form, ids, n, weighted)
             check_weight(census.weight, engine.total_weight)
             engine.repeats = by_row.repeats
             yield engine

@@ -20,6 +20,7 @@ from onebit_spark.input.census import PARTS_PER_CORE, Census
 from onebit_spark.input.packing import BUNDLES, PackedRatings, read_bundles
 from onebit_spark.input.ratings import ITEM, USER
 from onebit_spark.platform.binary import binary_line, cell_array
+from onebit_spark.platform.caching import cached
 from onebit_spark.platform.joining import joined
 from onebit_spark.platform.plans import cut_from_plan, working_session
 from onebit_spark.platform.sessions import parallelism
@@ -53,8 +54,7 @@ def number_ids(census: Census, release: ExitStack) -> dict[Side, NumberedIds]:
     session = working_session(census.grouped.sparkSession)
     n_parts, order = PARTS_PER_CORE * parallelism(session), ("side", USER, ITEM)
     grouped = cut_from_plan(census.grouped, session)
-    ordered = grouped.repartitionByRange(n_parts, *order).sortWithinPartitions(*order).persist()
-    release.callback(ordered.unpersist)
+    ordered = cached(grouped.repartitionByRange(n_parts, *order).sortWithinPartitions(*order), release)
     lines, part = cut_from_plan(ordered), F.spark_partition_id()
     sizes = np.zeros((len(SIDES), n_parts), np.int64)
     for line in lines.groupBy("side", part.alias("part")).count().collect():
@@ -66,8 +66,7 @@ def number_ids(census: Census, release: ExitStack) -> dict[Side, NumberedIds]:
         place_in_part = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << 33) - 1))  # the rest is the partition
         own = lines.where(F.col("side") == number + 1)
         frame = own.select(F.col(column).alias("id"), (offset + place_in_part).cast("long").alias("number"), "n")
-        numbered[side] = NumberedIds(frame.persist(), int(sizes[number].sum()))
-        release.callback(frame.unpersist)
+        numbered[side] = NumberedIds(cached(frame, release), int(sizes[number].sum()))
     return numbered
 
 

@@ -20,6 +20,7 @@ from onebit_spark.engines.faults import worker_errors
 from onebit_spark.engines.layout import Placement
 from onebit_spark.engines.shuffle.routes import ROUTED, Route
 from onebit_spark.platform.binary import binary_line, cell_array
+from onebit_spark.platform.caching import cached
 from onebit_spark.platform.plans import in_partitions, partition_keys
 
 COUNTED = "block int, rows binary, weights binary, positives binary"
@@ -90,6 +91,10 @@ class RoutedSide:
         """The blocks without their routes."""
         return self.blocks.drop(*ROUTES)
 
+    def sent(self, lines: DataFrame) -> DataFrame:
+        """Lines in the partitions of the blocks' keys. To group them with the blocks, Spark need not move a block."""
+        return lines.repartition(self.n_tasks, "key")
+
 
 def in_tasks(chunks: DataFrame, n_tasks: int) -> DataFrame:
     """The chunks of blocks in the partitions of their blocks."""
@@ -106,8 +111,7 @@ def routed(
     """
     keys = partition_keys(n_tasks, -(-here.n_blocks // n_tasks))[: here.n_blocks]
     built = parts.mapInArrow(Route(build, keys, None if held else there), ROUTED)
-    blocks = built.repartition(n_tasks, "key").persist(StorageLevel.DISK_ONLY)
-    release.callback(blocks.unpersist)
+    blocks = cached(built.repartition(n_tasks, "key"), release, StorageLevel.DISK_ONLY)
     with worker_errors():
         lines = blocks.select("key", "n", "checksum", "rated", *REPEATS).toArrow().to_pylist()
     checksums = {line["key"]: (line["n"], line["checksum"]) for line in lines}

@@ -1,15 +1,15 @@
 """Tall tables. They have one line per row of a side. The shuffle exchange uses them instead of arrays.
 
-A table is stored in Parquet with one line per block. A new table is computed from the cached blocks of ratings, from
-tables of the same side, and from those lines of a table of the other side that a block refers to::
+A table is stored with one line per block (see ``storage``). A new table is computed from the cached blocks of ratings,
+from tables of the same side, and from those lines of a table of the other side that a block refers to::
 
     table of the other side ─┐
     routes of its blocks ────┴─► Send ─► each block's lines, once ─┐
     tables of this side ────────────────────────────────────────────┤ shuffled by block
-    blocks of this side (cached; their ratings stay where they are) ┴─► Make ─► new table, written; its sums, collected
+    blocks of this side (cached; their ratings stay where they are) ┴─► Make ─► new table, stored; its sums, collected
 
-The driver gets only the sums. Every step starts from files and from the cache. So neither plan nor lineage grows. What
-is lost with an executor is computed again from there.
+The driver gets only the sums. Every step starts from stored tables and from the cache. So neither plan nor lineage
+grows. What is lost with an executor is computed again from there.
 
 Tables of a side with few rows may be held on the driver instead (``exchange="mixed"``). They are broadcast, so nothing
 of them is shuffled; a new one is collected.
@@ -17,7 +17,6 @@ of them is shuffled; a new one is collected.
 
 from __future__ import annotations
 
-import uuid
 import weakref
 from collections.abc import Callable
 from functools import reduce
@@ -51,26 +50,21 @@ from onebit_spark.engines.shuffle.routes import (
     Work,
 )
 from onebit_spark.engines.shuffle.sides import RoutedSide
+from onebit_spark.engines.shuffle.storage import Storage
 from onebit_spark.platform.binary import cell_array
-from onebit_spark.platform.files import Location
-from onebit_spark.platform.lending import lend
 from onebit_spark.platform.plans import cut_from_plan
 
 
 class TallTable:
-    """A table in a folder. The folder is deleted when nothing refers to the table any more."""
+    """A stored table. It is deleted when nothing refers to it any more."""
 
-    def __init__(self, spark: SparkSession, folder: Location, dtype: np.dtype[Any]) -> None:
-        self._spark = spark
-        self.uri = folder.uri
+    def __init__(self, stored: DataFrame, delete: Callable[[], object], dtype: np.dtype[Any]) -> None:
+        self.stored = stored
         self.dtype = dtype
-        weakref.finalize(self, folder.delete).atexit = False  # the engine has deleted it by then
-
-    def stored(self) -> DataFrame:
-        return self._spark.read.schema(MADE).parquet(self.uri)
+        weakref.finalize(self, delete).atexit = False  # the engine has deleted it by then
 
     def lines(self, place: int = 0) -> DataFrame:
-        return self.stored().select("key", F.lit(place).alias("place"), F.lit(0).alias("sender"), "values")
+        return self.stored.select("key", F.lit(place).alias("place"), F.lit(0).alias("sender"), "values")
 
 
 class HeldTable:
@@ -103,14 +97,14 @@ AnyTable = TallTable | HeldTable
 class Tables:
     """Both orientations of the ratings, and the jobs that make tables from them."""
 
-    def __init__(self, spark: SparkSession, folder: Location, sides: dict[Side, RoutedSide]) -> None:
+    def __init__(self, spark: SparkSession, storage: Storage, sides: dict[Side, RoutedSide]) -> None:
         self.spark = spark  # a working session: see ``plans.working_session``
         self.sides = sides
-        self._folder = folder
+        self._storage = storage
 
     def over(self, sides: dict[Side, RoutedSide]) -> Tables:
         """The same for other ratings of the same rows. Tables of one can be used with the other."""
-        return Tables(self.spark, self._folder, sides)
+        return Tables(self.spark, self._storage, sides)
 
     def make(
         self, side: Side, work: Work, own: tuple[AnyTable, ...] = (), partners: AnyTable | None = None,
@@ -132,11 +126,12 @@ class Tables:
 
     def rows(self, side: Side, tables: tuple[AnyTable, ...], work: Any, schema: Any) -> DataFrame:
         """A DataFrame of ``schema`` from tables of a side, by ``work(row numbers, values)`` for each block."""
-        blocks, (sources, lines) = self.sides[side].blocks.select("key", "rows"), _own(tables)
+        here, (sources, lines) = self.sides[side], _own(tables)
+        blocks = here.blocks.select("key", "rows")
         each = EachRow(work, sources)
         if not lines:
             return blocks.mapInArrow(each.alone, schema)
-        return _cogrouped(blocks, reduce(DataFrame.unionAll, lines), each, schema)
+        return _cogrouped(blocks, here.sent(reduce(DataFrame.unionAll, lines)), each, schema)
 
     def adopted(
         self, side: Side, lines: DataFrame, pack: Packing, empty: FloatArray, measure: Callable[[FloatArray], Sums]
@@ -147,16 +142,11 @@ class Tables:
         """
         here = self.sides[side]
         placed = cut_from_plan(lines.mapInArrow(Place(pack, here.placement, here.keys), PLACED), self.spark)
-        return self._kept(side, _cogrouped(here.ratings, placed, Adopt(empty, measure), MADE), empty.dtype)
+        return self._kept(side, _cogrouped(here.ratings, here.sent(placed), Adopt(empty, measure), MADE), empty.dtype)
 
     def outlasting(self, frame: DataFrame, schema: StructType) -> DataFrame:
-        """The frame, stored in a folder that remains as long as a plan reads it: see ``lending``."""
-        folder = self._folder.sibling(f"{self._folder.name}-model")
-        part = folder / uuid.uuid4().hex
-        frame.write.parquet(part.uri)
-        stored = frame.sparkSession.read.schema(schema).parquet(part.uri)
-        lend(folder, stored)
-        return stored
+        """The frame, stored as long as a plan reads it."""
+        return self._storage.outlasting(frame, schema)
 
     def _made(
         self, side: Side, work: Work, own: tuple[AnyTable, ...], partners: AnyTable | None, send: Transform | None
@@ -169,21 +159,20 @@ class Tables:
             arriving = partners.through(send, there.held.counts)
         elif partners is not None:
             routes = there.blocks.select("key", "block", "pointers", "routes", "ends", "row_weights")
-            lines.append(_cogrouped(routes, partners.lines(), Send(here.keys, partners.dtype, send), LINES))
+            lines.append(_cogrouped(routes, there.sent(partners.lines()), Send(here.keys, partners.dtype, send), LINES))
             arriving = getattr(send, "dtype", partners.dtype)
         make = Make(work, there.placement, sources, arriving)
         if not lines:
             return here.ratings.mapInArrow(make.alone, MADE)
-        return _cogrouped(here.ratings, reduce(DataFrame.unionAll, lines), make, MADE)
+        return _cogrouped(here.ratings, here.sent(reduce(DataFrame.unionAll, lines)), make, MADE)
 
     def _kept(self, side: Side, made: DataFrame, dtype: np.dtype[Any]) -> tuple[AnyTable, list[Sums]]:
         """The table where tables of this side are kept: in files, or here."""
         held = self.sides[side].held
         if held is None:
-            table = TallTable(self.spark, self._folder / f"table-{uuid.uuid4().hex}", dtype)
             with worker_errors():
-                made.write.parquet(table.uri)
-            return table, self._checked(side, _collected(table.stored(), "sums"))
+                stored, delete = self._storage.keep(made, MADE)
+            return TallTable(stored, delete, dtype), self._checked(side, _collected(stored, "sums"))
         lines = _collected(made, "sums", "values")
         sums, values = self._checked(side, lines), np.empty((len(held.counts), 0), dtype)
         for key, cell in zip(lines["key"].to_pylist(), lines["values"], strict=True):

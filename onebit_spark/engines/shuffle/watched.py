@@ -7,7 +7,7 @@ stay in their blocks. But few ratings are watched, and any ids may be among them
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +24,7 @@ from onebit_spark.engines.heldoutloss import MEASURED, means_of, measured
 from onebit_spark.engines.shuffle.engine import ShuffleEngine
 from onebit_spark.engines.shuffle.posteriors import TablePosterior
 from onebit_spark.input.ratings import ITEM, LABEL, USER, WEIGHT
+from onebit_spark.platform.caching import cached
 from onebit_spark.platform.plans import cut_from_plan
 
 
@@ -34,11 +35,8 @@ def watching_tables(ratings: DataFrame, engine: ShuffleEngine, loss: str) -> Ite
     pairs = ratings.withColumn(WEIGHT, weight.cast("float"))
     for side, column in zip(SIDES, (USER, ITEM), strict=True):
         pairs = engine.numbered(pairs, side, column, side)
-    pairs = pairs.persist()
-    try:
-        yield WatchedPairs(pairs, engine, loss)
-    finally:
-        pairs.unpersist()
+    with ExitStack() as release:
+        yield WatchedPairs(cached(pairs, release), engine, loss)
 
 
 @dataclass(frozen=True)

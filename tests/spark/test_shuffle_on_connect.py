@@ -1,0 +1,104 @@
+"""exchange=shuffle on Spark Connect: the same fit as in a classic session, to the bit, and nothing left behind."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from onebit_spark import OneBitCompletion, OneBitCompletionModel, RequestError
+from onebit_spark.core.config import FitConfig
+from onebit_spark.engines.shuffle.engine import ShuffleEngine
+from onebit_spark.input.census import census
+from onebit_spark.input.defects import Columns
+from onebit_spark.platform.files import Location
+from onebit_spark.platform.sessions import parallelism
+from onebit_spark.simulate import power_law_ratings
+
+pytestmark = pytest.mark.connect
+
+SETTINGS = {"rank": 3, "maxIter": 2, "tol": 0.0, "start": "random", "numUserBlocks": 3, "numItemBlocks": 2}
+CLASSIC = """
+import sys
+from pyspark.sql import SparkSession
+from onebit_spark import OneBitCompletion
+ratings, model = sys.argv[1:]
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+OneBitCompletion(exchange="shuffle", **{settings}).fit(spark.read.parquet(ratings)).save(model)
+spark.stop()
+"""
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    """Ratings by a power law, so that some rows are heavy; text ids on one side."""
+    rows, cols, labels = power_law_ratings(70, 40, 1500, seed=2)
+    table = pa.table({"user": [f"u{i}" for i in rows], "item": pa.array(cols), "label": pa.array(labels)})
+    path = tmp_path_factory.mktemp("ratings") / "ratings.parquet"
+    pq.write_table(table, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def classic(file):
+    """The folder of the model that another process fits in a classic session."""
+    folder = file.with_name("classic")
+    program = CLASSIC.replace("{settings}", repr(SETTINGS))
+    subprocess.run([sys.executable, "-c", program, str(file), str(folder)], check=True, timeout=900)
+    return folder
+
+
+@pytest.mark.parametrize("storage", ["files", "executors"])
+def test_the_same_fit_as_in_a_classic_session(spark, file, classic, tmp_path, storage):
+    """``auto`` takes shuffle for ratings that the driver may not hold."""
+    estimator = OneBitCompletion(driverRatings=100, shuffleStorage=storage, workDir=str(tmp_path / "work"), **SETTINGS)
+    fitted = estimator.fit(spark.read.parquet(str(file)))
+    assert fitted.info.exchange["exchange"] == "shuffle"
+    assert fitted.users.count() == 70  # the engine is gone
+    assert (tmp_path / "work").exists() is (storage == "files")
+    fitted.save(str(tmp_path / "model"))
+    one, other = (OneBitCompletionModel.load(str(folder)) for folder in (tmp_path / "model", classic))
+    assert one.info.objective_history == other.info.objective_history
+    assert one.certificate == other.certificate
+    assert one.info.ladder == other.info.ladder
+    for side in ("users", "items"):
+        lines = [sorted(getattr(model, side).collect(), key=lambda line: line["id"]) for model in (one, other)]
+        assert lines[0] == lines[1]
+
+
+def test_ratings_stay_and_nothing_stays_behind(spark, file, tmp_path):
+    """A half step sends factor lines and no rating, whatever the settings of the user's session."""
+    config = FitConfig(rank=3, tol=0.0, max_iter=1, start="random")
+    before = dict(spark.conf.getAll)
+    with (
+        census(spark.read.parquet(str(file)), Columns()) as counted,
+        ShuffleEngine.over(spark, counted, (3, 2), config.form, Location(spark, str(tmp_path / "work"))) as engine,
+    ):
+        engine.start(config, config.make_loss())
+        own, partners = (engine.posterior(side).table for side in ("rows", "cols"))
+        plan = engine._tables._made("rows", lambda *_: None, (own,), partners, None)._explain_string()
+        assert _views(spark)
+    assert "ENSURE_REQUIREMENTS" not in plan
+    assert plan.count("InMemoryTableScan") == 2
+    assert not _views(spark)
+    assert dict(spark.conf.getAll) == before
+    assert not list(Path(tmp_path).iterdir())
+
+
+def test_what_cannot_be_done(spark, file):
+    ratings = spark.read.parquet(str(file))
+    with pytest.raises(RequestError, match="not Spark Connect: choose exchange=driver or exchange=shuffle"):
+        OneBitCompletion(exchange="broadcast").fit(ratings)
+    marked = ratings.withColumn("held_out", ratings["item"] == 3)
+    with pytest.raises(RequestError, match="validation of a fit on the executors needs a classic session"):
+        OneBitCompletion(validationIndicatorCol="held_out", driverRatings=0).fit(marked)
+
+
+def test_the_number_of_cores(spark):
+    assert parallelism(spark) == 2
+
+
+def _views(spark):
+    return [table.name for table in spark.catalog.listTables() if table.name.startswith("onebit_")]

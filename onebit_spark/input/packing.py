@@ -65,23 +65,33 @@ class PackedRatings:
     @classmethod
     def of(cls, df: DataFrame, columns: Columns) -> PackedRatings:
         """Read the ratings once, by one job."""
-        spark = df.sparkSession
-        rows = cut_from_plan(raw(df, columns), rows_session(spark))
-        cached = map_rows(rows, Pack(columns.threshold), PACKED).persist(StorageLevel.DISK_ONLY)
+        cached = packed_lines(df, columns).persist(StorageLevel.DISK_ONLY)
         try:
-            facts: Counter[str] = Counter()
-            for told in cached.select("facts").toArrow()["facts"].to_pylist():
-                facts.update(json.loads(told))
+            facts = sum_facts(cached)
         except BaseException:
             cached.unpersist()
             raise
-        own = working_session(spark)
+        own = working_session(df.sparkSession)
         expect_long_lines(own, 1)
         return cls(cut_from_plan(cached, own), facts, cached)
 
     def release(self) -> None:
         """Delete the bundles from the executors' disks."""
         self.cached.unpersist()
+
+
+def packed_lines(df: DataFrame, columns: Columns) -> DataFrame:
+    """The lines of PACKED, made by one pass over the ratings whenever they are asked for."""
+    rows = cut_from_plan(raw(df, columns), rows_session(df.sparkSession))
+    return map_rows(rows, Pack(columns.threshold), PACKED)
+
+
+def sum_facts(lines: DataFrame) -> Counter[str]:
+    """The facts of all bundles, summed."""
+    facts: Counter[str] = Counter()
+    for told in lines.select("facts").toArrow()["facts"].to_pylist():
+        facts.update(json.loads(told))
+    return facts
 
 
 @dataclass(frozen=True)

@@ -150,14 +150,12 @@ def open_prepared(spark: SparkSession, path: str) -> PreparedRatings:
     try:
         content = json.loads((folder / FACTS).read_text())
         version = content["format_version"]
-        if version != FORMAT_VERSION:
-            raise RequestError(
-                f"{path} was prepared in format {version} by another version of onebit_spark, and this one reads "
-                f"format {FORMAT_VERSION}: {CURE}"
-            )
-        facts = PreparedFacts.from_json(content)
+        facts = PreparedFacts.from_json(content) if version == FORMAT_VERSION else None
     except (ValueError, KeyError, TypeError) as error:
         raise RequestError(f"{damaged}: {FACTS} cannot be read ({type(error).__name__}): {CURE}") from None
+    if facts is None:
+        written = f"was prepared in format {version} by another version of onebit_spark"
+        raise RequestError(f"{path} {written}, and this one reads format {FORMAT_VERSION}: {CURE}")
     found = _lengths(folder)
     for name, length in facts.lengths.items():
         if found.get(name) != length:

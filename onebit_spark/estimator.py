@@ -26,8 +26,10 @@ from onebit_spark.errors import RequestError
 from onebit_spark.input.census import Census
 from onebit_spark.input.defects import with_weight
 from onebit_spark.input.gathering import Weighed
+from onebit_spark.input.preparedratings import PreparedRatings, prepare_ratings, prepared_for
+from onebit_spark.input.ratingsources import RatingsFrame, RatingsSource
 from onebit_spark.ml.checkpoint import CheckpointFolder, Checkpointing, subject_of
-from onebit_spark.ml.fitchoices import FitChoices
+from onebit_spark.ml.fitchoices import NOT_WITH_VALIDATION, FitChoices
 from onebit_spark.ml.fitfacts import FitFacts
 from onebit_spark.ml.freshness import sketch_of
 from onebit_spark.ml.knownside import NOT_BY_SHUFFLE, checked_features, digest, known_sides
@@ -98,6 +100,9 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
         "auto" chooses by the number of ratings and the size of the factors.
     driverRatings : int, optional
         The most ratings that "auto" fits on the driver; 0: none. Default: by the memory that is free.
+    blocksDir : str, optional
+        Folder of prepared ratings. The first fit writes it, the next ones read it instead of the ratings: see
+        ``prepare``.
     workDir : str, optional
         Folder for the files of ``exchange="shuffle"`` and "mixed". All executors must be able to reach it.
     shuffleStorage : {"files", "executors"}
@@ -146,10 +151,9 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
         solver: str = _DEFAULT.solver, covariance: str = _DEFAULT.covariance, start: str = _DEFAULT.start,
         maxIter: int = _DEFAULT.max_iter, tol: float = _DEFAULT.tol,
         seed: int = _DEFAULT.seed, numUserBlocks: int | None = None, numItemBlocks: int | None = None,
-        exchange: str = "auto", driverRatings: int | None = None, workDir: str | None = None,
-        shuffleStorage: str = "files",
-        checkpointDir: str | None = None, checkpointInterval: int = 10, resume: bool = False,
-        coldStartStrategy: str = "prior",
+        exchange: str = "auto", driverRatings: int | None = None, blocksDir: str | None = None,
+        workDir: str | None = None, shuffleStorage: str = "files", checkpointDir: str | None = None,
+        checkpointInterval: int = 10, resume: bool = False, coldStartStrategy: str = "prior",
         delta: float = _TERMS.delta, certificateGrid: int = _TERMS.grid, certificatePriorSplit: float | None = None,
         scoreCol: str = "score", stdCol: str = "std", probabilityCol: str = "probability",
         predictionCol: str = "prediction", rawPredictionCol: str = "rawPrediction",
@@ -203,6 +207,21 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
         self._counted = counted
         return self
 
+    def prepare(self, ratings: DataFrame, dir: str, overwrite: bool = False) -> PreparedRatings:
+        """Read, check and count the ratings once, and write them to a folder, for many fits with ``blocksDir``.
+
+        The folder appears whole or not at all; one that exists is refused, unless ``overwrite``. All executors must be
+        able to reach it. A fit from it gives the same model, to the bit, and refuses to fit other ratings. It compares
+        the columns, the threshold, the files of the source and the query over them. If the ratings do not come from
+        files, it reads them once, for their number and fingerprint (docs/cluster.md).
+        """
+        if problems := self.problems():
+            raise RequestError("; ".join(problems))
+        if self.getValidationIndicatorCol():
+            raise RequestError(NOT_WITH_VALIDATION)
+        columns = self.columns()
+        return prepare_ratings(with_weight(ratings, columns), columns, dir, overwrite)
+
     def _fit(self, dataset: DataFrame) -> OneBitCompletionModel:
         problems = self.problems()
         if self._features and self.getExchange() in ("shuffle", "mixed"):
@@ -220,8 +239,12 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
         with ExitStack() as release:
             form = config.form
             counted = self._counted if watched is None else None
+            source: RatingsSource = RatingsFrame(training, columns)
+            if execution.blocks_dir is not None:
+                source, counted = prepared_for(training, columns, execution.blocks_dir, counted), None
+                log.info("ratings: %s", source)
             chosen = release.enter_context(
-                choose_exchange(execution.exchange, training, columns, form, execution.driver_ratings, counted)
+                choose_exchange(execution.exchange, source, form, execution.driver_ratings, counted)
             )
             n_watched = 0 if watched is None else check_watched(watched, columns).n
             clock.lap("survey")

@@ -22,6 +22,8 @@ class Execution:
         Where the ratings are fitted, one of ``EXCHANGES``.
     driver_ratings : int, optional
         Most ratings that ``exchange="auto"`` fits on the driver. Default: by its memory.
+    blocks_dir : str, optional
+        Folder of prepared ratings, which is written if it does not exist, and read instead of the ratings if it does.
     work_dir : str, optional
         Folder for the files of ``exchange="shuffle"`` and ``"mixed"``, which all executors can reach.
     shuffle_storage : str
@@ -55,6 +57,11 @@ class Execution:
         "most ratings that {exchange}=auto fits on the driver (default: by its memory, and at most 20 million on a "
         "cluster); 0: none",
         check=at_least(0),
+    )
+    blocks_dir: str | None = setting(
+        None,
+        "folder of prepared ratings: the first fit writes it, the next ones read it instead of the ratings",
+        key="blocks",
     )
     work_dir: str | None = setting(
         None,

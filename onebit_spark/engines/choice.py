@@ -25,9 +25,10 @@ from onebit_spark.engines.broadcast.engine import BroadcastEngine
 from onebit_spark.engines.driver import DriverEngine
 from onebit_spark.engines.shuffle.engine import ShuffleEngine
 from onebit_spark.errors import RequestError
-from onebit_spark.input.census import Census, census
+from onebit_spark.input.census import Census
 from onebit_spark.input.defects import Columns, Tally
-from onebit_spark.input.gathering import TABLE_BYTES, Gathered, Weighed, gathered, weighed
+from onebit_spark.input.gathering import TABLE_BYTES, Gathered, Weighed
+from onebit_spark.input.ratingsources import RatingsSource
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.lending import take_back
 from onebit_spark.platform.limits import DriverLimits, driver_limits
@@ -173,7 +174,7 @@ class ChosenExchange:
 
 @contextmanager
 def choose_exchange(
-    wanted: str, ratings: DataFrame, columns: Columns, form: Form, most_ratings: int | None = None,
+    wanted: str, ratings: RatingsSource, form: Form, most_ratings: int | None = None,
     counted: Weighed | None = None,
 ) -> Iterator[ChosenExchange]:  # fmt: skip
     """Validate and count the ratings, and choose the exchange.
@@ -182,17 +183,17 @@ def choose_exchange(
     out to be too large, an aggregation counts them by their ids. ``counted``: the result of ``weighed``, if the ratings
     were counted before.
     """
-    spark = ratings.sparkSession
+    spark = ratings.spark
     if is_connect(spark) and wanted in ("broadcast", "mixed"):
         raise RequestError(f"exchange={wanted} {NOT_ON_CONNECT}: choose exchange=driver or exchange=shuffle")
     limits, before = driver_limits(spark), ""
     if wanted in ("auto", "driver") and most_ratings != 0:
-        found = _on_driver(wanted, ratings, columns, form, limits, most_ratings, counted)
+        found = _on_driver(wanted, ratings, form, limits, most_ratings, counted)
         if isinstance(found, ChosenExchange):
             yield found
             return
         before = f"{found.reason}; "
-    with census(ratings, columns) as whole:
+    with ratings.census() as whole:
         if is_connect(spark) and wanted == "auto":
             choice = Choice("shuffle", "nothing can be broadcast on Spark Connect")
         else:
@@ -201,19 +202,19 @@ def choose_exchange(
 
 
 def _on_driver(
-    wanted: str, ratings: DataFrame, columns: Columns, form: Form, limits: DriverLimits, most_ratings: int | None,
+    wanted: str, ratings: RatingsSource, form: Form, limits: DriverLimits, most_ratings: int | None,
     counted: Weighed | None,
 ) -> ChosenExchange | Refusal:  # fmt: skip
     """The ratings gathered, unless they or their factors are too large."""
-    spark = ratings.sparkSession
+    spark = ratings.spark
     if counted is None:
         with described(spark, "survey"):
-            counted = weighed(ratings, columns)
+            counted = ratings.weighed()
     choice = on_driver(wanted, counted, 0, form, limits, most_ratings)
     if isinstance(choice, Refusal):
         return choice
     with described(spark, "gathering"):
-        found = gathered(ratings, columns, counted, min(limits.result * 4 // 5, limits.heap // 4))
+        found = ratings.gathered(counted, min(limits.result * 4 // 5, limits.heap // 4))
     choice = on_driver(wanted, counted, len(found.users) + len(found.items), form, limits, most_ratings)
     return choice if isinstance(choice, Refusal) else ChosenExchange(choice, found.tally, found)
 

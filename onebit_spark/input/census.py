@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -161,20 +162,33 @@ def census(df: DataFrame, columns: Columns) -> Iterator[Census]:
 
 def _counted(df: DataFrame, columns: Columns, release: ExitStack) -> Census:
     packed = PackedRatings.of(df, columns, release)
-    facts = packed.facts
+    tally = packed_tally(df, columns, packed.facts)
+    grouped = cached(cut_from_plan(id_counts(packed.bundles, df, columns), packed.cached.sparkSession), release)
+    weight = None if columns.weight is None else float(packed.facts["weight"])
+    return Census(tally, *numbers_of_ids(grouped), packed, grouped, weight)
+
+
+def packed_tally(df: DataFrame, columns: Columns, facts: Counter[str]) -> Tally:
+    """The tally of ratings by the facts of their bundles. Raises a RequestError if they cannot be fitted."""
     if facts["absent"] or suspect(columns, facts):
         check_ratings(df, columns)
         raise not_deterministic("ratings came that cannot be fitted, and are no longer there")
-    tally = verdict(df, columns, facts)
+    return verdict(df, columns, facts)
+
+
+def id_counts(bundles: DataFrame, df: DataFrame, columns: Columns) -> DataFrame:
+    """One line per id: the user or the item, its side, its ratings and its positive ratings. By one shuffle of ids."""
     ids = [StructField(name, df.schema[of].dataType) for name, of in ((USER, columns.user), (ITEM, columns.item))]
     numbers = [StructField("side", IntegerType()), StructField("n", LongType()), StructField("above", LongType())]
     n_parts = PARTS_PER_CORE * parallelism(df.sparkSession)
-    partial = packed.bundles.select(*BUNDLES).mapInArrow(CountIds(n_parts), PARTIAL)
-    summed = in_partitions(partial, n_parts, F.col("part")).mapInArrow(sum_counts, StructType([*ids, *numbers]))
-    grouped = cached(cut_from_plan(summed, packed.cached.sparkSession), release)
+    partial = bundles.select(*BUNDLES).mapInArrow(CountIds(n_parts), PARTIAL)
+    return in_partitions(partial, n_parts, F.col("part")).mapInArrow(sum_counts, StructType([*ids, *numbers]))
+
+
+def numbers_of_ids(grouped: DataFrame) -> tuple[int, int]:
+    """How many users and how many items there are, from the lines of ``id_counts``."""
     found = {line["side"]: line["count"] for line in grouped.groupBy("side").count().collect()}
-    weight = None if columns.weight is None else float(facts["weight"])
-    return Census(tally, found[_SIDE[USER]], found[_SIDE[ITEM]], packed, grouped, weight)
+    return found[_SIDE[USER]], found[_SIDE[ITEM]]
 
 
 def survey(df: DataFrame, columns: Columns) -> Survey:

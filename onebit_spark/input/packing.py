@@ -67,15 +67,25 @@ class PackedRatings:
     @classmethod
     def of(cls, df: DataFrame, columns: Columns, release: ExitStack) -> PackedRatings:
         """Read the ratings once, by one job. The bundles remain on the executors' disks until ``release`` is closed."""
-        spark = df.sparkSession
-        rows = cut_from_plan(raw(df, columns), rows_session(spark))
-        kept = cached(map_rows(rows, Pack(columns.threshold), PACKED), release, StorageLevel.DISK_ONLY)
-        facts: Counter[str] = Counter()
-        for told in kept.select("facts").toArrow()["facts"].to_pylist():
-            facts.update(json.loads(told))
-        own = working_session(spark)
+        kept = cached(packed_lines(df, columns), release, StorageLevel.DISK_ONLY)
+        facts = sum_facts(kept)
+        own = working_session(df.sparkSession)
         expect_long_lines(own, 1)
         return cls(cut_from_plan(kept, own), facts, kept)
+
+
+def packed_lines(df: DataFrame, columns: Columns) -> DataFrame:
+    """The lines of PACKED, made by one pass over the ratings whenever they are asked for."""
+    rows = cut_from_plan(raw(df, columns), rows_session(df.sparkSession))
+    return map_rows(rows, Pack(columns.threshold), PACKED)
+
+
+def sum_facts(lines: DataFrame) -> Counter[str]:
+    """The facts of all bundles, summed."""
+    facts: Counter[str] = Counter()
+    for told in lines.select("facts").toArrow()["facts"].to_pylist():
+        facts.update(json.loads(told))
+    return facts
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ class Settings(Protocol):
     def problems(self) -> list[Problem]: ...
 
 
+NOT_WITH_VALIDATION = "validationIndicatorCol does not go with prepared ratings, for a folder holds none to watch"
+
 S = TypeVar("S", bound=Settings)
 C = TypeVar("C", bound="FitChoices")
 
@@ -58,6 +60,8 @@ class FitChoices(FitParams):
         found = [problem.told(param_names(type(table))) for table in tables for problem in table.problems()]
         if self.getValidationIndicatorCol():
             found += [f"{name} does not go with validationIndicatorCol" for name in self.fromTheBeginning()]
+            if self.getBlocksDir():
+                found.append(NOT_WITH_VALIDATION)
         if self.isSet(self.ratingCol) and self.isSet(self.labelCol):
             found.append(
                 f"ratingCol {self.getRatingCol()!r} and labelCol {self.getLabelCol()!r} name the same thing: set one"

@@ -93,6 +93,9 @@ class FitParams(PredictionParams):
         "most ratings that exchange=auto fits on the driver (default: by its memory, and at most 20 million on a "
         "cluster); 0: none; must be an integer of at least 0",
     )
+    blocksDir = text(
+        "blocksDir", "folder of prepared ratings: the first fit writes it, the next ones read it instead of the ratings"
+    )
     workDir = text(
         "workDir",
         "folder that all executors can reach, for the files of exchange=shuffle and mixed; unset: checkpointDir, then"
@@ -264,6 +267,12 @@ class FitParams(PredictionParams):
 
     def setDriverRatings(self: F, value: int) -> F:
         return self._set(driverRatings=value)
+
+    def getBlocksDir(self) -> str | None:
+        return self._maybe(self.blocksDir)
+
+    def setBlocksDir(self: F, value: str) -> F:
+        return self._set(blocksDir=value)
 
     def getWorkDir(self) -> str | None:
         return self._maybe(self.workDir)

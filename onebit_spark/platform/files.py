@@ -19,7 +19,7 @@ from onebit_spark.platform.hadoopfiles import HadoopPath
 from onebit_spark.platform.sessions import is_connect
 
 RENAMING = ("file", "hdfs", "viewfs", "webhdfs", "swebhdfs")  # schemes that rename a folder in one atomic step
-SEALS = ("metadata.json", "_SUCCESS")  # written last; a folder without one of these is not complete
+SEALS = ("metadata.json", "prepared.json", "_SUCCESS")  # written last; a folder without one of these is not complete
 
 
 class FilePath(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,3 +63,25 @@ class HadoopPath:
             stream.write(bytearray(content))
         finally:
             stream.close()
+
+
+def statuses(spark: SparkSession, uris: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """URI of a file ─► its length in bytes, and the time of its last change in milliseconds.
+
+    Every folder is listed once. Files that are not there are left out.
+    """
+    jvm: Any = spark._jvm
+    jvm_session: Any = spark._jsparkSession
+    configuration = jvm_session.sessionState().newHadoopConf()
+    listed: dict[str, dict[str, tuple[int, int]]] = {}
+    found = {}
+    for uri in uris:
+        path = jvm.org.apache.hadoop.fs.Path(jvm.java.net.URI(uri))
+        folder, name = path.getParent(), str(path.getName())
+        if (key := str(folder.toString())) not in listed:
+            files = folder.getFileSystem(configuration)
+            entries = files.listStatus(folder) if files.exists(folder) else []
+            listed[key] = {str(e.getPath().getName()): (int(e.getLen()), int(e.getModificationTime())) for e in entries}
+        if name in listed[key]:
+            found[uri] = listed[key][name]
+    return found

@@ -17,6 +17,7 @@ from onebit_spark.input import gathering
 from onebit_spark.input.defects import BIT, Columns, marks, suspect
 from onebit_spark.input.gathering import Weighed
 from onebit_spark.input.ratings import LABEL, USER, raw
+from onebit_spark.input.ratingsources import RatingsFrame
 from onebit_spark.input.readings import LabelCounts
 from onebit_spark.ml.freshness import sketch_of
 from onebit_spark.platform.limits import DriverLimits
@@ -288,8 +289,8 @@ class TestWhereItIsTaken:
     def test_none_on_the_driver(self, ratings):
         form = FitConfig(rank=3).form
         for most, expected, reason in ((0, "broadcast", "the factors"), (1499, "broadcast", "1,500 ratings are more")):
-            with choose_exchange("auto", ratings, Columns(), form, most) as found:
+            with choose_exchange("auto", RatingsFrame(ratings, Columns()), form, most) as found:
                 assert found.choice.exchange == expected
                 assert found.choice.reason.startswith(reason)
-        with choose_exchange("auto", ratings, Columns(), form) as found:
+        with choose_exchange("auto", RatingsFrame(ratings, Columns()), form) as found:
             assert found.choice.exchange == "driver"

@@ -1,0 +1,50 @@
+"""Where a fit takes its ratings from: a DataFrame, or a folder in which they were prepared (``preparedratings``)."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+
+from onebit_spark.input.census import Census, census
+from onebit_spark.input.defects import Columns
+from onebit_spark.input.gathering import Gathered, Weighed, gathered, weighed
+
+
+class RatingsSource(Protocol):
+    """Ratings that are weighed, and then gathered on the driver or counted on the executors."""
+
+    @property
+    def spark(self) -> SparkSession: ...
+
+    def weighed(self) -> Weighed:
+        """The number of ratings, and their size on the way to the driver."""
+
+    def gathered(self, counted: Weighed, most_bytes: int) -> Gathered:
+        """All ratings on the driver, checked. ``most_bytes`` bounds one collect."""
+
+    def census(self) -> AbstractContextManager[Census]:
+        """The ratings packed, checked and counted by their ids, on the executors."""
+
+
+@dataclass(frozen=True)
+class RatingsFrame:
+    """Ratings of a DataFrame. All of it is read, every time."""
+
+    frame: DataFrame
+    columns: Columns
+
+    @property
+    def spark(self) -> SparkSession:
+        return self.frame.sparkSession
+
+    def weighed(self) -> Weighed:
+        return weighed(self.frame, self.columns)
+
+    def gathered(self, counted: Weighed, most_bytes: int) -> Gathered:
+        return gathered(self.frame, self.columns, counted, most_bytes)
+
+    def census(self) -> AbstractContextManager[Census]:
+        return census(self.frame, self.columns)

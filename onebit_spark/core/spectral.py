@@ -49,6 +49,7 @@ NEGLIGIBLE = 1e-5  # directions below this share of the largest are rounding err
 NO_FACTOR = 3e-4  # singular values of Y below this share of the largest make no factor
 FEW_KEYS = 4  # with fewer distinct (ratings, positives) per direction, the keys of the rows are added
 MARGIN = 0.5  # mean of y·u at the start; a little small is better than a little large
+LINES = 2**18  # of a table that are computed at a time
 LEAST_SIGNAL = 1e-3  # the least √f: a column of exact zeros would stay zero in every iteration
 
 
@@ -183,16 +184,36 @@ class ArrayTables:
         return len(distinct_keys(self._rows(side)))
 
     def tall(self, side: Side, make: Callable[..., Table], *tables: AnyTable) -> AnyTable:
-        return make(self._rows(side), *tables)
+        return self._by_parts(side, lambda rows, part: make(rows, *(table[part] for table in tables)))
 
     def product(self, side: Side, table: AnyTable, right: Table) -> AnyTable:
-        other = self._rows("cols" if side == "rows" else "rows")
-        sums = self._engine.signed_sums(side, scaled_product(other, table, right))
-        return np.asarray(self._rows(side).scale * sums, np.float32)
+        other: Side = "cols" if side == "rows" else "rows"
+        sent = self._by_parts(other, lambda rows, part: scaled_product(rows, table[part], right))
+        sums = self._engine.signed_sums(side, np.asarray(sent, np.float32))
+        return self._by_parts(side, lambda rows, part: np.asarray(rows.scale * sums[part], np.float32))
 
     def total(self, side: Side, measure: Callable[[Rows, Table], Table], table: AnyTable) -> Table:
-        return measure(self._rows(side), table.astype(np.float64, copy=False))
+        rows = self._rows(side)
+        parts = [measure(rows.part(part), table[part].astype(np.float64, copy=False)) for part in _parts(len(table))]
+        return np.asarray(sum(parts[1:], parts[0]))
+
+    def _by_parts(self, side: Side, make: Callable[[Rows, slice], AnyTable]) -> AnyTable:
+        """A table made from some lines at a time: no wide intermediate result has all of them."""
+        rows = self._rows(side)
+        n, (first, *others) = len(rows.numbers), _parts(len(rows.numbers))
+        lines = make(rows.part(first), first)
+        if not others:
+            return lines
+        table = np.empty((n, lines.shape[1]), lines.dtype)
+        table[first] = lines
+        for part in others:
+            table[part] = make(rows.part(part), part)
+        return table
 
     def _rows(self, side: Side) -> Rows:
         counts, positives = self._engine.row_weights(side)
         return Rows(np.arange(len(counts)), counts, positives)
+
+
+def _parts(n: int) -> list[slice]:
+    return [slice(start, start + LINES) for start in range(0, max(1, n), LINES)]

@@ -35,6 +35,9 @@ class Rows(NamedTuple):
     counts: Sums
     positives: Sums
 
+    def part(self, which: slice) -> Rows:
+        return Rows(self.numbers[which], self.counts[which], self.positives[which])
+
     @property
     def scale(self) -> Table:
         """D^{−½} as a column, 0 for empty rows."""

@@ -110,6 +110,16 @@ def test_keyed_normals_are_normal_and_keyed():
     assert not np.any(normals == Keyed(5, seed=1)(rows))
 
 
+def test_tables_are_made_in_parts(monkeypatch):
+    """More lines than are computed at a time: the same start, but for the rounding of sums."""
+    data = gapped()
+    whole = spectral_start(engine(*data), 5, seed=0)
+    monkeypatch.setattr("onebit_spark.core.spectral.LINES", 7)
+    for found, expected in zip(spectral_start(engine(*data), 5, seed=0), whole, strict=True):
+        assert found.shape == expected.shape
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5 * np.abs(expected).max())
+
+
 def test_random_start_depends_on_the_seed():
     matrix = engine(*gapped())
     first, same, other = (random_start(matrix, 3, seed)[0] for seed in (1, 1, 2))

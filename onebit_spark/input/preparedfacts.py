@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.types import TimestampType
 
-from onebit_spark.input.columns import HASH_PARTS
+from onebit_spark.input.columns import HASH_PARTS, quoted
 from onebit_spark.input.defects import Columns, Tally, count_ratings, fingerprint_of
 from onebit_spark.input.gathering import Weighed
 from onebit_spark.platform.origins import Origin, origin_of
@@ -97,7 +97,7 @@ class PreparedFacts:
 
 def ratings_origin(df: DataFrame, columns: Columns) -> Origin | None:
     """The origin of the columns of ratings, whatever else there is in the frame."""
-    return origin_of(df.select(*(df[name] for name in columns.names)))
+    return origin_of(df.select(*map(quoted, columns.names)))
 
 
 def id_types(df: DataFrame, columns: Columns) -> dict[str, str]:

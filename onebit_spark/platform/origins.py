@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,9 @@ from onebit_spark.platform.hadoopfiles import statuses
 
 ALL_FIELDS = 1_000_000  # of a node in the text of a plan, which is shortened by default
 OWN_CODE = ")#-1"  # so a function of the user's in Python ends there
+CHANGING = re.compile(r"\b(current_\w+|now|localtimestamp)\(")  # functions whose value is that of the day
 WITHOUT_FILES = ("Range", "OneRowRelation")  # leaves whose rows are known from the plan
+LISTINGS = ("InMemoryFileIndex", "CatalogFileIndex", "MetadataLogFileIndex")  # Spark's own: a file counts as a whole
 
 
 @dataclass(frozen=True)
@@ -38,11 +40,10 @@ class Origin:
         both = sorted(self.files.keys() & now.files.keys())
         changed = [name for name in both if tuple(self.files[name]) != tuple(now.files[name])]
         for names, what in ((changed, "changed"), (new, "new"), (gone, "gone")):
-            if names:
-                number = f"{len(names):,} files of the source are" if len(names) > 1 else "a file of the source is"
-                found.append(
-                    f"{number} {what}, such as {names[0]}" if len(names) > 1 else f"{number} {what}, {names[0]}"
-                )
+            if len(names) == 1:
+                found.append(f"a file of the source is {what}, {names[0]}")
+            elif names:
+                found.append(f"{len(names):,} files of the source are {what}, such as {names[0]}")
         if not found and self.query != now.query:
             found.append("the query that makes the ratings of the source's files is another")
         return found
@@ -51,15 +52,18 @@ class Origin:
 def origin_of(frame: DataFrame) -> Origin | None:
     """The origin of the rows; None if files and query do not determine them.
 
-    That is so for data from this process, for tables that Spark does not read as files (JDBC, Iceberg), for subqueries
-    in expressions, and for functions in Python, whose code cannot be compared.
+    That is so for data from this process, for tables that are more than their files (Delta, Iceberg, JDBC), for
+    subqueries in expressions, for functions such as ``rand`` and ``current_date``, and for functions in Python, whose
+    code cannot be compared.
     """
     plan: Any = frame._jdf
     plan = plan.queryExecution().analyzed()
-    leaves, told, names = plan.collectLeaves(), [], Counter[str]()
+    told: list[str] = []
+    names: set[str] = set()
     text = _text(frame.sparkSession, plan)
-    if OWN_CODE in text or not plan.subqueriesAll().isEmpty():
+    if OWN_CODE in text or CHANGING.search(text) or not plan.deterministic() or not plan.subqueriesAll().isEmpty():
         return None
+    leaves = plan.collectLeaves()
     for place in range(leaves.size()):
         leaf = leaves.apply(place)
         kind = leaf.getClass().getSimpleName()
@@ -68,7 +72,9 @@ def origin_of(frame: DataFrame) -> Origin | None:
         if kind != "LogicalRelation" or leaf.relation().getClass().getSimpleName() != "HadoopFsRelation":
             return None
         relation = leaf.relation()
-        told += [relation.fileFormat().toString(), relation.options().toString(), relation.schema().json()]
+        if relation.location().getClass().getSimpleName() not in LISTINGS:
+            return None
+        told += [relation.fileFormat().getClass().getName(), relation.options().toString(), relation.schema().json()]
         told += sorted(relation.location().inputFiles())  # so that two sources do not change places
         names.update(relation.location().inputFiles())
     digest = hashlib.sha256("\n".join([text, *told]).encode()).hexdigest()[:32]

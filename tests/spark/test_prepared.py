@@ -269,6 +269,7 @@ def test_origins(spark, made, ratings):
     own = F.udf(lambda value: value, "long")
     again[0].createOrReplaceTempView("rated")
     hidden = spark.sql("select * from rated where item in (select item from rated)")
-    for frame in (again[0].where(own("item") > 3), spark.createDataFrame(table(10)), hidden):
+    of_the_day = [again[0].where(F.rand(seed=1) < 0.5), again[0].where(F.current_date() > F.lit("2020-01-01"))]
+    for frame in (again[0].where(own("item") > 3), spark.createDataFrame(table(10)), hidden, *of_the_day):
         assert origin_of(frame) is None
     spark.catalog.dropTempView("rated")

@@ -130,9 +130,11 @@ class ShuffleEngine:
                 wide, weighted = max(side.n_rows for side in ids.values()) >= WIDE, census.weight is not None
                 build = Build(None, wide)
                 chunks = cut_from_plan(encoded(census.packed, ids, rows, wide), working_session(spark))
-                by_row = routed(in_partitions(chunks, rows.n_blocks, F.col("block")), build, rows, cols, release)
+                parts = in_partitions(chunks, rows.n_blocks, F.col("block"))
+                by_row = routed(parts, build, rows, cols, storage, release)
                 turned = by_row.blocks.mapInArrow(Turn(cols, wide), CHUNKS)
-                by_col = routed(in_partitions(turned, cols.n_blocks, F.col("block")), build, cols, rows, release)
+                parts = in_partitions(turned, cols.n_blocks, F.col("block"))
+                by_col = routed(parts, build, cols, rows, storage, release)
                 for side in (by_row, by_col):
                     check_count(n, side.n_ratings)
                 doubles = by_row.blocks.agg(*map(F.sum, REPEATS)).first()
@@ -149,10 +151,11 @@ class ShuffleEngine:
         rows, cols = (self._tables.sides[side] for side in SIDES)
         wide = max(side.n_rows for side in self._ids.values()) >= WIDE
         with ExitStack() as release, described(self._tables.spark, "prior split"):
-            by_row = routed(rows.blocks, Choose(split, squeezed=True), rows.placement, cols.placement, release)
+            choose, storage = Choose(split, squeezed=True), self._tables.storage
+            by_row = routed(rows.blocks, choose, rows.placement, cols.placement, storage, release)
             turned = rows.blocks.mapInArrow(Turn(cols.placement, wide, split), CHUNKS)
             parts = in_partitions(turned, cols.placement.n_blocks, F.col("block"))
-            by_col = routed(parts, Build(None, wide), cols.placement, rows.placement, release)
+            by_col = routed(parts, Build(None, wide), cols.placement, rows.placement, storage, release)
             sides: dict[Side, RoutedSide] = {"rows": by_row, "cols": by_col}
             yield ShuffleEngine(self._tables.over(sides), self._form, self._ids, by_row.n_ratings, self.weighted)
 

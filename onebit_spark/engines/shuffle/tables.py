@@ -54,6 +54,7 @@ from onebit_spark.engines.shuffle.routes import (
 from onebit_spark.engines.shuffle.storage import Storage
 from onebit_spark.platform.caching import cached
 from onebit_spark.platform.plans import cut_from_plan, partition_keys
+from onebit_spark.platform.sessions import is_connect
 
 
 @dataclass(frozen=True)
@@ -110,11 +111,11 @@ class Tables:
     def __init__(self, spark: SparkSession, storage: Storage, sides: dict[Side, RoutedSide]) -> None:
         self.spark = spark  # a working session: see ``plans.working_session``
         self.sides = sides
-        self._storage = storage
+        self.storage = storage
 
     def over(self, sides: dict[Side, RoutedSide]) -> Tables:
         """The same for other ratings of the same rows. Tables of one can be used with the other."""
-        return Tables(self.spark, self._storage, sides)
+        return Tables(self.spark, self.storage, sides)
 
     def make(
         self, side: Side, work: Work, own: tuple[TallTable, ...] = (), partners: TallTable | None = None,
@@ -154,11 +155,11 @@ class Tables:
 
     def outlasting(self, frame: DataFrame, schema: StructType) -> DataFrame:
         """The frame, stored as long as a plan reads it."""
-        return self._storage.outlasting(frame, schema)
+        return self.storage.outlasting(frame, schema)
 
     def _written(self, made: DataFrame, dtype: Any) -> TallTable:
         with worker_errors():
-            stored, delete = self._storage.keep(made, MADE)
+            stored, delete = self.storage.keep(made, MADE)
         return TallTable(stored, delete, np.dtype(dtype))
 
     def _made(
@@ -189,11 +190,19 @@ class Tables:
 
 
 def routed(
-    parts: DataFrame, build: Callable[[Batches], Batches], here: Placement, there: Placement, release: ExitStack
-) -> RoutedSide:
-    """Build blocks from the partitions of ``parts``, add their routes, and cache them by key."""
+    parts: DataFrame, build: Callable[[Batches], Batches], here: Placement, there: Placement, storage: Storage,
+    release: ExitStack,
+) -> RoutedSide:  # fmt: skip
+    """Build blocks from the partitions of ``parts``, add their routes, and cache them by key.
+
+    On Spark Connect their plan cannot be cut, and every job would carry it along. So the blocks are stored there first.
+    """
     keys = partition_keys(here.n_blocks)
     built = parts.mapInArrow(Route(build, keys, there), ROUTED)
+    if is_connect(parts.sparkSession):
+        with worker_errors():
+            built, delete = storage.keep(built, ROUTED)
+        release.callback(delete)
     blocks = cached(built.repartition(here.n_blocks, "key"), release, StorageLevel.DISK_ONLY)
     with worker_errors():
         lines = blocks.select("key", "n", "checksum", "rated").toArrow().to_pylist()

@@ -36,7 +36,7 @@ from onebit_spark.engines.shuffle import steps as work
 from onebit_spark.engines.shuffle.numbering import WIDE, NumberedIds, encoded, number_ids, placements
 from onebit_spark.engines.shuffle.posteriors import TablePosterior
 from onebit_spark.engines.shuffle.routes import Sums
-from onebit_spark.engines.shuffle.sides import RoutedSide, in_tasks, routed
+from onebit_spark.engines.shuffle.sides import RoutedSide, Routing, in_tasks
 from onebit_spark.engines.shuffle.signmatrix import TableSignMatrix
 from onebit_spark.engines.shuffle.storage import InFiles, OnExecutors, Storage
 from onebit_spark.engines.shuffle.tables import AnyTable, Tables
@@ -94,10 +94,10 @@ class ShuffleEngine:
                 expect_long_lines(own)
                 chunks = cut_from_plan(encoded(census.packed, ids, rows, wide), own)
                 tasks = [tasks_by_size(n, side.n_blocks, parallelism(spark)) for side in (rows, cols)]
-                parts = in_tasks(chunks, tasks[0])
-                by_row = routed(parts, build, rows, cols, tasks[0], release, held == "rows")
+                routing, parts = Routing(storage, release), in_tasks(chunks, tasks[0])
+                by_row = routing.routed(parts, build, rows, cols, tasks[0], held == "rows")
                 turned = in_tasks(by_row.blocks.mapInArrow(Turn(cols, wide), CHUNKS), tasks[1])
-                by_col = routed(turned, build, cols, rows, tasks[1], release, held == "cols")
+                by_col = routing.routed(turned, build, cols, rows, tasks[1], held == "cols")
                 for routed_side in (by_row, by_col):
                     check_count(n, routed_side.n_ratings)
             engine = cls(Tables(own, storage, {"rows": by_row, "cols": by_col}), form, ids, n, weighted)
@@ -111,12 +111,14 @@ class ShuffleEngine:
         rows, cols = (self._tables.sides[side] for side in SIDES)
         wide = max(side.n_rows for side in self._ids.values()) >= WIDE
         with ExitStack() as release, described(self._tables.spark, "prior split"):
-            choose, build = Choose(split, squeezed=True), Build(None, wide)
-            by_row = routed(
-                rows.blocks, choose, rows.placement, cols.placement, rows.n_tasks, release, rows.held is not None
+            routing, choose = Routing(self._tables.storage, release), Choose(split, squeezed=True)
+            by_row = routing.routed(
+                rows.blocks, choose, rows.placement, cols.placement, rows.n_tasks, rows.held is not None
             )
             turned = in_tasks(rows.blocks.mapInArrow(Turn(cols.placement, wide, split), CHUNKS), cols.n_tasks)
-            by_col = routed(turned, build, cols.placement, rows.placement, cols.n_tasks, release, cols.held is not None)
+            by_col = routing.routed(
+                turned, Build(None, wide), cols.placement, rows.placement, cols.n_tasks, cols.held is not None
+            )
             sides: dict[Side, RoutedSide] = {"rows": by_row, "cols": by_col}
             yield ShuffleEngine(self._tables.over(sides), self._form, self._ids, by_row.n_ratings, self.weighted)
 

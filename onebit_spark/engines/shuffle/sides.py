@@ -19,9 +19,11 @@ from onebit_spark.engines.cells import Batches, read_ascending, read_blocks
 from onebit_spark.engines.faults import worker_errors
 from onebit_spark.engines.layout import Placement
 from onebit_spark.engines.shuffle.routes import ROUTED, Route
+from onebit_spark.engines.shuffle.storage import Storage
 from onebit_spark.platform.binary import binary_line, cell_array
 from onebit_spark.platform.caching import cached
 from onebit_spark.platform.plans import in_partitions, partition_keys
+from onebit_spark.platform.sessions import is_connect
 
 COUNTED = "block int, rows binary, weights binary, positives binary"
 ROUTES = ("routes", "ends", "row_weights")  # what only a sender needs
@@ -101,23 +103,42 @@ def in_tasks(chunks: DataFrame, n_tasks: int) -> DataFrame:
     return in_partitions(chunks, n_tasks, F.col("block") % n_tasks)
 
 
-def routed(
-    parts: DataFrame, build: Callable[[Batches], Batches], here: Placement, there: Placement, n_tasks: int,
-    release: ExitStack, held: bool = False,
-) -> RoutedSide:  # fmt: skip
-    """Build blocks from the partitions of ``parts``, add their routes, and cache them by key.
+@dataclass(frozen=True)
+class Routing:
+    """Makes sides, until ``release`` is closed.
 
-    If the driver holds the tables of this side, no routes are needed.
+    Parameters
+    ----------
+    storage : Storage
+        Where tables are kept.
+    release : ExitStack
+        Deletes what was cached.
     """
-    keys = partition_keys(n_tasks, -(-here.n_blocks // n_tasks))[: here.n_blocks]
-    built = parts.mapInArrow(Route(build, keys, None if held else there), ROUTED)
-    blocks = cached(built.repartition(n_tasks, "key"), release, StorageLevel.DISK_ONLY)
-    with worker_errors():
-        lines = blocks.select("key", "n", "checksum", "rated", *REPEATS).toArrow().to_pylist()
-    checksums = {line["key"]: (line["n"], line["checksum"]) for line in lines}
-    rated, *repeated = (sum(line[name] for line in lines) for name in ("rated", *REPEATS))
-    rows = _held_rows(blocks, keys) if held else None
-    return RoutedSide(blocks, here, keys, n_tasks, checksums, rated, Repeats(*repeated), rows)
+
+    storage: Storage
+    release: ExitStack
+
+    def routed(
+        self, parts: DataFrame, build: Callable[[Batches], Batches], here: Placement, there: Placement, n_tasks: int,
+        held: bool = False,
+    ) -> RoutedSide:  # fmt: skip
+        """Build blocks from the partitions of ``parts``, add their routes, and cache them by key.
+
+        If the driver holds the tables of this side, no routes are needed. On Spark Connect the plan of the blocks
+        cannot be cut, and every job would carry it along. So they are stored there first.
+        """
+        keys = partition_keys(n_tasks, -(-here.n_blocks // n_tasks))[: here.n_blocks]
+        built = parts.mapInArrow(Route(build, keys, None if held else there), ROUTED)
+        with worker_errors():
+            if is_connect(parts.sparkSession):
+                built, delete = self.storage.keep(built, ROUTED)
+                self.release.callback(delete)
+            blocks = cached(built.repartition(n_tasks, "key"), self.release, StorageLevel.DISK_ONLY)
+            lines = blocks.select("key", "n", "checksum", "rated", *REPEATS).toArrow().to_pylist()
+        checksums = {line["key"]: (line["n"], line["checksum"]) for line in lines}
+        rated, *repeated = (sum(line[name] for line in lines) for name in ("rated", *REPEATS))
+        rows = _held_rows(blocks, keys) if held else None
+        return RoutedSide(blocks, here, keys, n_tasks, checksums, rated, Repeats(*repeated), rows)
 
 
 def _held_rows(blocks: DataFrame, keys: NDArray[np.int32]) -> HeldRows:

@@ -100,11 +100,11 @@ class Tables:
     def __init__(self, spark: SparkSession, storage: Storage, sides: dict[Side, RoutedSide]) -> None:
         self.spark = spark  # a working session: see ``plans.working_session``
         self.sides = sides
-        self._storage = storage
+        self.storage = storage
 
     def over(self, sides: dict[Side, RoutedSide]) -> Tables:
         """The same for other ratings of the same rows. Tables of one can be used with the other."""
-        return Tables(self.spark, self._storage, sides)
+        return Tables(self.spark, self.storage, sides)
 
     def make(
         self, side: Side, work: Work, own: tuple[AnyTable, ...] = (), partners: AnyTable | None = None,
@@ -146,7 +146,7 @@ class Tables:
 
     def outlasting(self, frame: DataFrame, schema: StructType) -> DataFrame:
         """The frame, stored as long as a plan reads it."""
-        return self._storage.outlasting(frame, schema)
+        return self.storage.outlasting(frame, schema)
 
     def _made(
         self, side: Side, work: Work, own: tuple[AnyTable, ...], partners: AnyTable | None, send: Transform | None
@@ -171,7 +171,7 @@ class Tables:
         held = self.sides[side].held
         if held is None:
             with worker_errors():
-                stored, delete = self._storage.keep(made, MADE)
+                stored, delete = self.storage.keep(made, MADE)
             return TallTable(stored, delete, dtype), self._checked(side, _collected(stored, "sums"))
         lines = _collected(made, "sums", "values")
         sums, values = self._checked(side, lines), np.empty((len(held.counts), 0), dtype)

@@ -90,13 +90,25 @@ def test_ratings_stay_and_nothing_stays_behind(spark, file, tmp_path):
     assert not list(Path(tmp_path).iterdir())
 
 
-def test_what_cannot_be_done(spark, file):
+def test_nothing_is_broadcast(spark, file):
     ratings = spark.read.parquet(str(file))
-    with pytest.raises(RequestError, match="not Spark Connect: choose exchange=driver or exchange=shuffle"):
-        OneBitCompletion(exchange="broadcast").fit(ratings)
-    marked = ratings.withColumn("held_out", ratings["item"] == 3)
-    with pytest.raises(RequestError, match="validation of a fit on the executors needs a classic session"):
-        OneBitCompletion(validationIndicatorCol="held_out", driverRatings=0).fit(marked)
+    for exchange in ("broadcast", "mixed"):
+        with pytest.raises(RequestError, match="not Spark Connect: choose exchange=driver or exchange=shuffle"):
+            OneBitCompletion(exchange=exchange).fit(ratings)
+
+
+def test_ratings_are_watched(spark, file, tmp_path):
+    """An item that is watched and not fitted has the prior."""
+    ratings = spark.read.parquet(str(file))
+    marked = ratings.withColumn("held_out", ratings["item"] % 5 == 3)
+    here, there = (
+        OneBitCompletion(
+            rank=2, maxIter=2, tol=0.0, validationIndicatorCol="held_out", exchange=exchange, workDir=str(tmp_path)
+        ).fit(marked).summary.validationHistory
+        for exchange in ("driver", "shuffle")
+    )  # fmt: skip
+    for one, other in zip(here, there, strict=True):
+        assert one == pytest.approx(other, rel=1e-5)
 
 
 def test_the_number_of_cores(spark):

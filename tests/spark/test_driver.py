@@ -68,7 +68,11 @@ def test_the_same_bits_as_in_process(ratings, data, loss, prior, intercepts, cov
 
 
 @pytest.mark.classic
-@pytest.mark.parametrize("choices", [{}, {"certificatePriorSplit": 0.5, "loss": "hinge"}], ids=str)
+@pytest.mark.parametrize(
+    "choices",
+    [{}, pytest.param({"certificatePriorSplit": 0.5, "loss": "hinge"}, marks=pytest.mark.slow)],
+    ids=str,
+)
 def test_all_that_a_model_has_is_as_by_broadcast(ratings, choices):
     found, expected = fit(ratings, **choices), fit(ratings, "broadcast", **choices)
     assert found.info.exchange["exchange"] == "driver"

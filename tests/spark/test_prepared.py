@@ -79,8 +79,11 @@ def spoil(source):
 
 @pytest.mark.parametrize(
     ("exchanges", "params"),
-    [(("driver", "broadcast", "shuffle"), {}), (("driver", "broadcast"), {"weightCol": "weight"})],
-    ids=["plain", "weights"],
+    [
+        pytest.param(("driver", "broadcast"), {}, id="plain"),
+        pytest.param(("mixed", "shuffle"), {}, id="shuffled", marks=pytest.mark.slow),
+        pytest.param(("driver", "broadcast"), {"weightCol": "weight"}, id="weights", marks=pytest.mark.slow),
+    ],
 )
 def test_the_same_fit_without_the_source(ratings, source, tmp_path, exchanges, params):
     """To the bit, and with the same sketch of what was fitted."""

@@ -118,6 +118,7 @@ def test_a_warm_start_knows_old_ids_and_gives_new_ones_the_prior(ratings):
         assert_same_bits(model, models[0])
 
 
+@pytest.mark.slow
 def test_mixed_holds_the_side_with_fewer_ids(ratings):
     turned = ratings.select(F.col("item").alias("user"), F.col("user").alias("item"), "label")
     params = {"loss": "hinge", "start": "random", "maxIter": 1, "numUserBlocks": 2, "numItemBlocks": 3}

@@ -81,7 +81,9 @@ def parts(ratings):
 
 
 @pytest.mark.classic
-@pytest.mark.parametrize("exchange", ["broadcast", "mixed", pytest.param("shuffle", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "exchange", ["mixed", *(pytest.param(other, marks=pytest.mark.slow) for other in ("broadcast", "shuffle"))]
+)
 def test_the_validation_loss_is_a_weighted_mean(parts, exchange):
     """The items that are watched are not fitted: they have the prior."""
     choices = {"validationIndicatorCol": "later", "maxIter": 2}

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 from onebit_spark.cli.experimentrequests import MovieLensRequest, ReproduceRequest, SimulationRequest, data_folder
 from onebit_spark.cli.running import DONE, REFUSED, run_job
 from onebit_spark.errors import RequestError
+from onebit_spark.platform.classic import broadcast
+from onebit_spark.platform.sessions import parallelism
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,7 +68,7 @@ def run_movielens(spark: SparkSession, request: MovieLensRequest) -> None:
     path = request.movielens or download_movielens(data_folder(), request.url)
     sample = read_movielens(path)
     experiment = paper.movielens(sample, request.replicates, request.seed)
-    data = spark.sparkContext.broadcast(sample)
+    data = broadcast(spark, sample)
 
     def work(task: Record) -> Record:
         return paper.movielens_task(task, data.value)
@@ -107,7 +109,7 @@ def _run(
         "tuning_seeds": ", ".join(map(str, experiment.tuning_seeds)),
         "fits": experiment.n_tasks,
         "task_seconds": ledger.seconds,
-        "slots": spark.sparkContext.defaultParallelism,
+        "slots": parallelism(spark),
         "wall_seconds": None if resumed else time.perf_counter() - began,
     }
     _write(folder, experiment.name, records, meta)

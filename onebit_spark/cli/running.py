@@ -20,6 +20,7 @@ from onebit_spark.cli.flags import Checked, parse
 from onebit_spark.cli.requests import under_spark_submit
 from onebit_spark.core.solver import NotConverged
 from onebit_spark.errors import FitFailed, RequestError
+from onebit_spark.platform.classic import log_errors_only
 from onebit_spark.platform.connecting import check_reachable
 from onebit_spark.platform.logs import logging_is_configured
 from onebit_spark.platform.sessions import NOT_ON_CONNECT, is_connect, ship
@@ -133,7 +134,7 @@ def spark_session(
         finally:
             with suppress(Exception):  # a JVM that died cannot be stopped
                 if not is_connect(spark):
-                    spark.sparkContext.setLogLevel("ERROR")  # what it logs at its end would come after our last line
+                    log_errors_only(spark)  # what it logs at its end would come after our last line
                 spark.stop()
 
 

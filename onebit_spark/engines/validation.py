@@ -34,6 +34,7 @@ from onebit_spark.input.columns import quoted
 from onebit_spark.input.defects import Columns, Tally, check_ratings
 from onebit_spark.input.gathering import GatheredPairs
 from onebit_spark.input.ratings import ITEM, LABEL, USER, WEIGHT, prepared
+from onebit_spark.platform.classic import broadcast
 
 PAIRS = "row int, col int, positive boolean, weight float"
 
@@ -130,7 +131,7 @@ def watching(ratings: DataFrame, columns: Columns, engine: Any, loss: str) -> It
             yield measure
         return
     assert isinstance(engine, BroadcastEngine)
-    ids = ratings.sparkSession.sparkContext.broadcast(tuple(engine.ids[side].values for side in SIDES))
+    ids = broadcast(ratings.sparkSession, (engine.ids["rows"].values, engine.ids["cols"].values))
     pairs = prepared(ratings, columns).mapInArrow(_Numbered(ids), PAIRS).cache()
     try:
         yield _BySpark(pairs, loss)
@@ -159,7 +160,7 @@ class _BySpark:
 
     def __call__(self, scales: Scales, posteriors: dict[Side, RowPosterior]) -> tuple[float, float]:
         rows, cols = (_with_prior(posteriors[side], scales, side) for side in SIDES)
-        sent = self.pairs.sparkSession.sparkContext.broadcast((rows, cols))
+        sent = broadcast(self.pairs.sparkSession, (rows, cols))
         try:
             table = self.pairs.mapInArrow(_MeasureBatches(self.loss, sent), MEASURED).toArrow()
         finally:

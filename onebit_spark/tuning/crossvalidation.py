@@ -24,6 +24,7 @@ from onebit_spark.input.columns import hash_parts, quoted
 from onebit_spark.input.defects import Columns, with_weight
 from onebit_spark.input.ratings import ITEM, LABEL, USER, WEIGHT, prepared
 from onebit_spark.input.weights import weight_number
+from onebit_spark.platform.classic import broadcast
 from onebit_spark.platform.limits import driver_limits
 from onebit_spark.tuning.folds import FoldedSample, fit_fold
 from onebit_spark.tuning.sample import Sample
@@ -77,7 +78,7 @@ class CrossValidation:
     def in_workers(self, tasks: Sequence[Task], ledger: Ledger, progress: Advances) -> list[TaskResult]:
         """Run every fit as a task of one worker, which has all ratings. On one machine, threads share them."""
         spark = self.ratings.sparkSession
-        data = spark.sparkContext.broadcast(self.collected())
+        data = broadcast(spark, self.collected())
 
         def work(task: Task) -> TaskResult:
             return fit_fold(data.value, task["fold"], FitConfig(**task["config"]))

@@ -18,7 +18,9 @@ from typing import Any, Protocol
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from onebit_spark.platform.classic import cancel_group, join_group
 from onebit_spark.platform.files import Location
+from onebit_spark.platform.sessions import parallelism
 from onebit_spark.tuning.provenance import source_digest
 
 Task = dict[str, Any]  # of JSON values; they determine the result
@@ -107,7 +109,7 @@ class _Run:
     ) -> None:
         self.spark, self.work, self.ledger, self.progress, self.here = spark, work, ledger, progress, here
         self.waiting = deque(tasks)
-        self.slots = max(1, min(spark.sparkContext.defaultParallelism, len(self.waiting)))
+        self.slots = max(1, min(parallelism(spark), len(self.waiting)))
         self.group = f"onebit_spark-{uuid.uuid4().hex}"
         self.done, self.seconds = 0, 0.0
         self.lock = threading.Lock()
@@ -121,11 +123,11 @@ class _Run:
                     thread.result()
             except BaseException:
                 self.stopped.set()
-                self.spark.sparkContext.cancelJobGroup(self.group)
+                cancel_group(self.spark, self.group)
                 raise
 
     def _work_off(self) -> None:
-        self.spark.sparkContext.setJobGroup(self.group, "tasks", interruptOnCancel=True)
+        join_group(self.spark, self.group)
         while not self.stopped.is_set() and (batch := self._next_batch()):
             results = [_timed(self.work, task) for task in batch] if self.here else self._by_spark(batch)
             self.ledger.record(batch, results)

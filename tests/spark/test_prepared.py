@@ -27,6 +27,8 @@ from onebit_spark.simulate import power_law_ratings
 
 SHAPE = (60, 30)
 
+pytestmark = pytest.mark.classic
+
 
 def table(n=900, seed=3, ids=lambda numbers: [f"u{i:03}" for i in numbers]):
     rows, cols, labels = power_law_ratings(*SHAPE, n, seed=seed)

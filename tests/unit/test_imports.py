@@ -172,6 +172,19 @@ def test_these_checks_can_fail():
     assert upward(arrows) == ["core.b -> ml.c"]
 
 
+def test_only_the_platform_reaches_into_a_session():
+    """A SparkContext, the JVM and RDDs exist in classic sessions only."""
+    classic = {"sparkContext", "_jdf", "_jvm", "_jsc", "_jsparkSession", "rdd"}
+    found = {
+        f"{name}: {node.attr}"
+        for name, path in FILES.items()
+        if not name.startswith("platform.")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr in classic
+    }
+    assert not found
+
+
 def test_a_fit_imports_no_spark():
     """In a fresh interpreter, for pytest itself may have imported anything."""
     program = """

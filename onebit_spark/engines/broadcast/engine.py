@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pyspark import Broadcast, SparkContext, StorageLevel
+from pyspark import Broadcast, StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
 from onebit_spark.core.blocks import Sums
@@ -43,8 +43,9 @@ from onebit_spark.engines.faults import worker_errors
 from onebit_spark.engines.layout import SideLayout, default_blocks, multiple_of, side_layout
 from onebit_spark.engines.start import start_posteriors
 from onebit_spark.input.census import Census, Ids, Survey
+from onebit_spark.platform.classic import broadcast
 from onebit_spark.platform.plans import cut_from_plan, expect_long_lines, working_session
-from onebit_spark.platform.sessions import described
+from onebit_spark.platform.sessions import described, parallelism
 
 
 class Counts(NamedTuple):
@@ -73,12 +74,11 @@ class BroadcastEngine(ArrayFactors):
         weighted: bool,
     ) -> None:  # fmt: skip
         self._spark = spark
-        self._context = spark.sparkContext
         self.ids = ids
         self._sides = sides
         self._counted = counted
         self.features: SideTables = {}
-        self._exchange = BroadcastExchange(self._context, sides, self.features)
+        self._exchange = BroadcastExchange(spark, sides, self.features)
         self.n_ratings = int(counted["rows"].ratings.sum())
         self.weighted = weighted
         self.total_weight = float(counted["rows"].weights.sum())
@@ -90,13 +90,13 @@ class BroadcastEngine(ArrayFactors):
         cls, spark: SparkSession, census: Census, blocks: tuple[int | None, int | None]
     ) -> Iterator[BroadcastEngine]:
         """An engine over packed ratings. All caches and broadcasts are released at the end, also after an error."""
-        context, survey = spark.sparkContext, census.survey()
+        survey = census.survey()
         with ExitStack() as release:
             blocking = release.enter_context(ExitStack())
             blocking.enter_context(described(spark, "blocking"))
-            layouts = _layouts(context, survey, blocks)
+            layouts = _layouts(parallelism(spark), survey, blocks)
             users, items = (
-                _broadcast(context, SideTable(ids.values, layout.block_of, ids.counts, ids.positives), release)
+                _broadcast(spark, SideTable(ids.values, layout.block_of, ids.counts, ids.positives), release)
                 for ids, layout in ((survey.users, layouts["rows"]), (survey.items, layouts["cols"]))
             )
             own = working_session(spark)
@@ -196,8 +196,7 @@ class BroadcastEngine(ArrayFactors):
         return self._exchange.signed_sums(side, table)
 
 
-def _layouts(context: SparkContext, survey: Survey, blocks: tuple[int | None, int | None]) -> dict[Side, SideLayout]:
-    cores = context.defaultParallelism
+def _layouts(cores: int, survey: Survey, blocks: tuple[int | None, int | None]) -> dict[Side, SideLayout]:
     layouts: dict[Side, SideLayout] = {}
     for (side, ids), wanted in zip(survey.ids.items(), blocks, strict=True):
         n_blocks = wanted or min(len(ids), multiple_of(cores, default_blocks(survey.tally.n, len(ids), cores)))
@@ -205,8 +204,8 @@ def _layouts(context: SparkContext, survey: Survey, blocks: tuple[int | None, in
     return layouts
 
 
-def _broadcast(context: SparkContext, table: SideTable, release: ExitStack) -> Broadcast[SideTable]:
-    sent = context.broadcast(table)
+def _broadcast(spark: SparkSession, table: SideTable, release: ExitStack) -> Broadcast[SideTable]:
+    sent = broadcast(spark, table)
     release.callback(sent.destroy)
     return sent
 

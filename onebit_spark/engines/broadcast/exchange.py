@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pyspark import Broadcast, SparkContext
-from pyspark.sql import DataFrame
+from pyspark import Broadcast
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from onebit_spark.core.confidence import HISTOGRAM_BINS, Histogram
@@ -44,6 +44,7 @@ from onebit_spark.engines.broadcast.blockwork import (
 )
 from onebit_spark.engines.faults import check_checksums, worker_errors
 from onebit_spark.engines.layout import SideLayout
+from onebit_spark.platform.classic import broadcast
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,8 @@ class BlockedSide:
 class BroadcastExchange:
     """Sends factors by broadcast, and collects the updated ones."""
 
-    def __init__(self, context: SparkContext, sides: dict[Side, BlockedSide], features: SideTables) -> None:
-        self._context = context
+    def __init__(self, spark: SparkSession, sides: dict[Side, BlockedSide], features: SideTables) -> None:
+        self._spark = spark
         self._sides = sides
         self._features = features
         self._sent_tables: dict[Side, Broadcast[FloatArray]] = {}
@@ -113,7 +114,7 @@ class BroadcastExchange:
     def signed_sums(self, side: Side, table: StartTable) -> StartTable:
         layout = self._sides[side].layout
         sums = np.zeros((len(layout.block_of), table.shape[1]), np.float32)
-        sent = self._context.broadcast(table)
+        sent = broadcast(self._spark, table)
         try:
             for line in self._run(side, SumBlocks(sent), SUM_LINES):
                 rows = layout.rows_of[line["block"]]
@@ -166,25 +167,25 @@ class BroadcastExchange:
             return step.prior
         lines = step.prior.lines
         if step.side not in self._sent_priors or self._sent_priors[step.side][0] is not lines:
-            self._sent_priors[step.side] = lines, self._context.broadcast(lines)
+            self._sent_priors[step.side] = lines, broadcast(self._spark, lines)
         return PriorLines(self._sent_priors[step.side][1])
 
     def _sent_features(self, side: Side) -> Broadcast[FloatArray]:
         """The side features, broadcast once."""
         if side not in self._sent_tables:
-            self._sent_tables[side] = self._context.broadcast(self._features[side])
+            self._sent_tables[side] = broadcast(self._spark, self._features[side])
         return self._sent_tables[side]
 
     def _sent_side(self, side: Side) -> Broadcast[RowPosterior]:
         if side not in self._sent:
-            self._sent[side] = self._context.broadcast(self._posteriors[side])
+            self._sent[side] = broadcast(self._spark, self._posteriors[side])
         return self._sent[side]
 
     def _sent_now(self, side: Side, posterior: RowPosterior, release: ExitStack) -> Broadcast[RowPosterior]:
         """The broadcast of a posterior: the current one, or a new one that ``release`` destroys."""
         if posterior is self._posteriors.get(side):
             return self._sent_side(side)
-        sent = self._context.broadcast(posterior)
+        sent = broadcast(self._spark, posterior)
         release.callback(sent.destroy)
         return sent
 

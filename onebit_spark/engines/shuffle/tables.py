@@ -24,7 +24,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -52,6 +51,7 @@ from onebit_spark.engines.shuffle.routes import (
 from onebit_spark.engines.shuffle.sides import RoutedSide
 from onebit_spark.engines.shuffle.storage import Storage
 from onebit_spark.platform.binary import cell_array
+from onebit_spark.platform.classic import broadcast
 from onebit_spark.platform.plans import cut_from_plan
 
 
@@ -86,7 +86,7 @@ class HeldTable:
         return self.whole if send is None else self._sent(send(self.values, weights))
 
     def _sent(self, values: FloatArray) -> Broadcasted:
-        sent: Broadcast[FloatArray] = self._spark.sparkContext.broadcast(values)
+        sent = broadcast(self._spark, values)
         weakref.finalize(self, sent.destroy).atexit = False
         return Broadcasted(sent)
 

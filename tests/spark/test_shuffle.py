@@ -197,7 +197,7 @@ def test_a_half_step_does_not_move_ratings(spark, ratings):
             engine._tables.sums("rows", total_weight)
     # The table is sent to the routes of columns, and lines to the blocks of rows, both as the plan asks.
     assert plan.count("ENSURE_REQUIREMENTS") == 0
-    assert plan.count("Exchange hashpartitioning") == 2 + plan.count("InMemoryRelation")
+    assert plan.count("Exchange hashpartitioning(key#") == 2 + plan.count("InMemoryRelation")
 
 
 def test_mixed_shuffles_factors_of_one_side_only(spark, ratings, tmp_path):
@@ -213,7 +213,7 @@ def test_mixed_shuffles_factors_of_one_side_only(spark, ratings, tmp_path):
         for side, own, partners in (("rows", users, items), ("cols", items, users)):
             made = engine._tables._made(side, lambda *_: None, (own,), partners, None)
             plan = made._jdf.queryExecution().executedPlan().toString()
-            exchanges.append(plan.count("Exchange hashpartitioning") - plan.count("InMemoryRelation"))
+            exchanges.append(plan.count("Exchange hashpartitioning(key#") - plan.count("InMemoryRelation"))
     assert exchanges == [1, 2]  # users to their own blocks; then to their routes, and from there to the blocks of items
 
 

@@ -40,7 +40,7 @@ from onebit_spark.platform.plans import in_partitions
 
 NO_NUMBERS = np.empty(0, np.int32)
 
-COUNTS = "block int, ratings binary, weights binary, positives binary"
+COUNTS = "block int, rows binary, ratings binary, weights binary, positives binary"
 CHUNKS = "block int, rows binary, codes binary, weights binary, members binary"
 
 
@@ -92,7 +92,8 @@ def count_rows(batches: Batches) -> Batches:
     for block in read_blocks(batches):
         ratings = block.ratings
         weights, positives = (part.astype(np.float64) for part in (ratings.row_weights, ratings.row_positive_weights))
-        yield binary_line(block=block.number, ratings=ratings.row_counts, weights=weights, positives=positives)
+        rows, counts = ascending_cell(block.rows), ratings.row_counts
+        yield binary_line(block=block.number, rows=rows, ratings=counts, weights=weights, positives=positives)
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ from onebit_spark.platform.caching import cached
 from onebit_spark.platform.plans import cut_from_plan, in_partitions
 from onebit_spark.platform.sessions import described, parallelism
 
-_SIDE = {USER: 1, ITEM: 2}  # as ``idcounts`` tells them
+SIDE_NUMBERS = {USER: 1, ITEM: 2}  # as ``idcounts`` tells them
 PARTS_PER_CORE = 4
 
 
@@ -94,14 +94,10 @@ class Census:
     grouped: DataFrame
     weight: float | None = None
 
-    def by_id(self, column: str) -> DataFrame:
-        """(id, n, above): every id of the column USER or ITEM with its ratings, and its positive ratings."""
-        return self.grouped.where(F.col("side") == _SIDE[column]).select(F.col(column).alias("id"), "n", "above")
-
     def survey(self) -> Survey:
         """With the ids, on the driver."""
         table = self.grouped.toArrow()
-        users, items = (_ids(table.filter(pc.equal(table["side"], side)), name) for name, side in _SIDE.items())
+        users, items = (_ids(table.filter(pc.equal(table["side"], side)), name) for name, side in SIDE_NUMBERS.items())
         return Survey(self.tally, users, items, self.weight)
 
     def sketch(self) -> CellSketch:
@@ -188,7 +184,7 @@ def id_counts(bundles: DataFrame, df: DataFrame, columns: Columns) -> DataFrame:
 def numbers_of_ids(grouped: DataFrame) -> tuple[int, int]:
     """How many users and how many items there are, from the lines of ``id_counts``."""
     found = {line["side"]: line["count"] for line in grouped.groupBy("side").count().collect()}
-    return found[_SIDE[USER]], found[_SIDE[ITEM]]
+    return found[SIDE_NUMBERS[USER]], found[SIDE_NUMBERS[ITEM]]
 
 
 def survey(df: DataFrame, columns: Columns) -> Survey:

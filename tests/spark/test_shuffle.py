@@ -226,6 +226,10 @@ def test_ids_are_numbered_in_ascending_order(spark, ratings):
             lines = numbered[side].frame.orderBy("number").collect()
             assert [line["id"] for line in lines] == ids.values.to_pylist()
             assert [line["number"] for line in lines] == list(range(len(ids))) == list(range(numbered[side].n_rows))
+            settings = (
+                frame.sparkSession.conf.get("spark.sql.shuffle.partitions") for frame in (numbered[side].frame, ratings)
+            )
+            assert len(set(settings)) == 1  # factors are joined with ids there: not in one task
             expected = side_layout(ids.counts, n_blocks[side])
             assert len(placed[side].heavy) > 0
             np.testing.assert_array_equal(placed[side].of(np.arange(len(ids))), expected.block_of)
@@ -264,6 +268,9 @@ class TestChoice:
         monkeypatch.setattr("onebit_spark.platform.limits.as_bytes", lambda _: 1000)
         assert "maxResultSize" in pick(1000).reason
         assert pick(1000).exchange == "shuffle"
+        for wanted in ("broadcast", "mixed"):
+            with pytest.raises(RequestError, match=f"exchange={wanted} collects the factors of one side"):
+                pick(1000, wanted)
 
     def test_a_cluster_needs_a_folder_that_all_can_reach(self):
         context = SimpleNamespace(getCheckpointDir=lambda: None, master="yarn")

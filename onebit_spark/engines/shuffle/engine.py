@@ -129,6 +129,7 @@ class ShuffleEngine:
         with described(self._tables.spark, "start"):
             matrix, finish = TableSignMatrix(self._tables, self.total_weight), SpreadOut(config, loss)
             for side, lines in zip(SIDES, STARTS[config.start](matrix, config.rank, config.seed), strict=True):
+                assert lines.make is not None  # the start ends with lines that are still to be made
                 begin = work.Begin(lines.make, finish)
                 self._posteriors[side] = self._posterior_made(side, begin, matrix.made_of(lines), self._form)
 

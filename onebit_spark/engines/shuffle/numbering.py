@@ -16,7 +16,7 @@ from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.engines.blocking import CHUNKS, changed, chunks, numbered
 from onebit_spark.engines.cells import Batches, Numbers
 from onebit_spark.engines.layout import HEAVY, Placement, block_loads, place
-from onebit_spark.input.census import PARTS_PER_CORE, Census
+from onebit_spark.input.census import PARTS_PER_CORE, SIDE_NUMBERS, Census
 from onebit_spark.input.packing import BUNDLES, PackedRatings, read_bundles
 from onebit_spark.input.ratings import ITEM, USER
 from onebit_spark.platform.binary import binary_line, cell_array
@@ -51,22 +51,24 @@ class NumberedIds:
 
 def number_ids(census: Census, release: ExitStack) -> dict[Side, NumberedIds]:
     """Sort the ids of both sides. A number is the position in the partition plus the sizes of those before it."""
-    session = working_session(census.grouped.sparkSession)
+    joining = census.grouped.sparkSession  # with the partitions of the user, for large joins with the ids
+    session = working_session(joining)
     n_parts, order = PARTS_PER_CORE * parallelism(session), ("side", USER, ITEM)
     grouped = cut_from_plan(census.grouped, session)
     ordered = cached(grouped.repartitionByRange(n_parts, *order).sortWithinPartitions(*order), release)
     lines, part = cut_from_plan(ordered), F.spark_partition_id()
-    sizes = np.zeros((len(SIDES), n_parts), np.int64)
-    for line in lines.groupBy("side", part.alias("part")).count().collect():
-        sizes[line["side"] - 1, line["part"]] = line["count"]
+    found = lines.groupBy("side", part.alias("part")).count().collect()
     numbered: dict[Side, NumberedIds] = {}
-    for number, (side, column) in enumerate(zip(SIDES, (USER, ITEM), strict=True)):
-        before = np.cumsum(sizes[number]) - sizes[number]
-        offset = F.element_at(F.array(*(F.lit(int(start)) for start in before)), part + 1)
+    for side, column in zip(SIDES, (USER, ITEM), strict=True):
+        own, sizes = SIDE_NUMBERS[column], np.zeros(n_parts, np.int64)
+        for line in found:
+            if line["side"] == own:
+                sizes[line["part"]] = line["count"]
+        offset = F.element_at(F.array(*(F.lit(int(start)) for start in np.cumsum(sizes) - sizes)), part + 1)
         place_in_part = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << 33) - 1))  # the rest is the partition
-        own = lines.where(F.col("side") == number + 1)
-        frame = own.select(F.col(column).alias("id"), (offset + place_in_part).cast("long").alias("number"), "n")
-        numbered[side] = NumberedIds(cached(frame, release), int(sizes[number].sum()))
+        number = (offset + place_in_part).cast("long").alias("number")
+        frame = lines.where(F.col("side") == own).select(F.col(column).alias("id"), number, "n")
+        numbered[side] = NumberedIds(cut_from_plan(cached(frame, release), joining), int(sizes.sum()))
     return numbered
 
 

@@ -14,18 +14,17 @@ from pyspark.sql import functions as F
 
 from onebit_spark.core.blocks import Sums
 from onebit_spark.core.startlines import Rows
-from onebit_spark.engines.blocking import REPEATS, Repeats
-from onebit_spark.engines.cells import Batches, read_ascending, read_blocks
+from onebit_spark.engines.blocking import COUNTS, REPEATS, Repeats, count_rows
+from onebit_spark.engines.cells import Batches, read_ascending
 from onebit_spark.engines.faults import worker_errors
 from onebit_spark.engines.layout import Placement
 from onebit_spark.engines.shuffle.routes import ROUTED, Route
 from onebit_spark.engines.shuffle.storage import Storage
-from onebit_spark.platform.binary import binary_line, cell_array
+from onebit_spark.platform.binary import cell_array
 from onebit_spark.platform.caching import cached
 from onebit_spark.platform.plans import in_partitions, partition_keys
 from onebit_spark.platform.sessions import is_connect
 
-COUNTED = "block int, rows binary, weights binary, positives binary"
 ROUTES = ("routes", "ends", "row_weights")  # what only a sender needs
 
 
@@ -142,7 +141,7 @@ class Routing:
 
 
 def _held_rows(blocks: DataFrame, keys: NDArray[np.int32]) -> HeldRows:
-    lines = blocks.drop(*ROUTES, "key").mapInArrow(_counted, COUNTED).toArrow()
+    lines = blocks.drop(*ROUTES, "key").mapInArrow(count_rows, COUNTS).toArrow()
     rows = [read_ascending(cell) for cell in lines["rows"]]
     n = sum(map(len, rows))
     totals = np.zeros(n), np.zeros(n)
@@ -151,13 +150,3 @@ def _held_rows(blocks: DataFrame, keys: NDArray[np.int32]) -> HeldRows:
             total[numbers] = cell_array(cell, np.float64)
     numbered = zip(lines["block"].to_pylist(), rows, strict=True)
     return HeldRows({int(keys[block]): numbers for block, numbers in numbered}, *totals)
-
-
-def _counted(batches: Batches) -> Batches:
-    """Sums of the weights of every row: of all its ratings, and of the positive ones."""
-    for batch in batches:
-        for i, block in enumerate(read_blocks(iter([batch]))):
-            ratings = block.ratings
-            sums = (part.astype(np.float64) for part in (ratings.row_weights, ratings.row_positive_weights))
-            cells = dict(zip(("weights", "positives"), sums, strict=True))
-            yield binary_line(block=block.number, rows=cell_array(batch.column("rows")[i], np.uint8), **cells)

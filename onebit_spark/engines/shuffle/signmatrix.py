@@ -21,8 +21,8 @@ class StartLines:
     ----------
     side : Side
         The side of its rows.
-    make : callable
-        How its lines are made, from the rows and their lines of ``tables``.
+    make : callable, optional
+        How its lines are made, from the rows and their lines of ``tables``, unless it is made already.
     tables : tuple of StartLines
         Tables of the same side.
     made : TallTable or HeldTable, optional
@@ -32,7 +32,7 @@ class StartLines:
     """
 
     side: Side
-    make: Callable[..., Table] = gram
+    make: Callable[..., Table] | None = None
     tables: tuple[StartLines, ...] = ()
     made: AnyTable | None = None
     gram: Table | None = None
@@ -81,6 +81,7 @@ class TableSignMatrix:
 
     def _made(self, lines: StartLines) -> AnyTable:
         if lines.made is None:
+            assert lines.make is not None
             held, tables = self._tables.sides[lines.side].held, self.made_of(lines)
             if held is None:
                 lines.made = self._tables.make(lines.side, work.Lines(lines.make), tables)[0]

@@ -70,4 +70,5 @@ class EventLog:
 
     def _jobs(self, phase):
         wanted = f"onebit_spark: {phase}"
-        return [job for job in self.events("JobStart") if job["Properties"].get("spark.job.description") == wanted]
+        jobs = [job for job in self.events("JobStart") if job["Stage IDs"]]  # no stages: an empty table was asked for
+        return [job for job in jobs if job["Properties"].get("spark.job.description") == wanted]

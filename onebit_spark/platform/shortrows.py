@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -47,4 +48,24 @@ def map_rows(frame: DataFrame, work: Callable[[Batches], Batches], schema: str |
         for lines in work(read):
             yield from zip(*(column.to_pylist() for column in lines.columns), strict=True)
 
-    return frame.sparkSession.createDataFrame(batches.mapPartitions(run), schema, verifySchema=False)
+    with _the_workers_of_mapinarrow(frame.sparkSession):
+        return frame.sparkSession.createDataFrame(batches.mapPartitions(run), schema, verifySchema=False)
+
+
+@contextmanager
+def _the_workers_of_mapinarrow(spark: SparkSession) -> Iterator[None]:
+    """RDDs that are made in this block share their Python workers with ``mapInArrow``.
+
+    Spark keeps workers by their environment. SQL's have one variable more, so an RDD would start workers of its own,
+    and each of them would load its packages again.
+    """
+    asked = spark.conf.get("spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled", "true") == "true"
+    environment, name = spark.sparkContext.environment, "SPARK_SIMPLIFIED_TRACEBACK"
+    if not asked or name in environment:
+        yield
+        return
+    environment[name] = "1"
+    try:
+        yield
+    finally:
+        del environment[name]

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -44,7 +44,10 @@ from onebit_spark.engines.broadcast.blockwork import (
 )
 from onebit_spark.engines.faults import check_checksums, worker_errors
 from onebit_spark.engines.layout import SideLayout
+from onebit_spark.platform.arriving import arrow_batches
 from onebit_spark.platform.classic import broadcast
+
+Part = TypeVar("Part")
 
 
 @dataclass(frozen=True)
@@ -101,15 +104,15 @@ class BroadcastExchange:
         posterior = self._posteriors[side].copy()
         form = posterior.form
         rows_of = self._sides[side].layout.rows_of
-        parts = []
+        parts: dict[int, SideStatistics] = {}
         for line in self._run(side, work, UPDATED_LINES):
             rows = rows_of[line["block"]]
             packed = np.frombuffer(line["rows"], form.precision).reshape(len(rows), form.width)
             posterior.put(rows, form.unpacked(packed))
-            vector = np.frombuffer(line["statistics"], np.float64)
-            parts.append(SideStatistics.from_vector(vector, posterior.dimension, posterior.has_intercept))
+            vector = np.frombuffer(line["statistics"], np.float64).copy()  # a view would keep the rows as well
+            parts[line["block"]] = SideStatistics.from_vector(vector, posterior.dimension, posterior.has_intercept)
         self.hold({side: posterior})
-        return reduce(SideStatistics.__add__, parts)
+        return reduce(SideStatistics.__add__, _in_order(parts))
 
     def signed_sums(self, side: Side, table: StartTable) -> StartTable:
         layout = self._sides[side].layout
@@ -142,7 +145,8 @@ class BroadcastExchange:
         with ExitStack() as release:
             sent = (self._sent_now(side, posterior[side], release) for side in SIDES)
             lines = self._run("rows", LeftOutBlocks(loss, split, *sent), SUM_LINES)
-            total, weight = np.sum([np.frombuffer(line["sums"], np.float64) for line in lines], axis=0)
+            parts = {line["block"]: np.frombuffer(line["sums"], np.float64) for line in lines}
+            total, weight = np.sum(_in_order(parts), axis=0)
         return float(total / weight) if weight else 0.0
 
     def collect(self, side: Side) -> RowPosterior:
@@ -190,20 +194,29 @@ class BroadcastExchange:
         return sent
 
     def _run(self, side: Side, work: Any, schema: StructType) -> Iterator[dict[str, Any]]:
-        """Run one job over the blocks of a side. Yields its lines in the order of the blocks, and checks them."""
+        """Run one job over the blocks of a side. Yields its lines as its tasks end; checks that these are all.
+
+        All lines together are as large as the factors, so the driver holds one at a time.
+        """
         blocked = self._sides[side]
-        with worker_errors():
-            table = blocked.blocks.mapInArrow(work, schema).toArrow()
         found = {}
-        for i in np.argsort(table["block"].to_numpy()).tolist():  # a sorted table would be a copy of all factors
-            line = {name: table[name][i] for name in table.schema.names}
-            number = line["block"].as_py()
-            found[number] = (line["n"].as_py(), line["checksum"].as_py())
-            yield {
-                name: value.as_buffer() if pa.types.is_binary(value.type) else value.as_py()
-                for name, value in line.items()
-            }
+        with worker_errors():
+            for batch in arrow_batches(blocked.blocks.mapInArrow(work, schema)):
+                for cells in zip(*batch.columns, strict=True):
+                    line = {name: _value(cell) for name, cell in zip(batch.schema.names, cells, strict=True)}
+                    found[line["block"]] = (line["n"], line["checksum"])
+                    yield line
         check_checksums(found, blocked.checksums)
+
+
+def _in_order(parts: dict[int, Part]) -> list[Part]:
+    """What came from the blocks, by their numbers: sums of floats do not depend on which task ended first."""
+    return [parts[block] for block in sorted(parts)]
+
+
+def _value(cell: pa.Scalar) -> Any:
+    """A number, or the bytes of a binary cell where they are."""
+    return cell.as_buffer() if pa.types.is_binary(cell.type) else cell.as_py()
 
 
 def _matrix(buffer: pa.Buffer, like: NDArray[Any], n_rows: int) -> NDArray[Any]:

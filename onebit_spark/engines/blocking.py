@@ -10,10 +10,10 @@ workers on Arrow.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark import Broadcast
 from pyspark.sql import DataFrame
@@ -34,6 +34,7 @@ from onebit_spark.engines.cells import (
 from onebit_spark.engines.layout import Placement, SideLayout
 from onebit_spark.errors import FitFailed
 from onebit_spark.input.defects import not_deterministic
+from onebit_spark.input.idpositions import Find, finder
 from onebit_spark.input.packing import BUNDLES, NO_WEIGHTS, Bundle, read_bundles
 from onebit_spark.platform.binary import binary_line, cell_array
 from onebit_spark.platform.plans import in_partitions
@@ -52,6 +53,11 @@ class SideTable:
     block_of: NDArray[np.int32]
     counts: NDArray[np.int64]  # what the blocks must find
     positives: NDArray[np.int64]
+
+    @cached_property
+    def find(self) -> Find:
+        """Made where it is first asked for, once in every Python worker."""
+        return finder(self.values)
 
 
 @dataclass(frozen=True)
@@ -214,11 +220,11 @@ def _block(number: int, rows: NDArray[np.int64], columns: NDArray[np.int64], rat
 
 def _index(ids: pa.Array, side: SideTable) -> NDArray[np.int32]:
     """The position of every id among the side's ids."""
-    found = pc.index_in(ids, value_set=side.values)
-    if found.null_count:
-        missing = ids.filter(pc.is_null(found))[0]
-        raise changed(f"id {missing} was not there when the ratings were counted")
-    return np.asarray(found.to_numpy(), np.int32)
+    found = side.find(ids)
+    missing = np.flatnonzero(found < 0)
+    if len(missing):
+        raise changed(f"id {ids[int(missing[0])]} was not there when the ratings were counted")
+    return found
 
 
 def chunks(

@@ -38,9 +38,11 @@ from onebit_spark.platform.sessions import (
     described,
     is_connect,
     is_local,
+    parallelism,
 )
 
-BROADCAST_BYTES = 512 * 2**20  # of factors that the driver and every Python worker hold a copy of
+BROADCAST_BYTES = 512 * 2**20  # of factors that the driver and every Python worker of a cluster hold a copy of
+DRIVER_COPIES, WORKER_COPIES = 2, 2.5  # of the broadcast factors: held, updated; held, taken by a block
 BYTES_PER_RATING = 24  # at the peak of a fit on the driver, beside the table that is on its way
 BYTES_PER_WEIGHT = 12  # as it came, in the order of the columns and in that of the rows
 TABLE_COPIES = 5  # of that table: as it came, as columns, as positions
@@ -123,7 +125,7 @@ def on_driver(
     return Choice("driver", f"{told} of the driver's memory; its limit is {limit:,} ratings: {why}")
 
 
-def on_executors(wanted: str, census: Census, form: Form, limits: DriverLimits) -> Choice:
+def on_executors(wanted: str, census: Census, form: Form, limits: DriverLimits, cores: int) -> Choice:
     """Broadcast, mixed or shuffle, as wanted or by the size of the factors. What cannot work is refused."""
     sizes = {"users": census.n_users * form.row_bytes, "items": census.n_items * form.row_bytes}
     told = f"the factors of {census.n_users:,} users and {census.n_items:,} items take {_size(sum(sizes.values()))}"
@@ -137,15 +139,29 @@ def on_executors(wanted: str, census: Census, form: Form, limits: DriverLimits) 
         )
     if wanted != "auto":
         return Choice(wanted, f"as asked; {told}")
-    limit = min(BROADCAST_BYTES, limits.heap // 4)
+    limit = _most_sent(limits, cores)
     sent = {"broadcast": sum(sizes.values()), "mixed": sizes[fewer]}
+    lacking = ""
     for exchange, size in sent.items():
-        if size <= limit and 1.1 * collected[exchange] <= limits.result:
-            few = told if exchange == "broadcast" else f"{told}, those of the {fewer} {_size(size)}"
-            return Choice(exchange, f"{few}, few enough to send to every worker (up to {_size(limit)})")
-    if sizes[fewer] <= limit:
-        return Choice("shuffle", f"{told}, beyond spark.driver.maxResultSize ({_size(limits.result)})")
-    return Choice("shuffle", f"{told}, more than the {_size(limit)} that every worker may be sent")
+        if size > limit:
+            continue
+        if 1.1 * collected[exchange] > limits.result:
+            lacking = f"; {exchange} would need a spark.driver.maxResultSize of {_size(1.1 * collected[exchange])}"
+            continue
+        few = told if exchange == "broadcast" else f"{told}, those of the {fewer} {_size(size)}"
+        return Choice(exchange, f"{few}, few enough to send to every worker (up to {_size(limit)}){lacking}")
+    many = lacking or f", more than the {_size(limit)} that every worker may be sent"
+    return Choice("shuffle", told + many)
+
+
+def _most_sent(limits: DriverLimits, cores: int) -> int:
+    """Bytes of factors that every Python worker may be sent.
+
+    On one machine, as many as its memory holds for the driver and all workers. A shuffle would send each row once for
+    each block that refers to it, through one disk.
+    """
+    whole = int(limits.memory / (DRIVER_COPIES + WORKER_COPIES * cores)) if limits.local else BROADCAST_BYTES
+    return min(whole, limits.heap // 4)
 
 
 def held_side(census: Census) -> Side:
@@ -197,7 +213,7 @@ def choose_exchange(
         if is_connect(spark) and wanted == "auto":
             choice = Choice("shuffle", "nothing can be broadcast on Spark Connect")
         else:
-            choice = on_executors(wanted, whole, form, limits)
+            choice = on_executors(wanted, whole, form, limits, parallelism(spark))
         yield ChosenExchange(Choice(choice.exchange, before + choice.reason), whole.tally, whole)
 
 

@@ -1,5 +1,6 @@
 """exchange=shuffle and mixed: the same fit as by broadcast, from the same start to the bit, and nothing left behind."""
 
+import dataclasses
 import gc
 import time
 from contextlib import ExitStack
@@ -24,7 +25,7 @@ from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform.caching import forget
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.lending import take_back
-from onebit_spark.platform.limits import driver_limits
+from onebit_spark.platform.limits import DriverLimits, driver_limits
 from onebit_spark.platform.plans import partition_keys, spark_hash
 from onebit_spark.simulate import power_law_ratings
 
@@ -254,7 +255,7 @@ class TestChoice:
         form = FitConfig(rank=10).form
 
         def pick(users, wanted="auto", items=1000):
-            return choice.on_executors(wanted, self.Counted(users, items), form, driver_limits(spark))
+            return choice.on_executors(wanted, self.Counted(users, items), form, driver_limits(spark), 2)
 
         assert form.row_bytes == (11 + 66 + 20) * 4
         assert pick(1000).exchange == "broadcast"
@@ -271,6 +272,23 @@ class TestChoice:
         for wanted in ("broadcast", "mixed"):
             with pytest.raises(RequestError, match=f"exchange={wanted} collects the factors of one side"):
                 pick(1000, wanted)
+
+    def test_one_machine_sends_what_its_memory_holds(self):
+        """10⁹ ratings of 10⁷ users on 10⁶ items: by shuffle they would fill its disk."""
+        form = FitConfig(rank=10, loss="hinge").form
+        machine = DriverLimits(result=2**40, heap=8 * 2**30, memory=14 * 2**30, local=True)
+
+        def pick(cores=2, **other):
+            return choice.on_executors(
+                "auto", self.Counted(10**7, 10**6), form, dataclasses.replace(machine, **other), cores
+            )
+
+        assert pick().exchange == "broadcast"
+        for refused in (pick(cores=4), pick(local=False), pick(heap=4 * 2**30), pick(memory=2**33)):
+            assert refused.exchange == "mixed"
+            assert "maxResultSize" not in refused.reason
+        assert pick(result=2**30).exchange == "mixed"
+        assert "; broadcast would need a spark.driver.maxResultSize of 1,762 MB" in pick(result=2**30).reason
 
     def test_a_cluster_needs_a_folder_that_all_can_reach(self):
         context = SimpleNamespace(getCheckpointDir=lambda: None, master="yarn")

@@ -2,8 +2,8 @@
 
 The driver holds both posteriors and broadcasts them. Each block takes the rows that it refers to, and returns its
 updated rows. A map step is one Spark job. The driver and every Python worker hold the factor table, so this is for
-tables up to half a gigabyte. For larger ones, ``shuffle.ShuffleEngine`` sends each block only the rows that it refers
-to.
+tables that all of them have room for. For larger ones, ``shuffle.ShuffleEngine`` sends each block only the rows that
+it refers to.
 """
 
 from __future__ import annotations

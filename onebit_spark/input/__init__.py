@@ -2,5 +2,5 @@
 
 columns ◄ defects ◄ ratings (under inside names), readings (of columns as they arrive)
     ◄ gathering (on the driver) ◄ holdout
-    ◄ packing (in the executors) ◄ idcounts ◄ census
+    ◄ packing (in the executors) ◄ idcounts ◄ census, idpositions
 """

@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from onebit_spark.input.idcounts import hashes_of
+from onebit_spark.input.readings import DENSE
 
-DENSE = 1 << 24  # the widest range of integers that has a table of its own, however few they are
-DENSE_PER_ID = 4  # and its widest range per integer
+DENSE_PER_ID = 4  # many integers may have a table of a wider range: so many numbers for each
 
 Find = Callable[[pa.Array], NDArray[np.int32]]
 
@@ -41,8 +41,7 @@ def in_table(numbers: NDArray[np.integer], span: int) -> Find:
     table[numbers.astype(np.int64) - low] = np.arange(len(numbers), dtype=np.int32)
 
     def find(ids: pa.Array) -> NDArray[np.int32]:
-        with np.errstate(over="ignore"):  # a difference beyond 64 bits is outside, too
-            places = ids.to_numpy().astype(np.int64) - low
+        places = ids.to_numpy().astype(np.int64) - low  # beyond 64 bits it wraps round, and is still outside
         inside = (places >= 0) & (places < span)
         return np.where(inside, table[np.where(inside, places, 0)], np.int32(-1))
 
@@ -75,7 +74,7 @@ def by_arrow(values: pa.Array, ids: pa.Array) -> NDArray[np.int32]:
 
 
 def sorted_positions(ascending: NDArray, asked: NDArray) -> NDArray[np.int32]:
-    """By binary search. In ascending order it stays in the cache."""
+    """By binary search, in ascending order: neighbours find what they need in the cache."""
     order = np.argsort(asked)
     ordered = asked[order]
     place = np.minimum(np.searchsorted(ascending, ordered), len(ascending) - 1)

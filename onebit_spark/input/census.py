@@ -30,8 +30,8 @@ from onebit_spark.input.defects import (
     suspect,
     verdict,
 )
-from onebit_spark.input.idcounts import PARTIAL, CountIds, sum_counts
-from onebit_spark.input.packing import BUNDLES, PackedRatings
+from onebit_spark.input.idcounts import COUNTED, PARTIAL, CountIds, sum_counts
+from onebit_spark.input.packing import PackedRatings
 from onebit_spark.input.ratings import ITEM, USER
 from onebit_spark.platform.binary import binary_line, cell_array
 from onebit_spark.platform.caching import cached
@@ -177,7 +177,7 @@ def id_counts(bundles: DataFrame, df: DataFrame, columns: Columns) -> DataFrame:
     ids = [StructField(name, df.schema[of].dataType) for name, of in ((USER, columns.user), (ITEM, columns.item))]
     numbers = [StructField("side", IntegerType()), StructField("n", LongType()), StructField("above", LongType())]
     n_parts = PARTS_PER_CORE * parallelism(df.sparkSession)
-    partial = bundles.select(*BUNDLES).mapInArrow(CountIds(n_parts), PARTIAL)
+    partial = bundles.select(*COUNTED).mapInArrow(CountIds(n_parts), PARTIAL)
     return in_partitions(partial, n_parts, F.col("part")).mapInArrow(sum_counts, StructType([*ids, *numbers]))
 
 

@@ -1,22 +1,26 @@
 """The ids of packed ratings, each once, with the number of its ratings and of its positive ratings.
 
 bundles ─CountIds─► ids of every segment, in parts by a hash of the id ─shuffle─► sum_counts ─► one line per id
+
+``packing`` has counted the ratings of each segment's ids. No rating is read here.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from onebit_spark.core.compiled import jit
-from onebit_spark.input.packing import read_bundles
 from onebit_spark.input.ratings import ITEM, USER
 from onebit_spark.platform.binary import binary_line, cell_array, ids_cell, read_ids
 from onebit_spark.platform.shortrows import Batches
 
+COUNTED = ("user_ids", "item_ids", "user_counts", "item_counts")  # the columns that ``CountIds`` takes
+SIDES = {1: "user", 2: "item"}
 PARTIAL = "part int, side int, ids binary, none binary, n binary, above binary"  # none: no id of the other side
 
 
@@ -24,64 +28,51 @@ PARTIAL = "part int, side int, ids binary, none binary, n binary, above binary" 
 class CountIds:
     """The ids of every segment with their ratings and positive ratings, in ``n_parts`` parts by a hash of the id.
 
-    ``side`` is 1 for users and 2 for items.
+    ``side`` is a number of SIDES.
     """
 
     n_parts: int
 
     def __call__(self, batches: Batches) -> Batches:
-        counts: dict[int, _Counted] = {}
-        segment = None
-        for bundle in read_bundles(batches):
-            if bundle.segment != segment:
-                yield from self._lines(counts)
-                segment, counts = bundle.segment, {side: _Counted() for side in (1, 2)}
-            label = bundle.codes & 1
-            counts[1].add(bundle.user_ids, bundle.users, label)
-            counts[2].add(bundle.item_ids, bundle.codes >> 1, label)
-        yield from self._lines(counts)
+        ids: dict[int, list[pa.Array]] = {1: [], 2: []}
+        for batch in batches:
+            for line in range(batch.num_rows):
+                for side, name in SIDES.items():
+                    ids[side].append(read_ids(batch.column(f"{name}_ids")[line]))
+                counts = {side: _counts(batch.column(f"{name}_counts")[line]) for side, name in SIDES.items()}
+                if len(counts[1]):  # the last line of a segment
+                    yield from self._lines({side: pa.concat_arrays(arrays) for side, arrays in ids.items()}, counts)
+                    ids = {1: [], 2: []}
 
-    def _lines(self, counts: dict[int, _Counted]) -> Batches:
-        for side, counted in counts.items():
-            ids, none = pa.concat_arrays(counted.ids), ids_cell(counts[3 - side].ids[0][:0])
-            parts = (hashes_of(ids) >> np.uint64(20)) % np.uint64(self.n_parts)
+    def _lines(self, ids: dict[int, pa.Array], counts: dict[int, NDArray[np.int32]]) -> Batches:
+        for side, own in ids.items():
+            none = ids_cell(ids[3 - side][:0])
+            parts = (hashes_of(own) >> np.uint64(20)) % np.uint64(self.n_parts)
             order = np.argsort(parts.astype(np.uint16) if self.n_parts <= 2**16 else parts, kind="stable")
             edges = np.searchsorted(parts[order], np.arange(self.n_parts + 1, dtype=np.uint64))
             for part in np.flatnonzero(np.diff(edges)):
                 here = order[edges[part] : edges[part + 1]]
-                n, above = counted.totals[here].T
-                own = ids_cell(ids.take(pa.array(here)))
-                yield binary_line(part=part, side=side, ids=own, none=none, n=n, above=above)
+                n, above = counts[side][here].T
+                yield binary_line(
+                    part=part, side=side, ids=ids_cell(own.take(pa.array(here))), none=none, n=n, above=above
+                )
 
 
-class _Counted:
-    def __init__(self) -> None:
-        self.ids: list[pa.Array] = []
-        self.totals = np.zeros((0, 2), np.int64)
-
-    def add(self, new: pa.Array, numbers: NDArray[np.int32], label: NDArray[np.int32]) -> None:
-        self.ids.append(new)
-        self.totals = np.vstack([self.totals, np.zeros((len(new), 2), np.int64)])
-        _count(numbers, label, self.totals)
-
-
-@jit
-def _count(numbers, label, totals):  # type: ignore[no-untyped-def]
-    for k in range(len(numbers)):
-        totals[numbers[k], 0] += 1
-        totals[numbers[k], 1] += label[k]
+def _counts(cell: Any) -> NDArray[np.int32]:
+    """For each id of a segment: its ratings, and the positive ones. None if this is not the segment's last line."""
+    return cell_array(cell, np.int32).reshape(-1, 2)
 
 
 def sum_counts(batches: Batches) -> Batches:
     """(user, item, side, n, above): the different ids of a part, each once; of the other side's id there is none."""
     ids: dict[int, list[pa.Array]] = {1: [], 2: []}
-    counts: dict[int, list[NDArray[np.int64]]] = {1: [], 2: []}
+    counts: dict[int, list[NDArray[np.int32]]] = {1: [], 2: []}
     kinds: dict[int, pa.DataType] = {}
     for batch in batches:
         for i, side in enumerate(batch.column("side").to_pylist()):
             ids[side].append(read_ids(batch.column("ids")[i]))
             kinds = {side: ids[side][0].type, 3 - side: read_ids(batch.column("none")[i]).type}
-            counts[side].append(np.stack([cell_array(batch.column(name)[i], np.int64) for name in ("n", "above")]))
+            counts[side].append(np.stack([cell_array(batch.column(name)[i], np.int32) for name in ("n", "above")]))
     for side in (side for side, arrays in ids.items() if arrays):
         encoded = pa.concat_arrays(ids[side]).dictionary_encode()
         totals = np.zeros((len(encoded.dictionary), 2), np.int64)

@@ -6,7 +6,8 @@
                                                         ─► blocks (``engines.blocking``)
 
 A task cuts its ratings into bundles, one line each. A segment is a run of bundles that share a dictionary of users and
-one of items. A bundle names the ids that are new in its segment, so a segment is read in its order.
+one of items. A bundle names the ids that are new in its segment, so a segment is read in its order. Its last line has
+no ratings: it tells how many ratings, and how many positive ones, each id of the segment has.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 from pyspark import StorageLevel, TaskContext
 from pyspark.sql import DataFrame
 
+from onebit_spark.core.compiled import jit
 from onebit_spark.core.sketch import limit_for
 from onebit_spark.input.columns import HASH_PARTS
 from onebit_spark.input.defects import Columns
@@ -40,10 +42,12 @@ BUNDLE = 2_000_000  # ratings of a line
 SEGMENT = 16_000_000  # ratings that share their dictionaries
 PACKED = (
     "segment long, place int, facts string, user_ids binary, item_ids binary, users binary, codes binary, "
-    "weights binary, cells binary"
+    "weights binary, cells binary, user_counts binary, item_counts binary"
 )
+CELLS = ("user_ids", "item_ids", "users", "codes", "weights", "cells", "user_counts", "item_counts")
 NOTHING = np.empty(0, np.int32)
 NO_WEIGHTS = np.empty(0, np.float32)
+NO_COUNTS = np.empty((0, 2), np.int32)
 
 
 @dataclass(frozen=True)
@@ -100,9 +104,11 @@ class Pack:
         for table in joined(batches, pa.RecordBatch.__len__, BUNDLE):
             n_task += len(table)
             if segment.n and segment.n + len(table) > SEGMENT:
+                yield from segment.counts()
                 number += 1
                 segment = _Segment(first + number)
             yield segment.packed(table, self.threshold, limit_for(n_task))
+        yield from segment.counts()
 
 
 def _first_segment() -> int:
@@ -111,11 +117,13 @@ def _first_segment() -> int:
 
 
 class _Segment:
-    """The dictionaries of a segment."""
+    """The dictionaries of a segment, and the ratings of each id: all, and the positive ones."""
 
     def __init__(self, number: int) -> None:
-        self.number, self.n, self.n_bundles = number, 0, 0
+        self.number, self.n, self._n_lines = number, 0, 0
         self._users, self._items = GrowingDictionary(), GrowingDictionary()
+        self._user_counts, self._item_counts = NO_COUNTS, NO_COUNTS
+        self._types: tuple[pa.DataType, pa.DataType] | None = None
 
     def packed(self, table: pa.Table, threshold: float | None, limit: int) -> pa.RecordBatch:
         """One bundle. If an id or a label is null, only its facts are told: such ratings are refused."""
@@ -133,16 +141,41 @@ class _Segment:
             return self._line({**facts, "absent": 1})
         codes = items[0] << 1
         codes |= label
+        self._types = users[1].type, items[1].type
+        self._user_counts = _with_room(self._user_counts, len(self._users))
+        self._item_counts = _with_room(self._item_counts, len(self._items))
+        _count(users[0], codes, self._user_counts, self._item_counts)
         return self._line(
-            facts, ids_cell(users[1]), ids_cell(items[1]), users[0], codes,
-            NO_WEIGHTS if weights is None else weights, hashes[hashes <= limit],
+            facts, user_ids=ids_cell(users[1]), item_ids=ids_cell(items[1]), users=users[0], codes=codes,
+            weights=NO_WEIGHTS if weights is None else weights, cells=hashes[hashes <= limit],
         )  # fmt: skip
 
-    def _line(self, facts: dict[str, Any], *cells: Any) -> pa.RecordBatch:
-        names = ("user_ids", "item_ids", "users", "codes", "weights", "cells")
-        given = dict(zip(names, cells or [NOTHING] * len(names), strict=True))
-        place, self.n_bundles = self.n_bundles, self.n_bundles + 1
+    def counts(self) -> Batches:
+        """The last line; none if there are no ratings that can be fitted."""
+        if self._types is not None:
+            user_ids, item_ids = (ids_cell(pa.array([], kind)) for kind in self._types)
+            counts = {"user_counts": self._user_counts, "item_counts": self._item_counts}
+            yield self._line({}, user_ids=user_ids, item_ids=item_ids, **counts)
+
+    def _line(self, facts: dict[str, Any], **cells: Any) -> pa.RecordBatch:
+        place, self._n_lines = self._n_lines, self._n_lines + 1
+        given = {name: cells.get(name, NOTHING) for name in CELLS}
         return binary_line(segment=self.number, place=place, facts=json.dumps(facts), **given)
+
+
+def _with_room(counts: NDArray[np.int32], n: int) -> NDArray[np.int32]:
+    """The counts, with zeros for the ids that are new."""
+    return np.vstack([counts, np.zeros((n - len(counts), 2), np.int32)])
+
+
+@jit
+def _count(users, codes, user_counts, item_counts):  # type: ignore[no-untyped-def]
+    for k in range(len(users)):
+        user, item, label = users[k], codes[k] >> 1, codes[k] & 1
+        user_counts[user, 0] += 1
+        user_counts[user, 1] += label
+        item_counts[item, 0] += 1
+        item_counts[item, 1] += label
 
 
 def _finite_sum(weights: NDArray[np.float32]) -> float:

@@ -149,7 +149,7 @@ def test_ids_that_arrive_in_parts(parts, dense):
 def test_numbers_must_belong_to_the_ids():
     """Numbers that were found for a segment before it was packed again, with its ids in another order, are refused."""
     lines = [("b", 3, True), ("a", 1, False), ("c", 1, True)]
-    (bundle,) = Pack(None)(iter(raw_batches(lines, 3)))
+    bundle, _ = Pack(None)(iter(raw_batches(lines, 3)))  # and the counts of its ids
     bundles = pa.Table.from_batches([bundle])
     encode = _EncodeNumbers(Placement(1, np.empty(0, np.int64), np.empty(0, np.int32)), wide=False)
     users = {"places": np.array([0, 1, 2], np.int32), "numbers": np.array([1, 0, 2])}

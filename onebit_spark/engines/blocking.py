@@ -38,11 +38,12 @@ from onebit_spark.input.idpositions import Find, finder
 from onebit_spark.input.packing import BUNDLES, NO_WEIGHTS, Bundle, read_bundles
 from onebit_spark.platform.binary import binary_line, cell_array
 from onebit_spark.platform.plans import in_partitions
+from onebit_spark.platform.schemas import schema_of
 
 NO_NUMBERS = np.empty(0, np.int32)
 
-COUNTS = "block int, rows binary, ratings binary, weights binary, positives binary"
-CHUNKS = "block int, rows binary, codes binary, weights binary, members binary"
+COUNTS = schema_of("block int, rows binary, ratings binary, weights binary, positives binary")
+CHUNKS = schema_of("block int, rows binary, codes binary, weights binary, members binary")
 
 
 @dataclass(frozen=True)

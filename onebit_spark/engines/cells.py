@@ -14,12 +14,14 @@ from numpy.typing import NDArray
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.input.packing import NO_WEIGHTS
 from onebit_spark.platform.binary import cell_array
+from onebit_spark.platform.schemas import schema_of
 from onebit_spark.platform.shortrows import Batches
 
-BLOCKS = (
+BLOCK_CELLS = (
     "block int, rows binary, columns binary, pointers binary, codes binary, weights binary, "
     "n long, checksum long, repeated_cells long, repeated long, conflicting long"
 )
+BLOCKS = schema_of(BLOCK_CELLS)
 FREEZES = 4  # blocks after which a worker has loaded what it needs, compiled kernels included
 SMALL = 2**26  # up to this number, an array indexed by row number is cheaper than a sort
 

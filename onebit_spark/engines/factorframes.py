@@ -15,6 +15,7 @@ from onebit_spark.core.modelinfo import ModelInfo
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.errors import RequestError
 from onebit_spark.input.census import Ids
+from onebit_spark.platform.schemas import type_of
 
 BATCH_BYTES = 16 * 2**20  # of a batch that goes to Spark; it travels in a task, which may have 128 MB
 MOST_KEPT = 64 * 2**20  # bytes of a table that is also kept here
@@ -65,13 +66,12 @@ def ordered(factors: pa.Table, ids: pa.Array, prior: RowPosterior, precision: st
 def factor_schema(info: ModelInfo, side: str) -> StructType:
     """The schema of ``users`` or ``items``, for side "user" or "item"."""
     config = info.config
-    columns = {
-        "id": info.id_types[side], **factor_columns(info.kind, config.intercepts, config.implicit_features)
-    }  # fmt: skip
+    columns = factor_columns(info.kind, config.intercepts, config.implicit_features)
     if info.draw_narrowing is not None:
         columns[CERTIFIED] = "array<float>"
-    schema = StructType.fromDDL(", ".join(f"{name} {spark_type}" for name, spark_type in columns.items()))
-    assert isinstance(schema, StructType)
+    schema = StructType().add("id", type_of(info.id_types[side]))
+    for name, kind in columns.items():
+        schema = schema.add(name, type_of(kind))
     return schema
 
 

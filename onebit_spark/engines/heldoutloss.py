@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from onebit_spark.core.posterior import DoubleArray, FloatArray, RowPosterior
 from onebit_spark.core.prediction import held_out_sums
+from onebit_spark.platform.schemas import schema_of
 
-MEASURED = "n long, weight double, loss double, wrong long"
+MEASURED = schema_of("n long, weight double, loss double, wrong long")
 
 Pairs = tuple[RowPosterior, RowPosterior, NDArray[np.integer], NDArray[np.integer], NDArray[np.bool_], FloatArray]
 

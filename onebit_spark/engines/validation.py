@@ -35,8 +35,9 @@ from onebit_spark.input.defects import Columns, Tally, check_ratings
 from onebit_spark.input.gathering import GatheredPairs
 from onebit_spark.input.ratings import ITEM, LABEL, USER, WEIGHT, prepared
 from onebit_spark.platform.classic import broadcast
+from onebit_spark.platform.schemas import schema_of
 
-PAIRS = "row int, col int, positive boolean, weight float"
+PAIRS = schema_of("row int, col int, positive boolean, weight float")
 
 
 def divided(dataset: DataFrame, indicator: str | None) -> tuple[DataFrame, DataFrame | None]:

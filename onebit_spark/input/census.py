@@ -36,10 +36,13 @@ from onebit_spark.input.ratings import ITEM, USER
 from onebit_spark.platform.binary import binary_line, cell_array
 from onebit_spark.platform.caching import cached
 from onebit_spark.platform.plans import cut_from_plan, in_partitions
+from onebit_spark.platform.schemas import schema_of
 from onebit_spark.platform.sessions import described, parallelism
 
 SIDE_NUMBERS = {USER: 1, ITEM: 2}  # as ``idcounts`` tells them
-PARTS_PER_CORE = 4
+RATINGS_PER_PART = 10**7  # whose ids one task sums up; at least a part for every core
+PARTS_PER_CORE = 4  # at most
+CELLS = schema_of("cells binary")
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,7 @@ class Census:
         """The sketch of the ratings."""
         limit = limit_for(self.tally.n)
         with described(self.grouped.sparkSession, "sketch"):
-            cells = self.packed.bundles.select("cells").mapInArrow(_UpTo(limit), "cells binary").toArrow()["cells"]
+            cells = self.packed.bundles.select("cells").mapInArrow(_UpTo(limit), CELLS).toArrow()["cells"]
         hashes = np.concatenate([cell_array(cell, np.int64) for cell in cells])
         return CellSketch(limit, *np.unique(hashes, return_counts=True))
 
@@ -159,7 +162,8 @@ def census(df: DataFrame, columns: Columns) -> Iterator[Census]:
 def _counted(df: DataFrame, columns: Columns, release: ExitStack) -> Census:
     packed = PackedRatings.of(df, columns, release)
     tally = packed_tally(df, columns, packed.facts)
-    grouped = cached(cut_from_plan(id_counts(packed.bundles, df, columns), packed.cached.sparkSession), release)
+    ids = id_counts(packed.bundles, tally.n, df, columns)
+    grouped = cached(cut_from_plan(ids, packed.cached.sparkSession), release)
     weight = None if columns.weight is None else float(packed.facts["weight"])
     return Census(tally, *numbers_of_ids(grouped), packed, grouped, weight)
 
@@ -172,11 +176,15 @@ def packed_tally(df: DataFrame, columns: Columns, facts: Counter[str]) -> Tally:
     return verdict(df, columns, facts)
 
 
-def id_counts(bundles: DataFrame, df: DataFrame, columns: Columns) -> DataFrame:
-    """One line per id: the user or the item, its side, its ratings and its positive ratings. By one shuffle of ids."""
+def id_counts(bundles: DataFrame, n: int, df: DataFrame, columns: Columns) -> DataFrame:
+    """One line per id of n ratings: the user or the item, its side, its ratings and its positive ratings.
+
+    By one shuffle of ids.
+    """
     ids = [StructField(name, df.schema[of].dataType) for name, of in ((USER, columns.user), (ITEM, columns.item))]
     numbers = [StructField("side", IntegerType()), StructField("n", LongType()), StructField("above", LongType())]
-    n_parts = PARTS_PER_CORE * parallelism(df.sparkSession)
+    cores = parallelism(df.sparkSession)
+    n_parts = min(PARTS_PER_CORE * cores, max(cores, n // RATINGS_PER_PART))
     partial = bundles.select(*COUNTED).mapInArrow(CountIds(n_parts), PARTIAL)
     return in_partitions(partial, n_parts, F.col("part")).mapInArrow(sum_counts, StructType([*ids, *numbers]))
 

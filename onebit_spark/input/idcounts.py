@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 from onebit_spark.core.compiled import jit
 from onebit_spark.input.ratings import ITEM, USER
 from onebit_spark.platform.binary import binary_line, cell_array, ids_cell, read_ids
+from onebit_spark.platform.schemas import schema_of
 from onebit_spark.platform.shortrows import Batches
 
 COUNTED = ("user_ids", "item_ids", "user_counts", "item_counts")  # the columns that ``CountIds`` takes
 SIDES = {1: "user", 2: "item"}
-PARTIAL = "part int, side int, ids binary, none binary, n binary, above binary"  # none: no id of the other side
+# ``none`` holds no id, only the type of the other side's.
+PARTIAL = schema_of("part int, side int, ids binary, none binary, n binary, above binary")
 
 
 @dataclass(frozen=True)

@@ -36,11 +36,12 @@ from onebit_spark.platform.binary import binary_line, cell_array, ids_cell, read
 from onebit_spark.platform.caching import cached
 from onebit_spark.platform.joining import joined
 from onebit_spark.platform.plans import cut_from_plan, expect_long_lines, working_session
+from onebit_spark.platform.schemas import schema_of
 from onebit_spark.platform.shortrows import Batches, map_rows, rows_session
 
 BUNDLE = 2_000_000  # ratings of a line
 SEGMENT = 16_000_000  # ratings that share their dictionaries
-PACKED = (
+PACKED = schema_of(
     "segment long, place int, facts string, user_ids binary, item_ids binary, users binary, codes binary, "
     "weights binary, cells binary, user_counts binary, item_counts binary"
 )

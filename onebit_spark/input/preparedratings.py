@@ -131,7 +131,7 @@ def prepare_ratings(df: DataFrame, columns: Columns, path: str, overwrite: bool 
         bundles = stored_bundles(folder).bundles
         counted = sum_facts(bundles)
         tally = packed_tally(df, columns, counted)
-        id_counts(bundles, df, columns).write.parquet((folder / IDS).uri)
+        id_counts(bundles, tally.n, df, columns).write.parquet((folder / IDS).uri)
         weight = None if columns.weight is None else float(counted["weight"])
         ids = numbers_of_ids(spark.read.parquet((folder / IDS).uri))
         types, zone, lengths = id_types(df, columns), time_zone(df, columns), _lengths(folder)

@@ -30,7 +30,7 @@ def rows_session(spark: SparkSession) -> SparkSession:
     return own
 
 
-def map_rows(frame: DataFrame, work: Callable[[Batches], Batches], schema: str | StructType) -> DataFrame:
+def map_rows(frame: DataFrame, work: Callable[[Batches], Batches], schema: StructType) -> DataFrame:
     """``frame.mapInArrow(work, schema)`` for many short rows in, and a few long lines out.
 
     ``mapInArrow`` wraps every row into a structure and asks for the size of the batch after each. That takes several

@@ -44,9 +44,11 @@ from onebit_spark.engines.start import SpreadOut
 from onebit_spark.input.census import Census
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.plans import cut_from_plan, expect_long_lines, working_session
+from onebit_spark.platform.schemas import schema_of
 from onebit_spark.platform.sessions import described, parallelism
 
 PARTNER_BYTES = 256 * 2**20  # of the factor rows that one block may refer to
+PACKED_ROWS = schema_of("number long, packed binary")
 OWN_BYTES = 128 * 2**20  # of the factor rows that one block updates
 
 
@@ -245,7 +247,7 @@ class ShuffleEngine:
     def packed_lines(self, side: Side, posterior: TablePosterior) -> DataFrame:
         """(number, packed): one line for each row of the posterior."""
         make = partial(work.packed_lines, posterior.reading)
-        return self._tables.rows(side, (posterior.table,), make, "number long, packed binary")
+        return self._tables.rows(side, (posterior.table,), make, PACKED_ROWS)
 
 
 def blocks_by_size(n_ratings: int, n_rows: int, n_sent: int, form: Form, cores: int) -> int:

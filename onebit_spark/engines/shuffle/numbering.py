@@ -23,14 +23,15 @@ from onebit_spark.platform.binary import binary_line, cell_array
 from onebit_spark.platform.caching import cached
 from onebit_spark.platform.joining import joined
 from onebit_spark.platform.plans import cut_from_plan, working_session
+from onebit_spark.platform.schemas import schema_of
 from onebit_spark.platform.sessions import parallelism
 
 WIDE = 2**30  # from so many rows or columns on, a number with a label bit needs more than 32 bits
 RETURNED_LINES = 2_000_000  # numbers that are sorted by segment at once
 SEGMENT_PLACE = StructType().add("segment", LongType()).add("place", IntegerType())
 NO_NUMBERS = np.empty(0, np.int64)
-LOADS = "side int, loads binary, heavy binary, counts binary"
-RETURNED = "segment long, side int, places binary, numbers binary"
+LOADS = schema_of("side int, loads binary, heavy binary, counts binary")
+RETURNED = schema_of("segment long, side int, places binary, numbers binary")
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,15 @@ from pyspark import Broadcast
 
 from onebit_spark.core.blocks import Sums as RowWeights
 from onebit_spark.core.posterior import FloatArray
-from onebit_spark.engines.cells import BLOCKS, Batches, PlacedBlock, read_ascending, read_block
+from onebit_spark.engines.cells import BLOCK_CELLS, Batches, PlacedBlock, read_ascending, read_block
 from onebit_spark.engines.layout import Placement
 from onebit_spark.platform.binary import binary_line, cell_array
+from onebit_spark.platform.schemas import schema_of
 
-ROUTED = f"key int, {BLOCKS}, routes binary, ends binary, row_weights binary, rated long"
-LINES = "key int, place int, sender int, values binary"
-PLACED = "key int, rows binary, values binary"
-MADE = "key int, values binary, sums binary, n long, checksum long"
+ROUTED = schema_of(f"key int, {BLOCK_CELLS}, routes binary, ends binary, row_weights binary, rated long")
+LINES = schema_of("key int, place int, sender int, values binary")
+PLACED = schema_of("key int, rows binary, values binary")
+MADE = schema_of("key int, values binary, sums binary, n long, checksum long")
 PARTNERS = -1  # the place of lines of the other side; tables of the same side have the places 0, 1, …
 
 Sums = NDArray[np.float64]

@@ -19,7 +19,7 @@ from onebit_spark.platform.lending import lend
 class Storage(Protocol):
     """Keeps what was computed. Neither plan nor lineage of it grows."""
 
-    def keep(self, made: DataFrame, schema: str) -> tuple[DataFrame, Callable[[], object]]:
+    def keep(self, made: DataFrame, schema: StructType) -> tuple[DataFrame, Callable[[], object]]:
         """The lines, computed now, and a function that deletes them."""
 
     def outlasting(self, frame: DataFrame, schema: StructType) -> DataFrame:
@@ -35,7 +35,7 @@ class InFiles:
 
     folder: Location
 
-    def keep(self, made: DataFrame, schema: str) -> tuple[DataFrame, Callable[[], object]]:
+    def keep(self, made: DataFrame, schema: StructType) -> tuple[DataFrame, Callable[[], object]]:
         place = self.folder / f"table-{uuid.uuid4().hex}"
         made.write.parquet(place.uri, compression="uncompressed")  # factors cannot be compressed
         return made.sparkSession.read.schema(schema).parquet(place.uri), place.delete
@@ -57,7 +57,7 @@ class InFiles:
 class OnExecutors:
     """On the disks of the executors. What is lost with one of them cannot be computed again, and the fit ends."""
 
-    def keep(self, made: DataFrame, schema: str) -> tuple[DataFrame, Callable[[], object]]:
+    def keep(self, made: DataFrame, schema: StructType) -> tuple[DataFrame, Callable[[], object]]:
         kept = on_executors(made)
         return kept, partial(forget, kept)
 

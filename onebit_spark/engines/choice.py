@@ -209,7 +209,8 @@ def choose_exchange(
             yield found
             return
         before = f"{found.reason}; "
-    with ratings.census() as whole:
+    shuffled = wanted in ("shuffle", "mixed") or is_connect(spark)
+    with ratings.census(collect_ids=not shuffled) as whole:
         if is_connect(spark) and wanted == "auto":
             choice = Choice("shuffle", "nothing can be broadcast on Spark Connect")
         else:

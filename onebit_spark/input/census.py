@@ -1,11 +1,18 @@
-"""Ratings in: packed by one pass that finds every defect, and the ids of both sides counted."""
+"""Ratings in: packed by one pass that finds every defect, and the ids of both sides counted.
+
+    few ids      SUMMARY of all bundles ─► the driver counts them                    one job that runs no Python
+    many ids     ``id_counts`` ─► one line per id, cached ─► how many there are      a shuffle of ids
+
+Exchanges that shuffle need the lines. If few ids have come to the driver, they are made when they are asked for.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -31,15 +38,18 @@ from onebit_spark.input.defects import (
     verdict,
 )
 from onebit_spark.input.idcounts import COUNTED, PARTIAL, CountIds, sum_counts
-from onebit_spark.input.packing import PackedRatings
+from onebit_spark.input.packing import SUMMARY, PackedRatings
 from onebit_spark.input.ratings import ITEM, USER
+from onebit_spark.input.readings import in_utc
 from onebit_spark.platform.binary import binary_line, cell_array
 from onebit_spark.platform.caching import cached
+from onebit_spark.platform.limits import driver_limits
 from onebit_spark.platform.plans import cut_from_plan, in_partitions
 from onebit_spark.platform.schemas import schema_of
 from onebit_spark.platform.sessions import described, parallelism
 
 SIDE_NUMBERS = {USER: 1, ITEM: 2}  # as ``idcounts`` tells them
+SUMMARY_BYTES = 128 * 2**20  # that the driver takes
 RATINGS_PER_PART = 10**7  # whose ids one task sums up; at least a part for every core
 PARTS_PER_CORE = 4  # at most
 CELLS = schema_of("cells binary")
@@ -73,6 +83,21 @@ class Survey:
 
 
 @dataclass(frozen=True)
+class Summary:
+    """The ids of users and of items, and hashes of cells, on the driver."""
+
+    ids: tuple[Ids, Ids]
+    cells: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, bundles: DataFrame) -> Summary:
+        """What ``idcounts`` and ``Census.sketch`` would find, without their jobs."""
+        lines = bundles.select(*SUMMARY).toArrow()
+        cells = [cell_array(cell, np.int64) for cell in lines["cells"]]
+        return cls(_sides(pa.Table.from_batches(sum_counts(CountIds(1)(lines.to_batches())))), np.concatenate(cells))
+
+
+@dataclass(frozen=True)
 class Census:
     """The ratings packed and counted.
 
@@ -84,32 +109,43 @@ class Census:
         Numbers of ids.
     packed : PackedRatings
         The ratings.
-    grouped : DataFrame
-        One line per id, cached.
+    group : callable
+        Makes ``grouped``.
     weight : float, optional
         The sum of the weights.
+    summary : Summary, optional
+        If it is small enough for the driver.
     """
 
     tally: Tally
     n_users: int
     n_items: int
     packed: PackedRatings
-    grouped: DataFrame
+    group: Callable[[], DataFrame]
     weight: float | None = None
+    summary: Summary | None = None
+
+    @cached_property
+    def grouped(self) -> DataFrame:
+        """One line per id, cached."""
+        return self.group()
 
     def survey(self) -> Survey:
         """With the ids, on the driver."""
-        table = self.grouped.toArrow()
-        users, items = (_ids(table.filter(pc.equal(table["side"], side)), name) for name, side in SIDE_NUMBERS.items())
+        users, items = _sides(self.grouped.toArrow()) if self.summary is None else self.summary.ids
         return Survey(self.tally, users, items, self.weight)
 
     def sketch(self) -> CellSketch:
         """The sketch of the ratings."""
         limit = limit_for(self.tally.n)
-        with described(self.grouped.sparkSession, "sketch"):
-            cells = self.packed.bundles.select("cells").mapInArrow(_UpTo(limit), CELLS).toArrow()["cells"]
-        hashes = np.concatenate([cell_array(cell, np.int64) for cell in cells])
-        return CellSketch(limit, *np.unique(hashes, return_counts=True))
+        if self.summary is None:
+            bundles = self.packed.bundles
+            with described(bundles.sparkSession, "sketch"):
+                cells = bundles.select("cells").mapInArrow(_UpTo(limit), CELLS).toArrow()["cells"]
+            hashes = np.concatenate([cell_array(cell, np.int64) for cell in cells])
+        else:
+            hashes = self.summary.cells
+        return CellSketch(limit, *np.unique(hashes[hashes <= limit], return_counts=True))
 
 
 @dataclass(frozen=True)
@@ -147,25 +183,34 @@ def coin(columns: Columns, fraction: float, seed: int) -> Column:
 
 
 @contextmanager
-def census(df: DataFrame, columns: Columns) -> Iterator[Census]:
-    """Pack the ratings, validate them, and count those of every id.
+def census(df: DataFrame, columns: Columns, collect_ids: bool = True) -> Iterator[Census]:
+    """Pack the ratings, validate them, and count those of every id: on the driver if they are few, and it may be.
 
     A bundle's facts say how many defects it holds. Only if there are any does a second pass fetch examples.
     """
     check_columns(df, columns)
     with ExitStack() as release:
         with described(df.sparkSession, "survey"):
-            counted = _counted(df, columns, release)
+            counted = _counted(df, columns, collect_ids, release)
         yield counted
 
 
-def _counted(df: DataFrame, columns: Columns, release: ExitStack) -> Census:
+def _counted(df: DataFrame, columns: Columns, collect_ids: bool, release: ExitStack) -> Census:
     packed = PackedRatings.of(df, columns, release)
     tally = packed_tally(df, columns, packed.facts)
-    ids = id_counts(packed.bundles, tally.n, df, columns)
-    grouped = cached(cut_from_plan(ids, packed.cached.sparkSession), release)
     weight = None if columns.weight is None else float(packed.facts["weight"])
-    return Census(tally, *numbers_of_ids(grouped), packed, grouped, weight)
+
+    def group() -> DataFrame:
+        ids = id_counts(packed.bundles, tally.n, df, columns)
+        return cached(cut_from_plan(ids, packed.cached.sparkSession), release)
+
+    most_bytes = min(SUMMARY_BYTES, driver_limits(df.sparkSession).result // 2) if collect_ids else 0
+    if packed.facts["summary_bytes"] <= most_bytes:
+        summary = Summary.of(packed.bundles)
+        n_users, n_items = map(len, summary.ids)
+        return Census(tally, n_users, n_items, packed, group, weight, summary)
+    grouped = group()
+    return Census(tally, *numbers_of_ids(grouped), packed, lambda: grouped, weight)
 
 
 def packed_tally(df: DataFrame, columns: Columns, facts: Counter[str]) -> Tally:
@@ -201,6 +246,12 @@ def survey(df: DataFrame, columns: Columns) -> Survey:
         return counted.survey()
 
 
+def _sides(groups: pa.Table) -> tuple[Ids, Ids]:
+    """The users and the items from the lines of ``id_counts``."""
+    users, items = (_ids(groups.filter(pc.equal(groups["side"], side)), name) for name, side in SIDE_NUMBERS.items())
+    return users, items
+
+
 def _ids(groups: pa.Table, column: str) -> Ids:
     order = pc.sort_indices(groups[column])
     groups = groups.take(order)
@@ -208,7 +259,7 @@ def _ids(groups: pa.Table, column: str) -> Ids:
     if isinstance(values, pa.ChunkedArray):  # an empty table, or one that does not fit a single chunk
         values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
     return Ids(
-        values,
+        in_utc(values),
         groups["n"].to_numpy().astype(np.int64),
         groups["above"].to_numpy().astype(np.int64),
     )

@@ -17,6 +17,7 @@ from onebit_spark.core.sketch import limit_for
 from onebit_spark.input.defects import Tally
 from onebit_spark.input.gathering import UNEVEN, Gathered
 from onebit_spark.input.packing import BUNDLES, Bundle, read_bundles
+from onebit_spark.input.readings import in_utc
 from onebit_spark.platform.arriving import arrow_batches, arrow_batches_by_groups, too_large
 from onebit_spark.platform.binary import cell_array
 
@@ -81,10 +82,7 @@ def _numbered(bundles: list[Bundle], side: str) -> tuple[pa.Array, dict[int, Num
     """The different ids in ascending order; segment ─► the number of each of its ids."""
     parts: dict[int, list[pa.Array]] = {}
     for bundle in bundles:  # in the order of the segment
-        ids = getattr(bundle, side)
-        if pa.types.is_timestamp(ids.type) and ids.type.tz is not None:
-            ids = ids.cast(pa.timestamp(ids.type.unit, "UTC"))  # as toArrow has them
-        parts.setdefault(bundle.segment, []).append(ids)
+        parts.setdefault(bundle.segment, []).append(in_utc(getattr(bundle, side)))
     dictionaries = {segment: pa.concat_arrays(ids) for segment, ids in parts.items()}
     known = pa.concat_arrays(dictionaries.values()).unique()
     known = known.take(pc.sort_indices(known))

@@ -46,6 +46,7 @@ PACKED = schema_of(
     "weights binary, cells binary, user_counts binary, item_counts binary"
 )
 CELLS = ("user_ids", "item_ids", "users", "codes", "weights", "cells", "user_counts", "item_counts")
+SUMMARY = ("user_ids", "item_ids", "user_counts", "item_counts", "cells")  # the columns that are not per rating
 NOTHING = np.empty(0, np.int32)
 NO_WEIGHTS = np.empty(0, np.float32)
 NO_COUNTS = np.empty((0, 2), np.int32)
@@ -60,7 +61,8 @@ class PackedRatings:
     bundles : DataFrame
         The lines of PACKED, in a session that reads one line at a time.
     facts : Counter
-        Sums over all bundles: ``n``, the flags of ``defects``, HASH_PARTS, ``absent`` and ``weight``.
+        Sums over all bundles: ``n``, the flags of ``defects``, HASH_PARTS, ``absent``, ``weight`` and
+        ``summary_bytes``, the size of SUMMARY.
     cached : DataFrame
         The same lines, where they are kept, in a session that sends many short rows to Python.
     """
@@ -146,9 +148,11 @@ class _Segment:
         self._user_counts = _with_room(self._user_counts, len(self._users))
         self._item_counts = _with_room(self._item_counts, len(self._items))
         _count(users[0], codes, self._user_counts, self._item_counts)
+        user_ids, item_ids, cells = ids_cell(users[1]), ids_cell(items[1]), hashes[hashes <= limit]
+        facts["summary_bytes"] = user_ids.size + item_ids.size + 8 * (len(users[1]) + len(items[1])) + cells.nbytes
         return self._line(
-            facts, user_ids=ids_cell(users[1]), item_ids=ids_cell(items[1]), users=users[0], codes=codes,
-            weights=NO_WEIGHTS if weights is None else weights, cells=hashes[hashes <= limit],
+            facts, user_ids=user_ids, item_ids=item_ids, users=users[0], codes=codes,
+            weights=NO_WEIGHTS if weights is None else weights, cells=cells,
         )  # fmt: skip
 
     def counts(self) -> Batches:

@@ -95,10 +95,10 @@ class PreparedRatings:
         return gathered_bundles(self._packed().bundles, self.facts.tally, self.n_bytes, most_bytes)
 
     @contextmanager
-    def census(self) -> Iterator[Census]:
+    def census(self, collect_ids: bool = True) -> Iterator[Census]:
         """The ratings and the counted ids. No job runs."""
         facts, packed = self.facts, self._packed()
-        yield Census(facts.tally, facts.n_users, facts.n_items, packed, self._ids(), facts.weight)
+        yield Census(facts.tally, facts.n_users, facts.n_items, packed, self._ids, facts.weight)
 
     def _packed(self) -> PackedRatings:
         return stored_bundles(Location(self.spark, self.folder))

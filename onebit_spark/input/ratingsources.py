@@ -25,8 +25,11 @@ class RatingsSource(Protocol):
     def gathered(self, counted: Weighed, most_bytes: int) -> Gathered:
         """All ratings on the driver, checked. ``most_bytes`` bounds one collect."""
 
-    def census(self) -> AbstractContextManager[Census]:
-        """The ratings packed, checked and counted by their ids, on the executors."""
+    def census(self, collect_ids: bool = True) -> AbstractContextManager[Census]:
+        """The ratings packed, checked and counted by their ids, on the executors.
+
+        ``collect_ids``: a few ids may come to the driver. An exchange that shuffles has no use for them there.
+        """
 
 
 @dataclass(frozen=True)
@@ -46,5 +49,5 @@ class RatingsFrame:
     def gathered(self, counted: Weighed, most_bytes: int) -> Gathered:
         return gathered(self.frame, self.columns, counted, most_bytes)
 
-    def census(self) -> AbstractContextManager[Census]:
-        return census(self.frame, self.columns)
+    def census(self, collect_ids: bool = True) -> AbstractContextManager[Census]:
+        return census(self.frame, self.columns, collect_ids)

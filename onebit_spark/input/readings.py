@@ -47,10 +47,8 @@ class Encoded:
         dictionary = encoded.dictionary
         if pa.types.is_floating(dictionary.type) and pc.any(pc.is_nan(dictionary)).as_py():
             return False
-        if pa.types.is_timestamp(dictionary.type) and dictionary.type.tz is not None:
-            dictionary = dictionary.cast(pa.timestamp(dictionary.type.unit, "UTC"))  # as toArrow has them
         self._positions.append(encoded.indices.to_numpy())
-        self._dictionaries.append(dictionary)
+        self._dictionaries.append(in_utc(dictionary))
         return True
 
     def numbered(self) -> tuple[NDArray[np.int32], pa.Array]:
@@ -74,6 +72,13 @@ class Encoded:
         if self._shared is not None and self._positions:
             self._dictionaries = [pa.array(self._shared.ids, self._type)] * len(self._positions)
         self._shared = None
+
+
+def in_utc(ids: pa.Array) -> pa.Array:
+    """The ids; times of the session's time zone as ``toArrow`` has them."""
+    if pa.types.is_timestamp(ids.type) and ids.type.tz is not None:
+        return ids.cast(pa.timestamp(ids.type.unit, "UTC"))
+    return ids
 
 
 class GrowingDictionary:

@@ -49,6 +49,10 @@ class CountIds:
     def _lines(self, ids: dict[int, pa.Array], counts: dict[int, NDArray[np.int32]]) -> Batches:
         for side, own in ids.items():
             none = ids_cell(ids[3 - side][:0])
+            if self.n_parts == 1:
+                n, above = counts[side].T
+                yield binary_line(part=0, side=side, ids=ids_cell(own), none=none, n=n, above=above)
+                continue
             parts = (hashes_of(own) >> np.uint64(20)) % np.uint64(self.n_parts)
             order = np.argsort(parts.astype(np.uint16) if self.n_parts <= 2**16 else parts, kind="stable")
             edges = np.searchsorted(parts[order], np.arange(self.n_parts + 1, dtype=np.uint64))

@@ -2,5 +2,6 @@
 
 columns ◄ defects ◄ ratings (under inside names), readings (of columns as they arrive)
     ◄ gathering (on the driver) ◄ holdout
-    ◄ packing (in the executors) ◄ idcounts ◄ census, idpositions
+    ◄ packing (in the executors), idcounts ◄ census
+    ◄ idpositions (of the ids of ratings among all ids)
 """

@@ -52,7 +52,7 @@ SIDE_NUMBERS = {USER: 1, ITEM: 2}  # as ``idcounts`` tells them
 SUMMARY_BYTES = 128 * 2**20  # that the driver takes
 RATINGS_PER_PART = 10**7  # whose ids one task sums up; at least a part for every core
 PARTS_PER_CORE = 4  # at most
-CELLS = schema_of("cells binary")
+HASHES = schema_of("cells binary")
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class Census:
         if self.summary is None:
             bundles = self.packed.bundles
             with described(bundles.sparkSession, "sketch"):
-                cells = bundles.select("cells").mapInArrow(_UpTo(limit), CELLS).toArrow()["cells"]
+                cells = bundles.select("cells").mapInArrow(_UpTo(limit), HASHES).toArrow()["cells"]
             hashes = np.concatenate([cell_array(cell, np.int64) for cell in cells])
         else:
             hashes = self.summary.cells

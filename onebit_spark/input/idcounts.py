@@ -65,7 +65,7 @@ class CountIds:
 
 
 def _counts(cell: Any) -> NDArray[np.int32]:
-    """For each id of a segment: its ratings, and the positive ones. None if this is not the segment's last line."""
+    """For each id of a segment: its ratings, and the positive ones. Empty if this is not its last line."""
     return cell_array(cell, np.int32).reshape(-1, 2)
 
 

@@ -45,7 +45,7 @@ PACKED = schema_of(
     "segment long, place int, facts string, user_ids binary, item_ids binary, users binary, codes binary, "
     "weights binary, cells binary, user_counts binary, item_counts binary"
 )
-CELLS = ("user_ids", "item_ids", "users", "codes", "weights", "cells", "user_counts", "item_counts")
+BINARY_CELLS = ("user_ids", "item_ids", "users", "codes", "weights", "cells", "user_counts", "item_counts")
 SUMMARY = ("user_ids", "item_ids", "user_counts", "item_counts", "cells")  # the columns that are not per rating
 NOTHING = np.empty(0, np.int32)
 NO_WEIGHTS = np.empty(0, np.float32)
@@ -164,7 +164,7 @@ class _Segment:
 
     def _line(self, facts: dict[str, Any], **cells: Any) -> pa.RecordBatch:
         place, self._n_lines = self._n_lines, self._n_lines + 1
-        given = {name: cells.get(name, NOTHING) for name in CELLS}
+        given = {name: cells.get(name, NOTHING) for name in BINARY_CELLS}
         return binary_line(segment=self.number, place=place, facts=json.dumps(facts), **given)
 
 

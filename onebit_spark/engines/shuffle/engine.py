@@ -48,8 +48,8 @@ from onebit_spark.platform.schemas import schema_of
 from onebit_spark.platform.sessions import described, parallelism
 
 PARTNER_BYTES = 256 * 2**20  # of the factor rows that one block may refer to
-PACKED_ROWS = schema_of("number long, packed binary")
 OWN_BYTES = 128 * 2**20  # of the factor rows that one block updates
+PACKED_ROWS = schema_of("number long, packed binary")
 
 
 class ShuffleEngine:

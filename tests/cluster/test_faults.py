@@ -1,6 +1,7 @@
 """Executors, workers and the driver die while a fit runs on a standalone cluster; the model is that of a quiet run."""
 
 import signal
+from functools import partial
 
 import pytest
 from eventlog import BLOCKING, CERTIFICATE, CHECKPOINT, COLUMNS_STEP, PRIOR_SPLIT, ROWS_STEP, START, SURVEY, WRITING
@@ -10,6 +11,7 @@ from standalone import descendants, send, wait_for
 pytestmark = pytest.mark.cluster
 
 PHASES = (SURVEY, BLOCKING, START, ROWS_STEP, COLUMNS_STEP, WRITING)
+STRAGGLING = (ROWS_STEP, "iteration 4, rows", "iteration 5, rows")
 DRAWS = "--no-implicit-features"  # only then are draws from the posterior certified
 
 
@@ -112,14 +114,22 @@ def test_a_straggler_is_overtaken(cluster, undisturbed, make_fit):
     settings = {f"spark.speculation.{name}".replace(".enabled", ""): value for name, value in eager.items()}
     fit = make_fit("fit", settings=settings)
     with fit.started() as process:
-        job = fit.reaches(ROWS_STEP, process)
-        stopped = descendants(fit.busy_executor(ROWS_STEP))
-        send(signal.SIGSTOP, stopped)
-        try:
-            wait_for(lambda: fit.log.ended(job), 60, "the end of a half step without its straggler", every=0.01)
-        finally:
-            send(signal.SIGCONT, stopped)
+        for step in STRAGGLING:  # a short task can end before it is stopped: then the next step is tried
+            job = fit.reaches(step, process)
+            stopped = descendants(fit.busy_executor(step))
+            send(signal.SIGSTOP, stopped)
+            try:
+                wait_for(partial(fit.log.ended, job), 60, "the end of a half step without its straggler", every=0.01)
+            finally:
+                send(signal.SIGCONT, stopped)
+            if overtaken(fit, step):
+                break
         fit.ends_well(process)
-    attempts = [event["Task Info"] | event["Task End Reason"] for event in fit.log.tasks_of(ROWS_STEP)]
-    assert [task for task in attempts if task["Speculative"] and task["Reason"] == "Success"]
+    assert any(overtaken(fit, step) for step in STRAGGLING)
     assert_undisturbed(fit, undisturbed)
+
+
+def overtaken(fit, step):
+    """Whether a second attempt at a task of this step has succeeded."""
+    attempts = [event["Task Info"] | event["Task End Reason"] for event in fit.log.tasks_of(step)]
+    return any(task["Speculative"] and task["Reason"] == "Success" for task in attempts)

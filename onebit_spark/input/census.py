@@ -3,7 +3,7 @@
     few ids      SUMMARY of all bundles ─► the driver counts them                    one job that runs no Python
     many ids     ``id_counts`` ─► one line per id, cached ─► how many there are      a shuffle of ids
 
-Exchanges that shuffle need the lines. If few ids have come to the driver, they are made when they are asked for.
+An exchange that shuffles needs the lines. After few ids were counted on the driver, they are made at the first use.
 """
 
 from __future__ import annotations
@@ -184,8 +184,9 @@ def coin(columns: Columns, fraction: float, seed: int) -> Column:
 
 @contextmanager
 def census(df: DataFrame, columns: Columns, collect_ids: bool = True) -> Iterator[Census]:
-    """Pack the ratings, validate them, and count those of every id: on the driver if they are few, and it may be.
+    """Pack the ratings, validate them, and count those of every id.
 
+    If ``collect_ids`` is true and the ids are few, the driver counts them.
     A bundle's facts say how many defects it holds. Only if there are any does a second pass fetch examples.
     """
     check_columns(df, columns)

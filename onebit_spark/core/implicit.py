@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.compiled import jit
-from onebit_spark.core.losses.rowsums import CHUNK, add_weighted_rows
+from onebit_spark.core.losses.row_sums import CHUNK, add_weighted_rows
 from onebit_spark.core.posterior import FloatArray, RowPosterior
 
 RIDGE = 5.0  # ρ; from 3 to 10 it hardly matters

@@ -14,7 +14,7 @@ from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.compiled import jit
 from onebit_spark.core.losses import HalfStep, Loss
 from onebit_spark.core.losses.base import Partners
-from onebit_spark.core.losses.rowsums import add_signed_rows
+from onebit_spark.core.losses.row_sums import add_signed_rows
 from onebit_spark.core.posterior import FloatArray, RowPosterior
 from onebit_spark.core.split import Split
 from onebit_spark.core.startlines import StartTable, Table

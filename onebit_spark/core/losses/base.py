@@ -144,6 +144,29 @@ class Move(NamedTuple):
     spreads: bool
 
 
+class KernelRatings(NamedTuple):
+    """The ratings of a block, as a kernel reads them."""
+
+    pointers: NDArray[np.int64]
+    codes: NDArray[np.int32]
+    weights: NDArray[np.float32] | None
+
+
+class KernelRows(NamedTuple):
+    """The rows that a kernel updates in place."""
+
+    location: FloatArray
+    scale: FloatArray  # standard deviations, or packed covariances
+    fixed: int  # coordinates of an augmented row that are fixed: 1 with intercepts, else 0
+
+
+class KernelPrior(NamedTuple):
+    """``RowPrior``: one line for all rows, or one line per row."""
+
+    mean: NDArray[np.float64]
+    precision: NDArray[np.float64]
+
+
 class RowSums(NamedTuple):
     """What a row kernel adds up over its rows with ratings."""
 
@@ -151,7 +174,7 @@ class RowSums(NamedTuple):
     data: float  # the objective's data term, 0 where it was not asked for
 
 
-Partners = tuple[FloatArray, ...]
+Partners = FloatArray  # one line per partner: all that a rating reads
 
 
 class Loss(ABC):
@@ -198,7 +221,7 @@ class Loss(ABC):
 
     @abstractmethod
     def partners(self, posterior: RowPosterior) -> Partners:
-        """The tables that the kernel reads for the other side, in the partner's augmented layout."""
+        """The table that the kernel reads for the other side, in the partner's augmented layout."""
 
     @abstractmethod
     def update_rows(
@@ -208,6 +231,18 @@ class Loss(ABC):
 
         Rows without ratings are left alone. ``step.row_prior`` is that of all rows of the block.
         """
+
+
+def kernel_arguments(
+    block: RatingBlock, rows: RowPosterior, step: HalfStep
+) -> tuple[KernelRatings, KernelRows, KernelPrior]:
+    """What every row kernel is given, besides the partners and the numbers of its loss."""
+    prior = step.row_prior
+    return (
+        KernelRatings(block.row_pointers, block.codes, block.weights),
+        KernelRows(rows.location, rows.scale, int(rows.has_intercept)),
+        KernelPrior(prior.mean, prior.precision),
+    )
 
 
 def partner_location(posterior: RowPosterior) -> FloatArray:

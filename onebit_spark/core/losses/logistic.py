@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,16 +26,25 @@ from onebit_spark.core.losses.base import (
     Loss,
     Partners,
     RowSums,
+    kernel_arguments,
     partner_deviation,
     partner_location,
     partner_table,
     side_by_side,
 )
-from onebit_spark.core.losses.lanes import LANES
-from onebit_spark.core.losses.logisticdiagonal import update_rows_diagonal
-from onebit_spark.core.losses.logisticfull import fill_partner_moments, update_rows_full
+from onebit_spark.core.losses.batched_solve import LANES
+from onebit_spark.core.losses.logistic_diagonal import update_rows_diagonal
+from onebit_spark.core.losses.logistic_full import fill_partner_moments, update_rows_full
 from onebit_spark.core.posterior import FloatArray, Kind, RowPosterior, packed_size
 from onebit_spark.core.settings import Problem, RefusedSetting
+
+
+class LogisticNumbers(NamedTuple):
+    """What a kernel of this loss is told of a step."""
+
+    kappa: float
+    relaxation: float
+    want_data: bool
 
 
 @dataclass(frozen=True)
@@ -77,31 +86,16 @@ class Logistic(Loss):
 
     def partners(self, posterior: RowPosterior) -> Partners:
         if self.structure == "diagonal":
-            return (side_by_side(partner_location(posterior), partner_deviation(posterior) ** 2),)
+            return side_by_side(partner_location(posterior), partner_deviation(posterior) ** 2)
         width = -(-packed_size(posterior.dimension + 1) // LANES) * LANES
         table = partner_table(posterior.n_rows, width, posterior.location.dtype)
         fill_partner_moments(posterior.location, posterior.scale, table)
-        return (table,)
+        return table
 
     def update_rows(
         self, block: RatingBlock, lo: int, hi: int, partners: Partners, rows: RowPosterior, step: HalfStep
     ) -> RowSums:
+        ratings, own, prior = kernel_arguments(block, rows, step)
+        numbers = LogisticNumbers(step.weight, step.relaxation, step.want_data)
         kernel = update_rows_full if self.structure == "full" else update_rows_diagonal
-        return RowSums(
-            *kernel(
-                block.row_pointers,
-                block.codes,
-                block.weights,
-                lo,
-                hi,
-                *partners,
-                rows.location,
-                rows.scale,
-                step.row_prior.mean,
-                step.row_prior.precision,
-                int(rows.has_intercept),
-                step.weight,
-                step.want_data,
-                step.relaxation,
-            )
-        )
+        return RowSums(*kernel(ratings, (lo, hi), partners, own, prior, numbers))

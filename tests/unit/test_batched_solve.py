@@ -5,9 +5,8 @@ import pytest
 from readable import tau
 
 from onebit_spark.core.losses import LOSSES
-from onebit_spark.core.losses.lanes import LANES
-from onebit_spark.core.losses.quadraticbound import softplus_sum, tau_weights
-from onebit_spark.core.losses.smallsolve import cholesky, half_log_det_inverse, inverse, solve
+from onebit_spark.core.losses.batched_solve import LANES, cholesky, half_log_det_inverse, inverse, solve
+from onebit_spark.core.losses.quadratic_bound import softplus_sum, tau_weights
 from onebit_spark.core.posterior import RowPosterior
 
 
@@ -70,6 +69,6 @@ def test_the_bound_of_the_logistic_loss():
 def test_a_rating_reads_one_line_that_begins_at_a_cache_line(loss, intercepts, structure):
     chosen = LOSSES[loss].from_options("mm", structure)
     posterior = RowPosterior.isotropic(np.ones((7, 10 + intercepts), np.float32), 0.5, chosen.kind, intercepts)
-    (table,) = chosen.partners(posterior)
+    table = chosen.partners(posterior)
     assert table.flags.c_contiguous
     assert table.ctypes.data % 64 == 0

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 
 from onebit_spark.core.compiled import jit
-from onebit_spark.core.losses.rowsums import chunk_of, weight_of
+from onebit_spark.core.losses.row_sums import chunk_of, weight_of
 
 NO_MORE = 40.0  # beyond this ξ, e^{−ξ} is nothing beside 1
 

@@ -1,0 +1,247 @@
+"""Cholesky solves of the D×D systems of eight rows at once, in place and without allocation, inside compiled kernels.
+
+One small system is too short to fill vector instructions. Eight rows fill them: entry q of all eight systems is line q
+of an array with ``LANES`` columns, and every operation below acts on eight rows at once. LLVM maps a line to the
+registers of the machine (four of two numbers, two of four, one of eight). No lane sees another one, so a row's result
+does not depend on the rows that it shares a line with.
+
+A batch of rows is worked off in two passes: ``next_batch`` picks the rows, the kernel makes their sums one after the
+other, and then their systems are solved together. A lower triangle is packed row after row: entry (i, j) of all eight
+systems is line i(i+1)/2 + j.
+"""
+# mypy: disallow-untyped-defs=False
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import models, register_model
+from numba.np.arrayobj import make_array
+
+from onebit_spark.core.compiled import intrinsic, jit
+
+LANES = 8
+MOST_RATINGS = 1024  # of several rows together: their partners stay in the second-level cache until they are read again
+
+_LINE = ir.VectorType(ir.DoubleType(), LANES)
+
+
+class Lanes(types.Type):
+    """The type of a line in a compiled function."""
+
+    def __init__(self) -> None:
+        super().__init__("Lanes")
+
+
+lanes = Lanes()
+
+
+@register_model(Lanes)
+class _LanesModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, kind: Lanes) -> None:
+        super().__init__(manager, kind, _LINE)
+
+
+def _address(context, builder, kind, array, line):
+    data = make_array(kind)(context, builder, array).data
+    first = builder.mul(line, ir.Constant(line.type, LANES))
+    return builder.bitcast(builder.gep(data, [first]), _LINE.as_pointer())
+
+
+def _of_llvm(builder, name, *arguments):
+    """A function of lines that LLVM brings along."""
+    kind = ir.FunctionType(_LINE, [_LINE] * len(arguments))
+    function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.v{LANES}f64")
+    return builder.call(function, arguments)
+
+
+@intrinsic
+def load(typing, array, line):
+    """Line ``line`` of a contiguous float64 array with LANES columns."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.load(_address(context, builder, array, *arguments), align=8)
+
+    return lanes(array, types.intp), generate
+
+
+@intrinsic
+def store(typing, array, line, value):
+    """array[line] = value."""
+
+    def generate(context, builder, signature, arguments):
+        *place, line_value = arguments
+        builder.store(line_value, _address(context, builder, array, *place), align=8)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, lanes), generate
+
+
+@intrinsic
+def zeros(typing):
+    """0 in every lane."""
+
+    def generate(context, builder, signature, arguments):
+        return ir.Constant(_LINE, [0.0] * LANES)
+
+    return lanes(), generate
+
+
+@intrinsic
+def times(typing, x, y):
+    """x·y."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.fmul(*arguments)
+
+    return lanes(lanes, lanes), generate
+
+
+@intrinsic
+def plus_product(typing, s, x, y):
+    """s + x·y, rounded once where the machine can."""
+
+    def generate(context, builder, signature, arguments):
+        s, x, y = arguments
+        return _of_llvm(builder, "fmuladd", x, y, s)
+
+    return lanes(lanes, lanes, lanes), generate
+
+
+@intrinsic
+def minus_product(typing, s, x, y):
+    """s − x·y, rounded once where the machine can."""
+
+    def generate(context, builder, signature, arguments):
+        s, x, y = arguments
+        return _of_llvm(builder, "fmuladd", builder.fneg(x), y, s)
+
+    return lanes(lanes, lanes, lanes), generate
+
+
+@intrinsic
+def reciprocal_root(typing, x):
+    """1/√x."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.fdiv(ir.Constant(_LINE, [1.0] * LANES), _of_llvm(builder, "sqrt", *arguments))
+
+    return lanes(lanes), generate
+
+
+@jit
+def next_batch(pointers, first, last, members):
+    """Put the next rows with ratings, at most LANES, into ``members``; return their number and the row after them."""
+    count, i, begin = 0, first, pointers[first]
+    while i < last and count < LANES and (count == 0 or pointers[i + 1] - begin <= MOST_RATINGS):
+        if pointers[i + 1] > pointers[i]:
+            members[count] = i
+            count += 1
+        i += 1
+    return count, i
+
+
+@jit
+def fill_up(system, solution, size, count):
+    """Lanes without a row solve x = 0."""
+    for b in range(count, LANES):
+        for q in range(size * (size + 1) // 2):
+            system[q, b] = 0.0
+        for k in range(size):
+            system[k * (k + 3) // 2, b] = 1.0
+            solution[k, b] = 0.0
+
+
+@jit
+def room(size):
+    """Arrays for the packed systems and the solutions of a batch."""
+    return np.empty((size * (size + 1) // 2, LANES)), np.empty((size, LANES))
+
+
+@jit
+def cholesky(c, size):
+    """Overwrite A with C, A = C Cᵀ; the diagonal holds 1/C_ii."""
+    for i in range(size):
+        row_i = i * (i + 1) // 2
+        for j in range(i):
+            row_j = j * (j + 1) // 2
+            s = load(c, row_i + j)
+            for k in range(j):
+                s = minus_product(s, load(c, row_i + k), load(c, row_j + k))
+            store(c, row_i + j, times(s, load(c, row_j + j)))
+        s = load(c, row_i + i)
+        for k in range(i):
+            v = load(c, row_i + k)
+            s = minus_product(s, v, v)
+        store(c, row_i + i, reciprocal_root(s))
+
+
+@jit
+def solve(c, b, size):
+    """Overwrite ``b`` (D lines) with (C Cᵀ)⁻¹ b."""
+    for i in range(size):
+        row = i * (i + 1) // 2
+        s = load(b, i)
+        for k in range(i):
+            s = minus_product(s, load(c, row + k), load(b, k))
+        store(b, i, times(s, load(c, row + i)))
+    for i in range(size - 1, -1, -1):
+        row = i * (i + 1) // 2
+        v = times(load(b, i), load(c, row + i))
+        store(b, i, v)
+        for k in range(i):
+            store(b, k, minus_product(load(b, k), load(c, row + k), v))
+
+
+@jit
+def inverse(c, columns, out, size):
+    """out = lower triangle of (C Cᵀ)⁻¹ = C⁻ᵀC⁻¹; ``columns`` is room for C⁻¹, column after column."""
+    start = 0  # of column j: its entries j … D−1
+    for j in range(size):
+        store(columns, start, load(c, j * (j + 1) // 2 + j))
+        for i in range(j + 1, size):
+            row = i * (i + 1) // 2
+            s = zeros()
+            for k in range(i - j):
+                s = minus_product(s, load(c, row + j + k), load(columns, start + k))
+            store(columns, start + i - j, times(s, load(c, row + i)))
+        start += size - j
+    q, start_i = 0, 0
+    for i in range(size):
+        start_j = 0
+        for j in range(i + 1):
+            s = zeros()
+            for k in range(size - i):
+                s = plus_product(s, load(columns, start_i + k), load(columns, start_j + i - j + k))
+            store(out, q, s)
+            q += 1
+            start_j += size - j
+        start_i += size - i
+
+
+@jit
+def half_log_det_inverse(c, size, lane):
+    """½ log det A⁻¹ = Σ_i log(1/C_ii) of one row, by one logarithm per four factors."""
+    total, product = 0.0, 1.0
+    for i in range(size):
+        product *= c[i * (i + 3) // 2, lane]
+        if i % 4 == 3:
+            total += math.log(product)
+            product = 1.0
+    return total + math.log(product)
+
+
+@jit
+def sum_of_logs(table, i):
+    """Σ_k log table[i, k], by one logarithm per four factors."""
+    total, product = 0.0, 1.0
+    for k in range(table.shape[1]):
+        product *= table[i, k]
+        if k % 4 == 3:
+            total += math.log(product)
+            product = 1.0
+    return total + math.log(product)

@@ -123,15 +123,19 @@ class Certificate:
 
 
 def document(certificates: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The content of ``certificate.json``. The headline is chosen by name: choosing the smallest bound would cost δ."""
+    """The content of ``certificate.json``. The headline is chosen by name: choosing the smallest bound would cost δ.
+
+    It is never about a group.
+    """
     found = [dict(item) for item in certificates]
-    names = {item["name"] for item in found}
+    names = {item["name"] for item in found if not item.get("group")}
     return {"headline": next((name for name in HEADLINES if name in names), None), "certificates": found}
 
 
 def headline_of(content: Mapping[str, Any]) -> str | None:
     """The sentence of the headline, from the content of ``certificate.json``."""
-    return next((item["statement"] for item in content["certificates"] if item["name"] == content["headline"]), None)
+    whole = (item for item in content["certificates"] if not item.get("group"))
+    return next((item["statement"] for item in whole if item["name"] == content["headline"]), None)
 
 
 def certificates_of(
@@ -203,6 +207,18 @@ def kept_by_coin(item: Certificate, repeated: bool) -> Certificate:
     """
     note = " Cells are rated repeatedly here: this is about the cells that were kept out, not about new ones."
     return replace(item, over=KEPT_CELLS, statement=item.statement + (note if repeated else ""))
+
+
+def with_freshness(item: Certificate, freshness: Mapping[str, Any]) -> Certificate:
+    """The certificate with how its ratings compare with those of the fit (§9.7).
+
+    ``freshness`` has ``checked``, and a ``reason`` where this could not be seen. Then the sentence says so.
+    """
+    note = ""
+    if not freshness["checked"]:
+        note = f" Whether the model has seen these ratings could not be checked: {freshness['reason']}."
+        note += " This holds only if it has not."
+    return replace(item, statement=item.statement + note, inputs={**item.inputs, "freshness": dict(freshness)})
 
 
 def _gibbs(counted: GibbsErrors, draws: Draws, terms: Terms) -> tuple[float, dict[str, Any]]:

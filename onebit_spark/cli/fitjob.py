@@ -106,7 +106,7 @@ def _fit(spark: SparkSession, request: FitRequest, work: Location) -> None:
                 model, held_out, request.threshold, held_out_tally, request.certify_by
             )
             certificate = evaluation.certify(figures, request.terms(), KEPT_OUT)
-            further = evaluation.further(model, counted, request.terms(), request.max_error)
+            further = evaluation.further(model, counted, request.terms(), request.max_error, KEPT_OUT)
             repeated = bool(model.info.repeats.get("repeated"))
             made = [kept_by_coin(item, repeated).as_dict() for item in (certificate, *further)]
             found = [*model.certificate["certificates"], *made]

@@ -247,6 +247,9 @@ def test_the_headline_is_fixed_in_advance(certified):
     assert content["headline"] == "holdout"
     assert headline_of(content) == held_out["statement"]
     assert document([])["headline"] is None
+    of_a_group = {**held_out, "group": {"column": "age", "value": "old"}, "statement": "of a group"}
+    assert document([of_a_group])["headline"] is None
+    assert headline_of(document([of_a_group, held_out])) == held_out["statement"]
 
 
 @pytest.mark.parametrize(("bound", "majority", "vacuous"), [(0.3, 0.4, False), (0.45, 0.4, True), (0.5, 0.6, True)])

@@ -231,6 +231,9 @@ def test_groups_share_delta_and_small_ones_are_named():
     assert found[0].inputs["group"] is None
     assert found[-1].inputs["group"] == {"column": "age", "value": None}
     assert found[0].inputs["delta_share"] == pytest.approx(0.1 / 2 / 2)
+    assert [item.inputs.get("requests") for item in found] == [2, 2, None, None, None, 4, 4, None, 4, 4]
+    assert found[0].statement.endswith("The 90% is for all 2 requests together, met or not.")
+    assert found[5].statement.endswith("The 90% is for all 4 requests of groups together, met or not.")
     assert found[2].inputs["delta_share"] == pytest.approx(0.1 / 2 / 2)
     assert found[5].inputs["delta_share"] == pytest.approx(0.1 / 2 / 2 / 2)
     assert binom.cdf(found[2].inputs["errors"], 3000, found[2].bound) == pytest.approx(0.025)

@@ -174,6 +174,8 @@ def _fit_summary(model: OneBitCompletionModel, clock: Clock) -> Iterator[str]:
             "No certificate: with features it takes ratings that are kept out (--holdout), or a prior split "
             "(--certificate-prior-split), or a fit without features (--no-implicit-features)."
         )
+        if info.nine_tenths:
+            yield f"{info.nine_tenths['statement']} To certify the model itself: --holdout 0.1."
     else:
         yield f"Certificate ({model.certificate['headline']}): {certified}"
     yield from further_statements(model.certificate["certificates"])

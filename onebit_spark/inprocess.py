@@ -21,13 +21,14 @@ from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.confidence import EVERYTHING, Ladder, confidence
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.engine import prior_rows
-from onebit_spark.core.featurecoding import FeatureCoding, coding_of_rows
+from onebit_spark.core.featurecoding import FeatureCoding
 from onebit_spark.core.losses import LOSSES, SIDES, Side
 from onebit_spark.core.newcomers import Newcomers
 from onebit_spark.core.posterior import RowPosterior, effective_rank
 from onebit_spark.core.priors import ScalePrior
 from onebit_spark.core.randomness import pair_streams
 from onebit_spark.core.scales import Scales
+from onebit_spark.core.sidetables import SideFeatures
 from onebit_spark.core.solver import Iteration
 from onebit_spark.engines.local import LocalEngine
 
@@ -64,6 +65,9 @@ class Fit:
         Thresholds of the confidence, from the fitted ratings.
     weight_losses : dict of float to float
         If κ was chosen: each κ that was tried, with its loss on a tenth of the ratings.
+    nine_tenths : Certificate, optional
+        If κ was chosen, and ``fit_arrays`` was asked to certify: a limit for the fit of nine tenths of the ratings that
+        chose it. It is not about this fit (§14).
     codings : dict of side to FeatureCoding
         How side features became numbers. Their weights W are in ``scales.features``.
 
@@ -87,6 +91,7 @@ class Fit:
     drawn: dict[Side, RowPosterior] | None = field(default=None, repr=False)
     ladder: Ladder = field(default=EVERYTHING, repr=False)
     weight_losses: dict[float, float] = field(default_factory=dict, repr=False)
+    nine_tenths: Certificate | None = field(default=None, repr=False)
     codings: dict[Side, FeatureCoding] = field(default_factory=dict, repr=False)
 
     @property
@@ -257,11 +262,10 @@ def fit_arrays(
     ratings = RatingBlock.from_coordinates(*checked_ratings(rows, cols, labels, shape, settings, weights))
     positives = int(ratings.row_positives.sum())
     with LocalEngine(ratings, threads).running() as engine:
-        codings: dict[Side, FeatureCoding] = {}
         for side, given in zip(SIDES, (row_features, col_features), strict=True):
             if given is not None:
                 rated, name = engine.counts(side) > 0, f"{side[:-1]}_features"
-                codings[side], engine.features[side] = coding_of_rows(given, rated, name)
+                engine.features[side] = SideFeatures.of_rows(given, rated, name)
         made = certified_fit(engine, config, certify, positives, on_iteration)
     return Fit(
         config=replace(config, likelihood_weight=made.choice.weight),
@@ -278,7 +282,8 @@ def fit_arrays(
         drawn=made.drawn,
         ladder=made.ladder or EVERYTHING,
         weight_losses=made.choice.losses,
-        codings=codings,
+        nine_tenths=made.nine_tenths,
+        codings=made.codings,
     )
 
 

@@ -24,6 +24,11 @@ REST = (
     "ratings sampled like those that the prior was not learnt from (where no cell is rated twice: of cells other than "
     "the prior's), not all cells of the matrix"
 )
+NINE_TENTHS = "mean predictor of a fit of nine tenths of the ratings, made to choose their weight; not of the model"
+TENTH = (
+    "ratings sampled like those of the last tenth (where no cell is rated twice: of cells outside the nine tenths), "
+    "not all cells of the matrix"
+)
 UNSEEN = "ratings sampled like the ones that were kept out, not all cells of the matrix"
 KEPT_CELLS = "ratings of the cells that a coin kept out of the fit, sampled like those, not all cells of the matrix"
 
@@ -123,25 +128,29 @@ class Certificate:
 
 
 def document(certificates: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The content of ``certificate.json``. The headline is chosen by name: choosing the smallest bound would cost δ."""
+    """The content of ``certificate.json``. The headline is chosen by name: choosing the smallest bound would cost δ.
+
+    It is never about a group.
+    """
     found = [dict(item) for item in certificates]
-    names = {item["name"] for item in found}
+    names = {item["name"] for item in found if not item.get("group")}
     return {"headline": next((name for name in HEADLINES if name in names), None), "certificates": found}
 
 
 def headline_of(content: Mapping[str, Any]) -> str | None:
     """The sentence of the headline, from the content of ``certificate.json``."""
-    return next((item["statement"] for item in content["certificates"] if item["name"] == content["headline"]), None)
+    whole = (item for item in content["certificates"] if not item.get("group"))
+    return next((item["statement"] for item in whole if item["name"] == content["headline"]), None)
 
 
 def certificates_of(
     config: FitConfig, last: Iteration, counted: GibbsErrors, draws: Draws, terms: Terms, majority_error: float,
-    cost: float = 0.0, weights_tried: int = 1, weighted: bool = False,
+    cost: float = 0.0, weights: int = 1, weighted: bool = False,
 ) -> list[Certificate]:  # fmt: skip
     """The certificates under a prior that does not depend on the labels: theorem1 (hinge only), catoni and seeger.
 
-    ``cost`` is what the default α adds to the divergence (``prior_cost``). ``weights_tried`` counts the κ that were
-    compared on the ratings. Theorem 1 holds for one λ = κn, so it pays for them; the others hold for all posteriors.
+    ``cost`` is what the default α adds to the divergence (``prior_cost``). ``weights`` counts the κ that might
+    have been chosen. Theorem 1 holds for one λ = κn, so it pays for them; the others hold for all posteriors.
     ``weighted``: the ratings have weights. Then the objective is not λ·AVB, and theorem1 is left out (§16).
     """
     n, kl, lam = counted.ratings, max(last.divergence, 0.0), config.weight * counted.ratings  # rounding gives < 0
@@ -152,13 +161,13 @@ def certificates_of(
     common = {"bounds": GIBBS, "over": SAMPLED, "delta": terms.delta, "n": n, "majority_error": majority_error}
     found = []
     if config.loss == "hinge" and not weighted:
-        bound = bounds.theorem1((last.objective + cost) / lam, n, lam, share / weights_tried)
+        bound = bounds.theorem1((last.objective + cost) / lam, n, lam, share / weights)
         told = {
             "avb": last.objective / lam,
             "lambda": lam,
             "kl": kl,
             "prior_cost": cost,
-            "grid": terms.grid * weights_tried,
+            "grid": terms.grid * weights,
         }
         found.append(_certificate("theorem1", bound, told, None, common))
     bound, best = bounds.catoni_over_grid(gibbs, paid, n, left)
@@ -195,6 +204,27 @@ def holdout_certificate(errors: int, n: int, terms: Terms, majority_error: float
     return _certificate("holdout", bound, {"errors": errors, "grid": terms.grid}, errors / n, common)
 
 
+def nine_tenths_certificate(errors: int, n: int, candidates: int, terms: Terms, majority_error: float) -> Certificate:
+    """What the tenth that chose κ says of the fit of the other nine. It is not about the model (docs/MATH.md, §14).
+
+    One fit per candidate κ, and none has seen the tenth. But the tenth has picked one of them. So each is certified at
+    δ/candidates, whether it was tried or not.
+    """
+    bound = bounds.holdout(errors, n, terms.delta / (terms.grid * candidates))
+    made = Certificate(
+        name="nine_tenths", bound=bound, bounds=NINE_TENTHS, over=TENTH, delta=terms.delta, n=n,
+        majority_error=majority_error, statement="",
+        inputs={"errors": errors, "candidates": candidates, "grid": terms.grid},
+    )  # fmt: skip
+    return replace(made, statement=_statement(made, errors / n) + " This is about that fit, not about the model.")
+
+
+def coin_per_rating(item: Certificate, repeated: bool) -> Certificate:
+    """The certificate for ratings that were held out by a coin per rating; ``repeated`` as in ``kept_by_coin``."""
+    note = " Cells are rated repeatedly here: new ratings are often of the same cells, and this is not about new cells."
+    return replace(item, statement=item.statement + (note if repeated else ""))
+
+
 def kept_by_coin(item: Certificate, repeated: bool) -> Certificate:
     """The certificate for ratings that were held out by a coin per cell (docs/MATH.md, §9.2).
 
@@ -203,6 +233,18 @@ def kept_by_coin(item: Certificate, repeated: bool) -> Certificate:
     """
     note = " Cells are rated repeatedly here: this is about the cells that were kept out, not about new ones."
     return replace(item, over=KEPT_CELLS, statement=item.statement + (note if repeated else ""))
+
+
+def with_freshness(item: Certificate, freshness: Mapping[str, Any]) -> Certificate:
+    """The certificate with how its ratings compare with those of the fit (§9.7).
+
+    ``freshness`` has ``checked``, and a ``reason`` where this could not be seen. Then the sentence says so.
+    """
+    note = ""
+    if not freshness["checked"]:
+        note = f" Whether the model has seen these ratings could not be checked: {freshness['reason']}."
+        note += " This holds only if it has not."
+    return replace(item, statement=item.statement + note, inputs={**item.inputs, "freshness": dict(freshness)})
 
 
 def _gibbs(counted: GibbsErrors, draws: Draws, terms: Terms) -> tuple[float, dict[str, Any]]:
@@ -225,10 +267,14 @@ def _certificate(name: str, bound: float, inputs: dict[str, Any], seen: float | 
 
 
 def _statement(item: Certificate, seen: float | None) -> str:
-    who = "the model's predictions" if item.bounds == MEAN else "random draws from the model (`sample`)"
-    where = {UNSEEN: "those that were kept out", REST: "those that its prior was not learnt from"}.get(
-        item.over, "these"
+    who = {MEAN: "the model's predictions", NINE_TENTHS: "the predictions of a fit of nine tenths of the ratings"}.get(
+        item.bounds, "random draws from the model (`sample`)"
     )
+    where = {
+        UNSEEN: "those that were kept out",
+        REST: "those that its prior was not learnt from",
+        TENTH: "those of the last tenth",
+    }.get(item.over, "these")
     limit = f"at most {min(item.bound, 1):.1%} of ratings like {where}"
     text = f"With {100 * (1 - item.delta):.6g}% confidence, {who} are wrong on {limit}"
     if seen is not None:

@@ -7,15 +7,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from onebit_spark.certificate.certified import Certificate, Terms, certificates_of, prior_split_certificate
+from onebit_spark.certificate.certified import (
+    Certificate,
+    Terms,
+    certificates_of,
+    nine_tenths_certificate,
+    prior_split_certificate,
+)
 from onebit_spark.certificate.learnt import fit_near, learn_prior, moved
 from onebit_spark.core.confidence import Ladder
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.draws import Draws
 from onebit_spark.core.engine import Engine, settled
+from onebit_spark.core.featurecoding import FeatureCoding
 from onebit_spark.core.losses import LOSSES, SIDES, Side
 from onebit_spark.core.priors import ScalePrior
 from onebit_spark.core.scales import Scales
+from onebit_spark.core.sidetables import codings_of
 from onebit_spark.core.solver import Iteration, Start, Watch, solve
 from onebit_spark.core.split import Split
 from onebit_spark.core.weightchoice import WeightChoice, choose_weight
@@ -47,8 +55,12 @@ class CertifiedFit(Generic[P]):
         What was proved.
     choice : WeightChoice
         κ, and how it was chosen.
+    codings : dict of side to FeatureCoding
+        How the side features were coded in the fit: after a prior split, in that of A.
     drawn : dict of side to posterior, optional
         After a prior split: the posterior whose draws are certified.
+    nine_tenths : Certificate, optional
+        If κ was chosen: a limit for the fit that chose it. It is not about this fit.
     ladder : Ladder, optional
         Thresholds of the confidence, from the fitted ratings. None at a checkpoint.
     """
@@ -61,7 +73,9 @@ class CertifiedFit(Generic[P]):
     posterior: dict[Side, P]
     certificates: list[Certificate]
     choice: WeightChoice
+    codings: dict[Side, FeatureCoding]
     drawn: dict[Side, P] | None = None
+    nine_tenths: Certificate | None = None
     ladder: Ladder | None = None
 
 
@@ -117,14 +131,14 @@ def _certified(
         draws = Draws.enough(engine.n_ratings, config.seed ^ DRAW_STREAM)
         counted = engine.gibbs_errors(draws)
         cost = prior_cost(config, engine.count("rows") + engine.count("cols"))
-        tried = max(1, len(choice.losses))
-        last = outcome.history[-1]
-        found = certificates_of(config, last, counted, draws, terms, majority_error, cost, tried, engine.weighted)
+        last, kappas = outcome.history[-1], choice.candidates
+        found = certificates_of(config, last, counted, draws, terms, majority_error, cost, kappas, engine.weighted)
     hierarchy = outcome.hierarchy
     posterior = settled(engine, hierarchy)
     return CertifiedFit(
-        hierarchy.scales, hierarchy.prior, outcome.history, outcome.converged, outcome.reason, posterior, found, choice
-    )
+        hierarchy.scales, hierarchy.prior, outcome.history, outcome.converged, outcome.reason, posterior, found, choice,
+        codings_of(engine.features), nine_tenths=_of_nine_tenths(choice, terms, majority_error),
+    )  # fmt: skip
 
 
 def _with_learnt_prior(
@@ -146,8 +160,17 @@ def _with_learnt_prior(
         {side: engine.combined(side, moved, drawn[side], like) for side, like in learnt.first_posterior.items()},
         [prior_split_certificate(max(last.divergence, 0.0), counted, draws, terms, majority_error)],
         learnt.choice,
+        learnt.codings,
         drawn,
+        _of_nine_tenths(learnt.choice, terms, majority_error),
     )
+
+
+def _of_nine_tenths(choice: WeightChoice, terms: Terms | None, majority_error: float) -> Certificate | None:
+    left_out = choice.left_out
+    if terms is None or left_out is None or not left_out.n:
+        return None
+    return nine_tenths_certificate(left_out.errors, left_out.n, choice.candidates, terms, majority_error)
 
 
 def prior_cost(config: FitConfig, n_lines: int) -> float:

@@ -23,9 +23,11 @@ import numpy as np
 
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.engine import Engine, settled
+from onebit_spark.core.featurecoding import FeatureCoding
 from onebit_spark.core.losses import SIDES, PriorLines, Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.scales import FixedPrior, ScaleHierarchy
+from onebit_spark.core.sidetables import codings_of
 from onebit_spark.core.solver import Iteration, Outcome, Start, Watch, descend, solve
 from onebit_spark.core.split import Split
 from onebit_spark.core.weightchoice import WeightChoice, choose_weight
@@ -55,6 +57,8 @@ class LearntPrior(Generic[P]):
         π.
     choice : WeightChoice
         κ of the fit of A.
+    codings : dict of side to FeatureCoding
+        How side features were coded, from the rows with ratings in A.
     """
 
     split: Split
@@ -62,6 +66,7 @@ class LearntPrior(Generic[P]):
     first_posterior: dict[Side, P]
     prior: FixedPrior[P]
     choice: WeightChoice
+    codings: dict[Side, FeatureCoding]
 
 
 def learn_prior(
@@ -82,9 +87,9 @@ def learn_prior(
         choice = choose_weight(chosen, config, start)  # on A: the prior must not depend on the other ratings
         config = replace(config, likelihood_weight=choice.weight)
         outcome = solve(chosen, config, on_iteration, start, watch)
-        learnt = settled(chosen, outcome.hierarchy)
+        learnt, codings = settled(chosen, outcome.hierarchy), codings_of(chosen.features)
     prior = FixedPrior(*(PriorLines(engine.combined(side, _sharpened, learnt[side])) for side in SIDES))
-    return LearntPrior(split, outcome, learnt, prior, choice)
+    return LearntPrior(split, outcome, learnt, prior, choice, codings)
 
 
 def fit_near(engine: Engine[P], config: FitConfig, learnt: LearntPrior[P]) -> Outcome[FixedPrior[P]]:

@@ -209,21 +209,27 @@ def plan(
         problems.append(f"switch_noise must lie in [0, 0.5), not {switch_noise!r}")
     if not best_risk >= 0:
         problems.append(f"best_risk must be 0 or above, not {best_risk!r}")
-    if lam is not None and not 0 < lam <= (n or math.inf):
-        problems.append(f"λ must be positive and at most n, not {lam!r}")
+    if lam is not None and not 0 < lam < math.inf:
+        problems.append(f"λ must be a positive finite number, not {lam!r}")
     if not 0 < delta < 1:
         problems.append(f"delta must lie strictly between 0 and 1, not {delta!r}")
     if problems:
         raise ValueError("; ".join(problems))
+    margin = 1 / (1 - 2 * switch_noise)
+    fewest = _fewest(which, margin, lam)
 
     def at(ratings: int) -> Plan:
         settled = replace(setup, beta=1.0 / ratings) if beta is None and prior == "inverse-gamma" else setup
-        return _bound(settled, ratings, which, best_risk, 1 / (1 - 2 * switch_noise), lam, delta)
+        return _bound(settled, ratings, which, best_risk, margin, lam, delta)
 
     if n is not None:
+        if n < fewest:
+            raise ValueError(f"λ = {lam:g} is too large for n = {n:,}: {which} holds for it from n = {fewest:,} on")
         return at(n)
     assert risk is not None
-    low, high = 2, 4
+    if at(fewest).bound <= risk:
+        return at(fewest)
+    low, high = fewest, 2 * fewest
     while at(high).bound > risk:
         low, high = high, 2 * high
         if high > MOST_RATINGS:
@@ -238,6 +244,13 @@ def plan(
     return at(high)
 
 
+def _fewest(which: str, margin: float, lam: float | None) -> int:
+    """The smallest n that a bound holds for: λ ≤ n, or λ < n/C for ``theorem2``, where s < 1."""
+    if lam is None:
+        return 2
+    return max(2, math.floor(lam * margin) + 1 if which == "theorem2" else math.ceil(lam))
+
+
 def _bound(setup: Setup, n: int, which: str, best_risk: float, margin: float, lam: float | None, delta: float) -> Plan:
     """The bound at the given λ, or at the best λ of a fine grid."""
     largest = float(n) if which != "theorem2" else n / margin * (1 - 1e-3)  # s < 1
@@ -250,5 +263,5 @@ def _bound(setup: Setup, n: int, which: str, best_risk: float, margin: float, la
             return theorem2(setup, n, weight * margin / n, margin, best_risk, delta)
         return corollary2(setup, n, weight, delta)
 
-    bound, best = min((value(weight), weight) for weight in candidates if weight <= largest)
+    bound, best = min((value(weight), weight) for weight in candidates)
     return Plan(n=n, bound=bound, lam=best, which=which)

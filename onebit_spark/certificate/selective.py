@@ -145,18 +145,20 @@ def selective_certificates(
 ) -> list[Certificate]:
     """One certificate per request. Requests, groups and compared settings share δ."""
     requests = list(dict.fromkeys(requests))
-    share = terms.delta / (terms.grid * len(requests) * groups)
-    return [_certificate(ladder, held, terms, request, share, group) for request in requests]
+    sharing = len(requests) * groups
+    return [_certificate(ladder, held, terms, request, sharing, group) for request in requests]
 
 
 def _certificate(
-    ladder: Ladder, held: HeldOut, terms: Terms, request: float, share: float, group: Group | None
+    ladder: Ladder, held: HeldOut, terms: Terms, request: float, sharing: int, group: Group | None
 ) -> Certificate:
+    share = terms.delta / (terms.grid * sharing)
     rung = last_passed(ladder.shares, held, request, share)
     hint = _hint(ladder, held, request, share) if rung is None else None
     n_answered, errors = (0, 0) if rung is None else (int(held.answered[rung]), int(held.wrong[rung]))
     told = {
         "request": request,
+        "requests": sharing,
         "threshold": None if rung is None else ladder.thresholds[rung],
         "answered_share": n_answered / held.n,
         "n_answered": n_answered,
@@ -201,9 +203,12 @@ def _met(item: Certificate) -> str:
         f"are wrong, on ratings like those that were kept out; {share}, and {told['errors'] / told['n_answered']:.1%} "
         "of these were wrong."
     )
-    return text + (
-        f" That says nothing: the majority class is wrong on {item.majority_error:.1%}." if item.vacuous else ""
-    )
+    if item.vacuous:
+        text += f" That says nothing: the majority class is wrong on {item.majority_error:.1%}."
+    if told["requests"] > 1:
+        several = f"{told['requests']} requests{' of groups' if told['group'] else ''}"
+        text += f" The {_percent(1 - item.delta)} is for all {several} together, met or not."
+    return text
 
 
 def _unmet(item: Certificate, share: float) -> str:

@@ -40,7 +40,7 @@ def run_evaluate(spark: SparkSession, request: EvaluateRequest) -> None:
         figures, counted = evaluation.measure(model, ratings, threshold, tally, request.certify_by)
         if freshness is not None:
             certificate = evaluation.certify(figures, request.terms(), freshness)
-            further = evaluation.further(model, counted, request.terms(), request.max_error)
+            further = evaluation.further(model, counted, request.terms(), request.max_error, freshness)
             figures["certificate"] = certificate.as_dict()
             figures["certificates"] = [item.as_dict() for item in (certificate, *further)]
     if request.output:
@@ -69,9 +69,3 @@ def _evaluation_summary(figures: dict[str, Any]) -> Iterator[str]:
     if "certificate" in figures:
         yield figures["certificate"]["statement"]
         yield from further_statements(figures["certificates"])
-        freshness = figures["certificate"]["freshness"]
-        if not freshness["checked"]:
-            yield (
-                f"Whether the model has seen these ratings could not be checked: {freshness['reason']}. "
-                "The certificates hold only if it has not."
-            )

@@ -106,7 +106,7 @@ def _fit(spark: SparkSession, request: FitRequest, work: Location) -> None:
                 model, held_out, request.threshold, held_out_tally, request.certify_by
             )
             certificate = evaluation.certify(figures, request.terms(), KEPT_OUT)
-            further = evaluation.further(model, counted, request.terms(), request.max_error)
+            further = evaluation.further(model, counted, request.terms(), request.max_error, KEPT_OUT)
             repeated = bool(model.info.repeats.get("repeated"))
             made = [kept_by_coin(item, repeated).as_dict() for item in (certificate, *further)]
             found = [*model.certificate["certificates"], *made]
@@ -174,6 +174,8 @@ def _fit_summary(model: OneBitCompletionModel, clock: Clock) -> Iterator[str]:
             "No certificate: with features it takes ratings that are kept out (--holdout), or a prior split "
             "(--certificate-prior-split), or a fit without features (--no-implicit-features)."
         )
+        if info.nine_tenths:
+            yield f"{info.nine_tenths['statement']} To certify the model itself: --holdout 0.1."
     else:
         yield f"Certificate ({model.certificate['headline']}): {certified}"
     yield from further_statements(model.certificate["certificates"])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +15,43 @@ from onebit_spark.core.losses import SIDES, HalfStep, Loss, RowPrior, Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.rowmap import RowMap
 from onebit_spark.core.scales import ScaleHierarchy
+from onebit_spark.core.sidetables import SideTables
 from onebit_spark.core.split import Split
 from onebit_spark.core.statistics import SideStatistics
 
 P = TypeVar("P")  # a posterior of a side in the engine's own form: a RowPosterior, or a table in files
+
+
+class LeftOut(NamedTuple):
+    """Sums over the ratings that a split does not choose, under a posterior.
+
+    Parameters
+    ----------
+    total : float
+        Σ w_l times the held-out loss.
+    weight : float
+        Σ w_l.
+    errors : int
+        Wrong signs. A score of 0 counts as wrong.
+    n : int
+        Number of ratings.
+    """
+
+    total: float
+    weight: float
+    errors: int
+    n: int
+
+    @classmethod
+    def summed(cls, parts: Sequence[NDArray[np.float64]]) -> LeftOut:
+        """The sums over all blocks."""
+        total, weight, errors, n = np.sum(parts, axis=0)
+        return cls(float(total), float(weight), int(errors), int(n))
+
+    @property
+    def loss(self) -> float:
+        """The mean loss by weight."""
+        return self.total / self.weight if self.weight else 0.0
 
 
 class Engine(Protocol[P]):
@@ -27,6 +60,7 @@ class Engine(Protocol[P]):
     n_ratings: int
     weighted: bool  # whether the ratings have weights
     total_weight: float  # their sum: n without weights
+    features: SideTables
 
     def count(self, side: Side) -> int:
         """Rows of the side with at least one rating."""
@@ -66,14 +100,14 @@ class Engine(Protocol[P]):
     def confidences(self, posterior: dict[Side, P], noise: float) -> NDArray[np.int64]:
         """The histogram of the ratings' confidences (``certificate.confidence``) under this posterior: one map step."""
 
-    def left_out_loss(self, loss: str, posterior: dict[Side, P], split: Split) -> float:
-        """Mean held-out loss of the ratings that the split does *not* choose, under a posterior: one map step.
-
-        With weights it is Σ w_l·loss / Σ w_l.
-        """
+    def left_out_loss(self, loss: str, posterior: dict[Side, P], split: Split) -> LeftOut:
+        """Held-out loss and errors of the ratings that the split does *not* choose, under a posterior: one map step."""
 
     def restricted(self, split: Split) -> AbstractContextManager[Engine[P]]:
-        """An engine on the ratings that the split chooses; rows and columns keep their numbers."""
+        """An engine on the ratings that the split chooses; rows and columns keep their numbers.
+
+        It depends on these ratings alone: side features are coded anew.
+        """
 
 
 def settled(engine: Engine[P], hierarchy: ScaleHierarchy) -> dict[Side, P]:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from onebit_spark.core.factortables import one_array
 
@@ -165,22 +165,6 @@ def learn_coding(table: pa.Table, id_column: str) -> tuple[FeatureCoding, list[s
         ),
         told,
     )
-
-
-def coding_of_rows(given: ArrayLike | pa.Table, rated: NDArray[np.bool_], name: str) -> tuple[FeatureCoding, Table32]:
-    """The coding of features with one line per row, learnt from the rated rows, and the coded lines of all rows."""
-    table = given if isinstance(given, pa.Table) else _as_table(given, name)
-    if table.num_rows != len(rated):
-        raise ValueError(f"{name} must have {len(rated):,} lines, one per row or column, not {table.num_rows:,}")
-    coding, _ = learn_coding(table.filter(pa.array(rated)), "")
-    return coding, coding.coded(table)
-
-
-def _as_table(given: ArrayLike, name: str) -> pa.Table:
-    numbers = np.asarray(given, np.float64)
-    if numbers.ndim != 2:
-        raise ValueError(f"{name} must have lines and columns, not the shape {numbers.shape}")
-    return pa.table({str(place): column for place, column in enumerate(numbers.T)})
 
 
 def _learnt(name: str, column: pa.Array) -> tuple[list[Feature], int]:

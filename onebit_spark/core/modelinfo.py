@@ -50,13 +50,14 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "calibration": (dict, type(None)), "diagnostics": (dict, type(None)), "fitted": (dict, type(None)),
     "scale_moments": (dict, type(None)), "draw_narrowing": (float, type(None)), "confidences": (dict, type(None)),
     "weight_losses": (dict, type(None)), "side_features": (dict, type(None)), "total_weight": (float, type(None)),
+    "nine_tenths": (dict, type(None)),
 }  # fmt: skip
 
 
 # Fields that older model folders do not have.
 _LATER = {
     "validation", "exchange", "calibration", "diagnostics", "fitted", "scale_moments", "draw_narrowing", "confidences",
-    "weight_losses", "side_features", "total_weight",
+    "weight_losses", "side_features", "total_weight", "nine_tenths",
 }  # fmt: skip
 
 
@@ -117,6 +118,9 @@ class ModelInfo:
         Thresholds of the confidence, from the fitted ratings: see ``confidence.Ladder``.
     weight_losses : dict or None
         If κ was chosen: the held-out loss of each κ that was tried.
+    nine_tenths : dict or None
+        If κ was chosen: a limit on the errors of the fit of nine tenths of the ratings that chose it, as an entry of
+        ``certificate.json``. It is not about the model (§14).
     side_features : dict or None
         For ``user`` and ``item``, if they have side features: ``coding`` (``featurecoding.FeatureCoding``),
         ``weights`` W (p × D), and the number of ``newcomers``, ids without ratings.
@@ -155,6 +159,7 @@ class ModelInfo:
     draw_narrowing: float | None = None
     confidences: dict[str, Any] | None = None
     weight_losses: dict[str, float] | None = None
+    nine_tenths: dict[str, Any] | None = None
     side_features: dict[str, dict[str, Any]] | None = None
     total_weight: float | None = None
     diagnostics: dict[str, Any] | None = None

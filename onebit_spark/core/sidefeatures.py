@@ -29,7 +29,6 @@ from onebit_spark.core.losses.base import Side
 from onebit_spark.core.posterior import FloatArray
 
 Vector = NDArray[np.float64]
-SideTables = dict[Side, FloatArray]  # the side features of the sides that have any, one line per row
 
 FEATURE_RIDGE = 5.0  # ρ
 IMPLICIT_SHARE = 0.8  # θ where implicit features move at the same time; W, of few numbers, needs less
@@ -63,10 +62,8 @@ def shares(implicit: bool) -> tuple[float, float]:
     return (IMPLICIT_SHARE, 1.0 - IMPLICIT_SHARE) if implicit else (1.0, 1.0)
 
 
-def rated_gram(features: FloatArray | None, counts: NDArray[np.int64]) -> Vector | None:
-    """G = Σ f_i f_iᵀ over the rows with ratings; None without features."""
-    if features is None:
-        return None
+def rated_gram(features: FloatArray, counts: NDArray[np.int64]) -> Vector:
+    """G = Σ f_i f_iᵀ over the rows with ratings."""
     rated = features[counts > 0].astype(np.float64)
     return np.asarray(rated.T @ rated)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from onebit_spark.core.config import AUTO, FitConfig
-from onebit_spark.core.engine import Engine, settled
+from onebit_spark.core.engine import Engine, LeftOut, settled
 from onebit_spark.core.losses import SIDES
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.solver import Start, solve
@@ -43,10 +43,16 @@ class WeightChoice:
         κ.
     losses : dict of float to float
         Mean held-out loss of each candidate that was tried. Empty if there was nothing to choose.
+    candidates : int
+        How many κ it might have been, given other labels. Theorem 1 pays for all of them, tried or not.
+    left_out : LeftOut, optional
+        The last tenth under the fit of the others with this κ.
     """
 
     weight: float
     losses: dict[float, float] = field(default_factory=dict)
+    candidates: int = 1
+    left_out: LeftOut | None = None
 
 
 def choose_weight(engine: Engine[P], config: FitConfig, start: Start[P] | None = None) -> WeightChoice:
@@ -54,7 +60,7 @@ def choose_weight(engine: Engine[P], config: FitConfig, start: Start[P] | None =
     if not config.chooses_weight:
         return WeightChoice(config.weight)
     if start is not None and start.weight is not None:
-        return WeightChoice(start.weight)
+        return WeightChoice(start.weight, candidates=len(FACTORS))
     asked = config.likelihood_weight == AUTO
     if engine.n_ratings < FEWEST or (config.max_iter < SHORTEST and not asked):
         return WeightChoice(config.default_weight)
@@ -73,11 +79,14 @@ def _searched(engine: Engine[P], config: FitConfig) -> WeightChoice:
             reached.history,
         )
 
+        measured: dict[int, LeftOut] = {}
+
         def loss_of(place: int) -> float:
             more = replace(short, likelihood_weight=candidates[place], max_iter=FIRST_ITERATIONS + ITERATIONS)
             hierarchy = solve(part, more, start=base).hierarchy
             posterior = settled(part, hierarchy)
-            return engine.left_out_loss(config.loss, posterior, split)
+            measured[place] = engine.left_out_loss(config.loss, posterior, split)
+            return measured[place].loss
 
         losses = {place: loss_of(place) for place in (MIDDLE, MIDDLE + 1)}
         step = 1 if losses[MIDDLE + 1] < losses[MIDDLE] else -1
@@ -87,4 +96,5 @@ def _searched(engine: Engine[P], config: FitConfig) -> WeightChoice:
             if losses[best + step] >= losses[best]:
                 break
             best += step
-    return WeightChoice(candidates[best], {candidates[place]: loss for place, loss in sorted(losses.items())})
+    tried = {candidates[place]: loss for place, loss in sorted(losses.items())}
+    return WeightChoice(candidates[best], tried, len(candidates), measured[best])

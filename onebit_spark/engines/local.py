@@ -15,13 +15,14 @@ from onebit_spark.core.blocks import RatingBlock, Sums
 from onebit_spark.core.confidence import Histogram, count_confidences, every_so_many
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.draws import Draws, GibbsErrors, count_errors
-from onebit_spark.core.engine import with_prior
+from onebit_spark.core.engine import LeftOut, with_prior
 from onebit_spark.core.implicit import weight_gram
 from onebit_spark.core.losses import OTHER, HalfStep, Loss, PriorLines, RowPrior, Side
 from onebit_spark.core.machine import available_cores
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.rowmap import RowMap
-from onebit_spark.core.sidefeatures import SideTables, rated_gram
+from onebit_spark.core.sidefeatures import rated_gram
+from onebit_spark.core.sidetables import SideTables, recoded
 from onebit_spark.core.split import Split
 from onebit_spark.core.statistics import SideStatistics
 from onebit_spark.engines.mapstep import StartTable, Table, left_out_loss, signed_sums, updated
@@ -37,10 +38,10 @@ class LocalEngine:
     alone, whose sums are added in order. Any number of threads gives the same bits.
     """
 
-    def __init__(self, ratings: RatingBlock, threads: int | None = None, features: SideTables | None = None) -> None:
+    def __init__(self, ratings: RatingBlock, threads: int | None = None) -> None:
         self.blocks: dict[Side, RatingBlock] = {"rows": ratings, "cols": ratings.transpose()}
         self.n_ratings = ratings.n_ratings
-        self.features: SideTables = features or {}
+        self.features: SideTables = {}
         self.weighted = ratings.weights is not None
         self.total_weight = float(ratings.row_weights.sum())
         self.posteriors: dict[Side, RowPosterior] = {}
@@ -69,7 +70,9 @@ class LocalEngine:
         if isinstance(step.prior, PriorLines):
             step = step.under(RowPrior.at(step.prior.lines))
         block, rows, over = self.blocks[side], self.posteriors[side], partial(self._over_rows, side)
-        return updated(loss, block, self.posteriors[OTHER[side]], rows, step, over, self.features.get(side))
+        known = self.features.get(side)
+        features = None if known is None else known.coded
+        return updated(loss, block, self.posteriors[OTHER[side]], rows, step, over, features)
 
     def apply(self, maps: dict[Side, RowMap]) -> None:
         for side, by in maps.items():
@@ -79,12 +82,13 @@ class LocalEngine:
         return weight_gram(self.posteriors[side])
 
     def feature_gram(self, side: Side) -> Table | None:
-        return rated_gram(self.features.get(side), self.counts(side))
+        known = self.features.get(side)
+        return None if known is None else rated_gram(known.coded, self.counts(side))
 
     def posterior(
         self, side: Side, unseen: RowPrior | None = None, feature_weights: Table | None = None
     ) -> RowPosterior:
-        known = None if feature_weights is None else self.features[side] @ feature_weights
+        known = None if feature_weights is None else self.features[side].coded @ feature_weights
         return with_prior(self.posteriors[side], self.counts(side) == 0, unseen, known)
 
     def combined(self, side: Side, make: Callable[..., RowPosterior], *posteriors: RowPosterior) -> RowPosterior:
@@ -104,17 +108,16 @@ class LocalEngine:
         )
         return reduce(np.add, parts)
 
-    def left_out_loss(self, loss: str, posterior: dict[Side, RowPosterior], split: Split) -> float:
+    def left_out_loss(self, loss: str, posterior: dict[Side, RowPosterior], split: Split) -> LeftOut:
         block = self.blocks["rows"]
-        numbers = np.arange(block.n_rows)
-        total, weight = left_out_loss(loss, block, numbers, posterior["rows"], posterior["cols"], split)
-        return total / weight if weight else 0.0
+        return left_out_loss(loss, block, np.arange(block.n_rows), posterior["rows"], posterior["cols"], split)
 
     @contextmanager
     def restricted(self, split: Split) -> Iterator[LocalEngine]:
         ratings = self.blocks["rows"]
         chosen = split.chosen_of(ratings, np.arange(ratings.n_rows))
-        with LocalEngine(chosen, self._threads, self.features).running() as engine:
+        with LocalEngine(chosen, self._threads).running() as engine:
+            engine.features = recoded(self.features, engine.counts)
             yield engine
 
     def counts(self, side: Side) -> NDArray[np.int64]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from onebit_spark.core import implicit, prediction
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.compiled import jit
+from onebit_spark.core.engine import LeftOut
 from onebit_spark.core.losses import HalfStep, Loss
 from onebit_spark.core.losses.base import Partners
 from onebit_spark.core.losses.row_sums import add_signed_rows
@@ -86,13 +87,13 @@ def _update_range(
 
 def left_out_loss(
     loss: str, block: RatingBlock, row_numbers: NDArray[np.int64], rows: RowPosterior, cols: RowPosterior, split: Split
-) -> tuple[float, float]:
-    """Σ w_l times the held-out loss over the ratings of a block that the split does not choose, and Σ w_l."""
+) -> LeftOut:
+    """The sums over the ratings of a block that the split does not choose."""
     left = split.left_of(block, row_numbers)
     row, col = np.repeat(np.arange(left.n_rows), left.row_counts), left.codes >> 1
     signs = np.where(left.codes & 1, 1.0, -1.0)
-    total, _ = prediction.held_out_sums(loss, rows, cols, row, col, signs, left.weights)
-    return total, float(left.row_weights.sum())
+    total, errors = prediction.held_out_sums(loss, rows, cols, row, col, signs, left.weights)
+    return LeftOut(total, float(left.row_weights.sum()), errors, left.n_ratings)
 
 
 def signed_sums(block: RatingBlock, lo: int, hi: int, table: StartTable, out: StartTable) -> None:

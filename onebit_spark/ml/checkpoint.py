@@ -23,6 +23,7 @@ from onebit_spark.core.config import AUTO, FitConfig
 from onebit_spark.core.engine import Engine, settled
 from onebit_spark.core.modelinfo import METADATA
 from onebit_spark.core.scales import ScaleHierarchy
+from onebit_spark.core.sidetables import codings_of
 from onebit_spark.core.solver import Iteration, Outcome, Start
 from onebit_spark.core.weightchoice import WeightChoice
 from onebit_spark.errors import RequestError
@@ -122,7 +123,7 @@ class Checkpointing(Generic[P]):
             posterior = settled(engine, hierarchy)
             reached = CertifiedFit(
                 hierarchy.scales, hierarchy.prior, history, False, "a checkpoint", posterior, [],
-                WeightChoice(hierarchy.weight),
+                WeightChoice(hierarchy.weight), codings_of(engine.features),
             )  # fmt: skip
             self.folder.write(self.make_model(reached), history)
 

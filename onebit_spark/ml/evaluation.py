@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from onebit_spark.certificate.bygroup import further_certificates
-from onebit_spark.certificate.certified import Certificate, Terms, document, holdout_certificate
+from onebit_spark.certificate.certified import Certificate, Terms, document, holdout_certificate, with_freshness
 from onebit_spark.certificate.selective import SELECTIVE, request_problems
 from onebit_spark.core import metrics
 from onebit_spark.core.confidence import EVERYTHING
@@ -83,7 +82,7 @@ def measure(
 def certify(figures: Mapping[str, Any], terms: Terms, freshness: Mapping[str, Any]) -> Certificate:
     """The holdout certificate from the figures of ``measure``, on ratings that ``check_fresh`` accepted."""
     made = holdout_certificate(figures["n_wrong"], figures["n"], terms, figures["majority_error"])
-    return replace(made, inputs={**made.inputs, "freshness": dict(freshness)})
+    return with_freshness(made, freshness)
 
 
 def check_requests(model: FittedModel, requests: Sequence[float], ratings: DataFrame, by: str | None) -> None:
@@ -97,9 +96,13 @@ def check_requests(model: FittedModel, requests: Sequence[float], ratings: DataF
         raise RequestError("; ".join(problems))
 
 
-def further(model: FittedModel, counted: Counted, terms: Terms, requests: Sequence[float]) -> list[Certificate]:
-    """``selective`` for each request, and ``holdout`` and ``selective`` for each group."""
-    return further_certificates(model.info.ladder or EVERYTHING, counted.whole, counted.groups, terms, requests)
+def further(
+    model: FittedModel, counted: Counted, terms: Terms, requests: Sequence[float], freshness: Mapping[str, Any]
+) -> list[Certificate]:
+    """``selective`` for each request, and ``holdout`` and ``selective`` for each group, as ``certify``."""
+    ladder = model.info.ladder or EVERYTHING
+    found = further_certificates(ladder, counted.whole, counted.groups, terms, requests)
+    return [with_freshness(item, freshness) for item in found]
 
 
 def certify_selective(
@@ -114,10 +117,10 @@ def certify_selective(
     label, threshold = model.info.columns["label"], model.info.threshold
     columns = Columns(model.getUserCol(), model.getItemCol(), label, threshold)
     tally = check_ratings(ratings, columns)
-    check_fresh(model, ratings, columns, tally)
+    freshness = check_fresh(model, ratings, columns, tally)
     _, counted = measure(model, ratings, threshold, tally, by)
     kept = [item for item in model.certificate["certificates"] if item["name"] != SELECTIVE and not item.get("group")]
-    return document([*kept, *(item.as_dict() for item in further(model, counted, terms, requests))])
+    return document([*kept, *(item.as_dict() for item in further(model, counted, terms, requests, freshness))])
 
 
 def _collected(table: pa.Table) -> tuple[dict[str, Any], pa.Table]:

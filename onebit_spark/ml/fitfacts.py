@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from pyspark.sql import DataFrame
 
-from onebit_spark.certificate.certified import document
+from onebit_spark.certificate.certified import coin_per_rating, document
 from onebit_spark.certificate.certifiedfit import CertifiedFit
 from onebit_spark.certificate.learnt import NARROWING
 from onebit_spark.core.config import FitConfig
@@ -67,8 +67,10 @@ class FitFacts(Generic[P, M]):
         drawn = made.drawn or dict.fromkeys(SIDES)
         form = told.kind, told.config.intercepts, told.config.implicit_features
         newcomers = {
-            side: known.lines(prior_row(made.scales, side, *form), made.scales.features[side], told.draw_narrowing)
-            for side, known in self.known.items()
+            side: self.known[side].lines(
+                prior_row(made.scales, side, *form), coding, made.scales.features[side], told.draw_narrowing
+            )
+            for side, coding in made.codings.items()
             if outlasting
         }
         more = {side: lines.num_rows for side, lines in newcomers.items() if lines is not None}
@@ -85,7 +87,7 @@ class FitFacts(Generic[P, M]):
     def _info(self, made: CertifiedFit[P]) -> ModelInfo:
         config, columns, tally, scales = self.config, self.columns, self.chosen.tally, made.scales
         n_users, n_items = self.engine.count("rows"), self.engine.count("cols")
-        moments = scales.moments
+        moments, limit = scales.moments, made.nine_tenths
         return ModelInfo(
             parameters={
                 **asdict(config),
@@ -95,9 +97,9 @@ class FitFacts(Generic[P, M]):
             },
             scale_moments=None if moments is None else moments.as_dict(),
             side_features={
-                who: learnt_features(self.known[side], scales.features[side])
+                who: learnt_features(self.known[side], made.codings[side], scales.features[side])
                 for who, side in SIDE_OF.items()
-                if side in self.known
+                if side in made.codings
             }
             or None,
             draw_narrowing=None if made.drawn is None else NARROWING,
@@ -137,4 +139,5 @@ class FitFacts(Generic[P, M]):
             exchange=asdict(self.chosen.choice),
             confidences=made.ladder.as_dict() if made.ladder is not None else None,
             weight_losses={f"{weight:g}": loss for weight, loss in made.choice.losses.items()} or None,
+            nine_tenths=None if limit is None else coin_per_rating(limit, self.engine.repeats.repeated > 0).as_dict(),
         )

@@ -262,7 +262,7 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
             config = self.info.config
             plain = ["id", *factor_columns(self.info.kind, config.intercepts, config.implicit_features)]
             model = type(self)(
-                replace(self.info, draw_narrowing=None, **info),
+                replace(self.info, draw_narrowing=None, nine_tenths=None, **info),
                 (self.users if users is None else users).select(*plain),
                 (self.items if items is None else items).select(*plain),
             )

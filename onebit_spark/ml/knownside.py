@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 
 from onebit_spark.core.factortables import factor_table, newcomer_rows, one_array
-from onebit_spark.core.featurecoding import FeatureCoding, Table32, learn_coding
+from onebit_spark.core.featurecoding import FeatureCoding, learn_coding
 from onebit_spark.core.learntfeatures import SIDE_OF, Who
 from onebit_spark.core.losses import Side
 from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.sidetables import SideFeatures
 from onebit_spark.engines.broadcast.engine import BroadcastEngine
 from onebit_spark.engines.choice import SparkEngine
 from onebit_spark.engines.driver import DriverEngine
@@ -40,22 +41,19 @@ class KnownSide:
 
     Parameters
     ----------
-    coding : FeatureCoding
-        How columns became numbers. It is learnt from the ids with ratings.
-    coded : array of float32
-        One line per id with ratings, 0 for one without features.
+    rated : SideFeatures
+        Those of the ids with ratings; nulls for one without features.
     newcomers : Arrow array
         Ids with features and without ratings.
-    newcomers_coded : array of float32
+    newcomers_table : pyarrow.Table
         One line for each of them.
     told : list of str
         About columns that are left out, and gaps.
     """
 
-    coding: FeatureCoding
-    coded: Table32
+    rated: SideFeatures
     newcomers: pa.Array
-    newcomers_coded: Table32
+    newcomers_table: pa.Table
     told: list[str]
 
     @classmethod
@@ -71,21 +69,23 @@ class KnownSide:
         coding, told = learn_coding(rated, column)
         if not coding.features:
             raise RequestError(f"{whose} features: no column is left: {'; '.join(told) or 'there are only ids'}")
-        lines = coding.coded(table)
-        coded = np.where(places[:, None] >= 0, lines[places], np.float32(0))
+        aligned = table.drop_columns([column]).take(pa.array(places, mask=places < 0))
         without = len(ids) - rated.num_rows
         if without:
             told = [*told, f"{without:,} of {len(ids):,} ids with ratings have no features"]
         fresh = np.ones(table.num_rows, bool)
         fresh[places[places >= 0]] = False
-        newcomers = known.filter(pa.array(fresh))
-        return cls(coding, coded, newcomers, lines[fresh], [f"{whose} features: {line}" for line in told])
+        newcomers, others = known.filter(pa.array(fresh)), table.filter(pa.array(fresh))
+        features = SideFeatures(aligned, coding, coding.coded(aligned))
+        return cls(features, newcomers, others, [f"{whose} features: {line}" for line in told])
 
-    def lines(self, row: RowPosterior, weights: NDArray[np.float64], narrowing: float | None) -> pa.Table | None:
+    def lines(
+        self, row: RowPosterior, coding: FeatureCoding, weights: NDArray[np.float64], narrowing: float | None
+    ) -> pa.Table | None:
         """The newcomers' lines of the factor table, or None; ``row`` is the prior of an id without ratings."""
         if not len(self.newcomers):
             return None
-        rows = newcomer_rows(row, self.newcomers_coded @ weights)
+        rows = newcomer_rows(row, coding.coded(self.newcomers_table) @ weights)
         drawn = None
         if narrowing is not None:
             spread = (rows.deviation * narrowing).astype(rows.location.dtype)
@@ -102,9 +102,9 @@ def digest(table: pa.Table, column: str) -> int:
     return zlib.crc32(sink.getvalue())
 
 
-def learnt_features(known: KnownSide, weights: NDArray[np.float64]) -> dict[str, Any]:
+def learnt_features(known: KnownSide, coding: FeatureCoding, weights: NDArray[np.float64]) -> dict[str, Any]:
     """What a model keeps of them, for ``ModelInfo.side_features``."""
-    return {"coding": known.coding.as_list(), "weights": weights.tolist(), "newcomers": len(known.newcomers)}
+    return {"coding": coding.as_list(), "weights": weights.tolist(), "newcomers": len(known.newcomers)}
 
 
 def checked_features(frames: Mapping[Who, DataFrame], dataset: DataFrame, columns: Columns) -> dict[Who, pa.Table]:
@@ -126,7 +126,7 @@ def known_sides(engine: SparkEngine[Any], features: dict[Who, pa.Table], columns
     for who, table in features.items():
         side = SIDE_OF[who]
         found[side] = KnownSide.of(table, getattr(columns, who), engine.ids[side].values, who)
-        engine.features[side] = found[side].coded
+        engine.features[side] = found[side].rated
         for line in found[side].told:
             log.info(line)
     return found

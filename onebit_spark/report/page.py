@@ -60,7 +60,7 @@ def report(info: ModelInfo, certificate: dict[str, Any] | None = None) -> str:
                 for caption, svg in figures(info, certificate["certificates"] if certificate else ()).items()
             ),
             "</div>",
-            *_certificate(certificate),
+            *_certificate(info, certificate),
             '<h2>In detail</h2><div class="columns">',
             _table("Data", _data(info)),
             _table("Settings", _settings(info)),
@@ -116,8 +116,10 @@ def _notes(info: ModelInfo) -> Iterable[str]:
         yield '<p class="note">Every factor is in use: a larger rank may fit better.</p>'
 
 
-def _certificate(certificate: dict[str, Any] | None) -> Iterable[str]:
+def _certificate(info: ModelInfo, certificate: dict[str, Any] | None) -> Iterable[str]:
     if not certificate or not certificate["certificates"]:
+        if info.nine_tenths:
+            yield f"<h2>No certificate</h2><p>{escape(str(info.nine_tenths['statement']))}</p>"
         return
     yield "<h2>Certified limits on its errors</h2>"
     for one in certificate["certificates"]:

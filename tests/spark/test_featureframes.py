@@ -76,6 +76,19 @@ def test_equals_the_in_process_fit(
         np.testing.assert_allclose(found, expected.scales.features[side], rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.classic
+def test_a_learnt_prior_codes_the_features_of_its_own_users(spark, ratings, user_features):
+    """Twenty more users with one rating each, which a coin gives to the prior or not. All of them have 50 for ``a``."""
+    more = spark.range(20).selectExpr("concat('more ', id) as user")
+    lines = ratings.unionByName(more.selectExpr("user", "'0' as item", "1 as label"), allowMissingColumns=True)
+    users = user_features.unionByName(more.selectExpr("user", "50d as a", "0d as b"))
+    made = estimator(maxIter=1, exchange="broadcast", certificatePriorSplit=0.5).setUserFeatures(users).fit(lines)
+    values = np.array([line["a"] for line in user_features.filter(f"int(user) < {N_USERS}").collect()])
+    centres = [(values.sum() + 50 * k) / (N_USERS + k) for k in range(21)]  # if k of them are the prior's
+    (k,) = np.flatnonzero(np.isclose(centres, made.info.side_features["user"]["coding"][0]["centre"]))
+    assert 0 < k < 20
+
+
 def test_ids_without_ratings_are_predicted_from_their_features(spark, model, numbers):
     pairs = spark.createDataFrame([(str(N_USERS), "0"), ("nobody", "0")], "user string, item string")
     known, unknown = model.transform(pairs).orderBy(F.desc("user")).select("user", "score", "std").collect()[::-1]

@@ -7,6 +7,7 @@ import pytest
 from test_engine import assert_same, estimator, frame, in_process
 
 from onebit_spark import RequestError
+from onebit_spark.certificate import bounds
 from onebit_spark.cli.common import Clock
 from onebit_spark.cli.fitjob import _fit_summary
 from onebit_spark.core import weightchoice
@@ -107,3 +108,11 @@ def test_every_exchange_chooses_the_same_weight(chosen, exchange):
     assert other.info.weight_losses == pytest.approx(driver.info.weight_losses, rel=1e-5)
     np.testing.assert_allclose(other.summary.objectiveHistory, driver.summary.objectiveHistory, rtol=1e-6)
     assert len(driver.info.weight_losses) >= 3
+    limit = driver.info.nine_tenths
+    assert limit == other.info.nine_tenths
+    assert (limit["candidates"], limit["bound"]) == (
+        len(weightchoice.FACTORS),
+        bounds.holdout(limit["errors"], limit["n"], limit["delta"] / len(weightchoice.FACTORS)),
+    )
+    told = [line for line in _fit_summary(driver, Clock()) if "nine tenths" in line]
+    assert told == [f"{limit['statement']} To certify the model itself: --holdout 0.1."]

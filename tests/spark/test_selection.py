@@ -14,6 +14,7 @@ from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.simulate import simulate
 
 REQUESTS = (0.08, 0.001)
+UNTOLD = "the model does not say which ratings it was fitted on"
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +84,10 @@ def test_certified_as_in_process(make_fit, make_known, ratings, held, loss):
         (one,) = matching
         told = {name: each for name, each in item.as_dict().items() if name not in ("group", "statement")}
         assert {name: one[name] for name in told} == pytest.approx(told)
+    assert certified.certificate["headline"] is None  # no certificate is about all pairs that are predicted
+    for one in found:  # the model kept no sketch of its ratings
+        assert one["freshness"] == {"checked": False, "reason": UNTOLD}
+        assert f"could not be checked: {UNTOLD}. This holds only if it has not." in one["statement"]
     assert certified.certifiedErrors == list(REQUESTS)
     met = expected[1]
     assert 0.5 < met.inputs["answered_share"] < 1

@@ -1,27 +1,32 @@
 """The bounds against brute force, their coverage on data whose true risk is known, and what is refused."""
 
 import math
+import warnings
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from knownrisk import answering, experiment, summary
+from knownrisk import answering, choosing, experiment, summary
 from scipy.stats import binom
 
-from onebit_spark import FitConfig, RequestError, Terms, fit_arrays
+from onebit_spark import FitConfig, NotConverged, RequestError, Terms, fit_arrays
 from onebit_spark.certificate import bounds
 from onebit_spark.certificate.certified import (
     DRAWS_SHARE,
     KEPT_CELLS,
     Certificate,
+    coin_per_rating,
     document,
     headline_of,
     holdout_certificate,
     kept_by_coin,
+    nine_tenths_certificate,
     prior_split_certificate,
 )
 from onebit_spark.core.draws import Draws, GibbsErrors
+from onebit_spark.core.engine import LeftOut
 from onebit_spark.core.split import Split
+from onebit_spark.engines.local import LocalEngine
 from onebit_spark.simulate import simulate
 
 DELTA = 0.2
@@ -132,6 +137,42 @@ def test_answers_hold(repeats):
     for name in ("selective", "selective by group", "holdout by group"):
         assert violated[name][0] <= allowed(repeats), name
     assert violated["peeking"][0] > allowed(repeats)
+
+
+@pytest.fixture
+def few_may_choose(monkeypatch):
+    monkeypatch.setattr("onebit_spark.core.weightchoice.FEWEST", 100)
+
+
+@pytest.mark.parametrize("repeats", [15, pytest.param(400, marks=pytest.mark.slow)])
+def test_what_the_tenth_says_of_the_other_nine_holds(few_may_choose, repeats):
+    """The limit of the fit that chose κ; the same from the ratings that this fit has seen does not hold."""
+    config = FitConfig(rank=2, likelihood_weight="auto", max_iter=1)
+    violated = summary(choosing(config, 1000, 0.1, repeats, Terms(delta=DELTA)))
+    assert violated["nine tenths"][0] <= allowed(repeats)
+    assert violated["fitted tenths"][0] > allowed(repeats)
+
+
+@pytest.mark.parametrize("repeats", [80, pytest.param(400, marks=pytest.mark.slow)])
+def test_the_tenth_pays_for_picking_a_candidate(few_may_choose, monkeypatch, data, repeats):
+    """All candidates err on 30%, and the luckiest is picked: at δ/candidates the limit holds, at δ it does not."""
+    rng, n, risk = np.random.default_rng(0), 400, 0.3
+    for name in ("FIRST_ITERATIONS", "ITERATIONS"):
+        monkeypatch.setattr(f"onebit_spark.core.weightchoice.{name}", 1)
+
+    def by_luck(*_):
+        errors = rng.binomial(n, risk)
+        return LeftOut(float(errors), float(n), errors, n)
+
+    monkeypatch.setattr(LocalEngine, "left_out_loss", by_luck)
+    config, below, unpaid = FitConfig(rank=1, likelihood_weight="auto", max_iter=1, start="random"), 0, 0
+    for _ in range(repeats):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NotConverged)
+            limit = fit_arrays(*data, config, certify=Terms(delta=DELTA), threads=1).nine_tenths
+        below += limit.bound < risk
+        unpaid += bounds.holdout(limit.inputs["errors"], n, DELTA) < risk
+    assert below / repeats <= allowed(repeats) < unpaid / repeats
 
 
 def test_a_bound_without_its_kl_is_caught(few_draws):
@@ -247,6 +288,9 @@ def test_the_headline_is_fixed_in_advance(certified):
     assert content["headline"] == "holdout"
     assert headline_of(content) == held_out["statement"]
     assert document([])["headline"] is None
+    of_a_group = {**held_out, "group": {"column": "age", "value": "old"}, "statement": "of a group"}
+    assert document([of_a_group])["headline"] is None
+    assert headline_of(document([of_a_group, held_out])) == held_out["statement"]
 
 
 @pytest.mark.parametrize(("bound", "majority", "vacuous"), [(0.3, 0.4, False), (0.45, 0.4, True), (0.5, 0.6, True)])
@@ -264,6 +308,18 @@ def test_statements_say_what_they_bound():
         "out; they were wrong on 10.0% of 1,000. The majority class is wrong on 40.0%."
     )
     assert "That says nothing" in bad.statement
+
+
+def test_the_tenth_says_that_it_is_not_about_the_model():
+    item = nine_tenths_certificate(100, 1000, 6, Terms(), 0.4)
+    assert item.bound == bounds.holdout(100, 1000, 0.05 / 6)
+    assert item.statement == (
+        "With 95% confidence, the predictions of a fit of nine tenths of the ratings are wrong on at most 12.5% of "
+        "ratings like those of the last tenth; they were wrong on 10.0% of 1,000. The majority class is wrong on "
+        "40.0%. This is about that fit, not about the model."
+    )
+    assert coin_per_rating(item, repeated=False) == item
+    assert "not about new cells" in coin_per_rating(item, repeated=True).statement
 
 
 def test_a_coin_per_cell_certifies_the_cells_that_it_kept_out():

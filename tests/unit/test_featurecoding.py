@@ -6,7 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from onebit_spark.core.featurecoding import MOST_VALUES, FeatureCoding, coding_of_rows, learn_coding
+from onebit_spark.core.featurecoding import MOST_VALUES, FeatureCoding, learn_coding
+from onebit_spark.core.sidetables import SideFeatures
 
 
 def coded(**columns):
@@ -101,7 +102,7 @@ def test_chunks_and_dictionaries_make_no_difference():
 
 
 def test_arrays_are_coded_by_their_rated_rows():
-    _, lines = coding_of_rows([[0.0], [2.0], [100.0]], np.array([True, True, False]), "row_features")
-    np.testing.assert_allclose(lines[:, 0], [-1, 1, 99])
-    coding, _ = coding_of_rows(pa.table({"sex": ["f", "m", "x"]}), np.array([True, True, False]), "row_features")
-    assert coding.names == ["sex=f", "sex=m"]
+    rated = np.array([True, True, False])
+    numbers = SideFeatures.of_rows([[0.0], [2.0], [100.0]], rated, "row_features")
+    np.testing.assert_allclose(numbers.coded[:, 0], [-1, 1, 99])
+    assert SideFeatures.over(pa.table({"sex": ["f", "m", "x"]}), rated).coding.names == ["sex=f", "sex=m"]

@@ -69,6 +69,20 @@ def test_a_constant_scale_of_the_inverse_gamma_never_suffices():
         plan(200, 100, 3, 1.0, 0.4, best_risk=0.5)
 
 
+@pytest.mark.parametrize(("which", "noise", "fewest"), [("corollary1", 0.0, 500_000), ("theorem2", 0.1, 625_001)])
+def test_a_given_lambda_needs_so_many_ratings(which, noise, fewest):
+    """λ ≤ n, or λ < n/C, C = 1/(1 − 2p); a bound that holds there already is found there."""
+    options = {"which": which, "switch_noise": noise, "lam": 5e5}
+    found = plan(20, 10, 1, 1.0, 0.6, **options)
+    assert (found.n, found.lam) == (fewest, 5e5)
+    assert found.bound == plan(20, 10, 1, 1.0, n=fewest, **options).bound <= 0.6
+    with pytest.raises(ValueError, match=rf"too large for n = .*: {which} holds for it from n = {fewest:,} on"):
+        plan(20, 10, 1, 1.0, n=fewest - 1, **options)
+    more = plan(20, 10, 1, 1.0, 0.3, **{**options, "which": "corollary1"})
+    assert more.n > 500_000
+    assert more.bound <= 0.3 < plan(20, 10, 1, 1.0, n=more.n - 1, lam=5e5).bound
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -80,7 +94,8 @@ def test_a_constant_scale_of_the_inverse_gamma_never_suffices():
         {"n": 100, "budget": 2},
         {"n": 100, "prior": "beta"},
         {"n": 100, "alpha": 0.0},
-        {"n": 100, "lam": 200.0},
+        {"n": 100, "lam": -1.0},
+        {"risk": 0.3, "lam": float("inf")},
         {"n": 100, "switch_noise": 0.5},
         {"n": 100, "which": "corollary2", "best_risk": 0.1},
         {"n": 100, "which": "lemma"},

@@ -161,6 +161,32 @@ def test_requests_share_delta():
     assert 1 - np.prod(1 - np.array(unshared)) > most(REPEATS)  # four independent requests at the whole δ each
 
 
+@pytest.mark.parametrize("repeats", [80, pytest.param(400, marks=pytest.mark.slow)])
+def test_delta_is_over_all_requests_met_or_not(repeats):
+    """Labels are switched with 30%, and 29.99% are asked for, in four groups: whatever is met is wrong.
+
+    That some request is met has a probability of at most δ. At the whole δ for each group it would be far more; and a
+    met request that is read as if it stood alone is wrong for sure.
+    """
+    rng, shape, n, request = np.random.default_rng(0), (40, 32), 2000, 0.2999
+    signs = np.sign(rng.normal(size=shape[0])[:, None] * rng.normal(size=shape[1]))
+    rows, cols = np.indices(shape).reshape(2, -1)
+    fit = fit_arrays(rows, cols, signs[rows, cols], FitConfig(rank=1, max_iter=10, tol=0))
+    met, alone = [], []
+    for _ in range(repeats):
+        rows, cols = (rng.integers(size, size=n) for size in shape)
+        labels = signs[rows, cols] * np.where(rng.random(n) < 0.3, -1, 1)
+        found = fit.certify(rows, cols, labels, Terms(delta=DELTA), [request], cols % 4)
+        inside = [item for item in found if item.name == "selective" and item.inputs["group"]]
+        assert {item.inputs["requests"] for item in inside} == {4}
+        met.append(any(item.inputs["threshold"] is not None for item in inside))
+        for group in range(4):
+            part = cols % 4 == group
+            own = fit.certify(rows[part], cols[part], labels[part], Terms(delta=DELTA), [request])[1]
+            alone.append(own.inputs["threshold"] is not None)
+    assert np.mean(met) <= most(repeats) < np.mean(np.reshape(alone, (repeats, 4)).any(axis=1))
+
+
 def _sample(n=4000, curve="rising", seed=5):
     rung, wrong = drawn(np.random.default_rng(seed), CURVES[curve], n)
     return rung, 1, wrong, np.random.default_rng(0).random(n) < 0.4
@@ -231,6 +257,9 @@ def test_groups_share_delta_and_small_ones_are_named():
     assert found[0].inputs["group"] is None
     assert found[-1].inputs["group"] == {"column": "age", "value": None}
     assert found[0].inputs["delta_share"] == pytest.approx(0.1 / 2 / 2)
+    assert [item.inputs.get("requests") for item in found] == [2, 2, None, None, None, 4, 4, None, 4, 4]
+    assert found[0].statement.endswith("The 90% is for all 2 requests together, met or not.")
+    assert found[5].statement.endswith("The 90% is for all 4 requests of groups together, met or not.")
     assert found[2].inputs["delta_share"] == pytest.approx(0.1 / 2 / 2)
     assert found[5].inputs["delta_share"] == pytest.approx(0.1 / 2 / 2 / 2)
     assert binom.cdf(found[2].inputs["errors"], 3000, found[2].bound) == pytest.approx(0.025)

@@ -9,11 +9,14 @@ from test_kernels import name
 from test_objective import config_of
 
 from onebit_spark import FitConfig, NotConverged, Terms, fit_arrays
+from onebit_spark.certificate.certifiedfit import SPLIT_STREAM
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.losses import SIDES, HalfStep
 from onebit_spark.core.priors import PRIORS
 from onebit_spark.core.sidefeatures import FEATURE_RIDGE, IMPLICIT_SHARE, FeatureRidge, rated_gram, shares
+from onebit_spark.core.sidetables import SideFeatures
 from onebit_spark.core.solver import solve
+from onebit_spark.core.split import Split
 from onebit_spark.engines.local import LocalEngine
 
 P, SHAPE = 3, (40, 30)
@@ -25,7 +28,8 @@ def known_engine(seed=0):
     engine = LocalEngine(RatingBlock.from_coordinates(rows, cols, labels > 0, SHAPE))
     rng = np.random.default_rng(seed)
     for side in SIDES:
-        engine.features[side] = rng.normal(size=(engine.blocks[side].n_rows, P)).astype(np.float32)
+        given = rng.normal(size=(engine.blocks[side].n_rows, P))
+        engine.features[side] = SideFeatures.of_rows(given, engine.counts(side) > 0, "features")
     return engine
 
 
@@ -89,12 +93,12 @@ def test_the_statistics_by_hand():
     rated[np.repeat(np.arange(block.n_rows), block.row_counts), block.codes >> 1] = 1.0
     active = block.row_counts > 0
     told = (rated / np.sqrt(np.maximum(rated.sum(axis=1, keepdims=True), 1.0))) @ told_by
-    known = engine.features["rows"] @ weights
+    known = engine.features["rows"].coded @ weights
     known[:, 1:] += told
     distance = rows.location - known
     centre = np.zeros(config.dimension)
     centre[0] = hierarchy.scales.mean
-    f = engine.features["rows"][active]
+    f = engine.features["rows"].coded[active]
     np.testing.assert_allclose(found.feature_cross, f.T @ (distance - centre)[active], rtol=1e-4, atol=1e-4)
     augmented = np.insert(distance[active], 0, 1.0, axis=1)
     np.testing.assert_allclose(found.distance_gram, augmented.T @ augmented, rtol=1e-4, atol=1e-4)
@@ -158,7 +162,32 @@ def test_the_gram_is_of_the_rated_rows_alone():
     f = np.arange(8.0).reshape(4, 2)
     counts = np.array([1, 0, 2, 0])
     np.testing.assert_allclose(rated_gram(f, counts), np.outer(f[0], f[0]) + np.outer(f[2], f[2]))
-    assert rated_gram(None, counts) is None
+
+
+@pytest.mark.parametrize("share", ["prior split", "nine tenths"])
+def test_what_is_fitted_to_a_part_does_not_depend_on_the_features_of_the_rest(share):
+    """Rows that have ratings only outside the part get other features: the coding and its weights stay."""
+    rows, cols, labels = simulated("B3", shape=(200, 150), fraction=0.3)
+    kept = (rows < 100) | (np.random.default_rng(3).random(len(rows)) < 0.02)  # many rows with one rating or two
+    ratings = rows[kept], cols[kept], labels[kept]
+    config = FitConfig(rank=1, likelihood_weight=1.0, max_iter=3, tol=0)
+    block = RatingBlock.from_coordinates(*ratings[:2], ratings[2] > 0, (200, 150))
+    split = Split(config.seed ^ SPLIT_STREAM, 0.5) if share == "prior split" else Split(5, 0.9)
+    outside = (block.row_counts > 0) & (split.chosen_of(block, np.arange(200)).row_counts == 0)
+    assert np.any(outside)
+    features = np.random.default_rng(0).normal(size=(200, 2))
+    other = np.where(outside[:, None], 50.0, features)
+    found = []
+    for given in (features, other):
+        if share == "prior split":
+            fit = fit_arrays(*ratings, config, (200, 150), certify=Terms(prior_split=0.5), row_features=given)
+            found.append((fit.codings["rows"], fit.scales.features["rows"].tolist()))
+        else:
+            engine = LocalEngine(block)
+            engine.features["rows"] = SideFeatures.of_rows(given, block.row_counts > 0, "features")
+            with engine.restricted(split) as part:
+                found.append(part.features["rows"].coding)
+    assert found[0] == found[1]
 
 
 def test_refused_shapes_and_certificates():

@@ -1,5 +1,7 @@
 """The weight of a rating is chosen on a part of the ratings, and the fit is then that with the weight given."""
 
+import math
+
 import numpy as np
 import pytest
 from fitting import simulated
@@ -48,7 +50,8 @@ def test_when_there_is_nothing_to_choose(monkeypatch):
     assert choose_weight(engine, FitConfig(likelihood_weight=0.7)).weight == 0.7
     assert choose_weight(engine, FitConfig(loss="hinge")).weight == LOSSES["hinge"].default_weight
     earlier = Start({}, Scales.at_start(10), weight=1.3)
-    assert choose_weight(engine, FitConfig(), earlier).weight == 1.3
+    resumed = choose_weight(engine, FitConfig(), earlier)
+    assert (resumed.weight, resumed.candidates) == (1.3, len(FACTORS))  # it was chosen, on ratings that may be these
     monkeypatch.setattr(weightchoice, "FEWEST", engine.n_ratings + 1)
     assert choose_weight(engine, FitConfig()) == weightchoice.WeightChoice(LOSSES["logistic"].default_weight)
 
@@ -67,22 +70,22 @@ def test_the_loss_is_that_of_the_ratings_that_were_not_chosen():
     pairs = posterior["rows"].take(row), posterior["cols"].take(col)
     signs = 2.0 * (left.codes & 1) - 1
     expected = np.mean(LOSSES["logistic"].held_out(score(*pairs), variance(*pairs), signs))
-    assert engine.left_out_loss("logistic", posterior, split) == pytest.approx(expected)
+    found = engine.left_out_loss("logistic", posterior, split)
+    assert found.loss == pytest.approx(expected)
+    assert (found.errors, found.n) == (np.count_nonzero(score(*pairs) * signs <= 0), left.n_ratings)
 
 
-def test_theorem_1_pays_for_the_weights_that_were_tried():
+def test_theorem_1_pays_for_all_weights_that_might_have_been_chosen():
     rows, cols, labels = simulated("A2", shape=(200, 150), fraction=0.3)
     config = FitConfig(loss="hinge", rank=3, likelihood_weight="auto", max_iter=4, tol=0, implicit_features=False)
     chosen = fit_arrays(rows, cols, labels, config, certify=Terms(delta=0.1))
-    tried = len(
-        choose_weight(LocalEngine(RatingBlock.from_coordinates(rows, cols, labels > 0, (200, 150))), config).losses
-    )
-    assert tried >= 3
+    assert 3 <= len(chosen.weight_losses) < len(FACTORS)  # which of them are tried depends on the labels
     found = {item.name: item for item in chosen.certificates}
-    assert found["theorem1"].inputs["grid"] == tried
+    assert found["theorem1"].inputs["grid"] == len(FACTORS)
     given = FitConfig(**{**vars(config), "likelihood_weight": chosen.config.weight})
     alone = {item.name: item for item in fit_arrays(rows, cols, labels, given, certify=Terms(delta=0.1)).certificates}
-    assert found["theorem1"].bound > alone["theorem1"].bound
+    paid = math.log(len(FACTORS)) / found["theorem1"].inputs["lambda"]
+    assert found["theorem1"].bound == pytest.approx(alone["theorem1"].bound + paid)
     assert found["seeger"].bound == alone["seeger"].bound
 
 

@@ -16,12 +16,13 @@ from onebit_spark.core.blocks import Sums
 from onebit_spark.core.confidence import Histogram, every_so_many
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.draws import Draws, GibbsErrors
-from onebit_spark.core.engine import with_prior
+from onebit_spark.core.engine import LeftOut, with_prior
 from onebit_spark.core.implicit import weight_gram
 from onebit_spark.core.losses import SIDES, HalfStep, Loss, RowPrior, Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.rowmap import RowMap
-from onebit_spark.core.sidefeatures import SideTables, rated_gram
+from onebit_spark.core.sidefeatures import rated_gram
+from onebit_spark.core.sidetables import SideTables, recoded
 from onebit_spark.core.split import Split
 from onebit_spark.core.startlines import StartTable, Table
 from onebit_spark.core.statistics import SideStatistics
@@ -135,7 +136,7 @@ class BroadcastEngine(ArrayFactors):
             }
             counted = {side: _counts(sides[side]) for side in SIDES}
             engine = BroadcastEngine(self._spark, sides, counted, self.ids, self.weighted)
-            engine.features.update(self.features)
+            engine.features.update(recoded(self.features, engine.counts))
             release.callback(engine._exchange.close)
             yield engine
 
@@ -160,12 +161,13 @@ class BroadcastEngine(ArrayFactors):
         return weight_gram(self._exchange.collect(side))
 
     def feature_gram(self, side: Side) -> Table | None:
-        return rated_gram(self.features.get(side), self.counts(side))
+        known = self.features.get(side)
+        return None if known is None else rated_gram(known.coded, self.counts(side))
 
     def posterior(
         self, side: Side, unseen: RowPrior | None = None, feature_weights: Table | None = None
     ) -> RowPosterior:
-        known = None if feature_weights is None else self.features[side] @ feature_weights
+        known = None if feature_weights is None else self.features[side].coded @ feature_weights
         return with_prior(self._exchange.collect(side), self.counts(side) == 0, unseen, known)
 
     def combined(self, side: Side, make: Callable[..., RowPosterior], *posteriors: RowPosterior) -> RowPosterior:
@@ -179,7 +181,7 @@ class BroadcastEngine(ArrayFactors):
         with described(self._spark, "confidences"):
             return self._exchange.confidences(posterior, noise, every_so_many(self.n_ratings))
 
-    def left_out_loss(self, loss: str, posterior: dict[Side, RowPosterior], split: Split) -> float:
+    def left_out_loss(self, loss: str, posterior: dict[Side, RowPosterior], split: Split) -> LeftOut:
         with described(self._spark, "choosing the weight of a rating"):
             return self._exchange.left_out_loss(loss, posterior, split)
 

@@ -23,10 +23,11 @@ from pyspark.sql.types import StructType
 
 from onebit_spark.core.confidence import HISTOGRAM_BINS, Histogram
 from onebit_spark.core.draws import Draws, GibbsErrors
+from onebit_spark.core.engine import LeftOut
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, PriorLines, RowPrior, Side
 from onebit_spark.core.posterior import FloatArray, RowPosterior
 from onebit_spark.core.rowmap import RowMap
-from onebit_spark.core.sidefeatures import SideTables
+from onebit_spark.core.sidetables import SideTables
 from onebit_spark.core.split import Split
 from onebit_spark.core.startlines import StartTable
 from onebit_spark.core.statistics import SideStatistics
@@ -141,13 +142,12 @@ class BroadcastExchange:
                 counts += np.frombuffer(line["counts"], np.int64)
         return counts
 
-    def left_out_loss(self, loss: str, posterior: dict[Side, RowPosterior], split: Split) -> float:
+    def left_out_loss(self, loss: str, posterior: dict[Side, RowPosterior], split: Split) -> LeftOut:
         with ExitStack() as release:
             sent = (self._sent_now(side, posterior[side], release) for side in SIDES)
             lines = self._run("rows", LeftOutBlocks(loss, split, *sent), SUM_LINES)
             parts = {line["block"]: np.frombuffer(line["sums"], np.float64) for line in lines}
-            total, weight = np.sum(_in_order(parts), axis=0)
-        return float(total / weight) if weight else 0.0
+        return LeftOut.summed(_in_order(parts))
 
     def collect(self, side: Side) -> RowPosterior:
         if side in self._maps:
@@ -177,7 +177,7 @@ class BroadcastExchange:
     def _sent_features(self, side: Side) -> Broadcast[FloatArray]:
         """The side features, broadcast once."""
         if side not in self._sent_tables:
-            self._sent_tables[side] = broadcast(self._spark, self._features[side])
+            self._sent_tables[side] = broadcast(self._spark, self._features[side].coded)
         return self._sent_tables[side]
 
     def _sent_side(self, side: Side) -> Broadcast[RowPosterior]:

@@ -23,9 +23,11 @@ from pyspark.sql.types import LongType, StructField, StructType
 from onebit_spark.core.confidence import Histogram, every_so_many
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.draws import Draws, GibbsErrors
+from onebit_spark.core.engine import LeftOut
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, PriorLines, RowPrior, Side
 from onebit_spark.core.posterior import Form, RowPosterior
 from onebit_spark.core.rowmap import Reading, RowMap
+from onebit_spark.core.sidetables import SideTables
 from onebit_spark.core.spectral import STARTS
 from onebit_spark.core.split import Split
 from onebit_spark.core.startlines import Table
@@ -64,6 +66,7 @@ class ShuffleEngine:
         self._posteriors: dict[Side, TablePosterior] = {}
         self.n_ratings = n_ratings
         self.weighted = weighted
+        self.features: SideTables = {}  # they do not travel by shuffle
         self.total_weight = float(np.sum(tables.sums("rows", work.total_weight))) if weighted else float(n_ratings)
         self.repeats = Repeats()
 
@@ -201,13 +204,12 @@ class ShuffleEngine:
             sums = self._tables.sums("rows", count, (rows.table,), cols.table, cols.sending)
         return np.sum(sums, axis=0).astype(np.int64)
 
-    def left_out_loss(self, loss: str, posterior: dict[Side, TablePosterior], split: Split) -> float:
+    def left_out_loss(self, loss: str, posterior: dict[Side, TablePosterior], split: Split) -> LeftOut:
         rows, cols = posterior["rows"], posterior["cols"]
         with described(self._tables.spark, "choosing the weight of a rating"):
             measure = work.LeftOut(loss, split, rows.reading, cols.form)
             sums = self._tables.sums("rows", measure, (rows.table,), cols.table, cols.sending)
-        total, weight = np.sum(sums, axis=0)
-        return float(total / weight) if weight else 0.0
+        return LeftOut.summed(sums)
 
     def _posterior_made(self, side: Side, make: Any, own: tuple[AnyTable, ...], form: Form) -> TablePosterior:
         table, grams = self._tables.make(side, make, own, dtype=form.precision)

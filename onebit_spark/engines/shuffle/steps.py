@@ -82,7 +82,7 @@ class Confidences:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """The held-out loss of the ratings that a split does not choose. The sums are those of w_l·loss and of w_l."""
+    """The held-out loss of the ratings that a split does not choose. The sums are those of ``core.engine.LeftOut``."""
 
     loss: str
     split: Split

@@ -3,8 +3,10 @@
     nine tenths ─8 iterations at the middle κ─► one state ─3 iterations at each κ─► the loss of the last tenth
 
 All candidates leave from the same state and take as many steps, so none is ahead because it has converged further. The
-search begins at the middle, goes in the direction in which the loss falls, and ends where it rises. The fit itself then
-starts afresh with the chosen κ: it is the same as if that κ had been given.
+search begins at the middle, goes in the direction in which the loss falls, and ends where it rises. A large κ overfits
+late, and after three iterations it looks better than it is. So a search that went far up looks longer, and goes back
+while the loss of the smaller κ is lower. The fit itself then starts afresh with the chosen κ: it is the same as if that
+κ had been given.
 
 With weights the loss of the last tenth is their weighted mean: what the fit itself minimises. The coins that choose the
 tenth ignore the weights.
@@ -24,12 +26,13 @@ from onebit_spark.core.split import Split
 
 P = TypeVar("P")  # a posterior of a side, in the engine's own form
 
-FACTORS = (0.6, 0.8, 1.0, 1.2, 1.4, 1.6)  # the candidates, times the default of the loss
-MIDDLE = 2
+# The candidates, times the default of the loss: ten to a decade, a quarter to four.
+FACTORS = (0.25, 0.32, 0.4, 0.5, 0.63, 0.8, 1.0, 1.25, 1.6, 2.0, 2.5, 3.2, 4.0)
+MIDDLE = FACTORS.index(1.0)
 FITTED_SHARE = 0.9
 FEWEST = 5_000  # a tenth of fewer ratings cannot tell the candidates apart
 SHORTEST = 30  # iterations of a fit; a shorter one would take less time than the choice
-FIRST_ITERATIONS, ITERATIONS = 8, 3
+FIRST_ITERATIONS, ITERATIONS, LONGER = 8, 3, 12
 COIN_STREAM = 0x3A9F1  # so that these coins differ from the other coins of a seed
 
 
@@ -42,7 +45,8 @@ class WeightChoice:
     weight : float
         κ.
     losses : dict of float to float
-        Mean held-out loss of each candidate that was tried. Empty if there was nothing to choose.
+        Mean held-out loss of each candidate that was tried, or of those in the longer look that decided. Empty if there
+        was nothing to choose.
     """
 
     weight: float
@@ -73,8 +77,8 @@ def _searched(engine: Engine[P], config: FitConfig) -> WeightChoice:
             reached.history,
         )
 
-        def loss_of(place: int) -> float:
-            more = replace(short, likelihood_weight=candidates[place], max_iter=FIRST_ITERATIONS + ITERATIONS)
+        def loss_of(place: int, iterations: int = ITERATIONS) -> float:
+            more = replace(short, likelihood_weight=candidates[place], max_iter=FIRST_ITERATIONS + iterations)
             hierarchy = solve(part, more, start=base).hierarchy
             posterior = settled(part, hierarchy)
             return engine.left_out_loss(config.loss, posterior, split)
@@ -87,4 +91,11 @@ def _searched(engine: Engine[P], config: FitConfig) -> WeightChoice:
             if losses[best + step] >= losses[best]:
                 break
             best += step
+        if best > MIDDLE + 1:
+            losses = {best: loss_of(best, LONGER)}
+            while best > MIDDLE:
+                losses[best - 1] = loss_of(best - 1, LONGER)
+                if losses[best - 1] >= losses[best]:
+                    break
+                best -= 1
     return WeightChoice(candidates[best], {candidates[place]: loss for place, loss in sorted(losses.items())})

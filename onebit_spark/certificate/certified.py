@@ -25,10 +25,7 @@ REST = (
     "the prior's), not all cells of the matrix"
 )
 NINE_TENTHS = "mean predictor of a fit of nine tenths of the ratings, made to choose their weight; not of the model"
-TENTH = (
-    "ratings sampled like those of the last tenth (where no cell is rated twice: of cells outside the nine tenths), "
-    "not all cells of the matrix"
-)
+TENTH = "ratings sampled like those of the last tenth, not all cells of the matrix"
 UNSEEN = "ratings sampled like the ones that were kept out, not all cells of the matrix"
 KEPT_CELLS = "ratings of the cells that a coin kept out of the fit, sampled like those, not all cells of the matrix"
 
@@ -204,25 +201,19 @@ def holdout_certificate(errors: int, n: int, terms: Terms, majority_error: float
     return _certificate("holdout", bound, {"errors": errors, "grid": terms.grid}, errors / n, common)
 
 
-def nine_tenths_certificate(errors: int, n: int, candidates: int, terms: Terms, majority_error: float) -> Certificate:
+def nine_tenths_certificate(errors: int, n: int, fits: int, terms: Terms, majority_error: float) -> Certificate:
     """What the tenth that chose κ says of the fit of the other nine. It is not about the model (docs/MATH.md, §14).
 
-    One fit per candidate κ, and none has seen the tenth. But the tenth has picked one of them. So each is certified at
-    δ/candidates, whether it was tried or not.
+    None of the fits that were compared has seen the tenth. But the tenth has picked one of them. So each is certified at
+    δ/fits, whether it was made or not.
     """
-    bound = bounds.holdout(errors, n, terms.delta / (terms.grid * candidates))
+    bound = bounds.holdout(errors, n, terms.delta / (terms.grid * fits))
     made = Certificate(
         name="nine_tenths", bound=bound, bounds=NINE_TENTHS, over=TENTH, delta=terms.delta, n=n,
         majority_error=majority_error, statement="",
-        inputs={"errors": errors, "candidates": candidates, "grid": terms.grid},
+        inputs={"errors": errors, "fits": fits, "grid": terms.grid},
     )  # fmt: skip
     return replace(made, statement=_statement(made, errors / n) + " This is about that fit, not about the model.")
-
-
-def coin_per_rating(item: Certificate, repeated: bool) -> Certificate:
-    """The certificate for ratings that were held out by a coin per rating; ``repeated`` as in ``kept_by_coin``."""
-    note = " Cells are rated repeatedly here: new ratings are often of the same cells, and this is not about new cells."
-    return replace(item, statement=item.statement + (note if repeated else ""))
 
 
 def kept_by_coin(item: Certificate, repeated: bool) -> Certificate:

@@ -170,7 +170,7 @@ def _of_nine_tenths(choice: WeightChoice, terms: Terms | None, majority_error: f
     left_out = choice.left_out
     if terms is None or left_out is None or not left_out.n:
         return None
-    return nine_tenths_certificate(left_out.errors, left_out.n, choice.candidates, terms, majority_error)
+    return nine_tenths_certificate(left_out.errors, left_out.n, choice.fits, terms, majority_error)
 
 
 def prior_cost(config: FitConfig, n_lines: int) -> float:

@@ -163,7 +163,9 @@ def _fit_summary(model: OneBitCompletionModel, clock: Clock) -> Iterator[str]:
     rank = info.parameters["rank"]
     off = rank - info.effective_rank
     yield f"Effective rank {info.effective_rank} of {rank}" + (
-        f": {off} not needed." if off else ": try a larger --rank."
+        f": {off} not needed."
+        if off
+        else ": a larger --rank may or may not predict better. Trying several is a comparison (--certificate-grid)."
     )
     if info.weight_losses:
         tried = ", ".join(f"{loss:.4f} at {weight}" for weight, loss in info.weight_losses.items())

@@ -3,8 +3,10 @@
     nine tenths ─8 iterations at the middle κ─► one state ─3 iterations at each κ─► the loss of the last tenth
 
 All candidates leave from the same state and take as many steps, so none is ahead because it has converged further. The
-search begins at the middle, goes in the direction in which the loss falls, and ends where it rises. The fit itself then
-starts afresh with the chosen κ: it is the same as if that κ had been given.
+search begins at the middle, goes in the direction in which the loss falls, and ends where it rises. A large κ overfits
+late, and after three iterations it looks better than it is. So a search that went far up looks longer, and goes back
+while the loss of the smaller κ is lower. The fit itself then starts afresh with the chosen κ: it is the same as if that
+κ had been given.
 
 With weights the loss of the last tenth is their weighted mean: what the fit itself minimises. The coins that choose the
 tenth ignore the weights.
@@ -24,12 +26,14 @@ from onebit_spark.core.split import Split
 
 P = TypeVar("P")  # a posterior of a side, in the engine's own form
 
-FACTORS = (0.6, 0.8, 1.0, 1.2, 1.4, 1.6)  # the candidates, times the default of the loss
-MIDDLE = 2
+# The candidates, times the default of the loss: ten to a decade, a quarter to four.
+FACTORS = (0.25, 0.32, 0.4, 0.5, 0.63, 0.8, 1.0, 1.25, 1.6, 2.0, 2.5, 3.2, 4.0)
+MIDDLE = FACTORS.index(1.0)
 FITTED_SHARE = 0.9
 FEWEST = 5_000  # a tenth of fewer ratings cannot tell the candidates apart
 SHORTEST = 30  # iterations of a fit; a shorter one would take less time than the choice
-FIRST_ITERATIONS, ITERATIONS = 8, 3
+FIRST_ITERATIONS, ITERATIONS, LONGER = 8, 3, 12
+FITS = len(FACTORS) + len(FACTORS[MIDDLE:])  # one per candidate, and one more where the longer look can be taken
 COIN_STREAM = 0x3A9F1  # so that these coins differ from the other coins of a seed
 
 
@@ -42,16 +46,20 @@ class WeightChoice:
     weight : float
         κ.
     losses : dict of float to float
-        Mean held-out loss of each candidate that was tried. Empty if there was nothing to choose.
+        Mean held-out loss of each candidate that was tried, or of those in the longer look that decided. Empty if there
+        was nothing to choose.
     candidates : int
         How many κ it might have been, given other labels. Theorem 1 pays for all of them, tried or not.
+    fits : int
+        Of how many fits of the nine tenths, given other labels, the last tenth might have picked the one.
     left_out : LeftOut, optional
-        The last tenth under the fit of the others with this κ.
+        The last tenth under the fit of the others that it picked.
     """
 
     weight: float
     losses: dict[float, float] = field(default_factory=dict)
     candidates: int = 1
+    fits: int = 1
     left_out: LeftOut | None = None
 
 
@@ -81,8 +89,8 @@ def _searched(engine: Engine[P], config: FitConfig) -> WeightChoice:
 
         measured: dict[int, LeftOut] = {}
 
-        def loss_of(place: int) -> float:
-            more = replace(short, likelihood_weight=candidates[place], max_iter=FIRST_ITERATIONS + ITERATIONS)
+        def loss_of(place: int, iterations: int = ITERATIONS) -> float:
+            more = replace(short, likelihood_weight=candidates[place], max_iter=FIRST_ITERATIONS + iterations)
             hierarchy = solve(part, more, start=base).hierarchy
             posterior = settled(part, hierarchy)
             measured[place] = engine.left_out_loss(config.loss, posterior, split)
@@ -96,5 +104,12 @@ def _searched(engine: Engine[P], config: FitConfig) -> WeightChoice:
             if losses[best + step] >= losses[best]:
                 break
             best += step
+        if best > MIDDLE + 1:
+            losses = {best: loss_of(best, LONGER)}
+            while best > MIDDLE:
+                losses[best - 1] = loss_of(best - 1, LONGER)
+                if losses[best - 1] >= losses[best]:
+                    break
+                best -= 1
     tried = {candidates[place]: loss for place, loss in sorted(losses.items())}
-    return WeightChoice(candidates[best], tried, len(candidates), measured[best])
+    return WeightChoice(candidates[best], tried, len(candidates), FITS, measured[best])

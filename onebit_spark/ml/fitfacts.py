@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from pyspark.sql import DataFrame
 
-from onebit_spark.certificate.certified import coin_per_rating, document
+from onebit_spark.certificate.certified import document, kept_by_coin
 from onebit_spark.certificate.certifiedfit import CertifiedFit
 from onebit_spark.certificate.learnt import NARROWING
 from onebit_spark.core.config import FitConfig
@@ -139,5 +139,5 @@ class FitFacts(Generic[P, M]):
             exchange=asdict(self.chosen.choice),
             confidences=made.ladder.as_dict() if made.ladder is not None else None,
             weight_losses={f"{weight:g}": loss for weight, loss in made.choice.losses.items()} or None,
-            nine_tenths=None if limit is None else coin_per_rating(limit, self.engine.repeats.repeated > 0).as_dict(),
+            nine_tenths=None if limit is None else kept_by_coin(limit, self.engine.repeats.repeated > 0).as_dict(),
         )

@@ -113,7 +113,10 @@ def _notes(info: ModelInfo) -> Iterable[str]:
     if not info.converged and info.config.tol > 0:
         yield f'<p class="note">Not converged: {escape(info.reason)}.</p>'
     if info.effective_rank == info.config.rank:
-        yield '<p class="note">Every factor is in use: a larger rank may fit better.</p>'
+        yield (
+            '<p class="note">Every factor is in use: a larger rank may or may not predict better. Trying several on '
+            "the same ratings is a comparison: declare it (--certificate-grid, certificateGrid).</p>"
+        )
 
 
 def _certificate(info: ModelInfo, certificate: dict[str, Any] | None) -> Iterable[str]:

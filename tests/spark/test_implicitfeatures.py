@@ -110,9 +110,7 @@ def test_every_exchange_chooses_the_same_weight(chosen, exchange):
     assert len(driver.info.weight_losses) >= 3
     limit = driver.info.nine_tenths
     assert limit == other.info.nine_tenths
-    assert (limit["candidates"], limit["bound"]) == (
-        len(weightchoice.FACTORS),
-        bounds.holdout(limit["errors"], limit["n"], limit["delta"] / len(weightchoice.FACTORS)),
-    )
+    fits = weightchoice.FITS
+    assert (limit["fits"], limit["bound"]) == (fits, bounds.holdout(limit["errors"], limit["n"], limit["delta"] / fits))
     told = [line for line in _fit_summary(driver, Clock()) if "nine tenths" in line]
     assert told == [f"{limit['statement']} To certify the model itself: --holdout 0.1."]

@@ -107,22 +107,27 @@ def choosing_fit(world, rng, n, config, terms):
 
     def recording(engine, loss, posterior, split):
         found = measure(engine, loss, posterior, split)
-        measured.append((found.loss, posterior, engine.blocks["rows"], split))
+        measured.append((found, posterior, engine.blocks["rows"], split))
         return found
 
     with warnings.catch_warnings(), patch.object(LocalEngine, "left_out_loss", recording):
         warnings.simplefilter("ignore", NotConverged)
         fit = fit_arrays(rows, cols, labels, config, world.shape, threads=1, certify=terms)
-    _, winner, block, split = min(measured, key=lambda one: one[0])
+    limit = fit.nine_tenths
+    as_printed = (one for one in measured if one[0].errors == limit.inputs["errors"])
+    _, winner, block, split = min(as_printed, key=lambda one: one[0].loss)
 
     def scores(row, col):
         return score(winner["rows"].take(row), winner["cols"].take(col))
 
-    limit, risk = fit.nine_tenths, world.risk(scores(*world.pairs) * world.signs <= 0)
-    seen = split.chosen_of(block, np.arange(block.n_rows))
+    numbers = np.arange(block.n_rows)
+    seen, left = split.chosen_of(block, numbers), split.left_of(block, numbers)
+    coin = rng.random(world.signs.size) < 0.1  # of the cells that nobody rated, for the limit is about those as well
+    coin[cells] = np.isin(cells, np.repeat(numbers, left.row_counts) * world.shape[1] + (left.codes >> 1))
+    risk = world.risk(scores(*world.pairs) * world.signs <= 0, coin)
     signs = 2.0 * (seen.codes & 1) - 1
     wrong = scores(np.repeat(np.arange(seen.n_rows), seen.row_counts), seen.codes >> 1) * signs <= 0
-    share = limit.delta / limit.inputs["candidates"]
+    share = limit.delta / limit.inputs["fits"]
     return [
         ("nine tenths", limit.bound, risk),
         ("fitted tenths", bounds.holdout(int(wrong.sum()), seen.n_ratings, share), risk),

@@ -78,6 +78,14 @@ def test_it_says_what_was_fitted(page):
     assert "look better than they are" not in page
 
 
+def test_a_full_rank_promises_nothing(info):
+    """More factors help some data and not others, and whoever tries has compared settings."""
+    full, spare = (report(dataclasses.replace(info, effective_rank=rank), {}) for rank in (4, 3))
+    assert "a larger rank may or may not predict better" in full
+    assert "--certificate-grid" in full
+    assert "Every factor is in use" not in spare
+
+
 def test_a_vacuous_headline_is_no_headline(info):
     only = {"headline": "catoni", "certificates": CERTIFICATE["certificates"][1:]}
     assert "certified" not in report(info, only)

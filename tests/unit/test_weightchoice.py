@@ -1,6 +1,7 @@
 """The weight of a rating is chosen on a part of the ratings, and the fit is then that with the weight given."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,29 +10,50 @@ from fitting import simulated
 from onebit_spark import FitConfig, Terms, fit_arrays
 from onebit_spark.core import weightchoice
 from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.engine import settled
 from onebit_spark.core.losses import LOSSES, SIDES
 from onebit_spark.core.prediction import score, variance
 from onebit_spark.core.scales import Scales
-from onebit_spark.core.solver import Start
+from onebit_spark.core.solver import Start, solve
 from onebit_spark.core.split import Split
 from onebit_spark.core.weightchoice import FACTORS, choose_weight
 from onebit_spark.engines.local import LocalEngine
 
 
-def engine_of(kind, seed=0):
-    rows, cols, labels = simulated(kind, shape=(200, 150), fraction=0.3, seed=seed)
+def engine_of(kind, seed=0, **options):
+    rows, cols, labels = simulated(kind, shape=(200, 150), fraction=0.3, seed=seed, **options)
     return LocalEngine(RatingBlock.from_coordinates(rows, cols, labels > 0, (200, 150)))
 
 
-def test_clear_labels_weigh_more_than_noisy_ones():
-    clear, noisy = (choose_weight(engine_of(kind), FitConfig(rank=4)) for kind in ("A1", "B3"))
-    assert clear.weight == max(FACTORS)
-    assert noisy.weight < clear.weight
-    for choice in (clear, noisy):
+def test_clear_labels_weigh_several_times_more_than_noisy_ones_and_mere_noise_several_times_less():
+    """The candidates reach equally far both ways, in even steps, and only those on the way are tried."""
+    engines = engine_of("A1"), engine_of("B3"), engine_of("A2", switch=0.5)
+    clear, noisy, noise = (choose_weight(engine, FitConfig(rank=4)) for engine in engines)
+    assert (noise.weight, clear.weight) == (0.25, 4)
+    assert 0.8 <= noisy.weight <= 1.25
+    steps = np.diff(np.log10(FACTORS))
+    np.testing.assert_allclose(steps, 0.1, atol=0.01)
+    for choice in (clear, noisy, noise):
         assert choice.losses[choice.weight] == min(choice.losses.values())
         assert set(choice.losses) <= set(FACTORS)
         places = sorted(FACTORS.index(weight) for weight in choice.losses)
         assert places == list(range(places[0], places[-1] + 1))  # none was skipped
+
+
+def test_a_weight_that_overfits_late_is_not_chosen():
+    """After three iterations 2.5 has the lowest loss, and at the end of the fit 1.6 has."""
+    engine, config = engine_of("B2", switch=0.02), FitConfig(rank=4, max_iter=30, tol=0)
+    choice = choose_weight(engine, config)
+    split = Split(config.seed ^ weightchoice.COIN_STREAM, weightchoice.FITTED_SHARE)
+    with engine.restricted(split) as part:
+
+        def loss_at_the_end(weight):
+            outcome = solve(part, replace(config, likelihood_weight=weight))
+            return engine.left_out_loss("logistic", settled(part, outcome.hierarchy), split)
+
+        at_the_end = {weight: loss_at_the_end(weight) for weight in (1.6, 2.5)}
+    assert choice.weight == min(at_the_end, key=at_the_end.get) == 1.6
+    assert choice.losses[1.6] == min(choice.losses.values())
 
 
 def test_the_fit_is_that_with_the_chosen_weight():

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 
 from onebit_spark.core.factortables import factor_table, newcomer_rows, one_array
 from onebit_spark.core.featurecoding import FeatureCoding, Table32, learn_coding
+from onebit_spark.core.idlines import IdLines
 from onebit_spark.core.learntfeatures import SIDE_OF, Who
 from onebit_spark.core.losses import Side
 from onebit_spark.core.posterior import RowPosterior
@@ -44,18 +45,15 @@ class KnownSide:
         How columns became numbers. It is learnt from the ids with ratings.
     coded : array of float32
         One line per id with ratings, 0 for one without features.
-    newcomers : Arrow array
-        Ids with features and without ratings.
-    newcomers_coded : array of float32
-        One line for each of them.
+    newcomers : IdLines
+        The coded features of the ids without ratings.
     told : list of str
         About columns that are left out, and gaps.
     """
 
     coding: FeatureCoding
     coded: Table32
-    newcomers: pa.Array
-    newcomers_coded: Table32
+    newcomers: IdLines
     told: list[str]
 
     @classmethod
@@ -72,25 +70,24 @@ class KnownSide:
         if not coding.features:
             raise RequestError(f"{whose} features: no column is left: {'; '.join(told) or 'there are only ids'}")
         lines = coding.coded(table)
-        coded = np.where(places[:, None] >= 0, lines[places], np.float32(0))
         without = len(ids) - rated.num_rows
         if without:
             told = [*told, f"{without:,} of {len(ids):,} ids with ratings have no features"]
         fresh = np.ones(table.num_rows, bool)
         fresh[places[places >= 0]] = False
-        newcomers = known.filter(pa.array(fresh))
-        return cls(coding, coded, newcomers, lines[fresh], [f"{whose} features: {line}" for line in told])
+        newcomers = IdLines(known.filter(pa.array(fresh)), lines[fresh])
+        return cls(coding, IdLines(known, lines).at(ids), newcomers, [f"{whose} features: {line}" for line in told])
 
     def lines(self, row: RowPosterior, weights: NDArray[np.float64], narrowing: float | None) -> pa.Table | None:
         """The newcomers' lines of the factor table, or None; ``row`` is the prior of an id without ratings."""
         if not len(self.newcomers):
             return None
-        rows = newcomer_rows(row, self.newcomers_coded @ weights)
+        rows = newcomer_rows(row, self.newcomers.lines @ weights)
         drawn = None
         if narrowing is not None:
             spread = (rows.deviation * narrowing).astype(rows.location.dtype)
             drawn = RowPosterior(rows.location, spread, "spread", rows.has_intercept)
-        return factor_table(self.newcomers, rows, drawn)
+        return factor_table(self.newcomers.ids, rows, drawn)
 
 
 def digest(table: pa.Table, column: str) -> int:

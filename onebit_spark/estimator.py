@@ -277,7 +277,8 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
             if checkpoints is not None:
                 watch = Checkpointing(checkpoints, execution.checkpoint_interval, facts.model, spark)
             if watched is not None:
-                measure = release.enter_context(watching(watched, columns, engine, config.loss))
+                newcomers = {side: told.coded_newcomers() for side, told in known.items()}
+                measure = release.enter_context(watching(watched, columns, engine, config.loss, newcomers))
                 validation = Validation(measure, engine, execution.patience)
             clock.lap("blocking")
             made = certified_fit(

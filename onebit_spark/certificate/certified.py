@@ -204,8 +204,8 @@ def holdout_certificate(errors: int, n: int, terms: Terms, majority_error: float
 def nine_tenths_certificate(errors: int, n: int, fits: int, terms: Terms, majority_error: float) -> Certificate:
     """What the tenth that chose κ says of the fit of the other nine. It is not about the model (docs/MATH.md, §14).
 
-    None of the fits that were compared has seen the tenth. But the tenth has picked one of them. So each is certified at
-    δ/fits, whether it was made or not.
+    None of the fits that were compared has seen the tenth. But the tenth has picked one of them. So each is certified
+    at δ/fits, whether it was made or not.
     """
     bound = bounds.holdout(errors, n, terms.delta / (terms.grid * fits))
     made = Certificate(

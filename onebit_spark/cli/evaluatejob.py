@@ -12,9 +12,10 @@ from pyspark.sql import types as T
 from onebit_spark.cli.common import Clock, further_statements, id_types, tell_locations
 from onebit_spark.cli.jobtables import check_id_types, read_table, refuse_outputs
 from onebit_spark.cli.requests import EvaluateRequest
-from onebit_spark.input.defects import Columns, check_ratings
+from onebit_spark.input.defects import check_ratings
 from onebit_spark.ml import evaluation
 from onebit_spark.ml.freshness import check_fresh
+from onebit_spark.ml.scored import counting
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform.files import Location
 
@@ -26,14 +27,15 @@ def run_evaluate(spark: SparkSession, request: EvaluateRequest) -> None:
         model = OneBitCompletionModel.load(request.model)
         user, item, label = (model.info.columns[role] for role in ("user", "item", "label"))
         by = () if request.certify_by is None else (request.certify_by,)
-        ratings = read_table(spark, request, "ratings", tuple(dict.fromkeys((user, item, label, *by))))
+        weight = [name for role, name in model.info.columns.items() if role == "weight"]
+        ratings = read_table(spark, request, "ratings", tuple(dict.fromkeys((user, item, label, *by))), weight)
         check_id_types(ratings, request, "ratings", id_types(model))
         boolean = isinstance(ratings.schema[label].dataType, T.BooleanType)
         threshold = request.threshold
         if threshold is None and not boolean:
             threshold = model.info.threshold
         evaluation.check_requests(model, request.max_error, ratings, request.certify_by)
-        columns = Columns(user, item, label, threshold)
+        ratings, columns = counting(model, ratings, threshold)
         tally = check_ratings(ratings, columns)
     with clock("evaluating"):
         freshness = check_fresh(model, ratings, columns, tally) if request.certify else None

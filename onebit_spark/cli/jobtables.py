@@ -21,14 +21,17 @@ from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform.files import Location, replace_folder
 
 
-def read_table(spark: SparkSession, request: JobRequest, name: str, columns: Sequence[str]) -> DataFrame:
-    """Read these columns from the path or table in the request's field ``name``.
+def read_table(
+    spark: SparkSession, request: JobRequest, name: str, columns: Sequence[str], optional: Sequence[str] = ()
+) -> DataFrame:
+    """Read these columns from the path or table in the request's field ``name``, and ``optional`` ones if there.
 
     CSV has a header, and its columns are text.
     """
     table = _loaded(spark, request, name, dict(request.option))
     _check_columns(table, request, name, columns)
-    return table.select(*map(quoted, columns))
+    more = [column for column in optional if column in table.columns and column not in columns]
+    return table.select(*map(quoted, (*columns, *more)))
 
 
 def read_features(spark: SparkSession, request: JobRequest, name: str, id_column: str) -> DataFrame:

@@ -1,4 +1,4 @@
-"""Split: which ratings a learnt prior is learnt from. One random coin per rating; it does not depend on the labels."""
+"""Split: divides ratings by a random coin per rating or per cell, which does not depend on the labels."""
 # mypy: disallow-untyped-defs=False
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from onebit_spark.core.randomness import stream, uniform
 
 @dataclass(frozen=True)
 class Split:
-    """Chooses every rating with the probability ``fraction`` (docs/MATH.md, §9.5).
+    """Chooses every rating, or every cell, with the probability ``fraction``.
 
-    The coin is a function of the seed, the row and the position in the row. It does not depend on the label. So the
-    chosen ratings A and the others B are independent samples from one distribution.
+    The coin is a function of the seed, the row and the position in the row. It does not depend on the label. A coin per
+    rating makes the chosen ratings A and the others B independent samples from one distribution, as a learnt prior
+    needs (docs/MATH.md, §9.5). A coin per cell keeps all ratings of a cell together, so that none of B is predicted
+    from another of its own cell (§14).
 
     Parameters
     ----------
@@ -26,10 +28,13 @@ class Split:
         Seed of the coins.
     fraction : float
         Probability that a rating is chosen, between 0 and 1.
+    by_cell : bool
+        Whether all ratings of a cell share a coin.
     """
 
     seed: int
     fraction: float
+    by_cell: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.fraction < 1:
@@ -44,7 +49,7 @@ class Split:
         return self._kept(block, row_numbers, False)
 
     def _kept(self, block: RatingBlock, row_numbers: NDArray[np.int64], those: bool) -> RatingBlock:
-        numbers = row_numbers, self.seed, self.fraction, those
+        numbers = row_numbers, self.seed, self.fraction, self.by_cell, those
         pointers, codes, weights = _keep(block.row_pointers, block.codes, block.weights, *numbers)
         return RatingBlock(pointers, codes, block.n_columns, weights)
 
@@ -56,13 +61,18 @@ def chosen(seed, fraction, row, position):
 
 
 @jit
-def _keep(pointers, codes, weights, row_numbers, seed, fraction, those):
+def _keep(pointers, codes, weights, row_numbers, seed, fraction, by_cell, those):
     kept_pointers, kept = np.zeros_like(pointers), np.empty_like(codes)
     carried = like(weights)
     n = 0
     for i in range(len(pointers) - 1):
+        position = -1
         for l in range(pointers[i], pointers[i + 1]):
-            if chosen(seed, fraction, row_numbers[i], l - pointers[i]) == those:
+            if (
+                not by_cell or position < 0 or codes[l] >> 1 != codes[l - 1] >> 1
+            ):  # a row is in the order of its columns
+                position += 1
+            if chosen(seed, fraction, row_numbers[i], position) == those:
                 kept[n] = codes[l]
                 if weights is not None:
                     carried[n] = weights[l]

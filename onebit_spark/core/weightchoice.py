@@ -9,7 +9,8 @@ while the loss of the smaller κ is lower. The fit itself then starts afresh wit
 κ had been given.
 
 With weights the loss of the last tenth is their weighted mean: what the fit itself minimises. The coins that choose the
-tenth ignore the weights.
+tenth ignore the weights. All ratings of a cell share a coin: a rating of the tenth with others of its cell among the
+nine tenths would favour a κ that repeats them.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def choose_weight(engine: Engine[P], config: FitConfig, start: Start[P] | None =
 
 def _searched(engine: Engine[P], config: FitConfig) -> WeightChoice:
     candidates = [factor * config.default_weight for factor in FACTORS]
-    split = Split(config.seed ^ COIN_STREAM, FITTED_SHARE)
+    split = Split(config.seed ^ COIN_STREAM, FITTED_SHARE, by_cell=True)
     with engine.restricted(split) as part:
         short = replace(config, likelihood_weight=candidates[MIDDLE], tol=0.0, max_iter=FIRST_ITERATIONS)
         reached = solve(part, short)

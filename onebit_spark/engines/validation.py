@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -17,9 +17,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType
 
 from onebit_spark.core.engine import Engine
-from onebit_spark.core.factortables import prior_row
+from onebit_spark.core.factortables import newcomer_rows, one_array, prior_row
+from onebit_spark.core.idlines import IdLines
 from onebit_spark.core.losses import SIDES, Side
-from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.posterior import FloatArray, RowPosterior
 from onebit_spark.core.prediction import held_out_sums
 from onebit_spark.core.scales import ScaleHierarchy, Scales
 from onebit_spark.core.solver import Iteration, Outcome
@@ -62,9 +63,10 @@ class _State:
 
 
 class Measure(Protocol):
-    """The mean loss and the error rate of the watched ratings. Ids that are not fitted have the prior of the scales.
+    """The mean loss and the error rate of the watched ratings, scored as the model of these posteriors would.
 
-    The mean of the loss is by weight; the error rate counts every rating once.
+    So an id that is not fitted is scored from its side features, or has the prior of the scales. The mean of the loss
+    is by weight; the error rate counts every rating once.
     """
 
     def __call__(self, scales: Scales, posteriors: dict[Side, Any]) -> tuple[float, float]: ...
@@ -121,33 +123,60 @@ def check_watched(ratings: DataFrame, columns: Columns) -> Tally:
 
 
 @contextmanager
-def watching(ratings: DataFrame, columns: Columns, engine: Any, loss: str) -> Iterator[Measure]:
-    """How an engine measures ratings: by the pairs that the driver holds, or by one job over cached pairs."""
+def watching(
+    ratings: DataFrame, columns: Columns, engine: Any, loss: str, newcomers: Mapping[Side, IdLines]
+) -> Iterator[Measure]:
+    """How an engine measures ratings: by the pairs that the driver holds, or by one job over cached pairs.
+
+    ``newcomers`` are the coded side features of ids that are not fitted, for the sides that have any.
+    """
     if isinstance(engine, DriverEngine):
         assert engine.watched is not None
-        yield _OnDriver(engine.watched, loss)
+        yield _OnDriver(engine.watched, loss, _coded(engine.watched.unfitted, newcomers))
         return
     if isinstance(engine, ShuffleEngine):
         with watching_tables(prepared(ratings, columns), engine, loss) as measure:
             yield measure
         return
     assert isinstance(engine, BroadcastEngine)
-    ids = broadcast(ratings.sparkSession, (engine.ids["rows"].values, engine.ids["cols"].values))
-    pairs = prepared(ratings, columns).mapInArrow(_Numbered(ids), PAIRS).cache()
+    told = prepared(ratings, columns)
+    fitted = [engine.ids[side].values for side in SIDES]
+    unfitted = [
+        _met(newcomers[side].ids, told.select(name)) if side in newcomers else known[:0]
+        for side, name, known in zip(SIDES, (USER, ITEM), fitted, strict=True)
+    ]
+    users, items = (pa.concat_arrays(both) for both in zip(fitted, unfitted, strict=True))
+    ids = broadcast(ratings.sparkSession, (users, items))
+    pairs = told.mapInArrow(_Numbered(ids), PAIRS).cache()
     try:
-        yield _BySpark(pairs, loss)
+        yield _BySpark(pairs, loss, _coded(unfitted, newcomers))
     finally:
         pairs.unpersist()
         ids.destroy()
+
+
+def _met(newcomers: pa.Array, watched: DataFrame) -> pa.Array:
+    """The newcomers that occur in a column of the ratings to watch."""
+    ids = one_array(watched.distinct().toArrow().column(0))
+    return newcomers.filter(pc.is_in(newcomers, value_set=ids.cast(newcomers.type)))
+
+
+def _coded(unfitted: Sequence[pa.Array], newcomers: Mapping[Side, IdLines]) -> dict[Side, FloatArray]:
+    """The side features of ids that are not fitted: no number each where the side has no features."""
+    return {
+        side: newcomers[side].at(ids) if side in newcomers else np.empty((len(ids), 0), np.float32)
+        for side, ids in zip(SIDES, unfitted, strict=True)
+    }
 
 
 @dataclass(frozen=True)
 class _OnDriver:
     pairs: GatheredPairs
     loss: str
+    coded: dict[Side, FloatArray]
 
     def __call__(self, scales: Scales, posteriors: dict[Side, RowPosterior]) -> tuple[float, float]:
-        rows, cols = (_with_prior(posteriors[side], scales, side) for side in SIDES)
+        rows, cols = (_with_unfitted(posteriors[side], scales, side, self.coded[side]) for side in SIDES)
         pairs = self.pairs
         signs, weights, n = signs_of(pairs.positive), pairs.weights, len(pairs.rows)
         loss, wrong = held_out_sums(self.loss, rows, cols, pairs.rows, pairs.columns, signs, weights)
@@ -158,9 +187,10 @@ class _OnDriver:
 class _BySpark:
     pairs: DataFrame
     loss: str
+    coded: dict[Side, FloatArray]
 
     def __call__(self, scales: Scales, posteriors: dict[Side, RowPosterior]) -> tuple[float, float]:
-        rows, cols = (_with_prior(posteriors[side], scales, side) for side in SIDES)
+        rows, cols = (_with_unfitted(posteriors[side], scales, side, self.coded[side]) for side in SIDES)
         sent = broadcast(self.pairs.sparkSession, (rows, cols))
         try:
             table = self.pairs.mapInArrow(_MeasureBatches(self.loss, sent), MEASURED).toArrow()
@@ -169,13 +199,16 @@ class _BySpark:
         return means_of(table)
 
 
-def _with_prior(posterior: RowPosterior, scales: Scales, side: Side) -> RowPosterior:
-    """The posterior with the prior as one more, last row: that of the number −1."""
+def _with_unfitted(posterior: RowPosterior, scales: Scales, side: Side, coded: FloatArray) -> RowPosterior:
+    """The posterior with more rows: ids that are not fitted, by their features, and last, as number −1, the prior."""
     prior = prior_row(scales, side, posterior.kind, posterior.has_intercept)
+    nothing = np.zeros((0, posterior.dimension))  # features say nothing on a side that has none
+    explained = coded @ scales.features.get(side, nothing)
+    more = newcomer_rows(prior, np.vstack([explained, np.zeros(posterior.dimension)]))
     dtype = posterior.location.dtype
     return RowPosterior(
-        np.vstack([posterior.location, prior.location.astype(dtype)]),
-        np.vstack([posterior.scale, prior.scale.astype(dtype)]),
+        np.vstack([posterior.location, more.location.astype(dtype)]),
+        np.vstack([posterior.scale, more.scale.astype(dtype)]),
         posterior.kind,
         posterior.has_intercept,
     )
@@ -183,7 +216,7 @@ def _with_prior(posterior: RowPosterior, scales: Scales, side: Side) -> RowPoste
 
 @dataclass(frozen=True)
 class _Numbered:
-    """Ids by their number in the fit, −1 for one that is not fitted."""
+    """Ids by their number, −1 for one that has none: it is not fitted, and it has no features."""
 
     ids: Broadcast[tuple[pa.Array, pa.Array]]
 

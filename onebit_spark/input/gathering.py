@@ -218,25 +218,30 @@ class _Arrived:
 
 @dataclass(frozen=True)
 class GatheredPairs:
-    """Other ratings, numbered like those of the fit; an id that was not fitted has the number −1."""
+    """Other ratings, numbered like those of the fit; ids that are not fitted follow, in the order of ``unfitted``."""
 
     rows: NDArray[np.int32]
     columns: NDArray[np.int32]
     positive: NDArray[np.bool_]
     cells: NDArray[np.int64]
+    unfitted: tuple[pa.Array, pa.Array]
     weights: NDArray[np.float32] | None = None
 
 
 def gathered_pairs(df: DataFrame, columns: Columns, users: pa.Array, items: pa.Array, limit: int) -> GatheredPairs:
     """Ratings that were checked already, numbered by known ids."""
     table = raw(df, columns).toArrow()
-    rows, cols = (
-        pc.fill_null(pc.index_in(table[name], value_set=known), -1).to_numpy().astype(np.int32)
-        for name, known in ((USER, users), (ITEM, items))
-    )
+    (rows, new_users), (cols, new_items) = _numbered(table[USER], users), _numbered(table[ITEM], items)
     hashes = cell_hashes(table)
     positive = LabelCounts().add(table[LABEL], columns.threshold)
-    return GatheredPairs(rows, cols, positive, hashes[hashes <= limit], _weights(table))
+    return GatheredPairs(rows, cols, positive, hashes[hashes <= limit], (new_users, new_items), _weights(table))
+
+
+def _numbered(ids: pa.ChunkedArray, known: pa.Array) -> tuple[NDArray[np.int32], pa.Array]:
+    """The numbers of ids, first of the known ones, then of the others; and these others, each once."""
+    others = ids.filter(pc.invert(pc.is_in(ids, value_set=known))).unique()
+    places = pc.index_in(ids, value_set=pa.concat_arrays([known, others]))
+    return places.to_numpy().astype(np.int32), others
 
 
 def _weights(table: pa.Table) -> NDArray[np.float32] | None:

@@ -14,9 +14,9 @@ from onebit_spark.core import metrics
 from onebit_spark.core.calibration import Calibration
 from onebit_spark.core.metrics import RELIABILITY_BINS
 from onebit_spark.errors import RequestError
-from onebit_spark.input.defects import Columns, Tally, check_ratings
+from onebit_spark.input.defects import Tally, check_ratings
 from onebit_spark.ml.fittedmodel import FittedModel
-from onebit_spark.ml.scored import scored_ratings
+from onebit_spark.ml.scored import counting, scored_ratings
 
 SAMPLE = 500_000  # about so many ratings are used: enough for each figure of a report
 CALIBRATING = 5_000_000  # and so many for a calibration
@@ -91,8 +91,9 @@ def calibrate(model: FittedModel, ratings: DataFrame) -> Calibration:
 
 def _scored(model: FittedModel, ratings: DataFrame, most: int, tally: Tally | None = None) -> tuple[pa.Table, bool]:
     """The ratings scored, or a sample of about ``most``, and whether it is a sample."""
-    label, threshold = model.info.columns["label"], model.info.threshold
-    n = (tally or check_ratings(ratings, Columns(model.getUserCol(), model.getItemCol(), label, threshold))).n
+    threshold = model.info.threshold
+    ratings, columns = counting(model, ratings, threshold)
+    n = (tally or check_ratings(ratings, columns)).n
     sampled = n > most
     if sampled:
         ratings = ratings.sample(fraction=most / n, seed=0)

@@ -17,11 +17,11 @@ from onebit_spark.core import metrics
 from onebit_spark.core.confidence import EVERYTHING
 from onebit_spark.core.settings import param_names
 from onebit_spark.errors import RequestError
-from onebit_spark.input.defects import Columns, Tally, check_ratings
+from onebit_spark.input.defects import Tally, check_ratings
 from onebit_spark.ml.diagnostics import probability_bin
 from onebit_spark.ml.fittedmodel import FittedModel
 from onebit_spark.ml.freshness import check_fresh
-from onebit_spark.ml.scored import scored_by_spark, scored_ratings
+from onebit_spark.ml.scored import counting, scored_by_spark, scored_ratings
 from onebit_spark.ml.selection import Counted, confidence, count_by_rung, group_column, rung
 
 COLLECT_LIMIT = 5_000_000  # up to so many ratings the driver collects the scores: 20 bytes per rating, and its group
@@ -114,8 +114,8 @@ def certify_selective(
     if problems:
         raise RequestError("; ".join(problems))
     check_requests(model, requests, ratings, by)
-    label, threshold = model.info.columns["label"], model.info.threshold
-    columns = Columns(model.getUserCol(), model.getItemCol(), label, threshold)
+    threshold = model.info.threshold
+    ratings, columns = counting(model, ratings, threshold)
     tally = check_ratings(ratings, columns)
     freshness = check_fresh(model, ratings, columns, tally)
     _, counted = measure(model, ratings, threshold, tally, by)

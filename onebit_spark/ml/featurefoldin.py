@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 
 from onebit_spark.core.factortables import (
@@ -19,6 +17,7 @@ from onebit_spark.core.factortables import (
     plain_lists,
     prior_row,
 )
+from onebit_spark.core.idlines import IdLines
 from onebit_spark.core.learntfeatures import SIDE_OF, Who, coding_of, explained
 from onebit_spark.engines.factorframes import collected_factors, factor_frame, factor_schema
 from onebit_spark.errors import RequestError
@@ -34,12 +33,8 @@ def check_who(who: str) -> None:
         raise RequestError(f"who must be 'user' or 'item', not {who!r}")
 
 
-@dataclass(frozen=True)
-class Explained:
+class Explained(IdLines):
     """The means that side features explain, Wᵀf (ids × D)."""
-
-    ids: pa.Array
-    means: NDArray[np.float64]
 
     @classmethod
     def of(cls, model: FittedModel, features: DataFrame, who: Who) -> Explained:
@@ -51,18 +46,13 @@ class Explained:
             raise RequestError(f"{who} features: the model was fitted with {', '.join(lacking)}, which is not there")
         return cls(one_array(table[column]), explained(info, who, coding.coded(table)))
 
-    def at(self, ids: pa.Array) -> NDArray[np.float64]:
-        """Those of some ids, 0 where they are not known."""
-        places = pc.fill_null(pc.index_in(ids, value_set=self.ids.cast(ids.type)), -1).to_numpy().astype(np.int64)
-        return np.where(places[:, None] >= 0, self.means[places], 0.0)
-
 
 def fold_in_features(model: M, features: DataFrame, who: Who) -> M:
     """The model with the ids that it does not know, predicted from their side features alone."""
     check_who(who)
     known, info = Explained.of(model, features, who), model.info
     form = info.kind, info.config.intercepts, info.config.implicit_features
-    rows = newcomer_rows(prior_row(info.scales, SIDE_OF[who], *form), known.means)
+    rows = newcomer_rows(prior_row(info.scales, SIDE_OF[who], *form), known.lines)
     schema = factor_schema(replace(info, draw_narrowing=None), who)
     frame = model.users if who == "user" else model.items
     spark, plain = features.sparkSession, ["id", *factor_columns(*form)]

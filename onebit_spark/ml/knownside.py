@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 
 from onebit_spark.core.factortables import factor_table, newcomer_rows, one_array
 from onebit_spark.core.featurecoding import FeatureCoding, learn_coding
+from onebit_spark.core.idlines import IdLines
 from onebit_spark.core.learntfeatures import SIDE_OF, Who
 from onebit_spark.core.losses import Side
 from onebit_spark.core.posterior import RowPosterior
@@ -78,6 +79,10 @@ class KnownSide:
         newcomers, others = known.filter(pa.array(fresh)), table.filter(pa.array(fresh))
         features = SideFeatures(aligned, coding, coding.coded(aligned))
         return cls(features, newcomers, others, [f"{whose} features: {line}" for line in told])
+
+    def coded_newcomers(self) -> IdLines:
+        """The features of the newcomers, coded like those of the ids with ratings."""
+        return IdLines(self.newcomers, self.rated.coding.coded(self.newcomers_table))
 
     def lines(
         self, row: RowPosterior, coding: FeatureCoding, weights: NDArray[np.float64], narrowing: float | None

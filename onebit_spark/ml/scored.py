@@ -11,11 +11,27 @@ from onebit_spark.core.confidence import EVERYTHING
 from onebit_spark.core.confidence import confidence as confidence_of
 from onebit_spark.core.prediction import score_noise
 from onebit_spark.input.columns import quoted
-from onebit_spark.input.defects import positive
+from onebit_spark.input.defects import Columns, positive, with_weight
 from onebit_spark.ml.fittedmodel import FittedModel
 from onebit_spark.ml.predictionparams import plainly_named
 from onebit_spark.ml.resident import fits_here, scored_here
 from onebit_spark.ml.selection import answers
+
+
+def counting(model: FittedModel, ratings: DataFrame, threshold: float | None) -> tuple[DataFrame, Columns]:
+    """The ratings that a model is judged by, and their columns: those of weight 0 do not count (docs/MATH.md, §16).
+
+    The weight is looked for in the column of the fit. Ratings without this column all count.
+    """
+    weight = model.info.columns.get("weight")
+    columns = Columns(
+        model.getUserCol(),
+        model.getItemCol(),
+        model.info.columns["label"],
+        threshold,
+        weight if weight in ratings.columns else None,
+    )
+    return with_weight(ratings, columns), columns
 
 
 def scored_ratings(

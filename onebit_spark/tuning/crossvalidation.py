@@ -1,8 +1,9 @@
 """Cross-validation on Spark, in one of two ways.
 
 If one worker can hold all ratings, they are sent to all workers, and every fit is one Spark task. Otherwise the fits
-run one after the other, each on the whole cluster. The fold of a rating is a hash of it. So the folds are the same in
-both ways, and in every run.
+run one after the other, each on the whole cluster. The fold of a rating is a hash of its cell (user, item). So the
+folds are the same in both ways, and in every run. And all ratings of a cell are held out together: none is predicted
+from another rating of its own cell.
 """
 
 from __future__ import annotations
@@ -20,10 +21,8 @@ from onebit_spark.core.config import FitConfig
 from onebit_spark.core.settings import by_param
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.census import Survey, survey
-from onebit_spark.input.columns import hash_parts, quoted
-from onebit_spark.input.defects import Columns, with_weight
+from onebit_spark.input.defects import Columns, cell_hash, with_weight
 from onebit_spark.input.ratings import ITEM, LABEL, USER, WEIGHT, prepared
-from onebit_spark.input.weights import weight_number
 from onebit_spark.platform.classic import broadcast
 from onebit_spark.platform.limits import driver_limits
 from onebit_spark.tuning.folds import FoldedSample, fit_fold
@@ -66,9 +65,7 @@ class CrossValidation:
     def tasks(self, configs: Sequence[FitConfig]) -> list[Task]:
         """One task per configuration and fold. The folds of one configuration follow each other."""
         tally = self.surveyed.tally
-        weight = [] if self.columns.weight is None else [weight_number(self.columns.weight)]
-        checksums = self.ratings.agg(*map(F.sum, hash_parts(F.xxhash64(self._hash(), *weight)))).collect()[0]
-        data = [tally.n, tally.positives, len(self.surveyed.users), len(self.surveyed.items), *checksums]
+        data = [tally.n, tally.positives, len(self.surveyed.users), len(self.surveyed.items), tally.fingerprint]
         return [
             {"data": data, "folds": self.n_folds, "fold": fold, "seed": self.seed, "config": asdict(config)}
             for config in configs
@@ -154,9 +151,6 @@ class CrossValidation:
             "effective_rank": info.effective_rank,
         }
 
-    def _hash(self) -> Column:
-        names = (self.columns.user, self.columns.item, self.columns.label)
-        return F.xxhash64(*(F.col(quoted(name)) for name in names), F.lit(self.seed))
-
     def _fold(self) -> Column:
-        return F.pmod(self._hash(), F.lit(self.n_folds)).cast("int")
+        hashed = F.xxhash64(cell_hash(self.ratings, self.columns), F.lit(self.seed))
+        return F.pmod(hashed, F.lit(self.n_folds)).cast("int")

@@ -32,7 +32,7 @@ class FoldedSample:
     sample : Sample
         The ratings.
     fold : array of int32
-        The fold in which each rating is held out.
+        The fold in which each rating is held out: one for all ratings of a cell.
     """
 
     sample: Sample

@@ -86,6 +86,10 @@ GOOD = {  # in this order: later ones use the models of earlier ones
         line("--ratings {}/weighted --weight-col w --output {}/weighted_model --holdout 0.3 --no-implicit-features")
         + line("--loss hinge"),
     ),
+    "weighted measured": (
+        "evaluate",
+        line("--model {}/weighted_model --ratings {}/weighted --output {}/weighted.json"),
+    ),
     "weighted csv": (
         "fit",
         line("--ratings {}/weighted.csv --format csv --weight-col w --output {}/weighted_csv"),
@@ -169,6 +173,7 @@ def test_weights_of_zero_count_nowhere(folder, results):
     )
     certificates = {item["name"]: item for item in document["certificates"]}
     assert info["n_ratings"] + certificates["holdout"]["n"] == 225
+    assert json.loads((folder / "weighted.json").read_text())["n"] == 225
     assert set(certificates) == {"holdout", "catoni", "seeger"}
     assert certificates["seeger"]["n"] == info["n_ratings"]
     out = results["weighted"][1]

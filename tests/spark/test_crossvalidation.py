@@ -81,6 +81,16 @@ def test_folds_do_not_depend_on_where_the_ratings_lie(spark, table, validation):
     assert reseeded.tasks(CONFIGS) != validation.tasks(CONFIGS)
 
 
+def test_all_ratings_of_a_cell_are_held_out_together(spark, table):
+    """Whatever their labels: else the − of a cell would predict its +."""
+    opposite = table.set_column(2, "label", pc.cast(pc.subtract(1, table["label"]), pa.int32()))
+    folded = CrossValidation.of(spark.createDataFrame(pa.concat_tables([table, opposite])), Columns(), 5, seed=1)
+    data = folded.collected()
+    cells = set(zip(data.sample.rows, data.sample.cols, strict=True))
+    assert len(cells) == len(table)
+    assert len(set(zip(data.sample.rows, data.sample.cols, data.fold, strict=True))) == len(cells)
+
+
 def test_ratings_that_occur_twice_are_seen(spark, table):
     """As many ratings of as many users, items and labels: only which of them are there twice differs."""
     tasks = []

@@ -125,6 +125,25 @@ def test_zero_is_absent(ratings, model):
         assert other.summary.objectiveHistory == model.summary.objectiveHistory
 
 
+def test_zero_certifies_and_calibrates_nothing(spark, ratings, model):
+    """Whatever judges a model does not see ratings of weight 0. The column need not be there."""
+    pairs = ratings.select("user", "item").distinct()
+    cells = spark.range(SHAPE[0]).selectExpr("id as user").crossJoin(spark.range(SHAPE[1]).selectExpr("id as item"))
+    fresh = model.transform(cells.join(pairs, ["user", "item"], "left_anti"))
+    odd = F.pmod(F.col("user") * 7 + F.col("item"), F.lit(5)) == 0
+    label = F.when(F.col("prediction") > 0, 1).otherwise(-1) * F.when(odd, -1).otherwise(1)
+    good = fresh.select("user", "item", label.cast("long").alias("label"), F.lit(1.0).alias("w")).cache()
+    both = good.unionByName(good.withColumns({"label": -F.col("label"), "w": F.lit(0.0)}))
+    plain = good.drop("w")
+    certificates = [model.certifySelective(frame, 0.3).certificate for frame in (both, good, plain)]
+    assert certificates[0] == certificates[1] == certificates[2]
+    calibrated, expected = (model.calibrate(frame).info.calibration for frame in (both, plain))
+    assert calibrated == expected
+    assert model.diagnose(both).info.diagnostics["n"] == good.count()
+    with pytest.raises(RequestError, match="1 ratings with a negative or infinite weight"):
+        model.calibrate(good.unionByName(good.limit(1).withColumn("w", F.lit(-1.0))))
+
+
 def test_ones_are_no_weights(ratings):
     ones = ratings.withColumn("w", F.lit(1.0))
     weighted, plain = estimator().fit(ones), estimator(weightCol=None).fit(ones)

@@ -97,6 +97,22 @@ def test_the_loss_is_that_of_the_ratings_that_were_not_chosen():
     assert (found.errors, found.n) == (np.count_nonzero(score(*pairs) * signs <= 0), left.n_ratings)
 
 
+def test_ratings_of_a_cell_stay_together():
+    """Each rating three times: as with each once, so that a κ that repeats them gains nothing by it."""
+    rows, cols, labels = simulated("B3", shape=(200, 150), fraction=0.3)
+    once, thrice = (
+        LocalEngine(
+            RatingBlock.from_coordinates(*(np.repeat(part, n) for part in (rows, cols, labels > 0)), (200, 150))
+        )
+        for n in (1, 3)
+    )
+    weights = [choose_weight(engine, FitConfig(rank=4)).weight for engine in (once, thrice)]
+    assert weights[1] < weights[0]
+    split, numbers = Split(7, 0.9, by_cell=True), np.arange(200)
+    alone, together = (split.left_of(engine.blocks["rows"], numbers).codes for engine in (once, thrice))
+    np.testing.assert_array_equal(np.repeat(alone, 3), together)
+
+
 def test_theorem_1_pays_for_all_weights_that_might_have_been_chosen():
     rows, cols, labels = simulated("A2", shape=(200, 150), fraction=0.3)
     config = FitConfig(loss="hinge", rank=3, likelihood_weight="auto", max_iter=4, tol=0, implicit_features=False)

@@ -1,9 +1,5 @@
 """What ``onebit_spark.load`` predicts, recommends and folds in is what the Spark model does, from the same folder."""
 
-import dataclasses
-import re
-from pathlib import Path
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,7 +10,6 @@ import onebit_spark
 from onebit_spark import RequestError
 from onebit_spark.model import OneBitCompletionModel
 
-GUIDE = Path(__file__).resolve().parents[2] / "docs" / "serving.md"
 NAMES = ("score", "std", "probability", "prediction", "answered")
 SELECTIVE = {"name": "selective", "group": None, "threshold": 0.4}
 KINDS = [
@@ -146,22 +141,3 @@ def test_vectors_appear_whole_or_not_at_all(make_named, tmp_path, monkeypatch):
         model.exportVectors(path, overwrite=True)
     assert len(pq.read_table(path / "users")["vector"][0]) == 3
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["m", "vectors"]
-
-
-# ---- the guide -------------------------------------------------------------------------------------------------------
-
-
-def test_the_guide_runs(make_fit, make_model, tmp_path, monkeypatch):
-    """All its blocks one after the other, in a folder with a model of users "ann", "bob", … and items 0, 1, …"""
-    names = pa.array(["ann", "bob", *(f"user {i}" for i in range(26))])
-    model = make_model(names, id_types={"user": "string", "item": "bigint"})
-    model.save(str(tmp_path / "model"))
-    monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.+?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) >= 4
-    scope = {}
-    for block in blocks:
-        whole = block.replace('Model.load("', f'Model.load("{tmp_path}/')  # the JVM does not change its folder
-        whole = whole.replace('exportVectors("', f'exportVectors("{tmp_path}/')
-        exec(compile(whole, GUIDE.name, "exec"), scope)
-    assert dataclasses.is_dataclass(scope["model"])

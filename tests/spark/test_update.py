@@ -2,19 +2,17 @@
 
 import re
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from guides import ROOT, snippets
 from pyspark.sql import functions as F
 
 from onebit_spark import OneBitCompletion, RequestError
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.simulate import simulate
-
-GUIDE = Path(__file__).parents[2] / "docs" / "streaming.md"
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +99,7 @@ def test_what_is_refused(spark, days, yesterday, monkeypatch):
 
 def test_the_guide_on_a_real_stream(spark, days, yesterday, tmp_path):
     """The code of docs/streaming.md: two files arrive, one by one; then a batch is repeated after a failure."""
-    code = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)[-1]
+    code = list(snippets(ROOT / "docs" / "streaming.md"))[-1].text
     yesterday.save(str(tmp_path / "model"))
     (tmp_path / "incoming").mkdir()
     parts = days[1].slice(0, 100), days[1].slice(100)

@@ -1,40 +1,86 @@
-"""Every command of a job in README and guides is one that the job takes, and every make target is there."""
+"""Every snippet of README and guides is classified; every command is one that the job, make or pip takes.
+
+``tests/jobs/test_guides.py`` runs those that can be run.
+"""
 
 import re
-import shlex
-from pathlib import Path
+import tomllib
 
 import pytest
+from guides import DRAWN, ELSEWHERE, EXCERPT_OF, GUIDES, LEFT_ALONE, ROOT, snippets
 
 from onebit_spark.cli.experimentrequests import TuneRequest
 from onebit_spark.cli.flags import parse
 from onebit_spark.cli.requests import EvaluateRequest, FitRequest, PredictRequest
 from onebit_spark.errors import RequestError
 
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 JOBS = {"fit": FitRequest, "predict": PredictRequest, "evaluate": EvaluateRequest, "tune": TuneRequest}
-JOB = re.compile(r"(?:\bjobs/|/)(\w+)\.py\s(.*)|\bonebit-spark (\w+)\s(.*)")
-ALLOWED = ("does not exist", "exists already", "is required")  # the reader's files, and what "…" stands for
+SUBMIT = {"--master", "--deploy-mode", "--conf", "--archives", "--py-files", "--properties-file"}  # Spark's own flags
+SNIPPETS = [snippet for guide in GUIDES for snippet in snippets(guide)]
+COMMANDS = [each for each in SNIPPETS if each.kind in ("run", "elsewhere") and each.job]
+
+NEW_PAGE = """Words.
+
+    frobnicate --all
+
+- an item
+  of two lines
+
+    and a paragraph of it
+
+        make test
+
+```toml
+rank = 3
+```
+
+```python
+print(1)
+```
+
+```
+1
+```
+
+    onebit-spark fit --rank 3 \\
+        --quiet
+"""
 
 
-def commands():
-    """(page, job, its arguments) of every line of a code block, continuation lines joined."""
-    for page in PAGES:
-        text = re.sub(r"\\\n\s*", " ", page.read_text(encoding="utf-8"))
-        for line in text.splitlines():
-            found = JOB.search(line) if line.startswith("    ") and "`" not in line else None
-            if found:
-                name, arguments = (found[1], found[2]) if found[1] else (found[3], found[4])
-                arguments = arguments.rpartition(" -- ")[2]  # before it, those of a service's own command
-                if name in JOBS:
-                    yield pytest.param(name, arguments, id=f"{page.name}: {name} {arguments[:60]}")
+def named(snippet):
+    return f"{snippet.guide}:{snippet.line}"
 
 
-@pytest.mark.parametrize(("name", "arguments"), list(commands()))
-def test_the_job_takes_it(name, arguments):
-    problems = problems_of(name, [word for word in shlex.split(arguments, comments=True) if word != "…"])
-    assert [problem for problem in problems if not any(words in problem for words in ALLOWED)] == []
+def test_every_snippet_is_classified():
+    unknown = [f"{named(each)}: {each.text}" for each in SNIPPETS if each.kind == "unknown"]
+    assert not unknown, "tests/guides.py says what to run: add them there"
+
+
+def test_no_classification_is_out_of_date():
+    texts = [snippet.text for snippet in SNIPPETS]
+    assert {needed for needed in ELSEWHERE if not any(needed in text for text in texts)} == set()
+    assert {start for start in LEFT_ALONE if not any(map(str.startswith, texts, [start] * len(texts)))} == set()
+    assert {*DRAWN, *EXCERPT_OF} <= {guide.name for guide in GUIDES}
+
+
+def test_a_snippet_that_nobody_classified_is_seen(tmp_path):
+    page = tmp_path / "new.md"
+    page.write_text(NEW_PAGE)
+    found = [(each.line, each.kind, each.text) for each in snippets(page)]
+    assert found == [
+        (3, "unknown", "frobnicate --all"),
+        (10, "alone", "make test"),
+        (13, "unknown", "rank = 3\n"),
+        (17, "python", "print(1)\n"),
+        (21, "output", "1\n"),
+        (24, "run", "onebit-spark fit --rank 3 --quiet"),
+    ]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=named)
+def test_the_job_takes_it(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert [problem for problem in problems_of(*command.job) if "does not exist" not in problem] == []
 
 
 def problems_of(name, arguments):
@@ -50,15 +96,23 @@ def test_wrong_flags_are_seen():
     assert any("no such flag" in one or "--raitngs" in one for one in problems_of("fit", ["--raitngs", "x"]))
 
 
-def test_there_are_some():
-    assert len(list(commands())) >= 8
+@pytest.mark.parametrize("command", [each for each in COMMANDS if "spark-submit" in each.text], ids=named)
+def test_spark_submit_takes_it(command):
+    before = command.text.partition("spark-submit")[2].partition(".py ")[0]
+    assert {word for word in before.split() if word.startswith("--")} <= SUBMIT
 
 
 def test_make_targets():
     targets = set(re.findall(r"^([a-z%-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    named = {
+    asked = {
         re.sub(r"\d+$", "%", name)
-        for page in PAGES
-        for name in re.findall(r"(?:`|    )make ([a-z0-9-]+)", page.read_text(encoding="utf-8"))
+        for guide in GUIDES
+        for name in re.findall(r"(?:`|    )make ([a-z0-9-]+)", guide.read_text(encoding="utf-8"))
     }
-    assert {"demo", "test"} <= named <= targets
+    assert {"demo", "test"} <= asked <= targets
+
+
+def test_extras():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    lists = re.findall(r"(?:\.|onebit_spark)\[([a-z,]+)\]", "".join(guide.read_text("utf-8") for guide in GUIDES))
+    assert {"spark"} <= {name for names in lists for name in names.split(",")} <= set(extras)

@@ -1,0 +1,173 @@
+"""Every snippet of README and guides runs as printed, and prints what stands below it.
+
+The snippets of a guide are one session. They run in their order, in one namespace that has only ``spark``, in a folder
+like a clone with the data that the guides name. ``guides.py`` says which snippets are not run.
+"""
+
+import contextlib
+import importlib
+import io
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from guides import EXCERPT_OF, GUIDES, ROOT, snippets
+from pyspark.ml.recommendation import ALS
+from running import run_here, write
+
+from onebit_spark.simulate import simulate
+
+COLUMNS = {  # of the ratings, where they are not user, item, label
+    "README.md": ("user", "item", "rating"),
+    "settings.md": ("user", "item", "rating"),
+    "from-als.md": ("user", "film", "stars"),
+    "platforms.md": ("user", "item", "stars"),
+}
+BEGIN_WITH_A_MODEL = ("predictions.md", "serving.md", "streaming.md")
+TABLES = {"cluster.md": ("films.ratings", "films.pairs"), "platforms.md": ("films.ratings",)}
+SHORTER = {"fit": ["--max-iter", "12"], "tune": ["--max-iter", "2"]}  # the rest is as printed
+LEFT_BEHIND = {  # expressions that hold at the end
+    "CONTRIBUTING.md": 'PRIORS["log-normal"](alpha=1.0, beta=1.0)',  # no method is missing
+    "README.md": 'Path("model/report.html").exists() and Path("tuned/best.toml").exists()',
+    "predictions.md": 'Path("reported/report.html").exists()',
+    "streaming.md": 'Path("models/batch-0/metadata.json").exists()',
+}
+
+
+@pytest.mark.usefixtures("short_als")
+@pytest.mark.parametrize("guide", [guide for guide in GUIDES if list(snippets(guide))], ids=lambda guide: guide.name)
+def test_the_guide_runs(guide, spark, clone, monkeypatch):
+    if guide.name == "mlflow.md":
+        pytest.importorskip("mlflow")
+    names = {"spark": spark}
+    if guide.name in EXCERPT_OF:
+        names |= vars(importlib.import_module(EXCERPT_OF[guide.name]))
+    printed = ""
+    for snippet in snippets(guide):
+        where, text = f"{guide.name}, line {snippet.line}", stand_in(snippet.text, clone)
+        if snippet.kind == "python":
+            with contextlib.redirect_stdout(io.StringIO()) as printed:
+                exec(compile(text, where, "exec"), names)
+        elif snippet.kind == "output":
+            assert_prints(printed.getvalue(), text)
+        elif snippet.kind == "run" and text.startswith("export "):
+            for setting in snippet.words[1:]:
+                monkeypatch.setenv(*setting.split("=", 1))
+        elif snippet.kind == "run":
+            job, flags = snippet.job
+            code, _, err = run_here(job, *(stand_in(flag, clone) for flag in flags), *SHORTER.get(job, ()))
+            assert code == 0, f"{where}: {text}\n{err}"
+    assert eval(LEFT_BEHIND.get(guide.name, "True"), {**names, "Path": Path})
+
+
+def stand_in(text, folder):
+    """Folders here for those of a cluster and of a service."""
+    return re.sub(r"hdfs:///|/Volumes/main/default/", f"{folder}/", text).replace("main.default.", "films.")
+
+
+def assert_prints(found, expected):
+    """Numbers to a few units of their last place: another processor may round otherwise."""
+    number = re.compile(r"-?\d+(?:\.\d+)?")
+    assert number.sub("#", found).split() == number.sub("#", expected).split()
+    values = [[float(each) for each in number.findall(text)] for text in (found, expected)]
+    assert values[0] == pytest.approx(values[1], abs=0.05, rel=0.05)
+
+
+# ---- what the guides find --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clone(guide, spark, model, tables, tmp_path, monkeypatch):
+    """The working folder, of Python and of the JVM: the jobs, and the data that the guides name."""
+    for name in ("jobs", "conf"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    data = tables(guide.name)
+    for name, table in data.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        write(tmp_path / name, table)
+    if guide.name in BEGIN_WITH_A_MODEL:
+        shutil.copytree(model, tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    with jvm_in(spark, tmp_path), kept_settings(spark), catalog(spark, guide.name, data):
+        yield tmp_path
+
+
+@pytest.fixture
+def short_als(monkeypatch):
+    """MLlib's, in one iteration on one block: it is not what is tested, and takes thousands of tasks."""
+    fit = ALS.fit
+    monkeypatch.setattr(ALS, "fit", lambda als, ratings: fit(als.setMaxIter(1).setNumBlocks(1), ratings))
+
+
+@pytest.fixture(scope="module")
+def model(spark, tables, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("guides")
+    ratings = write(folder / "ratings.parquet", tables("")["ratings.parquet"])
+    assert run_here("fit", "--ratings", ratings, "--output", folder / "model", "--no-report")[0] == 0
+    return folder / "model"
+
+
+@pytest.fixture(scope="module")
+def tables():
+    """Tables with the columns of a guide, from 1,500 of the 60 × 40 cells of a matrix of rank 2. Stars are 2 or 4."""
+    made = simulate("B1", 2, (60, 40), 0.625, seed=3)
+    names = np.array(["ann", "bob", *(f"user {i}" for i in range(2, 60))])
+    films = {"item": range(40), "year": [1980 + i for i in range(40)], "genre": ["drama", "comedy"] * 20}
+
+    def make(guide):
+        user, item, label = COLUMNS.get(guide, ("user", "item", "label"))
+        users = made.rows if guide == "from-als.md" else names[made.rows]  # ALS takes no names
+        labels = (made.labels + (0 if label == "label" else 3)).astype(np.int32)
+        whole = pa.table({user: users, item: made.cols, label: labels})
+        return {
+            "ratings.parquet": whole.slice(0, 1200),
+            "ratings/0.parquet": whole.slice(0, 1200),
+            "held_out.parquet": whole.slice(1200),
+            "fresh.parquet": whole.slice(1200),
+            "today.parquet": whole.slice(1200, 100),
+            "incoming/0.parquet": whole.slice(1300),
+            "pairs.parquet": whole.slice(1200).drop_columns(label),
+            "films.parquet": pa.table(films),
+            "new_films.parquet": pa.table({"item": [100, 101], "year": [2024, 2025], "genre": ["drama", "comedy"]}),
+        }
+
+    return make
+
+
+@contextlib.contextmanager
+def jvm_in(spark, folder):
+    """The JVM does not follow ``chdir``. Hadoop's file system has a folder of its own, and new ones ask Java."""
+    hadoop, java = spark._jvm.org.apache.hadoop.fs, spark._jvm.java.lang.System
+    files = hadoop.FileSystem.getLocal(spark._jsc.hadoopConfiguration())
+
+    def go(place):
+        files.setWorkingDirectory(hadoop.Path(place))
+        return java.setProperty("user.dir", place)
+
+    before = go(str(folder))
+    yield
+    go(before)
+
+
+@contextlib.contextmanager
+def kept_settings(spark):
+    """README's example sets the number of partitions in the session that all tests share."""
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+    yield
+    spark.conf.set("spark.sql.shuffle.partitions", before)
+
+
+@contextlib.contextmanager
+def catalog(spark, guide, data):
+    """The tables that a guide reads by their names."""
+    if guide not in TABLES:
+        yield
+        return
+    spark.sql("CREATE DATABASE films")
+    for name in TABLES[guide]:
+        spark.createDataFrame(data[f"{name.partition('.')[2]}.parquet"]).write.saveAsTable(name)
+    yield
+    spark.sql("DROP DATABASE films CASCADE")

@@ -114,7 +114,10 @@ class Fit:
         return prediction.score(*self._pairs(rows, cols))
 
     def std(self, rows: ArrayLike, cols: ArrayLike) -> NDArray[np.float64]:
-        """Posterior standard deviation of the score."""
+        """Spread of the score: the standard deviation of an approximate posterior, which depends on the rank and on κ.
+
+        It compares pairs of one model. It is no error bar (docs/predictions.md, Std).
+        """
         return np.sqrt(prediction.variance(*self._pairs(rows, cols)))
 
     def probability(self, rows: ArrayLike, cols: ArrayLike) -> NDArray[np.float64]:

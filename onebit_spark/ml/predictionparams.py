@@ -19,7 +19,9 @@ class PredictionParams(Params):
     userCol = text("userCol", "column of the user ids")
     itemCol = text("itemCol", "column of the item ids")
     scoreCol = text("scoreCol", "output column of the score E[L]·E[R] (+ intercepts); empty: omitted")
-    stdCol = text("stdCol", "output column of the score's posterior standard deviation; empty: omitted")
+    stdCol = text(
+        "stdCol", "output column of the score's spread in an approximate posterior, no error bar; empty: omitted"
+    )
     probabilityCol = text("probabilityCol", "output column of the probability of a positive label; empty: omitted")
     predictionCol = text("predictionCol", "output column of the predicted label, as a double; empty: omitted")
     rawPredictionCol = text("rawPredictionCol", "output column of the score, for evaluators; empty: omitted")

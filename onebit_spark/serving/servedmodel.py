@@ -91,7 +91,10 @@ class ServedModel:
         return self._output("score", users, items)
 
     def std(self, users: Any, items: Any) -> NDArray[np.float64]:
-        """Posterior standard deviation of the score."""
+        """Spread of the score: the standard deviation of an approximate posterior, which depends on the rank and on κ.
+
+        It compares pairs of one model. It is no error bar (docs/predictions.md, Std).
+        """
         return self._output("std", users, items)
 
     def probability(self, users: Any, items: Any) -> NDArray[np.float64]:

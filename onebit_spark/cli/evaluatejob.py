@@ -22,7 +22,7 @@ from onebit_spark.platform.files import Location
 
 def run_evaluate(spark: SparkSession, request: EvaluateRequest) -> None:
     clock = Clock()
-    refuse_outputs(spark, request, folders=False)
+    refuse_outputs(spark, request)
     with clock("reading"):
         model = OneBitCompletionModel.load(request.model)
         user, item, label = (model.info.columns[role] for role in ("user", "item", "label"))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import posixpath
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -11,14 +10,26 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from onebit_spark.cli.flags import as_flag
-from onebit_spark.cli.requests import FitRequest, JobRequest, PredictRequest, exists_already, is_table_name
+from onebit_spark.cli.requests import (
+    FILES,
+    TABLE_FORMATS,
+    FitRequest,
+    JobRequest,
+    PredictRequest,
+    exists_already,
+    is_table_name,
+)
 from onebit_spark.cli.running import reason_of
+from onebit_spark.core.outputkinds import PREDICTED, PREDICTIONS, OutputKind
 from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import INTEGRAL, missing, quoted
 from onebit_spark.ml.predictionparams import plainly_named
 from onebit_spark.ml.scored import predicted_pairs
 from onebit_spark.model import OneBitCompletionModel
-from onebit_spark.platform.files import Location, replace_folder
+from onebit_spark.platform.files import RENAMING, Location, explained, replace_folder
+from onebit_spark.platform.tableformats import table_format
+
+NOT_JSON = "_corrupt_record"  # Spark's column for lines that are no JSON objects
 
 
 def read_table(
@@ -49,6 +60,11 @@ def read_features(spark: SparkSession, request: JobRequest, name: str, id_column
 
 def _loaded(spark: SparkSession, request: JobRequest, name: str, options: dict[str, str]) -> DataFrame:
     path, flag = getattr(request, name), as_flag(name)
+    if request.format in FILES and (found := table_format(spark, path)):
+        raise RequestError(
+            f"{flag} {path} is of a table of {TABLE_FORMATS[found]}, whose folder also has files that no longer count: "
+            f"name the table of the catalog ({flag} catalog.database.table), or read the folder with --format {found}"
+        )
     if request.format == "csv" and not any(key.lower() == "header" for key in options):
         options = {**options, "header": "true"}
     try:
@@ -67,6 +83,11 @@ def _loaded(spark: SparkSession, request: JobRequest, name: str, options: dict[s
 
 def _check_columns(table: DataFrame, request: JobRequest, name: str, columns: Sequence[str]) -> None:
     path, flag = getattr(request, name), as_flag(name)
+    if request.format == "json" and NOT_JSON in table.columns:
+        raise RequestError(
+            f"{flag} {path} has lines that are no JSON objects: write one object per line; "
+            "--option multiLine=true reads a file of one array"
+        )
     unknown = [column for column in columns if column not in table.columns]
     if unknown:
         cure = (
@@ -110,25 +131,51 @@ def check_id_types(table: DataFrame, request: JobRequest, name: str, expected: M
         raise RequestError("; ".join(problems) + f": cast it{csv}")
 
 
-def refuse_outputs(spark: SparkSession, request: JobRequest, folders: bool = True) -> None:
-    """Refuse, before any work is done, outputs that exist and may not be overwritten, or that cannot be created."""
-    for name, path in request.paths(request.outputs).items():
-        try:
-            target = Location(spark, path)
-        except RequestError as error:
-            raise RequestError(f"{name}: {error}") from error
-        if not request.overwrite and target.exists():
-            raise RequestError(exists_already(name, path))
-        if not folders and target.is_folder():
-            raise RequestError(f"{name} {path} is a folder: name a file")
-        above = target
-        while not above.exists() or above is target:
-            above = Location(spark, posixpath.dirname(above.uri))
-        local = above.uri.removeprefix("file:") if above.scheme == "file" else None
-        if not above.is_folder() or (local and not os.access(local, os.W_OK)):
-            raise RequestError(
-                f"{name} {path} cannot be made: {local or above.uri} is not a folder that you can write to"
-            )
+def refuse_outputs(spark: SparkSession, request: JobRequest) -> None:
+    """Refuse, before any work is done, outputs that may not be overwritten, or that cannot be created."""
+    for field, kind in request.outputs.items():
+        if path := getattr(request, field):
+            refuse_output(spark, as_flag(field), path, kind, request.overwrite)
+    if isinstance(request, FitRequest):
+        execution = request.execution()
+        if execution.checkpoint_dir:
+            writable(spark, "--checkpoint-dir", execution.checkpoint_dir, inside=True)
+        if execution.blocks_dir and not Location(spark, execution.blocks_dir).exists():
+            writable(spark, "--blocks", execution.blocks_dir)
+
+
+def refuse_output(spark: SparkSession, flag: str, path: str, kind: OutputKind, overwrite: bool) -> Location:
+    """The location of an output. It does not exist, or may be overwritten; and it can be created."""
+    target = writable(spark, flag, path)
+    if target.exists():
+        if not overwrite:
+            raise RequestError(exists_already(flag, path))
+        if kind.is_file and target.is_folder():
+            raise RequestError(f"{flag} {path} is a folder: name a file")
+        kind.check(target, f"{flag} {path}")
+    return target
+
+
+def writable(spark: SparkSession, flag: str, path: str, inside: bool = False) -> Location:
+    """The location of an output. A RequestError if it cannot be created, or nothing ``inside`` it, which is tried."""
+    try:
+        target = Location(spark, path)
+        above = target if inside else target.parent
+        while not above.exists():
+            above = above.parent
+    except RequestError as error:
+        raise RequestError(f"{flag}: {error}") from error
+    if above.is_folder() and above.scheme not in RENAMING:
+        return target  # an object store has no folder to try
+    trial = above / f".{target.name}.trial-{uuid.uuid4().hex[:8]}"
+    try:
+        with explained(""):
+            trial.write_bytes(b"")
+            trial.delete()
+    except RequestError:
+        place = above.uri.removeprefix("file:")
+        raise RequestError(f"{flag} {path} cannot be made: {place} is not a folder that you can write to") from None
+    return target
 
 
 class Target(NamedTuple):
@@ -151,8 +198,14 @@ class Target(NamedTuple):
         """Refuse, before any work is done, a table that exists and may not be overwritten, or cannot be created."""
         if self.table is None:
             return
-        if not self.overwrite and spark.catalog.tableExists(self.table):
-            raise RequestError(exists_already("--output-table", self.table))
+        if spark.catalog.tableExists(self.table):
+            if not self.overwrite:
+                raise RequestError(exists_already("--output-table", self.table))
+            if not set(spark.table(self.table).columns) >= PREDICTED:
+                raise RequestError(
+                    f"--output-table {self.table} is not a table of predictions, and nothing else is overwritten: "
+                    "choose another name, or drop it yourself"
+                )
         database = self.table.rpartition(".")[0]
         if database and not spark.catalog.databaseExists(database):
             raise RequestError(f"--output-table {self.table} cannot be made: there is no database {database}")
@@ -161,7 +214,7 @@ class Target(NamedTuple):
         if self.table is not None:
             lines.write.mode("overwrite" if self.overwrite else "errorifexists").saveAsTable(self.table)
         if self.folder is not None:
-            with replace_folder(spark, self.folder, self.overwrite) as folder:
+            with replace_folder(spark, self.folder, PREDICTIONS, self.overwrite) as folder:
                 lines.write.parquet(folder)
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from onebit_spark.cli.experimentrequests import MovieLensRequest, ReproduceRequest, SimulationRequest, data_folder
 from onebit_spark.cli.running import DONE, REFUSED, run_job
-from onebit_spark.errors import RequestError
+from onebit_spark.core.outputkinds import LEDGER, REPRODUCTION
 from onebit_spark.platform.classic import broadcast
 from onebit_spark.platform.sessions import parallelism
 
@@ -86,21 +86,19 @@ def _run(
     work: Callable[[Record], Record],
     facts: Record,
 ) -> None:
+    from onebit_spark.cli.jobtables import refuse_output
     from onebit_spark.cli.taskprogress import TaskProgress
-    from onebit_spark.platform.files import Location
+    from onebit_spark.platform.files import continued_folder
     from onebit_spark.tuning.provenance import provenance
     from onebit_spark.tuning.tasks import Ledger, run_tasks
 
-    folder = Location(spark, request.output)
-    tasks = folder / "tasks" / experiment.name
-    if folder.exists() and not (folder / "tasks").exists():
-        raise RequestError(f"--output {request.output} exists and is not a folder of this job: choose another path")
-    if request.overwrite:
-        tasks.delete()
-    ledger, began = Ledger(spark, tasks.uri), time.perf_counter()
-    resumed = len(ledger) > 0
-    with TaskProgress(experiment.n_tasks, experiment.name, quiet=request.quiet) as progress:
-        records = experiment.run(lambda batch: run_tasks(spark, batch, work, ledger, progress))
+    folder = refuse_output(spark, "--output", request.output, REPRODUCTION, overwrite=True)  # a killed run continues
+    began = time.perf_counter()
+    with continued_folder(spark, (folder / "tasks" / experiment.name).uri, LEDGER, request.overwrite) as tasks:
+        ledger = Ledger(spark, tasks.uri)
+        resumed = len(ledger) > 0
+        with TaskProgress(experiment.n_tasks, experiment.name, quiet=request.quiet) as progress:
+            records = experiment.run(lambda batch: run_tasks(spark, batch, work, ledger, progress))
     meta = {
         **provenance(),
         **facts,

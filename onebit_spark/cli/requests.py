@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -16,11 +16,14 @@ from onebit_spark.cli.flags import as_flag, flag
 from onebit_spark.cli.settingflags import filled, flag_of, in_flags, takes
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.execution import Execution
+from onebit_spark.core.outputkinds import METRICS, MODEL, PREDICTIONS, OutputKind
 from onebit_spark.input.labels import Labels
 
-FORMATS = ("parquet", "csv")
+FILES = ("parquet", "csv", "json")
+TABLE_FORMATS = {"delta": "Delta Lake", "iceberg": "Iceberg", "hudi": "Hudi"}  # Spark needs their packages
+FORMATS = (*FILES, *TABLE_FORMATS)
 TABLE = re.compile(r"\w+(\.\w+){0,2}")
-FILE_ENDINGS = ("parquet", "csv", "tsv", "txt", "data", "gz", "zip", "orc", "json")
+FILE_ENDINGS = ("parquet", "csv", "tsv", "txt", "data", "gz", "zip", "orc", "json", "jsonl")
 LOG_LEVELS = ("error", "warn", "info", "debug")
 
 
@@ -45,10 +48,10 @@ class JobRequest(SessionRequest):
 
     format: str = flag("format of the input", default="parquet", choices=FORMATS)
     option: dict[str, str] = flag("option of Spark's reader, such as sep=; (repeatable)", default=dict)  # noqa: RUF009
-    overwrite: bool = flag("replace an existing output", default=False)
+    overwrite: bool = flag("replace an earlier output of this job", default=False)
 
     inputs: ClassVar[tuple[str, ...]] = ()
-    outputs: ClassVar[tuple[str, ...]] = ()
+    outputs: ClassVar[Mapping[str, OutputKind]] = {}
 
     def problems(self) -> Iterator[str]:
         """All problems, in words."""
@@ -65,7 +68,7 @@ class JobRequest(SessionRequest):
                 if other != name and _holds(path, other_path):
                     yield f"{other} {other_path} lies in {name} {path}, which is replaced as a whole: choose another"
 
-    def paths(self, names: tuple[str, ...]) -> dict[str, str]:
+    def paths(self, names: Iterable[str]) -> dict[str, str]:
         """The given paths among these fields, by flag."""
         return {as_flag(name): getattr(self, name) for name in names if getattr(self, name)}
 
@@ -109,7 +112,7 @@ class FitRequest(RatingsRequest):
     config: str | None = flag("TOML file with any of the other flags as keys", default=None)
 
     inputs = ("ratings", "predict", "user_features", "item_features")
-    outputs = ("output", "predictions")
+    outputs: ClassVar = {"output": MODEL, "predictions": PREDICTIONS}
 
     def problems(self) -> Iterator[str]:
         yield from in_flags(FitConfig, self.fit_config().problems())
@@ -154,7 +157,7 @@ class PredictRequest(JobRequest):
     item_features: str | None = flag("path of side features of items that the model does not know", default=None)
 
     inputs = ("model", "pairs", "exclude_seen", "user_features", "item_features")
-    outputs = ("output",)
+    outputs: ClassVar = {"output": PREDICTIONS}
 
     def problems(self) -> Iterator[str]:
         if self.output is None and self.output_table is None:
@@ -195,7 +198,7 @@ class EvaluateRequest(JobRequest):
     output: str | None = flag("JSON file for the figures, such as metrics.json", default=None)
 
     inputs = ("model", "ratings")
-    outputs = ("output",)
+    outputs: ClassVar = {"output": METRICS}
 
     def problems(self) -> Iterator[str]:
         yield from in_flags(Labels, filled(Labels, self).problems())

@@ -169,6 +169,11 @@ def reason_of(error: BaseException) -> str:
         return "Spark did not start: see the lines above; it needs Java 17 or newer (set JAVA_HOME)"
     if "java.lang.OutOfMemoryError" in text:
         return "Spark ran out of memory: raise --driver-memory and --executor-memory, or --row-blocks and --col-blocks"
+    if "No space left on device" in text:
+        return (
+            "the disk is full: free some space on the disk of the output, or on that of spark.local.dir, where Spark "
+            "keeps its own files"
+        )
     if "Traceback (most recent call last):" in text:
         trace = text.rpartition("Traceback (most recent call last):")[2]
         raised = re.search(r"^[^\s].*$", trace, re.MULTILINE)

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from onebit_spark.cli.experimentrequests import TuneRequest
 from onebit_spark.core.config import FitConfig
+from onebit_spark.core.outputkinds import TUNING
 from onebit_spark.core.settings import declared
-from onebit_spark.errors import RequestError
 from onebit_spark.tuning.grid import VARIED, read_grid
 
 if TYPE_CHECKING:
@@ -41,27 +41,30 @@ def run_tune(spark: SparkSession, request: TuneRequest) -> None:
     from onebit_spark.cli.jobtables import read_table
     from onebit_spark.cli.taskprogress import TaskProgress
     from onebit_spark.input.census import Columns
+    from onebit_spark.platform.files import continued_folder
     from onebit_spark.tuning import folds as tuning
     from onebit_spark.tuning.crossvalidation import CrossValidation
     from onebit_spark.tuning.tasks import Ledger
 
     configs = [replace(request.fit_config(), **varied) for varied in read_grid(request.grid)]
-    folder = _folder(spark, request)
+    _check_output(spark, request)
     columns = Columns(request.user_col, request.item_col, request.label_col, request.threshold, request.weight_col)
     ratings = read_table(spark, request, "ratings", columns.names)
     validation = CrossValidation.of(ratings, columns, request.folds, request.seed)
     n = validation.surveyed.tally.n
     alone = n <= request.worker_limit
-    tasks, ledger = validation.tasks(configs), Ledger(spark, (folder / "tasks").uri)
-    with TaskProgress(len(tasks), "tuning", quiet=request.quiet) as progress:
-        run = validation.in_workers if alone else validation.one_after_the_other
-        results = run(tasks, ledger, progress)
-    folds = [results[first : first + request.folds] for first in range(0, len(results), request.folds)]
-    scores = [tuning.score(config, of_config) for config, of_config in zip(configs, folds, strict=True)]
-    chosen = tuning.choose(scores)
-    _write_results(spark, folder, tasks, results, scores, chosen)
-    model = validation.estimator(chosen.config, settings=len(configs)).fit(ratings)
-    model.write().overwrite().save((folder / "model").uri)
+    tasks = validation.tasks(configs)
+    with continued_folder(spark, request.output, TUNING, request.overwrite) as folder:
+        ledger = Ledger(spark, (folder / "tasks").uri)
+        with TaskProgress(len(tasks), "tuning", quiet=request.quiet) as progress:
+            run = validation.in_workers if alone else validation.one_after_the_other
+            results = run(tasks, ledger, progress)
+        folds = [results[first : first + request.folds] for first in range(0, len(results), request.folds)]
+        scores = [tuning.score(config, of_config) for config, of_config in zip(configs, folds, strict=True)]
+        chosen = tuning.choose(scores)
+        _write_results(spark, folder, tasks, results, scores, chosen)
+        model = validation.estimator(chosen.config, settings=len(configs)).fit(ratings)
+        model.write().overwrite().save((folder / "model").uri)
     if not request.quiet:
         how = "one worker each" if alone else "all workers together"
         print(f"{len(configs)} settings, {request.folds} folds of {n:,} ratings: {len(tasks)} fits, {how}.")
@@ -86,17 +89,13 @@ def as_toml(config: FitConfig, settings: int) -> str:
     return "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items() if value is not None)
 
 
-def _folder(spark: SparkSession, request: TuneRequest) -> Location:
-    """The output folder: new, or that of a killed run."""
-    from onebit_spark.cli.requests import exists_already
-    from onebit_spark.platform.files import Location
+def _check_output(spark: SparkSession, request: TuneRequest) -> None:
+    """Refuse an output folder that is neither new, nor that of a killed run, nor may be overwritten."""
+    from onebit_spark.cli.jobtables import refuse_output, writable
 
-    folder = Location(spark, request.output)
-    if request.overwrite:
-        folder.delete()
-    if (folder / "model").exists() or (folder.exists() and not (folder / "tasks").exists()):
-        raise RequestError(exists_already("--output", request.output))
-    return folder
+    folder = writable(spark, "--output", request.output)
+    killed = (folder / "tasks").exists() and not (folder / "model").exists()
+    refuse_output(spark, "--output", request.output, TUNING, request.overwrite or killed)
 
 
 def _write_results(

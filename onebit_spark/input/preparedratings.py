@@ -25,6 +25,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
+from onebit_spark.core.outputkinds import PREPARED
 from onebit_spark.errors import RequestError
 from onebit_spark.input.census import Census, id_counts, numbers_of_ids, packed_tally
 from onebit_spark.input.defects import Columns, check_columns
@@ -125,7 +126,7 @@ def prepare_ratings(df: DataFrame, columns: Columns, path: str, overwrite: bool 
     require_classic(spark, "to prepare ratings")
     check_columns(df, columns)
     origin = ratings_origin(df, columns)  # before they are read, so that a later change is noticed
-    with described(spark, "preparing"), replace_folder(spark, path, overwrite) as uri:
+    with described(spark, "preparing"), replace_folder(spark, path, PREPARED, overwrite) as uri:
         folder = Location(spark, uri)
         packed_lines(df, columns).write.options(**LONG_LINES).parquet((folder / BUNDLES).uri)
         bundles = stored_bundles(folder).bundles

@@ -22,6 +22,7 @@ from onebit_spark.certificate.certifiedfit import CertifiedFit
 from onebit_spark.core.config import AUTO, FitConfig
 from onebit_spark.core.engine import Engine, settled
 from onebit_spark.core.modelinfo import METADATA
+from onebit_spark.core.outputkinds import MODEL
 from onebit_spark.core.scales import ScaleHierarchy
 from onebit_spark.core.sidetables import codings_of
 from onebit_spark.core.solver import Iteration, Outcome, Start
@@ -98,7 +99,7 @@ class CheckpointFolder:
         """Write a checkpoint, then delete the older ones."""
         spark, older = self._folder.spark, self.complete()
         target = self._folder / f"{PREFIX}{len(history):06d}"
-        with replace_folder(spark, target.uri, overwrite=True) as folder:
+        with replace_folder(spark, target.uri, MODEL, overwrite=True) as folder:
             content = {"subject": self._subject, "history": [_as_json(step) for step in history]}
             (Location(spark, folder) / HISTORY).write_text(json.dumps(content, allow_nan=False))
             write_model(model, folder)

@@ -27,6 +27,8 @@ from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, 
 from pyspark.sql import DataFrame
 
 from onebit_spark.core.modelinfo import METADATA, ModelInfo
+from onebit_spark.core.outputkinds import ESTIMATOR as SAVED_ESTIMATOR
+from onebit_spark.core.outputkinds import MODEL
 from onebit_spark.engines.factorframes import collected_factors
 from onebit_spark.errors import RequestError
 from onebit_spark.ml.fittedmodel import FittedModel
@@ -55,7 +57,7 @@ class ModelWriter(MLWriter):
         spark = self._model.users.sparkSession
         if Location(spark, path).uri == self._model.source:
             raise RequestError(f"the model was loaded from {path} and still reads its factors there: save it elsewhere")
-        with described(spark, "writing"), replace_folder(spark, path, self.shouldOverwrite) as folder:
+        with described(spark, "writing"), replace_folder(spark, path, MODEL, self.shouldOverwrite) as folder:
             write_model(self._model, folder)
 
 
@@ -156,7 +158,7 @@ class EstimatorWriter(MLWriter):
         self._estimator = estimator
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        with replace_folder(self.sparkSession, path, self.shouldOverwrite) as folder:
+        with replace_folder(self.sparkSession, path, SAVED_ESTIMATOR, self.shouldOverwrite) as folder:
             DefaultParamsWriter.saveMetadata(self._estimator, folder, self.sparkSession)
 
 

@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from onebit_spark.core.losses import SIDES, Side
+from onebit_spark.core.outputkinds import VECTORS
 from onebit_spark.errors import RequestError
 from onebit_spark.ml.fittedmodel import FittedModel
 from onebit_spark.platform.files import Location, replace_folder
@@ -20,7 +21,7 @@ def export_vectors(model: FittedModel, path: str | os.PathLike[str], overwrite: 
     spark = model.users.sparkSession
     if Location(spark, path).uri == model.source:
         raise RequestError(f"the model was loaded from {path} and still reads its factors there: export them elsewhere")
-    with described(spark, "writing"), replace_folder(spark, path, overwrite) as folder:
+    with described(spark, "writing"), replace_folder(spark, path, VECTORS, overwrite) as folder:
         for name, side, factors in zip(("users", "items"), SIDES, (model.users, model.items), strict=True):
             _vectors(factors, side, model.info.config.intercepts).write.parquet((Location(spark, folder) / name).uri)
         (Location(spark, folder) / SEAL).write_text("")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+from contextlib import suppress
 
 from pyarrow import fs
 
@@ -33,7 +34,7 @@ class ArrowPath:
 
     @property
     def parent(self) -> str:
-        return posixpath.dirname(self.uri)
+        return f"file:{posixpath.dirname(self._path)}" if self.scheme == "file" else posixpath.dirname(self.uri)
 
     def exists(self) -> bool:
         return self._kind() != fs.FileType.NotFound
@@ -54,16 +55,21 @@ class ArrowPath:
     def move_to(self, target: ArrowPath) -> None:
         self._files.move(self._path, target._path)
 
-    def read(self) -> bytes:
+    def read(self, most: int | None = None) -> bytes:
         with self._files.open_input_stream(self._path) as stream:
-            return bytes(stream.read())
+            return bytes(stream.read(most))
 
     def write(self, content: bytes) -> None:
         self._files.create_dir(posixpath.dirname(self._path))
         unfinished = posixpath.join(posixpath.dirname(self._path), f".{self.name}.writing")
-        with self._files.open_output_stream(unfinished) as stream:
-            stream.write(content)
-        self._files.move(unfinished, self._path)
+        try:
+            with self._files.open_output_stream(unfinished) as stream:
+                stream.write(content)
+            self._files.move(unfinished, self._path)
+        except BaseException:
+            with suppress(OSError):  # the first error is the one to report
+                self._files.delete_file(unfinished)
+            raise
 
     def _kind(self) -> fs.FileType:
         return self._files.get_file_info(self._path).type

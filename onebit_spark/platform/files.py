@@ -13,12 +13,14 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from onebit_spark.core.outputkinds import OutputKind
 from onebit_spark.errors import RequestError
 from onebit_spark.platform.arrowfiles import ArrowPath
 from onebit_spark.platform.hadoopfiles import HadoopPath
 from onebit_spark.platform.sessions import is_connect
 
 RENAMING = ("file", "hdfs", "viewfs", "webhdfs", "swebhdfs")  # schemes that rename a folder in one atomic step
+LARGEST = 2**26  # bytes of a file by which an output is recognised
 SEALS = ("metadata.json", "prepared.json", "_SUCCESS")  # written last; a folder without one of these is not complete
 
 
@@ -50,10 +52,11 @@ class FilePath(Protocol):
 
     def move_to(self, target: Any) -> None: ...
 
-    def read(self) -> bytes: ...
+    def read(self, most: int | None = None) -> bytes:
+        """The content of a file, or its first ``most`` bytes."""
 
     def write(self, content: bytes) -> None:
-        """Write a file, and the folders above it."""
+        """Write a file, and the folders above it. It appears whole, where the file system renames, or not at all."""
 
 
 class Location:
@@ -79,8 +82,12 @@ class Location:
     def __truediv__(self, name: str) -> Location:
         return Location(self.spark, f"{self.uri.rstrip('/')}/{name}")
 
+    @property
+    def parent(self) -> Location:
+        return Location(self.spark, self._path.parent)
+
     def sibling(self, name: str) -> Location:
-        return Location(self.spark, self._path.parent) / name
+        return self.parent / name
 
     def exists(self) -> bool:
         with explained(f"cannot use {self.uri}"):
@@ -92,7 +99,8 @@ class Location:
 
     def children(self) -> list[Location]:
         """The content of the folder; an empty list if there is no such folder."""
-        return [Location(self.spark, path) for path in self._path.children()] if self.is_folder() else []
+        with explained(f"cannot use {self.uri}"):
+            return [Location(self.spark, path) for path in self._path.children()] if self.is_folder() else []
 
     def delete(self) -> None:
         """Delete the file, or the folder with its content. Nothing happens if it does not exist."""
@@ -101,9 +109,9 @@ class Location:
     def move_to(self, target: Location) -> None:
         self._path.move_to(target._path)
 
-    def read_text(self) -> str:
+    def read_text(self, most: int | None = None) -> str:
         with explained(f"cannot use {self.uri}"):
-            return self._path.read().decode("utf-8", errors="replace")
+            return self._path.read(most).decode("utf-8", errors="replace")
 
     def write_text(self, text: str) -> None:
         self.write_bytes(text.encode("utf-8"))
@@ -111,27 +119,47 @@ class Location:
     def write_bytes(self, content: bytes) -> None:
         self._path.write(content)
 
+    # ---- as an ``outputkinds.View`` ----------------------------------------------------------------------------------
 
-def refuse_existing(spark: SparkSession, path: str | os.PathLike[str], overwrite: bool) -> Location:
-    """The location of an output. Raises a RequestError if it exists and may not be overwritten."""
+    def names(self, folder: str = "") -> list[str]:
+        return [place.name for place in (self / folder if folder else self).children()]
+
+    def text(self, file: str = "") -> str:
+        place = self / file if file else self
+        return place.read_text(LARGEST) if place.exists() and not place.is_folder() else ""
+
+    def columns(self) -> list[str]:
+        with contextlib.suppress(PySparkException):
+            return self.spark.read.parquet(self.uri).columns
+        return []
+
+
+def refuse_existing(spark: SparkSession, path: str | os.PathLike[str], kind: OutputKind, overwrite: bool) -> Location:
+    """The location of an output. A RequestError if it exists, and may not be overwritten or is something else."""
     target = Location(spark, path)
     if not target.name:
         raise RequestError(f"cannot write to {target.uri}: name a folder below it")
-    if not overwrite and target.exists():
-        raise RequestError(f"the output {path} exists: choose another path, or allow it to be overwritten")
+    if target.exists():
+        if not overwrite:
+            raise RequestError(f"the output {path} exists: choose another path, or allow it to be overwritten")
+        kind.check(target, f"the output {path}")
     return target
 
 
 @contextlib.contextmanager
-def replace_folder(spark: SparkSession, path: str | os.PathLike[str], overwrite: bool = False) -> Iterator[str]:
+def replace_folder(
+    spark: SparkSession, path: str | os.PathLike[str], kind: OutputKind, overwrite: bool = False
+) -> Iterator[str]:
     """Yield the URI of a new folder to write. At the end it is at ``path``, complete; after an error nothing changed.
+
+    With ``overwrite`` it replaces an output of the same kind, and nothing else.
 
     On a local disk and on HDFS the folder is written under a hidden name beside ``path`` and then renamed. An old
     folder is moved away first, and comes back if the rename fails. A killed process may leave hidden folders, but never
     a part of a folder at ``path``. Object stores have no rename. There the old folder is deleted (its file of ``SEALS``
     first), and the new one is written in place. The caller writes its file of ``SEALS`` last.
     """
-    target = refuse_existing(spark, path, overwrite)
+    target = refuse_existing(spark, path, kind, overwrite)
     if target.scheme not in RENAMING:
         for name in SEALS:
             (target / name).delete()
@@ -143,7 +171,7 @@ def replace_folder(spark: SparkSession, path: str | os.PathLike[str], overwrite:
     fresh, old = target.sibling(f".{target.name}.writing-{token}"), target.sibling(f".{target.name}.replaced-{token}")
     with _deleted_on_error(fresh):
         yield fresh.uri
-        refuse_existing(spark, path, overwrite)  # it may exist by now, and a rename would move the folder into it
+        refuse_existing(spark, path, kind, overwrite)  # it may exist by now, and a rename would move the folder into it
         replaced = target.exists()
         if replaced:
             target.move_to(old)
@@ -155,6 +183,20 @@ def replace_folder(spark: SparkSession, path: str | os.PathLike[str], overwrite:
             raise
     if replaced:
         old.delete()
+
+
+@contextlib.contextmanager
+def continued_folder(spark: SparkSession, path: str, kind: OutputKind, overwrite: bool) -> Iterator[Location]:
+    """Yield a folder that is written in place, so a killed run can be continued there.
+
+    With ``overwrite`` an existing one is replaced at the end: see ``replace_folder``.
+    """
+    place = Location(spark, path)
+    if not (overwrite and place.exists()):
+        yield place
+        return
+    with replace_folder(spark, path, kind, overwrite=True) as uri:
+        yield Location(spark, uri)
 
 
 @contextlib.contextmanager

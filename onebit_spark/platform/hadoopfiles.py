@@ -43,10 +43,10 @@ class HadoopPath:
         if not self._files.rename(self._path, target._path):
             raise OSError(f"could not move {self.uri} to {target.uri}")
 
-    def read(self) -> bytes:
+    def read(self, most: int | None = None) -> bytes:
         stream = self._files.open(self._path)
         try:
-            return bytes(stream.readAllBytes())
+            return bytes(stream.readAllBytes() if most is None else stream.readNBytes(most))
         finally:
             stream.close()
 
@@ -55,8 +55,12 @@ class HadoopPath:
             local = Path(self.uri.removeprefix("file:"))
             local.parent.mkdir(parents=True, exist_ok=True)
             unfinished = local.with_name(f".{local.name}.writing")
-            unfinished.write_bytes(content)
-            os.replace(unfinished, local)
+            try:
+                unfinished.write_bytes(content)
+                os.replace(unfinished, local)
+            except BaseException:
+                unfinished.unlink(missing_ok=True)
+                raise
             return
         stream = self._files.create(self._path, True)
         try:

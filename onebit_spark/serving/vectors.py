@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from onebit_spark.core.losses import SIDES, Side
+from onebit_spark.core.outputkinds import VECTORS
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.serving.localfolder import replaced_folder
 from onebit_spark.serving.residentside import ResidentSide
@@ -37,7 +38,7 @@ def write_vectors(
     path: str | os.PathLike[str], users: ResidentSide, items: ResidentSide, overwrite: bool = False
 ) -> None:
     """Write the folders ``users`` and ``items`` into a new folder ``path``."""
-    with replaced_folder(path, overwrite) as folder:
+    with replaced_folder(path, VECTORS, overwrite) as folder:
         for name, side, resident in zip(("users", "items"), SIDES, (users, items), strict=True):
             (folder / name).mkdir()
             table = vector_table(resident.ids, resident.known, side)

@@ -2,6 +2,7 @@
 
 import math
 
+import pyarrow.parquet as pq
 import pytest
 from running import write
 from smalltables import NO_HEADER, TABLES, run_jobs, table
@@ -24,12 +25,24 @@ BAD_TABLES = {
     },
     "half_of_integers": TABLES["integers"].slice(0, 2),
 }
-CSV = ["--format", "csv"]
+CSV, JSON = ["--format", "csv"], ["--format", "json"]
+TABLE_FILES = (
+    "delta/part-0.parquet",
+    "delta/day=1/part-0.parquet",
+    "lake/events/data/part-0.parquet",
+    "hudi/1.parquet",
+)
 TEXTS = {
     "words.csv": "user,item,label\na,x,yes\na,y,no\nb,x,1\nb,y,maybe\n",
     "no_header.csv": NO_HEADER,
     "gaps.csv": "user,item,label\na,x,1\na,,0\nb,x,\n",
     "text.parquet": "this is no Parquet file at all",
+    "nested.jsonl": '{"user": {"id": 1}, "item": 1, "label": 1}\n{"user": {"id": 2}, "item": 1, "label": 0}\n',
+    "gaps.jsonl": '{"user": 1, "item": 1, "label": 1}\n{"item": 1, "label": 0}\n',
+    "broken.jsonl": '{"user": 1, "item": 1, "label": 1}\n{"user": 2, "item":\n',
+    "delta/_delta_log/00000000000000000000.json": "{}",
+    "lake/events/metadata/v1.metadata.json": "{}",
+    "hudi/.hoodie/hoodie.properties": "",
 }
 
 HELD_OUT = ["--ratings", "{}/hundreds", "--holdout", "0.1"]
@@ -193,6 +206,97 @@ CASES = {
         ["--model", "{}/model", "--ratings", "{}/good", "--output", "{}/taken/keep"],
         ["--output", "add --overwrite"],
     ),
+    "overwriting a folder that is no model": (
+        "fit",
+        ["--ratings", "{}/good", "--output", "{}/taken", "--overwrite"],
+        ["error: --output ", "/taken is not a model of onebit_spark, and nothing else is overwritten", "delete it"],
+    ),
+    "overwriting a file with a model": (
+        "fit",
+        ["--ratings", "{}/good", "--output", "{}/integers", "--overwrite"],
+        ["--output ", "/integers is not a model"],
+    ),
+    "overwriting ratings with predictions": (
+        "fit",
+        ["--ratings", "{}/good", "--predict", "{}/good", "--predictions", "{}/half", "--overwrite"],
+        ["--predictions ", "/half is not a folder of predictions"],
+    ),
+    "overwriting a model with predictions": (
+        "predict",
+        ["--model", "{}/model", "--pairs", "{}/good", "--output", "{}/integer_model", "--overwrite"],
+        ["--output ", "/integer_model is not a folder of predictions"],
+    ),
+    "overwriting a file that is no figures": (
+        "evaluate",
+        ["--model", "{}/model", "--ratings", "{}/good", "--output", "{}/taken/keep", "--overwrite"],
+        ["--output ", "/taken/keep is not a file of figures"],
+    ),
+    "overwriting a folder that is not tuned": (
+        "tune",
+        ["--ratings", "{}/good", "--output", "{}/taken", "--overwrite"],
+        ["--output ", "/taken is not a result of tuning"],
+    ),
+    "overwriting a folder without experiments": (
+        "reproduce",
+        ["tables", "--output", "{}/taken", "--overwrite"],
+        ["--output ", "/taken is not a folder of experiments"],
+    ),
+    "figures below a file": (
+        "evaluate",
+        ["--model", "{}/model", "--ratings", "{}/good", "--output", "{}/good/metrics.json"],
+        ["--output ", "cannot be made: ", "/good is not a folder that you can write to"],
+    ),
+    "tuned below a file": (
+        "tune",
+        ["--ratings", "{}/good", "--output", "{}/good/tuned"],
+        ["--output", "cannot be made"],
+    ),
+    "experiments below a file": ("reproduce", ["tables", "--output", "{}/good/all"], ["--output", "cannot be made"]),
+    "checkpoints in a file": (
+        "fit",
+        ["--ratings", "{}/good", "--checkpoint-dir", "{}/good"],
+        ["--checkpoint-dir ", "/good is not a folder that you can write to"],
+    ),
+    "prepared below a file": ("fit", ["--ratings", "{}/good", "--blocks", "{}/good/b"], ["--blocks", "cannot be made"]),
+    "where nobody can write": (
+        "fit",
+        ["--ratings", "{}/good", "--output", "/proc/model"],
+        ["--output /proc/model cannot be made: /proc is not a folder that you can write to"],
+    ),
+    "Delta as Parquet": (
+        "fit",
+        ["--ratings", "{}/delta"],
+        ["--ratings ", "/delta is of a table of Delta Lake", "(--ratings catalog.database.table)", "--format delta"],
+    ),
+    "a partition of Delta": ("fit", ["--ratings", "{}/delta/day=1"], ["is of a table of Delta Lake"]),
+    "files of Delta": ("fit", ["--ratings", "{}/delta/*.parquet"], ["is of a table of Delta Lake"]),
+    "data of Iceberg as pairs": (
+        "fit",
+        ["--ratings", "{}/good", "--predict", "{}/lake/events/data", "--predictions", "{}/p4"],
+        ["--predict ", "/lake/events/data is of a table of Iceberg", "--format iceberg"],
+    ),
+    "Hudi as features": (
+        "fit",
+        ["--ratings", "{}/good", "--user-features", "{}/hudi"],
+        ["--user-features ", "/hudi is of a table of Hudi", "--format hudi"],
+    ),
+    "Delta as asked, without its package": (
+        "fit",
+        ["--ratings", "{}/delta", "--format", "delta"],
+        ["--ratings ", "/delta cannot be read as delta"],
+    ),
+    "nested json": ("fit", ["--ratings", "{}/nested.jsonl", *JSON], ["'user'", "struct<id:bigint>", "cannot be an id"]),
+    "gaps in json": ("fit", ["--ratings", "{}/gaps.jsonl", *JSON], ["1 ratings with null or NaN in column 'user'"]),
+    "missing json column": (
+        "fit",
+        ["--ratings", "{}/gaps.jsonl", *JSON, "--label-col", "stars"],
+        ["no column 'stars'; its columns are item, label, user"],
+    ),
+    "broken json": (
+        "fit",
+        ["--ratings", "{}/broken.jsonl", *JSON],
+        ["lines that are no JSON objects", "multiLine=true"],
+    ),
     "metrics a folder": (
         "evaluate",
         ["--model", "{}/model", "--ratings", "{}/good", "--output", "{}/taken", "--overwrite"],
@@ -204,7 +308,8 @@ SLOW = {
     "not parquet", "damaged file", "null ids in csv", "NaN ids", "NaN labels", "bad weights, with a holdout",
     "mixed codings", "one class by threshold", "pairs with nulls", "pairs of another type", "pairs missing",
     "bad labels to compare", "csv ids for a model of integers", "no label to compare", "bad labels, some held out",
-    "certified on its own ratings",
+    "certified on its own ratings", "overwriting a file with a model", "a partition of Delta", "nested json",
+    "gaps in json", "missing json column",
 }  # fmt: skip
 
 
@@ -214,7 +319,11 @@ def folder(tmp_path_factory):
     for name, content in {**TABLES, **BAD_TABLES}.items():
         write(folder / name, content)
     for name, text in TEXTS.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
+    for name in TABLE_FILES:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        write(folder / name, TABLES["good"])
     whole = write(folder / "damaged", {"user": list(range(999)), "item": list(range(999)), "label": [0, 1, 1] * 333})
     content = bytearray(whole.read_bytes())
     content[100:3000] = bytes(2900)  # the footer stays
@@ -255,6 +364,8 @@ def test_bad_data_is_refused_in_one_line(models, folder, name):
 def test_outputs_are_untouched_by_all_that_was_refused(folder, models):
     assert (folder / "taken" / "keep").read_text() == "mine"
     assert [path.name for path in (folder / "taken").iterdir()] == ["keep"]
+    assert pq.read_table(folder / "integers") == TABLES["integers"]
+    assert sorted(path.name for path in (folder / "half").iterdir()) == ["damaged", "first", "second"]
     assert not list(folder.glob("absent-*"))
-    assert not list(folder.glob("p[123]"))
+    assert not list(folder.glob("p[1234]"))
     assert not list(folder.glob(".*"))

@@ -1,11 +1,13 @@
 """Good data in every coding and format, and what the jobs write about them."""
 
 import json
+import shutil
 
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
+from modelfolders import FOLDERS
 from running import write
 from smalltables import NO_HEADER, TABLES, run_jobs, table
 
@@ -56,6 +58,24 @@ GOOD = {  # in this order: later ones use the models of earlier ones
         "fit",
         line("--ratings {}/no_header.csv --format csv --option header=false --user-col _c0 --item-col _c1")
         + line("--label-col _c2 --output {}/csv_model --predict {}/no_header.csv --predictions {}/of_csv"),
+    ),
+    "json": (
+        "fit",
+        line("--ratings {}/numbers.jsonl --format json --output {}/json_model")
+        + line("--predict {}/few.jsonl --predictions {}/of_json"),
+    ),
+    "json, predicted": (
+        "predict",
+        line("--model {}/json_model --top 1 --exclude-seen {}/few.jsonl --format json --output {}/json_top"),
+    ),
+    "json, evaluated": (
+        "evaluate",
+        line("--model {}/json_model --ratings {}/few.jsonl --format json --output {}/json.json"),
+    ),
+    "json, tuned": (
+        "tune",
+        line("--ratings {}/numbers.jsonl --format json --grid {}/grid.toml --folds 2 --max-iter 2 --tol 0")
+        + line("--output {}/tuned"),
     ),
     "evaluated": ("evaluate", line("--model {}/model --ratings {}/good --output {}/model/exact.json")),
     "binned": ("evaluate", line("--model {}/model --ratings {}/good --output {}/binned.json")),
@@ -116,8 +136,11 @@ def folder(tmp_path_factory):
     pyarrow.csv.write_csv(GOOD_TABLES["weighted"], folder / "weighted.csv")
     options = pyarrow.csv.WriteOptions(delimiter=";", quoting_style="none")
     pyarrow.csv.write_csv(HUNDREDS, folder / "seen.csv", options)
-    (folder / "old").mkdir()
-    (folder / "old" / "keep").write_text("mine")
+    shutil.copytree(FOLDERS / "logistic-1", folder / "old")
+    (folder / "old" / "keep").write_text("a note in a model of version 1")
+    for name, lines in (("numbers.jsonl", HUNDREDS), ("few.jsonl", HUNDREDS.slice(0, 3))):
+        (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines.to_pylist()))
+    (folder / "grid.toml").write_text("rank = [2]\nlikelihood-weight = [1.0]\n")
     return folder
 
 
@@ -155,15 +178,22 @@ def test_overwrite_replaces_the_whole_folder(folder, results):
         ("of_booleans", "bool", {False, True}),
         ("of_csv", "int32", {0, 1}),
         ("of_integers", "int32", {-1, 1}),
+        ("of_json", "int32", {-1, 1}),
     ],
 )
 def test_predictions_are_in_the_coding_that_came_in(folder, results, name, kind, values):
     predictions = pq.read_table(folder / name)
     assert str(predictions.schema.field("prediction").type) == kind
     assert set(predictions["prediction"].to_pylist()) <= values
-    assert predictions.num_rows == {"of_integers": 2, "of_csv": 3}.get(name, 4)
+    assert predictions.num_rows == {"of_integers": 2, "of_csv": 3, "of_json": 3}.get(name, 4)
     ids = ["_c0", "_c1"] if name == "of_csv" else ["user", "item"]
     assert predictions.column_names == [*ids, "score", "std", "probability", "prediction"]
+
+
+def test_ids_in_json_keep_their_types(folder, results):
+    for model in ("json_model", "tuned/model"):
+        assert figures(folder / model / "metadata.json")["id_types"] == {"user": "bigint", "item": "bigint"}
+    assert pq.read_table(folder / "of_json")["user"].to_pylist() == [0, 1, 2]
 
 
 def test_weights_of_zero_count_nowhere(folder, results):

@@ -43,6 +43,10 @@ def test_a_table_is_replaced_only_on_request(spark, fitted):
         "error: --output-table films.best exists already: choose another path or add --overwrite"
     )
     assert run_here("predict", *flags, "--overwrite")[0] == 0
+    code, _, err = run_here("predict", *flags[:4], "--output-table", "films.ratings", "--overwrite")
+    assert code == 2
+    assert "--output-table films.ratings is not a table of predictions" in err.splitlines()[-1]
+    assert spark.table("films.ratings").columns == ["user", "item", "label"]
     assert spark.table("films.best").count() == 2
 
 

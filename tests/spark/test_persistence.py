@@ -12,6 +12,8 @@ from pyspark.ml.util import DefaultParamsReader
 
 from onebit_spark import RequestError
 from onebit_spark.core.modelinfo import FORMAT_VERSION, ModelInfo
+from onebit_spark.core.outputkinds import PREDICTIONS
+from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.ml import persistence
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform import files as filesystem
@@ -113,6 +115,22 @@ def test_overwrite(saved, make_model):
     assert hidden(saved.parent) == []
 
 
+def test_only_a_model_is_overwritten(make_model, tmp_path):
+    """By each of the ways in which a model is written."""
+    model, mine = make_model(), tmp_path / "mine"
+    mine.mkdir()
+    (mine / "precious.txt").write_text("mine")
+    for kind, write in {
+        "a model": lambda: model.write().overwrite().save(str(mine)),
+        "an estimator": lambda: OneBitCompletion().write().overwrite().save(str(mine)),
+        "a folder of vectors": lambda: model.exportVectors(mine, overwrite=True),
+    }.items():
+        with pytest.raises(RequestError, match=f"mine is not {kind} of onebit_spark"):
+            write()
+    assert [(path.name, path.read_text()) for path in mine.iterdir()] == [("precious.txt", "mine")]
+    assert hidden(tmp_path) == []
+
+
 def test_overwriting_the_folder_it_reads_from_is_refused(spark, saved):
     model = load(saved)
     with pytest.raises(RequestError, match="still reads its factors there"):
@@ -168,23 +186,24 @@ def test_a_failed_rename_restores_the_old_model(spark, saved, make_model, monkey
     assert hidden(saved.parent) == []
 
 
-def test_any_folder_can_be_replaced(spark, tmp_path):
+def test_a_folder_of_predictions_is_replaced(spark, tmp_path):
     path = tmp_path / "predictions"
-    with replace_folder(spark, path) as folder:
-        spark.range(3).write.parquet(folder)
+    scored = ["id AS score", "id AS std", "id AS probability"]
+    with replace_folder(spark, path, PREDICTIONS) as folder:
+        spark.range(3).selectExpr(scored).write.parquet(folder)
         assert not path.exists()
-    with replace_folder(spark, path, overwrite=True) as folder:
-        spark.range(4).write.parquet(folder)
+    with replace_folder(spark, path, PREDICTIONS, overwrite=True) as folder:
+        spark.range(4).selectExpr(scored).write.parquet(folder)
         assert spark.read.parquet(str(path)).count() == 3
     assert spark.read.parquet(str(path)).count() == 4
-    with pytest.raises(RequestError, match="exists"), replace_folder(spark, path):
+    with pytest.raises(RequestError, match="exists"), replace_folder(spark, path, PREDICTIONS):
         pytest.fail("the body runs only if there is something to write to")
     assert [entry.name for entry in tmp_path.iterdir()] == ["predictions"]
 
 
 def test_a_folder_that_appeared_meanwhile_is_not_touched(spark, tmp_path):
     path = tmp_path / "out"
-    with pytest.raises(RequestError, match="exists"), replace_folder(spark, path):
+    with pytest.raises(RequestError, match="exists"), replace_folder(spark, path, PREDICTIONS):
         path.mkdir()
     assert list(path.iterdir()) == []
     assert hidden(tmp_path) == []

@@ -249,8 +249,11 @@ def test_a_folder_appears_whole_or_not_at_all(spark, ratings, tmp_path):
         estimator().prepare(bad, folder, overwrite=True)
     assert open_prepared(spark, folder).facts.tally.n == 900
     estimator().prepare(ratings.where("item > 3"), folder, overwrite=True)
+    (tmp_path / "mine").write_text("mine")
+    with pytest.raises(RequestError, match="mine is not a folder of prepared ratings"):
+        estimator().prepare(ratings, str(tmp_path / "mine"), overwrite=True)
     assert open_prepared(spark, folder).facts.tally.n < 900
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["prepared", "ratings"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "prepared", "ratings"]
     with pytest.raises(RequestError, match="validationIndicatorCol does not go with prepared ratings"):
         estimator(folder, validationIndicatorCol="held").fit(ratings)
 

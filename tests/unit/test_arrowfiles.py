@@ -18,6 +18,17 @@ def test_a_file(tmp_path):
     assert not there.exists()
 
 
+def test_a_full_disk_leaves_the_old_file(tmp_path):
+    """/dev/full is always full."""
+    (tmp_path / ".a.json.writing").symlink_to("/dev/full")
+    there = ArrowPath(str(tmp_path / "a.json"))
+    (tmp_path / "a.json").write_text("old")
+    with pytest.raises(OSError, match="No space left"):
+        there.write(b"new")
+    assert (tmp_path / "a.json").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
 def test_a_folder_is_moved_and_deleted(tmp_path):
     for name in ("a", "b"):
         ArrowPath(f"file:{tmp_path}/old/{name}").write(b"x")
@@ -26,6 +37,7 @@ def test_a_folder_is_moved_and_deleted(tmp_path):
     old.move_to(new)
     assert (old.exists(), new.is_folder(), ArrowPath(new.uri).uri) == (False, True, new.uri)
     assert ArrowPath(f"{new.uri}/a").parent == new.uri
+    assert ArrowPath(ArrowPath("/model").parent).uri == "file:/"
     new.delete()
     assert not new.exists()
 

@@ -207,7 +207,7 @@ BAD_VALUES = {
     ("--prior", "flat"): "--prior must be one of gamma, inverse-gamma, not 'flat'",
     ("--solver", "adam"): "--solver must be one of mm, gradient, not 'adam'",
     ("--covariance", "none"): "--covariance must be one of full, diagonal, not 'none'",
-    ("--format", "json"): "--format must be one of parquet, csv, not 'json'",
+    ("--format", "orc"): "--format must be one of parquet, csv, json, delta, iceberg, hudi, not 'orc'",
     ("--solver", "gradient"): "--solver 'gradient' belongs to the hinge loss",
     ("--rank", "0"): "--rank must be an integer of at least 1, not 0",
     ("--rank", "two"): "--rank must be an integer, not 'two'",

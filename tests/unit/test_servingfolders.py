@@ -14,6 +14,7 @@ from modelfolders import FOLDERS, nearest_by_inner_product
 import onebit_spark
 from onebit_spark import RequestError
 from onebit_spark.core.modelinfo import FORMAT_VERSION
+from onebit_spark.core.outputkinds import VECTORS
 from onebit_spark.serving import localfolder
 
 # ---- vectors ---------------------------------------------------------------------------------------------------------
@@ -50,17 +51,25 @@ def test_vectors_appear_whole_or_not_at_all(make_model, tmp_path, monkeypatch):
     def killed(*args):
         raise KeyboardInterrupt
 
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "precious.txt").write_text("mine")
+    with pytest.raises(RequestError, match="mine is not a folder of vectors"):
+        model.export_vectors(tmp_path / "mine", overwrite=True)
+    assert (tmp_path / "mine" / "precious.txt").read_text() == "mine"
     monkeypatch.setattr("onebit_spark.serving.vectors.pq.write_table", killed)
     for target, overwrite in ((path, True), (tmp_path / "others", False)):
         with pytest.raises(KeyboardInterrupt):
             model.export_vectors(target, overwrite)
     assert len(pq.read_table(path / "users")) == 29
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["model", "vectors"]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["mine", "model", "vectors"]
 
 
 def test_a_failed_rename_brings_the_old_folder_back(tmp_path, monkeypatch):
     target = tmp_path / "out"
-    (target / "old").mkdir(parents=True)
+    for name in ("users", "items"):
+        (target / name).mkdir(parents=True)
+        (target / name / "part-0.parquet").touch()
+    (target / "_SUCCESS").touch()
     rename = localfolder.Path.rename
 
     def fail(self, other):
@@ -69,10 +78,10 @@ def test_a_failed_rename_brings_the_old_folder_back(tmp_path, monkeypatch):
         return rename(self, other)
 
     monkeypatch.setattr(localfolder.Path, "rename", fail)
-    with pytest.raises(OSError, match="disk on fire"), localfolder.replaced_folder(target, overwrite=True):
+    with pytest.raises(OSError, match="disk on fire"), localfolder.replaced_folder(target, VECTORS, overwrite=True):
         pass
     assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
-    assert (target / "old").exists()
+    assert (target / "users").exists()
 
 
 # ---- folders that cannot be read -------------------------------------------------------------------------------------

@@ -161,7 +161,6 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
         super().__init__()
         self._progress: Callable[[Iteration], None] | None = None
         self._initial: OneBitCompletionModel | None = None
-        self._counted: Weighed | None = None
         self._features: dict[Who, DataFrame] = {}
         self.setParams(**self._input_kwargs)  # type: ignore[attr-defined]
 
@@ -202,11 +201,6 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
         self._features = others if features is None else {**others, who: features}
         return self
 
-    def setCounted(self: E, counted: Weighed | None) -> E:
-        """What an earlier pass over the ratings of the next fit has counted. Not a Param: it is not saved."""
-        self._counted = counted
-        return self
-
     def prepare(self, ratings: DataFrame, dir: str, overwrite: bool = False) -> PreparedRatings:
         """Read, check and count the ratings once, and write them to a folder, for many fits with ``blocksDir``.
 
@@ -222,7 +216,8 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
         columns = self.columns()
         return prepare_ratings(with_weight(ratings, columns), columns, dir, overwrite)
 
-    def _fit(self, dataset: DataFrame) -> OneBitCompletionModel:
+    def _fit(self, dataset: DataFrame, counted: Weighed | None = None) -> OneBitCompletionModel:
+        """``counted``: what an earlier pass over these ratings has counted."""
         problems = self.problems()
         if self._features and self.getExchange() in ("shuffle", "mixed"):
             problems.append(NOT_BY_SHUFFLE)
@@ -238,7 +233,8 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
         features = checked_features(self._features, dataset, columns)
         with ExitStack() as release:
             form = config.form
-            counted = self._counted if watched is None else None
+            if watched is not None:
+                counted = None  # it is about all ratings
             source: RatingsSource = RatingsFrame(training, columns)
             if execution.blocks_dir is not None:
                 source, counted = prepared_for(training, columns, execution.blocks_dir, counted), None
@@ -298,3 +294,8 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
     @classmethod
     def read(cls) -> EstimatorReader:
         return EstimatorReader(cls)
+
+
+def fit_counted(estimator: OneBitCompletion, ratings: DataFrame, counted: Weighed | None) -> OneBitCompletionModel:
+    """``estimator.fit(ratings)``, where an earlier pass has counted these ratings. They must not have changed since."""
+    return estimator._fit(ratings, counted)

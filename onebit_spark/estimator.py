@@ -162,6 +162,7 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
         self._progress: Callable[[Iteration], None] | None = None
         self._initial: OneBitCompletionModel | None = None
         self._features: dict[Who, DataFrame] = {}
+        self.source: str | None = None  # folder of a loaded estimator
         self.setParams(**self._input_kwargs)  # type: ignore[attr-defined]
 
     def setParams(self: E, **params: Any) -> E:
@@ -185,10 +186,11 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
         return self
 
     def setUserFeatures(self: E, features: DataFrame | None) -> E:
-        """Side features of the users: the column ``userCol``, and columns of any kind. Not a Param: it is not saved.
+        """Side features of the users: the column ``userCol``, and columns of any kind. Not a Param.
 
         Numbers and booleans, strings, arrays of them and pyspark.ml Vectors are used (docs/MATH.md, §15). One line per
         user. Users without a line have the prior of the others. Users without ratings are predicted from their line.
+        They are saved with the estimator. One that was loaded reads them from its folder.
         """
         return self._set_features("user", features)
 
@@ -289,7 +291,8 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
         return self._copyValues(model._resetUid(self.uid))
 
     def write(self) -> EstimatorWriter:
-        return EstimatorWriter(self)
+        others = {"the initial model": self._initial, "the progress callback": self._progress}
+        return EstimatorWriter(self, self._features, [name for name, other in others.items() if other is not None])
 
     @classmethod
     def read(cls) -> EstimatorReader:

@@ -14,7 +14,7 @@ from onebit_spark.cli.flags import as_flag
 from onebit_spark.cli.requests import FitRequest, JobRequest, PredictRequest, exists_already, is_table_name
 from onebit_spark.cli.running import reason_of
 from onebit_spark.errors import RequestError
-from onebit_spark.input.columns import INTEGRAL, missing, quoted
+from onebit_spark.input.columns import INTEGRAL, column_problem, matching, missing, quoted
 from onebit_spark.ml.predictionparams import plainly_named
 from onebit_spark.ml.scored import predicted_pairs
 from onebit_spark.model import OneBitCompletionModel
@@ -39,8 +39,9 @@ def read_features(spark: SparkSession, request: JobRequest, name: str, id_column
     if request.format != "csv" or any(key.lower() == "inferschema" for key in options):
         return table
     types = _loaded(spark, request, name, {**options, "inferSchema": "true"}).dtypes
+    own = matching(table, id_column)[0].name
     return table.select(
-        *(F.col(quoted(column)) if column == id_column else F.col(quoted(column)).cast(kind) for column, kind in types)
+        *(F.col(quoted(column)) if column == own else F.col(quoted(column)).cast(kind) for column, kind in types)
     )
 
 
@@ -64,7 +65,9 @@ def _loaded(spark: SparkSession, request: JobRequest, name: str, options: dict[s
 
 def _check_columns(table: DataFrame, request: JobRequest, name: str, columns: Sequence[str]) -> None:
     path, flag = getattr(request, name), as_flag(name)
-    unknown = [column for column in columns if column not in table.columns]
+    if twice := [column for column in columns if len(matching(table, column)) > 1]:
+        raise RequestError(f"{flag} {path}: {column_problem(table, twice[0])}")
+    unknown = [column for column in columns if not matching(table, column)]
     if unknown:
         cure = (
             "name them with --user-col, --item-col, --label-col, --weight-col"

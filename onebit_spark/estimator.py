@@ -161,8 +161,8 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
         super().__init__()
         self._progress: Callable[[Iteration], None] | None = None
         self._initial: OneBitCompletionModel | None = None
-        self._counted: Weighed | None = None
         self._features: dict[Who, DataFrame] = {}
+        self.source: str | None = None  # folder of a loaded estimator
         self.setParams(**self._input_kwargs)  # type: ignore[attr-defined]
 
     def setParams(self: E, **params: Any) -> E:
@@ -186,10 +186,11 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
         return self
 
     def setUserFeatures(self: E, features: DataFrame | None) -> E:
-        """Side features of the users: the column ``userCol``, and columns of any kind. Not a Param: it is not saved.
+        """Side features of the users: the column ``userCol``, and columns of any kind. Not a Param.
 
         Numbers and booleans, strings, arrays of them and pyspark.ml Vectors are used (docs/MATH.md, §15). One line per
         user. Users without a line have the prior of the others. Users without ratings are predicted from their line.
+        They are saved with the estimator. One that was loaded reads them from its folder.
         """
         return self._set_features("user", features)
 
@@ -200,11 +201,6 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
     def _set_features(self: E, who: Who, features: DataFrame | None) -> E:
         others = {name: frame for name, frame in self._features.items() if name != who}
         self._features = others if features is None else {**others, who: features}
-        return self
-
-    def setCounted(self: E, counted: Weighed | None) -> E:
-        """What an earlier pass over the ratings of the next fit has counted. Not a Param: it is not saved."""
-        self._counted = counted
         return self
 
     def prepare(self, ratings: DataFrame, dir: str, overwrite: bool = False) -> PreparedRatings:
@@ -222,7 +218,8 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
         columns = self.columns()
         return prepare_ratings(with_weight(ratings, columns), columns, dir, overwrite)
 
-    def _fit(self, dataset: DataFrame) -> OneBitCompletionModel:
+    def _fit(self, dataset: DataFrame, counted: Weighed | None = None) -> OneBitCompletionModel:
+        """``counted``: what an earlier pass over these ratings has counted."""
         problems = self.problems()
         if self._features and self.getExchange() in ("shuffle", "mixed"):
             problems.append(NOT_BY_SHUFFLE)
@@ -238,7 +235,8 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
         features = checked_features(self._features, dataset, columns)
         with ExitStack() as release:
             form = config.form
-            counted = self._counted if watched is None else None
+            if watched is not None:
+                counted = None  # it is about all ratings
             source: RatingsSource = RatingsFrame(training, columns)
             if execution.blocks_dir is not None:
                 source, counted = prepared_for(training, columns, execution.blocks_dir, counted), None
@@ -294,8 +292,14 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
         return self._copyValues(model._resetUid(self.uid))
 
     def write(self) -> EstimatorWriter:
-        return EstimatorWriter(self)
+        others = {"the initial model": self._initial, "the progress callback": self._progress}
+        return EstimatorWriter(self, self._features, [name for name, other in others.items() if other is not None])
 
     @classmethod
     def read(cls) -> EstimatorReader:
         return EstimatorReader(cls)
+
+
+def fit_counted(estimator: OneBitCompletion, ratings: DataFrame, counted: Weighed | None) -> OneBitCompletionModel:
+    """``estimator.fit(ratings)``, where an earlier pass has counted these ratings. They must not have changed since."""
+    return estimator._fit(ratings, counted)

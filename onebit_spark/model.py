@@ -101,7 +101,8 @@ class OneBitCompletionModel(FittedModel, MLWritable, MLReadable["OneBitCompletio
         ----------
         ratings : DataFrame
             All ratings of the new users, with the columns of the fit, that of the weights included. Ratings of items
-            that the model does not know are ignored.
+            that the model does not know are ignored; a warning tells how many users have no others and are not folded
+            in. If there are no ratings, this model comes back.
         who : {"user", "item"}
             Whether users or items are added.
         threshold : float, optional
@@ -126,7 +127,7 @@ class OneBitCompletionModel(FittedModel, MLWritable, MLReadable["OneBitCompletio
         ----------
         ratings : DataFrame
             New ratings only, at most 2,000,000, with the columns of the fit. A rating that was fitted before counts
-            once more.
+            once more. If there are none, this model comes back.
         threshold : float, optional
             A label strictly above it is positive. Default: as in the fit.
         userFeatures, itemFeatures : DataFrame, optional

@@ -25,7 +25,7 @@ from onebit_spark.cli.progress import Progress
 from onebit_spark.cli.requests import FitRequest
 from onebit_spark.core.settings import by_param
 from onebit_spark.errors import RequestError
-from onebit_spark.estimator import OneBitCompletion
+from onebit_spark.estimator import OneBitCompletion, fit_counted
 from onebit_spark.input.census import split_off
 from onebit_spark.input.columns import quoted
 from onebit_spark.input.defects import Columns, Tally, not_deterministic, summed, with_weight
@@ -91,10 +91,9 @@ def _fit(spark: SparkSession, request: FitRequest, work: Location) -> None:
         **by_param(request.terms()),
     )
     estimator.setUserFeatures(features.get("user_features")).setItemFeatures(features.get("item_features"))
-    if request.holdout is not None:
-        estimator.setCounted(division.to_fit)
+    counted = None if request.holdout is None else division.to_fit
     with clock("fitting"), Progress(config.max_iter, config.tol, quiet=request.quiet) as progress:
-        model = estimator.setProgress(progress).fit(ratings)
+        model = fit_counted(estimator.setProgress(progress), ratings, counted)
     clock.split("fitting", "preparing", "iterations", progress.seconds)
     if request.holdout is not None:
         whole, held_out_tally = division.whole, division.held_out
@@ -102,11 +101,11 @@ def _fit(spark: SparkSession, request: FitRequest, work: Location) -> None:
         if summed(fitted, held_out_tally) != summed(whole):
             raise not_deterministic(f"{whole.n:,} ratings were counted, and those that were fitted later are others")
         with clock("certifying"):
-            figures, counted = evaluation.measure(
+            figures, by_rung = evaluation.measure(
                 model, held_out, request.threshold, held_out_tally, request.certify_by
             )
             certificate = evaluation.certify(figures, request.terms(), KEPT_OUT)
-            further = evaluation.further(model, counted, request.terms(), request.max_error, KEPT_OUT)
+            further = evaluation.further(model, by_rung, request.terms(), request.max_error, KEPT_OUT)
             repeated = bool(model.info.repeats.get("repeated"))
             made = [kept_by_coin(item, repeated).as_dict() for item in (certificate, *further)]
             found = [*model.certificate["certificates"], *made]

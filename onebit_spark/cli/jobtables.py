@@ -22,7 +22,7 @@ from onebit_spark.cli.requests import (
 from onebit_spark.cli.running import reason_of
 from onebit_spark.core.outputkinds import PREDICTED, PREDICTIONS, OutputKind
 from onebit_spark.errors import RequestError
-from onebit_spark.input.columns import INTEGRAL, missing, quoted
+from onebit_spark.input.columns import INTEGRAL, column_problem, matching, missing, quoted
 from onebit_spark.ml.predictionparams import plainly_named
 from onebit_spark.ml.scored import predicted_pairs
 from onebit_spark.model import OneBitCompletionModel
@@ -41,7 +41,7 @@ def read_table(
     """
     table = _loaded(spark, request, name, dict(request.option))
     _check_columns(table, request, name, columns)
-    more = [column for column in optional if column in table.columns and column not in columns]
+    more = [column for column in optional if matching(table, column) and column not in columns]
     return table.select(*map(quoted, (*columns, *more)))
 
 
@@ -53,8 +53,9 @@ def read_features(spark: SparkSession, request: JobRequest, name: str, id_column
     if request.format != "csv" or any(key.lower() == "inferschema" for key in options):
         return table
     types = _loaded(spark, request, name, {**options, "inferSchema": "true"}).dtypes
+    own = matching(table, id_column)[0].name
     return table.select(
-        *(F.col(quoted(column)) if column == id_column else F.col(quoted(column)).cast(kind) for column, kind in types)
+        *(F.col(quoted(column)) if column == own else F.col(quoted(column)).cast(kind) for column, kind in types)
     )
 
 
@@ -88,7 +89,9 @@ def _check_columns(table: DataFrame, request: JobRequest, name: str, columns: Se
             f"{flag} {path} has lines that are no JSON objects: write one object per line; "
             "--option multiLine=true reads a file of one array"
         )
-    unknown = [column for column in columns if column not in table.columns]
+    if twice := [column for column in columns if len(matching(table, column)) > 1]:
+        raise RequestError(f"{flag} {path}: {column_problem(table, twice[0])}")
+    unknown = [column for column in columns if not matching(table, column)]
     if unknown:
         cure = (
             "name them with --user-col, --item-col, --label-col, --weight-col"

@@ -102,7 +102,7 @@ def label_problems(labels: NDArray[Any], both_classes: bool = True) -> list[str]
     if labels.size == 0:
         return []
     if labels.dtype.kind not in "biuf":
-        return [f"labels must be numbers or booleans, not {labels.dtype}"]
+        return [f"labels must be numbers or booleans, not {labels.dtype}: convert them to ±1, 0/1 or booleans first"]
     values = labels.ravel()
     if values.dtype != bool:
         if np.any(np.isnan(values)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,10 +11,13 @@ from numpy.typing import NDArray
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.fixedpoint import settled_rows
 from onebit_spark.core.implicit import newcomer_means, prior_means
+from onebit_spark.core.learntfeatures import Who
 from onebit_spark.core.losses import Loss, RowPrior, Side
 from onebit_spark.core.modelinfo import ModelInfo
 from onebit_spark.core.posterior import FloatArray, RowPosterior
 from onebit_spark.core.scales import Moments
+
+log = logging.getLogger("onebit_spark")
 
 
 @dataclass(frozen=True)
@@ -72,3 +76,13 @@ class FoldIn:
         if self.moments is None or told is None:  # of an older model
             return prior_means(block, implicit)
         return newcomer_means(block, implicit, told[0], self.moments.typical(self.side))
+
+
+def tell_left_out(who: Who, given: int, folded: int) -> None:
+    """Warn if some of the users (or items) that were given rated only what the model does not know."""
+    if folded < given:
+        partner = "item" if who == "user" else "user"
+        log.warning(
+            f"{given - folded:,} of {given:,} {who}s are not folded in: all their ratings are with {partner}s that the "
+            "model does not know"
+        )

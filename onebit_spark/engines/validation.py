@@ -31,7 +31,7 @@ from onebit_spark.engines.heldoutloss import MEASURED, means_of, measured, signs
 from onebit_spark.engines.shuffle.engine import ShuffleEngine
 from onebit_spark.engines.shuffle.watched import watching_tables
 from onebit_spark.errors import RequestError
-from onebit_spark.input.columns import quoted
+from onebit_spark.input.columns import column_problem, quoted, type_of
 from onebit_spark.input.defects import Columns, Tally, check_ratings
 from onebit_spark.input.gathering import GatheredPairs
 from onebit_spark.input.ratings import ITEM, LABEL, USER, WEIGHT, prepared
@@ -45,7 +45,7 @@ def divided(dataset: DataFrame, indicator: str | None) -> tuple[DataFrame, DataF
     """The ratings to fit, and those to watch: the rows where the boolean column ``indicator`` is true."""
     if indicator is None:
         return dataset, None
-    if indicator not in dataset.columns or not isinstance(dataset.schema[indicator].dataType, BooleanType):
+    if column_problem(dataset, indicator) or not isinstance(type_of(dataset, indicator), BooleanType):
         raise RequestError(f"validationIndicatorCol {indicator!r} must be a boolean column of the ratings")
     message = f"validationIndicatorCol {indicator!r} holds a null: say true or false for every rating"
     held_out = F.coalesce(F.col(quoted(indicator)), F.raise_error(F.lit(message)))

@@ -27,7 +27,7 @@ from onebit_spark.core.losses import Side
 from onebit_spark.core.settings import declared
 from onebit_spark.core.sketch import CellSketch, limit_for
 from onebit_spark.errors import RequestError
-from onebit_spark.input.columns import quoted
+from onebit_spark.input.columns import quoted, type_of
 from onebit_spark.input.defects import (
     Columns,
     Tally,
@@ -227,7 +227,7 @@ def id_counts(bundles: DataFrame, n: int, df: DataFrame, columns: Columns) -> Da
 
     By one shuffle of ids.
     """
-    ids = [StructField(name, df.schema[of].dataType) for name, of in ((USER, columns.user), (ITEM, columns.item))]
+    ids = [StructField(name, type_of(df, of)) for name, of in ((USER, columns.user), (ITEM, columns.item))]
     numbers = [StructField("side", IntegerType()), StructField("n", LongType()), StructField("above", LongType())]
     cores = parallelism(df.sparkSession)
     n_parts = min(PARTS_PER_CORE * cores, max(cores, n // RATINGS_PER_PART))

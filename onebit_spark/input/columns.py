@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, DoubleType, FloatType
+from pyspark.sql.types import DataType, DoubleType, FloatType, StructField
 
 from onebit_spark.errors import RequestError
 
@@ -23,7 +23,7 @@ def quoted(name: str) -> str:
 def missing(table: DataFrame, name: str) -> Column:
     """Null, or NaN in a floating column."""
     value = F.col(quoted(name))
-    floating = isinstance(table.select(value).schema[0].dataType, FloatType | DoubleType)
+    floating = isinstance(type_of(table, name), FloatType | DoubleType)
     return value.isNull() | F.isnan(value) if floating else value.isNull()
 
 
@@ -42,14 +42,37 @@ def case_folding(table: DataFrame) -> Callable[[str], str]:
     return str if table.sparkSession.conf.get("spark.sql.caseSensitive") == "true" else str.lower
 
 
+def matching(table: DataFrame, column: str) -> list[StructField]:
+    """What the session takes for this column. Whether case counts is one of its settings."""
+    found = [field for field in table.schema if field.name.lower() == column.lower()]
+    if [field.name for field in found] == [column]:
+        return found  # in either case: the session need not be asked
+    folded = case_folding(table)
+    return [field for field in found if folded(field.name) == folded(column)]
+
+
+def column_problem(table: DataFrame, column: str, role: str = "") -> str | None:
+    """Why the table does not have just one such column, in words; ``role`` says what it is for."""
+    n, columns = len(matching(table, column)), f"(columns: {', '.join(table.columns)})"
+    if n == 0:
+        return f"there is no column {column!r}{role} {columns}"
+    return f"there are {n} columns named {column!r}{role} {columns}: keep one" if n > 1 else None
+
+
 def type_of(table: DataFrame, column: str) -> DataType:
     """The type of a column, from the schema. Without a column "user", Spark takes ``col("user")`` for a function."""
-    folded = case_folding(table)
-    found = [field.dataType for field in table.schema if folded(field.name) == folded(column)]
-    if len(found) != 1:
-        number = "there is no column" if not found else f"there are {len(found)} columns named"
-        raise RequestError(f"{number} {column!r} (columns: {', '.join(table.columns)})")
-    return found[0]
+    if problem := column_problem(table, column):
+        raise RequestError(problem)
+    return matching(table, column)[0].dataType
+
+
+def refuse_stream(table: DataFrame, what: str = "the ratings") -> None:
+    """Refuse a streaming DataFrame where a whole table is needed."""
+    if table.isStreaming:
+        raise RequestError(
+            f"{what} are a stream, which has no end: give a table, or the batches of the stream one by one, with "
+            "foreachBatch (docs/streaming.md)"
+        )
 
 
 def checked_ids(table: DataFrame, columns: Sequence[str]) -> list[Column]:

@@ -12,7 +12,17 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from onebit_spark.errors import FitFailed, RequestError
-from onebit_spark.input.columns import HASH_PARTS, INTEGRAL, hash_parts, missing, quoted
+from onebit_spark.input.columns import (
+    HASH_PARTS,
+    INTEGRAL,
+    column_problem,
+    hash_parts,
+    matching,
+    missing,
+    quoted,
+    refuse_stream,
+    type_of,
+)
 from onebit_spark.input.weights import bad_weight, not_zero, weight_number
 
 Coding = Literal["signed", "binary", "boolean", "threshold"]
@@ -57,6 +67,7 @@ class Tally:
 
 def with_weight(df: DataFrame, columns: Columns) -> DataFrame:
     """The ratings without those of weight 0, which are as if they were not there. Where ratings come in."""
+    refuse_stream(df)
     if columns.weight is None:
         return df
     check_columns(df, columns)
@@ -160,7 +171,7 @@ def cell_hash(df: DataFrame, columns: Columns) -> Column:
     """A hash of the cell (user, item), the same for all integral widths, which interchange as ids."""
     ids = []
     for name in (columns.user, columns.item):
-        integral = df.schema[name].dataType.simpleString() in INTEGRAL
+        integral = type_of(df, name).simpleString() in INTEGRAL
         ids.append(F.col(quoted(name)).cast("bigint") if integral else F.col(quoted(name)))
     return F.xxhash64(F.lit(SALT), *ids)
 
@@ -180,7 +191,7 @@ def fingerprint_of(sums: Sequence[int]) -> str:
 def label_number(df: DataFrame, label_col: str) -> Column:
     """The label as a double; text that is no number becomes null."""
     column = F.col(quoted(label_col))
-    if isinstance(df.schema[label_col].dataType, T.BooleanType):
+    if isinstance(type_of(df, label_col), T.BooleanType):
         return column.cast("int").cast("double")
     return column.try_cast("double")
 
@@ -189,26 +200,27 @@ def label_number(df: DataFrame, label_col: str) -> Column:
 
 
 def check_columns(df: DataFrame, columns: Columns) -> None:
+    refuse_stream(df)
     problems = []
     roles = {"user": columns.user, "item": columns.item, "label": columns.label, "weight": columns.weight}
     for role, name in roles.items():
         if name is None:
             continue
-        if name not in df.columns:
-            problems.append(f"there is no column {name!r} for the {role} (columns: {', '.join(df.columns)})")
-        elif df.columns.count(name) > 1:
-            problems.append(f"column {name!r} for the {role} stands there {df.columns.count(name)} times")
+        if problem := column_problem(df, name, f" for the {role}"):
+            problems.append(problem)
     if not problems:
+        if len({matching(df, name)[0].name for name in (columns.user, columns.item, columns.label)}) < 3:
+            problems.append("user, item and label must be three different columns")
         for name in (columns.user, columns.item):
-            kind = df.schema[name].dataType
+            kind = type_of(df, name)
             if isinstance(kind, _NOT_IDS):
                 problems.append(f"column {name!r} is of type {kind.simpleString()}, which cannot be an id: cast it")
-        kind = df.schema[columns.label].dataType
+        kind = type_of(df, columns.label)
         if not isinstance(kind, T.NumericType | T.BooleanType | T.StringType):
             problems.append(f"column {columns.label!r} is of type {kind.simpleString()}, not a number or a boolean")
         if isinstance(kind, T.BooleanType) and columns.threshold is not None:
             problems.append(f"column {columns.label!r} is boolean already: drop the threshold")
-        kind = T.DoubleType() if columns.weight is None else df.schema[columns.weight].dataType
+        kind = T.DoubleType() if columns.weight is None else type_of(df, columns.weight)
         if not isinstance(kind, T.NumericType | T.StringType):
             problems.append(f"column {columns.weight!r} of the weights is of type {kind.simpleString()}, not a number")
     if problems:
@@ -226,13 +238,16 @@ def verdict(df: DataFrame, columns: Columns, totals: dict[str, int], both_classe
         "bad_user": (f"null or NaN in column {columns.user!r}", "drop them"),
         "bad_item": (f"null or NaN in column {columns.item!r}", "drop them"),
         "bad_label": (f"null or NaN in column {columns.label!r}", "drop them"),
-        "text_label": (f"no number in column {columns.label!r}", "drop them, or name another label column"),
+        "text_label": (
+            f"no number in column {columns.label!r}",
+            "labels are −1/1, 0/1, booleans, or numbers with a threshold; convert text to 0 and 1 first",
+        ),
         "bad_weight": (
             f"a negative or infinite weight, null, NaN or no number in column {columns.weight!r}",
             "give positive weights, or 0 to leave a rating out",
         ),
     }
-    boolean = isinstance(df.schema[columns.label].dataType, T.BooleanType)
+    boolean = isinstance(type_of(df, columns.label), T.BooleanType)
     if columns.threshold is None and not boolean:
         outside = f"label outside {{−1, 1}} and {{0, 1}} in column {columns.label!r}"
         defects["other"] = (outside, "set a threshold")

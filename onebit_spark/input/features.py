@@ -12,7 +12,7 @@ from pyspark.sql.types import DoubleType, FloatType
 
 from onebit_spark.core.factortables import one_array
 from onebit_spark.errors import RequestError
-from onebit_spark.input.columns import INTEGRAL, quoted, type_of
+from onebit_spark.input.columns import INTEGRAL, matching, quoted, refuse_stream, type_of
 
 EXAMPLES = 3
 
@@ -34,10 +34,12 @@ def collected_features(frame: DataFrame, column: str, id_type: str, whose: str) 
     Raises
     ------
     RequestError
-        If there is no such column, if its type is another one, if ids are missing, or if an id has two lines.
+        If there is no such column, if two columns have one name, if the ids are of another type or missing, or if an
+        id has two lines.
     """
     try:
-        kind = type_of(frame, column)
+        refuse_stream(frame, "they")
+        kind, *_ = [type_of(frame, name) for name in (column, *frame.columns)]
     except RequestError as error:
         raise RequestError(f"{whose} features: {error}") from None
     found = kind.simpleString()
@@ -45,10 +47,11 @@ def collected_features(frame: DataFrame, column: str, id_type: str, whose: str) 
         raise RequestError(
             f"{whose} features: column {column!r} is of type {found}, but {whose} ids are of type {id_type}: cast it"
         )
+    (own,) = matching(frame, column)
     plain = [
         vector_to_array(F.col(quoted(field.name))).alias(field.name)
         if isinstance(field.dataType, VectorUDT)
-        else F.col(quoted(field.name))
+        else F.col(quoted(field.name)).alias(column if field == own else field.name)
         for field in frame.schema
     ]
     table = frame.select(*plain).toArrow()

@@ -24,7 +24,7 @@ from pyspark.sql.types import BinaryType, DataType, DecimalType, StringType
 
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.sketch import CellSketch, limit_for
-from onebit_spark.input.columns import HASH_PARTS, quoted
+from onebit_spark.input.columns import HASH_PARTS, quoted, type_of
 from onebit_spark.input.defects import (
     Columns,
     Tally,
@@ -123,7 +123,7 @@ def bytes_per_rating(df: DataFrame, columns: Columns, text: float) -> float:
 
 
 def _text_ids(df: DataFrame, columns: Columns) -> list[str]:
-    return [name for name in (columns.user, columns.item) if _is_text(df.schema[name].dataType)]
+    return [name for name in (columns.user, columns.item) if _is_text(type_of(df, name))]
 
 
 def gathered(df: DataFrame, columns: Columns, counted: Weighed, most_bytes: int) -> Gathered:

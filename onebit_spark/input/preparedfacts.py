@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.types import TimestampType
 
-from onebit_spark.input.columns import HASH_PARTS, quoted
+from onebit_spark.input.columns import HASH_PARTS, quoted, type_of
 from onebit_spark.input.defects import Columns, Tally, count_ratings, fingerprint_of
 from onebit_spark.input.gathering import Weighed
 from onebit_spark.platform.origins import Origin, origin_of
@@ -101,12 +101,12 @@ def ratings_origin(df: DataFrame, columns: Columns) -> Origin | None:
 
 
 def id_types(df: DataFrame, columns: Columns) -> dict[str, str]:
-    return {who: df.schema[getattr(columns, who)].dataType.simpleString() for who in ("user", "item")}
+    return {who: type_of(df, getattr(columns, who)).simpleString() for who in ("user", "item")}
 
 
 def time_zone(df: DataFrame, columns: Columns) -> str | None:
     """The session's time zone, if an id is a timestamp: Arrow's timestamps have it in their type."""
-    kinds = [df.schema[name].dataType for name in (columns.user, columns.item)]
+    kinds = [type_of(df, name) for name in (columns.user, columns.item)]
     stamped = any(isinstance(kind, TimestampType) for kind in kinds)
     return str(df.sparkSession.conf.get("spark.sql.session.timeZone")) if stamped else None
 

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DecimalType, DoubleType, FloatType, StringType
 
 from onebit_spark.input.cellhash import integer_cell_hashes
-from onebit_spark.input.columns import INTEGRAL, quoted
+from onebit_spark.input.columns import INTEGRAL, quoted, type_of
 from onebit_spark.input.defects import SALT, Columns, cell_hash, label_number, positive
 from onebit_spark.input.weights import weight_number
 
@@ -34,7 +34,7 @@ def raw(df: DataFrame, columns: Columns) -> DataFrame:
 
     Where both ids are integers there is no hash: see ``cell_hashes``.
     """
-    kind = df.schema[columns.label].dataType
+    kind = type_of(df, columns.label)
     plain = F.col(quoted(columns.label))
     return df.select(
         *(_id(df, name).alias(alias) for name, alias in ((columns.user, USER), (columns.item, ITEM))),
@@ -45,7 +45,7 @@ def raw(df: DataFrame, columns: Columns) -> DataFrame:
 
 
 def _integers(df: DataFrame, columns: Columns) -> bool:
-    return all(df.schema[name].dataType.simpleString() in INTEGRAL for name in (columns.user, columns.item))
+    return all(type_of(df, name).simpleString() in INTEGRAL for name in (columns.user, columns.item))
 
 
 def cell_hashes(table: pa.Table) -> NDArray[np.int64]:
@@ -64,6 +64,6 @@ def _weight(columns: Columns) -> list[Column]:
 def _id(df: DataFrame, name: str) -> Column:
     """The id; −0.0 is 0.0, as Spark's grouping and joins have it."""
     value = F.col(quoted(name))
-    if isinstance(df.schema[name].dataType, FloatType | DoubleType):
-        return F.when(value == 0, F.lit(0.0).cast(df.schema[name].dataType)).otherwise(value)
+    if isinstance(type_of(df, name), FloatType | DoubleType):
+        return F.when(value == 0, F.lit(0.0).cast(type_of(df, name))).otherwise(value)
     return value

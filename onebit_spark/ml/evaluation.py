@@ -17,6 +17,7 @@ from onebit_spark.core import metrics
 from onebit_spark.core.confidence import EVERYTHING
 from onebit_spark.core.settings import param_names
 from onebit_spark.errors import RequestError
+from onebit_spark.input.columns import column_problem
 from onebit_spark.input.defects import Tally, check_ratings
 from onebit_spark.ml.diagnostics import probability_bin
 from onebit_spark.ml.fittedmodel import FittedModel
@@ -90,8 +91,8 @@ def check_requests(model: FittedModel, requests: Sequence[float], ratings: DataF
     problems = [f"maxError {told}" for told in request_problems(requests)]
     if requests and model.info.ladder is None:
         problems.append("the model was saved by a version that kept no confidences of its ratings: fit it again")
-    if by is not None and by not in ratings.columns:
-        problems.append(f"the ratings have no column {by!r}; their columns are {', '.join(ratings.columns)}")
+    if by is not None and (problem := column_problem(ratings, by, " to group by")):
+        problems.append(problem)
     if problems:
         raise RequestError("; ".join(problems))
 

@@ -21,6 +21,7 @@ from onebit_spark.core.idlines import IdLines
 from onebit_spark.core.learntfeatures import SIDE_OF, Who, coding_of, explained
 from onebit_spark.engines.factorframes import collected_factors, factor_frame, factor_schema
 from onebit_spark.errors import RequestError
+from onebit_spark.input.columns import matching
 from onebit_spark.input.features import collected_features
 from onebit_spark.ml.fittedmodel import FittedModel
 from onebit_spark.ml.resident import fits_here
@@ -40,10 +41,11 @@ class Explained(IdLines):
     def of(cls, model: FittedModel, features: DataFrame, who: Who) -> Explained:
         info, coding = model.info, coding_of(model.info, who)
         column = model.getUserCol() if who == "user" else model.getItemCol()
-        table = collected_features(features, column, info.id_types[who], who)
-        lacking = [name for name in coding.columns if name not in table.column_names]
+        lacking = [name for name in coding.columns if not matching(features, name)]
         if lacking:
             raise RequestError(f"{who} features: the model was fitted with {', '.join(lacking)}, which is not there")
+        named = features.withColumnsRenamed({matching(features, name)[0].name: name for name in coding.columns})
+        table = collected_features(named, column, info.id_types[who], who)
         return cls(one_array(table[column]), explained(info, who, coding.coded(table)))
 
 

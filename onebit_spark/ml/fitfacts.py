@@ -20,6 +20,7 @@ from onebit_spark.core.posterior import HasColumnNorms, effective_rank
 from onebit_spark.core.sketch import CellSketch
 from onebit_spark.engines.choice import ChosenExchange, SparkEngine
 from onebit_spark.engines.factorframes import factor_schema
+from onebit_spark.input.columns import type_of
 from onebit_spark.input.defects import Columns
 from onebit_spark.ml.fittedmodel import FittedModel
 from onebit_spark.ml.knownside import KnownSide, learnt_features
@@ -130,8 +131,8 @@ class FitFacts(Generic[P, M]):
             },
             total_weight=self.engine.total_weight if columns.weight is not None else None,
             id_types={
-                "user": self.dataset.schema[columns.user].dataType.simpleString(),
-                "item": self.dataset.schema[columns.item].dataType.simpleString(),
+                "user": type_of(self.dataset, columns.user).simpleString(),
+                "item": type_of(self.dataset, columns.item).simpleString(),
             },
             n_positive=tally.positives,
             fingerprint=tally.fingerprint,

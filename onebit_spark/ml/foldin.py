@@ -20,14 +20,14 @@ from onebit_spark.core.factortables import (
     prior_row,
     read_factors,
 )
-from onebit_spark.core.folding import FoldIn
+from onebit_spark.core.folding import FoldIn, tell_left_out
 from onebit_spark.core.learntfeatures import SIDE_OF, Who
 from onebit_spark.core.losses import OTHER, Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.sketch import HIGHEST, together
 from onebit_spark.engines.cells import Batches
 from onebit_spark.engines.factorframes import factor_frame, factor_schema
-from onebit_spark.input.defects import Columns, check_ratings, with_weight
+from onebit_spark.input.defects import Columns, count_ratings, verdict, with_weight
 from onebit_spark.input.ratings import ITEM, LABEL, USER, WEIGHT, prepared
 from onebit_spark.ml.featurefoldin import Explained, check_who
 from onebit_spark.ml.fittedmodel import FittedModel
@@ -50,6 +50,8 @@ def fold_in(model: M, ratings: DataFrame, who: Who, threshold: float | None, fea
     check_who(who)
     known = None if features is None else Explained.of(model, features, who)
     given = NewRatings.of(model, ratings, threshold)
+    if not given.n:
+        return model
     if fits_here(model, given.n):
         united, n = _united_here(model, given.frame, given.columns, who, known)
     else:
@@ -73,7 +75,9 @@ class NewRatings:
         ratings = with_weight(ratings, columns)
         for side, column in (("user", columns.user), ("item", columns.item)):
             model.checkIdType(ratings, side, column)
-        return cls(ratings, columns, check_ratings(ratings, columns).n)
+        totals = count_ratings(ratings, columns)
+        n = verdict(ratings, columns, totals, both_classes=False).n if totals["n"] else 0  # a batch may be empty
+        return cls(ratings, columns, n)
 
     def seen_by(self, model: M) -> M:
         """The model, which now remembers that it was fitted on these ratings, too."""
@@ -92,7 +96,9 @@ def _united_here(
     table = prepared(ratings, columns).toArrow()
     cols = others.positions(table[partner])
     known = cols >= 0  # ratings of partners that the model does not know are ignored
-    ids = one_array(table[new].cast(own.ids.type)).filter(pa.array(known)).dictionary_encode()
+    given = one_array(table[new].cast(own.ids.type))
+    ids = given.filter(pa.array(known)).dictionary_encode()
+    tell_left_out(who, len(given.unique()), len(ids.dictionary))
     rows, positive = ids.indices.to_numpy().astype(np.int64), table[LABEL].to_numpy()[known]
     weights = None if columns.weight is None else table[WEIGHT].to_numpy()[known]
     block = RatingBlock.from_coordinates(rows, cols[known], positive, (len(ids.dictionary), len(others.ids)), weights)
@@ -123,6 +129,7 @@ def _united(
     work = replace(_FoldInTask.of(model, SIDE_OF[who]), known=known_means)
     schema = factor_schema(replace(info, draw_narrowing=None), who)
     folded = kept(placed.repartition(tasks, "id").mapInArrow(work, schema))
+    tell_left_out(who, prepared(ratings, columns).select(new).distinct().count(), folded.count())
     united = known.select("id", *plain).join(folded.select("id"), "id", "left_anti").unionByName(folded)
     return united, united.count()
 

@@ -35,9 +35,9 @@ WHOSE: dict[Who, str] = {"user": USER, "item": ITEM}
 def update(model: M, ratings: DataFrame, threshold: float | None, features: dict[Who, DataFrame]) -> M:
     """The model after these ratings. They come to the driver, with the factors of their users and items."""
     explained = {who: Explained.of(model, frame, who) for who, frame in features.items()}
-    if ratings.isEmpty():  # a batch of a stream may be
-        return model
     given = NewRatings.of(model, ratings, threshold)
+    if not given.n:
+        return model
     if given.n > MOST_PAIRS:
         raise RequestError(
             f"update takes at most {MOST_PAIRS:,} ratings, not {given.n:,}: give them in parts, or fit again with "

@@ -1,4 +1,4 @@
-"""The model folder: how a model is written, read and checked.
+"""The folders of a model and of an estimator: how they are written, read and checked.
 
 MODEL/metadata.json    ModelInfo and format_version; written last
 MODEL/metadata/        pyspark.ml's own: class, uid, Params
@@ -7,6 +7,10 @@ MODEL/items/
 MODEL/fitted/          Parquet, a sketch of the cells that were fitted: see ``freshness``
 MODEL/certificate.json upper limits on the error rate: see ``certified``
 MODEL/report.html      if the model was diagnosed: see ``report``
+
+ESTIMATOR/metadata/      pyspark.ml's own: class, uid, Params; whose side features there are
+ESTIMATOR/userFeatures/  Parquet, the side features as they were given
+ESTIMATOR/itemFeatures/
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import io
 import json
 import logging
 import os
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -26,6 +31,7 @@ import pyarrow.parquet as pq
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, MLWriter
 from pyspark.sql import DataFrame
 
+from onebit_spark.core.learntfeatures import Who
 from onebit_spark.core.modelinfo import METADATA, ModelInfo
 from onebit_spark.core.outputkinds import ESTIMATOR as SAVED_ESTIMATOR
 from onebit_spark.core.outputkinds import MODEL
@@ -44,6 +50,7 @@ M = TypeVar("M", bound=FittedModel)
 log = logging.getLogger("onebit_spark")
 
 FITTED = "fitted"
+SIDE_FEATURES = "sideFeatures"  # in an estimator's metadata
 
 
 class ModelWriter(MLWriter):
@@ -131,9 +138,7 @@ class ModelReader(MLReader[M]):
     def _factors(self, folder: Location, name: str) -> DataFrame:
         part = self._part(folder, name)
         with explained(f"damaged model folder: {name}/"):
-            frame = self.sparkSession.read.parquet(part.uri)
-            _ = frame.schema  # Spark Connect looks at the files only now
-            return frame
+            return _read_parquet(part)
 
     def _part(self, folder: Location, name: str) -> Location:
         if not (folder / name).is_folder():
@@ -151,15 +156,35 @@ class ModelReader(MLReader[M]):
 
 
 class EstimatorWriter(MLWriter):
-    """``OneBitCompletion.write()``. The folder appears whole or not at all."""
+    """``OneBitCompletion.write()``. The folder appears whole or not at all.
 
-    def __init__(self, estimator: Any) -> None:
+    Parameters
+    ----------
+    estimator : OneBitCompletion
+        Its Params are saved.
+    features : dict of "user" or "item" to DataFrame
+        Its side features, saved as Parquet.
+    unsaved : sequence of str
+        What it has that cannot be saved. A warning says so.
+    """
+
+    def __init__(self, estimator: Any, features: Mapping[Who, DataFrame], unsaved: Sequence[str]) -> None:
         super().__init__()
-        self._estimator = estimator
+        self._estimator, self._features, self._unsaved = estimator, features, unsaved
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        with replace_folder(self.sparkSession, path, SAVED_ESTIMATOR, self.shouldOverwrite) as folder:
-            DefaultParamsWriter.saveMetadata(self._estimator, folder, self.sparkSession)
+        spark = self.sparkSession
+        if self._features and Location(spark, path).uri == self._estimator.source:
+            raise RequestError(
+                f"the estimator was loaded from {path} and may still read its side features there: save it elsewhere"
+            )
+        with replace_folder(spark, path, SAVED_ESTIMATOR, self.shouldOverwrite) as folder:
+            for who, frame in self._features.items():
+                with explained(f"cannot save the {who} features"):
+                    frame.write.parquet((Location(spark, folder) / f"{who}Features").uri)
+            DefaultParamsWriter.saveMetadata(self._estimator, folder, spark, {SIDE_FEATURES: list(self._features)})
+        if self._unsaved:
+            log.warning("not saved in %s: %s (set again after loading)", path, " and ".join(self._unsaved))
 
 
 class EstimatorReader(MLReader[Any]):
@@ -181,6 +206,11 @@ class EstimatorReader(MLReader[Any]):
         estimator = self._class()
         estimator._resetUid(params["uid"])
         DefaultParamsReader.getAndSetParams(estimator, params)
+        for who in params.get(SIDE_FEATURES, ()):  # an older version saved none
+            with explained(f"cannot load {path}: {who}Features/"):
+                frame = _read_parquet(folder / f"{who}Features")
+            (estimator.setUserFeatures if who == "user" else estimator.setItemFeatures)(frame)
+        estimator.source = folder.uri
         return estimator
 
 
@@ -190,3 +220,9 @@ def _saved_class(folder: Location) -> str | None:
         return None
     with explained(f"cannot load {folder.uri}: metadata/"):
         return str(DefaultParamsReader.loadMetadata(folder.uri, folder.spark)["class"])
+
+
+def _read_parquet(folder: Location) -> DataFrame:
+    frame = folder.spark.read.parquet(folder.uri)
+    _ = frame.schema  # Spark Connect looks at the files only now
+    return frame

@@ -27,7 +27,7 @@ from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.topn import Ranking, best_partners
 from onebit_spark.engines.cells import Batches
 from onebit_spark.errors import RequestError
-from onebit_spark.input.columns import checked_ids
+from onebit_spark.input.columns import checked_ids, refuse_stream
 from onebit_spark.ml.fittedmodel import FittedModel
 from onebit_spark.ml.resident import fits_here
 from onebit_spark.platform.binary import binary_line
@@ -158,6 +158,7 @@ def _n_blocks(model: FittedModel, who: Who) -> int:
 def _ids(model: FittedModel, who: Who, dataset: DataFrame) -> DataFrame:
     """The ids of one side in the user's DataFrame, as ``id``."""
     column = _column(model, who)
+    refuse_stream(dataset, f"the {who}s to recommend for")
     model.checkIdType(dataset, who, column)
     (checked,) = checked_ids(dataset, [column])
     return dataset.select(checked.alias("id"))
@@ -167,6 +168,7 @@ def _seen(model: FittedModel, who: Who, ratings: DataFrame) -> DataFrame:
     """For every id of one side, the ids of the other side that are excluded."""
     other: Who = "item" if who == "user" else "user"
     columns = [_column(model, side) for side in (who, other)]
+    refuse_stream(ratings, "the pairs to exclude")
     for side, column in zip((who, other), columns, strict=True):
         model.checkIdType(ratings, side, column)
     own, theirs = checked_ids(ratings, columns)

@@ -16,7 +16,7 @@ from onebit_spark.core import prediction
 from onebit_spark.core.arrayinput import label_problems
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.confidence import confidence
-from onebit_spark.core.folding import FoldIn
+from onebit_spark.core.folding import FoldIn, tell_left_out
 from onebit_spark.core.learntfeatures import Who
 from onebit_spark.core.modelinfo import ModelInfo
 from onebit_spark.errors import RequestError
@@ -202,7 +202,8 @@ class ServedModel:
         Parameters
         ----------
         users, items : ids
-            All ratings of the new users (or items). Ratings of partners that the model does not know are ignored.
+            All ratings of the new users (or items). Ratings of partners that the model does not know are ignored; a
+            warning tells how many ids have no others and are not folded in. Without ratings the model stays as it is.
         labels : array_like
             ±1, 0/1 or booleans; with a threshold any numbers.
         who : {"user", "item"}
@@ -217,8 +218,11 @@ class ServedModel:
         positive = _positive(labels, self.info.threshold if threshold is None else threshold, len(rows), who)
         new_ids, partners = (ids[0], cols) if who == "user" else (ids[1], rows)
         own, others = (self.users, self.items) if who == "user" else (self.items, self.users)
+        if not len(rows) and not only_new:
+            return self
         known = partners >= 0
         encoded = new_ids.cast(own.ids.type).filter(pa.array(known)).dictionary_encode()
+        tell_left_out(who, len(new_ids.unique()), len(encoded.dictionary))
         rated, columns = np.unique(partners[known], return_inverse=True)
         shape = len(encoded.dictionary), len(rated)
         block = RatingBlock.from_coordinates(encoded.indices.to_numpy(), columns, positive[known], shape)

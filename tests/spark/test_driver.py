@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from onebit_spark import FitConfig, FitFailed, RequestError, fit_arrays
 from onebit_spark.engines.choice import Choice, Refusal, choose_exchange, on_driver
-from onebit_spark.estimator import OneBitCompletion
+from onebit_spark.estimator import OneBitCompletion, fit_counted
 from onebit_spark.input import gathering
 from onebit_spark.input.defects import BIT, Columns, marks, suspect
 from onebit_spark.input.gathering import Weighed
@@ -245,8 +245,10 @@ def test_a_nondeterministic_source_is_fitted_as_it_came(ratings, what):
     info = fit(source, maxIter=1).info
     assert info.n_ratings <= ratings.count()
     counted = Weighed(info.n_ratings, 20.0, info.fingerprint)
+    estimator = OneBitCompletion(rank=2, maxIter=1, exchange="driver")
     with pytest.raises(FitFailed, match="not deterministic"):
-        OneBitCompletion(rank=2, maxIter=1, exchange="driver").setCounted(counted).fit(source)
+        fit_counted(estimator, source, counted)
+    assert estimator.fit(source).info.n_ratings <= ratings.count()  # nothing is left over for the next fit
 
 
 def test_watched_ratings_are_in_the_sketch(ratings):

@@ -4,6 +4,7 @@ import logging
 
 import numpy as np
 import pytest
+from pyspark.ml import Pipeline
 from pyspark.ml.linalg import Vectors
 from pyspark.sql import functions as F
 from test_engine import assert_same, estimator, frame
@@ -11,6 +12,7 @@ from test_engine import assert_same, estimator, frame
 from onebit_spark import FitConfig, RequestError, fit_arrays
 from onebit_spark.cli.jobtables import read_features
 from onebit_spark.cli.requests import FitRequest
+from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.simulate import simulate
 
@@ -213,6 +215,28 @@ def test_a_checkpoint_of_other_features_is_refused_and_a_resumed_fit_is_the_same
     resumed = fitted(ratings, user_features, item_features, resume=True, **options)
     assert resumed.info.objective_history == whole.info.objective_history
     assert resumed.info.side_features == whole.info.side_features
+
+
+def test_features_are_saved_with_the_estimator(ratings, user_features, item_features, model, tmp_path, caplog):
+    """Also in a pipeline, by copies and by Param maps."""
+    given = estimator(maxIter=5).setUserFeatures(user_features).setItemFeatures(item_features)
+    path = str(tmp_path / "estimator")
+    given.save(path)
+    Pipeline(stages=[OneBitCompletion.load(path)]).save(str(tmp_path / "pipeline"))
+    assert not caplog.records
+    loaded = Pipeline.load(str(tmp_path / "pipeline"))
+    (stage,) = loaded.getStages()
+    made = loaded.fit(ratings, {stage.exchange: "driver"}).stages[0]  # fits a copy
+    assert made.info.side_features == model.info.side_features
+    with pytest.raises(RequestError, match="may still read its side features there: save it elsewhere"):
+        OneBitCompletion.load(path).write().overwrite().save(path)
+
+
+def test_what_cannot_be_saved_is_said(make_model, tmp_path, caplog):
+    given = estimator().setInitialModel(make_model()).setProgress(print)
+    given.save(str(tmp_path / "estimator"))
+    assert "not saved in" in caplog.text
+    assert "the initial model and the progress callback (set again after loading)" in caplog.text
 
 
 def test_a_csv_of_features_has_numbers_and_keeps_its_ids_as_text(spark, tmp_path):

@@ -91,6 +91,15 @@ def test_many_newcomers_on_executors_are_those_of_the_driver(spark, table, fitte
         np.testing.assert_allclose(found[key], expected[key], atol=1e-5)
 
 
+@pytest.mark.usefixtures("both_ways")
+def test_who_rated_only_the_unknown_is_left_out_with_a_warning(spark, fitted, caplog):
+    lines = [(100, 0, 1), (101, 999, 1), (101, 998, 0), (102, 0, 1), (102, 999, 1)]
+    grown = fitted.foldIn(spark.createDataFrame(lines, "user bigint, item bigint, label int"))
+    assert sorted(line.id for line in grown.users.where("id >= 100").collect()) == [100, 102]
+    told = "1 of 3 users are not folded in: all their ratings are with items that the model does not know"
+    assert [record.getMessage() for record in caplog.records] == [told]
+
+
 def test_what_cannot_be_folded_in(spark, fitted):
     with pytest.raises(RequestError, match="must be 'user' or 'item'"):
         fitted.foldIn(spark.createDataFrame([(1, 2, 1)], "user bigint, item bigint, label int"), "film")

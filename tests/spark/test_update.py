@@ -83,9 +83,16 @@ def test_it_knows_what_it_has_seen(spark, days, yesterday):
         updated.certifySelective(today)
 
 
+@pytest.mark.parametrize("grow", ["update", "foldIn"])
+def test_without_ratings_the_model_stays_as_it_is(spark, days, yesterday, grow):
+    nothing = spark.createDataFrame(days[1]).limit(0)
+    assert getattr(yesterday, grow)(nothing) is yesterday
+    with pytest.raises(RequestError, match="there is no column 'label' for the label"):
+        getattr(yesterday, grow)(nothing.drop("label"))
+
+
 def test_what_is_refused(spark, days, yesterday, monkeypatch):
     today = spark.createDataFrame(days[1])
-    assert yesterday.update(today.limit(0)) is yesterday
     with pytest.raises(RequestError, match="label outside"):
         yesterday.update(today.withColumn("label", F.lit(3)))
     with pytest.raises(RequestError, match="cast the column to bigint"):

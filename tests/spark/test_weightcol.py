@@ -12,7 +12,7 @@ from onebit_spark import FitConfig, FitFailed, RequestError, fit_arrays
 from onebit_spark.cli.common import Clock
 from onebit_spark.cli.fitjob import _fit_summary
 from onebit_spark.engines.choice import Choice, Refusal, on_driver
-from onebit_spark.estimator import OneBitCompletion
+from onebit_spark.estimator import OneBitCompletion, fit_counted
 from onebit_spark.input.defects import Columns
 from onebit_spark.input.gathering import Weighed, weighed
 from onebit_spark.input.weights import weight_hashes
@@ -188,7 +188,7 @@ def test_weights_that_change_are_caught(ratings):
     info = estimator(exchange="driver", maxIter=1).fit(source).info
     counted = Weighed(info.n_ratings, 20.0, info.fingerprint, weighted=True)
     with pytest.raises(FitFailed, match="not deterministic"):
-        estimator(exchange="driver", maxIter=1).setCounted(counted).fit(source)
+        fit_counted(estimator(exchange="driver", maxIter=1), source, counted)
 
 
 def test_hashes_are_those_of_spark(spark):

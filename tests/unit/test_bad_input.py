@@ -22,7 +22,7 @@ BAD_ARRAYS = {  # what replaces a good array, and words of the answer
     "labels infinite": ({"labels": [1, np.inf, 1, 0]}, "labels must be ±1 or 0/1: 1 found, such as inf"),
     "labels NaN": ({"labels": [1, np.nan, 1, 0]}, "labels hold 1 NaN"),
     "labels None": ({"labels": [1, None, 1, 0]}, "labels must be numbers or booleans, not object"),
-    "labels text": ({"labels": ["1", "0", "1", "0"]}, "labels must be numbers or booleans"),
+    "labels text": ({"labels": ["1", "0", "1", "0"]}, "not <U1: convert them to ±1, 0/1 or booleans first"),
     "labels mixed": ({"labels": [1, 0, -1, 1]}, "labels mix 0 and −1"),
     "all positive": ({"labels": [1, 1, 1, 1]}, "labels are all positive: both classes are needed"),
     "all negative": ({"labels": [-1, -1, -1, -1]}, "labels are all negative"),

@@ -217,7 +217,7 @@ def test_rows_of_a_converged_fit_are_reproduced(make_model, ratings, who, choice
     assert np.any(folded.score(*ids_of()) != model.score(*ids_of()))  # they were computed anew
 
 
-def test_a_newcomer_is_served(make_model, ratings):
+def test_a_newcomer_is_served(make_model, ratings, caplog):
     """One with the ratings of u03, of which one is of an item that the model does not know."""
     model = make_model(tol=1e-11, max_iter=1500, certificates=[ANSWERING])
     users, items, labels = ratings
@@ -233,7 +233,10 @@ def test_a_newcomer_is_served(make_model, ratings):
     assert "answered" not in folded.predictions("new", every).column_names
     twice = folded.fold_in(["new", "newer"], [10, 10], [True, False])
     assert len(twice.users.ids) == 30
+    assert model.fold_in([], [], []) is model
+    assert not caplog.records
     stranger = model.fold_in("stranger", [777], [1])  # nothing is known of these ratings
+    assert "1 of 1 users are not folded in: all their ratings are with items that the model does not" in caplog.text
     assert len(stranger.users.ids) == 28
 
 

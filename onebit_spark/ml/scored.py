@@ -10,7 +10,7 @@ from pyspark.sql.types import DoubleType, StructField, StructType
 from onebit_spark.core.confidence import EVERYTHING
 from onebit_spark.core.confidence import confidence as confidence_of
 from onebit_spark.core.prediction import score_noise
-from onebit_spark.input.columns import quoted
+from onebit_spark.input.columns import matching, quoted
 from onebit_spark.input.defects import Columns, positive, with_weight
 from onebit_spark.ml.fittedmodel import FittedModel
 from onebit_spark.ml.predictionparams import plainly_named
@@ -29,7 +29,7 @@ def counting(model: FittedModel, ratings: DataFrame, threshold: float | None) ->
         model.getItemCol(),
         model.info.columns["label"],
         threshold,
-        weight if weight in ratings.columns else None,
+        weight if weight is not None and matching(ratings, weight) else None,
     )
     return with_weight(ratings, columns), columns
 

@@ -33,7 +33,7 @@ from onebit_spark.core.engine import Engine
 from onebit_spark.core.losses import LOSSES, SIDES
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.scales import ScaleHierarchy
-from onebit_spark.core.solver import Iteration, Outcome, recent_fall, solve
+from onebit_spark.core.solver import Iteration, Outcome, distance, solve
 from onebit_spark.engines.local import LocalEngine
 from onebit_spark.simulate import simulate
 
@@ -107,10 +107,8 @@ class Curve:
 
     def stopped(self, tol: float) -> int:
         """The iteration in which the stopping rule ends a fit."""
-        for n, step in enumerate(self.history, 1):
-            if abs(recent_fall(self.history[:n])) <= tol and step.change <= tol:
-                return n
-        return len(self.history)
+        numbers = range(1, len(self.history))
+        return next((n for n in numbers if distance(self.history[:n]) <= tol), len(self.history))
 
 
 def curve(ratings: Ratings, config: FitConfig, gauge: bool, relaxed: bool) -> Curve:

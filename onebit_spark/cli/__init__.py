@@ -1,6 +1,7 @@
 """The jobs: fit, predict, evaluate, tune, reproduce. Each reads its input, calls the package once, and writes.
 
 flags ◄ requests, experimentrequests (the flags of each job) ◄ running (session, exit codes) ◄ common, jobtables ◄ …job
+interrupts                 Ctrl-C and SIGTERM
 progress, taskprogress     progress on a terminal or in a log
 
 Arguments are checked before Spark is imported. So the module of a job is imported when the job runs.
@@ -30,7 +31,12 @@ def fit(argv: Sequence[str] | None = None, *, ship_package: bool = False, name: 
 
         warm_up(request)
 
-    return run_job(name, FitRequest, work, argv, ship_package, meanwhile)
+    def when_interrupted(spark: SparkSession, request: FitRequest) -> str:
+        from onebit_spark.cli import fitjob
+
+        return fitjob.when_interrupted(spark, request)
+
+    return run_job(name, FitRequest, work, argv, ship_package, meanwhile, when_interrupted=when_interrupted)
 
 
 def predict(argv: Sequence[str] | None = None, *, ship_package: bool = False, name: str = "predict.py") -> int:

@@ -31,7 +31,7 @@ from onebit_spark.input.columns import quoted
 from onebit_spark.input.defects import Columns, Tally, not_deterministic, summed, with_weight
 from onebit_spark.input.holdout import check_split
 from onebit_spark.ml import evaluation
-from onebit_spark.ml.checkpoint import clear_checkpoints
+from onebit_spark.ml.checkpoint import clear_checkpoints, complete_checkpoints
 from onebit_spark.ml.freshness import KEPT_OUT
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform.files import Location
@@ -48,6 +48,17 @@ def run_fit(spark: SparkSession, request: FitRequest) -> None:
     finally:
         with suppress(Exception):
             work.delete()
+
+
+def when_interrupted(spark: SparkSession, request: FitRequest) -> str:
+    """Which checkpoint there is, and how to go on."""
+    folder = request.execution().checkpoint_dir
+    if folder is None:
+        return "No checkpoint was kept: with --checkpoint-dir FOLDER a fit keeps them, and --resume goes on."
+    found = complete_checkpoints(Location(spark, folder))
+    if not found:
+        return f"There is no checkpoint in {folder} yet: the same command starts from the beginning."
+    return f"The checkpoint {found[-1].uri} is complete: to go on from it, run the same command with --resume."
 
 
 def _fit(spark: SparkSession, request: FitRequest, work: Location) -> None:
@@ -171,10 +182,7 @@ def _fit_summary(model: OneBitCompletionModel, clock: Clock) -> Iterator[str]:
         yield f"Weight of a rating: {info.config.weight:g}, chosen by the loss of a tenth of the ratings ({tried})."
     certified = headline_of(model.certificate)
     if not certified:
-        yield (
-            "No certificate: with features it takes ratings that are kept out (--holdout), or a prior split "
-            "(--certificate-prior-split), or a fit without features (--no-implicit-features)."
-        )
+        yield _why_no_certificate(model)
         if info.nine_tenths:
             yield f"{info.nine_tenths['statement']} To certify the model itself: --holdout 0.1."
     else:
@@ -186,5 +194,18 @@ def _fit_summary(model: OneBitCompletionModel, clock: Clock) -> Iterator[str]:
                 f"The model has learnt almost only from {one['prior_fraction']:.0%} of the ratings, its prior's: a "
                 "fit without a prior split predicts better."
             )
-    yield f"Exchange: {info.exchange['exchange']} ({info.exchange['reason']})."
     yield f"Time: {clock}."
+
+
+def _why_no_certificate(model: OneBitCompletionModel) -> str:
+    """Which features the fit used, and what gives a certificate."""
+    who, implicit = list(model.info.side_features or {}), model.info.config.implicit_features
+    used = ["implicit features, which are on by default"] if implicit else []
+    used += [f"side features of the {one}s" for one in who]
+    without = ["--no-implicit-features"] if implicit else []
+    without += [f"no --{one}-features" for one in who]
+    return (
+        f"No certificate: the fit used {', and '.join(used)}. With these, a certificate takes ratings that are kept "
+        "out (--holdout 0.1) or a prior split (--certificate-prior-split 0.5). Or fit without them: "
+        f"{', '.join(without)}."
+    )

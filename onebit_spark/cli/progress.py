@@ -12,11 +12,12 @@ from typing import Any, TextIO
 import numpy as np
 
 from onebit_spark.cli.bar import bar
-from onebit_spark.core.solver import Iteration
+from onebit_spark.core.solver import WINDOW, Iteration, distance, recent_fall
 
 LINE_EVERY_SECONDS = 5.0
 LINE_EVERY_ITERATIONS = 10
-TREND = 5  # number of last iterations whose trend is extrapolated
+TREND = 10  # number of last iterations whose trend is extrapolated
+SPREAD = 1.25  # the largest ratio of two estimates that is worth a word
 
 
 class Progress:
@@ -39,8 +40,7 @@ class Progress:
         if self.quiet:
             return
         if self._bar is None and len(self.iterations) == 1:
-            form = "{desc} {n}/{total} |{bar}| {elapsed}, about {remaining} left{postfix}"
-            self._bar = bar(self.max_iter, "iteration", self.stream, form)
+            self._bar = bar(self.max_iter, "iteration", self.stream, "{desc} |{bar}| {elapsed}{postfix}")
         if self._bar is not None:
             self._move_bar(iteration)
         elif (
@@ -72,36 +72,76 @@ class Progress:
         return sum(iteration.seconds for iteration in self.iterations)
 
     def _move_bar(self, iteration: Iteration) -> None:
-        self._bar.total = expected_iterations(self.iterations, self.tol, self.max_iter)
-        self._bar.set_postfix_str(f"objective {iteration.objective:.6g}, change {iteration.change:.1e}", refresh=False)
-        self._bar.update()
+        expected = expected_iterations(self.iterations, self.tol, self.max_iter)
+        self._bar.total = expected or self.max_iter
+        self._bar.set_description_str(self._count(expected), refresh=False)
+        missing = f"change {distance(self.iterations):.1e} (tol {self.tol:g})" if self._can_tell else ""
+        self._bar.set_postfix_str(_joined(self._left(expected), missing), refresh=False)
+        self._bar.update(iteration.number - self._bar.n)
 
     def _write_line(self, iteration: Iteration) -> None:
         expected = expected_iterations(self.iterations, self.tol, self.max_iter)
-        each = float(np.mean([one.seconds for one in self.iterations[-TREND:]]))
-        left = (expected - iteration.number) * each
-        print(
-            f"iteration {iteration.number} of {'at most' if expected == self.max_iter else 'about'} {expected}: "
-            f"objective {iteration.objective:.6g}, change {iteration.change:.1e}, {each:.2g} s each"
-            + (f", about {duration(left)} left" if left else ""),
-            file=self.stream,
-            flush=True,
-        )
+        told = f"{self._count(expected)}: objective {iteration.objective:.6g}"
+        told = _joined(told, self._missing(), f"{self._seconds_each:.2g} s each", self._left(expected))
+        print(told, file=self.stream, flush=True)
         self._shown, self._shown_at = iteration.number, time.monotonic()
 
+    def _count(self, expected: int | None) -> str:
+        number = self.iterations[-1].number
+        if self.tol <= 0:
+            return f"iteration {number} of {self.max_iter}"
+        if expected == number:
+            return f"iteration {number}, converged"
+        return f"iteration {number} of " + (f"about {expected}" if expected else f"at most {self.max_iter}")
 
-def expected_iterations(history: Sequence[Iteration], tol: float, max_iter: int) -> int:
-    """The expected number of iterations, if the changes go on falling to ``tol`` as in the last iterations."""
+    def _left(self, expected: int | None) -> str:
+        seconds = ((expected or self.max_iter) - self.iterations[-1].number) * self._seconds_each
+        return f"{'about' if expected else 'at most'} {duration(seconds)} left" if seconds >= 0.5 else ""
+
+    def _missing(self) -> str:
+        """What the fit waits for: of two changes that must be at most ``tol``, the larger."""
+        if not self._can_tell:
+            return ""
+        fall, change = recent_fall(self.iterations), self.iterations[-1].change
+        moved = f"which {'fell' if fall > 0 else 'rose'} by {abs(fall):.1e} in {WINDOW} iterations"
+        return f"{moved if abs(fall) >= change else f'scores changed by {change:.1e}'} (tol {self.tol:g})"
+
+    @property
+    def _can_tell(self) -> bool:
+        return self.tol > 0 and math.isfinite(distance(self.iterations))
+
+    @property
+    def _seconds_each(self) -> float:
+        return float(np.mean([one.seconds for one in self.iterations[-TREND:]]))
+
+
+def _joined(*parts: str) -> str:
+    return ", ".join(part for part in parts if part)
+
+
+def expected_iterations(history: Sequence[Iteration], tol: float, max_iter: int) -> int | None:
+    """The expected number of iterations, all in all. None: nobody can tell.
+
+    What must fall to ``tol`` falls like a geometric sequence in the end, and like a power of the iteration before. The
+    one says too few, the other too many. Their mean is told where they are close.
+    """
     done = history[-1].number
-    recent = [max(abs(one.decrease), one.change) for one in history[-TREND:]]
-    recent = [value for value in recent if 0 < value < math.inf]
-    if tol <= 0 or len(recent) < 3:
+    if tol <= 0:
         return max_iter
-    slope = float(np.polyfit(np.arange(len(recent)), np.log(recent), 1)[0])
-    if slope >= 0:
-        return max_iter
-    left = max(0, math.ceil(math.log(tol / recent[-1]) / slope))
-    return min(max_iter, done + left)
+    if distance(history) <= tol:
+        return done
+    seen = range(max(WINDOW + 1, len(history) - TREND + 1), len(history) + 1)
+    recent = [(history[n - 1].number, distance(history[:n])) for n in seen]
+    if len(recent) < 3 or min(value for _, value in recent) <= 0:
+        return None
+    numbers, logs = np.array([number for number, _ in recent], float), np.log([value for _, value in recent])
+    aim = math.log(tol) - logs[-1]
+    slope, power = (float(np.polyfit(steps, logs, 1)[0]) for steps in (numbers, np.log(numbers)))
+    if slope >= 0 or power >= 0 or aim / power > math.log(max_iter):
+        return None
+    few, many = done + aim / slope, done * math.exp(aim / power)
+    expected = max(done + 1, round((few + many) / 2))
+    return expected if many <= SPREAD * few and expected <= max_iter else None
 
 
 def duration(seconds: float) -> str:

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from onebit_spark.cli.flags import Checked, parse
+from onebit_spark.cli.interrupts import Interrupts
 from onebit_spark.cli.requests import under_spark_submit
 from onebit_spark.core.solver import NotConverged
 from onebit_spark.errors import FitFailed, RequestError
-from onebit_spark.platform.classic import log_errors_only
+from onebit_spark.platform.classic import log_nothing
 from onebit_spark.platform.connecting import check_reachable
 from onebit_spark.platform.logs import logging_is_configured
 from onebit_spark.platform.sessions import NOT_ON_CONNECT, is_connect, ship
@@ -59,35 +60,45 @@ def run_job(
     ship_package: bool = False,
     meanwhile: Callable[[Request], None] | None = None,
     needs_classic: bool = False,
+    when_interrupted: Callable[[SparkSession, Request], str] = lambda *_: "",
 ) -> int:
-    """Run a job and return its exit code. What went wrong is the last line on stderr, printed after Spark stopped."""
-    code, complaint = DONE, ""
-    try:
-        request = parse(request_type, name, argv)
-        logging.basicConfig(level=logging.WARNING if request.quiet else logging.INFO, format="%(message)s")
-        for talkative in ("py4j", "matplotlib"):
-            logging.getLogger(talkative).setLevel(logging.ERROR)
-        if meanwhile is not None:
-            threading.Thread(target=meanwhile, args=(request,), name="meanwhile", daemon=True).start()
-        remote = request.remote or os.environ.get("SPARK_REMOTE")
-        if needs_classic and (remote or os.environ.get("SPARK_API_MODE") == "connect"):
-            raise RequestError(f"this job {NOT_ON_CONNECT}: drop --remote, and unset SPARK_REMOTE and SPARK_API_MODE")
-        with (
-            spark_session(f"onebit_spark {name}", ship_package, request.log_level, remote) as spark,
-            _failures_in_words(),
-        ):
-            work(spark, request)
-    except RequestError as error:
-        code, complaint = REFUSED, str(error)
-    except FitFailed as error:
-        code, complaint = FAILED, str(error)
-    except KeyboardInterrupt:
-        code, complaint = FAILED, "interrupted"
-    except Exception as error:
-        _debug()
-        code, complaint = FAILED, reason_of(error)
-    if complaint:
-        print(f"error: {' '.join(complaint.split())}", file=sys.stderr, flush=True)
+    """Run a job and return its exit code. What went wrong is the last line on stderr, printed after Spark stopped.
+
+    ``when_interrupted`` says how to go on after an interruption.
+    """
+    code, last_line = DONE, ""
+    with Interrupts() as interrupts:
+        try:
+            request = parse(request_type, name, argv)
+            logging.basicConfig(format="%(message)s")
+            logging.getLogger("onebit_spark").setLevel(logging.WARNING if request.quiet else logging.INFO)
+            for talkative in ("py4j", "matplotlib"):
+                logging.getLogger(talkative).setLevel(logging.ERROR)
+            if meanwhile is not None:
+                threading.Thread(target=meanwhile, args=(request,), name="meanwhile", daemon=True).start()
+            remote = request.remote or os.environ.get("SPARK_REMOTE")
+            if needs_classic and (remote or os.environ.get("SPARK_API_MODE") == "connect"):
+                raise RequestError(
+                    f"this job {NOT_ON_CONNECT}: drop --remote, and unset SPARK_REMOTE and SPARK_API_MODE"
+                )
+            with (
+                spark_session(f"onebit_spark {name}", ship_package, request.log_level, remote) as spark,
+                _interruption_in_words(interrupts, lambda: when_interrupted(spark, request)),
+                _failures_in_words(),
+            ):
+                interrupts.listen(lambda: _hush(spark))
+                work(spark, request)
+        except RequestError as error:
+            code, last_line = REFUSED, f"error: {error}"
+        except FitFailed as error:
+            code, last_line = FAILED, f"error: {error}"
+        except KeyboardInterrupt as stop:
+            code, last_line = interrupts.exit_code, f"interrupted. {stop}"
+        except Exception as error:
+            _debug()
+            code, last_line = FAILED, f"error: {reason_of(error)}"
+        if last_line:
+            print(" ".join(last_line.split()), file=sys.stderr, flush=True)
     return code
 
 
@@ -132,13 +143,36 @@ def spark_session(
                 ship(spark, archive)
             yield spark
         finally:
+            _hush(spark)  # what it logs at its end would come after our last line
             with suppress(Exception):  # a JVM that died cannot be stopped
-                if not is_connect(spark):
-                    log_errors_only(spark)  # what it logs at its end would come after our last line
                 spark.stop()
 
 
+def _hush(spark: SparkSession) -> None:
+    """From now on, Spark logs nothing, if its JVM is ours and still runs."""
+    with suppress(Exception):
+        if not is_connect(spark):
+            log_nothing(spark)
+
+
 # ---- failures in words -----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _interruption_in_words(interrupts: Interrupts, advice: Callable[[], str]) -> Iterator[None]:
+    """Give the KeyboardInterrupt the advice while the JVM, which sees the files, still runs.
+
+    If it ended with the signal too, as under spark-submit, any exception may come first.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if interrupts.received is None and not isinstance(error, KeyboardInterrupt):
+            raise
+        words = ""
+        with suppress(Exception):
+            words = advice()
+        raise KeyboardInterrupt(words) from error
 
 
 @contextmanager

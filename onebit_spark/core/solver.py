@@ -189,7 +189,7 @@ def descend(
                 f"the objective became {iteration.objective} in iteration {iteration.number}; "
                 "please report this with the configuration"
             )
-        if config.tol > 0 and abs(recent_fall(history)) <= config.tol and iteration.change <= config.tol:
+        if config.tol > 0 and distance(history) <= config.tol:
             reason = f"objective and scores changed by less than tol = {config.tol:g}"
             return Outcome(hierarchy, history, True, reason)
         stop = watch(engine, hierarchy, history) if watch is not None else None
@@ -221,6 +221,11 @@ def recent_fall(history: Sequence[Iteration]) -> float:
         return np.inf
     first, last = history[-1 - WINDOW].objective, history[-1].objective
     return (first - last) / max(abs(last), 1e-300)
+
+
+def distance(history: Sequence[Iteration]) -> float:
+    """How far a fit is from its end: the larger of what must both be at most ``tol`` (docs/MATH.md, §7.4)."""
+    return max(abs(recent_fall(history)), history[-1].change)
 
 
 def _iterate(

@@ -11,6 +11,7 @@ result.
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -34,6 +35,8 @@ from onebit_spark.ml.persistence import write_model
 from onebit_spark.ml.warmstart import Adopts, warm_start
 from onebit_spark.platform.files import Location, replace_folder
 from onebit_spark.platform.sessions import described
+
+log = logging.getLogger("onebit_spark")
 
 P = TypeVar("P")  # a posterior of a side, in the engine's own form
 
@@ -74,8 +77,10 @@ class CheckpointFolder:
 
     def found(self, resume: bool) -> Checkpoint | None:
         """The newest checkpoint, or None. Refuses a checkpoint of another fit."""
-        found = self.complete()
+        found = complete_checkpoints(self._folder)
         if not found:
+            if resume:
+                log.info("no checkpoint in %s: the fit starts from the beginning", self._folder.uri)
             return None
         if not resume:
             raise RequestError(f"there is a checkpoint in {self._folder.uri}: resume from it, or choose another folder")
@@ -87,17 +92,13 @@ class CheckpointFolder:
         ]
         if differing:
             raise RequestError(f"the checkpoint {found[-1].uri} is of another fit: {'; '.join(differing)}")
-        model = self._load(found[-1].uri)
-        return Checkpoint(model, [_from_json(step) for step in content["history"]])
-
-    def complete(self) -> list[Location]:
-        """All complete checkpoints. The newest is last."""
-        candidates = sorted(self._folder.children(), key=lambda place: place.name)
-        return [place for place in candidates if place.name.startswith(PREFIX) and (place / METADATA).exists()]
+        model, history = self._load(found[-1].uri), [_from_json(step) for step in content["history"]]
+        log.info("resuming after iteration %d, from the checkpoint %s", len(history), found[-1].uri)
+        return Checkpoint(model, history)
 
     def write(self, model: FittedModel, history: list[Iteration]) -> None:
         """Write a checkpoint, then delete the older ones."""
-        spark, older = self._folder.spark, self.complete()
+        spark, older = self._folder.spark, complete_checkpoints(self._folder)
         target = self._folder / f"{PREFIX}{len(history):06d}"
         with replace_folder(spark, target.uri, MODEL, overwrite=True) as folder:
             content = {"subject": self._subject, "history": [_as_json(step) for step in history]}
@@ -130,6 +131,12 @@ class Checkpointing(Generic[P]):
 
     def best(self, outcome: Outcome[ScaleHierarchy]) -> Outcome[ScaleHierarchy]:
         return outcome
+
+
+def complete_checkpoints(folder: Location) -> list[Location]:
+    """All complete checkpoints in a folder. The newest is last."""
+    candidates = sorted(folder.children(), key=lambda place: place.name)
+    return [place for place in candidates if place.name.startswith(PREFIX) and (place / METADATA).exists()]
 
 
 def clear_checkpoints(spark: SparkSession, folder: str) -> None:

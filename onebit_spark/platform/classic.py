@@ -26,6 +26,6 @@ def cancel_group(spark: SparkSession, name: str) -> None:
     spark.sparkContext.cancelJobGroup(name)
 
 
-def log_errors_only(spark: SparkSession) -> None:
-    """From now on, Spark logs no warnings."""
-    spark.sparkContext.setLogLevel("ERROR")
+def log_nothing(spark: SparkSession) -> None:
+    """From now on, Spark logs nothing."""
+    spark.sparkContext.setLogLevel("OFF")

@@ -1,6 +1,7 @@
 """Checkpoints: a fit that was interrupted goes on and ends at the same bits; another fit's checkpoint is refused."""
 
 import json
+import logging
 
 import pytest
 
@@ -126,5 +127,10 @@ def test_what_does_not_go_together_is_refused(ratings, tmp_path):
         estimator(tmp_path, certificatePriorSplit=0.5).setInitialModel(object()).fit(ratings)
 
 
-def test_resuming_with_no_checkpoint_begins(ratings, tmp_path):
-    assert estimator(tmp_path / "none", resume=True, maxIter=2).fit(ratings).summary.totalIterations == 2
+def test_resuming_says_where_it_begins(ratings, tmp_path, caplog):
+    """Without a checkpoint: from the beginning."""
+    caplog.set_level(logging.INFO, "onebit_spark")
+    assert estimator(tmp_path, resume=True, maxIter=2).fit(ratings).summary.totalIterations == 2
+    assert f"no checkpoint in file:{tmp_path}: the fit starts from the beginning" in caplog.messages
+    assert estimator(tmp_path, resume=True, maxIter=3).fit(ratings).summary.totalIterations == 3
+    assert f"resuming after iteration 2, from the checkpoint file:{tmp_path}/iteration-000002" in caplog.messages

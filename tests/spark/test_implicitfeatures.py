@@ -84,9 +84,14 @@ def test_without_a_certificate_the_job_says_how_to_get_one(model):
     assert model.certificate == {"headline": None, "certificates": []}
     told = [line for line in _fit_summary(model, Clock()) if "ertificate" in line]
     assert told == [
-        "No certificate: with features it takes ratings that are kept out (--holdout), or a prior split "
-        "(--certificate-prior-split), or a fit without features (--no-implicit-features)."
+        "No certificate: the fit used implicit features, which are on by default. With these, a certificate takes "
+        "ratings that are kept out (--holdout 0.1) or a prior split (--certificate-prior-split 0.5). Or fit without "
+        "them: --no-implicit-features."
     ]
+    featured = model.changed(side_features={"user": {"coding": [], "newcomers": 0}})
+    told = next(line for line in _fit_summary(featured, Clock()) if line.startswith("No certificate"))
+    assert "which are on by default, and side features of the users. With these" in told
+    assert told.endswith("Or fit without them: --no-implicit-features, no --user-features.")
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "tuning": "estimator model inprocess ml input platform core errors",
     "paper": "tuning inprocess simulate core errors",
     "cli": "paper tuning inprocess estimator model ml input platform report certificate core errors",
-    "demo": "cli simulate",
+    "demo": "cli estimator simulate",
     "__init__": "estimator model serving inprocess certificate core errors",  # the public face
     "__main__": "__init__ cli",
     "tracking": "__init__ serving core errors",

@@ -1,5 +1,7 @@
 """How a job ends when it cannot do its work: an exit code, and one last line with the telling reason."""
 
+import logging
+import signal
 import socket
 from contextlib import nullcontext
 
@@ -99,7 +101,7 @@ def run(failure, arguments):
             2,
             "error: the file file:/a.b ",
         ),
-        (KeyboardInterrupt(), 1, "error: interrupted"),
+        (KeyboardInterrupt(), 130, "interrupted."),
     ],
 )
 @pytest.mark.parametrize("debug", [False, True])
@@ -110,3 +112,22 @@ def test_how_a_job_ends(monkeypatch, capsys, good_arguments, failure, code, line
     lines = capsys.readouterr().err.splitlines()
     assert lines[-1].startswith(line)
     assert len(lines) == 1 or debug
+
+
+def test_a_signal_counts_more_than_what_it_broke(monkeypatch, capsys, good_arguments):
+    """The JVM of spark-submit has the signal too. A call that it does not answer is no failure of the fit."""
+
+    def work(spark, request):
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            raise ConnectionRefusedError("the JVM is gone")
+
+    monkeypatch.setattr(jobrun, "spark_session", lambda *_: nullcontext())
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    advice = "Go on with --resume."
+    code = jobrun.run_job("fit.py", FitRequest, work, good_arguments, when_interrupted=lambda *_: advice)
+    assert code == 128 + signal.SIGTERM
+    assert capsys.readouterr().err == f"interrupted. {advice}\n"
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+    assert logging.getLogger().isEnabledFor(logging.ERROR)

@@ -1,0 +1,68 @@
+"""Ctrl-C (SIGINT) and SIGTERM: a job ends in order, with the exit code that shells expect."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+HUSH_SECONDS = 2.0  # the most that a busy or dead JVM is waited for
+
+
+class Interrupts:
+    """Within it, the first signal raises KeyboardInterrupt and is remembered; a second one ends the process at once.
+
+    Only the main thread can wait for signals. In another one nothing changes.
+    """
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._before: dict[int, Any] = {}
+        self._hush: Callable[[], None] | None = None
+
+    def __enter__(self) -> Interrupts:
+        self._before = {number: signal.getsignal(number) for number in SIGNALS}
+        self.listen()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.received is not None:
+            logging.disable(logging.NOTSET)
+        self._handle(self._before)
+
+    def listen(self, hush: Callable[[], None] | None = None) -> None:
+        """Wait for the signals: again where a Spark session has begun, whose own handler has taken our place.
+
+        ``hush`` keeps Spark from logging what breaks off. It runs in another thread: the signal may come in the middle
+        of a call of the JVM, and a second call from the same thread fails.
+        """
+        self._hush = hush
+        if self.received is None:
+            self._handle(dict.fromkeys(SIGNALS, self._receive))
+
+    @property
+    def exit_code(self) -> int:
+        """130 after SIGINT, 143 after SIGTERM."""
+        return 128 + (self.received or signal.SIGINT)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        self.received = number
+        self._handle(dict.fromkeys(SIGNALS, signal.SIG_DFL))
+        logging.disable()  # py4j logs the traceback of the call that it is in
+        if self._hush is not None:
+            hushing = threading.Thread(target=self._hush, daemon=True)
+            hushing.start()
+            hushing.join(HUSH_SECONDS)
+        raise KeyboardInterrupt
+
+    @staticmethod
+    def _handle(handlers: dict[int, Any]) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in handlers.items():
+                signal.signal(number, handler)

@@ -1,0 +1,47 @@
+"""A fit that is interrupted from outside: what it says, with which code it ends, what it leaves, how it goes on."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from running import ROOT, environment, run_here, write
+from smalltables import TABLES
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
+)
+def test_interrupted_and_resumed(spark, tmp_path, number, code):
+    """Ctrl-C reaches all processes of a terminal, Java too."""
+    kept, log = tmp_path / "checkpoints", tmp_path / "log"
+    flags = ["--ratings", write(tmp_path / "ratings.parquet", TABLES["good"]), "--output", tmp_path / "model"]
+    flags += ["--rank", 2, "--tol", 0, "--checkpoint-dir", kept, "--checkpoint-interval", 1]
+    command = [sys.executable, ROOT / "jobs" / "fit.py", *flags, "--max-iter", 100_000]
+    with log.open("w") as stream:
+        process = subprocess.Popen(
+            list(map(str, command)), stdout=stream, stderr=stream, env=environment(), start_new_session=True
+        )
+        try:
+            deadline = time.monotonic() + 120
+            while not list(kept.glob("iteration-*")) and process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.05)
+            os.killpg(process.pid, number)
+            assert process.wait(60) == code, log.read_text()
+        finally:
+            process.kill()
+    *before, last = log.read_text().splitlines()
+    assert all(re.match("iteration|exchange: |WARNING: Using incubator", line) for line in before), before
+    (newest,) = kept.iterdir()
+    assert last == (
+        f"interrupted. The checkpoint file:{newest} is complete: to go on from it, run the same command with --resume."
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints", "log", "ratings.parquet"]
+    reached = int(newest.name[-6:])
+    code, _, err = run_here("fit", *flags, "--resume", "--max-iter", reached + 1)
+    assert code == 0, err
+    assert f"resuming after iteration {reached}, from the checkpoint file:{newest}\n" in err
+    assert f"iteration {reached + 1} of {reached + 1}: " in err

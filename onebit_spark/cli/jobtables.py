@@ -14,7 +14,7 @@ from onebit_spark.cli.flags import as_flag
 from onebit_spark.cli.requests import FitRequest, JobRequest, PredictRequest, exists_already, is_table_name
 from onebit_spark.cli.running import reason_of
 from onebit_spark.errors import RequestError
-from onebit_spark.input.columns import INTEGRAL, column_problem, matching, missing, quoted
+from onebit_spark.input.columns import INTEGRAL, matching, missing, quoted
 from onebit_spark.ml.predictionparams import plainly_named
 from onebit_spark.ml.scored import predicted_pairs
 from onebit_spark.model import OneBitCompletionModel
@@ -65,8 +65,6 @@ def _loaded(spark: SparkSession, request: JobRequest, name: str, options: dict[s
 
 def _check_columns(table: DataFrame, request: JobRequest, name: str, columns: Sequence[str]) -> None:
     path, flag = getattr(request, name), as_flag(name)
-    if twice := [column for column in columns if len(matching(table, column)) > 1]:
-        raise RequestError(f"{flag} {path}: {column_problem(table, twice[0])}")
     unknown = [column for column in columns if not matching(table, column)]
     if unknown:
         cure = (

@@ -22,7 +22,7 @@ from onebit_spark.cli.requests import (
 from onebit_spark.cli.running import reason_of
 from onebit_spark.core.outputkinds import PREDICTED, PREDICTIONS, OutputKind
 from onebit_spark.errors import RequestError
-from onebit_spark.input.columns import INTEGRAL, column_problem, matching, missing, quoted
+from onebit_spark.input.columns import INTEGRAL, matching, missing, quoted
 from onebit_spark.ml.predictionparams import plainly_named
 from onebit_spark.ml.scored import predicted_pairs
 from onebit_spark.model import OneBitCompletionModel
@@ -89,8 +89,6 @@ def _check_columns(table: DataFrame, request: JobRequest, name: str, columns: Se
             f"{flag} {path} has lines that are no JSON objects: write one object per line; "
             "--option multiLine=true reads a file of one array"
         )
-    if twice := [column for column in columns if len(matching(table, column)) > 1]:
-        raise RequestError(f"{flag} {path}: {column_problem(table, twice[0])}")
     unknown = [column for column in columns if not matching(table, column)]
     if unknown:
         cure = (

@@ -93,7 +93,8 @@ def on_driver(
 ) -> Choice | Refusal:
     """Whether the ratings are fitted on the driver: as wanted, or by their number and the memory that is there.
 
-    ``driver`` is refused where the memory is too small. ``ids`` counts users and items, 0 if that is not known yet.
+    ``driver`` is refused where the memory is too small; ``most_ratings`` bounds ``auto`` alone. ``ids`` counts users
+    and items, 0 if that is not known yet.
     """
     n = counted.n
     factors = FACTOR_COPIES * ids * form.row_bytes
@@ -203,7 +204,9 @@ def choose_exchange(
     if is_connect(spark) and wanted in ("broadcast", "mixed"):
         raise RequestError(f"exchange={wanted} {NOT_ON_CONNECT}: choose exchange=driver or exchange=shuffle")
     limits, before = driver_limits(spark), ""
-    if wanted in ("auto", "driver") and most_ratings != 0:
+    if wanted == "auto" and most_ratings == 0:
+        before = "driverRatings = 0; "
+    elif wanted in ("auto", "driver"):
         found = _on_driver(wanted, ratings, form, limits, most_ratings, counted)
         if isinstance(found, ChosenExchange):
             yield found

@@ -11,6 +11,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import functions as F
 
 from onebit_spark import FitConfig, FitFailed, RequestError, fit_arrays
+from onebit_spark.engines import choice
 from onebit_spark.engines.choice import Choice, Refusal, choose_exchange, on_driver
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input import gathering
@@ -296,9 +297,21 @@ class TestWhereItIsTaken:
     @pytest.mark.classic
     def test_none_on_the_driver(self, ratings):
         form = FitConfig(rank=3).form
-        for most, expected, reason in ((0, "broadcast", "the factors"), (1499, "broadcast", "1,500 ratings are more")):
+        for most, reason in ((0, "driverRatings = 0; the factors"), (1499, "1,500 ratings are more")):
             with choose_exchange("auto", RatingsFrame(ratings, Columns()), form, most) as found:
-                assert found.choice.exchange == expected
+                assert found.choice.exchange == "broadcast"
                 assert found.choice.reason.startswith(reason)
         with choose_exchange("auto", RatingsFrame(ratings, Columns()), form) as found:
             assert found.choice.exchange == "driver"
+
+    @pytest.mark.parametrize("most", [0, 1499])
+    def test_who_asks_for_the_driver_gets_it_whatever_auto_may_take(self, ratings, most):
+        told = fit(ratings, "driver", driverRatings=most, maxIter=1).info.exchange
+        assert told["exchange"] == "driver"
+        assert told["reason"].startswith("as asked; 1,500 ratings")
+
+    def test_who_asks_for_the_driver_is_refused_before_the_ratings_are_gathered(self, ratings, monkeypatch):
+        monkeypatch.setattr(choice, "driver_limits", lambda spark: DriverLimits(2**30, 2**30, 2**10, local=True))
+        monkeypatch.setattr(RatingsFrame, "gathered", lambda *_: pytest.fail("they were gathered"))
+        with pytest.raises(RequestError, match=r"exchange=driver cannot work: 1,500 ratings .* can take 0 MB: choose"):
+            fit(ratings, "driver", driverRatings=0)

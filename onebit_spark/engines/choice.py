@@ -192,13 +192,13 @@ class ChosenExchange:
 @contextmanager
 def choose_exchange(
     wanted: str, ratings: RatingsSource, form: Form, most_ratings: int | None = None,
-    counted: Weighed | None = None,
+    counted: Weighed | None = None, side_features: bool = False,
 ) -> Iterator[ChosenExchange]:  # fmt: skip
     """Validate and count the ratings, and choose the exchange.
 
     Their number decides whether they are gathered on the driver. If they are not, or if the factors of their ids turn
     out to be too large, an aggregation counts them by their ids. ``counted``: the result of ``weighed``, if the ratings
-    were counted before.
+    were counted before. With ``side_features`` an exchange that they do not travel by is refused once it is chosen.
     """
     spark = ratings.spark
     if is_connect(spark) and wanted in ("broadcast", "mixed"):
@@ -212,13 +212,26 @@ def choose_exchange(
             yield found
             return
         before = f"{found.reason}; "
+    forced = None
+    if is_connect(spark) and wanted == "auto":
+        forced = _checked(Choice("shuffle", f"{before}nothing can be broadcast on Spark Connect"), side_features)
     shuffled = wanted in ("shuffle", "mixed") or is_connect(spark)
     with ratings.census(collect_ids=not shuffled) as whole:
-        if is_connect(spark) and wanted == "auto":
-            choice = Choice("shuffle", "nothing can be broadcast on Spark Connect")
-        else:
-            choice = on_executors(wanted, whole, form, limits, parallelism(spark))
-        yield ChosenExchange(Choice(choice.exchange, before + choice.reason), whole.tally, whole)
+        choice = forced
+        if choice is None:
+            executors = on_executors(wanted, whole, form, limits, parallelism(spark))
+            choice = _checked(Choice(executors.exchange, before + executors.reason), side_features)
+        yield ChosenExchange(choice, whole.tally, whole)
+
+
+def _checked(choice: Choice, side_features: bool) -> Choice:
+    """The choice of ``auto``, unless side features do not travel by it."""
+    if side_features and choice.exchange in ("shuffle", "mixed"):
+        raise RequestError(
+            f"side features do not travel by exchange={choice.exchange}, which exchange=auto has chosen "
+            f"({choice.reason}): raise driverRatings, take exchange=driver or broadcast, or leave the features out"
+        )
+    return choice
 
 
 def _on_driver(

@@ -46,6 +46,7 @@ DRIVER_COPIES, WORKER_COPIES = 2, 2.5  # of the broadcast factors: held, updated
 BYTES_PER_RATING = 24  # at the peak of a fit on the driver, beside the table that is on its way
 BYTES_PER_WEIGHT = 12  # as it came, in the order of the columns and in that of the rows
 TABLE_COPIES = 5  # of that table: as it came, as columns, as positions
+ID_COPIES = 6  # of the different ids that are text, while their dictionaries are merged and sorted
 FACTOR_COPIES = 4  # of the factor table then: posterior, partners, the start's, the model's
 MOST_RATINGS = 100_000_000  # on the driver of a local session
 MOST_RATINGS_BESIDE_CLUSTER = 20_000_000  # more are faster on the executors
@@ -94,13 +95,14 @@ def on_driver(
     """Whether the ratings are fitted on the driver: as wanted, or by their number and the memory that is there.
 
     ``driver`` is refused where the memory is too small; ``most_ratings`` bounds ``auto`` alone. ``ids`` counts users
-    and items, 0 if that is not known yet.
+    and items, 0 if that is not known yet. The bytes of their text are known before, by an estimate of how many differ.
     """
     n = counted.n
     factors = FACTOR_COPIES * ids * form.row_bytes
     arriving = TABLE_COPIES * min(TABLE_BYTES, n * counted.bytes_per_rating)
     per_rating = BYTES_PER_RATING + (BYTES_PER_WEIGHT if counted.weighted else 0)
-    needed = per_rating * n + arriving + factors
+    ids_text = ID_COPIES * counted.id_bytes
+    needed = per_rating * n + arriving + ids_text + factors
     told = f"{n:,} ratings and their factors take about {_size(needed)}"
     if wanted == "driver":
         if needed > limits.memory:
@@ -116,7 +118,7 @@ def on_driver(
     if most_ratings is not None:
         limit, why = most_ratings, f"driverRatings = {most_ratings:,}"
     else:
-        room = int(max(0, limits.memory // 2 - factors - arriving) // per_rating)
+        room = int(max(0, limits.memory // 2 - factors - arriving - ids_text) // per_rating)
         cap = MOST_RATINGS if limits.local else MOST_RATINGS_BESIDE_CLUSTER
         limit = min(room, cap)
         of_memory = f"half of the {_size(limits.memory)} that are free hold {room:,}"

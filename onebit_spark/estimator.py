@@ -242,7 +242,7 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
                 source, counted = prepared_for(training, columns, execution.blocks_dir, counted), None
                 log.info("ratings: %s", source)
             chosen = release.enter_context(
-                choose_exchange(execution.exchange, source, form, execution.driver_ratings, counted)
+                choose_exchange(execution.exchange, source, form, execution.driver_ratings, counted, bool(features))
             )
             n_watched = 0 if watched is None else check_watched(watched, columns).n
             clock.lap("survey")

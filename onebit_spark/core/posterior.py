@@ -227,7 +227,8 @@ class Form:
         return self.width * np.dtype(self.precision).itemsize
 
     def unpacked(self, table: FloatArray) -> RowPosterior:
-        """The inverse of ``RowPosterior.packed``."""
+        """The inverse of ``RowPosterior.packed``; a table without rows may have any width."""
+        table = table.reshape(-1, self.width)
         last = self.width - self._implicit_width
         location, scale = table[:, : self.dimension].copy(), table[:, self.dimension : last].copy()
         implicit = table[:, last:].copy() if self.has_implicit else None

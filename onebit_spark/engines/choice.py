@@ -46,6 +46,7 @@ DRIVER_COPIES, WORKER_COPIES = 2, 2.5  # of the broadcast factors: held, updated
 BYTES_PER_RATING = 24  # at the peak of a fit on the driver, beside the table that is on its way
 BYTES_PER_WEIGHT = 12  # as it came, in the order of the columns and in that of the rows
 TABLE_COPIES = 5  # of that table: as it came, as columns, as positions
+ID_COPIES = 6  # of the different ids that are text, while their dictionaries are merged and sorted
 FACTOR_COPIES = 4  # of the factor table then: posterior, partners, the start's, the model's
 MOST_RATINGS = 100_000_000  # on the driver of a local session
 MOST_RATINGS_BESIDE_CLUSTER = 20_000_000  # more are faster on the executors
@@ -93,13 +94,15 @@ def on_driver(
 ) -> Choice | Refusal:
     """Whether the ratings are fitted on the driver: as wanted, or by their number and the memory that is there.
 
-    ``driver`` is refused where the memory is too small. ``ids`` counts users and items, 0 if that is not known yet.
+    ``driver`` is refused where the memory is too small; ``most_ratings`` bounds ``auto`` alone. ``ids`` counts users
+    and items, 0 if that is not known yet. The bytes of their text are known before, by an estimate of how many differ.
     """
     n = counted.n
     factors = FACTOR_COPIES * ids * form.row_bytes
     arriving = TABLE_COPIES * min(TABLE_BYTES, n * counted.bytes_per_rating)
     per_rating = BYTES_PER_RATING + (BYTES_PER_WEIGHT if counted.weighted else 0)
-    needed = per_rating * n + arriving + factors
+    ids_text = ID_COPIES * counted.id_bytes
+    needed = per_rating * n + arriving + ids_text + factors
     told = f"{n:,} ratings and their factors take about {_size(needed)}"
     if wanted == "driver":
         if needed > limits.memory:
@@ -115,7 +118,7 @@ def on_driver(
     if most_ratings is not None:
         limit, why = most_ratings, f"driverRatings = {most_ratings:,}"
     else:
-        room = int(max(0, limits.memory // 2 - factors - arriving) // per_rating)
+        room = int(max(0, limits.memory // 2 - factors - arriving - ids_text) // per_rating)
         cap = MOST_RATINGS if limits.local else MOST_RATINGS_BESIDE_CLUSTER
         limit = min(room, cap)
         of_memory = f"half of the {_size(limits.memory)} that are free hold {room:,}"
@@ -191,31 +194,46 @@ class ChosenExchange:
 @contextmanager
 def choose_exchange(
     wanted: str, ratings: RatingsSource, form: Form, most_ratings: int | None = None,
-    counted: Weighed | None = None,
+    counted: Weighed | None = None, side_features: bool = False,
 ) -> Iterator[ChosenExchange]:  # fmt: skip
     """Validate and count the ratings, and choose the exchange.
 
     Their number decides whether they are gathered on the driver. If they are not, or if the factors of their ids turn
     out to be too large, an aggregation counts them by their ids. ``counted``: the result of ``weighed``, if the ratings
-    were counted before.
+    were counted before. With ``side_features`` an exchange that they do not travel by is refused once it is chosen.
     """
     spark = ratings.spark
     if is_connect(spark) and wanted in ("broadcast", "mixed"):
         raise RequestError(f"exchange={wanted} {NOT_ON_CONNECT}: choose exchange=driver or exchange=shuffle")
     limits, before = driver_limits(spark), ""
-    if wanted in ("auto", "driver") and most_ratings != 0:
+    if wanted == "auto" and most_ratings == 0:
+        before = "driverRatings = 0; "
+    elif wanted in ("auto", "driver"):
         found = _on_driver(wanted, ratings, form, limits, most_ratings, counted)
         if isinstance(found, ChosenExchange):
             yield found
             return
         before = f"{found.reason}; "
+    forced = None
+    if is_connect(spark) and wanted == "auto":
+        forced = _checked(Choice("shuffle", f"{before}nothing can be broadcast on Spark Connect"), side_features)
     shuffled = wanted in ("shuffle", "mixed") or is_connect(spark)
     with ratings.census(collect_ids=not shuffled) as whole:
-        if is_connect(spark) and wanted == "auto":
-            choice = Choice("shuffle", "nothing can be broadcast on Spark Connect")
-        else:
-            choice = on_executors(wanted, whole, form, limits, parallelism(spark))
-        yield ChosenExchange(Choice(choice.exchange, before + choice.reason), whole.tally, whole)
+        choice = forced
+        if choice is None:
+            executors = on_executors(wanted, whole, form, limits, parallelism(spark))
+            choice = _checked(Choice(executors.exchange, before + executors.reason), side_features)
+        yield ChosenExchange(choice, whole.tally, whole)
+
+
+def _checked(choice: Choice, side_features: bool) -> Choice:
+    """The choice of ``auto``, unless side features do not travel by it."""
+    if side_features and choice.exchange in ("shuffle", "mixed"):
+        raise RequestError(
+            f"side features do not travel by exchange={choice.exchange}, which exchange=auto has chosen "
+            f"({choice.reason}): raise driverRatings, take exchange=driver or broadcast, or leave the features out"
+        )
+    return choice
 
 
 def _on_driver(

@@ -15,6 +15,7 @@ from onebit_spark.core.modelinfo import ModelInfo
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.errors import RequestError
 from onebit_spark.input.census import Ids
+from onebit_spark.input.readings import wide
 from onebit_spark.platform.schemas import type_of
 
 BATCH_BYTES = 16 * 2**20  # of a batch that goes to Spark; it travels in a task, which may have 128 MB
@@ -52,10 +53,12 @@ def collected_factors(frame: DataFrame) -> pa.Table:
 def ordered(factors: pa.Table, ids: pa.Array, prior: RowPosterior, precision: str) -> RowPosterior:
     """The posterior of ``ids`` from a factor table in any order. Ids that it lacks get the one row of ``prior``."""
     known = factors["id"].combine_chunks()
-    if known.type != ids.type:
-        if not (pa.types.is_integer(known.type) and pa.types.is_integer(ids.type)):
-            raise RequestError(f"the initial model's ids are of type {known.type}, those of the ratings {ids.type}")
+    if pa.types.is_integer(known.type) and pa.types.is_integer(ids.type):
         known, ids = known.cast(pa.int64()), ids.cast(pa.int64())
+    elif wide(known.type) == ids.type:
+        known = known.cast(ids.type)
+    elif known.type != ids.type:
+        raise RequestError(f"the initial model's ids are of type {known.type}, those of the ratings {ids.type}")
     lines = factors.drop_columns("id").to_struct_array()
     if isinstance(lines, pa.ChunkedArray):
         lines = lines.combine_chunks()

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
@@ -17,7 +16,7 @@ from onebit_spark.core.sketch import limit_for
 from onebit_spark.input.defects import Tally
 from onebit_spark.input.gathering import UNEVEN, Gathered
 from onebit_spark.input.packing import BUNDLES, Bundle, read_bundles
-from onebit_spark.input.readings import in_utc
+from onebit_spark.input.readings import Encoded
 from onebit_spark.platform.arriving import arrow_batches, arrow_batches_by_groups, too_large
 from onebit_spark.platform.binary import cell_array
 
@@ -82,12 +81,9 @@ def _numbered(bundles: list[Bundle], side: str) -> tuple[pa.Array, dict[int, Num
     """The different ids in ascending order; segment ─► the number of each of its ids."""
     parts: dict[int, list[pa.Array]] = {}
     for bundle in bundles:  # in the order of the segment
-        parts.setdefault(bundle.segment, []).append(in_utc(getattr(bundle, side)))
-    dictionaries = {segment: pa.concat_arrays(ids) for segment, ids in parts.items()}
-    known = pa.concat_arrays(dictionaries.values()).unique()
-    known = known.take(pc.sort_indices(known))
-    numbers = {
-        segment: pc.index_in(ids, value_set=known).to_numpy(zero_copy_only=False).astype(np.int32)
-        for segment, ids in dictionaries.items()
-    }
-    return known, numbers
+        parts.setdefault(bundle.segment, []).append(getattr(bundle, side))
+    column, n_ids = Encoded(), {segment: sum(map(len, ids)) for segment, ids in parts.items()}
+    for ids in parts.values():
+        column.add(pa.chunked_array(ids))
+    numbers, known = column.numbered()
+    return known, dict(zip(n_ids, np.split(numbers, np.cumsum(list(n_ids.values()))[:-1]), strict=True))

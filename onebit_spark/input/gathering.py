@@ -60,12 +60,15 @@ class Weighed:
         That the ratings must have; None if it is not known.
     weighted : bool
         Whether they have weights.
+    id_bytes : float
+        Size of the different ids that are text, estimated.
     """
 
     n: int
     bytes_per_rating: float
     fingerprint: str | None = None
     weighted: bool = False
+    id_bytes: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -105,15 +108,18 @@ def weighed(df: DataFrame, columns: Columns) -> Weighed:
     check_columns(df, columns)
     if not _text_ids(df, columns) and (n := cached_rows(df)) is not None:
         return Weighed(n, bytes_per_rating(df, columns, 0), weighted=columns.weight is not None)
-    totals = aggregated(df, {"n": F.count(F.lit(1)), "text": text_bytes(df, columns)})
+    totals = aggregated(df, {"n": F.count(F.lit(1)), **text_bytes(df, columns)})
     n = totals["n"]
     weight = bytes_per_rating(df, columns, totals["text"] / max(1, n))
-    return Weighed(n, weight, weighted=columns.weight is not None)
+    return Weighed(n, weight, weighted=columns.weight is not None, id_bytes=totals["id_bytes"])
 
 
-def text_bytes(df: DataFrame, columns: Columns) -> Column:
-    """The bytes of all ids that are text, an aggregate."""
-    return F.sum(sum((F.octet_length(F.col(quoted(name))) + 4 for name in _text_ids(df, columns)), F.lit(0)))
+def text_bytes(df: DataFrame, columns: Columns) -> dict[str, Column]:
+    """Aggregates of the ids that are text: the bytes of all, and, by an estimate, of the different ones."""
+    ids = [F.col(quoted(name)) for name in _text_ids(df, columns)]
+    sizes = [F.octet_length(name) + 4 for name in ids]
+    different = (F.approx_count_distinct(name) * F.avg(size) for name, size in zip(ids, sizes, strict=True))
+    return {"text": F.sum(sum(sizes, F.lit(0))), "id_bytes": sum(different, F.lit(0.0))}
 
 
 def bytes_per_rating(df: DataFrame, columns: Columns, text: float) -> float:
@@ -239,6 +245,7 @@ def gathered_pairs(df: DataFrame, columns: Columns, users: pa.Array, items: pa.A
 
 def _numbered(ids: pa.ChunkedArray, known: pa.Array) -> tuple[NDArray[np.int32], pa.Array]:
     """The numbers of ids, first of the known ones, then of the others; and these others, each once."""
+    ids = ids.cast(known.type)
     others = ids.filter(pc.invert(pc.is_in(ids, value_set=known))).unique()
     places = pc.index_in(ids, value_set=pa.concat_arrays([known, others]))
     return places.to_numpy().astype(np.int32), others

@@ -43,7 +43,7 @@ def check_split(df: DataFrame, columns: Columns, fraction: float, seed: int) -> 
             "held_n": F.count_if(held_out),
             "held_above": F.count_if(held_out & positive(df, columns.label, columns.threshold)),
             **{f"held_{name}": F.sum(F.when(held_out, part)) for name, part in parts},
-            "text": text_bytes(df, columns),
+            **text_bytes(df, columns),
         },
     )
     whole = verdict(df, columns, totals, both_classes=False)
@@ -53,5 +53,5 @@ def check_split(df: DataFrame, columns: Columns, fraction: float, seed: int) -> 
     return Division(
         whole,
         Tally(n, totals["held_above"], whole.coding, fingerprint_of(held)),
-        Weighed(whole.n - n, weight, fingerprint_of(rest), columns.weight is not None),
+        Weighed(whole.n - n, weight, fingerprint_of(rest), columns.weight is not None, totals["id_bytes"]),
     )

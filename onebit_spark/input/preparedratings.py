@@ -88,8 +88,9 @@ class PreparedRatings:
 
     def weighed(self) -> Weighed:
         """The number of ratings, and their size on the way to the driver. It is known already."""
-        n = self.facts.tally.n
-        return Weighed(n, self.n_bytes / n, self.facts.tally.fingerprint, self.facts.weight is not None)
+        n, weighted = self.facts.tally.n, self.facts.weight is not None
+        ids = max(0, self.n_bytes - (12 if weighted else 8) * n)  # each id once per segment, and cells of the sketch
+        return Weighed(n, self.n_bytes / n, self.facts.tally.fingerprint, weighted, ids)
 
     def gathered(self, counted: Weighed, most_bytes: int) -> Gathered:
         """All ratings on the driver, from the bundles."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 import numpy as np
 import pyarrow as pa
@@ -15,63 +16,100 @@ from onebit_spark.input.defects import BIT
 from onebit_spark.input.weights import weight_hashes
 
 SLICE = 1 << 16
+MOST_TEXT = 2**31 - 1  # bytes of one array of text, whose offsets have 32 bits
 DENSE = 1 << 24  # integer ids of a smaller range are numbered by a table of 4 bytes for each number in it
 
 
 class Encoded:
-    """A column of ids that arrives in parts: each as positions in a dictionary, 4 bytes per rating.
+    """A column of ids that arrives in parts: each rating as a position in one dictionary, 4 bytes.
 
-    A part has a dictionary of its own. Integers of a moderate range share one.
+    Integers of a moderate range are looked up in a table. Of other ids each part brings a dictionary of its own. These
+    wait until they are together as long as the one of all ids, and are then merged into it. So no id is kept much more
+    than twice, and the time grows with the ratings alone.
     """
 
     def __init__(self) -> None:
-        self._positions: list[NDArray[np.int32]] = []
-        self._dictionaries: list[pa.Array] = []
-        self._shared: DenseNumbers | None = DenseNumbers()
-        self._type: pa.DataType | None = None  # of integers that share a dictionary
+        self._positions: list[NDArray[np.int32]] = []  # the last ones in the dictionaries that wait
+        self._waiting: list[pa.Array] = []
+        self._known: pa.Array | None = None  # the different ids, by their numbers; None if they are in the table
+        self._dense = DenseNumbers()
+        self._type: pa.DataType | None = None  # of the ids as they arrive
 
     def add(self, ids: pa.ChunkedArray) -> bool:
         """Whether none of the ids is null or NaN; otherwise they are not kept."""
         if ids.null_count:
             return False
         # One array first: to unify the dictionaries of many chunks takes their number times the number of ids.
-        here = pa.concat_arrays([*ids.chunks, pa.array([], ids.type)])
-        if self._shared is not None:
-            numbered = self._shared.add(here.to_numpy()) if pa.types.is_integer(here.type) else None
+        nothing = pa.array([], ids.type)
+        here = one_array([*ids.chunks, nothing])
+        self._type = in_utc(nothing).type
+        if self._known is None and pa.types.is_integer(here.type):
+            numbered = self._dense.add(here.to_numpy())
             if numbered is not None:
                 self._positions.append(numbered[0])
-                self._type = here.type
                 return True
-            self._end_sharing()
         encoded = here.dictionary_encode()
-        dictionary = encoded.dictionary
+        dictionary = in_utc(encoded.dictionary)
         if pa.types.is_floating(dictionary.type) and pc.any(pc.is_nan(dictionary)).as_py():
             return False
+        self._known = self._ids
         self._positions.append(encoded.indices.to_numpy())
-        self._dictionaries.append(in_utc(dictionary))
+        self._waiting.append(dictionary)
+        if sum(map(len, self._waiting)) >= len(self._known):
+            self._merge()
         return True
 
     def numbered(self) -> tuple[NDArray[np.int32], pa.Array]:
         """The position of every rating's id among all ids, ascending, and these ids."""
-        self._end_sharing()
-        different = {id(dictionary): dictionary for dictionary in self._dictionaries}
-        known = pa.concat_arrays(different.values()).unique()
-        known = known.take(pc.sort_indices(known))
+        self._merge()
+        order = pc.sort_indices(self._ids)
+        known = narrow(self._ids.take(order), self._type)
+        number = np.empty(len(known), np.int32)
+        number[order.to_numpy()] = np.arange(len(known), dtype=np.int32)
         numbers = np.empty(sum(map(len, self._positions)), np.int32)
-        place, last, number = 0, None, np.empty(0, np.int32)
+        place = 0
         while self._positions:
-            positions, dictionary = self._positions.pop(0), self._dictionaries.pop(0)
-            if dictionary is not last:
-                number = pc.index_in(dictionary, value_set=known).to_numpy(zero_copy_only=False).astype(np.int32)
-                last = dictionary
+            positions = self._positions.pop(0)
             np.take(number, positions, out=numbers[place : place + len(positions)], mode="clip")
             place += len(positions)
         return numbers, known
 
-    def _end_sharing(self) -> None:
-        if self._shared is not None and self._positions:
-            self._dictionaries = [pa.array(self._shared.ids, self._type)] * len(self._positions)
-        self._shared = None
+    @property
+    def _ids(self) -> pa.Array:
+        if self._known is not None:
+            return self._known
+        return pa.array(self._dense.ids if self._dense.n else [], self._type)
+
+    def _merge(self) -> None:
+        """Take up the dictionaries that wait. Ids that are known keep their numbers, for they come first."""
+        if self._known is None or not self._waiting:
+            return
+        encoded = one_array([self._known, *self._waiting]).dictionary_encode()
+        numbers, place = encoded.indices.to_numpy(), len(self._known)
+        self._known = encoded.dictionary
+        first = len(self._positions) - len(self._waiting)
+        for k, dictionary in enumerate(self._waiting, first):
+            self._positions[k] = numbers[place : place + len(dictionary)][self._positions[k]]
+            place += len(dictionary)
+        self._waiting = []
+
+
+def one_array(parts: Iterable[pa.Array]) -> pa.Array:
+    """All ids of some arrays; with 64-bit offsets where their text is too long for 32 bits."""
+    arrays = list(parts)
+    if len({array.type for array in arrays}) > 1 or sum(array.nbytes for array in arrays) > MOST_TEXT:
+        arrays = [array.cast(wide(array.type)) for array in arrays]
+    return pa.concat_arrays(arrays)
+
+
+def narrow(ids: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The ids in the type that they arrived in, unless their text is too long for it."""
+    return ids if ids.nbytes > MOST_TEXT else ids.cast(kind)
+
+
+def wide(kind: pa.DataType) -> pa.DataType:
+    """The type of ids, with 64-bit offsets if they are text."""
+    return {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}.get(kind, kind)
 
 
 def in_utc(ids: pa.Array) -> pa.Array:
@@ -95,22 +133,22 @@ class GrowingDictionary:
         """The numbers of some ids, and those of them that are new. None if one is null or NaN."""
         if ids.null_count:
             return None
-        here = pa.concat_arrays([*ids.chunks, pa.array([], ids.type)])
+        here = one_array([*ids.chunks, pa.array([], ids.type)])
         if self._ids is None and pa.types.is_integer(here.type):
             numbered = self._dense.add(here.to_numpy())
             if numbered is not None:
                 return numbered[0], pa.array(numbered[1], here.type)
             self._ids = pa.array(self._dense.ids, here.type)
         encoded = here.dictionary_encode()
-        dictionary = encoded.dictionary
+        dictionary = narrow(encoded.dictionary, ids.type)
         if pa.types.is_floating(dictionary.type) and pc.any(pc.is_nan(dictionary)).as_py():
             return None
         known = pa.array([], dictionary.type) if self._ids is None else self._ids
-        found = pc.index_in(dictionary, value_set=known)
+        found = pc.index_in(dictionary.cast(known.type), value_set=known)
         new = dictionary.filter(pc.is_null(found))
         numbers = pc.fill_null(found, -1).to_numpy().astype(np.int32)
         numbers[numbers < 0] = np.arange(len(known), len(known) + len(new))
-        self._ids = pa.concat_arrays([known, new])
+        self._ids = one_array([known, new])
         return numbers[encoded.indices.to_numpy()], new
 
 

@@ -125,8 +125,7 @@ def known_sides(engine: SparkEngine[Any], features: dict[Who, pa.Table], columns
     """Give the engine the side features of its ids."""
     if not features:
         return {}
-    if not isinstance(engine, DriverEngine | BroadcastEngine):
-        raise RequestError(NOT_BY_SHUFFLE)
+    assert isinstance(engine, DriverEngine | BroadcastEngine), NOT_BY_SHUFFLE  # others were refused before
     found: dict[Side, KnownSide] = {}
     for who, table in features.items():
         side = SIDE_OF[who]

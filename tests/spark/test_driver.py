@@ -1,6 +1,7 @@
 """exchange=driver: the in-process fit on a DataFrame, in a few Spark jobs; where it is taken, and where it is not."""
 
 import os
+from dataclasses import replace
 from datetime import date
 from decimal import Decimal
 
@@ -11,9 +12,10 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import functions as F
 
 from onebit_spark import FitConfig, FitFailed, RequestError, fit_arrays
+from onebit_spark.engines import choice
 from onebit_spark.engines.choice import Choice, Refusal, choose_exchange, on_driver
 from onebit_spark.estimator import OneBitCompletion, fit_counted
-from onebit_spark.input import gathering
+from onebit_spark.input import gathering, readings
 from onebit_spark.input.defects import BIT, Columns, marks, suspect
 from onebit_spark.input.gathering import Weighed
 from onebit_spark.input.ratings import LABEL, USER, raw
@@ -251,6 +253,18 @@ def test_a_nondeterministic_source_is_fitted_as_it_came(ratings, what):
     assert estimator.fit(source).info.n_ratings <= ratings.count()  # nothing is left over for the next fit
 
 
+def test_ids_too_long_for_32_bit_offsets(ratings, monkeypatch):
+    """Every array of text is taken for one of more than 2 GiB."""
+    marked = ratings.withColumn("held", F.col("item") < 3)
+    expected = fit(marked, validationIndicatorCol="held")
+    monkeypatch.setattr(readings, "MOST_TEXT", 0)
+    found = fit(marked, validationIndicatorCol="held")
+    assert found.summary.validationHistory == expected.summary.validationHistory
+    assert factors(found) == factors(expected)
+    again = OneBitCompletion(exchange="driver", rank=3, maxIter=1, tol=0.0).setInitialModel(found).fit(ratings)
+    assert again.info.n_users == 70
+
+
 def test_watched_ratings_are_in_the_sketch(ratings):
     marked = ratings.withColumn("held", F.col("item") < 3)
     model = fit(marked, validationIndicatorCol="held")
@@ -288,6 +302,20 @@ class TestWhereItIsTaken:
         assert "driverRatings = 999" in self.ask(1000, most=999).reason
         assert isinstance(self.ask(1000, most=1000), Choice)
 
+    def test_the_text_of_the_ids_counts(self, ratings):
+        """Each of the different ids, once: 70 users of 4 bytes and an offset; their number is an estimate."""
+        counted = RatingsFrame(ratings, Columns()).weighed()
+        assert counted.id_bytes == pytest.approx(70 * 8, rel=0.1)
+        form, text = self.FORM, Weighed(10**7, 80.0, id_bytes=36.0 * 10**7)
+        assert isinstance(on_driver("auto", Weighed(10**7, 80.0), 0, form, self.LAPTOP, None), Choice)
+        assert (
+            "half of the 8,192 MB" in on_driver("auto", replace(text, n=9 * 10**7), 0, form, self.LAPTOP, None).reason
+        )
+        small = DriverLimits(result=2**30, heap=2**30, memory=2**30, local=True)
+        assert isinstance(on_driver("driver", Weighed(10**7, 80.0), 0, form, small, None), Choice)
+        with pytest.raises(RequestError, match="exchange=driver cannot work"):
+            on_driver("driver", text, 0, form, small, None)
+
     def test_not_with_factors_that_the_heap_cannot_hold(self):
         assert "the factors of 4,000,000 ids" in self.ask(10**7, ids=2 * 10**6).reason
 
@@ -298,9 +326,21 @@ class TestWhereItIsTaken:
     @pytest.mark.classic
     def test_none_on_the_driver(self, ratings):
         form = FitConfig(rank=3).form
-        for most, expected, reason in ((0, "broadcast", "the factors"), (1499, "broadcast", "1,500 ratings are more")):
+        for most, reason in ((0, "driverRatings = 0; the factors"), (1499, "1,500 ratings are more")):
             with choose_exchange("auto", RatingsFrame(ratings, Columns()), form, most) as found:
-                assert found.choice.exchange == expected
+                assert found.choice.exchange == "broadcast"
                 assert found.choice.reason.startswith(reason)
         with choose_exchange("auto", RatingsFrame(ratings, Columns()), form) as found:
             assert found.choice.exchange == "driver"
+
+    @pytest.mark.parametrize("most", [0, 1499])
+    def test_who_asks_for_the_driver_gets_it_whatever_auto_may_take(self, ratings, most):
+        told = fit(ratings, "driver", driverRatings=most, maxIter=1).info.exchange
+        assert told["exchange"] == "driver"
+        assert told["reason"].startswith("as asked; 1,500 ratings")
+
+    def test_who_asks_for_the_driver_is_refused_before_the_ratings_are_gathered(self, ratings, monkeypatch):
+        monkeypatch.setattr(choice, "driver_limits", lambda spark: DriverLimits(2**30, 2**30, 2**10, local=True))
+        monkeypatch.setattr(RatingsFrame, "gathered", lambda *_: pytest.fail("they were gathered"))
+        with pytest.raises(RequestError, match=r"exchange=driver cannot work: 1,500 ratings .* can take 0 MB: choose"):
+            fit(ratings, "driver", driverRatings=0)

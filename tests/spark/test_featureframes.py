@@ -12,6 +12,8 @@ from test_engine import assert_same, estimator, frame
 from onebit_spark import FitConfig, RequestError, fit_arrays
 from onebit_spark.cli.jobtables import read_features
 from onebit_spark.cli.requests import FitRequest
+from onebit_spark.engines import choice
+from onebit_spark.engines.shuffle.engine import ShuffleEngine
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.simulate import simulate
@@ -248,3 +250,14 @@ def test_a_csv_of_features_has_numbers_and_keeps_its_ids_as_text(spark, tmp_path
     assert sorted(line["user"] for line in frame.collect()) == ["007", "8"]
     with pytest.raises(RequestError, match=r"--user-features .* has no column 'who'"):
         read_features(spark, request, "user_features", "who")
+
+
+@pytest.mark.classic
+@pytest.mark.parametrize("exchange", ["shuffle", "mixed"])
+def test_what_auto_chose_is_refused_before_the_ratings_are_blocked(ratings, user_features, monkeypatch, exchange):
+    sent = {"shuffle": 0, "mixed": estimator().fitConfig().form.row_bytes * N_ITEMS}[exchange]
+    monkeypatch.setattr(choice, "_most_sent", lambda limits, cores: sent)
+    monkeypatch.setattr(ShuffleEngine, "over", lambda *_: pytest.fail("they were blocked"))
+    told = rf"by exchange={exchange}, which exchange=auto has chosen \(driverRatings = 0; the factors .*: raise driverR"
+    with pytest.raises(RequestError, match=told):
+        estimator(exchange="auto", driverRatings=0).setUserFeatures(user_features).fit(ratings)

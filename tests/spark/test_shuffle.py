@@ -102,6 +102,22 @@ def test_shuffle_and_mixed_equal_broadcast(ratings, params):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("params", [{"certificatePriorSplit": 0.5}, {"likelihoodWeight": "auto"}], ids=str)
+@pytest.mark.parametrize("many", ["user", "item"])
+def test_a_split_may_empty_a_block(spark, many, params):
+    """Twelve ids have one rating and one block each, so a split leaves some blocks nothing."""
+    few = "item" if many == "user" else "user"
+    lines = [(i, i % 3, i % 2) for i in range(12)]
+    frame = spark.createDataFrame(lines, f"{many} int, {few} int, label int")
+    params = {"likelihoodWeight": 1.0, "numUserBlocks": 12, "numItemBlocks": 12, **params}
+    expected = fit(frame, "driver", **params)
+    for exchange in ("shuffle", "mixed"):
+        found = fit(frame, exchange, **params)
+        assert found.info.parameters == expected.info.parameters
+        assert_same_fit(found, expected)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("exchange", ["shuffle", "mixed"])
 def test_a_fit_is_resumed_to_the_bit(spark, ratings, tmp_path, exchange):
     whole = fit(ratings, exchange, maxIter=3, start="random")

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from onebit_spark import FitFailed
 from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.config import FitConfig
+from onebit_spark.engines.blocking import Build
 from onebit_spark.engines.cells import (
     PlacedBlock,
     ascending_cell,
@@ -15,8 +17,10 @@ from onebit_spark.engines.cells import (
     read_ascending,
 )
 from onebit_spark.engines.layout import Placement
-from onebit_spark.engines.shuffle.routes import routes_of
-from onebit_spark.platform.binary import MOST_BYTES, binary_line
+from onebit_spark.engines.shuffle.routes import Make, Route, routes_of
+from onebit_spark.engines.shuffle.steps import Product
+from onebit_spark.input.packing import NO_WEIGHTS
+from onebit_spark.platform.binary import MOST_BYTES, binary_line, cell_array
 
 
 def test_positions_of_large_numbers():
@@ -65,3 +69,34 @@ def test_routes():
     for target in range(4):
         expected = {int(i) for i, j in zip(rows, cols, strict=True) if there.of(np.array([j * 7]))[0] == target}
         assert routes[ends[target] : ends[target + 1]].tolist() == sorted(expected)
+
+
+class TestABlockThatASplitHasEmptied:
+    """It has rows and no columns, so no line of a partner tells how wide lines are."""
+
+    THERE = Placement(4, np.empty(0, np.int64), np.empty(0, np.int32))
+
+    def made(self, work):
+        nothing, members = np.empty(0, np.int32), np.arange(2, dtype=np.int32)
+        chunk = binary_line(block=0, rows=nothing, codes=nothing, weights=NO_WEIGHTS, members=members)
+        blocks = Route(Build(None), np.zeros(1, np.int32), self.THERE)([chunk])
+        [line] = Make(work, self.THERE, [], np.dtype(np.float32)).alone(blocks)
+        return line
+
+    def test_its_lines_in_the_start_are_as_wide_as_those_of_the_others(self):
+        line = self.made(Product(3))
+        assert cell_array(line["values"][0], np.float32).tolist() == [0.0] * 6
+        assert cell_array(line["sums"][0], np.float64).tolist() == [0.0] * 9
+
+    @pytest.mark.parametrize("settings", [{}, {"loss": "hinge", "implicit_features": False}], ids=str)
+    def test_its_partners_are_rows_of_the_posterior(self, settings):
+        form = FitConfig(rank=3, **settings).form
+        seen = []
+
+        def look(block, own, partners):
+            seen.append(form.unpacked(partners))
+            return None, np.empty(0)
+
+        self.made(look)
+        assert seen[0].n_rows == 0
+        assert seen[0].packed().shape == (0, form.width)

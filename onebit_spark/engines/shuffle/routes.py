@@ -119,7 +119,10 @@ class Make:
         return _made_line(cells["key"].as_py(), block, *self.work(block, own, self._partners(block, lines)))
 
     def _partners(self, block: PlacedBlock, lines: pa.Table) -> FloatArray | None:
-        """The partners in the order of the block's columns. The columns and the lines of each sender ascend."""
+        """The partners in the order of the block's columns. The columns and the lines of each sender ascend.
+
+        A block that a split has emptied has no partners. Its table has no width, for no line tells it.
+        """
         if self.partners is None or isinstance(self.partners, Broadcasted):
             return None if self.partners is None else self.partners.at(block.columns)
         places, senders = lines["place"].to_pylist(), lines["sender"].to_pylist()
@@ -134,7 +137,7 @@ class Make:
             if partners is None:
                 partners = np.empty((len(block.columns), values.shape[1]), self.partners)
             partners[positions] = values
-        return np.empty((0, 1), self.partners) if partners is None else partners
+        return np.empty((0, 0), self.partners) if partners is None else partners
 
 
 @dataclass(frozen=True)

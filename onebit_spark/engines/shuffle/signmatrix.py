@@ -61,7 +61,7 @@ class TableSignMatrix:
     def product(self, side: Side, table: StartLines, right: Table) -> StartLines:
         partners, width = self._made(table), right.shape[1]
         made, sums = self._tables.make(
-            side, work.product, partners=partners, send=work.Scaled(right), dtype=np.float32
+            side, work.Product(width), partners=partners, send=work.Scaled(right), dtype=np.float32
         )  # fmt: skip
         return StartLines(side, made=made, gram=np.sum(sums, axis=0).reshape(width, width))
 

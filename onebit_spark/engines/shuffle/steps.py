@@ -177,14 +177,19 @@ def total_weight(block: PlacedBlock, own: Own, partners: FloatArray | None) -> M
     return None, np.array([block.ratings.row_weights.sum()], np.float64)
 
 
-def product(block: PlacedBlock, own: Own, partners: FloatArray | None) -> Made:
+@dataclass(frozen=True)
+class Product:
     """D^{−½} Σ_l y_l partner_j, where the partners are D^{−½} table·right. The sums are their Gram matrix."""
-    assert partners is not None
-    ratings = block.ratings
-    sums = np.empty((ratings.n_rows, partners.shape[1]), np.float32)
-    signed_sums(ratings, 0, ratings.n_rows, partners, sums)
-    lines = (_rows(block).scale * sums).astype(np.float32)
-    return lines, gram(_rows(block), lines.astype(np.float64)).ravel()
+
+    width: int  # numbers of a line
+
+    def __call__(self, block: PlacedBlock, own: Own, partners: FloatArray | None) -> Made:
+        assert partners is not None
+        ratings = block.ratings
+        sums = np.empty((ratings.n_rows, self.width), np.float32)
+        signed_sums(ratings, 0, ratings.n_rows, partners.reshape(-1, self.width), sums)
+        lines = (_rows(block).scale * sums).astype(np.float32)
+        return lines, gram(_rows(block), lines.astype(np.float64)).ravel()
 
 
 @dataclass(frozen=True)

@@ -28,9 +28,9 @@ from record import provenance
 from onebit_spark import Fit, FitConfig, NotConverged, fit_arrays
 from onebit_spark.core import prediction
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.featurecoding import learn_coding
-from onebit_spark.core.fixedpoint import settled_rows
-from onebit_spark.core.implicit import newcomer_means
+from onebit_spark.core.feature_coding import learn_coding
+from onebit_spark.core.fixed_point import settled_rows
+from onebit_spark.core.implicit_features import newcomer_means
 from onebit_spark.core.losses import Side
 from onebit_spark.core.posterior import RowPosterior
 

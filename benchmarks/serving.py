@@ -34,7 +34,7 @@ from session import local_session
 
 from onebit_spark import FitConfig, NotConverged, fit_arrays, load
 from onebit_spark.core.calibration import Calibration
-from onebit_spark.core.factortables import factor_table
+from onebit_spark.core.factor_tables import factor_table
 from onebit_spark.core.metrics import log_loss, reliability
 from onebit_spark.core.posterior import RowPosterior, packed_size
 from onebit_spark.estimator import OneBitCompletion

@@ -7,18 +7,18 @@ pyspark at their first use; ``load`` and ``ServedModel`` import pyarrow.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from onebit_spark.certificate.certified import Certificate, Terms
+from onebit_spark.certificate.certificates import Certificate, Terms
 from onebit_spark.certificate.planning import plan
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.solver import NotConverged
 from onebit_spark.errors import FitFailed, RequestError
-from onebit_spark.inprocess import Fit, fit_arrays
+from onebit_spark.in_process import Fit, fit_arrays
 
 if TYPE_CHECKING:
     from onebit_spark.estimator import OneBitCompletion
     from onebit_spark.model import OneBitCompletionModel
-    from onebit_spark.serving.modelfolder import load
-    from onebit_spark.serving.servedmodel import ServedModel
+    from onebit_spark.serving.model_folder import load
+    from onebit_spark.serving.served_model import ServedModel
 
 __version__ = "0.2.0"
 
@@ -41,8 +41,8 @@ __all__ = [
 _AT_FIRST_USE = {
     "OneBitCompletion": "onebit_spark.estimator",
     "OneBitCompletionModel": "onebit_spark.model",
-    "ServedModel": "onebit_spark.serving.servedmodel",
-    "load": "onebit_spark.serving.modelfolder",
+    "ServedModel": "onebit_spark.serving.served_model",
+    "load": "onebit_spark.serving.model_folder",
 }
 
 

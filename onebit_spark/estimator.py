@@ -12,30 +12,30 @@ from pyspark.ml import Estimator
 from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame
 
-from onebit_spark.certificate.certified import Terms
-from onebit_spark.certificate.certifiedfit import certified_fit
+from onebit_spark.certificate.certificates import Terms
+from onebit_spark.certificate.certified_fit import certified_fit
 from onebit_spark.core.config import FitConfig
-from onebit_spark.core.learntfeatures import Who
+from onebit_spark.core.fitted_features import Who
 from onebit_spark.core.posterior import HasColumnNorms
 from onebit_spark.core.sketch import together
 from onebit_spark.core.solver import Iteration
-from onebit_spark.engines.choice import choose_exchange, engine_over
 from onebit_spark.engines.driver import DriverEngine
+from onebit_spark.engines.exchange_choice import choose_exchange, engine_over
 from onebit_spark.engines.validation import Validation, check_watched, divided, watching
 from onebit_spark.errors import RequestError
-from onebit_spark.input.census import Census
+from onebit_spark.input.collect import Weighed
 from onebit_spark.input.defects import with_weight
-from onebit_spark.input.gathering import Weighed
-from onebit_spark.input.preparedratings import PreparedRatings, prepare_ratings, prepared_for
-from onebit_spark.input.ratingsources import RatingsFrame, RatingsSource
+from onebit_spark.input.prepared_ratings import PreparedRatings, prepare_ratings, prepared_for
+from onebit_spark.input.rating_sources import RatingsFrame, RatingsSource
+from onebit_spark.input.survey import Census
 from onebit_spark.ml.checkpoint import CheckpointFolder, Checkpointing, subject_of
-from onebit_spark.ml.fitchoices import NOT_WITH_VALIDATION, FitChoices
-from onebit_spark.ml.fitfacts import FitFacts
+from onebit_spark.ml.fit_settings import NOT_WITH_VALIDATION, FitChoices
 from onebit_spark.ml.freshness import sketch_of
-from onebit_spark.ml.knownside import NOT_BY_SHUFFLE, checked_features, digest, known_sides
-from onebit_spark.ml.laps import Laps
+from onebit_spark.ml.model_builder import FitFacts
 from onebit_spark.ml.persistence import EstimatorReader, EstimatorWriter
-from onebit_spark.ml.warmstart import warm_start
+from onebit_spark.ml.phase_timer import Laps
+from onebit_spark.ml.side_features import NOT_BY_SHUFFLE, checked_features, digest, known_sides
+from onebit_spark.ml.warm_start import warm_start
 from onebit_spark.model import OneBitCompletionModel
 
 E = TypeVar("E", bound="OneBitCompletion")

@@ -9,18 +9,18 @@ from typing import Literal
 from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame
 
-from onebit_spark.certificate.certified import Terms
-from onebit_spark.core.learntfeatures import Who, feature_effects
+from onebit_spark.certificate.certificates import Terms
+from onebit_spark.core.fitted_features import Who, feature_effects
 from onebit_spark.input.defects import Tally
 from onebit_spark.ml.diagnostics import calibrate, diagnose
 from onebit_spark.ml.evaluation import certify_selective
-from onebit_spark.ml.featurefoldin import fold_in_features
-from onebit_spark.ml.fittedmodel import FittedModel
-from onebit_spark.ml.foldin import fold_in
-from onebit_spark.ml.modelupdate import update
+from onebit_spark.ml.feature_fold_in import fold_in_features
+from onebit_spark.ml.fitted_model import FittedModel
+from onebit_spark.ml.fold_in import fold_in
 from onebit_spark.ml.persistence import ModelReader, ModelWriter
 from onebit_spark.ml.recommend import Wish, recommend
-from onebit_spark.ml.vectorexport import export_vectors
+from onebit_spark.ml.update import update
+from onebit_spark.ml.vector_export import export_vectors
 
 
 class OneBitCompletionModel(FittedModel, MLWritable, MLReadable["OneBitCompletionModel"]):
@@ -33,7 +33,7 @@ class OneBitCompletionModel(FittedModel, MLWritable, MLReadable["OneBitCompletio
     info : ModelInfo
         Settings, counts and history of the fit: the content of ``metadata.json``.
     users, items : DataFrame
-        Posterior of each user and each item, one line per id: see ``core.factortables``.
+        Posterior of each user and each item, one line per id: see ``core.factor_tables``.
     certificate : dict
         Upper limits on the error rate: the content of ``certificate.json``.
     source : str or None

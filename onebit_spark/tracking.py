@@ -19,12 +19,12 @@ import mlflow.pyfunc
 import pandas as pd
 
 from onebit_spark import __version__
-from onebit_spark.core.modelinfo import ModelInfo
+from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.solver import Iteration
 from onebit_spark.errors import RequestError
-from onebit_spark.serving.localfolder import local_path
-from onebit_spark.serving.modelfolder import CERTIFICATE, load
-from onebit_spark.serving.servedmodel import ServedModel
+from onebit_spark.serving.local_folder import local_path
+from onebit_spark.serving.model_folder import CERTIFICATE, load
+from onebit_spark.serving.served_model import ServedModel
 
 REPORT = "report.html"
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from onebit_spark.core.modelinfo import ModelInfo
+from onebit_spark.core.model_info import ModelInfo
 
 
 def info_of(fit, id_types):

@@ -1,9 +1,12 @@
 """Certificates: upper limits on the error rate, and their inputs.
 
-bounds      the theorems, as functions of a few numbers    planning      the paper's explicit bounds, before any rating
-certified   the certificates, in numbers and in words      learnt        a prior from some of the ratings
-selective   on which pairs the error is at most r          bygroup       the same within groups of ratings
-certifiedfit   from ratings to a fit with its certificates
+bounds         the theorems, as functions of a few numbers
+planning       the paper's explicit bounds, before any rating
+certificates   the certificates, in numbers and in words
+learnt_prior   a prior from some of the ratings
+selective      on which pairs the error is at most r
+by_group       the same within groups of ratings
+certified_fit  from ratings to a fit with its certificates
 """
 
 from onebit_spark.certificate.bounds import (

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betainc
 
-from onebit_spark.certificate.certified import UNSEEN, Certificate, Terms
+from onebit_spark.certificate.certificates import UNSEEN, Certificate, Terms
 from onebit_spark.core.confidence import Ladder
 
 SELECTIVE = "selective"

@@ -1,8 +1,8 @@
 """The jobs: fit, predict, evaluate, tune, reproduce. Each reads its input, calls the package once, and writes.
 
-flags ◄ requests, experimentrequests (the flags of each job) ◄ running (session, exit codes) ◄ common, jobtables ◄ …job
+flags ◄ requests, experiment_requests (flags of each job) ◄ running (session, exit codes) ◄ common, job_tables ◄ …_job
 interrupts                 Ctrl-C and SIGTERM
-progress, taskprogress     progress on a terminal or in a log
+progress, task_progress    progress on a terminal or in a log
 
 Arguments are checked before Spark is imported. So the module of a job is imported when the job runs.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from onebit_spark.cli.experimentrequests import TuneRequest
+from onebit_spark.cli.experiment_requests import TuneRequest
 from onebit_spark.cli.requests import EvaluateRequest, FitRequest, PredictRequest
 from onebit_spark.cli.running import run_job
 
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
 
 def fit(argv: Sequence[str] | None = None, *, ship_package: bool = False, name: str = "fit.py") -> int:
     def work(spark: SparkSession, request: FitRequest) -> None:
-        from onebit_spark.cli.fitjob import run_fit
+        from onebit_spark.cli.fit_job import run_fit
 
         run_fit(spark, request)
 
     def meanwhile(request: FitRequest) -> None:
-        from onebit_spark.cli.warmup import warm_up
+        from onebit_spark.cli.warm_up import warm_up
 
         warm_up(request)
 
     def when_interrupted(spark: SparkSession, request: FitRequest) -> str:
-        from onebit_spark.cli import fitjob
+        from onebit_spark.cli import fit_job
 
-        return fitjob.when_interrupted(spark, request)
+        return fit_job.when_interrupted(spark, request)
 
     return run_job(name, FitRequest, work, argv, ship_package, meanwhile, when_interrupted=when_interrupted)
 
 
 def predict(argv: Sequence[str] | None = None, *, ship_package: bool = False, name: str = "predict.py") -> int:
     def work(spark: SparkSession, request: PredictRequest) -> None:
-        from onebit_spark.cli.predictjob import run_predict
+        from onebit_spark.cli.predict_job import run_predict
 
         run_predict(spark, request)
 
@@ -50,7 +50,7 @@ def predict(argv: Sequence[str] | None = None, *, ship_package: bool = False, na
 
 def evaluate(argv: Sequence[str] | None = None, *, ship_package: bool = False, name: str = "evaluate.py") -> int:
     def work(spark: SparkSession, request: EvaluateRequest) -> None:
-        from onebit_spark.cli.evaluatejob import run_evaluate
+        from onebit_spark.cli.evaluate_job import run_evaluate
 
         run_evaluate(spark, request)
 
@@ -59,7 +59,7 @@ def evaluate(argv: Sequence[str] | None = None, *, ship_package: bool = False, n
 
 def tune(argv: Sequence[str] | None = None, *, ship_package: bool = False, name: str = "tune.py") -> int:
     def work(spark: SparkSession, request: TuneRequest) -> None:
-        from onebit_spark.cli.tunejob import run_tune
+        from onebit_spark.cli.tune_job import run_tune
 
         run_tune(spark, request)
 
@@ -67,6 +67,6 @@ def tune(argv: Sequence[str] | None = None, *, ship_package: bool = False, name:
 
 
 def reproduce(argv: Sequence[str] | None = None, *, ship_package: bool = False, name: str = "reproduce.py") -> int:
-    from onebit_spark.cli.reproducejob import reproduce as run
+    from onebit_spark.cli.reproduce_job import reproduce as run
 
     return run(argv, ship_package=ship_package, name=name)

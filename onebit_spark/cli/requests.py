@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import ClassVar
 from urllib.parse import urlsplit
 
-from onebit_spark.certificate.certified import Terms
+from onebit_spark.certificate.certificates import Terms
 from onebit_spark.certificate.selective import request_problems
 from onebit_spark.cli.flags import as_flag, flag
-from onebit_spark.cli.settingflags import filled, flag_of, in_flags, takes
+from onebit_spark.cli.setting_flags import filled, flag_of, in_flags, takes
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.execution import Execution
-from onebit_spark.core.outputkinds import METRICS, MODEL, PREDICTIONS, OutputKind
+from onebit_spark.core.output_kinds import METRICS, MODEL, PREDICTIONS, OutputKind
 from onebit_spark.input.labels import Labels
 
 FILES = ("parquet", "csv", "json")

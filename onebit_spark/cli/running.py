@@ -22,7 +22,7 @@ from onebit_spark.cli.requests import under_spark_submit
 from onebit_spark.core.solver import NotConverged
 from onebit_spark.errors import FitFailed, RequestError
 from onebit_spark.platform.classic import log_nothing
-from onebit_spark.platform.connecting import check_reachable
+from onebit_spark.platform.connect_server import check_reachable
 from onebit_spark.platform.logs import logging_is_configured
 from onebit_spark.platform.sessions import NOT_ON_CONNECT, is_connect, ship
 

@@ -13,9 +13,9 @@ from onebit_spark.core.config import FitConfig
 from onebit_spark.core.draws import Draws, GibbsErrors
 from onebit_spark.core.losses import SIDES, HalfStep, Loss, RowPrior, Side
 from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.core.rowmap import RowMap
+from onebit_spark.core.row_map import RowMap
 from onebit_spark.core.scales import ScaleHierarchy
-from onebit_spark.core.sidetables import SideTables
+from onebit_spark.core.side_tables import SideTables
 from onebit_spark.core.split import Split
 from onebit_spark.core.statistics import SideStatistics
 

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.fixedpoint import settled_rows
-from onebit_spark.core.implicit import newcomer_means, prior_means
-from onebit_spark.core.learntfeatures import Who
+from onebit_spark.core.fitted_features import Who
+from onebit_spark.core.fixed_point import settled_rows
+from onebit_spark.core.implicit_features import newcomer_means, prior_means
 from onebit_spark.core.losses import Loss, RowPrior, Side
-from onebit_spark.core.modelinfo import ModelInfo
+from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.posterior import FloatArray, RowPosterior
 from onebit_spark.core.scales import Moments
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from onebit_spark.core.losses import Side, Symmetry
 from onebit_spark.core.priors import ScalePrior
-from onebit_spark.core.rowmap import RowMap
+from onebit_spark.core.row_map import RowMap
 from onebit_spark.core.scales import INTERCEPT_MEAN_VARIANCE, ScaleHierarchy, Scales
 from onebit_spark.core.statistics import SideMoments, SideStatistics
 

@@ -44,7 +44,7 @@ class RowPosterior:
     has_intercept : bool
         Whether the first coordinate is an intercept.
     implicit : array, m × 2K, optional
-        With implicit features: what the ratings of the other side are told about a row (``core.implicit``).
+        With implicit features: what the ratings of the other side are told about a row (``core.implicit_features``).
     """
 
     location: FloatArray

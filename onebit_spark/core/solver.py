@@ -15,9 +15,9 @@ from onebit_spark.core.config import FitConfig
 from onebit_spark.core.engine import Engine
 from onebit_spark.core.gauge import GaugeStep
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Side
-from onebit_spark.core.rowmap import RowMap
+from onebit_spark.core.row_map import RowMap
 from onebit_spark.core.scales import Hierarchy, ScaleHierarchy, Scales
-from onebit_spark.core.sidefeatures import FeatureRidge, of_known_size, shares
+from onebit_spark.core.side_features import FeatureRidge, of_known_size, shares
 from onebit_spark.core.statistics import SideStatistics, relative_change
 from onebit_spark.errors import FitFailed
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from onebit_spark.core.blocks import Sums
 from onebit_spark.core.losses.base import Side
-from onebit_spark.core.startlines import (
+from onebit_spark.core.spectral_rows import (
     CubeSums,
     Factors,
     Keyed,

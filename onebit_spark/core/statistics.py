@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onebit_spark.core.implicit import RIDGE, weight_gram
+from onebit_spark.core.implicit_features import RIDGE, weight_gram
 from onebit_spark.core.losses.base import RowPrior, RowSums
 from onebit_spark.core.posterior import FloatArray, RowPosterior
-from onebit_spark.core.rowmap import RowMap
-from onebit_spark.core.sidefeatures import FEATURE_RIDGE
+from onebit_spark.core.row_map import RowMap
+from onebit_spark.core.side_features import FEATURE_RIDGE
 
 Vector = NDArray[np.float64]
 

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame
 from onebit_spark.core.blocks import RatingBlock, like
 from onebit_spark.core.compiled import jit
 from onebit_spark.core.split import Split
-from onebit_spark.engines.cells import (
+from onebit_spark.engines.block_frames import (
     BLOCKS,
     Batches,
     Numbers,
@@ -34,9 +34,9 @@ from onebit_spark.engines.cells import (
 from onebit_spark.engines.layout import Placement, SideLayout
 from onebit_spark.errors import FitFailed
 from onebit_spark.input.defects import not_deterministic
-from onebit_spark.input.idpositions import Find, finder
+from onebit_spark.input.id_index import Find, finder
 from onebit_spark.input.packing import BUNDLES, NO_WEIGHTS, Bundle, read_bundles
-from onebit_spark.platform.binary import binary_line, cell_array
+from onebit_spark.platform.binary_cells import binary_line, cell_array
 from onebit_spark.platform.plans import in_partitions
 from onebit_spark.platform.schemas import schema_of
 

@@ -12,11 +12,11 @@ from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.sketch import CellSketch
 from onebit_spark.engines.blocking import repeats_of
-from onebit_spark.engines.factorframes import ArrayFactors
+from onebit_spark.engines.factor_frames import ArrayFactors
 from onebit_spark.engines.local import LocalEngine
-from onebit_spark.input.census import Ids
+from onebit_spark.input.collect import Gathered, GatheredPairs, gathered_pairs
 from onebit_spark.input.defects import Columns
-from onebit_spark.input.gathering import Gathered, GatheredPairs, gathered_pairs
+from onebit_spark.input.survey import Ids
 from onebit_spark.platform.sessions import described
 
 

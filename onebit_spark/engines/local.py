@@ -16,16 +16,16 @@ from onebit_spark.core.confidence import Histogram, count_confidences, every_so_
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.draws import Draws, GibbsErrors, count_errors
 from onebit_spark.core.engine import LeftOut, with_prior
-from onebit_spark.core.implicit import weight_gram
+from onebit_spark.core.implicit_features import weight_gram
 from onebit_spark.core.losses import OTHER, HalfStep, Loss, PriorLines, RowPrior, Side
 from onebit_spark.core.machine import available_cores
 from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.core.rowmap import RowMap
-from onebit_spark.core.sidefeatures import rated_gram
-from onebit_spark.core.sidetables import SideTables, recoded
+from onebit_spark.core.row_map import RowMap
+from onebit_spark.core.side_features import rated_gram
+from onebit_spark.core.side_tables import SideTables, recoded
 from onebit_spark.core.split import Split
 from onebit_spark.core.statistics import SideStatistics
-from onebit_spark.engines.mapstep import StartTable, Table, left_out_loss, signed_sums, updated
+from onebit_spark.engines.map_step import StartTable, Table, left_out_loss, signed_sums, updated
 from onebit_spark.engines.start import start_posteriors
 
 Result = TypeVar("Result")

@@ -17,23 +17,23 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType
 
 from onebit_spark.core.engine import Engine
-from onebit_spark.core.factortables import newcomer_rows, one_array, prior_row
-from onebit_spark.core.idlines import IdLines
+from onebit_spark.core.factor_tables import newcomer_rows, one_array, prior_row
+from onebit_spark.core.id_lines import IdLines
 from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.posterior import FloatArray, RowPosterior
 from onebit_spark.core.prediction import held_out_sums
 from onebit_spark.core.scales import ScaleHierarchy, Scales
 from onebit_spark.core.solver import Iteration, Outcome
+from onebit_spark.engines.block_frames import Batches
 from onebit_spark.engines.broadcast.engine import BroadcastEngine
-from onebit_spark.engines.cells import Batches
 from onebit_spark.engines.driver import DriverEngine
-from onebit_spark.engines.heldoutloss import MEASURED, means_of, measured, signs_of
+from onebit_spark.engines.held_out_loss import MEASURED, means_of, measured, signs_of
 from onebit_spark.engines.shuffle.engine import ShuffleEngine
-from onebit_spark.engines.shuffle.watched import watching_tables
+from onebit_spark.engines.shuffle.validation import watching_tables
 from onebit_spark.errors import RequestError
+from onebit_spark.input.collect import GatheredPairs
 from onebit_spark.input.columns import column_problem, quoted, type_of
 from onebit_spark.input.defects import Columns, Tally, check_ratings
-from onebit_spark.input.gathering import GatheredPairs
 from onebit_spark.input.ratings import ITEM, LABEL, USER, WEIGHT, prepared
 from onebit_spark.platform.classic import broadcast
 from onebit_spark.platform.schemas import schema_of

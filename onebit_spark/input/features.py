@@ -1,4 +1,4 @@
-"""Side features as a DataFrame: one line per id, with any columns that ``core.featurecoding`` can code."""
+"""Side features as a DataFrame: one line per id, with any columns that ``core.feature_coding`` can code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, FloatType
 
-from onebit_spark.core.factortables import one_array
+from onebit_spark.core.factor_tables import one_array
 from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import INTEGRAL, matching, quoted, refuse_stream, type_of
 

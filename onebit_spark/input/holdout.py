@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from onebit_spark.input.census import coin
+from onebit_spark.input.collect import Weighed, bytes_per_rating, text_bytes
 from onebit_spark.input.columns import HASH_PARTS
 from onebit_spark.input.defects import Columns, Tally, count_ratings, fingerprint, fingerprint_of, positive, verdict
-from onebit_spark.input.gathering import Weighed, bytes_per_rating, text_bytes
+from onebit_spark.input.survey import coin
 
 
 @dataclass(frozen=True)

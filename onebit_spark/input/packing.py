@@ -1,7 +1,7 @@
 """Ratings packed in the executors: read once, 8 bytes each, under the numbers of dictionaries of their own.
 
     raw ratings ─Pack─► bundles on the executors' disks ─► facts (counts, defects, fingerprint) of every bundle
-                                                        ─► ids with their counts (``idcounts``)
+                                                        ─► ids with their counts (``id_counts``)
                                                         ─► hashes of cells, for the sketch
                                                         ─► blocks (``engines.blocking``)
 
@@ -27,17 +27,17 @@ from pyspark.sql import DataFrame
 
 from onebit_spark.core.compiled import jit
 from onebit_spark.core.sketch import limit_for
+from onebit_spark.input.accumulators import GrowingDictionary, LabelCounts, hash_sums
 from onebit_spark.input.columns import HASH_PARTS
 from onebit_spark.input.defects import Columns
 from onebit_spark.input.ratings import ITEM, LABEL, USER, WEIGHT, cell_hashes, raw
-from onebit_spark.input.readings import GrowingDictionary, LabelCounts, hash_sums
 from onebit_spark.input.weights import bad_weights
-from onebit_spark.platform.binary import binary_line, cell_array, ids_cell, read_ids
+from onebit_spark.platform.arrow_tables import joined
+from onebit_spark.platform.binary_cells import binary_line, cell_array, ids_cell, read_ids
 from onebit_spark.platform.caching import cached
-from onebit_spark.platform.joining import joined
 from onebit_spark.platform.plans import cut_from_plan, expect_long_lines, working_session
 from onebit_spark.platform.schemas import schema_of
-from onebit_spark.platform.shortrows import Batches, map_rows, rows_session
+from onebit_spark.platform.short_rows import Batches, map_rows, rows_session
 
 BUNDLE = 2_000_000  # ratings of a line
 SEGMENT = 16_000_000  # ratings that share their dictionaries

@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DecimalType, DoubleType, FloatType, StringType
 
-from onebit_spark.input.cellhash import integer_cell_hashes
+from onebit_spark.input.cell_hash import integer_cell_hashes
 from onebit_spark.input.columns import INTEGRAL, quoted, type_of
 from onebit_spark.input.defects import SALT, Columns, cell_hash, label_number, positive
 from onebit_spark.input.weights import weight_number

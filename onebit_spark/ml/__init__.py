@@ -1,6 +1,6 @@
 """The parts of the pyspark.ml estimator and its model.
 
-paramkinds ◄ predictionparams ◄ fitparams ◄ fitchoices
-scoring ◄ fittedmodel (factors and predictions) ◄ persistence (the model folder), warmstart ◄ checkpoint
-selection (what is answered)   ◄ fittedmodel ◄ freshness (of ratings), foldin, recommend, diagnostics ◄ evaluation
+param_types ◄ prediction_params ◄ fit_params ◄ fit_settings
+scoring ◄ fitted_model (factors and predictions) ◄ persistence (the model folder), warm_start ◄ checkpoint
+selection (what is answered)   ◄ fitted_model ◄ freshness (of ratings), fold_in, recommend, diagnostics ◄ evaluation
 """

@@ -19,20 +19,20 @@ from typing import Any, Generic, TypeVar
 
 from pyspark.sql import SparkSession
 
-from onebit_spark.certificate.certifiedfit import CertifiedFit
+from onebit_spark.certificate.certified_fit import CertifiedFit
 from onebit_spark.core.config import AUTO, FitConfig
 from onebit_spark.core.engine import Engine, settled
-from onebit_spark.core.modelinfo import METADATA
-from onebit_spark.core.outputkinds import MODEL
+from onebit_spark.core.model_info import METADATA
+from onebit_spark.core.output_kinds import MODEL
 from onebit_spark.core.scales import ScaleHierarchy
-from onebit_spark.core.sidetables import codings_of
+from onebit_spark.core.side_tables import codings_of
 from onebit_spark.core.solver import Iteration, Outcome, Start
-from onebit_spark.core.weightchoice import WeightChoice
+from onebit_spark.core.weight_choice import WeightChoice
 from onebit_spark.errors import RequestError
 from onebit_spark.input.defects import Tally
-from onebit_spark.ml.fittedmodel import FittedModel
+from onebit_spark.ml.fitted_model import FittedModel
 from onebit_spark.ml.persistence import write_model
-from onebit_spark.ml.warmstart import Adopts, warm_start
+from onebit_spark.ml.warm_start import Adopts, warm_start
 from onebit_spark.platform.files import Location, replace_folder
 from onebit_spark.platform.sessions import described
 

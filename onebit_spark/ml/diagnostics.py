@@ -15,8 +15,8 @@ from onebit_spark.core.calibration import Calibration
 from onebit_spark.core.metrics import RELIABILITY_BINS
 from onebit_spark.errors import RequestError
 from onebit_spark.input.defects import Tally, check_ratings
-from onebit_spark.ml.fittedmodel import FittedModel
-from onebit_spark.ml.scored import counting, scored_ratings
+from onebit_spark.ml.fitted_model import FittedModel
+from onebit_spark.ml.scored_ratings import counting, scored_ratings
 
 SAMPLE = 500_000  # about so many ratings are used: enough for each figure of a report
 CALIBRATING = 5_000_000  # and so many for a calibration

@@ -10,8 +10,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from onebit_spark.certificate.bygroup import further_certificates
-from onebit_spark.certificate.certified import Certificate, Terms, document, holdout_certificate, with_freshness
+from onebit_spark.certificate.by_group import further_certificates
+from onebit_spark.certificate.certificates import Certificate, Terms, document, holdout_certificate, with_freshness
 from onebit_spark.certificate.selective import SELECTIVE, request_problems
 from onebit_spark.core import metrics
 from onebit_spark.core.confidence import EVERYTHING
@@ -20,9 +20,9 @@ from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import column_problem
 from onebit_spark.input.defects import Tally, check_ratings
 from onebit_spark.ml.diagnostics import probability_bin
-from onebit_spark.ml.fittedmodel import FittedModel
+from onebit_spark.ml.fitted_model import FittedModel
 from onebit_spark.ml.freshness import check_fresh
-from onebit_spark.ml.scored import counting, scored_by_spark, scored_ratings
+from onebit_spark.ml.scored_ratings import counting, scored_by_spark, scored_ratings
 from onebit_spark.ml.selection import Counted, confidence, count_by_rung, group_column, rung
 
 COLLECT_LIMIT = 5_000_000  # up to so many ratings the driver collects the scores: 20 bytes per rating, and its group

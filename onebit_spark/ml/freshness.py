@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from onebit_spark.core.sketch import ENOUGH, HIGHEST, CellSketch, Comparison, limit_for
 from onebit_spark.errors import RequestError
 from onebit_spark.input.defects import Columns, Tally, cell_hash
-from onebit_spark.ml.fittedmodel import FittedModel
+from onebit_spark.ml.fitted_model import FittedModel
 from onebit_spark.platform.files import Location, explained
 from onebit_spark.platform.sessions import described
 

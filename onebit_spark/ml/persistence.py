@@ -2,10 +2,10 @@
 
 MODEL/metadata.json    ModelInfo and format_version; written last
 MODEL/metadata/        pyspark.ml's own: class, uid, Params
-MODEL/users/           Parquet, one line per id: see ``factortables``
+MODEL/users/           Parquet, one line per id: see ``factor_tables``
 MODEL/items/
 MODEL/fitted/          Parquet, a sketch of the cells that were fitted: see ``freshness``
-MODEL/certificate.json upper limits on the error rate: see ``certified``
+MODEL/certificate.json upper limits on the error rate: see ``certificates``
 MODEL/report.html      if the model was diagnosed: see ``report``
 
 ESTIMATOR/metadata/      pyspark.ml's own: class, uid, Params; whose side features there are
@@ -31,19 +31,19 @@ import pyarrow.parquet as pq
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, MLWriter
 from pyspark.sql import DataFrame
 
-from onebit_spark.core.learntfeatures import Who
-from onebit_spark.core.modelinfo import METADATA, ModelInfo
-from onebit_spark.core.outputkinds import ESTIMATOR as SAVED_ESTIMATOR
-from onebit_spark.core.outputkinds import MODEL
-from onebit_spark.engines.factorframes import collected_factors
+from onebit_spark.core.fitted_features import Who
+from onebit_spark.core.model_info import METADATA, ModelInfo
+from onebit_spark.core.output_kinds import ESTIMATOR as SAVED_ESTIMATOR
+from onebit_spark.core.output_kinds import MODEL
+from onebit_spark.engines.factor_frames import collected_factors
 from onebit_spark.errors import RequestError
-from onebit_spark.ml.fittedmodel import FittedModel
+from onebit_spark.ml.driver_scoring import fits_here
+from onebit_spark.ml.fitted_model import FittedModel
 from onebit_spark.ml.freshness import read_sketch, write_sketch
-from onebit_spark.ml.resident import fits_here
 from onebit_spark.platform.files import Location, explained, replace_folder
 from onebit_spark.platform.sessions import described
 from onebit_spark.report.page import REPORT, report
-from onebit_spark.serving.modelfolder import CERTIFICATE, ESTIMATOR, certificate_of
+from onebit_spark.serving.model_folder import CERTIFICATE, ESTIMATOR, certificate_of
 
 M = TypeVar("M", bound=FittedModel)
 

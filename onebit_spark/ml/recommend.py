@@ -20,17 +20,17 @@ from pyspark.sql import functions as F
 
 from onebit_spark.core import prediction
 from onebit_spark.core.calibration import Calibration
-from onebit_spark.core.factortables import factor_columns, prior_row, read_factors
-from onebit_spark.core.learntfeatures import Who
+from onebit_spark.core.factor_tables import factor_columns, prior_row, read_factors
+from onebit_spark.core.fitted_features import Who
 from onebit_spark.core.machine import available_cores
 from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.core.topn import Ranking, best_partners
-from onebit_spark.engines.cells import Batches
+from onebit_spark.core.top_n import Ranking, best_partners
+from onebit_spark.engines.block_frames import Batches
 from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import checked_ids, refuse_stream
-from onebit_spark.ml.fittedmodel import FittedModel
-from onebit_spark.ml.resident import fits_here
-from onebit_spark.platform.binary import binary_line
+from onebit_spark.ml.driver_scoring import fits_here
+from onebit_spark.ml.fitted_model import FittedModel
+from onebit_spark.platform.binary_cells import binary_line
 from onebit_spark.platform.plans import in_partitions
 from onebit_spark.platform.sessions import parallelism
 from onebit_spark.serving.ranking import ROWS_PER_SLICE, ranking_of, ranking_problems

@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from onebit_spark.core import prediction
 from onebit_spark.core.calibration import Calibration
-from onebit_spark.core.factortables import prior_row, read_certified, read_factors
+from onebit_spark.core.cold_start_draws import Newcomers
+from onebit_spark.core.factor_tables import prior_row, read_certified, read_factors
 from onebit_spark.core.losses import SIDES
-from onebit_spark.core.newcomers import Newcomers
 from onebit_spark.core.posterior import Kind, RowPosterior
 from onebit_spark.core.randomness import pair_streams
 

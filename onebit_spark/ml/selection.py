@@ -13,12 +13,12 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, ShortType
 
-from onebit_spark.certificate.answering import answering_threshold
-from onebit_spark.certificate.bygroup import MOST_GROUPS
+from onebit_spark.certificate.answer_threshold import answering_threshold
+from onebit_spark.certificate.by_group import MOST_GROUPS
 from onebit_spark.certificate.selective import Group, HeldOut
 from onebit_spark.core import prediction
 from onebit_spark.core.confidence import EVERYTHING
-from onebit_spark.core.modelinfo import ModelInfo
+from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import quoted
 from onebit_spark.platform.udfs import arrow_udf

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.solver import NotConverged
-from onebit_spark.inprocess import fit_arrays
+from onebit_spark.in_process import fit_arrays
 from onebit_spark.paper.baselines.davenport import fit_davenport
 from onebit_spark.paper.baselines.simple import fit_logistic, fit_majority
 from onebit_spark.tuning.sample import Sample

@@ -13,10 +13,10 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from onebit_spark.core.outputkinds import OutputKind
+from onebit_spark.core.output_kinds import OutputKind
 from onebit_spark.errors import RequestError
-from onebit_spark.platform.arrowfiles import ArrowPath
-from onebit_spark.platform.hadoopfiles import HadoopPath
+from onebit_spark.platform.arrow_files import ArrowPath
+from onebit_spark.platform.hadoop_files import HadoopPath
 from onebit_spark.platform.sessions import is_connect
 
 RENAMING = ("file", "hdfs", "viewfs", "webhdfs", "swebhdfs")  # schemes that rename a folder in one atomic step
@@ -119,7 +119,7 @@ class Location:
     def write_bytes(self, content: bytes) -> None:
         self._path.write(content)
 
-    # ---- as an ``outputkinds.View`` ----------------------------------------------------------------------------------
+    # ---- as an ``output_kinds.View`` ---------------------------------------------------------------------------------
 
     def names(self, folder: str = "") -> list[str]:
         return [place.name for place in (self / folder if folder else self).children()]

@@ -14,6 +14,6 @@ def arrow_udf(function: Callable[..., pa.Array], takes: Sequence[DataType], retu
     """A function of Arrow arrays as a function of columns of the types ``takes``."""
     if hasattr(F, "arrow_udf"):
         return F.arrow_udf(function, returnType=returns)  # type: ignore[call-overload]
-    from onebit_spark.platform.viapandas import pandas_udf  # pandas takes time to import
+    from onebit_spark.platform.pandas_udfs import pandas_udf  # pandas takes time to import
 
     return pandas_udf(function, takes, returns)

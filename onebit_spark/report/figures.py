@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onebit_spark.core.learntfeatures import SIDE_OF, Who, feature_effects
-from onebit_spark.core.modelinfo import ModelInfo
+from onebit_spark.core.fitted_features import SIDE_OF, Who, feature_effects
+from onebit_spark.core.model_info import ModelInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

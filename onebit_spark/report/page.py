@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any
 
-from onebit_spark.certificate.certified import OF_PREDICTIONS
+from onebit_spark.certificate.certificates import OF_PREDICTIONS
 from onebit_spark.core.config import FitConfig
-from onebit_spark.core.modelinfo import ModelInfo
+from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.settings import declared
 from onebit_spark.report.figures import figures
 

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from onebit_spark.core import prediction
 from onebit_spark.core.machine import available_cores
-from onebit_spark.core.modelinfo import ModelInfo
-from onebit_spark.core.topn import Best, Ranking, best_partners
-from onebit_spark.serving.residentside import Numbers, ResidentSide
+from onebit_spark.core.model_info import ModelInfo
+from onebit_spark.core.top_n import Best, Ranking, best_partners
+from onebit_spark.serving.side import Numbers, ResidentSide
 
 ROWS_PER_SLICE = 1024  # that one thread ranks at a time
 

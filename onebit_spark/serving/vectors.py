@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from onebit_spark.core.losses import SIDES, Side
-from onebit_spark.core.outputkinds import VECTORS
+from onebit_spark.core.output_kinds import VECTORS
 from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.serving.localfolder import replaced_folder
-from onebit_spark.serving.residentside import ResidentSide
+from onebit_spark.serving.local_folder import replaced_folder
+from onebit_spark.serving.side import ResidentSide
 
 SEAL = "_SUCCESS"  # an empty file, written last
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.metrics import log_loss
 from onebit_spark.core.solver import NotConverged
-from onebit_spark.inprocess import fit_arrays
+from onebit_spark.in_process import fit_arrays
 from onebit_spark.tuning.sample import Sample
 
 FoldResult = dict[str, Any]  # errors, n, log_loss, iterations, converged, effective_rank, seconds

@@ -47,7 +47,7 @@ def run_here(job, *arguments):
     """
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), own_log(), pytest.MonkeyPatch.context() as m:
-        m.setattr("onebit_spark.cli.warmup.warm_up", lambda _: None)
+        m.setattr("onebit_spark.cli.warm_up.warm_up", lambda _: None)
         code = getattr(cli, job)(list(map(str, arguments)))
     return code, out.getvalue(), err.getvalue()
 

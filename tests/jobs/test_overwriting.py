@@ -52,7 +52,7 @@ def test_a_tuned_model_outlives_a_wrong_column(spark, tuned):
 def test_a_tuned_model_is_replaced_at_the_end(spark, tuned, monkeypatch):
     before = content(tuned)
     with monkeypatch.context() as patch:
-        patch.setattr("onebit_spark.cli.tunejob._write_results", full_disk)
+        patch.setattr("onebit_spark.cli.tune_job._write_results", full_disk)
         code, _, err = tune(tuned)
     assert (code, err.splitlines()[-1]) == (1, FULL)
     assert content(tuned) == before

@@ -8,14 +8,14 @@ import pytest
 from modelinfo import info_of
 
 from onebit_spark import FitConfig, fit_arrays
-from onebit_spark.core.factortables import factor_table
+from onebit_spark.core.factor_tables import factor_table
 from onebit_spark.model import OneBitCompletionModel
 
 
 @pytest.fixture
 def on_executors(monkeypatch):
     """No model is small enough to be scored, asked or changed on the driver."""
-    monkeypatch.setattr("onebit_spark.ml.resident.MOST_BYTES", -1)
+    monkeypatch.setattr("onebit_spark.ml.driver_scoring.MOST_BYTES", -1)
 
 
 @pytest.fixture(params=["here", "on executors"])

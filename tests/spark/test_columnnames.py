@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from onebit_spark import RequestError
-from onebit_spark.cli.jobtables import read_features, read_table
+from onebit_spark.cli.job_tables import read_features, read_table
 from onebit_spark.cli.requests import FitRequest
 from onebit_spark.estimator import OneBitCompletion
 

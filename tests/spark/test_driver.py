@@ -12,15 +12,15 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import functions as F
 
 from onebit_spark import FitConfig, FitFailed, RequestError, fit_arrays
-from onebit_spark.engines import choice
-from onebit_spark.engines.choice import Choice, Refusal, choose_exchange, on_driver
+from onebit_spark.engines import exchange_choice
+from onebit_spark.engines.exchange_choice import Choice, Refusal, choose_exchange, on_driver
 from onebit_spark.estimator import OneBitCompletion, fit_counted
-from onebit_spark.input import gathering, readings
+from onebit_spark.input import accumulators, collect
+from onebit_spark.input.accumulators import LabelCounts
+from onebit_spark.input.collect import Weighed
 from onebit_spark.input.defects import BIT, Columns, marks, suspect
-from onebit_spark.input.gathering import Weighed
+from onebit_spark.input.rating_sources import RatingsFrame
 from onebit_spark.input.ratings import LABEL, USER, raw
-from onebit_spark.input.ratingsources import RatingsFrame
-from onebit_spark.input.readings import LabelCounts
 from onebit_spark.ml.freshness import sketch_of
 from onebit_spark.platform.limits import DriverLimits
 from onebit_spark.platform.sessions import is_connect
@@ -93,7 +93,7 @@ def test_all_that_a_model_has_is_as_by_broadcast(ratings, choices):
 @pytest.mark.classic
 def test_order_parts_and_partitions_are_irrelevant_to_the_bit(spark, ratings, monkeypatch):
     whole = fit(ratings, maxIter=1)
-    monkeypatch.setattr(gathering, "TABLE_BYTES", 3000)
+    monkeypatch.setattr(collect, "TABLE_BYTES", 3000)
     monkeypatch.setattr("onebit_spark.platform.limits.as_bytes", lambda _: 12_000)
     before = spark.sparkContext._jsc.getPersistentRDDs().size()
     for arranged in (ratings.orderBy(F.rand(1)), ratings.repartition(7)):
@@ -112,14 +112,14 @@ def test_a_small_result_size_means_several_collects(ratings, monkeypatch):
     expected = fit(ratings, maxIter=1).summary.objectiveHistory
     asked = []
     monkeypatch.setattr("onebit_spark.platform.limits.as_bytes", lambda _: 8000)
-    in_groups = gathering.arrow_batches_by_groups
+    in_groups = collect.arrow_batches_by_groups
 
     def watched(frame, groups):
         batches = in_groups(frame, groups)
         asked.append((groups, batches is not None))
         return batches
 
-    monkeypatch.setattr(gathering, "arrow_batches_by_groups", watched)
+    monkeypatch.setattr(collect, "arrow_batches_by_groups", watched)
     few = fit(ratings.coalesce(1), maxIter=1)
     many = fit(ratings.repartition(40), maxIter=1)
     assert [by_partitions for _, by_partitions in asked] == [False, not is_connect(ratings.sparkSession)]
@@ -136,7 +136,7 @@ def test_uneven_partitions_are_collected_in_parts(ratings, monkeypatch):
     def refused(frame, groups):
         raise PySparkRuntimeError("Total size of serialized results is bigger than spark.driver.maxResultSize")
 
-    monkeypatch.setattr(gathering, "arrow_batches_by_groups", lambda frame, groups: iter_of(refused, frame, groups))
+    monkeypatch.setattr(collect, "arrow_batches_by_groups", lambda frame, groups: iter_of(refused, frame, groups))
     assert fit(ratings, maxIter=1).summary.objectiveHistory == expected
 
 
@@ -257,7 +257,7 @@ def test_ids_too_long_for_32_bit_offsets(ratings, monkeypatch):
     """Every array of text is taken for one of more than 2 GiB."""
     marked = ratings.withColumn("held", F.col("item") < 3)
     expected = fit(marked, validationIndicatorCol="held")
-    monkeypatch.setattr(readings, "MOST_TEXT", 0)
+    monkeypatch.setattr(accumulators, "MOST_TEXT", 0)
     found = fit(marked, validationIndicatorCol="held")
     assert found.summary.validationHistory == expected.summary.validationHistory
     assert factors(found) == factors(expected)
@@ -340,7 +340,9 @@ class TestWhereItIsTaken:
         assert told["reason"].startswith("as asked; 1,500 ratings")
 
     def test_who_asks_for_the_driver_is_refused_before_the_ratings_are_gathered(self, ratings, monkeypatch):
-        monkeypatch.setattr(choice, "driver_limits", lambda spark: DriverLimits(2**30, 2**30, 2**10, local=True))
+        monkeypatch.setattr(
+            exchange_choice, "driver_limits", lambda spark: DriverLimits(2**30, 2**30, 2**10, local=True)
+        )
         monkeypatch.setattr(RatingsFrame, "gathered", lambda *_: pytest.fail("they were gathered"))
         with pytest.raises(RequestError, match=r"exchange=driver cannot work: 1,500 ratings .* can take 0 MB: choose"):
             fit(ratings, "driver", driverRatings=0)

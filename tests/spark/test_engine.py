@@ -12,8 +12,8 @@ from onebit_spark.engines.broadcast.engine import BroadcastEngine
 from onebit_spark.engines.layout import default_blocks, default_tasks, multiple_of, side_layout
 from onebit_spark.engines.shuffle.engine import ShuffleEngine
 from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.input.census import census
 from onebit_spark.input.defects import Columns
+from onebit_spark.input.survey import census
 from onebit_spark.platform.files import Location
 from onebit_spark.simulate import simulate
 

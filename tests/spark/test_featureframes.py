@@ -10,9 +10,9 @@ from pyspark.sql import functions as F
 from test_engine import assert_same, estimator, frame
 
 from onebit_spark import FitConfig, RequestError, fit_arrays
-from onebit_spark.cli.jobtables import read_features
+from onebit_spark.cli.job_tables import read_features
 from onebit_spark.cli.requests import FitRequest
-from onebit_spark.engines import choice
+from onebit_spark.engines import exchange_choice
 from onebit_spark.engines.shuffle.engine import ShuffleEngine
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.model import OneBitCompletionModel
@@ -256,7 +256,7 @@ def test_a_csv_of_features_has_numbers_and_keeps_its_ids_as_text(spark, tmp_path
 @pytest.mark.parametrize("exchange", ["shuffle", "mixed"])
 def test_what_auto_chose_is_refused_before_the_ratings_are_blocked(ratings, user_features, monkeypatch, exchange):
     sent = {"shuffle": 0, "mixed": estimator().fitConfig().form.row_bytes * N_ITEMS}[exchange]
-    monkeypatch.setattr(choice, "_most_sent", lambda limits, cores: sent)
+    monkeypatch.setattr(exchange_choice, "_most_sent", lambda limits, cores: sent)
     monkeypatch.setattr(ShuffleEngine, "over", lambda *_: pytest.fail("they were blocked"))
     told = rf"by exchange={exchange}, which exchange=auto has chosen \(driverRatings = 0; the factors .*: raise driverR"
     with pytest.raises(RequestError, match=told):

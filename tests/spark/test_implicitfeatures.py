@@ -9,9 +9,9 @@ from test_engine import assert_same, estimator, frame, in_process
 from onebit_spark import RequestError
 from onebit_spark.certificate import bounds
 from onebit_spark.cli.common import Clock
-from onebit_spark.cli.fitjob import _fit_summary
-from onebit_spark.core import weightchoice
-from onebit_spark.core.factortables import IMPLICIT
+from onebit_spark.cli.fit_job import _fit_summary
+from onebit_spark.core import weight_choice
+from onebit_spark.core.factor_tables import IMPLICIT
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.simulate import simulate
 
@@ -97,9 +97,9 @@ def test_without_a_certificate_the_job_says_how_to_get_one(model):
 @pytest.fixture
 def chosen(ratings, monkeypatch):
     """A fit whose weight is chosen, by exchange."""
-    monkeypatch.setattr(weightchoice, "FEWEST", 100)
-    monkeypatch.setattr(weightchoice, "FIRST_ITERATIONS", 2)
-    monkeypatch.setattr(weightchoice, "ITERATIONS", 1)
+    monkeypatch.setattr(weight_choice, "FEWEST", 100)
+    monkeypatch.setattr(weight_choice, "FIRST_ITERATIONS", 2)
+    monkeypatch.setattr(weight_choice, "ITERATIONS", 1)
     return lambda exchange: estimator(exchange=exchange, rank=2, maxIter=2, likelihoodWeight="auto").fit(ratings)
 
 
@@ -115,7 +115,7 @@ def test_every_exchange_chooses_the_same_weight(chosen, exchange):
     assert len(driver.info.weight_losses) >= 3
     limit = driver.info.nine_tenths
     assert limit == other.info.nine_tenths
-    fits = weightchoice.FITS
+    fits = weight_choice.FITS
     assert (limit["fits"], limit["bound"]) == (fits, bounds.holdout(limit["errors"], limit["n"], limit["delta"] / fits))
     told = [line for line in _fit_summary(driver, Clock()) if "nine tenths" in line]
     assert told == [f"{limit['statement']} To certify the model itself: --holdout 0.1."]

@@ -14,7 +14,7 @@ from pyspark.sql.types import DataType, DoubleType, IntegerType
 
 from onebit_spark import RequestError
 from onebit_spark.core import prediction
-from onebit_spark.core.factortables import factor_table, prior_row
+from onebit_spark.core.factor_tables import factor_table, prior_row
 from onebit_spark.ml.scoring import Scorer
 
 KINDS = [
@@ -290,5 +290,5 @@ def test_pipelines_and_stock_evaluators(spark, make_model, tmp_path):
 
 
 def test_large_tables_travel_in_small_batches(spark, make_model, monkeypatch):
-    monkeypatch.setattr("onebit_spark.engines.factorframes.BATCH_BYTES", 200)
+    monkeypatch.setattr("onebit_spark.engines.factor_frames.BATCH_BYTES", 200)
     assert make_model().users.count() == 28

@@ -11,8 +11,8 @@ import pytest
 from pyspark.ml.util import DefaultParamsReader
 
 from onebit_spark import RequestError
-from onebit_spark.core.modelinfo import FORMAT_VERSION, ModelInfo
-from onebit_spark.core.outputkinds import PREDICTIONS
+from onebit_spark.core.model_info import FORMAT_VERSION, ModelInfo
+from onebit_spark.core.output_kinds import PREDICTIONS
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.ml import persistence
 from onebit_spark.model import OneBitCompletionModel

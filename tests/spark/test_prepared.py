@@ -15,14 +15,14 @@ from pyspark.sql import functions as F
 from onebit_spark import RequestError
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input import packing
+from onebit_spark.input.collect import gathered, weighed
+from onebit_spark.input.collected_bundles import gathered_bundles
 from onebit_spark.input.defects import Columns
-from onebit_spark.input.gatheredbundles import gathered_bundles
-from onebit_spark.input.gathering import gathered, weighed
 from onebit_spark.input.packing import PACKED, Pack
-from onebit_spark.input.preparedratings import BUNDLES, LONG_LINES, open_prepared, prepared_for, stored_bundles
+from onebit_spark.input.prepared_ratings import BUNDLES, LONG_LINES, open_prepared, prepared_for, stored_bundles
 from onebit_spark.input.ratings import raw
 from onebit_spark.platform.files import Location
-from onebit_spark.platform.origins import origin_of
+from onebit_spark.platform.lineage import origin_of
 from onebit_spark.simulate import power_law_ratings
 
 SHAPE = (60, 30)

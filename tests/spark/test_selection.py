@@ -8,8 +8,8 @@ from onebit_spark import FitConfig, RequestError, Terms
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.engines.broadcast.engine import BroadcastEngine
 from onebit_spark.engines.local import LocalEngine
-from onebit_spark.input.census import census
 from onebit_spark.input.defects import Columns
+from onebit_spark.input.survey import census
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.simulate import simulate
 

@@ -13,20 +13,20 @@ from pyspark.sql import functions as F
 
 from onebit_spark import FitFailed, RequestError
 from onebit_spark.core.config import FitConfig
-from onebit_spark.engines import choice
+from onebit_spark.engines import exchange_choice
 from onebit_spark.engines.layout import side_layout
 from onebit_spark.engines.shuffle.engine import ShuffleEngine
 from onebit_spark.engines.shuffle.numbering import number_ids, placements
 from onebit_spark.engines.shuffle.steps import total_weight
 from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.input.census import census
 from onebit_spark.input.defects import Columns
+from onebit_spark.input.survey import census
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform.caching import forget
 from onebit_spark.platform.files import Location
-from onebit_spark.platform.lending import take_back
 from onebit_spark.platform.limits import DriverLimits, driver_limits
 from onebit_spark.platform.plans import partition_keys, spark_hash
+from onebit_spark.platform.temporary_folders import take_back
 from onebit_spark.simulate import power_law_ratings
 
 pytestmark = pytest.mark.classic
@@ -271,7 +271,7 @@ class TestChoice:
         form = FitConfig(rank=10).form
 
         def pick(users, wanted="auto", items=1000):
-            return choice.on_executors(wanted, self.Counted(users, items), form, driver_limits(spark), 2)
+            return exchange_choice.on_executors(wanted, self.Counted(users, items), form, driver_limits(spark), 2)
 
         assert form.row_bytes == (11 + 66 + 20) * 4
         assert pick(1000).exchange == "broadcast"
@@ -295,7 +295,7 @@ class TestChoice:
         machine = DriverLimits(result=2**40, heap=8 * 2**30, memory=14 * 2**30, local=True)
 
         def pick(cores=2, **other):
-            return choice.on_executors(
+            return exchange_choice.on_executors(
                 "auto", self.Counted(10**7, 10**6), form, dataclasses.replace(machine, **other), cores
             )
 
@@ -309,7 +309,7 @@ class TestChoice:
     def test_a_cluster_needs_a_folder_that_all_can_reach(self):
         context = SimpleNamespace(getCheckpointDir=lambda: None, master="yarn")
         with pytest.raises(RequestError, match=r"set workDir or checkpointDir, or .* or shuffleStorage=executors"):
-            choice.work_folder(SimpleNamespace(sparkContext=context, _jsparkSession=None), None)
+            exchange_choice.work_folder(SimpleNamespace(sparkContext=context, _jsparkSession=None), None)
 
     def test_an_unknown_exchange(self, ratings):
         with pytest.raises(

@@ -12,8 +12,8 @@ import pytest
 from onebit_spark import OneBitCompletion, OneBitCompletionModel, RequestError
 from onebit_spark.core.config import FitConfig
 from onebit_spark.engines.shuffle.engine import ShuffleEngine
-from onebit_spark.input.census import census
 from onebit_spark.input.defects import Columns
+from onebit_spark.input.survey import census
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.sessions import parallelism
 from onebit_spark.simulate import power_law_ratings

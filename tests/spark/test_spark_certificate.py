@@ -12,8 +12,8 @@ from onebit_spark.core.split import Split
 from onebit_spark.engines.broadcast.engine import BroadcastEngine
 from onebit_spark.engines.local import LocalEngine
 from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.input.census import census, split_off
 from onebit_spark.input.defects import Columns
+from onebit_spark.input.survey import census, split_off
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.simulate import simulate
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from onebit_spark.cli.taskprogress import TaskProgress
+from onebit_spark.cli.task_progress import TaskProgress
 from onebit_spark.tuning.tasks import Ledger, run_tasks
 
 pytestmark = pytest.mark.classic
@@ -85,7 +85,7 @@ def test_results_of_other_code_do_not_count(spark, path, squared, quiet, monkeyp
 
 
 def test_progress_is_over_all_tasks_and_says_how_long(monkeypatch):
-    monkeypatch.setattr("onebit_spark.cli.taskprogress.LINE_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr("onebit_spark.cli.task_progress.LINE_EVERY_SECONDS", 0.0)
     stream = io.StringIO()
     with TaskProgress(10, "tables", stream=stream) as progress:
         progress.advance(4, seconds=0.0)  # done in an earlier run: says nothing about the speed

@@ -65,7 +65,7 @@ def test_both_ways_agree(spark, days, yesterday, monkeypatch, tmp_path):
     """On the driver, and with factors that stay with the executors; the order of the ratings does not matter."""
     today = spark.createDataFrame(days[1])
     here = yesterday.update(today)
-    monkeypatch.setattr("onebit_spark.ml.modelupdate.fits_here", lambda *_: False)
+    monkeypatch.setattr("onebit_spark.ml.update.fits_here", lambda *_: False)
     there = yesterday.update(today.orderBy("label", "item"))
     for one, other in ((here.users, there.users), (here.items, there.items)):
         expected = lines(other)
@@ -99,7 +99,7 @@ def test_what_is_refused(spark, days, yesterday, monkeypatch):
         yesterday.update(today.withColumn("item", F.col("item").cast("string")))
     with pytest.raises(RequestError, match="fitted without user features"):
         yesterday.update(today, userFeatures=spark.createDataFrame([("u01", 1.0)], "user string, age double"))
-    monkeypatch.setattr("onebit_spark.ml.modelupdate.MOST_PAIRS", 10)
+    monkeypatch.setattr("onebit_spark.ml.update.MOST_PAIRS", 10)
     with pytest.raises(RequestError, match=r"at most 10 ratings, not \d+: give them in parts, or fit again"):
         yesterday.update(today)
 

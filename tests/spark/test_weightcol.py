@@ -10,16 +10,16 @@ from test_checkpoint import Interrupted, interrupt_after
 
 from onebit_spark import FitConfig, FitFailed, RequestError, fit_arrays
 from onebit_spark.cli.common import Clock
-from onebit_spark.cli.fitjob import _fit_summary
-from onebit_spark.engines.choice import Choice, Refusal, on_driver
+from onebit_spark.cli.fit_job import _fit_summary
+from onebit_spark.engines.exchange_choice import Choice, Refusal, on_driver
 from onebit_spark.estimator import OneBitCompletion, fit_counted
+from onebit_spark.input.collect import Weighed, weighed
 from onebit_spark.input.defects import Columns
-from onebit_spark.input.gathering import Weighed, weighed
 from onebit_spark.input.weights import weight_hashes
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform.limits import DriverLimits
 from onebit_spark.simulate import simulate
-from onebit_spark.tuning.crossvalidation import CrossValidation
+from onebit_spark.tuning.cross_validation import CrossValidation
 
 SHAPE = (40, 30)
 ITERATIONS = 2
@@ -99,8 +99,8 @@ def test_the_validation_loss_is_a_weighted_mean(parts, exchange):
 @pytest.mark.slow
 def test_every_exchange_splits_alike(parts, monkeypatch):
     """A prior split, and in its part A a chosen κ: both take ratings away, and their weights with them."""
-    few = {"core.weightchoice.FEWEST": 50, "certificate.learnt.REFIT_ITERATIONS": 1}
-    few |= {"core.weightchoice.FIRST_ITERATIONS": 1, "core.weightchoice.ITERATIONS": 1}
+    few = {"core.weight_choice.FEWEST": 50, "certificate.learnt_prior.REFIT_ITERATIONS": 1}
+    few |= {"core.weight_choice.FIRST_ITERATIONS": 1, "core.weight_choice.ITERATIONS": 1}
     for name, value in few.items():
         monkeypatch.setattr(f"onebit_spark.{name}", value)
     choices = {"certificatePriorSplit": 0.5, "likelihoodWeight": "auto", "maxIter": 1}

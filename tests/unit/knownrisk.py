@@ -20,7 +20,7 @@ import numpy as np
 
 from onebit_spark import FitConfig, NotConverged, Terms, fit_arrays
 from onebit_spark.certificate import bounds
-from onebit_spark.certificate.certified import holdout_certificate
+from onebit_spark.certificate.certificates import holdout_certificate
 from onebit_spark.core.prediction import score
 from onebit_spark.engines.local import LocalEngine
 

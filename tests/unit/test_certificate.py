@@ -11,7 +11,7 @@ from scipy.stats import binom
 
 from onebit_spark import FitConfig, NotConverged, RequestError, Terms, fit_arrays
 from onebit_spark.certificate import bounds
-from onebit_spark.certificate.certified import (
+from onebit_spark.certificate.certificates import (
     DRAWS_SHARE,
     KEPT_CELLS,
     Certificate,
@@ -140,7 +140,7 @@ def test_answers_hold(repeats):
 
 @pytest.fixture
 def few_may_choose(monkeypatch):
-    monkeypatch.setattr("onebit_spark.core.weightchoice.FEWEST", 100)
+    monkeypatch.setattr("onebit_spark.core.weight_choice.FEWEST", 100)
 
 
 @pytest.mark.parametrize("repeats", [15, pytest.param(400, marks=pytest.mark.slow)])
@@ -157,7 +157,7 @@ def test_the_tenth_pays_for_picking_a_candidate(few_may_choose, monkeypatch, dat
     """All candidates err on 30%, and the luckiest is picked: at δ/fits the limit holds, at δ it does not."""
     rng, n, risk = np.random.default_rng(0), 400, 0.3
     for name in ("FIRST_ITERATIONS", "ITERATIONS"):
-        monkeypatch.setattr(f"onebit_spark.core.weightchoice.{name}", 1)
+        monkeypatch.setattr(f"onebit_spark.core.weight_choice.{name}", 1)
 
     def by_luck(*_):
         errors = rng.binomial(n, risk)

@@ -9,7 +9,7 @@ import tomllib
 import pytest
 from guides import DRAWN, ELSEWHERE, EXCERPT_OF, GUIDES, LEFT_ALONE, ROOT, snippets
 
-from onebit_spark.cli.experimentrequests import TuneRequest
+from onebit_spark.cli.experiment_requests import TuneRequest
 from onebit_spark.cli.flags import parse
 from onebit_spark.cli.requests import EvaluateRequest, FitRequest, PredictRequest
 from onebit_spark.errors import RequestError

@@ -17,7 +17,7 @@ from onebit_spark.core.gauge import Gauge, GaugeStep
 from onebit_spark.core.losses import SIDES
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.priors import PRIORS
-from onebit_spark.core.rowmap import RowMap
+from onebit_spark.core.row_map import RowMap
 from onebit_spark.core.scales import ScaleHierarchy, Scales
 from onebit_spark.core.solver import Start, solve
 from onebit_spark.engines.local import LocalEngine

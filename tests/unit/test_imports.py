@@ -8,7 +8,6 @@ files. What does not count is that importing ``a.b.c`` runs the ``__init__.py`` 
 import ast
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -28,23 +27,20 @@ MAY_IMPORT = {
     "input": "platform core errors",
     "engines": "input platform core errors",
     "serving": "certificate core errors",
-    "inprocess": "engines certificate core errors",
+    "in_process": "engines certificate core errors",
     "ml": "serving engines input platform report certificate core errors",
     "model": "ml engines input platform report certificate core errors",
     "estimator": "model ml engines input platform certificate core errors",
-    "tuning": "estimator model inprocess ml input platform core errors",
-    "paper": "tuning inprocess simulate core errors",
-    "cli": "paper tuning inprocess estimator model ml input platform report certificate core errors",
+    "tuning": "estimator model in_process ml input platform core errors",
+    "paper": "tuning in_process simulate core errors",
+    "cli": "paper tuning in_process estimator model ml input platform report certificate core errors",
     "demo": "cli estimator simulate",
-    "__init__": "estimator model serving inprocess certificate core errors",  # the public face
+    "__init__": "estimator model serving in_process certificate core errors",  # the public face
     "__main__": "__init__ cli",
     "tracking": "__init__ serving core errors",
 }
-WITHOUT_SPARK = ("core", "certificate", "report", "simulate", "serving", "inprocess", "errors", "paper", "tracking")
+WITHOUT_SPARK = ("core", "certificate", "report", "simulate", "serving", "in_process", "errors", "paper", "tracking")
 SPARK = ("pyspark", "py4j")
-
-# Base names that may stand in several rooms, for they mean the same kind of thing in each.
-SAME_KIND = {"__init__", "engine", "figures"}
 
 
 def name_of(path, package=PACKAGE):
@@ -137,11 +133,6 @@ def test_no_circle_of_files():
 def test_every_room_says_what_it_is_for():
     rooms = [name for name, path in FILES.items() if path.name == "__init__.py"]
     assert not [name for name in rooms if not ast.get_docstring(ast.parse(FILES[name].read_text(encoding="utf-8")))]
-
-
-def test_a_name_means_one_thing():
-    times = Counter(path.stem for path in FILES.values())
-    assert {stem for stem, n in times.items() if n > 1} <= SAME_KIND
 
 
 @pytest.mark.parametrize("room", WITHOUT_SPARK)

@@ -8,19 +8,19 @@ from hypothesis import strategies as st
 from onebit_spark import FitFailed
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.config import FitConfig
-from onebit_spark.engines.blocking import Build
-from onebit_spark.engines.cells import (
+from onebit_spark.engines.block_frames import (
     PlacedBlock,
     ascending_cell,
     distinct,
     positions,
     read_ascending,
 )
+from onebit_spark.engines.blocking import Build
 from onebit_spark.engines.layout import Placement
 from onebit_spark.engines.shuffle.routes import Make, Route, routes_of
 from onebit_spark.engines.shuffle.steps import Product
 from onebit_spark.input.packing import NO_WEIGHTS
-from onebit_spark.platform.binary import MOST_BYTES, binary_line, cell_array
+from onebit_spark.platform.binary_cells import MOST_BYTES, binary_line, cell_array
 
 
 def test_positions_of_large_numbers():

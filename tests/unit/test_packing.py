@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from onebit_spark import FitFailed
 from onebit_spark.engines.layout import Placement
 from onebit_spark.engines.shuffle.numbering import _EncodeNumbers
-from onebit_spark.input import packing, readings
-from onebit_spark.input.idcounts import CountIds, hashes_of, sum_counts
+from onebit_spark.input import accumulators, packing
+from onebit_spark.input.accumulators import GrowingDictionary
+from onebit_spark.input.id_counts import CountIds, hashes_of, sum_counts
 from onebit_spark.input.packing import Pack, read_bundles
 from onebit_spark.input.ratings import ITEM, LABEL, USER
-from onebit_spark.input.readings import GrowingDictionary
-from onebit_spark.platform.binary import binary_line, cell_array
+from onebit_spark.platform.binary_cells import binary_line, cell_array
 
 integers = st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-5, 40), max_size=60)
 
@@ -27,7 +27,7 @@ integers = st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-5, 40), max_
 def test_integers_keep_their_numbers(parts, dense):
     """By a table of their range as far as it is narrow, by a hash table from then on."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(readings, "DENSE", dense)
+        patch.setattr(accumulators, "DENSE", dense)
         dictionary, known = GrowingDictionary(), []
         for part in parts:
             numbers, new = dictionary.add(pa.chunked_array([pa.array(part, pa.int64())]))
@@ -136,8 +136,8 @@ def raw_batches(lines, size):
 def test_ids_that_arrive_in_parts(parts, dense):
     """Positions among all ids in ascending order, whether the parts share a dictionary or not."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(readings, "DENSE", dense)
-        encoded = readings.Encoded()
+        patch.setattr(accumulators, "DENSE", dense)
+        encoded = accumulators.Encoded()
         for part in parts:
             assert encoded.add(pa.chunked_array([pa.array(part, pa.int64())]))
         numbers, known = encoded.numbered()

@@ -15,7 +15,7 @@ import pytest
 from onebit_spark import RequestError
 from onebit_spark.paper import experiments as paper
 from onebit_spark.paper import figures
-from onebit_spark.paper import reproductionpage as page
+from onebit_spark.paper import reproduction_page as page
 from onebit_spark.paper.comparison import paired_comparison
 from onebit_spark.paper.methods import METHODS, count_wrong_signs
 from onebit_spark.paper.movielens import download_movielens, read_movielens

@@ -10,7 +10,7 @@ from onebit_spark.cli import progress as module
 from onebit_spark.cli.progress import Progress, expected_iterations
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.solver import Iteration
-from onebit_spark.inprocess import fit_arrays
+from onebit_spark.in_process import fit_arrays
 from onebit_spark.simulate import simulate
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from onebit_spark import FitConfig, fit_arrays
 from onebit_spark.core.metrics import reliability
-from onebit_spark.core.modelinfo import ModelInfo
+from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.report.page import report
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

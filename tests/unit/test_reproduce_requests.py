@@ -5,7 +5,7 @@ from contextlib import nullcontext
 import pytest
 
 from onebit_spark.cli import running as jobrun
-from onebit_spark.cli.reproducejob import reproduce
+from onebit_spark.cli.reproduce_job import reproduce
 
 
 def refusal(capsys, arguments):

@@ -13,8 +13,8 @@ from modelfolders import FOLDERS, VERSIONS, told_by
 import onebit_spark
 from onebit_spark import RequestError
 from onebit_spark.core.calibration import Calibration
-from onebit_spark.core.modelinfo import FORMAT_VERSION
-from onebit_spark.serving import residentside
+from onebit_spark.core.model_info import FORMAT_VERSION
+from onebit_spark.serving import side
 
 USERS, ITEMS = (index.ravel() for index in np.indices((30, 20)))  # the last two of each were never rated
 KINDS = [{"loss": "hinge"}, {"loss": "logistic"}, {"loss": "logistic", "covariance": "diagonal", "intercepts": False}]
@@ -59,8 +59,8 @@ def test_what_may_be_passed_for_ids(make_model, monkeypatch):
     users, items = ["u01", "u02", "nobody"], [10, 170, 20]
     expected = model.score(users, items)
     series = pytest.importorskip("pandas").Series
-    for few in (0, residentside.FEW, 10**9):  # Arrow's table of all ids, or one by one
-        monkeypatch.setattr(residentside, "FEW", few)
+    for few in (0, side.FEW, 10**9):  # Arrow's table of all ids, or one by one
+        monkeypatch.setattr(side, "FEW", few)
         for form in (tuple, np.array, pa.array, series, lambda ids: pa.chunked_array([ids[:1], ids[1:]])):
             np.testing.assert_array_equal(model.score(form(users), form(items)), expected)
         small = np.array(items, np.int16), pa.array(users).dictionary_encode()

@@ -13,9 +13,9 @@ from modelfolders import FOLDERS, nearest_by_inner_product
 
 import onebit_spark
 from onebit_spark import RequestError
-from onebit_spark.core.modelinfo import FORMAT_VERSION
-from onebit_spark.core.outputkinds import VECTORS
-from onebit_spark.serving import localfolder
+from onebit_spark.core.model_info import FORMAT_VERSION
+from onebit_spark.core.output_kinds import VECTORS
+from onebit_spark.serving import local_folder
 
 # ---- vectors ---------------------------------------------------------------------------------------------------------
 
@@ -70,15 +70,15 @@ def test_a_failed_rename_brings_the_old_folder_back(tmp_path, monkeypatch):
         (target / name).mkdir(parents=True)
         (target / name / "part-0.parquet").touch()
     (target / "_SUCCESS").touch()
-    rename = localfolder.Path.rename
+    rename = local_folder.Path.rename
 
     def fail(self, other):
         if self.name.startswith(".out.writing"):
             raise OSError("disk on fire")
         return rename(self, other)
 
-    monkeypatch.setattr(localfolder.Path, "rename", fail)
-    with pytest.raises(OSError, match="disk on fire"), localfolder.replaced_folder(target, VECTORS, overwrite=True):
+    monkeypatch.setattr(local_folder.Path, "rename", fail)
+    with pytest.raises(OSError, match="disk on fire"), local_folder.replaced_folder(target, VECTORS, overwrite=True):
         pass
     assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
     assert (target / "users").exists()

@@ -10,16 +10,16 @@ import pytest
 from onebit_spark import FitConfig, Terms
 from onebit_spark.cli.flags import as_flag, parse
 from onebit_spark.cli.requests import FitRequest
-from onebit_spark.cli.tunejob import as_toml
+from onebit_spark.cli.tune_job import as_toml
 from onebit_spark.core.execution import Execution
 from onebit_spark.core.settings import Problem, by_param, declared
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.defects import Columns
-from onebit_spark.ml import makeparams
-from onebit_spark.ml.predictionparams import PredictionParams
-from onebit_spark.tuning.crossvalidation import CrossValidation
+from onebit_spark.ml import make_params
+from onebit_spark.ml.prediction_params import PredictionParams
+from onebit_spark.tuning.cross_validation import CrossValidation
 
-TABLES = makeparams.TABLES
+TABLES = make_params.TABLES
 ANOTHER = {str: "elsewhere", int: 7, float: 0.25}
 
 
@@ -45,14 +45,14 @@ def test_every_field_is_a_setting_with_a_help(table):
 
 
 def test_the_written_params_are_those_of_the_tables():
-    assert makeparams.FILE.read_text(encoding="utf-8") == makeparams.written(), (
-        "settings have changed: run python -m onebit_spark.ml.makeparams"
+    assert make_params.FILE.read_text(encoding="utf-8") == make_params.written(), (
+        "settings have changed: run python -m onebit_spark.ml.make_params"
     )
 
 
 def test_the_constructor_takes_every_param_with_its_default():
     taken = inspect.signature(OneBitCompletion.__init__).parameters
-    settings = {name: item.default for name, item in makeparams.settings_with_params().items()}
+    settings = {name: item.default for name, item in make_params.settings_with_params().items()}
     shared = PredictionParams()
     expected = {**settings, **{param.name: shared.getOrDefault(param) for param in shared.params}}
     assert {name: item.default for name, item in taken.items() if name != "self"} == expected

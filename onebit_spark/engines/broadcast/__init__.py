@@ -1,4 +1,4 @@
 """The factors are on the driver and are broadcast to all blocks.
 
-blockwork (in a task) ◄ exchange (how factors travel) ◄ engine
+block_work (in a task) ◄ exchange (how factors travel) ◄ engine
 """

@@ -17,14 +17,14 @@ from onebit_spark.core.confidence import Histogram, every_so_many
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.draws import Draws, GibbsErrors
 from onebit_spark.core.engine import LeftOut, with_prior
-from onebit_spark.core.implicit import weight_gram
+from onebit_spark.core.implicit_features import weight_gram
 from onebit_spark.core.losses import SIDES, HalfStep, Loss, RowPrior, Side
 from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.core.rowmap import RowMap
-from onebit_spark.core.sidefeatures import rated_gram
-from onebit_spark.core.sidetables import SideTables, recoded
+from onebit_spark.core.row_map import RowMap
+from onebit_spark.core.side_features import rated_gram
+from onebit_spark.core.side_tables import SideTables, recoded
+from onebit_spark.core.spectral_rows import StartTable, Table
 from onebit_spark.core.split import Split
-from onebit_spark.core.startlines import StartTable, Table
 from onebit_spark.core.statistics import SideStatistics
 from onebit_spark.engines.blocking import (
     COUNTS,
@@ -39,11 +39,11 @@ from onebit_spark.engines.blocking import (
     row_blocks,
 )
 from onebit_spark.engines.broadcast.exchange import BlockedSide, BroadcastExchange
-from onebit_spark.engines.factorframes import ArrayFactors
+from onebit_spark.engines.factor_frames import ArrayFactors
 from onebit_spark.engines.faults import worker_errors
 from onebit_spark.engines.layout import SideLayout, default_blocks, multiple_of, side_layout
 from onebit_spark.engines.start import start_posteriors
-from onebit_spark.input.census import Census, Ids, Survey
+from onebit_spark.input.survey import Census, Ids, Survey
 from onebit_spark.platform.classic import broadcast
 from onebit_spark.platform.plans import cut_from_plan, expect_long_lines, working_session
 from onebit_spark.platform.sessions import described, parallelism

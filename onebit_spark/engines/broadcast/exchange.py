@@ -26,12 +26,12 @@ from onebit_spark.core.draws import Draws, GibbsErrors
 from onebit_spark.core.engine import LeftOut
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, PriorLines, RowPrior, Side
 from onebit_spark.core.posterior import FloatArray, RowPosterior
-from onebit_spark.core.rowmap import RowMap
-from onebit_spark.core.sidetables import SideTables
+from onebit_spark.core.row_map import RowMap
+from onebit_spark.core.side_tables import SideTables
+from onebit_spark.core.spectral_rows import StartTable
 from onebit_spark.core.split import Split
-from onebit_spark.core.startlines import StartTable
 from onebit_spark.core.statistics import SideStatistics
-from onebit_spark.engines.broadcast.blockwork import (
+from onebit_spark.engines.broadcast.block_work import (
     CONFIDENCE_LINES,
     ERROR_LINES,
     SUM_LINES,
@@ -45,7 +45,7 @@ from onebit_spark.engines.broadcast.blockwork import (
 )
 from onebit_spark.engines.faults import check_checksums, worker_errors
 from onebit_spark.engines.layout import SideLayout
-from onebit_spark.platform.arriving import arrow_batches
+from onebit_spark.platform.arrow_stream import arrow_batches
 from onebit_spark.platform.classic import broadcast
 
 Part = TypeVar("Part")

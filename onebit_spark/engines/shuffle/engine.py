@@ -26,11 +26,11 @@ from onebit_spark.core.draws import Draws, GibbsErrors
 from onebit_spark.core.engine import LeftOut
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, PriorLines, RowPrior, Side
 from onebit_spark.core.posterior import Form, RowPosterior
-from onebit_spark.core.rowmap import Reading, RowMap
-from onebit_spark.core.sidetables import SideTables
+from onebit_spark.core.row_map import Reading, RowMap
+from onebit_spark.core.side_tables import SideTables
 from onebit_spark.core.spectral import STARTS
+from onebit_spark.core.spectral_rows import Table
 from onebit_spark.core.split import Split
-from onebit_spark.core.startlines import Table
 from onebit_spark.core.statistics import SideStatistics
 from onebit_spark.engines.blocking import CHUNKS, Build, Choose, Repeats, Turn, check_count, check_weight
 from onebit_spark.engines.layout import RATINGS_PER_BLOCK, default_blocks, default_tasks
@@ -39,11 +39,11 @@ from onebit_spark.engines.shuffle.numbering import WIDE, NumberedIds, encoded, n
 from onebit_spark.engines.shuffle.posteriors import TablePosterior
 from onebit_spark.engines.shuffle.routes import Sums
 from onebit_spark.engines.shuffle.sides import RoutedSide, Routing, in_tasks
-from onebit_spark.engines.shuffle.signmatrix import TableSignMatrix
+from onebit_spark.engines.shuffle.sign_matrix import TableSignMatrix
 from onebit_spark.engines.shuffle.storage import InFiles, OnExecutors, Storage
 from onebit_spark.engines.shuffle.tables import AnyTable, Tables
 from onebit_spark.engines.start import SpreadOut
-from onebit_spark.input.census import Census
+from onebit_spark.input.survey import Census
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.plans import cut_from_plan, expect_long_lines, working_session
 from onebit_spark.platform.schemas import schema_of
@@ -221,7 +221,7 @@ class ShuffleEngine:
         self, side: Side, posterior: TablePosterior, schema: StructType, drawn: TablePosterior | None = None,
         outlasting: bool = False, newcomers: pa.Table | None = None,
     ) -> DataFrame:  # fmt: skip
-        """The factor table of a side (see ``factortables``). If ``outlasting``, it outlives the engine."""
+        """The factor table of a side (see ``factor_tables``). If ``outlasting``, it outlives the engine."""
         assert newcomers is None, "side features do not travel by shuffle"
         numbered = StructType([StructField("number", LongType()), *schema.fields[1:]])
         parts = [posterior] if drawn is None else [posterior, drawn]

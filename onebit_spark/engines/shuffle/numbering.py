@@ -13,15 +13,15 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType, StructType
 
 from onebit_spark.core.losses import SIDES, Side
+from onebit_spark.engines.block_frames import Batches, Numbers
 from onebit_spark.engines.blocking import CHUNKS, changed, chunks, numbered
-from onebit_spark.engines.cells import Batches, Numbers
 from onebit_spark.engines.layout import HEAVY, Placement, block_loads, place
-from onebit_spark.input.census import PARTS_PER_CORE, SIDE_NUMBERS, Census
 from onebit_spark.input.packing import BUNDLES, PackedRatings, read_bundles
 from onebit_spark.input.ratings import ITEM, USER
-from onebit_spark.platform.binary import binary_line, cell_array
+from onebit_spark.input.survey import PARTS_PER_CORE, SIDE_NUMBERS, Census
+from onebit_spark.platform.arrow_tables import joined
+from onebit_spark.platform.binary_cells import binary_line, cell_array
 from onebit_spark.platform.caching import cached
-from onebit_spark.platform.joining import joined
 from onebit_spark.platform.plans import cut_from_plan, working_session
 from onebit_spark.platform.schemas import schema_of
 from onebit_spark.platform.sessions import parallelism

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from onebit_spark.core.posterior import Form
-from onebit_spark.core.rowmap import Reading, RowMap
+from onebit_spark.core.row_map import Reading, RowMap
 from onebit_spark.engines.shuffle.routes import Sums
 from onebit_spark.engines.shuffle.steps import Mapped
 from onebit_spark.engines.shuffle.tables import AnyTable

@@ -13,9 +13,9 @@ from pyspark import Broadcast
 
 from onebit_spark.core.blocks import Sums as RowWeights
 from onebit_spark.core.posterior import FloatArray
-from onebit_spark.engines.cells import BLOCK_CELLS, Batches, PlacedBlock, read_ascending, read_block
+from onebit_spark.engines.block_frames import BLOCK_CELLS, Batches, PlacedBlock, read_ascending, read_block
 from onebit_spark.engines.layout import Placement
-from onebit_spark.platform.binary import binary_line, cell_array
+from onebit_spark.platform.binary_cells import binary_line, cell_array
 from onebit_spark.platform.schemas import schema_of
 
 ROUTED = schema_of(f"key int, {BLOCK_CELLS}, routes binary, ends binary, row_weights binary, rated long")

@@ -13,14 +13,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from onebit_spark.core.blocks import Sums
-from onebit_spark.core.startlines import Rows
+from onebit_spark.core.spectral_rows import Rows
+from onebit_spark.engines.block_frames import Batches, read_ascending
 from onebit_spark.engines.blocking import COUNTS, REPEATS, Repeats, count_rows
-from onebit_spark.engines.cells import Batches, read_ascending
 from onebit_spark.engines.faults import worker_errors
 from onebit_spark.engines.layout import Placement
 from onebit_spark.engines.shuffle.routes import ROUTED, Route
 from onebit_spark.engines.shuffle.storage import Storage
-from onebit_spark.platform.binary import cell_array
+from onebit_spark.platform.binary_cells import cell_array
 from onebit_spark.platform.caching import cached
 from onebit_spark.platform.plans import in_partitions, partition_keys
 from onebit_spark.platform.sessions import is_connect

@@ -17,15 +17,15 @@ from onebit_spark.core.blocks import Sums as RowWeights
 from onebit_spark.core.confidence import count_confidences
 from onebit_spark.core.draws import Draws, count_errors
 from onebit_spark.core.engine import with_prior
-from onebit_spark.core.factortables import factor_table, plain_lists, read_factors
-from onebit_spark.core.implicit import weight_gram
+from onebit_spark.core.factor_tables import factor_table, plain_lists, read_factors
+from onebit_spark.core.implicit_features import weight_gram
 from onebit_spark.core.losses import HalfStep, Loss, PriorLines, RowPrior
 from onebit_spark.core.posterior import FloatArray, Form, RowPosterior
-from onebit_spark.core.rowmap import Reading
+from onebit_spark.core.row_map import Reading
+from onebit_spark.core.spectral_rows import Rows, Table, distinct_keys, gram, scaled_product
 from onebit_spark.core.split import Split
-from onebit_spark.core.startlines import Rows, Table, distinct_keys, gram, scaled_product
-from onebit_spark.engines.cells import PlacedBlock
-from onebit_spark.engines.mapstep import left_out_loss, signed_sums, updated
+from onebit_spark.engines.block_frames import PlacedBlock
+from onebit_spark.engines.map_step import left_out_loss, signed_sums, updated
 from onebit_spark.engines.shuffle.routes import Sums
 
 Own = list[FloatArray]

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from onebit_spark.platform.caching import forget, on_executors
 from onebit_spark.platform.files import Location
-from onebit_spark.platform.lending import lend
+from onebit_spark.platform.temporary_folders import lend
 
 
 class Storage(Protocol):
@@ -41,7 +41,7 @@ class InFiles:
         return made.sparkSession.read.schema(schema).parquet(place.uri), place.delete
 
     def outlasting(self, frame: DataFrame, schema: StructType) -> DataFrame:
-        """In a folder beside this one: see ``lending``."""
+        """In a folder beside this one: see ``temporary_folders``."""
         folder = self.folder.sibling(f"{self.folder.name}-model")
         part = folder / uuid.uuid4().hex
         frame.write.parquet(part.uri)

@@ -1,0 +1,275 @@
+"""The certificates: every bound that applies, with its inputs and a sentence for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from onebit_spark.certificate import bounds
+from onebit_spark.certificate.learnt_prior import NARROWING
+from onebit_spark.core.config import FitConfig
+from onebit_spark.core.draws import Draws, GibbsErrors
+from onebit_spark.core.settings import SHARE, Problem, at_least, problems_of, setting
+from onebit_spark.core.solver import Iteration
+
+DRAWS_SHARE = 0.2  # the share of δ for the draws that estimate the Gibbs risk: .05 is .04 + .01
+HEADLINES = ("holdout", "prior_split", "seeger")  # the headline is the first of these that was asked for
+OF_PREDICTIONS = ("holdout", "selective")  # these bound the errors of ``prediction``, the others the errors of draws
+
+GIBBS = "Gibbs: the sign of a fresh random draw of the score, as `sample` makes it"
+MEAN = "mean predictor: the sign of the score, as `prediction` gives it"
+SAMPLED = "ratings sampled like those of the fit (training cells included), not all cells of the matrix"
+REST = (
+    "ratings sampled like those that the prior was not learnt from (where no cell is rated twice: of cells other than "
+    "the prior's), not all cells of the matrix"
+)
+NINE_TENTHS = "mean predictor of a fit of nine tenths of the ratings, made to choose their weight; not of the model"
+TENTH = "ratings sampled like those of the last tenth, not all cells of the matrix"
+UNSEEN = "ratings sampled like the ones that were kept out, not all cells of the matrix"
+KEPT_CELLS = "ratings of the cells that a coin kept out of the fit, sampled like those, not all cells of the matrix"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What must be decided before the fit, so that its certificates hold (docs/MATH.md, §9.6).
+
+    Parameters
+    ----------
+    delta : float
+        δ. A certificate holds with probability 1 − δ.
+    prior_split : float, optional
+        Learn the prior from this share of the ratings, and certify random draws on the others (§9.5).
+    grid : int
+        Number of settings (rank, prior, …) that are compared on these ratings. Each is certified at δ/grid, so the
+        certificate holds for whichever is reported.
+    """
+
+    delta: float = setting(0.05, "a certificate holds with probability 1 − δ", check=SHARE)
+    prior_split: float | None = setting(
+        None,
+        "certify random draws with a prior that is learnt from this share of the ratings; the saved model then has "
+        "learnt almost only from that share",
+        check=SHARE,
+        key="certificate_prior_split",
+        param="certificatePriorSplit",
+    )
+    grid: int = setting(
+        1,
+        "number of settings that are compared on these ratings; each is certified at δ/grid",
+        check=at_least(1),
+        key="certificate_grid",
+        param="certificateGrid",
+    )
+
+    def problems(self) -> list[Problem]:
+        """All problems with these terms; an empty list if there are none."""
+        return problems_of(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Certificate:
+    """One upper limit on the error rate.
+
+    Parameters
+    ----------
+    name : str
+        "holdout", "selective", "seeger", "catoni", "theorem1" or "prior_split".
+    bound : float
+        The limit.
+    bounds : str
+        The predictor whose errors are limited, in words.
+    over : str
+        The distribution of ratings that it is about, in words.
+    delta : float
+        δ. The limit holds with probability 1 − δ.
+    n : int
+        Ratings that it was computed from.
+    majority_error : float
+        Error rate of always predicting the majority class.
+    statement : str
+        The certificate as a sentence.
+    inputs : mapping
+        What the bound was computed from, by name.
+    """
+
+    name: str
+    bound: float
+    bounds: str
+    over: str
+    delta: float
+    n: int
+    majority_error: float
+    statement: str
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def vacuous(self) -> bool:
+        """Whether a coin or the majority class is as good as the bound (docs/MATH.md, §9.8)."""
+        return not self.bound < min(0.5, self.majority_error)
+
+    def as_dict(self) -> dict[str, Any]:
+        """One entry of ``certificate.json``."""
+        return {
+            "name": self.name,
+            "bound": self.bound,
+            "vacuous": self.vacuous,
+            "statement": self.statement,
+            "bounds": self.bounds,
+            "over": self.over,
+            "delta": self.delta,
+            "n": self.n,
+            "majority_error": self.majority_error,
+            **self.inputs,
+        }
+
+
+def document(certificates: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The content of ``certificate.json``. The headline is chosen by name: choosing the smallest bound would cost δ.
+
+    It is never about a group.
+    """
+    found = [dict(item) for item in certificates]
+    names = {item["name"] for item in found if not item.get("group")}
+    return {"headline": next((name for name in HEADLINES if name in names), None), "certificates": found}
+
+
+def headline_of(content: Mapping[str, Any]) -> str | None:
+    """The sentence of the headline, from the content of ``certificate.json``."""
+    whole = (item for item in content["certificates"] if not item.get("group"))
+    return next((item["statement"] for item in whole if item["name"] == content["headline"]), None)
+
+
+def certificates_of(
+    config: FitConfig, last: Iteration, counted: GibbsErrors, draws: Draws, terms: Terms, majority_error: float,
+    cost: float = 0.0, weights: int = 1, weighted: bool = False,
+) -> list[Certificate]:  # fmt: skip
+    """The certificates under a prior that does not depend on the labels: theorem1 (hinge only), catoni and seeger.
+
+    ``cost`` is what the default α adds to the divergence (``prior_cost``). ``weights`` counts the κ that might
+    have been chosen. Theorem 1 holds for one λ = κn, so it pays for them; the others hold for all posteriors.
+    ``weighted``: the ratings have weights. Then the objective is not λ·AVB, and theorem1 is left out (§16).
+    """
+    n, kl, lam = counted.ratings, max(last.divergence, 0.0), config.weight * counted.ratings  # rounding gives < 0
+    paid = kl + cost
+    share = terms.delta / terms.grid
+    gibbs, inputs = _gibbs(counted, draws, terms)
+    left = (1 - DRAWS_SHARE) * share
+    common = {"bounds": GIBBS, "over": SAMPLED, "delta": terms.delta, "n": n, "majority_error": majority_error}
+    found = []
+    if config.loss == "hinge" and not weighted:
+        bound = bounds.theorem1((last.objective + cost) / lam, n, lam, share / weights)
+        told = {
+            "avb": last.objective / lam,
+            "lambda": lam,
+            "kl": kl,
+            "prior_cost": cost,
+            "grid": terms.grid * weights,
+        }
+        found.append(_certificate("theorem1", bound, told, None, common))
+    bound, best = bounds.catoni_over_grid(gibbs, paid, n, left)
+    told = {**inputs, "kl": kl, "prior_cost": cost, "lambda": best, "lambda_grid": len(bounds.CATONI_GRID)}
+    found.append(_certificate("catoni", bound, told, None, common))
+    bound = bounds.seeger(gibbs, paid, n, left)
+    found.append(_certificate("seeger", bound, {**inputs, "kl": kl, "prior_cost": cost}, inputs["gibbs_risk"], common))
+    return found
+
+
+def prior_split_certificate(
+    kl: float, counted: GibbsErrors, draws: Draws, terms: Terms, majority_error: float
+) -> Certificate:
+    """The certificate of a learnt prior. The draws must be on ratings that the prior has not seen."""
+    if draws.unseen_by is None:
+        raise ValueError(
+            "a learnt prior can only be certified on ratings that it has not seen: draw with unseen_by=its split"
+        )
+    if counted.ratings == 0:
+        raise ValueError("the prior has seen all ratings, so none is left to certify with: choose a smaller fraction")
+    gibbs, inputs = _gibbs(counted, draws, terms)
+    bound = bounds.prior_split(gibbs, kl, counted.ratings, (1 - DRAWS_SHARE) * terms.delta / terms.grid)
+    common = {
+        "bounds": GIBBS, "over": REST, "delta": terms.delta, "n": counted.ratings, "majority_error": majority_error
+    }  # fmt: skip
+    told = {**inputs, "kl": kl, "prior_fraction": draws.unseen_by.fraction, "spread_factor": NARROWING}
+    return _certificate("prior_split", bound, told, inputs["gibbs_risk"], common)
+
+
+def holdout_certificate(errors: int, n: int, terms: Terms, majority_error: float) -> Certificate:
+    """The certificate of the predictions, from ratings that the model has never seen."""
+    bound = bounds.holdout(errors, n, terms.delta / terms.grid)
+    common = {"bounds": MEAN, "over": UNSEEN, "delta": terms.delta, "n": n, "majority_error": majority_error}
+    return _certificate("holdout", bound, {"errors": errors, "grid": terms.grid}, errors / n, common)
+
+
+def nine_tenths_certificate(errors: int, n: int, fits: int, terms: Terms, majority_error: float) -> Certificate:
+    """What the tenth that chose κ says of the fit of the other nine. It is not about the model (docs/MATH.md, §14).
+
+    None of the fits that were compared has seen the tenth. But the tenth has picked one of them. So each is certified
+    at δ/fits, whether it was made or not.
+    """
+    bound = bounds.holdout(errors, n, terms.delta / (terms.grid * fits))
+    made = Certificate(
+        name="nine_tenths", bound=bound, bounds=NINE_TENTHS, over=TENTH, delta=terms.delta, n=n,
+        majority_error=majority_error, statement="",
+        inputs={"errors": errors, "fits": fits, "grid": terms.grid},
+    )  # fmt: skip
+    return replace(made, statement=_statement(made, errors / n) + " This is about that fit, not about the model.")
+
+
+def kept_by_coin(item: Certificate, repeated: bool) -> Certificate:
+    """The certificate for ratings that were held out by a coin per cell (docs/MATH.md, §9.2).
+
+    It is about the ratings of the held-out cells. If cells are rated more than once (``repeated``), popular cells weigh
+    more, and the ratings of other cells may be different. Then the sentence says so.
+    """
+    note = " Cells are rated repeatedly here: this is about the cells that were kept out, not about new ones."
+    return replace(item, over=KEPT_CELLS, statement=item.statement + (note if repeated else ""))
+
+
+def with_freshness(item: Certificate, freshness: Mapping[str, Any]) -> Certificate:
+    """The certificate with how its ratings compare with those of the fit (§9.7).
+
+    ``freshness`` has ``checked``, and a ``reason`` where this could not be seen. Then the sentence says so.
+    """
+    note = ""
+    if not freshness["checked"]:
+        note = f" Whether the model has seen these ratings could not be checked: {freshness['reason']}."
+        note += " This holds only if it has not."
+    return replace(item, statement=item.statement + note, inputs={**item.inputs, "freshness": dict(freshness)})
+
+
+def _gibbs(counted: GibbsErrors, draws: Draws, terms: Terms) -> tuple[float, dict[str, Any]]:
+    """The upper limit of the Gibbs risk on the ratings, and its inputs."""
+    trials = counted.ratings * draws.per_rating
+    share = terms.delta / terms.grid
+    limit = bounds.gibbs_limit(counted.errors, trials, DRAWS_SHARE * share)
+    return limit, {
+        "gibbs_risk": counted.errors / trials,
+        "gibbs_risk_limit": limit,
+        "draws_per_rating": draws.per_rating,
+        "delta_split": {"bound": (1 - DRAWS_SHARE) * terms.delta, "draws": DRAWS_SHARE * terms.delta},
+        "grid": terms.grid,
+    }
+
+
+def _certificate(name: str, bound: float, inputs: dict[str, Any], seen: float | None, common: Any) -> Certificate:
+    made = Certificate(name=name, bound=bound, inputs=inputs, statement="", **common)
+    return Certificate(name=name, bound=bound, inputs=inputs, statement=_statement(made, seen), **common)
+
+
+def _statement(item: Certificate, seen: float | None) -> str:
+    who = {MEAN: "the model's predictions", NINE_TENTHS: "the predictions of a fit of nine tenths of the ratings"}.get(
+        item.bounds, "random draws from the model (`sample`)"
+    )
+    where = {
+        UNSEEN: "those that were kept out",
+        REST: "those that its prior was not learnt from",
+        TENTH: "those of the last tenth",
+    }.get(item.over, "these")
+    limit = f"at most {min(item.bound, 1):.1%} of ratings like {where}"
+    text = f"With {100 * (1 - item.delta):.6g}% confidence, {who} are wrong on {limit}"
+    if seen is not None:
+        text += f"; they were wrong on {seen:.1%} of {item.n:,}"
+    if item.vacuous:
+        return f"{text}. That says nothing: the majority class is wrong on {item.majority_error:.1%}, a coin on 50%."
+    return f"{text}. The majority class is wrong on {item.majority_error:.1%}."

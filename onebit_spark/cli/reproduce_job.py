@@ -1,0 +1,138 @@
+"""jobs/reproduce.py: runs an experiment of the paper as Spark tasks, and writes its results and a page.
+
+OUTPUT/REPRODUCTION.md      written again after every experiment, from all results in the folder
+OUTPUT/tables.csv …         one line per draw; tables.json says how they were made
+OUTPUT/noise.png
+OUTPUT/tasks/tables/ …      results of finished tasks: see tasks.Ledger
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from onebit_spark.cli.experiment_requests import MovieLensRequest, ReproduceRequest, SimulationRequest, data_folder
+from onebit_spark.cli.running import DONE, REFUSED, run_job
+from onebit_spark.core.output_kinds import LEDGER, REPRODUCTION
+from onebit_spark.platform.classic import broadcast
+from onebit_spark.platform.sessions import parallelism
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from onebit_spark.paper.experiments import Experiment, Record
+    from onebit_spark.platform.files import Location
+
+PAGE = "REPRODUCTION.md"
+USAGE = "usage: {name} {{tables,noise,movielens}} --output DIR [flags]; {name} tables --help lists the flags"
+
+
+def reproduce(argv: Sequence[str] | None = None, *, ship_package: bool = False, name: str = "reproduce.py") -> int:
+    experiment, *flags = (sys.argv[1:] if argv is None else argv) or [""]
+    if experiment in ("-h", "--help"):
+        print(USAGE.format(name=name))
+        return DONE
+    if experiment == "movielens":
+        return run_job(f"{name} {experiment}", MovieLensRequest, run_movielens, flags, ship_package, needs_classic=True)
+    if experiment == "tables":
+        return run_job(f"{name} {experiment}", SimulationRequest, run_tables, flags, ship_package, needs_classic=True)
+    if experiment == "noise":
+        return run_job(f"{name} {experiment}", SimulationRequest, run_noise, flags, ship_package, needs_classic=True)
+    usage = USAGE.format(name=name)
+    print(f"error: name the experiment first, tables, noise or movielens, not {experiment!r}; {usage}", file=sys.stderr)
+    return REFUSED
+
+
+def run_tables(spark: SparkSession, request: SimulationRequest) -> None:
+    from onebit_spark.paper import experiments as paper
+
+    experiment = paper.tables(request.replicates, request.size, request.seed)
+    _run(spark, request, experiment, paper.simulation_task, {})
+
+
+def run_noise(spark: SparkSession, request: SimulationRequest) -> None:
+    from onebit_spark.paper import experiments as paper
+
+    experiment = paper.noise(request.replicates, request.size, request.seed)
+    _run(spark, request, experiment, paper.simulation_task, {})
+
+
+def run_movielens(spark: SparkSession, request: MovieLensRequest) -> None:
+    from onebit_spark.paper import experiments as paper
+    from onebit_spark.paper.movielens import download_movielens, read_movielens
+
+    path = request.movielens or download_movielens(data_folder(), request.url)
+    sample = read_movielens(path)
+    experiment = paper.movielens(sample, request.replicates, request.seed)
+    data = broadcast(spark, sample)
+
+    def work(task: Record) -> Record:
+        return paper.movielens_task(task, data.value)
+
+    try:
+        _run(spark, request, experiment, work, {"n_ratings": len(sample), "n_test": paper.test_size(sample)})
+    finally:
+        data.destroy()
+
+
+def _run(
+    spark: SparkSession,
+    request: ReproduceRequest,
+    experiment: Experiment,
+    work: Callable[[Record], Record],
+    facts: Record,
+) -> None:
+    from onebit_spark.cli.job_tables import refuse_output
+    from onebit_spark.cli.task_progress import TaskProgress
+    from onebit_spark.platform.files import continued_folder
+    from onebit_spark.tuning.provenance import provenance
+    from onebit_spark.tuning.tasks import Ledger, run_tasks
+
+    folder = refuse_output(spark, "--output", request.output, REPRODUCTION, overwrite=True)  # a killed run continues
+    began = time.perf_counter()
+    with continued_folder(spark, (folder / "tasks" / experiment.name).uri, LEDGER, request.overwrite) as tasks:
+        ledger = Ledger(spark, tasks.uri)
+        resumed = len(ledger) > 0
+        with TaskProgress(experiment.n_tasks, experiment.name, quiet=request.quiet) as progress:
+            records = experiment.run(lambda batch: run_tasks(spark, batch, work, ledger, progress))
+    meta = {
+        **provenance(),
+        **facts,
+        "draws": len(experiment.seeds),
+        "seeds": f"{experiment.seeds[0]} to {experiment.seeds[-1]}",
+        "tuning_seeds": ", ".join(map(str, experiment.tuning_seeds)),
+        "fits": experiment.n_tasks,
+        "task_seconds": ledger.seconds,
+        "slots": parallelism(spark),
+        "wall_seconds": None if resumed else time.perf_counter() - began,
+    }
+    _write(folder, experiment.name, records, meta)
+    if not request.quiet:
+        print(f"{experiment.n_tasks:,} tasks, {time.perf_counter() - began:.0f} s in this run.")
+    print(f"{'' if request.quiet else 'page: '}{request.output}/{PAGE}", flush=True)
+
+
+def _write(folder: Location, name: str, records: list[Record], meta: Record) -> None:
+    """Write the files of the experiment, and the page again."""
+    import pandas as pd
+
+    from onebit_spark.paper import figures
+    from onebit_spark.paper import reproduction_page as page
+
+    table = pd.DataFrame(records).drop(columns="do")
+    table["setting"] = table["setting"].map(json.dumps)
+    (folder / f"{name}.csv").write_text(table.to_csv(index=False))
+    (folder / f"{name}.json").write_text(json.dumps(meta, indent=2) + "\n")
+    if name == "noise":
+        (folder / "noise.png").write_bytes(figures.noise(table))
+    makers = {"tables": page.tables_section, "noise": page.noise_section, "movielens": page.movielens_section}
+    sections = []
+    for part, make in makers.items():
+        if (folder / f"{part}.json").exists():
+            lines, told = ((folder / f"{part}.{kind}").read_text() for kind in ("csv", "json"))
+            sections.append(make(pd.read_csv(io.StringIO(lines)), json.loads(told)))
+    (folder / PAGE).write_text(page.page(sections))

@@ -1,0 +1,143 @@
+"""Factor tables as Arrow tables, for executors and files. This module imports no Spark.
+
+One line of a factor table is one id with the posterior of its row, here with K = 2 factors and an intercept::
+
+    "spread"        id | mean [x1, x2] | spread [s1, s2]                           | intercept b | intercept_spread s0
+    "covariance"    id | mean [x1, x2] | covariance [v00, v10, v11, v20, v21, v22] | intercept b
+
+The covariance is the lower triangle of V, row after row, over [b, x1, x2]: the intercept is first. Without intercepts
+these columns are absent, and V is over the factors only. After a prior split there is one more column,
+``certified_spread`` [s0, s1, s2]: the standard deviations of the certified draws. Their means are those of the model.
+With implicit features there is also ``implicit`` [w1, w2, r1, r2]: the weight and the residual
+(``core.implicit_features``).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from onebit_spark.core.losses import Side
+from onebit_spark.core.posterior import DoubleArray, FloatArray, Kind, RowPosterior
+from onebit_spark.core.scales import Scales
+
+CERTIFIED = "certified_spread"
+IMPLICIT = "implicit"
+
+
+def factor_columns(kind: Kind, intercepts: bool, implicit: bool = False) -> dict[str, str]:
+    """The columns of a factor table after ``id``, with their Spark types. Scores do not need ``implicit``."""
+    columns = {"mean": "array<float>", kind: "array<float>"}
+    if intercepts:
+        columns["intercept"] = "float"
+        if kind == "spread":
+            columns["intercept_spread"] = "float"
+    if implicit:
+        columns[IMPLICIT] = "array<float>"
+    return columns
+
+
+def factor_table(ids: pa.Array, posterior: RowPosterior, drawn: RowPosterior | None = None) -> pa.Table:
+    """The factor table of one side.
+
+    Parameters
+    ----------
+    ids : Arrow array
+        ``ids[i]`` belongs to row i.
+    posterior : RowPosterior
+        Posterior of the rows.
+    drawn : RowPosterior, optional
+        Posterior of the certified draws after a prior split.
+    """
+    first = int(posterior.has_intercept)
+    spread = posterior.kind == "spread"
+    columns = {
+        "id": ids,
+        "mean": _lists(posterior.mean),
+        posterior.kind: _lists(posterior.scale[:, first:] if spread else posterior.scale),
+    }
+    if first:
+        columns["intercept"] = pa.array(posterior.location[:, 0].astype(np.float32))
+        if spread:
+            columns["intercept_spread"] = pa.array(posterior.scale[:, 0].astype(np.float32))
+    if posterior.implicit is not None:
+        columns[IMPLICIT] = _lists(posterior.implicit)
+    if drawn is not None:
+        columns[CERTIFIED] = _lists(drawn.deviation)
+    return pa.table(columns)
+
+
+def plain_lists(table: pa.Table) -> pa.Table:
+    """The table with lists of variable size: Spark accepts no others from a worker."""
+    lists = pa.list_(pa.float32())
+    return table.cast(
+        pa.schema(
+            [field.with_type(lists) if pa.types.is_fixed_size_list(field.type) else field for field in table.schema]
+        )
+    )
+
+
+def read_factors(lines: pa.StructArray, prior: RowPosterior) -> RowPosterior:
+    """The posterior of every line of a factor table (without ``id``). A null line gets the one row of ``prior``."""
+    known = lines.is_valid().to_numpy(zero_copy_only=False)
+    present = lines.drop_null()
+    first = int(prior.has_intercept)
+    location, scale = np.repeat(prior.location, len(lines), axis=0), np.repeat(prior.scale, len(lines), axis=0)
+    location[known, first:] = _rectangle(present.field("mean"), prior.dimension - first)
+    spread = prior.kind == "spread"
+    scale_first = first if spread else 0
+    scale[known, scale_first:] = _rectangle(present.field(prior.kind), scale.shape[1] - scale_first)
+    if first:
+        location[known, 0] = present.field("intercept").to_numpy(zero_copy_only=False)
+        if spread:
+            scale[known, 0] = present.field("intercept_spread").to_numpy(zero_copy_only=False)
+    implicit = None
+    if prior.implicit is not None:
+        implicit = np.zeros((len(lines), 2 * prior.rank), prior.implicit.dtype)
+        implicit[known] = _rectangle(present.field(IMPLICIT), 2 * prior.rank)
+    return RowPosterior(location, scale, prior.kind, prior.has_intercept, implicit)
+
+
+def read_certified(lines: pa.StructArray, prior: RowPosterior) -> RowPosterior:
+    """The posterior of the certified draws after a prior split. ``prior`` has independent coordinates."""
+    known = lines.is_valid().to_numpy(zero_copy_only=False)
+    present = lines.drop_null()
+    first = int(prior.has_intercept)
+    location, scale = np.repeat(prior.location, len(lines), axis=0), np.repeat(prior.scale, len(lines), axis=0)
+    location[known, first:] = _rectangle(present.field("mean"), prior.dimension - first)
+    if first:
+        location[known, 0] = present.field("intercept").to_numpy(zero_copy_only=False)
+    scale[known] = _rectangle(present.field(CERTIFIED), prior.dimension)
+    return RowPosterior(location, scale, "spread", prior.has_intercept)
+
+
+def prior_row(scales: Scales, side: Side, kind: Kind, intercepts: bool, implicit: bool = False) -> RowPosterior:
+    """The prior of an id that was never rated, as a posterior of one row (docs/MATH.md, §8.2)."""
+    prior = scales.unseen(side, intercepts)
+    mean = prior.mean.astype(np.float32)
+    row = RowPosterior.isotropic(mean, 1.0 / np.sqrt(prior.precision[0]), kind, intercepts)
+    return row.with_implicit() if implicit else row
+
+
+def newcomer_rows(row: RowPosterior, known: DoubleArray) -> RowPosterior:
+    """Ids without ratings whose features explain the means ``known`` (rows × D), beside those of ``row``."""
+    rows = row.take(np.zeros(len(known), np.int64))
+    rows.location[:] += known
+    return rows
+
+
+def _lists(table: FloatArray) -> pa.FixedSizeListArray:
+    values = np.ascontiguousarray(table, np.float32)
+    return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
+
+
+def _rectangle(lists: pa.ListArray, width: int) -> FloatArray:
+    return lists.flatten().to_numpy(zero_copy_only=False).reshape(len(lists), width)
+
+
+def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """A column as one array, also if it is empty."""
+    joined = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if isinstance(joined, pa.ChunkedArray):
+        return pa.concat_arrays(joined.chunks) if joined.num_chunks else pa.array([], joined.type)
+    return joined

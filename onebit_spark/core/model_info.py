@@ -1,0 +1,301 @@
+"""ModelInfo: the content of ``metadata.json``, that is, all of a model but the factor tables. It imports no Spark."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from onebit_spark.core.calibration import Calibration
+from onebit_spark.core.confidence import Ladder
+from onebit_spark.core.config import FORM_SETTINGS, FitConfig
+from onebit_spark.core.losses import SIDES, Side
+from onebit_spark.core.posterior import Kind
+from onebit_spark.core.priors import ScalePrior
+from onebit_spark.core.scales import Moments, Scales
+from onebit_spark.errors import RequestError
+
+FORMAT_VERSION = 4
+
+
+METADATA = "metadata.json"
+
+
+LABEL_CODINGS = (
+    "signed",
+    "binary",
+    "boolean",
+    "threshold",
+)  # −1/1, 0/1, false/true, a number compared with a threshold
+
+
+CALIBRATION = {entry.name for entry in dataclasses.fields(Calibration)}
+
+
+MOMENTS = {entry.name for entry in dataclasses.fields(Moments) if entry.default is dataclasses.MISSING}
+
+
+INTERCEPT_PRIOR = ("mean", "mean_variance", "user_inverse_gamma", "item_inverse_gamma")
+
+
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "parameters": dict, "n_ratings": int, "n_users": int, "n_items": int, "objective_history": list, "iterations": int,
+    "converged": bool, "reason": str, "effective_rank": int, "inverse_gamma": list,
+    "intercept_prior": (dict, type(None)), "label_coding": str, "threshold": (float, int, type(None)), "majority": int,
+    "columns": dict, "id_types": dict, "seconds": dict,
+    "n_positive": int, "repeats": dict, "fingerprint": str, "validation": list, "exchange": dict,
+    "calibration": (dict, type(None)), "diagnostics": (dict, type(None)), "fitted": (dict, type(None)),
+    "scale_moments": (dict, type(None)), "draw_narrowing": (float, type(None)), "confidences": (dict, type(None)),
+    "weight_losses": (dict, type(None)), "side_features": (dict, type(None)), "total_weight": (float, type(None)),
+    "nine_tenths": (dict, type(None)),
+}  # fmt: skip
+
+
+# Fields that older model folders do not have.
+_LATER = {
+    "validation", "exchange", "calibration", "diagnostics", "fitted", "scale_moments", "draw_narrowing", "confidences",
+    "weight_losses", "side_features", "total_weight", "nine_tenths",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelInfo:
+    """The content of ``metadata.json``, without ``format_version``.
+
+    Parameters
+    ----------
+    parameters : dict
+        The fields of ``FitConfig``, with the κ, α and β that were used.
+    n_ratings, n_users, n_items : int
+        Numbers of ratings, of users with ratings and of items with ratings.
+    objective_history : list of float
+        The objective after each iteration. It is minimised.
+    iterations : int
+        Number of iterations.
+    converged : bool
+        Whether the stopping rule held (docs/MATH.md, §7.4).
+    reason : str
+        Why the fit stopped.
+    effective_rank : int
+        Factors in use (§8.5).
+    inverse_gamma : list of float
+        g_k = E[1/γ_k] of each factor.
+    intercept_prior : dict or None
+        ``mean`` m_μ, ``mean_variance`` v_μ, ``user_inverse_gamma`` E[1/γ_b], ``item_inverse_gamma`` E[1/γ_d]. None
+        without intercepts.
+    label_coding : {"signed", "binary", "boolean", "threshold"}
+        How the labels of the input were coded.
+    threshold : float or None
+        A label strictly above it is positive.
+    majority : {1, −1}
+        The more frequent label.
+    columns : dict
+        Names of the columns ``user``, ``item`` and ``label``, and ``weight`` if the fit was weighted.
+    id_types : dict
+        Spark's types of the ids of ``user`` and ``item``, such as bigint.
+    seconds : dict
+        Seconds of each phase of the fit.
+    n_positive : int
+        Number of positive ratings.
+    repeats : dict
+        Repeated ratings of a cell: see ``blocking.Repeats``.
+    fingerprint : str
+        Hash of the set of ratings: see ``defects.Tally``.
+    validation : list of dict
+        Held-out loss and error after each iteration.
+    exchange : dict
+        How factors travelled, and why this exchange was chosen.
+    calibration : dict or None
+        See ``calibration.Calibration``.
+    scale_moments : dict or None
+        What determines q(γ): see ``scales.Moments``.
+    draw_narrowing : float or None
+        After a prior split: the factor by which the spread of an unknown id is multiplied in certified draws (§9.4).
+    confidences : dict or None
+        Thresholds of the confidence, from the fitted ratings: see ``confidence.Ladder``.
+    weight_losses : dict or None
+        If κ was chosen: the held-out loss of each κ that was tried.
+    nine_tenths : dict or None
+        If κ was chosen: a limit on the errors of the fit of nine tenths of the ratings that chose it, as an entry of
+        ``certificate.json``. It is not about the model (§14).
+    side_features : dict or None
+        For ``user`` and ``item``, if they have side features: ``coding`` (``feature_coding.FeatureCoding``),
+        ``weights`` W (p × D), and the number of ``newcomers``, ids without ratings.
+    total_weight : float or None
+        If the fit was weighted: the sum of the weights.
+    diagnostics : dict or None
+        Figures for the report: see ``ml.diagnostics``.
+    fitted : dict or None
+        ``limit`` and ``complete`` of ``sketch.CellSketch``.
+    """
+
+    parameters: dict[str, Any]
+    n_ratings: int
+    n_users: int
+    n_items: int
+    objective_history: list[float]
+    iterations: int
+    converged: bool
+    reason: str
+    effective_rank: int
+    inverse_gamma: list[float]
+    intercept_prior: dict[str, float] | None
+    label_coding: str
+    threshold: float | None
+    majority: int
+    columns: dict[str, str]
+    id_types: dict[str, str]
+    seconds: dict[str, float] = field(default_factory=dict)
+    n_positive: int = 0
+    repeats: dict[str, int] = field(default_factory=dict)
+    fingerprint: str = ""
+    validation: list[dict[str, float]] = field(default_factory=list)
+    exchange: dict[str, str] = field(default_factory=dict)
+    calibration: dict[str, Any] | None = None
+    scale_moments: dict[str, Any] | None = None
+    draw_narrowing: float | None = None
+    confidences: dict[str, Any] | None = None
+    weight_losses: dict[str, float] | None = None
+    nine_tenths: dict[str, Any] | None = None
+    side_features: dict[str, dict[str, Any]] | None = None
+    total_weight: float | None = None
+    diagnostics: dict[str, Any] | None = None
+    fitted: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        problems = self._problems()
+        if problems:
+            raise ValueError("; ".join(problems))
+
+    @property
+    def config(self) -> FitConfig:
+        """The settings of the fit."""
+        return FitConfig(**self.parameters)
+
+    @property
+    def kind(self) -> Kind:
+        """How the factor tables store the uncertainty of a row: "spread" or "covariance"."""
+        return self.config.make_loss().kind
+
+    @property
+    def scales(self) -> Scales:
+        """q(γ) and q(μ). Unknown ids are predicted from them."""
+        factor, moments = np.asarray(self.inverse_gamma, np.float64), None
+        if self.scale_moments is not None:
+            moments = Moments.from_dict(self.scale_moments)
+        told_features = self.side_features or {}
+        features: dict[Side, Any] = {
+            side: np.asarray(told_features[who]["weights"], np.float64)
+            for side, who in zip(SIDES, ("user", "item"), strict=True)
+            if who in told_features
+        }
+        if self.intercept_prior is None:
+            return Scales(factor, moments=moments, features=features)
+        told = self.intercept_prior
+        return Scales(
+            factor=factor,
+            moments=moments,
+            features=features,
+            row_intercept=told["user_inverse_gamma"],
+            col_intercept=told["item_inverse_gamma"],
+            mean=told["mean"],
+            mean_variance=told["mean_variance"],
+        )
+
+    @property
+    def rated(self) -> tuple[int, int]:
+        """Numbers of users and of items without those that are known by their side features alone."""
+        users, items = ((self.side_features or {}).get(who, {}).get("newcomers", 0) for who in ("user", "item"))
+        return self.n_users - users, self.n_items - items
+
+    @property
+    def scale_prior(self) -> ScalePrior:
+        """π^γ with the α and β that were used."""
+        return self.config.make_prior(self.n_users + self.n_items)
+
+    @property
+    def calibrated(self) -> Calibration | None:
+        """The calibration of the probability, or None."""
+        return None if self.calibration is None else Calibration(**self.calibration)
+
+    @property
+    def ladder(self) -> Ladder | None:
+        """The thresholds that a selective certificate chooses from, or None in an older model."""
+        return None if self.confidences is None else Ladder.from_dict(self.confidences)
+
+    def to_json(self) -> str:
+        """The text of ``metadata.json``."""
+        content = {"format_version": FORMAT_VERSION, **dataclasses.asdict(self)}
+        return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False, default=lambda number: number.item())
+
+    @classmethod
+    def from_json(cls, text: str) -> ModelInfo:
+        """The inverse of ``to_json``. Raises a RequestError if the text is not the metadata of a model."""
+        try:
+            content = json.loads(text)
+        except ValueError as error:
+            raise RequestError(f"damaged model folder: {METADATA} is not JSON ({error})") from None
+        version = content.get("format_version") if isinstance(content, dict) else None
+        if not isinstance(version, int) or version < 1:
+            raise RequestError(f"damaged model folder: {METADATA} has no format_version")
+        if version > FORMAT_VERSION:
+            raise RequestError(
+                f"the model has format_version {version}, and this onebit_spark reads version {FORMAT_VERSION}: "
+                "upgrade the package"
+            )
+        missing = [name for name in _TYPES if name not in content and name not in _LATER]
+        if missing:
+            raise RequestError(f"damaged model folder: {METADATA} lacks {', '.join(missing)}")
+        if version < 3 and isinstance(content["parameters"], dict):
+            content["parameters"].setdefault("implicit_features", False)
+        try:
+            return cls(**{name: content[name] for name in _TYPES if name in content})._of_today()
+        except ValueError as error:
+            raise RequestError(f"damaged model folder: {METADATA}: {error}") from None
+
+    def _of_today(self) -> ModelInfo:
+        """The same, with fields that an older version did not write."""
+        seen = self.diagnostics
+        if seen is None or "fitted" in seen:
+            return self
+        return dataclasses.replace(self, diagnostics={**seen, "fitted": "training" in str(seen.get("source"))})
+
+    def _problems(self) -> list[str]:
+        found = [name for name, kind in _TYPES.items() if not isinstance(getattr(self, name), kind)]
+        if found:
+            return [f"{name} cannot be {getattr(self, name)!r}" for name in found]
+        known, told = {entry.name for entry in dataclasses.fields(FitConfig)}, set(self.parameters)
+        if not set(FORM_SETTINGS) <= told <= known:
+            return [f"parameters lack {sorted(set(FORM_SETTINGS) - told)} or hold the unknown {sorted(told - known)}"]
+        problems = [str(problem) for problem in self.config.problems()]
+        if problems:
+            return problems
+        if len(self.inverse_gamma) != self.config.rank:
+            problems.append(f"inverse_gamma has {len(self.inverse_gamma)} entries for rank {self.config.rank}")
+        if set(self.intercept_prior or ()) != set(INTERCEPT_PRIOR if self.config.intercepts else ()):
+            problems.append(
+                f"intercept_prior cannot be {self.intercept_prior} with intercepts={self.config.intercepts}"
+            )
+        if self.label_coding not in LABEL_CODINGS:
+            problems.append(f"label_coding must be one of {', '.join(LABEL_CODINGS)}, not {self.label_coding!r}")
+        if self.majority not in (-1, 1):
+            problems.append(f"majority must be 1 or −1, not {self.majority}")
+        if self.calibration is not None and set(self.calibration) != CALIBRATION:
+            problems.append(f"calibration must hold {', '.join(sorted(CALIBRATION))}, not {self.calibration}")
+        if self.scale_moments is not None and not set(self.scale_moments) >= MOMENTS:
+            problems.append(f"scale_moments must hold {', '.join(sorted(MOMENTS))}, not {self.scale_moments}")
+        if self.fitted is not None and set(self.fitted) != {"limit", "complete"}:
+            problems.append(f"fitted must hold limit and complete, not {self.fitted}")
+        if self.confidences is not None:
+            try:
+                Ladder.from_dict(self.confidences)
+            except (LookupError, TypeError, ValueError) as error:
+                problems.append(f"confidences are not valid: {error}")
+        if not {"user", "item", "label"} <= set(self.columns):
+            problems.append(f"columns must name user, item and label, not {self.columns}")
+        if not {"user", "item"} <= set(self.id_types):
+            problems.append(f"id_types must name user and item, not {self.id_types}")
+        return problems

@@ -1,0 +1,108 @@
+"""Factor tables between this process and Spark."""
+
+from __future__ import annotations
+
+from weakref import WeakKeyDictionary
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from onebit_spark.core.factor_tables import CERTIFIED, factor_columns, factor_table, plain_lists, read_factors
+from onebit_spark.core.losses import Side
+from onebit_spark.core.model_info import ModelInfo
+from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.errors import RequestError
+from onebit_spark.input.accumulators import wide
+from onebit_spark.input.survey import Ids
+from onebit_spark.platform.schemas import type_of
+
+BATCH_BYTES = 16 * 2**20  # of a batch that goes to Spark; it travels in a task, which may have 128 MB
+MOST_KEPT = 64 * 2**20  # bytes of a table that is also kept here
+PLAIN_IDS = {
+    "string": pa.string(),
+    "bigint": pa.int64(),
+    "int": pa.int32(),
+    "smallint": pa.int16(),
+    "double": pa.float64(),
+}
+
+_kept: WeakKeyDictionary[DataFrame, pa.Table] = WeakKeyDictionary()  # as long as its DataFrame lives
+
+
+def factor_frame(spark: SparkSession, table: pa.Table, schema: StructType) -> DataFrame:
+    """A factor table of this process as a DataFrame. Spark sends it to the executors with every job that needs it.
+
+    The batches have a bounded size in bytes: Spark bounds only the number of rows, and rows can be large.
+    """
+    rows = max(1, BATCH_BYTES * max(1, table.num_rows) // max(1, table.nbytes))
+    batches = pa.Table.from_batches(table.to_batches(max_chunksize=rows), table.schema)
+    frame = spark.createDataFrame(batches, schema=schema)
+    if table.nbytes <= MOST_KEPT and table["id"].type == PLAIN_IDS.get(schema["id"].dataType.simpleString()):
+        _kept[frame] = plain_lists(table)
+    return frame
+
+
+def collected_factors(frame: DataFrame) -> pa.Table:
+    """A factor table in this process: the one that the DataFrame was made of if it is still here, else by a job."""
+    table = _kept.get(frame)
+    return frame.toArrow() if table is None else table
+
+
+def ordered(factors: pa.Table, ids: pa.Array, prior: RowPosterior, precision: str) -> RowPosterior:
+    """The posterior of ``ids`` from a factor table in any order. Ids that it lacks get the one row of ``prior``."""
+    known = factors["id"].combine_chunks()
+    if pa.types.is_integer(known.type) and pa.types.is_integer(ids.type):
+        known, ids = known.cast(pa.int64()), ids.cast(pa.int64())
+    elif wide(known.type) == ids.type:
+        known = known.cast(ids.type)
+    elif known.type != ids.type:
+        raise RequestError(f"the initial model's ids are of type {known.type}, those of the ratings {ids.type}")
+    lines = factors.drop_columns("id").to_struct_array()
+    if isinstance(lines, pa.ChunkedArray):
+        lines = lines.combine_chunks()
+    found = read_factors(lines.take(pc.index_in(ids, value_set=known)), prior)
+    return found.astype(precision)
+
+
+def factor_schema(info: ModelInfo, side: str) -> StructType:
+    """The schema of ``users`` or ``items``, for side "user" or "item"."""
+    config = info.config
+    columns = factor_columns(info.kind, config.intercepts, config.implicit_features)
+    if info.draw_narrowing is not None:
+        columns[CERTIFIED] = "array<float>"
+    schema = StructType().add("id", type_of(info.id_types[side]))
+    for name, kind in columns.items():
+        schema = schema.add(name, type_of(kind))
+    return schema
+
+
+class ArrayFactors:
+    """Factor tables of an engine whose posteriors are arrays in this process.
+
+    Attributes
+    ----------
+    ids : dict of Side to Ids
+        The ids of both sides.
+    """
+
+    _spark: SparkSession
+    ids: dict[Side, Ids]
+
+    def factors(
+        self, side: Side, posterior: RowPosterior, schema: StructType, drawn: RowPosterior | None = None,
+        outlasting: bool = False, newcomers: pa.Table | None = None,
+    ) -> DataFrame:  # fmt: skip
+        """The factor table of a side (see ``factor_tables``). It can be read after the engine is closed.
+
+        ``newcomers`` are lines of further ids.
+        """
+        table = factor_table(self.ids[side].values, posterior, drawn)
+        if newcomers is not None:
+            table = pa.concat_tables([table, newcomers.cast(table.schema)])
+        return factor_frame(self._spark, table, schema)
+
+    def adopted(self, side: Side, factors: DataFrame, prior: RowPosterior, precision: str) -> RowPosterior:
+        """The posterior of this engine's ids from a factor table. Ids that it lacks get the one row of ``prior``."""
+        return ordered(collected_factors(factors), self.ids[side].values, prior, precision)

@@ -1,0 +1,297 @@
+"""fit_arrays: a fit of numpy arrays in this process. All other engines must agree with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import ArrayLike, NDArray
+
+from onebit_spark.certificate.by_group import further_certificates
+from onebit_spark.certificate.certificates import Certificate, Terms, holdout_certificate
+from onebit_spark.certificate.certified_fit import certified_fit
+from onebit_spark.certificate.learnt_prior import NARROWING
+from onebit_spark.certificate.selective import Group, HeldOut, request_problems
+from onebit_spark.core import prediction
+from onebit_spark.core.array_input import checked_ratings, label_problems
+from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.cold_start_draws import Newcomers
+from onebit_spark.core.confidence import EVERYTHING, Ladder, confidence
+from onebit_spark.core.config import FitConfig
+from onebit_spark.core.engine import prior_rows
+from onebit_spark.core.feature_coding import FeatureCoding
+from onebit_spark.core.losses import LOSSES, SIDES, Side
+from onebit_spark.core.posterior import RowPosterior, effective_rank
+from onebit_spark.core.priors import ScalePrior
+from onebit_spark.core.randomness import pair_streams
+from onebit_spark.core.scales import Scales
+from onebit_spark.core.side_tables import SideFeatures
+from onebit_spark.core.solver import Iteration
+from onebit_spark.engines.local import LocalEngine
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A fitted model. ``fit_arrays`` makes it.
+
+    Parameters
+    ----------
+    config : FitConfig
+        The settings, with the κ that was used.
+    rows, cols : RowPosterior
+        Posterior of the rows and of the columns.
+    scales : Scales
+        q(γ) and q(μ).
+    history : list of Iteration
+        One entry per iteration.
+    converged : bool
+        Whether the stopping rule held (docs/MATH.md, §7.4).
+    reason : str
+        Why the fit stopped.
+    majority : {1, −1}
+        The more frequent label; 1 in a tie.
+    prior : ScalePrior
+        π^γ with the α and β that were used.
+    rated : dict of side to array of bool
+        Which rows and columns have ratings.
+    certificates : list of Certificate
+        What was certified, if ``fit_arrays`` was asked for it.
+    drawn : dict of side to RowPosterior, optional
+        After a prior split: the posterior that ``sample`` draws from.
+    ladder : Ladder
+        Thresholds of the confidence, from the fitted ratings.
+    weight_losses : dict of float to float
+        If κ was chosen: each κ that was tried, with its loss on a tenth of the ratings.
+    nine_tenths : Certificate, optional
+        If κ was chosen, and ``fit_arrays`` was asked to certify: a limit for the fit of nine tenths of the ratings that
+        chose it. It is not about this fit (§14).
+    codings : dict of side to FeatureCoding
+        How side features became numbers. Their weights W are in ``scales.features``.
+
+    Notes
+    -----
+    ``rows`` and ``cols`` in the methods are indices, one per pair; they are broadcast against each other. An index
+    without ratings, or outside the shape, is predicted from the prior (§8.2).
+    """
+
+    config: FitConfig
+    rows: RowPosterior
+    cols: RowPosterior
+    scales: Scales = field(repr=False)
+    history: list[Iteration] = field(repr=False)
+    converged: bool
+    reason: str
+    majority: int
+    prior: ScalePrior = field(repr=False)
+    rated: dict[Side, NDArray[np.bool_]] = field(repr=False)
+    certificates: list[Certificate] = field(default_factory=list, repr=False)
+    drawn: dict[Side, RowPosterior] | None = field(default=None, repr=False)
+    ladder: Ladder = field(default=EVERYTHING, repr=False)
+    weight_losses: dict[float, float] = field(default_factory=dict, repr=False)
+    nine_tenths: Certificate | None = field(default=None, repr=False)
+    codings: dict[Side, FeatureCoding] = field(default_factory=dict, repr=False)
+
+    @property
+    def objective_history(self) -> list[float]:
+        """λ·AVB (hinge) or −ELBO (logistic) after each iteration. It is minimised."""
+        return [iteration.objective for iteration in self.history]
+
+    @property
+    def inverse_gamma(self) -> NDArray[np.float64]:
+        """g_k = E[1/γ_k] of the K factors. It is large where a factor was switched off."""
+        return self.scales.factor
+
+    @property
+    def effective_rank(self) -> int:
+        """Number of factors in use (§8.5)."""
+        return effective_rank(self.rows, self.cols, *(int(self.rated[side].sum()) for side in SIDES))
+
+    def score(self, rows: ArrayLike, cols: ArrayLike) -> NDArray[np.float64]:
+        """Posterior mean of the score, E[b_i] + E[d_j] + E[L_i]·E[R_j] (§8.1)."""
+        return prediction.score(*self._pairs(rows, cols))
+
+    def std(self, rows: ArrayLike, cols: ArrayLike) -> NDArray[np.float64]:
+        """Spread of the score: the standard deviation of an approximate posterior, which depends on the rank and on κ.
+
+        It compares pairs of one model. It is no error bar (docs/predictions.md, Std).
+        """
+        return np.sqrt(prediction.variance(*self._pairs(rows, cols)))
+
+    def probability(self, rows: ArrayLike, cols: ArrayLike) -> NDArray[np.float64]:
+        """P(+). Its meaning depends on the loss (§8.1)."""
+        pairs = self._pairs(rows, cols)
+        return prediction.probability(self.config.loss, prediction.score(*pairs), prediction.variance(*pairs))
+
+    def predict(self, rows: ArrayLike, cols: ArrayLike) -> NDArray[np.int8]:
+        """The sign of the score, ±1. A score of exactly 0 gets the majority label."""
+        scores = self.score(rows, cols)
+        return np.where(scores == 0, self.majority, np.sign(scores)).astype(np.int8)
+
+    def sample(self, rows: ArrayLike, cols: ArrayLike, seed: int = 0) -> NDArray[np.float64]:
+        """One random draw of the score per pair. Its sign is the predictor of the certificates for draws (§9.4).
+
+        A draw is a function of the seed, the row and the column. After a prior split the draws have smaller standard
+        deviations than ``std``. Rows and columns without ratings are drawn from the prior.
+        """
+        index = np.broadcast_arrays(np.atleast_1d(rows), np.atleast_1d(cols))
+        states = pair_streams(seed, *(np.ascontiguousarray(numbers, np.int64) for numbers in index))
+        (left, new_left), (right, new_right) = map(self._drawn_lines, SIDES, index)
+        newcomers = Newcomers(self.scales, self.prior, NARROWING if self.drawn else None)
+        return newcomers.sampled_scores(left, right, new_left, new_right, states)
+
+    def _drawn_lines(self, side: Side, index: NDArray[Any]) -> tuple[RowPosterior, NDArray[np.bool_]]:
+        """The posterior at these rows or columns, and which of them are drawn from the prior instead.
+
+        After a prior split, the lines without ratings already contain the learnt prior.
+        """
+        posterior = (self.drawn or {"rows": self.rows, "cols": self.cols})[side]
+        unknown = (index < 0) | (index >= posterior.n_rows)
+        known = np.where(unknown, 0, index).astype(np.int64)
+        return posterior.take(known), unknown if self.drawn else unknown | ~self.rated[side][known]
+
+    def confidence(self, rows: ArrayLike, cols: ArrayLike) -> NDArray[np.float64]:
+        """|score|/√(c + variance): how sure the model is of the sign (§10.1)."""
+        return confidence(self.score(rows, cols), self.std(rows, cols), LOSSES[self.config.loss].score_noise)
+
+    def certify(
+        self, rows: ArrayLike, cols: ArrayLike, labels: ArrayLike, terms: Terms | None = None,
+        max_error: Sequence[float] = (), groups: ArrayLike | None = None,
+    ) -> list[Certificate]:  # fmt: skip
+        """Certify the predictions on held-out ratings: ``holdout``, and ``selective`` for each request.
+
+        Parameters
+        ----------
+        rows, cols, labels : array_like
+            Ratings that were not fitted.
+        terms : Terms, optional
+            δ, and the number of settings that were compared.
+        max_error : sequence of float
+            Requested error rates among the answered pairs (§10).
+        groups : array_like, optional
+            One value per rating. Certify within each group as well; the groups share δ.
+
+        Returns
+        -------
+        list of Certificate
+        """
+        terms = terms or Terms()
+        problems = [str(problem) for problem in terms.problems()] + [
+            f"max_error {told}" for told in request_problems(max_error)
+        ]
+        problems += label_problems(np.asarray(labels), both_classes=False)
+        if problems:
+            raise ValueError("; ".join(problems))
+        positive, predicted = np.asarray(labels) > 0, self.predict(rows, cols) > 0
+        rung, wrong = self.ladder.rung(self.confidence(rows, cols)), predicted != positive
+        off, size = positive != (self.majority > 0), len(self.ladder.thresholds)
+        whole = HeldOut.counted(rung, 1, wrong, off, size)
+        parts = {}
+        for value in np.unique(np.asarray(groups)) if groups is not None else ():
+            inside = np.asarray(groups) == value
+            parts[Group("group", str(value))] = HeldOut.counted(rung[inside], 1, wrong[inside], off[inside], size)
+        first = holdout_certificate(whole.errors, whole.n, terms, whole.majority_error)
+        return [first, *further_certificates(self.ladder, whole, parts, terms, max_error)]
+
+    def answered(self, rows: ArrayLike, cols: ArrayLike, certificate: Certificate) -> NDArray[np.bool_]:
+        """Which pairs the model answers under a selective certificate; none if its request could not be met."""
+        threshold = certificate.inputs["threshold"]
+        return self.confidence(rows, cols) >= (np.inf if threshold is None else threshold)
+
+    def _pairs(self, rows: ArrayLike, cols: ArrayLike) -> tuple[RowPosterior, RowPosterior]:
+        row_index, col_index = np.broadcast_arrays(np.atleast_1d(rows), np.atleast_1d(cols))
+        return (
+            _take_or_prior(self.rows, row_index, self.scales, "rows"),
+            _take_or_prior(self.cols, col_index, self.scales, "cols"),
+        )
+
+
+def fit_arrays(
+    rows: ArrayLike,
+    cols: ArrayLike,
+    labels: ArrayLike,
+    config: FitConfig | None = None,
+    shape: tuple[int, int] | None = None,
+    *,
+    weights: ArrayLike | None = None,
+    threads: int | None = None,
+    certify: Terms | None = None,
+    on_iteration: Callable[[Iteration], None] | None = None,
+    row_features: ArrayLike | pa.Table | None = None,
+    col_features: ArrayLike | pa.Table | None = None,
+) -> Fit:
+    """Fit the ratings (rows[l], cols[l], labels[l]) in this process. A cell may be rated several times.
+
+    Parameters
+    ----------
+    rows, cols : array_like of int
+        Row and column of each rating, from 0 on.
+    labels : array_like
+        ±1, 0/1 or booleans.
+    config : FitConfig, optional
+        The settings.
+    shape : (int, int), optional
+        Numbers of rows and columns. Rows and columns without ratings do not change the fit.
+    weights : array_like, optional
+        A weight per rating, which multiplies κ (docs/MATH.md, §16). A rating of weight 0 is left out. Default: all 1.
+    threads : int, optional
+        Number of threads. Default: all cores.
+    certify : Terms, optional
+        Compute certificates on these terms.
+    on_iteration : callable, optional
+        Called after every iteration with an ``Iteration``.
+    row_features, col_features : array_like of numbers or pyarrow.Table, optional
+        Side features, one line per row or column of the shape (docs/MATH.md, §15). They are standardised; nan counts
+        as the mean. A table may have columns of numbers, booleans, strings and arrays of them.
+
+    Returns
+    -------
+    Fit
+
+    Raises
+    ------
+    ValueError
+        Lists all problems of the input and the settings.
+
+    >>> from onebit_spark import FitConfig, fit_arrays
+    >>> fit = fit_arrays([0, 0, 1, 1], [0, 1, 0, 1], [1, 1, 1, 0], FitConfig(rank=1, tol=0, max_iter=20))
+    >>> fit.predict([0, 1], [0, 0]).tolist()
+    [1, 1]
+    """
+    config = config or FitConfig()
+    settings = config.problems() + (certify.problems() if certify else [])
+    ratings = RatingBlock.from_coordinates(*checked_ratings(rows, cols, labels, shape, settings, weights))
+    positives = int(ratings.row_positives.sum())
+    with LocalEngine(ratings, threads).running() as engine:
+        for side, given in zip(SIDES, (row_features, col_features), strict=True):
+            if given is not None:
+                rated, name = engine.counts(side) > 0, f"{side[:-1]}_features"
+                engine.features[side] = SideFeatures.of_rows(given, rated, name)
+        made = certified_fit(engine, config, certify, positives, on_iteration)
+    return Fit(
+        config=replace(config, likelihood_weight=made.choice.weight),
+        rows=made.posterior["rows"],
+        cols=made.posterior["cols"],
+        scales=made.scales,
+        history=made.history,
+        converged=made.converged,
+        reason=made.reason,
+        majority=1 if 2 * positives >= ratings.n_ratings else -1,
+        prior=made.prior,
+        rated={side: engine.counts(side) > 0 for side in SIDES},
+        certificates=made.certificates,
+        drawn=made.drawn,
+        ladder=made.ladder or EVERYTHING,
+        weight_losses=made.choice.losses,
+        nine_tenths=made.nine_tenths,
+        codings=made.codings,
+    )
+
+
+def _take_or_prior(posterior: RowPosterior, index: NDArray[Any], scales: Scales, side: Side) -> RowPosterior:
+    unknown = (index < 0) | (index >= posterior.n_rows)
+    taken = posterior.take(np.where(unknown, 0, index).astype(np.int64))
+    taken.put(unknown, prior_rows(scales.unseen(side, posterior.has_intercept), int(unknown.sum()), posterior))
+    return taken

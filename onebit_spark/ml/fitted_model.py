@@ -1,0 +1,332 @@
+"""FittedModel: the factors and the predictions of a fitted model. Further methods are in ``model``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, Self
+
+import pyarrow as pa
+from pyspark.ml import Model
+from pyspark.ml.util import MLReadable
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, DoubleType, LongType, StructType
+
+from onebit_spark.certificate.answer_threshold import applied
+from onebit_spark.certificate.certificates import Certificate, document
+from onebit_spark.core.cold_start_draws import Newcomers
+from onebit_spark.core.factor_tables import CERTIFIED, factor_columns, prior_row
+from onebit_spark.core.model_info import ModelInfo
+from onebit_spark.core.posterior import packed_size
+from onebit_spark.core.sketch import CellSketch
+from onebit_spark.engines.factor_frames import factor_frame, factor_schema
+from onebit_spark.errors import RequestError
+from onebit_spark.input.columns import INTEGRAL, case_folding, checked_ids, missing, quoted, type_of
+from onebit_spark.ml.driver_scoring import collected
+from onebit_spark.ml.prediction_params import AnswerParams
+from onebit_spark.ml.scoring import Sampler, Scorer
+from onebit_spark.ml.selection import answers, chosen_threshold
+from onebit_spark.ml.training_summary import TrainingSummary
+from onebit_spark.platform.limits import as_bytes
+from onebit_spark.platform.udfs import arrow_udf
+from onebit_spark.serving.side import ResidentSide
+
+SCORED = StructType().add("score", "double").add("std", "double").add("probability", "double")
+
+
+class FittedModel(Model, AnswerParams, MLReadable[Any]):
+    """Base class of ``OneBitCompletionModel``, which documents the attributes."""
+
+    def __init__(
+        self, info: ModelInfo, users: DataFrame, items: DataFrame, certificate: dict[str, Any] | None = None
+    ) -> None:
+        super().__init__()
+        self.info = info
+        self.certificate = certificate or document([])
+        self.users = users
+        self.items = items
+        self.source: str | None = None  # folder of a loaded model
+        self.readFitted: Callable[[], CellSketch] | None = None  # see ``fitted``
+        self._collected: list[tuple[ResidentSide, ResidentSide]] = []  # shared by copies: see ``driver_scoring``
+        self._setDefault(userCol=info.columns["user"], itemCol=info.columns["item"])
+        for side, name, factors in (("user", "users", users), ("item", "items", items)):
+            found, expected = _types(factors.schema), _types(factor_schema(info, side))
+            if found != expected:
+                raise RequestError(f"damaged model folder: {name}/ should have the columns {expected}, not {found}")
+
+    @classmethod
+    def from_tables(
+        cls, spark: SparkSession, info: ModelInfo, users: pa.Table, items: pa.Table,
+        certificates: Iterable[Certificate] = (),
+    ) -> Self:  # fmt: skip
+        """A model from factor tables in this process (``factor_tables.factor_table``).
+
+        Spark sends the tables to the executors with every job that needs them. A model that was saved and loaded reads
+        Parquet instead.
+        """
+        user_frame, item_frame = (
+            factor_frame(spark, table, factor_schema(info, side)) for side, table in (("user", users), ("item", items))
+        )
+        return cls(info, user_frame, item_frame, document(item.as_dict() for item in certificates))
+
+    # ---- prediction --------------------------------------------------------------------------------------------------
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        """Append the output columns. If there are null or NaN ids, the first action fails with a count of them.
+
+        Nothing is collected. The factors are joined to the pairs (left joins on unique ids), and only the factors are
+        sent to Python. An id that was never rated is predicted from the prior, or as ``coldStartStrategy`` says.
+        """
+        problems = self.coldStartProblems()
+        if problems:
+            raise RequestError("; ".join(problems))
+        self._check_outputs(dataset)
+        joined, prefix = self._joined(dataset, factor_columns(self.info.kind, self.info.config.intercepts))
+        known_pair = F.col(f"{prefix}_user").isNotNull() & F.col(f"{prefix}_item").isNotNull()
+        if self.getColdStartStrategy() == "drop":
+            joined = joined.where(known_pair)
+        factors = f"{prefix}_user", f"{prefix}_item"
+        scoring = self._scoring_udf([joined.schema[name].dataType for name in factors])
+        scored = joined.withColumn(f"{prefix}_scored", scoring(*factors))
+        outputs = self._outputs(F.col(f"{prefix}_scored"))
+        if self.getColdStartStrategy() == "nan":
+            unknown = {self.getAnsweredCol(): F.lit(False)}
+            outputs = [
+                (name, F.when(known_pair, value).otherwise(unknown.get(name, F.lit(float("nan")))))
+                for name, value in outputs
+            ]
+        return scored.select("*", *(value.alias(name) for name, value in outputs)).drop(
+            f"{prefix}_user", f"{prefix}_item", f"{prefix}_scored"
+        )
+
+    def _joined(self, dataset: DataFrame, columns: Iterable[str]) -> tuple[DataFrame, str]:
+        """The pairs with these columns of both factor tables, as structs PREFIX_user and PREFIX_item or null."""
+        prefix = "__onebit"
+        while any(name.lower().startswith(prefix) for name in dataset.columns):
+            prefix += "_"
+        sides = self._sides()
+        for side, column, _ in sides:
+            self.checkIdType(dataset, side, column)
+        keys = {f"{prefix}_{side}_key": side for side, _, _ in sides}
+        checked = checked_ids(dataset, [column for _, column, _ in sides])
+        joined = dataset.withColumns(dict(zip(keys, checked, strict=True)))
+        for (key, side), (_, _, factors) in zip(keys.items(), sides, strict=True):
+            known = f"{prefix}_{side}_id"
+            right = factors.select(F.col("id").alias(known), F.struct(*columns).alias(f"{prefix}_{side}"))
+            joined = joined.join(right.hint(self._join_hint(side)), F.col(key) == F.col(known), "left").drop(key, known)
+        return joined, prefix
+
+    def resident(self) -> tuple[ResidentSide, ResidentSide]:
+        """The factors of both sides on the driver, collected when they are first asked for. For small models."""
+        if not self._collected:
+            self._collected.append(collected(self))
+        return self._collected[0]
+
+    def sample(self, dataset: DataFrame, seed: int = 0) -> DataFrame:
+        """Append one random draw per pair: ``sampledScore`` and ``sampledPrediction`` (docs/MATH.md, §9.4).
+
+        The certificates `seeger`, `catoni`, `theorem1` and `prior_split` are about this predictor: the sign of a fresh
+        draw of the score, not the sign of its mean. A draw is a function of the seed and the two ids. Another seed
+        gives other draws. After a prior split the draws have smaller standard deviations than ``std``. Ids that the
+        model does not know are drawn from its prior.
+
+        Parameters
+        ----------
+        dataset : DataFrame
+            Pairs of user and item ids.
+        seed : int
+            Seed of the draws.
+        """
+        info = self.info
+        if info.scale_moments is None:
+            raise RequestError("the model was saved by a version without random draws: fit it again")
+        split = info.draw_narrowing is not None
+        columns = [*factor_columns(info.kind, info.config.intercepts), *([CERTIFIED] if split else [])]
+        joined, prefix = self._joined(dataset, columns)
+        newcomers = Newcomers(info.scales, info.scale_prior, info.draw_narrowing)
+        sampler = Sampler(newcomers, info.kind, info.config.intercepts, seed)
+
+        def draw(users: pa.Array, items: pa.Array, pairs: pa.Array) -> pa.Array:
+            return sampler(users, items, pairs)
+
+        ids = (F.col(quoted(column)).cast(info.id_types[side]) for side, column, _ in self._sides())
+        factors = f"{prefix}_user", f"{prefix}_item"
+        lines = [joined.schema[name].dataType for name in factors]
+        score = arrow_udf(draw, [*lines, LongType()], DoubleType())(*factors, F.xxhash64(*ids))
+        drawn = joined.withColumn("sampledScore", score)
+        sign = F.when(F.col("sampledScore") > 0, 1.0).otherwise(self.negativeLabel)
+        return drawn.withColumn("sampledPrediction", sign).drop(f"{prefix}_user", f"{prefix}_item")
+
+    @property
+    def negativeLabel(self) -> float:
+        """The negative label in ``prediction``."""
+        return -1.0 if self.info.label_coding == "signed" else 0.0
+
+    def checkIds(self, dataset: DataFrame) -> None:
+        """Count null and NaN ids in one job, and raise a RequestError if there are any."""
+        columns = [column for _, column, _ in self._sides()]
+        for side, column, _ in self._sides():
+            self.checkIdType(dataset, side, column)
+        counts = dataset.select(*(F.count_if(missing(dataset, column)) for column in columns)).first()
+        assert counts is not None
+        told = [
+            f"column {column!r} holds {n:,} null or NaN ids" for column, n in zip(columns, counts, strict=True) if n
+        ]
+        if told:
+            raise RequestError("; ".join(told) + ": drop or fill such rows")
+
+    def _sides(self) -> list[tuple[str, str, DataFrame]]:
+        return [("user", self.getUserCol(), self.users), ("item", self.getItemCol(), self.items)]
+
+    def _join_hint(self, side: str) -> str:
+        """Broadcast a side up to the session's limit. Spark's own estimate is far too small: one element per array."""
+        n_rows = self.info.n_users if side == "user" else self.info.n_items
+        limit = as_bytes(str(self.users.sparkSession.conf.get("spark.sql.autoBroadcastJoinThreshold")))
+        return "broadcast" if n_rows * self.bytesPerRow <= limit else "merge"
+
+    @property
+    def bytesPerRow(self) -> int:
+        """Approximate memory of one id with its factors."""
+        dimension = self.info.config.dimension
+        floats = dimension + (dimension if self.info.kind == "spread" else packed_size(dimension))
+        return 4 * floats + 64
+
+    def _scoring_udf(self, lines: list[DataType]) -> Callable[..., Column]:
+        intercepts, kind, scales = self.info.config.intercepts, self.info.kind, self.info.scales
+        scorer = Scorer(
+            self.info.config.loss,
+            prior_row(scales, "rows", kind, intercepts),
+            prior_row(scales, "cols", kind, intercepts),
+            self.info.calibrated,
+        )
+
+        def score(users: pa.Array, items: pa.Array) -> pa.Array:
+            return scorer(users, items)
+
+        return arrow_udf(score, lines, SCORED)
+
+    def _outputs(self, scored: Column) -> list[tuple[str, Column]]:
+        """The output columns that are not omitted, in order."""
+        score, negative = scored["score"], self.negativeLabel
+        majority = 1.0 if self.info.majority > 0 else negative
+        prediction = F.when(score > 0, 1.0).when(score < 0, negative).otherwise(majority)
+        named = [
+            (self.getScoreCol(), score),
+            (self.getStdCol(), scored["std"]),
+            (self.getProbabilityCol(), scored["probability"]),
+            (self.getPredictionCol(), prediction),
+            (self.getRawPredictionCol(), score),
+        ]
+        if self.certifiedErrors and self.getAnsweredCol():
+            named.append((self.getAnsweredCol(), answers(self, score, scored["std"])))
+        return [(name, column) for name, column in named if name]
+
+    def _check_outputs(self, dataset: DataFrame) -> None:
+        folded = case_folding(dataset)
+        taken = [folded(name) for name in dataset.columns]
+        for name, _ in self._outputs(F.lit(None)):
+            if folded(name) in taken:
+                raise RequestError(
+                    f"output column {name!r} is already there: drop or rename it, or set another output name"
+                )
+            taken.append(folded(name))
+
+    def checkIdType(self, dataset: DataFrame, side: str, column: str) -> None:
+        """Refuse a column whose type is not that of the model's ids of a side, "user" or "item".
+
+        Integers of different widths are accepted. Any other cast could merge or split ids, so the user must do it.
+        """
+        found = type_of(dataset, column).simpleString()
+        expected = self.info.id_types[side]
+        if found != expected and not (found in INTEGRAL and expected in INTEGRAL):
+            raise RequestError(
+                f"column {column!r} is of type {found}, but the model's {side} ids are of type {expected}: "
+                f"cast the column to {expected}"
+            )
+
+    def _floor(self, answeredOnly: bool) -> float | None:
+        """The least confidence of a pair in a list, or None."""
+        return chosen_threshold(self) if answeredOnly else None
+
+    def changed(self, users: DataFrame | None = None, items: DataFrame | None = None, **info: Any) -> Self:
+        """This model with other factors, or with other fields of its ``info``.
+
+        Certificates are about the factors of the model. A model with other factors has no certificates, and no spreads
+        of certified draws.
+        """
+        if users is None and items is None:
+            model = type(self)(replace(self.info, **info), self.users, self.items, self.certificate)
+            model._collected = self._collected
+        else:
+            config = self.info.config
+            plain = ["id", *factor_columns(self.info.kind, config.intercepts, config.implicit_features)]
+            model = type(self)(
+                replace(self.info, draw_narrowing=None, nine_tenths=None, **info),
+                (self.users if users is None else users).select(*plain),
+                (self.items if items is None else items).select(*plain),
+            )
+        model.source, model.readFitted = self.source, self.readFitted
+        return self._copyValues(model._resetUid(self.uid))
+
+    # ---- what it was fitted on ---------------------------------------------------------------------------------------
+
+    @property
+    def fitted(self) -> CellSketch | None:
+        """A sketch of the cells that the model was fitted on. None if an older version saved the model."""
+        return None if self.readFitted is None else self.readFitted()
+
+    def fittedOn(self, cells: CellSketch) -> Self:
+        """This model with another sketch of the cells that it was fitted on."""
+        model = self.changed(fitted=cells.described)
+        model.readFitted = lambda: cells
+        return model
+
+    @property
+    def certifiedErrors(self) -> list[float]:
+        """The error rates that were requested, also those that could not be met."""
+        return [item["request"] for item in applied(self.certificate)]
+
+    # ---- what was learnt ---------------------------------------------------------------------------------------------
+
+    @property
+    def userFactors(self) -> DataFrame:
+        """id, features array<float>, spread array<float>: mean and standard deviation of the K factors."""
+        return self._factors(self.users)
+
+    @property
+    def itemFactors(self) -> DataFrame:
+        """id, features array<float>, spread array<float>: mean and standard deviation of the K factors."""
+        return self._factors(self.items)
+
+    def _factors(self, side: DataFrame) -> DataFrame:
+        spread = F.col("spread")
+        if self.info.kind == "covariance":
+            # V_cc is at position c(c+3)/2 of the packed triangle.
+            places = [
+                c * (c + 3) // 2 for c in range(self.info.config.dimension - self.rank, self.info.config.dimension)
+            ]
+            spread = F.array(*(F.sqrt(F.col("covariance")[place]).cast("float") for place in places))
+        return side.select("id", F.col("mean").alias("features"), spread.alias("spread"))
+
+    @property
+    def rank(self) -> int:
+        """K, the largest number of factors."""
+        return self.info.config.rank
+
+    @property
+    def effectiveRank(self) -> int:
+        """Number of factors in use (docs/MATH.md, §8.5)."""
+        return self.info.effective_rank
+
+    @property
+    def summary(self) -> TrainingSummary:
+        """How the fit went."""
+        info = self.info
+        return TrainingSummary(
+            info.objective_history, info.iterations, info.converged, info.reason, info.seconds, info.validation
+        )
+
+
+def _types(schema: StructType) -> str:
+    return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema)

@@ -1,0 +1,107 @@
+"""Ratings with what a model predicts for them: scored here if they are few, by Spark otherwise."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import DoubleType, StructField, StructType
+
+from onebit_spark.core.confidence import EVERYTHING
+from onebit_spark.core.confidence import confidence as confidence_of
+from onebit_spark.core.prediction import score_noise
+from onebit_spark.input.columns import matching, quoted
+from onebit_spark.input.defects import Columns, positive, with_weight
+from onebit_spark.ml.driver_scoring import fits_here, scored_here
+from onebit_spark.ml.fitted_model import FittedModel
+from onebit_spark.ml.prediction_params import plainly_named
+from onebit_spark.ml.selection import answers
+
+
+def counting(model: FittedModel, ratings: DataFrame, threshold: float | None) -> tuple[DataFrame, Columns]:
+    """The ratings that a model is judged by, and their columns: those of weight 0 do not count (docs/MATH.md, §16).
+
+    The weight is looked for in the column of the fit. Ratings without this column all count.
+    """
+    weight = model.info.columns.get("weight")
+    columns = Columns(
+        model.getUserCol(),
+        model.getItemCol(),
+        model.info.columns["label"],
+        threshold,
+        weight if weight is not None and matching(ratings, weight) else None,
+    )
+    return with_weight(ratings, columns), columns
+
+
+def scored_ratings(
+    model: FittedModel, ratings: DataFrame, threshold: float | None, n: int, group: Column | None = None
+) -> pa.Table:
+    """One line for each of n checked ratings, on the driver.
+
+    positive, right, unknown_user, unknown_item: boolean; score, std, probability, confidence: double; rung of the
+    model's ladder: smallint; group: string.
+    """
+    asked = _asked(model, ratings, threshold, group)
+    table = scored_here(model, asked) if fits_here(model, n) else _by_spark(model, asked).toArrow()
+    score, std, prediction, positives = (
+        table[name].to_numpy() for name in ("score", "std", "prediction", "__positive")
+    )
+    confidence = confidence_of(score, std, score_noise(model.info.config.loss))
+    return pa.table(
+        {
+            "positive": table["__positive"],
+            "right": (prediction > 0) == positives,
+            **{name: table[name] for name in ("unknown_user", "unknown_item", "score", "std", "probability")},
+            "confidence": confidence,
+            "rung": (model.info.ladder or EVERYTHING).rung(confidence),
+            "group": table["__group"],
+        }
+    )
+
+
+def predicted_pairs(model: FittedModel, pairs: DataFrame, n: int) -> DataFrame:
+    """What ``transform`` appends to n checked pairs of ids, under its usual names."""
+    if not fits_here(model, n):
+        return model.transform(pairs)
+    table = scored_here(model, pairs).drop_columns(["unknown_user", "unknown_item"])
+    appended = [StructField(name, DoubleType()) for name in ("score", "std", "probability", "prediction")]
+    schema = StructType([*pairs.schema, *appended])
+    frame = pairs.sparkSession.createDataFrame(table, schema)
+    if not (model.certifiedErrors and model.getAnsweredCol()):
+        return frame
+    return frame.withColumn(model.getAnsweredCol(), answers(model, F.col("score"), F.col("std")))
+
+
+def scored_by_spark(
+    model: FittedModel, ratings: DataFrame, threshold: float | None, group: Column | None = None
+) -> DataFrame:
+    """The same columns but confidence and rung, lazily, for any number of ratings."""
+    scored = _by_spark(model, _asked(model, ratings, threshold, group))
+    return scored.select(
+        F.col("__positive").alias("positive"),
+        ((F.col("prediction") > 0) == F.col("__positive")).alias("right"),
+        "unknown_user",
+        "unknown_item",
+        "score",
+        "std",
+        "probability",
+        F.col("__group").alias("group"),
+    )
+
+
+def _asked(model: FittedModel, ratings: DataFrame, threshold: float | None, group: Column | None) -> DataFrame:
+    """The two ids, the label as a boolean and the group."""
+    labelled = ratings.withColumn("__positive", positive(ratings, model.info.columns["label"], threshold))
+    ids = (F.col(quoted(column)) for column in (model.getUserCol(), model.getItemCol()))
+    group = F.lit(None).cast("string") if group is None else group
+    return labelled.select(*ids, "__positive", group.alias("__group"))
+
+
+def _by_spark(model: FittedModel, asked: DataFrame) -> DataFrame:
+    scored = plainly_named(model).transform(asked)
+    for name, column, known in (("user", model.getUserCol(), model.users), ("item", model.getItemCol(), model.items)):
+        ids = known.select(F.col("id").alias(f"__known_{name}"))
+        scored = scored.join(ids, F.col(quoted(column)) == F.col(f"__known_{name}"), "left")
+        scored = scored.withColumn(f"unknown_{name}", F.col(f"__known_{name}").isNull())
+    return scored

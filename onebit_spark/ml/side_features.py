@@ -1,0 +1,136 @@
+"""Side features of a fit and of a model: whose they are, what was learnt from them, and ids that have nothing else."""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyspark.sql import DataFrame
+
+from onebit_spark.core.factor_tables import factor_table, newcomer_rows, one_array
+from onebit_spark.core.feature_coding import FeatureCoding, learn_coding
+from onebit_spark.core.fitted_features import SIDE_OF, Who
+from onebit_spark.core.id_lines import IdLines
+from onebit_spark.core.losses import Side
+from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.side_tables import SideFeatures
+from onebit_spark.engines.broadcast.engine import BroadcastEngine
+from onebit_spark.engines.driver import DriverEngine
+from onebit_spark.engines.exchange_choice import SparkEngine
+from onebit_spark.errors import RequestError
+from onebit_spark.input.columns import type_of
+from onebit_spark.input.defects import Columns
+from onebit_spark.input.features import collected_features
+
+log = logging.getLogger("onebit_spark")
+
+NOT_BY_SHUFFLE = (
+    "side features do not travel by exchange=shuffle or mixed: take exchange=driver or broadcast, or leave them out"
+)
+
+
+@dataclass(frozen=True)
+class KnownSide:
+    """The side features of the users, or of the items, of a fit.
+
+    Parameters
+    ----------
+    rated : SideFeatures
+        Those of the ids with ratings; nulls for one without features.
+    newcomers : Arrow array
+        Ids with features and without ratings.
+    newcomers_table : pyarrow.Table
+        One line for each of them.
+    told : list of str
+        About columns that are left out, and gaps.
+    """
+
+    rated: SideFeatures
+    newcomers: pa.Array
+    newcomers_table: pa.Table
+    told: list[str]
+
+    @classmethod
+    def of(cls, table: pa.Table, column: str, ids: pa.Array, whose: str) -> KnownSide:
+        """From a checked table of features and the ids with ratings."""
+        known = one_array(table[column]).cast(ids.type)
+        places = pc.fill_null(pc.index_in(ids, value_set=known), -1).to_numpy().astype(np.int64)
+        rated = table.take(pa.array(places[places >= 0]))
+        if not rated.num_rows:
+            raise RequestError(
+                f"{whose} features: none of the {table.num_rows:,} ids has a rating: are they other ids?"
+            )
+        coding, told = learn_coding(rated, column)
+        if not coding.features:
+            raise RequestError(f"{whose} features: no column is left: {'; '.join(told) or 'there are only ids'}")
+        aligned = table.drop_columns([column]).take(pa.array(places, mask=places < 0))
+        without = len(ids) - rated.num_rows
+        if without:
+            told = [*told, f"{without:,} of {len(ids):,} ids with ratings have no features"]
+        fresh = np.ones(table.num_rows, bool)
+        fresh[places[places >= 0]] = False
+        newcomers, others = known.filter(pa.array(fresh)), table.filter(pa.array(fresh))
+        features = SideFeatures(aligned, coding, coding.coded(aligned))
+        return cls(features, newcomers, others, [f"{whose} features: {line}" for line in told])
+
+    def coded_newcomers(self) -> IdLines:
+        """The features of the newcomers, coded like those of the ids with ratings."""
+        return IdLines(self.newcomers, self.rated.coding.coded(self.newcomers_table))
+
+    def lines(
+        self, row: RowPosterior, coding: FeatureCoding, weights: NDArray[np.float64], narrowing: float | None
+    ) -> pa.Table | None:
+        """The newcomers' lines of the factor table, or None; ``row`` is the prior of an id without ratings."""
+        if not len(self.newcomers):
+            return None
+        rows = newcomer_rows(row, coding.coded(self.newcomers_table) @ weights)
+        drawn = None
+        if narrowing is not None:
+            spread = (rows.deviation * narrowing).astype(rows.location.dtype)
+            drawn = RowPosterior(rows.location, spread, "spread", rows.has_intercept)
+        return factor_table(self.newcomers, rows, drawn)
+
+
+def digest(table: pa.Table, column: str) -> int:
+    """Of a table of features, whatever the order of its lines: another table gives another fit."""
+    ordered = table.sort_by(column).combine_chunks()
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, ordered.schema.remove_metadata()) as stream:
+        stream.write_table(ordered.replace_schema_metadata(None))
+    return zlib.crc32(sink.getvalue())
+
+
+def learnt_features(known: KnownSide, coding: FeatureCoding, weights: NDArray[np.float64]) -> dict[str, Any]:
+    """What a model keeps of them, for ``ModelInfo.side_features``."""
+    return {"coding": coding.as_list(), "weights": weights.tolist(), "newcomers": len(known.newcomers)}
+
+
+def checked_features(frames: Mapping[Who, DataFrame], dataset: DataFrame, columns: Columns) -> dict[Who, pa.Table]:
+    """The tables of side features, collected and checked against the ids of the ratings."""
+    names = {"user": columns.user, "item": columns.item}
+    return {
+        who: collected_features(frame, names[who], type_of(dataset, names[who]).simpleString(), who)
+        for who, frame in frames.items()
+    }
+
+
+def known_sides(engine: SparkEngine[Any], features: dict[Who, pa.Table], columns: Columns) -> dict[Side, KnownSide]:
+    """Give the engine the side features of its ids."""
+    if not features:
+        return {}
+    assert isinstance(engine, DriverEngine | BroadcastEngine), NOT_BY_SHUFFLE  # others were refused before
+    found: dict[Side, KnownSide] = {}
+    for who, table in features.items():
+        side = SIDE_OF[who]
+        found[side] = KnownSide.of(table, getattr(columns, who), engine.ids[side].values, who)
+        engine.features[side] = found[side].rated
+        for line in found[side].told:
+            log.info(line)
+    return found

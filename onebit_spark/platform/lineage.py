@@ -1,0 +1,97 @@
+"""Where the rows of a DataFrame come from: its files, and the query over them. No row is read."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from onebit_spark.platform.hadoop_files import statuses
+
+ALL_FIELDS = 1_000_000  # of a node in the text of a plan, which is shortened by default
+OWN_CODE = ")#-1"  # so a function of the user's in Python ends there
+CHANGING = re.compile(r"\b(current_\w+|now|localtimestamp)\(")  # functions whose value is that of the day
+WITHOUT_FILES = ("Range", "OneRowRelation")  # leaves whose rows are known from the plan
+LISTINGS = ("InMemoryFileIndex", "CatalogFileIndex", "MetadataLogFileIndex")  # Spark's own: a file counts as a whole
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What the rows of a DataFrame are made of. Two frames of the same origin have the same rows.
+
+    Parameters
+    ----------
+    query : str
+        Digest of the analysed plan, with the readers' options and schemas.
+    files : dict of str to (int, int)
+        URI ─► length in bytes, and time of the last change in milliseconds, as they are now.
+    """
+
+    query: str
+    files: dict[str, tuple[int, int]]
+
+    def differences(self, now: Origin) -> list[str]:
+        """In words, what another origin has that this one had not."""
+        found = []
+        gone, new = sorted(self.files.keys() - now.files.keys()), sorted(now.files.keys() - self.files.keys())
+        both = sorted(self.files.keys() & now.files.keys())
+        changed = [name for name in both if tuple(self.files[name]) != tuple(now.files[name])]
+        for names, what in ((changed, "changed"), (new, "new"), (gone, "gone")):
+            if len(names) == 1:
+                found.append(f"a file of the source is {what}, {names[0]}")
+            elif names:
+                found.append(f"{len(names):,} files of the source are {what}, such as {names[0]}")
+        if not found and self.query != now.query:
+            found.append("the query that makes the ratings of the source's files is another")
+        return found
+
+
+def origin_of(frame: DataFrame) -> Origin | None:
+    """The origin of the rows; None if files and query do not determine them.
+
+    That is so for data from this process, for tables that are more than their files (Delta, Iceberg, JDBC), for
+    subqueries in expressions, for functions such as ``rand`` and ``current_date``, and for functions in Python, whose
+    code cannot be compared.
+    """
+    plan: Any = frame._jdf
+    plan = plan.queryExecution().analyzed()
+    told: list[str] = []
+    names: set[str] = set()
+    text = _text(frame.sparkSession, plan)
+    if OWN_CODE in text or CHANGING.search(text) or not plan.deterministic() or not plan.subqueriesAll().isEmpty():
+        return None
+    leaves = plan.collectLeaves()
+    for place in range(leaves.size()):
+        leaf = leaves.apply(place)
+        kind = leaf.getClass().getSimpleName()
+        if kind in WITHOUT_FILES:
+            continue
+        if kind != "LogicalRelation" or leaf.relation().getClass().getSimpleName() != "HadoopFsRelation":
+            return None
+        relation = leaf.relation()
+        if relation.location().getClass().getSimpleName() not in LISTINGS:
+            return None
+        told += [relation.fileFormat().getClass().getName(), relation.options().toString(), relation.schema().json()]
+        told += sorted(relation.location().inputFiles())  # so that two sources do not change places
+        names.update(relation.location().inputFiles())
+    digest = hashlib.sha256("\n".join([text, *told]).encode()).hexdigest()[:32]
+    return Origin(digest, statuses(frame.sparkSession, sorted(names)))
+
+
+def _text(spark: SparkSession, plan: Any) -> str:
+    """The plan in words, without the names and numbers that Spark gives to columns."""
+    sessions: Any = spark._jvm.SparkSession  # type: ignore[union-attr]
+    whole: Any = spark.newSession()
+    whole.conf.set("spark.sql.debug.maxToStringFields", str(ALL_FIELDS))
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(whole._jsparkSession)
+    try:
+        return str(plan.canonicalized().toString())
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()

@@ -1,0 +1,34 @@
+"""Hashes of cells computed here are those of Spark."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from onebit_spark.input.cell_hash import text_hash
+from onebit_spark.input.defects import Columns, cell_hash
+from onebit_spark.input.ratings import HASH, cell_hashes, raw
+
+
+@pytest.mark.parametrize("kinds", [("int64", "int32"), ("int8", "int64"), ("int16", "int16")])
+def test_integer_cells(spark, kinds):
+    rng = np.random.default_rng(2)
+    columns = {
+        name: pa.array(rng.integers(np.iinfo(kind).min, np.iinfo(kind).max, 200, dtype=kind))
+        for name, kind in zip(("user", "item"), kinds, strict=True)
+    }
+    df = spark.createDataFrame(pa.table({**columns, "label": pa.array(np.ones(200, np.int8))}))
+    plain = raw(df, Columns())
+    assert HASH not in plain.columns
+    expected = df.select(cell_hash(df, Columns()).alias("h")).toArrow()["h"].to_numpy()
+    np.testing.assert_array_equal(cell_hashes(plain.toArrow()), expected)
+
+
+def test_text_is_hashed_by_spark(spark):
+    df = spark.createDataFrame([("a", 1, 1)], "user string, item int, label int")
+    assert HASH in raw(df, Columns()).columns
+
+
+@pytest.mark.parametrize("text", ["", "a", "abcd", "abcdefgh", "onebit_spark cell", "x" * 31])
+def test_short_texts(spark, text):
+    found = spark.sql(f"SELECT xxhash64('{text}') AS h").first()["h"]
+    assert text_hash(text.encode(), 42) == found % 2**64

@@ -1,0 +1,64 @@
+"""Rows of a converged fit are the fixed points of their own updates."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+from onebit_spark import FitConfig, NotConverged, fit_arrays
+from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.fixed_point import settled_rows
+from onebit_spark.core.losses.base import partner_deviation, partner_location
+
+
+def ratings(seed=8, n=600, shape=(25, 15)):
+    rng = np.random.default_rng(seed)
+    rows, cols = rng.integers(0, shape[0], n), rng.integers(0, shape[1], n)
+    taste = rng.normal(size=shape[0])[rows] * rng.normal(size=shape[1])[cols] + 0.5 * rng.normal(size=n)
+    return rows, cols, taste > -0.2
+
+
+def settled_and_fitted(side, **choices):
+    """The fixed points, the fit's own rows, and what both were given."""
+    rows, cols, labels = ratings()
+    config = FitConfig(rank=2, alpha=5.0, beta=1.0, tol=1e-11, max_iter=1000, implicit_features=False, **choices)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotConverged)
+        fit = fit_arrays(rows, cols, labels, config, threads=1)
+    block = RatingBlock.from_coordinates(rows, cols, labels, (25, 15))
+    own, other = (fit.rows, fit.cols) if side == "rows" else (fit.cols, fit.rows)
+    prior = fit.scales.prior(side, config.intercepts)
+    block = block if side == "rows" else block.transpose()
+    settled = settled_rows(config.make_loss(), block, other, side, config.weight, prior)
+    return settled, own, other, block, prior, config
+
+
+@pytest.mark.parametrize("side", ["rows", "cols"])
+@pytest.mark.parametrize("intercepts", [True, False])
+@pytest.mark.parametrize("covariance", ["full", "diagonal"])
+def test_logistic_rows_of_a_converged_fit_are_reproduced(covariance, intercepts, side):
+    settled, own, *_ = settled_and_fitted(side, covariance=covariance, intercepts=intercepts)
+    np.testing.assert_allclose(settled.location, own.location, atol=1e-3)
+    np.testing.assert_allclose(settled.deviation, own.deviation, atol=1e-3)
+
+
+@pytest.mark.parametrize("side", ["rows", "cols"])
+@pytest.mark.parametrize("intercepts", [True, False])
+def test_hinge_rows_of_a_converged_fit_are_reproduced(intercepts, side):
+    """Nearly: the update stops at the hinge's kinks, a few thousandths of a row's objective above its minimum."""
+    settled, own, other, block, prior, config = settled_and_fitted(side, loss="hinge", intercepts=intercepts)
+    z, s = partner_location(other).astype(float), partner_deviation(other).astype(float)
+    row = np.repeat(np.arange(block.n_rows), block.row_counts)
+    col, sign = block.codes >> 1, 2.0 * (block.codes & 1) - 1.0
+    w = np.zeros((block.n_rows, z.shape[1]))
+    np.add.at(w, row, config.weight * np.sqrt(2 / np.pi) * s[col])
+
+    def objective(location):
+        x = np.insert(location, 0, 1.0, axis=1) if intercepts else location
+        u = np.einsum("lk,lk->l", x[row], z[col])
+        hinge = np.bincount(row, config.weight * np.maximum(1 - sign * u, 0))
+        penalty = w[:, int(intercepts) :] * np.abs(location) + 0.5 * prior.precision * (location - prior.mean) ** 2
+        return hinge + penalty.sum(axis=1)
+
+    np.testing.assert_allclose(objective(settled.location), objective(own.location), rtol=5e-3)
+    np.testing.assert_allclose(settled.deviation, own.deviation, atol=1e-3)

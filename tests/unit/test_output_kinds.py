@@ -1,0 +1,98 @@
+"""Which outputs may be overwritten by which: those of the same kind, of all versions, and what is empty."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from modelfolders import FOLDERS
+
+from onebit_spark import RequestError
+from onebit_spark.core import output_kinds
+from onebit_spark.core.output_kinds import OutputKind
+from onebit_spark.serving.local_folder import LocalView
+
+KINDS = {name: kind for name, kind in vars(output_kinds).items() if isinstance(kind, OutputKind)}
+PREDICTED = pa.table({"user": [1], "item": [2], "score": [0.5], "std": [1.0], "probability": [0.6], "prediction": [1]})
+RATED = pa.table({"user": [1], "item": [2], "label": [1]})
+INFO = json.dumps({"format_version": 4, "n_ratings": 9})
+FIGURES = json.dumps({"n": 5, "error": 0.25, "majority_error": 0.5})
+
+
+def saved(class_name):
+    return {"metadata/part-00000": json.dumps({"class": class_name, "uid": "x"}), "metadata/_SUCCESS": ""}
+
+
+# name: (the files that are there, a folder of the tests, or a text for a file; the kinds that may replace it)
+CASES = {
+    "an empty folder": ({}, {name for name in KINDS if name != "METRICS"}),
+    "a folder of a job without results": ({"_SUCCESS": ""}, {name for name in KINDS if name != "METRICS"}),
+    "an empty file": ("", {"METRICS"}),
+    "somebody's folder": ({"precious.txt": "mine"}, set()),
+    "somebody's hidden folder": ({".git/config": "mine"}, set()),
+    "somebody's file": ("mine", set()),
+    "somebody's JSON": ('{"error": 404}', set()),
+    "a JSON list": ("[1, 2]", set()),
+    "figures": (FIGURES, {"METRICS"}),
+    "a model": ({"metadata.json": INFO, "users/part-0": "", "items/part-0": ""}, {"MODEL"}),
+    "a model with notes": ({"metadata.json": INFO, "notes.txt": "rank 5 was better"}, {"MODEL"}),
+    "a half-written model": (saved("onebit_spark.model.OneBitCompletionModel"), {"MODEL"}),
+    "somebody's metadata": ({"metadata.json": '{"title": "photos"}', "users/a.txt": "mine"}, set()),
+    "rotten metadata": ({"metadata.json": "{"}, set()),
+    "a model of version 1": (FOLDERS / "logistic-1", {"MODEL"}),
+    "a model of version 2": (FOLDERS / "logistic-2", {"MODEL"}),
+    "a model of version 3": (FOLDERS / "logistic-3", {"MODEL"}),
+    "a model of version 4": (FOLDERS / "logistic-4", {"MODEL"}),
+    "an estimator of version 1": (FOLDERS / "estimator-1", {"ESTIMATOR"}),
+    "a model of pyspark.ml": (saved("org.apache.spark.ml.recommendation.ALSModel"), set()),
+    "an Iceberg table": ({"metadata/v1.metadata.json": "{}", "data/part-0.parquet": RATED}, set()),
+    "predictions": ({"part-0.parquet": PREDICTED, ".part-0.parquet.crc": "", "_SUCCESS": ""}, {"PREDICTIONS"}),
+    "predictions of version 1": (FOLDERS / "logistic-1-predictions", {"PREDICTIONS"}),
+    "ratings": ({"part-0.parquet": RATED, "_SUCCESS": ""}, set()),
+    "a Delta table of predictions": ({"part-0.parquet": PREDICTED, "_delta_log/0.json": "{}"}, set()),
+    "predictions among others": ({"part-0.parquet": PREDICTED, "precious.txt": "mine"}, set()),
+    "part files of another format": ({"part-0.csv": "score,std,probability"}, set()),
+    "vectors": ({"users/part-0.parquet": "", "items/part-0.parquet": "", "_SUCCESS": ""}, {"VECTORS"}),
+    "somebody's users and items": ({"users/part-0.parquet": "", "items/part-0.parquet": ""}, set()),
+    "prepared ratings": ({"prepared.json": '{"format_version": 1}', "ids/part-0.parquet": ""}, {"PREPARED"}),
+    "a tuned model": ({"best.toml": "rank = 3", "model/metadata.json": INFO}, {"TUNING"}),
+    "a killed tuning": ({"tasks/code-1a2b/x.jsonl": "{}"}, {"TUNING"}),
+    "a killed tuning of version 1": ({"tasks/x.jsonl": "{}"}, {"TUNING"}),
+    "somebody's tasks": ({"tasks/todo.txt": "mine", "best.toml": "mine"}, set()),
+    "a ledger": ({"code-1a2b/x.jsonl": "{}"}, {"LEDGER"}),
+    "experiments": ({"tasks/noise/code-1a2b/x.jsonl": "{}", "noise.csv": ""}, {"REPRODUCTION"}),
+}
+
+
+def made(found, place):
+    if isinstance(found, str):
+        place.write_text(found)
+    elif isinstance(found, dict):
+        place.mkdir()
+        for name, content in found.items():
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            (pq.write_table if isinstance(content, pa.Table) else write)(content, place / name)
+    else:
+        return found
+    return place
+
+
+def write(text, path):
+    path.write_text(text)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_may_be_replaced(tmp_path, case):
+    found, kinds = CASES[case]
+    view = LocalView(made(found, tmp_path / "out"))
+    assert {name for name, kind in KINDS.items() if kind.may_replace(view)} == kinds
+
+
+def test_every_kind_is_recognised():
+    assert set().union(*(kinds for name, (_, kinds) in CASES.items() if "empty" not in name)) == set(KINDS)
+
+
+def test_what_is_said(tmp_path):
+    told = "--output x is not a model of onebit_spark, and nothing else is overwritten: choose another path, or delete"
+    with pytest.raises(RequestError, match=told):
+        output_kinds.MODEL.check(LocalView(made("mine", tmp_path / "out")), "--output x")

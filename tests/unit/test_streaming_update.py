@@ -1,0 +1,121 @@
+"""update in this process: new ratings of known and new rows and columns."""
+
+import numpy as np
+import pytest
+from modelinfo import info_of
+
+from onebit_spark import FitConfig, fit_arrays
+from onebit_spark.core import prediction, streaming_update
+from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.engine import prior_rows
+from onebit_spark.core.folding import FoldIn
+from onebit_spark.core.losses import OTHER, SIDES
+from onebit_spark.core.streaming_update import Before, updated_sides
+from onebit_spark.simulate import simulate
+
+CONFIGS = {
+    "logistic": FitConfig(rank=2, max_iter=60),
+    "diagonal": FitConfig(rank=2, max_iter=60, covariance="diagonal", implicit_features=False),
+    "hinge": FitConfig(loss="hinge", rank=2, max_iter=60, intercepts=False),
+}
+
+
+@pytest.fixture(scope="module", params=CONFIGS)
+def case(request):
+    """A fit of the first 40 × 30 rows and columns, and new ratings in which 4 rows and 3 columns are new."""
+    data = simulate("A2", rank=2, shape=(44, 33), fraction=0.75, switch=0.05, seed=4)
+    old = (data.rows < 40) & (data.cols < 30) & (np.arange(len(data.rows)) % 4 > 0)
+    fit = fit_arrays(data.rows[old], data.cols[old], data.labels[old], CONFIGS[request.param], (40, 30))
+    return (
+        info_of(fit, {"user": "bigint", "item": "bigint"}),
+        fit,
+        tuple(part[~old] for part in (data.rows, data.cols, data.labels)),
+    )
+
+
+def problem(info, fit, ratings):
+    """The block of the new ratings, and what is known of its rows and columns."""
+    (rows, row_place), (cols, col_place) = (np.unique(part, return_inverse=True) for part in ratings[:2])
+    block = RatingBlock.from_coordinates(row_place, col_place, ratings[2] > 0, (len(rows), len(cols)))
+    before = {}
+    for side, numbers in zip(SIDES, (rows, cols), strict=True):
+        posterior = getattr(fit, side)
+        new = numbers >= posterior.n_rows
+        lines = posterior.take(np.where(new, 0, numbers))
+        lines.put(new, prior_rows(info.scales.unseen(side, posterior.has_intercept), int(new.sum()), posterior))
+        before[side] = Before(lines, new)
+    return block, before
+
+
+def objective(info, block, before, after):
+    """κ Σ loss + Σ KL(ρ_i ‖ π_i) over both sides, rating by rating and row by row."""
+    rows, cols = np.repeat(np.arange(block.n_rows), block.row_counts), block.codes >> 1
+    data = hinge_data if info.config.loss == "hinge" else logistic_data
+    pairs = after["rows"].take(rows), after["cols"].take(cols)
+    total = info.config.weight * data(*pairs, np.where(block.codes & 1, 1.0, -1.0))
+    for side, ratings in (("rows", block), ("cols", block.transpose())):
+        prior = streaming_update._prior(FoldIn.of(info, side), ratings, before[side], before[OTHER[side]])
+        for g, p, x, v in zip(
+            prior.precision, prior.mean, after[side].location, after[side].covariance.astype(np.float64), strict=True
+        ):
+            log_ratio = np.linalg.slogdet(v * np.sqrt(np.outer(g, g)))[1]
+            total += 0.5 * (np.sum(g * (np.diag(v) + (x - p) ** 2)) - len(g) - log_ratio)
+    return total
+
+
+def logistic_data(rows, cols, signs):
+    """Σ [log(1 + e^{−ξ}) + (ξ − y E u)/2] at ξ² = E u²."""
+    mean, variance = prediction.score(rows, cols), prediction.variance(rows, cols)
+    xi = np.sqrt(mean**2 + variance)
+    return np.sum(np.logaddexp(0, -xi) + (xi - signs * mean) / 2)
+
+
+def hinge_data(rows, cols, signs):
+    """Σ {(1 − y E u)_+ + Σ_k [c² s s_j + c |R_j| s + c |L| s_j]}."""
+    c = np.sqrt(2 / np.pi)
+    noise = c**2 * rows.scale * cols.scale + c * (abs(cols.location) * rows.scale + abs(rows.location) * cols.scale)
+    return np.sum(np.maximum(1 - signs * prediction.score(rows, cols), 0)) + np.sum(noise)
+
+
+def test_the_objective_never_rises(case, monkeypatch):
+    info, fit, ratings = case
+    block, before = problem(info, fit, ratings)
+    values = []
+    for rounds in range(1, 8):
+        monkeypatch.setattr(streaming_update, "MOST_ROUNDS", rounds)
+        values.append(objective(info, block, before, updated_sides(info, block, before)))
+    assert np.all(np.diff(values) <= 1e-6 * np.abs(values[0]))
+    assert values[-1] < values[0]
+
+
+def test_new_ratings_help(case):
+    """Of the same truth: the updated rows and columns predict their own ratings, and others, better than before."""
+    info, fit, ratings = case
+    half = np.arange(len(ratings[0])) % 2 == 0
+    given, asked = tuple(part[half] for part in ratings), tuple(part[~half] for part in ratings)
+    block, before = problem(info, fit, given)
+    after = updated_sides(info, block, before)
+    places = [np.searchsorted(np.unique(part), wanted) for part, wanted in zip(given[:2], asked[:2], strict=True)]
+    there = np.all([np.isin(wanted, part) for part, wanted in zip(given[:2], asked[:2], strict=True)], axis=0)
+    new = (asked[0] >= 40) | (asked[1] >= 30)
+    lines = [after[side].take(place[there & new]) for side, place in zip(SIDES, places, strict=True)]
+    wrong = np.sign(prediction.score(*lines)) != asked[2][there & new]
+    old = fit.predict(asked[0], asked[1])[there & new] != asked[2][there & new]
+    assert there.sum() > 50
+    assert wrong.mean() < old.mean() - 0.1
+
+
+def test_numbering_is_irrelevant(case):
+    info, fit, ratings = case
+    block, before = problem(info, fit, ratings)
+    after = updated_sides(info, block, before)
+    order = np.random.default_rng(1).permutation(block.n_rows)
+    rows, cols = np.repeat(np.arange(block.n_rows), block.row_counts), block.codes >> 1
+    turned = RatingBlock.from_coordinates(
+        np.argsort(order)[rows], cols, block.codes & 1 == 1, (block.n_rows, block.n_columns)
+    )
+    again = updated_sides(
+        info, turned, {**before, "rows": Before(before["rows"].posterior.take(order), before["rows"].new[order])}
+    )
+    np.testing.assert_allclose(again["rows"].location, after["rows"].location[order], atol=1e-4)
+    np.testing.assert_allclose(again["cols"].scale, after["cols"].scale, atol=1e-4)

@@ -8,7 +8,6 @@ chunk is gathered once, however often its scores are needed.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,7 +21,6 @@ from onebit_spark.core.losses.row_sums import (
     chunk_of,
     gather,
     gather_and_add,
-    line_of,
     scores,
     signed_weight,
     weight_of,
@@ -30,42 +28,6 @@ from onebit_spark.core.losses.row_sums import (
 
 SPREAD_FACTOR = math.sqrt(2 / math.pi)  # c: E|Z| of a standard normal Z
 HALVINGS = 3
-
-
-class ChunkRoom(NamedTuple):
-    """Room for the numbers of one chunk of ratings."""
-
-    u: Any
-    gram_weights: Any
-    signed_weights: Any
-    scratch: Any
-
-
-class HingeSums(NamedTuple):
-    """Sums over the ratings of a row, in the augmented layout."""
-
-    gram: Any  # Σ h_l R Rᵀ, packed
-    linear: Any  # Σ (weights of the loss's linear term) R
-    absolute: Any  # Σ w_l |R|
-    deviations: Any  # Σ w_l s
-
-
-@jit
-def _chunk_room():
-    return ChunkRoom(np.empty(CHUNK), np.empty(CHUNK), np.empty(CHUNK), np.empty(CHUNK))
-
-
-@jit
-def _sums_room(size):
-    return HingeSums(np.empty(size * (size + 1) // 2), np.empty(size), np.empty(size), np.empty(size))
-
-
-@jit
-def _clear(sums):
-    sums.gram[:] = 0.0
-    sums.linear[:] = 0.0
-    sums.absolute[:] = 0.0
-    sums.deviations[:] = 0.0
 
 
 @jit
@@ -106,48 +68,6 @@ def _hinge_sum(codes, weights, lo, n, u):
 
 
 @jit
-def _hinge_at(ratings, i, partner_table, x, partners, u):
-    """Σ_l w_l (1 − y_l x·R_j)_+ of row i at the mean x."""
-    first, last = ratings.pointers[i], ratings.pointers[i + 1]
-    total = 0.0
-    for lo in range(first, last, CHUNK):
-        hi = min(lo + CHUNK, last)
-        if last - first > CHUNK:
-            gather(partner_table, ratings.codes, lo, hi, partners)
-        scores(partners, hi - lo, x, u)
-        total += _hinge_sum(ratings.codes, ratings.weights, lo, hi - lo, u)
-    return total
-
-
-@jit
-def _slopes(sums, kappa, a, w):
-    """a_k = κ c Σ_l (|R_jk| + c s_jk) and w_k = κ c Σ_l s_jk: the slopes of F in s_k and in |x_k|."""
-    c = SPREAD_FACTOR
-    for k in range(len(a)):
-        a[k] = kappa * c * (sums.absolute[k] + c * sums.deviations[k])
-        w[k] = kappa * c * sums.deviations[k]
-
-
-@jit
-def _set_spread(spread, i, a, precision, fixed):
-    """s_k = 2 / (a_k + √(a_k² + 4 g_k))."""
-    for k in range(len(precision)):
-        a_k = a[fixed + k]
-        spread[i, k] = 2.0 / (a_k + math.sqrt(a_k * a_k + 4.0 * precision[k]))
-
-
-@jit
-def _data_term(hinge, x, a, w, spread, i, kappa, fixed):
-    """κ Σ_l (1 − y u)_+ + Σ_k (w_k |x_k| + a_k s_k)."""
-    data = kappa * hinge
-    for k in range(len(x)):
-        data += w[k] * abs(x[k])
-    for k in range(spread.shape[1]):
-        data += a[fixed + k] * spread[i, k]
-    return data
-
-
-@jit
 def _penalty(x, fixed, w, prior_mean, precision):
     """Σ_k w_k|x_k| + ½ Σ_k g_k (x_k − p_k)² over the free coordinates of the augmented x."""
     total = 0.0
@@ -158,35 +78,6 @@ def _penalty(x, fixed, w, prior_mean, precision):
 
 
 @jit
-def _sum_up_majorised(ratings, i, partner_table, x, floor, partners, chunk, sums):
-    """The sums of row i for its majorised system; returns Σ w(1−yu)_+ at x."""
-    _clear(sums)
-    codes, weights, hinge = ratings.codes, ratings.weights, 0.0
-    for lo in range(ratings.pointers[i], ratings.pointers[i + 1], CHUNK):
-        hi = min(lo + CHUNK, ratings.pointers[i + 1])
-        n = hi - lo
-        gather_and_add(partner_table, codes, weights, lo, hi, partners, sums.deviations)
-        scores(partners, n, x, chunk.u)
-        hinge += _majorise(codes, weights, lo, n, chunk.u, floor, chunk.gram_weights, chunk.signed_weights)
-        add_gram(partners, n, chunk.gram_weights, chunk.scratch, sums.gram)
-        add_projection_and_absolute(partners, n, chunk.signed_weights, weights, lo, sums.linear, sums.absolute)
-    return hinge
-
-
-@jit
-def _fill_system(sums, x, w, prior_mean, precision, fixed, kappa, floor, lane, system, solution):
-    """A = κ Σ h R Rᵀ + diag(g + w/ξ) and b = κ Σ y(½+h) R − A_Ff + g∘p of one row, at ξ = max(|x|, floor)."""
-    for k in range(len(precision)):
-        row, shifted = k * (k + 1) // 2, (k + fixed) * (k + fixed + 1) // 2 + fixed
-        for m in range(k + 1):
-            system[row + m, lane] = kappa * sums.gram[shifted + m]
-        system[row + k, lane] += precision[k] + w[fixed + k] / max(abs(x[fixed + k]), floor)
-        solution[k, lane] = kappa * sums.linear[fixed + k] + precision[k] * prior_mean[k]
-        if fixed == 1:
-            solution[k, lane] -= kappa * sums.gram[shifted - 1]
-
-
-@jit
 def update_rows_mm(ratings, span, partner_table, rows, prior, numbers):
     """Rows span[0] … span[1] − 1: one majorised step of the means, and the exact spreads.
 
@@ -194,42 +85,77 @@ def update_rows_mm(ratings, span, partner_table, rows, prior, numbers):
     halved, at most ``HALVINGS`` times; then the old mean stays. Returns Σ_i Σ_k log s_ik and the data term.
     """
     (first, last), (location, spread, fixed) = span, rows
+    pointers, codes, weights = ratings
+    prior_mean, precision = prior
     kappa, relaxation, margin_floor, mean_floor, want_data = numbers
     size = partner_table.shape[1] // 2
     free = size - fixed
     partners = np.empty((LANES, size, CHUNK_STRIDE))
-    chunk, sums = _chunk_room(), _sums_room(size)
+    u, gram_weights, signed_weights, scratch = np.empty(CHUNK), np.empty(CHUNK), np.empty(CHUNK), np.empty(CHUNK)
+    gram = np.empty(size * (size + 1) // 2)
+    linear, absolute, deviations = np.empty(size), np.empty(size), np.empty(size)
     hinge, old, candidate = np.empty(LANES), np.ones((LANES, size)), np.ones(size)
     a, w = np.empty((LANES, size)), np.empty((LANES, size))
     system, solution = room(free)
     members = np.empty(LANES, np.int64)
     rounded = np.empty(1, location.dtype)
+    c = SPREAD_FACTOR
     log_volume, data = 0.0, 0.0
     while first < last:
-        count, first = next_batch(ratings.pointers, first, last, members)
+        count, first = next_batch(pointers, first, last, members)
         if count == 0:
             break
         for b in range(count):
             i, x = members[b], old[b]
+            p = prior_mean[i if len(prior_mean) > 1 else 0]
+            g = precision[i if len(precision) > 1 else 0]
+            gram[:] = 0.0
+            linear[:] = 0.0
+            absolute[:] = 0.0
+            deviations[:] = 0.0
             for k in range(free):
                 x[fixed + k] = location[i, k]
-            hinge[b] = _sum_up_majorised(ratings, i, partner_table, x, margin_floor, partners[b], chunk, sums)
-            _slopes(sums, kappa, a[b], w[b])
-            p, g = line_of(prior.mean, i), line_of(prior.precision, i)
-            _fill_system(sums, x, w[b], p, g, fixed, kappa, mean_floor, b, system, solution)
+            hinge[b] = 0.0
+            for lo in range(pointers[i], pointers[i + 1], CHUNK):
+                hi = min(lo + CHUNK, pointers[i + 1])
+                n = hi - lo
+                gather_and_add(partner_table, codes, weights, lo, hi, partners[b], deviations)
+                scores(partners[b], n, x, u)
+                hinge[b] += _majorise(codes, weights, lo, n, u, margin_floor, gram_weights, signed_weights)
+                add_gram(partners[b], n, gram_weights, scratch, gram)
+                add_projection_and_absolute(partners[b], n, signed_weights, weights, lo, linear, absolute)
+            for k in range(size):  # the slopes of F in s_k and in |x_k|
+                a[b, k] = kappa * c * (absolute[k] + c * deviations[k])
+                w[b, k] = kappa * c * deviations[k]
+            # A = κ Σ h R Rᵀ + diag(g + w/ξ),  b = κ Σ y(½+h) R − A_Ff + g∘p,  at ξ = max(|x|, floor)
+            for k in range(free):
+                row, shifted = k * (k + 1) // 2, (k + fixed) * (k + fixed + 1) // 2 + fixed
+                for m in range(k + 1):
+                    system[row + m, b] = kappa * gram[shifted + m]
+                system[row + k, b] += g[k] + w[b, fixed + k] / max(abs(x[fixed + k]), mean_floor)
+                solution[k, b] = kappa * linear[fixed + k] + g[k] * p[k]
+                if fixed == 1:
+                    solution[k, b] -= kappa * gram[shifted - 1]
         fill_up(system, solution, free, count)
         cholesky(system, free)
         solve(system, solution, free)
         for b in range(count):
             i, x = members[b], old[b]
-            p, g = line_of(prior.mean, i), line_of(prior.precision, i)
+            p = prior_mean[i if len(prior_mean) > 1 else 0]
+            g = precision[i if len(precision) > 1 else 0]
             old_value = kappa * hinge[b] + _penalty(x, fixed, w[b], p, g)
             fraction = relaxation
             for _ in range(HALVINGS + 1):
                 for k in range(free):
                     rounded[0] = x[fixed + k] + fraction * (solution[k, b] - x[fixed + k])
                     candidate[fixed + k] = rounded[0]
-                new_hinge = _hinge_at(ratings, i, partner_table, candidate, partners[b], chunk.u)
+                new_hinge = 0.0
+                for lo in range(pointers[i], pointers[i + 1], CHUNK):
+                    hi = min(lo + CHUNK, pointers[i + 1])
+                    if pointers[i + 1] - pointers[i] > CHUNK:  # else its partners are still there
+                        gather(partner_table, codes, lo, hi, partners[b])
+                    scores(partners[b], hi - lo, candidate, u)
+                    new_hinge += _hinge_sum(codes, weights, lo, hi - lo, u)
                 if kappa * new_hinge + _penalty(candidate, fixed, w[b], p, g) <= old_value:
                     hinge[b] = new_hinge
                     for k in range(fixed, size):
@@ -238,10 +164,15 @@ def update_rows_mm(ratings, span, partner_table, rows, prior, numbers):
                 fraction *= 0.5
             for k in range(free):
                 location[i, k] = x[fixed + k]
-            _set_spread(spread, i, a[b], g, fixed)
+                a_k = a[b, fixed + k]
+                spread[i, k] = 2.0 / (a_k + math.sqrt(a_k * a_k + 4.0 * g[k]))
             log_volume += sum_of_logs(spread, i)
             if want_data:
-                data += _data_term(hinge[b], x, a[b], w[b], spread, i, kappa, fixed)
+                data += kappa * hinge[b]
+                for k in range(size):
+                    data += w[b, k] * abs(x[k])
+                for k in range(free):
+                    data += a[b, fixed + k] * spread[i, k]
     return log_volume, data
 
 
@@ -252,40 +183,56 @@ def update_rows_gradient(ratings, span, partner_table, rows, prior, numbers):
     ∂F/∂x_k = −κ Σ_l y_l R_jk 1(y_l u_l < 1) + w_k sign(x_k) + g_k (x_k − p_k).
     """
     (first, last), (location, spread, fixed) = span, rows
+    pointers, codes, weights = ratings
+    prior_mean, precision = prior
     kappa, rate, move_means, move_spreads, want_data = numbers
-    codes, weights = ratings.codes, ratings.weights
     size = partner_table.shape[1] // 2
+    free = size - fixed
     partners = np.empty((size, CHUNK_STRIDE))
-    chunk, sums = _chunk_room(), _sums_room(size)
-    x, a, w = np.ones(size), np.empty(size), np.empty(size)
+    u, signed_weights = np.empty(CHUNK), np.empty(CHUNK)
+    linear, absolute, deviations = np.empty(size), np.empty(size), np.empty(size)
+    x, c = np.ones(size), SPREAD_FACTOR
     log_volume, data = 0.0, 0.0
     for i in range(first, last):
-        if ratings.pointers[i] == ratings.pointers[i + 1]:
+        if pointers[i] == pointers[i + 1]:
             continue
-        p, g = line_of(prior.mean, i), line_of(prior.precision, i)
-        for k in range(len(g)):
+        p = prior_mean[i if len(prior_mean) > 1 else 0]
+        g = precision[i if len(precision) > 1 else 0]
+        linear[:] = 0.0
+        absolute[:] = 0.0
+        deviations[:] = 0.0
+        for k in range(free):
             x[fixed + k] = location[i, k]
-        _clear(sums)
         hinge = 0.0
-        for lo in range(ratings.pointers[i], ratings.pointers[i + 1], CHUNK):
-            hi = min(lo + CHUNK, ratings.pointers[i + 1])
-            gather_and_add(partner_table, codes, weights, lo, hi, partners, sums.deviations)
-            scores(partners, hi - lo, x, chunk.u)
-            hinge += _subgradient(codes, weights, lo, hi - lo, chunk.u, chunk.signed_weights)
-            add_projection_and_absolute(
-                partners, hi - lo, chunk.signed_weights, weights, lo, sums.linear, sums.absolute
-            )
-        _slopes(sums, kappa, a, w)
+        for lo in range(pointers[i], pointers[i + 1], CHUNK):
+            hi = min(lo + CHUNK, pointers[i + 1])
+            gather_and_add(partner_table, codes, weights, lo, hi, partners, deviations)
+            scores(partners, hi - lo, x, u)
+            hinge += _subgradient(codes, weights, lo, hi - lo, u, signed_weights)
+            add_projection_and_absolute(partners, hi - lo, signed_weights, weights, lo, linear, absolute)
         if move_means:
-            for k in range(len(g)):
-                slope = w[fixed + k] * np.sign(x[fixed + k]) + g[k] * (x[fixed + k] - p[k])
-                x[fixed + k] -= rate * (slope - kappa * sums.linear[fixed + k])
+            for k in range(free):
+                w_k = kappa * c * deviations[fixed + k]
+                slope = -kappa * linear[fixed + k] + w_k * np.sign(x[fixed + k]) + g[k] * (x[fixed + k] - p[k])
+                x[fixed + k] -= rate * slope
                 location[i, k] = x[fixed + k]
             if want_data:
-                hinge = _hinge_at(ratings, i, partner_table, x, partners, chunk.u)
+                hinge = 0.0
+                for lo in range(pointers[i], pointers[i + 1], CHUNK):
+                    hi = min(lo + CHUNK, pointers[i + 1])
+                    if pointers[i + 1] - pointers[i] > CHUNK:
+                        gather(partner_table, codes, lo, hi, partners)
+                    scores(partners, hi - lo, x, u)
+                    hinge += _hinge_sum(codes, weights, lo, hi - lo, u)
         if move_spreads:
-            _set_spread(spread, i, a, g, fixed)
+            for k in range(free):
+                a_k = kappa * c * (absolute[fixed + k] + c * deviations[fixed + k])
+                spread[i, k] = 2.0 / (a_k + math.sqrt(a_k * a_k + 4.0 * g[k]))
         log_volume += sum_of_logs(spread, i)
         if want_data:
-            data += _data_term(hinge, x, a, w, spread, i, kappa, fixed)
+            data += kappa * hinge
+            for k in range(size):
+                data += kappa * c * deviations[k] * abs(x[k])
+            for k in range(free):
+                data += kappa * c * (absolute[fixed + k] + c * deviations[fixed + k]) * spread[i, k]
     return log_volume, data

@@ -22,7 +22,7 @@ from onebit_spark.core.losses.batched_solve import (
     solve,
 )
 from onebit_spark.core.losses.quadratic_bound import softplus_sum, tau_weights
-from onebit_spark.core.losses.row_sums import CHUNK, add_signed_rows, add_weighted_rows, line_of, table_dots
+from onebit_spark.core.losses.row_sums import CHUNK, add_signed_rows, add_weighted_rows, table_dots
 
 
 @jit
@@ -82,41 +82,11 @@ def _fill_system(sums, signed, g, p, fixed, lane, system, solution):
 
 
 @jit
-def _sum_up(ratings, i, partners, kappa, row_moments, xi_squared, sums, signed):
-    """sums = 2κ Σ_l τ(ξ_l) E[z zᵀ] and signed = κ/2 Σ_l y_l E[z] of row i, from its moments before the step."""
-    codes, weights = ratings.codes, ratings.weights
-    packed = len(signed) * (len(signed) - 1) // 2
-    sums[:] = 0.0
-    signed[:] = 0.0
-    for lo in range(ratings.pointers[i], ratings.pointers[i + 1], CHUNK):
-        hi = min(lo + CHUNK, ratings.pointers[i + 1])
-        table_dots(partners, codes, lo, hi, 0, row_moments, xi_squared, True)
-        tau_weights(xi_squared, hi - lo, 2.0 * kappa, weights, lo)
-        add_weighted_rows(partners, codes, lo, hi, 0, xi_squared, sums, False)
-        add_signed_rows(partners, codes, weights, lo, hi, signed, packed)
-    for k in range(len(signed)):
-        signed[k] *= 0.5 * kappa
-
-
-@jit
-def _data_term(ratings, i, partners, kappa, row_moments, xi_squared, signed, x, fixed):
-    """κ Σ_l [log(1 + e^{−ξ}) + (ξ − y u)/2] of row i, from its moments after the step."""
-    size, data = len(x), 0.0
-    for lo in range(ratings.pointers[i], ratings.pointers[i + 1], CHUNK):
-        hi = min(lo + CHUNK, ratings.pointers[i + 1])
-        table_dots(partners, ratings.codes, lo, hi, 0, row_moments, xi_squared, False)
-        data += kappa * softplus_sum(xi_squared, hi - lo, ratings.weights, lo)
-    if fixed:
-        data -= signed[0] + signed[size] * x[0]
-    for k in range(fixed, size):
-        data -= signed[k] * x[k]
-    return data
-
-
-@jit
 def update_rows_full(ratings, span, partners, rows, prior, numbers):
     """Rows span[0] … span[1] − 1: x ~ N(A⁻¹ b, A⁻¹). Returns ½ Σ_i log det V_i and the data term."""
     (first, last), (location, covariance, fixed) = span, rows
+    pointers, codes, weights = ratings
+    prior_mean, precision = prior
     kappa, relaxation, want_data = numbers
     size = location.shape[1]
     packed = size * (size + 1) // 2
@@ -129,7 +99,7 @@ def update_rows_full(ratings, span, partners, rows, prior, numbers):
     members = np.empty(LANES, np.int64)
     log_volume, data = 0.0, 0.0
     while first < last:
-        count, first = next_batch(ratings.pointers, first, last, members)
+        count, first = next_batch(pointers, first, last, members)
         if count == 0:
             break
         for b in range(count):
@@ -137,10 +107,19 @@ def update_rows_full(ratings, span, partners, rows, prior, numbers):
             for k in range(size):
                 x[k] = location[i, k]
             _row_moments(x, covariance, i, fixed, row_moments)
-            _sum_up(ratings, i, partners, kappa, row_moments, xi_squared, sums, signed[b])
-            _fill_system(
-                sums, signed[b], line_of(prior.precision, i), line_of(prior.mean, i), fixed, b, system, solution
-            )
+            sums[:] = 0.0
+            signed[b] = 0.0
+            for lo in range(pointers[i], pointers[i + 1], CHUNK):
+                hi = min(lo + CHUNK, pointers[i + 1])
+                table_dots(partners, codes, lo, hi, 0, row_moments, xi_squared, True)
+                tau_weights(xi_squared, hi - lo, 2.0 * kappa, weights, lo)
+                add_weighted_rows(partners, codes, lo, hi, 0, xi_squared, sums, False)
+                add_signed_rows(partners, codes, weights, lo, hi, signed[b], packed)
+            for k in range(size + 1):
+                signed[b, k] *= 0.5 * kappa
+            g = precision[i if len(precision) > 1 else 0]
+            p = prior_mean[i if len(prior_mean) > 1 else 0]
+            _fill_system(sums, signed[b], g, p, fixed, b, system, solution)
         fill_up(system, solution, size, count)
         cholesky(system, size)
         solve(system, solution, size)
@@ -156,5 +135,12 @@ def update_rows_full(ratings, span, partners, rows, prior, numbers):
                 for k in range(size):
                     x[k] = location[i, k]
                 _row_moments(x, covariance, i, fixed, row_moments)
-                data += _data_term(ratings, i, partners, kappa, row_moments, xi_squared, signed[b], x, fixed)
+                for lo in range(pointers[i], pointers[i + 1], CHUNK):
+                    hi = min(lo + CHUNK, pointers[i + 1])
+                    table_dots(partners, codes, lo, hi, 0, row_moments, xi_squared, False)
+                    data += kappa * softplus_sum(xi_squared, hi - lo, weights, lo)
+                if fixed:
+                    data -= signed[b, 0] + signed[b, size] * x[0]
+                for k in range(fixed, size):
+                    data -= signed[b, k] * x[k]
     return log_volume, data

@@ -35,12 +35,6 @@ def weight_of(weights, l):
 
 
 @jit
-def line_of(table, i):
-    """Line i of a table with one line per row, or the only line of a table that serves all rows."""
-    return table[i if len(table) > 1 else 0]
-
-
-@jit
 def chunk_of(array, lo, n):
     """array[lo : lo + n], None for None. For loops that read and write.
 

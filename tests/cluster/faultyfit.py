@@ -76,13 +76,14 @@ class ClusterFit:
             self.ends_well(process)
         return self
 
-    def disturbed(self, phase, fault):
-        """Cause the fault to an executor that is at a task of the phase; to its good end all the same."""
+    def disturbed(self, faults):
+        """In each phase, cause its fault to an executor that is at a task; to the fit's good end all the same."""
         with self.started() as process:
-            self.reaches(phase, process)
-            executor = self.busy_executor(phase)
-            send(signal.SIGSTOP, [executor])  # lest it ends its task before it dies
-            fault(executor)
+            for phase, fault in faults.items():
+                self.reaches(phase, process)
+                executor = self.busy_executor(phase)
+                send(signal.SIGSTOP, [executor])  # lest it ends its task before it dies
+                fault(executor)
             self.ends_well(process)
         return self
 

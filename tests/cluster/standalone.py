@@ -55,12 +55,7 @@ class Cluster:
 
     def make_whole(self):
         """Start the workers that are missing, and wait until all are idle."""
-        for address in WORKERS:
-            if address not in self._workers:
-                self._workers[address] = self._daemon(
-                    "worker.Worker", "--host", address, "--cores", 1, "--memory", "1g", "--webui-port", 0, self.master,
-                    address=address,
-                )  # fmt: skip
+        self._start_workers()
         wait_for(self._is_whole, 60, f"the registration of {len(WORKERS)} workers, and an end of what ran there")
 
     def kill_worker(self, executor):
@@ -69,6 +64,11 @@ class Cluster:
         worker = self._workers.pop(address)
         kill(worker.pid, *descendants(worker.pid))
         worker.wait()
+
+    def replace_worker(self, executor):
+        """``kill_worker``, and start another in its place. The application gets an executor there."""
+        self.kill_worker(executor)
+        self._start_workers()
 
     def kill_executor(self, executor):
         """kill −9 of an executor and its Python processes; its worker goes on, and starts another."""
@@ -88,6 +88,14 @@ class Cluster:
         for process in (*self._workers.values(), self._master):
             kill(process.pid, *descendants(process.pid))
             process.wait()
+
+    def _start_workers(self):
+        for address in WORKERS:
+            if address not in self._workers:
+                self._workers[address] = self._daemon(
+                    "worker.Worker", "--host", address, "--cores", 1, "--memory", "1g", "--webui-port", 0, self.master,
+                    address=address,
+                )  # fmt: skip
 
     def _daemon(self, name, *arguments, address):
         command = [str(SPARK_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", *map(str, arguments)]

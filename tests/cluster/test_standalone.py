@@ -46,7 +46,7 @@ def test_a_worker_dies_in_a_half_step(cluster, package_zip, tmp_path, exchange):
     iterations, phase = 3, "iteration 2, cols"
     flags = ("--max-iter", iterations, *exchange_flags(exchange))
     fit = ClusterFit(cluster, package_zip, tmp_path / "fit", tmp_path / "ratings.parquet", *flags)
-    fit.disturbed(phase, cluster.kill_worker)
+    fit.disturbed({phase: cluster.kill_worker})
     assert fit.log.lost_tasks(phase)
     expected = fit_arrays(rows, cols, labels, FitConfig(rank=RANK, max_iter=iterations, tol=0))
     scores = all_scores(expected.rows.location[np.unique(rows)], expected.cols.location[np.unique(cols)])

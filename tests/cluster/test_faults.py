@@ -56,7 +56,7 @@ def assert_undisturbed(fit, undisturbed):
 
 @pytest.mark.parametrize("victim", ["executor", "worker"])
 def test_deaths_in_every_phase(cluster, quiet, make_fit, victim):
-    """One dies in each phase of the same fit. Where workers die there are no implicit features, so draws are counted."""
+    """One dies in each phase of the same fit. Where workers die, draws are counted: without implicit features."""
     kill = {"executor": cluster.kill_executor, "worker": cluster.replace_worker}[victim]
     more, phases = ((), PHASES) if victim == "executor" else ((DRAWS,), (*PHASES[:-1], CERTIFICATE, WRITING))
     fit = make_fit("fit", *more).disturbed(dict.fromkeys(phases, kill))

@@ -1,15 +1,22 @@
-"""Ctrl-C (SIGINT) and SIGTERM: a job ends in order, with the exit code that shells expect."""
+"""Ctrl-C (SIGINT) and SIGTERM: a job ends in order, with the exit code that shells expect.
+
+Python ignores an exception in a finaliser or in the callback of a weak reference, and a signal may come in the middle
+of one. So KeyboardInterrupt is raised again until somebody handles it.
+"""
 
 from __future__ import annotations
 
 import logging
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+AGAIN = signal.SIGALRM  # what this process sends itself
+AGAIN_SECONDS = 0.3
 HUSH_SECONDS = 2.0  # the most that a busy or dead JVM is waited for
 
 
@@ -23,17 +30,21 @@ class Interrupts:
         self.received: int | None = None
         self._before: dict[int, Any] = {}
         self._hush: Callable[[], None] | None = None
+        self._noticed = threading.Event()
+        self._told_of_lost = sys.unraisablehook
 
     def __enter__(self) -> Interrupts:
-        self._before = {number: signal.getsignal(number) for number in SIGNALS}
+        self._before = {number: signal.getsignal(number) for number in (*SIGNALS, AGAIN)}
         self.listen()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.notice()
         if self.received is not None:
             logging.disable(logging.NOTSET)
+            sys.unraisablehook = self._told_of_lost
         self._handle(self._before)
 
     def listen(self, hush: Callable[[], None] | None = None) -> None:
@@ -46,6 +57,10 @@ class Interrupts:
         if self.received is None:
             self._handle(dict.fromkeys(SIGNALS, self._receive))
 
+    def notice(self) -> None:
+        """Whoever handles KeyboardInterrupt says so. It is not raised again."""
+        self._noticed.set()
+
     @property
     def exit_code(self) -> int:
         """130 after SIGINT, 143 after SIGTERM."""
@@ -55,11 +70,25 @@ class Interrupts:
         self.received = number
         self._handle(dict.fromkeys(SIGNALS, signal.SIG_DFL))
         logging.disable()  # py4j logs the traceback of the call that it is in
+        sys.unraisablehook = lambda _: None
         if self._hush is not None:
             hushing = threading.Thread(target=self._hush, daemon=True)
             hushing.start()
             hushing.join(HUSH_SECONDS)
+        self._handle({AGAIN: self._raise_again})
+        threading.Thread(target=self._insist, daemon=True).start()
         raise KeyboardInterrupt
+
+    def _insist(self) -> None:
+        main = threading.main_thread().ident
+        assert main is not None
+        while not self._noticed.wait(AGAIN_SECONDS):
+            if sys._current_exceptions().get(main) in (None, (None, None, None)):  # else it is on its way out
+                signal.pthread_kill(main, AGAIN)
+
+    def _raise_again(self, number: int, frame: FrameType | None) -> None:
+        if not self._noticed.is_set():
+            raise KeyboardInterrupt
 
     @staticmethod
     def _handle(handlers: dict[int, Any]) -> None:

@@ -93,6 +93,7 @@ def run_job(
         except FitFailed as error:
             code, last_line = FAILED, f"error: {error}"
         except KeyboardInterrupt as stop:
+            interrupts.notice()
             code, last_line = interrupts.exit_code, f"interrupted. {stop}"
         except Exception as error:
             _debug()
@@ -169,6 +170,7 @@ def _interruption_in_words(interrupts: Interrupts, advice: Callable[[], str]) ->
     except BaseException as error:
         if interrupts.received is None and not isinstance(error, KeyboardInterrupt):
             raise
+        interrupts.notice()
         words = ""
         with suppress(Exception):
             words = advice()

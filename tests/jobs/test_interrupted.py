@@ -13,10 +13,12 @@ from smalltables import TABLES
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
+    ("send", "number", "code"),
+    [(os.killpg, signal.SIGINT, 130), pytest.param(os.kill, signal.SIGTERM, 143, marks=pytest.mark.slow)],
+    ids=["Ctrl-C", "kill"],
 )
-def test_interrupted_and_resumed(spark, tmp_path, number, code):
-    """Ctrl-C reaches all processes of a terminal, Java too."""
+def test_interrupted_and_resumed(spark, tmp_path, send, number, code):
+    """Ctrl-C reaches all processes of a terminal, Java too; ``kill`` reaches one."""
     kept, log = tmp_path / "checkpoints", tmp_path / "log"
     flags = ["--ratings", write(tmp_path / "ratings.parquet", TABLES["good"]), "--output", tmp_path / "model"]
     flags += ["--rank", 2, "--tol", 0, "--checkpoint-dir", kept, "--checkpoint-interval", 1]
@@ -29,13 +31,13 @@ def test_interrupted_and_resumed(spark, tmp_path, number, code):
             deadline = time.monotonic() + 120
             while not list(kept.glob("iteration-*")) and process.poll() is None and time.monotonic() < deadline:
                 time.sleep(0.05)
-            os.killpg(process.pid, number)
+            send(process.pid, number)
             assert process.wait(60) == code, log.read_text()
         finally:
             process.kill()
     *before, last = log.read_text().splitlines()
     assert all(re.match("iteration|exchange: |WARNING: Using incubator", line) for line in before), before
-    (newest,) = kept.iterdir()
+    newest = max(kept.glob("iteration-*"))
     assert last == (
         f"interrupted. The checkpoint file:{newest} is complete: to go on from it, run the same command with --resume."
     )

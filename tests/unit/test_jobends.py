@@ -3,12 +3,14 @@
 import logging
 import signal
 import socket
+import time
 from contextlib import nullcontext
 
 import pytest
 from test_cli import refusal
 
 from onebit_spark.cli import running as jobrun
+from onebit_spark.cli.interrupts import AGAIN_SECONDS
 from onebit_spark.cli.requests import FitRequest
 from onebit_spark.errors import RequestError
 
@@ -131,3 +133,27 @@ def test_a_signal_counts_more_than_what_it_broke(monkeypatch, capsys, good_argum
     assert capsys.readouterr().err == f"interrupted. {advice}\n"
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
     assert logging.getLogger().isEnabledFor(logging.ERROR)
+
+
+def test_a_signal_in_a_finaliser_is_not_lost(monkeypatch, capsys, good_arguments):
+    """Python ignores what is raised there. py4j has many finalisers, so a signal often comes in one of them."""
+
+    class Interrupted:
+        def __del__(self):
+            signal.raise_signal(signal.SIGTERM)
+
+    def work(spark, request):
+        Interrupted()
+        began = time.monotonic()
+        try:
+            while time.monotonic() < began + 30:
+                time.sleep(0.01)
+        finally:
+            time.sleep(2 * AGAIN_SECONDS)  # what is on its way out is left in peace
+            tidied.append(time.monotonic() - began)
+
+    tidied = []
+    monkeypatch.setattr(jobrun, "spark_session", lambda *_: nullcontext())
+    assert jobrun.run_job("fit.py", FitRequest, work, good_arguments) == 128 + signal.SIGTERM
+    assert tidied[0] < 20
+    assert capsys.readouterr().err == "interrupted.\n"

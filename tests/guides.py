@@ -9,6 +9,8 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 GUIDES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -141,3 +143,11 @@ def commands(block):
 def split(command):
     """In words, as a shell does. For ``shlex``, a # within a word would begin a comment as well."""
     return shlex.split(re.sub(r"(^|\s)#.*", "", command))
+
+
+def assert_prints(found, expected):
+    """Numbers to a few units of their last place: another processor may round otherwise."""
+    number = re.compile(r"-?\d+(?:\.\d+)?")
+    assert number.sub("#", found).split() == number.sub("#", expected).split()
+    values = [[float(each) for each in number.findall(text)] for text in (found, expected)]
+    assert values[0] == pytest.approx(values[1], abs=0.05, rel=0.05)

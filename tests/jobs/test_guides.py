@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from guides import EXCERPT_OF, GUIDES, ROOT, snippets
+from guides import EXCERPT_OF, GUIDES, ROOT, assert_prints, snippets
 from pyspark.ml.recommendation import ALS
 from running import run_here, write
 
@@ -66,14 +66,6 @@ def test_the_guide_runs(guide, spark, clone, monkeypatch):
 def stand_in(text, folder):
     """Folders here for those of a cluster and of a service."""
     return re.sub(r"hdfs:///|/Volumes/main/default/", f"{folder}/", text).replace("main.default.", "films.")
-
-
-def assert_prints(found, expected):
-    """Numbers to a few units of their last place: another processor may round otherwise."""
-    number = re.compile(r"-?\d+(?:\.\d+)?")
-    assert number.sub("#", found).split() == number.sub("#", expected).split()
-    values = [[float(each) for each in number.findall(text)] for text in (found, expected)]
-    assert values[0] == pytest.approx(values[1], abs=0.05, rel=0.05)
 
 
 # ---- what the guides find --------------------------------------------------------------------------------------------

@@ -68,9 +68,8 @@ def _keep(pointers, codes, weights, row_numbers, seed, fraction, by_cell, those)
     for i in range(len(pointers) - 1):
         position = -1
         for l in range(pointers[i], pointers[i + 1]):
-            if (
-                not by_cell or position < 0 or codes[l] >> 1 != codes[l - 1] >> 1
-            ):  # a row is in the order of its columns
+            # The ratings of a row are in the order of their columns, so those of a cell follow each other.
+            if not by_cell or l == pointers[i] or codes[l] >> 1 != codes[l - 1] >> 1:
                 position += 1
             if chosen(seed, fraction, row_numbers[i], position) == those:
                 kept[n] = codes[l]

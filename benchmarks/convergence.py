@@ -34,7 +34,7 @@ from onebit_spark.core.losses import LOSSES, SIDES
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.scales import ScaleHierarchy
 from onebit_spark.core.solver import Iteration, Outcome, distance, solve
-from onebit_spark.engines.local import LocalEngine
+from onebit_spark.engines.threads import LocalEngine
 from onebit_spark.simulate import simulate
 
 

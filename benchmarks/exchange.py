@@ -95,7 +95,7 @@ def measure(options: argparse.Namespace) -> dict[str, str]:
 
 
 def estimator_blocks(spark: SparkSession, model: Any) -> tuple[int, int]:
-    from onebit_spark.engines.shuffle.engine import blocks_by_size
+    from onebit_spark.engines.spark_engine import blocks_by_size
 
     info, cores = model.info, spark.sparkContext.defaultParallelism
     users, items, form = info.n_users, info.n_items, info.config.form

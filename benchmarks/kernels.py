@@ -27,7 +27,7 @@ from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.losses import HalfStep, RowPrior, Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.scales import Scales
-from onebit_spark.engines.local import LocalEngine
+from onebit_spark.engines.threads import LocalEngine
 from onebit_spark.simulate import power_law_ratings
 
 TABLES = ("rank", "rows", "large", "sparse", "scaling")

@@ -16,12 +16,11 @@ from onebit_spark.certificate.certificates import Terms
 from onebit_spark.certificate.certified_fit import certified_fit
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.fitted_features import Who
-from onebit_spark.core.posterior import HasColumnNorms
 from onebit_spark.core.sketch import together
 from onebit_spark.core.solver import Iteration
-from onebit_spark.engines.driver import DriverEngine
-from onebit_spark.engines.exchange_choice import choose_exchange, engine_over
-from onebit_spark.engines.validation import Validation, check_watched, divided, watching
+from onebit_spark.engines.exchange import choose_exchange, engine_over
+from onebit_spark.engines.held_out_loss import measuring
+from onebit_spark.engines.validation import Validation, check_validation, divided
 from onebit_spark.errors import RequestError
 from onebit_spark.input.collect import Weighed
 from onebit_spark.input.defects import with_weight
@@ -34,12 +33,11 @@ from onebit_spark.ml.freshness import sketch_of
 from onebit_spark.ml.model_builder import FitFacts
 from onebit_spark.ml.persistence import EstimatorReader, EstimatorWriter
 from onebit_spark.ml.phase_timer import Laps
-from onebit_spark.ml.side_features import NOT_BY_SHUFFLE, checked_features, digest, known_sides
+from onebit_spark.ml.side_features import checked_features, digest, known_sides
 from onebit_spark.ml.warm_start import warm_start
 from onebit_spark.model import OneBitCompletionModel
 
 E = TypeVar("E", bound="OneBitCompletion")
-P = TypeVar("P", bound=HasColumnNorms)  # a posterior of a side, in the engine's own form
 
 log = logging.getLogger("onebit_spark")
 
@@ -221,8 +219,6 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
     def _fit(self, dataset: DataFrame, counted: Weighed | None = None) -> OneBitCompletionModel:
         """``counted``: what an earlier pass over these ratings has counted."""
         problems = self.problems()
-        if self._features and self.getExchange() in ("shuffle", "mixed"):
-            problems.append(NOT_BY_SHUFFLE)
         if self._initial is not None:
             problems += [f"{name} does not go with an initial model" for name in self.fromTheBeginning()]
         if problems:
@@ -242,9 +238,9 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
                 source, counted = prepared_for(training, columns, execution.blocks_dir, counted), None
                 log.info("ratings: %s", source)
             chosen = release.enter_context(
-                choose_exchange(execution.exchange, source, form, execution.driver_ratings, counted, bool(features))
+                choose_exchange(execution.exchange, source, form, execution.driver_ratings, counted)
             )
-            n_watched = 0 if watched is None else check_watched(watched, columns).n
+            n_watched = 0 if watched is None else check_validation(watched, columns).n
             clock.lap("survey")
             checkpoints, checkpoint = None, None
             if folder := execution.checkpoint_dir:
@@ -261,12 +257,14 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
             engine = release.enter_context(
                 engine_over(chosen, training, columns, blocks, form, work, watched, execution.shuffle_storage)
             )
-            fitted = engine.fitted if isinstance(engine, DriverEngine) else sketched
+            fitted = engine.fitted or sketched
             assert fitted is not None
             if self._initial is not None:
                 fitted = together(self._initial.fitted, fitted)
             known = known_sides(engine, features, columns)
-            facts = FitFacts(dataset, config, columns, chosen, engine, fitted, known, OneBitCompletionModel)
+            facts: FitFacts[Any, OneBitCompletionModel] = FitFacts(
+                dataset, config, columns, chosen, engine, fitted, known, OneBitCompletionModel
+            )
             start, validation, watch = None, None, None
             if self._initial is not None:
                 start = warm_start(self._initial, config, engine)
@@ -276,7 +274,7 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
                 watch = Checkpointing(checkpoints, execution.checkpoint_interval, facts.model, spark)
             if watched is not None:
                 newcomers = {side: told.coded_newcomers() for side, told in known.items()}
-                measure = release.enter_context(watching(watched, columns, engine, config.loss, newcomers))
+                measure = release.enter_context(measuring(watched, columns, engine, config.loss, newcomers))
                 validation = Validation(measure, engine, execution.patience)
             clock.lap("blocking")
             made = certified_fit(

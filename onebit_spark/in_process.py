@@ -30,7 +30,7 @@ from onebit_spark.core.randomness import pair_streams
 from onebit_spark.core.scales import Scales
 from onebit_spark.core.side_tables import SideFeatures
 from onebit_spark.core.solver import Iteration
-from onebit_spark.engines.local import LocalEngine
+from onebit_spark.engines.threads import LocalEngine
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,9 @@ class Fit:
     @property
     def effective_rank(self) -> int:
         """Number of factors in use (§8.5)."""
-        return effective_rank(self.rows, self.cols, *(int(self.rated[side].sum()) for side in SIDES))
+        return effective_rank(
+            self.rows.column_norms, self.cols.column_norms, *(int(self.rated[side].sum()) for side in SIDES)
+        )
 
     def score(self, rows: ArrayLike, cols: ArrayLike) -> NDArray[np.float64]:
         """Posterior mean of the score, E[b_i] + E[d_j] + E[L_i]·E[R_j] (§8.1)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -43,9 +43,9 @@ class LeftOut(NamedTuple):
     n: int
 
     @classmethod
-    def summed(cls, parts: Sequence[NDArray[np.float64]]) -> LeftOut:
-        """The sums over all blocks."""
-        total, weight, errors, n = np.sum(parts, axis=0)
+    def of_sums(cls, sums: NDArray[np.float64]) -> LeftOut:
+        """The four numbers, summed over all blocks."""
+        total, weight, errors, n = sums
         return cls(float(total), float(weight), int(errors), int(n))
 
     @property
@@ -79,6 +79,9 @@ class Engine(Protocol[P]):
 
     def weight_gram(self, side: Side) -> NDArray[np.float64]:
         """Σ_j w_j w_jᵀ of the side's weights for the other side (``implicit``), K × K."""
+
+    def column_norms(self, side: Side, posterior: P) -> NDArray[np.float64]:
+        """‖E L_k‖ for every factor of a posterior."""
 
     def feature_gram(self, side: Side) -> NDArray[np.float64] | None:
         """Σ_i f_i f_iᵀ of the side features of the rows with ratings, p × p; None if the side has no features."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -218,13 +218,22 @@ class Form:
         return self.dimension + scale + self._implicit_width
 
     @property
+    def rank(self) -> int:
+        """K, the number of factors."""
+        return self.dimension - int(self.has_intercept)
+
+    @property
     def _implicit_width(self) -> int:
-        return 2 * (self.dimension - int(self.has_intercept)) if self.has_implicit else 0
+        return 2 * self.rank if self.has_implicit else 0
 
     @property
     def row_bytes(self) -> int:
         """Bytes per row."""
         return self.width * np.dtype(self.precision).itemsize
+
+    def empty(self, n_rows: int = 0) -> RowPosterior:
+        """Room for so many rows."""
+        return self.unpacked(np.empty((n_rows, self.width), self.precision))
 
     def unpacked(self, table: FloatArray) -> RowPosterior:
         """The inverse of ``RowPosterior.packed``; a table without rows may have any width."""
@@ -235,15 +244,7 @@ class Form:
         return RowPosterior(location, scale, self.kind, self.has_intercept, implicit)
 
 
-class HasColumnNorms(Protocol):
-    """A posterior of one side, in any form."""
-
-    @property
-    def column_norms(self) -> NDArray[np.float64]:
-        """‖E L_k‖ for every factor."""
-
-
-def effective_rank(rows: HasColumnNorms, cols: HasColumnNorms, n_rows: int, n_cols: int) -> int:
+def effective_rank(row_norms: DoubleArray, col_norms: DoubleArray, n_rows: int, n_cols: int) -> int:
     """Number of factors in use (docs/MATH.md, §8.5).
 
     The strength of a factor is the root mean square of what it adds to a score, ‖E L_k‖·‖E R_k‖/√(m1·m2). A factor is
@@ -252,10 +253,10 @@ def effective_rank(rows: HasColumnNorms, cols: HasColumnNorms, n_rows: int, n_co
 
     Parameters
     ----------
-    rows, cols : posterior of each side
-        Anything with ``column_norms``.
+    row_norms, col_norms : arrays of length K
+        ‖E L_k‖ and ‖E R_k‖.
     n_rows, n_cols : int
         m1 and m2, the rows and columns that have ratings.
     """
-    strength = rows.column_norms * cols.column_norms / np.sqrt(n_rows * n_cols)
+    strength = row_norms * col_norms / np.sqrt(n_rows * n_cols)
     return int(np.sum(strength >= max(LEAST_STRENGTH, RANK_THRESHOLD * strength.max())))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.core.compiled import jit
-from onebit_spark.core.posterior import FloatArray, Form, RowPosterior
+from onebit_spark.core.posterior import RowPosterior
 
 Matrix = NDArray[np.float64]
 
@@ -91,23 +91,6 @@ class RowMap:
             first = int(posterior.has_intercept)
             own, other = (np.ascontiguousarray(t[first:, first:]) for t in (self.matrix, self.other))
             _map_implicit(posterior.implicit, other, own, lo, hi)
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How the rows of a table are read: laid out side by side, and still to be mapped where there is a map."""
-
-    form: Form
-    by: RowMap | None = None
-
-    def then(self, after: RowMap) -> Reading:
-        return Reading(self.form, after if self.by is None else self.by.then(after))
-
-    def unpacked(self, table: FloatArray) -> RowPosterior:
-        rows = self.form.unpacked(table)  # a copy
-        if self.by is not None:
-            self.by.apply_to(rows, 0, rows.n_rows)
-        return rows
 
 
 @jit

@@ -21,9 +21,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from onebit_spark.core.blocks import Sums
 from onebit_spark.core.losses.base import Side
 from onebit_spark.core.spectral_rows import (
     CubeSums,
@@ -32,16 +30,12 @@ from onebit_spark.core.spectral_rows import (
     Numbered,
     Rows,
     SquareSum,
-    StartTable,
     Table,
     added,
-    distinct_keys,
     gram,
-    scaled_product,
 )
 
 T = TypeVar("T")
-AnyTable = NDArray[np.floating]  # as it was made, or a product
 
 SUBSPACE_ITERATIONS = 2  # with this oversampling, more iterations change neither the objective nor the error of a fit
 OVERSAMPLING = 6
@@ -49,7 +43,6 @@ NEGLIGIBLE = 1e-5  # directions below this share of the largest are rounding err
 NO_FACTOR = 3e-4  # singular values of Y below this share of the largest make no factor
 FEW_KEYS = 4  # with fewer distinct (ratings, positives) per direction, the keys of the rows are added
 MARGIN = 0.5  # mean of y·u at the start; a little small is better than a little large
-LINES = 2**18  # of a table that are computed at a time
 LEAST_SIGNAL = 1e-3  # the least √f: a column of exact zeros would stay zero in every iteration
 
 
@@ -153,67 +146,3 @@ def _orthonormal(gram: Table) -> Table | None:
         return None
     keep = values > NEGLIGIBLE**2 * values[-1]
     return np.asarray(vectors[:, keep] / np.sqrt(values[keep]))
-
-
-# ---- tables that fit one process -------------------------------------------------------------------------------------
-
-
-class Products(Protocol):
-    """What ``ArrayTables`` needs from an engine."""
-
-    total_weight: float
-
-    def row_weights(self, side: Side) -> tuple[Sums, Sums]:
-        """Sums of the weights of every row of the side: of all its ratings, and of the positive ones."""
-
-    def signed_sums(self, side: Side, table: StartTable) -> StartTable:
-        """Σ_{l∈Ω_i} w_l y_l table_j for every row i of the side: Y·table, or Yᵀ·table."""
-
-
-class ArrayTables:
-    """A ``SignMatrix`` for an engine whose tall tables are arrays in this process."""
-
-    def __init__(self, engine: Products) -> None:
-        self._engine = engine
-        self.total_weight = engine.total_weight
-
-    def count(self, side: Side) -> int:
-        return int(np.count_nonzero(self._rows(side).counts))
-
-    def distinct_keys(self, side: Side, enough: int) -> int:
-        return len(distinct_keys(self._rows(side)))
-
-    def tall(self, side: Side, make: Callable[..., Table], *tables: AnyTable) -> AnyTable:
-        return self._by_parts(side, lambda rows, part: make(rows, *(table[part] for table in tables)))
-
-    def product(self, side: Side, table: AnyTable, right: Table) -> AnyTable:
-        other: Side = "cols" if side == "rows" else "rows"
-        sent = self._by_parts(other, lambda rows, part: scaled_product(rows, table[part], right))
-        sums = self._engine.signed_sums(side, np.asarray(sent, np.float32))
-        return self._by_parts(side, lambda rows, part: np.asarray(rows.scale * sums[part], np.float32))
-
-    def total(self, side: Side, measure: Callable[[Rows, Table], Table], table: AnyTable) -> Table:
-        rows = self._rows(side)
-        parts = [measure(rows.part(part), table[part].astype(np.float64, copy=False)) for part in _parts(len(table))]
-        return np.asarray(sum(parts[1:], parts[0]))
-
-    def _by_parts(self, side: Side, make: Callable[[Rows, slice], AnyTable]) -> AnyTable:
-        """A table made from some lines at a time: no wide intermediate result has all of them."""
-        rows = self._rows(side)
-        n, (first, *others) = len(rows.numbers), _parts(len(rows.numbers))
-        lines = make(rows.part(first), first)
-        if not others:
-            return lines
-        table = np.empty((n, lines.shape[1]), lines.dtype)
-        table[first] = lines
-        for part in others:
-            table[part] = make(rows.part(part), part)
-        return table
-
-    def _rows(self, side: Side) -> Rows:
-        counts, positives = self._engine.row_weights(side)
-        return Rows(np.arange(len(counts)), counts, positives)
-
-
-def _parts(n: int) -> list[slice]:
-    return [slice(start, start + LINES) for start in range(0, max(1, n), LINES)]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
-from typing import Any
+from functools import cache, cached_property
+from typing import Annotated, Any, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.core.implicit_features import RIDGE, weight_gram
 from onebit_spark.core.losses.base import RowPrior, RowSums
-from onebit_spark.core.posterior import FloatArray, RowPosterior
+from onebit_spark.core.posterior import FloatArray, Form, RowPosterior
 from onebit_spark.core.row_map import RowMap
 from onebit_spark.core.side_features import FEATURE_RIDGE
 
@@ -76,6 +76,8 @@ class SideMoments:
 class SideStatistics:
     """Sums over the rows of a side that have ratings; adding two of them joins two sets of rows.
 
+    A new one is a field here, with its shape, and a line in ``of_rows``.
+
     X = [1, b, L] are the augmented means before the half step, Δ their change.
 
     Parameters
@@ -103,20 +105,20 @@ class SideStatistics:
     """
 
     count: int
-    covariance: Vector
+    covariance: Annotated[Vector, "dimension", "dimension"]
     prior_distance: float
     log_volume: float
     data: float
-    gram: Vector
-    change_gram: Vector
-    change_cross: Vector
-    distance_gram: Vector
-    weight_gram: Vector
-    told_gram: Vector
-    feature_cross: Vector
+    gram: Annotated[Vector, "augmented", "augmented"]
+    change_gram: Annotated[Vector, "augmented", "augmented"]
+    change_cross: Annotated[Vector, "augmented", "augmented"]
+    distance_gram: Annotated[Vector, "augmented", "augmented"]
+    weight_gram: Annotated[Vector, "rank", "rank"]
+    told_gram: Annotated[Vector, "rank + 1", "rank + 1"]
+    feature_cross: Annotated[Vector, "features", "dimension"]
 
     def __add__(self, other: SideStatistics) -> SideStatistics:
-        return SideStatistics(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+        return SideStatistics(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
 
     @classmethod
     def of_rows(
@@ -182,19 +184,26 @@ class SideStatistics:
         return np.concatenate([np.ravel(getattr(self, field.name)) for field in fields(self)])
 
     @classmethod
-    def from_vector(cls, vector: Vector, dimension: int, has_intercept: bool) -> SideStatistics:
-        """The inverse of ``to_vector`` for a posterior of D = ``dimension`` free coordinates."""
-        size = dimension + int(has_intercept)
-        rank = dimension - int(has_intercept)
-        square, weights = (dimension, dimension), (rank, rank)
-        shapes: list[tuple[int, ...]] = [(), square, (), (), (), *[(size, size)] * 4, weights, (rank + 1, rank + 1)]
-        values: list[Any] = []
-        for shape in shapes:
-            length = int(np.prod(shape, dtype=int))
+    def from_vector(cls, vector: Vector, form: Form) -> SideStatistics:
+        """The inverse of ``to_vector`` for a posterior of this form. The number of side features follows."""
+        sizes = {
+            "dimension": form.dimension, "augmented": form.dimension + int(form.has_intercept), "rank": form.rank,
+            "rank + 1": form.rank + 1, "features": -1,
+        }  # fmt: skip
+        values: dict[str, Any] = {}
+        for name, names_of_sizes in _shapes().items():
+            shape = [sizes[size] for size in names_of_sizes]
+            length = len(vector) if -1 in shape else int(np.prod(shape, dtype=int))
             part, vector = vector[:length], vector[length:]
-            values.append(part.reshape(shape) if shape else float(part[0]))
-        values.append(vector.reshape(-1, dimension))
-        return cls(int(values[0]), *values[1:])
+            values[name] = part.reshape(shape) if shape else float(part[0])
+        return cls(**{**values, "count": int(values["count"])})
+
+
+@cache
+def _shapes() -> dict[str, tuple[str, ...]]:
+    """The sizes of every statistic, as they are declared."""
+    hints = get_type_hints(SideStatistics, include_extras=True)
+    return {entry.name: getattr(hints[entry.name], "__metadata__", ()) for entry in fields(SideStatistics)}
 
 
 def _told_gram(told: Vector | None, counts: NDArray[np.integer], rank: int) -> Vector:

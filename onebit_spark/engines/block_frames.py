@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.engines.steps import PlacedBlock
 from onebit_spark.input.packing import NO_WEIGHTS
 from onebit_spark.platform.binary_cells import cell_array
 from onebit_spark.platform.schemas import schema_of
@@ -26,31 +26,6 @@ FREEZES = 4  # blocks after which a worker has loaded what it needs, compiled ke
 SMALL = 2**26  # up to this number, an array indexed by row number is cheaper than a sort
 
 Numbers = NDArray[np.integer]
-
-
-@dataclass(frozen=True)
-class PlacedBlock:
-    """A RatingBlock with its place in the matrix.
-
-    Parameters
-    ----------
-    number : int
-        Number of the block.
-    rows : array of int64
-        Row r of the block is row ``rows[r]`` of the matrix.
-    columns : array of int64
-        Column c of the block is column ``columns[c]`` of the matrix.
-    ratings : RatingBlock
-        The ratings.
-    checksum : int
-        Checksum of the ratings.
-    """
-
-    number: int
-    rows: NDArray[np.int64]
-    columns: NDArray[np.int64]
-    ratings: RatingBlock
-    checksum: int
 
 
 def read_blocks(batches: Batches) -> Iterator[PlacedBlock]:

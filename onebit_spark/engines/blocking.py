@@ -1,7 +1,7 @@
 """Ratings into cached block DataFrames, one line per block, a few blocks per partition, both orientations.
 
     bundles ─number─► one binary chunk for each (bundle, row block) ─shuffle─► build ─► row blocks, cached
-    row blocks ─turn─► one binary chunk for each (row block, column block) ─shuffle─► build ─► column blocks, cached
+    row blocks ─transpose─► one chunk for each (row block, column block) ─shuffle─► build ─► column blocks, cached
 
 A rating crosses the network as 8 bytes, 12 with a weight, never as a row of its own. Everything here runs in Python
 workers on Arrow.
@@ -22,7 +22,6 @@ from onebit_spark.core.blocks import RatingBlock, like
 from onebit_spark.core.compiled import jit
 from onebit_spark.core.split import Split
 from onebit_spark.engines.block_frames import (
-    BLOCKS,
     Batches,
     Numbers,
     ascending_cell,
@@ -31,13 +30,12 @@ from onebit_spark.engines.block_frames import (
     read_blocks,
     weight_cell,
 )
-from onebit_spark.engines.layout import Placement, SideLayout
+from onebit_spark.engines.layout import Placement
 from onebit_spark.errors import FitFailed
 from onebit_spark.input.defects import not_deterministic
 from onebit_spark.input.id_index import Find, finder
 from onebit_spark.input.packing import BUNDLES, NO_WEIGHTS, Bundle, read_bundles
 from onebit_spark.platform.binary_cells import binary_line, cell_array
-from onebit_spark.platform.plans import in_partitions
 from onebit_spark.platform.schemas import schema_of
 
 NO_NUMBERS = np.empty(0, np.int32)
@@ -73,25 +71,9 @@ class Repeats:
 REPEATS = tuple(field.name for field in fields(Repeats))  # columns of the blocks
 
 
-def row_blocks(
-    bundles: DataFrame, users: Broadcast[SideTable], items: Broadcast[SideTable], layout: SideLayout
-) -> DataFrame:
-    """The packed ratings by blocks of users."""
-    return _built(bundles.select(*BUNDLES).mapInArrow(_Number(users, items), CHUNKS), layout, Build(users))
-
-
-def column_blocks(blocks: DataFrame, layout: SideLayout, items: Broadcast[SideTable] | None = None) -> DataFrame:
-    """The same ratings by blocks of items, from the blocks of users."""
-    return _built(blocks.mapInArrow(Turn(layout.placement), CHUNKS), layout, Build(items))
-
-
-def _built(chunks: DataFrame, layout: SideLayout, build: Build) -> DataFrame:
-    return in_partitions(chunks, layout.n_tasks, chunks["block"] % layout.n_tasks).mapInArrow(build, BLOCKS)
-
-
-def chosen_blocks(blocks: DataFrame, split: Split) -> DataFrame:
-    """The row blocks with only the ratings that the split chooses."""
-    return blocks.mapInArrow(Choose(split), BLOCKS)
+def numbered_chunks(bundles: DataFrame, users: Broadcast[SideTable], items: Broadcast[SideTable]) -> DataFrame:
+    """The packed ratings under the numbers of their ids, in chunks for the blocks of users."""
+    return bundles.select(*BUNDLES).mapInArrow(_Number(users, items), CHUNKS)
 
 
 def count_rows(batches: Batches) -> Batches:
@@ -130,7 +112,7 @@ def numbered(bundle: Bundle, users: Numbers, items: Numbers) -> tuple[Numbers, N
 
 
 @dataclass(frozen=True)
-class Turn:
+class Transpose:
     """The ratings of row blocks, grouped by the item's block. A column without ratings is still a member of its."""
 
     placement: Placement
@@ -189,20 +171,17 @@ class Build:
 
 @dataclass(frozen=True)
 class Choose:
-    """The ratings of row blocks that a split chooses; rows stay, and so do columns unless they are ``squeezed``."""
+    """The ratings of row blocks that a split chooses. Rows stay; of the columns, those that are still referred to."""
 
     split: Split
-    squeezed: bool = False  # keep only the columns that are still referred to
 
     def __call__(self, batches: Batches) -> Batches:
         for block in read_blocks(batches):
-            ratings, columns = self.split.chosen_of(block.ratings, block.rows), block.columns
-            if self.squeezed:
-                kept = distinct(ratings.codes >> 1)
-                codes = positions(kept, ratings.codes >> 1) << 1 | ratings.codes & 1
-                ratings = RatingBlock(ratings.row_pointers, codes.astype(np.int32), len(kept), ratings.weights)
-                columns = columns[kept]
-            yield _block(block.number, block.rows, columns, ratings)
+            ratings = self.split.chosen_of(block.ratings, block.rows)
+            kept = distinct(ratings.codes >> 1)
+            codes = positions(kept, ratings.codes >> 1) << 1 | ratings.codes & 1
+            ratings = RatingBlock(ratings.row_pointers, codes.astype(np.int32), len(kept), ratings.weights)
+            yield _block(block.number, block.rows, block.columns[kept], ratings)
 
 
 def _block(number: int, rows: NDArray[np.int64], columns: NDArray[np.int64], ratings: RatingBlock) -> pa.RecordBatch:

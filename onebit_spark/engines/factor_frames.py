@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from onebit_spark.core.factor_tables import CERTIFIED, factor_columns, factor_table, plain_lists, read_factors
-from onebit_spark.core.losses import Side
 from onebit_spark.core.model_info import ModelInfo
-from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.posterior import FloatArray, RowPosterior
 from onebit_spark.errors import RequestError
 from onebit_spark.input.accumulators import wide
-from onebit_spark.input.survey import Ids
 from onebit_spark.platform.schemas import type_of
 
 BATCH_BYTES = 16 * 2**20  # of a batch that goes to Spark; it travels in a task, which may have 128 MB
@@ -78,31 +79,18 @@ def factor_schema(info: ModelInfo, side: str) -> StructType:
     return schema
 
 
-class ArrayFactors:
-    """Factor tables of an engine whose posteriors are arrays in this process.
+def factor_lines(numbers: NDArray[np.int64], posteriors: list[RowPosterior]) -> pa.Table:
+    """Lines of a factor table by row number, from a posterior and, after a prior split, that of the certified draws."""
+    return plain_lists(factor_table(pa.array(numbers), *posteriors).rename_columns({"id": "number"}))
 
-    Attributes
-    ----------
-    ids : dict of Side to Ids
-        The ids of both sides.
-    """
 
-    _spark: SparkSession
-    ids: dict[Side, Ids]
+@dataclass(frozen=True)
+class PackLines:
+    """Turns lines of a factor table into row numbers and packed rows."""
 
-    def factors(
-        self, side: Side, posterior: RowPosterior, schema: StructType, drawn: RowPosterior | None = None,
-        outlasting: bool = False, newcomers: pa.Table | None = None,
-    ) -> DataFrame:  # fmt: skip
-        """The factor table of a side (see ``factor_tables``). It can be read after the engine is closed.
+    prior: RowPosterior
+    precision: str
 
-        ``newcomers`` are lines of further ids.
-        """
-        table = factor_table(self.ids[side].values, posterior, drawn)
-        if newcomers is not None:
-            table = pa.concat_tables([table, newcomers.cast(table.schema)])
-        return factor_frame(self._spark, table, schema)
-
-    def adopted(self, side: Side, factors: DataFrame, prior: RowPosterior, precision: str) -> RowPosterior:
-        """The posterior of this engine's ids from a factor table. Ids that it lacks get the one row of ``prior``."""
-        return ordered(collected_factors(factors), self.ids[side].values, prior, precision)
+    def __call__(self, batch: pa.RecordBatch) -> tuple[NDArray[np.int64], FloatArray]:
+        rows = read_factors(batch.drop_columns(["id", "number"]).to_struct_array(), self.prior)
+        return batch.column("number").to_numpy(), rows.packed().astype(self.precision)

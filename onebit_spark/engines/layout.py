@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,44 +39,20 @@ class Placement:
             blocks = np.where(self.heavy[place] == rows, self.heavy_blocks[place], blocks)
         return blocks
 
-
-@dataclass(frozen=True)
-class SideLayout:
-    """The placement of all rows of one side, as a table.
-
-    Parameters
-    ----------
-    placement : Placement
-        The rule.
-    block_of : array of int32
-        Block of each row.
-    n_tasks : int
-        Partitions of the blocks. Block b is in partition b mod ``n_tasks``.
-    """
-
-    placement: Placement
-    block_of: NDArray[np.int32]
-    n_tasks: int
-
-    @property
-    def n_blocks(self) -> int:
-        return self.placement.n_blocks
-
-    @cached_property
-    def rows_of(self) -> list[NDArray[np.int64]]:
+    def rows_of(self, n_rows: int) -> list[NDArray[np.int64]]:
         """The rows of every block, ascending."""
-        order = np.argsort(self.block_of, kind="stable")
-        edges = np.searchsorted(self.block_of[order], np.arange(self.n_blocks + 1))
+        block_of = self.of(np.arange(n_rows))
+        order = np.argsort(block_of, kind="stable")
+        edges = np.searchsorted(block_of[order], np.arange(self.n_blocks + 1))
         return [order[edges[b] : edges[b + 1]] for b in range(self.n_blocks)]
 
 
-def side_layout(counts: NDArray[np.int64], n_blocks: int, cores: int = 1) -> SideLayout:
-    """The layout of rows with these numbers of ratings."""
+def placement_by_counts(counts: NDArray[np.int64], n_blocks: int) -> Placement:
+    """The placement of rows with these numbers of ratings."""
     rows = np.arange(len(counts))
     heavy = counts > counts.sum() / (HEAVY * n_blocks)
     light_load = block_loads(rows[~heavy], counts[~heavy], n_blocks)
-    placement = place(n_blocks, rows[heavy], counts[heavy], light_load)
-    return SideLayout(placement, placement.of(rows), default_tasks(n_blocks, cores))
+    return place(n_blocks, rows[heavy], counts[heavy], light_load)
 
 
 def place(

@@ -1,25 +1,42 @@
-"""The posteriors at the start of a fit: the factors of the configured start, and one spread for all coordinates."""
+"""The posteriors at the start of a fit: the tables of ``core.spectral`` on the tables of a runner."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from onebit_spark.core.config import FitConfig
-from onebit_spark.core.losses import Loss, Side
-from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.core.spectral import STARTS, AnyTable, ArrayTables, Products
+from onebit_spark.core.losses import OTHER, SIDES, Loss, Side
+from onebit_spark.core.posterior import Form, RowPosterior
+from onebit_spark.core.spectral import STARTS
+from onebit_spark.core.spectral_rows import Rows, Table, distinct_keys, gram, scaled_product
+from onebit_spark.engines.line_format import LineFormat
+from onebit_spark.engines.runner import Runner
+from onebit_spark.engines.steps import DistinctKeys, MakeLines, Measure, Product
+
+HELD_LINES = 2**18  # of a table on the driver that are computed at a time: no wide intermediate result has all of them
+Array = NDArray[np.floating]
+
+
+def start_posteriors(runner: Runner[Any], config: FitConfig, loss: Loss) -> dict[Side, Any]:
+    """The tables of both posteriors."""
+    matrix, finish = StartTables(runner), InitialPosterior(config, loss)
+    tables = STARTS[config.start](matrix, config.rank, config.seed)
+    return {side: matrix.posterior(side, table, finish, config.form) for side, table in zip(SIDES, tables, strict=True)}
 
 
 @dataclass(frozen=True)
-class SpreadOut:
+class InitialPosterior:
     """Turns factors into a posterior, with intercepts at 0 and one spread for all coordinates."""
 
     config: FitConfig
     loss: Loss
 
-    def __call__(self, factors: AnyTable) -> RowPosterior:
+    def __call__(self, factors: Array) -> RowPosterior:
         config, loss = self.config, self.loss
         if config.intercepts:
             factors = np.insert(factors * loss.start_shrinkage, 0, 0.0, axis=1)
@@ -28,8 +45,117 @@ class SpreadOut:
         return posterior.with_implicit() if config.implicit_features else posterior
 
 
-def start_posteriors(engine: Products, config: FitConfig, loss: Loss) -> dict[Side, RowPosterior]:
-    """The posteriors at the start, for an engine whose tables are arrays in this process."""
-    rows, cols = STARTS[config.start](ArrayTables(engine), config.rank, config.seed)
-    spread_out = SpreadOut(config, loss)
-    return {"rows": spread_out(rows), "cols": spread_out(cols)}
+@dataclass
+class StoredLines:
+    """A stored table of the start. It is made when it is first read: the last one never is, only the posterior from it.
+
+    Parameters
+    ----------
+    make : callable, optional
+        How its lines are made, from the rows and their lines of ``tables``, unless it is made already.
+    tables : tuple of StoredLines
+        Tables of the same side.
+    table : optional
+        The runner's table.
+    gram : array, optional
+        The Gram matrix of its lines.
+    """
+
+    make: Callable[..., Table] | None = None
+    tables: tuple[StoredLines, ...] = ()
+    table: Any = None
+    gram: Table | None = None
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """D^{−½} table·right, as a stored table is multiplied by Y."""
+
+    right: Table
+
+    def __call__(self, counts: NDArray[Any], lines: Array) -> Array:
+        return scaled_product(Rows(np.arange(len(counts)), counts, counts), lines, self.right)
+
+
+class StartTables:
+    """A ``SignMatrix`` (``core.spectral``). Where the driver holds the tables of a side, they are arrays."""
+
+    def __init__(self, runner: Runner[Any]) -> None:
+        self._runner = runner
+        self.total_weight = runner.total_weight
+
+    def count(self, side: Side) -> int:
+        return self._runner.count(side)
+
+    def distinct_keys(self, side: Side, enough: int) -> int:
+        rows = self._runner.held_rows(side)
+        if rows is not None:
+            return len(distinct_keys(rows))
+        parts = self._runner.row_sums(side, DistinctKeys(enough))
+        return len(np.unique(np.concatenate([part.reshape(-1, 2) for part in parts]), axis=0))
+
+    def tall(self, side: Side, make: Callable[..., Table], *tables: Any) -> Array | StoredLines:
+        rows = self._runner.held_rows(side)
+        if rows is None:
+            return StoredLines(make, tables)
+        return _by_parts(rows, lambda some, part: make(some, *(table[part] for table in tables)))
+
+    def product(self, side: Side, table: Array | StoredLines, right: Table) -> Array | StoredLines:
+        runner, other, width = self._runner, OTHER[side], right.shape[1]
+        if isinstance(table, StoredLines):
+            partners, send = self._made(other, table), Scaled(right)
+        else:
+            rows = runner.held_rows(other)
+            assert rows is not None
+            sent = _by_parts(rows, lambda some, part: scaled_product(some, table[part], right))
+            partners, send = runner.table(other, sent), None
+        held = runner.held_rows(side) is not None
+        step = Product(width, None if held else gram)
+        made, sums = runner.run(side, step, [], partners, LineFormat("float32"), send)
+        if held:
+            return runner.lines(made)
+        return StoredLines(table=made, gram=np.sum(sums, axis=0).reshape(width, width))
+
+    def total(self, side: Side, measure: Callable[[Rows, Table], Table], table: Array | StoredLines) -> Table:
+        if not isinstance(table, StoredLines):
+            rows = self._runner.held_rows(side)
+            assert rows is not None
+            held = [measure(rows.part(part), table[part].astype(np.float64, copy=False)) for part in _parts(len(table))]
+            return np.asarray(sum(held[1:], held[0]))
+        if measure is gram and table.gram is not None:
+            return table.gram
+        parts = self._runner.row_sums(side, Measure(measure), [self._made(side, table)])
+        shape = [int(size) for size in parts[0][1 : 1 + int(parts[0][0])]]
+        return np.sum([part[1 + len(shape) :] for part in parts], axis=0).reshape(shape)
+
+    def posterior(self, side: Side, table: Array | StoredLines, finish: InitialPosterior, form: Form) -> Any:
+        """The posterior that begins at these lines."""
+        if not isinstance(table, StoredLines):
+            return self._runner.table(side, finish(table))
+        assert table.make is not None  # the start ends with lines that are still to be made
+        step, own = MakeLines(table.make, finish), [self._made(side, part) for part in table.tables]
+        return self._runner.run_rows(side, step, own, LineFormat.of(form))
+
+    def _made(self, side: Side, lines: StoredLines) -> Any:
+        if lines.table is None:
+            assert lines.make is not None
+            own = [self._made(side, part) for part in lines.tables]
+            lines.table = self._runner.run_rows(side, MakeLines(lines.make), own, LineFormat("float64"))
+        return lines.table
+
+
+def _by_parts(rows: Rows, make: Callable[[Rows, slice], Array]) -> Array:
+    """A table made from some lines at a time."""
+    n, (first, *others) = len(rows.numbers), _parts(len(rows.numbers))
+    lines = make(rows.part(first), first)
+    if not others:
+        return lines
+    table = np.empty((n, lines.shape[1]), lines.dtype)
+    table[first] = lines
+    for part in others:
+        table[part] = make(rows.part(part), part)
+    return table
+
+
+def _parts(n: int) -> list[slice]:
+    return [slice(start, start + HELD_LINES) for start in range(0, max(1, n), HELD_LINES)]

@@ -1,48 +1,27 @@
-"""Held-out ratings watched during a fit, and the best state so far."""
+"""Validation: held-out ratings that are measured after every iteration of a fit, and the best state so far."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-from pyspark import Broadcast
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType
 
 from onebit_spark.core.engine import Engine
-from onebit_spark.core.factor_tables import newcomer_rows, one_array, prior_row
-from onebit_spark.core.id_lines import IdLines
 from onebit_spark.core.losses import SIDES, Side
-from onebit_spark.core.posterior import FloatArray, RowPosterior
-from onebit_spark.core.prediction import held_out_sums
-from onebit_spark.core.scales import ScaleHierarchy, Scales
+from onebit_spark.core.scales import ScaleHierarchy
 from onebit_spark.core.solver import Iteration, Outcome
-from onebit_spark.engines.block_frames import Batches
-from onebit_spark.engines.broadcast.engine import BroadcastEngine
-from onebit_spark.engines.driver import DriverEngine
-from onebit_spark.engines.held_out_loss import MEASURED, means_of, measured, signs_of
-from onebit_spark.engines.shuffle.engine import ShuffleEngine
-from onebit_spark.engines.shuffle.validation import watching_tables
+from onebit_spark.engines.held_out_loss import Measure
 from onebit_spark.errors import RequestError
-from onebit_spark.input.collect import GatheredPairs
 from onebit_spark.input.columns import column_problem, quoted, type_of
 from onebit_spark.input.defects import Columns, Tally, check_ratings
-from onebit_spark.input.ratings import ITEM, LABEL, USER, WEIGHT, prepared
-from onebit_spark.platform.classic import broadcast
-from onebit_spark.platform.schemas import schema_of
-
-PAIRS = schema_of("row int, col int, positive boolean, weight float")
 
 
 def divided(dataset: DataFrame, indicator: str | None) -> tuple[DataFrame, DataFrame | None]:
-    """The ratings to fit, and those to watch: the rows where the boolean column ``indicator`` is true."""
+    """The ratings to fit, and those for validation: the rows where the boolean column ``indicator`` is true."""
     if indicator is None:
         return dataset, None
     if column_problem(dataset, indicator) or not isinstance(type_of(dataset, indicator), BooleanType):
@@ -60,16 +39,6 @@ class _State:
     loss: float
     hierarchy: ScaleHierarchy
     posteriors: dict[Side, Any]
-
-
-class Measure(Protocol):
-    """The mean loss and the error rate of the watched ratings, scored as the model of these posteriors would.
-
-    So an id that is not fitted is scored from its side features, or has the prior of the scales. The mean of the loss
-    is by weight; the error rate counts every rating once.
-    """
-
-    def __call__(self, scales: Scales, posteriors: dict[Side, Any]) -> tuple[float, float]: ...
 
 
 class Validation:
@@ -114,133 +83,9 @@ class Validation:
         return Outcome(self._best.hierarchy, kept, False, reason)
 
 
-def check_watched(ratings: DataFrame, columns: Columns) -> Tally:
-    """The tally of the ratings to watch."""
+def check_validation(ratings: DataFrame, columns: Columns) -> Tally:
+    """The tally of the ratings for validation."""
     try:
         return check_ratings(ratings, columns)
     except RequestError as error:
         raise RequestError(f"the validation ratings: {error}") from None
-
-
-@contextmanager
-def watching(
-    ratings: DataFrame, columns: Columns, engine: Any, loss: str, newcomers: Mapping[Side, IdLines]
-) -> Iterator[Measure]:
-    """How an engine measures ratings: by the pairs that the driver holds, or by one job over cached pairs.
-
-    ``newcomers`` are the coded side features of ids that are not fitted, for the sides that have any.
-    """
-    if isinstance(engine, DriverEngine):
-        assert engine.watched is not None
-        yield _OnDriver(engine.watched, loss, _coded(engine.watched.unfitted, newcomers))
-        return
-    if isinstance(engine, ShuffleEngine):
-        with watching_tables(prepared(ratings, columns), engine, loss) as measure:
-            yield measure
-        return
-    assert isinstance(engine, BroadcastEngine)
-    told = prepared(ratings, columns)
-    fitted = [engine.ids[side].values for side in SIDES]
-    unfitted = [
-        _met(newcomers[side].ids, told.select(name)) if side in newcomers else known[:0]
-        for side, name, known in zip(SIDES, (USER, ITEM), fitted, strict=True)
-    ]
-    users, items = (pa.concat_arrays(both) for both in zip(fitted, unfitted, strict=True))
-    ids = broadcast(ratings.sparkSession, (users, items))
-    pairs = told.mapInArrow(_Numbered(ids), PAIRS).cache()
-    try:
-        yield _BySpark(pairs, loss, _coded(unfitted, newcomers))
-    finally:
-        pairs.unpersist()
-        ids.destroy()
-
-
-def _met(newcomers: pa.Array, watched: DataFrame) -> pa.Array:
-    """The newcomers that occur in a column of the ratings to watch."""
-    ids = one_array(watched.distinct().toArrow().column(0))
-    return newcomers.filter(pc.is_in(newcomers, value_set=ids.cast(newcomers.type)))
-
-
-def _coded(unfitted: Sequence[pa.Array], newcomers: Mapping[Side, IdLines]) -> dict[Side, FloatArray]:
-    """The side features of ids that are not fitted: no number each where the side has no features."""
-    return {
-        side: newcomers[side].at(ids) if side in newcomers else np.empty((len(ids), 0), np.float32)
-        for side, ids in zip(SIDES, unfitted, strict=True)
-    }
-
-
-@dataclass(frozen=True)
-class _OnDriver:
-    pairs: GatheredPairs
-    loss: str
-    coded: dict[Side, FloatArray]
-
-    def __call__(self, scales: Scales, posteriors: dict[Side, RowPosterior]) -> tuple[float, float]:
-        rows, cols = (_with_unfitted(posteriors[side], scales, side, self.coded[side]) for side in SIDES)
-        pairs = self.pairs
-        signs, weights, n = signs_of(pairs.positive), pairs.weights, len(pairs.rows)
-        loss, wrong = held_out_sums(self.loss, rows, cols, pairs.rows, pairs.columns, signs, weights)
-        return loss / (n if weights is None else float(np.sum(weights, dtype=np.float64))), wrong / n
-
-
-@dataclass(frozen=True)
-class _BySpark:
-    pairs: DataFrame
-    loss: str
-    coded: dict[Side, FloatArray]
-
-    def __call__(self, scales: Scales, posteriors: dict[Side, RowPosterior]) -> tuple[float, float]:
-        rows, cols = (_with_unfitted(posteriors[side], scales, side, self.coded[side]) for side in SIDES)
-        sent = broadcast(self.pairs.sparkSession, (rows, cols))
-        try:
-            table = self.pairs.mapInArrow(_MeasureBatches(self.loss, sent), MEASURED).toArrow()
-        finally:
-            sent.destroy()
-        return means_of(table)
-
-
-def _with_unfitted(posterior: RowPosterior, scales: Scales, side: Side, coded: FloatArray) -> RowPosterior:
-    """The posterior with more rows: ids that are not fitted, by their features, and last, as number −1, the prior."""
-    prior = prior_row(scales, side, posterior.kind, posterior.has_intercept)
-    nothing = np.zeros((0, posterior.dimension))  # features say nothing on a side that has none
-    explained = coded @ scales.features.get(side, nothing)
-    more = newcomer_rows(prior, np.vstack([explained, np.zeros(posterior.dimension)]))
-    dtype = posterior.location.dtype
-    return RowPosterior(
-        np.vstack([posterior.location, more.location.astype(dtype)]),
-        np.vstack([posterior.scale, more.scale.astype(dtype)]),
-        posterior.kind,
-        posterior.has_intercept,
-    )
-
-
-@dataclass(frozen=True)
-class _Numbered:
-    """Ids by their number, −1 for one that has none: it is not fitted, and it has no features."""
-
-    ids: Broadcast[tuple[pa.Array, pa.Array]]
-
-    def __call__(self, batches: Batches) -> Batches:
-        users, items = self.ids.value
-        for batch in batches:
-            numbers = [
-                pc.fill_null(pc.index_in(batch.column(name), value_set=values), -1).cast(pa.int32())
-                for name, values in ((USER, users), (ITEM, items))
-            ]
-            ones = pa.array(np.ones(batch.num_rows, np.float32))
-            weights = batch.column(WEIGHT) if WEIGHT in batch.schema.names else ones
-            names = ["row", "col", "positive", "weight"]
-            yield pa.RecordBatch.from_arrays([*numbers, batch.column(LABEL), weights], names=names)
-
-
-@dataclass(frozen=True)
-class _MeasureBatches:
-    """Sums of the held-out loss, of the weights and of the wrong signs."""
-
-    loss: str
-    posteriors: Broadcast[tuple[RowPosterior, RowPosterior]]
-
-    def __call__(self, batches: Batches) -> Batches:
-        rows, cols = self.posteriors.value
-        columns = ([batch.column(k).to_numpy(zero_copy_only=False) for k in range(4)] for batch in batches)
-        yield measured(self.loss, ((rows, cols, *four) for four in columns))

@@ -96,6 +96,14 @@ class Gathered:
     cells: NDArray[np.int64]
     limit: int
 
+    @property
+    def n_users(self) -> int:
+        return len(self.users)
+
+    @property
+    def n_items(self) -> int:
+        return len(self.items)
+
     def sketch(self, others: NDArray[np.int64] | None = None, n_others: int = 0) -> CellSketch:
         """The sketch of these ratings, and of n others by the hashes of their cells up to the limit."""
         cells = self.cells if others is None else np.concatenate([self.cells, others])

@@ -16,16 +16,17 @@ from onebit_spark.core.factor_tables import prior_row
 from onebit_spark.core.fitted_features import SIDE_OF
 from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.model_info import ModelInfo
-from onebit_spark.core.posterior import HasColumnNorms, effective_rank
+from onebit_spark.core.posterior import effective_rank
 from onebit_spark.core.sketch import CellSketch
-from onebit_spark.engines.exchange_choice import ChosenExchange, SparkEngine
+from onebit_spark.engines.exchange import ChosenExchange
 from onebit_spark.engines.factor_frames import factor_schema
+from onebit_spark.engines.spark_engine import SparkEngine
 from onebit_spark.input.columns import type_of
 from onebit_spark.input.defects import Columns
 from onebit_spark.ml.fitted_model import FittedModel
 from onebit_spark.ml.side_features import KnownSide, learnt_features
 
-P = TypeVar("P", bound=HasColumnNorms)  # a posterior of a side, in the engine's own form
+P = TypeVar("P")  # a posterior of a side, in the engine's own form
 M = TypeVar("M", bound=FittedModel)
 
 
@@ -57,7 +58,7 @@ class FitFacts(Generic[P, M]):
     config: FitConfig
     columns: Columns
     chosen: ChosenExchange
-    engine: SparkEngine[P]
+    engine: SparkEngine
     fitted: CellSketch
     known: dict[Side, KnownSide]
     model_class: type[M]
@@ -89,6 +90,7 @@ class FitFacts(Generic[P, M]):
         config, columns, tally, scales = self.config, self.columns, self.chosen.tally, made.scales
         n_users, n_items = self.engine.count("rows"), self.engine.count("cols")
         moments, limit = scales.moments, made.nine_tenths
+        row_norms, col_norms = (self.engine.column_norms(side, made.posterior[side]) for side in SIDES)
         return ModelInfo(
             parameters={
                 **asdict(config),
@@ -111,7 +113,7 @@ class FitFacts(Generic[P, M]):
             iterations=len(made.history),
             converged=made.converged,
             reason=made.reason,
-            effective_rank=effective_rank(made.posterior["rows"], made.posterior["cols"], n_users, n_items),
+            effective_rank=effective_rank(row_norms, col_norms, n_users, n_items),
             inverse_gamma=np.asarray(scales.factor).tolist(),
             intercept_prior={
                 "mean": scales.mean,

@@ -21,19 +21,13 @@ from onebit_spark.core.id_lines import IdLines
 from onebit_spark.core.losses import Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.side_tables import SideFeatures
-from onebit_spark.engines.broadcast.engine import BroadcastEngine
-from onebit_spark.engines.driver import DriverEngine
-from onebit_spark.engines.exchange_choice import SparkEngine
+from onebit_spark.engines.spark_engine import SparkEngine
 from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import type_of
 from onebit_spark.input.defects import Columns
 from onebit_spark.input.features import collected_features
 
 log = logging.getLogger("onebit_spark")
-
-NOT_BY_SHUFFLE = (
-    "side features do not travel by exchange=shuffle or mixed: take exchange=driver or broadcast, or leave them out"
-)
 
 
 @dataclass(frozen=True)
@@ -121,11 +115,8 @@ def checked_features(frames: Mapping[Who, DataFrame], dataset: DataFrame, column
     }
 
 
-def known_sides(engine: SparkEngine[Any], features: dict[Who, pa.Table], columns: Columns) -> dict[Side, KnownSide]:
+def known_sides(engine: SparkEngine, features: dict[Who, pa.Table], columns: Columns) -> dict[Side, KnownSide]:
     """Give the engine the side features of its ids."""
-    if not features:
-        return {}
-    assert isinstance(engine, DriverEngine | BroadcastEngine), NOT_BY_SHUFFLE  # others were refused before
     found: dict[Side, KnownSide] = {}
     for who, table in features.items():
         side = SIDE_OF[who]

@@ -12,8 +12,9 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import functions as F
 
 from onebit_spark import FitConfig, FitFailed, RequestError, fit_arrays
-from onebit_spark.engines import exchange_choice
-from onebit_spark.engines.exchange_choice import Choice, Refusal, choose_exchange, on_driver
+from onebit_spark.engines import exchange as exchanges
+from onebit_spark.engines.decide import Choice, Refusal, on_driver
+from onebit_spark.engines.exchange import choose_exchange
 from onebit_spark.estimator import OneBitCompletion, fit_counted
 from onebit_spark.input import accumulators, collect
 from onebit_spark.input.accumulators import LabelCounts
@@ -340,9 +341,7 @@ class TestWhereItIsTaken:
         assert told["reason"].startswith("as asked; 1,500 ratings")
 
     def test_who_asks_for_the_driver_is_refused_before_the_ratings_are_gathered(self, ratings, monkeypatch):
-        monkeypatch.setattr(
-            exchange_choice, "driver_limits", lambda spark: DriverLimits(2**30, 2**30, 2**10, local=True)
-        )
+        monkeypatch.setattr(exchanges, "driver_limits", lambda spark: DriverLimits(2**30, 2**30, 2**10, local=True))
         monkeypatch.setattr(RatingsFrame, "gathered", lambda *_: pytest.fail("they were gathered"))
         with pytest.raises(RequestError, match=r"exchange=driver cannot work: 1,500 ratings .* can take 0 MB: choose"):
             fit(ratings, "driver", driverRatings=0)

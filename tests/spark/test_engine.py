@@ -8,9 +8,9 @@ import pytest
 from pyspark.sql import functions as F
 
 from onebit_spark import FitConfig, FitFailed, NotConverged, RequestError, fit_arrays
-from onebit_spark.engines.broadcast.engine import BroadcastEngine
-from onebit_spark.engines.layout import default_blocks, default_tasks, multiple_of, side_layout
-from onebit_spark.engines.shuffle.engine import ShuffleEngine
+from onebit_spark.engines.layout import default_blocks, default_tasks, multiple_of, placement_by_counts
+from onebit_spark.engines.spark_engine import on_executors
+from onebit_spark.engines.storage import InFiles
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.defects import Columns
 from onebit_spark.input.survey import census
@@ -197,11 +197,9 @@ def test_a_nondeterministic_source_is_read_once(spark, ratings, exchange, tmp_pa
     assert 0 < model.info.n_ratings < ratings.count()
     with census(source, Columns()) as counted:
         counted.packed.cached.unpersist()  # as if the executors that hold it were lost
-        if exchange == "broadcast":
-            engine = BroadcastEngine.over(spark, counted, (2, 2))
-        else:
-            folder = Location(spark, str(tmp_path / "work"))
-            engine = ShuffleEngine.over(spark, counted, (2, 2), FitConfig(rank=2).form, folder)
+        held = frozenset(["rows", "cols"] if exchange == "broadcast" else [])
+        place = InFiles(Location(spark, str(tmp_path / "work")))
+        engine = on_executors(spark, counted, (2, 2), FitConfig(rank=2).form, place, held)
         with pytest.raises(FitFailed, match="not deterministic"):
             engine.__enter__()
 
@@ -239,14 +237,14 @@ def test_parameters_are_checked_before_any_job(spark, ratings):
 class TestLayout:
     def test_heavy_rows_are_spread(self):
         counts = np.array([1000, 900, 800, 700] + [1] * 400)
-        layout = side_layout(counts, 4)
-        assert sorted(layout.block_of[:4].tolist()) == [0, 1, 2, 3]
-        load = np.bincount(layout.block_of, weights=counts)
+        block_of = placement_by_counts(counts, 4).of(np.arange(len(counts)))
+        assert sorted(block_of[:4].tolist()) == [0, 1, 2, 3]
+        load = np.bincount(block_of, weights=counts)
         assert load.max() < 1.3 * load.mean()
 
     def test_every_row_has_one_block(self):
-        layout = side_layout(np.random.default_rng(0).integers(1, 50, 333), 7)
-        assert sorted(np.concatenate(layout.rows_of).tolist()) == list(range(333))
+        placement = placement_by_counts(np.random.default_rng(0).integers(1, 50, 333), 7)
+        assert sorted(np.concatenate(placement.rows_of(333)).tolist()) == list(range(333))
 
     def test_default_blocks(self):
         assert default_blocks(n_ratings=10, n_rows=1000, cores=2) == 2

@@ -12,8 +12,6 @@ from test_engine import assert_same, estimator, frame
 from onebit_spark import FitConfig, RequestError, fit_arrays
 from onebit_spark.cli.job_tables import read_features
 from onebit_spark.cli.requests import FitRequest
-from onebit_spark.engines import exchange_choice
-from onebit_spark.engines.shuffle.engine import ShuffleEngine
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.simulate import simulate
@@ -62,7 +60,14 @@ def fitted(ratings, users, items, **options):
 @pytest.mark.classic
 @pytest.mark.parametrize(
     ("exchange", "loss", "implicit", "blocks"),
-    [("driver", "hinge", False, 1), ("broadcast", "logistic", True, 3), ("broadcast", "logistic", False, 2)],
+    [
+        ("driver", "hinge", False, 1),
+        ("broadcast", "logistic", True, 3),
+        ("shuffle", "logistic", True, 3),
+        pytest.param("broadcast", "logistic", False, 2, marks=pytest.mark.slow),
+        pytest.param("mixed", "logistic", True, 2, marks=pytest.mark.slow),
+        pytest.param("shuffle", "hinge", False, 2, marks=pytest.mark.slow),
+    ],
 )
 def test_equals_the_in_process_fit(
     spark, ratings, data, numbers, user_features, item_features, exchange, loss, implicit, blocks
@@ -81,12 +86,13 @@ def test_equals_the_in_process_fit(
 
 
 @pytest.mark.classic
-def test_a_learnt_prior_codes_the_features_of_its_own_users(spark, ratings, user_features):
+@pytest.mark.parametrize("exchange", ["broadcast", pytest.param("shuffle", marks=pytest.mark.slow)])
+def test_a_learnt_prior_codes_the_features_of_its_own_users(spark, ratings, user_features, exchange):
     """Twenty more users with one rating each, which a coin gives to the prior or not. All of them have 50 for ``a``."""
     more = spark.range(20).selectExpr("concat('more ', id) as user")
     lines = ratings.unionByName(more.selectExpr("user", "'0' as item", "1 as label"), allowMissingColumns=True)
     users = user_features.unionByName(more.selectExpr("user", "50d as a", "0d as b"))
-    made = estimator(maxIter=1, exchange="broadcast", certificatePriorSplit=0.5).setUserFeatures(users).fit(lines)
+    made = estimator(maxIter=1, exchange=exchange, certificatePriorSplit=0.5).setUserFeatures(users).fit(lines)
     values = np.array([line["a"] for line in user_features.filter(f"int(user) < {N_USERS}").collect()])
     centres = [(values.sum() + 50 * k) / (N_USERS + k) for k in range(21)]  # if k of them are the prior's
     (k,) = np.flatnonzero(np.isclose(centres, made.info.side_features["user"]["coding"][0]["centre"]))
@@ -94,7 +100,7 @@ def test_a_learnt_prior_codes_the_features_of_its_own_users(spark, ratings, user
 
 
 @pytest.mark.classic
-@pytest.mark.parametrize("exchange", ["driver", "broadcast"])
+@pytest.mark.parametrize("exchange", ["driver", "broadcast", "mixed", pytest.param("shuffle", marks=pytest.mark.slow)])
 def test_validation_scores_newcomers_as_the_model_does(ratings, user_features, exchange):
     """Users that are watched only: most have features, user 0 has none. Items that are watched only have none."""
     marked = ratings.withColumn("held", F.col("user").cast("int") % 3 == 0).where("held or item != '7'").cache()
@@ -193,14 +199,12 @@ def test_bad_tables_are_refused(spark, ratings, lines, schema, told):
     assert told in str(refused.value)
 
 
-def test_gaps_are_told_and_shuffle_is_refused(spark, ratings, user_features, caplog):
+def test_gaps_are_told(spark, ratings, user_features, caplog):
     some = user_features.filter("cast(user as int) < 50").withColumn("same", F.lit(1))
     with caplog.at_level(logging.INFO, "onebit_spark"):
         estimator(maxIter=2, exchange="driver").setUserFeatures(some).fit(ratings)
     assert "user features: same is left out: it has only one value" in caplog.text
     assert f"user features: {N_USERS - 50} of {N_USERS} ids with ratings have no features" in caplog.text
-    with pytest.raises(RequestError, match="do not travel by exchange=shuffle"):
-        estimator(maxIter=2, exchange="shuffle").setUserFeatures(some).fit(ratings)
 
 
 def test_a_checkpoint_of_other_features_is_refused_and_a_resumed_fit_is_the_same(
@@ -250,14 +254,3 @@ def test_a_csv_of_features_has_numbers_and_keeps_its_ids_as_text(spark, tmp_path
     assert sorted(line["user"] for line in frame.collect()) == ["007", "8"]
     with pytest.raises(RequestError, match=r"--user-features .* has no column 'who'"):
         read_features(spark, request, "user_features", "who")
-
-
-@pytest.mark.classic
-@pytest.mark.parametrize("exchange", ["shuffle", "mixed"])
-def test_what_auto_chose_is_refused_before_the_ratings_are_blocked(ratings, user_features, monkeypatch, exchange):
-    sent = {"shuffle": 0, "mixed": estimator().fitConfig().form.row_bytes * N_ITEMS}[exchange]
-    monkeypatch.setattr(exchange_choice, "_most_sent", lambda limits, cores: sent)
-    monkeypatch.setattr(ShuffleEngine, "over", lambda *_: pytest.fail("they were blocked"))
-    told = rf"by exchange={exchange}, which exchange=auto has chosen \(driverRatings = 0; the factors .*: raise driverR"
-    with pytest.raises(RequestError, match=told):
-        estimator(exchange="auto", driverRatings=0).setUserFeatures(user_features).fit(ratings)

@@ -6,8 +6,9 @@ from test_recommend import ALL_ITEMS, ALL_USERS, table_of
 
 from onebit_spark import FitConfig, RequestError, Terms
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.engines.broadcast.engine import BroadcastEngine
-from onebit_spark.engines.local import LocalEngine
+from onebit_spark.engines.spark_engine import on_executors
+from onebit_spark.engines.storage import NoStorage
+from onebit_spark.engines.threads import LocalEngine
 from onebit_spark.input.defects import Columns
 from onebit_spark.input.survey import census
 from onebit_spark.model import OneBitCompletionModel
@@ -58,10 +59,16 @@ def test_every_engine_counts_the_same(spark, blocks):
         local.start(config, config.make_loss())
         expected = local.confidences(local.posteriors, 0.7)
     assert expected.sum() == len(data.rows)
-    with census(frame, Columns()) as counted, BroadcastEngine.over(spark, counted, blocks) as engine:
-        copies = {side: posterior.copy() for side, posterior in local.posteriors.items()}
-        engine.start_from(local.posteriors)
-        for posteriors in (local.posteriors, copies):  # what is out already, and what is not
+    held = frozenset(["rows", "cols"])
+    with (
+        census(frame, Columns()) as counted,
+        on_executors(spark, counted, blocks, config.form, NoStorage(), held) as engine,
+    ):
+        first, second = (
+            {side: engine.runner.table(side, rows) for side, rows in local.posteriors.items()} for _ in range(2)
+        )
+        engine.start_from(first)
+        for posteriors in (first, first, second):  # what is out already, and what is not
             np.testing.assert_array_equal(engine.confidences(posteriors, 0.7), expected)
 
 

@@ -13,11 +13,13 @@ from pyspark.sql import functions as F
 
 from onebit_spark import FitFailed, RequestError
 from onebit_spark.core.config import FitConfig
-from onebit_spark.engines import exchange_choice
-from onebit_spark.engines.layout import side_layout
-from onebit_spark.engines.shuffle.engine import ShuffleEngine
-from onebit_spark.engines.shuffle.numbering import number_ids, placements
-from onebit_spark.engines.shuffle.steps import total_weight
+from onebit_spark.engines import decide
+from onebit_spark.engines.exchange import work_folder
+from onebit_spark.engines.layout import placement_by_counts
+from onebit_spark.engines.numbering import number_ids, placements
+from onebit_spark.engines.spark_engine import on_executors
+from onebit_spark.engines.steps import total_weight
+from onebit_spark.engines.storage import InFiles, OnExecutors
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.defects import Columns
 from onebit_spark.input.survey import census
@@ -200,18 +202,18 @@ def test_a_half_step_does_not_move_ratings(spark, ratings):
     config = FitConfig(rank=3, tol=0.0, max_iter=1, start="random")
     with (
         census(ratings, Columns()) as counted,
-        ShuffleEngine.over(spark, counted, (3, 2), config.form, None) as engine,
+        on_executors(spark, counted, (3, 2), config.form, OnExecutors(), frozenset()) as engine,
     ):
         engine.start(config, config.make_loss())
-        own, partners = (engine.posterior(side).table for side in ("rows", "cols"))
-        made = engine._tables._made("rows", lambda *_: None, (own,), partners, None)
+        own, partners = (engine.posterior(side) for side in ("rows", "cols"))
+        made = engine.runner._results("rows", lambda *_: None, (own,), partners)
         plan = made._jdf.queryExecution().executedPlan().toString()
-        forget(own.stored)
+        forget(own.at.frame)
         with pytest.raises(FitFailed, match="an executor was lost"):
             engine.combined("rows", lambda posterior: posterior, engine.posterior("rows"))
-        engine._tables.sides["rows"].checksums.clear()
+        engine.runner.sides["rows"].checksums.clear()
         with pytest.raises(FitFailed, match="computed again and came out different"):
-            engine._tables.sums("rows", total_weight)
+            engine.runner.row_sums("rows", total_weight)
     # The table is sent to the routes of columns, and lines to the blocks of rows, both as the plan asks.
     assert plan.count("ENSURE_REQUIREMENTS") == 0
     assert plan.count("Exchange hashpartitioning(key#") == 2 + plan.count("InMemoryRelation")
@@ -222,13 +224,13 @@ def test_mixed_shuffles_factors_of_one_side_only(spark, ratings, tmp_path):
     folder = Location(spark, str(tmp_path / "work"))
     with (
         census(ratings, Columns()) as counted,
-        ShuffleEngine.over(spark, counted, (3, 2), config.form, folder, held="cols") as engine,
+        on_executors(spark, counted, (3, 2), config.form, InFiles(folder), frozenset(["cols"])) as engine,
     ):
         engine.start(config, config.make_loss())
-        users, items = (engine.posterior(side).table for side in ("rows", "cols"))
+        users, items = (engine.posterior(side) for side in ("rows", "cols"))
         exchanges = []
         for side, own, partners in (("rows", users, items), ("cols", items, users)):
-            made = engine._tables._made(side, lambda *_: None, (own,), partners, None)
+            made = engine.runner._results(side, lambda *_: None, (own,), partners)
             plan = made._jdf.queryExecution().executedPlan().toString()
             exchanges.append(plan.count("Exchange hashpartitioning(key#") - plan.count("InMemoryRelation"))
     assert exchanges == [1, 2]  # users to their own blocks; then to their routes, and from there to the blocks of items
@@ -247,9 +249,9 @@ def test_ids_are_numbered_in_ascending_order(spark, ratings):
                 frame.sparkSession.conf.get("spark.sql.shuffle.partitions") for frame in (numbered[side].frame, ratings)
             )
             assert len(set(settings)) == 1  # factors are joined with ids there: not in one task
-            expected = side_layout(ids.counts, n_blocks[side])
+            expected = placement_by_counts(ids.counts, n_blocks[side])
             assert len(placed[side].heavy) > 0
-            np.testing.assert_array_equal(placed[side].of(np.arange(len(ids))), expected.block_of)
+            np.testing.assert_array_equal(placed[side].of(np.arange(len(ids))), expected.of(np.arange(len(ids))))
 
 
 def test_keys_reach_their_partitions(spark):
@@ -271,7 +273,7 @@ class TestChoice:
         form = FitConfig(rank=10).form
 
         def pick(users, wanted="auto", items=1000):
-            return exchange_choice.on_executors(wanted, self.Counted(users, items), form, driver_limits(spark), 2)
+            return decide.on_executors(wanted, self.Counted(users, items), form, driver_limits(spark), 2)
 
         assert form.row_bytes == (11 + 66 + 20) * 4
         assert pick(1000).exchange == "broadcast"
@@ -295,7 +297,7 @@ class TestChoice:
         machine = DriverLimits(result=2**40, heap=8 * 2**30, memory=14 * 2**30, local=True)
 
         def pick(cores=2, **other):
-            return exchange_choice.on_executors(
+            return decide.on_executors(
                 "auto", self.Counted(10**7, 10**6), form, dataclasses.replace(machine, **other), cores
             )
 
@@ -309,7 +311,7 @@ class TestChoice:
     def test_a_cluster_needs_a_folder_that_all_can_reach(self):
         context = SimpleNamespace(getCheckpointDir=lambda: None, master="yarn")
         with pytest.raises(RequestError, match=r"set workDir or checkpointDir, or .* or shuffleStorage=executors"):
-            exchange_choice.work_folder(SimpleNamespace(sparkContext=context, _jsparkSession=None), None)
+            work_folder(SimpleNamespace(sparkContext=context, _jsparkSession=None), None)
 
     def test_an_unknown_exchange(self, ratings):
         with pytest.raises(
@@ -321,7 +323,7 @@ class TestChoice:
 @pytest.mark.slow
 def test_rows_beyond_32_bits(monkeypatch, ratings):
     """Every number travels with 64 bits, as for more than 2³⁰ rows."""
-    monkeypatch.setattr("onebit_spark.engines.shuffle.engine.WIDE", 1)
+    monkeypatch.setattr("onebit_spark.engines.spark_engine.WIDE", 1)
     wide = fit(ratings, "shuffle", start="random", maxIter=1)
     monkeypatch.undo()
     assert_same_bits(wide, fit(ratings, "broadcast", start="random", maxIter=1))

@@ -11,7 +11,8 @@ import pytest
 
 from onebit_spark import OneBitCompletion, OneBitCompletionModel, RequestError
 from onebit_spark.core.config import FitConfig
-from onebit_spark.engines.shuffle.engine import ShuffleEngine
+from onebit_spark.engines.spark_engine import on_executors
+from onebit_spark.engines.storage import InFiles
 from onebit_spark.input.defects import Columns
 from onebit_spark.input.survey import census
 from onebit_spark.platform.files import Location
@@ -74,14 +75,14 @@ def test_the_same_fit_as_in_a_classic_session(spark, file, classic, tmp_path, st
 def test_ratings_stay_and_nothing_stays_behind(spark, file, tmp_path):
     """A half step sends factor lines and no rating, whatever the settings of the user's session."""
     config = FitConfig(rank=3, tol=0.0, max_iter=1, start="random")
-    before = dict(spark.conf.getAll)
+    before, place = dict(spark.conf.getAll), InFiles(Location(spark, str(tmp_path / "work")))
     with (
         census(spark.read.parquet(str(file)), Columns()) as counted,
-        ShuffleEngine.over(spark, counted, (3, 2), config.form, Location(spark, str(tmp_path / "work"))) as engine,
+        on_executors(spark, counted, (3, 2), config.form, place, frozenset()) as engine,
     ):
         engine.start(config, config.make_loss())
-        own, partners = (engine.posterior(side).table for side in ("rows", "cols"))
-        plan = engine._tables._made("rows", lambda *_: None, (own,), partners, None)._explain_string()
+        own, partners = (engine.posterior(side) for side in ("rows", "cols"))
+        plan = engine.runner._results("rows", lambda *_: None, (own,), partners)._explain_string()
         assert _views(spark)
     assert plan.count("InMemoryRelation") == 2  # the blocks of rows and the routes of columns, and not their sources
     assert "ENSURE_REQUIREMENTS" not in plan

@@ -9,8 +9,9 @@ from onebit_spark import FitConfig, RequestError, Terms, fit_arrays
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.draws import Draws
 from onebit_spark.core.split import Split
-from onebit_spark.engines.broadcast.engine import BroadcastEngine
-from onebit_spark.engines.local import LocalEngine
+from onebit_spark.engines.spark_engine import on_executors
+from onebit_spark.engines.storage import NoStorage
+from onebit_spark.engines.threads import LocalEngine
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.defects import Columns
 from onebit_spark.input.survey import census, split_off
@@ -43,14 +44,18 @@ def test_the_same_draws_and_coins_as_in_process(spark, ratings, data, blocks):
         local.start(config, config.make_loss())
         expected = [local.gibbs_errors(each) for each in draws]
         with local.restricted(split) as part:
-            chosen = {side: (part.counts(side), part.row_weights(side)) for side in ("rows", "cols")}
-    with census(ratings, Columns()) as counted, BroadcastEngine.over(spark, counted, blocks) as engine:
-        engine.start_from(local.posteriors)
+            chosen = {side: part.runner.held_rows(side) for side in ("rows", "cols")}
+    held = frozenset(["rows", "cols"])
+    with (
+        census(ratings, Columns()) as counted,
+        on_executors(spark, counted, blocks, config.form, NoStorage(), held) as engine,
+    ):
+        engine.start_from({side: engine.runner.table(side, rows) for side, rows in local.posteriors.items()})
         assert [engine.gibbs_errors(each) for each in draws] == expected
         with engine.restricted(split) as part:
-            for side, (counts, weights) in chosen.items():
-                np.testing.assert_array_equal(part.counts(side), counts)
-                np.testing.assert_array_equal(part.row_weights(side), weights)  # all, and those of the positive ones
+            for side, rows in chosen.items():  # all ratings of each row, and the positive ones
+                for counts, expected_counts in zip(part.runner.held_rows(side), rows, strict=True):
+                    np.testing.assert_array_equal(counts, expected_counts)
             assert part.n_ratings == engine.n_ratings - expected[1].ratings
 
 

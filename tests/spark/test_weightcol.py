@@ -11,7 +11,7 @@ from test_checkpoint import Interrupted, interrupt_after
 from onebit_spark import FitConfig, FitFailed, RequestError, fit_arrays
 from onebit_spark.cli.common import Clock
 from onebit_spark.cli.fit_job import _fit_summary
-from onebit_spark.engines.exchange_choice import Choice, Refusal, on_driver
+from onebit_spark.engines.decide import Choice, Refusal, on_driver
 from onebit_spark.estimator import OneBitCompletion, fit_counted
 from onebit_spark.input.collect import Weighed, weighed
 from onebit_spark.input.defects import Columns

@@ -22,7 +22,7 @@ from onebit_spark import FitConfig, NotConverged, Terms, fit_arrays
 from onebit_spark.certificate import bounds
 from onebit_spark.certificate.certificates import holdout_certificate
 from onebit_spark.core.prediction import score
-from onebit_spark.engines.local import LocalEngine
+from onebit_spark.engines.threads import LocalEngine
 
 SHAPE = (40, 30)
 SEEDS = 60  # draws of every cell: the true risk is known to about .001
@@ -107,7 +107,7 @@ def choosing_fit(world, rng, n, config, terms):
 
     def recording(engine, loss, posterior, split):
         found = measure(engine, loss, posterior, split)
-        measured.append((found, posterior, engine.blocks["rows"], split))
+        measured.append((found, posterior, engine.runner.ratings["rows"], split))
         return found
 
     with warnings.catch_warnings(), patch.object(LocalEngine, "left_out_loss", recording):

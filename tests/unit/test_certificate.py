@@ -25,7 +25,7 @@ from onebit_spark.certificate.certificates import (
 from onebit_spark.core.draws import Draws, GibbsErrors
 from onebit_spark.core.engine import LeftOut
 from onebit_spark.core.split import Split
-from onebit_spark.engines.local import LocalEngine
+from onebit_spark.engines.threads import LocalEngine
 from onebit_spark.simulate import simulate
 
 DELTA = 0.2

@@ -20,7 +20,7 @@ from onebit_spark.core.priors import PRIORS
 from onebit_spark.core.row_map import RowMap
 from onebit_spark.core.scales import ScaleHierarchy, Scales
 from onebit_spark.core.solver import Start, solve
-from onebit_spark.engines.local import LocalEngine
+from onebit_spark.engines.threads import LocalEngine
 
 M1, M2 = 14, 11
 KINDS = {"linear": "covariance", "scaling": "spread"}

@@ -17,7 +17,7 @@ from onebit_spark.core.implicit_features import RIDGE
 from onebit_spark.core.losses import SIDES
 from onebit_spark.core.priors import PRIORS
 from onebit_spark.core.solver import Start, solve
-from onebit_spark.engines.local import LocalEngine
+from onebit_spark.engines.threads import LocalEngine
 
 SHAPE = (9, 7)
 
@@ -108,7 +108,7 @@ def test_the_second_moments_by_hand(loss):
     for side in SIDES:
         posterior = again.posteriors[side]
         means = f[side] @ used[side]
-        counts = np.maximum(again.blocks[side].distinct_counts, 1)[:, None]
+        counts = np.maximum(again.runner.ratings[side].distinct_counts, 1)[:, None]
         np.testing.assert_allclose(posterior.implicit[:, 3:] * np.sqrt(counts), posterior.mean - means, atol=1e-5)
         variance = posterior.spread.astype(float) ** 2
         second += np.sum((posterior.mean - means) ** 2 + variance, axis=0) + RIDGE * np.sum(used[side] ** 2, axis=0)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from onebit_spark import FitFailed
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.config import FitConfig
+from onebit_spark.core.spectral_rows import gram
 from onebit_spark.engines.block_frames import (
-    PlacedBlock,
     ascending_cell,
     distinct,
     positions,
@@ -17,8 +17,9 @@ from onebit_spark.engines.block_frames import (
 )
 from onebit_spark.engines.blocking import Build
 from onebit_spark.engines.layout import Placement
-from onebit_spark.engines.shuffle.routes import Make, Route, routes_of
-from onebit_spark.engines.shuffle.steps import Product
+from onebit_spark.engines.line_format import LineFormat
+from onebit_spark.engines.routes import Route, RunStep, routes_of
+from onebit_spark.engines.steps import PlacedBlock, Product
 from onebit_spark.input.packing import NO_WEIGHTS
 from onebit_spark.platform.binary_cells import MOST_BYTES, binary_line, cell_array
 
@@ -76,15 +77,15 @@ class TestABlockThatASplitHasEmptied:
 
     THERE = Placement(4, np.empty(0, np.int64), np.empty(0, np.int32))
 
-    def made(self, work):
+    def made(self, step, format):
         nothing, members = np.empty(0, np.int32), np.arange(2, dtype=np.int32)
         chunk = binary_line(block=0, rows=nothing, codes=nothing, weights=NO_WEIGHTS, members=members)
         blocks = Route(Build(None), np.zeros(1, np.int32), self.THERE)([chunk])
-        [line] = Make(work, self.THERE, [], np.dtype(np.float32)).alone(blocks)
+        [line] = RunStep(step, self.THERE, [], format).alone(blocks)
         return line
 
     def test_its_lines_in_the_start_are_as_wide_as_those_of_the_others(self):
-        line = self.made(Product(3))
+        line = self.made(Product(3, gram), LineFormat("float32"))
         assert cell_array(line["values"][0], np.float32).tolist() == [0.0] * 6
         assert cell_array(line["sums"][0], np.float64).tolist() == [0.0] * 9
 
@@ -94,9 +95,9 @@ class TestABlockThatASplitHasEmptied:
         seen = []
 
         def look(block, own, partners):
-            seen.append(form.unpacked(partners))
+            seen.append(partners)
             return None, np.empty(0)
 
-        self.made(look)
+        self.made(look, LineFormat.of(form))
         assert seen[0].n_rows == 0
         assert seen[0].packed().shape == (0, form.width)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from onebit_spark import FitFailed
 from onebit_spark.engines.layout import Placement
-from onebit_spark.engines.shuffle.numbering import _EncodeNumbers
+from onebit_spark.engines.numbering import _EncodeNumbers
 from onebit_spark.input import accumulators, packing
 from onebit_spark.input.accumulators import GrowingDictionary
 from onebit_spark.input.id_counts import CountIds, hashes_of, sum_counts

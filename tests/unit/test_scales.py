@@ -9,7 +9,7 @@ from onebit_spark.core.losses import SIDES, PriorLines, RowPrior
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.scales import FixedPrior
 from onebit_spark.core.solver import descend
-from onebit_spark.engines.local import LocalEngine
+from onebit_spark.engines.threads import LocalEngine
 from onebit_spark.simulate import simulate
 
 

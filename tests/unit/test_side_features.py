@@ -17,7 +17,7 @@ from onebit_spark.core.side_features import FEATURE_RIDGE, IMPLICIT_SHARE, Featu
 from onebit_spark.core.side_tables import SideFeatures
 from onebit_spark.core.solver import solve
 from onebit_spark.core.split import Split
-from onebit_spark.engines.local import LocalEngine
+from onebit_spark.engines.threads import LocalEngine
 
 P, SHAPE = 3, (40, 30)
 
@@ -28,7 +28,7 @@ def known_engine(seed=0):
     engine = LocalEngine(RatingBlock.from_coordinates(rows, cols, labels > 0, SHAPE))
     rng = np.random.default_rng(seed)
     for side in SIDES:
-        given = rng.normal(size=(engine.blocks[side].n_rows, P))
+        given = rng.normal(size=(engine.runner.ratings[side].n_rows, P))
         engine.features[side] = SideFeatures.of_rows(given, engine.counts(side) > 0, "features")
     return engine
 
@@ -88,7 +88,7 @@ def test_the_statistics_by_hand():
         feature_weights=weights,
     )  # fmt: skip
     found = engine.half_step(loss, step)
-    block, rows = engine.blocks["rows"], engine.posteriors["rows"]
+    block, rows = engine.runner.ratings["rows"], engine.posteriors["rows"]
     rated = np.zeros((block.n_rows, block.n_columns))
     rated[np.repeat(np.arange(block.n_rows), block.row_counts), block.codes >> 1] = 1.0
     active = block.row_counts > 0

@@ -17,7 +17,7 @@ from onebit_spark.core.scales import Scales
 from onebit_spark.core.solver import Start, solve
 from onebit_spark.core.split import Split
 from onebit_spark.core.weight_choice import FACTORS, choose_weight
-from onebit_spark.engines.local import LocalEngine
+from onebit_spark.engines.threads import LocalEngine
 
 
 def engine_of(kind, seed=0, **options):
@@ -81,7 +81,7 @@ def test_when_there_is_nothing_to_choose(monkeypatch):
 def test_the_loss_is_that_of_the_ratings_that_were_not_chosen():
     engine, split = engine_of("B2"), Split(7, 0.9)
     engine.start(FitConfig(rank=2), FitConfig().make_loss())
-    block, posterior = engine.blocks["rows"], {side: engine.posterior(side) for side in SIDES}
+    block, posterior = engine.runner.ratings["rows"], {side: engine.posterior(side) for side in SIDES}
     kept = split.chosen_of(block, np.arange(block.n_rows))
     left = split.left_of(block, np.arange(block.n_rows))
     assert kept.n_ratings + left.n_ratings == block.n_ratings
@@ -109,7 +109,7 @@ def test_ratings_of_a_cell_stay_together():
     weights = [choose_weight(engine, FitConfig(rank=4)).weight for engine in (once, thrice)]
     assert weights[1] < weights[0]
     split, numbers = Split(7, 0.9, by_cell=True), np.arange(200)
-    alone, together = (split.left_of(engine.blocks["rows"], numbers).codes for engine in (once, thrice))
+    alone, together = (split.left_of(engine.runner.ratings["rows"], numbers).codes for engine in (once, thrice))
     np.testing.assert_array_equal(np.repeat(alone, 3), together)
 
 

@@ -14,7 +14,7 @@ from onebit_spark.core.losses import LOSSES
 from onebit_spark.core.prediction import score, variance
 from onebit_spark.core.priors import PRIORS
 from onebit_spark.core.split import Split
-from onebit_spark.engines.local import LocalEngine
+from onebit_spark.engines.threads import LocalEngine
 
 SHAPE = (40, 30)
 ITERATIONS = 12

@@ -1,4 +1,4 @@
-"""Code of the workers: how a block gets its lines of tall tables. See ``tables``."""
+"""Code of the workers: how a block gets its lines. See ``spark_runner``."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark import Broadcast
 
-from onebit_spark.core.blocks import Sums as RowWeights
 from onebit_spark.core.posterior import FloatArray
-from onebit_spark.engines.block_frames import BLOCK_CELLS, Batches, PlacedBlock, read_ascending, read_block
+from onebit_spark.engines.block_frames import BLOCK_CELLS, Batches, read_ascending, read_block
 from onebit_spark.engines.layout import Placement
+from onebit_spark.engines.line_format import LineFormat, written
+from onebit_spark.engines.steps import NO_SUMS, Lines, PlacedBlock, Step, Sums
 from onebit_spark.platform.binary_cells import binary_line, cell_array
 from onebit_spark.platform.schemas import schema_of
 
 ROUTED = schema_of(f"key int, {BLOCK_CELLS}, routes binary, ends binary, row_weights binary, rated long")
-LINES = schema_of("key int, place int, sender int, values binary")
+CELLS = schema_of("key int, place int, sender int, values binary")
 PLACED = schema_of("key int, rows binary, values binary")
-MADE = schema_of("key int, values binary, sums binary, n long, checksum long")
+RESULTS = schema_of("key int, values binary, sums binary, n long, checksum long")
 PARTNERS = -1  # the place of lines of the other side; tables of the same side have the places 0, 1, …
 
-Sums = NDArray[np.float64]
-Work = Callable[[PlacedBlock, list[FloatArray], FloatArray | None], tuple[FloatArray | None, Sums]]
 Packing = Callable[[pa.RecordBatch], tuple[NDArray[np.int64], FloatArray]]
-Transform = Callable[[FloatArray, RowWeights], FloatArray]
+Transform = Callable[[NDArray[Any], Any], FloatArray]
 
 
 @dataclass(frozen=True)
-class Broadcasted:
-    """A table that every worker holds."""
+class Everywhere:
+    """Lines that every worker holds."""
 
-    table: Broadcast[FloatArray]
+    sent: Broadcast[Lines]
+    format: LineFormat
 
-    def at(self, numbers: NDArray[np.int64]) -> FloatArray:
-        return self.table.value[numbers]
+    def at(self, numbers: NDArray[np.int64]) -> Lines:
+        return self.format.taken(self.sent.value, numbers)
 
 
-Source = np.dtype[Any] | Broadcasted  # of a block's lines: they arrive as numbers of this type, or are here already
+Source = LineFormat | Everywhere  # of a block's lines: they arrive in cells of this format, or are here already
 
 
 @dataclass(frozen=True)
@@ -78,66 +78,72 @@ class Send:
     """Sends each block of the other side the lines that it refers to."""
 
     keys: NDArray[np.int32]
-    dtype: np.dtype[Any]
+    format: LineFormat
     transform: Transform | None
 
-    def __call__(self, block: pa.Table, lines: pa.Table) -> pa.Table:
+    def __call__(self, block: pa.Table, cells: pa.Table) -> pa.Table:
         pointers, ends = cell_array(block["pointers"][0], np.int64), cell_array(block["ends"][0], np.int64)
         routes, weights = cell_array(block["routes"][0], np.int32), cell_array(block["row_weights"][0], np.float64)
-        values = _matrix(lines["values"][0], self.dtype, len(pointers) - 1)
+        numbers, n_rows = cell_array(cells["values"][0], self.format.dtype), len(pointers) - 1
         if self.transform is not None:
-            values = self.transform(values, weights if len(weights) else np.diff(pointers))
+            lines = self.format.read(numbers, n_rows)
+            values = self.transform(weights if len(weights) else np.diff(pointers), lines)
+        elif self.format.by is not None:
+            values = written(self.format.read(numbers, n_rows))
+        else:
+            values = numbers.reshape(n_rows, -1)
         sender = block["block"][0].as_py()
         parts = [
-            _line(int(self.keys[target]), sender, values[routes[ends[target] : ends[target + 1]]])
+            _cell(int(self.keys[target]), sender, values[routes[ends[target] : ends[target + 1]]])
             for target in np.flatnonzero(np.diff(ends))
         ]
-        return pa.Table.from_batches(parts) if parts else _NO_LINES
+        return pa.Table.from_batches(parts) if parts else NO_CELLS
 
 
 @dataclass(frozen=True)
-class Make:
-    """Computes one block of a new table from its ratings, its own lines and the lines of its partners."""
+class RunStep:
+    """Runs a step on each block, with its own lines and those of its partners."""
 
-    work: Work
+    step: Step
     there: Placement
     own: list[Source]
     partners: Source | None
 
-    def __call__(self, blocks: pa.Table, lines: pa.Table) -> pa.Table:
-        return pa.Table.from_batches([self._made({name: blocks[name][0] for name in blocks.schema.names}, lines)])
+    def __call__(self, blocks: pa.Table, cells: pa.Table) -> pa.Table:
+        return pa.Table.from_batches([self._result({name: blocks[name][0] for name in blocks.schema.names}, cells)])
 
     def alone(self, batches: Batches) -> Batches:
-        """The same for blocks that no lines arrive for."""
+        """The same for blocks that no cells arrive for."""
         for batch in batches:
             for i in range(batch.num_rows):
-                yield self._made({name: batch.column(name)[i] for name in batch.schema.names}, _NO_LINES)
+                yield self._result({name: batch.column(name)[i] for name in batch.schema.names}, NO_CELLS)
 
-    def _made(self, cells: dict[str, Any], lines: pa.Table) -> pa.RecordBatch:
-        block = read_block(cells)
-        own = _own_tables(lines, self.own, block.rows)
-        return _made_line(cells["key"].as_py(), block, *self.work(block, own, self._partners(block, lines)))
+    def _result(self, block_cells: dict[str, Any], cells: pa.Table) -> pa.RecordBatch:
+        block = read_block(block_cells)
+        own = _own_lines(cells, self.own, block.rows)
+        lines, sums = self.step(block, own, self._partners(block, cells))
+        return _result_line(block_cells["key"].as_py(), block, np.empty(0) if lines is None else written(lines), sums)
 
-    def _partners(self, block: PlacedBlock, lines: pa.Table) -> FloatArray | None:
+    def _partners(self, block: PlacedBlock, cells: pa.Table) -> Lines | None:
         """The partners in the order of the block's columns. The columns and the lines of each sender ascend.
 
-        A block that a split has emptied has no partners. Its table has no width, for no line tells it.
+        A block that a split has emptied has no partners. No cell says then how many numbers a line has.
         """
-        if self.partners is None or isinstance(self.partners, Broadcasted):
+        if self.partners is None or isinstance(self.partners, Everywhere):
             return None if self.partners is None else self.partners.at(block.columns)
-        places, senders = lines["place"].to_pylist(), lines["sender"].to_pylist()
-        arrived = {senders[i]: lines["values"][i] for i, place in enumerate(places) if place == PARTNERS}
+        places, senders = cells["place"].to_pylist(), cells["sender"].to_pylist()
+        arrived = {senders[i]: cells["values"][i] for i, place in enumerate(places) if place == PARTNERS}
         sender_of = self.there.of(block.columns)
         order = np.argsort(sender_of, kind="stable")
         edges = np.searchsorted(sender_of[order], np.arange(self.there.n_blocks + 1))
-        partners: FloatArray | None = None
+        partners = np.empty((0, 0), self.partners.dtype)
         for sender in np.flatnonzero(np.diff(edges)):
             positions = order[edges[sender] : edges[sender + 1]]
-            values = _matrix(arrived[int(sender)], self.partners, len(positions))
-            if partners is None:
-                partners = np.empty((len(block.columns), values.shape[1]), self.partners)
+            values = cell_array(arrived[int(sender)], self.partners.dtype).reshape(len(positions), -1)
+            if not len(partners):
+                partners = np.empty((len(block.columns), values.shape[1]), self.partners.dtype)
             partners[positions] = values
-        return np.empty((0, 0), self.partners) if partners is None else partners
+        return self.partners.read(partners, len(partners))
 
 
 @dataclass(frozen=True)
@@ -162,67 +168,63 @@ class Adopt:
     """Makes one block of a table from lines for some of its rows. The other rows get the line ``empty``."""
 
     empty: FloatArray
-    measure: Callable[[FloatArray], Sums]
 
-    def __call__(self, blocks: pa.Table, lines: pa.Table) -> pa.Table:
+    def __call__(self, blocks: pa.Table, placed: pa.Table) -> pa.Table:
         block = read_block({name: blocks[name][0] for name in blocks.schema.names})
         values = np.repeat(self.empty, len(block.rows), axis=0)
-        for i in range(lines.num_rows):
-            numbers = cell_array(lines["rows"][i], np.int64)
+        for i in range(placed.num_rows):
+            numbers = cell_array(placed["rows"][i], np.int64)
             places = np.searchsorted(block.rows, numbers)
-            values[places] = _matrix(lines["values"][i], values.dtype, len(numbers))
-        return pa.Table.from_batches([_made_line(blocks["key"][0].as_py(), block, values, self.measure(values))])
+            values[places] = cell_array(placed["values"][i], values.dtype).reshape(len(numbers), -1)
+        return pa.Table.from_batches([_result_line(blocks["key"][0].as_py(), block, values, NO_SUMS)])
 
 
 @dataclass(frozen=True)
 class EachRow:
-    """Applies ``work`` to the rows of a block and their lines in the tables."""
+    """Applies ``work`` to the numbers of a block's rows and their lines in the tables."""
 
-    work: Any
+    work: Callable[[NDArray[np.int64], list[Any]], pa.Table]
     own: list[Source]
 
-    def __call__(self, blocks: pa.Table, lines: pa.Table) -> pa.Table:
-        return self._done(blocks["rows"][0], lines)
+    def __call__(self, blocks: pa.Table, cells: pa.Table) -> pa.Table:
+        return self._done(blocks["rows"][0], cells)
 
     def alone(self, batches: Batches) -> Batches:
-        """The same for blocks that no lines arrive for."""
+        """The same for blocks that no cells arrive for."""
         for batch in batches:
             for rows in batch.column("rows"):
-                yield from self._done(rows, _NO_LINES).to_batches()
+                yield from self._done(rows, NO_CELLS).to_batches()
 
-    def _done(self, rows: Any, lines: pa.Table) -> pa.Table:
+    def _done(self, rows: Any, cells: pa.Table) -> pa.Table:
         numbers = read_ascending(rows)
-        return self.work(numbers, _own_tables(lines, self.own, numbers))
+        return self.work(numbers, _own_lines(cells, self.own, numbers))
 
 
-def _made_line(key: int, block: PlacedBlock, values: FloatArray | None, sums: Sums) -> pa.RecordBatch:
-    kept = np.empty(0) if values is None else values
-    n = block.ratings.n_ratings
-    return binary_line(key=key, values=kept, sums=np.asarray(sums, np.float64), n=n, checksum=block.checksum)
+def _result_line(key: int, block: PlacedBlock, values: FloatArray, sums: Sums) -> pa.RecordBatch:
+    n, sums = block.ratings.n_ratings, np.asarray(sums, np.float64)
+    return binary_line(key=key, values=values, sums=sums, n=n, checksum=block.checksum)
 
 
-def _line(key: int, sender: int, values: FloatArray) -> pa.RecordBatch:
+def _cell(key: int, sender: int, values: FloatArray) -> pa.RecordBatch:
     cells = binary_line(key=key, values=values)
     places = [pa.array([place], pa.int32()) for place in (PARTNERS, sender)]
     columns = [cells.column("key"), *places, cells.column("values")]
     return pa.RecordBatch.from_arrays(columns, names=["key", "place", "sender", "values"])
 
 
-def _own_tables(lines: pa.Table, sources: list[Source], rows: NDArray[np.int64]) -> list[FloatArray]:
-    """The block's part of each table of its own side, in the order of their places."""
-    at = {place: i for i, place in enumerate(lines["place"].to_pylist()) if place != PARTNERS}
+def _own_lines(cells: pa.Table, sources: list[Source], rows: NDArray[np.int64]) -> list[Lines]:
+    """The block's lines of each table of its own side, in the order of their places."""
+    at = {place: i for i, place in enumerate(cells["place"].to_pylist()) if place != PARTNERS}
     return [
-        source.at(rows) if isinstance(source, Broadcasted) else _matrix(lines["values"][at[k]], source, len(rows))
-        for k, source in enumerate(sources)
+        source.at(rows)
+        if isinstance(source, Everywhere)
+        else source.read(cell_array(cells["values"][at[place]], source.dtype), len(rows))
+        for place, source in enumerate(sources)
     ]
 
 
-def _matrix(cell: Any, dtype: Any, n_rows: int) -> FloatArray:
-    return cell_array(cell, dtype).reshape(n_rows, -1)
-
-
 NO_ROUTES = np.empty(0, np.int32), np.zeros(1, np.int64)
-_NO_LINES = pa.table(
+NO_CELLS = pa.table(
     {"key": pa.array([], pa.int32()), "place": pa.array([], pa.int32()), "sender": pa.array([], pa.int32()),
      "values": pa.array([], pa.binary())}
 )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -12,10 +13,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType, StructType
 
+from onebit_spark.core.factor_tables import one_array
 from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.engines.block_frames import Batches, Numbers
 from onebit_spark.engines.blocking import CHUNKS, changed, chunks, numbered
 from onebit_spark.engines.layout import HEAVY, Placement, block_loads, place
+from onebit_spark.input.accumulators import in_utc
 from onebit_spark.input.packing import BUNDLES, PackedRatings, read_bundles
 from onebit_spark.input.ratings import ITEM, USER
 from onebit_spark.input.survey import PARTS_PER_CORE, SIDE_NUMBERS, Census
@@ -48,6 +51,12 @@ class NumberedIds:
 
     frame: DataFrame
     n_rows: int
+
+    @cached_property
+    def values(self) -> pa.Array:
+        """All ids in the order of their numbers, on the driver."""
+        table = self.frame.select("id", "number").toArrow().sort_by("number")
+        return in_utc(one_array(table["id"]))
 
 
 def number_ids(census: Census, release: ExitStack) -> dict[Side, NumberedIds]:

@@ -1,0 +1,187 @@
+"""decide: which exchange a fit uses, from counts and limits alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from onebit_spark.core.losses import Side
+from onebit_spark.core.posterior import Form
+from onebit_spark.errors import RequestError
+from onebit_spark.input.collect import TABLE_BYTES, Weighed
+from onebit_spark.platform.limits import DriverLimits
+from onebit_spark.platform.sessions import NOT_ON_CONNECT
+
+BROADCAST_BYTES = 512 * 2**20  # of factors that the driver and every Python worker of a cluster hold a copy of
+DRIVER_COPIES, WORKER_COPIES = 2, 2.5  # of the broadcast factors: held, updated; held, taken by a block
+BYTES_PER_RATING = 24  # at the peak of a fit on the driver, beside the table that is on its way
+BYTES_PER_WEIGHT = 12  # as it came, in the order of the columns and in that of the rows
+TABLE_COPIES = 5  # of that table: as it came, as columns, as positions
+ID_COPIES = 6  # of the different ids that are text, while their dictionaries are merged and sorted
+FACTOR_COPIES = 4  # of the factor table then: posterior, partners, the start's, the model's
+MOST_RATINGS = 100_000_000  # on the driver of a local session
+MOST_RATINGS_BESIDE_CLUSTER = 20_000_000  # more are faster on the executors
+
+ON_EXECUTORS = "executors"  # broadcast, mixed or shuffle: it depends on the number of ids
+
+
+class IdCounts(Protocol):
+    """How many ids there are."""
+
+    @property
+    def n_users(self) -> int: ...
+
+    @property
+    def n_items(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The exchange, with the reason for it."""
+
+    exchange: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class ClusterLimits:
+    """What the session has.
+
+    Parameters
+    ----------
+    driver : DriverLimits
+        Of the driver.
+    cores : int
+        Of the executors.
+    broadcasts : bool
+        Whether anything can be broadcast. On Spark Connect nothing can.
+    driver_ratings : int, optional
+        The most ratings that ``auto`` fits on the driver. None: by the memory that is free.
+    """
+
+    driver: DriverLimits
+    cores: int
+    broadcasts: bool = True
+    driver_ratings: int | None = None
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why ``auto`` does not fit on the driver."""
+
+    reason: str
+
+
+def on_driver(
+    wanted: str, counted: Weighed, ids: int, form: Form, limits: DriverLimits, most_ratings: int | None
+) -> Choice | Refusal:
+    """Whether the ratings are fitted on the driver: as wanted, or by their number and the memory that is there.
+
+    ``driver`` is refused where the memory is too small; ``most_ratings`` bounds ``auto`` alone. ``ids`` counts users
+    and items, 0 if that is not known yet. The bytes of their text are known before, by an estimate of how many differ.
+    """
+    n = counted.n
+    factors = FACTOR_COPIES * ids * form.row_bytes
+    arriving = TABLE_COPIES * min(TABLE_BYTES, n * counted.bytes_per_rating)
+    per_rating = BYTES_PER_RATING + (BYTES_PER_WEIGHT if counted.weighted else 0)
+    ids_text = ID_COPIES * counted.id_bytes
+    needed = per_rating * n + arriving + ids_text + factors
+    told = f"{n:,} ratings and their factors take about {_size(needed)}"
+    if wanted == "driver":
+        if needed > limits.memory:
+            raise RequestError(
+                f"exchange=driver cannot work: {told}, and the driver's Python can take {_size(limits.memory)}: choose "
+                "exchange=auto, or give the driver more memory"
+            )
+        return Choice("driver", f"as asked; {told} of the driver's memory")
+    table, largest = ids * form.row_bytes, min(BROADCAST_BYTES, limits.heap // 4)
+    if table > largest:
+        large = f"the factors of {ids:,} ids take {_size(table)}"
+        return Refusal(f"{large}, and the driver sends up to {_size(largest)}")
+    if most_ratings is not None:
+        limit, why = most_ratings, f"driverRatings = {most_ratings:,}"
+    else:
+        room = int(max(0, limits.memory // 2 - factors - arriving - ids_text) // per_rating)
+        cap = MOST_RATINGS if limits.local else MOST_RATINGS_BESIDE_CLUSTER
+        limit = min(room, cap)
+        of_memory = f"half of the {_size(limits.memory)} that are free hold {room:,}"
+        why = of_memory if room < cap else f"at most {cap:,} {'on one machine' if limits.local else 'beside a cluster'}"
+    if n > limit:
+        return Refusal(f"{n:,} ratings are more than the driver takes ({why})")
+    return Choice("driver", f"{told} of the driver's memory; its limit is {limit:,} ratings: {why}")
+
+
+def on_executors(wanted: str, ids: IdCounts, form: Form, limits: DriverLimits, cores: int) -> Choice:
+    """Broadcast, mixed or shuffle, as wanted or by the size of the factors. What cannot work is refused."""
+    sizes = {"users": ids.n_users * form.row_bytes, "items": ids.n_items * form.row_bytes}
+    told = f"the factors of {ids.n_users:,} users and {ids.n_items:,} items take {_size(sum(sizes.values()))}"
+    fewer = "users" if held_side(ids) == "rows" else "items"
+    collected = {"broadcast": max(sizes.values()), "mixed": sizes[fewer], "shuffle": 0}
+    if 1.1 * collected.get(wanted, 0) > limits.result:
+        raise RequestError(
+            f"exchange={wanted} collects the factors of one side, {_size(collected[wanted])}, more than "
+            f"spark.driver.maxResultSize ({_size(limits.result)}): choose exchange=auto, or raise that setting "
+            "(0 is no limit)"
+        )
+    if wanted != "auto":
+        return Choice(wanted, f"as asked; {told}")
+    limit = _most_sent(limits, cores)
+    sent = {"broadcast": sum(sizes.values()), "mixed": sizes[fewer]}
+    lacking = ""
+    for exchange, size in sent.items():
+        if size > limit:
+            continue
+        if 1.1 * collected[exchange] > limits.result:
+            lacking = f"; {exchange} would need a spark.driver.maxResultSize of {_size(1.1 * collected[exchange])}"
+            continue
+        few = told if exchange == "broadcast" else f"{told}, those of the {fewer} {_size(size)}"
+        return Choice(exchange, f"{few}, few enough to send to every worker (up to {_size(limit)}){lacking}")
+    many = lacking or f", more than the {_size(limit)} that every worker may be sent"
+    return Choice("shuffle", told + many)
+
+
+def _most_sent(limits: DriverLimits, cores: int) -> int:
+    """Bytes of factors that every Python worker may be sent.
+
+    On one machine, as many as its memory holds for the driver and all workers. A shuffle would send each row once for
+    each block that refers to it, through one disk.
+    """
+    whole = int(limits.memory / (DRIVER_COPIES + WORKER_COPIES * cores)) if limits.local else BROADCAST_BYTES
+    return min(whole, limits.heap // 4)
+
+
+def held_side(ids: IdCounts) -> Side:
+    """The side whose factors ``mixed`` keeps on the driver: the one with fewer ids."""
+    return "rows" if ids.n_users < ids.n_items else "cols"
+
+
+def decide(wanted: str, ratings: Weighed | None, ids: IdCounts | None, form: Form, limits: ClusterLimits) -> Choice:
+    """The exchange: as wanted, or by the number of ratings and ids.
+
+    Whatever is not counted yet is None. If the ids are not, the answer may be ``ON_EXECUTORS``: count them, and ask
+    again. What cannot work is refused with a RequestError.
+    """
+    if not limits.broadcasts and wanted in ("broadcast", "mixed"):
+        raise RequestError(f"exchange={wanted} {NOT_ON_CONNECT}: choose exchange=driver or exchange=shuffle")
+    before = ""
+    if wanted == "auto" and limits.driver_ratings == 0:
+        before = "driverRatings = 0; "
+    elif wanted in ("auto", "driver"):
+        assert ratings is not None
+        n_ids = 0 if ids is None else ids.n_users + ids.n_items
+        answer = on_driver(wanted, ratings, n_ids, form, limits.driver, limits.driver_ratings)
+        if isinstance(answer, Choice):
+            return answer
+        before = f"{answer.reason}; "
+    if not limits.broadcasts and wanted == "auto":
+        return Choice("shuffle", f"{before}nothing can be broadcast on Spark Connect")
+    if ids is None:
+        return Choice(ON_EXECUTORS if wanted == "auto" else wanted, before)
+    choice = on_executors(wanted, ids, form, limits.driver, limits.cores)
+    return Choice(choice.exchange, before + choice.reason)
+
+
+def _size(n_bytes: float) -> str:
+    """In MB, or in GB where there are many."""
+    mb = n_bytes / 2**20
+    return f"{mb:,.0f} MB" if mb < 10_000 else f"{mb / 1024:,.0f} GB"

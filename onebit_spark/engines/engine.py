@@ -1,0 +1,151 @@
+"""BlockEngine: the one engine. It says which steps run on which tables; a runner says where.
+
+runner                   a side's table                     how a block gets its lines
+threads (this process)   arrays                             they are here
+Spark, broadcast         both sides held on the driver      by broadcast
+Spark, mixed             one held, one stored               by broadcast; by a join
+Spark, shuffle           both stored on the cluster         by a join
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import reduce
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onebit_spark.core.confidence import Histogram, every_so_many
+from onebit_spark.core.config import FitConfig
+from onebit_spark.core.draws import Draws, GibbsErrors
+from onebit_spark.core.engine import LeftOut
+from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, PriorLines, RowPrior, Side
+from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.row_map import RowMap
+from onebit_spark.core.side_features import rated_gram
+from onebit_spark.core.side_tables import SideTables, recoded
+from onebit_spark.core.split import Split
+from onebit_spark.core.statistics import SideStatistics
+from onebit_spark.engines import steps
+from onebit_spark.engines.line_format import LineFormat
+from onebit_spark.engines.runner import Runner
+from onebit_spark.engines.start import start_posteriors
+from onebit_spark.engines.steps import Step, Sums
+
+T = TypeVar("T")  # a table of a side, as the runner keeps it
+Matrix = NDArray[np.float64]
+
+
+class BlockEngine(Generic[T]):
+    """An ``Engine`` (``core.engine``): both posteriors as tables, and the steps that change them.
+
+    Attributes
+    ----------
+    runner : Runner
+        Runs the steps.
+    features : dict of Side to SideFeatures
+        Side features, on the driver.
+    posteriors : dict of Side to table
+        Both posteriors as they stand.
+    """
+
+    def __init__(self, runner: Runner[T]) -> None:
+        self.runner = runner
+        self.n_ratings = runner.n_ratings
+        self.weighted = runner.weighted
+        self.total_weight = runner.total_weight
+        self.features: SideTables = {}
+        self.posteriors: dict[Side, Any] = {}
+        self._feature_tables: dict[Side, tuple[Any, T]] = {}
+
+    def count(self, side: Side) -> int:
+        return self.runner.count(side)
+
+    def counts(self, side: Side) -> NDArray[Any]:
+        """Number of ratings of every row of the side, or the sum of their weights."""
+        return self.runner.counts(side)
+
+    def start(self, config: FitConfig, loss: Loss) -> None:
+        with self.runner.described("start"):
+            self.posteriors = start_posteriors(self.runner, config, loss)
+
+    def start_from(self, posteriors: dict[Side, Any]) -> None:
+        self.posteriors = {side: posterior.copy() for side, posterior in posteriors.items()}
+
+    def half_step(self, loss: Loss, step: HalfStep[Any]) -> SideStatistics:
+        side, prior = step.side, step.prior
+        own, partners = [self.posteriors[side]], self.posteriors[OTHER[side]]
+        if isinstance(prior, PriorLines):
+            own.append(prior.lines)
+            prior = PriorLines(None)
+        if step.feature_weights is not None:
+            own.append(self._feature_table(side))
+        form, update = own[0].form, steps.Update(loss, step.under(prior))
+        with self.runner.described(f"iteration {step.iteration + 1}, {side}"):
+            self.posteriors[side], sums = self.runner.run(side, update, own, partners, LineFormat.of(form))
+        return reduce(SideStatistics.__add__, (SideStatistics.from_vector(part, form) for part in sums))
+
+    def apply(self, maps: dict[Side, RowMap]) -> None:
+        for side, by in maps.items():
+            self.posteriors[side] = self.runner.mapped(side, self.posteriors[side], by)
+
+    def weight_gram(self, side: Side) -> Matrix:
+        posterior = self.posteriors[side]
+        rank = posterior.form.rank
+        if not posterior.form.has_implicit:
+            return np.zeros((rank, rank))
+        return np.sum(self.runner.row_sums(side, steps.weight_gram, [posterior]), axis=0).reshape(rank, rank)
+
+    def column_norms(self, side: Side, posterior: Any) -> Matrix:
+        return np.sqrt(np.sum(self.runner.row_sums(side, steps.column_squares, [posterior]), axis=0))
+
+    def feature_gram(self, side: Side) -> Matrix | None:
+        known = self.features.get(side)
+        return None if known is None else rated_gram(known.coded, self.counts(side))
+
+    def posterior(self, side: Side, unseen: RowPrior | None = None, feature_weights: Matrix | None = None) -> Any:
+        posterior = self.posteriors[side]
+        if unseen is None or self.count(side) == self.runner.n_rows(side):
+            return posterior
+        own = [posterior] if feature_weights is None else [posterior, self._feature_table(side)]
+        fill = steps.FillUnrated(unseen, feature_weights)
+        return self.runner.run_rows(side, fill, own, LineFormat.of(posterior.form))
+
+    def combined(self, side: Side, make: Callable[..., RowPosterior], *posteriors: Any) -> Any:
+        form = make(*(posterior.form.empty() for posterior in posteriors)).form
+        return self.runner.run_rows(side, steps.Combine(make), posteriors, LineFormat.of(form))
+
+    def gibbs_errors(self, draws: Draws) -> GibbsErrors:
+        with self.runner.described("certificate"):
+            total = self._over_ratings(steps.Draw(draws), self.posteriors)
+        return GibbsErrors(*map(int, total))
+
+    def confidences(self, posterior: dict[Side, Any], noise: float) -> Histogram:
+        with self.runner.described("confidences"):
+            total = self._over_ratings(steps.Confidences(noise, every_so_many(self.n_ratings)), posterior)
+        return total.astype(np.int64)
+
+    def left_out_loss(self, loss: str, posterior: dict[Side, Any], split: Split) -> LeftOut:
+        with self.runner.described("choosing the weight of a rating"):
+            total = self._over_ratings(steps.MeasureLeftOut(loss, split), posterior)
+        return LeftOut.of_sums(total)
+
+    @contextmanager
+    def restricted(self, split: Split) -> Iterator[BlockEngine[T]]:
+        with self.runner.restricted(split) as runner:
+            part = BlockEngine(runner)
+            part.features = recoded(self.features, part.counts)
+            yield part
+
+    def _over_ratings(self, step: Step, posterior: dict[Side, Any]) -> Sums:
+        rows, cols = (posterior[side] for side in SIDES)
+        return np.asarray(np.sum(self.runner.sums("rows", step, [rows], cols), axis=0))
+
+    def _feature_table(self, side: Side) -> T:
+        """The side features as a table, made once."""
+        coded = self.features[side].coded
+        if side not in self._feature_tables or self._feature_tables[side][0] is not coded:
+            self._feature_tables[side] = coded, self.runner.table(side, coded)
+        return self._feature_tables[side][1]

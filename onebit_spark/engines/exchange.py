@@ -1,0 +1,119 @@
+"""From a source of ratings to the engine of the exchange that is decided for them."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+
+from onebit_spark.core.execution import STORAGES
+from onebit_spark.core.losses import SIDES, Side
+from onebit_spark.core.posterior import Form
+from onebit_spark.engines.decide import Choice, ClusterLimits, decide, held_side
+from onebit_spark.engines.spark_engine import SparkEngine, on_driver, on_executors
+from onebit_spark.engines.storage import InFiles, NoStorage, OnExecutors, Storage
+from onebit_spark.errors import RequestError
+from onebit_spark.input.collect import Gathered, Weighed
+from onebit_spark.input.defects import Columns, Tally
+from onebit_spark.input.rating_sources import RatingsSource
+from onebit_spark.input.survey import Census
+from onebit_spark.platform.files import Location
+from onebit_spark.platform.limits import driver_limits
+from onebit_spark.platform.sessions import checkpoint_folder, described, is_connect, is_local, parallelism
+from onebit_spark.platform.temporary_folders import take_back
+
+log = logging.getLogger("onebit_spark")
+
+
+@dataclass(frozen=True)
+class ChosenExchange:
+    """The ratings counted and loaded, and the exchange that was chosen for them.
+
+    Parameters
+    ----------
+    choice : Choice
+        The exchange, with the reason for it.
+    tally : Tally
+        The counts of the ratings.
+    found : Gathered or Census
+        What the engine of the exchange starts from: Gathered for the driver's, Census for the others.
+    """
+
+    choice: Choice
+    tally: Tally
+    found: Gathered | Census
+
+
+@contextmanager
+def choose_exchange(
+    wanted: str, ratings: RatingsSource, form: Form, most_ratings: int | None = None, counted: Weighed | None = None
+) -> Iterator[ChosenExchange]:
+    """Validate, count and load the ratings, as far as the decision needs it.
+
+    Their number decides whether they are collected on the driver. If they are not, or if the factors of their ids turn
+    out to be too large, an aggregation counts them by their ids. ``counted``: the result of ``weighed``, if the ratings
+    were counted before.
+    """
+    spark = ratings.spark
+    limits = ClusterLimits(driver_limits(spark), parallelism(spark), not is_connect(spark), most_ratings)
+    if counted is None and (wanted == "driver" or (wanted == "auto" and most_ratings != 0)):
+        with described(spark, "survey"):
+            counted = ratings.weighed()
+    choice = decide(wanted, counted, None, form, limits)
+    if choice.exchange == "driver":
+        assert counted is not None
+        with described(spark, "gathering"):
+            collected = ratings.gathered(counted, min(limits.driver.result * 4 // 5, limits.driver.heap // 4))
+        choice = decide(wanted, counted, collected, form, limits)
+        if choice.exchange == "driver":
+            yield ChosenExchange(choice, collected.tally, collected)
+            return
+    with ratings.census(collect_ids=choice.exchange not in ("shuffle", "mixed")) as whole:
+        yield ChosenExchange(decide(wanted, counted, whole, form, limits), whole.tally, whole)
+
+
+def engine_over(
+    chosen: ChosenExchange, ratings: DataFrame, columns: Columns, blocks: tuple[int | None, int | None],
+    form: Form, work: str | None, validation: DataFrame | None = None, storage: str = STORAGES[0],
+) -> AbstractContextManager[SparkEngine]:  # fmt: skip
+    """The engine of the chosen exchange on these ratings; the driver's collects those for validation, too.
+
+    Stored tables are in files of ``work``, or on the executors, as ``storage`` says.
+    """
+    exchange, reason = chosen.choice.exchange, chosen.choice.reason
+    log.info("exchange: %s (%s)", exchange, reason)
+    spark, loaded = ratings.sparkSession, chosen.found
+    if isinstance(loaded, Gathered):
+        return on_driver(spark, loaded, columns, validation)
+    held: dict[str, frozenset[Side]] = {"broadcast": frozenset(SIDES), "mixed": frozenset([held_side(loaded)])}
+    place: Storage = NoStorage()
+    if exchange != "broadcast":
+        take_back()  # the files of models that are gone
+        place = OnExecutors() if storage == "executors" else InFiles(work_folder(spark, work))
+    return on_executors(spark, loaded, blocks, form, place, held.get(exchange, frozenset()))
+
+
+def work_folder(spark: SparkSession, given: str | None) -> Location:
+    """A new folder for files that all executors can reach.
+
+    In ``given``, else in the application's checkpoint folder, else, on a single machine, in a temporary one.
+    """
+    name = f"onebit-{uuid.uuid4().hex[:12]}"
+    base = given or checkpoint_folder(spark)
+    if base:
+        return Location(spark, base) / name
+    if not is_local(spark):
+        raise RequestError(
+            "exchange=shuffle and mixed need a folder that all executors can reach: set workDir or checkpointDir, or "
+            "sparkContext.setCheckpointDir; or shuffleStorage=executors, if a lost executor may end the fit"
+        )
+    temporary = tempfile.mkdtemp(prefix="onebit-")
+    atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+    return Location(spark, temporary) / name

@@ -1,0 +1,263 @@
+"""SparkRunner: steps as Spark jobs over cached blocks of ratings.
+
+A block gets its lines by broadcast from a table that the driver holds, and by a join from one that is stored::
+
+    stored table of the other side ─┐
+    routes of its blocks ───────────┴─► Send ─► each block's lines, once ─┐
+    stored tables of this side ────────────────────────────────────────────┤ shuffled by block
+    blocks of this side (cached; their ratings stay where they are) ───────┴─► RunStep ─► new lines, and their sums
+
+The new lines are stored again, or collected if the driver holds the tables of this side; the sums are collected. Where
+both sides are held nothing is shuffled, and a step is one job. Every job starts from the cache and from stored tables.
+So neither plan nor lineage grows, and what is lost with an executor is computed again from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from onebit_spark.core.losses import OTHER, Side
+from onebit_spark.core.posterior import FloatArray
+from onebit_spark.core.row_map import RowMap
+from onebit_spark.core.spectral_rows import Rows
+from onebit_spark.core.split import Split
+from onebit_spark.engines.faults import check_checksums, worker_errors
+from onebit_spark.engines.line_format import LineFormat, written
+from onebit_spark.engines.routes import (
+    CELLS,
+    PLACED,
+    RESULTS,
+    Adopt,
+    EachRow,
+    Everywhere,
+    Packing,
+    Place,
+    RunStep,
+    Send,
+    Source,
+    Transform,
+)
+from onebit_spark.engines.sides import BlockedSide, Blocking
+from onebit_spark.engines.steps import Lines, OnRows, RowStep, Step, Sums, total_weight
+from onebit_spark.engines.tables import Broadcasts, Held, Stored, Table
+from onebit_spark.platform.arrow_stream import arrow_batches
+from onebit_spark.platform.binary_cells import binary_line
+from onebit_spark.platform.plans import cut_from_plan
+from onebit_spark.platform.sessions import described
+
+
+class SparkRunner:
+    """A ``Runner``. Its tables are of the type ``Table``.
+
+    Parameters
+    ----------
+    blocking : Blocking
+        Where the blocks come from.
+    sides : dict of Side to BlockedSide
+        Both orientations of the ratings.
+    broadcasts : Broadcasts
+        What was broadcast.
+    weighted : bool
+        Whether the ratings have weights.
+    """
+
+    def __init__(
+        self, blocking: Blocking, sides: dict[Side, BlockedSide], broadcasts: Broadcasts, weighted: bool
+    ) -> None:
+        self.spark: SparkSession = blocking.session
+        self.sides = sides
+        self.n_ratings = sides["rows"].n_ratings
+        self.weighted = weighted
+        self._blocking = blocking
+        self._broadcasts = broadcasts
+        self.total_weight = float(np.sum(self.row_sums("rows", total_weight))) if weighted else float(self.n_ratings)
+
+    def count(self, side: Side) -> int:
+        return self.sides[side].n_rated
+
+    def n_rows(self, side: Side) -> int:
+        return self.sides[side].n_rows
+
+    def counts(self, side: Side) -> NDArray[Any]:
+        return self.sides[side].counted_rows.counts
+
+    def held_rows(self, side: Side) -> Rows | None:
+        return self.sides[side].counted_rows if self.sides[side].held else None
+
+    def run(
+        self, side: Side, step: Step, own: Sequence[Table], partners: Table | None, format: LineFormat,
+        send: Transform | None = None,
+    ) -> tuple[Table, list[Sums]]:  # fmt: skip
+        return self._kept(side, self._results(side, step, own, partners, send), format)
+
+    def sums(self, side: Side, step: Step, own: Sequence[Table] = (), partners: Table | None = None) -> list[Sums]:
+        return self._collected_sums(side, self._results(side, step, own, partners))
+
+    def run_rows(self, side: Side, step: RowStep, own: Sequence[Table], format: LineFormat) -> Table:
+        if self.sides[side].held:
+            return self.table(side, self._here(side, step, own)[0])
+        return self.run(side, OnRows(step), own, None, format)[0]
+
+    def row_sums(self, side: Side, step: RowStep, own: Sequence[Table] = ()) -> list[Sums]:
+        if self.sides[side].held:
+            return [self._here(side, step, own)[1]]
+        return self.sums(side, OnRows(step), own)
+
+    def _here(self, side: Side, step: RowStep, own: Sequence[Table]) -> Any:
+        """The result of a step on the driver."""
+        return step(self.sides[side].counted_rows, [table.lines for table in own])
+
+    def table(self, side: Side, lines: Lines) -> Table:
+        format = LineFormat(str(lines.dtype)) if isinstance(lines, np.ndarray) else LineFormat.of(lines.form)
+        here = self.sides[side]
+        if here.held:
+            return Table(Held(lines, self._broadcasts), format)
+        numbers, block_of = written(lines), here.placement.of(np.arange(len(written(lines))))
+        cells = [
+            binary_line(key=key, values=numbers[block_of == block], sums=np.empty(0), n=0, checksum=0)
+            for block, key in enumerate(here.keys.tolist())
+        ]
+        frame = self.spark.createDataFrame(pa.Table.from_batches(cells), RESULTS)
+        return Table(Stored(*self._blocking.storage.keep(frame, RESULTS)), format)
+
+    def lines(self, table: Table) -> Any:
+        return table.lines
+
+    def mapped(self, side: Side, table: Table, by: RowMap) -> Table:
+        """The same table: its rows are mapped where they are read. Nothing is broadcast or stored again."""
+        return table.mapped(by)
+
+    @contextmanager
+    def restricted(self, split: Split) -> Iterator[SparkRunner]:
+        """A runner over the chosen ratings. It caches two more orientations, made from the cached row blocks."""
+        with ExitStack() as release, self.described("prior split"):
+            sides = self._blocking.until(release).chosen(self.sides, split)
+            yield SparkRunner(self._blocking, sides, self._broadcasts, self.weighted)
+
+    def described(self, what: str) -> AbstractContextManager[None]:
+        return described(self.spark, what)
+
+    # ---- to and from DataFrames --------------------------------------------------------------------------------------
+
+    def frame(
+        self, side: Side, tables: Sequence[Table], work: Callable[[NDArray[np.int64], list[Any]], pa.Table],
+        schema: StructType,
+    ) -> DataFrame:  # fmt: skip
+        """A DataFrame from tables of a side, by ``work(row numbers, lines)`` for each block."""
+        here, (sources, cells) = self.sides[side], _sources(tables)
+        blocks, each = here.blocks.select("key", "rows"), EachRow(work, sources)
+        if not cells:
+            return blocks.mapInArrow(each.alone, schema)
+        return _cogrouped(blocks, here.sent(reduce(DataFrame.unionAll, cells)), each, schema)
+
+    def adopted(self, side: Side, lines: DataFrame, pack: Packing, empty: FloatArray, format: LineFormat) -> Table:
+        """A table from lines in any order. ``pack`` turns lines into row numbers and values.
+
+        Rows without a line get the line ``empty``.
+        """
+        here = self.sides[side]
+        placed = cut_from_plan(lines.mapInArrow(Place(pack, here.placement, here.keys), PLACED), self.spark)
+        results = _cogrouped(here.ratings, here.sent(placed), Adopt(empty), RESULTS)
+        return self._kept(side, results, format)[0]
+
+    def outlasting(self, frame: DataFrame, schema: StructType) -> DataFrame:
+        """The frame, stored as long as a plan reads it."""
+        return self._blocking.storage.outlasting(frame, schema)
+
+    # ---- jobs --------------------------------------------------------------------------------------------------------
+
+    def _results(
+        self, side: Side, step: Step, own: Sequence[Table], partners: Table | None, send: Transform | None = None
+    ) -> DataFrame:
+        """One line for each block: the new lines, and the sums."""
+        here, there = self.sides[side], self.sides[OTHER[side]]
+        sources, cells = _sources(own)
+        arriving: Source | None = None
+        if partners is not None and isinstance(partners.at, Held):
+            arriving = Everywhere(partners.at.sent, partners.format)
+        elif partners is not None and isinstance(partners.at, Stored):
+            routes = there.blocks.select("key", "block", "pointers", "routes", "ends", "row_weights")
+            sender = Send(here.keys, partners.format, send)
+            cells.append(_cogrouped(routes, there.sent(partners.at.cells()), sender, CELLS))
+            arriving = partners.format.mapped if send is None else LineFormat("float32")
+        run = RunStep(step, there.placement, sources, arriving)
+        if not cells:
+            return here.ratings.mapInArrow(run.alone, RESULTS)
+        return _cogrouped(here.ratings, here.sent(reduce(DataFrame.unionAll, cells)), run, RESULTS)
+
+    def _kept(self, side: Side, results: DataFrame, format: LineFormat) -> tuple[Table, list[Sums]]:
+        """The new table, where tables of this side are kept."""
+        here = self.sides[side]
+        if not here.held:
+            with worker_errors():
+                stored, delete = self._blocking.storage.keep(results, RESULTS)
+            return Table(Stored(stored, delete), format), self._collected_sums(side, stored)
+        lines: Any = None if format.form is None else format.form.empty(here.n_rows)
+        sums: dict[int, Sums] = {}
+        for line in self._collected(side, results):  # together they are as large as the table: one at a time is here
+            rows = here.rows_of[line["key"]]
+            part: Any = format.read(np.frombuffer(line["values"], format.dtype), len(rows))
+            if format.form is not None:
+                lines.put(rows, part)
+            else:
+                lines = np.empty((here.n_rows, part.shape[1]), format.dtype) if lines is None else lines
+                lines[rows] = part
+            sums[line["key"]] = _sums_of(line)
+        return Table(Held(lines, self._broadcasts), format), here.in_order(sums)
+
+    def _collected_sums(self, side: Side, results: DataFrame) -> list[Sums]:
+        lines = self._collected(side, results.select("key", "sums", "n", "checksum"))
+        return self.sides[side].in_order({line["key"]: _sums_of(line) for line in lines})
+
+    def _collected(self, side: Side, results: DataFrame) -> Iterator[dict[str, Any]]:
+        """The lines of a job as its tasks end. Checks that each block is what it was."""
+        seen = {}
+        with worker_errors():
+            for batch in arrow_batches(results):
+                for cells in zip(*batch.columns, strict=True):
+                    line = {name: _value(cell) for name, cell in zip(batch.schema.names, cells, strict=True)}
+                    seen[line["key"]] = (line["n"], line["checksum"])
+                    yield line
+        check_checksums(seen, self.sides[side].checksums)
+
+
+def _sources(tables: Sequence[Table]) -> tuple[list[Source], list[DataFrame]]:
+    """Where the lines of each table come from, and the cells of those that are stored."""
+    sources: list[Source] = []
+    cells: list[DataFrame] = []
+    for place, table in enumerate(tables):
+        if isinstance(table.at, Held):
+            sources.append(Everywhere(table.at.sent, table.format))
+        else:
+            sources.append(table.format)
+            cells.append(table.at.cells(place))
+    return sources, cells
+
+
+def _value(cell: pa.Scalar) -> Any:
+    """A number, or the bytes of a binary cell where they are."""
+    return cell.as_buffer() if pa.types.is_binary(cell.type) else cell.as_py()
+
+
+def _sums_of(line: dict[str, Any]) -> Sums:
+    return np.frombuffer(line["sums"], np.float64).copy()  # a view would keep the whole batch
+
+
+def _cogrouped(
+    blocks: DataFrame, cells: DataFrame, work: Callable[[pa.Table, pa.Table], pa.Table], schema: Any
+) -> DataFrame:
+    """``work`` on each block and its cells."""
+
+    def call(left: pa.Table, right: pa.Table) -> pa.Table:  # Spark would count ``self`` of a callable as an argument
+        return work(left, right)
+
+    return blocks.groupBy("key").cogroup(cells.groupBy("key")).applyInArrow(call, schema)

@@ -1,0 +1,306 @@
+"""What is computed on one block of ratings. Every exchange runs these steps; each is written once.
+
+    Step       (block, own lines, partners' lines) ─► (new lines | None, sums)
+    RowStep    (rows, own lines) ─► (new lines | None, sums)                      it reads no rating
+
+``own`` are the lines of the block's rows in one or more tables of its side. ``partners`` are the lines of its columns
+in a table of the other side. Lines are rows of a posterior, or plain numbers. The driver gets the sums of all blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onebit_spark.core import implicit_features, prediction
+from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.compiled import jit
+from onebit_spark.core.confidence import count_confidences
+from onebit_spark.core.draws import Draws, count_errors
+from onebit_spark.core.engine import LeftOut, with_prior
+from onebit_spark.core.losses import HalfStep, Loss, PriorLines, RowPrior
+from onebit_spark.core.losses.base import Partners
+from onebit_spark.core.losses.row_sums import add_signed_rows
+from onebit_spark.core.posterior import FloatArray, RowPosterior
+from onebit_spark.core.spectral_rows import Rows, StartTable, Table, distinct_keys
+from onebit_spark.core.split import Split
+from onebit_spark.core.statistics import SideStatistics
+
+Part = TypeVar("Part")
+Sums = NDArray[np.float64]
+Lines = RowPosterior | FloatArray
+Result = tuple[Lines | None, Sums]
+
+NO_SUMS: Sums = np.empty(0)
+
+
+@dataclass(frozen=True)
+class PlacedBlock:
+    """A RatingBlock with its place in the matrix.
+
+    Parameters
+    ----------
+    number : int
+        Number of the block.
+    rows : array of int64
+        Row r of the block is row ``rows[r]`` of the matrix.
+    columns : array of int64
+        Column c of the block is column ``columns[c]`` of the matrix.
+    ratings : RatingBlock
+        The ratings.
+    checksum : int
+        Checksum of the ratings.
+    in_parallel : callable, optional
+        Does what ``over_rows`` does, in several threads.
+    """
+
+    number: int
+    rows: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    ratings: RatingBlock
+    checksum: int = 0
+    in_parallel: Callable[[Callable[[int, int], Any]], list[Any]] | None = None
+
+    def over_rows(self, work: Callable[[int, int], Part]) -> list[Part]:
+        """``work(lo, hi)`` for ranges of the block's rows. The results are in the order of the rows."""
+        return (self.in_parallel or self.ratings.over_ranges)(work)
+
+    @property
+    def counted_rows(self) -> Rows:
+        """The rows, with the sums of their ratings' weights."""
+        return Rows(self.rows, self.ratings.row_weights, self.ratings.row_positive_weights)
+
+
+class Step(Protocol):
+    """Work on a block."""
+
+    def __call__(self, block: PlacedBlock, own: list[Any], partners: Any) -> Result: ...
+
+
+class RowStep(Protocol):
+    """Work on rows that needs none of their ratings."""
+
+    def __call__(self, rows: Rows, own: list[Any]) -> Result: ...
+
+
+@dataclass(frozen=True)
+class OnRows:
+    """A RowStep as a Step."""
+
+    step: RowStep
+
+    def __call__(self, block: PlacedBlock, own: list[Any], partners: Any) -> Result:
+        return self.step(block.counted_rows, own)
+
+
+# ---- the fit ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Update:
+    """A half step. It changes its own rows in place. The sums are ``SideStatistics``.
+
+    Its tables are the rows, the prior of each row if the step's prior is ``PriorLines``, and the side features if the
+    step has weights for them.
+    """
+
+    loss: Loss
+    step: HalfStep[None]
+
+    def __call__(self, block: PlacedBlock, own: list[Any], partners: RowPosterior) -> Result:
+        step, (rows, *more) = self.step, own
+        if isinstance(step.prior, PriorLines):
+            step = step.under(RowPrior.at(more.pop(0)))
+        features = more.pop(0) if step.feature_weights is not None else None
+        step = _with_feature_means(block, partners, rows, step, features)
+        table = self.loss.partners(partners)
+        parts = block.over_rows(lambda lo, hi: _update_range(self.loss, block, lo, hi, table, rows, step, features))
+        return rows, reduce(SideStatistics.__add__, parts).to_vector()
+
+
+def _with_feature_means(
+    block: PlacedBlock, partners: RowPosterior, rows: RowPosterior, step: HalfStep, features: FloatArray | None
+) -> HalfStep:
+    """The step under the prior means that follow from the features of the rows; their implicit weights move."""
+    theirs, own, ratings = partners.implicit, rows.implicit, block.ratings
+    explained = np.zeros((ratings.n_rows, rows.dimension))
+    if features is not None and step.feature_weights is not None:
+        explained = np.asarray(features @ step.feature_weights)
+    if theirs is None or own is None:
+        return step if features is None else step.under(step.row_prior.knowing(explained))
+    means = np.zeros((ratings.n_rows, rows.rank))
+    pace, share = step.relaxation, step.implicit_share
+    block.over_rows(lambda lo, hi: implicit_features.tell(ratings, lo, hi, theirs, own, pace, means, share))
+    return step.under(step.row_prior.knowing(explained, means))
+
+
+def _update_range(
+    loss: Loss, block: PlacedBlock, lo: int, hi: int, partners: Partners, rows: RowPosterior, step: HalfStep,
+    features: FloatArray | None,
+) -> SideStatistics:  # fmt: skip
+    """Update the rows lo … hi−1."""
+    ratings, old = block.ratings, rows.location[lo:hi].copy()
+    sums = loss.update_rows(ratings, lo, hi, partners, rows, step)
+    if rows.implicit is not None:
+        implicit_features.leave_residuals(ratings, lo, hi, rows, step.row_prior.mean)
+    counts = (ratings.row_counts if rows.implicit is None else ratings.distinct_counts)[lo:hi]
+    own = None if features is None else features[lo:hi]
+    return SideStatistics.of_rows(old, rows.take(slice(lo, hi)), step.row_prior.rows(lo, hi), counts, sums, own)
+
+
+@dataclass(frozen=True)
+class Combine:
+    """A posterior from other posteriors of the side, row by row."""
+
+    make: Callable[..., RowPosterior]
+
+    def __call__(self, rows: Rows, own: list[RowPosterior]) -> Result:
+        return self.make(*own), NO_SUMS
+
+
+@dataclass(frozen=True)
+class FillUnrated:
+    """The posterior with the prior in rows without ratings; with the means that their side features explain, if any."""
+
+    prior: RowPrior
+    feature_weights: NDArray[np.float64] | None = None
+
+    def __call__(self, rows: Rows, own: list[Any]) -> Result:
+        explained = None if self.feature_weights is None else own[1] @ self.feature_weights
+        return with_prior(own[0], np.asarray(rows.counts == 0), self.prior, explained), NO_SUMS
+
+
+def weight_gram(rows: Rows, own: list[RowPosterior]) -> Result:
+    """Σ_j w_j w_jᵀ of the implicit weights for the other side."""
+    return None, implicit_features.weight_gram(own[0]).ravel()
+
+
+def column_squares(rows: Rows, own: list[RowPosterior]) -> Result:
+    """‖E L_k‖² for every factor."""
+    return None, own[0].column_norms ** 2
+
+
+# ---- over all ratings, after a fit -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Draws from the posteriors. The sums are ``GibbsErrors``."""
+
+    draws: Draws
+
+    def __call__(self, block: PlacedBlock, own: list[RowPosterior], partners: RowPosterior) -> Result:
+        parts = block.over_rows(
+            lambda lo, hi: count_errors(block.ratings, lo, hi, block.rows, own[0], partners, self.draws)
+        )
+        return None, np.sum(np.array(parts, np.float64).reshape(-1, 2), axis=0)
+
+
+@dataclass(frozen=True)
+class Confidences:
+    """The histogram of the confidences of every ``stride``-th rating."""
+
+    noise: float
+    stride: int
+
+    def __call__(self, block: PlacedBlock, own: list[RowPosterior], partners: RowPosterior) -> Result:
+        noise, stride = self.noise, self.stride
+        parts = block.over_rows(
+            lambda lo, hi: count_confidences(block.ratings, lo, hi, block.rows, own[0], partners, noise, stride)
+        )
+        return None, reduce(np.add, parts).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class MeasureLeftOut:
+    """The held-out loss of the ratings that a split does not choose. The sums are ``LeftOut``."""
+
+    loss: str
+    split: Split
+
+    def __call__(self, block: PlacedBlock, own: list[RowPosterior], partners: RowPosterior) -> Result:
+        left = self.split.left_of(block.ratings, block.rows)
+        row, col = np.repeat(np.arange(left.n_rows), left.row_counts), left.codes >> 1
+        signs = np.where(left.codes & 1, 1.0, -1.0)
+        total, errors = prediction.held_out_sums(self.loss, own[0], partners, row, col, signs, left.weights)
+        return None, np.array(LeftOut(total, float(left.row_weights.sum()), errors, left.n_ratings), np.float64)
+
+
+# ---- the start -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Product:
+    """D^{−½} Σ_l w_l y_l partner_j, where the partners are D^{−½} table·right. The sums are those of ``measure``."""
+
+    width: int  # numbers of a line
+    measure: Callable[[Rows, Table], Table] | None = None
+
+    def __call__(self, block: PlacedBlock, own: list[Any], partners: StartTable) -> Result:
+        rows, table = block.counted_rows, partners.reshape(-1, self.width)
+        lines, scale = np.empty((len(rows.numbers), self.width), np.float32), rows.scale
+
+        def work(lo: int, hi: int) -> None:
+            signed_sums(block.ratings, lo, hi, table, lines)
+            lines[lo:hi] *= scale[lo:hi]
+
+        block.over_rows(work)
+        return lines, NO_SUMS if self.measure is None else self.measure(rows, lines.astype(np.float64)).ravel()
+
+
+@dataclass(frozen=True)
+class MakeLines:
+    """A table of the start, row by row; ``finish`` makes a posterior of it."""
+
+    make: Callable[..., Table]
+    finish: Callable[[Table], RowPosterior] | None = None
+
+    def __call__(self, rows: Rows, own: list[Table]) -> Result:
+        lines = self.make(rows, *own)
+        return lines if self.finish is None else self.finish(lines), NO_SUMS
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A sum over the rows of a table. It is sent as its shape and its numbers."""
+
+    measure: Callable[[Rows, Table], Table]
+
+    def __call__(self, rows: Rows, own: list[Table]) -> Result:
+        total = self.measure(rows, own[0].astype(np.float64, copy=False))
+        return None, np.concatenate([[total.ndim], total.shape, total.ravel()])
+
+
+@dataclass(frozen=True)
+class DistinctKeys:
+    """The different (ratings, positives) of the rows, at most ``enough`` of them."""
+
+    enough: int
+
+    def __call__(self, rows: Rows, own: list[Table]) -> Result:
+        return None, distinct_keys(rows)[: self.enough].astype(np.float64).ravel()
+
+
+def total_weight(rows: Rows, own: list[Any]) -> Result:
+    """The sum of the weights."""
+    return None, np.array([rows.counts.sum()], np.float64)
+
+
+def signed_sums(block: RatingBlock, lo: int, hi: int, table: StartTable, out: StartTable) -> None:
+    """out_i = Σ_{l∈Ω_i} w_l y_l table_j for the rows lo … hi−1: their part of Y·table, summed in double precision."""
+    _signed_sums(block.row_pointers, block.codes, block.weights, lo, hi, table, out)
+
+
+@jit
+def _signed_sums(pointers, codes, weights, first, last, table, out):  # type: ignore[no-untyped-def]
+    sums = np.empty(out.shape[1])
+    for i in range(first, last):
+        sums[:] = 0.0
+        add_signed_rows(table, codes, weights, pointers[i], pointers[i + 1], sums, 0, True)
+        for k in range(len(sums)):
+            out[i, k] = sums[k]

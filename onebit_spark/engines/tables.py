@@ -1,0 +1,98 @@
+"""Tables of a side on Spark: held on the driver, or stored on the cluster. They have one line per row of the side."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
+
+from pyspark import Broadcast
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from onebit_spark.core.posterior import Form
+from onebit_spark.core.row_map import RowMap
+from onebit_spark.engines.line_format import LineFormat
+from onebit_spark.engines.steps import Lines
+from onebit_spark.platform.classic import broadcast
+
+
+class Broadcasts:
+    """All that a fit has broadcast. It ends with what it was sent for, and at the latest with the fit."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._numbers = count()
+        self._sent: dict[int, Broadcast[Any]] = {}
+
+    def send(self, value: Any, owner: object) -> Broadcast[Any]:
+        """The value in every Python worker, as long as the owner lives."""
+        number, sent = next(self._numbers), broadcast(self._spark, value)
+        self._sent[number] = sent
+        weakref.finalize(owner, self._destroy, number).atexit = False
+        return sent
+
+    def _destroy(self, number: int) -> None:
+        sent = self._sent.pop(number, None)
+        if sent is not None:
+            sent.destroy()
+
+    def close(self) -> None:
+        for number in list(self._sent):
+            self._destroy(number)
+
+
+class Held:
+    """Lines on the driver. They are broadcast when a job first needs them."""
+
+    def __init__(self, lines: Lines, broadcasts: Broadcasts) -> None:
+        self.lines = lines
+        self._broadcasts = broadcasts
+        self._sent: Broadcast[Lines] | None = None
+
+    @property
+    def sent(self) -> Broadcast[Lines]:
+        if self._sent is None:
+            self._sent = self._broadcasts.send(self.lines, self)
+        return self._sent
+
+
+class Stored:
+    """Lines on the cluster, one binary cell per block (``storage``). They are deleted when nothing refers to them."""
+
+    def __init__(self, frame: DataFrame, delete: Callable[[], object]) -> None:
+        self.frame = frame
+        weakref.finalize(self, delete).atexit = False  # the engine has deleted it by then
+
+    def cells(self, place: int = 0) -> DataFrame:
+        """The cell of each block; ``place`` says which of several tables it is of."""
+        return self.frame.select("key", F.lit(place).alias("place"), F.lit(0).alias("sender"), "values")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Lines of all rows of a side: where they are, and how they are read."""
+
+    at: Held | Stored
+    format: LineFormat
+
+    @property
+    def form(self) -> Form:
+        """Of a posterior."""
+        assert self.format.form is not None
+        return self.format.form
+
+    def copy(self) -> Table:
+        """Itself: tables never change."""
+        return self
+
+    def mapped(self, by: RowMap) -> Table:
+        return replace(self, format=self.format.then(by))
+
+    @property
+    def lines(self) -> Lines:
+        """The lines, of a table that is held."""
+        assert isinstance(self.at, Held)
+        return self.format.whole(self.at.lines)

@@ -1,0 +1,124 @@
+"""LocalEngine: the steps on the cores of this machine, without Spark. All ratings are one block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import Any, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.losses import Side
+from onebit_spark.core.machine import available_cores
+from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.row_map import RowMap
+from onebit_spark.core.spectral_rows import Rows
+from onebit_spark.core.split import Split
+from onebit_spark.engines.engine import BlockEngine
+from onebit_spark.engines.line_format import LineFormat
+from onebit_spark.engines.steps import Lines, PlacedBlock, RowStep, Step, Sums
+
+Part = TypeVar("Part")
+
+
+class ThreadRunner:
+    """Both orientations of the ratings (8 bytes per rating, 16 with weights), in memory. A table is its lines.
+
+    Compiled kernels release the interpreter lock, so plain threads share the work: ranges of rows, cut by the ratings
+    alone, whose sums are added in order. Any number of threads gives the same bits.
+    """
+
+    def __init__(self, ratings: RatingBlock, threads: int | None = None) -> None:
+        self.ratings: dict[Side, RatingBlock] = {"rows": ratings, "cols": ratings.transpose()}
+        self.n_ratings = ratings.n_ratings
+        self.weighted = ratings.weights is not None
+        self.total_weight = float(ratings.row_weights.sum())
+        self.threads = threads or available_cores()
+        self._pool: ThreadPoolExecutor | None = None
+        self._ranges = {side: block.row_ranges() for side, block in self.ratings.items()}
+        self._blocks = {side: self._block(side) for side in self.ratings}
+
+    def _block(self, side: Side) -> PlacedBlock:
+        ratings = self.ratings[side]
+        rows, columns = np.arange(ratings.n_rows), np.arange(ratings.n_columns)
+        return PlacedBlock(0, rows, columns, ratings, in_parallel=partial(self._over_rows, side))
+
+    @contextmanager
+    def running(self) -> Iterator[Self]:
+        """Keep the threads alive for the length of a fit."""
+        with ThreadPoolExecutor(self.threads) as self._pool:
+            yield self
+        self._pool = None
+
+    def count(self, side: Side) -> int:
+        return int(np.count_nonzero(self.counts(side)))
+
+    def n_rows(self, side: Side) -> int:
+        return self.ratings[side].n_rows
+
+    def counts(self, side: Side) -> NDArray[np.int64]:
+        return self.ratings[side].row_counts
+
+    def held_rows(self, side: Side) -> Rows:
+        return self._blocks[side].counted_rows
+
+    def run(
+        self, side: Side, step: Step, own: Sequence[Any], partners: Any, format: LineFormat, send: Any = None
+    ) -> tuple[Any, list[Sums]]:
+        lines, sums = step(self._blocks[side], list(own), partners)
+        return lines, [sums]
+
+    def sums(self, side: Side, step: Step, own: Sequence[Any], partners: Any) -> list[Sums]:
+        return [step(self._blocks[side], list(own), partners)[1]]
+
+    def run_rows(self, side: Side, step: RowStep, own: Sequence[Any], format: LineFormat) -> Any:
+        return step(self.held_rows(side), list(own))[0]
+
+    def row_sums(self, side: Side, step: RowStep, own: Sequence[Any] = ()) -> list[Sums]:
+        return [step(self.held_rows(side), list(own))[1]]
+
+    def table(self, side: Side, lines: Lines) -> Any:
+        return lines
+
+    def lines(self, table: Lines) -> Any:
+        return table
+
+    def mapped(self, side: Side, table: RowPosterior, by: RowMap) -> RowPosterior:
+        """The rows themselves, mapped at once by all threads."""
+        self._over_rows(side, partial(by.apply_to, table))
+        return table
+
+    @contextmanager
+    def restricted(self, split: Split) -> Iterator[ThreadRunner]:
+        rows = self._blocks["rows"]
+        with ThreadRunner(split.chosen_of(rows.ratings, rows.rows), self.threads).running() as runner:
+            yield runner
+
+    def described(self, what: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def _over_rows(self, side: Side, work: Callable[[int, int], Part]) -> list[Part]:
+        """``work(lo, hi)`` for every range of the side's rows, results in the order of the rows."""
+        ranges = self._ranges[side]
+        if self._pool is None or self.threads == 1 or len(ranges) == 1:
+            return [work(lo, hi) for lo, hi in ranges]
+        return list(self._pool.map(lambda edge: work(*edge), ranges))
+
+
+class LocalEngine(BlockEngine[Any]):
+    """The engine of this process."""
+
+    runner: ThreadRunner
+
+    def __init__(self, ratings: RatingBlock, threads: int | None = None) -> None:
+        super().__init__(ThreadRunner(ratings, threads))
+
+    @contextmanager
+    def running(self) -> Iterator[Self]:
+        """Keep the threads alive for the length of a fit."""
+        with self.runner.running():
+            yield self

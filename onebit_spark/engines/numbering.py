@@ -215,6 +215,6 @@ class _EncodeNumbers:
                     raise changed("a part of it has fewer ids than before")
                 numbers[places] = cell_array(lines["numbers"][i], np.int64)
         ascending = here.take(pa.array(np.argsort(numbers)))
-        if len(here) and (numbers.min() < 0 or not pc.all(pc.less(ascending[:-1], ascending[1:])).as_py()):
+        if len(here) and (numbers.min() < 0 or not pc.all(pc.less(ascending[:-1], ascending[1:]), min_count=0).as_py()):
             raise changed("a part of it has other ids than before")
         return numbers

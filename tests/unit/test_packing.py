@@ -165,6 +165,16 @@ def test_numbers_must_belong_to_the_ids():
             encode(bundles, returned(wrong, items))
 
 
+def test_a_part_with_a_single_item():
+    bundle, _ = Pack(None)(iter(raw_batches([("b", 3, True), ("a", 3, False)], 2)))
+    encode = _EncodeNumbers(Placement(1, np.empty(0, np.int64), np.empty(0, np.int32)), wide=False)
+    users = {"places": np.array([0, 1], np.int32), "numbers": np.array([8, 5])}
+    items = {"places": np.array([0], np.int32), "numbers": np.array([4])}
+    (chunk,) = encode(pa.Table.from_batches([bundle]), returned(users, items)).to_pylist()
+    assert np.frombuffer(chunk["rows"], np.int32).tolist() == [8, 5]
+    assert np.frombuffer(chunk["codes"], np.int32).tolist() == [9, 8]
+
+
 def returned(users, items):
     return pa.Table.from_batches(
         [binary_line(segment=0, side=side, **cells) for side, cells in enumerate((users, items))]

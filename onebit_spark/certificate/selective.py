@@ -23,6 +23,7 @@ from scipy.special import betainc
 
 from onebit_spark.certificate.certificates import UNSEEN, Certificate, Terms
 from onebit_spark.core.confidence import Ladder
+from onebit_spark.errors import RequestError
 
 SELECTIVE = "selective"
 ANSWERED = "mean predictor: the sign of the score, where the confidence reaches the threshold (column `answered`)"
@@ -156,7 +157,7 @@ def _certificate(
     rung = last_passed(ladder.shares, held, request, share)
     hint = _hint(ladder, held, request, share) if rung is None else None
     n_answered, errors = (0, 0) if rung is None else (int(held.answered[rung]), int(held.wrong[rung]))
-    told = {
+    inputs = {
         "request": request,
         "requests": sharing,
         "threshold": None if rung is None else ladder.thresholds[rung],
@@ -168,8 +169,8 @@ def _certificate(
         "grid": terms.grid,
     }
     if rung is None:
-        told["hint"] = hint
-    made = Certificate(
+        inputs["hint"] = hint
+    bare = Certificate(
         name=SELECTIVE,
         bound=1.0 if rung is None else request,
         bounds=ANSWERED,
@@ -178,10 +179,10 @@ def _certificate(
         n=held.n,
         majority_error=held.majority_error,
         statement="",
-        inputs=told,
+        inputs=inputs,
     )
-    text = _unmet(made, share) if rung is None else _met(made)
-    return replace(made, statement=text if group is None else f"Where {group}: {text[0].lower()}{text[1:]}")
+    text = _unmet(bare, share) if rung is None else _met(bare)
+    return replace(bare, statement=text if group is None else f"Where {group}: {text[0].lower()}{text[1:]}")
 
 
 def _hint(ladder: Ladder, held: HeldOut, request: float, share: float) -> float | None:
@@ -231,3 +232,33 @@ def _percent(share: float) -> str:
 def _binomial_cdf(k: NDArray[np.int64], n: NDArray[np.int64], p: float) -> NDArray[np.float64]:
     """P(at most k of n) with probability p each: I_{1−p}(n − k, k + 1)."""
     return np.where(k >= n, 1.0, betainc(np.maximum(n - k, 1), k + 1, 1.0 - p))
+
+
+# ---- which pairs a model answers, by its certificate.json ------------------------------------------------------------
+
+
+def applied(certificate: dict[str, Any]) -> list[dict[str, Any]]:
+    """The selective certificates that are not about a group, in the order of the requests."""
+    return [item for item in certificate["certificates"] if item["name"] == SELECTIVE and not item["group"]]
+
+
+def answering_threshold(certificate: dict[str, Any], max_error: float | None) -> float:
+    """The confidence from which on the model answers. ∞ if the request could not be met.
+
+    Parameters
+    ----------
+    certificate : dict
+        The content of ``certificate.json``.
+    max_error : float, optional
+        Which of the certified error rates is meant. Default: the first.
+    """
+    answering = applied(certificate)
+    if not answering:
+        raise RequestError("no error rate was certified for this model: call certifySelective with fresh ratings first")
+    if max_error is not None:
+        certified = ", ".join(f"{item['request']:g}" for item in answering)
+        answering = [item for item in answering if math.isclose(item["request"], max_error, rel_tol=1e-9)]
+        if not answering:
+            raise RequestError(f"maxError {max_error:g} was not certified for this model: choose one of {certified}")
+    threshold = answering[0]["threshold"]
+    return math.inf if threshold is None else float(threshold)

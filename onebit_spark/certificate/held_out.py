@@ -19,15 +19,7 @@ COIN = 0.5  # a group must be large enough for a holdout bound below this
 
 @dataclass(frozen=True)
 class HeldOutCounts:
-    """Counts of held-out ratings per rung of a ladder.
-
-    Parameters
-    ----------
-    whole : HeldOut
-        All ratings.
-    groups : mapping of Group to HeldOut
-        The ratings of each group.
-    """
+    """Counts of held-out ratings per rung of a ladder: of all, and of each group."""
 
     whole: HeldOut
     groups: Mapping[Group, HeldOut] = field(default_factory=dict)
@@ -52,16 +44,7 @@ def held_out_certificates(
 ) -> list[Certificate]:
     """All certificates of a model's predictions: ``holdout`` first, then the ``further_certificates``.
 
-    Parameters
-    ----------
-    ladder : Ladder
-        Candidate thresholds.
-    counts : HeldOutCounts
-        Counts of ratings that the model has not seen.
-    terms : Terms
-        δ, and the number of settings that were compared.
-    requests : sequence of float
-        The requested error rates.
+    The counts are of ratings that the model has not seen. ``requests`` are error rates among the answered pairs.
     """
     whole = counts.whole
     first = holdout_certificate(whole.errors, whole.n, terms, whole.majority_error)

@@ -63,19 +63,19 @@ class Setup:
 
     def problems(self) -> list[str]:
         """All problems, in words."""
-        found = []
+        problems = []
         if min(self.m1, self.m2, self.rank) < 1:
-            found.append(f"m1, m2 and rank must be at least 1, not {self.m1}, {self.m2}, {self.rank}")
+            problems.append(f"m1, m2 and rank must be at least 1, not {self.m1}, {self.m2}, {self.rank}")
         if self.rank > min(self.m1, self.m2):
-            found.append(f"a matrix of {self.m1} × {self.m2} has no rank {self.rank}")
+            problems.append(f"a matrix of {self.m1} × {self.m2} has no rank {self.rank}")
         if self.budget < self.rank:
-            found.append(f"the budget K = {self.budget} must be at least the rank {self.rank}")
+            problems.append(f"the budget K = {self.budget} must be at least the rank {self.rank}")
         if self.prior not in PRIORS:
-            found.append(f"prior must be one of {', '.join(PRIORS)}, not {self.prior!r}")
+            problems.append(f"prior must be one of {', '.join(PRIORS)}, not {self.prior!r}")
         for name in ("max_entry", "alpha", "beta"):
             if not 0 < getattr(self, name) < math.inf:
-                found.append(f"{name} must be a positive finite number, not {getattr(self, name)!r}")
-        return found
+                problems.append(f"{name} must be a positive finite number, not {getattr(self, name)!r}")
+        return problems
 
     def complexity(self, n: int, lam: float) -> float:
         """E, for λ ≤ n."""
@@ -212,20 +212,20 @@ class _Question:
 
     def problems(self) -> list[str]:
         """All problems besides those of the setup, in words."""
-        found = []
+        problems = []
         if self.which not in BOUNDS:
-            found.append(f"which must be one of {', '.join(BOUNDS)}, not {self.which!r}")
+            problems.append(f"which must be one of {', '.join(BOUNDS)}, not {self.which!r}")
         if self.which == "corollary2" and (self.best_risk or self.switch_noise):
-            found.append("corollary2 is for labels without noise: best_risk and switch_noise must be 0")
+            problems.append("corollary2 is for labels without noise: best_risk and switch_noise must be 0")
         if not 0 <= self.switch_noise < 0.5:
-            found.append(f"switch_noise must lie in [0, 0.5), not {self.switch_noise!r}")
+            problems.append(f"switch_noise must lie in [0, 0.5), not {self.switch_noise!r}")
         if not self.best_risk >= 0:
-            found.append(f"best_risk must be 0 or above, not {self.best_risk!r}")
+            problems.append(f"best_risk must be 0 or above, not {self.best_risk!r}")
         if self.lam is not None and not 0 < self.lam < math.inf:
-            found.append(f"λ must be a positive finite number, not {self.lam!r}")
+            problems.append(f"λ must be a positive finite number, not {self.lam!r}")
         if not 0 < self.delta < 1:
-            found.append(f"delta must lie strictly between 0 and 1, not {self.delta!r}")
-        return found
+            problems.append(f"delta must lie strictly between 0 and 1, not {self.delta!r}")
+        return problems
 
     @property
     def margin(self) -> float:

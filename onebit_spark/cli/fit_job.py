@@ -42,26 +42,14 @@ from onebit_spark.report.page import REPORT
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a fit reads.
+    """What a fit reads."""
 
-    Parameters
-    ----------
-    ratings : DataFrame
-        Ratings to fit.
-    features : dict of "user" and "item" to DataFrame
-        Side features.
-    pairs : DataFrame, optional
-        Pairs to predict after the fit, and ``n_pairs``, their number.
-    held_out : CheckedRatings, optional
-        Ratings that are kept out of the fit, and ``division``, the counts of both parts.
-    """
-
-    ratings: DataFrame
+    ratings: DataFrame  # to fit
     features: dict[Who, DataFrame]
-    pairs: DataFrame | None = None
+    pairs: DataFrame | None = None  # to predict after the fit
     n_pairs: int = 0
-    held_out: CheckedRatings | None = None
-    division: Division | None = None
+    held_out: CheckedRatings | None = None  # kept out of the fit
+    division: Division | None = None  # counts of both parts
 
 
 def run(spark: SparkSession, request: FitRequest) -> None:

@@ -120,7 +120,7 @@ class _Flag:
 def _flags_of(request: type[Checked]) -> dict[str, _Flag]:
     """The flags by field name, in the order of --help: the required ones first."""
     hints = get_type_hints(request)
-    found = {}
+    flags = {}
     for item in fields(request):  # type: ignore[arg-type]
         hint = hints[item.name]
         kind = (
@@ -129,8 +129,8 @@ def _flags_of(request: type[Checked]) -> dict[str, _Flag]:
             else next((option for option in get_args(hint) if option is not NoneType), hint)
         )
         required = item.default is MISSING and item.default_factory is MISSING
-        found[item.name] = _Flag(kind, item.default, required, words=words_in(hint), **item.metadata)
-    return dict(sorted(found.items(), key=lambda pair: not pair[1].required))
+        flags[item.name] = _Flag(kind, item.default, required, words=words_in(hint), **item.metadata)
+    return dict(sorted(flags.items(), key=lambda pair: not pair[1].required))
 
 
 # ---- where values come from ------------------------------------------------------------------------------------------

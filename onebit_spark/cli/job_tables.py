@@ -74,10 +74,10 @@ def _read_features(spark: SparkSession, request: JobRequest, name: str, id_colum
 
 def _loaded(spark: SparkSession, request: JobRequest, name: str, options: dict[str, str]) -> DataFrame:
     path, flag = getattr(request, name), as_flag(name)
-    if request.format in FILES and (found := table_format(spark, path)):
+    if request.format in FILES and (lake := table_format(spark, path)):
         raise RequestError(
-            f"{flag} {path} is of a table of {TABLE_FORMATS[found]}, whose folder also has files that no longer count: "
-            f"name the table of the catalog ({flag} catalog.database.table), or read the folder with --format {found}"
+            f"{flag} {path} is of a table of {TABLE_FORMATS[lake]}, whose folder also has files that no longer count: "
+            f"name the table of the catalog ({flag} catalog.database.table), or read the folder with --format {lake}"
         )
     if request.format == "csv" and not any(key.lower() == "header" for key in options):
         options = {**options, "header": "true"}
@@ -137,9 +137,9 @@ def check_id_types(table: DataFrame, request: JobRequest, name: str, expected: M
     """Refuse ids (column ─► type) of another type than in the fit. Integers of different widths are accepted."""
     problems = []
     for column, wanted in expected.items():
-        found = table.schema[column].dataType.simpleString()
-        if found != wanted and not (found in INTEGRAL and wanted in INTEGRAL):
-            problems.append(f"column {column!r} of {as_flag(name)} is of type {found}, but was {wanted} in the fit")
+        given = table.schema[column].dataType.simpleString()
+        if given != wanted and not (given in INTEGRAL and wanted in INTEGRAL):
+            problems.append(f"column {column!r} of {as_flag(name)} is of type {given}, but was {wanted} in the fit")
     if problems:
         csv = " (CSV is read as text; --option inferSchema=true reads numbers)" if request.format == "csv" else ""
         raise RequestError("; ".join(problems) + f": cast it{csv}")

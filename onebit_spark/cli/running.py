@@ -37,30 +37,14 @@ Request = TypeVar("Request", bound=SessionRequest)
 
 @dataclass(frozen=True)
 class Job(Generic[Request]):
-    """A job.
-
-    Parameters
-    ----------
-    name : str
-        Its name in messages and in Spark's UI.
-    request : type
-        The dataclass of its flags.
-    work : callable
-        Does it, with a session and a request.
-    meanwhile : callable, optional
-        Runs in a thread while Spark starts.
-    when_interrupted : callable
-        Says how to go on after an interruption.
-    needs_classic : bool
-        Whether it refuses Spark Connect.
-    """
+    """What a job is called, which flags it takes, and what it does."""
 
     name: str
-    request: type[Request]
+    request: type[Request]  # the dataclass of its flags
     work: Callable[[SparkSession, Request], None]
-    meanwhile: Callable[[Request], None] | None = None
-    when_interrupted: Callable[[SparkSession, Request], str] = lambda *_: ""
-    needs_classic: bool = False
+    meanwhile: Callable[[Request], None] | None = None  # runs in a thread while Spark starts
+    when_interrupted: Callable[[SparkSession, Request], str] = lambda *_: ""  # says how to go on
+    needs_classic: bool = False  # refuses Spark Connect
 
 
 def run_job(job: Job[Request], argv: Sequence[str] | None = None, packages: Sequence[Path] = ()) -> int:

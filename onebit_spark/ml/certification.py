@@ -27,21 +27,11 @@ M = TypeVar("M", bound=FittedModel)
 
 @dataclass(frozen=True)
 class CertificateRequest:
-    """Which certificates are wanted.
-
-    Parameters
-    ----------
-    terms : Terms
-        δ, and the number of settings that were compared.
-    max_error : sequence of float
-        Requested error rates among the answered pairs.
-    by : str, optional
-        A column of the ratings. Certify within each of its groups as well.
-    """
+    """Which certificates are wanted."""
 
     terms: Terms
-    max_error: Sequence[float] = ()
-    by: str | None = None
+    max_error: Sequence[float] = ()  # requested error rates among the answered pairs
+    by: str | None = None  # a column of the ratings: certify within each of its groups as well
 
     @classmethod
     def of(cls, maxError: float | Sequence[float], delta: float, by: str | None, grid: int) -> CertificateRequest:

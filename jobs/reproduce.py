@@ -1,4 +1,7 @@
-"""Repeat the experiments of the paper: `spark-submit jobs/reproduce.py --help`, or as plain Python in local mode."""
+"""Repeat the experiments of the paper: `spark-submit jobs/reproduce.py --help`, or as plain Python in local mode.
+
+It needs a checkout: the experiments are in `benchmarks/paper/`, not in the package.
+"""
 
 import sys
 from pathlib import Path
@@ -8,8 +11,9 @@ try:
 except ModuleNotFoundError:  # not installed: run from a checkout, and send the package to the workers
     onebit_spark = None
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
 
-from onebit_spark.cli import reproduce
+from paper.job import reproduce
 
 if __name__ == "__main__":
     sys.exit(reproduce(ship_package=onebit_spark is None))

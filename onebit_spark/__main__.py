@@ -12,9 +12,8 @@ JOBS = {
     "predict": "predict user-item pairs, or recommend items to every user",
     "evaluate": "measure a model on ratings that it has not seen; also certify it",
     "tune": "choose the settings of a fit by cross-validation",
-    "reproduce": "repeat the experiments of the paper",
 }
-USAGE = "usage: onebit-spark {fit,predict,evaluate,tune,reproduce} [flags]"
+USAGE = "usage: onebit-spark {fit,predict,evaluate,tune} [flags]"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,6 +26,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if job == "--version":
         print(f"onebit_spark {__version__}")
         return 0
+    if job == "reproduce":
+        print("error: reproduce is jobs/reproduce.py in a checkout: python jobs/reproduce.py --help", file=sys.stderr)
+        return 2
     if job not in JOBS:
         print(f"error: name the job first, {', '.join(JOBS)}, not {job!r}; {USAGE}", file=sys.stderr)
         return 2

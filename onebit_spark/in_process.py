@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from onebit_spark.certificate.by_group import further_certificates
-from onebit_spark.certificate.certificates import Certificate, Terms, holdout_certificate
+from onebit_spark.certificate.certificates import Certificate, Terms
 from onebit_spark.certificate.certified_fit import certified_fit
+from onebit_spark.certificate.held_out import HeldOutCounts, held_out_certificates
 from onebit_spark.certificate.learnt_prior import NARROWING
-from onebit_spark.certificate.selective import Group, HeldOut, request_problems
+from onebit_spark.certificate.selective import Group, request_problems
 from onebit_spark.core import prediction
 from onebit_spark.core.array_input import checked_ratings, label_problems
 from onebit_spark.core.blocks import RatingBlock
@@ -181,21 +181,19 @@ class Fit:
         """
         terms = terms or Terms()
         problems = [str(problem) for problem in terms.problems()] + [
-            f"max_error {told}" for told in request_problems(max_error)
+            f"max_error {problem}" for problem in request_problems(max_error)
         ]
         problems += label_problems(np.asarray(labels), both_classes=False)
         if problems:
             raise ValueError("; ".join(problems))
         positive, predicted = np.asarray(labels) > 0, self.predict(rows, cols) > 0
-        rung, wrong = self.ladder.rung(self.confidence(rows, cols)), predicted != positive
-        off, size = positive != (self.majority > 0), len(self.ladder.thresholds)
-        whole = HeldOut.counted(rung, 1, wrong, off, size)
-        parts = {}
-        for value in np.unique(np.asarray(groups)) if groups is not None else ():
-            inside = np.asarray(groups) == value
-            parts[Group("group", str(value))] = HeldOut.counted(rung[inside], 1, wrong[inside], off[inside], size)
-        first = holdout_certificate(whole.errors, whole.n, terms, whole.majority_error)
-        return [first, *further_certificates(self.ladder, whole, parts, terms, max_error)]
+        values = () if groups is None else np.unique(np.asarray(groups))
+        counts = HeldOutCounts.of(
+            self.ladder, self.ladder.rung(self.confidence(rows, cols)), 1, predicted != positive,
+            positive != (self.majority > 0),
+            ((Group("group", str(value)), np.asarray(groups) == value) for value in values),
+        )  # fmt: skip
+        return held_out_certificates(self.ladder, counts, terms, max_error)
 
     def answered(self, rows: ArrayLike, cols: ArrayLike, certificate: Certificate) -> NDArray[np.bool_]:
         """Which pairs the model answers under a selective certificate; none if its request could not be met."""

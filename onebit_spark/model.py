@@ -9,11 +9,13 @@ from typing import Literal
 from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame
 
-from onebit_spark.certificate.certificates import Terms
+from onebit_spark.certificate.certificates import OF_PREDICTIONS, headline_of
+from onebit_spark.certificate.selective import SELECTIVE
 from onebit_spark.core.fitted_features import Who, feature_effects
+from onebit_spark.errors import RequestError
 from onebit_spark.input.defects import Tally
+from onebit_spark.ml.certification import CertificateRequest, certified, with_certificates
 from onebit_spark.ml.diagnostics import calibrate, diagnose
-from onebit_spark.ml.evaluation import certify_selective
 from onebit_spark.ml.feature_fold_in import fold_in_features
 from onebit_spark.ml.fitted_model import FittedModel
 from onebit_spark.ml.fold_in import fold_in
@@ -197,6 +199,32 @@ class OneBitCompletionModel(FittedModel, MLWritable, MLReadable["OneBitCompletio
         """
         return self.changed(calibration=calibrate(self, ratings).as_dict())
 
+    def certify(
+        self, ratings: DataFrame, maxError: float | Sequence[float] = (), delta: float = 0.05, by: str | None = None,
+        certificateGrid: int = 1,
+    ) -> OneBitCompletionModel:  # fmt: skip
+        """This model with an upper limit on the error rate of its predictions: see ``headline``.
+
+        It holds with probability 1 − δ, for pairs drawn like ``ratings`` (docs/MATH.md, §9.2). Earlier certificates
+        from ratings that the model had not seen are replaced.
+
+        Parameters
+        ----------
+        ratings : DataFrame
+            Ratings that the model has not seen, with the columns of the fit. Those of weight 0 do not count. Ratings
+            that were fitted are refused.
+        maxError : float or sequence of float
+            Also answer only pairs of which at most this share is wrong: see ``certifySelective``.
+        delta : float
+            δ.
+        by : str, optional
+            A column of ``ratings``. Certify within each of its groups as well; the groups share δ.
+        certificateGrid : int
+            Number of models or settings that were compared on these ratings.
+        """
+        request = CertificateRequest.of(maxError, delta, by, certificateGrid)
+        return with_certificates(self, certified(self, ratings, request), instead_of=OF_PREDICTIONS)
+
     def certifySelective(
         self, ratings: DataFrame, maxError: float | Sequence[float] = 0.05, delta: float = 0.05, by: str | None = None,
         certificateGrid: int = 1,
@@ -204,27 +232,24 @@ class OneBitCompletionModel(FittedModel, MLWritable, MLReadable["OneBitCompletio
         """This model with a column ``answered``. Where it is true, at most ``maxError`` of the predictions are wrong.
 
         This holds with probability 1 − δ, for pairs drawn like ``ratings`` (docs/MATH.md, §10). Earlier selective
-        certificates are replaced.
+        certificates are replaced. The other parameters are those of ``certify``.
 
         Parameters
         ----------
-        ratings : DataFrame
-            Ratings that the model has not seen.
         maxError : float or sequence of float
             Requested error rates. They share δ. The Param ``maxError`` selects one of them; by default it is the first.
-            If a rate cannot be met, nothing is answered.
-        delta : float
-            δ.
-        by : str, optional
-            A column of ``ratings``. Certify within each of its groups as well. The thresholds of the groups are
-            reported but not applied.
-        certificateGrid : int
-            Number of models or settings that were compared on these ratings.
+            If a rate cannot be met, nothing is answered. The thresholds of groups are reported but not applied.
         """
-        requests = [maxError] if isinstance(maxError, int | float) else list(maxError)
-        model = self.changed()
-        model.certificate = certify_selective(self, ratings, requests, Terms(delta=delta, grid=certificateGrid), by)
-        return model
+        request = CertificateRequest.of(maxError, delta, by, certificateGrid)
+        if not request.max_error:
+            raise RequestError("maxError must hold at least one error rate")
+        _, *selective = certified(self, ratings, request)
+        return with_certificates(self, selective, instead_of=[SELECTIVE])
+
+    @property
+    def headline(self) -> str | None:
+        """The sentence of the first certificate. None if nothing was certified."""
+        return headline_of(self.certificate)
 
     # ---- the folder --------------------------------------------------------------------------------------------------
 

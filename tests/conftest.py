@@ -63,7 +63,7 @@ def spark(tmp_path_factory):
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",  # where large results of tasks are fetched from
             "spark.python.daemon.module": "workerdaemon",
-            "spark.executorEnv.PYTHONPATH": os.pathsep.join(map(str, (HERE, HERE.parent))),
+            "spark.executorEnv.PYTHONPATH": os.pathsep.join(map(str, (HERE, HERE.parent, HERE.parent / "benchmarks"))),
         }
     start = SparkSession.builder.remote if CONNECT else SparkSession.builder.master
     session = start("local[2]").appName("onebit_spark tests").config(map=settings).getOrCreate()

@@ -4,8 +4,8 @@ bounds         the theorems, as functions of a few numbers
 planning       the paper's explicit bounds, before any rating
 certificates   the certificates, in numbers and in words
 learnt_prior   a prior from some of the ratings
-selective      on which pairs the error is at most r
-by_group       the same within groups of ratings
+selective      on which pairs the error is at most r, and which pairs a model answers
+held_out       all certificates that held-out ratings give, also within groups of them
 certified_fit  from ratings to a fit with its certificates
 """
 

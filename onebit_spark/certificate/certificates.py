@@ -129,9 +129,9 @@ def document(certificates: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
     It is never about a group.
     """
-    found = [dict(item) for item in certificates]
-    names = {item["name"] for item in found if not item.get("group")}
-    return {"headline": next((name for name in HEADLINES if name in names), None), "certificates": found}
+    items = [dict(item) for item in certificates]
+    names = {item["name"] for item in items if not item.get("group")}
+    return {"headline": next((name for name in HEADLINES if name in names), None), "certificates": items}
 
 
 def headline_of(content: Mapping[str, Any]) -> str | None:
@@ -151,28 +151,23 @@ def certificates_of(
     ``weighted``: the ratings have weights. Then the objective is not λ·AVB, and theorem1 is left out (§16).
     """
     n, kl, lam = counted.ratings, max(last.divergence, 0.0), config.weight * counted.ratings  # rounding gives < 0
-    paid = kl + cost
-    share = terms.delta / terms.grid
-    gibbs, inputs = _gibbs(counted, draws, terms)
+    paid, share = kl + cost, terms.delta / terms.grid
     left = (1 - DRAWS_SHARE) * share
+    gibbs, inputs = _gibbs(counted, draws, terms)
+    priced = {"kl": kl, "prior_cost": cost}
     common = {"bounds": GIBBS, "over": SAMPLED, "delta": terms.delta, "n": n, "majority_error": majority_error}
-    found = []
+    certificates = []
     if config.loss == "hinge" and not weighted:
         bound = bounds.theorem1((last.objective + cost) / lam, n, lam, share / weights)
-        told = {
-            "avb": last.objective / lam,
-            "lambda": lam,
-            "kl": kl,
-            "prior_cost": cost,
-            "grid": terms.grid * weights,
-        }
-        found.append(_certificate("theorem1", bound, told, None, common))
+        own = {"avb": last.objective / lam, "lambda": lam, **priced, "grid": terms.grid * weights}
+        certificates.append(_stated(None, name="theorem1", bound=bound, inputs=own, **common))
     bound, best = bounds.catoni_over_grid(gibbs, paid, n, left)
-    told = {**inputs, "kl": kl, "prior_cost": cost, "lambda": best, "lambda_grid": len(bounds.CATONI_GRID)}
-    found.append(_certificate("catoni", bound, told, None, common))
+    own = {**inputs, **priced, "lambda": best, "lambda_grid": len(bounds.CATONI_GRID)}
+    certificates.append(_stated(None, name="catoni", bound=bound, inputs=own, **common))
     bound = bounds.seeger(gibbs, paid, n, left)
-    found.append(_certificate("seeger", bound, {**inputs, "kl": kl, "prior_cost": cost}, inputs["gibbs_risk"], common))
-    return found
+    own = {**inputs, **priced}
+    certificates.append(_stated(inputs["gibbs_risk"], name="seeger", bound=bound, inputs=own, **common))
+    return certificates
 
 
 def prior_split_certificate(
@@ -187,18 +182,19 @@ def prior_split_certificate(
         raise ValueError("the prior has seen all ratings, so none is left to certify with: choose a smaller fraction")
     gibbs, inputs = _gibbs(counted, draws, terms)
     bound = bounds.prior_split(gibbs, kl, counted.ratings, (1 - DRAWS_SHARE) * terms.delta / terms.grid)
-    common = {
-        "bounds": GIBBS, "over": REST, "delta": terms.delta, "n": counted.ratings, "majority_error": majority_error
-    }  # fmt: skip
-    told = {**inputs, "kl": kl, "prior_fraction": draws.unseen_by.fraction, "spread_factor": NARROWING}
-    return _certificate("prior_split", bound, told, inputs["gibbs_risk"], common)
+    return _stated(
+        inputs["gibbs_risk"], name="prior_split", bound=bound, bounds=GIBBS, over=REST, delta=terms.delta,
+        n=counted.ratings, majority_error=majority_error,
+        inputs={**inputs, "kl": kl, "prior_fraction": draws.unseen_by.fraction, "spread_factor": NARROWING},
+    )  # fmt: skip
 
 
 def holdout_certificate(errors: int, n: int, terms: Terms, majority_error: float) -> Certificate:
     """The certificate of the predictions, from ratings that the model has never seen."""
-    bound = bounds.holdout(errors, n, terms.delta / terms.grid)
-    common = {"bounds": MEAN, "over": UNSEEN, "delta": terms.delta, "n": n, "majority_error": majority_error}
-    return _certificate("holdout", bound, {"errors": errors, "grid": terms.grid}, errors / n, common)
+    return _stated(
+        errors / n, name="holdout", bound=bounds.holdout(errors, n, terms.delta / terms.grid), bounds=MEAN, over=UNSEEN,
+        delta=terms.delta, n=n, majority_error=majority_error, inputs={"errors": errors, "grid": terms.grid},
+    )  # fmt: skip
 
 
 def nine_tenths_certificate(errors: int, n: int, fits: int, terms: Terms, majority_error: float) -> Certificate:
@@ -207,13 +203,12 @@ def nine_tenths_certificate(errors: int, n: int, fits: int, terms: Terms, majori
     None of the fits that were compared has seen the tenth. But the tenth has picked one of them. So each is certified
     at δ/fits, whether it was made or not.
     """
-    bound = bounds.holdout(errors, n, terms.delta / (terms.grid * fits))
-    made = Certificate(
-        name="nine_tenths", bound=bound, bounds=NINE_TENTHS, over=TENTH, delta=terms.delta, n=n,
-        majority_error=majority_error, statement="",
+    item = _stated(
+        errors / n, name="nine_tenths", bound=bounds.holdout(errors, n, terms.delta / (terms.grid * fits)),
+        bounds=NINE_TENTHS, over=TENTH, delta=terms.delta, n=n, majority_error=majority_error,
         inputs={"errors": errors, "fits": fits, "grid": terms.grid},
     )  # fmt: skip
-    return replace(made, statement=_statement(made, errors / n) + " This is about that fit, not about the model.")
+    return replace(item, statement=f"{item.statement} This is about that fit, not about the model.")
 
 
 def kept_by_coin(item: Certificate, repeated: bool) -> Certificate:
@@ -252,9 +247,10 @@ def _gibbs(counted: GibbsErrors, draws: Draws, terms: Terms) -> tuple[float, dic
     }
 
 
-def _certificate(name: str, bound: float, inputs: dict[str, Any], seen: float | None, common: Any) -> Certificate:
-    made = Certificate(name=name, bound=bound, inputs=inputs, statement="", **common)
-    return Certificate(name=name, bound=bound, inputs=inputs, statement=_statement(made, seen), **common)
+def _stated(seen: float | None, **fields: Any) -> Certificate:
+    """A certificate with its sentence. ``seen`` is the error rate on its own ratings, if the sentence tells it."""
+    item = Certificate(statement="", **fields)
+    return replace(item, statement=_statement(item, seen))
 
 
 def _statement(item: Certificate, seen: float | None) -> str:

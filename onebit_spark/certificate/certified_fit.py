@@ -35,48 +35,20 @@ SPLIT_STREAM, DRAW_STREAM = 0x5B117, 0xD7A35  # so that the coins and the draws 
 
 @dataclass(frozen=True)
 class CertifiedFit(Generic[P]):
-    """A fit with its certificates.
+    """A fit with its certificates."""
 
-    Parameters
-    ----------
-    scales : Scales
-        q(γ) and q(μ).
-    prior : ScalePrior
-        π^γ with the α and β that were used.
-    history : list of Iteration
-        All iterations.
-    converged : bool
-        Whether the stopping rule held.
-    reason : str
-        Why the fit stopped.
-    posterior : dict of side to posterior
-        Posterior of the rows and of the columns.
-    certificates : list of Certificate
-        What was proved.
-    choice : WeightChoice
-        κ, and how it was chosen.
-    codings : dict of side to FeatureCoding
-        How the side features were coded in the fit: after a prior split, in that of A.
-    drawn : dict of side to posterior, optional
-        After a prior split: the posterior whose draws are certified.
-    nine_tenths : Certificate, optional
-        If κ was chosen: a limit for the fit that chose it. It is not about this fit.
-    ladder : Ladder, optional
-        Thresholds of the confidence, from the fitted ratings. None at a checkpoint.
-    """
-
-    scales: Scales
-    prior: ScalePrior
+    scales: Scales  # q(γ) and q(μ)
+    prior: ScalePrior  # π^γ with the α and β that were used
     history: list[Iteration]
     converged: bool
-    reason: str
+    reason: str  # why the fit stopped
     posterior: dict[Side, P]
     certificates: list[Certificate]
-    choice: WeightChoice
-    codings: dict[Side, FeatureCoding]
-    drawn: dict[Side, P] | None = None
-    nine_tenths: Certificate | None = None
-    ladder: Ladder | None = None
+    choice: WeightChoice  # κ, and how it was chosen
+    codings: dict[Side, FeatureCoding]  # of side features in the fit: after a prior split, in that of A
+    drawn: dict[Side, P] | None = None  # after a prior split: the posterior whose draws are certified
+    nine_tenths: Certificate | None = None  # if κ was chosen: a limit for the fit that chose it, not for this one
+    ladder: Ladder | None = None  # thresholds of the confidence, from the fitted ratings; None at a checkpoint
 
 
 def certified_fit(
@@ -88,27 +60,11 @@ def certified_fit(
     start: Start[P] | None = None,
     watch: Watch[P] | None = None,
 ) -> CertifiedFit[P]:
-    """Fit the ratings of an engine, and certify the posterior.
+    """Fit the ratings of an engine, and certify the posterior. Without ``terms``, nothing is certified.
 
     With a prior split the model keeps the spreads of the first fit. The certified draws are narrower by
-    ``learnt_prior.NARROWING``.
-
-    Parameters
-    ----------
-    engine : Engine
-        Holds the ratings.
-    config : FitConfig
-        What to fit.
-    terms : Terms or None
-        Terms of the certificates. None: certify nothing.
-    positives : int
-        Number of positive ratings.
-    on_iteration : callable, optional
-        Called after every iteration.
-    start : Start, optional
-        Where to start instead of the start of the configuration.
-    watch : Watch, optional
-        Watches the fit and may end it.
+    ``learnt_prior.NARROWING``. ``watch`` watches the fit and may end it; ``start`` is another start than that of the
+    configuration.
     """
     made = _certified(engine, config, terms, positives, on_iteration, start, watch)
     counts = engine.confidences(made.posterior, LOSSES[config.loss].score_noise)

@@ -43,30 +43,14 @@ REFIT_ITERATIONS = 20
 
 @dataclass(frozen=True)
 class LearntPrior(Generic[P]):
-    """A learnt prior, and the fit that it comes from.
+    """A learnt prior, and the fit that it comes from."""
 
-    Parameters
-    ----------
-    split : Split
-        Chooses the ratings A. Only the other ratings may be used to certify.
-    first_fit : Outcome
-        The fit of A.
-    first_posterior : dict of side to posterior
-        ρ_A. Rows without a rating in A have the prior.
-    prior : FixedPrior
-        π.
-    choice : WeightChoice
-        κ of the fit of A.
-    codings : dict of side to FeatureCoding
-        How side features were coded, from the rows with ratings in A.
-    """
-
-    split: Split
-    first_fit: Outcome[ScaleHierarchy]
-    first_posterior: dict[Side, P]
-    prior: FixedPrior[P]
-    choice: WeightChoice
-    codings: dict[Side, FeatureCoding]
+    split: Split  # chooses the ratings A; only the others may be used to certify
+    first_fit: Outcome[ScaleHierarchy]  # the fit of A
+    first_posterior: dict[Side, P]  # ρ_A; rows without a rating in A have the prior
+    prior: FixedPrior[P]  # π
+    choice: WeightChoice  # κ of the fit of A
+    codings: dict[Side, FeatureCoding]  # of side features, from the rows with ratings in A
 
 
 def learn_prior(

@@ -50,23 +50,7 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """The arguments of the explicit bounds besides n and λ.
-
-    Parameters
-    ----------
-    m1, m2 : int
-        Rows and columns of the matrix.
-    rank : int
-        r.
-    max_entry : float
-        ℓ.
-    budget : int
-        K.
-    prior : {"gamma", "inverse-gamma"}
-        π^γ.
-    alpha, beta : float
-        α and β of the prior.
-    """
+    """The arguments of the explicit bounds besides n and λ: r is ``rank``, ℓ is ``max_entry``, K is ``budget``."""
 
     m1: int
     m2: int
@@ -79,19 +63,19 @@ class Setup:
 
     def problems(self) -> list[str]:
         """All problems, in words."""
-        found = []
+        problems = []
         if min(self.m1, self.m2, self.rank) < 1:
-            found.append(f"m1, m2 and rank must be at least 1, not {self.m1}, {self.m2}, {self.rank}")
+            problems.append(f"m1, m2 and rank must be at least 1, not {self.m1}, {self.m2}, {self.rank}")
         if self.rank > min(self.m1, self.m2):
-            found.append(f"a matrix of {self.m1} × {self.m2} has no rank {self.rank}")
+            problems.append(f"a matrix of {self.m1} × {self.m2} has no rank {self.rank}")
         if self.budget < self.rank:
-            found.append(f"the budget K = {self.budget} must be at least the rank {self.rank}")
+            problems.append(f"the budget K = {self.budget} must be at least the rank {self.rank}")
         if self.prior not in PRIORS:
-            found.append(f"prior must be one of {', '.join(PRIORS)}, not {self.prior!r}")
+            problems.append(f"prior must be one of {', '.join(PRIORS)}, not {self.prior!r}")
         for name in ("max_entry", "alpha", "beta"):
             if not 0 < getattr(self, name) < math.inf:
-                found.append(f"{name} must be a positive finite number, not {getattr(self, name)!r}")
-        return found
+                problems.append(f"{name} must be a positive finite number, not {getattr(self, name)!r}")
+        return problems
 
     def complexity(self, n: int, lam: float) -> float:
         """E, for λ ≤ n."""
@@ -189,11 +173,11 @@ def plan(
     >>> plan(1000, 500, rank=3, max_entry=1.0, risk=0.3).n > 10**5
     True
     """
-    budget = rank if budget is None else budget
-    given_beta = 1.0 if beta is None else beta
     setup = Setup(
-        m1=m1, m2=m2, rank=rank, max_entry=max_entry, budget=budget, prior=prior, alpha=alpha, beta=given_beta
-    )
+        m1=m1, m2=m2, rank=rank, max_entry=max_entry, budget=rank if budget is None else budget, prior=prior,
+        alpha=alpha, beta=1.0 if beta is None else beta,
+    )  # fmt: skip
+    question = _Question(setup, which, best_risk, switch_noise, lam, delta, beta is None and prior == "inverse-gamma")
     problems = setup.problems()
     if (risk is None) == (n is None):
         problems.append("give either risk (how many ratings does it need?) or n (what is the bound?)")
@@ -201,67 +185,90 @@ def plan(
         problems.append(f"risk must be positive, not {risk!r}")
     if n is not None and n < 2:
         problems.append(f"n must be at least 2, not {n!r}")
-    if which not in BOUNDS:
-        problems.append(f"which must be one of {', '.join(BOUNDS)}, not {which!r}")
-    if which == "corollary2" and (best_risk or switch_noise):
-        problems.append("corollary2 is for labels without noise: best_risk and switch_noise must be 0")
-    if not 0 <= switch_noise < 0.5:
-        problems.append(f"switch_noise must lie in [0, 0.5), not {switch_noise!r}")
-    if not best_risk >= 0:
-        problems.append(f"best_risk must be 0 or above, not {best_risk!r}")
-    if lam is not None and not 0 < lam < math.inf:
-        problems.append(f"λ must be a positive finite number, not {lam!r}")
-    if not 0 < delta < 1:
-        problems.append(f"delta must lie strictly between 0 and 1, not {delta!r}")
+    problems += question.problems()
     if problems:
         raise ValueError("; ".join(problems))
-    margin = 1 / (1 - 2 * switch_noise)
-    fewest = _fewest(which, margin, lam)
-
-    def at(ratings: int) -> Plan:
-        settled = replace(setup, beta=1.0 / ratings) if beta is None and prior == "inverse-gamma" else setup
-        return _bound(settled, ratings, which, best_risk, margin, lam, delta)
-
-    if n is not None:
-        if n < fewest:
-            raise ValueError(f"λ = {lam:g} is too large for n = {n:,}: {which} holds for it from n = {fewest:,} on")
-        return at(n)
-    assert risk is not None
-    if at(fewest).bound <= risk:
-        return at(fewest)
-    low, high = fewest, 2 * fewest
-    while at(high).bound > risk:
-        low, high = high, 2 * high
-        if high > MOST_RATINGS:
-            limit = best_risk if which == "corollary1" else 2 * best_risk if which == "theorem2" else 0.0
-            raise ValueError(
-                f"no number of ratings up to {MOST_RATINGS:.0e} brings the bound down to {risk:g}: it tends to at "
-                f"least {limit:g}, and a fixed λ or β may keep it above that"
-            )
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if at(middle).bound > risk else (low, middle)
-    return at(high)
+    if n is None:
+        assert risk is not None
+        return question.enough(risk)
+    if n < question.fewest:
+        raise ValueError(
+            f"λ = {lam:g} is too large for n = {n:,}: {which} holds for it from n = {question.fewest:,} on"
+        )
+    return question.at(n)
 
 
-def _fewest(which: str, margin: float, lam: float | None) -> int:
-    """The smallest n that a bound holds for: λ ≤ n, or λ < n/C for ``theorem2``, where s < 1."""
-    if lam is None:
-        return 2
-    return max(2, math.floor(lam * margin) + 1 if which == "theorem2" else math.ceil(lam))
+@dataclass(frozen=True)
+class _Question:
+    """Which bound, under which assumptions. ``small_beta``: β is 1/n."""
 
+    setup: Setup
+    which: str
+    best_risk: float
+    switch_noise: float
+    lam: float | None
+    delta: float
+    small_beta: bool
 
-def _bound(setup: Setup, n: int, which: str, best_risk: float, margin: float, lam: float | None, delta: float) -> Plan:
-    """The bound at the given λ, or at the best λ of a fine grid."""
-    largest = float(n) if which != "theorem2" else n / margin * (1 - 1e-3)  # s < 1
-    candidates = [lam] if lam is not None else [largest * 2.0 ** (-j / 8) for j in range(160)]
+    def problems(self) -> list[str]:
+        """All problems besides those of the setup, in words."""
+        problems = []
+        if self.which not in BOUNDS:
+            problems.append(f"which must be one of {', '.join(BOUNDS)}, not {self.which!r}")
+        if self.which == "corollary2" and (self.best_risk or self.switch_noise):
+            problems.append("corollary2 is for labels without noise: best_risk and switch_noise must be 0")
+        if not 0 <= self.switch_noise < 0.5:
+            problems.append(f"switch_noise must lie in [0, 0.5), not {self.switch_noise!r}")
+        if not self.best_risk >= 0:
+            problems.append(f"best_risk must be 0 or above, not {self.best_risk!r}")
+        if self.lam is not None and not 0 < self.lam < math.inf:
+            problems.append(f"λ must be a positive finite number, not {self.lam!r}")
+        if not 0 < self.delta < 1:
+            problems.append(f"delta must lie strictly between 0 and 1, not {self.delta!r}")
+        return problems
 
-    def value(weight: float) -> float:
-        if which == "corollary1":
-            return corollary1(setup, n, weight, best_risk, delta)
-        if which == "theorem2":
-            return theorem2(setup, n, weight * margin / n, margin, best_risk, delta)
-        return corollary2(setup, n, weight, delta)
+    @property
+    def margin(self) -> float:
+        """C."""
+        return 1 / (1 - 2 * self.switch_noise)
 
-    bound, best = min((value(weight), weight) for weight in candidates)
-    return Plan(n=n, bound=bound, lam=best, which=which)
+    @property
+    def fewest(self) -> int:
+        """The smallest n that the bound holds for: λ ≤ n, or λ < n/C for ``theorem2``, where s < 1."""
+        if self.lam is None:
+            return 2
+        return max(2, math.floor(self.lam * self.margin) + 1 if self.which == "theorem2" else math.ceil(self.lam))
+
+    def at(self, n: int) -> Plan:
+        """The bound at the given λ, or at the best λ of a fine grid."""
+        setup = replace(self.setup, beta=1.0 / n) if self.small_beta else self.setup
+        largest = float(n) if self.which != "theorem2" else n / self.margin * (1 - 1e-3)  # s < 1
+        candidates = [self.lam] if self.lam is not None else [largest * 2.0 ** (-j / 8) for j in range(160)]
+
+        def value(lam: float) -> float:
+            if self.which == "corollary1":
+                return corollary1(setup, n, lam, self.best_risk, self.delta)
+            if self.which == "theorem2":
+                return theorem2(setup, n, lam * self.margin / n, self.margin, self.best_risk, self.delta)
+            return corollary2(setup, n, lam, self.delta)
+
+        bound, best = min((value(lam), lam) for lam in candidates)
+        return Plan(n=n, bound=bound, lam=best, which=self.which)
+
+    def enough(self, risk: float) -> Plan:
+        """The smallest n with a bound of at most ``risk``, by bisection."""
+        low, high = self.fewest, 2 * self.fewest
+        if self.at(low).bound <= risk:
+            return self.at(low)
+        while self.at(high).bound > risk:
+            low, high = high, 2 * high
+            if high > MOST_RATINGS:
+                limit = {"corollary1": self.best_risk, "theorem2": 2 * self.best_risk}.get(self.which, 0.0)
+                raise ValueError(
+                    f"no number of ratings up to {MOST_RATINGS:.0e} brings the bound down to {risk:g}: it tends to at "
+                    f"least {limit:g}, and a fixed λ or β may keep it above that"
+                )
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.at(middle).bound > risk else (low, middle)
+        return self.at(high)

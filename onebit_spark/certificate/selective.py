@@ -23,6 +23,7 @@ from scipy.special import betainc
 
 from onebit_spark.certificate.certificates import UNSEEN, Certificate, Terms
 from onebit_spark.core.confidence import Ladder
+from onebit_spark.errors import RequestError
 
 SELECTIVE = "selective"
 ANSWERED = "mean predictor: the sign of the score, where the confidence reaches the threshold (column `answered`)"
@@ -32,15 +33,7 @@ HINTS = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.4
 
 @dataclass(frozen=True)
 class Group:
-    """Ratings that share a value of a column.
-
-    Parameters
-    ----------
-    column : str
-        Name of the column.
-    value : str or None
-        The value; None for null.
-    """
+    """Ratings that share a value of a column; None is null."""
 
     column: str
     value: str | None
@@ -55,34 +48,17 @@ class Group:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Counts of held-out ratings per rung of a ladder.
+    """Counts of held-out ratings per rung of a ladder."""
 
-    Parameters
-    ----------
-    answered : array of int64
-        n_t, the ratings that each rung answers.
-    wrong : array of int64
-        k_t, the wrong ones among them.
-    majority_error : float
-        Error rate of always predicting the majority class of the training data.
-    """
-
-    answered: NDArray[np.int64]
-    wrong: NDArray[np.int64]
-    majority_error: float
+    answered: NDArray[np.int64]  # n_t, the ratings that each rung answers
+    wrong: NDArray[np.int64]  # k_t, the wrong ones among them
+    majority_error: float  # of always predicting the majority class of the training data
 
     @classmethod
     def counted(cls, rung: NDArray[Any], n: Any, wrong: Any, off_majority: Any, rungs: int) -> HeldOut:
-        """Count lines of ratings.
+        """Count lines of ratings, given the highest rung that answers each, out of ``rungs``.
 
-        Parameters
-        ----------
-        rung : array of int
-            The highest rung that answers the ratings of each line.
-        n, wrong, off_majority : int or array
-            Ratings of each line, wrong predictions among them, and labels that are not the majority class.
-        rungs : int
-            Number of rungs.
+        A line has n ratings, ``wrong`` predictions among them, and labels that are not the majority class.
         """
         total, off = np.sum(np.broadcast_to(n, rung.shape)), np.sum(off_majority)
         by_rung = (np.bincount(rung, np.broadcast_to(each, rung.shape), rungs) for each in (n, wrong))
@@ -156,7 +132,7 @@ def _certificate(
     rung = last_passed(ladder.shares, held, request, share)
     hint = _hint(ladder, held, request, share) if rung is None else None
     n_answered, errors = (0, 0) if rung is None else (int(held.answered[rung]), int(held.wrong[rung]))
-    told = {
+    inputs = {
         "request": request,
         "requests": sharing,
         "threshold": None if rung is None else ladder.thresholds[rung],
@@ -168,8 +144,8 @@ def _certificate(
         "grid": terms.grid,
     }
     if rung is None:
-        told["hint"] = hint
-    made = Certificate(
+        inputs["hint"] = hint
+    bare = Certificate(
         name=SELECTIVE,
         bound=1.0 if rung is None else request,
         bounds=ANSWERED,
@@ -178,10 +154,10 @@ def _certificate(
         n=held.n,
         majority_error=held.majority_error,
         statement="",
-        inputs=told,
+        inputs=inputs,
     )
-    text = _unmet(made, share) if rung is None else _met(made)
-    return replace(made, statement=text if group is None else f"Where {group}: {text[0].lower()}{text[1:]}")
+    text = _unmet(bare, share) if rung is None else _met(bare)
+    return replace(bare, statement=text if group is None else f"Where {group}: {text[0].lower()}{text[1:]}")
 
 
 def _hint(ladder: Ladder, held: HeldOut, request: float, share: float) -> float | None:
@@ -192,34 +168,34 @@ def _hint(ladder: Ladder, held: HeldOut, request: float, share: float) -> float 
 
 def _met(item: Certificate) -> str:
     """The sentence of a request that was met. It names the threshold of a group: the model does not apply that."""
-    told = item.inputs
-    if told["group"] is None:
-        which, share = "that it answers", f"it answered {told['answered_share']:.1%} of {item.n:,}"
+    inputs = item.inputs
+    if inputs["group"] is None:
+        which, share = "that it answers", f"it answered {inputs['answered_share']:.1%} of {item.n:,}"
     else:
-        which = f"with a confidence of {told['threshold']:.4g} or more"
-        share = f"it had this confidence on {told['answered_share']:.1%} of {item.n:,}"
+        which = f"with a confidence of {inputs['threshold']:.4g} or more"
+        share = f"it had this confidence on {inputs['answered_share']:.1%} of {item.n:,}"
+    wrong = inputs["errors"] / inputs["n_answered"]
     text = (
-        f"With {_percent(1 - item.delta)} confidence, at most {_percent(told['request'])} of the predictions {which} "
-        f"are wrong, on ratings like those that were kept out; {share}, and {told['errors'] / told['n_answered']:.1%} "
-        "of these were wrong."
+        f"With {_percent(1 - item.delta)} confidence, at most {_percent(inputs['request'])} of the predictions {which} "
+        f"are wrong, on ratings like those that were kept out; {share}, and {wrong:.1%} of these were wrong."
     )
     if item.vacuous:
         text += f" That says nothing: the majority class is wrong on {item.majority_error:.1%}."
-    if told["requests"] > 1:
-        several = f"{told['requests']} requests{' of groups' if told['group'] else ''}"
+    if inputs["requests"] > 1:
+        several = f"{inputs['requests']} requests{' of groups' if inputs['group'] else ''}"
         text += f" The {_percent(1 - item.delta)} is for all {several} together, met or not."
     return text
 
 
 def _unmet(item: Certificate, share: float) -> str:
-    told = item.inputs
-    text = f"An error of at most {_percent(told['request'])} could not be certified"
-    fewest = least(told["request"], share)
+    inputs = item.inputs
+    text = f"An error of at most {_percent(inputs['request'])} could not be certified"
+    fewest = least(inputs["request"], share)
     if item.n < fewest:
         text += f": {item.n:,} ratings are too few, at least {fewest:,} are needed"
-    text += "." if told["group"] else "; so nothing is answered."
-    if told["hint"] is not None:
-        met = f"A request of {_percent(told['hint'])} might be met"
+    text += "." if inputs["group"] else "; so nothing is answered."
+    if inputs["hint"] is not None:
+        met = f"A request of {_percent(inputs['hint'])} might be met"
         text += f" {met} (a hint, not a certificate: it was found on the same ratings)."
     return text
 
@@ -231,3 +207,33 @@ def _percent(share: float) -> str:
 def _binomial_cdf(k: NDArray[np.int64], n: NDArray[np.int64], p: float) -> NDArray[np.float64]:
     """P(at most k of n) with probability p each: I_{1−p}(n − k, k + 1)."""
     return np.where(k >= n, 1.0, betainc(np.maximum(n - k, 1), k + 1, 1.0 - p))
+
+
+# ---- which pairs a model answers, by its certificate.json ------------------------------------------------------------
+
+
+def applied(certificate: dict[str, Any]) -> list[dict[str, Any]]:
+    """The selective certificates that are not about a group, in the order of the requests."""
+    return [item for item in certificate["certificates"] if item["name"] == SELECTIVE and not item["group"]]
+
+
+def answering_threshold(certificate: dict[str, Any], max_error: float | None) -> float:
+    """The confidence from which on the model answers. ∞ if the request could not be met.
+
+    Parameters
+    ----------
+    certificate : dict
+        The content of ``certificate.json``.
+    max_error : float, optional
+        Which of the certified error rates is meant. Default: the first.
+    """
+    answering = applied(certificate)
+    if not answering:
+        raise RequestError("no error rate was certified for this model: call certifySelective with fresh ratings first")
+    if max_error is not None:
+        certified = ", ".join(f"{item['request']:g}" for item in answering)
+        answering = [item for item in answering if math.isclose(item["request"], max_error, rel_tol=1e-9)]
+        if not answering:
+            raise RequestError(f"maxError {max_error:g} was not certified for this model: choose one of {certified}")
+    threshold = answering[0]["threshold"]
+    return math.inf if threshold is None else float(threshold)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-from onebit_spark.certificate.certificates import document, headline_of, kept_by_coin
-from onebit_spark.cli.common import Clock, after, further_statements, tell_locations
+from onebit_spark.certificate.certificates import kept_by_coin
+from onebit_spark.cli.failures import after
 from onebit_spark.cli.job_tables import (
     Target,
     check_id_types,
@@ -21,16 +21,18 @@ from onebit_spark.cli.job_tables import (
     refuse_outputs,
     write_predictions,
 )
-from onebit_spark.cli.progress import Progress
+from onebit_spark.cli.progress import Clock, Progress
 from onebit_spark.cli.requests import FitRequest
+from onebit_spark.cli.summaries import fit_summary, print_summary
+from onebit_spark.core.fitted_features import Who
 from onebit_spark.core.settings import by_param
 from onebit_spark.errors import RequestError
 from onebit_spark.estimator import OneBitCompletion, fit_counted
 from onebit_spark.input.columns import quoted
 from onebit_spark.input.defects import Columns, Tally, not_deterministic, summed, with_weight
-from onebit_spark.input.holdout import check_split
+from onebit_spark.input.holdout import Division, check_split
 from onebit_spark.input.survey import split_off
-from onebit_spark.ml import evaluation
+from onebit_spark.ml.certification import CertificateRequest, CheckedRatings, certify, with_certificates
 from onebit_spark.ml.checkpoint import clear_checkpoints, complete_checkpoints
 from onebit_spark.ml.freshness import KEPT_OUT
 from onebit_spark.model import OneBitCompletionModel
@@ -38,16 +40,37 @@ from onebit_spark.platform.files import Location
 from onebit_spark.report.page import REPORT
 
 
-def run_fit(spark: SparkSession, request: FitRequest) -> None:
+@dataclass(frozen=True)
+class Inputs:
+    """What a fit reads."""
+
+    ratings: DataFrame  # to fit
+    features: dict[Who, DataFrame]
+    pairs: DataFrame | None = None  # to predict after the fit
+    n_pairs: int = 0
+    held_out: CheckedRatings | None = None  # kept out of the fit
+    division: Division | None = None  # counts of both parts
+
+
+def run(spark: SparkSession, request: FitRequest) -> None:
     refuse_outputs(spark, request)
-    Target.of(request).refuse(spark)
-    output = Location(spark, request.output)
-    work = output.sibling(f".{output.name}.work-{uuid.uuid4().hex[:8]}")  # where the output can be, executors can write
-    try:
-        _fit(spark, request, work)
-    finally:
-        with suppress(Exception):
-            work.delete()
+    clock = Clock()
+    with _work_folder(spark, request.output) as work:
+        inputs = _read(spark, request, clock)
+        model = _fitted(request, inputs, work, clock)
+        model = _judged(request, inputs, model, clock)
+        with clock("saving"):
+            writer = model.write()
+            (writer.overwrite() if request.overwrite else writer).save(request.output)
+            if checkpoints := request.execution().checkpoint_dir:
+                clear_checkpoints(spark, checkpoints)
+        if inputs.pairs is not None:
+            with clock("predicting"), after(f"the model is saved in {request.output}, but predicting failed"):
+                write_predictions(spark, model, inputs.pairs, inputs.n_pairs, Target.of(request))
+    drawn = not request.quiet and (Location(spark, request.output) / REPORT).exists()  # not without matplotlib
+    report = f"{request.output.rstrip('/')}/{REPORT}" if drawn else None
+    places = {"report": report, "model": request.output, **Target.of(request).places}
+    print_summary(fit_summary(model.info, model.certificate), clock, request.quiet, places)
 
 
 def when_interrupted(spark: SparkSession, request: FitRequest) -> str:
@@ -55,42 +78,58 @@ def when_interrupted(spark: SparkSession, request: FitRequest) -> str:
     folder = request.execution().checkpoint_dir
     if folder is None:
         return "No checkpoint was kept: with --checkpoint-dir FOLDER a fit keeps them, and --resume goes on."
-    found = complete_checkpoints(Location(spark, folder))
-    if not found:
+    checkpoints = complete_checkpoints(Location(spark, folder))
+    if not checkpoints:
         return f"There is no checkpoint in {folder} yet: the same command starts from the beginning."
-    return f"The checkpoint {found[-1].uri} is complete: to go on from it, run the same command with --resume."
+    return f"The checkpoint {checkpoints[-1].uri} is complete: to go on from it, run the same command with --resume."
 
 
-def _fit(spark: SparkSession, request: FitRequest, work: Location) -> None:
-    clock = Clock()
-    config, execution = request.fit_config(), request.execution()
+@contextmanager
+def _work_folder(spark: SparkSession, output: str) -> Iterator[Location]:
+    """A folder beside the output: where the output can be, executors can write. It is deleted at the end."""
+    target = Location(spark, output)
+    work = target.sibling(f".{target.name}.work-{uuid.uuid4().hex[:8]}")
+    try:
+        yield work
+    finally:
+        with suppress(Exception):
+            work.delete()
+
+
+def _read(spark: SparkSession, request: FitRequest, clock: Clock) -> Inputs:
+    """Read, check and divide. The pairs are checked while the ratings are."""
     ids = (request.user_col, request.item_col)
     columns = Columns(*ids, request.label_col, request.threshold, request.weight_col)
-    with ThreadPoolExecutor(1) as beside:  # the pairs are checked while the ratings are
+    with ThreadPoolExecutor(1) as beside:
         with clock("reading"):
-            by = () if request.certify_by is None else (request.certify_by,)
-            ratings = read_table(spark, request, "ratings", tuple(dict.fromkeys((*columns.names, *by))))
-            ratings = with_weight(ratings, columns)
-            features = {
-                name: read_features(spark, request, name, column)
-                for name, column in (("user_features", request.user_col), ("item_features", request.item_col))
-                if getattr(request, name)
-            }
+            by = [request.certify_by] if request.certify_by is not None else []
+            table = read_table(spark, request, "ratings", tuple(dict.fromkeys((*columns.names, *by))))
+            inputs = Inputs(with_weight(table, columns), read_features(spark, request, *ids))
             if request.predict:
                 pairs = read_table(spark, request, "predict", ids)
-                check_id_types(pairs, request, "predict", dict(ratings.select(*map(quoted, ids)).dtypes))
-                checked = beside.submit(check_pairs, pairs, ids)
+                check_id_types(pairs, request, "predict", dict(table.select(*map(quoted, ids)).dtypes))
+                counted = beside.submit(check_pairs, pairs, ids)
         if request.holdout is not None:
             with clock("holding out"):
-                division = check_split(ratings, columns, request.holdout, config.seed)
-                if not division.held_out.n:
-                    raise RequestError(
-                        f"--holdout {request.holdout:g} holds no rating out: the data are too few to certify on. "
-                        "Choose a larger share"
-                    )
-                ratings, held_out = split_off(ratings, columns, request.holdout, config.seed)
-        if request.predict:
-            n_pairs = checked.result()
+                inputs = _divided(inputs, columns, request.holdout, request.fit_config().seed)
+        return replace(inputs, pairs=pairs, n_pairs=counted.result()) if request.predict else inputs
+
+
+def _divided(inputs: Inputs, columns: Columns, share: float, seed: int) -> Inputs:
+    division = check_split(inputs.ratings, columns, share, seed)
+    if not division.held_out.n:
+        raise RequestError(
+            f"--holdout {share:g} holds no rating out: the data are too few to certify on. Choose a larger share"
+        )
+    ratings, held_out = split_off(inputs.ratings, columns, share, seed)
+    return replace(
+        inputs, ratings=ratings, held_out=CheckedRatings(held_out, columns, division.held_out), division=division
+    )
+
+
+def _fitted(request: FitRequest, inputs: Inputs, work: Location, clock: Clock) -> OneBitCompletionModel:
+    """The fit of the ratings that are not held out; these must be the ratings that were counted."""
+    config = request.fit_config()
     estimator = OneBitCompletion(
         userCol=request.user_col,
         itemCol=request.item_col,
@@ -98,114 +137,38 @@ def _fit(spark: SparkSession, request: FitRequest, work: Location) -> None:
         threshold=request.threshold,
         weightCol=request.weight_col,
         **by_param(config),
-        **by_param(replace(execution, work_dir=work.uri)),
+        **by_param(replace(request.execution(), work_dir=work.uri)),
         **by_param(request.terms()),
     )
-    estimator.setUserFeatures(features.get("user_features")).setItemFeatures(features.get("item_features"))
-    counted = None if request.holdout is None else division.to_fit
+    estimator.setUserFeatures(inputs.features.get("user")).setItemFeatures(inputs.features.get("item"))
+    division = inputs.division
+    counted = None if division is None else division.to_fit
     with clock("fitting"), Progress(config.max_iter, config.tol, quiet=request.quiet) as progress:
-        model = fit_counted(estimator.setProgress(progress), ratings, counted)
+        model = fit_counted(estimator.setProgress(progress), inputs.ratings, counted)
     clock.split("fitting", "preparing", "iterations", progress.seconds)
-    if request.holdout is not None:
-        whole, held_out_tally = division.whole, division.held_out
-        fitted = Tally(model.info.n_ratings, model.info.n_positive, whole.coding, model.info.fingerprint)
-        if summed(fitted, held_out_tally) != summed(whole):
+    if division is not None:
+        whole, info = division.whole, model.info
+        fitted = Tally(info.n_ratings, info.n_positive, whole.coding, info.fingerprint)
+        if summed(fitted, division.held_out) != summed(whole):
             raise not_deterministic(f"{whole.n:,} ratings were counted, and those that were fitted later are others")
+    return model
+
+
+def _judged(request: FitRequest, inputs: Inputs, model: OneBitCompletionModel, clock: Clock) -> OneBitCompletionModel:
+    """The model with its certificates, its calibration and the figures of its report."""
+    held_out = inputs.held_out
+    if held_out is not None:
         with clock("certifying"):
-            figures, by_rung = evaluation.measure(
-                model, held_out, request.threshold, held_out_tally, request.certify_by
-            )
-            certificate = evaluation.certify(figures, request.terms(), KEPT_OUT)
-            further = evaluation.further(model, by_rung, request.terms(), request.max_error, KEPT_OUT)
+            wanted = CertificateRequest(request.terms(), request.max_error, request.certify_by)
+            _, certificates = certify(model, held_out, wanted, KEPT_OUT)
             repeated = bool(model.info.repeats.get("repeated"))
-            made = [kept_by_coin(item, repeated).as_dict() for item in (certificate, *further)]
-            found = [*model.certificate["certificates"], *made]
-            model.certificate = document(found)
+            model = with_certificates(model, [kept_by_coin(item, repeated) for item in certificates])
     with clock("measuring"):
-        if request.calibrate:
-            model = model.calibrate(held_out)
-        if request.report and request.holdout is None:
-            model = model.diagnose(ratings, "training ratings", fitted=True)
-        elif request.report:
+        if request.calibrate and held_out is not None:
+            model = model.calibrate(held_out.ratings)
+        if request.report and held_out is None:
+            model = model.diagnose(inputs.ratings, "training ratings", fitted=True)
+        elif request.report and held_out is not None:
             source = "the held-out ratings that calibrated it" if request.calibrate else "held-out ratings"
-            model = model.diagnose(held_out, source, tally=held_out_tally)
-    with clock("saving"):
-        writer = model.write()
-        (writer.overwrite() if request.overwrite else writer).save(request.output)
-        if execution.checkpoint_dir:
-            clear_checkpoints(spark, execution.checkpoint_dir)
-    if request.predict:
-        with clock("predicting"), after(f"the model is saved in {request.output}, but predicting failed"):
-            write_predictions(spark, model, pairs, n_pairs, Target.of(request))
-    if not request.quiet:
-        print("\n".join(_fit_summary(model, clock)))
-        if (Location(spark, request.output) / REPORT).exists():  # not without matplotlib
-            print(f"report: {request.output.rstrip('/')}/{REPORT}")
-    tell_locations(request, {"model": request.output, **Target.of(request).places})
-
-
-def _fit_summary(model: OneBitCompletionModel, clock: Clock) -> Iterator[str]:
-    info = model.info
-    share, (users, items) = info.n_positive / info.n_ratings, info.rated
-    yield f"Fitted {info.n_ratings:,} ratings of {users:,} users on {items:,} items, {share:.1%} of them positive."
-    for who, told in (info.side_features or {}).items():
-        yield (
-            f"Side features of the {who}s: {len(told['coding']):,}. {told['newcomers']:,} {who}s without ratings are "
-            "predicted from them."
-        )
-    if info.repeats["repeated"]:
-        yield (
-            f"{info.repeats['repeated_cells']:,} cells were rated more than once ({info.repeats['repeated']:,} ratings "
-            f"beyond the first), every rating counts; {info.repeats['conflicting']:,} of them with both labels."
-        )
-    if info.total_weight is not None:
-        yield (
-            f"Weighted by the column {info.columns['weight']!r}: the weights sum to {info.total_weight:,.6g}. "
-            "Certificates count every rating once; theorem1 does not hold with weights and is left out."
-        )
-    last = f"{info.iterations} iteration{'s' if info.iterations > 1 else ''}: {info.reason}"
-    if info.converged:
-        yield f"Converged after {last}."
-    elif info.parameters["tol"] == 0:
-        yield f"Stopped after {last}, as asked with tol = 0."
-    else:
-        yield f"Not converged after {last}. The predictions can be used; a larger --max-iter may improve them."
-    rank = info.parameters["rank"]
-    off = rank - info.effective_rank
-    yield f"Effective rank {info.effective_rank} of {rank}" + (
-        f": {off} not needed."
-        if off
-        else ": a larger --rank may or may not predict better. Trying several is a comparison (--certificate-grid)."
-    )
-    if info.weight_losses:
-        tried = ", ".join(f"{loss:.4f} at {weight}" for weight, loss in info.weight_losses.items())
-        yield f"Weight of a rating: {info.config.weight:g}, chosen by the loss of a tenth of the ratings ({tried})."
-    certified = headline_of(model.certificate)
-    if not certified:
-        yield _why_no_certificate(model)
-        if info.nine_tenths:
-            yield f"{info.nine_tenths['statement']} To certify the model itself: --holdout 0.1."
-    else:
-        yield f"Certificate ({model.certificate['headline']}): {certified}"
-    yield from further_statements(model.certificate["certificates"])
-    for one in model.certificate["certificates"]:
-        if one["name"] == "prior_split":
-            yield (
-                f"The model has learnt almost only from {one['prior_fraction']:.0%} of the ratings, its prior's: a "
-                "fit without a prior split predicts better."
-            )
-    yield f"Time: {clock}."
-
-
-def _why_no_certificate(model: OneBitCompletionModel) -> str:
-    """Which features the fit used, and what gives a certificate."""
-    who, implicit = list(model.info.side_features or {}), model.info.config.implicit_features
-    used = ["implicit features, which are on by default"] if implicit else []
-    used += [f"side features of the {one}s" for one in who]
-    without = ["--no-implicit-features"] if implicit else []
-    without += [f"no --{one}-features" for one in who]
-    return (
-        f"No certificate: the fit used {', and '.join(used)}. With these, a certificate takes ratings that are kept "
-        "out (--holdout 0.1) or a prior split (--certificate-prior-split 0.5). Or fit without them: "
-        f"{', '.join(without)}."
-    )
+            model = model.diagnose(held_out.ratings, source, tally=held_out.tally)
+    return model

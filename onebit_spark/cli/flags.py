@@ -5,14 +5,15 @@
         ratings: str = flag("path of the ratings")            ─►  --ratings RATINGS, required
         rank: int = flag("number of factors", default=10)     ─►  --rank RANK, or `rank = 12` in the file of --config
 
-One RequestError names all mistakes.
+One RequestError names all mistakes. Settings that are declared elsewhere (``FitConfig``, ``Execution``, ``Terms``,
+``Labels``) become flags by ``flag_of`` and ``takes``.
 """
 
 from __future__ import annotations
 
 import argparse
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields
 from difflib import get_close_matches
@@ -20,7 +21,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
-from onebit_spark.core.settings import words_in
+from onebit_spark.core.settings import Problem, Setting, declared, words_in
 from onebit_spark.errors import RequestError
 
 _WANTED = {str: "text", int: "an integer", float: "a number", bool: "true or false"}
@@ -41,6 +42,8 @@ class Checked(Protocol):
 
 
 Request = TypeVar("Request", bound=Checked)
+C = TypeVar("C", bound=type)
+T = TypeVar("T")
 
 
 def parse(request: type[Request], prog: str, argv: Sequence[str] | None = None) -> Request:
@@ -117,7 +120,7 @@ class _Flag:
 def _flags_of(request: type[Checked]) -> dict[str, _Flag]:
     """The flags by field name, in the order of --help: the required ones first."""
     hints = get_type_hints(request)
-    found = {}
+    flags = {}
     for item in fields(request):  # type: ignore[arg-type]
         hint = hints[item.name]
         kind = (
@@ -126,8 +129,8 @@ def _flags_of(request: type[Checked]) -> dict[str, _Flag]:
             else next((option for option in get_args(hint) if option is not NoneType), hint)
         )
         required = item.default is MISSING and item.default_factory is MISSING
-        found[item.name] = _Flag(kind, item.default, required, words=words_in(hint), **item.metadata)
-    return dict(sorted(found.items(), key=lambda pair: not pair[1].required))
+        flags[item.name] = _Flag(kind, item.default, required, words=words_in(hint), **item.metadata)
+    return dict(sorted(flags.items(), key=lambda pair: not pair[1].required))
 
 
 # ---- where values come from ------------------------------------------------------------------------------------------
@@ -204,3 +207,52 @@ def _numbered(problems: list[str]) -> str:
     if len(problems) == 1:
         return problems[0]
     return f"{len(problems)} problems: " + "; ".join(f"({i}) {problem}" for i, problem in enumerate(problems, 1))
+
+
+# ---- settings that are declared elsewhere ----------------------------------------------------------------------------
+
+
+def flag_of(table: type, name: str, help: str | None = None) -> Any:
+    """Declare the flag of one setting, with its help text or another one."""
+    item = declared(table)[name]
+    return flag(help or item.described(flag_names(table)), default=item.default, choices=item.choices)
+
+
+def takes(*tables: type) -> Callable[[C], C]:
+    """Add a flag for each setting of these tables that has a key to a class, before it becomes a dataclass.
+
+    @dataclass(frozen=True, kw_only=True)
+    @takes(FitConfig, Terms)
+    class Request: …
+    """
+
+    def extended(request: C) -> C:
+        added: dict[str, Any] = {}
+        for table in tables:
+            for key, item in _keyed(table).items():
+                added[key] = item.hint
+                setattr(request, key, flag_of(table, item.name))
+        request.__annotations__ = {**added, **request.__annotations__}
+        return request
+
+    return extended
+
+
+def filled(table: type[T], request: object) -> T:
+    """The settings of a request. Settings without a flag have their defaults."""
+    values = {item.name: getattr(request, key) for key, item in _keyed(table).items() if hasattr(request, key)}
+    return table(**values)
+
+
+def in_flags(table: type, problems: Iterable[Problem]) -> Iterator[str]:
+    """Problems with the settings of a table, in words, each field named as a flag."""
+    return (problem.told(flag_names(table)) for problem in problems)
+
+
+def flag_names(table: type) -> dict[str, str]:
+    """The flag of each field, for the settings that have one."""
+    return {item.name: as_flag(key) for key, item in _keyed(table).items()}
+
+
+def _keyed(table: type) -> dict[str, Setting]:
+    return {item.key: item for item in declared(table).values() if item.key is not None}

@@ -10,7 +10,8 @@ import logging
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -31,7 +32,7 @@ class Interrupts:
         self._before: dict[int, Any] = {}
         self._hush: Callable[[], None] | None = None
         self._noticed = threading.Event()
-        self._told_of_lost = sys.unraisablehook
+        self._unraisable_hook = sys.unraisablehook
 
     def __enter__(self) -> Interrupts:
         self._before = {number: signal.getsignal(number) for number in (*SIGNALS, AGAIN)}
@@ -44,7 +45,7 @@ class Interrupts:
         self.notice()
         if self.received is not None:
             logging.disable(logging.NOTSET)
-            sys.unraisablehook = self._told_of_lost
+            sys.unraisablehook = self._unraisable_hook
         self._handle(self._before)
 
     def listen(self, hush: Callable[[], None] | None = None) -> None:
@@ -60,6 +61,23 @@ class Interrupts:
     def notice(self) -> None:
         """Whoever handles KeyboardInterrupt says so. It is not raised again."""
         self._noticed.set()
+
+    @contextmanager
+    def in_words(self, advice: Callable[[], str]) -> Iterator[None]:
+        """Give the KeyboardInterrupt of the body the advice while the JVM, which sees the files, still runs.
+
+        If it ended with the signal too, as under spark-submit, any exception may come first.
+        """
+        try:
+            yield
+        except BaseException as error:
+            if self.received is None and not isinstance(error, KeyboardInterrupt):
+                raise
+            self.notice()
+            words = ""
+            with suppress(Exception):
+                words = advice()
+            raise KeyboardInterrupt(words) from error
 
     @property
     def exit_code(self) -> int:

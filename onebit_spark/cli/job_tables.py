@@ -9,6 +9,7 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from onebit_spark.cli.failures import reason_of
 from onebit_spark.cli.flags import as_flag
 from onebit_spark.cli.requests import (
     FILES,
@@ -19,7 +20,7 @@ from onebit_spark.cli.requests import (
     exists_already,
     is_table_name,
 )
-from onebit_spark.cli.running import reason_of
+from onebit_spark.core.fitted_features import Who
 from onebit_spark.core.output_kinds import PREDICTED, PREDICTIONS, OutputKind
 from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import INTEGRAL, matching, missing, quoted
@@ -45,8 +46,20 @@ def read_table(
     return table.select(*map(quoted, (*columns, *more)))
 
 
-def read_features(spark: SparkSession, request: JobRequest, name: str, id_column: str) -> DataFrame:
-    """Read all columns of a table of side features. Of a CSV, columns of numbers become numbers; the ids stay text."""
+def read_features(
+    spark: SparkSession, request: FitRequest | PredictRequest, user: str, item: str
+) -> dict[Who, DataFrame]:
+    """All columns of the tables of side features that the request names; ``user`` and ``item`` are the id columns."""
+    columns: dict[Who, str] = {"user": user, "item": item}
+    return {
+        who: _read_features(spark, request, f"{who}_features", column)
+        for who, column in columns.items()
+        if getattr(request, f"{who}_features")
+    }
+
+
+def _read_features(spark: SparkSession, request: JobRequest, name: str, id_column: str) -> DataFrame:
+    """One of them. Of a CSV, columns of numbers become numbers; the ids stay text."""
     options = dict(request.option)
     table = _loaded(spark, request, name, options)
     _check_columns(table, request, name, (id_column,))
@@ -61,10 +74,10 @@ def read_features(spark: SparkSession, request: JobRequest, name: str, id_column
 
 def _loaded(spark: SparkSession, request: JobRequest, name: str, options: dict[str, str]) -> DataFrame:
     path, flag = getattr(request, name), as_flag(name)
-    if request.format in FILES and (found := table_format(spark, path)):
+    if request.format in FILES and (lake := table_format(spark, path)):
         raise RequestError(
-            f"{flag} {path} is of a table of {TABLE_FORMATS[found]}, whose folder also has files that no longer count: "
-            f"name the table of the catalog ({flag} catalog.database.table), or read the folder with --format {found}"
+            f"{flag} {path} is of a table of {TABLE_FORMATS[lake]}, whose folder also has files that no longer count: "
+            f"name the table of the catalog ({flag} catalog.database.table), or read the folder with --format {lake}"
         )
     if request.format == "csv" and not any(key.lower() == "header" for key in options):
         options = {**options, "header": "true"}
@@ -124,12 +137,17 @@ def check_id_types(table: DataFrame, request: JobRequest, name: str, expected: M
     """Refuse ids (column ─► type) of another type than in the fit. Integers of different widths are accepted."""
     problems = []
     for column, wanted in expected.items():
-        found = table.schema[column].dataType.simpleString()
-        if found != wanted and not (found in INTEGRAL and wanted in INTEGRAL):
-            problems.append(f"column {column!r} of {as_flag(name)} is of type {found}, but was {wanted} in the fit")
+        given = table.schema[column].dataType.simpleString()
+        if given != wanted and not (given in INTEGRAL and wanted in INTEGRAL):
+            problems.append(f"column {column!r} of {as_flag(name)} is of type {given}, but was {wanted} in the fit")
     if problems:
         csv = " (CSV is read as text; --option inferSchema=true reads numbers)" if request.format == "csv" else ""
         raise RequestError("; ".join(problems) + f": cast it{csv}")
+
+
+def id_types(model: OneBitCompletionModel) -> dict[str, str]:
+    """The model's id columns with their types. The column of the users is first."""
+    return {model.info.columns[side]: model.info.id_types[side] for side in ("user", "item")}
 
 
 def refuse_outputs(spark: SparkSession, request: JobRequest) -> None:
@@ -143,6 +161,8 @@ def refuse_outputs(spark: SparkSession, request: JobRequest) -> None:
             writable(spark, "--checkpoint-dir", execution.checkpoint_dir, inside=True)
         if execution.blocks_dir and not Location(spark, execution.blocks_dir).exists():
             writable(spark, "--blocks", execution.blocks_dir)
+    if isinstance(request, FitRequest | PredictRequest):
+        Target.of(request).refuse(spark)
 
 
 def refuse_output(spark: SparkSession, flag: str, path: str, kind: OutputKind, overwrite: bool) -> Location:
@@ -235,11 +255,7 @@ def write_predictions(
 
 
 def write_recommendations(
-    spark: SparkSession,
-    model: OneBitCompletionModel,
-    n: int,
-    seen: DataFrame | None,
-    target: Target,
+    spark: SparkSession, model: OneBitCompletionModel, n: int, seen: DataFrame | None, target: Target
 ) -> None:
     """Write user, item, rank (1 is the best), score, std, probability."""
     user, item = (model.info.columns[side] for side in ("user", "item"))

@@ -4,34 +4,33 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
-from onebit_spark.cli.common import Clock, id_types, tell_locations
 from onebit_spark.cli.job_tables import (
     Target,
     check_id_types,
     check_pairs,
+    id_types,
     read_features,
     read_table,
     refuse_outputs,
     write_predictions,
     write_recommendations,
 )
+from onebit_spark.cli.progress import Clock
 from onebit_spark.cli.requests import PredictRequest
+from onebit_spark.cli.summaries import print_summary
 from onebit_spark.model import OneBitCompletionModel
 
 
-def run_predict(spark: SparkSession, request: PredictRequest) -> None:
-    clock = Clock()
+def run(spark: SparkSession, request: PredictRequest) -> None:
     refuse_outputs(spark, request)
-    target = Target.of(request)
-    target.refuse(spark)
+    clock, target = Clock(), Target.of(request)
     asked = "pairs" if request.pairs else "exclude_seen" if request.exclude_seen else None
     pairs, n = None, 0
     with clock("reading"):
         model = OneBitCompletionModel.load(request.model)
         types = id_types(model)
-        for who, column in (("user", model.getUserCol()), ("item", model.getItemCol())):
-            if getattr(request, f"{who}_features"):
-                model = model.foldInFeatures(read_features(spark, request, f"{who}_features", column), who)
+        for who, features in read_features(spark, request, model.getUserCol(), model.getItemCol()).items():
+            model = model.foldInFeatures(features, who)
         if asked:
             pairs = read_table(spark, request, asked, tuple(types))
             check_id_types(pairs, request, asked, types)
@@ -45,6 +44,4 @@ def run_predict(spark: SparkSession, request: PredictRequest) -> None:
             write_recommendations(spark, model, request.top, pairs, target)
             done = f"Recommended {request.top} items to each of {model.info.n_users:,} users"
             done += f", none of the {n:,} pairs of --exclude-seen." if pairs is not None else "."
-    if not request.quiet:
-        print(f"{done}\nTime: {clock}.")
-    tell_locations(request, target.places)
+    print_summary([done], clock, request.quiet, target.places)

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import shutil
 import sys
 import tempfile
 import threading
-import traceback
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from onebit_spark.cli.flags import Checked, parse
+from onebit_spark.cli.failures import failures_in_words, print_traceback, reason_of
+from onebit_spark.cli.flags import parse
 from onebit_spark.cli.interrupts import Interrupts
-from onebit_spark.cli.requests import under_spark_submit
-from onebit_spark.core.solver import NotConverged
+from onebit_spark.cli.requests import SessionRequest, under_spark_submit
 from onebit_spark.errors import FitFailed, RequestError
 from onebit_spark.platform.classic import log_nothing
 from onebit_spark.platform.connect_server import check_reachable
@@ -30,64 +28,49 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DONE, FAILED, REFUSED = 0, 1, 2
-LONGEST_REASON = 600  # characters of a failure that are shown
+PACKAGE = Path(__file__).parents[1]
 
-_PACKAGE = Path(__file__).parents[1]
 _LOG4J = Path(__file__).with_name("log4j2.properties")
 
-
-class Quietable(Checked, Protocol):
-    """A request that says how much the job, and Spark, are to print."""
-
-    @property
-    def quiet(self) -> bool: ...
-
-    @property
-    def log_level(self) -> str | None: ...
-
-    @property
-    def remote(self) -> str | None: ...
+Request = TypeVar("Request", bound=SessionRequest)
 
 
-Request = TypeVar("Request", bound=Quietable)
+@dataclass(frozen=True)
+class Job(Generic[Request]):
+    """What a job is called, which flags it takes, and what it does."""
+
+    name: str
+    request: type[Request]  # the dataclass of its flags
+    work: Callable[[SparkSession, Request], None]
+    meanwhile: Callable[[Request], None] | None = None  # runs in a thread while Spark starts
+    when_interrupted: Callable[[SparkSession, Request], str] = lambda *_: ""  # says how to go on
+    needs_classic: bool = False  # refuses Spark Connect
 
 
-def run_job(
-    name: str,
-    request_type: type[Request],
-    work: Callable[[SparkSession, Request], None],
-    argv: Sequence[str] | None = None,
-    ship_package: bool = False,
-    meanwhile: Callable[[Request], None] | None = None,
-    needs_classic: bool = False,
-    when_interrupted: Callable[[SparkSession, Request], str] = lambda *_: "",
-) -> int:
+def run_job(job: Job[Request], argv: Sequence[str] | None = None, packages: Sequence[Path] = ()) -> int:
     """Run a job and return its exit code. What went wrong is the last line on stderr, printed after Spark stopped.
 
-    ``when_interrupted`` says how to go on after an interruption.
+    ``packages`` are folders of Python packages that the workers do not have.
     """
     code, last_line = DONE, ""
     with Interrupts() as interrupts:
         try:
-            request = parse(request_type, name, argv)
-            logging.basicConfig(format="%(message)s")
-            logging.getLogger("onebit_spark").setLevel(logging.WARNING if request.quiet else logging.INFO)
-            for talkative in ("py4j", "matplotlib"):
-                logging.getLogger(talkative).setLevel(logging.ERROR)
-            if meanwhile is not None:
-                threading.Thread(target=meanwhile, args=(request,), name="meanwhile", daemon=True).start()
+            request = parse(job.request, job.name, argv)
+            _set_up_logging(request.quiet)
+            if job.meanwhile is not None:
+                threading.Thread(target=job.meanwhile, args=(request,), name="meanwhile", daemon=True).start()
             remote = request.remote or os.environ.get("SPARK_REMOTE")
-            if needs_classic and (remote or os.environ.get("SPARK_API_MODE") == "connect"):
+            if job.needs_classic and (remote or os.environ.get("SPARK_API_MODE") == "connect"):
                 raise RequestError(
                     f"this job {NOT_ON_CONNECT}: drop --remote, and unset SPARK_REMOTE and SPARK_API_MODE"
                 )
             with (
-                spark_session(f"onebit_spark {name}", ship_package, request.log_level, remote) as spark,
-                _interruption_in_words(interrupts, lambda: when_interrupted(spark, request)),
-                _failures_in_words(),
+                spark_session(f"onebit_spark {job.name}", packages, request.log_level, remote) as spark,
+                interrupts.in_words(lambda: job.when_interrupted(spark, request)),
+                failures_in_words(),
             ):
                 interrupts.listen(lambda: _hush(spark))
-                work(spark, request)
+                job.work(spark, request)
         except RequestError as error:
             code, last_line = REFUSED, f"error: {error}"
         except FitFailed as error:
@@ -96,23 +79,30 @@ def run_job(
             interrupts.notice()
             code, last_line = interrupts.exit_code, f"interrupted. {stop}"
         except Exception as error:
-            _debug()
+            print_traceback()
             code, last_line = FAILED, f"error: {reason_of(error)}"
         if last_line:
             print(" ".join(last_line.split()), file=sys.stderr, flush=True)
     return code
 
 
+def _set_up_logging(quiet: bool) -> None:
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("onebit_spark").setLevel(logging.WARNING if quiet else logging.INFO)
+    for talkative in ("py4j", "matplotlib"):
+        logging.getLogger(talkative).setLevel(logging.ERROR)
+
+
 @contextmanager
 def spark_session(
-    name: str, ship_package: bool = False, log_level: str | None = None, remote: str | None = None,
+    name: str, packages: Sequence[Path] = (), log_level: str | None = None, remote: str | None = None,
     java_options: str = "",
 ) -> Iterator[SparkSession]:  # fmt: skip
     """The session that runs already, left running; or a new one, stopped at the end.
 
     Under spark-submit all settings are the caller's. As plain Python the master is local[*] unless configured, and the
     workers run this interpreter. Spark logs warnings only, unless ``log_level`` or the user's own settings say more.
-    ``remote`` is the address of a Spark Connect server.
+    ``remote`` is the address of a Spark Connect server. The workers of a new session get the ``packages``.
     """
     from pyspark.sql import SparkSession
 
@@ -139,9 +129,8 @@ def spark_session(
     with tempfile.TemporaryDirectory() as folder:
         spark = builder.getOrCreate()
         try:
-            if ship_package:  # the workers do not share this process's sys.path
-                archive = shutil.make_archive(f"{folder}/onebit_spark", "zip", _PACKAGE.parent, _PACKAGE.name)
-                ship(spark, archive)
+            for package in packages:  # the workers do not share this process's sys.path
+                ship(spark, shutil.make_archive(f"{folder}/{package.name}", "zip", package.parent, package.name))
             yield spark
         finally:
             _hush(spark)  # what it logs at its end would come after our last line
@@ -154,81 +143,3 @@ def _hush(spark: SparkSession) -> None:
     with suppress(Exception):
         if not is_connect(spark):
             log_nothing(spark)
-
-
-# ---- failures in words -----------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _interruption_in_words(interrupts: Interrupts, advice: Callable[[], str]) -> Iterator[None]:
-    """Give the KeyboardInterrupt the advice while the JVM, which sees the files, still runs.
-
-    If it ended with the signal too, as under spark-submit, any exception may come first.
-    """
-    try:
-        yield
-    except BaseException as error:
-        if interrupts.received is None and not isinstance(error, KeyboardInterrupt):
-            raise
-        interrupts.notice()
-        words = ""
-        with suppress(Exception):
-            words = advice()
-        raise KeyboardInterrupt(words) from error
-
-
-@contextmanager
-def _failures_in_words() -> Iterator[None]:
-    """Turn Spark's exceptions into ours while the JVM that holds their messages still runs."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", NotConverged)  # the summary says so
-            yield
-    except (RequestError, FitFailed):
-        _debug()
-        raise
-    except Exception as error:
-        _debug()
-        reason = reason_of(error)
-        if "FAILED_READ_FILE" in str(error):
-            file = re.search(r"reading file (\S+?)\.?\s", str(error))
-            raise RequestError(f"the file {file[1] if file else ''} cannot be read, is it damaged? {reason}") from error
-        raise FitFailed(reason) from error
-
-
-def reason_of(error: BaseException) -> str:
-    """The telling line of an exception: of a worker's traceback or of a Java stack, the cause at its root."""
-    name, text = type(error).__name__, str(error).split("\n\nJVM stacktrace:")[0]
-    if name == "Py4JNetworkError" or isinstance(error, ConnectionError):
-        return "Spark's driver ended unexpectedly, perhaps out of memory: see its log, and raise --driver-memory"
-    if "JAVA_GATEWAY_EXITED" in text:
-        return "Spark did not start: see the lines above; it needs Java 17 or newer (set JAVA_HOME)"
-    if "java.lang.OutOfMemoryError" in text:
-        return "Spark ran out of memory: raise --driver-memory and --executor-memory, or --row-blocks and --col-blocks"
-    if "No space left on device" in text:
-        return (
-            "the disk is full: free some space on the disk of the output, or on that of spark.local.dir, where Spark "
-            "keeps its own files"
-        )
-    if "Traceback (most recent call last):" in text:
-        trace = text.rpartition("Traceback (most recent call last):")[2]
-        raised = re.search(r"^[^\s].*$", trace, re.MULTILINE)
-        reason = raised[0] if raised else text
-        reason = re.sub(r"^onebit_spark\.errors\.\w+: ", "", reason)
-    elif "\n\tat " in text or name == "Py4JJavaError":
-        causes = re.findall(r"^Caused by: (.+)$", text, re.MULTILINE)
-        reason = causes[-1] if causes else re.split(r"^\s+at ", text, maxsplit=1, flags=re.MULTILINE)[0]
-        reason = re.sub(r"An error occurred while calling \S+\s+: ", "", reason)
-        reason = re.sub(r"^(?:[\w$]+\.)+[\w$]+: ", "", reason.strip())
-    elif hasattr(error, "getCondition"):
-        reason = text
-    else:
-        reason = f"{name}: {text}" if text else name
-    reason = " ".join(re.sub(r"\s*SQLSTATE: \w+.*", "", reason, flags=re.DOTALL).split())
-    return reason if len(reason) <= LONGEST_REASON else reason[:LONGEST_REASON] + " …"
-
-
-def _debug() -> None:
-    """The whole traceback, for those who ask for it."""
-    if os.environ.get("ONEBIT_DEBUG") == "1":
-        traceback.print_exc()

@@ -13,20 +13,24 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from onebit_spark.cli.experiment_requests import TuneRequest
+from pyspark.sql import SparkSession
+
+from onebit_spark.cli.job_tables import read_table, refuse_output, writable
+from onebit_spark.cli.progress import TaskProgress
+from onebit_spark.cli.requests import TuneRequest
+from onebit_spark.cli.summaries import print_summary
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.output_kinds import TUNING
 from onebit_spark.core.settings import declared
+from onebit_spark.input.defects import Columns
+from onebit_spark.platform.files import Location, continued_folder
+from onebit_spark.tuning import figures
+from onebit_spark.tuning.cross_validation import CrossValidation
+from onebit_spark.tuning.folds import Score, choose, score
 from onebit_spark.tuning.grid import VARIED, read_grid
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from onebit_spark.platform.files import Location
-    from onebit_spark.tuning.folds import Score
-    from onebit_spark.tuning.tasks import Task, TaskResult
+from onebit_spark.tuning.tasks import Ledger, Task, TaskResult
 
 SQL = {str: "string", float: "double", int: "int", bool: "boolean"}
 VARIED_COLUMNS = ", ".join(f"{name} {SQL[declared(FitConfig)[name].kind]}" for name in VARIED)
@@ -37,17 +41,9 @@ FOLD_COLUMNS = (
 SCORE_COLUMNS = "error double, standard_error double, log_loss double, seconds double, chosen boolean"
 
 
-def run_tune(spark: SparkSession, request: TuneRequest) -> None:
-    from onebit_spark.cli.job_tables import read_table
-    from onebit_spark.cli.task_progress import TaskProgress
-    from onebit_spark.input.survey import Columns
-    from onebit_spark.platform.files import continued_folder
-    from onebit_spark.tuning import folds as tuning
-    from onebit_spark.tuning.cross_validation import CrossValidation
-    from onebit_spark.tuning.tasks import Ledger
-
+def run(spark: SparkSession, request: TuneRequest) -> None:
     configs = [replace(request.fit_config(), **varied) for varied in read_grid(request.grid)]
-    _check_output(spark, request)
+    _refuse_output(spark, request)
     columns = Columns(request.user_col, request.item_col, request.label_col, request.threshold, request.weight_col)
     ratings = read_table(spark, request, "ratings", columns.names)
     validation = CrossValidation.of(ratings, columns, request.folds, request.seed)
@@ -57,24 +53,25 @@ def run_tune(spark: SparkSession, request: TuneRequest) -> None:
     with continued_folder(spark, request.output, TUNING, request.overwrite) as folder:
         ledger = Ledger(spark, (folder / "tasks").uri)
         with TaskProgress(len(tasks), "tuning", quiet=request.quiet) as progress:
-            run = validation.in_workers if alone else validation.one_after_the_other
-            results = run(tasks, ledger, progress)
+            cross_validate = validation.in_workers if alone else validation.one_after_the_other
+            results = cross_validate(tasks, ledger, progress)
         folds = [results[first : first + request.folds] for first in range(0, len(results), request.folds)]
-        scores = [tuning.score(config, of_config) for config, of_config in zip(configs, folds, strict=True)]
-        chosen = tuning.choose(scores)
+        scores = [score(config, of_config) for config, of_config in zip(configs, folds, strict=True)]
+        chosen = choose(scores)
         _write_results(spark, folder, tasks, results, scores, chosen)
         model = validation.estimator(chosen.config, settings=len(configs)).fit(ratings)
         model.write().overwrite().save((folder / "model").uri)
-    if not request.quiet:
-        how = "one worker each" if alone else "all workers together"
-        print(f"{len(configs)} settings, {request.folds} folds of {n:,} ratings: {len(tasks)} fits, {how}.")
-        lowest = min(score.error for score in scores)
-        print(f"Lowest error {lowest:.4f}; the cheapest setting within one standard error of it:")
-        print(f"  {told(chosen.config)}: error {chosen.error:.4f} ± {chosen.standard_error:.4f}")
-    print(request.output if request.quiet else f"results, plot and model: {request.output}", flush=True)
+    how = "one worker each" if alone else "all workers together"
+    lowest = min(score.error for score in scores)
+    summary = [
+        f"{len(configs)} settings, {request.folds} folds of {n:,} ratings: {len(tasks)} fits, {how}.",
+        f"Lowest error {lowest:.4f}; the cheapest setting within one standard error of it:",
+        f"  {in_words(chosen.config)}: error {chosen.error:.4f} ± {chosen.standard_error:.4f}",
+    ]
+    print_summary(summary, None, request.quiet, {"results, plot and model": request.output})
 
 
-def told(config: FitConfig) -> str:
+def in_words(config: FitConfig) -> str:
     """The setting in one line, without defaults."""
     pairs = {name: getattr(config, name) for name in VARIED}
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in pairs.items() if value is not None)
@@ -89,10 +86,8 @@ def as_toml(config: FitConfig, settings: int) -> str:
     return "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items() if value is not None)
 
 
-def _check_output(spark: SparkSession, request: TuneRequest) -> None:
+def _refuse_output(spark: SparkSession, request: TuneRequest) -> None:
     """Refuse an output folder that is neither new, nor that of a killed run, nor may be overwritten."""
-    from onebit_spark.cli.job_tables import refuse_output, writable
-
     folder = writable(spark, "--output", request.output)
     killed = (folder / "tasks").exists() and not (folder / "model").exists()
     refuse_output(spark, "--output", request.output, TUNING, request.overwrite or killed)
@@ -106,8 +101,6 @@ def _write_results(
     scores: Sequence[Score],
     chosen: Score,
 ) -> None:
-    from onebit_spark.tuning import figures
-
     def setting(config: dict[str, Any]) -> dict[str, Any]:
         return {name: config[name] for name in VARIED}
 
@@ -130,5 +123,5 @@ def _write_results(
         ("settings", summary, f"{VARIED_COLUMNS}, {SCORE_COLUMNS}"),
     ):
         spark.createDataFrame(rows, columns).coalesce(1).write.mode("overwrite").parquet((folder / name).uri)
-    (folder / "tuning.png").write_bytes(figures.tuning(scores, chosen, told))
+    (folder / "tuning.png").write_bytes(figures.tuning(scores, chosen, in_words))
     (folder / "best.toml").write_text(as_toml(chosen.config, len(scores)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,20 +9,13 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from onebit_spark.certificate.by_group import further_certificates
-from onebit_spark.certificate.certificates import Certificate, Terms, document, holdout_certificate, with_freshness
-from onebit_spark.certificate.selective import SELECTIVE, request_problems
+from onebit_spark.certificate.held_out import HeldOutCounts
 from onebit_spark.core import metrics
-from onebit_spark.core.confidence import EVERYTHING
-from onebit_spark.core.settings import param_names
-from onebit_spark.errors import RequestError
-from onebit_spark.input.columns import column_problem
-from onebit_spark.input.defects import Tally, check_ratings
+from onebit_spark.input.defects import Tally
 from onebit_spark.ml.diagnostics import probability_bin
 from onebit_spark.ml.fitted_model import FittedModel
-from onebit_spark.ml.freshness import check_fresh
-from onebit_spark.ml.scored_ratings import counting, scored_by_spark, scored_ratings
-from onebit_spark.ml.selection import Counted, confidence, count_by_rung, group_column, rung
+from onebit_spark.ml.scored_ratings import scored_by_spark, scored_ratings
+from onebit_spark.ml.selection import confidence, count_by_rung, group_column, rung
 
 COLLECT_LIMIT = 5_000_000  # up to so many ratings the driver collects the scores: 20 bytes per rating, and its group
 SCORE_BINS = 1 << 16
@@ -37,7 +29,7 @@ def evaluate(model: FittedModel, ratings: DataFrame, threshold: float | None, ta
 
 def measure(
     model: FittedModel, ratings: DataFrame, threshold: float | None, tally: Tally, by: str | None = None
-) -> tuple[dict[str, Any], Counted]:
+) -> tuple[dict[str, Any], HeldOutCounts]:
     """All figures of metrics.json, and the counts for selective certificates, in one pass.
 
     Up to ``COLLECT_LIMIT`` ratings, the driver collects the scores, and the AUC is exact (``auc_error`` is 0). For more
@@ -78,50 +70,6 @@ def measure(
         "threshold": threshold,
         **figures,
     }, counted
-
-
-def certify(figures: Mapping[str, Any], terms: Terms, freshness: Mapping[str, Any]) -> Certificate:
-    """The holdout certificate from the figures of ``measure``, on ratings that ``check_fresh`` accepted."""
-    made = holdout_certificate(figures["n_wrong"], figures["n"], terms, figures["majority_error"])
-    return with_freshness(made, freshness)
-
-
-def check_requests(model: FittedModel, requests: Sequence[float], ratings: DataFrame, by: str | None) -> None:
-    """Refuse, before any rating is scored, requests that cannot be certified."""
-    problems = [f"maxError {told}" for told in request_problems(requests)]
-    if requests and model.info.ladder is None:
-        problems.append("the model was saved by a version that kept no confidences of its ratings: fit it again")
-    if by is not None and (problem := column_problem(ratings, by, " to group by")):
-        problems.append(problem)
-    if problems:
-        raise RequestError("; ".join(problems))
-
-
-def further(
-    model: FittedModel, counted: Counted, terms: Terms, requests: Sequence[float], freshness: Mapping[str, Any]
-) -> list[Certificate]:
-    """``selective`` for each request, and ``holdout`` and ``selective`` for each group, as ``certify``."""
-    ladder = model.info.ladder or EVERYTHING
-    found = further_certificates(ladder, counted.whole, counted.groups, terms, requests)
-    return [with_freshness(item, freshness) for item in found]
-
-
-def certify_selective(
-    model: FittedModel, ratings: DataFrame, requests: Sequence[float], terms: Terms, by: str | None
-) -> dict[str, Any]:
-    """The content of ``certificate.json`` with new selective certificates. They replace the earlier ones."""
-    problems = [problem.told(param_names(Terms)) for problem in terms.problems()]
-    problems += [] if requests else ["maxError must hold at least one error rate"]
-    if problems:
-        raise RequestError("; ".join(problems))
-    check_requests(model, requests, ratings, by)
-    threshold = model.info.threshold
-    ratings, columns = counting(model, ratings, threshold)
-    tally = check_ratings(ratings, columns)
-    freshness = check_fresh(model, ratings, columns, tally)
-    _, counted = measure(model, ratings, threshold, tally, by)
-    kept = [item for item in model.certificate["certificates"] if item["name"] != SELECTIVE and not item.get("group")]
-    return document([*kept, *(item.as_dict() for item in further(model, counted, terms, requests, freshness))])
 
 
 def _collected(table: pa.Table) -> tuple[dict[str, Any], pa.Table]:

@@ -13,8 +13,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DoubleType, LongType, StructType
 
-from onebit_spark.certificate.answer_threshold import applied
 from onebit_spark.certificate.certificates import Certificate, document
+from onebit_spark.certificate.selective import applied
 from onebit_spark.core.cold_start_draws import Newcomers
 from onebit_spark.core.factor_tables import CERTIFIED, factor_columns, prior_row
 from onebit_spark.core.model_info import ModelInfo

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,9 +12,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, ShortType
 
-from onebit_spark.certificate.answer_threshold import answering_threshold
-from onebit_spark.certificate.by_group import MOST_GROUPS
-from onebit_spark.certificate.selective import Group, HeldOut
+from onebit_spark.certificate.held_out import MOST_GROUPS, HeldOutCounts
+from onebit_spark.certificate.selective import Group, answering_threshold
 from onebit_spark.core import prediction
 from onebit_spark.core.confidence import EVERYTHING
 from onebit_spark.core.model_info import ModelInfo
@@ -69,46 +67,25 @@ def answers(model: Answering, score: Column, std: Column) -> Column:
 # ---- what is counted -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Counted:
-    """Counts of ratings per rung of the model's ladder.
-
-    Parameters
-    ----------
-    whole : HeldOut
-        All ratings.
-    groups : dict of Group to HeldOut
-        The ratings of each group.
-    """
-
-    whole: HeldOut
-    groups: dict[Group, HeldOut]
-
-
 def group_column(by: str) -> Column:
     return F.col(quoted(by)).cast("string")
 
 
-def _codes(values: Any) -> tuple[np.ndarray, list[str | None]]:
-    """Each value's position in the list of different values, and this list. Null is a value."""
-    encoded = values.combine_chunks().dictionary_encode(null_encoding="encode")
-    return encoded.indices.to_numpy(zero_copy_only=False), encoded.dictionary.to_pylist()
-
-
-def count_by_rung(model: Answering, lines: pa.Table, by: str | None) -> Counted:
+def count_by_rung(model: Answering, lines: pa.Table, by: str | None) -> HeldOutCounts:
     """Count lines with the columns rung, group, n, n_wrong and n_positive."""
-    rungs = len((model.info.ladder or EVERYTHING).thresholds)
-    place, n, wrong, positives = (lines[name].to_numpy() for name in ("rung", "n", "n_wrong", "n_positive"))
-    off = n - positives if model.info.majority > 0 else positives
-    groups = {}
-    if by is not None:
-        codes, values = _codes(lines["group"])
-        if len(values) > MOST_GROUPS:
-            raise RequestError(
-                f"column {by!r} has {len(values):,} different values: use a column with at most {MOST_GROUPS:,}"
-            )
-        for code in sorted(range(len(values)), key=lambda code: (values[code] is None, values[code])):
-            inside = codes == code
-            made = HeldOut.counted(place[inside], n[inside], wrong[inside], off[inside], rungs)
-            groups[Group(by, values[code])] = made
-    return Counted(HeldOut.counted(place, n, wrong, off, rungs), groups)
+    rung, n, wrong, positives = (lines[name].to_numpy() for name in ("rung", "n", "n_wrong", "n_positive"))
+    off_majority = n - positives if model.info.majority > 0 else positives
+    groups = () if by is None else _groups(lines["group"], by)
+    return HeldOutCounts.of(model.info.ladder or EVERYTHING, rung, n, wrong, off_majority, groups)
+
+
+def _groups(values: pa.ChunkedArray, by: str) -> Iterator[tuple[Group, np.ndarray]]:
+    """Each different value, in order, null last, and which lines have it."""
+    encoded = values.combine_chunks().dictionary_encode(null_encoding="encode")
+    codes, different = encoded.indices.to_numpy(zero_copy_only=False), encoded.dictionary.to_pylist()
+    if len(different) > MOST_GROUPS:
+        raise RequestError(
+            f"column {by!r} has {len(different):,} different values: use a column with at most {MOST_GROUPS:,}"
+        )
+    for code in sorted(range(len(different)), key=lambda code: (different[code] is None, different[code])):
+        yield Group(by, different[code]), codes == code

@@ -141,8 +141,8 @@ def _data(info: ModelInfo) -> dict[str, str]:
         "positive": f"{info.n_positive / info.n_ratings:.1%}",
         **{words: f"{info.repeats[name]:,}" for name, words in REPEAT_WORDS.items() if name in info.repeats},
         **{
-            f"side features of {who}s": f"{len(told['coding']):,}; {told['newcomers']:,} without ratings"
-            for who, told in (info.side_features or {}).items()
+            f"side features of {who}s": f"{len(features['coding']):,}; {features['newcomers']:,} without ratings"
+            for who, features in (info.side_features or {}).items()
         },
         "columns": ", ".join(info.columns.values()),
         "sum of the weights": "" if info.total_weight is None else f"{info.total_weight:,.6g}",
@@ -151,8 +151,8 @@ def _data(info: ModelInfo) -> dict[str, str]:
 
 
 def _settings(info: ModelInfo) -> dict[str, str]:
-    told = [name for name in declared(FitConfig) if name in info.parameters]
-    shown = {name.replace("_", " "): _plain(info.parameters[name]) for name in told}
+    names = (name for name in declared(FitConfig) if name in info.parameters)
+    shown = {name.replace("_", " "): _plain(info.parameters[name]) for name in names}
     if info.calibration:
         shown["calibration"] = f"learnt, {len(info.calibration['knots'])} knots"
     return shown

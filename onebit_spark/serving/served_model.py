@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from onebit_spark.certificate.answer_threshold import answering_threshold, applied
 from onebit_spark.certificate.certificates import document
+from onebit_spark.certificate.selective import answering_threshold, applied
 from onebit_spark.core import prediction
 from onebit_spark.core.array_input import label_problems
 from onebit_spark.core.blocks import RatingBlock

@@ -6,6 +6,7 @@ import hashlib
 import os
 import platform
 import subprocess
+from collections.abc import Iterable
 from datetime import date
 from importlib.resources import files
 from pathlib import Path
@@ -27,9 +28,10 @@ def provenance() -> dict[str, str]:
     }
 
 
-def source_digest() -> str:
-    """A hash of the source of this package. It also works without git."""
+def source_digest(packages: Iterable[str] = ("onebit_spark",)) -> str:
+    """A hash of the source of some packages. It also works without git."""
     digest = hashlib.sha256()
-    for name, source in sorted(sources(files("onebit_spark"), "onebit_spark"), key=lambda pair: pair[0]):
-        digest.update(name.encode() + source.read_bytes())
+    for package in packages:
+        for name, source in sorted(sources(files(package), package), key=lambda pair: pair[0]):
+            digest.update(name.encode() + source.read_bytes())
     return digest.hexdigest()[:16]

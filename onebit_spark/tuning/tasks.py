@@ -39,11 +39,11 @@ class Advances(Protocol):
 class Ledger:
     """The results of finished tasks, in a folder of JSON lines. A file appears whole or not at all.
 
-    Each version of the code has its own folder. Results of other versions are not used.
+    Each version of the code, that of the ``packages``, has its own folder. Results of other versions are not used.
     """
 
-    def __init__(self, spark: SparkSession, folder: str) -> None:
-        self._folder = Location(spark, folder) / f"code-{source_digest()}"
+    def __init__(self, spark: SparkSession, folder: str, packages: Sequence[str] = ("onebit_spark",)) -> None:
+        self._folder = Location(spark, folder) / f"code-{source_digest(packages)}"
         self._lock = threading.Lock()
         self._results: dict[str, TaskResult] = {}
         if self._folder.exists():

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from jvm import SHORT_LIVED
+from paper.job import reproduce
 
 from onebit_spark import cli
 
@@ -47,8 +48,9 @@ def run_here(job, *arguments):
     """
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), own_log(), pytest.MonkeyPatch.context() as m:
-        m.setattr("onebit_spark.cli.warm_up.warm_up", lambda _: None)
-        code = getattr(cli, job)(list(map(str, arguments)))
+        m.setattr("onebit_spark.cli.warm_up", lambda _: None)
+        run_job = reproduce if job == "reproduce" else getattr(cli, job)
+        code = run_job(list(map(str, arguments)))
     return code, out.getvalue(), err.getvalue()
 
 

@@ -11,10 +11,10 @@ from dataclasses import replace
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from paper import experiments
+from paper.methods import METHODS
 from running import ROOT, environment, run, run_here, submit, write
 
-from onebit_spark.paper import experiments
-from onebit_spark.paper.methods import METHODS
 from onebit_spark.simulate import simulate
 
 GRID = "rank = [2, 3]\nintercepts = [false, true]\nlikelihood-weight = [0.5, 1.0]\nimplicit-features = false\n"

@@ -51,7 +51,7 @@ def test_case_does_not_count_in_the_tables_of_jobs(spark, tmp_path):
     table.write_text("USER,Item\n01,2\n")
     request = FitRequest(ratings=str(table), user_features=str(table), output="unused", format="csv")
     assert read_table(spark, request, "ratings", ["user", "item"]).columns == ["user", "item"]
-    assert read_features(spark, request, "user_features", "user").first()["USER"] == "01"  # an id stays text
+    assert read_features(spark, request, "user", "item")["user"].first()["USER"] == "01"  # an id stays text
 
 
 @pytest.mark.usefixtures("case_counts")

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 import pytest
 
 from onebit_spark import FitConfig, RequestError
-from onebit_spark.cli.task_progress import TaskProgress
+from onebit_spark.cli.progress import TaskProgress
 from onebit_spark.input.defects import Columns
 from onebit_spark.simulate import simulate
 from onebit_spark.tuning.cross_validation import CrossValidation

@@ -8,12 +8,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
-from onebit_spark import RequestError, Terms
+from onebit_spark import RequestError
 from onebit_spark.core import sketch
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.defects import Columns, check_ratings
 from onebit_spark.input.survey import split_off
-from onebit_spark.ml.evaluation import certify, evaluate
 from onebit_spark.ml.freshness import check_fresh, sketch_of
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.simulate import simulate
@@ -62,10 +61,11 @@ def test_fresh_ratings_certify_and_fitted_ones_do_not(parts, ratings, tmp_path, 
     model = OneBitCompletionModel.load(str(tmp_path / "model"))
     found = fresh(model, held_out)
     assert found == {"checked": True, "share": 0.0, "expected": 0.0, "looked_at": held_out.count()}
-    tally = check_ratings(held_out, Columns())
-    item = certify(evaluate(model, held_out, None, tally), Terms(delta=0.1), found)
-    assert item.inputs["errors"] / item.n < item.bound
-    assert item.as_dict()["freshness"] == found
+    certified = model.certify(held_out, delta=0.1)
+    (item,) = [one for one in certified.certificate["certificates"] if one["name"] == "holdout"]
+    assert item["errors"] / item["n"] < item["bound"]
+    assert item["freshness"] == found
+    assert certified.headline == item["statement"]
     for seen, share in ((fitted, "100.0%"), (fitted.where("user < 9"), "100.0%"), (ratings, r"\d\d\.\d%")):
         with pytest.raises(RequestError, match=rf"{share} of them {SEEN}, and of fresh ratings about 0\.0% would be"):
             fresh(model, seen)

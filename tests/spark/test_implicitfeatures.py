@@ -8,8 +8,7 @@ from test_engine import assert_same, estimator, frame, in_process
 
 from onebit_spark import RequestError
 from onebit_spark.certificate import bounds
-from onebit_spark.cli.common import Clock
-from onebit_spark.cli.fit_job import _fit_summary
+from onebit_spark.cli.summaries import fit_summary
 from onebit_spark.core import weight_choice
 from onebit_spark.core.factor_tables import IMPLICIT
 from onebit_spark.model import OneBitCompletionModel
@@ -82,14 +81,14 @@ def test_a_warm_start_goes_on(ratings, model):
 
 def test_without_a_certificate_the_job_says_how_to_get_one(model):
     assert model.certificate == {"headline": None, "certificates": []}
-    told = [line for line in _fit_summary(model, Clock()) if "ertificate" in line]
+    told = [line for line in fit_summary(model.info, model.certificate) if "ertificate" in line]
     assert told == [
         "No certificate: the fit used implicit features, which are on by default. With these, a certificate takes "
         "ratings that are kept out (--holdout 0.1) or a prior split (--certificate-prior-split 0.5). Or fit without "
         "them: --no-implicit-features."
     ]
     featured = model.changed(side_features={"user": {"coding": [], "newcomers": 0}})
-    told = next(line for line in _fit_summary(featured, Clock()) if line.startswith("No certificate"))
+    told = next(line for line in fit_summary(featured.info, featured.certificate) if line.startswith("No certificate"))
     assert "which are on by default, and side features of the users. With these" in told
     assert told.endswith("Or fit without them: --no-implicit-features, no --user-features.")
 
@@ -117,5 +116,5 @@ def test_every_exchange_chooses_the_same_weight(chosen, exchange):
     assert limit == other.info.nine_tenths
     fits = weight_choice.FITS
     assert (limit["fits"], limit["bound"]) == (fits, bounds.holdout(limit["errors"], limit["n"], limit["delta"] / fits))
-    told = [line for line in _fit_summary(driver, Clock()) if "nine tenths" in line]
+    told = [line for line in fit_summary(driver.info, driver.certificate) if "nine tenths" in line]
     assert told == [f"{limit['statement']} To certify the model itself: --holdout 0.1."]

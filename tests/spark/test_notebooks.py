@@ -42,6 +42,7 @@ def test_films(spark, monkeypatch, tmp_path, data):
     assert len(left["best"].recommendations) == 5
     error = ((left["predicted"].prediction > 0) != left["liked"]).mean()
     assert error < 0.3
+    assert left["certified"].headline.startswith("With 95% confidence, the model's predictions are wrong on at most")
 
 
 @pytest.mark.parametrize("data", ["real", "simulated"])
@@ -50,4 +51,6 @@ def test_roll_calls(monkeypatch, tmp_path, data):
     left, drawn = run("rollcalls")
     assert drawn == 1
     assert left["places"].shape[1] == 2
-    assert left["wrong"] / left["kept_out"].sum() < left["limit"] < 0.3
+    certificate = left["certificate"]
+    assert certificate.inputs["errors"] == left["wrong"]
+    assert left["wrong"] / left["kept_out"].sum() < certificate.bound < 0.3

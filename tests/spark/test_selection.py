@@ -108,6 +108,24 @@ def test_certified_as_in_process(make_fit, make_known, ratings, held, loss):
     assert "answered" not in model.transform(ratings).columns
 
 
+def test_the_headline_as_in_process(make_fit, make_known, ratings, held):
+    rows, cols, labels, _ = held
+    expected = make_fit().certify(rows, cols, labels, Terms(delta=0.1), REQUESTS)
+    certified = make_known().certify(ratings, REQUESTS, delta=0.1)
+    assert certified.certificate["headline"] == "holdout"
+    for one, item in zip(certified.certificate["certificates"], expected, strict=True):
+        told = {name: each for name, each in item.as_dict().items() if name != "statement"}
+        assert {name: one[name] for name in told} == pytest.approx(told)
+        assert one["statement"].startswith(item.statement)
+    assert certified.headline == certified.certificate["certificates"][0]["statement"]
+    selective = certified.certifySelective(ratings, 0.3)  # keeps the headline
+    assert (selective.headline, selective.certifiedErrors) == (certified.headline, [0.3])
+    again = selective.certify(ratings)
+    assert [one["name"] for one in again.certificate["certificates"]] == ["holdout"]
+    assert again.certifiedErrors == []
+    assert make_known().headline is None
+
+
 def test_beyond_what_can_be_collected(make_known, ratings, monkeypatch):
     model = make_known()
     collected = model.certifySelective(ratings, REQUESTS, by="age").certificate

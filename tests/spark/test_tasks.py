@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from onebit_spark.cli.task_progress import TaskProgress
+from onebit_spark.cli.progress import TaskProgress
 from onebit_spark.tuning.tasks import Ledger, run_tasks
 
 pytestmark = pytest.mark.classic
@@ -80,12 +80,12 @@ def test_a_file_that_was_being_written_when_the_run_was_killed_does_not_count(sp
 
 def test_results_of_other_code_do_not_count(spark, path, squared, quiet, monkeypatch):
     run_tasks(spark, [{"x": 1}], squared, Ledger(spark, path), quiet)
-    monkeypatch.setattr("onebit_spark.tuning.tasks.source_digest", lambda: "other")
+    monkeypatch.setattr("onebit_spark.tuning.tasks.source_digest", lambda _: "other")
     assert len(Ledger(spark, path)) == 0
 
 
 def test_progress_is_over_all_tasks_and_says_how_long(monkeypatch):
-    monkeypatch.setattr("onebit_spark.cli.task_progress.LINE_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr("onebit_spark.cli.progress.TASK_LINE_EVERY_SECONDS", 0.0)
     stream = io.StringIO()
     with TaskProgress(10, "tables", stream=stream) as progress:
         progress.advance(4, seconds=0.0)  # done in an earlier run: says nothing about the speed

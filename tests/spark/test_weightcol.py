@@ -9,8 +9,7 @@ from pyspark.sql import functions as F
 from test_checkpoint import Interrupted, interrupt_after
 
 from onebit_spark import FitConfig, FitFailed, RequestError, fit_arrays
-from onebit_spark.cli.common import Clock
-from onebit_spark.cli.fit_job import _fit_summary
+from onebit_spark.cli.summaries import fit_summary
 from onebit_spark.engines.decide import Choice, Refusal, on_driver
 from onebit_spark.estimator import OneBitCompletion, fit_counted
 from onebit_spark.input.collect import Weighed, weighed
@@ -232,7 +231,7 @@ def test_what_the_model_says(spark, ratings, model, tmp_path):
     model.save(str(tmp_path / "model"))
     loaded = OneBitCompletionModel.load(str(tmp_path / "model"))
     assert loaded.info == model.info
-    told = " ".join(_fit_summary(loaded, Clock()))
+    told = " ".join(fit_summary(loaded.info, loaded.certificate))
     assert f"Weighted by the column 'w': the weights sum to {model.info.total_weight:,.6g}." in told
     assert "theorem1 does not hold with weights" in told
     hinge = estimator(loss="hinge", implicitFeatures=False, maxIter=1).fit(ratings)

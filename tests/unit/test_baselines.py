@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from paper.baselines import davenport
+from paper.baselines.davenport import _Projection, fit_davenport, shrink_to_sum
+from paper.baselines.simple import fit_logistic, fit_majority
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from onebit_spark.paper.baselines import davenport
-from onebit_spark.paper.baselines.davenport import _Projection, fit_davenport, shrink_to_sum
-from onebit_spark.paper.baselines.simple import fit_logistic, fit_majority
 from onebit_spark.simulate import simulate
 
 

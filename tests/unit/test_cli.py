@@ -26,7 +26,7 @@ def here(tmp_path, monkeypatch):
         raise AssertionError("Spark was started")
 
     monkeypatch.setattr(jobrun, "spark_session", no_spark)
-    monkeypatch.setattr("onebit_spark.cli.warm_up.warm_up", lambda _: None)  # its thread would outlive the test
+    monkeypatch.setattr("onebit_spark.cli.warm_up", lambda _: None)  # its thread would outlive the test
     return tmp_path
 
 

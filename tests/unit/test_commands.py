@@ -9,9 +9,8 @@ import tomllib
 import pytest
 from guides import DRAWN, ELSEWHERE, EXCERPT_OF, GUIDES, LEFT_ALONE, ROOT, snippets
 
-from onebit_spark.cli.experiment_requests import TuneRequest
 from onebit_spark.cli.flags import parse
-from onebit_spark.cli.requests import EvaluateRequest, FitRequest, PredictRequest
+from onebit_spark.cli.requests import EvaluateRequest, FitRequest, PredictRequest, TuneRequest
 from onebit_spark.errors import RequestError
 
 JOBS = {"fit": FitRequest, "predict": PredictRequest, "evaluate": EvaluateRequest, "tune": TuneRequest}

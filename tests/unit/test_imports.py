@@ -32,14 +32,13 @@ MAY_IMPORT = {
     "model": "ml engines input platform report certificate core errors",
     "estimator": "model ml engines input platform certificate core errors",
     "tuning": "estimator model in_process ml input platform core errors",
-    "paper": "tuning in_process simulate core errors",
-    "cli": "paper tuning in_process estimator model ml input platform report certificate core errors",
+    "cli": "tuning in_process estimator model ml input platform report certificate core errors",
     "demo": "cli estimator simulate",
     "__init__": "estimator model serving in_process certificate core errors",  # the public face
     "__main__": "__init__ cli",
     "tracking": "__init__ serving core errors",
 }
-WITHOUT_SPARK = ("core", "certificate", "report", "simulate", "serving", "in_process", "errors", "paper", "tracking")
+WITHOUT_SPARK = ("core", "certificate", "report", "simulate", "serving", "in_process", "errors", "tracking")
 SPARK = ("pyspark", "py4j")
 
 

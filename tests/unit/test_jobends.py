@@ -17,7 +17,7 @@ from onebit_spark.errors import RequestError
 
 @pytest.fixture
 def good_arguments(tmp_path, monkeypatch):
-    monkeypatch.setattr("onebit_spark.cli.warm_up.warm_up", lambda _: None)  # its thread would outlive the test
+    monkeypatch.setattr("onebit_spark.cli.warm_up", lambda _: None)  # its thread would outlive the test
     (tmp_path / "in.parquet").touch()
     return ["--ratings", str(tmp_path / "in.parquet"), "--output", str(tmp_path / "out")]
 
@@ -89,7 +89,7 @@ def run(failure, arguments):
     def work(spark, request):
         raise failure
 
-    return jobrun.run_job("fit.py", FitRequest, work, arguments)
+    return jobrun.run_job(jobrun.Job("fit.py", FitRequest, work), arguments)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_signal_counts_more_than_what_it_broke(monkeypatch, capsys, good_argum
     monkeypatch.setattr(jobrun, "spark_session", lambda *_: nullcontext())
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     advice = "Go on with --resume."
-    code = jobrun.run_job("fit.py", FitRequest, work, good_arguments, when_interrupted=lambda *_: advice)
+    code = jobrun.run_job(jobrun.Job("fit.py", FitRequest, work, when_interrupted=lambda *_: advice), good_arguments)
     assert code == 128 + signal.SIGTERM
     assert capsys.readouterr().err == f"interrupted. {advice}\n"
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
@@ -154,6 +154,6 @@ def test_a_signal_in_a_finaliser_is_not_lost(monkeypatch, capsys, good_arguments
 
     tidied = []
     monkeypatch.setattr(jobrun, "spark_session", lambda *_: nullcontext())
-    assert jobrun.run_job("fit.py", FitRequest, work, good_arguments) == 128 + signal.SIGTERM
+    assert jobrun.run_job(jobrun.Job("fit.py", FitRequest, work), good_arguments) == 128 + signal.SIGTERM
     assert tidied[0] < 20
     assert capsys.readouterr().err == "interrupted.\n"

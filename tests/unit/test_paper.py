@@ -11,15 +11,15 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import pytest
+from paper import experiments as paper
+from paper import figures
+from paper import reproduction_page as page
+from paper.comparison import paired_comparison
+from paper.methods import METHODS, count_wrong_signs
+from paper.movielens import download_movielens, read_movielens
+from paper.published import MOVIELENS_CORRECT, PUBLISHED_ERRORS
 
 from onebit_spark import RequestError
-from onebit_spark.paper import experiments as paper
-from onebit_spark.paper import figures
-from onebit_spark.paper import reproduction_page as page
-from onebit_spark.paper.comparison import paired_comparison
-from onebit_spark.paper.methods import METHODS, count_wrong_signs
-from onebit_spark.paper.movielens import download_movielens, read_movielens
-from onebit_spark.paper.published import MOVIELENS_CORRECT, PUBLISHED_ERRORS
 from onebit_spark.simulate import simulate
 from onebit_spark.tuning.sample import Sample
 

@@ -3,9 +3,9 @@
 from contextlib import nullcontext
 
 import pytest
+from paper.job import reproduce
 
 from onebit_spark.cli import running as jobrun
-from onebit_spark.cli.reproduce_job import reproduce
 
 
 def refusal(capsys, arguments):

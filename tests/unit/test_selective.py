@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import binom
 
 from onebit_spark import FitConfig, Terms, fit_arrays
-from onebit_spark.certificate.by_group import certifiable, further_certificates
+from onebit_spark.certificate.held_out import certifiable, further_certificates
 from onebit_spark.certificate.selective import (
     START,
     Group,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from onebit_spark import FitConfig, RequestError, fit_arrays
-from onebit_spark.cli.tune_job import as_toml, told
+from onebit_spark.cli.tune_job import as_toml, in_words
 from onebit_spark.simulate import simulate
 from onebit_spark.tuning.folds import FoldedSample, Score, choose, fit_fold, limit, score
 from onebit_spark.tuning.grid import read_grid, settings_of
@@ -125,7 +125,7 @@ def test_fingerprints_tell_samples_apart(sample):
 
 def test_the_choice_in_words_and_as_a_config_file():
     config = FitConfig(loss="hinge", rank=5, likelihood_weight=2.0, intercepts=False)
-    assert told(config) == (
+    assert in_words(config) == (
         "loss hinge, prior inverse-gamma, likelihood weight 2.0, rank 5, intercepts False, implicit features True"
     )
     lines = as_toml(config, settings=12).splitlines()

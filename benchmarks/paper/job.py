@@ -13,22 +13,24 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onebit_spark.cli.experiment_requests import MovieLensRequest, ReproduceRequest, SimulationRequest, data_folder
-from onebit_spark.cli.running import DONE, REFUSED, run_job
+from onebit_spark.cli.running import DONE, PACKAGE, REFUSED, Job, run_job
 from onebit_spark.core.output_kinds import LEDGER, REPRODUCTION
 from onebit_spark.platform.classic import broadcast
 from onebit_spark.platform.sessions import parallelism
+from paper.requests import MovieLensRequest, ReproduceRequest, SimulationRequest, data_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from onebit_spark.paper.experiments import Experiment, Record
     from onebit_spark.platform.files import Location
+    from paper.experiments import Experiment, Record
 
 PAGE = "REPRODUCTION.md"
 USAGE = "usage: {name} {{tables,noise,movielens}} --output DIR [flags]; {name} tables --help lists the flags"
+HERE = Path(__file__).parent
 
 
 def reproduce(argv: Sequence[str] | None = None, *, ship_package: bool = False, name: str = "reproduce.py") -> int:
@@ -36,34 +38,35 @@ def reproduce(argv: Sequence[str] | None = None, *, ship_package: bool = False, 
     if experiment in ("-h", "--help"):
         print(USAGE.format(name=name))
         return DONE
+    packages = [HERE] * HERE.is_dir() + [PACKAGE] * ship_package  # in a zip, the workers have it already
     if experiment == "movielens":
-        return run_job(f"{name} {experiment}", MovieLensRequest, run_movielens, flags, ship_package, needs_classic=True)
-    if experiment == "tables":
-        return run_job(f"{name} {experiment}", SimulationRequest, run_tables, flags, ship_package, needs_classic=True)
-    if experiment == "noise":
-        return run_job(f"{name} {experiment}", SimulationRequest, run_noise, flags, ship_package, needs_classic=True)
+        job = Job(f"{name} {experiment}", MovieLensRequest, run_movielens, needs_classic=True)
+        return run_job(job, flags, packages)
+    if experiment in ("tables", "noise"):
+        run = run_tables if experiment == "tables" else run_noise
+        return run_job(Job(f"{name} {experiment}", SimulationRequest, run, needs_classic=True), flags, packages)
     usage = USAGE.format(name=name)
     print(f"error: name the experiment first, tables, noise or movielens, not {experiment!r}; {usage}", file=sys.stderr)
     return REFUSED
 
 
 def run_tables(spark: SparkSession, request: SimulationRequest) -> None:
-    from onebit_spark.paper import experiments as paper
+    from paper import experiments as paper
 
     experiment = paper.tables(request.replicates, request.size, request.seed)
     _run(spark, request, experiment, paper.simulation_task, {})
 
 
 def run_noise(spark: SparkSession, request: SimulationRequest) -> None:
-    from onebit_spark.paper import experiments as paper
+    from paper import experiments as paper
 
     experiment = paper.noise(request.replicates, request.size, request.seed)
     _run(spark, request, experiment, paper.simulation_task, {})
 
 
 def run_movielens(spark: SparkSession, request: MovieLensRequest) -> None:
-    from onebit_spark.paper import experiments as paper
-    from onebit_spark.paper.movielens import download_movielens, read_movielens
+    from paper import experiments as paper
+    from paper.movielens import download_movielens, read_movielens
 
     path = request.movielens or download_movielens(data_folder(), request.url)
     sample = read_movielens(path)
@@ -87,7 +90,7 @@ def _run(
     facts: Record,
 ) -> None:
     from onebit_spark.cli.job_tables import refuse_output
-    from onebit_spark.cli.task_progress import TaskProgress
+    from onebit_spark.cli.progress import TaskProgress
     from onebit_spark.platform.files import continued_folder
     from onebit_spark.tuning.provenance import provenance
     from onebit_spark.tuning.tasks import Ledger, run_tasks
@@ -95,7 +98,7 @@ def _run(
     folder = refuse_output(spark, "--output", request.output, REPRODUCTION, overwrite=True)  # a killed run continues
     began = time.perf_counter()
     with continued_folder(spark, (folder / "tasks" / experiment.name).uri, LEDGER, request.overwrite) as tasks:
-        ledger = Ledger(spark, tasks.uri)
+        ledger = Ledger(spark, tasks.uri, ("onebit_spark", "paper"))
         resumed = len(ledger) > 0
         with TaskProgress(experiment.n_tasks, experiment.name, quiet=request.quiet) as progress:
             records = experiment.run(lambda batch: run_tasks(spark, batch, work, ledger, progress))
@@ -120,8 +123,8 @@ def _write(folder: Location, name: str, records: list[Record], meta: Record) -> 
     """Write the files of the experiment, and the page again."""
     import pandas as pd
 
-    from onebit_spark.paper import figures
-    from onebit_spark.paper import reproduction_page as page
+    from paper import figures
+    from paper import reproduction_page as page
 
     table = pd.DataFrame(records).drop(columns="do")
     table["setting"] = table["setting"].map(json.dumps)

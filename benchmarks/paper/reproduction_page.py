@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from onebit_spark.paper.comparison import paired_comparison
-from onebit_spark.paper.experiments import FOLDS, MOVIELENS_METHODS, NOISE_METHODS, PAPER_METHODS
-from onebit_spark.paper.published import MOVIELENS_CORRECT, PUBLISHED_ERRORS
-from onebit_spark.paper.seeds import SETTLED_ON, TUNING
 from onebit_spark.simulate import KINDS
+from paper.comparison import paired_comparison
+from paper.experiments import FOLDS, MOVIELENS_METHODS, NOISE_METHODS, PAPER_METHODS
+from paper.published import MOVIELENS_CORRECT, PUBLISHED_ERRORS
+from paper.seeds import SETTLED_ON, TUNING
 
 ROUNDING = 0.05  # the paper prints one decimal of a per cent
 

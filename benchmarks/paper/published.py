@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onebit_spark.paper.experiments import PAPER_METHODS
+from paper.experiments import PAPER_METHODS
 
 _ROWS = {  # Logit-G, Logit-IG, HL-G, HL-IG, freq. Logit
     (3, "A1"): (0.0, 0.0, 0.0, 0.0, 0.0),

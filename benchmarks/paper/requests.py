@@ -1,4 +1,4 @@
-"""The flags of `tune.py` and `reproduce.py`."""
+"""The flags of `reproduce.py`."""
 
 from __future__ import annotations
 
@@ -8,44 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onebit_spark.cli.flags import flag
-from onebit_spark.cli.requests import RatingsRequest, SessionRequest, _holds, exists_already, local_path
-from onebit_spark.cli.setting_flags import filled, flag_of, in_flags
-from onebit_spark.core.config import FitConfig
-from onebit_spark.paper.movielens import URL
-from onebit_spark.paper.seeds import FIRST_REPORTED, TUNING
-
-
-@dataclass(frozen=True, kw_only=True)
-class TuneRequest(RatingsRequest):
-    """Choose the settings by cross-validation, and fit all ratings with them. A killed run continues where it was."""
-
-    output: str = flag("folder for results, plot and model")
-    grid: str | None = flag("TOML file with lists of settings to combine (default: see conf/grid.toml)", default=None)
-    folds: int = flag("number of folds; each is held out once", default=5)
-    max_iter: int = flag_of(FitConfig, "max_iter", "largest number of iterations of a fit")
-    tol: float = flag_of(FitConfig, "tol")
-    seed: int = flag_of(FitConfig, "seed", "seed of the folds and of the fits")
-    worker_limit: int = flag("up to so many ratings, each fit runs on one worker; above, on all", default=5_000_000)
-
-    inputs = ("ratings", "grid")
-
-    def problems(self) -> Iterator[str]:
-        if self.folds < 2:
-            yield f"--folds must be an integer of at least 2, not {self.folds}"
-        if self.worker_limit < 0:
-            yield f"--worker-limit must be 0 or above, not {self.worker_limit}"
-        yield from in_flags(FitConfig, self.fit_config().problems())
-        for name, path in self.paths(self.inputs).items():
-            if self.output and _holds(self.output, path):
-                yield f"{name} {path} lies in --output {self.output}: choose another"
-        local = local_path(self.output) if self.output else None
-        if local is not None and (local / "model").exists() and not self.overwrite:
-            yield exists_already("--output", self.output)
-        yield from super().problems()
-
-    def fit_config(self) -> FitConfig:
-        """The settings that all fits share. The grid has the others."""
-        return filled(FitConfig, self)
+from onebit_spark.cli.requests import SessionRequest, local_path
+from paper.movielens import URL
+from paper.seeds import FIRST_REPORTED, TUNING
 
 
 @dataclass(frozen=True, kw_only=True)

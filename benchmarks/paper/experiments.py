@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from onebit_spark.paper.methods import METHODS, TriedSetting, count_wrong_signs, cross_validate
-from onebit_spark.paper.seeds import FIRST_REPORTED, TUNING
 from onebit_spark.simulate import KINDS, simulate
 from onebit_spark.tuning.sample import Sample
+from paper.methods import METHODS, TriedSetting, count_wrong_signs, cross_validate
+from paper.seeds import FIRST_REPORTED, TUNING
 
 Record = dict[str, Any]
 RunAll = Callable[[Sequence[Record]], list[Record]]  # tasks ─► results, in the same order

@@ -71,34 +71,34 @@ class CheckpointFolder:
     def __init__(
         self, spark: SparkSession, folder: str, subject: dict[str, Any], load: Callable[[str], FittedModel]
     ) -> None:
-        self._folder = Location(spark, folder)
+        self.spark, self._folder = spark, Location(spark, folder)
         self._subject = subject
         self._load = load
 
-    def found(self, resume: bool) -> Checkpoint | None:
+    def newest(self, resume: bool) -> Checkpoint | None:
         """The newest checkpoint, or None. Refuses a checkpoint of another fit."""
-        found = complete_checkpoints(self._folder)
-        if not found:
+        complete = complete_checkpoints(self._folder)
+        if not complete:
             if resume:
                 log.info("no checkpoint in %s: the fit starts from the beginning", self._folder.uri)
             return None
         if not resume:
             raise RequestError(f"there is a checkpoint in {self._folder.uri}: resume from it, or choose another folder")
-        content = json.loads((found[-1] / HISTORY).read_text())
+        content = json.loads((complete[-1] / HISTORY).read_text())
         differing = [
             f"{name} was {content['subject'].get(name)} and is {value}"
             for name, value in self._subject.items()
             if content["subject"].get(name) != value
         ]
         if differing:
-            raise RequestError(f"the checkpoint {found[-1].uri} is of another fit: {'; '.join(differing)}")
-        model, history = self._load(found[-1].uri), [_from_json(step) for step in content["history"]]
-        log.info("resuming after iteration %d, from the checkpoint %s", len(history), found[-1].uri)
+            raise RequestError(f"the checkpoint {complete[-1].uri} is of another fit: {'; '.join(differing)}")
+        model, history = self._load(complete[-1].uri), [_from_json(step) for step in content["history"]]
+        log.info("resuming after iteration %d, from the checkpoint %s", len(history), complete[-1].uri)
         return Checkpoint(model, history)
 
     def write(self, model: FittedModel, history: list[Iteration]) -> None:
         """Write a checkpoint, then delete the older ones."""
-        spark, older = self._folder.spark, complete_checkpoints(self._folder)
+        spark, older = self.spark, complete_checkpoints(self._folder)
         target = self._folder / f"{PREFIX}{len(history):06d}"
         with replace_folder(spark, target.uri, MODEL, overwrite=True) as folder:
             content = {"subject": self._subject, "history": [_as_json(step) for step in history]}
@@ -111,17 +111,16 @@ class CheckpointFolder:
 
 @dataclass(frozen=True)
 class Checkpointing(Generic[P]):
-    """Watches a fit, and writes a checkpoint after every ``interval`` iterations."""
+    """Writes a checkpoint of a fit after every ``interval`` iterations."""
 
     folder: CheckpointFolder
     interval: int
     make_model: Callable[[CertifiedFit[P]], FittedModel]
-    spark: SparkSession
 
     def __call__(self, engine: Engine[P], hierarchy: ScaleHierarchy, history: list[Iteration]) -> None:
         if len(history) % self.interval:
             return
-        with described(self.spark, f"checkpoint of iteration {len(history)}"):
+        with described(self.folder.spark, f"checkpoint of iteration {len(history)}"):
             posterior = settled(engine, hierarchy)
             reached = CertifiedFit(
                 hierarchy.scales, hierarchy.prior, history, False, "a checkpoint", posterior, [],

@@ -16,10 +16,10 @@ from onebit_spark.core.settings import Problem, by_param, declared
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.defects import Columns
 from onebit_spark.ml import make_params
+from onebit_spark.ml.param_types import TABLES, settings_with_params
 from onebit_spark.ml.prediction_params import PredictionParams
 from onebit_spark.tuning.cross_validation import CrossValidation
 
-TABLES = make_params.TABLES
 ANOTHER = {str: "elsewhere", int: 7, float: 0.25}
 
 
@@ -52,7 +52,7 @@ def test_the_written_params_are_those_of_the_tables():
 
 def test_the_constructor_takes_every_param_with_its_default():
     taken = inspect.signature(OneBitCompletion.__init__).parameters
-    settings = {name: item.default for name, item in make_params.settings_with_params().items()}
+    settings = {name: item.default for name, item in settings_with_params().items()}
     shared = PredictionParams()
     expected = {**settings, **{param.name: shared.getOrDefault(param) for param in shared.params}}
     assert {name: item.default for name, item in taken.items() if name != "self"} == expected

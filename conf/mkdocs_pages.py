@@ -10,6 +10,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 from onebit_spark.__main__ import JOBS, main
+from onebit_spark.core.settings import declared
+from onebit_spark.ml.param_types import TABLES
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {"index.md": "README.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "CHANGELOG.md": "CHANGELOG.md"}
@@ -59,5 +61,17 @@ def commands() -> str:
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    """README is beside docs/, and its page among them."""
+    """README is beside docs/, and its page among them. Tables of settings follow from their declarations."""
+    for table in TABLES:
+        markdown = markdown.replace(f"<!-- settings of {table.__name__} -->", settings_of(table))
     return markdown.replace("](../README.md", "](index.md")
+
+
+def settings_of(table: type) -> str:
+    """The settings of a class, one line each."""
+    names = {name: f"`{name}`" for name in declared(table)}
+    lines = [
+        f"| `{name}` | {item.described(names)}{f' ({item.see})' if item.see else ''} | `{item.default!r}` |"
+        for name, item in declared(table).items()
+    ]
+    return "\n".join(["| setting | meaning | default |", "| --- | --- | --- |", *lines])

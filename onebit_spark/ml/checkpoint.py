@@ -1,11 +1,11 @@
-"""Checkpoints: the state of a fit, written every few iterations. A killed fit can continue from the last one.
+"""Fits that start from an earlier model: warm starts, and checkpoints, from which a killed fit can continue.
 
 FOLDER/iteration-000020/    a model folder of that iteration (see ``persistence``), so it can predict
     checkpoint.json         the history so far, and the settings and ratings of the fit
 
-A checkpoint appears whole or not at all. The one before it is deleted only then. Both posteriors are stored in the type
-in which they are held (float32), the scales and the history in full. So a fit that continues gives exactly the same
-result.
+A checkpoint is written every few iterations. It appears whole or not at all. The one before it is deleted only then.
+Both posteriors are stored in the type in which they are held (float32), the scales and the history in full. So a fit
+that continues gives exactly the same result.
 """
 
 from __future__ import annotations
@@ -15,16 +15,20 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from onebit_spark.certificate.certified_fit import CertifiedFit
-from onebit_spark.core.config import AUTO, FitConfig
+from onebit_spark.core.config import AUTO, FORM_SETTINGS, FitConfig
 from onebit_spark.core.engine import Engine, settled
+from onebit_spark.core.factor_tables import prior_row
+from onebit_spark.core.losses import Side
 from onebit_spark.core.model_info import METADATA
 from onebit_spark.core.output_kinds import MODEL
+from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.scales import ScaleHierarchy
+from onebit_spark.core.settings import param_names
 from onebit_spark.core.side_tables import codings_of
 from onebit_spark.core.solver import Iteration, Outcome, Start
 from onebit_spark.core.weight_choice import WeightChoice
@@ -32,17 +36,51 @@ from onebit_spark.errors import RequestError
 from onebit_spark.input.defects import Tally
 from onebit_spark.ml.fitted_model import FittedModel
 from onebit_spark.ml.persistence import write_model
-from onebit_spark.ml.warm_start import Adopts, warm_start
 from onebit_spark.platform.files import Location, replace_folder
 from onebit_spark.platform.sessions import described
 
 log = logging.getLogger("onebit_spark")
 
 P = TypeVar("P")  # a posterior of a side, in the engine's own form
+P_co = TypeVar("P_co", covariant=True)
 
 HISTORY = "checkpoint.json"
 PREFIX = "iteration-"
 MAY_DIFFER = ("max_iter", "tol")  # these may be changed when a fit is resumed
+
+
+class Adopts(Protocol[P_co]):
+    """What a warm start needs from an engine."""
+
+    def adopted(self, side: Side, factors: DataFrame, prior: RowPosterior, precision: str) -> P_co:
+        """The posterior of the engine's ids from a factor table, in the engine's own form."""
+
+
+def warm_start(model: FittedModel, config: FitConfig, engine: Adopts[P]) -> Start[P]:
+    """The model's posterior of the engine's ids. Ids that the model does not know get its prior."""
+    _check_form(model, config)
+    info = model.info
+    form = info.kind, config.intercepts, config.implicit_features
+    frames: dict[Side, DataFrame] = {"rows": model.users, "cols": model.items}
+    return Start(
+        {
+            side: engine.adopted(side, frame, prior_row(info.scales, side, *form), config.precision)
+            for side, frame in frames.items()
+        },
+        info.scales.forgetting_weights(),
+        weight=info.config.weight,
+    )
+
+
+def _check_form(model: FittedModel, config: FitConfig) -> None:
+    there, names = model.info.config, param_names(FitConfig)
+    differing = [
+        f"{names[name]} is {getattr(there, name)} there and {getattr(config, name)} here"
+        for name in FORM_SETTINGS
+        if getattr(there, name) != getattr(config, name)
+    ]
+    if differing:
+        raise RequestError(f"the initial model does not fit this estimator: {'; '.join(differing)}")
 
 
 @dataclass(frozen=True)

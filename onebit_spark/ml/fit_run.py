@@ -27,12 +27,11 @@ from onebit_spark.input.defects import Columns
 from onebit_spark.input.prepared_ratings import prepared_for
 from onebit_spark.input.rating_sources import RatingsFrame, RatingsSource
 from onebit_spark.input.survey import Census
-from onebit_spark.ml.checkpoint import Checkpoint, CheckpointFolder, Checkpointing, subject_of
+from onebit_spark.ml.checkpoint import Checkpoint, CheckpointFolder, Checkpointing, subject_of, warm_start
 from onebit_spark.ml.fitted_model import FittedModel
 from onebit_spark.ml.freshness import sketch_of
 from onebit_spark.ml.model_builder import ModelBuilder
 from onebit_spark.ml.side_features import digest, give_features
-from onebit_spark.ml.warm_start import warm_start
 
 M = TypeVar("M", bound=FittedModel)
 

@@ -70,19 +70,19 @@ class FitChoices(FitParams):
     def problems(self) -> list[str]:
         """All problems with the Params, in words; an empty list if there are none."""
         tables = (self._chosen(Labels), self.fitConfig(), self.execution(), self.certificateTerms())
-        found = [problem.told(param_names(type(table))) for table in tables for problem in table.problems()]
+        problems = [problem.told(param_names(type(table))) for table in tables for problem in table.problems()]
         if self.getValidationIndicatorCol():
-            found += [f"{name} does not go with validationIndicatorCol" for name in self.fromTheBeginning()]
+            problems += [f"{name} does not go with validationIndicatorCol" for name in self.fromTheBeginning()]
             if self.getBlocksDir():
-                found.append(NOT_WITH_VALIDATION)
+                problems.append(NOT_WITH_VALIDATION)
         if self.isSet(self.ratingCol) and self.isSet(self.labelCol):
-            found.append(
+            problems.append(
                 f"ratingCol {self.getRatingCol()!r} and labelCol {self.getLabelCol()!r} name the same thing: set one"
             )
         names = self.columns()
         if len({names.user, names.item, names.label}) < 3:
-            found.append("userCol, itemCol and labelCol (or ratingCol) must name three different columns")
-        return found + self.coldStartProblems()
+            problems.append("userCol, itemCol and labelCol (or ratingCol) must name three different columns")
+        return problems + self.coldStartProblems()
 
     def fromTheBeginning(self) -> list[str]:
         """The Params that are set and that need a fit from the beginning on all ratings."""

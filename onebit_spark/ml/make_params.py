@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from textwrap import fill
 
 from pyspark.ml.param import Param
 
-from onebit_spark.core.settings import Setting, documented_parameter
-from onebit_spark.ml.param_types import names_of_params, settings_with_params
+from onebit_spark.core.settings import WIDTH, Setting
+from onebit_spark.ml.param_types import settings_with_params
 from onebit_spark.ml.prediction_params import PredictionParams
 
 FILE = Path(__file__).with_name("fit_params.py")
@@ -24,9 +25,8 @@ TEXT = '''\
 from __future__ import annotations
 
 from pyspark import keyword_only
-from pyspark.ml.param import Param
 
-from onebit_spark.ml.param_types import accessors, declared_param, keyword_defaults, optional_accessors
+from onebit_spark.ml.param_types import declared, documented_params, keyword_defaults, optional, optional_or_word
 from onebit_spark.ml.prediction_params import PredictionParams
 
 
@@ -34,51 +34,45 @@ class FitParams(PredictionParams):
     """The Params of a fit. A getter of a Param that is unset and has no default returns None."""
 
 {params}
-{accessors}
     @keyword_only
     def __init__(
-        self,
-        *,
-{signature}    ) -> None:
-        """The sections are those of docs/MATH.md. None leaves a Param unset.
-
-        Parameters
-        ----------
-{documentation}        """
+        self, *,
+{signature}
+    ) -> None:  # fmt: skip
         super().__init__()
         self._setDefault(**keyword_defaults(FitParams.__init__))
         self._set_given(**self._input_kwargs)  # type: ignore[attr-defined]
+
+
+FitParams.__init__.__doc__ = documented_params(FitParams, FitParams.__init__)
 '''
 
 
 def written() -> str:
     """The text of the file."""
     settings, shared = settings_with_params(), PredictionParams()
-    signature, documentation = [], []
-    for name in (name for name, value in vars(PredictionParams).items() if isinstance(value, Param)):
-        signature.append(f"{name}: str = {_quoted(shared.getOrDefault(name))}")
-        documentation += documented_parameter(name, "str", shared.getParam(name).doc)
-    for name, item in settings.items():
-        default = repr(item.default) if item.kind is not str or item.optional else _quoted(item.default)
-        signature.append(f"{name}: {_kind(item)}{' | None' if item.optional else ''} = {default}")
-        documentation += item.documented(name, names_of_params())
+    names = [name for name, value in vars(PredictionParams).items() if isinstance(value, Param)]
+    signature = [f"{name}: str = {_quoted(shared.getOrDefault(name))}" for name in names]
+    signature += [_argument(name, item) for name, item in settings.items()]
+    # A line breaks between arguments only.
+    lines = fill(", ".join(signature).replace(", ", ",\0").replace(" ", "~").replace("\0", " "), WIDTH - 9)
     return TEXT.format(
-        params="".join(
-            f"    {name}: Param[{_kind(item)}] = declared_param({_quoted(name)})\n" for name, item in settings.items()
-        ),
-        accessors="".join(_accessors(name, item) for name, item in settings.items()),
-        signature="".join(f"        {entry},\n" for entry in signature),
-        documentation="".join(f"        {line}\n" for line in documentation),
+        params="".join(_param(name, item) for name, item in settings.items()),
+        signature="\n".join(f"        {line}" for line in lines.replace("~", " ").splitlines()) + ",",
     )
 
 
-def _accessors(name: str, item: Setting) -> str:
-    capital, maker = name[0].upper() + name[1:], "optional_accessors" if item.optional else "accessors"
-    return f"    get{capital}, set{capital} = {maker}({name})\n"
+def _param(name: str, item: Setting) -> str:
+    capital, kind = name[0].upper() + name[1:], f", {item.kind.__name__}"
+    maker = "optional_or_word" if item.words else "optional" if item.optional else "declared"
+    call, arguments = f"    {name}, get{capital}, set{capital} = {maker}(", _quoted(name) + ("" if item.words else kind)
+    return f"{call}{arguments})\n" if len(call + arguments) < WIDTH else f"{call}\n        {arguments}\n    )\n"
 
 
-def _kind(item: Setting) -> str:
-    return item.kind.__name__ + (" | str" if item.words else "")
+def _argument(name: str, item: Setting) -> str:
+    kind = item.kind.__name__ + (" | str" if item.words else "") + (" | None" if item.optional else "")
+    default = repr(item.default) if item.kind is not str or item.optional else _quoted(item.default)
+    return f"{name}: {kind} = {default}"
 
 
 def _quoted(words: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any, Self, TypeVar
 
 from pyspark.ml.param import Params
 
-from onebit_spark.ml.param_types import accessors, number, optional_accessors, text
+from onebit_spark.ml.param_types import optional_number, text
 from onebit_spark.serving.served_model import COLD_START
 
 S = TypeVar("S", bound="AnswerParams")
@@ -15,26 +15,26 @@ S = TypeVar("S", bound="AnswerParams")
 class PredictionParams(Params):
     """The column names that the estimator and its model share."""
 
-    userCol = text("userCol", "column of the user ids")
-    itemCol = text("itemCol", "column of the item ids")
-    scoreCol = text("scoreCol", "output column of the score E[L]·E[R] (+ intercepts); empty: omitted")
-    stdCol = text(
+    userCol, getUserCol, setUserCol = text("userCol", "column of the user ids")
+    itemCol, getItemCol, setItemCol = text("itemCol", "column of the item ids")
+    scoreCol, getScoreCol, setScoreCol = text(
+        "scoreCol", "output column of the score E[L]·E[R] (+ intercepts); empty: omitted"
+    )
+    stdCol, getStdCol, setStdCol = text(
         "stdCol", "output column of the score's spread in an approximate posterior, no error bar; empty: omitted"
     )
-    probabilityCol = text("probabilityCol", "output column of the probability of a positive label; empty: omitted")
-    predictionCol = text("predictionCol", "output column of the predicted label, as a double; empty: omitted")
-    rawPredictionCol = text("rawPredictionCol", "output column of the score, for evaluators; empty: omitted")
-    coldStartStrategy = text(
+    probabilityCol, getProbabilityCol, setProbabilityCol = text(
+        "probabilityCol", "output column of the probability of a positive label; empty: omitted"
+    )
+    predictionCol, getPredictionCol, setPredictionCol = text(
+        "predictionCol", "output column of the predicted label, as a double; empty: omitted"
+    )
+    rawPredictionCol, getRawPredictionCol, setRawPredictionCol = text(
+        "rawPredictionCol", "output column of the score, for evaluators; empty: omitted"
+    )
+    coldStartStrategy, getColdStartStrategy, setColdStartStrategy = text(
         "coldStartStrategy", "pairs with an unknown id: prior (predict from the prior), drop (leave out), nan"
     )
-    getUserCol, setUserCol = accessors(userCol)
-    getItemCol, setItemCol = accessors(itemCol)
-    getScoreCol, setScoreCol = accessors(scoreCol)
-    getStdCol, setStdCol = accessors(stdCol)
-    getProbabilityCol, setProbabilityCol = accessors(probabilityCol)
-    getPredictionCol, setPredictionCol = accessors(predictionCol)
-    getRawPredictionCol, setRawPredictionCol = accessors(rawPredictionCol)
-    getColdStartStrategy, setColdStartStrategy = accessors(coldStartStrategy)
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,13 +58,13 @@ class PredictionParams(Params):
 class AnswerParams(PredictionParams):
     """Params of a model with selective certificates."""
 
-    answeredCol = text(
+    answeredCol, getAnsweredCol, setAnsweredCol = text(
         "answeredCol",
         "output column: whether the model answers the pair, with a certified error rate; empty: omitted",
     )
-    maxError = number("maxError", "the certified error rate of answeredCol; unset: the first that was requested")
-    getAnsweredCol, setAnsweredCol = accessors(answeredCol)
-    getMaxError, setMaxError = optional_accessors(maxError)
+    maxError, getMaxError, setMaxError = optional_number(
+        "maxError", "the certified error rate of answeredCol; unset: the first that was requested"
+    )
 
     def __init__(self) -> None:
         super().__init__()

@@ -10,6 +10,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 from onebit_spark.__main__ import JOBS, main
+from onebit_spark.core.settings import Setting, declared
+from onebit_spark.ml.param_types import TABLES, names_of_params, settings_with_params
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {"index.md": "README.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "CHANGELOG.md": "CHANGELOG.md"}
@@ -59,5 +61,20 @@ def commands() -> str:
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    """README is beside docs/, and its page among them."""
+    """README is beside docs/, and its page among them. Tables of settings follow from their declarations."""
+    markdown = markdown.replace(
+        "<!-- Params of OneBitCompletion -->", settings_table(settings_with_params(), names_of_params())
+    )
+    for table in TABLES:
+        names = {name: name for name in declared(table)}
+        markdown = markdown.replace(f"<!-- settings of {table.__name__} -->", settings_table(declared(table), names))
     return markdown.replace("](../README.md", "](index.md")
+
+
+def settings_table(settings: dict[str, Setting], names: dict[str, str]) -> str:
+    """One line per setting."""
+    lines = [
+        f"| `{name}` | {item.described(names)}{f' ({item.see})' if item.see else ''} | `{item.default!r}` |"
+        for name, item in settings.items()
+    ]
+    return "\n".join(["| setting | meaning | default |", "| --- | --- | --- |", *lines])

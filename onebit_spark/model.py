@@ -19,10 +19,9 @@ from onebit_spark.ml.diagnostics import calibrate, diagnose
 from onebit_spark.ml.feature_fold_in import fold_in_features
 from onebit_spark.ml.fitted_model import FittedModel
 from onebit_spark.ml.fold_in import fold_in
-from onebit_spark.ml.persistence import ModelReader, ModelWriter
+from onebit_spark.ml.persistence import ModelReader, ModelWriter, export_vectors
 from onebit_spark.ml.recommend import Wish, recommend
 from onebit_spark.ml.update import update
-from onebit_spark.ml.vector_export import export_vectors
 
 
 class OneBitCompletionModel(FittedModel, MLWritable, MLReadable["OneBitCompletionModel"]):

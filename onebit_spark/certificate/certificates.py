@@ -10,7 +10,7 @@ from onebit_spark.certificate import bounds
 from onebit_spark.certificate.learnt_prior import NARROWING
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.draws import Draws, GibbsErrors
-from onebit_spark.core.settings import SHARE, Problem, at_least, problems_of, setting
+from onebit_spark.core.settings import SHARE, Problem, at_least, documented, problems_of, setting
 from onebit_spark.core.solver import Iteration
 
 DRAWS_SHARE = 0.2  # the share of δ for the draws that estimate the Gibbs risk: .05 is .04 + .01
@@ -30,27 +30,18 @@ UNSEEN = "ratings sampled like the ones that were kept out, not all cells of the
 KEPT_CELLS = "ratings of the cells that a coin kept out of the fit, sampled like those, not all cells of the matrix"
 
 
+@documented
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What must be decided before the fit, so that its certificates hold (docs/MATH.md, §9.6).
+    """What must be decided before the fit, so that its certificates hold (docs/MATH.md, §9.6)."""
 
-    Parameters
-    ----------
-    delta : float
-        δ. A certificate holds with probability 1 − δ.
-    prior_split : float, optional
-        Learn the prior from this share of the ratings, and certify random draws on the others (§9.5).
-    grid : int
-        Number of settings (rank, prior, …) that are compared on these ratings. Each is certified at δ/grid, so the
-        certificate holds for whichever is reported.
-    """
-
-    delta: float = setting(0.05, "a certificate holds with probability 1 − δ", check=SHARE)
+    delta: float = setting(0.05, "a certificate holds with probability 1 − δ", check=SHARE, see="§9")
     prior_split: float | None = setting(
         None,
         "certify random draws with a prior that is learnt from this share of the ratings; the saved model then has "
         "learnt almost only from that share",
         check=SHARE,
+        see="§9.5",
         key="certificate_prior_split",
         param="certificatePriorSplit",
     )
@@ -58,6 +49,7 @@ class Terms:
         1,
         "number of settings that are compared on these ratings; each is certified at δ/grid",
         check=at_least(1),
+        see="§9.6",
         key="certificate_grid",
         param="certificateGrid",
     )

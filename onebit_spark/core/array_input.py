@@ -44,8 +44,8 @@ def checked_ratings(
         if array.ndim != 1:
             problems.append(f"{name} must be one-dimensional, not of shape {array.shape}")
     if len(set(lengths.values())) > 1:
-        told = ", ".join(f"{name} {length}" for name, length in lengths.items())
-        problems.append(f"{' and '.join([', '.join(list(arrays)[:-1]), list(arrays)[-1]])} differ in length: {told}")
+        sizes = ", ".join(f"{name} {length}" for name, length in lengths.items())
+        problems.append(f"{' and '.join([', '.join(list(arrays)[:-1]), list(arrays)[-1]])} differ in length: {sizes}")
     if weights is not None and not problems:
         kept = arrays["weights"].astype(np.float32) != 0
         arrays = {name: array[kept] for name, array in arrays.items()}
@@ -55,8 +55,8 @@ def checked_ratings(
     declared = _declared(shape, problems)
     size = []
     for name, limit in zip(("rows", "cols"), declared, strict=True):
-        found, largest = _index_problems(name, arrays[name], limit)
-        problems += found
+        wrong, largest = _index_problems(name, arrays[name], limit)
+        problems += wrong
         size.append(largest + 1 if limit is None else limit)
     problems += label_problems(arrays["labels"])
     if problems:

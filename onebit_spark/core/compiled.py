@@ -97,22 +97,22 @@ def kernel_modules(texts: Mapping[str, bytes]) -> set[str]:
 
     Imported modules count because a compiled kernel contains the values of imported constants.
     """
-    found: set[str] = set()
+    kernels: set[str] = set()
     waiting = [name for name, text in texts.items() if b"jit" in text and re.search(rb"\bjit\b", text)]
     while waiting:
         name = waiting.pop()
-        if name in texts and name not in found:
-            found.add(name)
+        if name in texts and name not in kernels:
+            kernels.add(name)
             waiting += _imported(texts[name], texts)
-    return found
+    return kernels
 
 
 def _imported(text: bytes, known: Container[str]) -> Iterator[str]:
     """The modules that a file imports at its top. By a pattern: to parse the files would delay every process."""
-    for found in _IMPORT.finditer(text.decode()):
-        for name in re.findall(r"\w+", found["names"] or "") or [""]:
-            submodule = f"{found['module']}.{name}"
-            yield submodule if submodule in known else found["module"]
+    for match in _IMPORT.finditer(text.decode()):
+        for name in re.findall(r"\w+", match["names"] or "") or [""]:
+            submodule = f"{match['module']}.{name}"
+            yield submodule if submodule in known else match["module"]
 
 
 def sources(folder: Traversable, name: str) -> Iterator[tuple[str, Traversable]]:

@@ -16,6 +16,7 @@ from onebit_spark.core.settings import (
     Problem,
     RefusedSetting,
     at_least,
+    documented,
     is_integer,
     problems_of,
     setting,
@@ -38,91 +39,84 @@ PRIOR_SHARE = 0.1
 PRIOR_SCALE = 0.3
 
 
+@documented
 @dataclass(frozen=True, kw_only=True)
 class FitConfig:
     """What to fit.
 
     Where None is allowed, it stands for a default that depends on the loss or on the data. The sections are those of
     docs/MATH.md.
-
-    Parameters
-    ----------
-    loss : {"logistic", "hinge"}
-        Loss of a rating (§3, §4).
-    prior : {"inverse-gamma", "gamma"}
-        π^γ, the prior of the factors' scales (§5).
-    rank : int
-        K, the largest number of factors. The prior switches off the factors that are not needed.
-    likelihood_weight : float or "auto", optional
-        κ = λ/n, the weight of one rating (§1.3). "auto": a tenth of the ratings chooses it (§14). Default: "auto" for
-        the logistic loss, 2 for the hinge.
-    alpha : float, optional
-        α of the prior (§7.5). Default: m/10, where m users and items have ratings.
-    beta : float, optional
-        β of the prior: a rate for "gamma", a scale for "inverse-gamma". Default: γ concentrates near 0.3.
-    intercepts : bool
-        Whether each row and each column has an intercept (§6).
-    implicit_features : bool
-        Whether the prior mean of a row depends on which columns it has rated, and that of a column on its rows (§13).
-    solver : {"mm", "gradient"}
-        Solver of the means with the hinge loss (§3.3, §3.4). The logistic loss has no "gradient".
-    start : {"spectral", "random"}
-        Where the fit starts (§7.1).
-    covariance : {"full", "diagonal"}
-        What the logistic loss keeps per row: a D×D covariance or D variances (§4.2, §4.3).
-    max_iter : int
-        Largest number of iterations.
-    tol : float
-        The fit stops when neither the objective nor the scores change by more than this share (§7.4). 0: never.
-    seed : int
-        Seed of the start, and of the draws for certificates.
-    precision : {"float32", "float64"}
-        How factors are stored. Sums over ratings are always float64.
     """
 
-    loss: str = setting("logistic", "loss", choices=LOSSES)
-    prior: str = setting("inverse-gamma", "prior of the factors' scales", choices=PRIORS)
-    rank: int = setting(10, "largest number of factors; those that are not needed are switched off", check=at_least(1))
+    loss: str = setting("logistic", "loss of a rating", choices=LOSSES, see="§3, §4")
+    prior: str = setting("inverse-gamma", "prior of the factors' scales", choices=PRIORS, see="§5")
+    rank: int = setting(
+        10, "K, the largest number of factors; those that are not needed are switched off", check=at_least(1)
+    )
     likelihood_weight: float | Literal["auto"] | None = setting(
         None,
-        "κ, the weight of one rating; auto: a tenth of the ratings chooses it (default: auto for the logistic loss, 2 "
-        "for the hinge)",
+        "κ = λ/n, the weight of one rating; auto: a tenth of the ratings chooses it (default: auto for the logistic "
+        "loss, 2 for the hinge)",
         check=POSITIVE,
+        see="§1.3, §14",
     )
     alpha: float | None = setting(
-        None, "α of the prior (default: a tenth of the number of users and items)", check=POSITIVE
+        None,
+        "α of the prior (default: a tenth of the number of users and items with ratings)",
+        check=POSITIVE,
+        see="§7.5",
     )
-    beta: float | None = setting(None, "β of the prior (default: follows from α)", check=POSITIVE)
+    beta: float | None = setting(
+        None,
+        "β of the prior, a rate for gamma, a scale for inverse-gamma (default: from α, so that γ is near 0.3)",
+        check=POSITIVE,
+        see="§7.5",
+    )
     intercepts: bool = setting(
-        True, "fit an intercept for each user and each item (default: yes)", check=YES_OR_NO, param="fitIntercept"
+        True,
+        "fit an intercept for each user and each item (default: yes)",
+        check=YES_OR_NO,
+        see="§6",
+        param="fitIntercept",
     )
     implicit_features: bool = setting(
         True,
         "let the prior mean of a user depend on the items that the user rated, and that of an item on its users "
         "(default: yes)",
         check=YES_OR_NO,
+        see="§13",
     )
-    solver: str = setting("mm", "solver of the means; gradient is for the hinge loss only", choices=SOLVERS)
-    start: str = setting("spectral", "where the fit starts", choices=STARTS, key=None)
+    solver: str = setting(
+        "mm", "solver of the means; gradient is for the hinge loss only", choices=SOLVERS, see="§3.3, §3.4"
+    )
+    start: str = setting("spectral", "where the fit starts", choices=STARTS, see="§7.1", key=None)
     covariance: str = setting(
-        "full", "what the logistic loss keeps of the posterior covariance of a row", choices=COVARIANCES
+        "full",
+        "what the logistic loss keeps of a row's posterior covariance, D×D numbers or D variances",
+        choices=COVARIANCES,
+        see="§4.2, §4.3",
     )
     max_iter: int = setting(100, "largest number of iterations", check=at_least(1))
     tol: float = setting(
-        1e-5, "stop when objective and scores change by less than this share; 0: never", check=NOT_NEGATIVE
+        1e-5,
+        "stop when objective and scores change by less than this share; 0: never",
+        check=NOT_NEGATIVE,
+        see="§7.4",
     )
-    seed: int = setting(0, "seed of the start", check=SEED)
-    precision: str = setting("float32", "how factors are stored", choices=PRECISIONS, key=None, param=None)
+    seed: int = setting(0, "seed of the start and of the certificates' draws", check=SEED)
+    precision: str = setting(
+        "float32", "how factors are stored; sums are always float64", choices=PRECISIONS, key=None, param=None
+    )
 
     def problems(self) -> list[Problem]:
         """All problems with these settings; an empty list if there are none."""
-        found = problems_of(self)
-        if not found:
+        problems = problems_of(self)
+        if not problems:
             try:
                 self.make_loss()
             except RefusedSetting as refusal:
-                found.append(refusal.problem)
-        return found
+                problems.append(refusal.problem)
+        return problems
 
     @property
     def dimension(self) -> int:

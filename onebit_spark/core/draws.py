@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,25 +75,33 @@ def count_errors(
 ) -> GibbsErrors:  # fmt: skip
     """Draw for the ratings of the rows lo … hi−1. Row r of the block is row ``row_numbers[r]`` of the matrix."""
     split = draws.unseen_by
+    coin = (-1, 0.0) if split is None else (split.seed, split.fraction)
+    how = _How(rows.kind == "covariance", rows.has_intercept, draws.seed, draws.per_rating, *coin)
     return GibbsErrors(
-        *_count_errors(
-            block.row_pointers,
-            block.codes,
-            lo,
-            hi,
-            row_numbers,
-            rows.location,
-            rows.scale,
-            cols.location,
-            cols.scale,
-            rows.kind == "covariance",
-            rows.has_intercept,
-            draws.seed,
-            draws.per_rating,
-            -1 if split is None else split.seed,
-            0.0 if split is None else split.fraction,
-        )
+        *_count_errors(block.row_pointers, block.codes, (lo, hi), row_numbers, _normals(rows), _normals(cols), how)
     )
+
+
+class _Normals(NamedTuple):
+    """The posteriors of some rows, as a kernel reads them."""
+
+    location: NDArray[Any]
+    scale: NDArray[Any]
+
+
+def _normals(rows: RowPosterior) -> _Normals:
+    return _Normals(rows.location, rows.scale)
+
+
+class _How(NamedTuple):
+    """The form of a row, and which draws are made. A seed of −1: there is no split."""
+
+    full: bool
+    has_intercept: bool
+    seed: int
+    per_rating: int
+    split_seed: int
+    split_fraction: float
 
 
 @jit
@@ -155,11 +163,11 @@ def _draw_score(row_location, root, col_location, col_scale, full, has_intercept
 
 
 @jit
-def _count_errors(
-    pointers, codes, first, last, row_numbers, row_location, row_scale, col_location, col_scale, full, has_intercept,
-    seed, per_rating, split_seed, split_fraction,
-):  # fmt: skip
+def _count_errors(pointers, codes, span, row_numbers, rows, cols, how):
     """As ``_draw_score`` says, for ``LANES`` ratings of a row side by side. They share the row's Cholesky factor."""
+    first, last = span
+    row_location, row_scale, col_location, col_scale = rows.location, rows.scale, cols.location, cols.scale
+    full, has_intercept, seed, per_rating, split_seed, split_fraction = how
     size, packed = row_location.shape[1], row_scale.shape[1]
     root, work = np.zeros((size, size)), np.empty((4, LANES))
     states, signs = np.empty(LANES, np.uint64), np.empty(LANES)
@@ -237,13 +245,14 @@ def _scores_of(x, mean, scale, full, has_intercept, n, score, variance, part):
 
 def drawn_scores(rows: RowPosterior, cols: RowPosterior, states: NDArray[np.uint64]) -> NDArray[np.float64]:
     """One draw of u per pair (line l of ``rows``, line l of ``cols``), from the random stream of the pair."""
-    full, out = rows.kind == "covariance", np.empty(rows.n_rows)
-    _draw_pairs(rows.location, rows.scale, cols.location, cols.scale, full, rows.has_intercept, states, out)
+    out = np.empty(rows.n_rows)
+    _draw_pairs(_normals(rows), _normals(cols), rows.kind == "covariance", rows.has_intercept, states, out)
     return out
 
 
 @jit
-def _draw_pairs(row_location, row_scale, col_location, col_scale, full, has_intercept, states, out):
+def _draw_pairs(rows, cols, full, has_intercept, states, out):
+    row_location, row_scale, col_location, col_scale = rows.location, rows.scale, cols.location, cols.scale
     size = row_location.shape[1]
     root, normals, x = np.zeros((size, size)), np.empty(size + 1), np.empty(size)
     for l in range(len(out)):

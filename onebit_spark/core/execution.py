@@ -1,44 +1,19 @@
-"""Execution: how a fit on Spark is run and watched, checked all at once."""
+"""Execution: how a fit on Spark is run, checked all at once."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from onebit_spark.core.settings import YES_OR_NO, Problem, at_least, problems_of, setting
+from onebit_spark.core.settings import YES_OR_NO, Problem, at_least, documented, problems_of, setting
 
 EXCHANGES = ("auto", "driver", "broadcast", "mixed", "shuffle")
 STORAGES = ("files", "executors")
 
 
+@documented
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """How a fit is run. What comes out depends on none of these, unless a validation ends the fit early.
-
-    Attributes
-    ----------
-    row_blocks, col_blocks : int, optional
-        Blocks of users and of items. Default: by size and cores.
-    exchange : str
-        Where the ratings are fitted, one of ``EXCHANGES``.
-    driver_ratings : int, optional
-        Most ratings that ``exchange="auto"`` fits on the driver. Default: by its memory.
-    blocks_dir : str, optional
-        Folder of prepared ratings, which is written if it does not exist, and read instead of the ratings if it does.
-    work_dir : str, optional
-        Folder for the files of ``exchange="shuffle"`` and ``"mixed"``, which all executors can reach.
-    shuffle_storage : str
-        Where ``exchange="shuffle"`` and ``"mixed"`` keep their tables, one of ``STORAGES``.
-    checkpoint_dir : str, optional
-        Folder for checkpoints.
-    checkpoint_interval : int
-        Iterations between two checkpoints.
-    resume : bool
-        Go on from a checkpoint, if there is one.
-    validation_indicator_col : str, optional
-        Boolean column: ratings where it is true are watched and not fitted.
-    patience : int
-        Iterations without a better validation loss that end the fit.
-    """
+    """How a fit is run. What comes out depends on none of these, unless a validation ends the fit early."""
 
     row_blocks: int | None = setting(
         None, "blocks of users (default: by size and cores)", check=at_least(1), param="numUserBlocks"
@@ -71,8 +46,8 @@ class Execution:
     )
     shuffle_storage: str = setting(
         "files",
-        "where {exchange}=shuffle keeps its tables: in files of {work_dir}, or on the executors, which needs no "
-        "folder, but a lost executor ends the fit",
+        "where {exchange}=shuffle and mixed keep their tables: in files of {work_dir}, or on the executors, which "
+        "needs no folder, but a lost executor ends the fit",
         choices=STORAGES,
         key=None,
     )
@@ -80,17 +55,19 @@ class Execution:
     checkpoint_interval: int = setting(10, "iterations between two checkpoints", check=at_least(1))
     resume: bool = setting(False, "go on from a checkpoint in {checkpoint_dir}, if there is one", check=YES_OR_NO)
     validation_indicator_col: str | None = setting(
-        None, "boolean column: true rows are not fitted but watched, and end a fit that gets worse", key=None
+        None,
+        "boolean column: rows where it is true are not fitted; the loss on them ends a fit that gets worse",
+        key=None,
     )
     patience: int = setting(
         3, "iterations without a better validation loss that end the fit", check=at_least(1), key=None
     )
 
     def problems(self) -> list[Problem]:
-        """Everything that is wrong with these choices; empty if nothing is."""
-        found = problems_of(self)
+        """All problems with these settings; an empty list if there are none."""
+        problems = problems_of(self)
         if self.resume and not self.checkpoint_dir:
-            found.append(
+            problems.append(
                 Problem("resume", "needs {other}: where is the checkpoint to resume from?", other="checkpoint_dir")
             )
-        return found
+        return problems

@@ -12,7 +12,7 @@ What is missing counts as the mean, 0. So does a value that the coding has not s
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -72,9 +72,9 @@ class FeatureCoding:
         return [asdict(feature) for feature in self.features]
 
     @classmethod
-    def from_list(cls, told: Iterable[Mapping[str, Any]]) -> FeatureCoding:
+    def from_list(cls, entries: Iterable[Mapping[str, Any]]) -> FeatureCoding:
         """The inverse of ``as_list``."""
-        return cls(tuple(Feature(**entry) for entry in told))
+        return cls(tuple(Feature(**entry) for entry in entries))
 
     @property
     def columns(self) -> list[str]:
@@ -85,12 +85,11 @@ class FeatureCoding:
         """The features of every line of a table that has these columns (rows × p)."""
         lines = np.zeros((table.num_rows, len(self.features)), np.float32)
         for name in self.columns:
-            places = [place for place, feature in enumerate(self.features) if feature.column == name]
             raw = _Raw.of(one_array(table[name]))
-            for place in places:
-                feature = self.features[place]
-                z = raw.numbers(feature)
-                lines[:, place] = np.where(np.isfinite(z), (z - feature.centre) * feature.scale, 0.0)
+            for place, feature in enumerate(self.features):
+                if feature.column == name:
+                    z = raw.numbers(feature)
+                    lines[:, place] = np.where(np.isfinite(z), (z - feature.centre) * feature.scale, 0.0)
         return lines
 
 
@@ -140,8 +139,8 @@ def learn_coding(table: pa.Table, id_column: str) -> tuple[FeatureCoding, list[s
     id_column : str
         Its other columns are features.
     """
-    found: dict[str, list[Feature]] = {}
-    told: list[str] = []
+    by_column: list[list[Feature]] = []
+    notes: list[str] = []
     for name in table.column_names:
         if name == id_column:
             continue
@@ -149,22 +148,17 @@ def learn_coding(table: pa.Table, id_column: str) -> tuple[FeatureCoding, list[s
         problem = _refused(column.type)
         features, gaps = ([], 0) if problem else _learnt(name, column)
         if problem or not features:
-            told.append(f"{name} is left out: {problem or _why_empty(column)}")
+            notes.append(f"{name} is left out: {problem or _why_empty(column)}")
             continue
         if gaps:
-            told.append(f"{name}: {gaps:,} of {len(column):,} values are missing and count as the mean")
-        found[name] = features
-    n_columns = max(1, len(found))
-    return (
-        FeatureCoding(
-            tuple(
-                Feature(one.column, one.value, one.element, one.centre, one.scale / np.sqrt(len(of_one) * n_columns))
-                for of_one in found.values()
-                for one in of_one
-            )
-        ),
-        told,
-    )
+            notes.append(f"{name}: {gaps:,} of {len(column):,} values are missing and count as the mean")
+        by_column.append(features)
+    shared = [
+        replace(feature, scale=feature.scale / np.sqrt(len(features) * len(by_column)))
+        for features in by_column
+        for feature in features
+    ]
+    return FeatureCoding(tuple(shared)), notes
 
 
 def _learnt(name: str, column: pa.Array) -> tuple[list[Feature], int]:
@@ -184,7 +178,7 @@ def _learnt(name: str, column: pa.Array) -> tuple[list[Feature], int]:
         z = raw.numbers(feature)
         z = z[np.isfinite(z)]
         if len(z) and z.std() > 1e-9 * max(1.0, float(np.abs(z).max())):
-            features.append(Feature(name, feature.value, feature.element, float(z.mean()), float(1.0 / z.std())))
+            features.append(replace(feature, centre=float(z.mean()), scale=float(1.0 / z.std())))
     return features, gaps
 
 

@@ -18,10 +18,10 @@ SIDE_OF: dict[Who, Side] = {"user": "rows", "item": "cols"}
 
 def coding_of(info: ModelInfo, who: Who) -> FeatureCoding:
     """The coding of a model's user or item features."""
-    told = (info.side_features or {}).get(who)
-    if told is None:
+    learned = (info.side_features or {}).get(who)
+    if learned is None:
         raise RequestError(f"the model was fitted without {who} features")
-    return FeatureCoding.from_list(told["coding"])
+    return FeatureCoding.from_list(learned["coding"])
 
 
 def explained(info: ModelInfo, who: Who, coded: Table32) -> NDArray[np.float64]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -19,45 +21,15 @@ from onebit_spark.core.scales import Moments, Scales
 from onebit_spark.errors import RequestError
 
 FORMAT_VERSION = 4
-
-
 METADATA = "metadata.json"
-
-
-LABEL_CODINGS = (
-    "signed",
-    "binary",
-    "boolean",
-    "threshold",
-)  # −1/1, 0/1, false/true, a number compared with a threshold
-
+LABEL_CODINGS = ("signed", "binary", "boolean", "threshold")  # −1/1, 0/1, false/true, a number above a threshold
 
 CALIBRATION = {entry.name for entry in dataclasses.fields(Calibration)}
-
-
 MOMENTS = {entry.name for entry in dataclasses.fields(Moments) if entry.default is dataclasses.MISSING}
-
-
-INTERCEPT_PRIOR = ("mean", "mean_variance", "user_inverse_gamma", "item_inverse_gamma")
-
-
-_TYPES: dict[str, type | tuple[type, ...]] = {
-    "parameters": dict, "n_ratings": int, "n_users": int, "n_items": int, "objective_history": list, "iterations": int,
-    "converged": bool, "reason": str, "effective_rank": int, "inverse_gamma": list,
-    "intercept_prior": (dict, type(None)), "label_coding": str, "threshold": (float, int, type(None)), "majority": int,
-    "columns": dict, "id_types": dict, "seconds": dict,
-    "n_positive": int, "repeats": dict, "fingerprint": str, "validation": list, "exchange": dict,
-    "calibration": (dict, type(None)), "diagnostics": (dict, type(None)), "fitted": (dict, type(None)),
-    "scale_moments": (dict, type(None)), "draw_narrowing": (float, type(None)), "confidences": (dict, type(None)),
-    "weight_losses": (dict, type(None)), "side_features": (dict, type(None)), "total_weight": (float, type(None)),
-    "nine_tenths": (dict, type(None)),
-}  # fmt: skip
-
-
-# Fields that older model folders do not have.
-_LATER = {
-    "validation", "exchange", "calibration", "diagnostics", "fitted", "scale_moments", "draw_narrowing", "confidences",
-    "weight_losses", "side_features", "total_weight", "nine_tenths",
+# Entry of ``intercept_prior`` ─► field of ``Scales``.
+INTERCEPT_PRIOR = {
+    "mean": "mean", "mean_variance": "mean_variance", "user_inverse_gamma": "row_intercept",
+    "item_inverse_gamma": "col_intercept",
 }  # fmt: skip
 
 
@@ -182,27 +154,18 @@ class ModelInfo:
 
     @property
     def scales(self) -> Scales:
-        """q(γ) and q(μ). Unknown ids are predicted from them."""
-        factor, moments = np.asarray(self.inverse_gamma, np.float64), None
-        if self.scale_moments is not None:
-            moments = Moments.from_dict(self.scale_moments)
-        told_features = self.side_features or {}
+        """q(γ), q(μ) and W. Unknown ids are predicted from them. The inverse of ``scale_fields``."""
+        learned = self.side_features or {}
         features: dict[Side, Any] = {
-            side: np.asarray(told_features[who]["weights"], np.float64)
+            side: np.asarray(learned[who]["weights"], np.float64)
             for side, who in zip(SIDES, ("user", "item"), strict=True)
-            if who in told_features
+            if who in learned
         }
-        if self.intercept_prior is None:
-            return Scales(factor, moments=moments, features=features)
-        told = self.intercept_prior
         return Scales(
-            factor=factor,
-            moments=moments,
+            np.asarray(self.inverse_gamma, np.float64),
+            moments=None if self.scale_moments is None else Moments.from_dict(self.scale_moments),
             features=features,
-            row_intercept=told["user_inverse_gamma"],
-            col_intercept=told["item_inverse_gamma"],
-            mean=told["mean"],
-            mean_variance=told["mean_variance"],
+            **{INTERCEPT_PRIOR[name]: value for name, value in (self.intercept_prior or {}).items()},
         )
 
     @property
@@ -246,7 +209,7 @@ class ModelInfo:
                 f"the model has format_version {version}, and this onebit_spark reads version {FORMAT_VERSION}: "
                 "upgrade the package"
             )
-        missing = [name for name in _TYPES if name not in content and name not in _LATER]
+        missing = [name for name in _REQUIRED if name not in content]
         if missing:
             raise RequestError(f"damaged model folder: {METADATA} lacks {', '.join(missing)}")
         if version < 3 and isinstance(content["parameters"], dict):
@@ -264,38 +227,66 @@ class ModelInfo:
         return dataclasses.replace(self, diagnostics={**seen, "fitted": "training" in str(seen.get("source"))})
 
     def _problems(self) -> list[str]:
-        found = [name for name, kind in _TYPES.items() if not isinstance(getattr(self, name), kind)]
-        if found:
-            return [f"{name} cannot be {getattr(self, name)!r}" for name in found]
-        known, told = {entry.name for entry in dataclasses.fields(FitConfig)}, set(self.parameters)
-        if not set(FORM_SETTINGS) <= told <= known:
-            return [f"parameters lack {sorted(set(FORM_SETTINGS) - told)} or hold the unknown {sorted(told - known)}"]
-        problems = [str(problem) for problem in self.config.problems()]
-        if problems:
-            return problems
-        if len(self.inverse_gamma) != self.config.rank:
-            problems.append(f"inverse_gamma has {len(self.inverse_gamma)} entries for rank {self.config.rank}")
-        if set(self.intercept_prior or ()) != set(INTERCEPT_PRIOR if self.config.intercepts else ()):
-            problems.append(
-                f"intercept_prior cannot be {self.intercept_prior} with intercepts={self.config.intercepts}"
-            )
+        """All problems, each group only if the fields that it reads are right."""
+        wrong = [name for name, kinds in _TYPES.items() if not isinstance(getattr(self, name), kinds)]
+        if wrong:
+            return [f"{name} cannot be {getattr(self, name)!r}" for name in wrong]
+        known, held = {entry.name for entry in dataclasses.fields(FitConfig)}, set(self.parameters)
+        if not set(FORM_SETTINGS) <= held <= known:
+            return [f"parameters lack {sorted(set(FORM_SETTINGS) - held)} or hold the unknown {sorted(held - known)}"]
+        return [str(problem) for problem in self.config.problems()] or [*self._wrong_values(), *self._wrong_entries()]
+
+    def _wrong_values(self) -> Iterator[str]:
+        config = self.config
+        if len(self.inverse_gamma) != config.rank:
+            yield f"inverse_gamma has {len(self.inverse_gamma)} entries for rank {config.rank}"
+        if set(self.intercept_prior or ()) != set(INTERCEPT_PRIOR if config.intercepts else ()):
+            yield f"intercept_prior cannot be {self.intercept_prior} with intercepts={config.intercepts}"
         if self.label_coding not in LABEL_CODINGS:
-            problems.append(f"label_coding must be one of {', '.join(LABEL_CODINGS)}, not {self.label_coding!r}")
+            yield f"label_coding must be one of {', '.join(LABEL_CODINGS)}, not {self.label_coding!r}"
         if self.majority not in (-1, 1):
-            problems.append(f"majority must be 1 or −1, not {self.majority}")
-        if self.calibration is not None and set(self.calibration) != CALIBRATION:
-            problems.append(f"calibration must hold {', '.join(sorted(CALIBRATION))}, not {self.calibration}")
-        if self.scale_moments is not None and not set(self.scale_moments) >= MOMENTS:
-            problems.append(f"scale_moments must hold {', '.join(sorted(MOMENTS))}, not {self.scale_moments}")
-        if self.fitted is not None and set(self.fitted) != {"limit", "complete"}:
-            problems.append(f"fitted must hold limit and complete, not {self.fitted}")
+            yield f"majority must be 1 or −1, not {self.majority}"
         if self.confidences is not None:
             try:
                 Ladder.from_dict(self.confidences)
             except (LookupError, TypeError, ValueError) as error:
-                problems.append(f"confidences are not valid: {error}")
-        if not {"user", "item", "label"} <= set(self.columns):
-            problems.append(f"columns must name user, item and label, not {self.columns}")
-        if not {"user", "item"} <= set(self.id_types):
-            problems.append(f"id_types must name user and item, not {self.id_types}")
-        return problems
+                yield f"confidences are not valid: {error}"
+
+    def _wrong_entries(self) -> Iterator[str]:
+        """Of the fields that are dictionaries."""
+        for name, needed, more in (
+            ("calibration", CALIBRATION, False),
+            ("scale_moments", MOMENTS, True),
+            ("fitted", {"limit", "complete"}, False),
+            ("columns", {"user", "item", "label"}, True),
+            ("id_types", {"user", "item"}, True),
+        ):
+            value = getattr(self, name)
+            if value is not None and not (set(value) >= needed if more else set(value) == needed):
+                yield f"{name} must hold {', '.join(sorted(needed))}, not {value}"
+
+
+def scale_fields(scales: Scales, intercepts: bool) -> dict[str, Any]:
+    """The fields of ``ModelInfo`` that hold q(γ) and q(μ)."""
+    return {
+        "inverse_gamma": np.asarray(scales.factor).tolist(),
+        "intercept_prior": {name: getattr(scales, held) for name, held in INTERCEPT_PRIOR.items()}
+        if intercepts
+        else None,
+        "scale_moments": None if scales.moments is None else scales.moments.as_dict(),
+    }
+
+
+def _accepted(hint: Any) -> tuple[type, ...]:
+    """The types of JSON's values for a field: an integer is also a float."""
+    kinds = tuple(get_origin(part) or part for part in (get_args(hint) if isinstance(hint, UnionType) else (hint,)))
+    return (*kinds, int) if float in kinds else kinds
+
+
+_TYPES = {name: _accepted(hint) for name, hint in get_type_hints(ModelInfo).items()}
+_SINCE_VERSION_1 = ("seconds", "n_positive", "repeats", "fingerprint")  # these and all fields without a default
+_REQUIRED = [
+    entry.name
+    for entry in dataclasses.fields(ModelInfo)
+    if entry.name in _SINCE_VERSION_1 or (entry.default is entry.default_factory is dataclasses.MISSING)
+]

@@ -62,16 +62,16 @@ class OutputKind:
     is_own: Callable[[View], bool]
     is_file: bool = False
 
-    def may_replace(self, found: View) -> bool:
+    def may_replace(self, output: View) -> bool:
         """Whether this kind of output may replace what is there."""
-        if found.is_folder() == self.is_file:
+        if output.is_folder() == self.is_file:
             return False
-        blank = not found.text().strip() if self.is_file else set(found.names()) <= UNFINISHED
-        return blank or self.is_own(found)
+        blank = not output.text().strip() if self.is_file else set(output.names()) <= UNFINISHED
+        return blank or self.is_own(output)
 
-    def check(self, found: View, place: str) -> None:
+    def check(self, output: View, place: str) -> None:
         """Raise a RequestError if this kind of output may not replace what is at ``place``."""
-        if not self.may_replace(found):
+        if not self.may_replace(output):
             raise RequestError(
                 f"{place} is not {self.name} of onebit_spark, and nothing else is overwritten: choose another path, "
                 "or delete it yourself"
@@ -87,46 +87,46 @@ def _entries(text: str) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _saved_class(found: View) -> str:
+def _saved_class(output: View) -> str:
     """The last part of the Python class that pyspark.ml has saved, if it is of this package."""
-    parts = [name for name in found.names("metadata") if name.startswith("part-")]
-    name = str(_entries(found.text(f"metadata/{parts[0]}")).get("class")) if parts else ""
+    parts = [name for name in output.names("metadata") if name.startswith("part-")]
+    name = str(_entries(output.text(f"metadata/{parts[0]}")).get("class")) if parts else ""
     return name.rpartition(".")[2] if name.startswith("onebit_spark.") else ""
 
 
-def _is_model(found: View, under: str = "") -> bool:
-    return {"format_version", "n_ratings"} <= _entries(found.text(f"{under}metadata.json")).keys()
+def _is_model(output: View, under: str = "") -> bool:
+    return {"format_version", "n_ratings"} <= _entries(output.text(f"{under}metadata.json")).keys()
 
 
-def _is_predictions(found: View) -> bool:
-    parts = set(found.names()) - UNFINISHED
-    return all(name.lstrip(".").startswith("part-") for name in parts) and set(found.columns()) >= PREDICTED
+def _is_predictions(output: View) -> bool:
+    parts = set(output.names()) - UNFINISHED
+    return all(name.lstrip(".").startswith("part-") for name in parts) and set(output.columns()) >= PREDICTED
 
 
-def _is_vectors(found: View) -> bool:
-    return {"_SUCCESS", "users", "items"} <= set(found.names()) and all(
-        any(name.startswith("part-") for name in found.names(side)) for side in ("users", "items")
+def _is_vectors(output: View) -> bool:
+    return {"_SUCCESS", "users", "items"} <= set(output.names()) and all(
+        any(name.startswith("part-") for name in output.names(side)) for side in ("users", "items")
     )
 
 
-def _is_ledger(found: View, under: str = "") -> bool:
-    return any(name.startswith("code-") or name.endswith(".jsonl") for name in found.names(under))
+def _is_ledger(output: View, under: str = "") -> bool:
+    return any(name.startswith("code-") or name.endswith(".jsonl") for name in output.names(under))
 
 
-def _is_tuning(found: View) -> bool:
-    return _is_ledger(found, "tasks") or ("best.toml" in found.names() and _is_model(found, "model/"))
+def _is_tuning(output: View) -> bool:
+    return _is_ledger(output, "tasks") or ("best.toml" in output.names() and _is_model(output, "model/"))
 
 
-MODEL = OutputKind("a model", lambda found: _is_model(found) or _saved_class(found) == "OneBitCompletionModel")
-ESTIMATOR = OutputKind("an estimator", lambda found: _saved_class(found) == "OneBitCompletion")
+MODEL = OutputKind("a model", lambda output: _is_model(output) or _saved_class(output) == "OneBitCompletionModel")
+ESTIMATOR = OutputKind("an estimator", lambda output: _saved_class(output) == "OneBitCompletion")
 PREDICTIONS = OutputKind("a folder of predictions", _is_predictions)
 VECTORS = OutputKind("a folder of vectors", _is_vectors)
 PREPARED = OutputKind(
-    "a folder of prepared ratings", lambda found: "format_version" in _entries(found.text("prepared.json"))
+    "a folder of prepared ratings", lambda output: "format_version" in _entries(output.text("prepared.json"))
 )
 TUNING = OutputKind("a result of tuning", _is_tuning)
 LEDGER = OutputKind("a folder of results", _is_ledger)
-REPRODUCTION = OutputKind("a folder of experiments", lambda found: bool(EXPERIMENTS & set(found.names("tasks"))))
+REPRODUCTION = OutputKind("a folder of experiments", lambda output: bool(EXPERIMENTS & set(output.names("tasks"))))
 METRICS = OutputKind(
-    "a file of figures", lambda found: {"n", "error", "majority_error"} <= _entries(found.text()).keys(), is_file=True
+    "a file of figures", lambda output: {"n", "error", "majority_error"} <= _entries(output.text()).keys(), is_file=True
 )

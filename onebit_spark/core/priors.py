@@ -30,7 +30,7 @@ class ScalePrior(ABC):
     alpha : float
         α, the shape.
     beta : float
-        β, a rate or a scale.
+        β, a rate of the Gamma prior, a scale of the inverse-Gamma prior.
 
     Attributes
     ----------
@@ -97,6 +97,11 @@ class ScalePrior(ABC):
         """Quantiles of ρ at ``u``, whose last axis is that of s and m. A uniform u gives a random draw of γ."""
 
 
+def _of_prior(name: str) -> cached_property[DoubleArray]:
+    """A function of the prior, which documents it, at S and m."""
+    return cached_property(lambda posterior: getattr(posterior.prior, name)(posterior.second_moment, posterior.count))
+
+
 @dataclass(frozen=True, eq=False)
 class ScalePosterior:
     """q(γ_k), k = 1 … K. Each attribute is an array over k, computed at its first use.
@@ -115,25 +120,10 @@ class ScalePosterior:
     second_moment: DoubleArray
     count: DoubleArray
 
-    @cached_property
-    def inverse_mean(self) -> DoubleArray:
-        """g = E[1/γ]."""
-        return self.prior.inverse_mean(self.second_moment, self.count)
-
-    @cached_property
-    def log_normaliser(self) -> DoubleArray:
-        """log Z = −(½gS + KL + (m/2) E[log γ]), the part of −objective that belongs to the scales (§2.2)."""
-        return self.prior.log_normaliser(self.second_moment, self.count)
-
-    @cached_property
-    def mean(self) -> DoubleArray:
-        """E[γ]. It may be infinite."""
-        return self.prior.mean(self.second_moment, self.count)
-
-    @cached_property
-    def mean_log(self) -> DoubleArray:
-        """E[log γ]."""
-        return self.prior.mean_log(self.second_moment, self.count)
+    inverse_mean = _of_prior("inverse_mean")
+    log_normaliser = _of_prior("log_normaliser")  # −(½gS + KL + (m/2) E[log γ]): the scales' part of −objective (§2.2)
+    mean = _of_prior("mean")  # it may be infinite
+    mean_log = _of_prior("mean_log")
 
     @cached_property
     def kl(self) -> DoubleArray:
@@ -155,13 +145,6 @@ class Gamma(ScalePrior):
     """γ ~ Gamma(α, rate β):  ρ = GIG(a = 2β, b = S, η = α − m/2), density ∝ γ^{η−1} e^{−(aγ + b/γ)/2} (§5.2).
 
     The paper has b = S/2. For the density that it states, b must be S (§12, number 2).
-
-    Parameters
-    ----------
-    alpha : float
-        α, the shape.
-    beta : float
-        β, a rate.
     """
 
     name: ClassVar[str] = "gamma"
@@ -213,15 +196,7 @@ class Gamma(ScalePrior):
 
 @dataclass(frozen=True)
 class InverseGamma(ScalePrior):
-    """γ ~ inverse-Gamma(α, scale β):  ρ = inverse-Gamma(α + m/2, β + S/2) (§5.1).
-
-    Parameters
-    ----------
-    alpha : float
-        α, the shape.
-    beta : float
-        β, a scale.
-    """
+    """γ ~ inverse-Gamma(α, scale β):  ρ = inverse-Gamma(α + m/2, β + S/2) (§5.1)."""
 
     name: ClassVar[str] = "inverse-gamma"
 

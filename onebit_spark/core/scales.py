@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ INTERCEPT_MEAN_VARIANCE = 1.0  # σ0², the prior variance of μ
 
 
 class Hierarchy(Protocol[P]):
-    """The driver's share of the posterior."""
+    """The driver's share of the posterior. Unless it says otherwise, nothing in it is learnt from features."""
 
     def row_prior(self, side: Side) -> RowPrior | PriorLines[P]:
         """The normal prior of the rows of one side."""
@@ -34,21 +34,25 @@ class Hierarchy(Protocol[P]):
     @property
     def weight_grams(self) -> dict[Side, NDArray[np.float64]] | None:
         """Σ w wᵀ of both sides' weights for the other side, if they are remembered."""
+        return None
 
     def remembering(
-        self, weight_grams: dict[Side, NDArray[np.float64]], told_grams: dict[Side, NDArray[np.float64]]
+        self, weight_grams: dict[Side, NDArray[np.float64]], mean_grams: dict[Side, NDArray[np.float64]]
     ) -> Self:
         """The same, with these Gram matrices of the implicit weights, and of the prior means that follow from them.
 
         A fit that is resumed needs the first to the bit. Ids without ratings are predicted from the second.
         """
+        return self
 
     @property
     def feature_weights(self) -> Mapping[Side, NDArray[np.float64]]:
         """W of the sides that have side features."""
+        return {}
 
     def learning(self, feature_weights: Mapping[Side, NDArray[np.float64]]) -> Self:
         """The same, with these weights of the side features."""
+        return self
 
 
 @dataclass(frozen=True)
@@ -95,9 +99,9 @@ class Moments:
         return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in vars(self).items()}
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> Moments:
+    def from_dict(cls, fields: Mapping[str, Any]) -> Moments:
         """The inverse of ``as_dict``."""
-        arrays: dict[str, Any] = {n: np.array(v) if isinstance(v, list) else v for n, v in told.items()}
+        arrays: dict[str, Any] = {n: np.array(v) if isinstance(v, list) else v for n, v in fields.items()}
         return cls(**arrays)
 
 
@@ -138,12 +142,12 @@ class Scales:
         the mean of the p_i, and their variance beside γ, both over the ratings (docs/MATH.md, §13).
         """
         prior = self.prior(side, intercepts)
-        told = None if self.moments is None else self.moments.told(side)
-        if told is None:
+        explained = None if self.moments is None else self.moments.told(side)
+        if explained is None:
             return prior
         mean, variance = prior.mean.copy(), 1.0 / prior.precision
-        mean[:, -len(self.factor) :] += told[0]
-        variance[:, -len(self.factor) :] += told[1]
+        mean[:, -len(self.factor) :] += explained[0]
+        variance[:, -len(self.factor) :] += explained[1]
         return RowPrior(mean, 1.0 / variance)
 
     def forgetting_weights(self) -> Scales:
@@ -164,7 +168,7 @@ class Scales:
 
 
 @dataclass(frozen=True)
-class ScaleHierarchy:
+class ScaleHierarchy(Hierarchy[Any]):
     """q(γ) and q(μ) under the prior π^γ, and the weight κ of a rating that they were fitted with."""
 
     scales: Scales
@@ -190,16 +194,16 @@ class ScaleHierarchy:
         return {"rows": moments.row_weights, "cols": moments.col_weights}
 
     def remembering(
-        self, weight_grams: dict[Side, NDArray[np.float64]], told_grams: dict[Side, NDArray[np.float64]]
+        self, weight_grams: dict[Side, NDArray[np.float64]], mean_grams: dict[Side, NDArray[np.float64]]
     ) -> Self:
         assert self.scales.moments is not None
         moments = replace(
             self.scales.moments,
             row_weights=weight_grams["rows"],
             col_weights=weight_grams["cols"],
-            row_told=mean_and_variance(told_grams["rows"]),
-            col_told=mean_and_variance(told_grams["cols"]),
-            ratings=float(told_grams["rows"][0, 0]),
+            row_told=mean_and_variance(mean_grams["rows"]),
+            col_told=mean_and_variance(mean_grams["cols"]),
+            ratings=float(mean_grams["rows"][0, 0]),
         )
         return replace(self, scales=replace(self.scales, moments=moments))
 
@@ -217,7 +221,7 @@ class ScaleHierarchy:
 
 
 @dataclass(frozen=True)
-class FixedPrior(Generic[P]):
+class FixedPrior(Hierarchy[P]):
     """A normal prior of every row, one line per row on each side."""
 
     rows: PriorLines[P]
@@ -230,22 +234,6 @@ class FixedPrior(Generic[P]):
         """KL(ρ‖π) = ½ Σ_ik [g_ik((E x_ik − p_ik)² + var x_ik) − 1 − log g_ik] − Σ log s, over both sides."""
         divergence = 0.5 * (rows.prior_distance + cols.prior_distance) - rows.log_volume - cols.log_volume
         return self, divergence
-
-    @property
-    def weight_grams(self) -> None:
-        return None
-
-    def remembering(
-        self, weight_grams: dict[Side, NDArray[np.float64]], told_grams: dict[Side, NDArray[np.float64]]
-    ) -> Self:
-        return self
-
-    @property
-    def feature_weights(self) -> Mapping[Side, NDArray[np.float64]]:
-        return {}
-
-    def learning(self, feature_weights: Mapping[Side, NDArray[np.float64]]) -> Self:
-        return self
 
 
 def update_scales(
@@ -269,7 +257,7 @@ def update_scales(
         moments = replace(
             moments, row_intercept=float(row_gamma.second_moment), col_intercept=float(col_gamma.second_moment)
         )
-        updated = replace(
+        scales = replace(
             scales,
             row_intercept=float(row_gamma.inverse_mean),
             col_intercept=float(col_gamma.inverse_mean),
@@ -279,7 +267,6 @@ def update_scales(
         ratio = variance / INTERCEPT_MEAN_VARIANCE
         divergence += 0.5 * (ratio + mean**2 / INTERCEPT_MEAN_VARIANCE - 1 - np.log(ratio))
         divergence -= _log_evidence(row_gamma) + _log_evidence(col_gamma)
-        scales = updated
     return replace(scales, factor=factors.inverse_mean, moments=moments), float(divergence)
 
 

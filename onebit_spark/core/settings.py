@@ -1,7 +1,8 @@
 """A setting is declared once, as a field of a frozen dataclass: its type, default, help and check.
 
     rank: int = setting(10, "largest number of factors", check=at_least(1))
-          ─►  --rank and the key `rank` (cli/setting_flags.py), the Param `rank` (ml/make_params.py), the report's row
+          ─►  --rank and the key `rank` (cli/setting_flags.py), the Param `rank` (ml/make_params.py), the report's row,
+              and the parameter in the documentation of the class (``documented``)
 
 ``declared`` lists the settings of a class. ``problems_of`` checks the values of an object. A problem is a field and a
 text. Each front end names the field in its own way: ``--likelihood-weight``, ``likelihoodWeight``.
@@ -14,10 +15,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from numbers import Integral, Real
+from textwrap import wrap
 from types import NoneType
-from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 SAME = ""  # the front end's own spelling of the field's name
+WIDTH = 120  # of a line of source
+
+T = TypeVar("T")
 
 
 class Problem(NamedTuple):
@@ -95,6 +100,8 @@ class Setting:
         The allowed values, if they are listed.
     check : Check or None
         Condition on the value.
+    see : str
+        The sections of docs/MATH.md about it.
     key : str or None
         Its flag and config key, with underscores. None: it has none.
     param : str or None
@@ -110,6 +117,7 @@ class Setting:
     help: str
     choices: tuple[str, ...]
     check: Check | None
+    see: str
     key: str | None
     param: str | None
 
@@ -130,33 +138,53 @@ class Setting:
         """The help text, with the ``names`` that a front end gives to the fields."""
         return self.help.format_map(names)
 
+    def documented(self, name: str, names: Mapping[str, str]) -> list[str]:
+        """Its lines in a docstring: name, type, and the help text as a sentence."""
+        kind = f"{{{', '.join(map(repr, self.choices))}}}".replace("'", '"') if self.choices else self.kind.__name__
+        kind += "".join(f' or "{word}"' for word in self.words) + (", optional" if self.optional else "")
+        return documented_parameter(name, kind, self.described(names) + (f". See {self.see}" if self.see else ""))
+
 
 def setting(
-    default: Any, help: str, *, check: Check | None = None, choices: Iterable[str] = (), key: str | None = SAME,
-    param: str | None = SAME,
+    default: Any, help: str, *, check: Check | None = None, choices: Iterable[str] = (), see: str = "",
+    key: str | None = SAME, param: str | None = SAME,
 ) -> Any:  # fmt: skip
     """Declare a setting: see ``Setting``. By default ``key`` and ``param`` follow from the name of the field."""
     allowed = tuple(choices)
-    if allowed:
-        check = one_of(allowed)
-    return field(
-        default=default, metadata={"help": help, "choices": allowed, "check": check, "key": key, "param": param}
-    )
+    check = one_of(allowed) if allowed else check
+    declaration = {"help": help, "choices": allowed, "check": check, "see": see, "key": key, "param": param}
+    return field(default=default, metadata=declaration)
 
 
 @cache
 def declared(table: type) -> dict[str, Setting]:
     """The settings of a dataclass, by field name."""
-    hints = get_type_hints(table)
-    found = {}
+    hints, settings = get_type_hints(table), {}
     for item in fields(table):
-        told, kinds = dict(item.metadata), get_args(hints[item.name]) or (hints[item.name],)
-        told["key"] = item.name if told["key"] == SAME else told["key"]
-        told["param"] = camel(item.name) if told["param"] == SAME else told["param"]
+        declaration, hint = dict(item.metadata), hints[item.name]
+        for front_end, spelling in (("key", item.name), ("param", camel(item.name))):
+            declaration[front_end] = spelling if declaration[front_end] == SAME else declaration[front_end]
+        kinds = get_args(hint) or (hint,)
         kind = next(kind for kind in kinds if kind is not NoneType)
-        hint = hints[item.name]
-        found[item.name] = Setting(item.name, hint, kind, NoneType in kinds, words_in(hint), item.default, **told)
-    return found
+        optional = NoneType in kinds
+        settings[item.name] = Setting(item.name, hint, kind, optional, words_in(hint), item.default, **declaration)
+    return settings
+
+
+def documented(table: type[T]) -> type[T]:
+    """The class with a section ``Parameters`` in its docstring, made of its settings."""
+    known: type = table
+    settings = declared(known)
+    names = {name: f"``{name}``" for name in settings}
+    lines = [line for name, item in settings.items() for line in item.documented(name, names)]
+    table.__doc__ = "\n    ".join([f"{(table.__doc__ or '').rstrip()}\n", "Parameters", "----------", *lines]) + "\n"
+    return table
+
+
+def documented_parameter(name: str, kind: str, text: str) -> list[str]:
+    """The lines of a parameter in a docstring. ``text`` becomes a sentence."""
+    sentence = (text[0].upper() if text[0].isascii() else text[0]) + text[1:] + "."
+    return [f"{name} : {kind}", *wrap(sentence, WIDTH - 8, initial_indent="    ", subsequent_indent="    ")]
 
 
 def words_in(hint: Any) -> tuple[str, ...]:
@@ -167,8 +195,8 @@ def words_in(hint: Any) -> tuple[str, ...]:
 def problems_of(settings: Any) -> list[Problem]:
     """The problems of an object's fields, each checked by itself."""
     table: type = type(settings)
-    found = (item.problem(getattr(settings, name)) for name, item in declared(table).items())
-    return [problem for problem in found if problem is not None]
+    problems = (item.problem(getattr(settings, name)) for name, item in declared(table).items())
+    return [problem for problem in problems if problem is not None]
 
 
 def param_names(table: type) -> dict[str, str]:

@@ -112,13 +112,13 @@ class CellSketch:
         """
         known, asked = self.under(other.limit), other.under(self.limit)
         looked_at, n = asked.n_ratings, known.n_ratings
-        found = int(asked.ratings[np.isin(asked.hashes, known.hashes, assume_unique=True)].sum())
+        on_known = int(asked.ratings[np.isin(asked.hashes, known.hashes, assume_unique=True)].sum())
         if not looked_at or not n:
             return Comparison(0.0, 0.0, float("inf"), looked_at)
         singles, doubles = (int(np.count_nonzero(known.ratings == times)) for times in (1, 2))
         chance = (n - singles + 1) / (n + 2)
         variance = chance * (1 - chance) * (1 / looked_at + 1 / n) + 2 * doubles / n**2
-        return Comparison(found / looked_at, 1 - singles / n, variance**0.5, looked_at)
+        return Comparison(on_known / looked_at, 1 - singles / n, variance**0.5, looked_at)
 
     def merged(self, other: CellSketch) -> CellSketch:
         """The union of two sketches. The ratings of a cell are added if the other sketch is fresh to this one.

@@ -49,8 +49,8 @@ class Split:
         return self._kept(block, row_numbers, False)
 
     def _kept(self, block: RatingBlock, row_numbers: NDArray[np.int64], those: bool) -> RatingBlock:
-        numbers = row_numbers, self.seed, self.fraction, self.by_cell, those
-        pointers, codes, weights = _keep(block.row_pointers, block.codes, block.weights, *numbers)
+        coin = self.seed, self.fraction, self.by_cell
+        pointers, codes, weights = _keep(block.row_pointers, block.codes, block.weights, row_numbers, coin, those)
         return RatingBlock(pointers, codes, block.n_columns, weights)
 
 
@@ -61,7 +61,9 @@ def chosen(seed, fraction, row, position):
 
 
 @jit
-def _keep(pointers, codes, weights, row_numbers, seed, fraction, by_cell, those):
+def _keep(pointers, codes, weights, row_numbers, coin, those):
+    """The ratings whose coin fell on ``those``."""
+    seed, fraction, by_cell = coin
     kept_pointers, kept = np.zeros_like(pointers), np.empty_like(codes)
     carried = like(weights)
     n = 0

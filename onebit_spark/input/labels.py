@@ -4,30 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from onebit_spark.core.settings import FINITE, Problem, problems_of, setting
+from onebit_spark.core.settings import FINITE, Problem, documented, problems_of, setting
 
 
+@documented
 @dataclass(frozen=True, kw_only=True)
 class Labels:
-    """Where the labels are, and what they mean.
-
-    Parameters
-    ----------
-    label_col : str
-        Column of the labels: −1/1, 0/1, boolean, or a number with ``threshold``.
-    rating_col : str, optional
-        ALS's name for ``label_col``.
-    threshold : float, optional
-        Labels strictly greater are positive, the others negative.
-    weight_col : str, optional
-        Column of the weights. A rating counts as so many ratings; 0: as if it were not there (docs/MATH.md, §16).
-    """
+    """Where the labels are, and what they mean."""
 
     label_col: str = setting("label", "column of the labels: −1/1, 0/1, boolean, or a number with {threshold}")
     rating_col: str | None = setting(None, "ALS's name for {label_col}; set only one of the two", key=None)
     threshold: float | None = setting(None, "labels strictly greater are positive, the others negative", check=FINITE)
     weight_col: str | None = setting(
-        None, "column of positive weights: a rating counts as so many; 0: as if absent (default: all are 1)"
+        None, "column of positive weights: a rating counts as so many; 0: as if absent (default: all are 1)", see="§16"
     )
 
     def problems(self) -> list[Problem]:

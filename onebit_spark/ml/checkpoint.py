@@ -1,11 +1,11 @@
-"""Checkpoints: the state of a fit, written every few iterations. A killed fit can continue from the last one.
+"""Fits that start from an earlier model: warm starts, and checkpoints, from which a killed fit can continue.
 
 FOLDER/iteration-000020/    a model folder of that iteration (see ``persistence``), so it can predict
     checkpoint.json         the history so far, and the settings and ratings of the fit
 
-A checkpoint appears whole or not at all. The one before it is deleted only then. Both posteriors are stored in the type
-in which they are held (float32), the scales and the history in full. So a fit that continues gives exactly the same
-result.
+A checkpoint is written every few iterations. It appears whole or not at all. The one before it is deleted only then.
+Both posteriors are stored in the type in which they are held (float32), the scales and the history in full. So a fit
+that continues gives exactly the same result.
 """
 
 from __future__ import annotations
@@ -15,16 +15,20 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from onebit_spark.certificate.certified_fit import CertifiedFit
-from onebit_spark.core.config import AUTO, FitConfig
+from onebit_spark.core.config import AUTO, FORM_SETTINGS, FitConfig
 from onebit_spark.core.engine import Engine, settled
+from onebit_spark.core.factor_tables import prior_row
+from onebit_spark.core.losses import Side
 from onebit_spark.core.model_info import METADATA
 from onebit_spark.core.output_kinds import MODEL
+from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.scales import ScaleHierarchy
+from onebit_spark.core.settings import param_names
 from onebit_spark.core.side_tables import codings_of
 from onebit_spark.core.solver import Iteration, Outcome, Start
 from onebit_spark.core.weight_choice import WeightChoice
@@ -32,17 +36,51 @@ from onebit_spark.errors import RequestError
 from onebit_spark.input.defects import Tally
 from onebit_spark.ml.fitted_model import FittedModel
 from onebit_spark.ml.persistence import write_model
-from onebit_spark.ml.warm_start import Adopts, warm_start
 from onebit_spark.platform.files import Location, replace_folder
 from onebit_spark.platform.sessions import described
 
 log = logging.getLogger("onebit_spark")
 
 P = TypeVar("P")  # a posterior of a side, in the engine's own form
+P_co = TypeVar("P_co", covariant=True)
 
 HISTORY = "checkpoint.json"
 PREFIX = "iteration-"
 MAY_DIFFER = ("max_iter", "tol")  # these may be changed when a fit is resumed
+
+
+class Adopts(Protocol[P_co]):
+    """What a warm start needs from an engine."""
+
+    def adopted(self, side: Side, factors: DataFrame, prior: RowPosterior, precision: str) -> P_co:
+        """The posterior of the engine's ids from a factor table, in the engine's own form."""
+
+
+def warm_start(model: FittedModel, config: FitConfig, engine: Adopts[P]) -> Start[P]:
+    """The model's posterior of the engine's ids. Ids that the model does not know get its prior."""
+    _check_form(model, config)
+    info = model.info
+    form = info.kind, config.intercepts, config.implicit_features
+    frames: dict[Side, DataFrame] = {"rows": model.users, "cols": model.items}
+    return Start(
+        {
+            side: engine.adopted(side, frame, prior_row(info.scales, side, *form), config.precision)
+            for side, frame in frames.items()
+        },
+        info.scales.forgetting_weights(),
+        weight=info.config.weight,
+    )
+
+
+def _check_form(model: FittedModel, config: FitConfig) -> None:
+    there, names = model.info.config, param_names(FitConfig)
+    differing = [
+        f"{names[name]} is {getattr(there, name)} there and {getattr(config, name)} here"
+        for name in FORM_SETTINGS
+        if getattr(there, name) != getattr(config, name)
+    ]
+    if differing:
+        raise RequestError(f"the initial model does not fit this estimator: {'; '.join(differing)}")
 
 
 @dataclass(frozen=True)
@@ -71,34 +109,34 @@ class CheckpointFolder:
     def __init__(
         self, spark: SparkSession, folder: str, subject: dict[str, Any], load: Callable[[str], FittedModel]
     ) -> None:
-        self._folder = Location(spark, folder)
+        self.spark, self._folder = spark, Location(spark, folder)
         self._subject = subject
         self._load = load
 
-    def found(self, resume: bool) -> Checkpoint | None:
+    def newest(self, resume: bool) -> Checkpoint | None:
         """The newest checkpoint, or None. Refuses a checkpoint of another fit."""
-        found = complete_checkpoints(self._folder)
-        if not found:
+        complete = complete_checkpoints(self._folder)
+        if not complete:
             if resume:
                 log.info("no checkpoint in %s: the fit starts from the beginning", self._folder.uri)
             return None
         if not resume:
             raise RequestError(f"there is a checkpoint in {self._folder.uri}: resume from it, or choose another folder")
-        content = json.loads((found[-1] / HISTORY).read_text())
+        content = json.loads((complete[-1] / HISTORY).read_text())
         differing = [
             f"{name} was {content['subject'].get(name)} and is {value}"
             for name, value in self._subject.items()
             if content["subject"].get(name) != value
         ]
         if differing:
-            raise RequestError(f"the checkpoint {found[-1].uri} is of another fit: {'; '.join(differing)}")
-        model, history = self._load(found[-1].uri), [_from_json(step) for step in content["history"]]
-        log.info("resuming after iteration %d, from the checkpoint %s", len(history), found[-1].uri)
+            raise RequestError(f"the checkpoint {complete[-1].uri} is of another fit: {'; '.join(differing)}")
+        model, history = self._load(complete[-1].uri), [_from_json(step) for step in content["history"]]
+        log.info("resuming after iteration %d, from the checkpoint %s", len(history), complete[-1].uri)
         return Checkpoint(model, history)
 
     def write(self, model: FittedModel, history: list[Iteration]) -> None:
         """Write a checkpoint, then delete the older ones."""
-        spark, older = self._folder.spark, complete_checkpoints(self._folder)
+        spark, older = self.spark, complete_checkpoints(self._folder)
         target = self._folder / f"{PREFIX}{len(history):06d}"
         with replace_folder(spark, target.uri, MODEL, overwrite=True) as folder:
             content = {"subject": self._subject, "history": [_as_json(step) for step in history]}
@@ -111,17 +149,16 @@ class CheckpointFolder:
 
 @dataclass(frozen=True)
 class Checkpointing(Generic[P]):
-    """Watches a fit, and writes a checkpoint after every ``interval`` iterations."""
+    """Writes a checkpoint of a fit after every ``interval`` iterations."""
 
     folder: CheckpointFolder
     interval: int
     make_model: Callable[[CertifiedFit[P]], FittedModel]
-    spark: SparkSession
 
     def __call__(self, engine: Engine[P], hierarchy: ScaleHierarchy, history: list[Iteration]) -> None:
         if len(history) % self.interval:
             return
-        with described(self.spark, f"checkpoint of iteration {len(history)}"):
+        with described(self.folder.spark, f"checkpoint of iteration {len(history)}"):
             posterior = settled(engine, hierarchy)
             reached = CertifiedFit(
                 hierarchy.scales, hierarchy.prior, history, False, "a checkpoint", posterior, [],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import pyarrow as pa
@@ -27,12 +27,39 @@ from onebit_spark.ml.driver_scoring import collected
 from onebit_spark.ml.prediction_params import AnswerParams
 from onebit_spark.ml.scoring import Sampler, Scorer
 from onebit_spark.ml.selection import answers, chosen_threshold
-from onebit_spark.ml.training_summary import TrainingSummary
 from onebit_spark.platform.limits import as_bytes
 from onebit_spark.platform.udfs import arrow_udf
 from onebit_spark.serving.side import ResidentSide
 
 SCORED = StructType().add("score", "double").add("std", "double").add("probability", "double")
+
+
+@dataclass(frozen=True)
+class TrainingSummary:
+    """How the fit went.
+
+    Parameters
+    ----------
+    objectiveHistory : list of float
+        The objective after each iteration. It is minimised.
+    totalIterations : int
+        Number of iterations.
+    converged : bool
+        Whether the stopping rule held.
+    reason : str
+        Why the fit stopped.
+    seconds : dict
+        Seconds of each phase.
+    validationHistory : list of dict
+        Held-out loss and error rate after each iteration, with ``validationIndicatorCol``.
+    """
+
+    objectiveHistory: list[float]
+    totalIterations: int
+    converged: bool
+    reason: str
+    seconds: dict[str, float]
+    validationHistory: list[dict[str, float]]
 
 
 class FittedModel(Model, AnswerParams, MLReadable[Any]):

@@ -1,33 +1,133 @@
-"""Makers of Params, one per type of value. Each takes a name and a line for ``explainParams``."""
+"""Params with their getters and setters.
+
+userCol, getUserCol, setUserCol = text("userCol", "column of the user ids")      the line of ``explainParams``
+rank, getRank, setRank = declared("rank", int)                                   a setting of ``TABLES``
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import cache, partial
+from inspect import signature
+from typing import Any, TypeVar
 
 from pyspark.ml.param import Param, Params, TypeConverters
 
-from onebit_spark.core.config import AUTO
+from onebit_spark.certificate.certificates import Terms
+from onebit_spark.core.config import FitConfig
+from onebit_spark.core.execution import Execution
+from onebit_spark.core.settings import Setting, documented_parameter, param_names
+from onebit_spark.core.settings import declared as settings_of
+from onebit_spark.input.labels import Labels
+
+T = TypeVar("T")
+S = TypeVar("S", bound=Params)
+F = TypeVar("F", bound=Callable[..., Any])
+
+TABLES = (Labels, FitConfig, Execution, Terms)  # where the settings of a fit are declared
+CONVERTERS: dict[type, Callable[[Any], Any]] = {
+    str: TypeConverters.toString, int: TypeConverters.toInt, float: TypeConverters.toFloat,
+    bool: TypeConverters.toBoolean,
+}  # fmt: skip
 
 
-def text(name: str, meaning: str) -> Param[str]:
-    return Param(Params._dummy(), name, meaning, typeConverter=TypeConverters.toString)
+@cache
+def settings_with_params() -> dict[str, Setting]:
+    """All settings that are Params, by the name of the Param."""
+    return {item.param: item for table in TABLES for item in settings_of(table).values() if item.param is not None}
 
 
-def number(name: str, meaning: str) -> Param[float]:
-    return Param(Params._dummy(), name, meaning, typeConverter=TypeConverters.toFloat)
+@cache
+def names_of_params() -> dict[str, str]:
+    """Field ─► name of its Param."""
+    return {field: param for table in TABLES for field, param in param_names(table).items()}
 
 
-def integer(name: str, meaning: str) -> Param[int]:
-    return Param(Params._dummy(), name, meaning, typeConverter=TypeConverters.toInt)
+def text(name: str, meaning: str) -> tuple[Param[str], Callable[[Params], str], Callable[[S, str], S]]:
+    """A text that has a default."""
+    param: Param[str] = Param(Params._dummy(), name, meaning, typeConverter=TypeConverters.toString)
+    return param, _getter(param), _setter(param)
 
 
-def flag(name: str, meaning: str) -> Param[bool]:
-    return Param(Params._dummy(), name, meaning, typeConverter=TypeConverters.toBoolean)
+def optional_number(
+    name: str, meaning: str
+) -> tuple[Param[float], Callable[[Params], float | None], Callable[[S, float], S]]:
+    """A number without a default: it is None while it is unset."""
+    param: Param[float] = Param(Params._dummy(), name, meaning, typeConverter=TypeConverters.toFloat)
+    return param, _optional_getter(param), _setter(param)
 
 
-def number_or_auto(name: str, meaning: str) -> Param[float]:
-    return Param(Params._dummy(), name, meaning, typeConverter=_number_or_auto)
+def declared(name: str, kind: type[T]) -> tuple[Param[T], Callable[[Params], T], Callable[[S, T], S]]:
+    """The Param of a setting that has a default."""
+    param: Param[T] = _param(name)
+    return param, _getter(param), _setter(param)
 
 
-def _number_or_auto(value: Any) -> Any:
-    return value if value == AUTO else TypeConverters.toFloat(value)
+def optional(name: str, kind: type[T]) -> tuple[Param[T], Callable[[Params], T | None], Callable[[S, T], S]]:
+    """The Param of a setting without a default: it is None while it is unset."""
+    param: Param[T] = _param(name)
+    return param, _optional_getter(param), _setter(param)
+
+
+def optional_or_word(
+    name: str,
+) -> tuple[Param[float | str], Callable[[Params], float | str | None], Callable[[S, float | str], S]]:
+    """As ``optional``, a number or one of the words of the setting."""
+    param: Param[float | str] = _param(name)
+    return param, _optional_getter(param), _setter(param)
+
+
+def _param(name: str) -> Param[Any]:
+    """The Param of a setting. ``explainParams`` tells its help, and what the value must be."""
+    item = settings_with_params()[name]
+    meaning, convert = item.described(names_of_params()), CONVERTERS[item.kind]
+    if item.choices:
+        meaning += f": {', '.join(item.choices)}"
+    elif item.check is not None and item.kind is not bool:
+        meaning += f"; must {item.demand}"
+    converter = partial(_word_or, item.words, convert) if item.words else convert
+    return Param(Params._dummy(), name, meaning, typeConverter=converter)
+
+
+def _word_or(words: tuple[str, ...], convert: Callable[[Any], Any], value: Any) -> Any:
+    return value if value in words else convert(value)
+
+
+def _getter(param: Param[Any]) -> Callable[[Params], Any]:
+    return _named(lambda params: params.getOrDefault(param.name), "get", param)
+
+
+def _optional_getter(param: Param[Any]) -> Callable[[Params], Any]:
+    def get(params: Params) -> Any:
+        return params.getOrDefault(param.name) if params.isDefined(param.name) else None
+
+    return _named(get, "get", param)
+
+
+def _setter(param: Param[Any]) -> Callable[[S, Any], S]:
+    def set_value(params: S, value: Any) -> S:
+        return params._set(**{param.name: value})
+
+    return _named(set_value, "set", param)
+
+
+def _named(function: F, verb: str, param: Param[Any]) -> F:
+    """The function with the name and the documentation of a method."""
+    function.__name__ = f"{verb}{param.name[0].upper()}{param.name[1:]}"
+    function.__doc__ = f"{verb.capitalize()} ``{param.name}``: {param.doc}."
+    return function
+
+
+def keyword_defaults(function: Callable[..., None]) -> dict[str, Any]:
+    """The defaults of a function's keyword arguments that are not None."""
+    parameters = signature(function).parameters.values()
+    return {one.name: one.default for one in parameters if one.default is not one.empty and one.default is not None}
+
+
+def documented_params(params: type[Params], constructor: Callable[..., None]) -> str:
+    """The section ``Parameters`` of a constructor whose keyword arguments are Params."""
+    lines = []
+    for name in list(signature(constructor).parameters)[1:]:
+        item, meaning = settings_with_params().get(name), getattr(params, name).doc
+        lines += item.documented(name, names_of_params()) if item else documented_parameter(name, "str", meaning)
+    return "\n".join(["Parameters", "----------", *lines])

@@ -1,4 +1,4 @@
-"""The folders of a model and of an estimator: how they are written, read and checked.
+"""The folders of a model, of its vectors and of an estimator: how they are written, read and checked.
 
 MODEL/metadata.json    ModelInfo and format_version; written last
 MODEL/metadata/        pyspark.ml's own: class, uid, Params
@@ -7,6 +7,9 @@ MODEL/items/
 MODEL/fitted/          Parquet, a sketch of the cells that were fitted: see ``freshness``
 MODEL/certificate.json upper limits on the error rate: see ``certificates``
 MODEL/report.html      if the model was diagnosed: see ``report``
+
+VECTORS/users/         Parquet, ids and vectors: see ``serving.vectors``
+VECTORS/items/
 
 ESTIMATOR/metadata/      pyspark.ml's own: class, uid, Params; whose side features there are
 ESTIMATOR/userFeatures/  Parquet, the side features as they were given
@@ -30,11 +33,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, MLWriter
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from onebit_spark.core.fitted_features import Who
+from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.model_info import METADATA, ModelInfo
 from onebit_spark.core.output_kinds import ESTIMATOR as SAVED_ESTIMATOR
-from onebit_spark.core.output_kinds import MODEL
+from onebit_spark.core.output_kinds import MODEL, VECTORS
 from onebit_spark.engines.factor_frames import collected_factors
 from onebit_spark.errors import RequestError
 from onebit_spark.ml.driver_scoring import fits_here
@@ -44,6 +49,7 @@ from onebit_spark.platform.files import Location, explained, replace_folder
 from onebit_spark.platform.sessions import described
 from onebit_spark.report.page import REPORT, report
 from onebit_spark.serving.model_folder import CERTIFICATE, ESTIMATOR, certificate_of
+from onebit_spark.serving.vectors import SEAL
 
 M = TypeVar("M", bound=FittedModel)
 
@@ -105,6 +111,26 @@ def _report(model: FittedModel) -> str | None:
     return report(model.info, model.certificate)
 
 
+def export_vectors(model: FittedModel, path: str | os.PathLike[str], overwrite: bool) -> None:
+    """Write ``users`` and ``items`` into a new folder ``path``. Nothing is collected."""
+    spark = model.users.sparkSession
+    if Location(spark, path).uri == model.source:
+        raise RequestError(f"the model was loaded from {path} and still reads its factors there: export them elsewhere")
+    with described(spark, "writing"), replace_folder(spark, path, VECTORS, overwrite) as folder:
+        for name, side, factors in zip(("users", "items"), SIDES, (model.users, model.items), strict=True):
+            _vectors(factors, side, model.info.config.intercepts).write.parquet((Location(spark, folder) / name).uri)
+        (Location(spark, folder) / SEAL).write_text("")
+
+
+def _vectors(factors: DataFrame, side: Side, intercepts: bool) -> DataFrame:
+    """id, vector array<float>: [L, 1, b] of the rows, [R, d, 1] of the columns."""
+    vector = F.col("mean")
+    if intercepts:
+        ends = [F.lit(1.0).cast("float"), F.col("intercept")]
+        vector = F.concat(vector, F.array(*(ends if side == "rows" else reversed(ends))))
+    return factors.select("id", vector.alias("vector"))
+
+
 class ModelReader(MLReader[M]):
     """``OneBitCompletionModel.read()``. A damaged folder raises a RequestError of one line."""
 
@@ -124,9 +150,9 @@ class ModelReader(MLReader[M]):
             info = ModelInfo.from_json((folder / METADATA).read_text())
             users, items = (self._factors(folder, name) for name in ("users", "items"))
             certificate = folder / CERTIFICATE
-            told = certificate_of(certificate.read_text() if certificate.exists() else None)
+            proved = certificate_of(certificate.read_text() if certificate.exists() else None)
             with explained("damaged model folder"):
-                model = self._class(info, users, items, certificate=told)
+                model = self._class(info, users, items, certificate=proved)
             if info.fitted is not None:
                 model.readFitted = partial(read_sketch, self._part(folder, FITTED), **info.fitted)
             self._set_params(model, folder)
@@ -198,9 +224,9 @@ class EstimatorReader(MLReader[Any]):
         folder = Location(self.sparkSession, path)
         if (folder / METADATA).exists():
             raise RequestError(f"{path} holds a fitted model: load it with OneBitCompletionModel.load")
-        found = _saved_class(folder)
-        if found != ESTIMATOR:
-            what = f"a {found.rpartition('.')[2]}" if found else "nothing that pyspark.ml saved"
+        saved = _saved_class(folder)
+        if saved != ESTIMATOR:
+            what = f"a {saved.rpartition('.')[2]}" if saved else "nothing that pyspark.ml saved"
             raise RequestError(f"cannot load {path}: it holds {what}, not an OneBitCompletion")
         params = DefaultParamsReader.loadMetadata(folder.uri, self.sparkSession)
         estimator = self._class()

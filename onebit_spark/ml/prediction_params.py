@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, Self, TypeVar
 
 from pyspark.ml.param import Params
 
-from onebit_spark.ml.param_types import number, text
+from onebit_spark.ml.param_types import optional_number, text
 from onebit_spark.serving.served_model import COLD_START
 
-P = TypeVar("P", bound="PredictionParams")
 S = TypeVar("S", bound="AnswerParams")
 
 
 class PredictionParams(Params):
     """The column names that the estimator and its model share."""
 
-    userCol = text("userCol", "column of the user ids")
-    itemCol = text("itemCol", "column of the item ids")
-    scoreCol = text("scoreCol", "output column of the score E[L]·E[R] (+ intercepts); empty: omitted")
-    stdCol = text(
+    userCol, getUserCol, setUserCol = text("userCol", "column of the user ids")
+    itemCol, getItemCol, setItemCol = text("itemCol", "column of the item ids")
+    scoreCol, getScoreCol, setScoreCol = text(
+        "scoreCol", "output column of the score E[L]·E[R] (+ intercepts); empty: omitted"
+    )
+    stdCol, getStdCol, setStdCol = text(
         "stdCol", "output column of the score's spread in an approximate posterior, no error bar; empty: omitted"
     )
-    probabilityCol = text("probabilityCol", "output column of the probability of a positive label; empty: omitted")
-    predictionCol = text("predictionCol", "output column of the predicted label, as a double; empty: omitted")
-    rawPredictionCol = text("rawPredictionCol", "output column of the score, for evaluators; empty: omitted")
-    coldStartStrategy = text(
+    probabilityCol, getProbabilityCol, setProbabilityCol = text(
+        "probabilityCol", "output column of the probability of a positive label; empty: omitted"
+    )
+    predictionCol, getPredictionCol, setPredictionCol = text(
+        "predictionCol", "output column of the predicted label, as a double; empty: omitted"
+    )
+    rawPredictionCol, getRawPredictionCol, setRawPredictionCol = text(
+        "rawPredictionCol", "output column of the score, for evaluators; empty: omitted"
+    )
+    coldStartStrategy, getColdStartStrategy, setColdStartStrategy = text(
         "coldStartStrategy", "pairs with an unknown id: prior (predict from the prior), drop (leave out), nan"
     )
 
@@ -36,53 +43,9 @@ class PredictionParams(Params):
             predictionCol="prediction", rawPredictionCol="rawPrediction", coldStartStrategy="prior",
         )  # fmt: skip
 
-    def getUserCol(self) -> str:
-        return self.getOrDefault(self.userCol)
-
-    def getItemCol(self) -> str:
-        return self.getOrDefault(self.itemCol)
-
-    def getScoreCol(self) -> str:
-        return self.getOrDefault(self.scoreCol)
-
-    def getStdCol(self) -> str:
-        return self.getOrDefault(self.stdCol)
-
-    def getProbabilityCol(self) -> str:
-        return self.getOrDefault(self.probabilityCol)
-
-    def getPredictionCol(self) -> str:
-        return self.getOrDefault(self.predictionCol)
-
-    def getRawPredictionCol(self) -> str:
-        return self.getOrDefault(self.rawPredictionCol)
-
-    def getColdStartStrategy(self) -> str:
-        return self.getOrDefault(self.coldStartStrategy)
-
-    def setUserCol(self: P, value: str) -> P:
-        return self._set(userCol=value)
-
-    def setItemCol(self: P, value: str) -> P:
-        return self._set(itemCol=value)
-
-    def setScoreCol(self: P, value: str) -> P:
-        return self._set(scoreCol=value)
-
-    def setStdCol(self: P, value: str) -> P:
-        return self._set(stdCol=value)
-
-    def setProbabilityCol(self: P, value: str) -> P:
-        return self._set(probabilityCol=value)
-
-    def setPredictionCol(self: P, value: str) -> P:
-        return self._set(predictionCol=value)
-
-    def setRawPredictionCol(self: P, value: str) -> P:
-        return self._set(rawPredictionCol=value)
-
-    def setColdStartStrategy(self: P, value: str) -> P:
-        return self._set(coldStartStrategy=value)
+    def _set_given(self, **params: Any) -> Self:
+        """Set Params by name; None leaves one as it is."""
+        return self._set(**{name: value for name, value in params.items() if value is not None})
 
     def coldStartProblems(self) -> list[str]:
         """The problem with ``coldStartStrategy``, in words; an empty list if there is none."""
@@ -95,27 +58,17 @@ class PredictionParams(Params):
 class AnswerParams(PredictionParams):
     """Params of a model with selective certificates."""
 
-    answeredCol = text(
+    answeredCol, getAnsweredCol, setAnsweredCol = text(
         "answeredCol",
         "output column: whether the model answers the pair, with a certified error rate; empty: omitted",
     )
-    maxError = number("maxError", "the certified error rate of answeredCol; unset: the first that was requested")
+    maxError, getMaxError, setMaxError = optional_number(
+        "maxError", "the certified error rate of answeredCol; unset: the first that was requested"
+    )
 
     def __init__(self) -> None:
         super().__init__()
         self._setDefault(answeredCol="answered")
-
-    def getAnsweredCol(self) -> str:
-        return self.getOrDefault(self.answeredCol)
-
-    def getMaxError(self) -> float | None:
-        return self.getOrDefault(self.maxError) if self.isDefined(self.maxError) else None
-
-    def setAnsweredCol(self: S, value: str) -> S:
-        return self._set(answeredCol=value)
-
-    def setMaxError(self: S, value: float) -> S:
-        return self._set(maxError=value)
 
 
 PLAIN_NAMES = {

@@ -31,28 +31,28 @@ log = logging.getLogger("onebit_spark")
 
 
 @dataclass(frozen=True)
-class KnownSide:
+class FitFeatures:
     """The side features of the users, or of the items, of a fit.
 
     Parameters
     ----------
     rated : SideFeatures
         Those of the ids with ratings; nulls for one without features.
-    newcomers : Arrow array
+    unrated_ids : Arrow array
         Ids with features and without ratings.
-    newcomers_table : pyarrow.Table
+    unrated : pyarrow.Table
         One line for each of them.
-    told : list of str
+    notes : list of str
         About columns that are left out, and gaps.
     """
 
     rated: SideFeatures
-    newcomers: pa.Array
-    newcomers_table: pa.Table
-    told: list[str]
+    unrated_ids: pa.Array
+    unrated: pa.Table
+    notes: list[str]
 
     @classmethod
-    def of(cls, table: pa.Table, column: str, ids: pa.Array, whose: str) -> KnownSide:
+    def of(cls, table: pa.Table, column: str, ids: pa.Array, whose: str) -> FitFeatures:
         """From a checked table of features and the ids with ratings."""
         known = one_array(table[column]).cast(ids.type)
         places = pc.fill_null(pc.index_in(ids, value_set=known), -1).to_numpy().astype(np.int64)
@@ -61,35 +61,39 @@ class KnownSide:
             raise RequestError(
                 f"{whose} features: none of the {table.num_rows:,} ids has a rating: are they other ids?"
             )
-        coding, told = learn_coding(rated, column)
+        coding, notes = learn_coding(rated, column)
         if not coding.features:
-            raise RequestError(f"{whose} features: no column is left: {'; '.join(told) or 'there are only ids'}")
+            raise RequestError(f"{whose} features: no column is left: {'; '.join(notes) or 'there are only ids'}")
         aligned = table.drop_columns([column]).take(pa.array(places, mask=places < 0))
         without = len(ids) - rated.num_rows
         if without:
-            told = [*told, f"{without:,} of {len(ids):,} ids with ratings have no features"]
-        fresh = np.ones(table.num_rows, bool)
-        fresh[places[places >= 0]] = False
-        newcomers, others = known.filter(pa.array(fresh)), table.filter(pa.array(fresh))
+            notes = [*notes, f"{without:,} of {len(ids):,} ids with ratings have no features"]
+        unrated = np.ones(table.num_rows, bool)
+        unrated[places[places >= 0]] = False
+        mask = pa.array(unrated)
         features = SideFeatures(aligned, coding, coding.coded(aligned))
-        return cls(features, newcomers, others, [f"{whose} features: {line}" for line in told])
+        return cls(features, known.filter(mask), table.filter(mask), [f"{whose} features: {note}" for note in notes])
 
-    def coded_newcomers(self) -> IdLines:
-        """The features of the newcomers, coded like those of the ids with ratings."""
-        return IdLines(self.newcomers, self.rated.coding.coded(self.newcomers_table))
+    def coded_unrated(self) -> IdLines:
+        """The features of the ids without ratings, coded like those of the others."""
+        return IdLines(self.unrated_ids, self.rated.coding.coded(self.unrated))
 
-    def lines(
+    def unrated_lines(
         self, row: RowPosterior, coding: FeatureCoding, weights: NDArray[np.float64], narrowing: float | None
     ) -> pa.Table | None:
-        """The newcomers' lines of the factor table, or None; ``row`` is the prior of an id without ratings."""
-        if not len(self.newcomers):
+        """The factor table of the ids without ratings, or None; ``row`` is the prior of an id without ratings."""
+        if not len(self.unrated_ids):
             return None
-        rows = newcomer_rows(row, coding.coded(self.newcomers_table) @ weights)
+        rows = newcomer_rows(row, coding.coded(self.unrated) @ weights)
         drawn = None
         if narrowing is not None:
             spread = (rows.deviation * narrowing).astype(rows.location.dtype)
             drawn = RowPosterior(rows.location, spread, "spread", rows.has_intercept)
-        return factor_table(self.newcomers, rows, drawn)
+        return factor_table(self.unrated_ids, rows, drawn)
+
+    def learned(self, coding: FeatureCoding, weights: NDArray[np.float64]) -> dict[str, Any]:
+        """What a model keeps of them, for ``ModelInfo.side_features``."""
+        return {"coding": coding.as_list(), "weights": weights.tolist(), "newcomers": len(self.unrated_ids)}
 
 
 def digest(table: pa.Table, column: str) -> int:
@@ -101,11 +105,6 @@ def digest(table: pa.Table, column: str) -> int:
     return zlib.crc32(sink.getvalue())
 
 
-def learnt_features(known: KnownSide, coding: FeatureCoding, weights: NDArray[np.float64]) -> dict[str, Any]:
-    """What a model keeps of them, for ``ModelInfo.side_features``."""
-    return {"coding": coding.as_list(), "weights": weights.tolist(), "newcomers": len(known.newcomers)}
-
-
 def checked_features(frames: Mapping[Who, DataFrame], dataset: DataFrame, columns: Columns) -> dict[Who, pa.Table]:
     """The tables of side features, collected and checked against the ids of the ratings."""
     names = {"user": columns.user, "item": columns.item}
@@ -115,13 +114,13 @@ def checked_features(frames: Mapping[Who, DataFrame], dataset: DataFrame, column
     }
 
 
-def known_sides(engine: SparkEngine, features: dict[Who, pa.Table], columns: Columns) -> dict[Side, KnownSide]:
+def give_features(engine: SparkEngine, features: dict[Who, pa.Table], columns: Columns) -> dict[Side, FitFeatures]:
     """Give the engine the side features of its ids."""
-    found: dict[Side, KnownSide] = {}
+    given: dict[Side, FitFeatures] = {}
     for who, table in features.items():
         side = SIDE_OF[who]
-        found[side] = KnownSide.of(table, getattr(columns, who), engine.ids[side].values, who)
-        engine.features[side] = found[side].rated
-        for line in found[side].told:
-            log.info(line)
-    return found
+        given[side] = FitFeatures.of(table, getattr(columns, who), engine.ids[side].values, who)
+        engine.features[side] = given[side].rated
+        for note in given[side].notes:
+            log.info(note)
+    return given

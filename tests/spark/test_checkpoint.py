@@ -98,7 +98,7 @@ def test_a_decrease_of_nothing_is_not_infinite(spark, ratings, tmp_path):
     content = json.loads((place / HISTORY).read_text())
     content["history"][1]["decrease"] = 0.0
     (place / HISTORY).write_text(json.dumps(content))
-    found = CheckpointFolder(spark, str(tmp_path), content["subject"], OneBitCompletionModel.load).found(resume=True)
+    found = CheckpointFolder(spark, str(tmp_path), content["subject"], OneBitCompletionModel.load).newest(resume=True)
     assert [step.decrease for step in found.history] == [float("inf"), 0.0]
 
 

@@ -136,7 +136,7 @@ def test_vectors_appear_whole_or_not_at_all(make_named, tmp_path, monkeypatch):
     def killed(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("onebit_spark.ml.vector_export.Location.write_text", killed)
+    monkeypatch.setattr("onebit_spark.ml.persistence.Location.write_text", killed)
     with pytest.raises(KeyboardInterrupt):
         model.exportVectors(path, overwrite=True)
     assert len(pq.read_table(path / "users")["vector"][0]) == 3

@@ -16,10 +16,10 @@ from onebit_spark.core.settings import Problem, by_param, declared
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.defects import Columns
 from onebit_spark.ml import make_params
+from onebit_spark.ml.param_types import TABLES, settings_with_params
 from onebit_spark.ml.prediction_params import PredictionParams
 from onebit_spark.tuning.cross_validation import CrossValidation
 
-TABLES = make_params.TABLES
 ANOTHER = {str: "elsewhere", int: 7, float: 0.25}
 
 
@@ -52,7 +52,7 @@ def test_the_written_params_are_those_of_the_tables():
 
 def test_the_constructor_takes_every_param_with_its_default():
     taken = inspect.signature(OneBitCompletion.__init__).parameters
-    settings = {name: item.default for name, item in make_params.settings_with_params().items()}
+    settings = {name: item.default for name, item in settings_with_params().items()}
     shared = PredictionParams()
     expected = {**settings, **{param.name: shared.getOrDefault(param) for param in shared.params}}
     assert {name: item.default for name, item in taken.items() if name != "self"} == expected
@@ -123,6 +123,34 @@ def test_the_best_setting_is_a_config_of_the_fit(arguments, tmp_path):
     (tmp_path / "best.toml").write_text(as_toml(config, settings=5))
     request = parse(FitRequest, "fit", [*arguments, "--config", str(tmp_path / "best.toml")])
     assert (request.fit_config(), request.terms().grid) == (config, 5)
+
+
+# ---- the recipe in docs/ARCHITECTURE.md ------------------------------------------------------------------------------
+
+
+def test_a_setting_stands_where_it_is_declared_and_where_it_acts(request):
+    package = request.config.rootpath / "onebit_spark"
+    names = re.compile(r"\b(checkpoint_interval|checkpointInterval)\b")
+    files = {str(file.relative_to(package)) for file in package.rglob("*.py") if names.search(file.read_text("utf-8"))}
+    recipe = (package.parent / "docs" / "ARCHITECTURE.md").read_text("utf-8").partition("### A new setting")[2]
+    assert files == {"core/execution.py", "ml/fit_params.py", "ml/fit_run.py"}
+    assert all(f"`{file}" in recipe for file in files)
+
+
+def test_the_guide_shows_every_flag_of_a_fit(request):
+    guide = (request.config.rootpath / "docs" / "settings.md").read_text("utf-8")
+    for item in (item for item in declared(FitConfig).values() if item.key):
+        assert f"`{as_flag(item.key)}`" in guide
+        assert f"`{item.param}`" in guide
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_table_documents_itself(table):
+    for name, item in declared(table).items():
+        assert f"\n    {name} : " in table.__doc__
+        if "{" not in item.help:
+            told = " ".join(table.__doc__.split())
+            assert item.help[1:] in told
 
 
 # ---- problems --------------------------------------------------------------------------------------------------------

@@ -1,0 +1,195 @@
+"""A fit on Spark, step by step: choose the exchange, make the engine, prepare its start, fit, build the model."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from onebit_spark.certificate.certificates import Terms
+from onebit_spark.certificate.certified_fit import certified_fit
+from onebit_spark.core.config import FitConfig
+from onebit_spark.core.execution import Execution
+from onebit_spark.core.fitted_features import Who
+from onebit_spark.core.sketch import CellSketch, together
+from onebit_spark.core.solver import Iteration, Start
+from onebit_spark.engines.exchange import ChosenExchange, choose_exchange, engine_over
+from onebit_spark.engines.held_out_loss import measuring
+from onebit_spark.engines.spark_engine import SparkEngine
+from onebit_spark.engines.validation import Validation, check_validation
+from onebit_spark.input.collect import Weighed
+from onebit_spark.input.defects import Columns
+from onebit_spark.input.prepared_ratings import prepared_for
+from onebit_spark.input.rating_sources import RatingsFrame, RatingsSource
+from onebit_spark.input.survey import Census
+from onebit_spark.ml.checkpoint import Checkpoint, CheckpointFolder, Checkpointing, subject_of, warm_start
+from onebit_spark.ml.fitted_model import FittedModel
+from onebit_spark.ml.freshness import sketch_of
+from onebit_spark.ml.model_builder import ModelBuilder
+from onebit_spark.ml.side_features import digest, give_features
+
+M = TypeVar("M", bound=FittedModel)
+
+log = logging.getLogger("onebit_spark")
+
+
+@dataclass(frozen=True)
+class FitInput:
+    """The settings and the ratings of a fit, checked.
+
+    Parameters
+    ----------
+    config, execution, terms, columns
+        The settings.
+    ratings : DataFrame
+        All ratings: ``training``, and ``validation`` if there are such.
+    training, validation : DataFrame
+        Those that are fitted, and those that choose when the fit ends.
+    features : dict of "user" or "item" to pyarrow.Table
+        Side features.
+    """
+
+    config: FitConfig
+    execution: Execution
+    terms: Terms
+    columns: Columns
+    ratings: DataFrame
+    training: DataFrame
+    validation: DataFrame | None
+    features: dict[Who, pa.Table]
+
+
+class PhaseTimer:
+    """Seconds of the phases of a fit."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def end(self, phase: str) -> None:
+        """The phase that began with the end of the last one is over."""
+        now = time.perf_counter()
+        self.seconds[phase], self._last = now - self._last, now
+
+    def divide_fit(self, iterations: list[Iteration], validation: float | None) -> None:
+        """Of the seconds of the fit, those beside its iterations: the start, and the validation if there was one."""
+        self.seconds["start"] = self.seconds["fit"] - sum(step.seconds for step in iterations)
+        if validation is not None:
+            self.seconds["start"] -= validation
+            self.seconds["validation"] = validation
+
+
+def run_fit(
+    given: FitInput, model_class: type[M], initial: M | None, counted: Weighed | None,
+    progress: Callable[[Iteration], None] | None, timer: PhaseTimer,
+) -> M:  # fmt: skip
+    """Fit the ratings.
+
+    Parameters
+    ----------
+    given : FitInput
+        The settings and the ratings.
+    model_class : type
+        Class of the model that is made.
+    initial : model, optional
+        Where the fit starts.
+    counted : Weighed, optional
+        What an earlier pass over all the ratings has counted.
+    progress : callable, optional
+        Called after every iteration.
+    timer : PhaseTimer
+        Started.
+    """
+    config, execution = given.config, given.execution
+    with ExitStack() as release:
+        chosen = release.enter_context(_exchange(given, counted))
+        n_validation = 0 if given.validation is None else check_validation(given.validation, given.columns).n
+        timer.end("survey")
+        checkpoints = _checkpoint_folder(given, chosen, model_class)
+        checkpoint = checkpoints.newest(execution.resume) if checkpoints is not None else None
+        sketch = _sketch(given, chosen, n_validation)  # before the heap is full of blocks
+        engine = release.enter_context(_engine(given, chosen))
+        fitted = engine.fitted or sketch
+        assert fitted is not None
+        if initial is not None:
+            fitted = together(initial.fitted, fitted)
+        features = give_features(engine, given.features, given.columns)
+        builder = ModelBuilder(given.ratings, config, given.columns, chosen, engine, fitted, features, model_class)
+        start = _start(initial, checkpoint, config, engine)
+        checkpointing, validation = None, None
+        if checkpoints is not None:
+            checkpointing = Checkpointing(checkpoints, execution.checkpoint_interval, builder.model)
+        if given.validation is not None:
+            unrated = {side: known.coded_unrated() for side, known in features.items()}
+            measure = measuring(given.validation, given.columns, engine, config.loss, unrated)
+            validation = Validation(release.enter_context(measure), engine, execution.patience)
+        timer.end("blocking")
+        observer = validation or checkpointing
+        fit = certified_fit(engine, config, given.terms, chosen.tally.positives, progress, start, observer)
+        timer.end("fit")
+        timer.divide_fit(
+            fit.history[len(start.history) if start is not None else 0 :],
+            validation.seconds if validation is not None else None,
+        )
+        curve = validation.history if validation is not None else []
+        return builder.model(fit, outlasting=True, seconds=timer.seconds, validation=curve)
+
+
+@contextmanager
+def _exchange(given: FitInput, counted: Weighed | None) -> Iterator[ChosenExchange]:
+    """Where the ratings are fitted, chosen by their counts. ``counted`` is about ``given.ratings``."""
+    execution, columns = given.execution, given.columns
+    if given.validation is not None:
+        counted = None
+    source: RatingsSource = RatingsFrame(given.training, columns)
+    if execution.blocks_dir is not None:
+        source, counted = prepared_for(given.training, columns, execution.blocks_dir, counted), None
+        log.info("ratings: %s", source)
+    wanted, most = execution.exchange, execution.driver_ratings
+    with choose_exchange(wanted, source, given.config.form, most, counted) as chosen:
+        yield chosen
+
+
+@contextmanager
+def _engine(given: FitInput, chosen: ChosenExchange) -> Iterator[SparkEngine]:
+    """The engine of the chosen exchange, with its ratings."""
+    execution = given.execution
+    blocks = execution.row_blocks, execution.col_blocks
+    work, storage = execution.work_dir or execution.checkpoint_dir, execution.shuffle_storage
+    with engine_over(
+        chosen, given.training, given.columns, blocks, given.config.form, work, given.validation, storage
+    ) as engine:
+        yield engine
+
+
+def _checkpoint_folder(given: FitInput, chosen: ChosenExchange, model_class: type[M]) -> CheckpointFolder | None:
+    """Where checkpoints of this fit are, if there are to be any."""
+    folder = given.execution.checkpoint_dir
+    if not folder:
+        return None
+    digests = {str(who): digest(table, getattr(given.columns, who)) for who, table in given.features.items()}
+    subject = subject_of(given.config, chosen.tally, given.terms.prior_split, digests)
+    return CheckpointFolder(given.ratings.sparkSession, folder, subject, model_class.load)
+
+
+def _sketch(given: FitInput, chosen: ChosenExchange, n_validation: int) -> CellSketch | None:
+    """Which cells choose the model, those of the validation included. None: the driver's engine knows."""
+    if not isinstance(chosen.found, Census):
+        return None
+    whole = sketch_of(given.ratings, given.columns, chosen.tally.n + n_validation) if n_validation else None
+    return whole or chosen.found.sketch()
+
+
+def _start(
+    initial: FittedModel | None, checkpoint: Checkpoint | None, config: FitConfig, engine: SparkEngine
+) -> Start[Any] | None:
+    """Where the fit starts, if not where its configuration says: from a checkpoint, or from an initial model."""
+    if checkpoint is not None:
+        return checkpoint.start(config, engine)
+    return warm_start(initial, config, engine) if initial is not None else None

@@ -18,7 +18,7 @@ from pyspark.sql.types import BooleanType
 
 from onebit_spark.core.engine import Engine
 from onebit_spark.core.factor_tables import newcomer_rows, one_array, prior_row
-from onebit_spark.core.id_lines import IdLines
+from onebit_spark.core.fitted_features import IdLines
 from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.posterior import FloatArray, RowPosterior
 from onebit_spark.core.prediction import held_out_sums

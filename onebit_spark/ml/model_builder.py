@@ -5,25 +5,23 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Generic, TypeVar
 
-import numpy as np
 from pyspark.sql import DataFrame
 
-from onebit_spark.certificate.certificates import document, kept_by_coin
+from onebit_spark.certificate.certificates import document
 from onebit_spark.certificate.certified_fit import CertifiedFit
-from onebit_spark.certificate.learnt_prior import NARROWING
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.factor_tables import prior_row
-from onebit_spark.core.fitted_features import SIDE_OF
 from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.model_info import ModelInfo
-from onebit_spark.core.posterior import HasColumnNorms, effective_rank
+from onebit_spark.core.posterior import HasColumnNorms
 from onebit_spark.core.sketch import CellSketch
 from onebit_spark.engines.exchange_choice import ChosenExchange, SparkEngine
 from onebit_spark.engines.factor_frames import factor_schema
 from onebit_spark.input.columns import type_of
 from onebit_spark.input.defects import Columns
 from onebit_spark.ml.fitted_model import FittedModel
-from onebit_spark.ml.side_features import KnownSide, learnt_features
+from onebit_spark.ml.side_features import KnownSide
+from onebit_spark.predictor.fit_info import info_of_fit
 
 P = TypeVar("P", bound=HasColumnNorms)  # a posterior of a side, in the engine's own form
 M = TypeVar("M", bound=FittedModel)
@@ -66,10 +64,9 @@ class FitFacts(Generic[P, M]):
         """The model of a fit, finished or not; ``info`` are further fields of its ``info``."""
         told = replace(self._info(made), **info)
         drawn = made.drawn or dict.fromkeys(SIDES)
-        form = told.kind, told.config.intercepts, told.config.implicit_features
         newcomers = {
             side: self.known[side].lines(
-                prior_row(made.scales, side, *form), coding, made.scales.features[side], told.draw_narrowing
+                prior_row(made.scales, side, *told.table_form), coding, made.scales.features[side], told.draw_narrowing
             )
             for side, coding in made.codings.items()
             if outlasting
@@ -86,41 +83,14 @@ class FitFacts(Generic[P, M]):
         return self.model_class(told, users, items, certificate).fittedOn(self.fitted)
 
     def _info(self, made: CertifiedFit[P]) -> ModelInfo:
-        config, columns, tally, scales = self.config, self.columns, self.chosen.tally, made.scales
-        n_users, n_items = self.engine.count("rows"), self.engine.count("cols")
-        moments, limit = scales.moments, made.nine_tenths
-        return ModelInfo(
-            parameters={
-                **asdict(config),
-                "likelihood_weight": made.choice.weight,
-                "alpha": made.prior.alpha,
-                "beta": made.prior.beta,
-            },
-            scale_moments=None if moments is None else moments.as_dict(),
-            side_features={
-                who: learnt_features(self.known[side], made.codings[side], scales.features[side])
-                for who, side in SIDE_OF.items()
-                if side in made.codings
-            }
-            or None,
-            draw_narrowing=None if made.drawn is None else NARROWING,
+        columns, tally = self.columns, self.chosen.tally
+        return info_of_fit(
+            made,
+            self.config,
+            {side: self.engine.count(side) for side in SIDES},
+            {side: len(known.newcomers) for side, known in self.known.items()},
+            self.engine.repeats.repeated > 0,
             n_ratings=tally.n,
-            n_users=n_users,
-            n_items=n_items,
-            objective_history=[step.objective for step in made.history],
-            iterations=len(made.history),
-            converged=made.converged,
-            reason=made.reason,
-            effective_rank=effective_rank(made.posterior["rows"], made.posterior["cols"], n_users, n_items),
-            inverse_gamma=np.asarray(scales.factor).tolist(),
-            intercept_prior={
-                "mean": scales.mean,
-                "mean_variance": scales.mean_variance,
-                "user_inverse_gamma": scales.row_intercept,
-                "item_inverse_gamma": scales.col_intercept,
-            }
-            if config.intercepts
-            else None,
             label_coding=tally.coding,
             threshold=columns.threshold,
             majority=tally.majority,
@@ -138,7 +108,4 @@ class FitFacts(Generic[P, M]):
             fingerprint=tally.fingerprint,
             repeats=asdict(self.engine.repeats),
             exchange=asdict(self.chosen.choice),
-            confidences=made.ladder.as_dict() if made.ladder is not None else None,
-            weight_losses={f"{weight:g}": loss for weight, loss in made.choice.losses.items()} or None,
-            nine_tenths=None if limit is None else kept_by_coin(limit, self.engine.repeats.repeated > 0).as_dict(),
         )

@@ -16,8 +16,7 @@ from pyspark.sql import DataFrame
 
 from onebit_spark.core.factor_tables import factor_table, newcomer_rows, one_array
 from onebit_spark.core.feature_coding import FeatureCoding, learn_coding
-from onebit_spark.core.fitted_features import SIDE_OF, Who
-from onebit_spark.core.id_lines import IdLines
+from onebit_spark.core.fitted_features import SIDE_OF, IdLines, Who
 from onebit_spark.core.losses import Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.side_tables import SideFeatures
@@ -105,11 +104,6 @@ def digest(table: pa.Table, column: str) -> int:
     with pa.ipc.new_stream(sink, ordered.schema.remove_metadata()) as stream:
         stream.write_table(ordered.replace_schema_metadata(None))
     return zlib.crc32(sink.getvalue())
-
-
-def learnt_features(known: KnownSide, coding: FeatureCoding, weights: NDArray[np.float64]) -> dict[str, Any]:
-    """What a model keeps of them, for ``ModelInfo.side_features``."""
-    return {"coding": coding.as_list(), "weights": weights.tolist(), "newcomers": len(known.newcomers)}
 
 
 def checked_features(frames: Mapping[Who, DataFrame], dataset: DataFrame, columns: Columns) -> dict[Who, pa.Table]:

@@ -1,7 +1,7 @@
 """Bayesian completion of huge binary matrices on Spark, with a certified error rate.
 
 Importing this package starts no JVM and imports no Spark. ``OneBitCompletion`` and ``OneBitCompletionModel`` import
-pyspark at their first use; ``load`` and ``ServedModel`` import pyarrow.
+pyspark at their first use; ``load`` and ``ServedModel`` import Parquet.
 """
 
 from importlib import import_module

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -38,9 +38,11 @@ from onebit_spark.engines.local import LocalEngine
 from onebit_spark.predictor.cold_start_draws import ColdStartDraws
 from onebit_spark.predictor.fit_info import info_of_fit
 from onebit_spark.predictor.predictor import Predictor, moments_at
-from onebit_spark.predictor.served_model import ServedModel
 from onebit_spark.predictor.side import ModelSide, stacked
 from onebit_spark.predictor.top_n import Numbers
+
+if TYPE_CHECKING:
+    from onebit_spark.predictor.served_model import ServedModel
 
 
 @dataclass(frozen=True)
@@ -200,6 +202,8 @@ class Fit:
 
         It knows the rows and columns that have ratings or side features.
         """
+        from onebit_spark.predictor.served_model import ServedModel  # imports Parquet, which few Python workers need
+
         users, items = self._side("rows"), self._side("cols")
         info = replace(self.info, n_users=len(users.ids), n_items=len(items.ids))
         return ServedModel(info, users, items, document(item.as_dict() for item in self.certificates))

@@ -29,10 +29,10 @@ from onebit_spark import Fit, FitConfig, NotConverged, fit_arrays
 from onebit_spark.core import prediction
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.feature_coding import learn_coding
-from onebit_spark.core.fixed_point import settled_rows
 from onebit_spark.core.implicit_features import newcomer_means
 from onebit_spark.core.losses import Side
 from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.predictor.new_ratings import converged_rows
 
 FOLDED = (0, 1, 3, 10)
 SHARE = 0.1
@@ -112,7 +112,7 @@ def folded(fit: Fit, case: Case, given: NDArray[np.bool_], known: NDArray[np.flo
         told = newcomer_means(block, partners.implicit, centre[0], moments.typical(case.side))
     zero = np.zeros((own.n_rows, own.dimension))
     prior = prior.knowing(zero if known is None else known, told)
-    settled = settled_rows(fit.config.make_loss(), block, partners, case.side, fit.config.weight, prior)
+    settled = converged_rows(fit.config.make_loss(), block, partners, case.side, fit.config.weight, prior)
     made, new = own.copy(), block.row_counts > 0
     made.location[new], made.scale[new] = settled.location[new], settled.scale[new]
     return made

@@ -1,7 +1,7 @@
 """Bayesian completion of huge binary matrices on Spark, with a certified error rate.
 
 Importing this package starts no JVM and imports no Spark. ``OneBitCompletion`` and ``OneBitCompletionModel`` import
-pyspark at their first use; ``load`` and ``ServedModel`` import pyarrow.
+pyspark at their first use; ``load`` and ``ServedModel`` import Parquet.
 """
 
 from importlib import import_module
@@ -17,8 +17,7 @@ from onebit_spark.in_process import Fit, fit_arrays
 if TYPE_CHECKING:
     from onebit_spark.estimator import OneBitCompletion
     from onebit_spark.model import OneBitCompletionModel
-    from onebit_spark.serving.model_folder import load
-    from onebit_spark.serving.served_model import ServedModel
+    from onebit_spark.predictor.served_model import ServedModel, load
 
 __version__ = "0.2.0"
 
@@ -41,8 +40,8 @@ __all__ = [
 _AT_FIRST_USE = {
     "OneBitCompletion": "onebit_spark.estimator",
     "OneBitCompletionModel": "onebit_spark.model",
-    "ServedModel": "onebit_spark.serving.served_model",
-    "load": "onebit_spark.serving.model_folder",
+    "ServedModel": "onebit_spark.predictor.served_model",
+    "load": "onebit_spark.predictor.served_model",
 }
 
 

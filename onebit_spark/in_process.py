@@ -2,35 +2,47 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from onebit_spark.certificate.certificates import Certificate, Terms
-from onebit_spark.certificate.certified_fit import certified_fit
+from onebit_spark.certificate.certificates import Certificate, Terms, document
+from onebit_spark.certificate.certified_fit import CertifiedFit, certified_fit
 from onebit_spark.certificate.held_out import HeldOutCounts, held_out_certificates
 from onebit_spark.certificate.learnt_prior import NARROWING
 from onebit_spark.certificate.selective import Group, request_problems
 from onebit_spark.core import prediction
 from onebit_spark.core.array_input import checked_ratings, label_problems
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.cold_start_draws import Newcomers
-from onebit_spark.core.confidence import EVERYTHING, Ladder, confidence
+from onebit_spark.core.confidence import EVERYTHING, Ladder
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.engine import prior_rows
+from onebit_spark.core.factor_tables import prior_row
 from onebit_spark.core.feature_coding import FeatureCoding
-from onebit_spark.core.losses import LOSSES, SIDES, Side
-from onebit_spark.core.posterior import RowPosterior, effective_rank
+from onebit_spark.core.fitted_features import Who
+from onebit_spark.core.losses import SIDES, Side
+from onebit_spark.core.model_info import ModelInfo
+from onebit_spark.core.posterior import DoubleArray, RowPosterior, effective_rank
 from onebit_spark.core.priors import ScalePrior
 from onebit_spark.core.randomness import pair_streams
 from onebit_spark.core.scales import Scales
 from onebit_spark.core.side_tables import SideFeatures
 from onebit_spark.core.solver import Iteration
 from onebit_spark.engines.threads import LocalEngine
+from onebit_spark.predictor.cold_start_draws import ColdStartDraws
+from onebit_spark.predictor.fit_info import info_of_fit
+from onebit_spark.predictor.predictor import Predictor, moments_at
+from onebit_spark.predictor.side import ModelSide, stacked
+from onebit_spark.predictor.top_n import Numbers
+
+if TYPE_CHECKING:
+    from onebit_spark.predictor.served_model import ServedModel
 
 
 @dataclass(frozen=True)
@@ -41,6 +53,8 @@ class Fit:
     ----------
     config : FitConfig
         The settings, with the κ that was used.
+    info : ModelInfo
+        Settings, counts and history of the fit: the ``metadata.json`` of its model.
     rows, cols : RowPosterior
         Posterior of the rows and of the columns.
     scales : Scales
@@ -78,6 +92,7 @@ class Fit:
     """
 
     config: FitConfig
+    info: ModelInfo = field(repr=False)
     rows: RowPosterior
     cols: RowPosterior
     scales: Scales = field(repr=False)
@@ -111,28 +126,32 @@ class Fit:
             self.rows.column_norms, self.cols.column_norms, *(int(self.rated[side].sum()) for side in SIDES)
         )
 
-    def score(self, rows: ArrayLike, cols: ArrayLike) -> NDArray[np.float64]:
+    def score(self, rows: ArrayLike, cols: ArrayLike) -> DoubleArray:
         """Posterior mean of the score, E[b_i] + E[d_j] + E[L_i]·E[R_j] (§8.1)."""
-        return prediction.score(*self._pairs(rows, cols))
+        row, col = self._positions(rows, cols)
+        return prediction.score(self._lines["rows"].take(row), self._lines["cols"].take(col))
 
-    def std(self, rows: ArrayLike, cols: ArrayLike) -> NDArray[np.float64]:
+    def std(self, rows: ArrayLike, cols: ArrayLike) -> DoubleArray:
         """Spread of the score: the standard deviation of an approximate posterior, which depends on the rank and on κ.
 
         It compares pairs of one model. It is no error bar (docs/predictions.md, Std).
         """
-        return np.sqrt(prediction.variance(*self._pairs(rows, cols)))
+        return np.sqrt(self._moments(rows, cols)[1])
 
-    def probability(self, rows: ArrayLike, cols: ArrayLike) -> NDArray[np.float64]:
+    def probability(self, rows: ArrayLike, cols: ArrayLike) -> DoubleArray:
         """P(+). Its meaning depends on the loss (§8.1)."""
-        pairs = self._pairs(rows, cols)
-        return prediction.probability(self.config.loss, prediction.score(*pairs), prediction.variance(*pairs))
+        return self._predictor.probability(*self._moments(rows, cols))
 
     def predict(self, rows: ArrayLike, cols: ArrayLike) -> NDArray[np.int8]:
         """The sign of the score, ±1. A score of exactly 0 gets the majority label."""
-        scores = self.score(rows, cols)
-        return np.where(scores == 0, self.majority, np.sign(scores)).astype(np.int8)
+        return self._predictor.label(self.score(rows, cols)).astype(np.int8)
 
-    def sample(self, rows: ArrayLike, cols: ArrayLike, seed: int = 0) -> NDArray[np.float64]:
+    def confidence(self, rows: ArrayLike, cols: ArrayLike) -> DoubleArray:
+        """|score|/√(c + variance): how sure the model is of the sign (§10.1)."""
+        score, variance = self._moments(rows, cols)
+        return self._predictor.confidence(score, np.sqrt(variance))
+
+    def sample(self, rows: ArrayLike, cols: ArrayLike, seed: int = 0) -> DoubleArray:
         """One random draw of the score per pair. Its sign is the predictor of the certificates for draws (§9.4).
 
         A draw is a function of the seed, the row and the column. After a prior split the draws have smaller standard
@@ -140,9 +159,8 @@ class Fit:
         """
         index = np.broadcast_arrays(np.atleast_1d(rows), np.atleast_1d(cols))
         states = pair_streams(seed, *(np.ascontiguousarray(numbers, np.int64) for numbers in index))
-        (left, new_left), (right, new_right) = map(self._drawn_lines, SIDES, index)
-        newcomers = Newcomers(self.scales, self.prior, NARROWING if self.drawn else None)
-        return newcomers.sampled_scores(left, right, new_left, new_right, states)
+        (left, unrated_left), (right, unrated_right) = map(self._drawn_lines, SIDES, index)
+        return self._predictor.draws.sampled_scores(left, right, (unrated_left, unrated_right), states)
 
     def _drawn_lines(self, side: Side, index: NDArray[Any]) -> tuple[RowPosterior, NDArray[np.bool_]]:
         """The posterior at these rows or columns, and which of them are drawn from the prior instead.
@@ -154,9 +172,69 @@ class Fit:
         known = np.where(unknown, 0, index).astype(np.int64)
         return posterior.take(known), unknown if self.drawn else unknown | ~self.rated[side][known]
 
-    def confidence(self, rows: ArrayLike, cols: ArrayLike) -> NDArray[np.float64]:
-        """|score|/√(c + variance): how sure the model is of the sign (§10.1)."""
-        return confidence(self.score(rows, cols), self.std(rows, cols), LOSSES[self.config.loss].score_noise)
+    @cached_property
+    def _predictor(self) -> Predictor:
+        draws = ColdStartDraws(self.scales, self.prior, NARROWING if self.drawn else None)
+        return Predictor(self.config.loss, self.rows.kind, self.config.intercepts, draws, self.majority)
+
+    @cached_property
+    def _lines(self) -> dict[Side, RowPosterior]:
+        """The posterior of each side, and the prior as one more, last row."""
+        sides: dict[Side, RowPosterior] = {"rows": self.rows, "cols": self.cols}
+        return {
+            side: stacked(posterior, prior_rows(self.scales.unseen(side, self.config.intercepts), 1, posterior))
+            for side, posterior in ((side, replace(lines, implicit=None)) for side, lines in sides.items())
+        }
+
+    def _moments(self, rows: ArrayLike, cols: ArrayLike) -> tuple[DoubleArray, DoubleArray]:
+        """Score and variance."""
+        return moments_at(self._lines["rows"], self._lines["cols"], *self._positions(rows, cols))
+
+    def _positions(self, rows: ArrayLike, cols: ArrayLike) -> tuple[Numbers, Numbers]:
+        """One row and one column per pair; −1, the prior's row, outside the shape."""
+        row, col = np.broadcast_arrays(np.atleast_1d(rows), np.atleast_1d(cols))
+        row = np.where((row < 0) | (row >= self.rows.n_rows), -1, row).astype(np.int64)
+        return row, np.where((col < 0) | (col >= self.cols.n_rows), -1, col).astype(np.int64)
+
+    # ---- as a model --------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def served(self) -> ServedModel:
+        """This fit as ``onebit_spark.load`` gives it: user i is row i, and item j is column j.
+
+        It knows the rows and columns that have ratings or side features.
+        """
+        from onebit_spark.predictor.served_model import ServedModel  # imports Parquet, which few Python workers need
+
+        users, items = self._side("rows"), self._side("cols")
+        info = replace(self.info, n_users=len(users.ids), n_items=len(items.ids))
+        return ServedModel(info, users, items, document(item.as_dict() for item in self.certificates))
+
+    def _side(self, side: Side) -> ModelSide:
+        numbers = np.arange(len(self.rated[side])) if side in self.codings else np.flatnonzero(self.rated[side])
+        rows = (self.rows if side == "rows" else self.cols).take(numbers).astype("float32")
+        drawn = None if self.drawn is None else self.drawn[side].take(numbers).astype("float32")
+        prior = prior_row(self.scales, side, *self.info.table_form)
+        return ModelSide(pa.array(numbers), stacked(rows, prior), drawn)
+
+    def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
+        """Write a model folder, for ``onebit_spark.load`` and ``OneBitCompletionModel.load``: see ``ServedModel.save``.
+
+        The ids are the numbers of the rows and columns.
+        """
+        self.served.save(path, overwrite)
+
+    def recommend(self, ids: Any = None, n: int = 10, who: Who = "user", **choices: Any) -> pa.Table:
+        """The best columns of rows (``who`` = "user"), or the best rows of columns: see ``ServedModel.recommend``."""
+        return self.served.recommend(ids, n, who, **choices)
+
+    def fold_in(
+        self, rows: ArrayLike, cols: ArrayLike, labels: ArrayLike, who: Who = "user", **choices: Any
+    ) -> ServedModel:
+        """A model that also knows these rows (or columns), without a refit: see ``ServedModel.fold_in``."""
+        return self.served.fold_in(rows, cols, labels, who, **choices)
+
+    # ---- certificates ------------------------------------------------------------------------------------------------
 
     def certify(
         self, rows: ArrayLike, cols: ArrayLike, labels: ArrayLike, terms: Terms | None = None,
@@ -199,13 +277,6 @@ class Fit:
         """Which pairs the model answers under a selective certificate; none if its request could not be met."""
         threshold = certificate.inputs["threshold"]
         return self.confidence(rows, cols) >= (np.inf if threshold is None else threshold)
-
-    def _pairs(self, rows: ArrayLike, cols: ArrayLike) -> tuple[RowPosterior, RowPosterior]:
-        row_index, col_index = np.broadcast_arrays(np.atleast_1d(rows), np.atleast_1d(cols))
-        return (
-            _take_or_prior(self.rows, row_index, self.scales, "rows"),
-            _take_or_prior(self.cols, col_index, self.scales, "cols"),
-        )
 
 
 def fit_arrays(
@@ -270,15 +341,17 @@ def fit_arrays(
                 rated, name = engine.counts(side) > 0, f"{side[:-1]}_features"
                 engine.features[side] = SideFeatures.of_rows(given, rated, name)
         made = certified_fit(engine, config, certify, positives, on_iteration)
+    majority = 1 if 2 * positives >= ratings.n_ratings else -1
     return Fit(
         config=replace(config, likelihood_weight=made.choice.weight),
+        info=_info(made, config, engine, positives, majority),
         rows=made.posterior["rows"],
         cols=made.posterior["cols"],
         scales=made.scales,
         history=made.history,
         converged=made.converged,
         reason=made.reason,
-        majority=1 if 2 * positives >= ratings.n_ratings else -1,
+        majority=majority,
         prior=made.prior,
         rated={side: engine.counts(side) > 0 for side in SIDES},
         certificates=made.certificates,
@@ -290,8 +363,26 @@ def fit_arrays(
     )
 
 
-def _take_or_prior(posterior: RowPosterior, index: NDArray[Any], scales: Scales, side: Side) -> RowPosterior:
-    unknown = (index < 0) | (index >= posterior.n_rows)
-    taken = posterior.take(np.where(unknown, 0, index).astype(np.int64))
-    taken.put(unknown, prior_rows(scales.unseen(side, posterior.has_intercept), int(unknown.sum()), posterior))
-    return taken
+def _info(
+    made: CertifiedFit[RowPosterior], config: FitConfig, engine: LocalEngine, positives: int, majority: int
+) -> ModelInfo:
+    """As if the fit had been made of a DataFrame with the columns user, item and label."""
+    columns, ratings = {"user": "user", "item": "item", "label": "label"}, engine.runner.ratings["rows"]
+    row = np.repeat(np.arange(ratings.n_rows), ratings.row_counts) if made.nine_tenths is not None else np.zeros(0, int)
+    cells = row * ratings.n_columns + (ratings.codes[: len(row)] >> 1)  # they ascend
+    return info_of_fit(
+        made,
+        config,
+        {side: engine.count(side) for side in SIDES},
+        {side: engine.column_norms(side, made.posterior[side]) for side in SIDES},
+        {side: int(np.count_nonzero(engine.counts(side) == 0)) for side in SIDES},
+        repeated=bool(np.any(np.diff(cells) == 0)),
+        n_ratings=engine.n_ratings,
+        n_positive=positives,
+        label_coding="signed",
+        threshold=None,
+        majority=majority,
+        columns={**columns, "weight": "weight"} if engine.weighted else columns,
+        total_weight=engine.total_weight if engine.weighted else None,
+        id_types={"user": "bigint", "item": "bigint"},
+    )

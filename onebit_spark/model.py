@@ -16,11 +16,10 @@ from onebit_spark.errors import RequestError
 from onebit_spark.input.defects import Tally
 from onebit_spark.ml.certification import CertificateRequest, certified, with_certificates
 from onebit_spark.ml.diagnostics import calibrate, diagnose
-from onebit_spark.ml.feature_fold_in import fold_in_features
 from onebit_spark.ml.fitted_model import FittedModel
-from onebit_spark.ml.fold_in import fold_in
+from onebit_spark.ml.fold_in import fold_in, fold_in_features
 from onebit_spark.ml.persistence import ModelReader, ModelWriter, export_vectors
-from onebit_spark.ml.recommend import Wish, recommend
+from onebit_spark.ml.recommend import Request, recommend
 from onebit_spark.ml.update import update
 
 
@@ -66,27 +65,27 @@ class OneBitCompletionModel(FittedModel, MLWritable, MLReadable["OneBitCompletio
             User and ``recommendations``, an array of structs with the best first: the item, ``rating`` (the score),
             ``std`` and ``probability``.
         """
-        return recommend(self, "user", Wish(numItems, z, excludeSeen, self._floor(answeredOnly)))
+        return recommend(self, "user", Request(numItems, z, excludeSeen, self._floor(answeredOnly)))
 
     def recommendForAllItems(
         self, numUsers: int, z: float | None = None, excludeSeen: DataFrame | None = None, answeredOnly: bool = False
     ) -> DataFrame:
         """The best users of each item. The parameters are those of ``recommendForAllUsers``."""
-        return recommend(self, "item", Wish(numUsers, z, excludeSeen, self._floor(answeredOnly)))
+        return recommend(self, "item", Request(numUsers, z, excludeSeen, self._floor(answeredOnly)))
 
     def recommendForUserSubset(
         self, dataset: DataFrame, numItems: int, z: float | None = None, excludeSeen: DataFrame | None = None,
         answeredOnly: bool = False,
     ) -> DataFrame:  # fmt: skip
         """The best items of the users in ``dataset``. Users that the model does not know are left out."""
-        return recommend(self, "user", Wish(numItems, z, excludeSeen, self._floor(answeredOnly)), dataset)
+        return recommend(self, "user", Request(numItems, z, excludeSeen, self._floor(answeredOnly)), dataset)
 
     def recommendForItemSubset(
         self, dataset: DataFrame, numUsers: int, z: float | None = None, excludeSeen: DataFrame | None = None,
         answeredOnly: bool = False,
     ) -> DataFrame:  # fmt: skip
         """The best users of the items in ``dataset``. Items that the model does not know are left out."""
-        return recommend(self, "item", Wish(numUsers, z, excludeSeen, self._floor(answeredOnly)), dataset)
+        return recommend(self, "item", Request(numUsers, z, excludeSeen, self._floor(answeredOnly)), dataset)
 
     # ---- new users and items -----------------------------------------------------------------------------------------
 

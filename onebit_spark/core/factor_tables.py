@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from onebit_spark.core.losses import Side
 from onebit_spark.core.posterior import DoubleArray, FloatArray, Kind, RowPosterior
@@ -79,18 +80,11 @@ def plain_lists(table: pa.Table) -> pa.Table:
 
 def read_factors(lines: pa.StructArray, prior: RowPosterior) -> RowPosterior:
     """The posterior of every line of a factor table (without ``id``). A null line gets the one row of ``prior``."""
-    known = lines.is_valid().to_numpy(zero_copy_only=False)
-    present = lines.drop_null()
-    first = int(prior.has_intercept)
-    location, scale = np.repeat(prior.location, len(lines), axis=0), np.repeat(prior.scale, len(lines), axis=0)
-    location[known, first:] = _rectangle(present.field("mean"), prior.dimension - first)
-    spread = prior.kind == "spread"
-    scale_first = first if spread else 0
-    scale[known, scale_first:] = _rectangle(present.field(prior.kind), scale.shape[1] - scale_first)
+    known, present, location, scale = _read_locations(lines, prior)
+    first = int(prior.has_intercept and prior.kind == "spread")
+    scale[known, first:] = _rectangle(present.field(prior.kind), scale.shape[1] - first)
     if first:
-        location[known, 0] = present.field("intercept").to_numpy(zero_copy_only=False)
-        if spread:
-            scale[known, 0] = present.field("intercept_spread").to_numpy(zero_copy_only=False)
+        scale[known, 0] = present.field("intercept_spread").to_numpy(zero_copy_only=False)
     implicit = None
     if prior.implicit is not None:
         implicit = np.zeros((len(lines), 2 * prior.rank), prior.implicit.dtype)
@@ -100,15 +94,22 @@ def read_factors(lines: pa.StructArray, prior: RowPosterior) -> RowPosterior:
 
 def read_certified(lines: pa.StructArray, prior: RowPosterior) -> RowPosterior:
     """The posterior of the certified draws after a prior split. ``prior`` has independent coordinates."""
-    known = lines.is_valid().to_numpy(zero_copy_only=False)
-    present = lines.drop_null()
+    known, present, location, scale = _read_locations(lines, prior)
+    scale[known] = _rectangle(present.field(CERTIFIED), prior.dimension)
+    return RowPosterior(location, scale, "spread", prior.has_intercept)
+
+
+def _read_locations(
+    lines: pa.StructArray, prior: RowPosterior
+) -> tuple[NDArray[np.bool_], pa.StructArray, FloatArray, FloatArray]:
+    """Which lines are not null, these lines, the means of all, and scales that are still those of ``prior``."""
+    known, present = lines.is_valid().to_numpy(zero_copy_only=False), lines.drop_null()
     first = int(prior.has_intercept)
     location, scale = np.repeat(prior.location, len(lines), axis=0), np.repeat(prior.scale, len(lines), axis=0)
     location[known, first:] = _rectangle(present.field("mean"), prior.dimension - first)
     if first:
         location[known, 0] = present.field("intercept").to_numpy(zero_copy_only=False)
-    scale[known] = _rectangle(present.field(CERTIFIED), prior.dimension)
-    return RowPosterior(location, scale, "spread", prior.has_intercept)
+    return known, present, location, scale
 
 
 def prior_row(scales: Scales, side: Side, kind: Kind, intercepts: bool, implicit: bool = False) -> RowPosterior:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from onebit_spark.core.feature_coding import FeatureCoding, Table32
@@ -14,6 +17,32 @@ from onebit_spark.errors import RequestError
 
 Who = Literal["user", "item"]
 SIDE_OF: dict[Who, Side] = {"user": "rows", "item": "cols"}
+
+
+@dataclass(frozen=True)
+class IdLines:
+    """One line of numbers per id: the side features of some users, or the means that these explain.
+
+    Parameters
+    ----------
+    ids : Arrow array
+        Different ids.
+    lines : array (ids × numbers)
+        ``lines[i]`` belongs to ``ids[i]``.
+    """
+
+    ids: pa.Array
+    lines: NDArray[Any]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def at(self, ids: pa.Array) -> NDArray[Any]:
+        """The lines of any ids, 0 for those that have none."""
+        places = pc.fill_null(pc.index_in(ids, value_set=self.ids.cast(ids.type)), -1).to_numpy().astype(np.int64)
+        lines = np.zeros((len(ids), self.lines.shape[1]), self.lines.dtype)
+        lines[places >= 0] = self.lines[places[places >= 0]]
+        return lines
 
 
 def coding_of(info: ModelInfo, who: Who) -> FeatureCoding:

@@ -5,7 +5,7 @@ A score s predicts sign(s). It is right if y·s > 0. Otherwise it is an error, a
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,75 +16,13 @@ from onebit_spark.core.posterior import DoubleArray
 _SMALLEST_PROBABILITY = 1e-15  # log_loss stays finite; 1 − 1e−15 is still below 1 in double precision
 
 
-@dataclass(frozen=True)
-class Metrics:
-    """The figures of one evaluation.
-
-    Parameters
-    ----------
-    n : int
-        Number of ratings.
-    error : float
-        Error rate.
-    error_low, error_high : float
-        The exact 95% interval of ``error``.
-    hinge_loss : float
-        Mean hinge loss of the scores.
-    log_loss : float or None
-        Mean −log probability of the label. None without probabilities.
-    auc : float
-        Area under the ROC curve. nan if there is only one class.
-    brier : float or None
-        Mean squared error of the probabilities. None without probabilities.
-    """
-
-    n: int
-    error: float
-    error_low: float
-    error_high: float
-    hinge_loss: float
-    log_loss: float | None
-    auc: float
-    brier: float | None
-
-    def as_dict(self) -> dict[str, float | int | None]:
-        """The fields by name, as plain Python numbers."""
-        return asdict(self)
-
-
-def evaluate(labels: ArrayLike, scores: ArrayLike, probabilities: ArrayLike | None = None) -> Metrics:
-    """All metrics at once.
-
-    Parameters
-    ----------
-    labels : array_like
-        −1 or +1.
-    scores : array_like
-        The sign is the prediction.
-    probabilities : array_like, optional
-        Probabilities of +1.
-    """
-    errors, n = _count_errors(labels, scores)
-    low, high = error_interval(errors, n)
-    return Metrics(
-        n=n,
-        error=errors / n,
-        error_low=low,
-        error_high=high,
-        hinge_loss=hinge_loss(labels, scores),
-        log_loss=None if probabilities is None else log_loss(labels, probabilities),
-        auc=auc(labels, scores),
-        brier=None if probabilities is None else brier(labels, probabilities),
-    )
-
-
 def error_rate(labels: ArrayLike, scores: ArrayLike) -> float:
     """(1/n) Σ_l 1(y_l s_l ≤ 0).
 
     With the strict "<" of the paper, the zero matrix would make no error.
     """
-    errors, n = _count_errors(labels, scores)
-    return errors / n
+    y, s = _checked(labels, scores, "scores")
+    return int(np.count_nonzero(y * s <= 0)) / y.size
 
 
 def error_interval(errors: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
@@ -201,11 +139,6 @@ def reliability(labels: ArrayLike, probabilities: ArrayLike) -> Reliability:
     y, p = _checked_probabilities(labels, probabilities)
     bins = np.minimum(np.floor(p * RELIABILITY_BINS), RELIABILITY_BINS - 1)
     return Reliability.of_bins(bins, np.ones_like(p), p, y > 0)
-
-
-def _count_errors(labels: ArrayLike, scores: ArrayLike) -> tuple[int, int]:
-    y, s = _checked(labels, scores, "scores")
-    return int(np.count_nonzero(y * s <= 0)), y.size
 
 
 def _checked_probabilities(labels: ArrayLike, probabilities: ArrayLike) -> tuple[DoubleArray, DoubleArray]:

@@ -153,6 +153,16 @@ class ModelInfo:
         return self.config.make_loss().kind
 
     @property
+    def table_form(self) -> tuple[Kind, bool, bool]:
+        """Kind, intercepts and implicit features: what the columns of the factor tables follow from."""
+        return self.kind, self.config.intercepts, self.config.implicit_features
+
+    @property
+    def negative_label(self) -> float:
+        """The negative label in predictions. The positive one is 1."""
+        return -1.0 if self.label_coding == "signed" else 0.0
+
+    @property
     def scales(self) -> Scales:
         """q(γ), q(μ) and W. Unknown ids are predicted from them. The inverse of ``scale_fields``."""
         learned = self.side_features or {}

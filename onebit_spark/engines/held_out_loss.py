@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from onebit_spark.core.factor_tables import newcomer_rows, one_array, prior_row
-from onebit_spark.core.id_lines import IdLines
+from onebit_spark.core.fitted_features import IdLines
 from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.posterior import DoubleArray, FloatArray, Form, RowPosterior
 from onebit_spark.core.prediction import held_out_sums

@@ -11,27 +11,30 @@ from pyspark.ml import Model
 from pyspark.ml.util import MLReadable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, DoubleType, LongType, StructType
+from pyspark.sql.types import DoubleType, LongType, StructField, StructType
 
 from onebit_spark.certificate.certificates import Certificate, document
 from onebit_spark.certificate.selective import applied
-from onebit_spark.core.cold_start_draws import Newcomers
-from onebit_spark.core.factor_tables import CERTIFIED, factor_columns, prior_row
+from onebit_spark.core.factor_tables import CERTIFIED, factor_columns
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.posterior import packed_size
 from onebit_spark.core.sketch import CellSketch
-from onebit_spark.engines.factor_frames import factor_frame, factor_schema
+from onebit_spark.engines.factor_frames import collected_factors, factor_frame, factor_schema
 from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import INTEGRAL, case_folding, checked_ids, missing, quoted, type_of
-from onebit_spark.ml.driver_scoring import collected
 from onebit_spark.ml.prediction_params import AnswerParams
-from onebit_spark.ml.scoring import Sampler, Scorer
 from onebit_spark.ml.selection import answers, chosen_threshold
 from onebit_spark.platform.limits import as_bytes
 from onebit_spark.platform.udfs import arrow_udf
-from onebit_spark.serving.side import ResidentSide
+from onebit_spark.predictor.predictor import OUTPUTS, Predictor
+from onebit_spark.predictor.served_model import ServedModel
+from onebit_spark.predictor.side import ModelSide
 
-SCORED = StructType().add("score", "double").add("std", "double").add("probability", "double")
+SCORED = StructType([StructField(name, DoubleType()) for name in OUTPUTS])
+
+# A small model is asked on the driver: no Python worker has to start, and nothing is joined.
+MOST_PAIRS = 2_000_000
+MOST_BYTES = 128 * 2**20  # of both factor tables
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
         self.items = items
         self.source: str | None = None  # folder of a loaded model
         self.readFitted: Callable[[], CellSketch] | None = None  # see ``fitted``
-        self._collected: list[tuple[ResidentSide, ResidentSide]] = []  # shared by copies: see ``driver_scoring``
+        self._collected: list[tuple[ModelSide, ModelSide]] = []  # shared by copies: see ``served``
         self._setDefault(userCol=info.columns["user"], itemCol=info.columns["item"])
         for side, name, factors in (("user", "users", users), ("item", "items", items)):
             found, expected = _types(factors.schema), _types(factor_schema(info, side))
@@ -114,7 +117,12 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
         if self.getColdStartStrategy() == "drop":
             joined = joined.where(known_pair)
         factors = f"{prefix}_user", f"{prefix}_item"
-        scoring = self._scoring_udf([joined.schema[name].dataType for name in factors])
+        predictor = Predictor.of(self.info)
+
+        def score(users: pa.Array, items: pa.Array) -> pa.Array:
+            return predictor.score_lines((users, items))
+
+        scoring = arrow_udf(score, [joined.schema[name].dataType for name in factors], SCORED)
         scored = joined.withColumn(f"{prefix}_scored", scoring(*factors))
         outputs = self._outputs(F.col(f"{prefix}_scored"))
         if self.getColdStartStrategy() == "nan":
@@ -144,11 +152,16 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
             joined = joined.join(right.hint(self._join_hint(side)), F.col(key) == F.col(known), "left").drop(key, known)
         return joined, prefix
 
-    def resident(self) -> tuple[ResidentSide, ResidentSide]:
-        """The factors of both sides on the driver, collected when they are first asked for. For small models."""
+    def fitsHere(self, pairs: int) -> bool:
+        """Whether the model and so many pairs are small enough to be asked on the driver."""
+        return pairs <= MOST_PAIRS and (self.info.n_users + self.info.n_items) * self.bytesPerRow <= MOST_BYTES
+
+    def served(self) -> ServedModel:
+        """This model on the driver. Its factors are collected when they are first asked for. For small models."""
         if not self._collected:
-            self._collected.append(collected(self))
-        return self._collected[0]
+            users, items = collected_factors(self.users), collected_factors(self.items)
+            self._collected.append((ModelSide.of(users, self.info, "user"), ModelSide.of(items, self.info, "item")))
+        return ServedModel(self.info, *self._collected[0], self.certificate)
 
     def sample(self, dataset: DataFrame, seed: int = 0) -> DataFrame:
         """Append one random draw per pair: ``sampledScore`` and ``sampledPrediction`` (docs/MATH.md, §9.4).
@@ -171,11 +184,10 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
         split = info.draw_narrowing is not None
         columns = [*factor_columns(info.kind, info.config.intercepts), *([CERTIFIED] if split else [])]
         joined, prefix = self._joined(dataset, columns)
-        newcomers = Newcomers(info.scales, info.scale_prior, info.draw_narrowing)
-        sampler = Sampler(newcomers, info.kind, info.config.intercepts, seed)
+        predictor = Predictor.of(info)
 
-        def draw(users: pa.Array, items: pa.Array, pairs: pa.Array) -> pa.Array:
-            return sampler(users, items, pairs)
+        def draw(users: pa.Array, items: pa.Array, keys: pa.Array) -> pa.Array:
+            return predictor.sample_lines((users, items), keys, seed)
 
         ids = (F.col(quoted(column)).cast(info.id_types[side]) for side, column, _ in self._sides())
         factors = f"{prefix}_user", f"{prefix}_item"
@@ -188,7 +200,7 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
     @property
     def negativeLabel(self) -> float:
         """The negative label in ``prediction``."""
-        return -1.0 if self.info.label_coding == "signed" else 0.0
+        return self.info.negative_label
 
     def checkIds(self, dataset: DataFrame) -> None:
         """Count null and NaN ids in one job, and raise a RequestError if there are any."""
@@ -197,11 +209,11 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
             self.checkIdType(dataset, side, column)
         counts = dataset.select(*(F.count_if(missing(dataset, column)) for column in columns)).first()
         assert counts is not None
-        told = [
+        problems = [
             f"column {column!r} holds {n:,} null or NaN ids" for column, n in zip(columns, counts, strict=True) if n
         ]
-        if told:
-            raise RequestError("; ".join(told) + ": drop or fill such rows")
+        if problems:
+            raise RequestError("; ".join(problems) + ": drop or fill such rows")
 
     def _sides(self) -> list[tuple[str, str, DataFrame]]:
         return [("user", self.getUserCol(), self.users), ("item", self.getItemCol(), self.items)]
@@ -219,34 +231,17 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
         floats = dimension + (dimension if self.info.kind == "spread" else packed_size(dimension))
         return 4 * floats + 64
 
-    def _scoring_udf(self, lines: list[DataType]) -> Callable[..., Column]:
-        intercepts, kind, scales = self.info.config.intercepts, self.info.kind, self.info.scales
-        scorer = Scorer(
-            self.info.config.loss,
-            prior_row(scales, "rows", kind, intercepts),
-            prior_row(scales, "cols", kind, intercepts),
-            self.info.calibrated,
-        )
-
-        def score(users: pa.Array, items: pa.Array) -> pa.Array:
-            return scorer(users, items)
-
-        return arrow_udf(score, lines, SCORED)
-
     def _outputs(self, scored: Column) -> list[tuple[str, Column]]:
         """The output columns that are not omitted, in order."""
-        score, negative = scored["score"], self.negativeLabel
-        majority = 1.0 if self.info.majority > 0 else negative
-        prediction = F.when(score > 0, 1.0).when(score < 0, negative).otherwise(majority)
         named = [
-            (self.getScoreCol(), score),
+            (self.getScoreCol(), scored["score"]),
             (self.getStdCol(), scored["std"]),
             (self.getProbabilityCol(), scored["probability"]),
-            (self.getPredictionCol(), prediction),
-            (self.getRawPredictionCol(), score),
+            (self.getPredictionCol(), scored["prediction"]),
+            (self.getRawPredictionCol(), scored["score"]),
         ]
         if self.certifiedErrors and self.getAnsweredCol():
-            named.append((self.getAnsweredCol(), answers(self, score, scored["std"])))
+            named.append((self.getAnsweredCol(), answers(self, scored["score"], scored["std"])))
         return [(name, column) for name, column in named if name]
 
     def _check_outputs(self, dataset: DataFrame) -> None:
@@ -286,8 +281,7 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
             model = type(self)(replace(self.info, **info), self.users, self.items, self.certificate)
             model._collected = self._collected
         else:
-            config = self.info.config
-            plain = ["id", *factor_columns(self.info.kind, config.intercepts, config.implicit_features)]
+            plain = ["id", *factor_columns(*self.info.table_form)]
             model = type(self)(
                 replace(self.info, draw_narrowing=None, nine_tenths=None, **info),
                 (self.users if users is None else users).select(*plain),

@@ -1,9 +1,9 @@
-"""Fold-in: add new users (or items) to a fitted model by repeating the row update from the prior."""
+"""New users and items of a fitted model: from their ratings, from their side features, or from both."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -15,26 +15,28 @@ from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.factor_tables import (
     factor_columns,
     factor_table,
+    newcomer_rows,
     one_array,
     plain_lists,
     prior_row,
     read_factors,
 )
-from onebit_spark.core.fitted_features import SIDE_OF, Who
-from onebit_spark.core.folding import FoldIn, tell_left_out
-from onebit_spark.core.losses import OTHER, Side
+from onebit_spark.core.fitted_features import SIDE_OF, IdLines, Who, coding_of, explained
+from onebit_spark.core.losses import OTHER
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.sketch import HIGHEST, together
 from onebit_spark.engines.block_frames import Batches
 from onebit_spark.engines.factor_frames import factor_frame, factor_schema
+from onebit_spark.errors import RequestError
+from onebit_spark.input.columns import matching
 from onebit_spark.input.defects import Columns, count_ratings, verdict, with_weight
+from onebit_spark.input.features import collected_features
 from onebit_spark.input.ratings import ITEM, LABEL, USER, WEIGHT, prepared
-from onebit_spark.ml.driver_scoring import fits_here
-from onebit_spark.ml.feature_fold_in import Explained, check_who
 from onebit_spark.ml.fitted_model import FittedModel
 from onebit_spark.ml.freshness import sketch_of
 from onebit_spark.platform.plans import kept
 from onebit_spark.platform.sessions import parallelism
+from onebit_spark.predictor.new_ratings import FoldIn, warn_left_out
 
 M = TypeVar("M", bound=FittedModel)
 
@@ -47,17 +49,67 @@ def fold_in(model: M, ratings: DataFrame, who: Who, threshold: float | None, fea
     Few ratings are folded in on the driver. Otherwise the factors are computed once and kept by the executors. If an
     executor is lost, its factors are computed again. ``features`` are side features of the new ids.
     """
-    check_who(who)
-    known = None if features is None else Explained.of(model, features, who)
+    _check_who(who)
+    means = None if features is None else explained_means(model, features, who)
     given = NewRatings.of(model, ratings, threshold)
     if not given.n:
         return model
-    if fits_here(model, given.n):
-        united, n = _united_here(model, given.frame, given.columns, who, known)
+    if model.fitsHere(given.n):
+        served, table, weighted = model.served(), given.table(), given.columns.weight is not None
+        own, partners = served.side(who), served.users if who == "item" else served.items
+        ids, rows = served.folded_rows(
+            who,
+            one_array(table[USER if who == "user" else ITEM].cast(own.ids.type)),
+            partners.positions(table[ITEM if who == "user" else USER]),
+            table[LABEL].to_numpy(),
+            table[WEIGHT].to_numpy() if weighted else None,
+            means,
+        )
+        side = own.with_rows(ids, rows)
+        return given.seen_by(with_side(model, who, side_frame(model, who, side.table), len(side.ids)))
+    united = _united(model, given, who, means)
+    return given.seen_by(with_side(model, who, united, united.count()))
+
+
+def fold_in_features(model: M, features: DataFrame, who: Who) -> M:
+    """The model with the ids that it does not know, predicted from their side features alone."""
+    _check_who(who)
+    info, means = model.info, explained_means(model, features, who)
+    rows = newcomer_rows(prior_row(info.scales, SIDE_OF[who], *info.table_form), means.lines)
+    if model.fitsHere(0):
+        side = model.served().side(who)
+        new = np.flatnonzero(side.positions(means.ids) < 0)
+        side = side.with_rows(means.ids.take(pa.array(new)).cast(side.ids.type), rows.take(new))
+        united, n = side_frame(model, who, side.table), len(side.ids)
     else:
-        united, n = _united(model, given.frame, given.columns, who, given.n, known)
-    changed = model.changed(users=united, n_users=n) if who == "user" else model.changed(items=united, n_items=n)
-    return given.seen_by(changed)
+        plain = ["id", *factor_columns(*info.table_form)]
+        old = model.users if who == "user" else model.items
+        lines = side_frame(model, who, factor_table(means.ids, rows))
+        united = old.select(*plain).unionByName(lines.join(old.select("id"), "id", "left_anti").select(*plain))
+        n = united.count()
+    before, learnt = info.n_users if who == "user" else info.n_items, info.side_features or {}
+    counted = {**learnt[who], "newcomers": learnt[who]["newcomers"] + n - before}
+    return with_side(model, who, united, n, side_features={**learnt, who: counted})
+
+
+# ---- what is given ---------------------------------------------------------------------------------------------------
+
+
+def _check_who(who: str) -> None:
+    if who not in ("user", "item"):
+        raise RequestError(f"who must be 'user' or 'item', not {who!r}")
+
+
+def explained_means(model: FittedModel, features: DataFrame, who: Who) -> IdLines:
+    """The means that side features explain, Wᵀf (ids × D)."""
+    info, coding = model.info, coding_of(model.info, who)
+    column = model.getUserCol() if who == "user" else model.getItemCol()
+    lacking = [name for name in coding.columns if not matching(features, name)]
+    if lacking:
+        raise RequestError(f"{who} features: the model was fitted with {', '.join(lacking)}, which is not there")
+    named = features.withColumnsRenamed({matching(features, name)[0].name: name for name in coding.columns})
+    table = collected_features(named, column, info.id_types[who], who)
+    return IdLines(one_array(table[column]), explained(info, who, coding.coded(table)))
 
 
 @dataclass(frozen=True)
@@ -79,6 +131,10 @@ class NewRatings:
         n = verdict(ratings, columns, totals, both_classes=False).n if totals["n"] else 0  # a batch may be empty
         return cls(ratings, columns, n)
 
+    def table(self) -> pa.Table:
+        """The ratings on the driver, with the columns of ``prepared``."""
+        return prepared(self.frame, self.columns).toArrow()
+
     def seen_by(self, model: M) -> M:
         """The model, which now remembers that it was fitted on these ratings, too."""
         fitted = model.fitted
@@ -86,73 +142,55 @@ class NewRatings:
         return model.fittedOn(together(fitted, sketch_of(self.frame, self.columns, self.n, limit)))
 
 
-def _united_here(
-    model: FittedModel, ratings: DataFrame, columns: Columns, who: Who, known_means: Explained | None
-) -> tuple[DataFrame, int]:
-    """The factor table with the new rows, computed on the driver, and its length."""
-    users, items = model.resident()
-    own, others = (users, items) if who == "user" else (items, users)
-    new, partner = (USER, ITEM) if who == "user" else (ITEM, USER)
-    table = prepared(ratings, columns).toArrow()
-    cols = others.positions(table[partner])
-    known = cols >= 0  # ratings of partners that the model does not know are ignored
-    given = one_array(table[new].cast(own.ids.type))
-    ids = given.filter(pa.array(known)).dictionary_encode()
-    tell_left_out(who, len(given.unique()), len(ids.dictionary))
-    rows, positive = ids.indices.to_numpy().astype(np.int64), table[LABEL].to_numpy()[known]
-    weights = None if columns.weight is None else table[WEIGHT].to_numpy()[known]
-    block = RatingBlock.from_coordinates(rows, cols[known], positive, (len(ids.dictionary), len(others.ids)), weights)
-    means = None if known_means is None else known_means.at(ids.dictionary)
-    settled = FoldIn.of(model.info, SIDE_OF[who]).settled(block, others.known, means)
-    kept_ids = pc.invert(pc.is_in(own.ids, value_set=ids.dictionary))
-    old = factor_table(own.ids.filter(kept_ids), own.known.take(np.flatnonzero(kept_ids.to_numpy(False))))
-    united = pa.concat_tables([old, factor_table(ids.dictionary, settled)])
-    schema = factor_schema(replace(model.info, draw_narrowing=None), who)
-    return factor_frame(ratings.sparkSession, united, schema), len(united)
+# ---- the new model ---------------------------------------------------------------------------------------------------
 
 
-def _united(
-    model: FittedModel, ratings: DataFrame, columns: Columns, who: Who, n_ratings: int, known_means: Explained | None
-) -> tuple[DataFrame, int]:
-    """The factor table with the new rows, computed and kept by the executors, and its length."""
-    info = model.info
-    new, known, others = (USER, model.users, model.items) if who == "user" else (ITEM, model.items, model.users)
+def with_side(model: M, who: Who, factors: DataFrame, n: int, **info: Any) -> M:
+    """The model with other users or other items."""
+    if who == "user":
+        return model.changed(users=factors, n_users=n, **info)
+    return model.changed(items=factors, n_items=n, **info)
+
+
+def side_frame(model: FittedModel, who: Who, table: pa.Table) -> DataFrame:
+    """A factor table without certified spreads as a DataFrame."""
+    return factor_frame(model.users.sparkSession, table, factor_schema(replace(model.info, draw_narrowing=None), who))
+
+
+def _united(model: FittedModel, given: NewRatings, who: Who, means: IdLines | None) -> DataFrame:
+    """The factor table with the new rows, computed and kept by the executors."""
+    info, ratings = model.info, prepared(given.frame, given.columns)
+    new, old, others = (USER, model.users, model.items) if who == "user" else (ITEM, model.items, model.users)
     partner = ITEM if who == "user" else USER
-    plain = factor_columns(info.kind, info.config.intercepts, info.config.implicit_features)
+    plain = factor_columns(*info.table_form)
     partners = others.select(F.col("id").alias("__known"), F.struct(*plain).alias("lines"))
     # An inner join: ratings of partners that the model does not know are ignored.
-    joined = prepared(ratings, columns).join(partners, F.col(partner) == F.col("__known"))
+    joined = ratings.join(partners, F.col(partner) == F.col("__known"))
     cast = F.col(new).cast(info.id_types[who]).alias("id")
-    tasks = max(parallelism(ratings.sparkSession), -(-n_ratings // RATINGS_PER_TASK))
-    weight = [] if columns.weight is None else [F.col(WEIGHT).alias("weight")]
+    tasks = max(parallelism(ratings.sparkSession), -(-given.n // RATINGS_PER_TASK))
+    weight = [] if given.columns.weight is None else [F.col(WEIGHT).alias("weight")]
     placed = joined.select(cast, F.col("__known").alias("partner"), F.col(LABEL).alias("positive"), "lines", *weight)
-    work = replace(_FoldInTask.of(model, SIDE_OF[who]), known=known_means)
+    partner_prior = prior_row(info.scales, OTHER[SIDE_OF[who]], *info.table_form)
+    task = _FoldInTask(FoldIn.of(info, SIDE_OF[who]), partner_prior, means)
     schema = factor_schema(replace(info, draw_narrowing=None), who)
-    folded = kept(placed.repartition(tasks, "id").mapInArrow(work, schema))
-    tell_left_out(who, prepared(ratings, columns).select(new).distinct().count(), folded.count())
-    united = known.select("id", *plain).join(folded.select("id"), "id", "left_anti").unionByName(folded)
-    return united, united.count()
+    folded = kept(placed.repartition(tasks, "id").mapInArrow(task, schema))
+    warn_left_out(who, ratings.select(new).distinct().count(), folded.count())
+    return old.select("id", *plain).join(folded.select("id"), "id", "left_anti").unionByName(folded)
 
 
 @dataclass(frozen=True)
 class _FoldInTask:
     """Computes the rows of a task from their ratings. Each rating comes with the factors of its partner."""
 
-    work: FoldIn
+    fold_in: FoldIn
     partner_prior: RowPosterior  # gives the form of the partners' factors
-    known: Explained | None = None
-
-    @classmethod
-    def of(cls, model: FittedModel, side: Side) -> _FoldInTask:
-        config, scales, kind = model.info.config, model.info.scales, model.info.kind
-        partner_prior = prior_row(scales, OTHER[side], kind, config.intercepts, config.implicit_features)
-        return cls(FoldIn.of(model.info, side), partner_prior)
+    means: IdLines | None
 
     def __call__(self, batches: Batches) -> Batches:
-        arrived = [batch for batch in batches if batch.num_rows]
-        if not arrived:
+        filled = [batch for batch in batches if batch.num_rows]
+        if not filled:
             return
-        table = pa.Table.from_batches(arrived).combine_chunks()
+        table = pa.Table.from_batches(filled).combine_chunks()
         ids, partners = (pc.dictionary_encode(table[name]).combine_chunks() for name in ("id", "partner"))
         shape = len(ids.dictionary), len(partners.dictionary)
         rows, cols = (array.indices.to_numpy().astype(np.int64) for array in (ids, partners))
@@ -161,5 +199,5 @@ class _FoldInTask:
         posterior = read_factors(table["lines"].combine_chunks().take(pa.array(first)), self.partner_prior)
         weights = table["weight"].to_numpy() if "weight" in table.schema.names else None
         block = RatingBlock.from_coordinates(rows, cols, positive, shape, weights)
-        means = None if self.known is None else self.known.at(ids.dictionary)
-        yield from plain_lists(factor_table(ids.dictionary, self.work.settled(block, posterior, means))).to_batches()
+        means = None if self.means is None else self.means.at(ids.dictionary)
+        yield from plain_lists(factor_table(ids.dictionary, self.fold_in.rows(block, posterior, means))).to_batches()

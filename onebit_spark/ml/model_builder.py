@@ -8,15 +8,13 @@ from typing import Any, Generic, TypeVar
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from onebit_spark.certificate.certificates import document, kept_by_coin
+from onebit_spark.certificate.certificates import document
 from onebit_spark.certificate.certified_fit import CertifiedFit
-from onebit_spark.certificate.learnt_prior import NARROWING
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.factor_tables import prior_row
 from onebit_spark.core.fitted_features import SIDE_OF
 from onebit_spark.core.losses import SIDES, Side
-from onebit_spark.core.model_info import ModelInfo, scale_fields
-from onebit_spark.core.posterior import effective_rank
+from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.sketch import CellSketch
 from onebit_spark.engines.exchange import ChosenExchange
 from onebit_spark.engines.factor_frames import factor_schema
@@ -25,6 +23,7 @@ from onebit_spark.input.columns import type_of
 from onebit_spark.input.defects import Columns
 from onebit_spark.ml.fitted_model import FittedModel
 from onebit_spark.ml.side_features import FitFeatures
+from onebit_spark.predictor.fit_info import info_of_fit
 
 M = TypeVar("M", bound=FittedModel)
 
@@ -80,40 +79,26 @@ class ModelBuilder(Generic[M]):
 
     def _unrated_lines(self, fit: CertifiedFit[Any], info: ModelInfo) -> dict[Side, pa.Table]:
         """The factors of the ids that have side features and no ratings."""
-        form = info.kind, info.config.intercepts, info.config.implicit_features
         lines = {
             side: self.features[side].unrated_lines(
-                prior_row(fit.scales, side, *form), coding, fit.scales.features[side], info.draw_narrowing
+                prior_row(fit.scales, side, *info.table_form), coding, fit.scales.features[side], info.draw_narrowing
             )
             for side, coding in fit.codings.items()
         }
         return {side: table for side, table in lines.items() if table is not None}
 
     def _info(self, fit: CertifiedFit[Any]) -> ModelInfo:
-        columns, tally, scales = self.columns, self.chosen.tally, fit.scales
-        n_users, n_items = self.engine.count("rows"), self.engine.count("cols")
-        row_norms, col_norms = (self.engine.column_norms(side, fit.posterior[side]) for side in SIDES)
-        limit, used = fit.nine_tenths, {"alpha": fit.prior.alpha, "beta": fit.prior.beta}
+        columns, tally = self.columns, self.chosen.tally
         roles = {"user": columns.user, "item": columns.item, "label": columns.label}
         weight = {} if columns.weight is None else {"weight": columns.weight}
-        learned: dict[str, Any] = {
-            who: self.features[side].learned(fit.codings[side], scales.features[side])
-            for who, side in SIDE_OF.items()
-            if side in fit.codings
-        }
-        return ModelInfo(
-            parameters={**asdict(self.config), "likelihood_weight": fit.choice.weight, **used},
-            **scale_fields(scales, self.config.intercepts),
-            side_features=learned or None,
-            draw_narrowing=None if fit.drawn is None else NARROWING,
+        return info_of_fit(
+            fit,
+            self.config,
+            {side: self.engine.count(side) for side in SIDES},
+            {side: self.engine.column_norms(side, fit.posterior[side]) for side in SIDES},
+            {side: len(known.unrated_ids) for side, known in self.features.items()},
+            self.engine.repeats.repeated > 0,
             n_ratings=tally.n,
-            n_users=n_users,
-            n_items=n_items,
-            objective_history=[step.objective for step in fit.history],
-            iterations=len(fit.history),
-            converged=fit.converged,
-            reason=fit.reason,
-            effective_rank=effective_rank(row_norms, col_norms, n_users, n_items),
             label_coding=tally.coding,
             threshold=columns.threshold,
             majority=tally.majority,
@@ -124,7 +109,4 @@ class ModelBuilder(Generic[M]):
             fingerprint=tally.fingerprint,
             repeats=asdict(self.engine.repeats),
             exchange=asdict(self.chosen.choice),
-            confidences=fit.ladder.as_dict() if fit.ladder is not None else None,
-            weight_losses={f"{weight:g}": loss for weight, loss in fit.choice.losses.items()} or None,
-            nine_tenths=None if limit is None else kept_by_coin(limit, self.engine.repeats.repeated > 0).as_dict(),
         )

@@ -36,20 +36,17 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from onebit_spark.core.fitted_features import Who
-from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.model_info import METADATA, ModelInfo
 from onebit_spark.core.output_kinds import ESTIMATOR as SAVED_ESTIMATOR
 from onebit_spark.core.output_kinds import MODEL, VECTORS
 from onebit_spark.engines.factor_frames import collected_factors
 from onebit_spark.errors import RequestError
-from onebit_spark.ml.driver_scoring import fits_here
 from onebit_spark.ml.fitted_model import FittedModel
 from onebit_spark.ml.freshness import read_sketch, write_sketch
 from onebit_spark.platform.files import Location, explained, replace_folder
 from onebit_spark.platform.sessions import described
+from onebit_spark.predictor.model_folder import CERTIFICATE, ESTIMATOR, SEAL, certificate_of
 from onebit_spark.report.page import REPORT, report
-from onebit_spark.serving.model_folder import CERTIFICATE, ESTIMATOR, certificate_of
-from onebit_spark.serving.vectors import SEAL
 
 M = TypeVar("M", bound=FittedModel)
 
@@ -92,7 +89,7 @@ def write_model(model: FittedModel, folder: str) -> None:
 
 def _write_factors(model: FittedModel, factors: DataFrame, folder: Location) -> None:
     """As Parquet: a small table by this process, which is faster than a Spark job, and a large one by the executors."""
-    if fits_here(model, 0):
+    if model.fitsHere(0):
         content = io.BytesIO()
         with suppress(pa.ArrowNotImplementedError, pa.ArrowInvalid):  # ids of a type that only Spark can write
             pq.write_table(collected_factors(factors), content)
@@ -112,23 +109,17 @@ def _report(model: FittedModel) -> str | None:
 
 
 def export_vectors(model: FittedModel, path: str | os.PathLike[str], overwrite: bool) -> None:
-    """Write ``users`` and ``items`` into a new folder ``path``. Nothing is collected."""
+    """Write the vectors of ``predictor.model_folder``: tables ``users`` and ``items``. Nothing is collected."""
     spark = model.users.sparkSession
     if Location(spark, path).uri == model.source:
         raise RequestError(f"the model was loaded from {path} and still reads its factors there: export them elsewhere")
+    one, intercept = F.lit(1.0).cast("float"), F.col("intercept")
+    ends = {"users": (one, intercept), "items": (intercept, one)}
     with described(spark, "writing"), replace_folder(spark, path, VECTORS, overwrite) as folder:
-        for name, side, factors in zip(("users", "items"), SIDES, (model.users, model.items), strict=True):
-            _vectors(factors, side, model.info.config.intercepts).write.parquet((Location(spark, folder) / name).uri)
+        for name, factors in (("users", model.users), ("items", model.items)):
+            vector = F.concat("mean", F.array(*ends[name])) if model.info.config.intercepts else F.col("mean")
+            factors.select("id", vector.alias("vector")).write.parquet((Location(spark, folder) / name).uri)
         (Location(spark, folder) / SEAL).write_text("")
-
-
-def _vectors(factors: DataFrame, side: Side, intercepts: bool) -> DataFrame:
-    """id, vector array<float>: [L, 1, b] of the rows, [R, d, 1] of the columns."""
-    vector = F.col("mean")
-    if intercepts:
-        ends = [F.lit(1.0).cast("float"), F.col("intercept")]
-        vector = F.concat(vector, F.array(*(ends if side == "rows" else reversed(ends))))
-    return factors.select("id", vector.alias("vector"))
 
 
 class ModelReader(MLReader[M]):

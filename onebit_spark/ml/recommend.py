@@ -7,41 +7,33 @@ factors of the other side  ─pack─► one row per block ┘
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from onebit_spark.core import prediction
-from onebit_spark.core.calibration import Calibration
 from onebit_spark.core.factor_tables import factor_columns, prior_row, read_factors
-from onebit_spark.core.fitted_features import Who
-from onebit_spark.core.machine import available_cores
+from onebit_spark.core.fitted_features import SIDE_OF, Who
 from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.core.top_n import Ranking, best_partners
 from onebit_spark.engines.block_frames import Batches
 from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import checked_ids, refuse_stream
-from onebit_spark.ml.driver_scoring import fits_here
 from onebit_spark.ml.fitted_model import FittedModel
 from onebit_spark.platform.binary_cells import binary_line
 from onebit_spark.platform.plans import in_partitions
 from onebit_spark.platform.sessions import parallelism
-from onebit_spark.serving.ranking import ROWS_PER_SLICE, ranking_of, ranking_problems
-
-Seen = tuple[NDArray[np.int64], NDArray[np.int32]]  # pointers into positions of partners, row after row
+from onebit_spark.predictor.predictor import Predictor
+from onebit_spark.predictor.top_n import Best, Ranking, Seen, best_of, best_partners, ranking_problems
 
 BLOCK_BYTES = 16 * 2**20  # of factors in a block
+OTHER: dict[Who, Who] = {"user": "item", "item": "user"}
 
 
 @dataclass(frozen=True)
-class Wish:
+class Request:
     """What is asked for.
 
     Parameters
@@ -61,12 +53,8 @@ class Wish:
     exclude_seen: DataFrame | None = None
     floor: float | None = None
 
-    def problems(self) -> list[str]:
-        """All problems, in words."""
-        return ranking_problems(self.n, self.z)
 
-
-def recommend(model: FittedModel, who: Who, wish: Wish, subset: DataFrame | None = None) -> DataFrame:
+def recommend(model: FittedModel, who: Who, request: Request, subset: DataFrame | None = None) -> DataFrame:
     """Recommendations for every user (``who`` = "user") or every item that the model knows, or for those of ``subset``.
 
     Returns
@@ -75,63 +63,50 @@ def recommend(model: FittedModel, who: Who, wish: Wish, subset: DataFrame | None
         The id and ``recommendations``, an array of structs with the best first, as in ALSModel: the id of the other
         side, ``rating`` (the score), ``std`` and ``probability``.
     """
-    problems = wish.problems()
-    if problems:
+    if problems := ranking_problems(request.n, request.z):
         raise RequestError("; ".join(problems))
-    other: Who = "item" if who == "user" else "user"
-    work = _Rank(
-        wish.n,
-        ranking_of(model.info, wish.z, wish.floor),
-        model.info.config.loss,
-        model.info.calibrated,
-        model.info.kind,
-        model.info.config.intercepts,
-    )
-    found = f"key: double, partner: {model.info.id_types[other]}, rating: float, std: float, probability: float"
-    schema = f"id {model.info.id_types[who]}, recommendations array<struct<{found}>>"
-    if fits_here(model, _count(model, who) * wish.n) and subset is None and wish.exclude_seen is None:
-        ranked = _ranked_here(model, who, work, schema)
+    predictor, partner = Predictor.of(model.info), OTHER[who]
+    rank = _Rank(request.n, predictor, predictor.ranking(request.z, request.floor))
+    entry = f"key: double, partner: {model.info.id_types[partner]}, rating: float, std: float, probability: float"
+    schema = f"id {model.info.id_types[who]}, recommendations array<struct<{entry}>>"
+    if model.fitsHere(_count(model, who) * request.n) and subset is None and request.exclude_seen is None:
+        ranked = _ranked_here(model, who, rank, schema)
     else:
-        ranked = _ranked(model, who, wish, subset, work, schema)
-    names = {"partner": _column(model, other), "rating": "rating", "std": "std", "probability": "probability"}
+        ranked = _ranked(model, who, request, subset, rank, schema)
+    names = {"partner": _column(model, partner), "rating": "rating", "std": "std", "probability": "probability"}
     shown = F.transform("recommendations", lambda one: F.struct(*(one[k].alias(v) for k, v in names.items())))
     return ranked.select(F.col("id").alias(_column(model, who)), shown.alias("recommendations"))
 
 
-def _ranked_here(model: FittedModel, who: Who, work: _Rank, schema: str) -> DataFrame:
+def _ranked_here(model: FittedModel, who: Who, rank: _Rank, schema: str) -> DataFrame:
     """All ids of a small model, ranked on the driver: no Python worker has to start."""
-    users, items = model.resident()
-    asking, others = (users, items) if who == "user" else (items, users)
-    partners = others.known
-    slices = [slice(lo, lo + ROWS_PER_SLICE) for lo in range(0, len(asking.ids), ROWS_PER_SLICE)]
-
-    def ranked(part: slice) -> pa.RecordBatch:
-        return work.ranked(asking.ids[part], asking.known.take(part), others.ids, partners)
-
-    with ThreadPoolExecutor(available_cores()) as pool:
-        batches = list(pool.map(ranked, slices))
-    return model.users.sparkSession.createDataFrame(pa.Table.from_batches(batches), schema)
+    served = model.served()
+    asking, others = served.side(who), served.side(OTHER[who])
+    best = best_of(asking.posterior, np.arange(len(asking.ids)), others.known, rank.n, rank.ranking)
+    lists = rank.lists(asking.ids, others.ids, best)
+    return model.users.sparkSession.createDataFrame(pa.Table.from_batches([lists]), schema)
 
 
-def _ranked(model: FittedModel, who: Who, wish: Wish, subset: DataFrame | None, work: _Rank, schema: str) -> DataFrame:
+def _ranked(
+    model: FittedModel, who: Who, request: Request, subset: DataFrame | None, rank: _Rank, schema: str
+) -> DataFrame:
     """Blocks compared with blocks on the executors."""
-    other: Who = "item" if who == "user" else "user"
-    asking = _side(model, who)
+    asking, seen = _factors(model, who), request.exclude_seen
     if subset is not None:
         asking = asking.join(_ids(model, who, subset).distinct(), "id", "left_semi")
-    if wish.exclude_seen is not None:
-        asking = asking.join(_seen(model, who, wish.exclude_seen), "id", "left")
+    if seen is not None:
+        asking = asking.join(_seen(model, who, seen), "id", "left")
     cores = parallelism(asking.sparkSession)
     asking_blocks = max(_n_blocks(model, who), min(cores, _count(model, who)))
-    other_blocks = _n_blocks(model, other)
-    left = _packed(model, who, asking, asking_blocks, "left", wish.exclude_seen is not None)
-    right = _packed(model, other, _side(model, other), other_blocks, "right", False)
+    partner_blocks = _n_blocks(model, OTHER[who])
+    left = _packed(model, who, asking, asking_blocks, "left")
+    right = _packed(model, OTHER[who], _factors(model, OTHER[who]), partner_blocks, "right")
     # Without the hint Spark would collect the smaller side on the driver, to broadcast it.
     pairs = left.crossJoin(right.hint("shuffle_replicate_nl"))
-    ranked = pairs.mapInArrow(work, schema)
-    if other_blocks > 1:
+    ranked = pairs.mapInArrow(rank, schema)
+    if partner_blocks > 1:
         lists = F.flatten(F.collect_list("recommendations"))
-        best = F.slice(F.sort_array(lists, asc=False), 1, wish.n)
+        best = F.slice(F.sort_array(lists, asc=False), 1, request.n)
         ranked = ranked.groupBy("id").agg(best.alias("recommendations"))
     return ranked
 
@@ -139,7 +114,7 @@ def _ranked(model: FittedModel, who: Who, wish: Wish, subset: DataFrame | None, 
 # ---- the two sides ---------------------------------------------------------------------------------------------------
 
 
-def _side(model: FittedModel, who: Who) -> DataFrame:
+def _factors(model: FittedModel, who: Who) -> DataFrame:
     return model.users if who == "user" else model.items
 
 
@@ -166,29 +141,24 @@ def _ids(model: FittedModel, who: Who, dataset: DataFrame) -> DataFrame:
 
 def _seen(model: FittedModel, who: Who, ratings: DataFrame) -> DataFrame:
     """For every id of one side, the ids of the other side that are excluded."""
-    other: Who = "item" if who == "user" else "user"
-    columns = [_column(model, side) for side in (who, other)]
+    columns = [_column(model, side) for side in (who, OTHER[who])]
     refuse_stream(ratings, "the pairs to exclude")
-    for side, column in zip((who, other), columns, strict=True):
+    for side, column in zip((who, OTHER[who]), columns, strict=True):
         model.checkIdType(ratings, side, column)
     own, theirs = checked_ids(ratings, columns)
-    theirs = theirs.cast(model.info.id_types[other])
+    theirs = theirs.cast(model.info.id_types[OTHER[who]])
     return ratings.groupBy(own.alias("id")).agg(F.collect_set(theirs).alias("seen"))
 
 
-def _packed(model: FittedModel, who: Who, factors: DataFrame, n_blocks: int, prefix: str, seen: bool) -> DataFrame:
+def _packed(model: FittedModel, who: Who, factors: DataFrame, n_blocks: int, prefix: str) -> DataFrame:
     """One row per block, one block per partition. After the shuffle, a block is packed once and used many times."""
-    info = model.info
-    lines = F.struct(*factor_columns(info.kind, info.config.intercepts))
-    columns = [F.col("id"), lines.alias("lines"), F.spark_partition_id().alias("block")]
-    if seen:
-        columns.append(F.col("seen"))
-    placed = factors.repartition(n_blocks).select(*columns)
-    prior = prior_row(info.scales, "rows" if who == "user" else "cols", info.kind, info.config.intercepts)
-    other: Who = "item" if who == "user" else "user"
+    info, form = model.info, (model.info.kind, model.info.config.intercepts)
+    seen = [name for name in factors.columns if name == "seen"]
+    lines = F.struct(*factor_columns(*form)).alias("lines")
+    placed = factors.repartition(n_blocks).select("id", lines, F.spark_partition_id().alias("block"), *seen)
     types = f"block int, location binary, scale binary, ids array<{info.id_types[who]}>"
-    types += f", seen array<array<{info.id_types[other]}>>" if seen else ""
-    blocks = placed.mapInArrow(_PackBlock(prior), types)
+    types += f", seen array<array<{info.id_types[OTHER[who]]}>>" if seen else ""
+    blocks = placed.mapInArrow(_PackBlock(prior_row(info.scales, SIDE_OF[who], *form)), types)
     apart = in_partitions(blocks, n_blocks, blocks["block"])
     return apart.select(*(F.col(name).alias(f"{prefix}_{name}") for name in blocks.columns if name != "block"))
 
@@ -221,11 +191,8 @@ class _Rank:
     """The n best of the right block for every row of the left one."""
 
     n: int
+    predictor: Predictor
     ranking: Ranking
-    loss: str
-    calibration: Calibration | None
-    kind: Literal["spread", "covariance"]
-    has_intercept: bool
 
     def __call__(self, batches: Batches) -> Batches:
         for batch in batches:
@@ -234,25 +201,21 @@ class _Rank:
                 left, right = self._posterior(cell, "left"), self._posterior(cell, "right")
                 ids, partners = cell["left_ids"].values, cell["right_ids"].values
                 seen = _positions(cell["left_seen"].values, partners) if "left_seen" in cell else None
-                yield self.ranked(ids, left, partners, right, seen)
+                yield self.lists(ids, partners, best_partners(left, right, self.n, self.ranking, seen))
 
-    def ranked(
-        self, ids: pa.Array, left: RowPosterior, partners: pa.Array, right: RowPosterior, seen: Seen | None = None
-    ) -> pa.RecordBatch:
-        """The n best ``partners`` of every id, but none that it has seen."""
-        best = best_partners(left, right, self.n, self.ranking, seen)
-        found = best.partner >= 0
-        score, variance = best.score[found], best.variance[found]
-        probability = prediction.probability(self.loss, score, variance, self.calibration)
+    def lists(self, ids: pa.Array, partners: pa.Array, best: Best) -> pa.RecordBatch:
+        """The best ``partners`` of every id as a list of structs."""
+        score, variance = best.score[best.found], best.variance[best.found]
+        outputs = self.predictor.outputs(score, variance)
         structs = pa.StructArray.from_arrays(
             [
                 pa.array(self.ranking.key(score, variance)),
-                partners.take(pa.array(best.partner[found])),
-                *(pa.array(values.astype(np.float32)) for values in (score, np.sqrt(variance), probability)),
+                partners.take(pa.array(best.partner[best.found])),
+                *(pa.array(outputs[name].astype(np.float32)) for name in ("score", "std", "probability")),
             ],
             names=["key", "partner", "rating", "std", "probability"],
         )
-        offsets = np.concatenate([[0], np.cumsum(found.sum(axis=1))]).astype(np.int32)
+        offsets = np.concatenate([[0], np.cumsum(best.found.sum(axis=1))]).astype(np.int32)
         lists = pa.ListArray.from_arrays(pa.array(offsets), structs)
         return pa.RecordBatch.from_arrays([ids, lists], names=["id", "recommendations"])
 
@@ -262,7 +225,7 @@ class _Rank:
             np.frombuffer(cell[f"{side}_{name}"].as_buffer(), np.float32).reshape(n, -1)
             for name in ("location", "scale")
         )
-        return RowPosterior(location, scale, self.kind, self.has_intercept)
+        return RowPosterior(location, scale, self.predictor.kind, self.predictor.intercepts)
 
 
 def _one_list(values: pa.Array) -> pa.ListArray:

@@ -8,14 +8,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, StructField, StructType
 
 from onebit_spark.core.confidence import EVERYTHING
-from onebit_spark.core.confidence import confidence as confidence_of
-from onebit_spark.core.prediction import score_noise
 from onebit_spark.input.columns import matching, quoted
 from onebit_spark.input.defects import Columns, positive, with_weight
-from onebit_spark.ml.driver_scoring import fits_here, scored_here
 from onebit_spark.ml.fitted_model import FittedModel
 from onebit_spark.ml.prediction_params import plainly_named
 from onebit_spark.ml.selection import answers
+from onebit_spark.predictor.predictor import OUTPUTS, Predictor
 
 
 def counting(model: FittedModel, ratings: DataFrame, threshold: float | None) -> tuple[DataFrame, Columns]:
@@ -43,11 +41,11 @@ def scored_ratings(
     model's ladder: smallint; group: string.
     """
     asked = _asked(model, ratings, threshold, group)
-    table = scored_here(model, asked) if fits_here(model, n) else _by_spark(model, asked).toArrow()
+    table = _scored_here(model, asked) if model.fitsHere(n) else _by_spark(model, asked).toArrow()
     score, std, prediction, positives = (
         table[name].to_numpy() for name in ("score", "std", "prediction", "__positive")
     )
-    confidence = confidence_of(score, std, score_noise(model.info.config.loss))
+    confidence = Predictor.of(model.info).confidence(score, std)
     return pa.table(
         {
             "positive": table["__positive"],
@@ -62,11 +60,10 @@ def scored_ratings(
 
 def predicted_pairs(model: FittedModel, pairs: DataFrame, n: int) -> DataFrame:
     """What ``transform`` appends to n checked pairs of ids, under its usual names."""
-    if not fits_here(model, n):
+    if not model.fitsHere(n):
         return model.transform(pairs)
-    table = scored_here(model, pairs).drop_columns(["unknown_user", "unknown_item"])
-    appended = [StructField(name, DoubleType()) for name in ("score", "std", "probability", "prediction")]
-    schema = StructType([*pairs.schema, *appended])
+    table = _scored_here(model, pairs).drop_columns(["unknown_user", "unknown_item"])
+    schema = StructType([*pairs.schema, *(StructField(name, DoubleType()) for name in OUTPUTS)])
     frame = pairs.sparkSession.createDataFrame(table, schema)
     if not (model.certifiedErrors and model.getAnsweredCol()):
         return frame
@@ -96,6 +93,21 @@ def _asked(model: FittedModel, ratings: DataFrame, threshold: float | None, grou
     ids = (F.col(quoted(column)) for column in (model.getUserCol(), model.getItemCol()))
     group = F.lit(None).cast("string") if group is None else group
     return labelled.select(*ids, "__positive", group.alias("__group"))
+
+
+def _scored_here(model: FittedModel, pairs: DataFrame) -> pa.Table:
+    """The pairs with ``OUTPUTS``, unknown_user and unknown_item, on the driver. Ids must not be null.
+
+    One job collects the pairs, two more the factors of a model that was loaded, when it is asked for the first time.
+    """
+    for who, column in (("user", model.getUserCol()), ("item", model.getItemCol())):
+        model.checkIdType(pairs, who, column)
+    served, table = model.served(), pairs.toArrow()
+    rows, cols = served.users.positions(table[model.getUserCol()]), served.items.positions(table[model.getItemCol()])
+    columns = {**served.predicted(rows, cols), "unknown_user": rows < 0, "unknown_item": cols < 0}
+    for name, values in columns.items():
+        table = table.append_column(name, pa.array(values))
+    return table
 
 
 def _by_spark(model: FittedModel, asked: DataFrame) -> DataFrame:

@@ -6,7 +6,6 @@ import logging
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +15,7 @@ from pyspark.sql import DataFrame
 
 from onebit_spark.core.factor_tables import factor_table, newcomer_rows, one_array
 from onebit_spark.core.feature_coding import FeatureCoding, learn_coding
-from onebit_spark.core.fitted_features import SIDE_OF, Who
-from onebit_spark.core.id_lines import IdLines
+from onebit_spark.core.fitted_features import SIDE_OF, IdLines, Who
 from onebit_spark.core.losses import Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.side_tables import SideFeatures
@@ -90,10 +88,6 @@ class FitFeatures:
             spread = (rows.deviation * narrowing).astype(rows.location.dtype)
             drawn = RowPosterior(rows.location, spread, "spread", rows.has_intercept)
         return factor_table(self.unrated_ids, rows, drawn)
-
-    def learned(self, coding: FeatureCoding, weights: NDArray[np.float64]) -> dict[str, Any]:
-        """What a model keeps of them, for ``ModelInfo.side_features``."""
-        return {"coding": coding.as_list(), "weights": weights.tolist(), "newcomers": len(self.unrated_ids)}
 
 
 def digest(table: pa.Table, column: str) -> int:

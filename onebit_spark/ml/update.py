@@ -1,8 +1,8 @@
-"""update: a fitted model with new ratings, of users and items that it knows or not (see ``core.streaming_update``)."""
+"""update: a fitted model with new ratings, of users and items that it knows or not (``predictor.new_ratings``)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -12,29 +12,25 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.factor_tables import factor_columns, factor_table, one_array, prior_row
+from onebit_spark.core.factor_tables import factor_columns, factor_table, one_array
 from onebit_spark.core.fitted_features import SIDE_OF, Who
 from onebit_spark.core.losses import Side
 from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.core.streaming_update import Before, updated_sides
-from onebit_spark.engines.factor_frames import factor_frame, factor_schema
 from onebit_spark.errors import RequestError
-from onebit_spark.input.ratings import ITEM, LABEL, USER, WEIGHT, prepared
-from onebit_spark.ml.driver_scoring import MOST_PAIRS, fits_here
-from onebit_spark.ml.feature_fold_in import Explained
-from onebit_spark.ml.fitted_model import FittedModel
-from onebit_spark.ml.fold_in import NewRatings
-from onebit_spark.serving.id_types import arrow_type
-from onebit_spark.serving.side import ResidentSide
+from onebit_spark.input.ratings import ITEM, LABEL, USER, WEIGHT
+from onebit_spark.ml.fitted_model import MOST_PAIRS, FittedModel
+from onebit_spark.ml.fold_in import NewRatings, explained_means, side_frame
+from onebit_spark.predictor.new_ratings import Before, updated_sides
+from onebit_spark.predictor.side import ModelSide, arrow_type
 
 M = TypeVar("M", bound=FittedModel)
 
-WHOSE: dict[Who, str] = {"user": USER, "item": ITEM}
+COLUMN_OF: dict[Who, str] = {"user": USER, "item": ITEM}
 
 
 def update(model: M, ratings: DataFrame, threshold: float | None, features: dict[Who, DataFrame]) -> M:
     """The model after these ratings. They come to the driver, with the factors of their users and items."""
-    explained = {who: Explained.of(model, frame, who) for who, frame in features.items()}
+    means = {who: explained_means(model, frame, who) for who, frame in features.items()}
     given = NewRatings.of(model, ratings, threshold)
     if not given.n:
         return model
@@ -43,20 +39,19 @@ def update(model: M, ratings: DataFrame, threshold: float | None, features: dict
             f"update takes at most {MOST_PAIRS:,} ratings, not {given.n:,}: give them in parts, or fit again with "
             "setInitialModel(model)"
         )
-    here = fits_here(model, given.n)
-    table = prepared(given.frame, given.columns).toArrow()
-    touched: dict[Who, _Touched] = {who: _Touched.of(model, who, table, here) for who in WHOSE}
+    table, here = given.table(), model.fitsHere(given.n)
+    touched: dict[Who, _Touched] = {who: _Touched.of(model, who, table, here) for who in COLUMN_OF}
     rows, cols = touched["user"], touched["item"]
     weights = None if given.columns.weight is None else table[WEIGHT].to_numpy()
     block = RatingBlock.from_coordinates(
         rows.places, cols.places, table[LABEL].to_numpy(), (len(rows.ids), len(cols.ids)), weights
     )
     before: dict[Side, Before] = {
-        SIDE_OF[who]: Before(side.posterior, side.new, explained[who].at(side.ids) if who in explained else None)
+        SIDE_OF[who]: Before(side.posterior, side.new, means[who].at(side.ids) if who in means else None)
         for who, side in touched.items()
     }
     after = updated_sides(model.info, block, before)
-    frames = {who: _united(model, who, side, after[SIDE_OF[who]], here) for who, side in touched.items()}
+    frames = {who: _united(model, who, side.ids, after[SIDE_OF[who]], here) for who, side in touched.items()}
     return given.seen_by(
         model.changed(
             users=frames["user"],
@@ -78,41 +73,27 @@ class _Touched:
 
     @classmethod
     def of(cls, model: FittedModel, who: Who, table: pa.Table, here: bool) -> _Touched:
-        side = _side(model, who) if here else None
-        kind = side.ids.type if side is not None else arrow_type(model.info.id_types[who])
-        encoded = one_array(table[WHOSE[who]].cast(kind)).dictionary_encode()
+        """``here``: the whole model is on the driver. Otherwise the factors of these ids are collected."""
+        side = model.served().side(who) if here else None
+        kind = arrow_type(model.info.id_types[who]) if side is None else side.ids.type
+        encoded = one_array(table[COLUMN_OF[who]].cast(kind)).dictionary_encode()
         ids = encoded.dictionary
-        known = side if side is not None else _lines_of(model, who, ids)
-        positions = known.positions(ids)
-        # Position −1 is the prior's row, which is the last one.
-        return cls(ids, encoded.indices.to_numpy().astype(np.int64), known.posterior.take(positions), positions < 0)
+        if side is None:
+            asked = F.broadcast(model.users.sparkSession.createDataFrame(pa.table({"id": ids})))
+            lines = _factors(model, who).join(asked, "id", "left_semi").toArrow()
+            side = ModelSide.of(lines, model.info, who)
+        positions = side.positions(ids)
+        return cls(ids, encoded.indices.to_numpy().astype(np.int64), side.posterior.take(positions), positions < 0)
 
 
-def _side(model: FittedModel, who: Who) -> ResidentSide:
-    users, items = model.resident()
-    return users if who == "user" else items
-
-
-def _frame(model: FittedModel, who: Who) -> DataFrame:
+def _factors(model: FittedModel, who: Who) -> DataFrame:
     return model.users if who == "user" else model.items
 
 
-def _lines_of(model: FittedModel, who: Who, ids: pa.Array) -> ResidentSide:
-    """The factors of some ids, collected."""
-    config, scales = model.info.config, model.info.scales
-    form = model.info.kind, config.intercepts, config.implicit_features
-    asked = model.users.sparkSession.createDataFrame(pa.table({"id": ids}))
-    lines = _frame(model, who).join(F.broadcast(asked), "id", "left_semi").toArrow()
-    return ResidentSide.of(lines, prior_row(scales, SIDE_OF[who], *form), factor_columns(*form))
-
-
-def _united(model: FittedModel, who: Who, side: _Touched, rows: RowPosterior, here: bool) -> DataFrame:
+def _united(model: FittedModel, who: Who, ids: pa.Array, rows: RowPosterior, here: bool) -> DataFrame:
     """The factor table of a side with the updated lines in place of the old ones."""
-    spark = model.users.sparkSession
-    schema = factor_schema(replace(model.info, draw_narrowing=None), who)
     if here:
-        whole = _side(model, who).with_rows(side.ids, rows)
-        return factor_frame(spark, factor_table(whole.ids, whole.known), schema)
-    lines = factor_frame(spark, factor_table(side.ids, rows), schema)
-    old = _frame(model, who).select(*schema.names).join(F.broadcast(lines.select("id")), "id", "left_anti")
+        return side_frame(model, who, model.served().side(who).with_rows(ids, rows).table)
+    lines, plain = side_frame(model, who, factor_table(ids, rows)), ["id", *factor_columns(*model.info.table_form)]
+    old = _factors(model, who).select(*plain).join(F.broadcast(lines.select("id")), "id", "left_anti")
     return old.unionByName(lines)

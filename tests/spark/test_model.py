@@ -14,8 +14,8 @@ from pyspark.sql.types import DataType, DoubleType, IntegerType
 
 from onebit_spark import RequestError
 from onebit_spark.core import prediction
-from onebit_spark.core.factor_tables import factor_table, prior_row
-from onebit_spark.ml.scoring import Scorer
+from onebit_spark.core.factor_tables import factor_table
+from onebit_spark.predictor.predictor import Predictor
 
 KINDS = [
     {"loss": loss, "covariance": covariance, "intercepts": intercepts}
@@ -57,12 +57,11 @@ def test_scorer_equals_the_fit(make_fit, monkeypatch, choices, slice_size):
         known = pa.array([i if 0 <= i < n else None for i in index])
         return table.to_struct_array().combine_chunks().take(known)
 
-    kind = fit.rows.kind
-    priors = (prior_row(fit.scales, side, kind, choices["intercepts"]) for side in ("rows", "cols"))
-    scorer = Scorer(choices["loss"], *priors)
+    predictor = Predictor.of(fit.info)
     users, items = lines(fit.rows, 28, USERS), lines(fit.cols, 18, ITEMS)
     for part in (slice(None), slice(2, 9), slice(0, 0)):  # Arrow slices share their parents' buffers
-        result = scorer(users[part], items[part])
+        result = predictor.score_lines((users[part], items[part]))
+        np.testing.assert_array_equal(result.field("prediction"), fit.predict(USERS[part], ITEMS[part]))
         for name in ("score", "std", "probability"):
             expected = getattr(fit, name)(USERS[part], ITEMS[part])
             np.testing.assert_allclose(result.field(name), expected, rtol=1e-6, atol=1e-7)

@@ -6,7 +6,6 @@ import pytest
 
 from onebit_spark import RequestError
 from onebit_spark.input.defects import Columns, check_ratings
-from onebit_spark.ml.driver_scoring import fits_here
 from onebit_spark.ml.evaluation import measure
 from onebit_spark.ml.prediction_params import plainly_named
 from onebit_spark.ml.scored_ratings import predicted_pairs
@@ -57,10 +56,10 @@ def test_other_types_of_ids_are_refused(spark, make_model):
 
 def test_size_decides(make_model, monkeypatch):
     model = make_model()
-    assert fits_here(model, 2_000_000)
-    assert not fits_here(model, 2_000_001)
-    monkeypatch.setattr("onebit_spark.ml.driver_scoring.MOST_BYTES", 46 * model.bytesPerRow - 1)
-    assert not fits_here(model, 1)
+    assert model.fitsHere(2_000_000)
+    assert not model.fitsHere(2_000_001)
+    monkeypatch.setattr("onebit_spark.ml.fitted_model.MOST_BYTES", 46 * model.bytesPerRow - 1)
+    assert not model.fitsHere(1)
 
 
 def test_the_same_figures_wherever_they_are_scored(spark, make_model, monkeypatch):
@@ -69,7 +68,7 @@ def test_the_same_figures_wherever_they_are_scored(spark, make_model, monkeypatc
     ratings = spark.createDataFrame(pa.table(table))
     tally, model = check_ratings(ratings, Columns()), make_model()
     here, counted = measure(model, ratings, None, tally)
-    monkeypatch.setattr("onebit_spark.ml.driver_scoring.MOST_BYTES", -1)
+    monkeypatch.setattr("onebit_spark.ml.fitted_model.MOST_BYTES", -1)
     there, also = measure(model, ratings, None, tally)
     assert here.keys() == there.keys()
     for name, value in here.items():

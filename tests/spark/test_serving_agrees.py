@@ -7,7 +7,7 @@ import pytest
 from modelfolders import nearest_by_inner_product, text_ids
 
 import onebit_spark
-from onebit_spark import RequestError
+from onebit_spark import FitConfig, RequestError, Terms, fit_arrays
 from onebit_spark.model import OneBitCompletionModel
 
 NAMES = ("score", "std", "probability", "prediction", "answered")
@@ -98,6 +98,37 @@ def test_fold_in(spark, make_named, tmp_path, who, choices):
     pairs = [(user, item) for user in ("new", "u03", "u05") for item in (990, 30, 50)]
     frame = model.foldIn(ratings, who).transform(spark.createDataFrame(pairs, "user string, item int"))
     assert_same(folded, frame.toArrow())
+
+
+@pytest.mark.classic
+@pytest.mark.parametrize("split", [False, True], ids=["plain", "split"])
+def test_a_fit_of_arrays_is_saved_as_a_model(spark, tmp_path, split):
+    """Spark reads the folder: it predicts, draws and folds in, and its own folder says the same."""
+    rng = np.random.default_rng(5)
+    rows, cols = rng.integers(0, 28, 400), rng.integers(0, 18, 400)
+    signs = np.sign(rng.normal(size=30)[rows] * rng.normal(size=20)[cols] + 0.5)
+    config = FitConfig(rank=3, max_iter=5, tol=0)
+    terms = Terms(prior_split=0.5) if split else None
+    fit = fit_arrays(rows, cols, signs, config, shape=(30, 20), threads=1, certify=terms)
+    fit.save(tmp_path / "m")
+    model = OneBitCompletionModel.load(str(tmp_path / "m"))
+    users, items = (index.ravel() for index in np.indices((31, 21)))
+    pairs = spark.createDataFrame(pa.table({"user": users, "item": items}))
+    table = model.transform(pairs).toArrow().sort_by([("user", "ascending"), ("item", "ascending")])
+    for name in ("score", "std", "probability"):
+        np.testing.assert_allclose(table[name].to_numpy(), getattr(fit, name)(users, items), rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(table["prediction"].to_numpy(), fit.predict(users, items))
+    assert model.sample(pairs).where("sampledScore is null").count() == 0
+    assert model.certificate["certificates"] == [item.as_dict() for item in fit.certificates]
+    lines = [(99, item, 1 if item % 2 else -1) for item in range(18)]
+    folded = model.foldIn(spark.createDataFrame(lines, "user long, item long, label int"))
+    assert folded.info.n_users == 29
+    model.save(str(tmp_path / "again"))
+    assert (
+        onebit_spark.load(tmp_path / "again")
+        .predictions(users, items)
+        .equals(onebit_spark.load(tmp_path / "m").predictions(users, items))
+    )
 
 
 # ---- vectors ---------------------------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ import pytest
 
 from onebit_spark import FitConfig, NotConverged, fit_arrays
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.fixed_point import settled_rows
 from onebit_spark.core.losses.base import partner_deviation, partner_location
+from onebit_spark.predictor.new_ratings import converged_rows
 
 
 def ratings(seed=8, n=600, shape=(25, 15)):
@@ -29,7 +29,7 @@ def settled_and_fitted(side, **choices):
     own, other = (fit.rows, fit.cols) if side == "rows" else (fit.cols, fit.rows)
     prior = fit.scales.prior(side, config.intercepts)
     block = block if side == "rows" else block.transpose()
-    settled = settled_rows(config.make_loss(), block, other, side, config.weight, prior)
+    settled = converged_rows(config.make_loss(), block, other, side, config.weight, prior)
     return settled, own, other, block, prior, config
 
 

@@ -26,19 +26,19 @@ MAY_IMPORT = {
     "platform": "core errors",
     "input": "platform core errors",
     "engines": "input platform core errors",
-    "serving": "certificate core errors",
-    "in_process": "engines certificate core errors",
-    "ml": "serving engines input platform report certificate core errors",
+    "predictor": "certificate core errors",
+    "in_process": "predictor engines certificate core errors",
+    "ml": "predictor engines input platform report certificate core errors",
     "model": "ml engines input platform report certificate core errors",
     "estimator": "model ml engines input platform certificate core errors",
     "tuning": "estimator model in_process ml input platform core errors",
     "cli": "tuning in_process estimator model ml input platform report certificate core errors",
     "demo": "cli estimator simulate",
-    "__init__": "estimator model serving in_process certificate core errors",  # the public face
+    "__init__": "estimator model predictor in_process certificate core errors",  # the public face
     "__main__": "__init__ cli",
-    "tracking": "__init__ serving core errors",
+    "tracking": "__init__ predictor core errors",
 }
-WITHOUT_SPARK = ("core", "certificate", "report", "simulate", "serving", "in_process", "errors", "tracking")
+WITHOUT_SPARK = ("core", "certificate", "report", "simulate", "predictor", "in_process", "errors", "tracking")
 SPARK = ("pyspark", "py4j")
 
 

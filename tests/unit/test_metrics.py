@@ -1,4 +1,3 @@
-import json
 import math
 from itertools import product
 
@@ -8,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from onebit_spark.core.metrics import auc, brier, error_interval, error_rate, evaluate, hinge_loss, log_loss
+from onebit_spark.core.metrics import auc, brier, error_interval, error_rate, hinge_loss, log_loss
 
 # few distinct scores, so that ties and zeros are common
 PAIRS = st.lists(st.tuples(st.sampled_from([-1, 1]), st.integers(-3, 3)), min_size=1, max_size=30)
@@ -111,31 +110,7 @@ def test_interval_rejects_nonsense(arguments):
         error_interval(*arguments)
 
 
-def test_evaluate_gathers_the_functions():
-    y, s, p = [1, 1, -1, -1, 1], [2.0, -0.5, -1.0, 0.5, 0.1], [0.9, 0.4, 0.2, 0.6, 0.5]
-    metrics = evaluate(y, s, p)
-    low, high = error_interval(2, 5)
-    assert metrics.as_dict() == {
-        "n": 5,
-        "error": 0.4,
-        "error_low": low,
-        "error_high": high,
-        "hinge_loss": hinge_loss(y, s),
-        "log_loss": log_loss(y, p),
-        "auc": auc(y, s),
-        "brier": brier(y, p),
-    }
-    assert json.loads(json.dumps(metrics.as_dict())) == metrics.as_dict()
-
-
-def test_evaluate_without_probabilities_or_with_one_class():
-    metrics = evaluate([1, 1], [1.0, -1.0])
-    assert metrics.log_loss is None
-    assert metrics.brier is None
-    assert math.isnan(metrics.auc)
-
-
-@pytest.mark.parametrize("metric", [error_rate, hinge_loss, auc, log_loss, brier, evaluate])
+@pytest.mark.parametrize("metric", [error_rate, hinge_loss, auc, log_loss, brier])
 @pytest.mark.parametrize(
     ("labels", "values", "message"),
     [

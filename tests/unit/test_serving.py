@@ -14,7 +14,7 @@ import onebit_spark
 from onebit_spark import RequestError
 from onebit_spark.core.calibration import Calibration
 from onebit_spark.core.model_info import FORMAT_VERSION
-from onebit_spark.serving import side
+from onebit_spark.predictor import side
 
 USERS, ITEMS = (index.ravel() for index in np.indices((30, 20)))  # the last two of each were never rated
 KINDS = [{"loss": "hinge"}, {"loss": "logistic"}, {"loss": "logistic", "covariance": "diagonal", "intercepts": False}]
@@ -176,7 +176,7 @@ def test_the_best_are_those_of_all_pairs(make_fit, make_model, who, z):
 
 
 def test_seen_pairs_and_unknown_ids_are_left_out(make_model, monkeypatch):
-    monkeypatch.setattr("onebit_spark.serving.ranking.ROWS_PER_SLICE", 2)
+    monkeypatch.setattr("onebit_spark.predictor.top_n.ROWS_PER_SLICE", 2)
     model = make_model()
     asked = ["u03", "nobody", "u05", "u04", "u03"]
     everything = {who: model.recommend(who, 18)["item"].to_pylist() for who in ("u03", "u04", "u05")}

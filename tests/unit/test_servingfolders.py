@@ -15,7 +15,7 @@ import onebit_spark
 from onebit_spark import RequestError
 from onebit_spark.core.model_info import FORMAT_VERSION
 from onebit_spark.core.output_kinds import VECTORS
-from onebit_spark.serving import local_folder
+from onebit_spark.predictor import local_folder
 
 # ---- vectors ---------------------------------------------------------------------------------------------------------
 
@@ -56,7 +56,7 @@ def test_vectors_appear_whole_or_not_at_all(make_model, tmp_path, monkeypatch):
     with pytest.raises(RequestError, match="mine is not a folder of vectors"):
         model.export_vectors(tmp_path / "mine", overwrite=True)
     assert (tmp_path / "mine" / "precious.txt").read_text() == "mine"
-    monkeypatch.setattr("onebit_spark.serving.vectors.pq.write_table", killed)
+    monkeypatch.setattr("onebit_spark.predictor.model_folder.pq.write_table", killed)
     for target, overwrite in ((path, True), (tmp_path / "others", False)):
         with pytest.raises(KeyboardInterrupt):
             model.export_vectors(target, overwrite)

@@ -5,12 +5,12 @@ import pytest
 from modelinfo import info_of
 
 from onebit_spark import FitConfig, fit_arrays
-from onebit_spark.core import prediction, streaming_update
+from onebit_spark.core import prediction
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.engine import prior_rows
-from onebit_spark.core.folding import FoldIn
 from onebit_spark.core.losses import OTHER, SIDES
-from onebit_spark.core.streaming_update import Before, updated_sides
+from onebit_spark.predictor import new_ratings
+from onebit_spark.predictor.new_ratings import Before, FoldIn, updated_sides
 from onebit_spark.simulate import simulate
 
 CONFIGS = {
@@ -54,7 +54,7 @@ def objective(info, block, before, after):
     pairs = after["rows"].take(rows), after["cols"].take(cols)
     total = info.config.weight * data(*pairs, np.where(block.codes & 1, 1.0, -1.0))
     for side, ratings in (("rows", block), ("cols", block.transpose())):
-        prior = streaming_update._prior(FoldIn.of(info, side), ratings, before[side], before[OTHER[side]])
+        prior = new_ratings.update_prior(FoldIn.of(info, side), ratings, before[side], before[OTHER[side]])
         for g, p, x, v in zip(
             prior.precision, prior.mean, after[side].location, after[side].covariance.astype(np.float64), strict=True
         ):
@@ -82,7 +82,7 @@ def test_the_objective_never_rises(case, monkeypatch):
     block, before = problem(info, fit, ratings)
     values = []
     for rounds in range(1, 8):
-        monkeypatch.setattr(streaming_update, "MOST_ROUNDS", rounds)
+        monkeypatch.setattr(new_ratings, "UPDATE_ROUNDS", rounds)
         values.append(objective(info, block, before, updated_sides(info, block, before)))
     assert np.all(np.diff(values) <= 1e-6 * np.abs(values[0]))
     assert values[-1] < values[0]

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onebit_spark.core import prediction, top_n
+from onebit_spark.core import prediction
 from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.core.top_n import Ranking, best_partners
+from onebit_spark.predictor import top_n
+from onebit_spark.predictor.top_n import Ranking, best_partners
 
 
 def posterior(rng, rows, rank, kind, intercept, shift=0.0):

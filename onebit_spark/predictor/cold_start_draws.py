@@ -31,7 +31,7 @@ Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Newcomers:
+class ColdStartDraws:
     """How rows and columns without ratings are drawn.
 
     Parameters
@@ -49,7 +49,7 @@ class Newcomers:
     narrowing: float | None = None
 
     def sampled_scores(
-        self, rows: RowPosterior, cols: RowPosterior, new_rows: Flags, new_cols: Flags, states: NDArray[np.uint64]
+        self, rows: RowPosterior, cols: RowPosterior, unrated: tuple[Flags, Flags], states: NDArray[np.uint64]
     ) -> DoubleArray:
         """One draw of the score per pair.
 
@@ -57,16 +57,16 @@ class Newcomers:
         ----------
         rows, cols : RowPosterior
             Line l of both is pair l.
-        new_rows, new_cols : arrays of bool
-            Lines whose id has no ratings.
+        unrated : pair of arrays of bool
+            Lines whose row, and lines whose column, has no ratings.
         states : array of uint64
             Random stream of each pair.
         """
-        touched = np.flatnonzero(new_rows | new_cols)
+        touched = np.flatnonzero(unrated[0] | unrated[1])
         if len(touched):
             laws = self._laws(states[touched], rows.has_intercept)
-            rows = _replaced(rows, touched, new_rows[touched], *laws["rows"])
-            cols = _replaced(cols, touched, new_cols[touched], *laws["cols"])
+            rows = _replaced(rows, touched, unrated[0][touched], *laws["rows"])
+            cols = _replaced(cols, touched, unrated[1][touched], *laws["cols"])
         return drawn_scores(rows, cols, states)
 
     def _laws(self, states: NDArray[np.uint64], intercepts: bool) -> dict[Side, tuple[DoubleArray, DoubleArray]]:
@@ -78,26 +78,26 @@ class Newcomers:
         u = uniforms(states ^ SCALE_STREAM, rank + 3)
         shared = np.sqrt(self.prior.posterior(moments.factor, moments.rows + moments.cols).quantile(u[:, :rank]))
         if not intercepts:
-            return {side: self._told(side, np.zeros_like(shared), shared) for side in SIDES}
+            return {side: self._implicit(side, np.zeros_like(shared), shared) for side in SIDES}
         both = self.prior.posterior([moments.row_intercept, moments.col_intercept], [moments.rows, moments.cols])
         own = np.sqrt(both.quantile(u[:, rank : rank + 2]))
         location = np.zeros((len(u), rank + 1))
         row_location = location.copy()
         row_location[:, 0] = self.scales.mean + np.sqrt(self.scales.mean_variance) * ndtri(u[:, rank + 2])
         return {
-            "rows": self._told("rows", row_location, np.hstack([own[:, :1], shared])),
-            "cols": self._told("cols", location, np.hstack([own[:, 1:], shared])),
+            "rows": self._implicit("rows", row_location, np.hstack([own[:, :1], shared])),
+            "cols": self._implicit("cols", location, np.hstack([own[:, 1:], shared])),
         }
 
-    def _told(self, side: Side, location: DoubleArray, deviation: DoubleArray) -> tuple[DoubleArray, DoubleArray]:
+    def _implicit(self, side: Side, location: DoubleArray, deviation: DoubleArray) -> tuple[DoubleArray, DoubleArray]:
         """With the mean and the variance of what implicit features add (``Scales.unseen``)."""
-        told = None if self.scales.moments is None else self.scales.moments.told(side)
-        if told is None:
+        implicit = None if self.scales.moments is None else self.scales.moments.told(side)
+        if implicit is None:
             return location, deviation
-        rank = told.shape[1]
+        rank = implicit.shape[1]
         location, variance = location.copy(), deviation**2
-        location[:, -rank:] += told[0]
-        variance[:, -rank:] += told[1]
+        location[:, -rank:] += implicit[0]
+        variance[:, -rank:] += implicit[1]
         return location, np.sqrt(variance)
 
     def _narrow(self, side: Side, intercepts: bool, n: int, narrowing: float) -> tuple[DoubleArray, DoubleArray]:
@@ -106,12 +106,12 @@ class Newcomers:
 
 
 def _replaced(
-    side: RowPosterior, lines: NDArray[np.int64], new: Flags, location: DoubleArray, deviation: DoubleArray
+    side: RowPosterior, lines: NDArray[np.int64], unrated: Flags, location: DoubleArray, deviation: DoubleArray
 ) -> RowPosterior:
-    """The posterior with the given means and deviations in those of ``lines`` that are new."""
+    """The posterior with the given means and deviations in those of ``lines`` that are unrated."""
     law = RowPosterior.isotropic(
-        location[new].astype(side.location.dtype), deviation[new], side.kind, side.has_intercept
+        location[unrated].astype(side.location.dtype), deviation[unrated], side.kind, side.has_intercept
     )
-    made = side.copy()
-    made.location[lines[new]], made.scale[lines[new]] = law.location, law.scale
-    return made
+    replaced = side.copy()
+    replaced.location[lines[unrated]], replaced.scale[lines[unrated]] = law.location, law.scale
+    return replaced

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,20 +13,42 @@ from numpy.typing import ArrayLike, NDArray
 
 from onebit_spark.certificate.certificates import document
 from onebit_spark.certificate.selective import answering_threshold, applied
-from onebit_spark.core import prediction
 from onebit_spark.core.array_input import label_problems
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.confidence import confidence
-from onebit_spark.core.fitted_features import Who
-from onebit_spark.core.folding import FoldIn, tell_left_out
+from onebit_spark.core.fitted_features import SIDE_OF, IdLines, Who
 from onebit_spark.core.model_info import ModelInfo
+from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.errors import RequestError
-from onebit_spark.serving.id_types import asked_ids
-from onebit_spark.serving.ranking import best_of, long_table, ranking_of, ranking_problems
-from onebit_spark.serving.side import Numbers, ResidentSide, scored_pairs
-from onebit_spark.serving.vectors import write_vectors
+from onebit_spark.predictor.model_folder import read_model, write_model, write_vectors
+from onebit_spark.predictor.new_ratings import FoldIn, warn_left_out
+from onebit_spark.predictor.predictor import Predictor, moments_at
+from onebit_spark.predictor.side import ModelSide, asked_ids
+from onebit_spark.predictor.top_n import Numbers, best_of, ranking_problems
 
 COLD_START = ("prior", "drop", "nan")
+
+
+def load(path: str | os.PathLike[str]) -> ServedModel:
+    """The model of a folder on this machine, without Spark.
+
+    Parameters
+    ----------
+    path : str or path
+        What ``jobs/fit.py``, ``OneBitCompletionModel.save`` or ``Fit.save`` wrote, in this or an earlier version.
+
+    Returns
+    -------
+    ServedModel
+        The whole model, in memory. It does not read the folder again.
+
+    Raises
+    ------
+    RequestError
+        There is no model, or it is damaged, newer than this package, or on another machine (hdfs://, s3://).
+    """
+    info, users, items, certificate, params = read_model(path)
+    cold_start, max_error = params.get("coldStartStrategy", "prior"), params.get("maxError")
+    return ServedModel(info, users, items, certificate, cold_start, max_error)
 
 
 @dataclass(frozen=True)
@@ -38,7 +61,7 @@ class ServedModel:
     ----------
     info : ModelInfo
         Settings, counts and history of the fit: the content of ``metadata.json``.
-    users, items : ResidentSide
+    users, items : ModelSide
         Ids and posterior of each side.
     certificate : dict
         Upper limits on the error rate: the content of ``certificate.json``.
@@ -54,8 +77,8 @@ class ServedModel:
     """
 
     info: ModelInfo
-    users: ResidentSide = field(repr=False)
-    items: ResidentSide = field(repr=False)
+    users: ModelSide = field(repr=False)
+    items: ModelSide = field(repr=False)
     certificate: dict[str, Any] = field(repr=False)
     cold_start: str = "prior"
     max_error: float | None = None
@@ -66,6 +89,15 @@ class ServedModel:
 
     def __repr__(self) -> str:
         return f"ServedModel({self.info.n_users:,} users, {self.info.n_items:,} items, rank {self.info.config.rank})"
+
+    @cached_property
+    def predictor(self) -> Predictor:
+        """Computes what the model says about pairs."""
+        return Predictor.of(self.info)
+
+    def side(self, who: Who) -> ModelSide:
+        """The users or the items."""
+        return self.users if who == "user" else self.items
 
     # ---- predictions -------------------------------------------------------------------------------------------------
 
@@ -122,28 +154,20 @@ class ServedModel:
         return taken, numbers[0][place[0]], numbers[1][place[1]]
 
     def _asked(self, who: Who, values: Any) -> pa.Array:
-        return asked_ids(values, self._side(who).ids.type, f"the {who} ids")
+        return asked_ids(values, self.side(who).ids.type, f"the {who} ids")
 
-    def _side(self, who: Who) -> ResidentSide:
-        return self.users if who == "user" else self.items
+    def predicted(self, rows: Numbers, cols: Numbers) -> dict[str, NDArray[np.float64]]:
+        """Score, std, probability and prediction of positions of the two sides. Position −1 is an unknown id."""
+        return self.predictor.outputs(*moments_at(self.users.posterior, self.items.posterior, rows, cols))
 
     def _outputs(self, rows: Numbers, cols: Numbers) -> dict[str, NDArray[Any]]:
-        info = self.info
-        loss = info.config.loss
-        score, variance = scored_pairs(self.users, self.items, rows, cols)
-        std, negative = np.sqrt(variance), -1.0 if info.label_coding == "signed" else 0.0
-        outputs = {
-            "score": score,
-            "std": std,
-            "probability": prediction.probability(loss, score, variance, info.calibrated),
-            "prediction": np.where(np.where(score == 0, info.majority, score) > 0, 1.0, negative),
-        }
+        outputs: dict[str, NDArray[Any]] = dict(self.predicted(rows, cols))
         known = (rows >= 0) & (cols >= 0) if self.cold_start != "prior" else np.full(len(rows), True)
         for values in outputs.values():
             values[~known] = np.nan
         if applied(self.certificate):
             threshold = answering_threshold(self.certificate, self.max_error)
-            sure = confidence(score, std, prediction.score_noise(loss)) >= threshold
+            sure = self.predictor.confidence(outputs["score"], outputs["std"]) >= threshold
             outputs["answered"] = known & sure & (threshold < np.inf)
         return outputs
 
@@ -179,15 +203,24 @@ class ServedModel:
             raise RequestError("; ".join(problems))
         floor = answering_threshold(self.certificate, self.max_error) if answered_only else None
         other: Who = "item" if who == "user" else "user"
-        asking, others = self._side(who), self._side(other)
+        asking, others = self.side(who), self.side(other)
         rows = np.arange(len(asking.ids)) if ids is None else asking.positions(self._asked(who, ids))
         rows = rows[rows >= 0]
         pairs = None
         if seen is not None:
             _, *both = self._pairs(*seen)
             pairs = (both[0], both[1]) if who == "user" else (both[1], both[0])
-        best = best_of(asking, rows, others, n, ranking_of(self.info, z, floor), pairs)
-        return long_table(self.info, (who, other), asking.ids.take(pa.array(rows)), others.ids, best)
+        best = best_of(asking.posterior, rows, others.known, n, self.predictor.ranking(z, floor), pairs)
+        row, rank = np.nonzero(best.found)
+        outputs = self.predictor.outputs(best.score[best.found], best.variance[best.found])
+        return pa.table(
+            {
+                who: asking.ids.take(pa.array(rows[row])),
+                "rank": pa.array(rank + 1),
+                other: others.ids.take(pa.array(best.partner[best.found])),
+                **{name: outputs[name] for name in ("score", "std", "probability")},
+            }
+        )
 
     # ---- new users and items -----------------------------------------------------------------------------------------
 
@@ -217,22 +250,48 @@ class ServedModel:
         ids, rows, cols = self._pairs(users, items)
         positive = _positive(labels, self.info.threshold if threshold is None else threshold, len(rows), who)
         new_ids, partners = (ids[0], cols) if who == "user" else (ids[1], rows)
-        own, others = (self.users, self.items) if who == "user" else (self.items, self.users)
         if not len(rows) and not only_new:
             return self
-        known = partners >= 0
-        encoded = new_ids.cast(own.ids.type).filter(pa.array(known)).dictionary_encode()
-        tell_left_out(who, len(new_ids.unique()), len(encoded.dictionary))
-        rated, columns = np.unique(partners[known], return_inverse=True)
-        shape = len(encoded.dictionary), len(rated)
-        block = RatingBlock.from_coordinates(encoded.indices.to_numpy(), columns, positive[known], shape)
-        made = FoldIn.of(self.info, "rows" if who == "user" else "cols").settled(block, others.posterior.take(rated))
-        side = (own.only if only_new else own.with_rows)(encoded.dictionary, made)
-        both = (side, self.items) if who == "user" else (self.users, side)
-        info = replace(self.info, draw_narrowing=None, n_users=len(both[0].ids), n_items=len(both[1].ids))
-        return ServedModel(info, *both, document([]), self.cold_start, self.max_error)
+        encoded, folded = self.folded_rows(who, new_ids.cast(self.side(who).ids.type), partners, positive)
+        own = self.side(who)
+        side = ModelSide.of_rows(encoded, folded, own.prior) if only_new else own.with_rows(encoded, folded)
+        users_after, items_after = (side, self.items) if who == "user" else (self.users, side)
+        n_users, n_items = len(users_after.ids), len(items_after.ids)
+        info = replace(self.info, draw_narrowing=None, n_users=n_users, n_items=n_items)
+        return ServedModel(info, users_after, items_after, document([]), self.cold_start, self.max_error)
 
-    # ---- for other programs ------------------------------------------------------------------------------------------
+    def folded_rows(
+        self, who: Who, ids: pa.Array, partners: Numbers, positive: NDArray[np.bool_],
+        weights: NDArray[np.floating] | None = None, explained: IdLines | None = None,
+    ) -> tuple[pa.Array, RowPosterior]:  # fmt: skip
+        """The different ids of ratings, and the rows that follow from them. Partners at position −1 are ignored.
+
+        ``explained`` are the means that side features of the ids explain.
+        """
+        known = partners >= 0
+        encoded = ids.filter(pa.array(known)).dictionary_encode()
+        warn_left_out(who, len(ids.unique()), len(encoded.dictionary))
+        rated, columns = np.unique(partners[known], return_inverse=True)
+        block = RatingBlock.from_coordinates(
+            encoded.indices.to_numpy().astype(np.int64),
+            columns,
+            positive[known],
+            (len(encoded.dictionary), len(rated)),
+            None if weights is None else weights[known],
+        )
+        lines = self.side("item" if who == "user" else "user").posterior.take(rated)
+        means = None if explained is None else explained.at(encoded.dictionary)
+        return encoded.dictionary, FoldIn.of(self.info, SIDE_OF[who]).rows(block, lines, means)
+
+    # ---- folders -----------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
+        """Write a model folder, for ``load`` and for ``OneBitCompletionModel.load``. It appears whole or not at all.
+
+        It does not say which ratings were fitted: certificates cannot check that theirs are others.
+        """
+        params = {"coldStartStrategy": self.cold_start, "maxError": self.max_error}
+        write_model(path, (self.info, self.users, self.items, self.certificate, params), overwrite)
 
     def export_vectors(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
         """Write vectors whose inner product is the score, for any nearest-neighbour index (docs/serving.md).

@@ -1,0 +1,72 @@
+"""From a finished fit to the ``ModelInfo`` of its model."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from onebit_spark.certificate.certificates import kept_by_coin
+from onebit_spark.certificate.certified_fit import CertifiedFit
+from onebit_spark.certificate.learnt_prior import NARROWING
+from onebit_spark.core.config import FitConfig
+from onebit_spark.core.fitted_features import SIDE_OF
+from onebit_spark.core.losses import Side
+from onebit_spark.core.model_info import ModelInfo, scale_fields
+from onebit_spark.core.posterior import DoubleArray, effective_rank
+
+
+def info_of_fit(
+    fit: CertifiedFit[Any], config: FitConfig, counts: dict[Side, int], norms: dict[Side, DoubleArray],
+    unrated: dict[Side, int], repeated: bool, **ratings: Any,
+) -> ModelInfo:  # fmt: skip
+    """The content of ``metadata.json``.
+
+    Parameters
+    ----------
+    fit : CertifiedFit
+        The fit.
+    config : FitConfig
+        Its settings.
+    counts : dict of side to int
+        Rows and columns with ratings.
+    norms : dict of side to array of length K
+        ‖E L_k‖ and ‖E R_k‖ of the factors.
+    unrated : dict of side to int
+        For a side with side features: its ids without ratings.
+    repeated : bool
+        Whether cells are rated more than once.
+    ratings
+        The fields about the ratings and how they were read.
+    """
+    scales, limit = fit.scales, fit.nine_tenths
+    features: dict[str, dict[str, Any]] = {
+        who: {
+            "coding": fit.codings[side].as_list(),
+            "weights": scales.features[side].tolist(),
+            "newcomers": unrated[side],
+        }
+        for who, side in SIDE_OF.items()
+        if side in fit.codings
+    }
+    return ModelInfo(
+        parameters={
+            **asdict(config),
+            "likelihood_weight": fit.choice.weight,
+            "alpha": fit.prior.alpha,
+            "beta": fit.prior.beta,
+        },
+        n_users=counts["rows"],
+        n_items=counts["cols"],
+        objective_history=[step.objective for step in fit.history],
+        iterations=len(fit.history),
+        converged=fit.converged,
+        reason=fit.reason,
+        effective_rank=effective_rank(norms["rows"], norms["cols"], counts["rows"], counts["cols"]),
+        **scale_fields(scales, config.intercepts),
+        side_features=features or None,
+        draw_narrowing=None if fit.drawn is None else NARROWING,
+        confidences=None if fit.ladder is None else fit.ladder.as_dict(),
+        weight_losses={f"{weight:g}": loss for weight, loss in fit.choice.losses.items()} or None,
+        nine_tenths=None if limit is None else kept_by_coin(limit, repeated).as_dict(),
+        **ratings,
+    )

@@ -1,0 +1,191 @@
+"""Model folders, read and written without Spark, and folders of vectors. ``ml.persistence`` says what is in a model.
+
+Vectors have the score as their inner product, for any nearest-neighbour index (docs/serving.md)::
+
+    user   [L, 1, b]
+    item   [R, d, 1]        [L, 1, b]·[R, d, 1] = L·R + d + b
+
+Without intercepts they are L and R. ``OneBitCompletionModel.exportVectors`` writes the same two tables with Spark.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from onebit_spark.certificate.certificates import document
+from onebit_spark.core.factor_tables import factor_columns, plain_lists
+from onebit_spark.core.fitted_features import SIDE_OF, Who
+from onebit_spark.core.losses import Side
+from onebit_spark.core.model_info import METADATA, ModelInfo
+from onebit_spark.core.output_kinds import MODEL, VECTORS
+from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.errors import RequestError
+from onebit_spark.predictor.local_folder import local_path, replaced_folder
+from onebit_spark.predictor.side import ModelSide, arrow_type
+
+CERTIFICATE = "certificate.json"
+ESTIMATOR = "onebit_spark.estimator.OneBitCompletion"
+MODEL_CLASS = "onebit_spark.model.OneBitCompletionModel"
+ML_FORMAT = "4.0.0"  # the version of Spark whose form of metadata/ is written
+SEAL = "_SUCCESS"  # an empty file, written last
+
+
+Content = tuple[ModelInfo, ModelSide, ModelSide, dict[str, Any], dict[str, Any]]
+
+
+# ---- reading ---------------------------------------------------------------------------------------------------------
+
+
+def read_model(path: str | os.PathLike[str]) -> Content:
+    """Info, users, items, certificate and Params of a model folder. A RequestError of one line if it cannot be read."""
+    folder = local_path(path)
+    if not folder.is_dir():
+        raise RequestError(f"there is no model at {path}: no such folder")
+    if not (folder / METADATA).is_file():
+        if _saved_class(folder) == ESTIMATOR:
+            raise RequestError(f"{path} holds an estimator, not a fitted model: fit it, and save the model")
+        raise RequestError(f"{path} is not a model (or half-written): it has no {METADATA}")
+    try:
+        info, certificate = ModelInfo.from_json(_text(folder / METADATA)), folder / CERTIFICATE
+        users, items = (_read_side(folder, info, who) for who in SIDE_OF)
+        content = certificate_of(_text(certificate) if certificate.is_file() else None)
+        return info, users, items, content, _params(folder)
+    except (RequestError, OSError) as error:
+        raise RequestError(f"cannot load {path}: {error}") from None
+
+
+def certificate_of(text: str | None) -> dict[str, Any]:
+    """The content of ``certificate.json``, from its text. None: there is no such file."""
+    if text is None:
+        return document([])
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise RequestError(f"damaged model folder: {CERTIFICATE} is not JSON ({error})") from None
+    if not isinstance(content, dict) or not isinstance(content.get("certificates"), list):
+        raise RequestError(f"damaged model folder: {CERTIFICATE} holds no certificates")
+    return content
+
+
+def _read_side(folder: Path, info: ModelInfo, who: Who) -> ModelSide:
+    name = f"{who}s"
+    if not (folder / name).is_dir():
+        raise RequestError(f"damaged model folder: it has no {name}/")
+    try:
+        table = pq.read_table(folder / name, partitioning=None)
+        columns = "id", *factor_columns(*info.table_form)
+        if absent := [column for column in columns if column not in table.column_names]:
+            raise RequestError(f"damaged model folder: {name}/ lacks {', '.join(absent)}")
+        table = table.set_column(table.column_names.index("id"), "id", _ids(table["id"], info.id_types[who]))
+        side = ModelSide.of(table, info, who)
+    except (pa.ArrowException, OSError, ValueError, TypeError) as error:
+        if isinstance(error, RequestError):
+            raise
+        raise RequestError(f"damaged model folder: {name}/: {str(error).splitlines()[0]}") from None
+    expected = info.n_users if who == "user" else info.n_items
+    if len(side.ids) != expected:
+        raise RequestError(f"damaged model folder: {name}/ has {len(side.ids):,} ids, and {expected:,} were saved")
+    return side
+
+
+def _ids(ids: pa.ChunkedArray, spark_type: str) -> pa.ChunkedArray:
+    """The ids in the type that Spark has for them. Spark's own files hold instants as UTC without saying so."""
+    expected = arrow_type(spark_type)
+    if pa.types.is_timestamp(expected) and pa.types.is_timestamp(ids.type):
+        return ids.cast(pa.timestamp("us", ids.type.tz)).cast(expected)
+    if ids.type != expected:
+        raise RequestError(f"damaged model folder: ids of type {ids.type}, where metadata.json says {spark_type}")
+    return ids
+
+
+def _params(folder: Path) -> dict[str, Any]:
+    """The Params in pyspark.ml's own metadata, as they were set or by default."""
+    try:
+        content = _ml_metadata(folder)
+        return {**content["defaultParamMap"], **content["paramMap"]}
+    except (LookupError, TypeError, OSError, ValueError) as error:
+        raise RequestError(f"damaged model folder: metadata/: {type(error).__name__} {error}") from None
+
+
+def _saved_class(folder: Path) -> str | None:
+    """The Python class in pyspark.ml's own metadata, or None."""
+    try:
+        return str(_ml_metadata(folder)["class"])
+    except (LookupError, TypeError, OSError, ValueError):
+        return None
+
+
+def _ml_metadata(folder: Path) -> dict[str, Any]:
+    """pyspark.ml writes one line of JSON, and with it empty files for other partitions."""
+    parts = (_text(part) for part in sorted((folder / "metadata").glob("part-*")))
+    lines = [line for text in parts for line in text.splitlines() if line.strip()]
+    content = json.loads(lines[0])
+    if not isinstance(content, dict):
+        raise ValueError("it is not a JSON object")
+    return content
+
+
+def _text(file: Path) -> str:
+    return file.read_text(encoding="utf-8", errors="replace")
+
+
+# ---- writing ---------------------------------------------------------------------------------------------------------
+
+
+def write_model(path: str | os.PathLike[str], content: Content, overwrite: bool = False) -> None:
+    """Write a model folder that ``OneBitCompletionModel.load`` reads, too. ``metadata.json`` is written last.
+
+    It has no sketch of the fitted ratings. So certificates cannot check that their ratings are others.
+    """
+    info, users, items, certificate, params = content
+    metadata = {
+        "class": MODEL_CLASS,
+        "timestamp": round(1000 * time.time()),
+        "sparkVersion": ML_FORMAT,
+        "uid": f"OneBitCompletionModel_{uuid.uuid4().hex[:12]}",
+        "paramMap": {name: value for name, value in params.items() if value is not None},
+        "defaultParamMap": {},
+    }
+    with replaced_folder(path, MODEL, overwrite) as folder:
+        for name, side in (("users", users), ("items", items)):
+            _write_table(plain_lists(side.table), folder / name)
+        (folder / "metadata").mkdir()
+        (folder / "metadata" / "part-00000").write_text(json.dumps(metadata) + "\n", encoding="utf-8")
+        (folder / "metadata" / SEAL).touch()
+        text = json.dumps(certificate, indent=2, ensure_ascii=False)
+        (folder / CERTIFICATE).write_text(text, encoding="utf-8")
+        (folder / METADATA).write_text(replace(info, fitted=None).to_json(), encoding="utf-8")
+
+
+def write_vectors(path: str | os.PathLike[str], users: ModelSide, items: ModelSide, overwrite: bool = False) -> None:
+    """Write the folders ``users`` and ``items`` into a new folder ``path``."""
+    with replaced_folder(path, VECTORS, overwrite) as folder:
+        _write_table(_vectors(users.ids, users.known, "rows"), folder / "users")
+        _write_table(_vectors(items.ids, items.known, "cols"), folder / "items")
+        (folder / SEAL).touch()
+
+
+def _vectors(ids: pa.Array, posterior: RowPosterior, side: Side) -> pa.Table:
+    """id, vector list<float>: one line per id."""
+    vectors = posterior.mean
+    if posterior.intercept is not None:
+        ends = [np.ones_like(posterior.intercept), posterior.intercept]
+        vectors = np.column_stack([vectors, *(ends if side == "rows" else reversed(ends))])
+    numbers = pa.array(np.ascontiguousarray(vectors, np.float32).ravel())
+    starts = pa.array(np.arange(len(ids) + 1, dtype=np.int32) * vectors.shape[1])
+    return pa.table({"id": ids, "vector": pa.ListArray.from_arrays(starts, numbers)})
+
+
+def _write_table(table: pa.Table, folder: Path) -> None:
+    folder.mkdir()
+    pq.write_table(table, folder / "part-00000.parquet")

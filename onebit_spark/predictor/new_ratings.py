@@ -1,0 +1,212 @@
+"""New ratings of a fitted model, without a refit: fold-in (docs/MATH.md, §8.3) and update (§8.6).
+
+    fold-in    new rows of one side, given the other side
+    update     rows and columns, old and new, move together
+
+Both repeat the row update until no mean moves. The scales γ stay, and so does every row without a new rating. So the
+cost depends on the new ratings only.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.fitted_features import Who
+from onebit_spark.core.implicit_features import newcomer_means, prior_means
+from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, RowPrior, Side
+from onebit_spark.core.losses.base import Partners
+from onebit_spark.core.model_info import ModelInfo
+from onebit_spark.core.posterior import FloatArray, RowPosterior
+from onebit_spark.core.scales import Moments
+
+log = logging.getLogger("onebit_spark")
+
+# Most rounds, and the change that ends them: of a coordinate's mean, relative to the larger of 1 and itself.
+FOLD_IN_ROUNDS, FOLD_IN_CHANGE = 500, 1e-5
+UPDATE_ROUNDS, UPDATE_CHANGE = 30, 1e-3
+
+
+@dataclass(frozen=True)
+class FoldIn:
+    """How a model computes new rows of one side.
+
+    Parameters
+    ----------
+    loss : Loss
+        Its row update is used.
+    side : {"rows", "cols"}
+        Side of the new rows.
+    weight : float
+        κ.
+    prior : RowPrior
+        Prior of the new rows, one line.
+    moments : Moments, optional
+        What implicit features say on average.
+    """
+
+    loss: Loss
+    side: Side
+    weight: float
+    prior: RowPrior
+    moments: Moments | None
+
+    @classmethod
+    def of(cls, info: ModelInfo, side: Side) -> FoldIn:
+        config, scales = info.config, info.scales
+        loss = replace(config, solver="mm").make_loss()  # the steps of "gradient" do not converge
+        return cls(loss, side, config.weight, scales.prior(side, config.intercepts), scales.moments)
+
+    def rows(
+        self, block: RatingBlock, partners: RowPosterior, explained: NDArray[np.float64] | None = None
+    ) -> RowPosterior:
+        """The rows of a block, given the posterior of its columns. They have no implicit weights for the other side.
+
+        ``explained`` are the means that side features explain (rows × D).
+        """
+        prior = self.priors(block, partners, explained)
+        rows = converged_rows(self.loss, block, partners, self.side, self.weight, prior)
+        return rows if partners.implicit is None else rows.with_implicit()
+
+    def priors(
+        self, block: RatingBlock, partners: RowPosterior, explained: NDArray[np.float64] | None = None
+    ) -> RowPrior:
+        """The prior of each row of a block, with what its side features and its implicit features explain."""
+        if explained is None:
+            explained = np.zeros((block.n_rows, partners.dimension))
+        if partners.implicit is None:
+            return self.prior.knowing(explained)
+        return self.prior.knowing(explained, self._implicit_means(block, partners.implicit))
+
+    def _implicit_means(self, block: RatingBlock, implicit: FloatArray) -> NDArray[np.float64]:
+        """What implicit features add to the prior means of the rows."""
+        average = None if self.moments is None else self.moments.told(self.side)
+        if self.moments is None or average is None:  # of an older model
+            return prior_means(block, implicit)
+        return newcomer_means(block, implicit, average[0], self.moments.typical(self.side))
+
+
+def converged_rows(
+    loss: Loss, block: RatingBlock, partners: RowPosterior, side: Side, weight: float, prior: RowPrior
+) -> RowPosterior:
+    """The posterior of every row of ``block``, given the posterior of its columns: the row update from the prior.
+
+    Given the other side, the objective of a row has one minimum, so the start hardly matters. There is one exception:
+    the hinge's update keeps a mean that it cannot improve. At a kink the objective may then be a few thousandths too
+    high.
+
+    Parameters
+    ----------
+    loss : Loss
+        Its row update is used.
+    block : RatingBlock
+        Ratings of the new rows.
+    partners : RowPosterior
+        Posterior of the block's columns.
+    side : {"rows", "cols"}
+        Side of the new rows.
+    weight : float
+        κ.
+    prior : RowPrior
+        Prior of the new rows: one line, or one mean per row.
+    """
+    start = np.empty((block.n_rows, partners.dimension), partners.location.dtype)
+    start[:] = prior.mean
+    rows = RowPosterior.isotropic(start, 1.0 / np.sqrt(prior.precision[0]), partners.kind, partners.has_intercept)
+    table = loss.partners(partners)
+    for number in range(FOLD_IN_ROUNDS):
+        step: HalfStep[RowPosterior] = HalfStep(side, number, weight, prior, ratings_per_row=1.0)
+        if _largest_change(loss, block, table, rows, step) <= FOLD_IN_CHANGE:
+            break
+    return rows
+
+
+def _largest_change(loss: Loss, block: RatingBlock, partners: Partners, rows: RowPosterior, step: HalfStep) -> float:
+    """Update every row in place. Returns the largest change of a mean."""
+    before = rows.location.copy()
+    loss.update_rows(block, 0, block.n_rows, partners, rows, step)
+    change = np.abs(rows.location - before) / np.maximum(1.0, np.abs(before))
+    return float(np.max(change, initial=0.0))
+
+
+def warn_left_out(who: Who, given: int, folded: int) -> None:
+    """Warn if some of the users (or items) that were given rated only what the model does not know."""
+    if folded < given:
+        partner = "item" if who == "user" else "user"
+        log.warning(
+            f"{given - folded:,} of {given:,} {who}s are not folded in: all their ratings are with {partner}s that the "
+            "model does not know"
+        )
+
+
+# ---- update ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Before:
+    """What a model knows of the rows of one side that have new ratings.
+
+    Parameters
+    ----------
+    posterior : RowPosterior
+        Their posterior. The line of a row that the model does not know is not used, except for its ``implicit``.
+    new : array of bool
+        Which rows the model does not know.
+    explained : array of shape (rows, D), optional
+        The means of the new rows that their side features explain.
+    """
+
+    posterior: RowPosterior
+    new: NDArray[np.bool_]
+    explained: NDArray[np.float64] | None = None
+
+
+def updated_sides(info: ModelInfo, block: RatingBlock, before: dict[Side, Before]) -> dict[Side, RowPosterior]:
+    """The posterior of both sides of ``block``, which holds the new ratings alone.
+
+    The posterior of yesterday is the prior of today (Broderick et al., Streaming Variational Bayes, 2013). For a row
+    that the model knows this is N(E x_i, diag var x_i). A new row has the prior of a fold-in, and no implicit weights.
+    Then the two sides of the new ratings are updated in turn, as in a fit.
+
+    Parameters
+    ----------
+    info : ModelInfo
+        The model.
+    block : RatingBlock
+        The new ratings. Every row and every column has at least one.
+    before : dict of side to Before
+        Its rows and its columns, in the block's order.
+    """
+    blocks: dict[Side, RatingBlock] = {"rows": block, "cols": block.transpose()}
+    fold_in = {side: FoldIn.of(info, side) for side in SIDES}
+    priors = {side: update_prior(fold_in[side], blocks[side], before[side], before[OTHER[side]]) for side in SIDES}
+    now = {side: _start(before[side], priors[side]) for side in SIDES}
+    for number in range(UPDATE_ROUNDS):
+        largest = 0.0
+        for side in SIDES:
+            loss = fold_in[side].loss
+            step: HalfStep[RowPosterior] = HalfStep(side, number, fold_in[side].weight, priors[side], ratings_per_row=1)
+            change = _largest_change(loss, blocks[side], loss.partners(now[OTHER[side]]), now[side], step)
+            largest = max(largest, change)
+        if largest <= UPDATE_CHANGE:
+            break
+    return now
+
+
+def update_prior(fold_in: FoldIn, block: RatingBlock, own: Before, partners: Before) -> RowPrior:
+    """One line per row: the old posterior, or the prior of a new row."""
+    fresh, old = fold_in.priors(block, partners.posterior, own.explained), RowPrior.at(own.posterior)
+    new = own.new[:, None]
+    return RowPrior(np.where(new, fresh.mean, old.mean), np.where(new, fresh.precision, old.precision))
+
+
+def _start(own: Before, prior: RowPrior) -> RowPosterior:
+    """The old posterior; a new row begins at its prior."""
+    rows, new = own.posterior.copy(), own.new
+    mean, deviation = prior.mean[new].astype(rows.location.dtype), prior.precision[new] ** -0.5
+    rows.put(new, RowPosterior.isotropic(mean, deviation, rows.kind, rows.has_intercept))
+    return rows

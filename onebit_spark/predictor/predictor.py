@@ -1,0 +1,153 @@
+"""Predictor: from the posteriors of a row and a column to all that a model says about their pair (docs/MATH.md, §8).
+
+It is the only place where labels, probabilities and draws of a fitted model are computed. ``in_process.Fit``,
+``ServedModel``, the small models' path on the driver and the executors' map over pairs all call it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from onebit_spark.core import prediction
+from onebit_spark.core.calibration import Calibration
+from onebit_spark.core.confidence import confidence
+from onebit_spark.core.factor_tables import prior_row, read_certified, read_factors
+from onebit_spark.core.losses import SIDES
+from onebit_spark.core.machine import available_cores
+from onebit_spark.core.model_info import ModelInfo
+from onebit_spark.core.posterior import DoubleArray, Kind, RowPosterior
+from onebit_spark.core.randomness import pair_streams
+from onebit_spark.predictor.cold_start_draws import ColdStartDraws
+from onebit_spark.predictor.top_n import Numbers, Ranking
+
+Pairs = tuple[RowPosterior, RowPosterior]  # line l of both is pair l
+Lines = tuple[pa.StructArray, pa.StructArray]  # the same as lines of factor tables; a null line is an unknown id
+
+OUTPUTS = ("score", "std", "probability", "prediction")
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """What a fitted model says about pairs.
+
+    Parameters
+    ----------
+    loss : str
+        Name of the loss.
+    kind : {"spread", "covariance"}
+        Form of the posterior.
+    intercepts : bool
+        Whether it has intercepts.
+    draws : ColdStartDraws
+        How ids without ratings are drawn; its scales also give their prior.
+    majority : {1, −1}
+        The more frequent label.
+    negative : float
+        The negative label: −1, or 0. The positive one is 1.
+    calibration : Calibration, optional
+        Calibration of the probability.
+    """
+
+    loss: str
+    kind: Kind
+    intercepts: bool
+    draws: ColdStartDraws
+    majority: int
+    negative: float = -1.0
+    calibration: Calibration | None = None
+
+    @classmethod
+    def of(cls, info: ModelInfo) -> Predictor:
+        config = info.config
+        draws = ColdStartDraws(info.scales, info.scale_prior, info.draw_narrowing)
+        return cls(
+            config.loss, info.kind, config.intercepts, draws, info.majority, info.negative_label, info.calibrated
+        )
+
+    # ---- from scores and variances -----------------------------------------------------------------------------------
+
+    def label(self, scores: DoubleArray) -> DoubleArray:
+        """The sign of the score as a label. A score of exactly 0 gets the majority label."""
+        return np.where(np.where(scores == 0, self.majority, scores) > 0, 1.0, self.negative)
+
+    def probability(self, scores: DoubleArray, variances: DoubleArray) -> DoubleArray:
+        """P(+), calibrated if the model is."""
+        return prediction.probability(self.loss, scores, variances, self.calibration)
+
+    def confidence(self, scores: DoubleArray, deviations: DoubleArray) -> DoubleArray:
+        """|score|/√(c + variance). c is the noise of the loss, also in a calibrated model (§10.1)."""
+        return confidence(scores, deviations, prediction.score_noise(self.loss))
+
+    def outputs(self, scores: DoubleArray, variances: DoubleArray) -> dict[str, DoubleArray]:
+        """The columns ``OUTPUTS``."""
+        columns = scores, np.sqrt(variances), self.probability(scores, variances), self.label(scores)
+        return dict(zip(OUTPUTS, columns, strict=True))
+
+    def ranking(self, z: float | None, floor: float | None) -> Ranking:
+        """The order of pairs: by probability, or by score − z·std. ``floor`` is the least confidence."""
+        noise = prediction.score_noise(self.loss, self.calibration)
+        return Ranking(noise, z, floor, prediction.score_noise(self.loss))
+
+    # ---- from lines of factor tables ---------------------------------------------------------------------------------
+
+    def score_lines(self, lines: Lines) -> pa.StructArray:
+        """The columns ``OUTPUTS`` of pairs of factor lines."""
+        priors = [prior_row(self.draws.scales, side, self.kind, self.intercepts) for side in SIDES]
+
+        def pairs(part: slice) -> Pairs:
+            users, items = (read_factors(each[part], prior) for each, prior in zip(lines, priors, strict=True))
+            return users, items
+
+        outputs = self.outputs(*moments(pairs, len(lines[0]), priors[0].dimension))
+        return pa.StructArray.from_arrays([pa.array(column) for column in outputs.values()], list(outputs))
+
+    def sample_lines(self, lines: Lines, keys: pa.Int64Array, seed: int) -> pa.Array:
+        """One draw of the score per pair of factor lines. ``keys`` are hashes of the ids: they determine the draws."""
+        certified = self.draws.narrowing is not None
+        kind: Kind = "spread" if certified else self.kind
+        read = read_certified if certified else read_factors
+        rows, cols = (
+            read(each, prior_row(self.draws.scales, side, kind, self.intercepts))
+            for side, each in zip(SIDES, lines, strict=True)
+        )
+        unrated_rows, unrated_cols = (each.is_null().to_numpy(zero_copy_only=False) for each in lines)
+        numbers = keys.to_numpy(zero_copy_only=False)
+        states = pair_streams(seed, numbers, np.zeros_like(numbers))
+        return pa.array(self.draws.sampled_scores(rows, cols, (unrated_rows, unrated_cols), states))
+
+
+# ---- from posteriors -------------------------------------------------------------------------------------------------
+
+
+def moments_at(rows: RowPosterior, cols: RowPosterior, row: Numbers, col: Numbers) -> tuple[DoubleArray, DoubleArray]:
+    """Score and variance of the pairs (row[l], col[l]) of two posteriors, on all cores."""
+    left, right = (replace(side, implicit=None) for side in (rows, cols))
+    return moments(
+        lambda part: (left.take(row[part]), right.take(col[part])), len(row), rows.dimension, available_cores()
+    )
+
+
+def moments(
+    pairs: Callable[[slice], Pairs], n: int, dimension: int, threads: int = 1
+) -> tuple[DoubleArray, DoubleArray]:
+    """Score and variance of n pairs, in slices. ``pairs`` gives the posteriors of a slice."""
+    score, variance = np.empty(n), np.empty(n)
+
+    def fill(part: slice) -> None:
+        both = pairs(part)
+        score[part], variance[part] = prediction.score(*both), prediction.variance(*both)
+
+    length = max(1, prediction.SLICE // dimension**2)
+    parts = [slice(lo, lo + length) for lo in range(0, n, length)]
+    if threads == 1 or len(parts) == 1:
+        for part in parts:
+            fill(part)
+    else:
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(fill, parts))
+    return score, variance

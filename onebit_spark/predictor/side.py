@@ -1,0 +1,190 @@
+"""ModelSide: the ids of one side in this process with their posterior; and what a caller may pass for ids."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from onebit_spark.core.factor_tables import (
+    CERTIFIED,
+    factor_columns,
+    factor_table,
+    one_array,
+    prior_row,
+    read_certified,
+    read_factors,
+)
+from onebit_spark.core.fitted_features import SIDE_OF, Who
+from onebit_spark.core.model_info import ModelInfo
+from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.errors import RequestError
+from onebit_spark.predictor.top_n import Numbers
+
+FEW = 8  # below 1/FEW of the known ids, looking up ids one by one is faster than Arrow's table of all of them
+ARROW_TYPES = {
+    "tinyint": pa.int8(), "smallint": pa.int16(), "int": pa.int32(), "bigint": pa.int64(), "float": pa.float32(),
+    "double": pa.float64(), "string": pa.string(), "boolean": pa.bool_(), "binary": pa.binary(), "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"), "timestamp_ntz": pa.timestamp("us"),
+}  # fmt: skip
+DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
+
+
+@dataclass(frozen=True)
+class ModelSide:
+    """The ids of a side with their posterior.
+
+    Parameters
+    ----------
+    ids : Arrow array
+        Different ids.
+    posterior : RowPosterior
+        One row per id, and the prior as one more, last row: that of an unknown id, at position −1.
+    certified : RowPosterior, optional
+        After a prior split: the posterior of the certified draws, one row per id.
+    """
+
+    ids: pa.Array
+    posterior: RowPosterior
+    certified: RowPosterior | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, table: pa.Table, info: ModelInfo, who: Who) -> ModelSide:
+        """From a factor table of a model."""
+        prior = prior_row(info.scales, SIDE_OF[who], *info.table_form)
+        lines = one_array(table.select(list(factor_columns(*info.table_form))).to_struct_array())
+        posterior = read_factors(pa.concat_arrays([lines, pa.nulls(1, lines.type)]), prior)
+        certified = None
+        if info.draw_narrowing is not None and CERTIFIED in table.column_names:
+            spreads = prior_row(info.scales, SIDE_OF[who], "spread", info.config.intercepts)
+            certified = read_certified(one_array(table.drop_columns("id").to_struct_array()), spreads)
+        return cls(one_array(table["id"]), posterior, certified)
+
+    @classmethod
+    def of_rows(cls, ids: pa.Array, rows: RowPosterior, prior: RowPosterior) -> ModelSide:
+        """From the posterior of the ids, and the prior's one row."""
+        return cls(ids, stacked(rows, prior))
+
+    @property
+    def known(self) -> RowPosterior:
+        """The posterior without the prior's row."""
+        return self.posterior.take(slice(len(self.ids)))
+
+    @property
+    def prior(self) -> RowPosterior:
+        """The prior's row."""
+        return self.posterior.take(slice(-1, None))
+
+    @property
+    def table(self) -> pa.Table:
+        """The factor table."""
+        return factor_table(self.ids, self.known, self.certified)
+
+    def positions(self, ids: pa.ChunkedArray | pa.Array) -> Numbers:
+        """The row of every id, −1 for one that is not known."""
+        if FEW * len(ids) < len(self.ids):
+            return self._lookup(one_array(_wide_integers(ids)))
+        found = pc.index_in(_wide_integers(ids), value_set=_wide_integers(self.ids))
+        return pc.fill_null(found, -1).to_numpy().astype(np.int64)
+
+    def with_rows(self, ids: pa.Array, rows: RowPosterior) -> ModelSide:
+        """This side with more rows. An id that is known is replaced."""
+        kept = np.flatnonzero(pc.invert(pc.is_in(self.ids, value_set=ids)).to_numpy(False))
+        old = self.posterior.take(kept)
+        return ModelSide(pa.concat_arrays([self.ids.take(pa.array(kept)), ids]), stacked(old, rows, self.prior))
+
+    @cached_property
+    def _lookup(self) -> Callable[[pa.Array], Numbers]:
+        """A function from ids to positions that does not look at all known ids."""
+        if pa.types.is_integer(self.ids.type):
+            known = self.ids.to_numpy().astype(np.int64)
+            order = np.argsort(known, kind="stable")
+            ascending = known[order]
+
+            def search(ids: pa.Array) -> Numbers:
+                asked = ids.to_numpy()
+                place = np.minimum(np.searchsorted(ascending, asked), len(ascending) - 1)
+                return np.where(ascending[place] == asked, order[place], -1)
+
+            return search
+        table = {value: place for place, value in enumerate(self.ids.to_pylist())}
+        return lambda ids: np.fromiter((table.get(value, -1) for value in ids.to_pylist()), np.int64, len(ids))
+
+
+def stacked(*parts: RowPosterior) -> RowPosterior:
+    """Posteriors of the same form, one after the other."""
+    location, scale = (np.concatenate([getattr(part, name) for part in parts]) for name in ("location", "scale"))
+    implicit = [part.implicit for part in parts if part.implicit is not None]
+    joined = np.concatenate(implicit) if implicit else None
+    return RowPosterior(location, scale, parts[0].kind, parts[0].has_intercept, joined)
+
+
+# ---- ids -------------------------------------------------------------------------------------------------------------
+
+
+def arrow_type(spark_type: str) -> pa.DataType:
+    """The Arrow type of ids of a type of Spark. Raises a RequestError if such ids can be read by Spark only."""
+    if decimal := DECIMAL.fullmatch(spark_type):
+        return pa.decimal128(int(decimal[1]), int(decimal[2]))
+    if spark_type not in ARROW_TYPES:
+        raise RequestError(f"ids of type {spark_type} can be read with Spark only: use OneBitCompletionModel.load")
+    return ARROW_TYPES[spark_type]
+
+
+def asked_ids(values: Any, expected: pa.DataType, what: str) -> pa.Array:
+    """One id, or a sequence of ids, as an Arrow array that can be looked up among ids of type ``expected``.
+
+    Integers of different widths are accepted, and text in any of its encodings. Any other cast could merge or split
+    ids, so the caller must do it. ``what`` names the ids in messages.
+    """
+    array = _array(values, what)
+    if len(array) == 0 or pa.types.is_null(array.type):
+        array = array.cast(expected)
+    elif _family(array.type) != _family(expected):
+        raise RequestError(f"{what} are of type {array.type}, but the model's are of type {expected}: convert them")
+    else:
+        try:
+            array = array.cast(pa.int64() if pa.types.is_integer(expected) else expected)
+        except pa.ArrowInvalid as error:
+            raise RequestError(f"{what} cannot be of type {expected}: {error}") from None
+    absent = pc.is_null(array, nan_is_null=True) if pa.types.is_floating(array.type) else pc.is_null(array)
+    if n := pc.sum(absent).as_py():
+        raise RequestError(f"{what} hold {n:,} null or NaN ids: drop or fill them")
+    return array
+
+
+def _wide_integers(ids: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
+    """Integers of all widths are the same ids."""
+    return ids.cast(pa.int64()) if pa.types.is_integer(ids.type) else ids
+
+
+def _array(values: Any, what: str) -> pa.Array:
+    if isinstance(values, np.ndarray):
+        values = np.atleast_1d(values)
+    elif isinstance(values, str | bytes) or not hasattr(values, "__len__"):
+        values = [values]
+    try:
+        array = one_array(values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values))
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise RequestError(f"{what} cannot be read: {str(error).splitlines()[0]}") from None
+    return array.cast(array.type.value_type) if pa.types.is_dictionary(array.type) else array
+
+
+def _family(kind: pa.DataType) -> str:
+    """Types whose values are the same ids."""
+    tests = {
+        "integer": pa.types.is_integer,
+        "text": lambda t: pa.types.is_string(t) or pa.types.is_large_string(t) or pa.types.is_string_view(t),
+        "bytes": lambda t: pa.types.is_binary(t) or pa.types.is_large_binary(t),
+        "floating": pa.types.is_floating,
+        "decimal": pa.types.is_decimal,
+        "instant": lambda t: pa.types.is_timestamp(t) and t.tz is not None,
+        "local time": lambda t: pa.types.is_timestamp(t) and t.tz is None,
+    }
+    return next((name for name, test in tests.items() if test(kind)), str(kind))

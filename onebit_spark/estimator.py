@@ -23,11 +23,11 @@ from onebit_spark.engines.driver import DriverEngine
 from onebit_spark.engines.exchange_choice import choose_exchange, engine_over
 from onebit_spark.engines.validation import Validation, check_watched, divided, watching
 from onebit_spark.errors import RequestError
-from onebit_spark.input.collect import Weighed
+from onebit_spark.input.collect import SizeEstimate
 from onebit_spark.input.defects import with_weight
 from onebit_spark.input.prepared_ratings import PreparedRatings, prepare_ratings, prepared_for
 from onebit_spark.input.rating_sources import RatingsFrame, RatingsSource
-from onebit_spark.input.survey import Census
+from onebit_spark.input.survey import RatingSurvey
 from onebit_spark.ml.checkpoint import CheckpointFolder, Checkpointing, subject_of
 from onebit_spark.ml.fit_settings import NOT_WITH_VALIDATION, FitChoices
 from onebit_spark.ml.freshness import sketch_of
@@ -218,7 +218,7 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
         columns = self.columns()
         return prepare_ratings(with_weight(ratings, columns), columns, dir, overwrite)
 
-    def _fit(self, dataset: DataFrame, counted: Weighed | None = None) -> OneBitCompletionModel:
+    def _fit(self, dataset: DataFrame, counted: SizeEstimate | None = None) -> OneBitCompletionModel:
         """``counted``: what an earlier pass over these ratings has counted."""
         problems = self.problems()
         if self._features and self.getExchange() in ("shuffle", "mixed"):
@@ -255,7 +255,7 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
             blocks = execution.row_blocks, execution.col_blocks
             work = execution.work_dir or execution.checkpoint_dir
             sketched = None  # before the heap is full of blocks
-            if isinstance(chosen.found, Census):  # the watched ratings too: they choose the model
+            if isinstance(chosen.found, RatingSurvey):  # the watched ratings too: they choose the model
                 whole = sketch_of(dataset, columns, chosen.tally.n + n_watched) if n_watched else None
                 sketched = whole or chosen.found.sketch()
             engine = release.enter_context(
@@ -300,6 +300,6 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
         return EstimatorReader(cls)
 
 
-def fit_counted(estimator: OneBitCompletion, ratings: DataFrame, counted: Weighed | None) -> OneBitCompletionModel:
+def fit_counted(estimator: OneBitCompletion, ratings: DataFrame, counted: SizeEstimate | None) -> OneBitCompletionModel:
     """``estimator.fit(ratings)``, where an earlier pass has counted these ratings. They must not have changed since."""
     return estimator._fit(ratings, counted)

@@ -27,9 +27,8 @@ from onebit_spark.core.settings import by_param
 from onebit_spark.errors import RequestError
 from onebit_spark.estimator import OneBitCompletion, fit_counted
 from onebit_spark.input.columns import quoted
-from onebit_spark.input.defects import Columns, Tally, not_deterministic, summed, with_weight
-from onebit_spark.input.holdout import check_split
-from onebit_spark.input.survey import split_off
+from onebit_spark.input.defects import Columns, RatingCounts, not_deterministic, summed, with_weight
+from onebit_spark.input.holdout import check_split, split_off
 from onebit_spark.ml import evaluation
 from onebit_spark.ml.checkpoint import clear_checkpoints, complete_checkpoints
 from onebit_spark.ml.freshness import KEPT_OUT
@@ -108,7 +107,7 @@ def _fit(spark: SparkSession, request: FitRequest, work: Location) -> None:
     clock.split("fitting", "preparing", "iterations", progress.seconds)
     if request.holdout is not None:
         whole, held_out_tally = division.whole, division.held_out
-        fitted = Tally(model.info.n_ratings, model.info.n_positive, whole.coding, model.info.fingerprint)
+        fitted = RatingCounts(model.info.n_ratings, model.info.n_positive, whole.coding, model.info.fingerprint)
         if summed(fitted, held_out_tally) != summed(whole):
             raise not_deterministic(f"{whole.n:,} ratings were counted, and those that were fitted later are others")
         with clock("certifying"):

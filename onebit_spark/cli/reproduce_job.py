@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 from onebit_spark.cli.experiment_requests import MovieLensRequest, ReproduceRequest, SimulationRequest, data_folder
 from onebit_spark.cli.running import DONE, REFUSED, run_job
 from onebit_spark.core.output_kinds import LEDGER, REPRODUCTION
-from onebit_spark.platform.classic import broadcast
-from onebit_spark.platform.sessions import parallelism
+from onebit_spark.platform.sessions import broadcast, parallelism
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

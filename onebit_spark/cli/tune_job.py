@@ -40,7 +40,7 @@ SCORE_COLUMNS = "error double, standard_error double, log_loss double, seconds d
 def run_tune(spark: SparkSession, request: TuneRequest) -> None:
     from onebit_spark.cli.job_tables import read_table
     from onebit_spark.cli.task_progress import TaskProgress
-    from onebit_spark.input.survey import Columns
+    from onebit_spark.input.defects import Columns
     from onebit_spark.platform.files import continued_folder
     from onebit_spark.tuning import folds as tuning
     from onebit_spark.tuning.cross_validation import CrossValidation

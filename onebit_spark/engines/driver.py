@@ -14,7 +14,7 @@ from onebit_spark.core.sketch import CellSketch
 from onebit_spark.engines.blocking import repeats_of
 from onebit_spark.engines.factor_frames import ArrayFactors
 from onebit_spark.engines.local import LocalEngine
-from onebit_spark.input.collect import Gathered, GatheredPairs, gathered_pairs
+from onebit_spark.input.collect import CollectedPairs, CollectedRatings, collect_pairs
 from onebit_spark.input.defects import Columns
 from onebit_spark.input.survey import Ids
 from onebit_spark.platform.sessions import described
@@ -29,7 +29,7 @@ class DriverEngine(ArrayFactors, LocalEngine):
         The ids of both sides with their counts.
     fitted : CellSketch
         Sketch of the rated cells, those that are watched included.
-    watched : GatheredPairs or None
+    watched : CollectedPairs or None
         Ratings that are measured after every iteration.
     repeats : Repeats
         Cells that were rated more than once.
@@ -37,7 +37,7 @@ class DriverEngine(ArrayFactors, LocalEngine):
 
     def __init__(
         self, spark: SparkSession, ratings: RatingBlock, ids: tuple[pa.Array, pa.Array], fitted: CellSketch,
-        watched: GatheredPairs | None = None,
+        watched: CollectedPairs | None = None,
     ) -> None:  # fmt: skip
         super().__init__(ratings)
         self._spark = spark
@@ -52,13 +52,13 @@ class DriverEngine(ArrayFactors, LocalEngine):
     @classmethod
     @contextmanager
     def over(
-        cls, spark: SparkSession, found: Gathered, columns: Columns, watched: DataFrame | None = None
+        cls, spark: SparkSession, found: CollectedRatings, columns: Columns, watched: DataFrame | None = None
     ) -> Iterator[DriverEngine]:
         """The engine on ratings that were gathered. It gathers those to be watched, if there are any."""
         pairs = None
         if watched is not None:
             with described(spark, "gathering"):
-                pairs = gathered_pairs(watched, columns, found.users, found.items, found.limit)
+                pairs = collect_pairs(watched, columns, found.users, found.items, found.limit)
         fitted = found.sketch() if pairs is None else found.sketch(pairs.cells, len(pairs.rows))
         with cls(spark, found.ratings, (found.users, found.items), fitted, pairs).running() as engine:
             yield engine

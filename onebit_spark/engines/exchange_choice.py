@@ -25,21 +25,22 @@ from onebit_spark.engines.broadcast.engine import BroadcastEngine
 from onebit_spark.engines.driver import DriverEngine
 from onebit_spark.engines.shuffle.engine import ShuffleEngine
 from onebit_spark.errors import RequestError
-from onebit_spark.input.collect import TABLE_BYTES, Gathered, Weighed
-from onebit_spark.input.defects import Columns, Tally
+from onebit_spark.input.collect import TABLE_BYTES, CollectedRatings, SizeEstimate
+from onebit_spark.input.defects import Columns, RatingCounts
 from onebit_spark.input.rating_sources import RatingsSource
-from onebit_spark.input.survey import Census
+from onebit_spark.input.survey import RatingSurvey
 from onebit_spark.platform.files import Location
-from onebit_spark.platform.limits import DriverLimits, driver_limits
 from onebit_spark.platform.sessions import (
     NOT_ON_CONNECT,
+    DriverLimits,
     checkpoint_folder,
     described,
+    driver_limits,
     is_connect,
     is_local,
     parallelism,
 )
-from onebit_spark.platform.temporary_folders import take_back
+from onebit_spark.platform.temporary_folders import TemporaryFolders
 
 BROADCAST_BYTES = 512 * 2**20  # of factors that the driver and every Python worker of a cluster hold a copy of
 DRIVER_COPIES, WORKER_COPIES = 2, 2.5  # of the broadcast factors: held, updated; held, taken by a block
@@ -90,7 +91,7 @@ class Refusal:
 
 
 def on_driver(
-    wanted: str, counted: Weighed, ids: int, form: Form, limits: DriverLimits, most_ratings: int | None
+    wanted: str, counted: SizeEstimate, ids: int, form: Form, limits: DriverLimits, most_ratings: int | None
 ) -> Choice | Refusal:
     """Whether the ratings are fitted on the driver: as wanted, or by their number and the memory that is there.
 
@@ -128,7 +129,7 @@ def on_driver(
     return Choice("driver", f"{told} of the driver's memory; its limit is {limit:,} ratings: {why}")
 
 
-def on_executors(wanted: str, census: Census, form: Form, limits: DriverLimits, cores: int) -> Choice:
+def on_executors(wanted: str, census: RatingSurvey, form: Form, limits: DriverLimits, cores: int) -> Choice:
     """Broadcast, mixed or shuffle, as wanted or by the size of the factors. What cannot work is refused."""
     sizes = {"users": census.n_users * form.row_bytes, "items": census.n_items * form.row_bytes}
     told = f"the factors of {census.n_users:,} users and {census.n_items:,} items take {_size(sum(sizes.values()))}"
@@ -167,7 +168,7 @@ def _most_sent(limits: DriverLimits, cores: int) -> int:
     return min(whole, limits.heap // 4)
 
 
-def held_side(census: Census) -> Side:
+def held_side(census: RatingSurvey) -> Side:
     """The side whose factors ``mixed`` keeps on the driver: the one with fewer ids."""
     return "rows" if census.n_users < census.n_items else "cols"
 
@@ -180,21 +181,21 @@ class ChosenExchange:
     ----------
     choice : Choice
         The exchange, with the reason for it.
-    tally : Tally
+    tally : RatingCounts
         The counts of the ratings.
-    found : Gathered or Census
-        What the engine of the exchange starts from: Gathered for the driver's, Census for the others.
+    found : CollectedRatings or RatingSurvey
+        What the engine of the exchange starts from: CollectedRatings for the driver's, RatingSurvey for the others.
     """
 
     choice: Choice
-    tally: Tally
-    found: Gathered | Census
+    tally: RatingCounts
+    found: CollectedRatings | RatingSurvey
 
 
 @contextmanager
 def choose_exchange(
     wanted: str, ratings: RatingsSource, form: Form, most_ratings: int | None = None,
-    counted: Weighed | None = None, side_features: bool = False,
+    counted: SizeEstimate | None = None, side_features: bool = False,
 ) -> Iterator[ChosenExchange]:  # fmt: skip
     """Validate and count the ratings, and choose the exchange.
 
@@ -218,7 +219,7 @@ def choose_exchange(
     if is_connect(spark) and wanted == "auto":
         forced = _checked(Choice("shuffle", f"{before}nothing can be broadcast on Spark Connect"), side_features)
     shuffled = wanted in ("shuffle", "mixed") or is_connect(spark)
-    with ratings.census(collect_ids=not shuffled) as whole:
+    with ratings.surveyed(collect_ids=not shuffled) as whole:
         choice = forced
         if choice is None:
             executors = on_executors(wanted, whole, form, limits, parallelism(spark))
@@ -238,18 +239,18 @@ def _checked(choice: Choice, side_features: bool) -> Choice:
 
 def _on_driver(
     wanted: str, ratings: RatingsSource, form: Form, limits: DriverLimits, most_ratings: int | None,
-    counted: Weighed | None,
+    counted: SizeEstimate | None,
 ) -> ChosenExchange | Refusal:  # fmt: skip
     """The ratings gathered, unless they or their factors are too large."""
     spark = ratings.spark
     if counted is None:
         with described(spark, "survey"):
-            counted = ratings.weighed()
+            counted = ratings.size()
     choice = on_driver(wanted, counted, 0, form, limits, most_ratings)
     if isinstance(choice, Refusal):
         return choice
     with described(spark, "gathering"):
-        found = ratings.gathered(counted, min(limits.result * 4 // 5, limits.heap // 4))
+        found = ratings.collected(counted, min(limits.result * 4 // 5, limits.heap // 4))
     choice = on_driver(wanted, counted, len(found.users) + len(found.items), form, limits, most_ratings)
     return choice if isinstance(choice, Refusal) else ChosenExchange(choice, found.tally, found)
 
@@ -265,14 +266,14 @@ def engine_over(
     """
     log.info("exchange: %s (%s)", chosen.choice.exchange, chosen.choice.reason)
     spark, found = ratings.sparkSession, chosen.found
-    if isinstance(found, Gathered):
+    if isinstance(found, CollectedRatings):
         with DriverEngine.over(spark, found, columns, watched) as here:
             yield here
     elif chosen.choice.exchange == "broadcast":
         with BroadcastEngine.over(spark, found, blocks) as collected:
             yield collected
     else:
-        take_back()  # the files of models that are gone
+        TemporaryFolders.of(spark).delete_unread()  # the files of models that are gone
         folder = None if storage == "executors" else work_folder(spark, work)
         held = held_side(found) if chosen.choice.exchange == "mixed" else None
         with ShuffleEngine.over(spark, found, blocks, form, folder, held) as engine:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from onebit_spark.core.posterior import DoubleArray, FloatArray, RowPosterior
 from onebit_spark.core.prediction import held_out_sums
-from onebit_spark.platform.schemas import schema_of
+from onebit_spark.platform.binary_cells import schema_of
 
 MEASURED = schema_of("n long, weight double, loss double, wrong long")
 

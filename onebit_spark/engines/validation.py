@@ -17,8 +17,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType
 
 from onebit_spark.core.engine import Engine
-from onebit_spark.core.factor_tables import newcomer_rows, one_array, prior_row
-from onebit_spark.core.id_lines import IdLines
+from onebit_spark.core.factor_tables import newcomer_rows, prior_row
+from onebit_spark.core.id_index import IdLines, one_array
 from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.posterior import FloatArray, RowPosterior
 from onebit_spark.core.prediction import held_out_sums
@@ -31,12 +31,12 @@ from onebit_spark.engines.held_out_loss import MEASURED, means_of, measured, sig
 from onebit_spark.engines.shuffle.engine import ShuffleEngine
 from onebit_spark.engines.shuffle.validation import watching_tables
 from onebit_spark.errors import RequestError
-from onebit_spark.input.collect import GatheredPairs
+from onebit_spark.input.collect import CollectedPairs
 from onebit_spark.input.columns import column_problem, quoted, type_of
-from onebit_spark.input.defects import Columns, Tally, check_ratings
+from onebit_spark.input.defects import Columns, RatingCounts, check_ratings
 from onebit_spark.input.ratings import ITEM, LABEL, USER, WEIGHT, prepared
-from onebit_spark.platform.classic import broadcast
-from onebit_spark.platform.schemas import schema_of
+from onebit_spark.platform.binary_cells import schema_of
+from onebit_spark.platform.sessions import broadcast
 
 PAIRS = schema_of("row int, col int, positive boolean, weight float")
 
@@ -114,7 +114,7 @@ class Validation:
         return Outcome(self._best.hierarchy, kept, False, reason)
 
 
-def check_watched(ratings: DataFrame, columns: Columns) -> Tally:
+def check_watched(ratings: DataFrame, columns: Columns) -> RatingCounts:
     """The tally of the ratings to watch."""
     try:
         return check_ratings(ratings, columns)
@@ -171,7 +171,7 @@ def _coded(unfitted: Sequence[pa.Array], newcomers: Mapping[Side, IdLines]) -> d
 
 @dataclass(frozen=True)
 class _OnDriver:
-    pairs: GatheredPairs
+    pairs: CollectedPairs
     loss: str
     coded: dict[Side, FloatArray]
 

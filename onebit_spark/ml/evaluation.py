@@ -18,7 +18,7 @@ from onebit_spark.core.confidence import EVERYTHING
 from onebit_spark.core.settings import param_names
 from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import column_problem
-from onebit_spark.input.defects import Tally, check_ratings
+from onebit_spark.input.defects import RatingCounts, check_ratings
 from onebit_spark.ml.diagnostics import probability_bin
 from onebit_spark.ml.fitted_model import FittedModel
 from onebit_spark.ml.freshness import check_fresh
@@ -30,13 +30,13 @@ SCORE_BINS = 1 << 16
 SMALLEST_PROBABILITY = 1e-15  # as metrics.log_loss
 
 
-def evaluate(model: FittedModel, ratings: DataFrame, threshold: float | None, tally: Tally) -> dict[str, Any]:
+def evaluate(model: FittedModel, ratings: DataFrame, threshold: float | None, tally: RatingCounts) -> dict[str, Any]:
     """The figures of ``measure``, without the counts."""
     return measure(model, ratings, threshold, tally)[0]
 
 
 def measure(
-    model: FittedModel, ratings: DataFrame, threshold: float | None, tally: Tally, by: str | None = None
+    model: FittedModel, ratings: DataFrame, threshold: float | None, tally: RatingCounts, by: str | None = None
 ) -> tuple[dict[str, Any], Counted]:
     """All figures of metrics.json, and the counts for selective certificates, in one pass.
 
@@ -52,7 +52,7 @@ def measure(
         Ratings with the columns of the fit.
     threshold : float or None
         Labels strictly greater are positive.
-    tally : Tally
+    tally : RatingCounts
         The result of ``check_ratings`` on the same ratings.
     by : str, optional
         A column to group the ratings by.

@@ -28,7 +28,7 @@ from onebit_spark.ml.prediction_params import AnswerParams
 from onebit_spark.ml.scoring import Sampler, Scorer
 from onebit_spark.ml.selection import answers, chosen_threshold
 from onebit_spark.ml.training_summary import TrainingSummary
-from onebit_spark.platform.limits import as_bytes
+from onebit_spark.platform.sessions import as_bytes
 from onebit_spark.platform.udfs import arrow_udf
 from onebit_spark.serving.side import ResidentSide
 

@@ -12,16 +12,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.factor_tables import (
-    factor_columns,
-    factor_table,
-    one_array,
-    plain_lists,
-    prior_row,
-    read_factors,
-)
+from onebit_spark.core.factor_tables import factor_columns, factor_table, plain_lists, prior_row, read_factors
 from onebit_spark.core.fitted_features import SIDE_OF, Who
 from onebit_spark.core.folding import FoldIn, tell_left_out
+from onebit_spark.core.id_index import one_array
 from onebit_spark.core.losses import OTHER, Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.sketch import HIGHEST, together

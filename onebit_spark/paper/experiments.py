@@ -16,7 +16,7 @@ import numpy as np
 from onebit_spark.paper.methods import METHODS, TriedSetting, count_wrong_signs, cross_validate
 from onebit_spark.paper.seeds import FIRST_REPORTED, TUNING
 from onebit_spark.simulate import KINDS, simulate
-from onebit_spark.tuning.sample import Sample
+from onebit_spark.tuning.folds import Sample
 
 Record = dict[str, Any]
 RunAll = Callable[[Sequence[Record]], list[Record]]  # tasks ─► results, in the same order

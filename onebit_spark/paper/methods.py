@@ -20,7 +20,7 @@ from onebit_spark.core.solver import NotConverged
 from onebit_spark.in_process import fit_arrays
 from onebit_spark.paper.baselines.davenport import fit_davenport
 from onebit_spark.paper.baselines.simple import fit_logistic, fit_majority
-from onebit_spark.tuning.sample import Sample
+from onebit_spark.tuning.folds import Sample
 
 RANK = 10  # K, as in the paper
 TOLERANCE = 1e-4

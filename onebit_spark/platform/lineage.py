@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from onebit_spark.platform.hadoop_files import statuses
+from onebit_spark.platform.file_systems import statuses
 
 ALL_FIELDS = 1_000_000  # of a node in the text of a plan, which is shortened by default
 OWN_CODE = ")#-1"  # so a function of the user's in Python ends there

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from onebit_spark.core.factor_tables import one_array
+from onebit_spark.core.id_index import one_array
 from onebit_spark.errors import RequestError
 
 ARROW_TYPES = {

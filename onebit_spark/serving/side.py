@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from onebit_spark.core import prediction
-from onebit_spark.core.factor_tables import one_array, read_factors
+from onebit_spark.core.factor_tables import read_factors
+from onebit_spark.core.id_index import one_array
 from onebit_spark.core.machine import available_cores
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.serving.id_types import comparable

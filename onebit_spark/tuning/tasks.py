@@ -18,9 +18,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from onebit_spark.platform.classic import cancel_group, join_group
 from onebit_spark.platform.files import Location
-from onebit_spark.platform.sessions import parallelism
+from onebit_spark.platform.sessions import cancel_group, join_group, parallelism
 from onebit_spark.tuning.provenance import source_digest
 
 Task = dict[str, Any]  # of JSON values; they determine the result

@@ -13,7 +13,7 @@ from onebit_spark.engines.layout import default_blocks, default_tasks, multiple_
 from onebit_spark.engines.shuffle.engine import ShuffleEngine
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.defects import Columns
-from onebit_spark.input.survey import census
+from onebit_spark.input.survey import survey_ratings
 from onebit_spark.platform.files import Location
 from onebit_spark.simulate import simulate
 
@@ -195,7 +195,7 @@ def test_a_nondeterministic_source_is_read_once(spark, ratings, exchange, tmp_pa
     source = ratings.repartition(2).mapInArrow(flicker, ratings.schema)
     model = estimator(exchange=exchange, maxIter=1).fit(source)
     assert 0 < model.info.n_ratings < ratings.count()
-    with census(source, Columns()) as counted:
+    with survey_ratings(source, Columns()) as counted:
         counted.packed.cached.unpersist()  # as if the executors that hold it were lost
         if exchange == "broadcast":
             engine = BroadcastEngine.over(spark, counted, (2, 2))
@@ -216,7 +216,7 @@ def test_both_labels_of_a_cell_count(spark):
 
 
 def test_max_result_size_is_respected(spark, ratings, monkeypatch):
-    monkeypatch.setattr("onebit_spark.platform.limits.as_bytes", lambda _: 1000)
+    monkeypatch.setattr("onebit_spark.platform.sessions.as_bytes", lambda _: 1000)
     with pytest.raises(RequestError, match=r"maxResultSize.*choose exchange=auto"):
         estimator(exchange="broadcast").fit(ratings)
 

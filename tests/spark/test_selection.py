@@ -9,7 +9,7 @@ from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.engines.broadcast.engine import BroadcastEngine
 from onebit_spark.engines.local import LocalEngine
 from onebit_spark.input.defects import Columns
-from onebit_spark.input.survey import census
+from onebit_spark.input.survey import survey_ratings
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.simulate import simulate
 
@@ -58,7 +58,7 @@ def test_every_engine_counts_the_same(spark, blocks):
         local.start(config, config.make_loss())
         expected = local.confidences(local.posteriors, 0.7)
     assert expected.sum() == len(data.rows)
-    with census(frame, Columns()) as counted, BroadcastEngine.over(spark, counted, blocks) as engine:
+    with survey_ratings(frame, Columns()) as counted, BroadcastEngine.over(spark, counted, blocks) as engine:
         copies = {side: posterior.copy() for side, posterior in local.posteriors.items()}
         engine.start_from(local.posteriors)
         for posteriors in (local.posteriors, copies):  # what is out already, and what is not

@@ -13,7 +13,7 @@ from onebit_spark import OneBitCompletion, OneBitCompletionModel, RequestError
 from onebit_spark.core.config import FitConfig
 from onebit_spark.engines.shuffle.engine import ShuffleEngine
 from onebit_spark.input.defects import Columns
-from onebit_spark.input.survey import census
+from onebit_spark.input.survey import survey_ratings
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.sessions import parallelism
 from onebit_spark.simulate import power_law_ratings
@@ -76,7 +76,7 @@ def test_ratings_stay_and_nothing_stays_behind(spark, file, tmp_path):
     config = FitConfig(rank=3, tol=0.0, max_iter=1, start="random")
     before = dict(spark.conf.getAll)
     with (
-        census(spark.read.parquet(str(file)), Columns()) as counted,
+        survey_ratings(spark.read.parquet(str(file)), Columns()) as counted,
         ShuffleEngine.over(spark, counted, (3, 2), config.form, Location(spark, str(tmp_path / "work"))) as engine,
     ):
         engine.start(config, config.make_loss())

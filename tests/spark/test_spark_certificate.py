@@ -13,7 +13,8 @@ from onebit_spark.engines.broadcast.engine import BroadcastEngine
 from onebit_spark.engines.local import LocalEngine
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.defects import Columns
-from onebit_spark.input.survey import census, split_off
+from onebit_spark.input.holdout import split_off
+from onebit_spark.input.survey import survey_ratings
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.simulate import simulate
 
@@ -44,7 +45,7 @@ def test_the_same_draws_and_coins_as_in_process(spark, ratings, data, blocks):
         expected = [local.gibbs_errors(each) for each in draws]
         with local.restricted(split) as part:
             chosen = {side: (part.counts(side), part.row_weights(side)) for side in ("rows", "cols")}
-    with census(ratings, Columns()) as counted, BroadcastEngine.over(spark, counted, blocks) as engine:
+    with survey_ratings(ratings, Columns()) as counted, BroadcastEngine.over(spark, counted, blocks) as engine:
         engine.start_from(local.posteriors)
         assert [engine.gibbs_errors(each) for each in draws] == expected
         with engine.restricted(split) as part:

@@ -21,7 +21,7 @@ from onebit_spark.paper.methods import METHODS, count_wrong_signs
 from onebit_spark.paper.movielens import download_movielens, read_movielens
 from onebit_spark.paper.published import MOVIELENS_CORRECT, PUBLISHED_ERRORS
 from onebit_spark.simulate import simulate
-from onebit_spark.tuning.sample import Sample
+from onebit_spark.tuning.folds import Sample
 
 META = {
     "date": "2024-01-01", "commit": "abc", "machine": "m, 2 cores", "versions": "v", "draws": 2, "seeds": "0 to 1",

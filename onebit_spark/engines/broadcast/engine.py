@@ -43,10 +43,9 @@ from onebit_spark.engines.factor_frames import ArrayFactors
 from onebit_spark.engines.faults import worker_errors
 from onebit_spark.engines.layout import SideLayout, default_blocks, multiple_of, side_layout
 from onebit_spark.engines.start import start_posteriors
-from onebit_spark.input.survey import Census, Ids, Survey
-from onebit_spark.platform.classic import broadcast
+from onebit_spark.input.survey import Ids, RatedIds, RatingSurvey
 from onebit_spark.platform.plans import cut_from_plan, expect_long_lines, working_session
-from onebit_spark.platform.sessions import described, parallelism
+from onebit_spark.platform.sessions import broadcast, described, parallelism
 
 
 class Counts(NamedTuple):
@@ -88,10 +87,10 @@ class BroadcastEngine(ArrayFactors):
     @classmethod
     @contextmanager
     def over(
-        cls, spark: SparkSession, census: Census, blocks: tuple[int | None, int | None]
+        cls, spark: SparkSession, census: RatingSurvey, blocks: tuple[int | None, int | None]
     ) -> Iterator[BroadcastEngine]:
         """An engine over packed ratings. All caches and broadcasts are released at the end, also after an error."""
-        survey = census.survey()
+        survey = census.rated_ids()
         with ExitStack() as release:
             blocking = release.enter_context(ExitStack())
             blocking.enter_context(described(spark, "blocking"))
@@ -198,7 +197,7 @@ class BroadcastEngine(ArrayFactors):
         return self._exchange.signed_sums(side, table)
 
 
-def _layouts(cores: int, survey: Survey, blocks: tuple[int | None, int | None]) -> dict[Side, SideLayout]:
+def _layouts(cores: int, survey: RatedIds, blocks: tuple[int | None, int | None]) -> dict[Side, SideLayout]:
     layouts: dict[Side, SideLayout] = {}
     for (side, ids), wanted in zip(survey.ids.items(), blocks, strict=True):
         n_blocks = wanted or min(len(ids), multiple_of(cores, default_blocks(survey.tally.n, len(ids), cores)))

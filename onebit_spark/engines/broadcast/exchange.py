@@ -46,7 +46,7 @@ from onebit_spark.engines.broadcast.block_work import (
 from onebit_spark.engines.faults import check_checksums, worker_errors
 from onebit_spark.engines.layout import SideLayout
 from onebit_spark.platform.arrow_stream import arrow_batches
-from onebit_spark.platform.classic import broadcast
+from onebit_spark.platform.sessions import broadcast
 
 Part = TypeVar("Part")
 

@@ -43,10 +43,10 @@ from onebit_spark.engines.shuffle.sign_matrix import TableSignMatrix
 from onebit_spark.engines.shuffle.storage import InFiles, OnExecutors, Storage
 from onebit_spark.engines.shuffle.tables import AnyTable, Tables
 from onebit_spark.engines.start import SpreadOut
-from onebit_spark.input.survey import Census
+from onebit_spark.input.survey import RatingSurvey
+from onebit_spark.platform.binary_cells import schema_of
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.plans import cut_from_plan, expect_long_lines, working_session
-from onebit_spark.platform.schemas import schema_of
 from onebit_spark.platform.sessions import described, parallelism
 
 PARTNER_BYTES = 256 * 2**20  # of the factor rows that one block may refer to
@@ -73,7 +73,7 @@ class ShuffleEngine:
     @classmethod
     @contextmanager
     def over(
-        cls, spark: SparkSession, census: Census, blocks: tuple[int | None, int | None], form: Form,
+        cls, spark: SparkSession, census: RatingSurvey, blocks: tuple[int | None, int | None], form: Form,
         folder: Location | None, held: Side | None = None,
     ) -> Iterator[ShuffleEngine]:  # fmt: skip
         """An engine over packed ratings. All caches and files are released at the end, also after an error.

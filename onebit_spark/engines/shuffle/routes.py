@@ -15,8 +15,7 @@ from onebit_spark.core.blocks import Sums as RowWeights
 from onebit_spark.core.posterior import FloatArray
 from onebit_spark.engines.block_frames import BLOCK_CELLS, Batches, PlacedBlock, read_ascending, read_block
 from onebit_spark.engines.layout import Placement
-from onebit_spark.platform.binary_cells import binary_line, cell_array
-from onebit_spark.platform.schemas import schema_of
+from onebit_spark.platform.binary_cells import binary_line, cell_array, schema_of
 
 ROUTED = schema_of(f"key int, {BLOCK_CELLS}, routes binary, ends binary, row_weights binary, rated long")
 LINES = schema_of("key int, place int, sender int, values binary")

@@ -21,8 +21,7 @@ from onebit_spark.engines.layout import Placement
 from onebit_spark.engines.shuffle.routes import ROUTED, Route
 from onebit_spark.engines.shuffle.storage import Storage
 from onebit_spark.platform.binary_cells import cell_array
-from onebit_spark.platform.caching import cached
-from onebit_spark.platform.plans import in_partitions, partition_keys
+from onebit_spark.platform.plans import cached, in_partitions, partition_keys
 from onebit_spark.platform.sessions import is_connect
 
 ROUTES = ("routes", "ends", "row_weights")  # what only a sender needs

@@ -51,8 +51,8 @@ from onebit_spark.engines.shuffle.routes import (
 from onebit_spark.engines.shuffle.sides import RoutedSide
 from onebit_spark.engines.shuffle.storage import Storage
 from onebit_spark.platform.binary_cells import cell_array
-from onebit_spark.platform.classic import broadcast
 from onebit_spark.platform.plans import cut_from_plan
+from onebit_spark.platform.sessions import broadcast
 
 
 class TallTable:

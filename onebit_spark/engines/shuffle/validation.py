@@ -24,8 +24,7 @@ from onebit_spark.engines.held_out_loss import MEASURED, means_of, measured
 from onebit_spark.engines.shuffle.engine import ShuffleEngine
 from onebit_spark.engines.shuffle.posteriors import TablePosterior
 from onebit_spark.input.ratings import ITEM, LABEL, USER, WEIGHT
-from onebit_spark.platform.caching import cached
-from onebit_spark.platform.plans import cut_from_plan
+from onebit_spark.platform.plans import cached, cut_from_plan
 
 
 @contextmanager

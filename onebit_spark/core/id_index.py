@@ -186,18 +186,10 @@ class IdIndex:
 
 @dataclass(frozen=True)
 class IdLines:
-    """One line of numbers per id: the side features of some users, or what these explain.
+    """One line of numbers per id: the side features of some users, or what these explain."""
 
-    Parameters
-    ----------
-    ids : Arrow array
-        Different ids.
-    lines : array (ids × numbers)
-        ``lines[i]`` belongs to ``ids[i]``.
-    """
-
-    ids: pa.Array
-    lines: NDArray[Any]
+    ids: pa.Array  # each once
+    lines: NDArray[Any]  # ``lines[i]`` belongs to ``ids[i]``
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -49,53 +49,25 @@ Numbers = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class SizeEstimate:
-    """Ratings counted before the exchange is chosen.
-
-    Parameters
-    ----------
-    n : int
-        Number of ratings.
-    bytes_per_rating : float
-        Size of a rating on its way to the driver.
-    fingerprint : str or None
-        That the ratings must have; None if it is not known.
-    weighted : bool
-        Whether they have weights.
-    id_bytes : float
-        Size of the different ids that are text, estimated.
-    """
+    """Ratings counted before the exchange is chosen."""
 
     n: int
-    bytes_per_rating: float
-    fingerprint: str | None = None
+    bytes_per_rating: float  # on its way to the driver
+    fingerprint: str | None = None  # that the ratings must have, if it is known
     weighted: bool = False
-    id_bytes: float = 0.0
+    id_bytes: float = 0.0  # size of the different ids that are text, estimated
 
 
 @dataclass(frozen=True)
 class CollectedRatings:
-    """All ratings on the driver.
-
-    Parameters
-    ----------
-    tally : RatingCounts
-        The counts.
-    users, items : pa.Array
-        The ids of both sides in ascending order.
-    ratings : RatingBlock
-        The ratings; row and column are the positions of user and item among the ids.
-    cells : array of int64
-        Hashes of the rated cells, those up to ``limit``, for the sketch.
-    limit : int
-        See ``core.sketch``.
-    """
+    """All ratings on the driver."""
 
     tally: RatingCounts
-    users: pa.Array
+    users: pa.Array  # the ids, ascending; so are the items
     items: pa.Array
-    ratings: RatingBlock
-    cells: Hashes
-    limit: int
+    ratings: RatingBlock  # row and column are the positions of user and item among the ids
+    cells: Hashes  # hashes of the rated cells, those up to ``limit``, for the sketch
+    limit: int  # see ``core.sketch``
 
     def sketch(self, others: Hashes | None = None, n_others: int = 0) -> CellSketch:
         """The sketch of these ratings, and of n others by the hashes of their cells up to the limit."""

@@ -32,11 +32,11 @@ def case_folding(table: DataFrame) -> Callable[[str], str]:
 
 def matching(table: DataFrame, column: str) -> list[StructField]:
     """What the session takes for this column. Whether case counts is one of its settings."""
-    found = [field for field in table.schema if field.name.lower() == column.lower()]
-    if [field.name for field in found] == [column]:
-        return found  # in either case: the session need not be asked
+    fields = [field for field in table.schema if field.name.lower() == column.lower()]
+    if [field.name for field in fields] == [column]:
+        return fields  # in either case: the session need not be asked
     folded = case_folding(table)
-    return [field for field in found if folded(field.name) == folded(column)]
+    return [field for field in fields if folded(field.name) == folded(column)]
 
 
 def column_problem(table: DataFrame, column: str, role: str = "") -> str | None:

@@ -1,4 +1,4 @@
-"""What can be wrong with ratings: every defect found in one pass, told with its count and examples."""
+"""What can be wrong with ratings: every defect in one pass, with its count and examples."""
 
 from __future__ import annotations
 
@@ -200,31 +200,33 @@ def label_number(df: DataFrame, label_col: str) -> Column:
 
 
 def check_columns(df: DataFrame, columns: Columns) -> None:
+    """Refuse columns that are not there, or of a type that cannot be what they are for."""
     refuse_stream(df)
-    problems = []
     roles = {"user": columns.user, "item": columns.item, "label": columns.label, "weight": columns.weight}
-    for role, name in roles.items():
-        if name is None:
-            continue
-        if problem := column_problem(df, name, f" for the {role}"):
-            problems.append(problem)
-    if not problems:
-        if len({matching(df, name)[0].name for name in (columns.user, columns.item, columns.label)}) < 3:
-            problems.append("user, item and label must be three different columns")
-        for name in (columns.user, columns.item):
-            kind = type_of(df, name)
-            if isinstance(kind, _NOT_IDS):
-                problems.append(f"column {name!r} is of type {kind.simpleString()}, which cannot be an id: cast it")
-        kind = type_of(df, columns.label)
-        if not isinstance(kind, T.NumericType | T.BooleanType | T.StringType):
-            problems.append(f"column {columns.label!r} is of type {kind.simpleString()}, not a number or a boolean")
-        if isinstance(kind, T.BooleanType) and columns.threshold is not None:
-            problems.append(f"column {columns.label!r} is boolean already: drop the threshold")
-        kind = T.DoubleType() if columns.weight is None else type_of(df, columns.weight)
-        if not isinstance(kind, T.NumericType | T.StringType):
-            problems.append(f"column {columns.weight!r} of the weights is of type {kind.simpleString()}, not a number")
+    named = {role: name for role, name in roles.items() if name is not None}
+    absent = (column_problem(df, name, f" for the {role}") for role, name in named.items())
+    problems = [problem for problem in absent if problem] or _type_problems(df, columns)
     if problems:
         raise RequestError("; ".join(problems))
+
+
+def _type_problems(df: DataFrame, columns: Columns) -> list[str]:
+    problems = []
+    if len({matching(df, name)[0].name for name in (columns.user, columns.item, columns.label)}) < 3:
+        problems.append("user, item and label must be three different columns")
+    for name in (columns.user, columns.item):
+        kind = type_of(df, name)
+        if isinstance(kind, _NOT_IDS):
+            problems.append(f"column {name!r} is of type {kind.simpleString()}, which cannot be an id: cast it")
+    kind = type_of(df, columns.label)
+    if not isinstance(kind, T.NumericType | T.BooleanType | T.StringType):
+        problems.append(f"column {columns.label!r} is of type {kind.simpleString()}, not a number or a boolean")
+    if isinstance(kind, T.BooleanType) and columns.threshold is not None:
+        problems.append(f"column {columns.label!r} is boolean already: drop the threshold")
+    kind = T.DoubleType() if columns.weight is None else type_of(df, columns.weight)
+    if not isinstance(kind, T.NumericType | T.StringType):
+        problems.append(f"column {columns.weight!r} of the weights is of type {kind.simpleString()}, not a number")
+    return problems
 
 
 def verdict(df: DataFrame, columns: Columns, totals: Mapping[str, int], both_classes: bool = True) -> RatingCounts:
@@ -234,33 +236,8 @@ def verdict(df: DataFrame, columns: Columns, totals: Mapping[str, int], both_cla
         raise RequestError(
             f"there is no rating{kind}: the input is empty; check the path and any filter before the fit"
         )
-    defects = {  # flag ─► what it means, what to do
-        "bad_user": (f"null or NaN in column {columns.user!r}", "drop them"),
-        "bad_item": (f"null or NaN in column {columns.item!r}", "drop them"),
-        "bad_label": (f"null or NaN in column {columns.label!r}", "drop them"),
-        "text_label": (
-            f"no number in column {columns.label!r}",
-            "labels are −1/1, 0/1, booleans, or numbers with a threshold; convert text to 0 and 1 first",
-        ),
-        "bad_weight": (
-            f"a negative or infinite weight, null, NaN or no number in column {columns.weight!r}",
-            "give positive weights, or 0 to leave a rating out",
-        ),
-    }
     boolean = isinstance(type_of(df, columns.label), T.BooleanType)
-    if columns.threshold is None and not boolean:
-        outside = f"label outside {{−1, 1}} and {{0, 1}} in column {columns.label!r}"
-        defects["other"] = (outside, "set a threshold")
-    problems = [
-        f"{totals[flag]:,} ratings with {meaning}, such as {_examples(df, columns, flag)}: {cure}"
-        for flag, (meaning, cure) in defects.items()
-        if totals[flag]
-    ]
-    if columns.threshold is None and totals["minus"] and totals["zero"]:
-        problems.append(
-            f"labels mix −1 ({totals['minus']:,}) and 0 ({totals['zero']:,}) in column {columns.label!r}: "
-            "use either ±1 or 0/1, or set a threshold"
-        )
+    problems = _defects(df, columns, totals, boolean)
     if not problems and both_classes and totals["above"] in (0, totals["n"]):
         which = "positive" if totals["above"] else "negative"
         problems.append(
@@ -275,8 +252,39 @@ def verdict(df: DataFrame, columns: Columns, totals: Mapping[str, int], both_cla
     return RatingCounts(totals["n"], totals["above"], coding, fingerprint_of(totals))
 
 
+def _defects(df: DataFrame, columns: Columns, totals: Mapping[str, int], boolean: bool) -> list[str]:
+    """What is wrong with single ratings, with counts and examples, and with their labels together."""
+    defects = {  # flag ─► what it means, what to do
+        "bad_user": (f"null or NaN in column {columns.user!r}", "drop them"),
+        "bad_item": (f"null or NaN in column {columns.item!r}", "drop them"),
+        "bad_label": (f"null or NaN in column {columns.label!r}", "drop them"),
+        "text_label": (
+            f"no number in column {columns.label!r}",
+            "labels are −1/1, 0/1, booleans, or numbers with a threshold; convert text to 0 and 1 first",
+        ),
+        "bad_weight": (
+            f"a negative or infinite weight, null, NaN or no number in column {columns.weight!r}",
+            "give positive weights, or 0 to leave a rating out",
+        ),
+    }
+    if columns.threshold is None and not boolean:
+        outside = f"label outside {{−1, 1}} and {{0, 1}} in column {columns.label!r}"
+        defects["other"] = (outside, "set a threshold")
+    problems = [
+        f"{totals[flag]:,} ratings with {meaning}, such as {_examples(df, columns, flag)}: {cure}"
+        for flag, (meaning, cure) in defects.items()
+        if totals[flag]
+    ]
+    if columns.threshold is None and totals["minus"] and totals["zero"]:
+        problems.append(
+            f"labels mix −1 ({totals['minus']:,}) and 0 ({totals['zero']:,}) in column {columns.label!r}: "
+            "use either ±1 or 0/1, or set a threshold"
+        )
+    return problems
+
+
 def not_deterministic(what: str) -> FitFailed:
-    """The ratings differ between two readings of them."""
+    """The ratings were read twice, and differ."""
     return FitFailed(
         f"{what}: the source is not deterministic (for example a random split or sample). Write the ratings to disk "
         "first, and fit from there"

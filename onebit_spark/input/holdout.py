@@ -48,21 +48,11 @@ def coin(columns: Columns, fraction: float, seed: int) -> Column:
 
 @dataclass(frozen=True)
 class Division:
-    """Ratings counted before they are divided.
-
-    Parameters
-    ----------
-    whole : RatingCounts
-        All ratings.
-    held_out : RatingCounts
-        Those that are held out.
-    to_fit : SizeEstimate
-        The others, so that they need not be counted again.
-    """
+    """Ratings counted before they are divided."""
 
     whole: RatingCounts
     held_out: RatingCounts
-    to_fit: SizeEstimate
+    to_fit: SizeEstimate  # the others, so that they need not be counted again
 
 
 def check_split(df: DataFrame, columns: Columns, fraction: float, seed: int) -> Division:

@@ -49,22 +49,13 @@ NO_COUNTS = np.empty((0, 2), np.int32)
 
 @dataclass(frozen=True)
 class PackedRatings:
-    """The packed ratings, and what was counted of them.
+    """The packed ratings, and what was counted of them."""
 
-    Parameters
-    ----------
-    bundles : DataFrame
-        The lines of PACKED, in a session that reads one line at a time.
-    facts : Counter
-        Sums over all bundles: ``n``, the flags of ``defects``, HASH_PARTS, ``absent``, ``weight`` and
-        ``summary_bytes``, the size of SUMMARY.
-    cached : DataFrame
-        The same lines, where they are kept, in a session that sends many short rows to Python.
-    """
-
-    bundles: DataFrame
+    bundles: DataFrame  # the lines of PACKED, in a session that reads one line at a time
+    # Sums over all bundles: ``n``, the flags of ``defects``, HASH_PARTS, ``absent``, ``weight`` and
+    # ``summary_bytes``, the size of SUMMARY.
     facts: Counter[str]
-    cached: DataFrame
+    cached: DataFrame  # the same lines, where they are kept, in a session that sends many short rows to Python
 
     @classmethod
     def of(cls, df: DataFrame, columns: Columns, release: ExitStack) -> PackedRatings:
@@ -174,29 +165,15 @@ def _count(users, codes, user_counts, item_counts):  # type: ignore[no-untyped-d
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle as it is read.
-
-    Parameters
-    ----------
-    segment, place : int
-        Its segment, and its place there.
-    user_ids, item_ids : pa.Array
-        The ids that are new in the segment.
-    users : array of int32
-        Each rating's user, as a position among the ids of the segment.
-    codes : array of int32
-        Each rating's item, in the same way, and label: item << 1 | positive.
-    weights : array of float32
-        Weights; empty if there are none.
-    """
+    """A bundle as it is read."""
 
     segment: int
-    place: int
-    user_ids: pa.Array
+    place: int  # in the segment
+    user_ids: pa.Array  # the ids that are new in the segment
     item_ids: pa.Array
-    users: NDArray[np.int32]
-    codes: NDArray[np.int32]
-    weights: NDArray[np.float32]
+    users: NDArray[np.int32]  # each rating's user, as a position among the ids of the segment
+    codes: NDArray[np.int32]  # each rating's item, in the same way, and label: item << 1 | positive
+    weights: NDArray[np.float32]  # empty if there are none
 
 
 # The columns that ``read_bundles`` takes.

@@ -58,37 +58,17 @@ LONG_LINES = {  # Parquet's writer looks at the size of a row group after every 
 
 @dataclass(frozen=True)
 class PreparedFacts:
-    """What is known of prepared ratings.
-
-    Parameters
-    ----------
-    columns : Columns
-        Their columns and the threshold.
-    types : dict of str to str
-        "user" and "item" ─► type of the ids.
-    tally : RatingCounts
-        The counts, and the fingerprint of the set of ratings.
-    n_users, n_items : int
-        Numbers of ids.
-    weight : float or None
-        The sum of the weights.
-    origin : Origin or None
-        Files and query of the source; None if these do not determine its ratings.
-    lengths : dict of str to int
-        The files of the folder, with their lengths in bytes.
-    time_zone : str or None
-        Of the session, where an id is a timestamp.
-    """
+    """What is known of prepared ratings."""
 
     columns: Columns
-    types: dict[str, str]
-    tally: RatingCounts
+    types: dict[str, str]  # "user" and "item" ─► type of the ids
+    tally: RatingCounts  # the counts, and the fingerprint of the set of ratings
     n_users: int
     n_items: int
-    weight: float | None
-    origin: Origin | None
-    lengths: dict[str, int]
-    time_zone: str | None = None
+    weight: float | None  # the sum of the weights
+    origin: Origin | None  # files and query of the source; None if these do not determine its ratings
+    lengths: dict[str, int]  # the files of the folder, with their lengths in bytes
+    time_zone: str | None = None  # of the session, where an id is a timestamp
 
     def as_json(self) -> str:
         return json.dumps({"format_version": FORMAT_VERSION, **asdict(self)}, indent=1, allow_nan=False)
@@ -135,19 +115,9 @@ class PreparedFacts:
 
 @dataclass(frozen=True)
 class PreparedRatings:
-    """Ratings in a folder, ready to be fitted.
+    """Ratings in a folder, ready to be fitted."""
 
-    Parameters
-    ----------
-    spark : SparkSession
-        The user's session.
-    folder : str
-        Where they are.
-    facts : PreparedFacts
-        What is known of them.
-    """
-
-    spark: SparkSession
+    spark: SparkSession  # the user's session
     folder: str
     facts: PreparedFacts
 

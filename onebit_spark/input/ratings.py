@@ -60,24 +60,14 @@ def _id(df: DataFrame, name: str) -> Column:
 
 @dataclass(frozen=True)
 class RatingBatch:
-    """Some raw ratings in this process, without their ids.
-
-    Parameters
-    ----------
-    positive : array of bool
-        The labels.
-    hashes : array of int64
-        ``defects.cell_hash`` of the cells; 0 for all if an id is null, for such ratings are refused.
-    weights : array of float32 or None
-        The weights, NaN for null.
-    facts : dict
-        To be summed over batches: ``n``, the counts of ``defects.BIT``, HASH_PARTS, ``absent`` if a label is null, and
-        with weights ``weight``, their finite sum.
-    """
+    """Some raw ratings in this process, without their ids."""
 
     positive: NDArray[np.bool_]
+    # ``defects.cell_hash`` of the cells; 0 for all if an id is null, for such ratings are refused.
     hashes: NDArray[np.int64]
-    weights: NDArray[np.float32] | None
+    weights: NDArray[np.float32] | None  # NaN for null
+    # To be summed over batches: ``n``, the counts of ``defects.BIT``, HASH_PARTS, ``absent`` if a label is null, and
+    # with weights ``weight``, their finite sum.
     facts: dict[str, Any]
 
 

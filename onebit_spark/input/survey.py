@@ -98,31 +98,15 @@ class Summary:
 
 @dataclass(frozen=True)
 class RatingSurvey:
-    """The ratings packed and counted.
-
-    Parameters
-    ----------
-    tally : RatingCounts
-        The counts.
-    n_users, n_items : int
-        Numbers of ids.
-    packed : PackedRatings
-        The ratings.
-    group : callable
-        Makes ``grouped``.
-    weight : float, optional
-        The sum of the weights.
-    summary : Summary, optional
-        If it is small enough for the driver.
-    """
+    """The ratings packed and counted."""
 
     tally: RatingCounts
     n_users: int
     n_items: int
     packed: PackedRatings
-    group: Callable[[], DataFrame]
-    weight: float | None = None
-    summary: Summary | None = None
+    group: Callable[[], DataFrame]  # makes ``grouped``
+    weight: float | None = None  # the sum of the weights
+    summary: Summary | None = None  # if it is small enough for the driver
 
     @cached_property
     def grouped(self) -> DataFrame:

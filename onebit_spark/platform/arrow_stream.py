@@ -59,16 +59,11 @@ def arrow_batches(frame: DataFrame) -> Batches:
         return
     plan: Any = frame._jdf
     port, secret, server = plan.collectAsArrowToPython()
-    stream, connection = local_connect_and_auth(port, secret)
-    connection.settimeout(None)
-    try:
+    with _connected(port, secret) as stream:
         yield from pa.ipc.open_stream(stream)
         stream.read()  # the order of the batches
         with unwrap_spark_exception():
             server.getResult()
-    finally:
-        stream.close()
-        connection.close()
 
 
 def arrow_batches_by_groups(frame: DataFrame, groups: int) -> Batches | None:
@@ -95,14 +90,21 @@ def _collected(frame: DataFrame, batches: Any, groups: list[list[int]]) -> Batch
             return context._jvm.PythonRDD.runJob(context._jsc.sc(), batches, group)
 
     for served in _one_ahead(frame.sparkSession, run, groups):
-        stream, connection = local_connect_and_auth(served[0], served[1])
-        connection.settimeout(None)
-        try:
+        with _connected(served[0], served[1]) as stream:
             for message in NoOpSerializer().load_stream(stream):
                 yield pa.ipc.read_record_batch(pa.py_buffer(message), schema)
-        finally:
-            stream.close()
-            connection.close()
+
+
+@contextmanager
+def _connected(port: Any, secret: str) -> Iterator[Any]:
+    """What the JVM sends to this process."""
+    stream, connection = local_connect_and_auth(port, secret)
+    connection.settimeout(None)
+    try:
+        yield stream
+    finally:
+        stream.close()
+        connection.close()
 
 
 def _one_ahead(spark: SparkSession, run: Callable[[list[int]], Any], groups: list[list[int]]) -> Iterator[Any]:

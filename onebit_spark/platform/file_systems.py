@@ -77,7 +77,7 @@ def statuses(spark: SparkSession, uris: Sequence[str]) -> dict[str, tuple[int, i
     jvm_session: Any = spark._jsparkSession
     configuration = jvm_session.sessionState().newHadoopConf()
     listed: dict[str, dict[str, tuple[int, int]]] = {}
-    found = {}
+    known = {}
     for uri in uris:
         path = jvm.org.apache.hadoop.fs.Path(jvm.java.net.URI(uri))
         folder, name = path.getParent(), str(path.getName())
@@ -86,8 +86,8 @@ def statuses(spark: SparkSession, uris: Sequence[str]) -> dict[str, tuple[int, i
             entries = files.listStatus(folder) if files.exists(folder) else []
             listed[key] = {str(e.getPath().getName()): (int(e.getLen()), int(e.getModificationTime())) for e in entries}
         if name in listed[key]:
-            found[uri] = listed[key][name]
-    return found
+            known[uri] = listed[key][name]
+    return known
 
 
 class ArrowPath:

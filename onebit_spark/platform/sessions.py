@@ -95,24 +95,12 @@ def ship(spark: SparkSession, archive: str) -> None:
 
 @dataclass(frozen=True)
 class DriverLimits:
-    """What the driver can hold.
+    """What the driver can hold."""
 
-    Parameters
-    ----------
-    result : int
-        Bytes that one job may return: spark.driver.maxResultSize.
-    heap : int
-        Bytes of the JVM's heap.
-    memory : int
-        Bytes that Python can still take after the JVM has taken its whole heap.
-    local : bool
-        Whether the executors are threads of the driver.
-    """
-
-    result: int
-    heap: int
-    memory: int
-    local: bool
+    result: int  # bytes that one job may return: spark.driver.maxResultSize
+    heap: int  # bytes of the JVM's heap
+    memory: int  # bytes that Python can still take after the JVM has taken its whole heap
+    local: bool  # the executors are threads of the driver
 
 
 def driver_limits(spark: SparkSession) -> DriverLimits:

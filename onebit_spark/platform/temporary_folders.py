@@ -34,14 +34,14 @@ class TemporaryFolders:
             application._onebit_folders = cls()
         return application._onebit_folders
 
-    def delete_after(self, folder: Location, reading: DataFrame) -> None:
+    def delete_after(self, folder: Location, frame: DataFrame) -> None:
         """Delete the folder when neither this frame nor any frame made from it exists any more."""
         self._folders[folder.uri] = folder
-        if is_connect(reading.sparkSession):
+        if is_connect(frame.sparkSession):
             return
-        jvm: Any = reading.sparkSession._jvm
-        frame: Any = reading._jdf
-        plan = frame.queryExecution().analyzed()
+        jvm: Any = frame.sparkSession._jvm
+        plan: Any = frame._jdf
+        plan = plan.queryExecution().analyzed()
         try:
             shared = plan.relation().location()
         except Py4JError:  # the session reads Parquet through the newer interface

@@ -32,27 +32,13 @@ FOLD = "__onebit_fold"
 
 @dataclass(frozen=True)
 class CrossValidation:
-    """Ratings in a DataFrame, divided into folds.
-
-    Parameters
-    ----------
-    ratings : DataFrame
-        The ratings.
-    columns : Columns
-        Their columns.
-    surveyed : RatedIds
-        Their ids and counts.
-    n_folds : int
-        Number of folds.
-    seed : int
-        Seed of the folds.
-    """
+    """Ratings in a DataFrame, divided into folds."""
 
     ratings: DataFrame
     columns: Columns
-    surveyed: RatedIds
+    surveyed: RatedIds  # their ids and counts
     n_folds: int
-    seed: int
+    seed: int  # of the folds
 
     @classmethod
     def of(cls, ratings: DataFrame, columns: Columns, n_folds: int, seed: int) -> CrossValidation:

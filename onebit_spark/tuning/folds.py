@@ -25,24 +25,12 @@ FoldResult = dict[str, Any]  # errors, n, log_loss, iterations, converged, effec
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Ratings of a matrix.
-
-    Parameters
-    ----------
-    rows, cols : arrays of int32
-        Row and column of each rating.
-    labels : array of int8
-        ±1.
-    shape : (int, int)
-        Rows and columns of the matrix.
-    weights : array of float32, optional
-        Weight of each rating.
-    """
+    """Ratings of a matrix, each with its row and column."""
 
     rows: NDArray[np.int32]
     cols: NDArray[np.int32]
-    labels: NDArray[np.int8]
-    shape: tuple[int, int]
+    labels: NDArray[np.int8]  # ±1
+    shape: tuple[int, int]  # of the matrix
     weights: NDArray[np.float32] | None = None
 
     @classmethod
@@ -81,18 +69,10 @@ class Sample:
 
 @dataclass(frozen=True, eq=False)
 class FoldedSample:
-    """Ratings in folds.
-
-    Parameters
-    ----------
-    sample : Sample
-        The ratings.
-    fold : array of int32
-        The fold in which each rating is held out: one for all ratings of a cell.
-    """
+    """Ratings in folds."""
 
     sample: Sample
-    fold: NDArray[np.int32]
+    fold: NDArray[np.int32]  # the fold in which each rating is held out: one for all ratings of a cell
 
 
 def fit_fold(data: FoldedSample, fold: int, config: FitConfig) -> FoldResult:
@@ -116,27 +96,13 @@ def fit_fold(data: FoldedSample, fold: int, config: FitConfig) -> FoldResult:
 
 @dataclass(frozen=True)
 class Score:
-    """The result of a setting over all folds.
-
-    Parameters
-    ----------
-    config : FitConfig
-        The setting.
-    error : float
-        Mean of the error rates.
-    standard_error : float
-        Its standard error.
-    log_loss : float
-        Mean log loss.
-    seconds : float
-        Seconds of all its fits.
-    """
+    """The result of a setting over all folds."""
 
     config: FitConfig
-    error: float
-    standard_error: float
-    log_loss: float
-    seconds: float
+    error: float  # mean of the error rates
+    standard_error: float  # of ``error``
+    log_loss: float  # mean
+    seconds: float  # of all its fits
 
 
 def score(config: FitConfig, folds: Sequence[FoldResult]) -> Score:

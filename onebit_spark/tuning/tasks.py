@@ -29,7 +29,7 @@ BATCH_SECONDS = 4.0  # work per Spark job: much more than the start of a job cos
 
 
 class Advances(Protocol):
-    """Is told how many tasks are done: a progress display."""
+    """A progress display."""
 
     def advance(self, tasks: int, seconds: float) -> None:
         """So many more tasks are done, in so many seconds on the clock. 0 seconds: they were done before."""

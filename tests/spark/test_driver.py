@@ -302,7 +302,7 @@ class TestWhereItIsTaken:
 
     def test_the_text_of_the_ids_counts(self, ratings):
         """Each of the different ids, once: 70 users of 4 bytes and an offset; their number is an estimate."""
-        counted = RatingsFrame(ratings, Columns()).weighed()
+        counted = RatingsFrame(ratings, Columns()).size()
         assert counted.id_bytes == pytest.approx(70 * 8, rel=0.1)
         form, text = self.FORM, SizeEstimate(10**7, 80.0, id_bytes=36.0 * 10**7)
         assert isinstance(on_driver("auto", SizeEstimate(10**7, 80.0), 0, form, self.LAPTOP, None), Choice)
@@ -337,10 +337,10 @@ class TestWhereItIsTaken:
         assert told["exchange"] == "driver"
         assert told["reason"].startswith("as asked; 1,500 ratings")
 
-    def test_who_asks_for_the_driver_is_refused_before_the_ratings_are_gathered(self, ratings, monkeypatch):
+    def test_who_asks_for_the_driver_is_refused_before_the_ratings_are_collected(self, ratings, monkeypatch):
         monkeypatch.setattr(
             exchange_choice, "driver_limits", lambda spark: DriverLimits(2**30, 2**30, 2**10, local=True)
         )
-        monkeypatch.setattr(RatingsFrame, "gathered", lambda *_: pytest.fail("they were gathered"))
+        monkeypatch.setattr(RatingsFrame, "collected", lambda *_: pytest.fail("they were collected"))
         with pytest.raises(RequestError, match=r"exchange=driver cannot work: 1,500 ratings .* can take 0 MB: choose"):
             fit(ratings, "driver", driverRatings=0)

@@ -10,7 +10,6 @@ sum_by_id    ids that repeat, with counts ─► the different ids and the sums 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -182,24 +181,6 @@ class IdIndex:
             exact = pc.index_in(ids.take(pa.array(other)), value_set=self._known)
             found[other] = pc.fill_null(exact, -1).to_numpy()
         return found
-
-
-@dataclass(frozen=True)
-class IdLines:
-    """One line of numbers per id: the side features of some users, or what these explain."""
-
-    ids: pa.Array  # each once
-    lines: NDArray[Any]  # ``lines[i]`` belongs to ``ids[i]``
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def at(self, ids: pa.Array) -> NDArray[Any]:
-        """The lines of any ids, 0 for those that have none."""
-        places = IdIndex(self.ids).find(ids)
-        lines = np.zeros((len(ids), self.lines.shape[1]), self.lines.dtype)
-        lines[places >= 0] = self.lines[places[places >= 0]]
-        return lines
 
 
 # ---- encode and count ------------------------------------------------------------------------------------------------

@@ -18,7 +18,8 @@ from pyspark.sql.types import BooleanType
 
 from onebit_spark.core.engine import Engine
 from onebit_spark.core.factor_tables import newcomer_rows, prior_row
-from onebit_spark.core.id_index import IdLines, one_array
+from onebit_spark.core.id_index import one_array
+from onebit_spark.core.id_lines import IdLines
 from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.posterior import FloatArray, RowPosterior
 from onebit_spark.core.prediction import held_out_sums

@@ -69,6 +69,14 @@ class CollectedRatings:
     cells: Hashes  # hashes of the rated cells, those up to ``limit``, for the sketch
     limit: int  # see ``core.sketch``
 
+    @property
+    def n_users(self) -> int:
+        return len(self.users)
+
+    @property
+    def n_items(self) -> int:
+        return len(self.items)
+
     def sketch(self, others: Hashes | None = None, n_others: int = 0) -> CellSketch:
         """The sketch of these ratings, and of n others by the hashes of their cells up to the limit."""
         cells = self.cells if others is None else np.concatenate([self.cells, others])

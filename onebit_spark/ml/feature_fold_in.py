@@ -11,7 +11,8 @@ from pyspark.sql import DataFrame
 
 from onebit_spark.core.factor_tables import factor_columns, factor_table, newcomer_rows, plain_lists, prior_row
 from onebit_spark.core.fitted_features import SIDE_OF, Who, coding_of, explained
-from onebit_spark.core.id_index import IdLines, one_array
+from onebit_spark.core.id_index import one_array
+from onebit_spark.core.id_lines import IdLines
 from onebit_spark.engines.factor_frames import collected_factors, factor_frame, factor_schema
 from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import matching

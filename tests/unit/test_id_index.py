@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onebit_spark.core import id_index
-from onebit_spark.core.id_index import IdColumn, IdEncoder, IdIndex, IdLines, encode, hashes_of, sum_by_id
+from onebit_spark.core.id_index import IdColumn, IdEncoder, IdIndex, encode, hashes_of, sum_by_id
 
 whole = st.integers(-(2**63), 2**63 - 1)
 KINDS = {
@@ -71,11 +71,6 @@ def test_integers_of_all_widths_are_comparable(kinds):
 def test_text_of_both_offsets_is_comparable():
     for known, asked in ((pa.string(), pa.large_string()), (pa.large_string(), pa.string())):
         assert IdIndex(pa.array(["b", "a"], known)).contains(pa.array(["a", "c"], asked)).tolist() == [True, False]
-
-
-def test_lines_of_ids():
-    lines = IdLines(pa.array(["b", "a"]), np.array([[1.0, 2.0], [3.0, 4.0]]))
-    assert lines.at(pa.array(["a", "x", "b"])).tolist() == [[3.0, 4.0], [0.0, 0.0], [1.0, 2.0]]
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 2**40)), max_size=30))

@@ -12,6 +12,7 @@ import posixpath
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from pyarrow import fs
@@ -60,7 +61,16 @@ class HadoopPath:
 
     def write(self, content: bytes) -> None:
         if self.scheme == "file":  # not through Hadoop, which would write a checksum file beside it
-            return ArrowPath(self.uri).write(content)
+            local = Path(self.uri.removeprefix("file:"))
+            local.parent.mkdir(parents=True, exist_ok=True)
+            unfinished = local.with_name(f".{local.name}.writing")
+            try:
+                unfinished.write_bytes(content)
+                os.replace(unfinished, local)
+            except BaseException:
+                unfinished.unlink(missing_ok=True)
+                raise
+            return
         stream = self._files.create(self._path, True)
         try:
             stream.write(bytearray(content))

@@ -13,6 +13,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -90,29 +91,27 @@ def run_tasks(
     open_tasks = list({key_of(task): task for task in tasks if task not in ledger}.values())
     progress.advance(len(tasks) - len(open_tasks), seconds=0.0)
     if open_tasks:
-        _Run(spark, open_tasks, work, ledger, progress, here).finish()
+        _Run(spark, deque(open_tasks), work, ledger, progress, here).finish()
     return [ledger[task] for task in tasks]
 
 
+@dataclass
 class _Run:
     """Runs the open tasks, with one driver thread per core. Each Spark job has one task, which works on one batch."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        tasks: Iterable[Task],
-        work: Callable[[Task], TaskResult],
-        ledger: Ledger,
-        progress: Advances,
-        here: bool,
-    ) -> None:
-        self.spark, self.work, self.ledger, self.progress, self.here = spark, work, ledger, progress, here
-        self.waiting = deque(tasks)
-        self.slots = max(1, min(parallelism(spark), len(self.waiting)))
+    spark: SparkSession
+    waiting: deque[Task]
+    work: Callable[[Task], TaskResult]
+    ledger: Ledger
+    progress: Advances
+    here: bool
+    done: int = 0
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.slots = max(1, min(parallelism(self.spark), len(self.waiting)))
         self.group = f"onebit_spark-{uuid.uuid4().hex}"
-        self.done, self.seconds = 0, 0.0
-        self.lock = threading.Lock()
-        self.stopped = threading.Event()
+        self.lock, self.stopped = threading.Lock(), threading.Event()
 
     def finish(self) -> None:
         with ThreadPoolExecutor(self.slots) as pool:

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from onebit_spark.core.fitted_features import Who
 from onebit_spark.core.solver import Iteration
 from onebit_spark.engines.validation import divided
-from onebit_spark.input.collect import Weighed
+from onebit_spark.input.collect import SizeEstimate
 from onebit_spark.input.defects import with_weight
 from onebit_spark.input.prepared_ratings import PreparedRatings, prepare_ratings
 from onebit_spark.ml.fit_run import FitInput, PhaseTimer, run_fit
@@ -93,7 +93,7 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
         columns = self.columns()
         return prepare_ratings(with_weight(ratings, columns), columns, dir, overwrite)
 
-    def _fit(self, dataset: DataFrame, counted: Weighed | None = None) -> OneBitCompletionModel:
+    def _fit(self, dataset: DataFrame, counted: SizeEstimate | None = None) -> OneBitCompletionModel:
         """``counted``: what an earlier pass over these ratings has counted."""
         self._check_request()
         timer, columns, execution = PhaseTimer(), self.columns(), self.execution()
@@ -122,6 +122,6 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
         return EstimatorReader(cls)
 
 
-def fit_counted(estimator: OneBitCompletion, ratings: DataFrame, counted: Weighed | None) -> OneBitCompletionModel:
+def fit_counted(estimator: OneBitCompletion, ratings: DataFrame, counted: SizeEstimate | None) -> OneBitCompletionModel:
     """``estimator.fit(ratings)``, where an earlier pass has counted these ratings. They must not have changed since."""
     return estimator._fit(ratings, counted)

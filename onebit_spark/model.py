@@ -13,7 +13,7 @@ from onebit_spark.certificate.certificates import OF_PREDICTIONS, headline_of
 from onebit_spark.certificate.selective import SELECTIVE
 from onebit_spark.core.fitted_features import Who, feature_effects
 from onebit_spark.errors import RequestError
-from onebit_spark.input.defects import Tally
+from onebit_spark.input.defects import RatingCounts
 from onebit_spark.ml.certification import CertificateRequest, certified, with_certificates
 from onebit_spark.ml.diagnostics import calibrate, diagnose
 from onebit_spark.ml.fitted_model import FittedModel
@@ -172,7 +172,12 @@ class OneBitCompletionModel(FittedModel, MLWritable, MLReadable["OneBitCompletio
     # ---- quality -----------------------------------------------------------------------------------------------------
 
     def diagnose(
-        self, ratings: DataFrame, source: str = "held-out ratings", *, fitted: bool = False, tally: Tally | None = None
+        self,
+        ratings: DataFrame,
+        source: str = "held-out ratings",
+        *,
+        fitted: bool = False,
+        tally: RatingCounts | None = None,
     ) -> OneBitCompletionModel:
         """This model with the figures of its report, measured on ``ratings``.
 
@@ -184,7 +189,7 @@ class OneBitCompletionModel(FittedModel, MLWritable, MLReadable["OneBitCompletio
             What these ratings are, in words, for the report.
         fitted : bool
             Whether the model was fitted to them. Then the report warns that the figures are too good.
-        tally : Tally, optional
+        tally : RatingCounts, optional
             The count of the ratings, if they were checked before.
         """
         return self.changed(diagnostics=diagnose(self, ratings, source, fitted, tally))

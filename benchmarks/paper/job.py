@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 
 from onebit_spark.cli.running import DONE, PACKAGE, REFUSED, Job, run_job
 from onebit_spark.core.output_kinds import LEDGER, REPRODUCTION
-from onebit_spark.platform.classic import broadcast
-from onebit_spark.platform.sessions import parallelism
+from onebit_spark.platform.sessions import broadcast, parallelism
 from paper.requests import MovieLensRequest, ReproduceRequest, SimulationRequest, data_folder
 
 if TYPE_CHECKING:

@@ -29,9 +29,8 @@ from onebit_spark.core.settings import by_param
 from onebit_spark.errors import RequestError
 from onebit_spark.estimator import OneBitCompletion, fit_counted
 from onebit_spark.input.columns import quoted
-from onebit_spark.input.defects import Columns, Tally, not_deterministic, summed, with_weight
-from onebit_spark.input.holdout import Division, check_split
-from onebit_spark.input.survey import split_off
+from onebit_spark.input.defects import Columns, RatingCounts, not_deterministic, summed, with_weight
+from onebit_spark.input.holdout import Division, check_split, split_off
 from onebit_spark.ml.certification import CertificateRequest, CheckedRatings, certify, with_certificates
 from onebit_spark.ml.checkpoint import clear_checkpoints, complete_checkpoints
 from onebit_spark.ml.freshness import KEPT_OUT
@@ -148,7 +147,7 @@ def _fitted(request: FitRequest, inputs: Inputs, work: Location, clock: Clock) -
     clock.split("fitting", "preparing", "iterations", progress.seconds)
     if division is not None:
         whole, info = division.whole, model.info
-        fitted = Tally(info.n_ratings, info.n_positive, whole.coding, info.fingerprint)
+        fitted = RatingCounts(info.n_ratings, info.n_positive, whole.coding, info.fingerprint)
         if summed(fitted, division.held_out) != summed(whole):
             raise not_deterministic(f"{whole.n:,} ratings were counted, and those that were fitted later are others")
     return model

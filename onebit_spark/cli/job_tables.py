@@ -27,8 +27,7 @@ from onebit_spark.input.columns import INTEGRAL, matching, missing, quoted
 from onebit_spark.ml.prediction_params import plainly_named
 from onebit_spark.ml.scored_ratings import predicted_pairs
 from onebit_spark.model import OneBitCompletionModel
-from onebit_spark.platform.files import RENAMING, Location, explained, replace_folder
-from onebit_spark.platform.table_formats import table_format
+from onebit_spark.platform.files import RENAMING, Location, explained, replace_folder, table_format
 
 NOT_JSON = "_corrupt_record"  # Spark's column for lines that are no JSON objects
 

@@ -19,10 +19,14 @@ from onebit_spark.cli.flags import parse
 from onebit_spark.cli.interrupts import Interrupts
 from onebit_spark.cli.requests import SessionRequest, under_spark_submit
 from onebit_spark.errors import FitFailed, RequestError
-from onebit_spark.platform.classic import log_nothing
-from onebit_spark.platform.connect_server import check_reachable
-from onebit_spark.platform.logs import logging_is_configured
-from onebit_spark.platform.sessions import NOT_ON_CONNECT, is_connect, ship
+from onebit_spark.platform.sessions import (
+    NOT_ON_CONNECT,
+    check_reachable,
+    is_connect,
+    log_nothing,
+    logging_is_configured,
+    ship,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

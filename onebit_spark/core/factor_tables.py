@@ -134,11 +134,3 @@ def _lists(table: FloatArray) -> pa.FixedSizeListArray:
 
 def _rectangle(lists: pa.ListArray, width: int) -> FloatArray:
     return lists.flatten().to_numpy(zero_copy_only=False).reshape(len(lists), width)
-
-
-def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """A column as one array, also if it is empty."""
-    joined = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if isinstance(joined, pa.ChunkedArray):
-        return pa.concat_arrays(joined.chunks) if joined.num_chunks else pa.array([], joined.type)
-    return joined

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from onebit_spark.core.factor_tables import one_array
+from onebit_spark.core.id_index import one_array
 
 MOST_VALUES = 1_000  # of a column of strings, and elements of an array
 

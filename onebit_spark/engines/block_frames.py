@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.engines.steps import PlacedBlock
 from onebit_spark.input.packing import NO_WEIGHTS
-from onebit_spark.platform.binary_cells import cell_array
-from onebit_spark.platform.schemas import schema_of
-from onebit_spark.platform.short_rows import Batches
+from onebit_spark.platform.arrow_stream import Batches
+from onebit_spark.platform.binary_cells import cell_array, schema_of
 
 BLOCK_CELLS = (
     "block int, rows binary, columns binary, pointers binary, codes binary, weights binary, "

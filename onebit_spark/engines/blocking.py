@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame
 
 from onebit_spark.core.blocks import RatingBlock, like
 from onebit_spark.core.compiled import jit
+from onebit_spark.core.id_index import IdIndex
 from onebit_spark.core.split import Split
 from onebit_spark.engines.block_frames import (
     Batches,
@@ -33,10 +34,8 @@ from onebit_spark.engines.block_frames import (
 from onebit_spark.engines.layout import Placement
 from onebit_spark.errors import FitFailed
 from onebit_spark.input.defects import not_deterministic
-from onebit_spark.input.id_index import Find, finder
 from onebit_spark.input.packing import BUNDLES, NO_WEIGHTS, Bundle, read_bundles
-from onebit_spark.platform.binary_cells import binary_line, cell_array
-from onebit_spark.platform.schemas import schema_of
+from onebit_spark.platform.binary_cells import binary_line, cell_array, schema_of
 
 NO_NUMBERS = np.empty(0, np.int32)
 
@@ -54,9 +53,9 @@ class SideTable:
     positives: NDArray[np.int64]
 
     @cached_property
-    def find(self) -> Find:
+    def index(self) -> IdIndex:
         """Made where it is first asked for, once in every Python worker."""
-        return finder(self.values)
+        return IdIndex(self.values)
 
 
 @dataclass(frozen=True)
@@ -200,7 +199,7 @@ def _block(number: int, rows: NDArray[np.int64], columns: NDArray[np.int64], rat
 
 def _index(ids: pa.Array, side: SideTable) -> NDArray[np.int32]:
     """The position of every id among the side's ids."""
-    found = side.find(ids)
+    found = side.index.find(ids)
     missing = np.flatnonzero(found < 0)
     if len(missing):
         raise changed(f"id {ids[int(missing[0])]} was not there when the ratings were counted")

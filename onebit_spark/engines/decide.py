@@ -8,9 +8,8 @@ from typing import Protocol
 from onebit_spark.core.losses import Side
 from onebit_spark.core.posterior import Form
 from onebit_spark.errors import RequestError
-from onebit_spark.input.collect import TABLE_BYTES, Weighed
-from onebit_spark.platform.limits import DriverLimits
-from onebit_spark.platform.sessions import NOT_ON_CONNECT
+from onebit_spark.input.collect import TABLE_BYTES, SizeEstimate
+from onebit_spark.platform.sessions import NOT_ON_CONNECT, DriverLimits
 
 BROADCAST_BYTES = 512 * 2**20  # of factors that the driver and every Python worker of a cluster hold a copy of
 DRIVER_COPIES, WORKER_COPIES = 2, 2.5  # of the broadcast factors: held, updated; held, taken by a block
@@ -73,7 +72,7 @@ class Refusal:
 
 
 def on_driver(
-    wanted: str, counted: Weighed, ids: int, form: Form, limits: DriverLimits, most_ratings: int | None
+    wanted: str, counted: SizeEstimate, ids: int, form: Form, limits: DriverLimits, most_ratings: int | None
 ) -> Choice | Refusal:
     """Whether the ratings are fitted on the driver: as wanted, or by their number and the memory that is there.
 
@@ -155,7 +154,9 @@ def held_side(ids: IdCounts) -> Side:
     return "rows" if ids.n_users < ids.n_items else "cols"
 
 
-def decide(wanted: str, ratings: Weighed | None, ids: IdCounts | None, form: Form, limits: ClusterLimits) -> Choice:
+def decide(
+    wanted: str, ratings: SizeEstimate | None, ids: IdCounts | None, form: Form, limits: ClusterLimits
+) -> Choice:
     """The exchange: as wanted, or by the number of ratings and ids.
 
     Whatever is not counted yet is None. If the ids are not, the answer may be ``ON_EXECUTORS``: count them, and ask

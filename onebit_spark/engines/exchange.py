@@ -20,14 +20,20 @@ from onebit_spark.engines.decide import Choice, ClusterLimits, decide, held_side
 from onebit_spark.engines.spark_engine import SparkEngine, on_driver, on_executors
 from onebit_spark.engines.storage import InFiles, NoStorage, OnExecutors, Storage
 from onebit_spark.errors import RequestError
-from onebit_spark.input.collect import Gathered, Weighed
-from onebit_spark.input.defects import Columns, Tally
+from onebit_spark.input.collect import CollectedRatings, SizeEstimate
+from onebit_spark.input.defects import Columns, RatingCounts
 from onebit_spark.input.rating_sources import RatingsSource
-from onebit_spark.input.survey import Census
+from onebit_spark.input.survey import RatingSurvey
 from onebit_spark.platform.files import Location
-from onebit_spark.platform.limits import driver_limits
-from onebit_spark.platform.sessions import checkpoint_folder, described, is_connect, is_local, parallelism
-from onebit_spark.platform.temporary_folders import take_back
+from onebit_spark.platform.sessions import (
+    checkpoint_folder,
+    described,
+    driver_limits,
+    is_connect,
+    is_local,
+    parallelism,
+)
+from onebit_spark.platform.temporary_folders import TemporaryFolders
 
 log = logging.getLogger("onebit_spark")
 
@@ -40,20 +46,24 @@ class ChosenExchange:
     ----------
     choice : Choice
         The exchange, with the reason for it.
-    tally : Tally
+    tally : RatingCounts
         The counts of the ratings.
-    found : Gathered or Census
-        What the engine of the exchange starts from: Gathered for the driver's, Census for the others.
+    found : CollectedRatings or RatingSurvey
+        What the engine of the exchange starts from: CollectedRatings for the driver's, RatingSurvey for the others.
     """
 
     choice: Choice
-    tally: Tally
-    found: Gathered | Census
+    tally: RatingCounts
+    found: CollectedRatings | RatingSurvey
 
 
 @contextmanager
 def choose_exchange(
-    wanted: str, ratings: RatingsSource, form: Form, most_ratings: int | None = None, counted: Weighed | None = None
+    wanted: str,
+    ratings: RatingsSource,
+    form: Form,
+    most_ratings: int | None = None,
+    counted: SizeEstimate | None = None,
 ) -> Iterator[ChosenExchange]:
     """Validate, count and load the ratings, as far as the decision needs it.
 
@@ -65,17 +75,17 @@ def choose_exchange(
     limits = ClusterLimits(driver_limits(spark), parallelism(spark), not is_connect(spark), most_ratings)
     if counted is None and (wanted == "driver" or (wanted == "auto" and most_ratings != 0)):
         with described(spark, "survey"):
-            counted = ratings.weighed()
+            counted = ratings.size()
     choice = decide(wanted, counted, None, form, limits)
     if choice.exchange == "driver":
         assert counted is not None
         with described(spark, "gathering"):
-            collected = ratings.gathered(counted, min(limits.driver.result * 4 // 5, limits.driver.heap // 4))
+            collected = ratings.collected(counted, min(limits.driver.result * 4 // 5, limits.driver.heap // 4))
         choice = decide(wanted, counted, collected, form, limits)
         if choice.exchange == "driver":
             yield ChosenExchange(choice, collected.tally, collected)
             return
-    with ratings.census(collect_ids=choice.exchange not in ("shuffle", "mixed")) as whole:
+    with ratings.surveyed(collect_ids=choice.exchange not in ("shuffle", "mixed")) as whole:
         yield ChosenExchange(decide(wanted, counted, whole, form, limits), whole.tally, whole)
 
 
@@ -90,12 +100,12 @@ def engine_over(
     exchange, reason = chosen.choice.exchange, chosen.choice.reason
     log.info("exchange: %s (%s)", exchange, reason)
     spark, loaded = ratings.sparkSession, chosen.found
-    if isinstance(loaded, Gathered):
+    if isinstance(loaded, CollectedRatings):
         return on_driver(spark, loaded, columns, validation)
     held: dict[str, frozenset[Side]] = {"broadcast": frozenset(SIDES), "mixed": frozenset([held_side(loaded)])}
     place: Storage = NoStorage()
     if exchange != "broadcast":
-        take_back()  # the files of models that are gone
+        TemporaryFolders.of(spark).delete_unread()  # the files of models that are gone
         place = OnExecutors() if storage == "executors" else InFiles(work_folder(spark, work))
     return on_executors(spark, loaded, blocks, form, place, held.get(exchange, frozenset()))
 

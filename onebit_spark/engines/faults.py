@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from onebit_spark.errors import FitFailed
 from onebit_spark.input.defects import not_deterministic
-from onebit_spark.platform.caching import JOB_ERRORS, rows_are_lost
+from onebit_spark.platform.plans import JOB_ERRORS, rows_are_lost
 
 _RAISED = re.compile(r"onebit_spark\.errors\.FitFailed: (.+)")
 

@@ -15,8 +15,9 @@ from pyspark import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from onebit_spark.core.factor_tables import newcomer_rows, one_array, prior_row
+from onebit_spark.core.factor_tables import newcomer_rows, prior_row
 from onebit_spark.core.fitted_features import IdLines
+from onebit_spark.core.id_index import one_array
 from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.posterior import DoubleArray, FloatArray, Form, RowPosterior
 from onebit_spark.core.prediction import held_out_sums
@@ -24,13 +25,12 @@ from onebit_spark.core.scales import Scales
 from onebit_spark.engines.block_frames import Batches
 from onebit_spark.engines.numbering import NumberedIds
 from onebit_spark.engines.spark_engine import SparkEngine
-from onebit_spark.input.collect import GatheredPairs
+from onebit_spark.input.collect import CollectedPairs
 from onebit_spark.input.defects import Columns
 from onebit_spark.input.ratings import ITEM, LABEL, USER, WEIGHT, prepared
-from onebit_spark.platform.caching import cached
-from onebit_spark.platform.classic import broadcast
-from onebit_spark.platform.plans import cut_from_plan
-from onebit_spark.platform.schemas import schema_of
+from onebit_spark.platform.binary_cells import schema_of
+from onebit_spark.platform.plans import cached, cut_from_plan
+from onebit_spark.platform.sessions import broadcast
 
 PAIRS = schema_of("row int, col int, positive boolean, weight float")
 MEASURED = schema_of("n long, weight double, loss double, wrong long")
@@ -116,7 +116,7 @@ def _extended(posterior: RowPosterior, scales: Scales, side: Side, coded: FloatA
 
 @dataclass(frozen=True)
 class _OnDriver:
-    pairs: GatheredPairs
+    pairs: CollectedPairs
     loss: str
     coded: dict[Side, FloatArray]
 

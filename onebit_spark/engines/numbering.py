@@ -13,20 +13,17 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType, StructType
 
-from onebit_spark.core.factor_tables import one_array
+from onebit_spark.core.id_index import in_utc, one_array
 from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.engines.block_frames import Batches, Numbers
 from onebit_spark.engines.blocking import CHUNKS, changed, chunks, numbered
 from onebit_spark.engines.layout import HEAVY, Placement, block_loads, place
-from onebit_spark.input.accumulators import in_utc
 from onebit_spark.input.packing import BUNDLES, PackedRatings, read_bundles
 from onebit_spark.input.ratings import ITEM, USER
-from onebit_spark.input.survey import PARTS_PER_CORE, SIDE_NUMBERS, Census
-from onebit_spark.platform.arrow_tables import joined
-from onebit_spark.platform.binary_cells import binary_line, cell_array
-from onebit_spark.platform.caching import cached
-from onebit_spark.platform.plans import cut_from_plan, working_session
-from onebit_spark.platform.schemas import schema_of
+from onebit_spark.input.survey import PARTS_PER_CORE, SIDE_NUMBERS, RatingSurvey
+from onebit_spark.platform.arrow_stream import joined
+from onebit_spark.platform.binary_cells import binary_line, cell_array, schema_of
+from onebit_spark.platform.plans import cached, cut_from_plan, working_session
 from onebit_spark.platform.sessions import parallelism
 
 WIDE = 2**30  # from so many rows or columns on, a number with a label bit needs more than 32 bits
@@ -59,7 +56,7 @@ class NumberedIds:
         return in_utc(one_array(table["id"]))
 
 
-def number_ids(census: Census, release: ExitStack) -> dict[Side, NumberedIds]:
+def number_ids(census: RatingSurvey, release: ExitStack) -> dict[Side, NumberedIds]:
     """Sort the ids of both sides. A number is the position in the partition plus the sizes of those before it."""
     joining = census.grouped.sparkSession  # with the partitions of the user, for large joins with the ids
     session = working_session(joining)

@@ -16,8 +16,7 @@ from onebit_spark.engines.block_frames import BLOCK_CELLS, Batches, read_ascendi
 from onebit_spark.engines.layout import Placement
 from onebit_spark.engines.line_format import LineFormat, written
 from onebit_spark.engines.steps import NO_SUMS, Lines, PlacedBlock, Step, Sums
-from onebit_spark.platform.binary_cells import binary_line, cell_array
-from onebit_spark.platform.schemas import schema_of
+from onebit_spark.platform.binary_cells import binary_line, cell_array, schema_of
 
 ROUTED = schema_of(f"key int, {BLOCK_CELLS}, routes binary, ends binary, row_weights binary, rated long")
 CELLS = schema_of("key int, place int, sender int, values binary")

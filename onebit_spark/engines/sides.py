@@ -34,8 +34,7 @@ from onebit_spark.engines.layout import Placement
 from onebit_spark.engines.routes import ROUTED, Route
 from onebit_spark.engines.storage import Storage
 from onebit_spark.platform.binary_cells import cell_array
-from onebit_spark.platform.caching import cached
-from onebit_spark.platform.plans import cut_from_plan, in_partitions, partition_keys
+from onebit_spark.platform.plans import cached, cut_from_plan, in_partitions, partition_keys
 from onebit_spark.platform.sessions import is_connect
 
 Part = TypeVar("Part")

@@ -40,9 +40,9 @@ from onebit_spark.engines.spark_runner import SparkRunner
 from onebit_spark.engines.storage import Storage
 from onebit_spark.engines.tables import Broadcasts
 from onebit_spark.engines.threads import ThreadRunner
-from onebit_spark.input.collect import Gathered, GatheredPairs, gathered_pairs
+from onebit_spark.input.collect import CollectedPairs, CollectedRatings, collect_pairs
 from onebit_spark.input.defects import Columns
-from onebit_spark.input.survey import Census, Ids
+from onebit_spark.input.survey import Ids, RatingSurvey
 from onebit_spark.platform.plans import cut_from_plan, expect_long_lines, working_session
 from onebit_spark.platform.sessions import described, parallelism
 
@@ -61,12 +61,12 @@ class SparkEngine(BlockEngine[Any]):
         Cells that were rated more than once.
     fitted : CellSketch or None
         Sketch of the rated cells, validation included, if the ratings were collected.
-    validation_pairs : GatheredPairs or None
+    validation_pairs : CollectedPairs or None
         Ratings that are measured after every iteration, if they were collected.
     """
 
     fitted: CellSketch | None = None
-    validation_pairs: GatheredPairs | None = None
+    validation_pairs: CollectedPairs | None = None
 
     def __init__(self, spark: SparkSession, runner: Any, ids: dict[Side, Any], repeats: Repeats) -> None:
         super().__init__(runner)
@@ -122,13 +122,13 @@ class SparkEngine(BlockEngine[Any]):
 
 @contextmanager
 def on_driver(
-    spark: SparkSession, collected: Gathered, columns: Columns, validation: DataFrame | None = None
+    spark: SparkSession, collected: CollectedRatings, columns: Columns, validation: DataFrame | None = None
 ) -> Iterator[SparkEngine]:
     """The engine on ratings that were collected. It collects those for validation, if there are any."""
     pairs = None
     if validation is not None:
         with described(spark, "gathering"):
-            pairs = gathered_pairs(validation, columns, collected.users, collected.items, collected.limit)
+            pairs = collect_pairs(validation, columns, collected.users, collected.items, collected.limit)
     with ThreadRunner(collected.ratings).running() as runner:
         ids = {
             side: Ids(values, ratings.row_counts, ratings.row_positives)
@@ -142,7 +142,7 @@ def on_driver(
 
 @contextmanager
 def on_executors(
-    spark: SparkSession, census: Census, blocks: tuple[int | None, int | None], form: Form, storage: Storage,
+    spark: SparkSession, census: RatingSurvey, blocks: tuple[int | None, int | None], form: Form, storage: Storage,
     held: frozenset[Side],
 ) -> Iterator[SparkEngine]:  # fmt: skip
     """The engine over packed ratings. All caches, broadcasts and files are released at the end, also after an error.
@@ -180,10 +180,10 @@ class _Numbered(NamedTuple):
 
 
 def _with_collected_ids(
-    census: Census, blocks: tuple[int | None, int | None], cores: int, broadcasts: Broadcasts
+    census: RatingSurvey, blocks: tuple[int | None, int | None], cores: int, broadcasts: Broadcasts
 ) -> _Numbered:
     """The driver numbers all ids, and broadcasts them."""
-    survey, plans = census.survey(), {}
+    survey, plans = census.rated_ids(), {}
     for (side, ids), given in zip(survey.ids.items(), blocks, strict=True):
         n = len(ids)
         n_blocks = given or min(n, multiple_of(cores, default_blocks(survey.tally.n, n, cores)))
@@ -199,7 +199,7 @@ def _with_collected_ids(
 
 
 def _with_sorted_ids(
-    census: Census, blocks: tuple[int | None, int | None], cores: int, form: Form, held: frozenset[Side],
+    census: RatingSurvey, blocks: tuple[int | None, int | None], cores: int, form: Form, held: frozenset[Side],
     release: ExitStack,
 ) -> _Numbered:  # fmt: skip
     """A distributed sort numbers the ids. Nothing on the driver grows with them."""

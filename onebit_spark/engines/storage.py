@@ -11,9 +11,9 @@ from typing import Protocol
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from onebit_spark.platform.caching import forget, on_executors
 from onebit_spark.platform.files import Location
-from onebit_spark.platform.temporary_folders import lend
+from onebit_spark.platform.plans import forget, on_executors
+from onebit_spark.platform.temporary_folders import TemporaryFolders
 
 
 class Storage(Protocol):
@@ -46,7 +46,7 @@ class InFiles:
         part = folder / uuid.uuid4().hex
         frame.write.parquet(part.uri)
         stored = frame.sparkSession.read.schema(schema).parquet(part.uri)
-        lend(folder, stored)
+        TemporaryFolders.of(folder.spark).delete_after(folder, stored)
         return stored
 
     def clear(self) -> None:

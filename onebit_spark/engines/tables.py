@@ -16,7 +16,7 @@ from onebit_spark.core.posterior import Form
 from onebit_spark.core.row_map import RowMap
 from onebit_spark.engines.line_format import LineFormat
 from onebit_spark.engines.steps import Lines
-from onebit_spark.platform.classic import broadcast
+from onebit_spark.platform.sessions import broadcast
 
 
 class Broadcasts:

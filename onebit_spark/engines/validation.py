@@ -17,7 +17,7 @@ from onebit_spark.core.solver import Iteration, Outcome
 from onebit_spark.engines.held_out_loss import Measure
 from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import column_problem, quoted, type_of
-from onebit_spark.input.defects import Columns, Tally, check_ratings
+from onebit_spark.input.defects import Columns, RatingCounts, check_ratings
 
 
 def divided(dataset: DataFrame, indicator: str | None) -> tuple[DataFrame, DataFrame | None]:
@@ -83,7 +83,7 @@ class Validation:
         return Outcome(self._best.hierarchy, kept, False, reason)
 
 
-def check_validation(ratings: DataFrame, columns: Columns) -> Tally:
+def check_validation(ratings: DataFrame, columns: Columns) -> RatingCounts:
     """The tally of the ratings for validation."""
     try:
         return check_ratings(ratings, columns)

@@ -1,7 +1,6 @@
 """The user's ratings: their columns, what can be wrong with them (defects), and how they come in.
 
-columns ◄ defects ◄ ratings (under inside names), accumulators (of columns as they arrive)
-    ◄ collect (on the driver) ◄ holdout
-    ◄ packing (in the executors), id_counts ◄ survey
-    ◄ id_index (of the ids of ratings among all ids)
+columns, hashes ◄ defects ◄ ratings (under inside names; what is read off a batch of them)
+    ◄ packing (in the executors) ◄ survey (their ids counted)     ◄ prepared_ratings (the same in a folder)
+    ◄ collect (on the driver)    ◄ holdout                        ◄ rating_sources (where a fit takes its ratings from)
 """

@@ -1,4 +1,4 @@
-"""Columns of the user's DataFrame."""
+"""Columns of the user's DataFrame: their names and types, ids that are checked, weights."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from pyspark.sql.types import DataType, DoubleType, FloatType, StructField
 from onebit_spark.errors import RequestError
 
 INTEGRAL = ("tinyint", "smallint", "int", "bigint")
-HASH_PARTS = ("hash_low", "hash_high")
-PART_BITS = 28  # so that the sum over 2³⁵ rows is still a bigint
 
 
 def quoted(name: str) -> str:
@@ -27,16 +25,6 @@ def missing(table: DataFrame, name: str) -> Column:
     return value.isNull() | F.isnan(value) if floating else value.isNull()
 
 
-def hash_parts(whole: Column) -> list[Column]:
-    """56 bits of a 64-bit hash in two columns, named ``HASH_PARTS``, to be summed over rows.
-
-    A sum changes if a row occurs twice. With an exclusive or, the two would cancel.
-    """
-    mask = F.lit((1 << PART_BITS) - 1).cast("bigint")
-    shifted = (whole, F.shiftrightunsigned(whole, PART_BITS))
-    return [part.bitwiseAND(mask).alias(name) for name, part in zip(HASH_PARTS, shifted, strict=True)]
-
-
 def case_folding(table: DataFrame) -> Callable[[str], str]:
     """How the session compares column names."""
     return str if table.sparkSession.conf.get("spark.sql.caseSensitive") == "true" else str.lower
@@ -44,11 +32,11 @@ def case_folding(table: DataFrame) -> Callable[[str], str]:
 
 def matching(table: DataFrame, column: str) -> list[StructField]:
     """What the session takes for this column. Whether case counts is one of its settings."""
-    found = [field for field in table.schema if field.name.lower() == column.lower()]
-    if [field.name for field in found] == [column]:
-        return found  # in either case: the session need not be asked
+    fields = [field for field in table.schema if field.name.lower() == column.lower()]
+    if [field.name for field in fields] == [column]:
+        return fields  # in either case: the session need not be asked
     folded = case_folding(table)
-    return [field for field in found if folded(field.name) == folded(column)]
+    return [field for field in fields if folded(field.name) == folded(column)]
 
 
 def column_problem(table: DataFrame, column: str, role: str = "") -> str | None:
@@ -87,6 +75,22 @@ def checked_ids(table: DataFrame, columns: Sequence[str]) -> list[Column]:
     checked = []
     for place, (column, is_absent) in enumerate(zip(columns, absent, strict=True)):
         number = F.lit("some") if counts is None else F.format_number(counts[place], 0)
-        told = F.lit(f"column {column!r} holds "), number, F.lit(" null or NaN ids: drop or fill such rows")
-        checked.append(F.when(is_absent, F.raise_error(F.concat(*told))).otherwise(F.col(quoted(column))))
+        message = F.lit(f"column {column!r} holds "), number, F.lit(" null or NaN ids: drop or fill such rows")
+        checked.append(F.when(is_absent, F.raise_error(F.concat(*message))).otherwise(F.col(quoted(column))))
     return checked
+
+
+def weight_number(name: str) -> Column:
+    """A weight as a 32-bit float. Text that is no number becomes null, and 1e39 infinite."""
+    return F.col(quoted(name)).try_cast("double").cast("float")
+
+
+def bad_weight(name: str) -> Column:
+    """Whether a weight is refused. NaN is greater than all numbers in Spark."""
+    value = weight_number(name)
+    return value.isNull() | (value < 0) | (value >= F.lit(float("inf")))
+
+
+def not_zero(name: str) -> Column:
+    """Whether a rating is there: one of weight 0 is as if it were not. A bad weight is there, to be refused."""
+    return F.coalesce(weight_number(name) != 0, F.lit(True))

@@ -1,8 +1,8 @@
-"""What can be wrong with ratings: every defect found in one pass, told with its count and examples."""
+"""What can be wrong with ratings: every defect in one pass, with its count and examples."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 from typing import Literal
@@ -13,21 +13,20 @@ from pyspark.sql import types as T
 
 from onebit_spark.errors import FitFailed, RequestError
 from onebit_spark.input.columns import (
-    HASH_PARTS,
     INTEGRAL,
+    bad_weight,
     column_problem,
-    hash_parts,
     matching,
     missing,
+    not_zero,
     quoted,
     refuse_stream,
     type_of,
+    weight_number,
 )
-from onebit_spark.input.weights import bad_weight, not_zero, weight_number
+from onebit_spark.input.hashes import HASH_PARTS, PART_BITS, SALT
 
 Coding = Literal["signed", "binary", "boolean", "threshold"]
-
-SALT = "onebit_spark cell"  # so that no other use of the same hash has chosen the ratings
 
 MARKS = "__onebit_marks"
 
@@ -51,7 +50,7 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class Tally:
+class RatingCounts:
     """What one pass over the ratings counted."""
 
     n: int
@@ -80,7 +79,7 @@ def positive(df: DataFrame, label_col: str, threshold: float | None) -> Column:
     return value > F.lit(0.0 if threshold is None else float(threshold))
 
 
-def check_ratings(df: DataFrame, columns: Columns) -> Tally:
+def check_ratings(df: DataFrame, columns: Columns) -> RatingCounts:
     """Validate and count without the ids: one aggregation to a single line. A single class is allowed."""
     return verdict(df, columns, count_ratings(df, columns), both_classes=False)
 
@@ -103,9 +102,7 @@ def count_ratings(df: DataFrame, columns: Columns, further: Mapping[str, Column]
     totals = aggregated(placed, aggregates)
     present = {name: int(bool(totals["marks"] & bit)) for name, bit in BIT.items()}
     if suspect(columns, present):
-        present = aggregated(
-            df, {name: F.count_if(flag) for name, flag in zip(_FLAGS, _flags(df, columns), strict=True)}
-        )
+        present = aggregated(df, {name: F.count_if(flag) for name, flag in _flags(df, columns).items()})
     return {**present, **totals}
 
 
@@ -118,27 +115,25 @@ def aggregated(df: DataFrame, aggregates: Mapping[str, Column]) -> dict[str, int
 
 # ---- what is counted -------------------------------------------------------------------------------------------------
 
-_FLAGS = ("bad_user", "bad_item", "bad_label", "text_label", "bad_weight", "plus", "minus", "zero", "other", "above")
+_REFUSED = ("bad_user", "bad_item", "bad_label", "text_label", "bad_weight")
+BIT = {name: 1 << place for place, name in enumerate((*_REFUSED, "plus", "minus", "zero", "other", "above"))}
 
 
-BIT = {name: 1 << place for place, name in enumerate(_FLAGS)}
-
-
-def suspect(columns: Columns, present: dict[str, int]) -> bool:
+def suspect(columns: Columns, present: Mapping[str, int]) -> bool:
     """Whether a kind of value is there that ``verdict`` refuses, so that a second pass must count it."""
-    if any(present[name] for name in ("bad_user", "bad_item", "bad_label", "text_label", "bad_weight")):
+    if any(present[name] for name in _REFUSED):
         return True
     return columns.threshold is None and bool(present["other"] or (present["minus"] and present["zero"]))
 
 
 def marks(df: DataFrame, columns: Columns) -> Column:
     """The flags of a rating as the bits of one integer."""
-    bits = [F.when(flag, F.lit(BIT[name])).otherwise(0) for name, flag in zip(_FLAGS, _flags(df, columns), strict=True)]
+    bits = [F.when(flag, F.lit(BIT[name])).otherwise(0) for name, flag in _flags(df, columns).items()]
     return reduce(lambda a, b: a.bitwiseOR(b), bits)
 
 
-def _flags(df: DataFrame, columns: Columns) -> list[Column]:
-    """One boolean column per count, in the order of ``_FLAGS``."""
+def _flags(df: DataFrame, columns: Columns) -> dict[str, Column]:
+    """One boolean column per name of ``BIT``."""
     value = label_number(df, columns.label)
     absent = missing(df, columns.label)
     unreadable = ~absent & value.isNull()
@@ -155,16 +150,21 @@ def _flags(df: DataFrame, columns: Columns) -> list[Column]:
         "other": usable & ~value.isin(1.0, -1.0, 0.0),
         "above": usable & (value > F.lit(float(columns.threshold or 0.0))),
     }
-    return [F.coalesce(flags[name], F.lit(False)).alias(name) for name in _FLAGS]
+    return {name: F.coalesce(flags[name], F.lit(False)).alias(name) for name in BIT}
 
 
 def fingerprint(df: DataFrame, columns: Columns) -> list[Column]:
-    """A hash of the rating, in ``HASH_PARTS``; the fingerprint of a set of ratings is the sums of theirs."""
+    """56 bits of a hash of the rating, in two columns named ``HASH_PARTS``. A set's fingerprint is their sums.
+
+    A sum changes if a rating occurs twice. With an exclusive or, the two would cancel.
+    """
     cell = cell_hash(df, columns)
     whole = F.when(positive(df, columns.label, columns.threshold), F.bitwise_not(cell)).otherwise(cell)
     if columns.weight is not None:
         whole = whole.bitwiseXOR(F.xxhash64(weight_number(columns.weight)))
-    return hash_parts(whole)
+    mask = F.lit((1 << PART_BITS) - 1).cast("bigint")
+    shifted = (whole, F.shiftrightunsigned(whole, PART_BITS))
+    return [part.bitwiseAND(mask).alias(name) for name, part in zip(HASH_PARTS, shifted, strict=True)]
 
 
 def cell_hash(df: DataFrame, columns: Columns) -> Column:
@@ -176,16 +176,16 @@ def cell_hash(df: DataFrame, columns: Columns) -> Column:
     return F.xxhash64(F.lit(SALT), *ids)
 
 
-def summed(*parts: Tally) -> tuple[int, str]:
+def summed(*parts: RatingCounts) -> tuple[int, str]:
     """The number and the fingerprint of ratings that were counted in parts."""
     words = (part.fingerprint.split("-") for part in parts)
-    sums = [sum(int(word, 16) for word in same) for same in zip(*words, strict=True)]
-    return sum(part.n for part in parts), fingerprint_of(sums)
+    sums = (sum(int(word, 16) for word in same) for same in zip(*words, strict=True))
+    return sum(part.n for part in parts), fingerprint_of(dict(zip(HASH_PARTS, sums, strict=True)))
 
 
-def fingerprint_of(sums: Sequence[int]) -> str:
+def fingerprint_of(totals: Mapping[str, int]) -> str:
     """The sums of a set's ``HASH_PARTS`` as one word."""
-    return "-".join(f"{total:x}" for total in sums)
+    return "-".join(f"{totals[name]:x}" for name in HASH_PARTS)
 
 
 def label_number(df: DataFrame, label_col: str) -> Column:
@@ -200,40 +200,60 @@ def label_number(df: DataFrame, label_col: str) -> Column:
 
 
 def check_columns(df: DataFrame, columns: Columns) -> None:
+    """Refuse columns that are not there, or of a type that cannot be what they are for."""
     refuse_stream(df)
-    problems = []
     roles = {"user": columns.user, "item": columns.item, "label": columns.label, "weight": columns.weight}
-    for role, name in roles.items():
-        if name is None:
-            continue
-        if problem := column_problem(df, name, f" for the {role}"):
-            problems.append(problem)
-    if not problems:
-        if len({matching(df, name)[0].name for name in (columns.user, columns.item, columns.label)}) < 3:
-            problems.append("user, item and label must be three different columns")
-        for name in (columns.user, columns.item):
-            kind = type_of(df, name)
-            if isinstance(kind, _NOT_IDS):
-                problems.append(f"column {name!r} is of type {kind.simpleString()}, which cannot be an id: cast it")
-        kind = type_of(df, columns.label)
-        if not isinstance(kind, T.NumericType | T.BooleanType | T.StringType):
-            problems.append(f"column {columns.label!r} is of type {kind.simpleString()}, not a number or a boolean")
-        if isinstance(kind, T.BooleanType) and columns.threshold is not None:
-            problems.append(f"column {columns.label!r} is boolean already: drop the threshold")
-        kind = T.DoubleType() if columns.weight is None else type_of(df, columns.weight)
-        if not isinstance(kind, T.NumericType | T.StringType):
-            problems.append(f"column {columns.weight!r} of the weights is of type {kind.simpleString()}, not a number")
+    named = {role: name for role, name in roles.items() if name is not None}
+    absent = (column_problem(df, name, f" for the {role}") for role, name in named.items())
+    problems = [problem for problem in absent if problem] or _type_problems(df, columns)
     if problems:
         raise RequestError("; ".join(problems))
 
 
-def verdict(df: DataFrame, columns: Columns, totals: dict[str, int], both_classes: bool = True) -> Tally:
-    """The tally, or a RequestError with every defect, its count and three examples."""
+def _type_problems(df: DataFrame, columns: Columns) -> list[str]:
+    problems = []
+    if len({matching(df, name)[0].name for name in (columns.user, columns.item, columns.label)}) < 3:
+        problems.append("user, item and label must be three different columns")
+    for name in (columns.user, columns.item):
+        kind = type_of(df, name)
+        if isinstance(kind, _NOT_IDS):
+            problems.append(f"column {name!r} is of type {kind.simpleString()}, which cannot be an id: cast it")
+    kind = type_of(df, columns.label)
+    if not isinstance(kind, T.NumericType | T.BooleanType | T.StringType):
+        problems.append(f"column {columns.label!r} is of type {kind.simpleString()}, not a number or a boolean")
+    if isinstance(kind, T.BooleanType) and columns.threshold is not None:
+        problems.append(f"column {columns.label!r} is boolean already: drop the threshold")
+    kind = T.DoubleType() if columns.weight is None else type_of(df, columns.weight)
+    if not isinstance(kind, T.NumericType | T.StringType):
+        problems.append(f"column {columns.weight!r} of the weights is of type {kind.simpleString()}, not a number")
+    return problems
+
+
+def verdict(df: DataFrame, columns: Columns, totals: Mapping[str, int], both_classes: bool = True) -> RatingCounts:
+    """The counts, or a RequestError with every defect, its count and three examples."""
     if totals["n"] == 0:
         kind = "" if columns.weight is None else " of positive weight"
         raise RequestError(
             f"there is no rating{kind}: the input is empty; check the path and any filter before the fit"
         )
+    boolean = isinstance(type_of(df, columns.label), T.BooleanType)
+    problems = _defects(df, columns, totals, boolean)
+    if not problems and both_classes and totals["above"] in (0, totals["n"]):
+        which = "positive" if totals["above"] else "negative"
+        problems.append(
+            f"all {totals['n']:,} labels in column {columns.label!r} are {which}: both classes are needed"
+            + (", check the data" if columns.threshold is None else f", check the threshold {columns.threshold:g}")
+        )
+    if problems:
+        raise RequestError("; ".join(problems))
+    coding: Coding = "signed" if totals["minus"] else "binary"
+    if boolean or columns.threshold is not None:
+        coding = "boolean" if boolean else "threshold"
+    return RatingCounts(totals["n"], totals["above"], coding, fingerprint_of(totals))
+
+
+def _defects(df: DataFrame, columns: Columns, totals: Mapping[str, int], boolean: bool) -> list[str]:
+    """What is wrong with single ratings, with counts and examples, and with their labels together."""
     defects = {  # flag ─► what it means, what to do
         "bad_user": (f"null or NaN in column {columns.user!r}", "drop them"),
         "bad_item": (f"null or NaN in column {columns.item!r}", "drop them"),
@@ -247,7 +267,6 @@ def verdict(df: DataFrame, columns: Columns, totals: dict[str, int], both_classe
             "give positive weights, or 0 to leave a rating out",
         ),
     }
-    boolean = isinstance(type_of(df, columns.label), T.BooleanType)
     if columns.threshold is None and not boolean:
         outside = f"label outside {{−1, 1}} and {{0, 1}} in column {columns.label!r}"
         defects["other"] = (outside, "set a threshold")
@@ -261,28 +280,11 @@ def verdict(df: DataFrame, columns: Columns, totals: dict[str, int], both_classe
             f"labels mix −1 ({totals['minus']:,}) and 0 ({totals['zero']:,}) in column {columns.label!r}: "
             "use either ±1 or 0/1, or set a threshold"
         )
-    if not problems and both_classes and totals["above"] in (0, totals["n"]):
-        which = "positive" if totals["above"] else "negative"
-        problems.append(
-            f"all {totals['n']:,} labels in column {columns.label!r} are {which}: both classes are needed"
-            + (", check the data" if columns.threshold is None else f", check the threshold {columns.threshold:g}")
-        )
-    if problems:
-        raise RequestError("; ".join(problems))
-    coding: Coding = (
-        "boolean"
-        if boolean
-        else "threshold"
-        if columns.threshold is not None
-        else "signed"
-        if totals["minus"]
-        else "binary"
-    )
-    return Tally(totals["n"], totals["above"], coding, fingerprint_of([totals[part] for part in HASH_PARTS]))
+    return problems
 
 
 def not_deterministic(what: str) -> FitFailed:
-    """The ratings differ between two readings of them."""
+    """The ratings were read twice, and differ."""
     return FitFailed(
         f"{what}: the source is not deterministic (for example a random split or sample). Write the ratings to disk "
         "first, and fit from there"
@@ -291,6 +293,7 @@ def not_deterministic(what: str) -> FitFailed:
 
 def _examples(df: DataFrame, columns: Columns, flag: str) -> str:
     """Three ratings with the defect, as (user, item, label), and their weights if they have any."""
-    condition = _flags(df, columns)[_FLAGS.index(flag)]
-    lines: list[Row] = df.where(condition).select(*(F.col(quoted(name)) for name in columns.names)).take(3)
+    lines: list[Row] = (
+        df.where(_flags(df, columns)[flag]).select(*(F.col(quoted(name)) for name in columns.names)).take(3)
+    )
     return ", ".join("(" + ", ".join(map(str, line)) + ")" for line in lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.ml.functions import vector_to_array
@@ -10,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, FloatType
 
-from onebit_spark.core.factor_tables import one_array
+from onebit_spark.core.id_index import one_array, sum_by_id
 from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import INTEGRAL, matching, quoted, refuse_stream, type_of
 
@@ -42,10 +43,10 @@ def collected_features(frame: DataFrame, column: str, id_type: str, whose: str) 
         kind, *_ = [type_of(frame, name) for name in (column, *frame.columns)]
     except RequestError as error:
         raise RequestError(f"{whose} features: {error}") from None
-    found = kind.simpleString()
-    if found != id_type and not (found in INTEGRAL and id_type in INTEGRAL):
+    given = kind.simpleString()
+    if given != id_type and not (given in INTEGRAL and id_type in INTEGRAL):
         raise RequestError(
-            f"{whose} features: column {column!r} is of type {found}, but {whose} ids are of type {id_type}: cast it"
+            f"{whose} features: column {column!r} is of type {given}, but {whose} ids are of type {id_type}: cast it"
         )
     (own,) = matching(frame, column)
     plain = [
@@ -59,10 +60,9 @@ def collected_features(frame: DataFrame, column: str, id_type: str, whose: str) 
     absent = pc.is_null(ids, nan_is_null=isinstance(kind, FloatType | DoubleType))
     if n_absent := pc.sum(absent).as_py():
         raise RequestError(f"{whose} features: {n_absent:,} lines have no {column}: drop them")
-    counts = ids.value_counts()
-    twice = counts.filter(pc.greater(counts.field("counts"), 1))
-    if len(twice):
-        examples = ", ".join(str(value) for value in twice.field("values").slice(0, EXAMPLES).to_pylist())
+    different, (lines,) = sum_by_id(ids, np.ones(len(ids)))
+    if len(twice := different.filter(pa.array(lines > 1))):
+        examples = ", ".join(str(value) for value in twice.slice(0, EXAMPLES).to_pylist())
         raise RequestError(
             f"{whose} features: {len(twice):,} ids have several lines, such as {examples}: keep one each"
         )

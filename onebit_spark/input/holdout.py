@@ -1,35 +1,58 @@
-"""One pass over ratings that are to be divided: the counts of both parts."""
+"""Ratings held out by a hash of their cell, and one pass that counts both parts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from onebit_spark.input.collect import Weighed, bytes_per_rating, text_bytes
-from onebit_spark.input.columns import HASH_PARTS
-from onebit_spark.input.defects import Columns, Tally, count_ratings, fingerprint, fingerprint_of, positive, verdict
-from onebit_spark.input.survey import coin
+from onebit_spark.core.config import FitConfig
+from onebit_spark.core.settings import declared
+from onebit_spark.errors import RequestError
+from onebit_spark.input.collect import SizeEstimate, bytes_per_rating, text_bytes
+from onebit_spark.input.columns import quoted
+from onebit_spark.input.defects import (
+    Columns,
+    RatingCounts,
+    check_columns,
+    count_ratings,
+    fingerprint,
+    fingerprint_of,
+    positive,
+    verdict,
+)
+from onebit_spark.input.hashes import HASH_PARTS
+
+
+def split_off(df: DataFrame, columns: Columns, fraction: float, seed: int) -> tuple[DataFrame, DataFrame]:
+    """The ratings to fit, and about ``fraction`` of them that are held out.
+
+    By a hash of user and item: no label is looked at, the same ratings are held out however the input is partitioned
+    or re-read, and all ratings of one cell go the same way. So the holdout is a sample of what the fit has not seen:
+    ratings like these, of cells that were kept out at random.
+    """
+    if problem := declared(FitConfig)["seed"].problem(seed):
+        raise RequestError(str(problem))
+    check_columns(df, columns)
+    held_out = coin(columns, fraction, seed)
+    return df.where(~held_out), df.where(held_out)
+
+
+def coin(columns: Columns, fraction: float, seed: int) -> Column:
+    """Whether a cell is held out."""
+    ids = (F.col(quoted(name)) for name in (columns.user, columns.item))
+    drawn = F.shiftrightunsigned(F.xxhash64(F.lit(seed), *ids), 32)  # 32 bits
+    return drawn < F.lit(round(fraction * 2**32))
 
 
 @dataclass(frozen=True)
 class Division:
-    """Ratings counted before they are divided.
+    """Ratings counted before they are divided."""
 
-    Parameters
-    ----------
-    whole : Tally
-        All ratings.
-    held_out : Tally
-        Those that are held out.
-    to_fit : Weighed
-        The others, so that they need not be counted again.
-    """
-
-    whole: Tally
-    held_out: Tally
-    to_fit: Weighed
+    whole: RatingCounts
+    held_out: RatingCounts
+    to_fit: SizeEstimate  # the others, so that they need not be counted again
 
 
 def check_split(df: DataFrame, columns: Columns, fraction: float, seed: int) -> Division:
@@ -47,11 +70,11 @@ def check_split(df: DataFrame, columns: Columns, fraction: float, seed: int) -> 
         },
     )
     whole = verdict(df, columns, totals, both_classes=False)
-    held, n = [totals[f"held_{name}"] for name in HASH_PARTS], totals["held_n"]
-    rest = [totals[name] - part for name, part in zip(HASH_PARTS, held, strict=True)]
-    weight = bytes_per_rating(df, columns, totals["text"] / whole.n)
+    held = {name: totals[f"held_{name}"] for name in HASH_PARTS}
+    rest = fingerprint_of({name: totals[name] - held[name] for name in HASH_PARTS})
+    n, size = totals["held_n"], bytes_per_rating(df, columns, totals["text"] / whole.n)
     return Division(
         whole,
-        Tally(n, totals["held_above"], whole.coding, fingerprint_of(held)),
-        Weighed(whole.n - n, weight, fingerprint_of(rest), columns.weight is not None, totals["id_bytes"]),
+        RatingCounts(n, totals["held_above"], whole.coding, fingerprint_of(held)),
+        SizeEstimate(whole.n - n, size, rest, columns.weight is not None, totals["id_bytes"]),
     )

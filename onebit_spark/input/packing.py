@@ -26,18 +26,13 @@ from pyspark import StorageLevel, TaskContext
 from pyspark.sql import DataFrame
 
 from onebit_spark.core.compiled import jit
+from onebit_spark.core.id_index import IdEncoder
 from onebit_spark.core.sketch import limit_for
-from onebit_spark.input.accumulators import GrowingDictionary, LabelCounts, hash_sums
-from onebit_spark.input.columns import HASH_PARTS
 from onebit_spark.input.defects import Columns
-from onebit_spark.input.ratings import ITEM, LABEL, USER, WEIGHT, cell_hashes, raw
-from onebit_spark.input.weights import bad_weights
-from onebit_spark.platform.arrow_tables import joined
-from onebit_spark.platform.binary_cells import binary_line, cell_array, ids_cell, read_ids
-from onebit_spark.platform.caching import cached
-from onebit_spark.platform.plans import cut_from_plan, expect_long_lines, working_session
-from onebit_spark.platform.schemas import schema_of
-from onebit_spark.platform.short_rows import Batches, map_rows, rows_session
+from onebit_spark.input.ratings import ITEM, USER, raw, read_batch
+from onebit_spark.platform.arrow_stream import Batches, joined, map_rows, rows_session
+from onebit_spark.platform.binary_cells import binary_line, cell_array, ids_cell, read_ids, schema_of
+from onebit_spark.platform.plans import cached, cut_from_plan, expect_long_lines, working_session
 
 BUNDLE = 2_000_000  # ratings of a line
 SEGMENT = 16_000_000  # ratings that share their dictionaries
@@ -54,22 +49,13 @@ NO_COUNTS = np.empty((0, 2), np.int32)
 
 @dataclass(frozen=True)
 class PackedRatings:
-    """The packed ratings, and what was counted of them.
+    """The packed ratings, and what was counted of them."""
 
-    Parameters
-    ----------
-    bundles : DataFrame
-        The lines of PACKED, in a session that reads one line at a time.
-    facts : Counter
-        Sums over all bundles: ``n``, the flags of ``defects``, HASH_PARTS, ``absent``, ``weight`` and
-        ``summary_bytes``, the size of SUMMARY.
-    cached : DataFrame
-        The same lines, where they are kept, in a session that sends many short rows to Python.
-    """
-
-    bundles: DataFrame
+    bundles: DataFrame  # the lines of PACKED, in a session that reads one line at a time
+    # Sums over all bundles: ``n``, the flags of ``defects``, HASH_PARTS, ``absent``, ``weight`` and
+    # ``summary_bytes``, the size of SUMMARY.
     facts: Counter[str]
-    cached: DataFrame
+    cached: DataFrame  # the same lines, where they are kept, in a session that sends many short rows to Python
 
     @classmethod
     def of(cls, df: DataFrame, columns: Columns, release: ExitStack) -> PackedRatings:
@@ -90,8 +76,8 @@ def packed_lines(df: DataFrame, columns: Columns) -> DataFrame:
 def sum_facts(lines: DataFrame) -> Counter[str]:
     """The facts of all bundles, summed."""
     facts: Counter[str] = Counter()
-    for told in lines.select("facts").toArrow()["facts"].to_pylist():
-        facts.update(json.loads(told))
+    for text in lines.select("facts").toArrow()["facts"].to_pylist():
+        facts.update(json.loads(text))
     return facts
 
 
@@ -124,35 +110,29 @@ class _Segment:
 
     def __init__(self, number: int) -> None:
         self.number, self.n, self._n_lines = number, 0, 0
-        self._users, self._items = GrowingDictionary(), GrowingDictionary()
+        self._users, self._items = IdEncoder(), IdEncoder()
         self._user_counts, self._item_counts = NO_COUNTS, NO_COUNTS
         self._types: tuple[pa.DataType, pa.DataType] | None = None
 
     def packed(self, table: pa.Table, threshold: float | None, limit: int) -> pa.RecordBatch:
-        """One bundle. If an id or a label is null, only its facts are told: such ratings are refused."""
+        """One bundle. If an id or a label is null, it has facts alone: such ratings are refused."""
         self.n += len(table)
         users, items = self._users.add(table[USER]), self._items.add(table[ITEM])
-        counts = LabelCounts()
-        label = counts.add(table[LABEL], threshold)
-        hashes = cell_hashes(table)
-        weights = np.array(table[WEIGHT].to_numpy(), np.float32) if WEIGHT in table.schema.names else None
-        facts: dict[str, Any] = counts.totals()
-        facts.update(zip(HASH_PARTS, hash_sums(hashes, label, weights).tolist(), strict=True))
-        if weights is not None:
-            facts.update(bad_weight=bad_weights(weights), weight=_finite_sum(weights))
-        if users is None or items is None or table[LABEL].null_count:
+        batch = read_batch(table, threshold)
+        facts = batch.facts
+        if users is None or items is None or "absent" in facts:
             return self._line({**facts, "absent": 1})
         codes = items[0] << 1
-        codes |= label
+        codes |= batch.positive
         self._types = users[1].type, items[1].type
         self._user_counts = _with_room(self._user_counts, len(self._users))
         self._item_counts = _with_room(self._item_counts, len(self._items))
         _count(users[0], codes, self._user_counts, self._item_counts)
-        user_ids, item_ids, cells = ids_cell(users[1]), ids_cell(items[1]), hashes[hashes <= limit]
+        user_ids, item_ids, cells = ids_cell(users[1]), ids_cell(items[1]), batch.hashes[batch.hashes <= limit]
         facts["summary_bytes"] = user_ids.size + item_ids.size + 8 * (len(users[1]) + len(items[1])) + cells.nbytes
         return self._line(
             facts, user_ids=user_ids, item_ids=item_ids, users=users[0], codes=codes,
-            weights=NO_WEIGHTS if weights is None else weights, cells=cells,
+            weights=NO_WEIGHTS if batch.weights is None else batch.weights, cells=cells,
         )  # fmt: skip
 
     def counts(self) -> Batches:
@@ -183,59 +163,33 @@ def _count(users, codes, user_counts, item_counts):  # type: ignore[no-untyped-d
         item_counts[item, 1] += label
 
 
-def _finite_sum(weights: NDArray[np.float32]) -> float:
-    return float(np.sum(weights, dtype=np.float64, where=np.isfinite(weights)))
-
-
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle as it is read.
-
-    Parameters
-    ----------
-    segment, place : int
-        Its segment, and its place there.
-    user_ids, item_ids : pa.Array
-        The ids that are new in the segment.
-    users : array of int32
-        Each rating's user, as a position among the ids of the segment.
-    codes : array of int32
-        Each rating's item, in the same way, and label: item << 1 | positive.
-    weights : array of float32
-        Weights; empty if there are none.
-    """
+    """A bundle as it is read."""
 
     segment: int
-    place: int
-    user_ids: pa.Array
+    place: int  # in the segment
+    user_ids: pa.Array  # the ids that are new in the segment
     item_ids: pa.Array
-    users: NDArray[np.int32]
-    codes: NDArray[np.int32]
-    weights: NDArray[np.float32]
+    users: NDArray[np.int32]  # each rating's user, as a position among the ids of the segment
+    codes: NDArray[np.int32]  # each rating's item, in the same way, and label: item << 1 | positive
+    weights: NDArray[np.float32]  # empty if there are none
 
 
-BUNDLES = (
-    "segment",
-    "place",
-    "user_ids",
-    "item_ids",
-    "users",
-    "codes",
-    "weights",
-)  # the columns that ``read_bundles`` takes
+# The columns that ``read_bundles`` takes.
+BUNDLES = ("segment", "place", "user_ids", "item_ids", "users", "codes", "weights")
 
 
 def read_bundles(batches: Batches) -> Iterator[Bundle]:
     """The bundles of some lines, without copying their ratings."""
     for batch in batches:
-        cells = {name: batch.column(name) for name in BUNDLES}
-        for i in range(batch.num_rows):
+        for segment, place, user_ids, item_ids, users, codes, weights in zip(*map(batch.column, BUNDLES), strict=True):
             yield Bundle(
-                cells["segment"][i].as_py(),
-                cells["place"][i].as_py(),
-                read_ids(cells["user_ids"][i]),
-                read_ids(cells["item_ids"][i]),
-                cell_array(cells["users"][i], np.int32),
-                cell_array(cells["codes"][i], np.int32),
-                cell_array(cells["weights"][i], np.float32),
+                segment.as_py(),
+                place.as_py(),
+                read_ids(user_ids),
+                read_ids(item_ids),
+                cell_array(users, np.int32),
+                cell_array(codes, np.int32),
+                cell_array(weights, np.float32),
             )

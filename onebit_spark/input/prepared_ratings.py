@@ -21,25 +21,28 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import TimestampType
 
 from onebit_spark.core.output_kinds import PREPARED
 from onebit_spark.errors import RequestError
-from onebit_spark.input.collect import Gathered, Weighed
-from onebit_spark.input.collected_bundles import gathered_bundles
-from onebit_spark.input.defects import Columns, check_columns
+from onebit_spark.input.collect import CollectedRatings, SizeEstimate, collect_bundles
+from onebit_spark.input.columns import quoted, type_of
+from onebit_spark.input.defects import Columns, RatingCounts, check_columns, count_ratings, fingerprint_of
 from onebit_spark.input.packing import PACKED, PackedRatings, packed_lines, sum_facts
-from onebit_spark.input.prepared_facts import FORMAT_VERSION, PreparedFacts, id_types, ratings_origin, time_zone
 from onebit_spark.input.ratings import ITEM, USER
-from onebit_spark.input.survey import Census, id_counts, numbers_of_ids, packed_tally
+from onebit_spark.input.survey import RatingSurvey, id_counts, numbers_of_ids, packed_counts
+from onebit_spark.platform.arrow_stream import rows_session
+from onebit_spark.platform.file_systems import statuses
 from onebit_spark.platform.files import Location, replace_folder
-from onebit_spark.platform.hadoop_files import statuses
+from onebit_spark.platform.lineage import Origin, origin_of
 from onebit_spark.platform.plans import expect_long_lines, read_whole_files, working_session
 from onebit_spark.platform.sessions import described, require_classic
-from onebit_spark.platform.short_rows import rows_session
 
+FORMAT_VERSION = 1
 FACTS, BUNDLES, IDS = "prepared.json", "bundles", "ids"
 CURE = "name another folder, or delete this one, and the ratings are prepared anew"
 LONG_LINES = {  # Parquet's writer looks at the size of a row group after every line, not first after a hundred
@@ -54,31 +57,78 @@ LONG_LINES = {  # Parquet's writer looks at the size of a row group after every 
 
 
 @dataclass(frozen=True)
+class PreparedFacts:
+    """What is known of prepared ratings."""
+
+    columns: Columns
+    types: dict[str, str]  # "user" and "item" ─► type of the ids
+    tally: RatingCounts  # the counts, and the fingerprint of the set of ratings
+    n_users: int
+    n_items: int
+    weight: float | None  # the sum of the weights
+    origin: Origin | None  # files and query of the source; None if these do not determine its ratings
+    lengths: dict[str, int]  # the files of the folder, with their lengths in bytes
+    time_zone: str | None = None  # of the session, where an id is a timestamp
+
+    def as_json(self) -> str:
+        return json.dumps({"format_version": FORMAT_VERSION, **asdict(self)}, indent=1, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> PreparedFacts:
+        """The facts of a content of this format version. Raises KeyError or TypeError if it is not complete."""
+        fields = {name: value for name, value in content.items() if name != "format_version"}
+        origin = fields["origin"]
+        nested = {"columns": Columns(**fields["columns"]), "tally": RatingCounts(**fields["tally"])}
+        return cls(**{**fields, **nested, "origin": None if origin is None else Origin(**origin)})
+
+    def differences(self, df: DataFrame, columns: Columns, size: SizeEstimate | None = None) -> list[str]:
+        """In words, how the ratings of a fit differ from these.
+
+        Columns, types and threshold are compared, then the ratings: by ``size``, if it has their fingerprint; else
+        by the files and the query of their source. Only if these do not determine the ratings does an aggregation
+        read them, for their number and fingerprint.
+        """
+        were, are = asdict(self.columns), asdict(columns)
+        pairs = {"threshold" if role == "threshold" else f"the {role} column": role for role in are}
+        changed = _changes({name: (were[role], are[role]) for name, role in pairs.items()})
+        if not changed:
+            now = id_types(df, columns)
+            changed = _changes({f"the type of the {who}s": (self.types[who], now[who]) for who in now})
+        if not changed:
+            changed = _changes({"spark.sql.session.timeZone": (self.time_zone, time_zone(df, columns))})
+        return changed or self._other_ratings(df, columns, size)
+
+    def _other_ratings(self, df: DataFrame, columns: Columns, size: SizeEstimate | None) -> list[str]:
+        if size is not None and size.fingerprint is not None:
+            return self._other_content(size.n, size.fingerprint)
+        origin = ratings_origin(df, columns) if self.origin is not None else None
+        if self.origin is not None and origin is not None:
+            return self.origin.differences(origin)
+        totals = count_ratings(df, columns)
+        return self._other_content(totals["n"], fingerprint_of(totals))
+
+    def _other_content(self, n: int, fingerprint: str) -> list[str]:
+        if n != self.tally.n:
+            return [f"{self.tally.n:,} ratings were prepared, and {n:,} are to be fitted"]
+        return [] if fingerprint == self.tally.fingerprint else [f"of the {n:,} ratings some are others"]
+
+
+@dataclass(frozen=True)
 class PreparedRatings:
-    """Ratings in a folder, ready to be fitted.
+    """Ratings in a folder, ready to be fitted."""
 
-    Parameters
-    ----------
-    spark : SparkSession
-        The user's session.
-    folder : str
-        Where they are.
-    facts : PreparedFacts
-        What is known of them.
-    """
-
-    spark: SparkSession
+    spark: SparkSession  # the user's session
     folder: str
     facts: PreparedFacts
 
     def __repr__(self) -> str:
         facts = self.facts
-        told = f"{facts.tally.n:,} ratings of {facts.n_users:,} users on {facts.n_items:,} items"
-        return f"PreparedRatings({self.folder!r}: {told})"
+        counts = f"{facts.tally.n:,} ratings of {facts.n_users:,} users on {facts.n_items:,} items"
+        return f"PreparedRatings({self.folder!r}: {counts})"
 
-    def require(self, df: DataFrame, columns: Columns, counted: Weighed | None = None) -> None:
+    def require(self, df: DataFrame, columns: Columns, size: SizeEstimate | None = None) -> None:
         """Refuse if the ratings of a DataFrame are others: see ``PreparedFacts.differences``."""
-        if differing := self.facts.differences(df, columns, counted):
+        if differing := self.facts.differences(df, columns, size):
             raise RequestError(f"the ratings prepared in {self.folder} are others: {'; '.join(differing)}: {CURE}")
 
     @property
@@ -86,21 +136,21 @@ class PreparedRatings:
         """The size of the bundles."""
         return sum(length for name, length in self.facts.lengths.items() if name.startswith(BUNDLES))
 
-    def weighed(self) -> Weighed:
+    def size(self) -> SizeEstimate:
         """The number of ratings, and their size on the way to the driver. It is known already."""
         n, weighted = self.facts.tally.n, self.facts.weight is not None
         ids = max(0, self.n_bytes - (12 if weighted else 8) * n)  # each id once per segment, and cells of the sketch
-        return Weighed(n, self.n_bytes / n, self.facts.tally.fingerprint, weighted, ids)
+        return SizeEstimate(n, self.n_bytes / n, self.facts.tally.fingerprint, weighted, ids)
 
-    def gathered(self, counted: Weighed, most_bytes: int) -> Gathered:
+    def collected(self, size: SizeEstimate, most_bytes: int) -> CollectedRatings:
         """All ratings on the driver, from the bundles."""
-        return gathered_bundles(self._packed().bundles, self.facts.tally, self.n_bytes, most_bytes)
+        return collect_bundles(self._packed().bundles, self.facts.tally, self.n_bytes, most_bytes)
 
     @contextmanager
-    def census(self, collect_ids: bool = True) -> Iterator[Census]:
+    def surveyed(self, collect_ids: bool = True) -> Iterator[RatingSurvey]:
         """The ratings and the counted ids. No job runs."""
         facts, packed = self.facts, self._packed()
-        yield Census(facts.tally, facts.n_users, facts.n_items, packed, self._ids, facts.weight)
+        yield RatingSurvey(facts.tally, facts.n_users, facts.n_items, packed, self._ids, facts.weight)
 
     def _packed(self) -> PackedRatings:
         return stored_bundles(Location(self.spark, self.folder))
@@ -132,7 +182,7 @@ def prepare_ratings(df: DataFrame, columns: Columns, path: str, overwrite: bool 
         packed_lines(df, columns).write.options(**LONG_LINES).parquet((folder / BUNDLES).uri)
         bundles = stored_bundles(folder).bundles
         counted = sum_facts(bundles)
-        tally = packed_tally(df, columns, counted)
+        tally = packed_counts(df, columns, counted)
         id_counts(bundles, tally.n, df, columns).write.parquet((folder / IDS).uri)
         weight = None if columns.weight is None else float(counted["weight"])
         ids = numbers_of_ids(spark.read.parquet((folder / IDS).uri))
@@ -158,22 +208,22 @@ def open_prepared(spark: SparkSession, path: str) -> PreparedRatings:
     if facts is None:
         written = f"was prepared in format {version} by another version of onebit_spark"
         raise RequestError(f"{path} {written}, and this one reads format {FORMAT_VERSION}: {CURE}")
-    found = _lengths(folder)
+    present = _lengths(folder)
     for name, length in facts.lengths.items():
-        if found.get(name) != length:
-            what = "is not there" if name not in found else f"has {found[name]:,} bytes instead of {length:,}"
+        if present.get(name) != length:
+            what = "is not there" if name not in present else f"has {present[name]:,} bytes instead of {length:,}"
             raise RequestError(f"{damaged}: the file {name} {what}: {CURE}")
     return PreparedRatings(spark, path, facts)
 
 
-def prepared_for(df: DataFrame, columns: Columns, path: str, counted: Weighed | None = None) -> PreparedRatings:
+def prepared_for(df: DataFrame, columns: Columns, path: str, size: SizeEstimate | None = None) -> PreparedRatings:
     """The ratings of a DataFrame in a folder: prepared now if it does not exist, refused if it holds others."""
     if not Location(df.sparkSession, path).exists():
         return prepare_ratings(df, columns, path)
     check_columns(df, columns)
-    found = open_prepared(df.sparkSession, path)
-    found.require(df, columns, counted)
-    return found
+    prepared = open_prepared(df.sparkSession, path)
+    prepared.require(df, columns, size)
+    return prepared
 
 
 def _lengths(folder: Location) -> dict[str, int]:
@@ -181,3 +231,23 @@ def _lengths(folder: Location) -> dict[str, int]:
     files = [(part, file) for part in (BUNDLES, IDS) for file in (folder / part).children()]
     known = statuses(folder.spark, [file.uri for _, file in files])
     return {f"{part}/{file.name}": known[file.uri][0] for part, file in files if file.name.startswith("part-")}
+
+
+def ratings_origin(df: DataFrame, columns: Columns) -> Origin | None:
+    """The origin of the columns of ratings, whatever else there is in the frame."""
+    return origin_of(df.select(*map(quoted, columns.names)))
+
+
+def id_types(df: DataFrame, columns: Columns) -> dict[str, str]:
+    return {who: type_of(df, getattr(columns, who)).simpleString() for who in ("user", "item")}
+
+
+def time_zone(df: DataFrame, columns: Columns) -> str | None:
+    """The session's time zone, if an id is a timestamp: Arrow's timestamps have it in their type."""
+    kinds = [type_of(df, name) for name in (columns.user, columns.item)]
+    stamped = any(isinstance(kind, TimestampType) for kind in kinds)
+    return str(df.sparkSession.conf.get("spark.sql.session.timeZone")) if stamped else None
+
+
+def _changes(values: dict[str, tuple[object, object]]) -> list[str]:
+    return [f"{name} was {was} and is {now}" for name, (was, now) in values.items() if was != now]

@@ -1,35 +1,16 @@
-"""Where a fit takes its ratings from: a DataFrame, or a folder in which they were prepared (``prepared_ratings``)."""
+"""Where a fit takes its ratings from: a DataFrame, or a folder in which they were prepared."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
-from onebit_spark.input.collect import Gathered, Weighed, gathered, weighed
+from onebit_spark.input.collect import CollectedRatings, SizeEstimate, collect_ratings, estimate_size
 from onebit_spark.input.defects import Columns
-from onebit_spark.input.survey import Census, census
-
-
-class RatingsSource(Protocol):
-    """Ratings that are weighed, and then gathered on the driver or counted on the executors."""
-
-    @property
-    def spark(self) -> SparkSession: ...
-
-    def weighed(self) -> Weighed:
-        """The number of ratings, and their size on the way to the driver."""
-
-    def gathered(self, counted: Weighed, most_bytes: int) -> Gathered:
-        """All ratings on the driver, checked. ``most_bytes`` bounds one collect."""
-
-    def census(self, collect_ids: bool = True) -> AbstractContextManager[Census]:
-        """The ratings packed, checked and counted by their ids, on the executors.
-
-        ``collect_ids``: a few ids may come to the driver. An exchange that shuffles has no use for them there.
-        """
+from onebit_spark.input.prepared_ratings import PreparedRatings
+from onebit_spark.input.survey import RatingSurvey, survey_ratings
 
 
 @dataclass(frozen=True)
@@ -43,11 +24,20 @@ class RatingsFrame:
     def spark(self) -> SparkSession:
         return self.frame.sparkSession
 
-    def weighed(self) -> Weighed:
-        return weighed(self.frame, self.columns)
+    def size(self) -> SizeEstimate:
+        """The number of ratings, and their size on the way to the driver."""
+        return estimate_size(self.frame, self.columns)
 
-    def gathered(self, counted: Weighed, most_bytes: int) -> Gathered:
-        return gathered(self.frame, self.columns, counted, most_bytes)
+    def collected(self, size: SizeEstimate, most_bytes: int) -> CollectedRatings:
+        """All ratings on the driver, checked. ``most_bytes`` bounds one collect."""
+        return collect_ratings(self.frame, self.columns, size, most_bytes)
 
-    def census(self, collect_ids: bool = True) -> AbstractContextManager[Census]:
-        return census(self.frame, self.columns, collect_ids)
+    def surveyed(self, collect_ids: bool = True) -> AbstractContextManager[RatingSurvey]:
+        """The ratings packed, checked and counted by their ids, on the executors.
+
+        ``collect_ids``: a few ids may come to the driver. An exchange that shuffles has no use for them there.
+        """
+        return survey_ratings(self.frame, self.columns, collect_ids)
+
+
+RatingsSource = RatingsFrame | PreparedRatings

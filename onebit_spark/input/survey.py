@@ -1,9 +1,11 @@
 """Ratings in: packed by one pass that finds every defect, and the ids of both sides counted.
 
     few ids      SUMMARY of all bundles ─► the driver counts them                    one job that runs no Python
-    many ids     ``id_counts`` ─► one line per id, cached ─► how many there are      a shuffle of ids
+    many ids     bundles ─CountIds─► ids of every segment, in parts by a hash of the id ─shuffle─► sum_counts
+                 ─► one line per id, cached ─► how many there are
 
-An exchange that shuffles needs the lines. After few ids were counted on the driver, they are made at the first use.
+``packing`` has counted the ratings of each segment's ids: no rating is read again. An exchange that shuffles needs the
+lines. After few ids were counted on the driver, they are made at the first use.
 """
 
 from __future__ import annotations
@@ -18,41 +20,38 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
-from onebit_spark.core.config import FitConfig
+from onebit_spark.core.id_index import hashes_of, in_utc, one_array, sum_by_id
 from onebit_spark.core.losses import Side
-from onebit_spark.core.settings import declared
 from onebit_spark.core.sketch import CellSketch, limit_for
-from onebit_spark.errors import RequestError
-from onebit_spark.input.accumulators import in_utc
-from onebit_spark.input.columns import quoted, type_of
+from onebit_spark.input.columns import type_of
 from onebit_spark.input.defects import (
     Columns,
-    Tally,
+    RatingCounts,
     check_columns,
     check_ratings,
     not_deterministic,
     suspect,
     verdict,
 )
-from onebit_spark.input.id_counts import COUNTED, PARTIAL, CountIds, sum_counts
 from onebit_spark.input.packing import SUMMARY, PackedRatings
 from onebit_spark.input.ratings import ITEM, USER
-from onebit_spark.platform.binary_cells import binary_line, cell_array
-from onebit_spark.platform.caching import cached
-from onebit_spark.platform.limits import driver_limits
-from onebit_spark.platform.plans import cut_from_plan, in_partitions
-from onebit_spark.platform.schemas import schema_of
-from onebit_spark.platform.sessions import described, parallelism
+from onebit_spark.platform.arrow_stream import Batches
+from onebit_spark.platform.binary_cells import binary_line, cell_array, ids_cell, read_ids, schema_of
+from onebit_spark.platform.plans import cached, cut_from_plan, in_partitions
+from onebit_spark.platform.sessions import described, driver_limits, parallelism
 
-SIDE_NUMBERS = {USER: 1, ITEM: 2}  # as ``id_counts`` tells them
+SIDE_NUMBERS = {USER: 1, ITEM: 2}  # in the lines of ``id_counts``
+COUNTED = ("user_ids", "item_ids", "user_counts", "item_counts")  # the columns that ``CountIds`` takes
+# ``none`` holds no id, only the type of the other side's.
+PARTIAL = schema_of("part int, side int, ids binary, none binary, n binary, above binary")
+HASHES = schema_of("cells binary")
 SUMMARY_BYTES = 128 * 2**20  # that the driver takes
 RATINGS_PER_PART = 10**7  # whose ids one task sums up; at least a part for every core
 PARTS_PER_CORE = 4  # at most
-HASHES = schema_of("cells binary")
 
 
 @dataclass(frozen=True)
@@ -68,10 +67,10 @@ class Ids:
 
 
 @dataclass(frozen=True)
-class Survey:
+class RatedIds:
     """The ratings counted, with the ids of both sides on the driver."""
 
-    tally: Tally
+    tally: RatingCounts
     users: Ids
     items: Ids
     weight: float | None = None  # the sum of the weights
@@ -91,49 +90,33 @@ class Summary:
 
     @classmethod
     def of(cls, bundles: DataFrame) -> Summary:
-        """What ``id_counts`` and ``Census.sketch`` would find, without their jobs."""
+        """What ``id_counts`` and ``RatingSurvey.sketch`` would find, without their jobs."""
         lines = bundles.select(*SUMMARY).toArrow()
-        cells = [cell_array(cell, np.int64) for cell in lines["cells"]]
-        return cls(_sides(pa.Table.from_batches(sum_counts(CountIds(1)(lines.to_batches())))), np.concatenate(cells))
+        counted = pa.Table.from_batches(sum_counts(CountIds(1)(lines.to_batches())))
+        return cls(_sides(counted), _all_hashes(lines))
 
 
 @dataclass(frozen=True)
-class Census:
-    """The ratings packed and counted.
+class RatingSurvey:
+    """The ratings packed and counted."""
 
-    Parameters
-    ----------
-    tally : Tally
-        The counts.
-    n_users, n_items : int
-        Numbers of ids.
-    packed : PackedRatings
-        The ratings.
-    group : callable
-        Makes ``grouped``.
-    weight : float, optional
-        The sum of the weights.
-    summary : Summary, optional
-        If it is small enough for the driver.
-    """
-
-    tally: Tally
+    tally: RatingCounts
     n_users: int
     n_items: int
     packed: PackedRatings
-    group: Callable[[], DataFrame]
-    weight: float | None = None
-    summary: Summary | None = None
+    group: Callable[[], DataFrame]  # makes ``grouped``
+    weight: float | None = None  # the sum of the weights
+    summary: Summary | None = None  # if it is small enough for the driver
 
     @cached_property
     def grouped(self) -> DataFrame:
         """One line per id, cached."""
         return self.group()
 
-    def survey(self) -> Survey:
+    def rated_ids(self) -> RatedIds:
         """With the ids, on the driver."""
         users, items = _sides(self.grouped.toArrow()) if self.summary is None else self.summary.ids
-        return Survey(self.tally, users, items, self.weight)
+        return RatedIds(self.tally, users, items, self.weight)
 
     def sketch(self) -> CellSketch:
         """The sketch of the ratings."""
@@ -141,49 +124,14 @@ class Census:
         if self.summary is None:
             bundles = self.packed.bundles
             with described(bundles.sparkSession, "sketch"):
-                cells = bundles.select("cells").mapInArrow(_UpTo(limit), HASHES).toArrow()["cells"]
-            hashes = np.concatenate([cell_array(cell, np.int64) for cell in cells])
+                hashes = _all_hashes(bundles.select("cells").mapInArrow(_UpTo(limit), HASHES).toArrow())
         else:
             hashes = self.summary.cells
         return CellSketch(limit, *np.unique(hashes[hashes <= limit], return_counts=True))
 
 
-@dataclass(frozen=True)
-class _UpTo:
-    """The hashes up to a limit."""
-
-    limit: int
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for cell in batch.column("cells"):
-                hashes = cell_array(cell, np.int64)
-                yield binary_line(cells=hashes[hashes <= self.limit])
-
-
-def split_off(df: DataFrame, columns: Columns, fraction: float, seed: int) -> tuple[DataFrame, DataFrame]:
-    """The ratings to fit, and about ``fraction`` of them that are held out.
-
-    By a hash of user and item: no label is looked at, the same ratings are held out however the input is partitioned
-    or re-read, and all ratings of one cell go the same way. So the holdout is a sample of what the fit has not seen:
-    ratings like these, of cells that were kept out at random.
-    """
-    if problem := declared(FitConfig)["seed"].problem(seed):
-        raise RequestError(str(problem))
-    check_columns(df, columns)
-    held_out = coin(columns, fraction, seed)
-    return df.where(~held_out), df.where(held_out)
-
-
-def coin(columns: Columns, fraction: float, seed: int) -> Column:
-    """Whether a cell is held out."""
-    ids = (F.col(quoted(name)) for name in (columns.user, columns.item))
-    drawn = F.shiftrightunsigned(F.xxhash64(F.lit(seed), *ids), 32)  # 32 bits
-    return drawn < F.lit(round(fraction * 2**32))
-
-
 @contextmanager
-def census(df: DataFrame, columns: Columns, collect_ids: bool = True) -> Iterator[Census]:
+def survey_ratings(df: DataFrame, columns: Columns, collect_ids: bool = True) -> Iterator[RatingSurvey]:
     """Pack the ratings, validate them, and count those of every id.
 
     If ``collect_ids`` is true and the ids are few, the driver counts them.
@@ -192,13 +140,13 @@ def census(df: DataFrame, columns: Columns, collect_ids: bool = True) -> Iterato
     check_columns(df, columns)
     with ExitStack() as release:
         with described(df.sparkSession, "survey"):
-            counted = _counted(df, columns, collect_ids, release)
-        yield counted
+            survey = _surveyed(df, columns, collect_ids, release)
+        yield survey
 
 
-def _counted(df: DataFrame, columns: Columns, collect_ids: bool, release: ExitStack) -> Census:
+def _surveyed(df: DataFrame, columns: Columns, collect_ids: bool, release: ExitStack) -> RatingSurvey:
     packed = PackedRatings.of(df, columns, release)
-    tally = packed_tally(df, columns, packed.facts)
+    tally = packed_counts(df, columns, packed.facts)
     weight = None if columns.weight is None else float(packed.facts["weight"])
 
     def group() -> DataFrame:
@@ -209,13 +157,13 @@ def _counted(df: DataFrame, columns: Columns, collect_ids: bool, release: ExitSt
     if packed.facts["summary_bytes"] <= most_bytes:
         summary = Summary.of(packed.bundles)
         n_users, n_items = map(len, summary.ids)
-        return Census(tally, n_users, n_items, packed, group, weight, summary)
+        return RatingSurvey(tally, n_users, n_items, packed, group, weight, summary)
     grouped = group()
-    return Census(tally, *numbers_of_ids(grouped), packed, lambda: grouped, weight)
+    return RatingSurvey(tally, *numbers_of_ids(grouped), packed, lambda: grouped, weight)
 
 
-def packed_tally(df: DataFrame, columns: Columns, facts: Counter[str]) -> Tally:
-    """The tally of ratings by the facts of their bundles. Raises a RequestError if they cannot be fitted."""
+def packed_counts(df: DataFrame, columns: Columns, facts: Counter[str]) -> RatingCounts:
+    """The counts of ratings by the facts of their bundles. Raises a RequestError if they cannot be fitted."""
     if facts["absent"] or suspect(columns, facts):
         check_ratings(df, columns)
         raise not_deterministic("ratings came that cannot be fitted, and are no longer there")
@@ -237,14 +185,8 @@ def id_counts(bundles: DataFrame, n: int, df: DataFrame, columns: Columns) -> Da
 
 def numbers_of_ids(grouped: DataFrame) -> tuple[int, int]:
     """How many users and how many items there are, from the lines of ``id_counts``."""
-    found = {line["side"]: line["count"] for line in grouped.groupBy("side").count().collect()}
-    return found[SIDE_NUMBERS[USER]], found[SIDE_NUMBERS[ITEM]]
-
-
-def survey(df: DataFrame, columns: Columns) -> Survey:
-    """The census with the ids, on the driver."""
-    with census(df, columns) as counted:
-        return counted.survey()
+    counts = {line["side"]: line["count"] for line in grouped.groupBy("side").count().collect()}
+    return counts[SIDE_NUMBERS[USER]], counts[SIDE_NUMBERS[ITEM]]
 
 
 def _sides(groups: pa.Table) -> tuple[Ids, Ids]:
@@ -254,13 +196,80 @@ def _sides(groups: pa.Table) -> tuple[Ids, Ids]:
 
 
 def _ids(groups: pa.Table, column: str) -> Ids:
-    order = pc.sort_indices(groups[column])
-    groups = groups.take(order)
-    values = groups[column].combine_chunks()
-    if isinstance(values, pa.ChunkedArray):  # an empty table, or one that does not fit a single chunk
-        values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
-    return Ids(
-        in_utc(values),
-        groups["n"].to_numpy().astype(np.int64),
-        groups["above"].to_numpy().astype(np.int64),
-    )
+    groups = groups.take(pc.sort_indices(groups[column]))
+    counts = (groups[name].to_numpy().astype(np.int64) for name in ("n", "above"))
+    return Ids(in_utc(one_array(groups[column])), *counts)
+
+
+# ---- what the tasks do -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CountIds:
+    """The ids of every segment with their ratings and positive ratings, in ``n_parts`` parts by a hash of the id.
+
+    ``side`` is a number of SIDE_NUMBERS.
+    """
+
+    n_parts: int
+
+    def __call__(self, batches: Batches) -> Batches:
+        segment: tuple[list[pa.Array], list[pa.Array]] = ([], [])  # ids of users and of items
+        for batch in batches:
+            for *ids, user_counts, item_counts in zip(*map(batch.column, COUNTED), strict=True):
+                for known, cell in zip(segment, ids, strict=True):
+                    known.append(read_ids(cell))
+                counts = [cell_array(cell, np.int32).reshape(-1, 2) for cell in (user_counts, item_counts)]
+                if len(counts[0]):  # the last line of a segment
+                    users, items = map(pa.concat_arrays, segment)
+                    yield from self._lines(1, users, ids_cell(items[:0]), counts[0])
+                    yield from self._lines(2, items, ids_cell(users[:0]), counts[1])
+                    segment = ([], [])
+
+    def _lines(self, side: int, ids: pa.Array, none: pa.Buffer, counts: NDArray[np.int32]) -> Batches:
+        if self.n_parts == 1:
+            n, above = counts.T
+            yield binary_line(part=0, side=side, ids=ids_cell(ids), none=none, n=n, above=above)
+            return
+        parts = (hashes_of(ids) >> np.uint64(20)) % np.uint64(self.n_parts)
+        order = np.argsort(parts.astype(np.uint16) if self.n_parts <= 2**16 else parts, kind="stable")
+        edges = np.searchsorted(parts[order], np.arange(self.n_parts + 1, dtype=np.uint64))
+        for part in np.flatnonzero(np.diff(edges)):
+            here = order[edges[part] : edges[part + 1]]
+            n, above = counts[here].T
+            yield binary_line(part=part, side=side, ids=ids_cell(ids.take(pa.array(here))), none=none, n=n, above=above)
+
+
+def sum_counts(batches: Batches) -> Batches:
+    """(user, item, side, n, above): the different ids of a part, each once; of the other side's id there is none."""
+    ids: dict[int, list[pa.Array]] = {1: [], 2: []}
+    counts: dict[int, list[NDArray[np.int32]]] = {1: [], 2: []}
+    kinds: dict[int, pa.DataType] = {}
+    for batch in batches:
+        for i, side in enumerate(batch.column("side").to_pylist()):
+            ids[side].append(read_ids(batch.column("ids")[i]))
+            kinds = {side: ids[side][0].type, 3 - side: read_ids(batch.column("none")[i]).type}
+            counts[side].append(np.stack([cell_array(batch.column(name)[i], np.int32) for name in ("n", "above")]))
+    for side in (side for side, arrays in ids.items() if arrays):
+        different, totals = sum_by_id(pa.concat_arrays(ids[side]), *np.hstack(counts[side]))
+        n = len(different)
+        both = [different if side == which else pa.nulls(n, kinds[which]) for which in (1, 2)]
+        rest = pa.array(np.full(n, side, np.int32)), *map(pa.array, totals)
+        yield pa.RecordBatch.from_arrays([*both, *rest], names=[USER, ITEM, "side", "n", "above"])
+
+
+@dataclass(frozen=True)
+class _UpTo:
+    """The hashes up to a limit."""
+
+    limit: int
+
+    def __call__(self, batches: Batches) -> Batches:
+        for batch in batches:
+            for cell in batch.column("cells"):
+                hashes = cell_array(cell, np.int64)
+                yield binary_line(cells=hashes[hashes <= self.limit])
+
+
+def _all_hashes(lines: pa.Table) -> NDArray[np.int64]:
+    return np.concatenate([cell_array(cell, np.int64) for cell in lines["cells"]])

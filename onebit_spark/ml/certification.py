@@ -16,7 +16,7 @@ from onebit_spark.core.confidence import EVERYTHING
 from onebit_spark.core.settings import param_names
 from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import column_problem, matching
-from onebit_spark.input.defects import Columns, Tally, check_ratings
+from onebit_spark.input.defects import Columns, RatingCounts, check_ratings
 from onebit_spark.ml.evaluation import measure
 from onebit_spark.ml.fitted_model import FittedModel
 from onebit_spark.ml.freshness import check_fresh
@@ -57,7 +57,7 @@ class CheckedRatings:
 
     ratings: DataFrame
     columns: Columns
-    tally: Tally
+    tally: RatingCounts
 
 
 def checked_ratings(model: FittedModel, ratings: DataFrame, threshold: float | None = None) -> CheckedRatings:

@@ -33,7 +33,7 @@ from onebit_spark.core.side_tables import codings_of
 from onebit_spark.core.solver import Iteration, Outcome, Start
 from onebit_spark.core.weight_choice import WeightChoice
 from onebit_spark.errors import RequestError
-from onebit_spark.input.defects import Tally
+from onebit_spark.input.defects import RatingCounts
 from onebit_spark.ml.fitted_model import FittedModel
 from onebit_spark.ml.persistence import write_model
 from onebit_spark.platform.files import Location, replace_folder
@@ -184,7 +184,7 @@ def clear_checkpoints(spark: SparkSession, folder: str) -> None:
 
 
 def subject_of(
-    config: FitConfig, tally: Tally, prior_split: float | None, features: dict[str, int] | None = None
+    config: FitConfig, tally: RatingCounts, prior_split: float | None, features: dict[str, int] | None = None
 ) -> dict[str, Any]:
     """What identifies a fit: the ratings, and all settings that its iterations depend on."""
     choices = {name: value for name, value in asdict(config).items() if name not in MAY_DIFFER}

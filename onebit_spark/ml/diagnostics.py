@@ -14,7 +14,7 @@ from onebit_spark.core import metrics
 from onebit_spark.core.calibration import Calibration
 from onebit_spark.core.metrics import RELIABILITY_BINS
 from onebit_spark.errors import RequestError
-from onebit_spark.input.defects import Tally, check_ratings
+from onebit_spark.input.defects import RatingCounts, check_ratings
 from onebit_spark.ml.fitted_model import FittedModel
 from onebit_spark.ml.scored_ratings import counting, scored_ratings
 
@@ -31,7 +31,7 @@ def probability_bin(probability: Column) -> Column:
 
 
 def diagnose(
-    model: FittedModel, ratings: DataFrame, source: str, fitted: bool, tally: Tally | None = None
+    model: FittedModel, ratings: DataFrame, source: str, fitted: bool, tally: RatingCounts | None = None
 ) -> dict[str, Any]:
     """The figures that a report shows, of all ratings or of a sample; ``source`` says in words what they are.
 
@@ -89,7 +89,9 @@ def calibrate(model: FittedModel, ratings: DataFrame) -> Calibration:
     return Calibration.fit(scores / n, variances / n, positives, n - positives)
 
 
-def _scored(model: FittedModel, ratings: DataFrame, most: int, tally: Tally | None = None) -> tuple[pa.Table, bool]:
+def _scored(
+    model: FittedModel, ratings: DataFrame, most: int, tally: RatingCounts | None = None
+) -> tuple[pa.Table, bool]:
     """The ratings scored, or a sample of about ``most``, and whether it is a sample."""
     threshold = model.info.threshold
     ratings, columns = counting(model, ratings, threshold)

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from onebit_spark.certificate.held_out import HeldOutCounts
 from onebit_spark.core import metrics
-from onebit_spark.input.defects import Tally
+from onebit_spark.input.defects import RatingCounts
 from onebit_spark.ml.diagnostics import probability_bin
 from onebit_spark.ml.fitted_model import FittedModel
 from onebit_spark.ml.scored_ratings import scored_by_spark, scored_ratings
@@ -22,13 +22,13 @@ SCORE_BINS = 1 << 16
 SMALLEST_PROBABILITY = 1e-15  # as metrics.log_loss
 
 
-def evaluate(model: FittedModel, ratings: DataFrame, threshold: float | None, tally: Tally) -> dict[str, Any]:
+def evaluate(model: FittedModel, ratings: DataFrame, threshold: float | None, tally: RatingCounts) -> dict[str, Any]:
     """The figures of ``measure``, without the counts."""
     return measure(model, ratings, threshold, tally)[0]
 
 
 def measure(
-    model: FittedModel, ratings: DataFrame, threshold: float | None, tally: Tally, by: str | None = None
+    model: FittedModel, ratings: DataFrame, threshold: float | None, tally: RatingCounts, by: str | None = None
 ) -> tuple[dict[str, Any], HeldOutCounts]:
     """All figures of metrics.json, and the counts for selective certificates, in one pass.
 
@@ -44,7 +44,7 @@ def measure(
         Ratings with the columns of the fit.
     threshold : float or None
         Labels strictly greater are positive.
-    tally : Tally
+    tally : RatingCounts
         The result of ``check_ratings`` on the same ratings.
     by : str, optional
         A column to group the ratings by.

@@ -23,11 +23,11 @@ from onebit_spark.engines.exchange import ChosenExchange, choose_exchange, engin
 from onebit_spark.engines.held_out_loss import measuring
 from onebit_spark.engines.spark_engine import SparkEngine
 from onebit_spark.engines.validation import Validation, check_validation
-from onebit_spark.input.collect import Weighed
+from onebit_spark.input.collect import SizeEstimate
 from onebit_spark.input.defects import Columns
 from onebit_spark.input.prepared_ratings import prepared_for
 from onebit_spark.input.rating_sources import RatingsFrame, RatingsSource
-from onebit_spark.input.survey import Census
+from onebit_spark.input.survey import RatingSurvey
 from onebit_spark.ml.checkpoint import Checkpoint, CheckpointFolder, Checkpointing, subject_of, warm_start
 from onebit_spark.ml.fitted_model import FittedModel
 from onebit_spark.ml.freshness import sketch_of
@@ -86,7 +86,7 @@ class PhaseTimer:
 
 
 def run_fit(
-    given: FitInput, model_class: type[M], initial: M | None, counted: Weighed | None,
+    given: FitInput, model_class: type[M], initial: M | None, counted: SizeEstimate | None,
     progress: Callable[[Iteration], None] | None, timer: PhaseTimer,
 ) -> M:  # fmt: skip
     """Fit the ratings.
@@ -99,7 +99,7 @@ def run_fit(
         Class of the model that is made.
     initial : model, optional
         Where the fit starts.
-    counted : Weighed, optional
+    counted : SizeEstimate, optional
         What an earlier pass over all the ratings has counted.
     progress : callable, optional
         Called after every iteration.
@@ -142,7 +142,7 @@ def run_fit(
 
 
 @contextmanager
-def _exchange(given: FitInput, counted: Weighed | None) -> Iterator[ChosenExchange]:
+def _exchange(given: FitInput, counted: SizeEstimate | None) -> Iterator[ChosenExchange]:
     """Where the ratings are fitted, chosen by their counts. ``counted`` is about ``given.ratings``."""
     execution, columns = given.execution, given.columns
     if given.validation is not None:
@@ -180,7 +180,7 @@ def _checkpoint_folder(given: FitInput, chosen: ChosenExchange, model_class: typ
 
 def _sketch(given: FitInput, chosen: ChosenExchange, n_validation: int) -> CellSketch | None:
     """Which cells choose the model, those of the validation included. None: the driver's engine knows."""
-    if not isinstance(chosen.found, Census):
+    if not isinstance(chosen.found, RatingSurvey):
         return None
     whole = sketch_of(given.ratings, given.columns, chosen.tally.n + n_validation) if n_validation else None
     return whole or chosen.found.sketch()

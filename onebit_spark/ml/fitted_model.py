@@ -24,7 +24,7 @@ from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import INTEGRAL, case_folding, checked_ids, missing, quoted, type_of
 from onebit_spark.ml.prediction_params import AnswerParams
 from onebit_spark.ml.selection import answers, chosen_threshold
-from onebit_spark.platform.limits import as_bytes
+from onebit_spark.platform.sessions import as_bytes
 from onebit_spark.platform.udfs import arrow_udf
 from onebit_spark.predictor.predictor import OUTPUTS, Predictor
 from onebit_spark.predictor.served_model import ServedModel

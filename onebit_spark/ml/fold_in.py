@@ -16,12 +16,12 @@ from onebit_spark.core.factor_tables import (
     factor_columns,
     factor_table,
     newcomer_rows,
-    one_array,
     plain_lists,
     prior_row,
     read_factors,
 )
 from onebit_spark.core.fitted_features import SIDE_OF, IdLines, Who, coding_of, explained
+from onebit_spark.core.id_index import one_array
 from onebit_spark.core.losses import OTHER
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.sketch import HIGHEST, together

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from onebit_spark.core.sketch import ENOUGH, HIGHEST, CellSketch, Comparison, limit_for
 from onebit_spark.errors import RequestError
-from onebit_spark.input.defects import Columns, Tally, cell_hash
+from onebit_spark.input.defects import Columns, RatingCounts, cell_hash
 from onebit_spark.ml.fitted_model import FittedModel
 from onebit_spark.platform.files import Location, explained
 from onebit_spark.platform.sessions import described
@@ -35,7 +35,7 @@ def sketch_of(ratings: DataFrame, columns: Columns, n: int, limit: int = HIGHEST
     return _sketch(cells, limit)
 
 
-def check_fresh(model: FittedModel, ratings: DataFrame, columns: Columns, tally: Tally) -> dict[str, Any]:
+def check_fresh(model: FittedModel, ratings: DataFrame, columns: Columns, tally: RatingCounts) -> dict[str, Any]:
     """Refuse ratings that the model was fitted on, in whole or in part; else how they compare, for a certificate.
 
     ``checked`` is false, with a ``reason``, where it could not be seen.

@@ -13,9 +13,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 
-from onebit_spark.core.factor_tables import factor_table, newcomer_rows, one_array
+from onebit_spark.core.factor_tables import factor_table, newcomer_rows
 from onebit_spark.core.feature_coding import FeatureCoding, learn_coding
 from onebit_spark.core.fitted_features import SIDE_OF, IdLines, Who
+from onebit_spark.core.id_index import one_array
 from onebit_spark.core.losses import Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.side_tables import SideFeatures

@@ -12,8 +12,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.factor_tables import factor_columns, factor_table, one_array
+from onebit_spark.core.factor_tables import factor_columns, factor_table
 from onebit_spark.core.fitted_features import SIDE_OF, Who
+from onebit_spark.core.id_index import one_array
 from onebit_spark.core.losses import Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.errors import RequestError

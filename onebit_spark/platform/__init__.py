@@ -1,1 +1,1 @@
-"""What depends on Spark's own interfaces: files by URI, Arrow batches, names of jobs, short plans, lent folders."""
+"""What depends on Spark's own interfaces: sessions, files by URI, Arrow batches, short plans, temporary folders."""

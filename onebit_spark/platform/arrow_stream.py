@@ -1,41 +1,72 @@
-"""Rows on their way to the driver: Arrow batches one by one, and how many rows Spark's cache holds."""
+"""Rows between Spark and Python as Arrow batches: to the driver one by one, and many short rows to the workers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import pyarrow as pa
+from pyspark import RDD
 from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.captured import unwrap_spark_exception
 from pyspark.serializers import NoOpSerializer
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 from pyspark.util import inheritable_thread_target, local_connect_and_auth
 
 from onebit_spark.platform.sessions import is_connect
 
+UNEVEN = 2  # some partitions have more rows than others: as many times as many jobs as are needed on average
+ROWS_PER_BATCH = 65_536
 
-def arrow_batches(frame: DataFrame) -> Iterator[pa.RecordBatch]:
+Batches = Iterator[pa.RecordBatch]
+T = TypeVar("T")
+
+
+# ---- to the driver ---------------------------------------------------------------------------------------------------
+
+
+def collect_in_parts(frame: DataFrame, parts: int, key: Column, read: Callable[[Batches], T]) -> T:
+    """``read`` of all rows. If they are too large for one job, they come in at least so many ``parts``.
+
+    That is by several jobs over some of the partitions each. If there are too few partitions, or a few of them hold
+    most of the rows, ``read`` begins again: with a cached copy of the rows, divided by the integer ``key``.
+    """
+    if parts == 1:
+        return read(arrow_batches(frame))
+    batches = arrow_batches_by_groups(frame, UNEVEN * parts)
+    if batches is not None:
+        try:
+            return read(batches)
+        except PySparkException as error:
+            if not too_large(error):
+                raise
+    frame.persist()
+    try:
+        divided = (frame.where(F.pmod(key, F.lit(parts)) == part) for part in range(parts))
+        return read(batch for part in divided for batch in arrow_batches(part))
+    finally:
+        frame.unpersist()
+
+
+def arrow_batches(frame: DataFrame) -> Batches:
     """The rows by one job, in batches as its tasks finish. ``toArrow`` would hold all of them before the first."""
     if is_connect(frame.sparkSession):
         yield from frame.toArrow().to_batches()
         return
     plan: Any = frame._jdf
     port, secret, server = plan.collectAsArrowToPython()
-    stream, connection = local_connect_and_auth(port, secret)
-    connection.settimeout(None)
-    try:
+    with _connected(port, secret) as stream:
         yield from pa.ipc.open_stream(stream)
         stream.read()  # the order of the batches
         with unwrap_spark_exception():
             server.getResult()
-    finally:
-        stream.close()
-        connection.close()
 
 
-def arrow_batches_by_groups(frame: DataFrame, groups: int) -> Iterator[pa.RecordBatch] | None:
+def arrow_batches_by_groups(frame: DataFrame, groups: int) -> Batches | None:
     """The rows by several jobs, each over some of the partitions. None if there are not as many partitions.
 
     The results of one job must fit ``spark.driver.maxResultSize``; ``too_large`` recognises the error if they do not.
@@ -50,7 +81,7 @@ def arrow_batches_by_groups(frame: DataFrame, groups: int) -> Iterator[pa.Record
     return _collected(frame, batches, [partitions[group::groups] for group in range(groups)])
 
 
-def _collected(frame: DataFrame, batches: Any, groups: list[list[int]]) -> Iterator[pa.RecordBatch]:
+def _collected(frame: DataFrame, batches: Any, groups: list[list[int]]) -> Batches:
     schema = frame.limit(0).toArrow().schema
     context: Any = frame.sparkSession.sparkContext
 
@@ -59,14 +90,21 @@ def _collected(frame: DataFrame, batches: Any, groups: list[list[int]]) -> Itera
             return context._jvm.PythonRDD.runJob(context._jsc.sc(), batches, group)
 
     for served in _one_ahead(frame.sparkSession, run, groups):
-        stream, connection = local_connect_and_auth(served[0], served[1])
-        connection.settimeout(None)
-        try:
+        with _connected(served[0], served[1]) as stream:
             for message in NoOpSerializer().load_stream(stream):
                 yield pa.ipc.read_record_batch(pa.py_buffer(message), schema)
-        finally:
-            stream.close()
-            connection.close()
+
+
+@contextmanager
+def _connected(port: Any, secret: str) -> Iterator[Any]:
+    """What the JVM sends to this process."""
+    stream, connection = local_connect_and_auth(port, secret)
+    connection.settimeout(None)
+    try:
+        yield stream
+    finally:
+        stream.close()
+        connection.close()
 
 
 def _one_ahead(spark: SparkSession, run: Callable[[list[int]], Any], groups: list[list[int]]) -> Iterator[Any]:
@@ -96,3 +134,72 @@ def cached_rows(frame: DataFrame) -> int | None:
         return None
     rows = plan.stats().rowCount()
     return int(rows.get()) if rows.isDefined() else None
+
+
+# ---- in a worker -----------------------------------------------------------------------------------------------------
+
+
+def joined(batches: Iterable[pa.RecordBatch], size: Callable[[pa.RecordBatch], int], enough: int) -> Iterator[pa.Table]:
+    """Tables of successive batches, each as soon as its size is enough. The last one may be smaller, but not empty."""
+    held: list[pa.RecordBatch] = []
+    total = 0
+    for batch in batches:
+        held.append(batch)
+        total += size(batch)
+        if total >= enough:
+            yield pa.Table.from_batches(held)
+            held, total = [], 0
+    if sum(batch.num_rows for batch in held):
+        yield pa.Table.from_batches(held)
+
+
+def rows_session(spark: SparkSession) -> SparkSession:
+    """A session of our own for plans with many short rows: few large Arrow batches. Not on Spark Connect."""
+    if is_connect(spark):
+        return spark
+    own = spark.newSession()
+    for name in ("spark.sql.session.timeZone", "spark.sql.shuffle.partitions"):
+        own.conf.set(name, str(spark.conf.get(name)))
+    own.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(ROWS_PER_BATCH))
+    return own
+
+
+def map_rows(frame: DataFrame, work: Callable[[Batches], Batches], schema: StructType) -> DataFrame:
+    """``frame.mapInArrow(work, schema)`` for many short rows in, and a few long lines out.
+
+    ``mapInArrow`` wraps every row into a structure and asks for the size of the batch after each. That takes several
+    times as long as to read the row. So the rows become Arrow batches as in ``toArrow``, and each travels as bytes: the
+    one RDD of this package. Spark Connect has no way to do that.
+    """
+    if is_connect(frame.sparkSession):
+        return frame.mapInArrow(work, schema)
+    plan: Any = frame._jdf
+    batches: RDD[bytes] = RDD(plan.toArrowBatchRdd().toJavaRDD(), frame.sparkSession.sparkContext, NoOpSerializer())
+    columns = frame.limit(0).toArrow().schema
+
+    def run(messages: Iterable[bytes]) -> Iterator[tuple[Any, ...]]:
+        read = (pa.ipc.read_record_batch(pa.py_buffer(message), columns) for message in messages)
+        for lines in work(read):
+            yield from zip(*(column.to_pylist() for column in lines.columns), strict=True)
+
+    with _workers_of_map_in_arrow(frame.sparkSession):
+        return frame.sparkSession.createDataFrame(batches.mapPartitions(run), schema, verifySchema=False)
+
+
+@contextmanager
+def _workers_of_map_in_arrow(spark: SparkSession) -> Iterator[None]:
+    """RDDs that are made in this block share their Python workers with ``mapInArrow``.
+
+    Spark keeps workers by their environment. SQL's have one variable more, so an RDD would start workers of its own,
+    and each of them would load its packages again.
+    """
+    asked = spark.conf.get("spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled", "true") == "true"
+    environment, name = spark.sparkContext.environment, "SPARK_SIMPLIFIED_TRACEBACK"
+    if not asked or name in environment:
+        yield
+        return
+    environment[name] = "1"
+    try:
+        yield
+    finally:
+        del environment[name]

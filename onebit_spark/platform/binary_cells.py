@@ -1,4 +1,4 @@
-"""Arrays in binary cells of a DataFrame: a line holds a few large arrays, and they are read without a copy."""
+"""Tables of a few long lines: their schemas, and large arrays in binary cells, which are read without a copy."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from pyspark.sql.types import ArrayType, DataType, FloatType, StructType
 
 from onebit_spark.errors import FitFailed
 
 NARROW = ("block", "key", "part", "place", "side")
 MOST_BYTES = 2**31 - 1  # of a binary cell: offsets of Arrow and arrays of the JVM have 32 bits
+_JSON_NAMES = {"tinyint": "byte", "smallint": "short", "int": "integer", "bigint": "long"}  # others are the same
+_PLAIN = {"binary", "boolean", "byte", "date", "double", "float", "integer", "long", "short", "string", "timestamp"}
 
 
 def cell_array(cell: Any, dtype: Any) -> NDArray[Any]:
@@ -64,3 +67,25 @@ def read_ids(cell: Any) -> pa.Array:
     """The ids of an ``ids_cell``."""
     with pa.ipc.open_stream(cell.as_buffer()) as stream:
         return stream.read_next_batch().column(0)
+
+
+def schema_of(columns: str) -> StructType:
+    """The schema of a text such as "block int, rows binary, factors array<float>".
+
+    Without the parser of Spark SQL, which takes half a second to load in every application.
+    """
+    schema = StructType()
+    for column in columns.split(", "):
+        name, kind = column.split()
+        schema = schema.add(name, type_of(kind))
+    return schema
+
+
+def type_of(kind: str) -> str | DataType:
+    """The type of this name in SQL, as ``StructType.add`` takes it. Spark parses those that are not plain."""
+    name = _JSON_NAMES.get(kind, kind)
+    if name in _PLAIN:
+        return name
+    if kind == "array<float>":
+        return ArrayType(FloatType())
+    return DataType.fromDDL(kind)

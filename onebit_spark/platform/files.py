@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import uuid
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -15,48 +16,12 @@ from pyspark.sql import SparkSession
 
 from onebit_spark.core.output_kinds import OutputKind
 from onebit_spark.errors import RequestError
-from onebit_spark.platform.arrow_files import ArrowPath
-from onebit_spark.platform.hadoop_files import HadoopPath
+from onebit_spark.platform.file_systems import ArrowPath, HadoopPath
 from onebit_spark.platform.sessions import is_connect
 
 RENAMING = ("file", "hdfs", "viewfs", "webhdfs", "swebhdfs")  # schemes that rename a folder in one atomic step
 LARGEST = 2**26  # bytes of a file by which an output is recognised
 SEALS = ("metadata.json", "prepared.json", "_SUCCESS")  # written last; a folder without one of these is not complete
-
-
-class FilePath(Protocol):
-    """A path on one file system.
-
-    Attributes
-    ----------
-    uri, scheme, name, parent : str
-        The full path, its scheme, its last part, and the folder that it is in.
-    """
-
-    uri: str
-    scheme: str
-    name: str
-
-    @property
-    def parent(self) -> str: ...
-
-    def exists(self) -> bool: ...
-
-    def is_folder(self) -> bool: ...
-
-    def children(self) -> list[str]:
-        """The paths in this folder."""
-
-    def delete(self) -> None:
-        """Delete the file, or the folder with its content. Nothing happens if it does not exist."""
-
-    def move_to(self, target: Any) -> None: ...
-
-    def read(self, most: int | None = None) -> bytes:
-        """The content of a file, or its first ``most`` bytes."""
-
-    def write(self, content: bytes) -> None:
-        """Write a file, and the folders above it. It appears whole, where the file system renames, or not at all."""
 
 
 class Location:
@@ -70,13 +35,15 @@ class Location:
         The scheme, such as file or hdfs.
     name : str
         The last part of the path.
+    parent : Location
+        The folder that it is in.
     """
 
     def __init__(self, spark: SparkSession, path: str | os.PathLike[str]) -> None:
         self.spark = spark
         text = os.fspath(path)
         with explained(f"cannot use {text!r}"):
-            self._path: FilePath = ArrowPath(text) if is_connect(spark) else HadoopPath(spark, text)
+            self._path: Any = ArrowPath(text) if is_connect(spark) else HadoopPath(spark, text)
         self.uri, self.scheme, self.name = self._path.uri, self._path.scheme, self._path.name
 
     def __truediv__(self, name: str) -> Location:
@@ -90,16 +57,16 @@ class Location:
         return self.parent / name
 
     def exists(self) -> bool:
-        with explained(f"cannot use {self.uri}"):
+        with self._explained():
             return self._path.exists()
 
     def is_folder(self) -> bool:
-        with explained(f"cannot use {self.uri}"):
+        with self._explained():
             return self._path.is_folder()
 
     def children(self) -> list[Location]:
         """The content of the folder; an empty list if there is no such folder."""
-        with explained(f"cannot use {self.uri}"):
+        with self._explained():
             return [Location(self.spark, path) for path in self._path.children()] if self.is_folder() else []
 
     def delete(self) -> None:
@@ -110,14 +77,19 @@ class Location:
         self._path.move_to(target._path)
 
     def read_text(self, most: int | None = None) -> str:
-        with explained(f"cannot use {self.uri}"):
+        """The content of a file, or its first ``most`` bytes."""
+        with self._explained():
             return self._path.read(most).decode("utf-8", errors="replace")
 
     def write_text(self, text: str) -> None:
         self.write_bytes(text.encode("utf-8"))
 
     def write_bytes(self, content: bytes) -> None:
+        """Write a file, and the folders above it. It appears whole, where the file system renames, or not at all."""
         self._path.write(content)
+
+    def _explained(self) -> contextlib.AbstractContextManager[None]:
+        return explained(f"cannot use {self.uri}")
 
     # ---- as an ``output_kinds.View`` ---------------------------------------------------------------------------------
 
@@ -222,3 +194,36 @@ def explained(complaint: str) -> Iterator[None]:
 
 def _first_line(message: str) -> str:
     return message.strip().splitlines()[0] if message.strip() else "unknown error"
+
+
+# ---- tables of Delta Lake, Iceberg and Hudi: only the log of such a table says which of its files count --------------
+
+
+def table_format(spark: SparkSession, path: str) -> str | None:
+    """delta, iceberg or hudi, if the path is a table or a part of one: a file, a partition, its folder of data.
+
+    None if it is not, or cannot be seen from here. The path may have a pattern, such as ``table/*.parquet``.
+    """
+    try:
+        place = Location(spark, re.sub(r"[^/]*[*?\[{].*", "", path) or ".")
+        while (name := _format_of(place)) is None and _is_part(place):
+            place = place.parent
+    except RequestError:
+        return None
+    return name
+
+
+def _format_of(place: Location) -> str | None:
+    if not place.is_folder():
+        return None
+    if (place / "_delta_log").exists():
+        return "delta"
+    if (place / ".hoodie").exists():
+        return "hudi"
+    if any(name.endswith(".metadata.json") for name in place.names("metadata")):  # pyspark.ml has a metadata/, too
+        return "iceberg"
+    return None
+
+
+def _is_part(place: Location) -> bool:
+    return "=" in place.name or place.name == "data" or (place.exists() and not place.is_folder())

@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from onebit_spark.platform.hadoop_files import statuses
+from onebit_spark.platform.file_systems import statuses
 
 ALL_FIELDS = 1_000_000  # of a node in the text of a plan, which is shortened by default
 OWN_CODE = ")#-1"  # so a function of the user's in Python ends there
@@ -20,33 +20,26 @@ LISTINGS = ("InMemoryFileIndex", "CatalogFileIndex", "MetadataLogFileIndex")  # 
 
 @dataclass(frozen=True)
 class Origin:
-    """What the rows of a DataFrame are made of. Two frames of the same origin have the same rows.
+    """What the rows of a DataFrame are made of. Two frames of the same origin have the same rows."""
 
-    Parameters
-    ----------
-    query : str
-        Digest of the analysed plan, with the readers' options and schemas.
-    files : dict of str to (int, int)
-        URI ─► length in bytes, and time of the last change in milliseconds, as they are now.
-    """
-
-    query: str
+    query: str  # digest of the analysed plan, with the readers' options and schemas
+    # URI ─► length in bytes, and time of the last change in milliseconds, as they are now.
     files: dict[str, tuple[int, int]]
 
     def differences(self, now: Origin) -> list[str]:
         """In words, what another origin has that this one had not."""
-        found = []
+        words = []
         gone, new = sorted(self.files.keys() - now.files.keys()), sorted(now.files.keys() - self.files.keys())
         both = sorted(self.files.keys() & now.files.keys())
         changed = [name for name in both if tuple(self.files[name]) != tuple(now.files[name])]
         for names, what in ((changed, "changed"), (new, "new"), (gone, "gone")):
             if len(names) == 1:
-                found.append(f"a file of the source is {what}, {names[0]}")
+                words.append(f"a file of the source is {what}, {names[0]}")
             elif names:
-                found.append(f"{len(names):,} files of the source are {what}, such as {names[0]}")
-        if not found and self.query != now.query:
-            found.append("the query that makes the ratings of the source's files is another")
-        return found
+                words.append(f"{len(names):,} files of the source are {what}, such as {names[0]}")
+        if not words and self.query != now.query:
+            words.append("the query that makes the ratings of the source's files is another")
+        return words
 
 
 def origin_of(frame: DataFrame) -> Origin | None:
@@ -58,7 +51,7 @@ def origin_of(frame: DataFrame) -> Origin | None:
     """
     plan: Any = frame._jdf
     plan = plan.queryExecution().analyzed()
-    told: list[str] = []
+    readers: list[str] = []
     names: set[str] = set()
     text = _text(frame.sparkSession, plan)
     if OWN_CODE in text or CHANGING.search(text) or not plan.deterministic() or not plan.subqueriesAll().isEmpty():
@@ -74,10 +67,10 @@ def origin_of(frame: DataFrame) -> Origin | None:
         relation = leaf.relation()
         if relation.location().getClass().getSimpleName() not in LISTINGS:
             return None
-        told += [relation.fileFormat().getClass().getName(), relation.options().toString(), relation.schema().json()]
-        told += sorted(relation.location().inputFiles())  # so that two sources do not change places
+        readers += [relation.fileFormat().getClass().getName(), relation.options().toString(), relation.schema().json()]
+        readers += sorted(relation.location().inputFiles())  # so that two sources do not change places
         names.update(relation.location().inputFiles())
-    digest = hashlib.sha256("\n".join([text, *told]).encode()).hexdigest()[:32]
+    digest = hashlib.sha256("\n".join([text, *readers]).encode()).hexdigest()[:32]
     return Origin(digest, statuses(frame.sparkSession, sorted(names)))
 
 

@@ -1,18 +1,28 @@
-"""Which kind of session this is: a classic one, with Spark's driver beside this process, or Spark Connect."""
+"""A session: a classic one, with Spark's driver beside this process, or Spark Connect; what its driver can hold."""
 
 from __future__ import annotations
 
+import re
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from onebit_spark.core.machine import available_memory
 from onebit_spark.errors import RequestError
 
 if TYPE_CHECKING:  # `--help` works without pyspark
+    from pyspark import Broadcast
     from pyspark.sql import SparkSession
 
 NOT_ON_CONNECT = "needs a classic session (spark-submit, or master=), not Spark Connect"
 MANY = 100_000  # numbers, more than there are cores
+CONNECT_PORT = 15002
+PATIENCE = 10  # seconds
+NO_LIMIT = 2**62
+
+V = TypeVar("V")
 
 
 def is_connect(spark: SparkSession) -> bool:
@@ -78,3 +88,101 @@ def ship(spark: SparkSession, archive: str) -> None:
         spark.addArtifacts(archive, pyfile=True)
     else:
         spark.sparkContext.addPyFile(archive)
+
+
+# ---- what the driver can hold ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DriverLimits:
+    """What the driver can hold."""
+
+    result: int  # bytes that one job may return: spark.driver.maxResultSize
+    heap: int  # bytes of the JVM's heap
+    memory: int  # bytes that Python can still take after the JVM has taken its whole heap
+    local: bool  # the executors are threads of the driver
+
+
+def driver_limits(spark: SparkSession) -> DriverLimits:
+    """The limits of this session's driver, now.
+
+    On Spark Connect the driver is this process: there is no heap beside it, and the executors are elsewhere.
+    """
+    if is_connect(spark):
+        result = as_bytes(str(spark.conf.get("spark.driver.maxResultSize", "1g"))) or NO_LIMIT
+        return DriverLimits(result, heap=NO_LIMIT, memory=available_memory(), local=False)
+    context = spark.sparkContext
+    jvm: Any = context._jvm
+    runtime = jvm.java.lang.Runtime.getRuntime()
+    heap = int(runtime.maxMemory())
+    return DriverLimits(
+        result=as_bytes(context.getConf().get("spark.driver.maxResultSize", "1g")) or NO_LIMIT,
+        heap=heap,
+        memory=max(0, available_memory() - (heap - int(runtime.totalMemory()))),
+        local=is_local(spark),
+    )
+
+
+def as_bytes(setting: str) -> int:
+    """Spark's way to write a size: 512m, 1g, 0; bare numbers are bytes."""
+    units = {"k": 10, "m": 20, "g": 30, "t": 40}
+    text = setting.strip().lower().removesuffix("b")
+    return int(text[:-1]) << units[text[-1]] if text[-1] in units else int(text)
+
+
+# ---- what only a SparkContext can do: Spark Connect has none, see ``require_classic`` -------------------------------
+
+
+def broadcast(spark: SparkSession, value: V) -> Broadcast[V]:
+    """The value in every Python worker, sent once. The caller destroys it."""
+    return spark.sparkContext.broadcast(value)
+
+
+def join_group(spark: SparkSession, name: str) -> None:
+    """From now on, the jobs of this thread belong to a group."""
+    spark.sparkContext.setJobGroup(name, "tasks", interruptOnCancel=True)
+
+
+def cancel_group(spark: SparkSession, name: str) -> None:
+    """End the jobs of a group."""
+    spark.sparkContext.cancelJobGroup(name)
+
+
+def log_nothing(spark: SparkSession) -> None:
+    """From now on, Spark logs nothing."""
+    spark.sparkContext.setLogLevel("OFF")
+
+
+# ---- before there is a session ---------------------------------------------------------------------------------------
+
+
+def check_reachable(address: str) -> None:
+    """Raise a RequestError if nothing listens at an address such as sc://host:15002/;token=…
+
+    Spark itself would try for minutes, without a word.
+    """
+    parts = re.match(r"sc://(\[[^]]+\]|[^:/;]+)(?::(\d+))?", address)
+    if parts is None:
+        return  # local[*] starts a server of its own
+    host, port = parts[1].strip("[]"), int(parts[2] or CONNECT_PORT)
+    try:
+        socket.create_connection((host, port), PATIENCE).close()
+    except OSError as error:
+        raise RequestError(f"no Spark Connect server answers at {host}:{port}: {error}") from None
+
+
+def logging_is_configured() -> bool:
+    """Whether the user has said how much Spark logs.
+
+    The JVM of spark-submit was given a level, or a configuration of log4j by a property or in its conf folder.
+    """
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()
+    jvm: Any = SparkContext._jvm
+    if SparkConf().contains("spark.log.level"):
+        return True
+    if any(jvm.System.getProperty(name) for name in ("log4j2.configurationFile", "log4j.configurationFile")):
+        return True
+    loader = jvm.Thread.currentThread().getContextClassLoader()
+    return any(loader.getResource(f"log4j2{suffix}") for suffix in (".properties", ".xml", ".yaml", ".json"))

@@ -16,12 +16,12 @@ from onebit_spark.core.factor_tables import (
     CERTIFIED,
     factor_columns,
     factor_table,
-    one_array,
     prior_row,
     read_certified,
     read_factors,
 )
 from onebit_spark.core.fitted_features import SIDE_OF, Who
+from onebit_spark.core.id_index import one_array
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.errors import RequestError

@@ -1,4 +1,4 @@
 """Cross-validation: many fits as Spark tasks, to choose the settings.
 
-sample, grid ◄ folds (one fold, and the choice) ◄ cross_validation ─► tasks (each done once, resumable)     figures
+grid ◄ folds (ratings as arrays, one fold, the choice) ◄ cross_validation ─► tasks (each done once, resumable)
 """

@@ -13,20 +13,18 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
-import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from onebit_spark.core.config import FitConfig
+from onebit_spark.core.id_index import IdIndex
 from onebit_spark.core.settings import by_param
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.defects import Columns, cell_hash, with_weight
 from onebit_spark.input.ratings import ITEM, LABEL, USER, WEIGHT, prepared
-from onebit_spark.input.survey import Survey, survey
-from onebit_spark.platform.classic import broadcast
-from onebit_spark.platform.limits import driver_limits
-from onebit_spark.tuning.folds import FoldedSample, fit_fold
-from onebit_spark.tuning.sample import Sample
+from onebit_spark.input.survey import RatedIds, survey_ratings
+from onebit_spark.platform.sessions import broadcast, driver_limits
+from onebit_spark.tuning.folds import FoldedSample, Sample, fit_fold
 from onebit_spark.tuning.tasks import Advances, Ledger, Task, TaskResult, run_tasks
 
 FOLD = "__onebit_fold"
@@ -34,33 +32,20 @@ FOLD = "__onebit_fold"
 
 @dataclass(frozen=True)
 class CrossValidation:
-    """Ratings in a DataFrame, divided into folds.
-
-    Parameters
-    ----------
-    ratings : DataFrame
-        The ratings.
-    columns : Columns
-        Their columns.
-    surveyed : Survey
-        Their ids and counts.
-    n_folds : int
-        Number of folds.
-    seed : int
-        Seed of the folds.
-    """
+    """Ratings in a DataFrame, divided into folds."""
 
     ratings: DataFrame
     columns: Columns
-    surveyed: Survey
+    surveyed: RatedIds  # their ids and counts
     n_folds: int
-    seed: int
+    seed: int  # of the folds
 
     @classmethod
     def of(cls, ratings: DataFrame, columns: Columns, n_folds: int, seed: int) -> CrossValidation:
         """Check the ratings, and count them."""
         ratings = with_weight(ratings, columns)
-        return cls(ratings, columns, survey(ratings, columns), n_folds, seed)
+        with survey_ratings(ratings, columns) as survey:
+            return cls(ratings, columns, survey.rated_ids(), n_folds, seed)
 
     def tasks(self, configs: Sequence[FitConfig]) -> list[Task]:
         """One task per configuration and fold. The folds of one configuration follow each other."""
@@ -108,7 +93,7 @@ class CrossValidation:
         with_fold = self.ratings.withColumn(FOLD, self._fold())
         table = prepared(with_fold, self.columns, FOLD).toArrow()
         sides = {USER: self.surveyed.users, ITEM: self.surveyed.items}
-        rows, cols = (pc.index_in(table[name], value_set=ids.values).to_numpy() for name, ids in sides.items())
+        rows, cols = (IdIndex(ids.values).find(table[name]) for name, ids in sides.items())
         labels, fold = np.where(table[LABEL].to_numpy(), 1, -1), table[FOLD].to_numpy()
         weights = table[WEIGHT].to_numpy() if self.columns.weight is not None else None
         order = np.lexsort((labels if weights is None else weights, labels, cols, rows))

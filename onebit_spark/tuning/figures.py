@@ -11,7 +11,7 @@ from onebit_spark.core.config import FitConfig
 from onebit_spark.tuning.folds import Score, limit
 
 
-def tuning(scores: Sequence[Score], chosen: Score, told: Callable[[FitConfig], str], most: int = 30) -> bytes:
+def tuning(scores: Sequence[Score], chosen: Score, name_of: Callable[[FitConfig], str], most: int = 30) -> bytes:
     """The most accurate settings, the best on top, with standard errors and the limit that ``choose`` uses."""
     shown = sorted(scores, key=lambda score: score.error)[:most]
     figure = Figure(figsize=(9, 1.2 + 0.25 * len(shown)), layout="constrained")
@@ -20,7 +20,7 @@ def tuning(scores: Sequence[Score], chosen: Score, told: Callable[[FitConfig], s
     for place, score in enumerate(shown):
         colour = "C3" if score is chosen else "C0"
         axes.errorbar(score.error, place, xerr=score.standard_error, marker="o", markersize=4, capsize=2, color=colour)
-    axes.set_yticks(range(len(shown)), [told(score.config) for score in shown], fontsize=7)
+    axes.set_yticks(range(len(shown)), [name_of(score.config) for score in shown], fontsize=7)
     axes.invert_yaxis()
     axes.set_xlabel("error, mean over folds ± standard error; red: chosen; dashed: lowest plus its standard error")
     axes.spines[["top", "right"]].set_visible(False)

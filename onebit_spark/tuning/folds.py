@@ -1,4 +1,4 @@
-"""Cross-validation: the fit of one fold, and the choice of a setting.
+"""Ratings as arrays in this process, divided for fitting and testing; the fit of one fold; the choice of a setting.
 
 One-standard-error rule: consider all settings whose mean error is within one standard error of the lowest. Take the
 smallest rank, then no intercepts, then the smallest error.
@@ -6,8 +6,9 @@ smallest rank, then no intercepts, then the smallest error.
 
 from __future__ import annotations
 
+import hashlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,25 +19,60 @@ from onebit_spark.core.config import FitConfig
 from onebit_spark.core.metrics import log_loss
 from onebit_spark.core.solver import NotConverged
 from onebit_spark.in_process import fit_arrays
-from onebit_spark.tuning.sample import Sample
 
 FoldResult = dict[str, Any]  # errors, n, log_loss, iterations, converged, effective_rank, seconds
 
 
 @dataclass(frozen=True, eq=False)
-class FoldedSample:
-    """Ratings in folds.
+class Sample:
+    """Ratings of a matrix, each with its row and column."""
 
-    Parameters
-    ----------
-    sample : Sample
-        The ratings.
-    fold : array of int32
-        The fold in which each rating is held out: one for all ratings of a cell.
-    """
+    rows: NDArray[np.int32]
+    cols: NDArray[np.int32]
+    labels: NDArray[np.int8]  # ±1
+    shape: tuple[int, int]  # of the matrix
+    weights: NDArray[np.float32] | None = None
+
+    @classmethod
+    def of(
+        cls, rows: NDArray, cols: NDArray, labels: NDArray, shape: tuple[int, int], weights: NDArray | None = None
+    ) -> Sample:
+        return cls(rows.astype(np.int32), cols.astype(np.int32), labels.astype(np.int8), shape, weights)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, which: NDArray) -> Sample:
+        """The ratings at these positions, or where a mask is true."""
+        weights = None if self.weights is None else self.weights[which]
+        return Sample(self.rows[which], self.cols[which], self.labels[which], self.shape, weights)
+
+    def split(self, held_out: int, seed: int) -> tuple[Sample, Sample]:
+        """(train, test) with ``held_out`` ratings in the test part. The choice depends on the seed only."""
+        order = np.random.default_rng(seed).permutation(len(self))
+        return self.take(order[held_out:]), self.take(order[:held_out])
+
+    def folds(self, n_folds: int, seed: int) -> Iterator[tuple[Sample, Sample]]:
+        """(train, test) of every fold: each rating is in one test part."""
+        fold = np.random.default_rng(seed).permutation(len(self)) % n_folds
+        for number in range(n_folds):
+            yield self.take(fold != number), self.take(fold == number)
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the ratings."""
+        digest = hashlib.sha256(repr(self.shape).encode())
+        for part in (self.rows, self.cols, self.labels, self.weights):
+            digest.update(b"" if part is None else part.tobytes())
+        return digest.hexdigest()[:16]
+
+
+@dataclass(frozen=True, eq=False)
+class FoldedSample:
+    """Ratings in folds."""
 
     sample: Sample
-    fold: NDArray[np.int32]
+    fold: NDArray[np.int32]  # the fold in which each rating is held out: one for all ratings of a cell
 
 
 def fit_fold(data: FoldedSample, fold: int, config: FitConfig) -> FoldResult:
@@ -60,27 +96,13 @@ def fit_fold(data: FoldedSample, fold: int, config: FitConfig) -> FoldResult:
 
 @dataclass(frozen=True)
 class Score:
-    """The result of a setting over all folds.
-
-    Parameters
-    ----------
-    config : FitConfig
-        The setting.
-    error : float
-        Mean of the error rates.
-    standard_error : float
-        Its standard error.
-    log_loss : float
-        Mean log loss.
-    seconds : float
-        Seconds of all its fits.
-    """
+    """The result of a setting over all folds."""
 
     config: FitConfig
-    error: float
-    standard_error: float
-    log_loss: float
-    seconds: float
+    error: float  # mean of the error rates
+    standard_error: float  # of ``error``
+    log_loss: float  # mean
+    seconds: float  # of all its fits
 
 
 def score(config: FitConfig, folds: Sequence[FoldResult]) -> Score:

@@ -64,10 +64,10 @@ def settings_of(text: str, source: str) -> list[Combination]:
             continue
         settings += [dict(zip(lists, values, strict=True)) for values in product(*lists.values()) if lists]
     for setting in settings:
-        told = [problem.told(keys) for problem in FitConfig(**setting).problems()]
+        wrong = [problem.told(keys) for problem in FitConfig(**setting).problems()]
         if setting.get("likelihood_weight") == AUTO:
-            told.append("likelihood-weight must be a number here: leave it out, and every fit chooses its own")
-        problems += [problem for problem in told if problem not in problems]
+            wrong.append("likelihood-weight must be a number here: leave it out, and every fit chooses its own")
+        problems += [problem for problem in wrong if problem not in problems]
     if not settings and not problems:
         problems.append("it holds no setting")
     if problems:

@@ -13,14 +13,14 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from onebit_spark.platform.classic import cancel_group, join_group
 from onebit_spark.platform.files import Location
-from onebit_spark.platform.sessions import parallelism
+from onebit_spark.platform.sessions import cancel_group, join_group, parallelism
 from onebit_spark.tuning.provenance import source_digest
 
 Task = dict[str, Any]  # of JSON values; they determine the result
@@ -30,7 +30,7 @@ BATCH_SECONDS = 4.0  # work per Spark job: much more than the start of a job cos
 
 
 class Advances(Protocol):
-    """Is told how many tasks are done: a progress display."""
+    """A progress display."""
 
     def advance(self, tasks: int, seconds: float) -> None:
         """So many more tasks are done, in so many seconds on the clock. 0 seconds: they were done before."""
@@ -91,29 +91,27 @@ def run_tasks(
     open_tasks = list({key_of(task): task for task in tasks if task not in ledger}.values())
     progress.advance(len(tasks) - len(open_tasks), seconds=0.0)
     if open_tasks:
-        _Run(spark, open_tasks, work, ledger, progress, here).finish()
+        _Run(spark, deque(open_tasks), work, ledger, progress, here).finish()
     return [ledger[task] for task in tasks]
 
 
+@dataclass
 class _Run:
     """Runs the open tasks, with one driver thread per core. Each Spark job has one task, which works on one batch."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        tasks: Iterable[Task],
-        work: Callable[[Task], TaskResult],
-        ledger: Ledger,
-        progress: Advances,
-        here: bool,
-    ) -> None:
-        self.spark, self.work, self.ledger, self.progress, self.here = spark, work, ledger, progress, here
-        self.waiting = deque(tasks)
-        self.slots = max(1, min(parallelism(spark), len(self.waiting)))
+    spark: SparkSession
+    waiting: deque[Task]
+    work: Callable[[Task], TaskResult]
+    ledger: Ledger
+    progress: Advances
+    here: bool
+    done: int = 0
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.slots = max(1, min(parallelism(self.spark), len(self.waiting)))
         self.group = f"onebit_spark-{uuid.uuid4().hex}"
-        self.done, self.seconds = 0, 0.0
-        self.lock = threading.Lock()
-        self.stopped = threading.Event()
+        self.lock, self.stopped = threading.Lock(), threading.Event()
 
     def finish(self) -> None:
         with ThreadPoolExecutor(self.slots) as pool:

@@ -12,19 +12,19 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import functions as F
 
 from onebit_spark import FitConfig, FitFailed, RequestError, fit_arrays
+from onebit_spark.core import id_index
 from onebit_spark.engines import exchange as exchanges
 from onebit_spark.engines.decide import Choice, Refusal, on_driver
 from onebit_spark.engines.exchange import choose_exchange
 from onebit_spark.estimator import OneBitCompletion, fit_counted
-from onebit_spark.input import accumulators, collect
-from onebit_spark.input.accumulators import LabelCounts
-from onebit_spark.input.collect import Weighed
+from onebit_spark.input import collect
+from onebit_spark.input.collect import SizeEstimate
 from onebit_spark.input.defects import BIT, Columns, marks, suspect
 from onebit_spark.input.rating_sources import RatingsFrame
-from onebit_spark.input.ratings import LABEL, USER, raw
+from onebit_spark.input.ratings import LABEL, USER, count_labels, raw
 from onebit_spark.ml.freshness import sketch_of
-from onebit_spark.platform.limits import DriverLimits
-from onebit_spark.platform.sessions import is_connect
+from onebit_spark.platform import arrow_stream
+from onebit_spark.platform.sessions import DriverLimits, is_connect
 from onebit_spark.simulate import power_law_ratings
 
 SHAPE = (70, 40)
@@ -95,7 +95,7 @@ def test_all_that_a_model_has_is_as_by_broadcast(ratings, choices):
 def test_order_parts_and_partitions_are_irrelevant_to_the_bit(spark, ratings, monkeypatch):
     whole = fit(ratings, maxIter=1)
     monkeypatch.setattr(collect, "TABLE_BYTES", 3000)
-    monkeypatch.setattr("onebit_spark.platform.limits.as_bytes", lambda _: 12_000)
+    monkeypatch.setattr("onebit_spark.platform.sessions.as_bytes", lambda _: 12_000)
     before = spark.sparkContext._jsc.getPersistentRDDs().size()
     for arranged in (ratings.orderBy(F.rand(1)), ratings.repartition(7)):
         again = fit(arranged, maxIter=1)
@@ -112,15 +112,15 @@ def test_a_small_result_size_means_several_collects(ratings, monkeypatch):
     """
     expected = fit(ratings, maxIter=1).summary.objectiveHistory
     asked = []
-    monkeypatch.setattr("onebit_spark.platform.limits.as_bytes", lambda _: 8000)
-    in_groups = collect.arrow_batches_by_groups
+    monkeypatch.setattr("onebit_spark.platform.sessions.as_bytes", lambda _: 8000)
+    in_groups = arrow_stream.arrow_batches_by_groups
 
     def watched(frame, groups):
         batches = in_groups(frame, groups)
         asked.append((groups, batches is not None))
         return batches
 
-    monkeypatch.setattr(collect, "arrow_batches_by_groups", watched)
+    monkeypatch.setattr(arrow_stream, "arrow_batches_by_groups", watched)
     few = fit(ratings.coalesce(1), maxIter=1)
     many = fit(ratings.repartition(40), maxIter=1)
     assert [by_partitions for _, by_partitions in asked] == [False, not is_connect(ratings.sparkSession)]
@@ -132,12 +132,12 @@ def test_a_small_result_size_means_several_collects(ratings, monkeypatch):
 def test_uneven_partitions_are_collected_in_parts(ratings, monkeypatch):
     """One partition holds more than Spark lets a job return: then the ratings are cached and chosen by a hash."""
     expected = fit(ratings, maxIter=1).summary.objectiveHistory
-    monkeypatch.setattr("onebit_spark.platform.limits.as_bytes", lambda _: 8000)
+    monkeypatch.setattr("onebit_spark.platform.sessions.as_bytes", lambda _: 8000)
 
     def refused(frame, groups):
         raise PySparkRuntimeError("Total size of serialized results is bigger than spark.driver.maxResultSize")
 
-    monkeypatch.setattr(collect, "arrow_batches_by_groups", lambda frame, groups: iter_of(refused, frame, groups))
+    monkeypatch.setattr(arrow_stream, "arrow_batches_by_groups", lambda frame, groups: iter_of(refused, frame, groups))
     assert fit(ratings, maxIter=1).summary.objectiveHistory == expected
 
 
@@ -223,9 +223,7 @@ def test_labels_are_counted_here_as_by_spark(spark, threshold):
         column = raw(df, columns).orderBy(USER).toArrow()[LABEL]
         for k, line in enumerate(marked):
             expected = {name: int(bool(line.marks & bit)) for name, bit in BIT.items()}
-            counts = LabelCounts()
-            counts.add(column.slice(k, 1), threshold)
-            found = counts.totals()
+            _, found = count_labels(column.slice(k, 1), threshold)
             assert suspect(columns, found) == suspect(columns, expected), (kind, labels[k])
             if not suspect(columns, expected):
                 assert found == {"n": 1, **expected}, (kind, labels[k])
@@ -247,7 +245,7 @@ def test_a_nondeterministic_source_is_fitted_as_it_came(ratings, what):
     source = ratings.mapInArrow(flicker, ratings.schema)
     info = fit(source, maxIter=1).info
     assert info.n_ratings <= ratings.count()
-    counted = Weighed(info.n_ratings, 20.0, info.fingerprint)
+    counted = SizeEstimate(info.n_ratings, 20.0, info.fingerprint)
     estimator = OneBitCompletion(rank=2, maxIter=1, exchange="driver")
     with pytest.raises(FitFailed, match="not deterministic"):
         fit_counted(estimator, source, counted)
@@ -258,7 +256,7 @@ def test_ids_too_long_for_32_bit_offsets(ratings, monkeypatch):
     """Every array of text is taken for one of more than 2 GiB."""
     marked = ratings.withColumn("held", F.col("item") < 3)
     expected = fit(marked, validationIndicatorCol="held")
-    monkeypatch.setattr(accumulators, "MOST_TEXT", 0)
+    monkeypatch.setattr(id_index, "MOST_TEXT", 0)
     found = fit(marked, validationIndicatorCol="held")
     assert found.summary.validationHistory == expected.summary.validationHistory
     assert factors(found) == factors(expected)
@@ -280,7 +278,7 @@ class TestWhereItIsTaken:
     LAPTOP = DriverLimits(result=2**30, heap=2**30, memory=8 * 2**30, local=True)
 
     def ask(self, n, ids=1000, wanted="auto", limits=LAPTOP, most=None):
-        return on_driver(wanted, Weighed(n, 20.0), 2 * ids, self.FORM, limits, most)
+        return on_driver(wanted, SizeEstimate(n, 20.0), 2 * ids, self.FORM, limits, most)
 
     def test_up_to_a_limit_that_follows_from_the_memory(self):
         assert self.ask(10**6) == Choice(
@@ -305,15 +303,15 @@ class TestWhereItIsTaken:
 
     def test_the_text_of_the_ids_counts(self, ratings):
         """Each of the different ids, once: 70 users of 4 bytes and an offset; their number is an estimate."""
-        counted = RatingsFrame(ratings, Columns()).weighed()
+        counted = RatingsFrame(ratings, Columns()).size()
         assert counted.id_bytes == pytest.approx(70 * 8, rel=0.1)
-        form, text = self.FORM, Weighed(10**7, 80.0, id_bytes=36.0 * 10**7)
-        assert isinstance(on_driver("auto", Weighed(10**7, 80.0), 0, form, self.LAPTOP, None), Choice)
+        form, text = self.FORM, SizeEstimate(10**7, 80.0, id_bytes=36.0 * 10**7)
+        assert isinstance(on_driver("auto", SizeEstimate(10**7, 80.0), 0, form, self.LAPTOP, None), Choice)
         assert (
             "half of the 8,192 MB" in on_driver("auto", replace(text, n=9 * 10**7), 0, form, self.LAPTOP, None).reason
         )
         small = DriverLimits(result=2**30, heap=2**30, memory=2**30, local=True)
-        assert isinstance(on_driver("driver", Weighed(10**7, 80.0), 0, form, small, None), Choice)
+        assert isinstance(on_driver("driver", SizeEstimate(10**7, 80.0), 0, form, small, None), Choice)
         with pytest.raises(RequestError, match="exchange=driver cannot work"):
             on_driver("driver", text, 0, form, small, None)
 
@@ -342,6 +340,6 @@ class TestWhereItIsTaken:
 
     def test_who_asks_for_the_driver_is_refused_before_the_ratings_are_gathered(self, ratings, monkeypatch):
         monkeypatch.setattr(exchanges, "driver_limits", lambda spark: DriverLimits(2**30, 2**30, 2**10, local=True))
-        monkeypatch.setattr(RatingsFrame, "gathered", lambda *_: pytest.fail("they were gathered"))
+        monkeypatch.setattr(RatingsFrame, "collected", lambda *_: pytest.fail("they were gathered"))
         with pytest.raises(RequestError, match=r"exchange=driver cannot work: 1,500 ratings .* can take 0 MB: choose"):
             fit(ratings, "driver", driverRatings=0)

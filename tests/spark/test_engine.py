@@ -13,7 +13,7 @@ from onebit_spark.engines.spark_engine import on_executors
 from onebit_spark.engines.storage import InFiles
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.defects import Columns
-from onebit_spark.input.survey import census
+from onebit_spark.input.survey import survey_ratings
 from onebit_spark.platform.files import Location
 from onebit_spark.simulate import simulate
 
@@ -195,7 +195,7 @@ def test_a_nondeterministic_source_is_read_once(spark, ratings, exchange, tmp_pa
     source = ratings.repartition(2).mapInArrow(flicker, ratings.schema)
     model = estimator(exchange=exchange, maxIter=1).fit(source)
     assert 0 < model.info.n_ratings < ratings.count()
-    with census(source, Columns()) as counted:
+    with survey_ratings(source, Columns()) as counted:
         counted.packed.cached.unpersist()  # as if the executors that hold it were lost
         held = frozenset(["rows", "cols"] if exchange == "broadcast" else [])
         place = InFiles(Location(spark, str(tmp_path / "work")))
@@ -214,7 +214,7 @@ def test_both_labels_of_a_cell_count(spark):
 
 
 def test_max_result_size_is_respected(spark, ratings, monkeypatch):
-    monkeypatch.setattr("onebit_spark.platform.limits.as_bytes", lambda _: 1000)
+    monkeypatch.setattr("onebit_spark.platform.sessions.as_bytes", lambda _: 1000)
     with pytest.raises(RequestError, match=r"maxResultSize.*choose exchange=auto"):
         estimator(exchange="broadcast").fit(ratings)
 

@@ -15,8 +15,7 @@ from pyspark.sql import functions as F
 from onebit_spark import RequestError
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input import packing
-from onebit_spark.input.collect import gathered, weighed
-from onebit_spark.input.collected_bundles import gathered_bundles
+from onebit_spark.input.collect import collect_bundles, collect_ratings, estimate_size
 from onebit_spark.input.defects import Columns
 from onebit_spark.input.packing import PACKED, Pack
 from onebit_spark.input.prepared_ratings import BUNDLES, LONG_LINES, open_prepared, prepared_for, stored_bundles
@@ -139,9 +138,9 @@ def test_bundles_are_read_in_their_order(spark, ratings, tmp_path, monkeypatch):
     assert places == sorted(places)
 
     columns = Columns()
-    expected = gathered(ratings, columns, weighed(ratings, columns), 10**9)
+    expected = collect_ratings(ratings, columns, estimate_size(ratings, columns), 10**9)
     for most in (10**9, 5_000):  # by one collect, and by several
-        found = gathered_bundles(bundles, expected.tally, 20_000, most)
+        found = collect_bundles(bundles, expected.tally, 20_000, most)
         assert found.users.equals(expected.users)
         assert found.items.equals(expected.items)
         assert np.array_equal(found.ratings.codes, expected.ratings.codes)
@@ -231,7 +230,7 @@ def test_ratings_without_files_are_compared_by_their_content(spark, tmp_path):
         prepared_for(second, Columns(), folder)
     with pytest.raises(RequestError, match="400 ratings were prepared, and 399 are to be fitted"):
         prepared_for(first.limit(399), Columns(), folder)
-    counted = prepared.weighed()
+    counted = prepared.size()
     prepared_for(second, Columns(), folder, counted)  # by the word of who has counted
     with pytest.raises(RequestError, match="400 ratings were prepared"):
         prepared_for(first, Columns(), folder, type(counted)(7, 1.0, "0-0"))

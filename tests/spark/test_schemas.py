@@ -3,7 +3,7 @@
 import pytest
 from pyspark.sql.types import StructType
 
-from onebit_spark.platform.schemas import schema_of, type_of
+from onebit_spark.platform.binary_cells import schema_of, type_of
 
 
 def test_a_text_of_columns():

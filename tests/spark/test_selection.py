@@ -10,7 +10,7 @@ from onebit_spark.engines.spark_engine import on_executors
 from onebit_spark.engines.storage import NoStorage
 from onebit_spark.engines.threads import LocalEngine
 from onebit_spark.input.defects import Columns
-from onebit_spark.input.survey import census
+from onebit_spark.input.survey import survey_ratings
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.simulate import simulate
 
@@ -61,7 +61,7 @@ def test_every_engine_counts_the_same(spark, blocks):
     assert expected.sum() == len(data.rows)
     held = frozenset(["rows", "cols"])
     with (
-        census(frame, Columns()) as counted,
+        survey_ratings(frame, Columns()) as counted,
         on_executors(spark, counted, blocks, config.form, NoStorage(), held) as engine,
     ):
         first, second = (

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from onebit_spark.platform.short_rows import map_rows
+from onebit_spark.platform.arrow_stream import map_rows
 
 SCHEMA = "total long, daemon long"
 

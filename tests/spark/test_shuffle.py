@@ -22,13 +22,12 @@ from onebit_spark.engines.steps import total_weight
 from onebit_spark.engines.storage import InFiles, OnExecutors
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.defects import Columns
-from onebit_spark.input.survey import census
+from onebit_spark.input.survey import survey_ratings
 from onebit_spark.model import OneBitCompletionModel
-from onebit_spark.platform.caching import forget
 from onebit_spark.platform.files import Location
-from onebit_spark.platform.limits import DriverLimits, driver_limits
-from onebit_spark.platform.plans import partition_keys, spark_hash
-from onebit_spark.platform.temporary_folders import take_back
+from onebit_spark.platform.plans import forget, partition_keys, spark_hash
+from onebit_spark.platform.sessions import DriverLimits, driver_limits
+from onebit_spark.platform.temporary_folders import TemporaryFolders
 from onebit_spark.simulate import power_law_ratings
 
 pytestmark = pytest.mark.classic
@@ -168,14 +167,16 @@ def test_nothing_stays_behind(spark, ratings, tmp_path):
     predictions = model.transform(ratings).select("user", "score")
     del model
     gc.collect()
-    take_back()  # as the next fit does
+    spark.sparkContext._jvm.System.gc()
+    TemporaryFolders.of(spark).delete_unread()  # as the next fit does
     assert list(tmp_path.iterdir()) == left  # the model is gone, its predictions are still to be computed
     assert predictions.count() == 1500
     del predictions
     patience = 50
     while list(tmp_path.iterdir()) and patience:  # the JVM hears a little later of what is released here
         gc.collect()
-        take_back()
+        spark.sparkContext._jvm.System.gc()
+        TemporaryFolders.of(spark).delete_unread()
         time.sleep(0.2)
         patience -= 1
     assert not list(tmp_path.iterdir())
@@ -201,7 +202,7 @@ def test_a_half_step_does_not_move_ratings(spark, ratings):
     """
     config = FitConfig(rank=3, tol=0.0, max_iter=1, start="random")
     with (
-        census(ratings, Columns()) as counted,
+        survey_ratings(ratings, Columns()) as counted,
         on_executors(spark, counted, (3, 2), config.form, OnExecutors(), frozenset()) as engine,
     ):
         engine.start(config, config.make_loss())
@@ -223,7 +224,7 @@ def test_mixed_shuffles_factors_of_one_side_only(spark, ratings, tmp_path):
     config = FitConfig(rank=3, tol=0.0, max_iter=1, start="random")
     folder = Location(spark, str(tmp_path / "work"))
     with (
-        census(ratings, Columns()) as counted,
+        survey_ratings(ratings, Columns()) as counted,
         on_executors(spark, counted, (3, 2), config.form, InFiles(folder), frozenset(["cols"])) as engine,
     ):
         engine.start(config, config.make_loss())
@@ -237,8 +238,8 @@ def test_mixed_shuffles_factors_of_one_side_only(spark, ratings, tmp_path):
 
 
 def test_ids_are_numbered_in_ascending_order(spark, ratings):
-    with census(ratings.repartition(7), Columns()) as counted, ExitStack() as release:
-        survey, n_blocks = counted.survey(), {"rows": 25, "cols": 9}
+    with survey_ratings(ratings.repartition(7), Columns()) as counted, ExitStack() as release:
+        survey, n_blocks = counted.rated_ids(), {"rows": 25, "cols": 9}
         numbered = number_ids(counted, release)
         placed = placements(numbered, counted.tally.n, n_blocks)
         for side, ids in survey.ids.items():
@@ -284,7 +285,7 @@ class TestChoice:
         assert pick(10**7, items=10**7).exchange == "shuffle"
         assert "more than" in pick(10**7, items=10**7).reason
         assert pick(1000, "shuffle").exchange == "shuffle"
-        monkeypatch.setattr("onebit_spark.platform.limits.as_bytes", lambda _: 1000)
+        monkeypatch.setattr("onebit_spark.platform.sessions.as_bytes", lambda _: 1000)
         assert "maxResultSize" in pick(1000).reason
         assert pick(1000).exchange == "shuffle"
         for wanted in ("broadcast", "mixed"):

@@ -14,7 +14,7 @@ from onebit_spark.core.config import FitConfig
 from onebit_spark.engines.spark_engine import on_executors
 from onebit_spark.engines.storage import InFiles
 from onebit_spark.input.defects import Columns
-from onebit_spark.input.survey import census
+from onebit_spark.input.survey import survey_ratings
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.sessions import parallelism
 from onebit_spark.simulate import power_law_ratings
@@ -77,7 +77,7 @@ def test_ratings_stay_and_nothing_stays_behind(spark, file, tmp_path):
     config = FitConfig(rank=3, tol=0.0, max_iter=1, start="random")
     before, place = dict(spark.conf.getAll), InFiles(Location(spark, str(tmp_path / "work")))
     with (
-        census(spark.read.parquet(str(file)), Columns()) as counted,
+        survey_ratings(spark.read.parquet(str(file)), Columns()) as counted,
         on_executors(spark, counted, (3, 2), config.form, place, frozenset()) as engine,
     ):
         engine.start(config, config.make_loss())

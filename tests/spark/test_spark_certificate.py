@@ -14,7 +14,8 @@ from onebit_spark.engines.storage import NoStorage
 from onebit_spark.engines.threads import LocalEngine
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.defects import Columns
-from onebit_spark.input.survey import census, split_off
+from onebit_spark.input.holdout import split_off
+from onebit_spark.input.survey import survey_ratings
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.simulate import simulate
 
@@ -47,7 +48,7 @@ def test_the_same_draws_and_coins_as_in_process(spark, ratings, data, blocks):
             chosen = {side: part.runner.held_rows(side) for side in ("rows", "cols")}
     held = frozenset(["rows", "cols"])
     with (
-        census(ratings, Columns()) as counted,
+        survey_ratings(ratings, Columns()) as counted,
         on_executors(spark, counted, blocks, config.form, NoStorage(), held) as engine,
     ):
         engine.start_from({side: engine.runner.table(side, rows) for side, rows in local.posteriors.items()})

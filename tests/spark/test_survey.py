@@ -10,7 +10,7 @@ import pytest
 from onebit_spark.input import packing
 from onebit_spark.input import survey as counting
 from onebit_spark.input.defects import Columns
-from onebit_spark.input.survey import census
+from onebit_spark.input.survey import survey_ratings
 
 IDS = {
     "int": lambda k: 3 * k,
@@ -29,8 +29,8 @@ def counted(spark, monkeypatch):
 
     def count(ratings, most_bytes):
         monkeypatch.setattr(counting, "SUMMARY_BYTES", most_bytes)
-        with census(ratings, Columns()) as found:
-            return found.survey(), found.sketch(), (found.n_users, found.n_items), found.summary is not None
+        with survey_ratings(ratings, Columns()) as found:
+            return found.rated_ids(), found.sketch(), (found.n_users, found.n_items), found.summary is not None
 
     return count
 

@@ -12,11 +12,11 @@ from onebit_spark import FitConfig, FitFailed, RequestError, fit_arrays
 from onebit_spark.cli.summaries import fit_summary
 from onebit_spark.engines.decide import Choice, Refusal, on_driver
 from onebit_spark.estimator import OneBitCompletion, fit_counted
-from onebit_spark.input.collect import Weighed, weighed
+from onebit_spark.input.collect import SizeEstimate, estimate_size
 from onebit_spark.input.defects import Columns
-from onebit_spark.input.weights import weight_hashes
+from onebit_spark.input.hashes import weight_hashes
 from onebit_spark.model import OneBitCompletionModel
-from onebit_spark.platform.limits import DriverLimits
+from onebit_spark.platform.sessions import DriverLimits
 from onebit_spark.simulate import simulate
 from onebit_spark.tuning.cross_validation import CrossValidation
 
@@ -185,7 +185,7 @@ def test_weights_that_change_are_caught(ratings):
 
     source = ratings.mapInArrow(flicker, "user long, item long, label long, w double")
     info = estimator(exchange="driver", maxIter=1).fit(source).info
-    counted = Weighed(info.n_ratings, 20.0, info.fingerprint, weighted=True)
+    counted = SizeEstimate(info.n_ratings, 20.0, info.fingerprint, weighted=True)
     with pytest.raises(FitFailed, match="not deterministic"):
         fit_counted(estimator(exchange="driver", maxIter=1), source, counted)
 
@@ -243,11 +243,11 @@ def test_what_the_model_says(spark, ratings, model, tmp_path):
 
 def test_the_memory_of_the_driver_counts_them(ratings):
     form, n = FitConfig(rank=2).form, 1_000_000
-    plain, weighted = (weighed(ratings, Columns(weight=name)) for name in (None, "w"))
+    plain, weighted = (estimate_size(ratings, Columns(weight=name)) for name in (None, "w"))
     assert weighted.bytes_per_rating == plain.bytes_per_rating + 4 + 1 / 8  # and a bit that it is there
     limits = DriverLimits(2**40, 2**40, 2 * 30 * n + 2**28, local=True)
-    assert isinstance(on_driver("auto", Weighed(n, 0.0), 0, form, limits, None), Choice)
-    assert isinstance(on_driver("auto", Weighed(n * 5, 0.0, weighted=True), 0, form, limits, None), Refusal)
+    assert isinstance(on_driver("auto", SizeEstimate(n, 0.0), 0, form, limits, None), Choice)
+    assert isinstance(on_driver("auto", SizeEstimate(n * 5, 0.0, weighted=True), 0, form, limits, None), Refusal)
 
 
 def test_folds_carry_the_weights(spark, ratings, data):

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from onebit_spark.platform.arrow_files import ArrowPath
+from onebit_spark.platform.file_systems import ArrowPath
 
 
 def test_a_file(tmp_path):

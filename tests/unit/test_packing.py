@@ -11,13 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onebit_spark import FitFailed
+from onebit_spark.core import id_index
+from onebit_spark.core.id_index import IdEncoder, hashes_of
 from onebit_spark.engines.layout import Placement
 from onebit_spark.engines.numbering import _EncodeNumbers
-from onebit_spark.input import accumulators, packing
-from onebit_spark.input.accumulators import GrowingDictionary
-from onebit_spark.input.id_counts import CountIds, hashes_of, sum_counts
+from onebit_spark.input import packing
 from onebit_spark.input.packing import Pack, read_bundles
 from onebit_spark.input.ratings import ITEM, LABEL, USER
+from onebit_spark.input.survey import CountIds, sum_counts
 from onebit_spark.platform.binary_cells import binary_line, cell_array
 
 integers = st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-5, 40), max_size=60)
@@ -27,8 +28,8 @@ integers = st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-5, 40), max_
 def test_integers_keep_their_numbers(parts, dense):
     """By a table of their range as far as it is narrow, by a hash table from then on."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(accumulators, "DENSE", dense)
-        dictionary, known = GrowingDictionary(), []
+        patch.setattr(id_index, "DENSE", dense)
+        dictionary, known = IdEncoder(), []
         for part in parts:
             numbers, new = dictionary.add(pa.chunked_array([pa.array(part, pa.int64())]))
             known += new.to_pylist()
@@ -38,7 +39,7 @@ def test_integers_keep_their_numbers(parts, dense):
 
 @given(st.lists(st.lists(st.text(max_size=3)), max_size=5))
 def test_text_keeps_its_numbers(parts):
-    dictionary, known = GrowingDictionary(), []
+    dictionary, known = IdEncoder(), []
     for part in parts:
         numbers, new = dictionary.add(pa.chunked_array([pa.array(part, pa.string())]))
         known += new.to_pylist()
@@ -47,7 +48,7 @@ def test_text_keeps_its_numbers(parts):
 
 @pytest.mark.parametrize("ids", [pa.array([1, None]), pa.array([1.0, float("nan")]), pa.array(["a", None])])
 def test_null_and_nan_are_noticed(ids):
-    assert GrowingDictionary().add(pa.chunked_array([ids])) is None
+    assert IdEncoder().add(pa.chunked_array([ids])) is None
 
 
 ratings = st.lists(
@@ -136,8 +137,8 @@ def raw_batches(lines, size):
 def test_ids_that_arrive_in_parts(parts, dense):
     """Positions among all ids in ascending order, whether the parts share a dictionary or not."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(accumulators, "DENSE", dense)
-        encoded = accumulators.Encoded()
+        patch.setattr(id_index, "DENSE", dense)
+        encoded = id_index.Encoded()
         for part in parts:
             assert encoded.add(pa.chunked_array([pa.array(part, pa.int64())]))
         numbers, known = encoded.numbered()

@@ -9,9 +9,8 @@ import pytest
 from onebit_spark import FitConfig, RequestError, fit_arrays
 from onebit_spark.cli.tune_job import as_toml, in_words
 from onebit_spark.simulate import simulate
-from onebit_spark.tuning.folds import FoldedSample, Score, choose, fit_fold, limit, score
+from onebit_spark.tuning.folds import FoldedSample, Sample, Score, choose, fit_fold, limit, score
 from onebit_spark.tuning.grid import read_grid, settings_of
-from onebit_spark.tuning.sample import Sample
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -1,17 +1,26 @@
-"""A path on the file systems that Hadoop knows, through Spark's driver."""
+"""Paths on the file systems that Hadoop knows, through Spark's driver, and on those that Arrow knows.
+
+The latter are for Spark Connect, where there is no JVM to ask. This process and the server must then see the same files
+under the same path: a shared disk, a mounted volume, or an object store (s3://, gs://, abfss://, hdfs://) that this
+machine has credentials for. Both classes have the methods and attributes that ``files.Location`` describes.
+"""
 
 from __future__ import annotations
 
 import os
+import posixpath
+import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from pyarrow import fs
 from pyspark.sql import SparkSession
 
 
 class HadoopPath:
-    """See ``files.FilePath``."""
+    """A path that Hadoop knows."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         jvm: Any = spark._jvm
@@ -78,7 +87,7 @@ def statuses(spark: SparkSession, uris: Sequence[str]) -> dict[str, tuple[int, i
     jvm_session: Any = spark._jsparkSession
     configuration = jvm_session.sessionState().newHadoopConf()
     listed: dict[str, dict[str, tuple[int, int]]] = {}
-    found = {}
+    known = {}
     for uri in uris:
         path = jvm.org.apache.hadoop.fs.Path(jvm.java.net.URI(uri))
         folder, name = path.getParent(), str(path.getName())
@@ -87,5 +96,66 @@ def statuses(spark: SparkSession, uris: Sequence[str]) -> dict[str, tuple[int, i
             entries = files.listStatus(folder) if files.exists(folder) else []
             listed[key] = {str(e.getPath().getName()): (int(e.getLen()), int(e.getModificationTime())) for e in entries}
         if name in listed[key]:
-            found[uri] = listed[key][name]
-    return found
+            known[uri] = listed[key][name]
+    return known
+
+
+class ArrowPath:
+    """A path that Arrow knows."""
+
+    def __init__(self, path: str) -> None:
+        if not path:
+            raise OSError("the path is empty")
+        path = re.sub(r"^file:(//)?(?=/)", "", path)
+        if with_scheme := re.match(r"([A-Za-z][A-Za-z0-9+.-]+)://", path):
+            self._files, self._path = fs.FileSystem.from_uri(path)
+            self.scheme = with_scheme[1]
+            self.uri = path.rstrip("/")
+        else:
+            self._files = fs.LocalFileSystem()
+            self._path = os.path.abspath(path)
+            self.scheme = "file"
+            self.uri = f"file:{self._path}"
+        self.name: str = posixpath.basename(self._path.rstrip("/"))
+
+    @property
+    def parent(self) -> str:
+        return f"file:{posixpath.dirname(self._path)}" if self.scheme == "file" else posixpath.dirname(self.uri)
+
+    def exists(self) -> bool:
+        return self._kind() != fs.FileType.NotFound
+
+    def is_folder(self) -> bool:
+        return self._kind() == fs.FileType.Directory
+
+    def children(self) -> list[str]:
+        entries = self._files.get_file_info(fs.FileSelector(self._path))
+        return [f"{self.uri}/{entry.base_name}" for entry in entries]
+
+    def delete(self) -> None:
+        if self.is_folder():
+            self._files.delete_dir(self._path)
+        elif self.exists():
+            self._files.delete_file(self._path)
+
+    def move_to(self, target: ArrowPath) -> None:
+        self._files.move(self._path, target._path)
+
+    def read(self, most: int | None = None) -> bytes:
+        with self._files.open_input_stream(self._path) as stream:
+            return bytes(stream.read(most))
+
+    def write(self, content: bytes) -> None:
+        self._files.create_dir(posixpath.dirname(self._path))
+        unfinished = posixpath.join(posixpath.dirname(self._path), f".{self.name}.writing")
+        try:
+            with self._files.open_output_stream(unfinished) as stream:
+                stream.write(content)
+            self._files.move(unfinished, self._path)
+        except BaseException:
+            with suppress(OSError):  # the first error is the one to report
+                self._files.delete_file(unfinished)
+            raise
+
+    def _kind(self) -> fs.FileType:
+        return self._files.get_file_info(self._path).type

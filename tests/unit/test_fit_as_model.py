@@ -87,7 +87,8 @@ def test_repeated_cells_are_told_with_the_limit_of_nine_tenths(ratings, monkeypa
     for repeated in (True, False):
         cells = np.unique(np.stack(ratings[:2]), axis=1, return_index=True)[1]
         given = ratings if repeated else tuple(part[cells] for part in ratings)
-        fit = fit_arrays(*given, FitConfig(rank=2, max_iter=3, tol=0), threads=1, certify=Terms())
+        config = FitConfig(rank=2, max_iter=3, tol=0, likelihood_weight="auto")
+        fit = fit_arrays(*given, config, threads=1, certify=Terms())
         assert ("repeatedly" in fit.info.nine_tenths["statement"]) == repeated
 
 

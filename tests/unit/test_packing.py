@@ -1,8 +1,6 @@
 """Ratings packed by a task: the same ratings under numbers of their own, every id counted once."""
 
 from collections import Counter
-from datetime import date
-from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -11,8 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onebit_spark import FitFailed
-from onebit_spark.core import id_index
-from onebit_spark.core.id_index import IdEncoder, hashes_of
 from onebit_spark.engines.layout import Placement
 from onebit_spark.engines.numbering import _EncodeNumbers
 from onebit_spark.input import packing
@@ -20,36 +16,6 @@ from onebit_spark.input.packing import Pack, read_bundles
 from onebit_spark.input.ratings import ITEM, LABEL, USER
 from onebit_spark.input.survey import CountIds, sum_counts
 from onebit_spark.platform.binary_cells import binary_line, cell_array
-
-integers = st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-5, 40), max_size=60)
-
-
-@given(st.lists(integers, max_size=6), st.sampled_from([0, 8, 1 << 24]))
-def test_integers_keep_their_numbers(parts, dense):
-    """By a table of their range as far as it is narrow, by a hash table from then on."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(id_index, "DENSE", dense)
-        dictionary, known = IdEncoder(), []
-        for part in parts:
-            numbers, new = dictionary.add(pa.chunked_array([pa.array(part, pa.int64())]))
-            known += new.to_pylist()
-            assert len(dictionary) == len(known) == len(set(known))
-            assert [known[number] for number in numbers] == part
-
-
-@given(st.lists(st.lists(st.text(max_size=3)), max_size=5))
-def test_text_keeps_its_numbers(parts):
-    dictionary, known = IdEncoder(), []
-    for part in parts:
-        numbers, new = dictionary.add(pa.chunked_array([pa.array(part, pa.string())]))
-        known += new.to_pylist()
-        assert [known[number] for number in numbers] == part
-
-
-@pytest.mark.parametrize("ids", [pa.array([1, None]), pa.array([1.0, float("nan")]), pa.array(["a", None])])
-def test_null_and_nan_are_noticed(ids):
-    assert IdEncoder().add(pa.chunked_array([ids])) is None
-
 
 ratings = st.lists(
     st.tuples(st.sampled_from("abcdefg"), st.integers(-3, 9) | st.integers(0, 2**40), st.booleans()), max_size=80
@@ -105,20 +71,6 @@ def test_few_hashes_are_kept_for_the_sketch(monkeypatch):
     assert len(kept) < 300
 
 
-@pytest.mark.parametrize(
-    "ids",
-    [
-        [3, 1, 3], ["ü", "", "ü"], [b"x", b"y", b"x"], [0.5, -1.0, 0.5], [True, False, True],
-        [Decimal("1.5"), Decimal("2.5"), Decimal("1.5")], [date(2020, 1, 1), date(2021, 1, 1), date(2020, 1, 1)],
-    ],
-)  # fmt: skip
-def test_equal_ids_have_equal_hashes(ids):
-    """Also in a slice of an array."""
-    first, other, same = hashes_of(pa.array(ids))
-    assert first == same != other
-    assert hashes_of(pa.array([ids[1], *ids]).slice(1)).tolist() == [first, other, same]
-
-
 def raw_batches(lines, size):
     users, items, labels = zip(*lines, strict=True) if lines else ((), (), ())
     hashes = [hash((user, item)) for user, item in zip(users, items, strict=True)]
@@ -131,20 +83,6 @@ def raw_batches(lines, size):
         }
     )
     return table.to_batches(max_chunksize=size)
-
-
-@given(st.lists(integers, min_size=1, max_size=6), st.sampled_from([0, 8, 1 << 24]))
-def test_ids_that_arrive_in_parts(parts, dense):
-    """Positions among all ids in ascending order, whether the parts share a dictionary or not."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(id_index, "DENSE", dense)
-        encoded = id_index.Encoded()
-        for part in parts:
-            assert encoded.add(pa.chunked_array([pa.array(part, pa.int64())]))
-        numbers, known = encoded.numbered()
-    everything = [value for part in parts for value in part]
-    assert known.to_pylist() == sorted(set(everything))
-    assert known.take(pa.array(numbers)).to_pylist() == everything
 
 
 def test_numbers_must_belong_to_the_ids():

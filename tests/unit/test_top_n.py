@@ -74,6 +74,6 @@ def test_a_variance_is_a_product_within_its_limits(kind, intercept):
     terms = top_n._variance_terms(rows, "row"), top_n._variance_terms(partners, "partner")
     _, variance = all_pairs(rows, partners)
     np.testing.assert_allclose(terms[0] @ terms[1].T, variance, rtol=1e-5)
-    low, high = top_n._variance_limits(*terms, signed=kind == "covariance")
+    low, high = top_n._variance_limits(top_n._Terms(*terms), signed=kind == "covariance")
     assert (low <= variance.min(axis=1)).all()
     assert (high >= variance.max(axis=1)).all()

@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from onebit_spark.core.feature_coding import FeatureCoding, Table32
+from onebit_spark.core.id_index import IdIndex
 from onebit_spark.core.losses import OTHER, Side
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.errors import RequestError
@@ -39,7 +39,7 @@ class IdLines:
 
     def at(self, ids: pa.Array) -> NDArray[Any]:
         """The lines of any ids, 0 for those that have none."""
-        places = pc.fill_null(pc.index_in(ids, value_set=self.ids.cast(ids.type)), -1).to_numpy().astype(np.int64)
+        places = IdIndex(self.ids).find(ids)
         lines = np.zeros((len(ids), self.lines.shape[1]), self.lines.dtype)
         lines[places >= 0] = self.lines[places[places >= 0]]
         return lines

@@ -7,13 +7,12 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from onebit_spark.core.factor_tables import CERTIFIED, factor_columns, factor_table, plain_lists, read_factors
-from onebit_spark.core.id_index import wide
+from onebit_spark.core.id_index import IdIndex, one_array, wide
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.posterior import FloatArray, RowPosterior
 from onebit_spark.errors import RequestError
@@ -53,18 +52,12 @@ def collected_factors(frame: DataFrame) -> pa.Table:
 
 def ordered(factors: pa.Table, ids: pa.Array, prior: RowPosterior, precision: str) -> RowPosterior:
     """The posterior of ``ids`` from a factor table in any order. Ids that it lacks get the one row of ``prior``."""
-    known = factors["id"].combine_chunks()
-    if pa.types.is_integer(known.type) and pa.types.is_integer(ids.type):
-        known, ids = known.cast(pa.int64()), ids.cast(pa.int64())
-    elif wide(known.type) == ids.type:
-        known = known.cast(ids.type)
-    elif known.type != ids.type:
-        raise RequestError(f"the initial model's ids are of type {known.type}, those of the ratings {ids.type}")
-    lines = factors.drop_columns("id").to_struct_array()
-    if isinstance(lines, pa.ChunkedArray):
-        lines = lines.combine_chunks()
-    found = read_factors(lines.take(pc.index_in(ids, value_set=known)), prior)
-    return found.astype(precision)
+    known = factors["id"].type
+    if wide(known) != wide(ids.type) and not (pa.types.is_integer(known) and pa.types.is_integer(ids.type)):
+        raise RequestError(f"the initial model's ids are of type {known}, those of the ratings {ids.type}")
+    places = IdIndex(factors["id"]).find(ids)
+    lines = one_array(factors.drop_columns("id").to_struct_array())
+    return read_factors(lines.take(pa.array(places, mask=places < 0)), prior).astype(precision)
 
 
 def factor_schema(info: ModelInfo, side: str) -> StructType:

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from onebit_spark.core.factor_tables import newcomer_rows, prior_row
 from onebit_spark.core.fitted_features import IdLines
-from onebit_spark.core.id_index import one_array
+from onebit_spark.core.id_index import IdIndex, one_array
 from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.posterior import DoubleArray, FloatArray, Form, RowPosterior
 from onebit_spark.core.prediction import held_out_sums
@@ -69,7 +69,9 @@ def measuring(
     coded: dict[Side, FloatArray] = dict(zip(SIDES, _coded(occurring, unrated), strict=True))
     with ExitStack() as release:
         if all(map(engine.is_held, SIDES)):
-            ids = [_with_more(engine.ids[side].values, more) for side, more in zip(SIDES, occurring, strict=True)]
+            ids = [
+                IdIndex(_with_more(engine.ids[side].values, more)) for side, more in zip(SIDES, occurring, strict=True)
+            ]
             sent = broadcast(ratings.sparkSession, (ids[0], ids[1]))
             release.callback(sent.destroy)
             yield _ByBroadcast(cached(named.mapInArrow(_Numbered(sent), PAIRS), release), engine, loss, coded)
@@ -82,7 +84,7 @@ def measuring(
 def _occurring(unrated: pa.Array, column: DataFrame) -> pa.Array:
     """The ids that occur in a column of the validation ratings."""
     ids = one_array(column.distinct().toArrow().column(0))
-    return unrated.filter(pc.is_in(unrated, value_set=ids.cast(unrated.type)))
+    return unrated.filter(pa.array(IdIndex(ids).contains(unrated)))
 
 
 def _coded(ids: Sequence[pa.Array | None], unrated: Mapping[Side, IdLines]) -> list[FloatArray]:
@@ -212,15 +214,12 @@ def packed_lines(numbers: NDArray[np.int64], posteriors: list[RowPosterior]) -> 
 class _Numbered:
     """Ids by their number, −1 for one that has none: it is not fitted, and it has no features."""
 
-    ids: Broadcast[tuple[pa.Array, pa.Array]]
+    ids: Broadcast[tuple[IdIndex, IdIndex]]
 
     def __call__(self, batches: Batches) -> Batches:
         users, items = self.ids.value
         for batch in batches:
-            numbers = [
-                pc.fill_null(pc.index_in(batch.column(name), value_set=values), -1).cast(pa.int32())
-                for name, values in ((USER, users), (ITEM, items))
-            ]
+            numbers = [pa.array(index.find(batch.column(name))) for name, index in ((USER, users), (ITEM, items))]
             columns = [*numbers, batch.column(LABEL), batch.column(WEIGHT)]
             yield pa.RecordBatch.from_arrays(columns, names=PAIRS.names)
 

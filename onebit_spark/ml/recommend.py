@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 
 from onebit_spark.core.factor_tables import factor_columns, prior_row, read_factors
 from onebit_spark.core.fitted_features import SIDE_OF, Who
+from onebit_spark.core.id_index import IdIndex
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.engines.block_frames import Batches
 from onebit_spark.errors import RequestError
@@ -235,8 +236,8 @@ def _one_list(values: pa.Array) -> pa.ListArray:
 
 def _positions(seen: pa.ListArray, ids: pa.Array) -> Seen:
     """Which of ``ids`` every row has seen: pointers into positions, row after row."""
-    found = pc.index_in(seen.flatten(), value_set=ids)
+    found = IdIndex(ids).find(seen.flatten())
     rows = np.repeat(np.arange(len(seen)), pc.fill_null(pc.list_value_length(seen), 0).to_numpy())
-    known = found.is_valid().to_numpy(zero_copy_only=False)
+    known = found >= 0
     pointers = np.concatenate([[0], np.cumsum(np.bincount(rows[known], minlength=len(seen)))]).astype(np.int64)
-    return pointers, found.drop_null().to_numpy().astype(np.int32)
+    return pointers, found[known]

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 
 from onebit_spark.core.factor_tables import factor_table, newcomer_rows
 from onebit_spark.core.feature_coding import FeatureCoding, learn_coding
 from onebit_spark.core.fitted_features import SIDE_OF, IdLines, Who
-from onebit_spark.core.id_index import one_array
+from onebit_spark.core.id_index import IdIndex, one_array
 from onebit_spark.core.losses import Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.side_tables import SideFeatures
@@ -54,7 +53,7 @@ class FitFeatures:
     def of(cls, table: pa.Table, column: str, ids: pa.Array, whose: str) -> FitFeatures:
         """From a checked table of features and the ids with ratings."""
         known = one_array(table[column]).cast(ids.type)
-        places = pc.fill_null(pc.index_in(ids, value_set=known), -1).to_numpy().astype(np.int64)
+        places = IdIndex(known).find(ids)
         rated = table.take(pa.array(places[places >= 0]))
         if not rated.num_rows:
             raise RequestError(

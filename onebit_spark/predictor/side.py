@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -21,13 +20,12 @@ from onebit_spark.core.factor_tables import (
     read_factors,
 )
 from onebit_spark.core.fitted_features import SIDE_OF, Who
-from onebit_spark.core.id_index import one_array
+from onebit_spark.core.id_index import IdIndex, one_array
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.errors import RequestError
 from onebit_spark.predictor.top_n import Numbers
 
-FEW = 8  # below 1/FEW of the known ids, looking up ids one by one is faster than Arrow's table of all of them
 ARROW_TYPES = {
     "tinyint": pa.int8(), "smallint": pa.int16(), "int": pa.int32(), "bigint": pa.int64(), "float": pa.float32(),
     "double": pa.float64(), "string": pa.string(), "boolean": pa.bool_(), "binary": pa.binary(), "date": pa.date32(),
@@ -88,33 +86,17 @@ class ModelSide:
 
     def positions(self, ids: pa.ChunkedArray | pa.Array) -> Numbers:
         """The row of every id, −1 for one that is not known."""
-        if FEW * len(ids) < len(self.ids):
-            return self._lookup(one_array(_wide_integers(ids)))
-        found = pc.index_in(_wide_integers(ids), value_set=_wide_integers(self.ids))
-        return pc.fill_null(found, -1).to_numpy().astype(np.int64)
+        return self._index.find(ids).astype(np.int64)
+
+    @cached_property
+    def _index(self) -> IdIndex:
+        return IdIndex(self.ids)
 
     def with_rows(self, ids: pa.Array, rows: RowPosterior) -> ModelSide:
         """This side with more rows. An id that is known is replaced."""
-        kept = np.flatnonzero(pc.invert(pc.is_in(self.ids, value_set=ids)).to_numpy(False))
+        kept = np.flatnonzero(~IdIndex(ids).contains(self.ids))
         old = self.posterior.take(kept)
         return ModelSide(pa.concat_arrays([self.ids.take(pa.array(kept)), ids]), stacked(old, rows, self.prior))
-
-    @cached_property
-    def _lookup(self) -> Callable[[pa.Array], Numbers]:
-        """A function from ids to positions that does not look at all known ids."""
-        if pa.types.is_integer(self.ids.type):
-            known = self.ids.to_numpy().astype(np.int64)
-            order = np.argsort(known, kind="stable")
-            ascending = known[order]
-
-            def search(ids: pa.Array) -> Numbers:
-                asked = ids.to_numpy()
-                place = np.minimum(np.searchsorted(ascending, asked), len(ascending) - 1)
-                return np.where(ascending[place] == asked, order[place], -1)
-
-            return search
-        table = {value: place for place, value in enumerate(self.ids.to_pylist())}
-        return lambda ids: np.fromiter((table.get(value, -1) for value in ids.to_pylist()), np.int64, len(ids))
 
 
 def stacked(*parts: RowPosterior) -> RowPosterior:
@@ -157,11 +139,6 @@ def asked_ids(values: Any, expected: pa.DataType, what: str) -> pa.Array:
     if n := pc.sum(absent).as_py():
         raise RequestError(f"{what} hold {n:,} null or NaN ids: drop or fill them")
     return array
-
-
-def _wide_integers(ids: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
-    """Integers of all widths are the same ids."""
-    return ids.cast(pa.int64()) if pa.types.is_integer(ids.type) else ids
 
 
 def _array(values: Any, what: str) -> pa.Array:

@@ -32,7 +32,7 @@ from onebit_spark.core.posterior import DoubleArray, RowPosterior, effective_ran
 from onebit_spark.core.priors import ScalePrior
 from onebit_spark.core.randomness import pair_streams
 from onebit_spark.core.scales import Scales
-from onebit_spark.core.side_tables import SideFeatures
+from onebit_spark.core.side_features import SideFeatures
 from onebit_spark.core.solver import Iteration
 from onebit_spark.engines.threads import LocalEngine
 from onebit_spark.predictor.cold_start_draws import ColdStartDraws

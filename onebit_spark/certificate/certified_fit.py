@@ -23,7 +23,7 @@ from onebit_spark.core.feature_coding import FeatureCoding
 from onebit_spark.core.losses import LOSSES, SIDES, Side
 from onebit_spark.core.priors import ScalePrior
 from onebit_spark.core.scales import Scales
-from onebit_spark.core.side_tables import codings_of
+from onebit_spark.core.side_features import codings_of
 from onebit_spark.core.solver import Iteration, Start, Watch, solve
 from onebit_spark.core.split import Split
 from onebit_spark.core.weight_choice import WeightChoice, choose_weight

@@ -28,23 +28,14 @@ class Calibration:
     Without calibration, the logistic loss has σ(t·√(8/π)) with noise 8/π. The hinge has Φ(t) with noise 0, which hardly
     ever agrees with observed frequencies.
 
-    Parameters
-    ----------
-    noise : float
-        Added to the variance of the score.
-    knots : sequence of float
-        Values of t between which f is linear, ascending.
-    logits : sequence of float
-        Values of f at the knots.
-
     >>> learnt = Calibration(noise=0.5, knots=[-1.0, 1.0], logits=[-2.0, 2.0])
     >>> learnt.probability(np.array([0.0, 1.0, 9.0]), np.array([0.5, 0.5, 0.5])).round(3).tolist()
     [0.5, 0.881, 0.881]
     """
 
-    noise: float
-    knots: Sequence[float]
-    logits: Sequence[float]
+    noise: float  # added to the variance of the score
+    knots: Sequence[float]  # values of t between which f is linear, ascending
+    logits: Sequence[float]  # values of f at the knots
 
     def probability(self, scores: DoubleArray, variances: DoubleArray) -> DoubleArray:
         """P(+) for scores and their variances."""

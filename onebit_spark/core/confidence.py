@@ -42,20 +42,13 @@ def confidence(score: NDArray[np.float64], std: NDArray[np.float64], noise: floa
 class Ladder:
     """Thresholds of the confidence. Rung j answers a pair if its confidence is at least ``thresholds[j]``::
 
-        rung          0      1      2    …
-        threshold     0    0.013  0.027  …
-        share         1    0.980  0.961  …
-
-    Parameters
-    ----------
-    shares : tuple of float
-        Share of the fitted ratings that each rung answers. The first is 1.
-    thresholds : tuple of float
-        The thresholds, ascending. The first is 0: rung 0 answers everything.
+    rung          0      1      2    …
+    threshold     0    0.013  0.027  …
+    share         1    0.980  0.961  …
     """
 
-    shares: tuple[float, ...]
-    thresholds: tuple[float, ...]
+    shares: tuple[float, ...]  # Share of the fitted ratings that each rung answers. The first is 1.
+    thresholds: tuple[float, ...]  # The thresholds, ascending. The first is 0: rung 0 answers everything.
 
     def __post_init__(self) -> None:
         if not (len(self.shares) == len(self.thresholds) > 0 and self.shares[0] == 1 and self.thresholds[0] == 0):

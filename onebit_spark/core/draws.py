@@ -31,20 +31,11 @@ MOST_PER_RATING = 16  # with so few ratings, more draws hardly improve the bound
 
 @dataclass(frozen=True)
 class Draws:
-    """Which draws are made.
+    """Which draws are made."""
 
-    Parameters
-    ----------
-    seed : int
-        Seed of the draws.
-    per_rating : int
-        T, the number of draws per rating.
-    unseen_by : Split, optional
-        Draw only on the ratings that this split did *not* choose: those that a learnt prior has not seen.
-    """
-
-    seed: int
-    per_rating: int
+    seed: int  # seed of the draws
+    per_rating: int  # T, the number of draws per rating
+    # draw only on the ratings that this split did *not* choose: those that a learnt prior has not seen
     unseen_by: Split | None = None
 
     @classmethod
@@ -55,18 +46,10 @@ class Draws:
 
 
 class GibbsErrors(NamedTuple):
-    """Counts over some rows. The counts of several sets of rows are added.
+    """Counts over some rows. The counts of several sets of rows are added."""
 
-    Parameters
-    ----------
-    errors : int
-        Draws that erred.
-    ratings : int
-        Ratings that were drawn for.
-    """
-
-    errors: int
-    ratings: int
+    errors: int  # draws that erred
+    ratings: int  # ratings that were drawn for
 
 
 def count_errors(

@@ -15,7 +15,7 @@ from onebit_spark.core.losses import SIDES, HalfStep, Loss, RowPrior, Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.row_map import RowMap
 from onebit_spark.core.scales import ScaleHierarchy
-from onebit_spark.core.side_tables import SideTables
+from onebit_spark.core.side_features import SideTables
 from onebit_spark.core.split import Split
 from onebit_spark.core.statistics import SideStatistics
 
@@ -23,24 +23,12 @@ P = TypeVar("P")  # a posterior of a side in the engine's own form: a RowPosteri
 
 
 class LeftOut(NamedTuple):
-    """Sums over the ratings that a split does not choose, under a posterior.
+    """Sums over the ratings that a split does not choose, under a posterior."""
 
-    Parameters
-    ----------
-    total : float
-        Σ w_l times the held-out loss.
-    weight : float
-        Σ w_l.
-    errors : int
-        Wrong signs. A score of 0 counts as wrong.
-    n : int
-        Number of ratings.
-    """
-
-    total: float
-    weight: float
-    errors: int
-    n: int
+    total: float  # Σ w_l times the held-out loss
+    weight: float  # Σ w_l
+    errors: int  # Wrong signs. A score of 0 counts as wrong.
+    n: int  # number of ratings
 
     @classmethod
     def of_sums(cls, sums: NDArray[np.float64]) -> LeftOut:

@@ -29,24 +29,12 @@ Table32 = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Feature:
-    """One coded feature.
+    """One coded feature."""
 
-    Parameters
-    ----------
-    column : str
-        Name of the column.
-    value : str or None
-        The string that it stands for.
-    element : int or None
-        Its position in an array of numbers.
-    centre, scale : float
-        Its number is (z − centre)·scale.
-    """
-
-    column: str
-    value: str | None
-    element: int | None
-    centre: float
+    column: str  # name of the column
+    value: str | None  # the string that it stands for
+    element: int | None  # its position in an array of numbers
+    centre: float  # its number is (z − centre)·scale
     scale: float
 
     @property

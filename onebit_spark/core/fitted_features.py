@@ -21,18 +21,10 @@ SIDE_OF: dict[Who, Side] = {"user": "rows", "item": "cols"}
 
 @dataclass(frozen=True)
 class IdLines:
-    """One line of numbers per id: the side features of some users, or the means that these explain.
+    """One line of numbers per id: the side features of some users, or the means that these explain."""
 
-    Parameters
-    ----------
-    ids : Arrow array
-        Different ids.
-    lines : array (ids × numbers)
-        ``lines[i]`` belongs to ``ids[i]``.
-    """
-
-    ids: pa.Array
-    lines: NDArray[Any]
+    ids: pa.Array  # different ids
+    lines: NDArray[Any]  # ``lines[i]`` belongs to ``ids[i]``
 
     def __len__(self) -> int:
         return len(self.ids)

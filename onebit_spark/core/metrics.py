@@ -86,21 +86,11 @@ RELIABILITY_BINS = 15  # equally wide, as is usual since Guo et al. (2017)
 
 @dataclass(frozen=True)
 class Reliability:
-    """Predicted probabilities against observed frequencies, per bin of the probability. Empty bins are left out.
+    """Predicted probabilities against observed frequencies, per bin of the probability. Empty bins are left out."""
 
-    Parameters
-    ----------
-    n : array
-        Number of predictions in each bin.
-    probability : array
-        Mean of the predicted probabilities.
-    frequency : array
-        Share of positive labels.
-    """
-
-    n: DoubleArray
-    probability: DoubleArray
-    frequency: DoubleArray
+    n: DoubleArray  # number of predictions in each bin
+    probability: DoubleArray  # mean of the predicted probabilities
+    frequency: DoubleArray  # share of positive labels
 
     @property
     def error(self) -> float:

@@ -35,107 +35,49 @@ INTERCEPT_PRIOR = {
 
 @dataclass(frozen=True, kw_only=True)
 class ModelInfo:
-    """The content of ``metadata.json``, without ``format_version``.
+    """The content of ``metadata.json``, without ``format_version``."""
 
-    Parameters
-    ----------
-    parameters : dict
-        The fields of ``FitConfig``, with the κ, α and β that were used.
-    n_ratings, n_users, n_items : int
-        Numbers of ratings, of users with ratings and of items with ratings.
-    objective_history : list of float
-        The objective after each iteration. It is minimised.
-    iterations : int
-        Number of iterations.
-    converged : bool
-        Whether the stopping rule held (docs/MATH.md, §7.4).
-    reason : str
-        Why the fit stopped.
-    effective_rank : int
-        Factors in use (§8.5).
-    inverse_gamma : list of float
-        g_k = E[1/γ_k] of each factor.
-    intercept_prior : dict or None
-        ``mean`` m_μ, ``mean_variance`` v_μ, ``user_inverse_gamma`` E[1/γ_b], ``item_inverse_gamma`` E[1/γ_d]. None
-        without intercepts.
-    label_coding : {"signed", "binary", "boolean", "threshold"}
-        How the labels of the input were coded.
-    threshold : float or None
-        A label strictly above it is positive.
-    majority : {1, −1}
-        The more frequent label.
-    columns : dict
-        Names of the columns ``user``, ``item`` and ``label``, and ``weight`` if the fit was weighted.
-    id_types : dict
-        Spark's types of the ids of ``user`` and ``item``, such as bigint.
-    seconds : dict
-        Seconds of each phase of the fit.
-    n_positive : int
-        Number of positive ratings.
-    repeats : dict
-        Repeated ratings of a cell: see ``blocking.Repeats``.
-    fingerprint : str
-        Hash of the set of ratings: see ``defects.Tally``.
-    validation : list of dict
-        Held-out loss and error after each iteration.
-    exchange : dict
-        How factors travelled, and why this exchange was chosen.
-    calibration : dict or None
-        See ``calibration.Calibration``.
-    scale_moments : dict or None
-        What determines q(γ): see ``scales.Moments``.
-    draw_narrowing : float or None
-        After a prior split: the factor by which the spread of an unknown id is multiplied in certified draws (§9.4).
-    confidences : dict or None
-        Thresholds of the confidence, from the fitted ratings: see ``confidence.Ladder``.
-    weight_losses : dict or None
-        If κ was chosen: the held-out loss of each κ that was tried.
-    nine_tenths : dict or None
-        If κ was chosen: a limit on the errors of the fit of nine tenths of the ratings that chose it, as an entry of
-        ``certificate.json``. It is not about the model (§14).
-    side_features : dict or None
-        For ``user`` and ``item``, if they have side features: ``coding`` (``feature_coding.FeatureCoding``),
-        ``weights`` W (p × D), and the number of ``newcomers``, ids without ratings.
-    total_weight : float or None
-        If the fit was weighted: the sum of the weights.
-    diagnostics : dict or None
-        Figures for the report: see ``ml.diagnostics``.
-    fitted : dict or None
-        ``limit`` and ``complete`` of ``sketch.CellSketch``.
-    """
-
-    parameters: dict[str, Any]
-    n_ratings: int
+    parameters: dict[str, Any]  # the fields of ``FitConfig``, with the κ, α and β that were used
+    n_ratings: int  # numbers of ratings, of users with ratings and of items with ratings
     n_users: int
     n_items: int
-    objective_history: list[float]
-    iterations: int
-    converged: bool
-    reason: str
-    effective_rank: int
-    inverse_gamma: list[float]
+    objective_history: list[float]  # The objective after each iteration. It is minimised.
+    iterations: int  # number of iterations
+    converged: bool  # whether the stopping rule held (docs/MATH.md, §7.4)
+    reason: str  # why the fit stopped
+    effective_rank: int  # factors in use (§8.5)
+    inverse_gamma: list[float]  # g_k = E[1/γ_k] of each factor
+    # ``mean`` m_μ, ``mean_variance`` v_μ, ``user_inverse_gamma`` E[1/γ_b], ``item_inverse_gamma`` E[1/γ_d]. None
+    # without intercepts.
     intercept_prior: dict[str, float] | None
-    label_coding: str
-    threshold: float | None
-    majority: int
+    label_coding: str  # how the labels of the input were coded
+    threshold: float | None  # a label strictly above it is positive
+    majority: int  # the more frequent label
+    # names of the columns ``user``, ``item`` and ``label``, and ``weight`` if the fit was weighted
     columns: dict[str, str]
-    id_types: dict[str, str]
-    seconds: dict[str, float] = field(default_factory=dict)
-    n_positive: int = 0
-    repeats: dict[str, int] = field(default_factory=dict)
-    fingerprint: str = ""
-    validation: list[dict[str, float]] = field(default_factory=list)
-    exchange: dict[str, str] = field(default_factory=dict)
-    calibration: dict[str, Any] | None = None
-    scale_moments: dict[str, Any] | None = None
+    id_types: dict[str, str]  # spark's types of the ids of ``user`` and ``item``, such as bigint
+    seconds: dict[str, float] = field(default_factory=dict)  # seconds of each phase of the fit
+    n_positive: int = 0  # number of positive ratings
+    repeats: dict[str, int] = field(default_factory=dict)  # repeated ratings of a cell: see ``blocking.Repeats``
+    fingerprint: str = ""  # hash of the set of ratings: see ``defects.Tally``
+    validation: list[dict[str, float]] = field(default_factory=list)  # held-out loss and error after each iteration
+    exchange: dict[str, str] = field(default_factory=dict)  # how factors travelled, and why this exchange was chosen
+    calibration: dict[str, Any] | None = None  # see ``calibration.Calibration``
+    scale_moments: dict[str, Any] | None = None  # what determines q(γ): see ``scales.Moments``
+    # after a prior split: the factor by which the spread of an unknown id is multiplied in certified draws (§9.4)
     draw_narrowing: float | None = None
+    # thresholds of the confidence, from the fitted ratings: see ``confidence.Ladder``
     confidences: dict[str, Any] | None = None
-    weight_losses: dict[str, float] | None = None
+    weight_losses: dict[str, float] | None = None  # if κ was chosen: the held-out loss of each κ that was tried
+    # If κ was chosen: a limit on the errors of the fit of nine tenths of the ratings that chose it, as an entry of
+    # ``certificate.json``. It is not about the model (§14).
     nine_tenths: dict[str, Any] | None = None
+    # for ``user`` and ``item``, if they have side features: ``coding`` (``feature_coding.FeatureCoding``), ``weights``
+    # W (p × D), and the number of ``newcomers``, ids without ratings
     side_features: dict[str, dict[str, Any]] | None = None
-    total_weight: float | None = None
-    diagnostics: dict[str, Any] | None = None
-    fitted: dict[str, Any] | None = None
+    total_weight: float | None = None  # if the fit was weighted: the sum of the weights
+    diagnostics: dict[str, Any] | None = None  # figures for the report: see ``ml.diagnostics``
+    fitted: dict[str, Any] | None = None  # ``limit`` and ``complete`` of ``sketch.CellSketch``
 
     def __post_init__(self) -> None:
         problems = self._problems()

@@ -46,21 +46,11 @@ class View(Protocol):
 
 @dataclass(frozen=True)
 class OutputKind:
-    """A kind of output.
+    """A kind of output."""
 
-    Parameters
-    ----------
-    name : str
-        In words, with its article.
-    is_own : function
-        Whether what a view shows is of this kind.
-    is_file : bool
-        Whether it is a file. Otherwise it is a folder.
-    """
-
-    name: str
-    is_own: Callable[[View], bool]
-    is_file: bool = False
+    name: str  # in words, with its article
+    is_own: Callable[[View], bool]  # whether what a view shows is of this kind
+    is_file: bool = False  # Whether it is a file. Otherwise it is a folder.
 
     def may_replace(self, output: View) -> bool:
         """Whether this kind of output may replace what is there."""

@@ -189,27 +189,13 @@ class RowPosterior:
 
 @dataclass(frozen=True)
 class Form:
-    """Layout of one row of a posterior in a table: location, scale and implicit side by side.
+    """Layout of one row of a posterior in a table: location, scale and implicit side by side."""
 
-    Parameters
-    ----------
-    dimension : int
-        D, the number of free coordinates.
-    kind : {"spread", "covariance"}
-        What the scale contains: see ``RowPosterior``.
-    has_intercept : bool
-        Whether the first coordinate is an intercept.
-    precision : {"float32", "float64"}
-        Type of the numbers.
-    has_implicit : bool
-        Whether the rows have ``implicit``.
-    """
-
-    dimension: int
-    kind: Kind
-    has_intercept: bool
-    precision: str
-    has_implicit: bool = False
+    dimension: int  # D, the number of free coordinates
+    kind: Kind  # what the scale contains: see ``RowPosterior``
+    has_intercept: bool  # whether the first coordinate is an intercept
+    precision: str  # type of the numbers
+    has_implicit: bool = False  # whether the rows have ``implicit``
 
     @property
     def width(self) -> int:

@@ -104,21 +104,11 @@ def _of_prior(name: str) -> cached_property[DoubleArray]:
 
 @dataclass(frozen=True, eq=False)
 class ScalePosterior:
-    """q(γ_k), k = 1 … K. Each attribute is an array over k, computed at its first use.
+    """q(γ_k), k = 1 … K. Each attribute is an array over k, computed at its first use."""
 
-    Parameters
-    ----------
-    prior : ScalePrior
-        π^γ.
-    second_moment : array
-        S_k.
-    count : array
-        m_k.
-    """
-
-    prior: ScalePrior
-    second_moment: DoubleArray
-    count: DoubleArray
+    prior: ScalePrior  # π^γ
+    second_moment: DoubleArray  # s_k
+    count: DoubleArray  # m_k
 
     inverse_mean = _of_prior("inverse_mean")
     log_normaliser = _of_prior("log_normaliser")  # −(½gS + KL + (m/2) E[log γ]): the scales' part of −objective (§2.2)

@@ -57,34 +57,22 @@ class Hierarchy(Protocol[P]):
 
 @dataclass(frozen=True)
 class Moments:
-    """What q(γ) follows from, and what implicit features say on average.
+    """What q(γ) follows from, and what implicit features say on average."""
 
-    Parameters
-    ----------
-    factor : array of shape (K,)
-        S_k, the second moments of the factors of all m1 + m2 rows and columns (docs/MATH.md, §2.1).
-    row_intercept, col_intercept : float
-        S_b of the m1 rows, S_d of the m2 columns.
-    rows, cols : int
-        m1 and m2: rows and columns with ratings.
-    row_weights, col_weights : array of shape (K, K), optional
-        Σ w wᵀ of the implicit weights that the rows have for the columns, and the columns for the rows (§13).
-    row_told, col_told : array of shape (2, K), optional
-        Mean and variance, over the ratings, of the prior means that follow from them for the rows and for the columns.
-    ratings : float
-        The number of rated cells.
-    """
-
+    # (K,): S_k, the second moments of the factors of all m1 + m2 rows and columns (docs/MATH.md, §2.1)
     factor: NDArray[np.float64]
-    row_intercept: float
+    row_intercept: float  # s_b of the m1 rows, S_d of the m2 columns
     col_intercept: float
-    rows: int
+    rows: int  # m1 and m2: rows and columns with ratings
     cols: int
+    # (K, K): Σ w wᵀ of the implicit weights that the rows have for the columns, and the columns for the rows (§13)
     row_weights: NDArray[np.float64] | None = None
     col_weights: NDArray[np.float64] | None = None
+    # (2, K): Mean and variance, over the ratings, of the prior means that follow from them for the rows and for the
+    # columns
     row_told: NDArray[np.float64] | None = None
     col_told: NDArray[np.float64] | None = None
-    ratings: float = 0.0
+    ratings: float = 0.0  # the number of rated cells
 
     def told(self, side: Side) -> NDArray[np.float64] | None:
         """``row_told`` or ``col_told``."""

@@ -26,21 +26,11 @@ T = TypeVar("T")
 
 
 class Problem(NamedTuple):
-    """What is wrong with the value of a field.
+    """What is wrong with the value of a field."""
 
-    Parameters
-    ----------
-    field : str
-        Name of the field.
-    text : str
-        The problem, as the words after the name. ``{other}`` in it stands for the name of a second field.
-    other : str, optional
-        The second field.
-    """
-
-    field: str
-    text: str
-    other: str | None = None
+    field: str  # name of the field
+    text: str  # The problem, as the words after the name. ``{other}`` in it stands for the name of a second field.
+    other: str | None = None  # the second field
 
     def told(self, names: Mapping[str, str]) -> str:
         """The problem as one sentence. ``names`` are the names that a front end gives to the fields."""
@@ -62,64 +52,28 @@ class RefusedSetting(ValueError):
 
 
 class Check(NamedTuple):
-    """A condition on a value.
+    """A condition on a value."""
 
-    Parameters
-    ----------
-    words : str
-        What follows "must" in an error message.
-    holds : callable
-        Whether a value satisfies the condition.
-    """
-
-    words: str
-    holds: Callable[[Any], bool]
+    words: str  # what follows "must" in an error message
+    holds: Callable[[Any], bool]  # whether a value satisfies the condition
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One declared setting.
+    """One declared setting."""
 
-    Parameters
-    ----------
-    name : str
-        Name of the field.
-    hint : type
-        Its type, as it was declared.
-    kind : type
-        str, int, float or bool.
-    optional : bool
-        Whether None is allowed.
-    words : tuple of str
-        Words that are allowed besides numbers, such as "auto".
-    default : object
-        Default value.
-    help : str
-        Help text. Other fields are named in braces.
-    choices : tuple of str
-        The allowed values, if they are listed.
-    check : Check or None
-        Condition on the value.
-    see : str
-        The sections of docs/MATH.md about it.
-    key : str or None
-        Its flag and config key, with underscores. None: it has none.
-    param : str or None
-        Its Param. None: it has none.
-    """
-
-    name: str
-    hint: Any
-    kind: type
-    optional: bool
-    words: tuple[str, ...]
-    default: Any
-    help: str
-    choices: tuple[str, ...]
-    check: Check | None
-    see: str
-    key: str | None
-    param: str | None
+    name: str  # name of the field
+    hint: Any  # its type, as it was declared
+    kind: type  # str, int, float or bool
+    optional: bool  # whether None is allowed
+    words: tuple[str, ...]  # words that are allowed besides numbers, such as "auto"
+    default: Any  # default value
+    help: str  # Help text. Other fields are named in braces.
+    choices: tuple[str, ...]  # the allowed values, if they are listed
+    check: Check | None  # condition on the value
+    see: str  # the sections of docs/MATH.md about it
+    key: str | None  # Its flag and config key, with underscores. None: it has none.
+    param: str | None  # Its Param. None: it has none.
 
     def problem(self, value: object) -> Problem | None:
         """The problem with a value, or None."""

@@ -28,24 +28,12 @@ def limit_for(n: int) -> int:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Some ratings compared with the cells of a sketch.
+    """Some ratings compared with the cells of a sketch."""
 
-    Parameters
-    ----------
-    share : float
-        Share of the ratings that is on known cells.
-    expected : float
-        The share that a fresh sample would have.
-    error : float
-        Standard error of ``share − expected`` in a fresh sample.
-    looked_at : int
-        Ratings that were compared: those below the limit of both sketches.
-    """
-
-    share: float
-    expected: float
-    error: float
-    looked_at: int
+    share: float  # share of the ratings that is on known cells
+    expected: float  # the share that a fresh sample would have
+    error: float  # standard error of ``share − expected`` in a fresh sample
+    looked_at: int  # ratings that were compared: those below the limit of both sketches
 
     @property
     def allowed(self) -> float:
@@ -69,24 +57,12 @@ class Comparison:
 
 @dataclass(frozen=True, eq=False)
 class CellSketch:
-    """The cells whose hash is at most ``limit``, with their numbers of ratings.
+    """The cells whose hash is at most ``limit``, with their numbers of ratings."""
 
-    Parameters
-    ----------
-    limit : int
-        Largest hash that is kept.
-    hashes : array of int64
-        Hashes of the cells, ascending.
-    ratings : array of int64
-        Number of ratings of each cell.
-    complete : bool
-        False if the model was also fitted to cells that the sketch does not know.
-    """
-
-    limit: int
-    hashes: NDArray[np.int64]
-    ratings: NDArray[np.int64]
-    complete: bool = True
+    limit: int  # largest hash that is kept
+    hashes: NDArray[np.int64]  # hashes of the cells, ascending
+    ratings: NDArray[np.int64]  # number of ratings of each cell
+    complete: bool = True  # false if the model was also fitted to cells that the sketch does not know
 
     @property
     def n_ratings(self) -> int:

@@ -77,46 +77,23 @@ class Iteration:
 
 @dataclass(frozen=True)
 class Outcome(Generic[H]):
-    """The end of a fit.
+    """The end of a fit."""
 
-    Parameters
-    ----------
-    hierarchy : Hierarchy
-        The driver's share of the posterior.
-    history : list of Iteration
-        All iterations.
-    converged : bool
-        Whether the stopping rule held (docs/MATH.md, §7.4).
-    reason : str
-        Why the fit ended.
-    """
-
-    hierarchy: H
-    history: list[Iteration]
-    converged: bool
-    reason: str
+    hierarchy: H  # the driver's share of the posterior
+    history: list[Iteration]  # all iterations
+    converged: bool  # whether the stopping rule held (docs/MATH.md, §7.4)
+    reason: str  # why the fit ended
 
 
 @dataclass(frozen=True)
 class Start(Generic[P]):
-    """Where a fit may start instead of where its configuration says: the posterior of an earlier one.
+    """Where a fit may start instead of where its configuration says: the posterior of an earlier one."""
 
-    Parameters
-    ----------
-    posteriors : dict of side to posterior
-        Of the rows and of the columns.
-    scales : Scales
-        The driver's share.
-    history : list of Iteration
-        Of a fit that was interrupted there: the fit goes on as if it had not been.
-    weight : float, optional
-        κ of the earlier fit.
-    """
-
-    posteriors: dict[Side, P]
-    scales: Scales
+    posteriors: dict[Side, P]  # of the rows and of the columns
+    scales: Scales  # the driver's share
+    # of a fit that was interrupted there: the fit goes on as if it had not been
     history: list[Iteration] = field(default_factory=list)
-    weight: float | None = None
+    weight: float | None = None  # κ of the earlier fit
 
 
 # The driver's step of an iteration: the hierarchy after both sides moved, KL(ρ‖π), and maps for the rows, if any.

@@ -19,21 +19,11 @@ NOISE = 1e-2  # size of the columns that the spectrum cannot fill, relative to t
 
 
 class Rows(NamedTuple):
-    """Some rows of a side.
+    """Some rows of a side."""
 
-    Parameters
-    ----------
-    numbers : array of int
-        Their numbers.
-    counts : array
-        Their numbers of ratings, or the sums of their ratings' weights.
-    positives : array
-        The same of their positive ratings.
-    """
-
-    numbers: Integers
-    counts: Sums
-    positives: Sums
+    numbers: Integers  # their numbers
+    counts: Sums  # their numbers of ratings, or the sums of their ratings' weights
+    positives: Sums  # the same of their positive ratings
 
     def part(self, which: slice) -> Rows:
         return Rows(self.numbers[which], self.counts[which], self.positives[which])
@@ -75,24 +65,12 @@ class Numbered:
 
 @dataclass(frozen=True)
 class Factors:
-    """Makes the factors of the start, D^{−½} table·right.
+    """Makes the factors of the start, D^{−½} table·right."""
 
-    Parameters
-    ----------
-    right : array
-        What the lines of a tall table are multiplied with.
-    fillers : int
-        Further columns of keyed noise, for factors beyond the rank of the spectrum.
-    seed : int
-        Seed of this noise.
-    noise : float
-        Its size.
-    """
-
-    right: Table
-    fillers: int
-    seed: int
-    noise: float = 0.0
+    right: Table  # what the lines of a tall table are multiplied with
+    fillers: int  # further columns of keyed noise, for factors beyond the rank of the spectrum
+    seed: int  # seed of this noise
+    noise: float = 0.0  # its size
 
     def __call__(self, rows: Rows, table: Table) -> Table:
         factors = rows.scale * (table @ self.right)

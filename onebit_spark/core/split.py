@@ -21,20 +21,11 @@ class Split:
     rating makes the chosen ratings A and the others B independent samples from one distribution, as a learnt prior
     needs (docs/MATH.md, §9.5). A coin per cell keeps all ratings of a cell together, so that none of B is predicted
     from another of its own cell (§14).
-
-    Parameters
-    ----------
-    seed : int
-        Seed of the coins.
-    fraction : float
-        Probability that a rating is chosen, between 0 and 1.
-    by_cell : bool
-        Whether all ratings of a cell share a coin.
     """
 
-    seed: int
-    fraction: float
-    by_cell: bool = False
+    seed: int  # seed of the coins
+    fraction: float  # probability that a rating is chosen, between 0 and 1
+    by_cell: bool = False  # whether all ratings of a cell share a coin
 
     def __post_init__(self) -> None:
         if not 0 < self.fraction < 1:

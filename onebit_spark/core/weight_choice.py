@@ -40,28 +40,16 @@ COIN_STREAM = 0x3A9F1  # so that these coins differ from the other coins of a se
 
 @dataclass(frozen=True)
 class WeightChoice:
-    """A chosen κ.
+    """A chosen κ."""
 
-    Parameters
-    ----------
-    weight : float
-        κ.
-    losses : dict of float to float
-        Mean held-out loss of each candidate that was tried, or of those in the longer look that decided. Empty if there
-        was nothing to choose.
-    candidates : int
-        How many κ it might have been, given other labels. Theorem 1 pays for all of them, tried or not.
-    fits : int
-        Of how many fits of the nine tenths, given other labels, the last tenth might have picked the one.
-    left_out : LeftOut, optional
-        The last tenth under the fit of the others that it picked.
-    """
-
-    weight: float
+    weight: float  # κ
+    # Mean held-out loss of each candidate that was tried, or of those in the longer look that decided. Empty if there
+    # was nothing to choose.
     losses: dict[float, float] = field(default_factory=dict)
+    # How many κ it might have been, given other labels. Theorem 1 pays for all of them, tried or not.
     candidates: int = 1
-    fits: int = 1
-    left_out: LeftOut | None = None
+    fits: int = 1  # of how many fits of the nine tenths, given other labels, the last tenth might have picked the one
+    left_out: LeftOut | None = None  # the last tenth under the fit of the others that it picked
 
 
 def choose_weight(engine: Engine[P], config: FitConfig, start: Start[P] | None = None) -> WeightChoice:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
@@ -12,9 +14,12 @@ from numpy.typing import NDArray
 
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.engines.steps import PlacedBlock
+from onebit_spark.errors import FitFailed
+from onebit_spark.input.defects import not_deterministic
 from onebit_spark.input.packing import NO_WEIGHTS
 from onebit_spark.platform.arrow_stream import Batches
 from onebit_spark.platform.binary_cells import cell_array, schema_of
+from onebit_spark.platform.plans import JOB_ERRORS, rows_are_lost
 
 BLOCK_CELLS = (
     "block int, rows binary, columns binary, pointers binary, codes binary, weights binary, "
@@ -107,3 +112,34 @@ def positions(ascending: NDArray[np.int64], numbers: Numbers) -> Numbers:
     position = np.zeros(int(ascending[-1]) + 1 if len(ascending) else 0, np.int32)
     position[ascending] = np.arange(len(ascending), dtype=np.int32)
     return position[numbers]
+
+
+# ---- faults ----------------------------------------------------------------------------------------------------------
+
+_RAISED = re.compile(r"onebit_spark\.errors\.FitFailed: (.+)")
+
+
+def check_checksums(found: dict[int, tuple[int, int]], expected: dict[int, tuple[int, int]]) -> None:
+    """Check that each block has the number of ratings and the checksum that it was cached with."""
+    if found != expected:
+        raise not_deterministic("a block of ratings was computed again and came out different")
+
+
+@contextmanager
+def worker_errors() -> Iterator[None]:
+    """Raise a FitFailed of a worker as a FitFailed here. Spark reports it only as a traceback in a message.
+
+    Also if a table is lost that is kept on the executors only.
+    """
+    try:
+        yield
+    except JOB_ERRORS as error:
+        if rows_are_lost(error):
+            raise FitFailed(
+                "an executor was lost, and factors with it: fit again, from a checkpoint if there is one, or set "
+                "shuffleStorage=files"
+            ) from None
+        raised = _RAISED.search(str(error))
+        if raised is None:
+            raise
+        raise FitFailed(raised.group(1)) from None

@@ -44,23 +44,12 @@ class Choice:
 
 @dataclass(frozen=True)
 class ClusterLimits:
-    """What the session has.
+    """What the session has."""
 
-    Parameters
-    ----------
-    driver : DriverLimits
-        Of the driver.
-    cores : int
-        Of the executors.
-    broadcasts : bool
-        Whether anything can be broadcast. On Spark Connect nothing can.
-    driver_ratings : int, optional
-        The most ratings that ``auto`` fits on the driver. None: by the memory that is free.
-    """
-
-    driver: DriverLimits
-    cores: int
-    broadcasts: bool = True
+    driver: DriverLimits  # of the driver
+    cores: int  # of the executors
+    broadcasts: bool = True  # Whether anything can be broadcast. On Spark Connect nothing can.
+    # The most ratings that ``auto`` fits on the driver. None: by the memory that is free.
     driver_ratings: int | None = None
 
 

@@ -24,8 +24,7 @@ from onebit_spark.core.engine import LeftOut
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, PriorLines, RowPrior, Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.row_map import RowMap
-from onebit_spark.core.side_features import rated_gram
-from onebit_spark.core.side_tables import SideTables, recoded
+from onebit_spark.core.side_features import SideTables, rated_gram, recoded
 from onebit_spark.core.split import Split
 from onebit_spark.core.statistics import SideStatistics
 from onebit_spark.engines import steps

@@ -40,20 +40,11 @@ log = logging.getLogger("onebit_spark")
 
 @dataclass(frozen=True)
 class ChosenExchange:
-    """The ratings counted and loaded, and the exchange that was chosen for them.
+    """The ratings counted and loaded, and the exchange that was chosen for them."""
 
-    Parameters
-    ----------
-    choice : Choice
-        The exchange, with the reason for it.
-    tally : RatingCounts
-        The counts of the ratings.
-    found : CollectedRatings or RatingSurvey
-        What the engine of the exchange starts from: CollectedRatings for the driver's, RatingSurvey for the others.
-    """
-
-    choice: Choice
-    tally: RatingCounts
+    choice: Choice  # the exchange, with the reason for it
+    tally: RatingCounts  # the counts of the ratings
+    # what the engine of the exchange starts from: CollectedRatings for the driver's, RatingSurvey for the others
     found: CollectedRatings | RatingSurvey
 
 

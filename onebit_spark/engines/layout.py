@@ -15,21 +15,11 @@ HEAVY = 4  # a row with more than n/(4P) ratings is heavy; there are at most 4P 
 
 @dataclass(frozen=True)
 class Placement:
-    """The block of any row, from a hash and a short list. Its size does not grow with the number of rows.
+    """The block of any row, from a hash and a short list. Its size does not grow with the number of rows."""
 
-    Parameters
-    ----------
-    n_blocks : int
-        Number of blocks.
-    heavy : array of int64
-        Rows that were placed one by one, ascending.
-    heavy_blocks : array of int32
-        Their blocks.
-    """
-
-    n_blocks: int
-    heavy: NDArray[np.int64]
-    heavy_blocks: NDArray[np.int32]
+    n_blocks: int  # number of blocks
+    heavy: NDArray[np.int64]  # rows that were placed one by one, ascending
+    heavy_blocks: NDArray[np.int32]  # their blocks
 
     def of(self, rows: NDArray[np.integer]) -> NDArray[np.int32]:
         """The block of every row."""

@@ -18,20 +18,11 @@ class LineFormat:
     """Lines are rows of a posterior, packed as ``form`` says, or plain numbers. A map may still wait for them.
 
     A map of all rows costs nothing until they are read: the tasks map the rows that they take.
-
-    Parameters
-    ----------
-    dtype : str
-        Type of the numbers.
-    form : Form, optional
-        Of the rows of a posterior. None: the lines are plain numbers.
-    by : RowMap, optional
-        The map that a row goes through when it is read.
     """
 
-    dtype: str
-    form: Form | None = None
-    by: RowMap | None = None
+    dtype: str  # type of the numbers
+    form: Form | None = None  # Of the rows of a posterior. None: the lines are plain numbers.
+    by: RowMap | None = None  # the map that a row goes through when it is read
 
     @classmethod
     def of(cls, form: Form) -> LineFormat:

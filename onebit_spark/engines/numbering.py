@@ -36,18 +36,10 @@ RETURNED = schema_of("segment long, side int, places binary, numbers binary")
 
 @dataclass(frozen=True)
 class NumberedIds:
-    """The numbered ids of a side.
+    """The numbered ids of a side."""
 
-    Parameters
-    ----------
-    frame : DataFrame
-        ``id``, ``number`` (its position in ascending order) and ``n`` (its ratings), one line per id.
-    n_rows : int
-        Number of ids.
-    """
-
-    frame: DataFrame
-    n_rows: int
+    frame: DataFrame  # ``id``, ``number`` (its position in ascending order) and ``n`` (its ratings), one line per id
+    n_rows: int  # number of ids
 
     @cached_property
     def values(self) -> pa.Array:

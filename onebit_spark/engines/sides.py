@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from onebit_spark.core.losses import OTHER, SIDES, Side
 from onebit_spark.core.spectral_rows import Rows
 from onebit_spark.core.split import Split
-from onebit_spark.engines.block_frames import Batches, read_ascending
+from onebit_spark.engines.block_frames import Batches, read_ascending, worker_errors
 from onebit_spark.engines.blocking import (
     CHUNKS,
     COUNTS,
@@ -29,7 +29,6 @@ from onebit_spark.engines.blocking import (
     Transpose,
     count_rows,
 )
-from onebit_spark.engines.faults import worker_errors
 from onebit_spark.engines.layout import Placement
 from onebit_spark.engines.routes import ROUTED, Route
 from onebit_spark.engines.storage import Storage
@@ -44,59 +43,28 @@ ROUTES = ("routes", "ends", "row_weights")  # what only a sender needs
 
 @dataclass(frozen=True)
 class SidePlan:
-    """How the rows of a side are divided into blocks.
+    """How the rows of a side are divided into blocks."""
 
-    Parameters
-    ----------
-    placement : Placement
-        The block of each row.
-    n_rows : int
-        Number of rows.
-    n_tasks : int
-        Number of partitions. Block b is in partition b mod ``n_tasks``.
-    held : bool
-        Whether the driver holds the tables of this side.
-    ids : Broadcast of SideTable, optional
-        What the blocks must find, if the driver knows it.
-    rows : Rows, optional
-        The counts of all rows, if the driver knows them.
-    """
-
-    placement: Placement
-    n_rows: int
-    n_tasks: int
-    held: bool
-    ids: Broadcast[SideTable] | None = None
-    rows: Rows | None = None
+    placement: Placement  # the block of each row
+    n_rows: int  # number of rows
+    n_tasks: int  # Number of partitions. Block b is in partition b mod ``n_tasks``.
+    held: bool  # whether the driver holds the tables of this side
+    ids: Broadcast[SideTable] | None = None  # what the blocks must find, if the driver knows it
+    rows: Rows | None = None  # the counts of all rows, if the driver knows them
 
 
 @dataclass(frozen=True)
 class BlockedSide:
-    """One orientation of the ratings.
+    """One orientation of the ratings."""
 
-    Parameters
-    ----------
-    blocks : DataFrame
-        The cached blocks, a few in a partition. If tables are stored: with the routes to the blocks of the other side,
-        and where Spark's hash partitioning sends their keys.
-    plan : SidePlan
-        How the rows are divided.
-    keys : array of int32
-        Key of each block.
-    checksums : dict
-        Key ─► (ratings, checksum).
-    n_rated : int
-        Rows with ratings.
-    repeats : Repeats
-        Cells that were rated more than once.
-    """
-
+    # The cached blocks, a few in a partition. If tables are stored: with the routes to the blocks of the other side,
+    # and where Spark's hash partitioning sends their keys.
     blocks: DataFrame
-    plan: SidePlan
-    keys: NDArray[np.int32]
-    checksums: dict[int, tuple[int, int]]
-    n_rated: int
-    repeats: Repeats
+    plan: SidePlan  # how the rows are divided
+    keys: NDArray[np.int32]  # key of each block
+    checksums: dict[int, tuple[int, int]]  # key ─► (ratings, checksum)
+    n_rated: int  # rows with ratings
+    repeats: Repeats  # cells that were rated more than once
 
     @property
     def held(self) -> bool:
@@ -148,27 +116,13 @@ class BlockedSide:
 
 @dataclass(frozen=True)
 class Blocking:
-    """Makes both orientations of the ratings, and keeps them until ``release`` is closed.
+    """Makes both orientations of the ratings, and keeps them until ``release`` is closed."""
 
-    Parameters
-    ----------
-    session : SparkSession
-        A working session (``plans.working_session``).
-    storage : Storage
-        Where tables are kept.
-    release : ExitStack
-        Deletes what was cached.
-    plans : dict of Side to SidePlan
-        How the rows of each side are divided.
-    wide : bool
-        Whether 64-bit numbers travel, for more than 2³⁰ rows or columns.
-    """
-
-    session: SparkSession
-    storage: Storage
-    release: ExitStack
-    plans: dict[Side, SidePlan]
-    wide: bool = False
+    session: SparkSession  # a working session (``plans.working_session``)
+    storage: Storage  # where tables are kept
+    release: ExitStack  # deletes what was cached
+    plans: dict[Side, SidePlan]  # how the rows of each side are divided
+    wide: bool = False  # whether 64-bit numbers travel, for more than 2³⁰ rows or columns
 
     def until(self, release: ExitStack) -> Blocking:
         """The same, for another length of time."""

@@ -30,7 +30,7 @@ from onebit_spark.core.posterior import FloatArray
 from onebit_spark.core.row_map import RowMap
 from onebit_spark.core.spectral_rows import Rows
 from onebit_spark.core.split import Split
-from onebit_spark.engines.faults import check_checksums, worker_errors
+from onebit_spark.engines.block_frames import check_checksums, worker_errors
 from onebit_spark.engines.line_format import LineFormat, written
 from onebit_spark.engines.routes import (
     CELLS,

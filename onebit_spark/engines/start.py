@@ -47,24 +47,13 @@ class InitialPosterior:
 
 @dataclass
 class StoredLines:
-    """A stored table of the start. It is made when it is first read: the last one never is, only the posterior from it.
+    """A stored table of the start. It is made when it is first read. The last one never is: only its posterior is."""
 
-    Parameters
-    ----------
-    make : callable, optional
-        How its lines are made, from the rows and their lines of ``tables``, unless it is made already.
-    tables : tuple of StoredLines
-        Tables of the same side.
-    table : optional
-        The runner's table.
-    gram : array, optional
-        The Gram matrix of its lines.
-    """
-
+    # how its lines are made, from the rows and their lines of ``tables``, unless it is made already
     make: Callable[..., Table] | None = None
-    tables: tuple[StoredLines, ...] = ()
-    table: Any = None
-    gram: Table | None = None
+    tables: tuple[StoredLines, ...] = ()  # tables of the same side
+    table: Any = None  # the runner's table
+    gram: Table | None = None  # the Gram matrix of its lines
 
 
 @dataclass(frozen=True)

@@ -41,29 +41,14 @@ NO_SUMS: Sums = np.empty(0)
 
 @dataclass(frozen=True)
 class PlacedBlock:
-    """A RatingBlock with its place in the matrix.
+    """A RatingBlock with its place in the matrix."""
 
-    Parameters
-    ----------
-    number : int
-        Number of the block.
-    rows : array of int64
-        Row r of the block is row ``rows[r]`` of the matrix.
-    columns : array of int64
-        Column c of the block is column ``columns[c]`` of the matrix.
-    ratings : RatingBlock
-        The ratings.
-    checksum : int
-        Checksum of the ratings.
-    in_parallel : callable, optional
-        Does what ``over_rows`` does, in several threads.
-    """
-
-    number: int
-    rows: NDArray[np.int64]
-    columns: NDArray[np.int64]
-    ratings: RatingBlock
-    checksum: int = 0
+    number: int  # number of the block
+    rows: NDArray[np.int64]  # row r of the block is row ``rows[r]`` of the matrix
+    columns: NDArray[np.int64]  # column c of the block is column ``columns[c]`` of the matrix
+    ratings: RatingBlock  # the ratings
+    checksum: int = 0  # checksum of the ratings
+    # does what ``over_rows`` does, in several threads
     in_parallel: Callable[[Callable[[int, int], Any]], list[Any]] | None = None
 
     def over_rows(self, work: Callable[[int, int], Part]) -> list[Part]:

@@ -29,7 +29,7 @@ from onebit_spark.core.output_kinds import MODEL
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.scales import ScaleHierarchy
 from onebit_spark.core.settings import param_names
-from onebit_spark.core.side_tables import codings_of
+from onebit_spark.core.side_features import codings_of
 from onebit_spark.core.solver import Iteration, Outcome, Start
 from onebit_spark.core.weight_choice import WeightChoice
 from onebit_spark.errors import RequestError
@@ -85,18 +85,10 @@ def _check_form(model: FittedModel, config: FitConfig) -> None:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The state of a fit after some iterations.
+    """The state of a fit after some iterations."""
 
-    Parameters
-    ----------
-    model : FittedModel
-        The model at this iteration.
-    history : list of Iteration
-        The iterations so far.
-    """
-
-    model: FittedModel
-    history: list[Iteration]
+    model: FittedModel  # the model at this iteration
+    history: list[Iteration]  # the iterations so far
 
     def start(self, config: FitConfig, engine: Adopts[P]) -> Start[P]:
         """The start of a fit that continues from here."""

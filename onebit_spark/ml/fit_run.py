@@ -41,28 +41,16 @@ log = logging.getLogger("onebit_spark")
 
 @dataclass(frozen=True)
 class FitInput:
-    """The settings and the ratings of a fit, checked.
+    """The settings and the ratings of a fit, checked."""
 
-    Parameters
-    ----------
-    config, execution, terms, columns
-        The settings.
-    ratings : DataFrame
-        All ratings: ``training``, and ``validation`` if there are such.
-    training, validation : DataFrame
-        Those that are fitted, and those that choose when the fit ends.
-    features : dict of "user" or "item" to pyarrow.Table
-        Side features.
-    """
-
-    config: FitConfig
+    config: FitConfig  # the settings
     execution: Execution
     terms: Terms
     columns: Columns
-    ratings: DataFrame
-    training: DataFrame
+    ratings: DataFrame  # all ratings: ``training``, and ``validation`` if there are such
+    training: DataFrame  # those that are fitted, and those that choose when the fit ends
     validation: DataFrame | None
-    features: dict[Who, pa.Table]
+    features: dict[Who, pa.Table]  # side features
 
 
 class PhaseTimer:

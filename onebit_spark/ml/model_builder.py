@@ -30,36 +30,16 @@ M = TypeVar("M", bound=FittedModel)
 
 @dataclass(frozen=True)
 class ModelBuilder(Generic[M]):
-    """All that a fit's model is made of besides the fit itself.
+    """All that a fit's model is made of besides the fit itself."""
 
-    Parameters
-    ----------
-    ratings : DataFrame
-        The ratings.
-    config : FitConfig
-        What was fitted.
-    columns : Columns
-        Which columns hold what.
-    chosen : ChosenExchange
-        The exchange, and the counts of the ratings.
-    engine : SparkEngine
-        Holds the ratings.
-    fitted : CellSketch
-        Which cells were fitted.
-    features : dict of side to FitFeatures
-        Side features.
-    model_class : type
-        What ``model`` makes.
-    """
-
-    ratings: DataFrame
-    config: FitConfig
-    columns: Columns
-    chosen: ChosenExchange
-    engine: SparkEngine
-    fitted: CellSketch
-    features: dict[Side, FitFeatures]
-    model_class: type[M]
+    ratings: DataFrame  # the ratings
+    config: FitConfig  # what was fitted
+    columns: Columns  # which columns hold what
+    chosen: ChosenExchange  # the exchange, and the counts of the ratings
+    engine: SparkEngine  # holds the ratings
+    fitted: CellSketch  # which cells were fitted
+    features: dict[Side, FitFeatures]  # side features
+    model_class: type[M]  # what ``model`` makes
 
     def model(self, fit: CertifiedFit[Any], outlasting: bool = False, **info: Any) -> M:
         """The model of a fit, finished or not; ``info`` are further fields of its ``info``."""

@@ -35,24 +35,12 @@ OTHER: dict[Who, Who] = {"user": "item", "item": "user"}
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked for.
+    """What is asked for."""
 
-    Parameters
-    ----------
-    n : int
-        Recommendations per id.
-    z : float, optional
-        Rank by the lower limit score − z·std. Default: by probability.
-    exclude_seen : DataFrame, optional
-        Pairs that are not recommended.
-    floor : float, optional
-        Least confidence of a pair.
-    """
-
-    n: int
-    z: float | None = None
-    exclude_seen: DataFrame | None = None
-    floor: float | None = None
+    n: int  # recommendations per id
+    z: float | None = None  # Rank by the lower limit score − z·std. Default: by probability.
+    exclude_seen: DataFrame | None = None  # pairs that are not recommended
+    floor: float | None = None  # least confidence of a pair
 
 
 def recommend(model: FittedModel, who: Who, request: Request, subset: DataFrame | None = None) -> DataFrame:

@@ -18,7 +18,7 @@ from onebit_spark.core.fitted_features import SIDE_OF, IdLines, Who
 from onebit_spark.core.id_index import IdIndex, one_array
 from onebit_spark.core.losses import Side
 from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.core.side_tables import SideFeatures
+from onebit_spark.core.side_features import SideFeatures
 from onebit_spark.engines.spark_engine import SparkEngine
 from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import type_of
@@ -30,24 +30,12 @@ log = logging.getLogger("onebit_spark")
 
 @dataclass(frozen=True)
 class FitFeatures:
-    """The side features of the users, or of the items, of a fit.
+    """The side features of the users, or of the items, of a fit."""
 
-    Parameters
-    ----------
-    rated : SideFeatures
-        Those of the ids with ratings; nulls for one without features.
-    unrated_ids : Arrow array
-        Ids with features and without ratings.
-    unrated : pyarrow.Table
-        One line for each of them.
-    notes : list of str
-        About columns that are left out, and gaps.
-    """
-
-    rated: SideFeatures
-    unrated_ids: pa.Array
-    unrated: pa.Table
-    notes: list[str]
+    rated: SideFeatures  # those of the ids with ratings; nulls for one without features
+    unrated_ids: pa.Array  # ids with features and without ratings
+    unrated: pa.Table  # one line for each of them
+    notes: list[str]  # about columns that are left out, and gaps
 
     @classmethod
     def of(cls, table: pa.Table, column: str, ids: pa.Array, whose: str) -> FitFeatures:

@@ -32,21 +32,11 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class ColdStartDraws:
-    """How rows and columns without ratings are drawn.
+    """How rows and columns without ratings are drawn."""
 
-    Parameters
-    ----------
-    scales : Scales
-        q(γ) and q(μ) of the fit.
-    prior : ScalePrior
-        π^γ.
-    narrowing : float, optional
-        After a prior split: t^{−½}, by which the spreads of the prior are multiplied.
-    """
-
-    scales: Scales
-    prior: ScalePrior
-    narrowing: float | None = None
+    scales: Scales  # q(γ) and q(μ) of the fit
+    prior: ScalePrior  # π^γ
+    narrowing: float | None = None  # after a prior split: t^{−½}, by which the spreads of the prior are multiplied
 
     def sampled_scores(
         self, rows: RowPosterior, cols: RowPosterior, unrated: tuple[Flags, Flags], states: NDArray[np.uint64]

@@ -33,27 +33,13 @@ UPDATE_ROUNDS, UPDATE_CHANGE = 30, 1e-3
 
 @dataclass(frozen=True)
 class FoldIn:
-    """How a model computes new rows of one side.
+    """How a model computes new rows of one side."""
 
-    Parameters
-    ----------
-    loss : Loss
-        Its row update is used.
-    side : {"rows", "cols"}
-        Side of the new rows.
-    weight : float
-        κ.
-    prior : RowPrior
-        Prior of the new rows, one line.
-    moments : Moments, optional
-        What implicit features say on average.
-    """
-
-    loss: Loss
-    side: Side
-    weight: float
-    prior: RowPrior
-    moments: Moments | None
+    loss: Loss  # its row update is used
+    side: Side  # side of the new rows
+    weight: float  # κ
+    prior: RowPrior  # prior of the new rows, one line
+    moments: Moments | None  # what implicit features say on average
 
     @classmethod
     def of(cls, info: ModelInfo, side: Side) -> FoldIn:
@@ -148,20 +134,12 @@ def warn_left_out(who: Who, given: int, folded: int) -> None:
 
 @dataclass(frozen=True)
 class Before:
-    """What a model knows of the rows of one side that have new ratings.
+    """What a model knows of the rows of one side that have new ratings."""
 
-    Parameters
-    ----------
-    posterior : RowPosterior
-        Their posterior. The line of a row that the model does not know is not used, except for its ``implicit``.
-    new : array of bool
-        Which rows the model does not know.
-    explained : array of shape (rows, D), optional
-        The means of the new rows that their side features explain.
-    """
-
+    # Their posterior. The line of a row that the model does not know is not used, except for its ``implicit``.
     posterior: RowPosterior
-    new: NDArray[np.bool_]
+    new: NDArray[np.bool_]  # which rows the model does not know
+    # (rows, D): The means of the new rows that their side features explain
     explained: NDArray[np.float64] | None = None
 
 

@@ -33,33 +33,15 @@ OUTPUTS = ("score", "std", "probability", "prediction")
 
 @dataclass(frozen=True)
 class Predictor:
-    """What a fitted model says about pairs.
+    """What a fitted model says about pairs."""
 
-    Parameters
-    ----------
-    loss : str
-        Name of the loss.
-    kind : {"spread", "covariance"}
-        Form of the posterior.
-    intercepts : bool
-        Whether it has intercepts.
-    draws : ColdStartDraws
-        How ids without ratings are drawn; its scales also give their prior.
-    majority : {1, −1}
-        The more frequent label.
-    negative : float
-        The negative label: −1, or 0. The positive one is 1.
-    calibration : Calibration, optional
-        Calibration of the probability.
-    """
-
-    loss: str
-    kind: Kind
-    intercepts: bool
-    draws: ColdStartDraws
-    majority: int
-    negative: float = -1.0
-    calibration: Calibration | None = None
+    loss: str  # name of the loss
+    kind: Kind  # form of the posterior
+    intercepts: bool  # whether it has intercepts
+    draws: ColdStartDraws  # how ids without ratings are drawn; its scales also give their prior
+    majority: int  # the more frequent label
+    negative: float = -1.0  # The negative label: −1, or 0. The positive one is 1.
+    calibration: Calibration | None = None  # calibration of the probability
 
     @classmethod
     def of(cls, info: ModelInfo) -> Predictor:

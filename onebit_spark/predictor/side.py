@@ -36,20 +36,12 @@ DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
 
 @dataclass(frozen=True)
 class ModelSide:
-    """The ids of a side with their posterior.
+    """The ids of a side with their posterior."""
 
-    Parameters
-    ----------
-    ids : Arrow array
-        Different ids.
-    posterior : RowPosterior
-        One row per id, and the prior as one more, last row: that of an unknown id, at position −1.
-    certified : RowPosterior, optional
-        After a prior split: the posterior of the certified draws, one row per id.
-    """
-
-    ids: pa.Array
+    ids: pa.Array  # different ids
+    # one row per id, and the prior as one more, last row: that of an unknown id, at position −1
     posterior: RowPosterior
+    # after a prior split: the posterior of the certified draws, one row per id
     certified: RowPosterior | None = field(default=None, repr=False)
 
     @classmethod

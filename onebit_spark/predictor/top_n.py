@@ -36,24 +36,12 @@ MANY = 0.1  # from this share of a tile's pairs on, one product is faster than v
 
 @dataclass(frozen=True)
 class Ranking:
-    """The order of the partners of a row.
+    """The order of the partners of a row."""
 
-    Parameters
-    ----------
-    noise : float
-        Rank by score/√(noise + variance), the order of the probabilities.
-    z : float, optional
-        Rank by the lower limit score − z·std instead.
-    floor : float, optional
-        Keep only pairs with |score|/√(floor_noise + variance) ≥ floor.
-    floor_noise : float
-        See ``floor``.
-    """
-
-    noise: float
-    z: float | None = None
-    floor: float | None = None
-    floor_noise: float = 0.0
+    noise: float  # rank by score/√(noise + variance), the order of the probabilities
+    z: float | None = None  # rank by the lower limit score − z·std instead
+    floor: float | None = None  # keep only pairs with |score|/√(floor_noise + variance) ≥ floor
+    floor_noise: float = 0.0  # see ``floor``
 
     def key(self, score: NDArray[np.float64], variance: NDArray[np.float64]) -> NDArray[np.float64]:
         """The value that pairs are ranked by. The best has the largest."""
@@ -74,18 +62,10 @@ def ranking_problems(n: int, z: float | None) -> list[str]:
 
 @dataclass(frozen=True)
 class Best:
-    """The n best partners of every row, the best first. All arrays are m × n.
+    """The n best partners of every row, the best first. All arrays are m × n."""
 
-    Parameters
-    ----------
-    partner : array of int32
-        Positions of the partners; −1 where there are fewer than n.
-    score, variance : arrays
-        Score of each pair, and its variance.
-    """
-
-    partner: NDArray[np.int32]
-    score: NDArray[np.float64]
+    partner: NDArray[np.int32]  # positions of the partners; −1 where there are fewer than n
+    score: NDArray[np.float64]  # score of each pair, and its variance
     variance: NDArray[np.float64]
 
     @property

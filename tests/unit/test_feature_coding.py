@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from onebit_spark.core.feature_coding import MOST_VALUES, FeatureCoding, learn_coding
-from onebit_spark.core.side_tables import SideFeatures
+from onebit_spark.core.side_features import SideFeatures
 
 
 def coded(**columns):

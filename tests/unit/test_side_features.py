@@ -13,8 +13,14 @@ from onebit_spark.certificate.certified_fit import SPLIT_STREAM
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.losses import SIDES, HalfStep
 from onebit_spark.core.priors import PRIORS
-from onebit_spark.core.side_features import FEATURE_RIDGE, IMPLICIT_SHARE, FeatureRidge, rated_gram, shares
-from onebit_spark.core.side_tables import SideFeatures
+from onebit_spark.core.side_features import (
+    FEATURE_RIDGE,
+    IMPLICIT_SHARE,
+    FeatureRidge,
+    SideFeatures,
+    rated_gram,
+    shares,
+)
 from onebit_spark.core.solver import solve
 from onebit_spark.core.split import Split
 from onebit_spark.engines.threads import LocalEngine

@@ -34,24 +34,14 @@ Symmetry = Literal["linear", "scaling"]
 
 @dataclass(frozen=True)
 class RowPrior:
-    """x_i ~ N(mean_i, diag(1/precision_i)): one line for all rows of the side, or one line per row.
+    """x_i ~ N(mean_i, diag(1/precision_i)): one line for all rows of the side, or one line per row."""
 
-    Attributes
-    ----------
-    mean : array of shape (1, D) or (rows, D)
-        E[μ] for the intercepts and 0 elsewhere; in a learnt prior what was learnt before.
-    precision : array of shape (1, D) or (rows, D)
-        g = E[1/γ]; in a learnt prior the inverse variances.
-    known : array of shape (rows, D), optional
-        The part of ``mean`` that features explain (docs/MATH.md, §13 and §15).
-    told : array of shape (rows, K), optional
-        The part of ``known`` that implicit features explain.
-    """
-
+    # (1, D) or (rows, D): E[μ] for the intercepts and 0 elsewhere; in a learnt prior what was learnt before
     mean: NDArray[np.float64]
-    precision: NDArray[np.float64]
+    precision: NDArray[np.float64]  # (1, D) or (rows, D): g = E[1/γ]; in a learnt prior the inverse variances
+    # (rows, D): The part of ``mean`` that features explain (docs/MATH.md, §13 and §15)
     known: NDArray[np.float64] | None = None
-    told: NDArray[np.float64] | None = None
+    told: NDArray[np.float64] | None = None  # (rows, K): The part of ``known`` that implicit features explain
 
     @classmethod
     def at(cls, lines: RowPosterior) -> RowPrior:
@@ -87,42 +77,21 @@ class PriorLines(Generic[P]):
 
 @dataclass(frozen=True)
 class HalfStep(Generic[P]):
-    """One map step over a side: which parameters move, and what they are weighed against.
+    """One map step over a side: which parameters move, and what they are weighed against."""
 
-    Attributes
-    ----------
-    side : "rows" or "cols"
-        The side that moves.
-    iteration : int
-        Number of the iteration, from 0.
-    weight : float
-        κ, the weight of one rating.
-    prior : RowPrior or PriorLines
-        Prior of the rows of this side.
-    ratings_per_row : float
-        2n/m, the scale of a gradient step; with weights n is their sum.
-    move_means, move_spreads : bool
-        Whether the means move, and whether the spreads do.
-    want_data : bool
-        Whether to add up the objective's data term at the new state, by rows of this side.
-    relaxation : float
-        ω, from 1 to below 2: means move ω times as far as to the minimum of their majoriser (docs/MATH.md, §7.3).
-    feature_weights : array of shape (p, D), optional
-        W: a row with the side features f has the prior mean Wᵀf (§15).
-    implicit_share : float
-        θ, the share of the steps that the implicit weights take; the side features' weights take the rest (§15).
-    """
-
-    side: Side
-    iteration: int
-    weight: float
-    prior: RowPrior | PriorLines[P]
-    ratings_per_row: float
-    move_means: bool = True
+    side: Side  # the side that moves
+    iteration: int  # number of the iteration, from 0
+    weight: float  # κ, the weight of one rating
+    prior: RowPrior | PriorLines[P]  # prior of the rows of this side
+    ratings_per_row: float  # 2n/m, the scale of a gradient step; with weights n is their sum
+    move_means: bool = True  # whether the means move, and whether the spreads do
     move_spreads: bool = True
-    want_data: bool = False
+    want_data: bool = False  # whether to add up the objective's data term at the new state, by rows of this side
+    # ω, from 1 to below 2: means move ω times as far as to the minimum of their majoriser (docs/MATH.md, §7.3)
     relaxation: float = 1.0
+    # (p, D): W: a row with the side features f has the prior mean Wᵀf (§15)
     feature_weights: NDArray[np.float64] | None = None
+    # θ, the share of the steps that the implicit weights take; the side features' weights take the rest (§15)
     implicit_share: float = 1.0
 
     def under(self, prior: RowPrior | PriorLines[Q]) -> HalfStep[Q]:

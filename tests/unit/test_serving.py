@@ -14,7 +14,6 @@ import onebit_spark
 from onebit_spark import RequestError
 from onebit_spark.core.calibration import Calibration
 from onebit_spark.core.model_info import FORMAT_VERSION
-from onebit_spark.predictor import side
 
 USERS, ITEMS = (index.ravel() for index in np.indices((30, 20)))  # the last two of each were never rated
 KINDS = [{"loss": "hinge"}, {"loss": "logistic"}, {"loss": "logistic", "covariance": "diagonal", "intercepts": False}]
@@ -54,17 +53,15 @@ def test_the_newest_version_has_a_folder():
     assert VERSIONS[-1].endswith(str(FORMAT_VERSION))
 
 
-def test_what_may_be_passed_for_ids(make_model, monkeypatch):
+def test_what_may_be_passed_for_ids(make_model):
     model = make_model()
     users, items = ["u01", "u02", "nobody"], [10, 170, 20]
     expected = model.score(users, items)
     series = pytest.importorskip("pandas").Series
-    for few in (0, side.FEW, 10**9):  # Arrow's table of all ids, or one by one
-        monkeypatch.setattr(side, "FEW", few)
-        for form in (tuple, np.array, pa.array, series, lambda ids: pa.chunked_array([ids[:1], ids[1:]])):
-            np.testing.assert_array_equal(model.score(form(users), form(items)), expected)
-        small = np.array(items, np.int16), pa.array(users).dictionary_encode()
-        np.testing.assert_array_equal(model.score(small[1], small[0]), expected)
+    for form in (tuple, np.array, pa.array, series, lambda ids: pa.chunked_array([ids[:1], ids[1:]])):
+        np.testing.assert_array_equal(model.score(form(users), form(items)), expected)
+    small = np.array(items, np.int16), pa.array(users).dictionary_encode()
+    np.testing.assert_array_equal(model.score(small[1], small[0]), expected)
     np.testing.assert_array_equal(model.score("u01", items), [model.score("u01", item)[0] for item in items])
     np.testing.assert_array_equal(model.score(np.array("u01"), 10), expected[:1])
     assert len(model.score([], [])) == len(model.predictions([], 10)) == 0

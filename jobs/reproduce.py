@@ -13,7 +13,13 @@ except ModuleNotFoundError:  # not installed: run from a checkout, and send the 
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
 
-from paper.job import reproduce
+try:
+    from paper.job import reproduce
+except ModuleNotFoundError as error:
+    if error.name != "paper":
+        raise
+    print("error: reproduce.py needs a checkout: there is no benchmarks/paper beside jobs/", file=sys.stderr)
+    sys.exit(2)
 
 if __name__ == "__main__":
     sys.exit(reproduce(ship_package=onebit_spark is None))

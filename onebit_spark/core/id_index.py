@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from onebit_spark.core.compiled import jit
 
 MOST_TEXT = 2**31 - 1  # bytes of one array of text, whose offsets have 32 bits
-DENSE = 1 << 24  # integers of a smaller range are encoded by a table of 4 bytes for each number in it
-DENSE_PER_ID = 16  # integers are found in such a table if it has at most so many numbers for each id
+DENSE = 1 << 24  # integers of a smaller range are encoded and found by a table of 4 bytes for each number in it
+DENSE_PER_ID = 4  # they are also found so if it has at most so many numbers for each id
 
 Codes = NDArray[np.int32]
 
@@ -63,6 +63,8 @@ def hashes_of(ids: pa.Array) -> NDArray[np.uint64]:
     """A hash of every id of an array without nulls: equal for equal ids of one type. The high bits are mixed best."""
     if pa.types.is_boolean(ids.type):
         ids = ids.cast(pa.int8())
+    elif pa.types.is_floating(ids.type):
+        ids = pc.add(ids, pa.scalar(0.0, ids.type))  # −0.0 is 0.0
     _, *buffers = ids.buffers()
     if len(buffers) == 1:  # of a fixed width
         width = ids.type.bit_width // 8
@@ -136,7 +138,7 @@ class IdIndex:
             return None
         known = self._known.to_numpy()
         low, high = known.min(), known.max()
-        if int(high) - int(low) >= max(DENSE_PER_ID * len(known), 1):
+        if int(high) - int(low) >= max(DENSE, DENSE_PER_ID * len(known)):
             return None
         table = np.full(high - low + 1, -1, np.int32)
         table[known - low] = np.arange(len(known), dtype=np.int32)

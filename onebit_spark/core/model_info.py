@@ -59,7 +59,7 @@ class ModelInfo:
     seconds: dict[str, float] = field(default_factory=dict)  # seconds of each phase of the fit
     n_positive: int = 0  # number of positive ratings
     repeats: dict[str, int] = field(default_factory=dict)  # repeated ratings of a cell: see ``blocking.Repeats``
-    fingerprint: str = ""  # hash of the set of ratings: see ``defects.Tally``
+    fingerprint: str = ""  # hash of the set of ratings: see ``defects.RatingCounts``
     validation: list[dict[str, float]] = field(default_factory=list)  # held-out loss and error after each iteration
     exchange: dict[str, str] = field(default_factory=dict)  # how factors travelled, and why this exchange was chosen
     calibration: dict[str, Any] | None = None  # see ``calibration.Calibration``

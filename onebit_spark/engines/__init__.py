@@ -1,5 +1,6 @@
-"""The engines: they run the map steps in this process (local) or on a Spark cluster (broadcast/, shuffle/).
+"""One engine: it runs the map steps in this process, on the driver or on the executors of a Spark cluster.
 
-layout, block_frames, faults ◄ blocking      map_step, start, factor_frames     (what all engines share)
-    ◄ local, broadcast/, shuffle/ ◄ choice (which one a fit takes), validation (loss on held-out ratings)
+steps (what a block computes) ◄ line_format ◄ runner (where steps run), start ◄ engine ◄ threads (a runner; no Spark)
+layout, block_frames ◄ blocking ◄ routes, sides, numbering, storage ◄ tables ◄ spark_runner ◄ spark_engine
+    ◄ decide (which exchange), exchange (its engine), held_out_loss ◄ validation
 """

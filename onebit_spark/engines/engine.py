@@ -63,7 +63,7 @@ class BlockEngine(Generic[T]):
         return self.runner.count(side)
 
     def counts(self, side: Side) -> NDArray[Any]:
-        """Number of ratings of every row of the side, or the sum of their weights."""
+        """Number of ratings of every row of the side."""
         return self.runner.counts(side)
 
     def start(self, config: FitConfig, loss: Loss) -> None:

@@ -59,7 +59,7 @@ def choose_exchange(
     """Validate, count and load the ratings, as far as the decision needs it.
 
     Their number decides whether they are collected on the driver. If they are not, or if the factors of their ids turn
-    out to be too large, an aggregation counts them by their ids. ``counted``: the result of ``weighed``, if the ratings
+    out to be too large, an aggregation counts them by their ids. ``counted``: the ``size`` of the ratings, if they
     were counted before.
     """
     spark = ratings.spark
@@ -76,6 +76,7 @@ def choose_exchange(
         if choice.exchange == "driver":
             yield ChosenExchange(choice, collected.tally, collected)
             return
+        del collected  # or it would stay here until the fit ends
     with ratings.surveyed(collect_ids=choice.exchange not in ("shuffle", "mixed")) as whole:
         yield ChosenExchange(decide(wanted, counted, whole, form, limits), whole.tally, whole)
 

@@ -15,10 +15,10 @@ from onebit_spark.core.factor_tables import CERTIFIED, factor_columns, factor_ta
 from onebit_spark.core.id_index import IdIndex, one_array, wide
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.posterior import FloatArray, RowPosterior
+from onebit_spark.engines.routes import BATCH_BYTES
 from onebit_spark.errors import RequestError
 from onebit_spark.platform.binary_cells import type_of
 
-BATCH_BYTES = 16 * 2**20  # of a batch that goes to Spark; it travels in a task, which may have 128 MB
 MOST_KEPT = 64 * 2**20  # bytes of a table that is also kept here
 PLAIN_IDS = {
     "string": pa.string(),

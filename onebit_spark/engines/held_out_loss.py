@@ -24,6 +24,7 @@ from onebit_spark.core.prediction import held_out_sums
 from onebit_spark.core.scales import Scales
 from onebit_spark.engines.block_frames import Batches
 from onebit_spark.engines.numbering import NumberedIds
+from onebit_spark.engines.routes import NUMBERED, numbered_lines
 from onebit_spark.engines.spark_engine import SparkEngine
 from onebit_spark.input.collect import CollectedPairs
 from onebit_spark.input.defects import Columns
@@ -34,7 +35,6 @@ from onebit_spark.platform.sessions import broadcast
 
 PAIRS = schema_of("row int, col int, positive boolean, weight float")
 MEASURED = schema_of("n long, weight double, loss double, wrong long")
-PACKED = schema_of("number long, packed binary")
 
 
 class Measure(Protocol):
@@ -169,14 +169,14 @@ class _ByJoin:
         for side in SIDES:
             posterior = posteriors[side]
             runner, _ = self.engine.stored(side)
-            lines = cut_from_plan(runner.frame(side, [posterior], packed_lines, PACKED), self._session)
+            lines = cut_from_plan(runner.frame(side, [posterior], packed_lines, NUMBERED), self._session)
             more = _unrated_rows(posterior.form, scales, side, self.coded[side])
             priors.append(more.take(np.array([-1])))
             if more.n_rows > 1:
                 first = runner.n_rows(side)
                 unrated = packed_lines(np.arange(first, first + more.n_rows - 1), [more.take(slice(-1))])
-                lines = lines.unionAll(self._session.createDataFrame(unrated, PACKED))
-            named = lines.select(F.col("number").alias(side), F.col("packed").alias(f"packed_{side}"))
+                lines = lines.unionAll(self._session.createDataFrame(unrated, NUMBERED))
+            named = lines.select(F.col("number").alias(side), F.col("values").alias(f"packed_{side}"))
             joined = joined.join(named, side, "left").drop(side)
         forms = posteriors["rows"].form, posteriors["cols"].form
         measure = _MeasurePacked(self.loss, forms, (priors[0], priors[1]))
@@ -203,11 +203,8 @@ def _numbered(pairs: DataFrame, column: str, side: Side, engine: SparkEngine, mo
 
 
 def packed_lines(numbers: NDArray[np.int64], posteriors: list[RowPosterior]) -> pa.Table:
-    """(number, packed): the packed rows of a posterior by row number."""
-    packed = np.ascontiguousarray(posteriors[0].packed())
-    size = pa.binary(packed.shape[1] * packed.itemsize)
-    cells = pa.FixedSizeBinaryArray.from_buffers(size, len(packed), [None, pa.py_buffer(packed)])
-    return pa.table({"number": numbers, "packed": cells.cast(pa.binary())})
+    """The packed rows of a posterior by row number."""
+    return numbered_lines(numbers, posteriors[0].packed())
 
 
 @dataclass(frozen=True)

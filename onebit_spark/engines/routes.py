@@ -22,6 +22,8 @@ ROUTED = schema_of(f"key int, {BLOCK_CELLS}, routes binary, ends binary, row_wei
 CELLS = schema_of("key int, place int, sender int, values binary")
 PLACED = schema_of("key int, rows binary, values binary")
 RESULTS = schema_of("key int, values binary, sums binary, n long, checksum long")
+NUMBERED = schema_of("number long, values binary")
+BATCH_BYTES = 16 * 2**20  # of a batch that goes to Spark; it travels in a task, which may have 128 MB
 PARTNERS = -1  # the place of lines of the other side; tables of the same side have the places 0, 1, …
 
 Packing = Callable[[pa.RecordBatch], tuple[NDArray[np.int64], FloatArray]]
@@ -143,6 +145,26 @@ class RunStep:
                 partners = np.empty((len(block.columns), values.shape[1]), self.partners.dtype)
             partners[positions] = values
         return self.partners.read(partners, len(partners))
+
+
+def numbered_lines(numbers: NDArray[np.int64], values: FloatArray) -> pa.Table:
+    """(number, values): one line for each row, in batches that can travel in a task."""
+    values = np.ascontiguousarray(values)
+    size = max(1, values.shape[1] * values.itemsize)
+    cells = pa.FixedSizeBinaryArray.from_buffers(pa.binary(size), len(values), [None, pa.py_buffer(values)])
+    table = pa.table({"number": numbers, "values": cells.cast(pa.binary())})
+    return pa.Table.from_batches(table.to_batches(max_chunksize=max(1, BATCH_BYTES // size)), table.schema)
+
+
+@dataclass(frozen=True)
+class ReadNumbered:
+    """Row numbers and values from such lines."""
+
+    dtype: str
+
+    def __call__(self, batch: pa.RecordBatch) -> tuple[NDArray[np.int64], FloatArray]:
+        values = np.frombuffer(b"".join(batch.column("values").to_pylist()), self.dtype)
+        return batch.column("number").to_numpy(), values.reshape(batch.num_rows, -1)
 
 
 @dataclass(frozen=True)

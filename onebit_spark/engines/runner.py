@@ -35,7 +35,7 @@ class Runner(Protocol[T]):
         """Rows of the side."""
 
     def counts(self, side: Side) -> NDArray[Any]:
-        """Number of ratings of every row, or the sum of their weights, on the driver."""
+        """Number of ratings of every row, on the driver."""
 
     def held_rows(self, side: Side) -> Rows | None:
         """The rows, if the driver holds the tables of this side."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,12 +106,23 @@ class BlockedSide:
         """All rows with their counts, on the driver: known before, or by a job."""
         if self.plan.rows is not None:
             return self.plan.rows
+        return Rows(np.arange(self.n_rows), self._counts["weights"], self._counts["positives"])
+
+    @property
+    def row_counts(self) -> NDArray[np.int64]:
+        """The number of ratings of every row, on the driver."""
+        return np.asarray(self._counts["ratings"] if self.plan.rows is None else self.plan.rows.counts, np.int64)
+
+    @cached_property
+    def _counts(self) -> dict[str, NDArray[Any]]:
+        """Of every row: its ratings, and the sums of their weights, of all and of the positive ones."""
         lines = self.blocks.drop(*ROUTES, "key").mapInArrow(count_rows, COUNTS).toArrow()
-        totals = np.zeros(self.n_rows), np.zeros(self.n_rows)
-        for name, total in zip(("weights", "positives"), totals, strict=True):
+        totals: dict[str, NDArray[Any]] = {}
+        for name, dtype in (("ratings", np.int64), ("weights", np.float64), ("positives", np.float64)):
+            totals[name] = np.zeros(self.n_rows, dtype)
             for rows, cell in zip(lines["rows"], lines[name], strict=True):
-                total[read_ascending(rows)] = cell_array(cell, np.float64)
-        return Rows(np.arange(self.n_rows), *totals)
+                totals[name][read_ascending(rows)] = cell_array(cell, dtype)
+        return totals
 
 
 @dataclass(frozen=True)

@@ -190,7 +190,7 @@ def _with_collected_ids(
         placement, rows = placement_by_counts(ids.counts, n_blocks), np.arange(n)
         table = SideTable(ids.values, placement.of(rows), ids.counts, ids.positives)
         counted = Rows(rows, ids.counts, ids.positives) if survey.weight is None else None
-        sent = broadcasts.send(table, broadcasts)
+        sent = broadcasts.send(table)
         plans[side] = SidePlan(placement, n, default_tasks(n_blocks, cores), True, sent, counted)
     users, items = (plan.ids for plan in plans.values())
     assert users is not None

@@ -34,6 +34,7 @@ from onebit_spark.engines.block_frames import check_checksums, worker_errors
 from onebit_spark.engines.line_format import LineFormat, written
 from onebit_spark.engines.routes import (
     CELLS,
+    NUMBERED,
     PLACED,
     RESULTS,
     Adopt,
@@ -41,16 +42,17 @@ from onebit_spark.engines.routes import (
     Everywhere,
     Packing,
     Place,
+    ReadNumbered,
     RunStep,
     Send,
     Source,
     Transform,
+    numbered_lines,
 )
 from onebit_spark.engines.sides import BlockedSide, Blocking
 from onebit_spark.engines.steps import Lines, OnRows, RowStep, Step, Sums, total_weight
 from onebit_spark.engines.tables import Broadcasts, Held, Stored, Table
 from onebit_spark.platform.arrow_stream import arrow_batches
-from onebit_spark.platform.binary_cells import binary_line
 from onebit_spark.platform.plans import cut_from_plan
 from onebit_spark.platform.sessions import described
 
@@ -87,8 +89,8 @@ class SparkRunner:
     def n_rows(self, side: Side) -> int:
         return self.sides[side].n_rows
 
-    def counts(self, side: Side) -> NDArray[Any]:
-        return self.sides[side].counted_rows.counts
+    def counts(self, side: Side) -> NDArray[np.int64]:
+        return self.sides[side].row_counts
 
     def held_rows(self, side: Side) -> Rows | None:
         return self.sides[side].counted_rows if self.sides[side].held else None
@@ -121,13 +123,11 @@ class SparkRunner:
         here = self.sides[side]
         if here.held:
             return Table(Held(lines, self._broadcasts), format)
-        numbers, block_of = written(lines), here.placement.of(np.arange(len(written(lines))))
-        cells = [
-            binary_line(key=key, values=numbers[block_of == block], sums=np.empty(0), n=0, checksum=0)
-            for block, key in enumerate(here.keys.tolist())
-        ]
-        frame = self.spark.createDataFrame(pa.Table.from_batches(cells), RESULTS)
-        return Table(Stored(*self._blocking.storage.keep(frame, RESULTS)), format)
+        values = written(lines)
+        frame = self.spark.createDataFrame(numbered_lines(np.arange(len(values)), values), NUMBERED)
+        return self.adopted(
+            side, frame, ReadNumbered(format.dtype), np.zeros((1, values.shape[1]), values.dtype), format
+        )
 
     def lines(self, table: Table) -> Any:
         return table.lines

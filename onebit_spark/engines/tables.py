@@ -27,11 +27,12 @@ class Broadcasts:
         self._numbers = count()
         self._sent: dict[int, Broadcast[Any]] = {}
 
-    def send(self, value: Any, owner: object) -> Broadcast[Any]:
-        """The value in every Python worker, as long as the owner lives."""
+    def send(self, value: Any, owner: object = None) -> Broadcast[Any]:
+        """The value in every Python worker, as long as the owner lives; without one, to the end of the fit."""
         number, sent = next(self._numbers), broadcast(self._spark, value)
         self._sent[number] = sent
-        weakref.finalize(owner, self._destroy, number).atexit = False
+        if owner is not None:
+            weakref.finalize(owner, self._destroy, number).atexit = False
         return sent
 
     def _destroy(self, number: int) -> None:
@@ -51,6 +52,10 @@ class Held:
         self.lines = lines
         self._broadcasts = broadcasts
         self._sent: Broadcast[Lines] | None = None
+
+    def unsent(self) -> Held:
+        """The same lines, which are not broadcast yet."""
+        return Held(self.lines, self._broadcasts)
 
     @property
     def sent(self) -> Broadcast[Lines]:
@@ -85,8 +90,8 @@ class Table:
         return self.format.form
 
     def copy(self) -> Table:
-        """Itself: tables never change."""
-        return self
+        """The same lines, which never change. Who keeps it keeps nothing of what was broadcast."""
+        return replace(self, at=self.at.unsent()) if isinstance(self.at, Held) else self
 
     def mapped(self, by: RowMap) -> Table:
         return replace(self, format=self.format.then(by))

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.losses import Side
+from onebit_spark.core.losses import OTHER, Side
 from onebit_spark.core.machine import available_cores
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.row_map import RowMap
@@ -40,12 +40,12 @@ class ThreadRunner:
         self.threads = threads or available_cores()
         self._pool: ThreadPoolExecutor | None = None
         self._ranges = {side: block.row_ranges() for side, block in self.ratings.items()}
-        self._blocks = {side: self._block(side) for side in self.ratings}
+        self._numbers = {side: np.arange(block.n_rows) for side, block in self.ratings.items()}
 
     def _block(self, side: Side) -> PlacedBlock:
-        ratings = self.ratings[side]
-        rows, columns = np.arange(ratings.n_rows), np.arange(ratings.n_columns)
-        return PlacedBlock(0, rows, columns, ratings, in_parallel=partial(self._over_rows, side))
+        """Made anew for every step: kept, it and this runner would refer to each other, and the ratings would stay."""
+        numbers, in_parallel = self._numbers, partial(self._over_rows, side)
+        return PlacedBlock(0, numbers[side], numbers[OTHER[side]], self.ratings[side], in_parallel=in_parallel)
 
     @contextmanager
     def running(self) -> Iterator[Self]:
@@ -64,16 +64,16 @@ class ThreadRunner:
         return self.ratings[side].row_counts
 
     def held_rows(self, side: Side) -> Rows:
-        return self._blocks[side].counted_rows
+        return self._block(side).counted_rows
 
     def run(
         self, side: Side, step: Step, own: Sequence[Any], partners: Any, format: LineFormat, send: Any = None
     ) -> tuple[Any, list[Sums]]:
-        lines, sums = step(self._blocks[side], list(own), partners)
+        lines, sums = step(self._block(side), list(own), partners)
         return lines, [sums]
 
     def sums(self, side: Side, step: Step, own: Sequence[Any], partners: Any) -> list[Sums]:
-        return [step(self._blocks[side], list(own), partners)[1]]
+        return [step(self._block(side), list(own), partners)[1]]
 
     def run_rows(self, side: Side, step: RowStep, own: Sequence[Any], format: LineFormat) -> Any:
         return step(self.held_rows(side), list(own))[0]
@@ -94,7 +94,7 @@ class ThreadRunner:
 
     @contextmanager
     def restricted(self, split: Split) -> Iterator[ThreadRunner]:
-        rows = self._blocks["rows"]
+        rows = self._block("rows")
         with ThreadRunner(split.chosen_of(rows.ratings, rows.rows), self.threads).running() as runner:
             yield runner
 

@@ -1,6 +1,6 @@
 """The parts of the pyspark.ml estimator and its model.
 
 param_types ◄ prediction_params ◄ fit_params ◄ fit_settings
-scoring ◄ fitted_model (factors and predictions) ◄ persistence (folders) ◄ checkpoint, warm starts ◄ fit_run (a fit)
-selection (what is answered)   ◄ fitted_model ◄ freshness (of ratings), fold_in, recommend, diagnostics ◄ evaluation
+fitted_model (factors and predictions) ◄ persistence (folders) ◄ checkpoint, warm starts ◄ fit_run (a fit)
+selection (what is answered)   ◄ fitted_model ◄ freshness (of ratings), fold_in, recommend, diagnostics ◄ evaluation, certification
 """

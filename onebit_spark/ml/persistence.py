@@ -8,7 +8,7 @@ MODEL/fitted/          Parquet, a sketch of the cells that were fitted: see ``fr
 MODEL/certificate.json upper limits on the error rate: see ``certificates``
 MODEL/report.html      if the model was diagnosed: see ``report``
 
-VECTORS/users/         Parquet, ids and vectors: see ``serving.vectors``
+VECTORS/users/         Parquet, ids and vectors: see ``predictor.model_folder``
 VECTORS/items/
 
 ESTIMATOR/metadata/      pyspark.ml's own: class, uid, Params; whose side features there are

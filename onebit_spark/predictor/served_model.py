@@ -48,7 +48,7 @@ def load(path: str | os.PathLike[str]) -> ServedModel:
     """
     info, users, items, certificate, params = read_model(path)
     cold_start, max_error = params.get("coldStartStrategy", "prior"), params.get("maxError")
-    return ServedModel(info, users, items, certificate, cold_start, max_error)
+    return ServedModel(info, users, items, certificate, cold_start, max_error, params)
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,8 @@ class ServedModel:
         Pairs with an unknown id: predicted from the prior, left out, or NaN. The Param ``coldStartStrategy``.
     max_error : float, optional
         The certified error rate of ``answered``. Default: the first that was requested. The Param ``maxError``.
+    params : dict
+        All Params of the folder. ``save`` writes them again.
 
     Notes
     -----
@@ -82,6 +84,7 @@ class ServedModel:
     certificate: dict[str, Any] = field(repr=False)
     cold_start: str = "prior"
     max_error: float | None = None
+    params: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if self.cold_start not in COLD_START:
@@ -258,7 +261,7 @@ class ServedModel:
         users_after, items_after = (side, self.items) if who == "user" else (self.users, side)
         n_users, n_items = len(users_after.ids), len(items_after.ids)
         info = replace(self.info, draw_narrowing=None, n_users=n_users, n_items=n_items)
-        return ServedModel(info, users_after, items_after, document([]), self.cold_start, self.max_error)
+        return ServedModel(info, users_after, items_after, document([]), self.cold_start, self.max_error, self.params)
 
     def folded_rows(
         self, who: Who, ids: pa.Array, partners: Numbers, positive: NDArray[np.bool_],
@@ -290,7 +293,7 @@ class ServedModel:
 
         It does not say which ratings were fitted: certificates cannot check that theirs are others.
         """
-        params = {"coldStartStrategy": self.cold_start, "maxError": self.max_error}
+        params = {**self.params, "coldStartStrategy": self.cold_start, "maxError": self.max_error}
         write_model(path, (self.info, self.users, self.items, self.certificate, params), overwrite)
 
     def export_vectors(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:

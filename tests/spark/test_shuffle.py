@@ -167,7 +167,6 @@ def test_nothing_stays_behind(spark, ratings, tmp_path):
     predictions = model.transform(ratings).select("user", "score")
     del model
     gc.collect()
-    spark.sparkContext._jvm.System.gc()
     TemporaryFolders.of(spark).delete_unread()  # as the next fit does
     assert list(tmp_path.iterdir()) == left  # the model is gone, its predictions are still to be computed
     assert predictions.count() == 1500
@@ -175,7 +174,6 @@ def test_nothing_stays_behind(spark, ratings, tmp_path):
     patience = 50
     while list(tmp_path.iterdir()) and patience:  # the JVM hears a little later of what is released here
         gc.collect()
-        spark.sparkContext._jvm.System.gc()
         TemporaryFolders.of(spark).delete_unread()
         time.sleep(0.2)
         patience -= 1

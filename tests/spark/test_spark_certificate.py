@@ -45,7 +45,7 @@ def test_the_same_draws_and_coins_as_in_process(spark, ratings, data, blocks):
         local.start(config, config.make_loss())
         expected = [local.gibbs_errors(each) for each in draws]
         with local.restricted(split) as part:
-            chosen = {side: part.runner.held_rows(side) for side in ("rows", "cols")}
+            chosen = {side: (part.counts(side), *part.runner.held_rows(side)) for side in ("rows", "cols")}
     held = frozenset(["rows", "cols"])
     with (
         survey_ratings(ratings, Columns()) as counted,
@@ -55,7 +55,8 @@ def test_the_same_draws_and_coins_as_in_process(spark, ratings, data, blocks):
         assert [engine.gibbs_errors(each) for each in draws] == expected
         with engine.restricted(split) as part:
             for side, rows in chosen.items():  # all ratings of each row, and the positive ones
-                for counts, expected_counts in zip(part.runner.held_rows(side), rows, strict=True):
+                found = part.counts(side), *part.runner.held_rows(side)
+                for counts, expected_counts in zip(found, rows, strict=True):
                     np.testing.assert_array_equal(counts, expected_counts)
             assert part.n_ratings == engine.n_ratings - expected[1].ratings
 

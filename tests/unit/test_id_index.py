@@ -54,6 +54,7 @@ def test_every_id_is_found_and_no_other(name, dense, data):
     values, others = data.draw(st.sets(of, max_size=40)), data.draw(st.lists(of, max_size=20))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(id_index, "DENSE_PER_ID", dense)
+        patch.setattr(id_index, "DENSE", dense)
         check(values, data.draw(st.permutations([*values, *others])), kind)
 
 

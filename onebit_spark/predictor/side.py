@@ -94,8 +94,8 @@ class ModelSide:
 def stacked(*parts: RowPosterior) -> RowPosterior:
     """Posteriors of the same form, one after the other."""
     location, scale = (np.concatenate([getattr(part, name) for part in parts]) for name in ("location", "scale"))
-    implicit = [part.implicit for part in parts]
-    joined = None if implicit[0] is None else np.concatenate(implicit)  # type: ignore[arg-type]
+    implicit: list[Any] = [part.implicit for part in parts]
+    joined = None if implicit[0] is None else np.concatenate(implicit)
     return RowPosterior(location, scale, parts[0].kind, parts[0].has_intercept, joined)
 
 

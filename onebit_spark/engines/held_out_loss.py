@@ -92,7 +92,7 @@ def _coded(ids: Sequence[pa.Array | None], unrated: Mapping[Side, IdLines]) -> l
     lines = []
     for side, some in zip(SIDES, ids, strict=True):
         n = 0 if some is None else len(some)
-        lines.append(unrated[side].at(some) if side in unrated and n else np.empty((n, 0), np.float32))
+        lines.append(unrated[side].at(some) if side in unrated else np.empty((n, 0), np.float32))
     return lines
 
 

@@ -29,14 +29,14 @@ def _pandas_udf(
     def called(columns: Sequence[Any]) -> pa.Array:
         return function(*(_from_pandas(column, kind) for column, kind in zip(columns, kinds, strict=True)))
 
-    def one_column(*columns: pd.Series) -> pd.Series:
-        return called(columns).to_pandas()
+    is_struct = isinstance(returns, StructType)
 
-    def struct(*columns: pd.Series) -> pd.DataFrame:
-        return pa.Table.from_struct_array(called(columns)).to_pandas()
+    def run(*columns: Any) -> Any:
+        result = called(columns)
+        return (pa.Table.from_struct_array(result) if is_struct else result).to_pandas()
 
-    chosen: Callable[..., Any] = struct if isinstance(returns, StructType) else one_column
-    return F.pandas_udf(chosen, returns)  # type: ignore[call-overload]
+    run.__annotations__ = {"columns": pd.Series, "return": pd.DataFrame if is_struct else pd.Series}  # Spark reads them
+    return F.pandas_udf(run, returns)  # type: ignore[call-overload]
 
 
 def _from_pandas(column: Any, kind: pa.DataType) -> pa.Array:

@@ -112,10 +112,7 @@ def spark_session(
 
     running = SparkSession.getActiveSession()
     if running is not None and (is_connect(running) or not remote):
-        with tempfile.TemporaryDirectory() as folder:
-            for package in packages:
-                ship(running, shutil.make_archive(f"{folder}/{package.name}", "zip", package.parent, package.name))
-            yield running
+        yield running
         return
     builder = SparkSession.builder.appName(name)
     if remote:

@@ -42,6 +42,7 @@ def test_case_does_not_count(spark, ratings):
     assert certified.certificate["certificates"][-1]["group"]
 
 
+@pytest.mark.classic
 def test_case_does_not_count_on_executors(ratings):
     assert estimator(exchange="broadcast").fit(ratings).info.id_types == {"user": "bigint", "item": "bigint"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.posterior import DoubleArray, RowPosterior, effective_rank
 from onebit_spark.core.priors import ScalePrior
 from onebit_spark.core.randomness import pair_streams
+from onebit_spark.core.repeats import repeats_of
 from onebit_spark.core.scales import Scales
 from onebit_spark.core.side_features import SideFeatures
 from onebit_spark.core.solver import Iteration
@@ -367,21 +368,20 @@ def _info(
     made: CertifiedFit[RowPosterior], config: FitConfig, engine: LocalEngine, positives: int, majority: int
 ) -> ModelInfo:
     """As if the fit had been made of a DataFrame with the columns user, item and label."""
-    columns, ratings = {"user": "user", "item": "item", "label": "label"}, engine.runner.ratings["rows"]
-    row = np.repeat(np.arange(ratings.n_rows), ratings.row_counts) if made.nine_tenths is not None else np.zeros(0, int)
-    cells = row * ratings.n_columns + (ratings.codes[: len(row)] >> 1)  # they ascend
+    columns, repeats = {"user": "user", "item": "item", "label": "label"}, repeats_of(engine.runner.ratings["rows"])
     return info_of_fit(
         made,
         config,
         {side: engine.count(side) for side in SIDES},
         {side: engine.column_norms(side, made.posterior[side]) for side in SIDES},
         {side: int(np.count_nonzero(engine.counts(side) == 0)) for side in SIDES},
-        repeated=bool(np.any(np.diff(cells) == 0)),
+        repeats.repeated > 0,
         n_ratings=engine.n_ratings,
         n_positive=positives,
         label_coding="signed",
         threshold=None,
         majority=majority,
+        repeats=asdict(repeats),
         columns={**columns, "weight": "weight"} if engine.weighted else columns,
         total_weight=engine.total_weight if engine.weighted else None,
         id_types={"user": "bigint", "item": "bigint"},

@@ -58,7 +58,7 @@ class ModelInfo:
     id_types: dict[str, str]  # spark's types of the ids of ``user`` and ``item``, such as bigint
     seconds: dict[str, float] = field(default_factory=dict)  # seconds of each phase of the fit
     n_positive: int = 0  # number of positive ratings
-    repeats: dict[str, int] = field(default_factory=dict)  # repeated ratings of a cell: see ``blocking.Repeats``
+    repeats: dict[str, int] = field(default_factory=dict)  # repeated ratings of a cell: see ``core.repeats``
     fingerprint: str = ""  # hash of the set of ratings: see ``defects.RatingCounts``
     validation: list[dict[str, float]] = field(default_factory=list)  # held-out loss and error after each iteration
     exchange: dict[str, str] = field(default_factory=dict)  # how factors travelled, and why this exchange was chosen

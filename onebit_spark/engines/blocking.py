@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame
 from onebit_spark.core.blocks import RatingBlock, like
 from onebit_spark.core.compiled import jit
 from onebit_spark.core.id_index import IdIndex
+from onebit_spark.core.repeats import Repeats, repeats_of
 from onebit_spark.core.split import Split
 from onebit_spark.engines.block_frames import (
     Batches,
@@ -56,15 +57,6 @@ class SideTable:
     def index(self) -> IdIndex:
         """Made where it is first asked for, once in every Python worker."""
         return IdIndex(self.values)
-
-
-@dataclass(frozen=True)
-class Repeats:
-    """Cells that were rated more than once: every rating counts."""
-
-    repeated_cells: int = 0
-    repeated: int = 0  # ratings beyond the first of their cell
-    conflicting: int = 0  # cells rated both ways
 
 
 REPEATS = tuple(field.name for field in fields(Repeats))  # columns of the blocks
@@ -238,24 +230,6 @@ def by_block(blocks, rows, codes, weights, n_blocks):  # type: ignore[no-untyped
         if weights is not None:
             carried[place] = weights[l]
     return pointers, sorted_rows, sorted_codes, carried
-
-
-def repeats_of(ratings: RatingBlock) -> Repeats:
-    return Repeats(*count_repeats(ratings.row_pointers, ratings.codes))
-
-
-@jit
-def count_repeats(pointers, codes):  # type: ignore[no-untyped-def]
-    """The fields of ``Repeats``. In a row the ratings of a cell stand together, the negative ones first."""
-    cells, ratings, conflicting = 0, 0, 0
-    for row in range(len(pointers) - 1):
-        for l in range(pointers[row] + 1, pointers[row + 1]):
-            if codes[l] >> 1 == codes[l - 1] >> 1:
-                ratings += 1
-                first = l == pointers[row] + 1 or codes[l - 2] >> 1 != codes[l] >> 1
-                cells += first
-                conflicting += codes[l] != codes[l - 1]
-    return cells, ratings, conflicting
 
 
 def _checksum(rows: NDArray[np.int64], columns: NDArray[np.int64], ratings: RatingBlock) -> int:

@@ -18,7 +18,7 @@ from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.posterior import Form
 from onebit_spark.engines.decide import Choice, ClusterLimits, decide, held_side
 from onebit_spark.engines.spark_engine import SparkEngine, on_driver, on_executors
-from onebit_spark.engines.storage import InFiles, NoStorage, OnExecutors, Storage
+from onebit_spark.engines.storage import InFiles, OnExecutors, Storage
 from onebit_spark.errors import RequestError
 from onebit_spark.input.collect import CollectedRatings, SizeEstimate
 from onebit_spark.input.defects import Columns, RatingCounts
@@ -45,7 +45,7 @@ class ChosenExchange:
     choice: Choice  # the exchange, with the reason for it
     tally: RatingCounts  # the counts of the ratings
     # what the engine of the exchange starts from: CollectedRatings for the driver's, RatingSurvey for the others
-    found: CollectedRatings | RatingSurvey
+    loaded: CollectedRatings | RatingSurvey
 
 
 @contextmanager
@@ -91,14 +91,15 @@ def engine_over(
     """
     exchange, reason = chosen.choice.exchange, chosen.choice.reason
     log.info("exchange: %s (%s)", exchange, reason)
-    spark, loaded = ratings.sparkSession, chosen.found
+    spark, loaded = ratings.sparkSession, chosen.loaded
     if isinstance(loaded, CollectedRatings):
         return on_driver(spark, loaded, columns, validation)
     held: dict[str, frozenset[Side]] = {"broadcast": frozenset(SIDES), "mixed": frozenset([held_side(loaded)])}
-    place: Storage = NoStorage()
+    place: Storage = OnExecutors()  # by broadcast nothing is stored
     if exchange != "broadcast":
         TemporaryFolders.of(spark).delete_unread()  # the files of models that are gone
-        place = OnExecutors() if storage == "executors" else InFiles(work_folder(spark, work))
+        if storage != "executors":
+            place = InFiles(work_folder(spark, work))
     return on_executors(spark, loaded, blocks, form, place, held.get(exchange, frozenset()))
 
 

@@ -48,12 +48,12 @@ class NumberedIds:
         return in_utc(one_array(table["id"]))
 
 
-def number_ids(census: RatingSurvey, release: ExitStack) -> dict[Side, NumberedIds]:
+def number_ids(survey: RatingSurvey, release: ExitStack) -> dict[Side, NumberedIds]:
     """Sort the ids of both sides. A number is the position in the partition plus the sizes of those before it."""
-    joining = census.grouped.sparkSession  # with the partitions of the user, for large joins with the ids
+    joining = survey.grouped.sparkSession  # with the partitions of the user, for large joins with the ids
     session = working_session(joining)
     n_parts, order = PARTS_PER_CORE * parallelism(session), ("side", USER, ITEM)
-    grouped = cut_from_plan(census.grouped, session)
+    grouped = cut_from_plan(survey.grouped, session)
     ordered = cached(grouped.repartitionByRange(n_parts, *order).sortWithinPartitions(*order), release)
     lines, part = cut_from_plan(ordered), F.spark_partition_id()
     found = lines.groupBy("side", part.alias("part")).count().collect()

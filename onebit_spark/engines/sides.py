@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from onebit_spark.core.losses import OTHER, SIDES, Side
+from onebit_spark.core.repeats import Repeats
 from onebit_spark.core.spectral_rows import Rows
 from onebit_spark.core.split import Split
 from onebit_spark.engines.block_frames import Batches, read_ascending, worker_errors
@@ -24,7 +25,6 @@ from onebit_spark.engines.blocking import (
     REPEATS,
     Build,
     Choose,
-    Repeats,
     SideTable,
     Transpose,
     count_rows,

@@ -14,15 +14,14 @@ from pyspark.sql.types import LongType, StructField, StructType
 from onebit_spark.core.factor_tables import factor_table
 from onebit_spark.core.losses import OTHER, SIDES, Side
 from onebit_spark.core.posterior import Form, RowPosterior
+from onebit_spark.core.repeats import Repeats, repeats_of
 from onebit_spark.core.sketch import CellSketch
 from onebit_spark.core.spectral_rows import Rows
 from onebit_spark.engines.blocking import (
-    Repeats,
     SideTable,
     check_count,
     check_weight,
     numbered_chunks,
-    repeats_of,
 )
 from onebit_spark.engines.engine import BlockEngine
 from onebit_spark.engines.factor_frames import PackLines, collected_factors, factor_frame, factor_lines, ordered
@@ -142,7 +141,7 @@ def on_driver(
 
 @contextmanager
 def on_executors(
-    spark: SparkSession, census: RatingSurvey, blocks: tuple[int | None, int | None], form: Form, storage: Storage,
+    spark: SparkSession, survey: RatingSurvey, blocks: tuple[int | None, int | None], form: Form, storage: Storage,
     held: frozenset[Side],
 ) -> Iterator[SparkEngine]:  # fmt: skip
     """The engine over packed ratings. All caches, broadcasts and files are released at the end, also after an error.
@@ -156,17 +155,17 @@ def on_executors(
         own = working_session(spark)
         with described(spark, "blocking"):
             if held == frozenset(SIDES):
-                numbered = _with_collected_ids(census, blocks, parallelism(spark), broadcasts)
+                numbered = _with_collected_ids(survey, blocks, parallelism(spark), broadcasts)
                 expect_long_lines(own, 1)
             else:
-                numbered = _with_sorted_ids(census, blocks, parallelism(spark), form, held, release)
+                numbered = _with_sorted_ids(survey, blocks, parallelism(spark), form, held, release)
                 expect_long_lines(own)
             blocking = Blocking(own, storage, release, numbered.plans, numbered.wide)
             sides = blocking.blocked(cut_from_plan(numbered.chunks, own))
             for blocked in sides.values():
-                check_count(census.tally.n, blocked.n_ratings)
-        runner = SparkRunner(blocking, sides, broadcasts, census.weight is not None)
-        check_weight(census.weight, runner.total_weight)
+                check_count(survey.tally.n, blocked.n_ratings)
+        runner = SparkRunner(blocking, sides, broadcasts, survey.weight is not None)
+        check_weight(survey.weight, runner.total_weight)
         yield SparkEngine(spark, runner, numbered.ids, sides["rows"].repeats)
 
 
@@ -180,30 +179,30 @@ class _Numbered(NamedTuple):
 
 
 def _with_collected_ids(
-    census: RatingSurvey, blocks: tuple[int | None, int | None], cores: int, broadcasts: Broadcasts
+    survey: RatingSurvey, blocks: tuple[int | None, int | None], cores: int, broadcasts: Broadcasts
 ) -> _Numbered:
     """The driver numbers all ids, and broadcasts them."""
-    survey, plans = census.rated_ids(), {}
-    for (side, ids), given in zip(survey.ids.items(), blocks, strict=True):
+    rated, plans = survey.rated_ids(), {}
+    for (side, ids), given in zip(rated.ids.items(), blocks, strict=True):
         n = len(ids)
-        n_blocks = given or min(n, multiple_of(cores, default_blocks(survey.tally.n, n, cores)))
+        n_blocks = given or min(n, multiple_of(cores, default_blocks(rated.tally.n, n, cores)))
         placement, rows = placement_by_counts(ids.counts, n_blocks), np.arange(n)
         table = SideTable(ids.values, placement.of(rows), ids.counts, ids.positives)
-        counted = Rows(rows, ids.counts, ids.positives) if survey.weight is None else None
+        counted = Rows(rows, ids.counts, ids.positives) if rated.weight is None else None
         sent = broadcasts.send(table)
         plans[side] = SidePlan(placement, n, default_tasks(n_blocks, cores), True, sent, counted)
     users, items = (plan.ids for plan in plans.values())
     assert users is not None
     assert items is not None
-    return _Numbered(survey.ids, plans, numbered_chunks(census.packed.bundles, users, items))
+    return _Numbered(rated.ids, plans, numbered_chunks(survey.packed.bundles, users, items))
 
 
 def _with_sorted_ids(
-    census: RatingSurvey, blocks: tuple[int | None, int | None], cores: int, form: Form, held: frozenset[Side],
+    survey: RatingSurvey, blocks: tuple[int | None, int | None], cores: int, form: Form, held: frozenset[Side],
     release: ExitStack,
 ) -> _Numbered:  # fmt: skip
     """A distributed sort numbers the ids. Nothing on the driver grows with them."""
-    n, ids = census.tally.n, number_ids(census, release)
+    n, ids = survey.tally.n, number_ids(survey, release)
     n_blocks: dict[Side, int] = {}
     for side, given in zip(SIDES, blocks, strict=True):
         sent = 0 if OTHER[side] in held else ids[OTHER[side]].n_rows
@@ -214,7 +213,7 @@ def _with_sorted_ids(
         side: SidePlan(placed[side], ids[side].n_rows, tasks_by_size(n, n_blocks[side], cores), side in held)
         for side in SIDES
     }
-    return _Numbered(ids, plans, encoded(census.packed, ids, placed["rows"], wide), wide)
+    return _Numbered(ids, plans, encoded(survey.packed, ids, placed["rows"], wide), wide)
 
 
 def blocks_by_size(n_ratings: int, n_rows: int, n_sent: int, form: Form, cores: int) -> int:

@@ -66,16 +66,3 @@ class OnExecutors:
 
     def clear(self) -> None:
         """Nothing: a table is forgotten when nothing refers to it."""
-
-
-class NoStorage:
-    """For an engine whose tables are all held on the driver."""
-
-    def keep(self, made: DataFrame, schema: StructType) -> tuple[DataFrame, Callable[[], object]]:
-        raise NotImplementedError("the driver holds all tables")
-
-    def outlasting(self, frame: DataFrame, schema: StructType) -> DataFrame:
-        raise NotImplementedError("the driver holds all tables")
-
-    def clear(self) -> None:
-        """Nothing was kept."""

@@ -168,10 +168,10 @@ def _checkpoint_folder(given: FitInput, chosen: ChosenExchange, model_class: typ
 
 def _sketch(given: FitInput, chosen: ChosenExchange, n_validation: int) -> CellSketch | None:
     """Which cells choose the model, those of the validation included. None: the driver's engine knows."""
-    if not isinstance(chosen.found, RatingSurvey):
+    if not isinstance(chosen.loaded, RatingSurvey):
         return None
     whole = sketch_of(given.ratings, given.columns, chosen.tally.n + n_validation) if n_validation else None
-    return whole or chosen.found.sketch()
+    return whole or chosen.loaded.sketch()
 
 
 def _start(

@@ -66,7 +66,7 @@ def fitted(ratings, users, items, **options):
         ("shuffle", "logistic", True, 3),
         pytest.param("broadcast", "logistic", False, 2, marks=pytest.mark.slow),
         pytest.param("mixed", "logistic", True, 2, marks=pytest.mark.slow),
-        pytest.param("shuffle", "hinge", False, 2, marks=pytest.mark.slow),
+        pytest.param("shuffle", "hinge", False, 40, marks=pytest.mark.slow),  # some blocks of items have no rows
     ],
 )
 def test_equals_the_in_process_fit(

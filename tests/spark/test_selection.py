@@ -7,7 +7,7 @@ from test_recommend import ALL_ITEMS, ALL_USERS, table_of
 from onebit_spark import FitConfig, RequestError, Terms
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.engines.spark_engine import on_executors
-from onebit_spark.engines.storage import NoStorage
+from onebit_spark.engines.storage import OnExecutors
 from onebit_spark.engines.threads import LocalEngine
 from onebit_spark.input.defects import Columns
 from onebit_spark.input.survey import survey_ratings
@@ -62,7 +62,7 @@ def test_every_engine_counts_the_same(spark, blocks):
     held = frozenset(["rows", "cols"])
     with (
         survey_ratings(frame, Columns()) as counted,
-        on_executors(spark, counted, blocks, config.form, NoStorage(), held) as engine,
+        on_executors(spark, counted, blocks, config.form, OnExecutors(), held) as engine,
     ):
         first, second = (
             {side: engine.runner.table(side, rows) for side, rows in local.posteriors.items()} for _ in range(2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onebit_spark.tuning import provenance as measured
+from paper import provenance as measured
 
 
 def provenance() -> str:

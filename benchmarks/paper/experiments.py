@@ -16,6 +16,7 @@ import numpy as np
 from onebit_spark.simulate import KINDS, simulate
 from onebit_spark.tuning.folds import Sample
 from paper.methods import METHODS, TriedSetting, count_wrong_signs, cross_validate
+from paper.samples import fingerprint, split
 from paper.seeds import FIRST_REPORTED, TUNING
 
 Record = dict[str, Any]
@@ -149,7 +150,7 @@ def simulation_task(task: Record) -> Record:
 
 def movielens(sample: Sample, splits: int, seed: int = FIRST_REPORTED) -> Experiment:
     """95,000 ratings for the fit and 5,000 for the test, tuned on the 95,000 of one further split."""
-    data = {"data": sample.fingerprint}
+    data = {"data": fingerprint(sample)}
     cases = [Case.of(data, method) for method in MOVIELENS_METHODS]
     # With a larger radius a fit takes minutes, for hundreds of singular values, and is far worse.
     cases = [replace(case, grid=tuple(s for s in case.grid if s.get("radius", 0) <= LARGEST_RADIUS)) for case in cases]
@@ -163,7 +164,7 @@ def test_size(sample: Sample) -> int:
 def movielens_task(task: Record, sample: Sample) -> Record:
     """Cross-validate on the training part of a split, or fit it and count the errors on its test part."""
     method = METHODS[task["method"]]
-    train, test = sample.split(test_size(sample), task["seed"])
+    train, test = split(sample, test_size(sample), task["seed"])
     if task["do"] == "tune":
         return cross_validate(method, train, task["setting"], FOLDS, task["seed"])
     return {

@@ -21,6 +21,7 @@ from onebit_spark.in_process import fit_arrays
 from onebit_spark.tuning.folds import Sample
 from paper.baselines.davenport import fit_davenport
 from paper.baselines.simple import fit_logistic, fit_majority
+from paper.samples import folds
 
 RANK = 10  # K, as in the paper
 TOLERANCE = 1e-4
@@ -51,7 +52,7 @@ def count_wrong_signs(scorer: FittedMethod, train: Sample, test: Sample) -> int:
 
 def cross_validate(method: Method, sample: Sample, setting: TriedSetting, n_folds: int, seed: int) -> dict[str, Any]:
     """The errors of every fold, and its size."""
-    parts = list(sample.folds(n_folds, seed))
+    parts = list(folds(sample, n_folds, seed))
     errors = [count_wrong_signs(method.fit(train, setting), train, test) for train, test in parts]
     return {"errors": errors, "sizes": [len(test) for _, test in parts]}
 

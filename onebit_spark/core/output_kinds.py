@@ -18,9 +18,11 @@ replaced by any kind.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Self, TypeVar
 
 from onebit_spark.errors import RequestError
 
@@ -42,6 +44,24 @@ class View(Protocol):
 
     def columns(self) -> Sequence[str]:
         """The columns of the Parquet files in the folder; empty if there are none."""
+
+
+class Place(View, Protocol):
+    """Where an output is, or will be, on a file system that renames a folder in one atomic step."""
+
+    name: str
+
+    def exists(self) -> bool: ...
+
+    def sibling(self, name: str) -> Self: ...
+
+    def move_to(self, target: Self) -> None: ...
+
+    def delete(self) -> None:
+        """Delete the file, or the folder with its content."""
+
+
+P = TypeVar("P", bound=Place)
 
 
 @dataclass(frozen=True)
@@ -66,6 +86,50 @@ class OutputKind:
                 f"{place} is not {self.name} of onebit_spark, and nothing else is overwritten: choose another path, "
                 "or delete it yourself"
             )
+
+    def check_target(self, target: Place, path: object, overwrite: bool) -> None:
+        """Raise a RequestError if there is an output at the path that may not be overwritten, or is something else."""
+        if not target.name:
+            raise RequestError(f"cannot write to {path}: name a folder below it")
+        if target.exists():
+            if not overwrite:
+                raise RequestError(f"the output {path} exists: choose another path, or allow it to be overwritten")
+            self.check(target, f"the output {path}")
+
+    @contextmanager
+    def written_beside(self, target: P, path: object, overwrite: bool) -> Iterator[P]:
+        """Yield a place for a new folder. At the end it is at ``target``, complete; after an error nothing changed.
+
+        It has a hidden name beside the target, and is renamed at the end. An old folder is moved away first, and comes
+        back if the rename fails. A killed process may leave hidden folders, but never a part of a folder at the target.
+        """
+        self.check_target(target, path, overwrite)
+        token = uuid.uuid4().hex[:8]
+        fresh, old = (target.sibling(f".{target.name}.{state}-{token}") for state in ("writing", "replaced"))
+        with deleted_on_error(fresh):
+            yield fresh
+            self.check_target(target, path, overwrite)  # it may exist by now: a rename would move the folder into it
+            replaced = target.exists()
+            if replaced:
+                target.move_to(old)
+            try:
+                fresh.move_to(target)
+            except BaseException:
+                if replaced:
+                    old.move_to(target)
+                raise
+        if replaced:
+            old.delete()
+
+
+@contextmanager
+def deleted_on_error(folder: Place) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception):  # the first error is the one to report
+            folder.delete()
+        raise
 
 
 def _entries(text: str) -> dict[str, Any]:

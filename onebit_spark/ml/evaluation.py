@@ -22,11 +22,6 @@ SCORE_BINS = 1 << 16
 SMALLEST_PROBABILITY = 1e-15  # as metrics.log_loss
 
 
-def evaluate(model: FittedModel, ratings: DataFrame, threshold: float | None, tally: RatingCounts) -> dict[str, Any]:
-    """The figures of ``measure``, without the counts."""
-    return measure(model, ratings, threshold, tally)[0]
-
-
 def measure(
     model: FittedModel, ratings: DataFrame, threshold: float | None, tally: RatingCounts, by: str | None = None
 ) -> tuple[dict[str, Any], HeldOutCounts]:
@@ -34,20 +29,8 @@ def measure(
 
     Up to ``COLLECT_LIMIT`` ratings, the driver collects the scores, and the AUC is exact (``auc_error`` is 0). For more
     ratings, Spark computes sums and a histogram of the scores, and the AUC is off by at most ``auc_error``. The error
-    is that of ``prediction``: a score of exactly 0 counts as the majority label of the training data.
-
-    Parameters
-    ----------
-    model : FittedModel
-        The model.
-    ratings : DataFrame
-        Ratings with the columns of the fit.
-    threshold : float or None
-        Labels strictly greater are positive.
-    tally : RatingCounts
-        The result of ``check_ratings`` on the same ratings.
-    by : str, optional
-        A column to group the ratings by.
+    is that of ``prediction``: a score of exactly 0 counts as the majority label of the training data. ``tally`` is the
+    result of ``check_ratings`` on the same ratings; ``by`` is a column to group them by.
     """
     group = None if by is None else group_column(by)
     if tally.n <= COLLECT_LIMIT:

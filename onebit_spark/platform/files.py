@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +13,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from onebit_spark.core.output_kinds import OutputKind
+from onebit_spark.core.output_kinds import OutputKind, deleted_on_error
 from onebit_spark.errors import RequestError
 from onebit_spark.platform.file_systems import ArrowPath, HadoopPath
 from onebit_spark.platform.sessions import is_connect
@@ -25,19 +24,7 @@ SEALS = ("metadata.json", "prepared.json", "_SUCCESS")  # written last; a folder
 
 
 class Location:
-    """A path on the file system that its scheme names.
-
-    Attributes
-    ----------
-    uri : str
-        The full path.
-    scheme : str
-        The scheme, such as file or hdfs.
-    name : str
-        The last part of the path.
-    parent : Location
-        The folder that it is in.
-    """
+    """A path on the file system that its scheme names. It is an ``output_kinds.Place``."""
 
     def __init__(self, spark: SparkSession, path: str | os.PathLike[str]) -> None:
         self.spark = spark
@@ -91,8 +78,6 @@ class Location:
     def _explained(self) -> contextlib.AbstractContextManager[None]:
         return explained(f"cannot use {self.uri}")
 
-    # ---- as an ``output_kinds.View`` ---------------------------------------------------------------------------------
-
     def names(self, folder: str = "") -> list[str]:
         return [place.name for place in (self / folder if folder else self).children()]
 
@@ -106,18 +91,6 @@ class Location:
         return []
 
 
-def refuse_existing(spark: SparkSession, path: str | os.PathLike[str], kind: OutputKind, overwrite: bool) -> Location:
-    """The location of an output. A RequestError if it exists, and may not be overwritten or is something else."""
-    target = Location(spark, path)
-    if not target.name:
-        raise RequestError(f"cannot write to {target.uri}: name a folder below it")
-    if target.exists():
-        if not overwrite:
-            raise RequestError(f"the output {path} exists: choose another path, or allow it to be overwritten")
-        kind.check(target, f"the output {path}")
-    return target
-
-
 @contextlib.contextmanager
 def replace_folder(
     spark: SparkSession, path: str | os.PathLike[str], kind: OutputKind, overwrite: bool = False
@@ -126,35 +99,21 @@ def replace_folder(
 
     With ``overwrite`` it replaces an output of the same kind, and nothing else.
 
-    On a local disk and on HDFS the folder is written under a hidden name beside ``path`` and then renamed. An old
-    folder is moved away first, and comes back if the rename fails. A killed process may leave hidden folders, but never
-    a part of a folder at ``path``. Object stores have no rename. There the old folder is deleted (its file of ``SEALS``
-    first), and the new one is written in place. The caller writes its file of ``SEALS`` last.
+    On a local disk and on HDFS it is written beside ``path`` and then renamed. Object stores have no rename. There the
+    old folder is deleted (its file of ``SEALS`` first), and the new one is written in place. The caller writes its file
+    of ``SEALS`` last.
     """
-    target = refuse_existing(spark, path, kind, overwrite)
-    if target.scheme not in RENAMING:
-        for name in SEALS:
-            (target / name).delete()
-        target.delete()
-        with _deleted_on_error(target):
-            yield target.uri
+    target = Location(spark, path)
+    if target.scheme in RENAMING:
+        with kind.written_beside(target, path, overwrite) as fresh:
+            yield fresh.uri
         return
-    token = uuid.uuid4().hex[:8]
-    fresh, old = target.sibling(f".{target.name}.writing-{token}"), target.sibling(f".{target.name}.replaced-{token}")
-    with _deleted_on_error(fresh):
-        yield fresh.uri
-        refuse_existing(spark, path, kind, overwrite)  # it may exist by now, and a rename would move the folder into it
-        replaced = target.exists()
-        if replaced:
-            target.move_to(old)
-        try:
-            fresh.move_to(target)
-        except BaseException:
-            if replaced:
-                old.move_to(target)
-            raise
-    if replaced:
-        old.delete()
+    kind.check_target(target, path, overwrite)
+    for name in SEALS:
+        (target / name).delete()
+    target.delete()
+    with deleted_on_error(target):
+        yield target.uri
 
 
 @contextlib.contextmanager
@@ -169,16 +128,6 @@ def continued_folder(spark: SparkSession, path: str, kind: OutputKind, overwrite
         return
     with replace_folder(spark, path, kind, overwrite=True) as uri:
         yield Location(spark, uri)
-
-
-@contextlib.contextmanager
-def _deleted_on_error(folder: Location) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        with contextlib.suppress(Exception):  # the first error is the one to report
-            folder.delete()
-        raise
 
 
 @contextlib.contextmanager

@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import shutil
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,9 +32,28 @@ def local_path(path: str | os.PathLike[str]) -> Path:
 
 @dataclass(frozen=True)
 class LocalView:
-    """An output on this machine: see ``output_kinds.View``."""
+    """An output on this machine: an ``output_kinds.Place``."""
 
     path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    def exists(self) -> bool:
+        return self.path.exists()
+
+    def sibling(self, name: str) -> LocalView:
+        return LocalView(self.path.with_name(name))
+
+    def move_to(self, target: LocalView) -> None:
+        self.path.rename(target.path)
+
+    def delete(self) -> None:
+        if self.path.is_dir() and not self.path.is_symlink():
+            shutil.rmtree(self.path, ignore_errors=True)
+        else:
+            self.path.unlink(missing_ok=True)
 
     def is_folder(self) -> bool:
         return self.path.is_dir()
@@ -58,44 +76,9 @@ class LocalView:
 def replaced_folder(path: str | os.PathLike[str], kind: OutputKind, overwrite: bool = False) -> Iterator[Path]:
     """Yield a new folder to write. At the end it is at ``path``, complete; after an error nothing changed.
 
-    With ``overwrite`` it replaces an output of the same kind, and nothing else. It is written under a hidden name
-    beside ``path`` and then renamed, as by ``platform.files.replace_folder``.
+    With ``overwrite`` it replaces an output of the same kind, and nothing else.
     """
     target = local_path(path)
-    _refuse_existing(target, kind, overwrite)
-    token = uuid.uuid4().hex[:8]
-    fresh, old = (target.with_name(f".{target.name}.{state}-{token}") for state in ("writing", "replaced"))
-    fresh.mkdir(parents=True)
-    try:
-        yield fresh
-        _refuse_existing(target, kind, overwrite)
-        replaced = target.exists()
-        if replaced:
-            target.rename(old)
-        try:
-            fresh.rename(target)
-        except BaseException:
-            if replaced:
-                old.rename(target)
-            raise
-    except BaseException:
-        shutil.rmtree(fresh, ignore_errors=True)
-        raise
-    if replaced:
-        _deleted(old)
-
-
-def _deleted(target: Path) -> None:
-    if target.is_dir() and not target.is_symlink():
-        shutil.rmtree(target, ignore_errors=True)
-    else:
-        target.unlink()
-
-
-def _refuse_existing(target: Path, kind: OutputKind, overwrite: bool) -> None:
-    if not target.name:
-        raise RequestError(f"cannot write to {target}: name a folder below it")
-    if target.exists():
-        if not overwrite:
-            raise RequestError(f"the output {target} exists: choose another path, or allow it to be overwritten")
-        kind.check(LocalView(target), f"the output {target}")
+    with kind.written_beside(LocalView(target), target, overwrite) as fresh:
+        fresh.path.mkdir(parents=True)
+        yield fresh.path

@@ -6,9 +6,8 @@ smallest rank, then no intercepts, then the smallest error.
 
 from __future__ import annotations
 
-import hashlib
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,25 +45,6 @@ class Sample:
         """The ratings at these positions, or where a mask is true."""
         weights = None if self.weights is None else self.weights[which]
         return Sample(self.rows[which], self.cols[which], self.labels[which], self.shape, weights)
-
-    def split(self, held_out: int, seed: int) -> tuple[Sample, Sample]:
-        """(train, test) with ``held_out`` ratings in the test part. The choice depends on the seed only."""
-        order = np.random.default_rng(seed).permutation(len(self))
-        return self.take(order[held_out:]), self.take(order[:held_out])
-
-    def folds(self, n_folds: int, seed: int) -> Iterator[tuple[Sample, Sample]]:
-        """(train, test) of every fold: each rating is in one test part."""
-        fold = np.random.default_rng(seed).permutation(len(self)) % n_folds
-        for number in range(n_folds):
-            yield self.take(fold != number), self.take(fold == number)
-
-    @property
-    def fingerprint(self) -> str:
-        """A hash of the ratings."""
-        digest = hashlib.sha256(repr(self.shape).encode())
-        for part in (self.rows, self.cols, self.labels, self.weights):
-            digest.update(b"" if part is None else part.tobytes())
-        return digest.hexdigest()[:16]
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,6 +6,7 @@ tasks ─► batches of some seconds ─► one Spark job of one task each, as m
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
 import time
@@ -14,14 +15,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from onebit_spark.core.compiled import sources
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.sessions import cancel_group, join_group, parallelism
-from onebit_spark.tuning.provenance import source_digest
 
 Task = dict[str, Any]  # of JSON values; they determine the result
 TaskResult = dict[str, Any]  # of JSON values; ``seconds`` is added
@@ -73,6 +75,15 @@ class Ledger:
             unfinished.write_text("\n".join(lines) + "\n")
             unfinished.move_to(self._folder / name)
             self._results.update(zip(map(key_of, tasks), results, strict=True))
+
+
+def source_digest(packages: Iterable[str]) -> str:
+    """A hash of the source of some packages. It also works without git."""
+    digest = hashlib.sha256()
+    for package in packages:
+        for name, source in sorted(sources(files(package), package), key=lambda pair: pair[0]):
+            digest.update(name.encode() + source.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def key_of(task: Task) -> str:

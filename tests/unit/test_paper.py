@@ -18,6 +18,7 @@ from paper.comparison import paired_comparison
 from paper.methods import METHODS, count_wrong_signs
 from paper.movielens import download_movielens, read_movielens
 from paper.published import MOVIELENS_CORRECT, PUBLISHED_ERRORS
+from paper.samples import fingerprint, folds, split
 
 from onebit_spark import RequestError
 from onebit_spark.simulate import simulate
@@ -176,9 +177,33 @@ def test_a_movielens_task_tests_on_what_it_did_not_see():
     records = only.run(Recorder(partial(paper.movielens_task, sample=sample)))
     assert [record["seed"] for record in records] == [1000, 1001]
     for record in records:
-        train, test = sample.split(375, record["seed"])
+        train, test = split(sample, 375, record["seed"])
         share = np.mean(test.labels != (1 if np.mean(train.labels) > 0 else -1))
         assert (record["error"], record["n_test"]) == (share, 375)
+
+
+@pytest.fixture(scope="module")
+def sample():
+    data = simulate("B1", 2, (40, 30), 0.5, seed=1)
+    return Sample.of(data.rows, data.cols, data.labels, (40, 30))
+
+
+def test_folds_cut_a_sample_into_parts(sample):
+    parts = list(folds(sample, 3, seed=5))
+    cells = [set(zip(test.rows.tolist(), test.cols.tolist(), strict=True)) for _, test in parts]
+    assert sum(map(len, cells)) == len(set.union(*cells)) == len(sample)
+    assert all(len(train) + len(test) == len(sample) for train, test in parts)
+    again = [test.rows for _, test in folds(sample, 3, seed=5)]
+    assert all(np.array_equal(test.rows, rows) for (_, test), rows in zip(parts, again, strict=True))
+    train, test = split(sample, 100, seed=5)
+    assert (len(train), len(test)) == (500, 100)
+
+
+def test_fingerprints_tell_samples_apart(sample):
+    other = sample.take(np.arange(len(sample)))
+    assert fingerprint(other) == fingerprint(sample)
+    other.labels[0] *= -1
+    assert fingerprint(other) != fingerprint(sample)
 
 
 # ---- the page --------------------------------------------------------------------------------------------------------

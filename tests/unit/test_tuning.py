@@ -104,24 +104,6 @@ def test_a_fold_is_fitted_without_its_own_ratings(sample):
     assert (found["n"], found["iterations"], found["converged"]) == (150, 20, False)
 
 
-def test_folds_cut_a_sample_into_parts(sample):
-    parts = list(sample.folds(3, seed=5))
-    cells = [set(zip(test.rows.tolist(), test.cols.tolist(), strict=True)) for _, test in parts]
-    assert sum(map(len, cells)) == len(set.union(*cells)) == len(sample)
-    assert all(len(train) + len(test) == len(sample) for train, test in parts)
-    again = [test.rows for _, test in sample.folds(3, seed=5)]
-    assert all(np.array_equal(test.rows, rows) for (_, test), rows in zip(parts, again, strict=True))
-    train, test = sample.split(100, seed=5)
-    assert (len(train), len(test)) == (500, 100)
-
-
-def test_fingerprints_tell_samples_apart(sample):
-    other = sample.take(np.arange(len(sample)))
-    assert other.fingerprint == sample.fingerprint
-    other.labels[0] *= -1
-    assert other.fingerprint != sample.fingerprint
-
-
 def test_the_choice_in_words_and_as_a_config_file():
     config = FitConfig(loss="hinge", rank=5, likelihood_weight=2.0, intercepts=False)
     assert in_words(config) == (

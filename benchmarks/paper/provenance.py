@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import subprocess
-from collections.abc import Iterable
 from datetime import date
-from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
-
-from onebit_spark.core.compiled import sources
 
 
 def provenance() -> dict[str, str]:
@@ -26,12 +21,3 @@ def provenance() -> dict[str, str]:
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "versions": f"Python {platform.python_version()}, numpy {np.__version__}",
     }
-
-
-def source_digest(packages: Iterable[str] = ("onebit_spark",)) -> str:
-    """A hash of the source of some packages. It also works without git."""
-    digest = hashlib.sha256()
-    for package in packages:
-        for name, source in sorted(sources(files(package), package), key=lambda pair: pair[0]):
-            digest.update(name.encode() + source.read_bytes())
-    return digest.hexdigest()[:16]

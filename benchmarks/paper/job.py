@@ -91,8 +91,8 @@ def _run(
     from onebit_spark.cli.job_tables import refuse_output
     from onebit_spark.cli.progress import TaskProgress
     from onebit_spark.platform.files import continued_folder
-    from paper.provenance import provenance
     from onebit_spark.tuning.tasks import Ledger, run_tasks
+    from paper.provenance import provenance
 
     folder = refuse_output(spark, "--output", request.output, REPRODUCTION, overwrite=True)  # a killed run continues
     began = time.perf_counter()

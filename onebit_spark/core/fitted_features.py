@@ -17,6 +17,7 @@ from onebit_spark.errors import RequestError
 
 Who = Literal["user", "item"]
 SIDE_OF: dict[Who, Side] = {"user": "rows", "item": "cols"}
+PARTNER: dict[Who, Who] = {"user": "item", "item": "user"}
 
 
 @dataclass(frozen=True)

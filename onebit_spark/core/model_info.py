@@ -120,6 +120,10 @@ class ModelInfo:
             **{INTERCEPT_PRIOR[name]: value for name, value in (self.intercept_prior or {}).items()},
         )
 
+    def count(self, who: str) -> int:
+        """``n_users`` or ``n_items``, for "user" or "item"."""
+        return self.n_users if who == "user" else self.n_items
+
     @property
     def rated(self) -> tuple[int, int]:
         """Numbers of users and of items without those that are known by their side features alone."""

@@ -143,8 +143,8 @@ def _entries(text: str) -> dict[str, Any]:
 
 def _saved_class(output: View) -> str:
     """The last part of the Python class that pyspark.ml has saved, if it is of this package."""
-    parts = [name for name in output.names("metadata") if name.startswith("part-")]
-    name = str(_entries(output.text(f"metadata/{parts[0]}")).get("class")) if parts else ""
+    parts = (name for name in output.names("metadata") if name.startswith("part-"))  # all but one may be empty
+    name = str(_entries("".join(output.text(f"metadata/{part}") for part in parts)).get("class"))
     return name.rpartition(".")[2] if name.startswith("onebit_spark.") else ""
 
 

@@ -6,7 +6,6 @@ import gc
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from numpy.typing import NDArray
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.engines.steps import PlacedBlock
 from onebit_spark.errors import FitFailed
-from onebit_spark.input.defects import not_deterministic
 from onebit_spark.input.packing import NO_WEIGHTS
 from onebit_spark.platform.arrow_stream import Batches
 from onebit_spark.platform.binary_cells import cell_array, schema_of
@@ -26,7 +24,7 @@ BLOCK_CELLS = (
     "n long, checksum long, repeated_cells long, repeated long, conflicting long"
 )
 BLOCKS = schema_of(BLOCK_CELLS)
-FREEZES = 4  # blocks after which a worker has loaded what it needs, compiled kernels included
+MANY_OBJECTS = 20_000  # that the garbage collector visits in a millisecond
 SMALL = 2**26  # up to this number, an array indexed by row number is cheaper than a sort
 
 Numbers = NDArray[np.integer]
@@ -52,16 +50,13 @@ def read_block(cell: dict[str, Any]) -> PlacedBlock:
     return PlacedBlock(cell["block"].as_py(), rows, columns, ratings, cell["checksum"].as_py())
 
 
-_blocks_read = count()
-
-
 def _spare_the_collector() -> None:
-    """Hide what this worker has loaded from the garbage collector.
+    """Hide what this worker has loaded from the garbage collector, compiled kernels included.
 
     After each task, Spark's worker runs ``gc.collect()``. It would visit every object of every imported package, which
     takes longer than a small block. Objects that are hidden are still freed when nothing refers to them.
     """
-    if next(_blocks_read) < FREEZES:
+    if len(gc.get_objects()) > MANY_OBJECTS:
         gc.freeze()
 
 
@@ -117,12 +112,6 @@ def positions(ascending: NDArray[np.int64], numbers: Numbers) -> Numbers:
 # ---- faults ----------------------------------------------------------------------------------------------------------
 
 _RAISED = re.compile(r"onebit_spark\.errors\.FitFailed: (.+)")
-
-
-def check_checksums(found: dict[int, tuple[int, int]], expected: dict[int, tuple[int, int]]) -> None:
-    """Check that each block has the number of ratings and the checksum that it was cached with."""
-    if found != expected:
-        raise not_deterministic("a block of ratings was computed again and came out different")
 
 
 @contextmanager

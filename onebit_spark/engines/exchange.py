@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
-from onebit_spark.core.execution import STORAGES
+from onebit_spark.core.execution import Execution
 from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.posterior import Form
 from onebit_spark.engines.decide import Choice, ClusterLimits, decide, held_side
 from onebit_spark.engines.spark_engine import SparkEngine, on_driver, on_executors
-from onebit_spark.engines.storage import InFiles, OnExecutors, Storage
+from onebit_spark.engines.tables import InFiles, OnExecutors, Storage
 from onebit_spark.errors import RequestError
 from onebit_spark.input.collect import CollectedRatings, SizeEstimate
 from onebit_spark.input.defects import Columns, RatingCounts
@@ -82,24 +82,21 @@ def choose_exchange(
 
 
 def engine_over(
-    chosen: ChosenExchange, ratings: DataFrame, columns: Columns, blocks: tuple[int | None, int | None],
-    form: Form, work: str | None, validation: DataFrame | None = None, storage: str = STORAGES[0],
+    chosen: ChosenExchange, spark: SparkSession, columns: Columns, form: Form, execution: Execution,
+    validation: DataFrame | None = None,
 ) -> AbstractContextManager[SparkEngine]:  # fmt: skip
-    """The engine of the chosen exchange on these ratings; the driver's collects those for validation, too.
-
-    Stored tables are in files of ``work``, or on the executors, as ``storage`` says.
-    """
-    exchange, reason = chosen.choice.exchange, chosen.choice.reason
-    log.info("exchange: %s (%s)", exchange, reason)
-    spark, loaded = ratings.sparkSession, chosen.loaded
+    """The engine of the chosen exchange. The driver's collects the ratings for validation, too."""
+    exchange, loaded = chosen.choice.exchange, chosen.loaded
+    log.info("exchange: %s (%s)", exchange, chosen.choice.reason)
     if isinstance(loaded, CollectedRatings):
         return on_driver(spark, loaded, columns, validation)
     held: dict[str, frozenset[Side]] = {"broadcast": frozenset(SIDES), "mixed": frozenset([held_side(loaded)])}
     place: Storage = OnExecutors()  # by broadcast nothing is stored
     if exchange != "broadcast":
         TemporaryFolders.of(spark).delete_unread()  # the files of models that are gone
-        if storage != "executors":
-            place = InFiles(work_folder(spark, work))
+        if execution.shuffle_storage != "executors":
+            place = InFiles(work_folder(spark, execution.work_dir or execution.checkpoint_dir))
+    blocks = execution.row_blocks, execution.col_blocks
     return on_executors(spark, loaded, blocks, form, place, held.get(exchange, frozenset()))
 
 

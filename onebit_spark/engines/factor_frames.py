@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +27,7 @@ PLAIN_IDS = {
     "double": pa.float64(),
 }
 
-_kept: WeakKeyDictionary[DataFrame, pa.Table] = WeakKeyDictionary()  # as long as its DataFrame lives
+TABLE = "_onebit_table"  # the attribute of a DataFrame that keeps the table it was made of
 
 
 def factor_frame(spark: SparkSession, table: pa.Table, schema: StructType) -> DataFrame:
@@ -40,13 +39,13 @@ def factor_frame(spark: SparkSession, table: pa.Table, schema: StructType) -> Da
     batches = pa.Table.from_batches(table.to_batches(max_chunksize=rows), table.schema)
     frame = spark.createDataFrame(batches, schema=schema)
     if table.nbytes <= MOST_KEPT and table["id"].type == PLAIN_IDS.get(schema["id"].dataType.simpleString()):
-        _kept[frame] = plain_lists(table)
+        vars(frame)[TABLE] = plain_lists(table)
     return frame
 
 
 def collected_factors(frame: DataFrame) -> pa.Table:
     """A factor table in this process: the one that the DataFrame was made of if it is still here, else by a job."""
-    table = _kept.get(frame)
+    table = vars(frame).get(TABLE)
     return frame.toArrow() if table is None else table
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -95,8 +96,9 @@ class Send:
             values = numbers.reshape(n_rows, -1)
         sender = block["block"][0].as_py()
         parts = [
-            _cell(int(self.keys[target]), sender, values[routes[ends[target] : ends[target + 1]]])
-            for target in np.flatnonzero(np.diff(ends))
+            binary_line(key=self.keys[to], place=PARTNERS, sender=sender, values=values[routes[lo:hi]])
+            for to, (lo, hi) in enumerate(pairwise(ends))
+            if lo < hi
         ]
         return pa.Table.from_batches(parts) if parts else NO_CELLS
 
@@ -224,13 +226,6 @@ class EachRow:
 def _result_line(key: int, block: PlacedBlock, values: FloatArray, sums: Sums) -> pa.RecordBatch:
     n, sums = block.ratings.n_ratings, np.asarray(sums, np.float64)
     return binary_line(key=key, values=values, sums=sums, n=n, checksum=block.checksum)
-
-
-def _cell(key: int, sender: int, values: FloatArray) -> pa.RecordBatch:
-    cells = binary_line(key=key, values=values)
-    places = [pa.array([place], pa.int32()) for place in (PARTNERS, sender)]
-    columns = [cells.column("key"), *places, cells.column("values")]
-    return pa.RecordBatch.from_arrays(columns, names=["key", "place", "sender", "values"])
 
 
 def _own_lines(cells: pa.Table, sources: list[Source], rows: NDArray[np.int64]) -> list[Lines]:

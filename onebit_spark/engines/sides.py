@@ -31,7 +31,7 @@ from onebit_spark.engines.blocking import (
 )
 from onebit_spark.engines.layout import Placement
 from onebit_spark.engines.routes import ROUTED, Route
-from onebit_spark.engines.storage import Storage
+from onebit_spark.engines.tables import Storage
 from onebit_spark.platform.binary_cells import cell_array
 from onebit_spark.platform.plans import cached, cut_from_plan, in_partitions, partition_keys
 from onebit_spark.platform.sessions import is_connect
@@ -67,18 +67,6 @@ class BlockedSide:
     repeats: Repeats  # cells that were rated more than once
 
     @property
-    def held(self) -> bool:
-        return self.plan.held
-
-    @property
-    def placement(self) -> Placement:
-        return self.plan.placement
-
-    @property
-    def n_rows(self) -> int:
-        return self.plan.n_rows
-
-    @property
     def n_ratings(self) -> int:
         return sum(n for n, _ in self.checksums.values())
 
@@ -98,7 +86,7 @@ class BlockedSide:
     @cached_property
     def rows_of(self) -> dict[int, NDArray[np.int64]]:
         """Key of a block ─► its rows, ascending."""
-        rows_of = self.placement.rows_of(self.n_rows)
+        rows_of = self.plan.placement.rows_of(self.plan.n_rows)
         return {key: rows_of[block] for block, key in enumerate(self.keys.tolist())}
 
     @cached_property
@@ -106,7 +94,7 @@ class BlockedSide:
         """All rows with their counts, on the driver: known before, or by a job."""
         if self.plan.rows is not None:
             return self.plan.rows
-        return Rows(np.arange(self.n_rows), self._counts["weights"], self._counts["positives"])
+        return Rows(np.arange(self.plan.n_rows), self._counts["weights"], self._counts["positives"])
 
     @property
     def row_counts(self) -> NDArray[np.int64]:
@@ -119,7 +107,7 @@ class BlockedSide:
         lines = self.blocks.drop(*ROUTES, "key").mapInArrow(count_rows, COUNTS).toArrow()
         totals: dict[str, NDArray[Any]] = {}
         for name, dtype in (("ratings", np.int64), ("weights", np.float64), ("positives", np.float64)):
-            totals[name] = np.zeros(self.n_rows, dtype)
+            totals[name] = np.zeros(self.plan.n_rows, dtype)
             for rows, cell in zip(lines["rows"], lines[name], strict=True):
                 totals[name][read_ascending(rows)] = cell_array(cell, dtype)
         return totals

@@ -36,8 +36,7 @@ from onebit_spark.engines.line_format import LineFormat
 from onebit_spark.engines.numbering import WIDE, NumberedIds, encoded, number_ids, placements
 from onebit_spark.engines.sides import Blocking, SidePlan
 from onebit_spark.engines.spark_runner import SparkRunner
-from onebit_spark.engines.storage import Storage
-from onebit_spark.engines.tables import Broadcasts
+from onebit_spark.engines.tables import Broadcasts, Storage
 from onebit_spark.engines.threads import ThreadRunner
 from onebit_spark.input.collect import CollectedPairs, CollectedRatings, collect_pairs
 from onebit_spark.input.defects import Columns

@@ -30,7 +30,7 @@ from onebit_spark.core.posterior import FloatArray
 from onebit_spark.core.row_map import RowMap
 from onebit_spark.core.spectral_rows import Rows
 from onebit_spark.core.split import Split
-from onebit_spark.engines.block_frames import check_checksums, worker_errors
+from onebit_spark.engines.block_frames import worker_errors
 from onebit_spark.engines.line_format import LineFormat, written
 from onebit_spark.engines.routes import (
     CELLS,
@@ -52,25 +52,14 @@ from onebit_spark.engines.routes import (
 from onebit_spark.engines.sides import BlockedSide, Blocking
 from onebit_spark.engines.steps import Lines, OnRows, RowStep, Step, Sums, total_weight
 from onebit_spark.engines.tables import Broadcasts, Held, Stored, Table
+from onebit_spark.input.defects import not_deterministic
 from onebit_spark.platform.arrow_stream import arrow_batches
 from onebit_spark.platform.plans import cut_from_plan
 from onebit_spark.platform.sessions import described
 
 
 class SparkRunner:
-    """A ``Runner``. Its tables are of the type ``Table``.
-
-    Parameters
-    ----------
-    blocking : Blocking
-        Where the blocks come from.
-    sides : dict of Side to BlockedSide
-        Both orientations of the ratings.
-    broadcasts : Broadcasts
-        What was broadcast.
-    weighted : bool
-        Whether the ratings have weights.
-    """
+    """A ``Runner`` over both orientations of the ratings. Its tables are of the type ``Table``."""
 
     def __init__(
         self, blocking: Blocking, sides: dict[Side, BlockedSide], broadcasts: Broadcasts, weighted: bool
@@ -87,13 +76,13 @@ class SparkRunner:
         return self.sides[side].n_rated
 
     def n_rows(self, side: Side) -> int:
-        return self.sides[side].n_rows
+        return self.sides[side].plan.n_rows
 
     def counts(self, side: Side) -> NDArray[np.int64]:
         return self.sides[side].row_counts
 
     def held_rows(self, side: Side) -> Rows | None:
-        return self.sides[side].counted_rows if self.sides[side].held else None
+        return self.sides[side].counted_rows if self.sides[side].plan.held else None
 
     def run(
         self, side: Side, step: Step, own: Sequence[Table], partners: Table | None, format: LineFormat,
@@ -105,12 +94,12 @@ class SparkRunner:
         return self._collected_sums(side, self._results(side, step, own, partners))
 
     def run_rows(self, side: Side, step: RowStep, own: Sequence[Table], format: LineFormat) -> Table:
-        if self.sides[side].held:
+        if self.sides[side].plan.held:
             return self.table(side, self._here(side, step, own)[0])
         return self.run(side, OnRows(step), own, None, format)[0]
 
     def row_sums(self, side: Side, step: RowStep, own: Sequence[Table] = ()) -> list[Sums]:
-        if self.sides[side].held:
+        if self.sides[side].plan.held:
             return [self._here(side, step, own)[1]]
         return self.sums(side, OnRows(step), own)
 
@@ -121,7 +110,7 @@ class SparkRunner:
     def table(self, side: Side, lines: Lines) -> Table:
         format = LineFormat(str(lines.dtype)) if isinstance(lines, np.ndarray) else LineFormat.of(lines.form)
         here = self.sides[side]
-        if here.held:
+        if here.plan.held:
             return Table(Held(lines, self._broadcasts), format)
         values = written(lines)
         frame = self.spark.createDataFrame(numbered_lines(np.arange(len(values)), values), NUMBERED)
@@ -165,7 +154,7 @@ class SparkRunner:
         Rows without a line get the line ``empty``.
         """
         here = self.sides[side]
-        placed = cut_from_plan(lines.mapInArrow(Place(pack, here.placement, here.keys), PLACED), self.spark)
+        placed = cut_from_plan(lines.mapInArrow(Place(pack, here.plan.placement, here.keys), PLACED), self.spark)
         results = _cogrouped(here.ratings, here.sent(placed), Adopt(empty), RESULTS)
         return self._kept(side, results, format)[0]
 
@@ -189,7 +178,7 @@ class SparkRunner:
             sender = Send(here.keys, partners.format, send)
             cells.append(_cogrouped(routes, there.sent(partners.at.cells()), sender, CELLS))
             arriving = partners.format.mapped if send is None else LineFormat("float32")
-        run = RunStep(step, there.placement, sources, arriving)
+        run = RunStep(step, there.plan.placement, sources, arriving)
         if not cells:
             return here.ratings.mapInArrow(run.alone, RESULTS)
         return _cogrouped(here.ratings, here.sent(reduce(DataFrame.unionAll, cells)), run, RESULTS)
@@ -197,11 +186,11 @@ class SparkRunner:
     def _kept(self, side: Side, results: DataFrame, format: LineFormat) -> tuple[Table, list[Sums]]:
         """The new table, where tables of this side are kept."""
         here = self.sides[side]
-        if not here.held:
+        if not here.plan.held:
             with worker_errors():
                 stored, delete = self._blocking.storage.keep(results, RESULTS)
             return Table(Stored(stored, delete), format), self._collected_sums(side, stored)
-        lines: Any = None if format.form is None else format.form.empty(here.n_rows)
+        lines: Any = None if format.form is None else format.form.empty(here.plan.n_rows)
         sums: dict[int, Sums] = {}
         for line in self._collected(side, results):  # together they are as large as the table: one at a time is here
             rows = here.rows_of[line["key"]]
@@ -209,7 +198,7 @@ class SparkRunner:
             if format.form is not None:
                 lines.put(rows, part)
             else:
-                lines = np.empty((here.n_rows, part.shape[1]), format.dtype) if lines is None else lines
+                lines = np.empty((here.plan.n_rows, part.shape[1]), format.dtype) if lines is None else lines
                 lines[rows] = part
             sums[line["key"]] = _sums_of(line)
         return Table(Held(lines, self._broadcasts), format), here.in_order(sums)
@@ -227,7 +216,8 @@ class SparkRunner:
                     line = {name: _value(cell) for name, cell in zip(batch.schema.names, cells, strict=True)}
                     seen[line["key"]] = (line["n"], line["checksum"])
                     yield line
-        check_checksums(seen, self.sides[side].checksums)
+        if seen != self.sides[side].checksums:
+            raise not_deterministic("a block of ratings was computed again and came out different")
 
 
 def _sources(tables: Sequence[Table]) -> tuple[list[Source], list[DataFrame]]:

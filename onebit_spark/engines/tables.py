@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import uuid
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, Protocol
 
 from pyspark import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from onebit_spark.core.posterior import Form
 from onebit_spark.core.row_map import RowMap
 from onebit_spark.engines.line_format import LineFormat
 from onebit_spark.engines.steps import Lines
+from onebit_spark.platform.files import Location
+from onebit_spark.platform.plans import forget, on_executors
 from onebit_spark.platform.sessions import broadcast
+from onebit_spark.platform.temporary_folders import TemporaryFolders
 
 
 class Broadcasts:
@@ -65,7 +71,7 @@ class Held:
 
 
 class Stored:
-    """Lines on the cluster, one binary cell per block (``storage``). They are deleted when nothing refers to them."""
+    """Lines on the cluster, one binary cell per block. They are deleted when nothing refers to them."""
 
     def __init__(self, frame: DataFrame, delete: Callable[[], object]) -> None:
         self.frame = frame
@@ -101,3 +107,58 @@ class Table:
         """The lines, of a table that is held."""
         assert isinstance(self.at, Held)
         return self.format.whole(self.at.lines)
+
+
+# ---- where stored tables are kept: in files, or on the executors that made them --------------------------------------
+
+
+class Storage(Protocol):
+    """Keeps what was computed. Neither plan nor lineage of it grows."""
+
+    def keep(self, made: DataFrame, schema: StructType) -> tuple[DataFrame, Callable[[], object]]:
+        """The lines, computed now, and a function that deletes them."""
+
+    def outlasting(self, frame: DataFrame, schema: StructType) -> DataFrame:
+        """The lines, computed now. They remain as long as a plan reads them."""
+
+    def clear(self) -> None:
+        """Delete all that was kept, but not what outlasts."""
+
+
+@dataclass(frozen=True)
+class InFiles:
+    """In Parquet, in a folder that all executors can reach."""
+
+    folder: Location
+
+    def keep(self, made: DataFrame, schema: StructType) -> tuple[DataFrame, Callable[[], object]]:
+        place = self.folder / f"table-{uuid.uuid4().hex}"
+        made.write.parquet(place.uri, compression="uncompressed")  # factors cannot be compressed
+        return made.sparkSession.read.schema(schema).parquet(place.uri), place.delete
+
+    def outlasting(self, frame: DataFrame, schema: StructType) -> DataFrame:
+        """In a folder beside this one: see ``temporary_folders``."""
+        folder = self.folder.sibling(f"{self.folder.name}-model")
+        part = folder / uuid.uuid4().hex
+        frame.write.parquet(part.uri)
+        stored = frame.sparkSession.read.schema(schema).parquet(part.uri)
+        TemporaryFolders.of(folder.spark).delete_after(folder, stored)
+        return stored
+
+    def clear(self) -> None:
+        self.folder.delete()
+
+
+@dataclass(frozen=True)
+class OnExecutors:
+    """On the disks of the executors. What is lost with one of them cannot be computed again, and the fit ends."""
+
+    def keep(self, made: DataFrame, schema: StructType) -> tuple[DataFrame, Callable[[], object]]:
+        kept = on_executors(made)
+        return kept, partial(forget, kept)
+
+    def outlasting(self, frame: DataFrame, schema: StructType) -> DataFrame:
+        return on_executors(frame)
+
+    def clear(self) -> None:
+        """Nothing: a table is forgotten when nothing refers to it."""

@@ -14,24 +14,24 @@ import json
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Generic, Protocol, TypeVar
+from dataclasses import asdict, dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from onebit_spark.certificate.certified_fit import CertifiedFit
 from onebit_spark.core.config import AUTO, FORM_SETTINGS, FitConfig
 from onebit_spark.core.engine import Engine, settled
 from onebit_spark.core.factor_tables import prior_row
-from onebit_spark.core.losses import Side
+from onebit_spark.core.fitted_features import SIDE_OF
 from onebit_spark.core.model_info import METADATA
 from onebit_spark.core.output_kinds import MODEL
-from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.scales import ScaleHierarchy
 from onebit_spark.core.settings import param_names
 from onebit_spark.core.side_features import codings_of
 from onebit_spark.core.solver import Iteration, Outcome, Start
 from onebit_spark.core.weight_choice import WeightChoice
+from onebit_spark.engines.spark_engine import SparkEngine
 from onebit_spark.errors import RequestError
 from onebit_spark.input.defects import RatingCounts
 from onebit_spark.ml.fitted_model import FittedModel
@@ -42,34 +42,22 @@ from onebit_spark.platform.sessions import described
 log = logging.getLogger("onebit_spark")
 
 P = TypeVar("P")  # a posterior of a side, in the engine's own form
-P_co = TypeVar("P_co", covariant=True)
 
 HISTORY = "checkpoint.json"
 PREFIX = "iteration-"
 MAY_DIFFER = ("max_iter", "tol")  # these may be changed when a fit is resumed
 
 
-class Adopts(Protocol[P_co]):
-    """What a warm start needs from an engine."""
-
-    def adopted(self, side: Side, factors: DataFrame, prior: RowPosterior, precision: str) -> P_co:
-        """The posterior of the engine's ids from a factor table, in the engine's own form."""
-
-
-def warm_start(model: FittedModel, config: FitConfig, engine: Adopts[P]) -> Start[P]:
+def warm_start(model: FittedModel, config: FitConfig, engine: SparkEngine) -> Start[Any]:
     """The model's posterior of the engine's ids. Ids that the model does not know get its prior."""
     _check_form(model, config)
     info = model.info
     form = info.kind, config.intercepts, config.implicit_features
-    frames: dict[Side, DataFrame] = {"rows": model.users, "cols": model.items}
-    return Start(
-        {
-            side: engine.adopted(side, frame, prior_row(info.scales, side, *form), config.precision)
-            for side, frame in frames.items()
-        },
-        info.scales.forgetting_weights(),
-        weight=info.config.weight,
-    )
+    posteriors = {
+        side: engine.adopted(side, model.factorsOf(who), prior_row(info.scales, side, *form), config.precision)
+        for who, side in SIDE_OF.items()
+    }
+    return Start(posteriors, info.scales.forgetting_weights(), weight=info.config.weight)
 
 
 def _check_form(model: FittedModel, config: FitConfig) -> None:
@@ -83,16 +71,11 @@ def _check_form(model: FittedModel, config: FitConfig) -> None:
         raise RequestError(f"the initial model does not fit this estimator: {'; '.join(differing)}")
 
 
-@dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(NamedTuple):
     """The state of a fit after some iterations."""
 
     model: FittedModel  # the model at this iteration
     history: list[Iteration]  # the iterations so far
-
-    def start(self, config: FitConfig, engine: Adopts[P]) -> Start[P]:
-        """The start of a fit that continues from here."""
-        return replace(warm_start(self.model, config, engine), scales=self.model.info.scales, history=self.history)
 
 
 class CheckpointFolder:
@@ -179,11 +162,10 @@ def subject_of(
     config: FitConfig, tally: RatingCounts, prior_split: float | None, features: dict[str, int] | None = None
 ) -> dict[str, Any]:
     """What identifies a fit: the ratings, and all settings that its iterations depend on."""
-    choices = {name: value for name, value in asdict(config).items() if name not in MAY_DIFFER}
-    ratings = {"ratings": tally.n, "fingerprint of the ratings": tally.fingerprint}
     return {
-        **ratings,
-        **choices,
+        "ratings": tally.n,
+        "fingerprint of the ratings": tally.fingerprint,
+        **{name: value for name, value in asdict(config).items() if name not in MAY_DIFFER},
         "likelihood_weight": AUTO if config.chooses_weight else config.weight,
         "prior_split": prior_split,
         **{f"fingerprint of the {who} features": value for who, value in (features or {}).items()},

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -77,22 +77,9 @@ def run_fit(
     given: FitInput, model_class: type[M], initial: M | None, counted: SizeEstimate | None,
     progress: Callable[[Iteration], None] | None, timer: PhaseTimer,
 ) -> M:  # fmt: skip
-    """Fit the ratings.
+    """Fit the ratings, from an ``initial`` model if there is one. ``progress`` is called after every iteration.
 
-    Parameters
-    ----------
-    given : FitInput
-        The settings and the ratings.
-    model_class : type
-        Class of the model that is made.
-    initial : model, optional
-        Where the fit starts.
-    counted : SizeEstimate, optional
-        What an earlier pass over all the ratings has counted.
-    progress : callable, optional
-        Called after every iteration.
-    timer : PhaseTimer
-        Started.
+    ``counted`` is what an earlier pass over all the ratings has counted.
     """
     config, execution = given.config, given.execution
     with ExitStack() as release:
@@ -100,22 +87,23 @@ def run_fit(
         n_validation = 0 if given.validation is None else check_validation(given.validation, given.columns).n
         timer.end("survey")
         checkpoints = _checkpoint_folder(given, chosen, model_class)
-        checkpoint = checkpoints.newest(execution.resume) if checkpoints is not None else None
+        earlier = checkpoints.newest(execution.resume) if checkpoints is not None else None
         sketch = _sketch(given, chosen, n_validation)  # before the heap is full of blocks
-        engine = release.enter_context(_engine(given, chosen))
+        spark, columns = given.ratings.sparkSession, given.columns
+        engine = release.enter_context(engine_over(chosen, spark, columns, config.form, execution, given.validation))
         fitted = engine.fitted or sketch
         assert fitted is not None
         if initial is not None:
             fitted = together(initial.fitted, fitted)
-        features = give_features(engine, given.features, given.columns)
-        builder = ModelBuilder(given.ratings, config, given.columns, chosen, engine, fitted, features, model_class)
-        start = _start(initial, checkpoint, config, engine)
+        features = give_features(engine, given.features, columns)
+        builder = ModelBuilder(given.ratings, config, columns, chosen, engine, fitted, features, model_class)
+        start = _start(initial, earlier, config, engine)
         checkpointing, validation = None, None
         if checkpoints is not None:
             checkpointing = Checkpointing(checkpoints, execution.checkpoint_interval, builder.model)
         if given.validation is not None:
             unrated = {side: known.coded_unrated() for side, known in features.items()}
-            measure = measuring(given.validation, given.columns, engine, config.loss, unrated)
+            measure = measuring(given.validation, columns, engine, config.loss, unrated)
             validation = Validation(release.enter_context(measure), engine, execution.patience)
         timer.end("blocking")
         observer = validation or checkpointing
@@ -129,8 +117,7 @@ def run_fit(
         return builder.model(fit, outlasting=True, seconds=timer.seconds, validation=curve)
 
 
-@contextmanager
-def _exchange(given: FitInput, counted: SizeEstimate | None) -> Iterator[ChosenExchange]:
+def _exchange(given: FitInput, counted: SizeEstimate | None) -> AbstractContextManager[ChosenExchange]:
     """Where the ratings are fitted, chosen by their counts. ``counted`` is about ``given.ratings``."""
     execution, columns = given.execution, given.columns
     if given.validation is not None:
@@ -139,21 +126,7 @@ def _exchange(given: FitInput, counted: SizeEstimate | None) -> Iterator[ChosenE
     if execution.blocks_dir is not None:
         source, counted = prepared_for(given.training, columns, execution.blocks_dir, counted), None
         log.info("ratings: %s", source)
-    wanted, most = execution.exchange, execution.driver_ratings
-    with choose_exchange(wanted, source, given.config.form, most, counted) as chosen:
-        yield chosen
-
-
-@contextmanager
-def _engine(given: FitInput, chosen: ChosenExchange) -> Iterator[SparkEngine]:
-    """The engine of the chosen exchange, with its ratings."""
-    execution = given.execution
-    blocks = execution.row_blocks, execution.col_blocks
-    work, storage = execution.work_dir or execution.checkpoint_dir, execution.shuffle_storage
-    with engine_over(
-        chosen, given.training, given.columns, blocks, given.config.form, work, given.validation, storage
-    ) as engine:
-        yield engine
+    return choose_exchange(execution.exchange, source, given.config.form, execution.driver_ratings, counted)
 
 
 def _checkpoint_folder(given: FitInput, chosen: ChosenExchange, model_class: type[M]) -> CheckpointFolder | None:
@@ -175,9 +148,10 @@ def _sketch(given: FitInput, chosen: ChosenExchange, n_validation: int) -> CellS
 
 
 def _start(
-    initial: FittedModel | None, checkpoint: Checkpoint | None, config: FitConfig, engine: SparkEngine
+    initial: FittedModel | None, earlier: Checkpoint | None, config: FitConfig, engine: SparkEngine
 ) -> Start[Any] | None:
     """Where the fit starts, if not where its configuration says: from a checkpoint, or from an initial model."""
-    if checkpoint is not None:
-        return checkpoint.start(config, engine)
+    if earlier is not None:
+        start = warm_start(earlier.model, config, engine)
+        return replace(start, scales=earlier.model.info.scales, history=earlier.history)
     return warm_start(initial, config, engine) if initial is not None else None

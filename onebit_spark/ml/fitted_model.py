@@ -16,6 +16,7 @@ from pyspark.sql.types import DoubleType, LongType, StructField, StructType
 from onebit_spark.certificate.certificates import Certificate, document
 from onebit_spark.certificate.selective import applied
 from onebit_spark.core.factor_tables import CERTIFIED, factor_columns
+from onebit_spark.core.fitted_features import SIDE_OF, Who
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.posterior import packed_size
 from onebit_spark.core.sketch import CellSketch
@@ -80,10 +81,10 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
         self.readFitted: Callable[[], CellSketch] | None = None  # see ``fitted``
         self._collected: list[tuple[ModelSide, ModelSide]] = []  # shared by copies: see ``served``
         self._setDefault(userCol=info.columns["user"], itemCol=info.columns["item"])
-        for side, name, factors in (("user", "users", users), ("item", "items", items)):
-            found, expected = _types(factors.schema), _types(factor_schema(info, side))
+        for who in SIDE_OF:
+            found, expected = _types(self.factorsOf(who).schema), _types(factor_schema(info, who))
             if found != expected:
-                raise RequestError(f"damaged model folder: {name}/ should have the columns {expected}, not {found}")
+                raise RequestError(f"damaged model folder: {who}s/ should have the columns {expected}, not {found}")
 
     @classmethod
     def from_tables(
@@ -99,6 +100,14 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
             factor_frame(spark, table, factor_schema(info, side)) for side, table in (("user", users), ("item", items))
         )
         return cls(info, user_frame, item_frame, document(item.as_dict() for item in certificates))
+
+    def factorsOf(self, who: Who) -> DataFrame:
+        """``users`` or ``items``."""
+        return self.users if who == "user" else self.items
+
+    def idCol(self, who: Who) -> str:
+        """``userCol`` or ``itemCol``."""
+        return self.getUserCol() if who == "user" else self.getItemCol()
 
     # ---- prediction --------------------------------------------------------------------------------------------------
 
@@ -140,16 +149,14 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
         prefix = "__onebit"
         while any(name.lower().startswith(prefix) for name in dataset.columns):
             prefix += "_"
-        sides = self._sides()
-        for side, column, _ in sides:
-            self.checkIdType(dataset, side, column)
-        keys = {f"{prefix}_{side}_key": side for side, _, _ in sides}
-        checked = checked_ids(dataset, [column for _, column, _ in sides])
-        joined = dataset.withColumns(dict(zip(keys, checked, strict=True)))
-        for (key, side), (_, _, factors) in zip(keys.items(), sides, strict=True):
-            known = f"{prefix}_{side}_id"
-            right = factors.select(F.col("id").alias(known), F.struct(*columns).alias(f"{prefix}_{side}"))
-            joined = joined.join(right.hint(self._join_hint(side)), F.col(key) == F.col(known), "left").drop(key, known)
+        for who in SIDE_OF:
+            self.checkIdType(dataset, who)
+        checked = checked_ids(dataset, [self.idCol(who) for who in SIDE_OF])
+        joined = dataset.withColumns({f"{prefix}_{who}_key": ids for who, ids in zip(SIDE_OF, checked, strict=True)})
+        for who in SIDE_OF:
+            key, known = f"{prefix}_{who}_key", f"{prefix}_{who}_id"
+            right = self.factorsOf(who).select(F.col("id").alias(known), F.struct(*columns).alias(f"{prefix}_{who}"))
+            joined = joined.join(right.hint(self._join_hint(who)), F.col(key) == F.col(known), "left").drop(key, known)
         return joined, prefix
 
     def fitsHere(self, pairs: int) -> bool:
@@ -189,24 +196,19 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
         def draw(users: pa.Array, items: pa.Array, keys: pa.Array) -> pa.Array:
             return predictor.sample_lines((users, items), keys, seed)
 
-        ids = (F.col(quoted(column)).cast(info.id_types[side]) for side, column, _ in self._sides())
+        ids = (F.col(quoted(self.idCol(who))).cast(info.id_types[who]) for who in SIDE_OF)
         factors = f"{prefix}_user", f"{prefix}_item"
         lines = [joined.schema[name].dataType for name in factors]
         score = arrow_udf(draw, [*lines, LongType()], DoubleType())(*factors, F.xxhash64(*ids))
         drawn = joined.withColumn("sampledScore", score)
-        sign = F.when(F.col("sampledScore") > 0, 1.0).otherwise(self.negativeLabel)
+        sign = F.when(F.col("sampledScore") > 0, 1.0).otherwise(info.negative_label)
         return drawn.withColumn("sampledPrediction", sign).drop(f"{prefix}_user", f"{prefix}_item")
-
-    @property
-    def negativeLabel(self) -> float:
-        """The negative label in ``prediction``."""
-        return self.info.negative_label
 
     def checkIds(self, dataset: DataFrame) -> None:
         """Count null and NaN ids in one job, and raise a RequestError if there are any."""
-        columns = [column for _, column, _ in self._sides()]
-        for side, column, _ in self._sides():
-            self.checkIdType(dataset, side, column)
+        for who in SIDE_OF:
+            self.checkIdType(dataset, who)
+        columns = [self.idCol(who) for who in SIDE_OF]
         counts = dataset.select(*(F.count_if(missing(dataset, column)) for column in columns)).first()
         assert counts is not None
         problems = [
@@ -215,14 +217,10 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
         if problems:
             raise RequestError("; ".join(problems) + ": drop or fill such rows")
 
-    def _sides(self) -> list[tuple[str, str, DataFrame]]:
-        return [("user", self.getUserCol(), self.users), ("item", self.getItemCol(), self.items)]
-
-    def _join_hint(self, side: str) -> str:
+    def _join_hint(self, who: Who) -> str:
         """Broadcast a side up to the session's limit. Spark's own estimate is far too small: one element per array."""
-        n_rows = self.info.n_users if side == "user" else self.info.n_items
         limit = as_bytes(str(self.users.sparkSession.conf.get("spark.sql.autoBroadcastJoinThreshold")))
-        return "broadcast" if n_rows * self.bytesPerRow <= limit else "merge"
+        return "broadcast" if self.info.count(who) * self.bytesPerRow <= limit else "merge"
 
     @property
     def bytesPerRow(self) -> int:
@@ -254,16 +252,16 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
                 )
             taken.append(folded(name))
 
-    def checkIdType(self, dataset: DataFrame, side: str, column: str) -> None:
-        """Refuse a column whose type is not that of the model's ids of a side, "user" or "item".
+    def checkIdType(self, dataset: DataFrame, who: Who) -> None:
+        """Refuse a column of ids whose type is not that of the model's.
 
         Integers of different widths are accepted. Any other cast could merge or split ids, so the user must do it.
         """
+        column, expected = self.idCol(who), self.info.id_types[who]
         found = type_of(dataset, column).simpleString()
-        expected = self.info.id_types[side]
         if found != expected and not (found in INTEGRAL and expected in INTEGRAL):
             raise RequestError(
-                f"column {column!r} is of type {found}, but the model's {side} ids are of type {expected}: "
+                f"column {column!r} is of type {found}, but the model's {who} ids are of type {expected}: "
                 f"cast the column to {expected}"
             )
 
@@ -324,9 +322,8 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
         spread = F.col("spread")
         if self.info.kind == "covariance":
             # V_cc is at position c(c+3)/2 of the packed triangle.
-            places = [
-                c * (c + 3) // 2 for c in range(self.info.config.dimension - self.rank, self.info.config.dimension)
-            ]
+            dimension = self.info.config.dimension
+            places = [c * (c + 3) // 2 for c in range(dimension - self.rank, dimension)]
             spread = F.array(*(F.sqrt(F.col("covariance")[place]).cast("float") for place in places))
         return side.select("id", F.col("mean").alias("features"), spread.alias("spread"))
 

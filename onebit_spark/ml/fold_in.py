@@ -20,7 +20,7 @@ from onebit_spark.core.factor_tables import (
     prior_row,
     read_factors,
 )
-from onebit_spark.core.fitted_features import SIDE_OF, IdLines, Who, coding_of, explained
+from onebit_spark.core.fitted_features import PARTNER, SIDE_OF, IdLines, Who, coding_of, explained
 from onebit_spark.core.id_index import one_array
 from onebit_spark.core.losses import OTHER
 from onebit_spark.core.posterior import RowPosterior
@@ -40,6 +40,7 @@ from onebit_spark.predictor.new_ratings import FoldIn, warn_left_out
 
 M = TypeVar("M", bound=FittedModel)
 
+COLUMN_OF: dict[Who, str] = {"user": USER, "item": ITEM}  # of prepared ratings
 RATINGS_PER_TASK = 200_000  # each rating comes with the factors of its partner
 
 
@@ -56,11 +57,11 @@ def fold_in(model: M, ratings: DataFrame, who: Who, threshold: float | None, fea
         return model
     if model.fitsHere(given.n):
         served, table, weighted = model.served(), given.table(), given.columns.weight is not None
-        own, partners = served.side(who), served.users if who == "item" else served.items
+        own, partners = served.side(who), served.side(PARTNER[who])
         ids, rows = served.folded_rows(
             who,
-            one_array(table[USER if who == "user" else ITEM].cast(own.ids.type)),
-            partners.positions(table[ITEM if who == "user" else USER]),
+            one_array(table[COLUMN_OF[who]].cast(own.ids.type)),
+            partners.positions(table[COLUMN_OF[PARTNER[who]]]),
             table[LABEL].to_numpy(),
             table[WEIGHT].to_numpy() if weighted else None,
             means,
@@ -83,12 +84,12 @@ def fold_in_features(model: M, features: DataFrame, who: Who) -> M:
         united, n = side_frame(model, who, side.table), len(side.ids)
     else:
         plain = ["id", *factor_columns(*info.table_form)]
-        old = model.users if who == "user" else model.items
+        old = model.factorsOf(who)
         lines = side_frame(model, who, factor_table(means.ids, rows))
         united = old.select(*plain).unionByName(lines.join(old.select("id"), "id", "left_anti").select(*plain))
         n = united.count()
-    before, learnt = info.n_users if who == "user" else info.n_items, info.side_features or {}
-    counted = {**learnt[who], "newcomers": learnt[who]["newcomers"] + n - before}
+    learnt = info.side_features or {}
+    counted = {**learnt[who], "newcomers": learnt[who]["newcomers"] + n - info.count(who)}
     return with_side(model, who, united, n, side_features={**learnt, who: counted})
 
 
@@ -103,7 +104,7 @@ def _check_who(who: str) -> None:
 def explained_means(model: FittedModel, features: DataFrame, who: Who) -> IdLines:
     """The means that side features explain, Wᵀf (ids × D)."""
     info, coding = model.info, coding_of(model.info, who)
-    column = model.getUserCol() if who == "user" else model.getItemCol()
+    column = model.idCol(who)
     lacking = [name for name in coding.columns if not matching(features, name)]
     if lacking:
         raise RequestError(f"{who} features: the model was fitted with {', '.join(lacking)}, which is not there")
@@ -125,8 +126,8 @@ class NewRatings:
         weight = model.info.columns.get("weight")
         columns = Columns(model.getUserCol(), model.getItemCol(), model.info.columns["label"], threshold, weight)
         ratings = with_weight(ratings, columns)
-        for side, column in (("user", columns.user), ("item", columns.item)):
-            model.checkIdType(ratings, side, column)
+        for who in SIDE_OF:
+            model.checkIdType(ratings, who)
         totals = count_ratings(ratings, columns)
         n = verdict(ratings, columns, totals, both_classes=False).n if totals["n"] else 0  # a batch may be empty
         return cls(ratings, columns, n)
@@ -160,12 +161,10 @@ def side_frame(model: FittedModel, who: Who, table: pa.Table) -> DataFrame:
 def _united(model: FittedModel, given: NewRatings, who: Who, means: IdLines | None) -> DataFrame:
     """The factor table with the new rows, computed and kept by the executors."""
     info, ratings = model.info, prepared(given.frame, given.columns)
-    new, old, others = (USER, model.users, model.items) if who == "user" else (ITEM, model.items, model.users)
-    partner = ITEM if who == "user" else USER
-    plain = factor_columns(*info.table_form)
-    partners = others.select(F.col("id").alias("__known"), F.struct(*plain).alias("lines"))
+    new, plain = COLUMN_OF[who], factor_columns(*info.table_form)
+    partners = model.factorsOf(PARTNER[who]).select(F.col("id").alias("__known"), F.struct(*plain).alias("lines"))
     # An inner join: ratings of partners that the model does not know are ignored.
-    joined = ratings.join(partners, F.col(partner) == F.col("__known"))
+    joined = ratings.join(partners, F.col(COLUMN_OF[PARTNER[who]]) == F.col("__known"))
     cast = F.col(new).cast(info.id_types[who]).alias("id")
     tasks = max(parallelism(ratings.sparkSession), -(-given.n // RATINGS_PER_TASK))
     weight = [] if given.columns.weight is None else [F.col(WEIGHT).alias("weight")]
@@ -175,7 +174,7 @@ def _united(model: FittedModel, given: NewRatings, who: Who, means: IdLines | No
     schema = factor_schema(replace(info, draw_narrowing=None), who)
     folded = kept(placed.repartition(tasks, "id").mapInArrow(task, schema))
     warn_left_out(who, ratings.select(new).distinct().count(), folded.count())
-    return old.select("id", *plain).join(folded.select("id"), "id", "left_anti").unionByName(folded)
+    return model.factorsOf(who).select("id", *plain).join(folded.select("id"), "id", "left_anti").unionByName(folded)
 
 
 @dataclass(frozen=True)

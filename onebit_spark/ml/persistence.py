@@ -37,15 +37,14 @@ from pyspark.sql import functions as F
 
 from onebit_spark.core.fitted_features import Who
 from onebit_spark.core.model_info import METADATA, ModelInfo
-from onebit_spark.core.output_kinds import ESTIMATOR as SAVED_ESTIMATOR
-from onebit_spark.core.output_kinds import MODEL, VECTORS
+from onebit_spark.core.output_kinds import ESTIMATOR, MODEL, VECTORS
 from onebit_spark.engines.factor_frames import collected_factors
 from onebit_spark.errors import RequestError
 from onebit_spark.ml.fitted_model import FittedModel
 from onebit_spark.ml.freshness import read_sketch, write_sketch
 from onebit_spark.platform.files import Location, explained, replace_folder
 from onebit_spark.platform.sessions import described
-from onebit_spark.predictor.model_folder import CERTIFICATE, ESTIMATOR, SEAL, certificate_of
+from onebit_spark.predictor.model_folder import CERTIFICATE, SEAL, certificate_of
 from onebit_spark.report.page import REPORT, report
 
 M = TypeVar("M", bound=FittedModel)
@@ -134,7 +133,7 @@ class ModelReader(MLReader[M]):
         if not folder.is_folder():
             raise RequestError(f"there is no model at {path}: no such folder")
         if not (folder / METADATA).exists():
-            if _saved_class(folder) == ESTIMATOR:
+            if ESTIMATOR.is_own(folder):
                 raise RequestError(f"{path} holds an estimator, not a fitted model: load it with OneBitCompletion.load")
             raise RequestError(f"{path} is not a model (or half-written): it has no {METADATA}")
         try:
@@ -173,17 +172,7 @@ class ModelReader(MLReader[M]):
 
 
 class EstimatorWriter(MLWriter):
-    """``OneBitCompletion.write()``. The folder appears whole or not at all.
-
-    Parameters
-    ----------
-    estimator : OneBitCompletion
-        Its Params are saved.
-    features : dict of "user" or "item" to DataFrame
-        Its side features, saved as Parquet.
-    unsaved : sequence of str
-        What it has that cannot be saved. A warning says so.
-    """
+    """``OneBitCompletion.write()``. The folder appears whole or not at all. A warning names what is ``unsaved``."""
 
     def __init__(self, estimator: Any, features: Mapping[Who, DataFrame], unsaved: Sequence[str]) -> None:
         super().__init__()
@@ -195,7 +184,7 @@ class EstimatorWriter(MLWriter):
             raise RequestError(
                 f"the estimator was loaded from {path} and may still read its side features there: save it elsewhere"
             )
-        with replace_folder(spark, path, SAVED_ESTIMATOR, self.shouldOverwrite) as folder:
+        with replace_folder(spark, path, ESTIMATOR, self.shouldOverwrite) as folder:
             for who, frame in self._features.items():
                 with explained(f"cannot save the {who} features"):
                     frame.write.parquet((Location(spark, folder) / f"{who}Features").uri)
@@ -215,8 +204,8 @@ class EstimatorReader(MLReader[Any]):
         folder = Location(self.sparkSession, path)
         if (folder / METADATA).exists():
             raise RequestError(f"{path} holds a fitted model: load it with OneBitCompletionModel.load")
-        saved = _saved_class(folder)
-        if saved != ESTIMATOR:
+        if not ESTIMATOR.is_own(folder):
+            saved = _saved_class(folder)
             what = f"a {saved.rpartition('.')[2]}" if saved else "nothing that pyspark.ml saved"
             raise RequestError(f"cannot load {path}: it holds {what}, not an OneBitCompletion")
         params = DefaultParamsReader.loadMetadata(folder.uri, self.sparkSession)

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from onebit_spark.core.factor_tables import factor_columns, prior_row, read_factors
-from onebit_spark.core.fitted_features import SIDE_OF, Who
+from onebit_spark.core.fitted_features import PARTNER, SIDE_OF, Who
 from onebit_spark.core.id_index import IdIndex
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.engines.block_frames import Batches
@@ -30,7 +30,6 @@ from onebit_spark.predictor.predictor import Predictor
 from onebit_spark.predictor.top_n import Best, Ranking, Seen, best_of, best_partners, ranking_problems
 
 BLOCK_BYTES = 16 * 2**20  # of factors in a block
-OTHER: dict[Who, Who] = {"user": "item", "item": "user"}
 
 
 @dataclass(frozen=True)
@@ -54,23 +53,23 @@ def recommend(model: FittedModel, who: Who, request: Request, subset: DataFrame 
     """
     if problems := ranking_problems(request.n, request.z):
         raise RequestError("; ".join(problems))
-    predictor, partner = Predictor.of(model.info), OTHER[who]
+    predictor, partner = Predictor.of(model.info), PARTNER[who]
     rank = _Rank(request.n, predictor, predictor.ranking(request.z, request.floor))
     entry = f"key: double, partner: {model.info.id_types[partner]}, rating: float, std: float, probability: float"
     schema = f"id {model.info.id_types[who]}, recommendations array<struct<{entry}>>"
-    if model.fitsHere(_count(model, who) * request.n) and subset is None and request.exclude_seen is None:
+    if model.fitsHere(model.info.count(who) * request.n) and subset is None and request.exclude_seen is None:
         ranked = _ranked_here(model, who, rank, schema)
     else:
         ranked = _ranked(model, who, request, subset, rank, schema)
-    names = {"partner": _column(model, partner), "rating": "rating", "std": "std", "probability": "probability"}
+    names = {"partner": model.idCol(partner), "rating": "rating", "std": "std", "probability": "probability"}
     shown = F.transform("recommendations", lambda one: F.struct(*(one[k].alias(v) for k, v in names.items())))
-    return ranked.select(F.col("id").alias(_column(model, who)), shown.alias("recommendations"))
+    return ranked.select(F.col("id").alias(model.idCol(who)), shown.alias("recommendations"))
 
 
 def _ranked_here(model: FittedModel, who: Who, rank: _Rank, schema: str) -> DataFrame:
     """All ids of a small model, ranked on the driver: no Python worker has to start."""
     served = model.served()
-    asking, others = served.side(who), served.side(OTHER[who])
+    asking, others = served.side(who), served.side(PARTNER[who])
     best = best_of(asking.posterior, np.arange(len(asking.ids)), others.known, rank.n, rank.ranking)
     lists = rank.lists(asking.ids, others.ids, best)
     return model.users.sparkSession.createDataFrame(pa.Table.from_batches([lists]), schema)
@@ -80,16 +79,16 @@ def _ranked(
     model: FittedModel, who: Who, request: Request, subset: DataFrame | None, rank: _Rank, schema: str
 ) -> DataFrame:
     """Blocks compared with blocks on the executors."""
-    asking, seen = _factors(model, who), request.exclude_seen
+    asking, seen = model.factorsOf(who), request.exclude_seen
     if subset is not None:
         asking = asking.join(_ids(model, who, subset).distinct(), "id", "left_semi")
     if seen is not None:
         asking = asking.join(_seen(model, who, seen), "id", "left")
     cores = parallelism(asking.sparkSession)
-    asking_blocks = max(_n_blocks(model, who), min(cores, _count(model, who)))
-    partner_blocks = _n_blocks(model, OTHER[who])
+    asking_blocks = max(_n_blocks(model, who), min(cores, model.info.count(who)))
+    partner_blocks = _n_blocks(model, PARTNER[who])
     left = _packed(model, who, asking, asking_blocks, "left")
-    right = _packed(model, OTHER[who], _factors(model, OTHER[who]), partner_blocks, "right")
+    right = _packed(model, PARTNER[who], model.factorsOf(PARTNER[who]), partner_blocks, "right")
     # Without the hint Spark would collect the smaller side on the driver, to broadcast it.
     pairs = left.crossJoin(right.hint("shuffle_replicate_nl"))
     ranked = pairs.mapInArrow(rank, schema)
@@ -103,39 +102,26 @@ def _ranked(
 # ---- the two sides ---------------------------------------------------------------------------------------------------
 
 
-def _factors(model: FittedModel, who: Who) -> DataFrame:
-    return model.users if who == "user" else model.items
-
-
-def _column(model: FittedModel, who: Who) -> str:
-    return model.getUserCol() if who == "user" else model.getItemCol()
-
-
-def _count(model: FittedModel, who: Who) -> int:
-    return model.info.n_users if who == "user" else model.info.n_items
-
-
 def _n_blocks(model: FittedModel, who: Who) -> int:
-    return max(1, -(-_count(model, who) * model.bytesPerRow // BLOCK_BYTES))
+    return max(1, -(-model.info.count(who) * model.bytesPerRow // BLOCK_BYTES))
 
 
 def _ids(model: FittedModel, who: Who, dataset: DataFrame) -> DataFrame:
     """The ids of one side in the user's DataFrame, as ``id``."""
-    column = _column(model, who)
     refuse_stream(dataset, f"the {who}s to recommend for")
-    model.checkIdType(dataset, who, column)
-    (checked,) = checked_ids(dataset, [column])
+    model.checkIdType(dataset, who)
+    (checked,) = checked_ids(dataset, [model.idCol(who)])
     return dataset.select(checked.alias("id"))
 
 
 def _seen(model: FittedModel, who: Who, ratings: DataFrame) -> DataFrame:
     """For every id of one side, the ids of the other side that are excluded."""
-    columns = [_column(model, side) for side in (who, OTHER[who])]
+    both = who, PARTNER[who]
     refuse_stream(ratings, "the pairs to exclude")
-    for side, column in zip((who, OTHER[who]), columns, strict=True):
-        model.checkIdType(ratings, side, column)
-    own, theirs = checked_ids(ratings, columns)
-    theirs = theirs.cast(model.info.id_types[OTHER[who]])
+    for one in both:
+        model.checkIdType(ratings, one)
+    own, theirs = checked_ids(ratings, [model.idCol(one) for one in both])
+    theirs = theirs.cast(model.info.id_types[PARTNER[who]])
     return ratings.groupBy(own.alias("id")).agg(F.collect_set(theirs).alias("seen"))
 
 
@@ -146,7 +132,7 @@ def _packed(model: FittedModel, who: Who, factors: DataFrame, n_blocks: int, pre
     lines = F.struct(*factor_columns(*form)).alias("lines")
     placed = factors.repartition(n_blocks).select("id", lines, F.spark_partition_id().alias("block"), *seen)
     types = f"block int, location binary, scale binary, ids array<{info.id_types[who]}>"
-    types += f", seen array<array<{info.id_types[OTHER[who]]}>>" if seen else ""
+    types += f", seen array<array<{info.id_types[PARTNER[who]]}>>" if seen else ""
     blocks = placed.mapInArrow(_PackBlock(prior_row(info.scales, SIDE_OF[who], *form)), types)
     apart = in_partitions(blocks, n_blocks, blocks["block"])
     return apart.select(*(F.col(name).alias(f"{prefix}_{name}") for name in blocks.columns if name != "block"))
@@ -198,7 +184,7 @@ class _Rank:
         outputs = self.predictor.outputs(score, variance)
         structs = pa.StructArray.from_arrays(
             [
-                pa.array(self.ranking.key(score, variance)),
+                pa.array(best.key[best.found]),
                 partners.take(pa.array(best.partner[best.found])),
                 *(pa.array(outputs[name].astype(np.float32)) for name in ("score", "std", "probability")),
             ],

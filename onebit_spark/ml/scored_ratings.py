@@ -8,6 +8,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, StructField, StructType
 
 from onebit_spark.core.confidence import EVERYTHING
+from onebit_spark.core.fitted_features import SIDE_OF
 from onebit_spark.input.columns import matching, quoted
 from onebit_spark.input.defects import Columns, positive, with_weight
 from onebit_spark.ml.fitted_model import FittedModel
@@ -100,8 +101,8 @@ def _scored_here(model: FittedModel, pairs: DataFrame) -> pa.Table:
 
     One job collects the pairs, two more the factors of a model that was loaded, when it is asked for the first time.
     """
-    for who, column in (("user", model.getUserCol()), ("item", model.getItemCol())):
-        model.checkIdType(pairs, who, column)
+    for who in SIDE_OF:
+        model.checkIdType(pairs, who)
     served, table = model.served(), pairs.toArrow()
     rows, cols = served.users.positions(table[model.getUserCol()]), served.items.positions(table[model.getItemCol()])
     columns = {**served.predicted(rows, cols), "unknown_user": rows < 0, "unknown_item": cols < 0}
@@ -112,8 +113,8 @@ def _scored_here(model: FittedModel, pairs: DataFrame) -> pa.Table:
 
 def _by_spark(model: FittedModel, asked: DataFrame) -> DataFrame:
     scored = plainly_named(model).transform(asked)
-    for name, column, known in (("user", model.getUserCol(), model.users), ("item", model.getItemCol(), model.items)):
-        ids = known.select(F.col("id").alias(f"__known_{name}"))
-        scored = scored.join(ids, F.col(quoted(column)) == F.col(f"__known_{name}"), "left")
-        scored = scored.withColumn(f"unknown_{name}", F.col(f"__known_{name}").isNull())
+    for who in SIDE_OF:
+        ids = model.factorsOf(who).select(F.col("id").alias(f"__known_{who}"))
+        scored = scored.join(ids, F.col(quoted(model.idCol(who))) == F.col(f"__known_{who}"), "left")
+        scored = scored.withColumn(f"unknown_{who}", F.col(f"__known_{who}").isNull())
     return scored

@@ -18,15 +18,13 @@ from onebit_spark.core.id_index import one_array
 from onebit_spark.core.losses import Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.errors import RequestError
-from onebit_spark.input.ratings import ITEM, LABEL, USER, WEIGHT
+from onebit_spark.input.ratings import LABEL, WEIGHT
 from onebit_spark.ml.fitted_model import MOST_PAIRS, FittedModel
-from onebit_spark.ml.fold_in import NewRatings, explained_means, side_frame
+from onebit_spark.ml.fold_in import COLUMN_OF, NewRatings, explained_means, side_frame
 from onebit_spark.predictor.new_ratings import Before, updated_sides
 from onebit_spark.predictor.side import ModelSide, arrow_type
 
 M = TypeVar("M", bound=FittedModel)
-
-COLUMN_OF: dict[Who, str] = {"user": USER, "item": ITEM}
 
 
 def update(model: M, ratings: DataFrame, threshold: float | None, features: dict[Who, DataFrame]) -> M:
@@ -81,14 +79,10 @@ class _Touched:
         ids = encoded.dictionary
         if side is None:
             asked = F.broadcast(model.users.sparkSession.createDataFrame(pa.table({"id": ids})))
-            lines = _factors(model, who).join(asked, "id", "left_semi").toArrow()
+            lines = model.factorsOf(who).join(asked, "id", "left_semi").toArrow()
             side = ModelSide.of(lines, model.info, who)
         positions = side.positions(ids)
         return cls(ids, encoded.indices.to_numpy().astype(np.int64), side.posterior.take(positions), positions < 0)
-
-
-def _factors(model: FittedModel, who: Who) -> DataFrame:
-    return model.users if who == "user" else model.items
 
 
 def _united(model: FittedModel, who: Who, ids: pa.Array, rows: RowPosterior, here: bool) -> DataFrame:
@@ -96,5 +90,5 @@ def _united(model: FittedModel, who: Who, ids: pa.Array, rows: RowPosterior, her
     if here:
         return side_frame(model, who, model.served().side(who).with_rows(ids, rows).table)
     lines, plain = side_frame(model, who, factor_table(ids, rows)), ["id", *factor_columns(*model.info.table_form)]
-    old = _factors(model, who).select(*plain).join(F.broadcast(lines.select("id")), "id", "left_anti")
+    old = model.factorsOf(who).select(*plain).join(F.broadcast(lines.select("id")), "id", "left_anti")
     return old.unionByName(lines)

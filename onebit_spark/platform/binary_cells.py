@@ -11,7 +11,7 @@ from pyspark.sql.types import ArrayType, DataType, FloatType, StructType
 
 from onebit_spark.errors import FitFailed
 
-NARROW = ("block", "key", "part", "place", "side")
+NARROW = ("block", "key", "part", "place", "sender", "side")
 MOST_BYTES = 2**31 - 1  # of a binary cell: offsets of Arrow and arrays of the JVM have 32 bits
 _JSON_NAMES = {"tinyint": "byte", "smallint": "short", "int": "integer", "bigint": "long"}  # others are the same
 _PLAIN = {"binary", "boolean", "byte", "date", "double", "float", "integer", "long", "short", "string", "timestamp"}

@@ -41,16 +41,9 @@ class ColdStartDraws:
     def sampled_scores(
         self, rows: RowPosterior, cols: RowPosterior, unrated: tuple[Flags, Flags], states: NDArray[np.uint64]
     ) -> DoubleArray:
-        """One draw of the score per pair.
+        """One draw of the score per pair, from its random stream; line l of both posteriors is pair l.
 
-        Parameters
-        ----------
-        rows, cols : RowPosterior
-            Line l of both is pair l.
-        unrated : pair of arrays of bool
-            Lines whose row, and lines whose column, has no ratings.
-        states : array of uint64
-            Random stream of each pair.
+        ``unrated`` are the lines whose row, and those whose column, has no ratings.
         """
         touched = np.flatnonzero(unrated[0] | unrated[1])
         if len(touched):

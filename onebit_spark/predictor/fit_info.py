@@ -19,24 +19,10 @@ def info_of_fit(
     fit: CertifiedFit[Any], config: FitConfig, counts: dict[Side, int], norms: dict[Side, DoubleArray],
     unrated: dict[Side, int], repeated: bool, **ratings: Any,
 ) -> ModelInfo:  # fmt: skip
-    """The content of ``metadata.json``.
+    """The content of ``metadata.json``; ``ratings`` are the fields about the ratings and how they were read.
 
-    Parameters
-    ----------
-    fit : CertifiedFit
-        The fit.
-    config : FitConfig
-        Its settings.
-    counts : dict of side to int
-        Rows and columns with ratings.
-    norms : dict of side to array of length K
-        ‖E L_k‖ and ‖E R_k‖ of the factors.
-    unrated : dict of side to int
-        For a side with side features: its ids without ratings.
-    repeated : bool
-        Whether cells are rated more than once.
-    ratings
-        The fields about the ratings and how they were read.
+    ``counts`` are the rows and columns with ratings, ``norms`` are ‖E L_k‖ and ‖E R_k‖. ``unrated`` counts the ids
+    without ratings of a side with side features. ``repeated``: cells are rated more than once.
     """
     scales, limit = fit.scales, fit.nine_tenths
     features: dict[str, dict[str, Any]] = {

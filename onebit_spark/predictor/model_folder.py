@@ -27,14 +27,13 @@ from onebit_spark.core.factor_tables import factor_columns, plain_lists
 from onebit_spark.core.fitted_features import SIDE_OF, Who
 from onebit_spark.core.losses import Side
 from onebit_spark.core.model_info import METADATA, ModelInfo
-from onebit_spark.core.output_kinds import MODEL, VECTORS
+from onebit_spark.core.output_kinds import ESTIMATOR, MODEL, VECTORS
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.errors import RequestError
-from onebit_spark.predictor.local_folder import local_path, replaced_folder
+from onebit_spark.predictor.local_folder import LocalView, local_path, replaced_folder
 from onebit_spark.predictor.side import ModelSide, arrow_type
 
 CERTIFICATE = "certificate.json"
-ESTIMATOR = "onebit_spark.estimator.OneBitCompletion"
 MODEL_CLASS = "onebit_spark.model.OneBitCompletionModel"
 ML_FORMAT = "4.0.0"  # the version of Spark whose form of metadata/ is written
 SEAL = "_SUCCESS"  # an empty file, written last
@@ -52,7 +51,7 @@ def read_model(path: str | os.PathLike[str]) -> Content:
     if not folder.is_dir():
         raise RequestError(f"there is no model at {path}: no such folder")
     if not (folder / METADATA).is_file():
-        if _saved_class(folder) == ESTIMATOR:
+        if ESTIMATOR.is_own(LocalView(folder)):
             raise RequestError(f"{path} holds an estimator, not a fitted model: fit it, and save the model")
         raise RequestError(f"{path} is not a model (or half-written): it has no {METADATA}")
     try:
@@ -92,9 +91,10 @@ def _read_side(folder: Path, info: ModelInfo, who: Who) -> ModelSide:
         if isinstance(error, RequestError):
             raise
         raise RequestError(f"damaged model folder: {name}/: {str(error).splitlines()[0]}") from None
-    expected = info.n_users if who == "user" else info.n_items
-    if len(side.ids) != expected:
-        raise RequestError(f"damaged model folder: {name}/ has {len(side.ids):,} ids, and {expected:,} were saved")
+    if len(side.ids) != info.count(who):
+        raise RequestError(
+            f"damaged model folder: {name}/ has {len(side.ids):,} ids, and {info.count(who):,} were saved"
+        )
     return side
 
 
@@ -110,29 +110,12 @@ def _ids(ids: pa.ChunkedArray, spark_type: str) -> pa.ChunkedArray:
 
 def _params(folder: Path) -> dict[str, Any]:
     """The Params in pyspark.ml's own metadata, as they were set or by default."""
+    parts = sorted((folder / "metadata").glob("part-*"))  # one line of JSON; all parts but one may be empty
     try:
-        content = _ml_metadata(folder)
+        content = json.loads("".join(map(_text, parts)))
         return {**content["defaultParamMap"], **content["paramMap"]}
     except (LookupError, TypeError, OSError, ValueError) as error:
         raise RequestError(f"damaged model folder: metadata/: {type(error).__name__} {error}") from None
-
-
-def _saved_class(folder: Path) -> str | None:
-    """The Python class in pyspark.ml's own metadata, or None."""
-    try:
-        return str(_ml_metadata(folder)["class"])
-    except (LookupError, TypeError, OSError, ValueError):
-        return None
-
-
-def _ml_metadata(folder: Path) -> dict[str, Any]:
-    """pyspark.ml writes one line of JSON, and with it empty files for other partitions."""
-    parts = (_text(part) for part in sorted((folder / "metadata").glob("part-*")))
-    lines = [line for text in parts for line in text.splitlines() if line.strip()]
-    content = json.loads(lines[0])
-    if not isinstance(content, dict):
-        raise ValueError("it is not a JSON object")
-    return content
 
 
 def _text(file: Path) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.fitted_features import Who
+from onebit_spark.core.fitted_features import PARTNER, Who
 from onebit_spark.core.implicit_features import newcomer_means, prior_means
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, RowPrior, Side
 from onebit_spark.core.losses.base import Partners
@@ -83,22 +83,7 @@ def converged_rows(
 
     Given the other side, the objective of a row has one minimum, so the start hardly matters. There is one exception:
     the hinge's update keeps a mean that it cannot improve. At a kink the objective may then be a few thousandths too
-    high.
-
-    Parameters
-    ----------
-    loss : Loss
-        Its row update is used.
-    block : RatingBlock
-        Ratings of the new rows.
-    partners : RowPosterior
-        Posterior of the block's columns.
-    side : {"rows", "cols"}
-        Side of the new rows.
-    weight : float
-        κ.
-    prior : RowPrior
-        Prior of the new rows: one line, or one mean per row.
+    high. ``prior`` has one line, or one mean per row.
     """
     start = np.empty((block.n_rows, partners.dimension), partners.location.dtype)
     start[:] = prior.mean
@@ -122,10 +107,9 @@ def _largest_change(loss: Loss, block: RatingBlock, partners: Partners, rows: Ro
 def warn_left_out(who: Who, given: int, folded: int) -> None:
     """Warn if some of the users (or items) that were given rated only what the model does not know."""
     if folded < given:
-        partner = "item" if who == "user" else "user"
         log.warning(
-            f"{given - folded:,} of {given:,} {who}s are not folded in: all their ratings are with {partner}s that the "
-            "model does not know"
+            f"{given - folded:,} of {given:,} {who}s are not folded in: all their ratings are with {PARTNER[who]}s "
+            "that the model does not know"
         )
 
 
@@ -144,20 +128,11 @@ class Before:
 
 
 def updated_sides(info: ModelInfo, block: RatingBlock, before: dict[Side, Before]) -> dict[Side, RowPosterior]:
-    """The posterior of both sides of ``block``, which holds the new ratings alone.
+    """The posterior of both sides of ``block``: the new ratings alone, at least one in every row and every column.
 
     The posterior of yesterday is the prior of today (Broderick et al., Streaming Variational Bayes, 2013). For a row
     that the model knows this is N(E x_i, diag var x_i). A new row has the prior of a fold-in, and no implicit weights.
-    Then the two sides of the new ratings are updated in turn, as in a fit.
-
-    Parameters
-    ----------
-    info : ModelInfo
-        The model.
-    block : RatingBlock
-        The new ratings. Every row and every column has at least one.
-    before : dict of side to Before
-        Its rows and its columns, in the block's order.
+    Then the two sides of the new ratings are updated in turn, as in a fit. ``before`` has the order of the block.
     """
     blocks: dict[Side, RatingBlock] = {"rows": block, "cols": block.transpose()}
     fold_in = {side: FoldIn.of(info, side) for side in SIDES}

@@ -6,6 +6,7 @@ It is the only place where labels, probabilities and draws of a fitted model are
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -72,8 +73,8 @@ class Predictor:
 
     def ranking(self, z: float | None, floor: float | None) -> Ranking:
         """The order of pairs: by probability, or by score − z·std. ``floor`` is the least confidence."""
-        noise = prediction.score_noise(self.loss, self.calibration)
-        return Ranking(noise, z, floor, prediction.score_noise(self.loss))
+        noise, order = prediction.score_noise(self.loss, self.calibration), math.nan if z is None else float(z)
+        return Ranking(noise, order, float(floor or 0.0), prediction.score_noise(self.loss))
 
     # ---- from lines of factor tables ---------------------------------------------------------------------------------
 

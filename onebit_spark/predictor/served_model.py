@@ -15,7 +15,7 @@ from onebit_spark.certificate.certificates import document
 from onebit_spark.certificate.selective import answering_threshold, applied
 from onebit_spark.core.array_input import label_problems
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.fitted_features import SIDE_OF, IdLines, Who
+from onebit_spark.core.fitted_features import PARTNER, SIDE_OF, IdLines, Who
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.errors import RequestError
@@ -205,8 +205,7 @@ class ServedModel:
         if problems := ranking_problems(n, z) + _who_problems(who):
             raise RequestError("; ".join(problems))
         floor = answering_threshold(self.certificate, self.max_error) if answered_only else None
-        other: Who = "item" if who == "user" else "user"
-        asking, others = self.side(who), self.side(other)
+        asking, others = self.side(who), self.side(PARTNER[who])
         rows = np.arange(len(asking.ids)) if ids is None else asking.positions(self._asked(who, ids))
         rows = rows[rows >= 0]
         pairs = None
@@ -220,7 +219,7 @@ class ServedModel:
             {
                 who: asking.ids.take(pa.array(rows[row])),
                 "rank": pa.array(rank + 1),
-                other: others.ids.take(pa.array(best.partner[best.found])),
+                PARTNER[who]: others.ids.take(pa.array(best.partner[best.found])),
                 **{name: outputs[name] for name in ("score", "std", "probability")},
             }
         )
@@ -282,7 +281,7 @@ class ServedModel:
             (len(encoded.dictionary), len(rated)),
             None if weights is None else weights[known],
         )
-        lines = self.side("item" if who == "user" else "user").posterior.take(rated)
+        lines = self.side(PARTNER[who]).posterior.take(rated)
         means = None if explained is None else explained.at(encoded.dictionary)
         return encoded.dictionary, FoldIn.of(self.info, SIDE_OF[who]).rows(block, lines, means)
 

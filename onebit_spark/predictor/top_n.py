@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -34,20 +33,13 @@ STRETCH = 64  # scores that are compared with the limit in one loop without a br
 MANY = 0.1  # from this share of a tile's pairs on, one product is faster than variances one by one
 
 
-@dataclass(frozen=True)
-class Ranking:
+class Ranking(NamedTuple):
     """The order of the partners of a row."""
 
     noise: float  # rank by score/√(noise + variance), the order of the probabilities
-    z: float | None = None  # rank by the lower limit score − z·std instead
-    floor: float | None = None  # keep only pairs with |score|/√(floor_noise + variance) ≥ floor
+    z: float = math.nan  # if it is a number: rank by the lower limit score − z·std instead
+    floor: float = 0.0  # keep only pairs with |score|/√(floor_noise + variance) ≥ floor
     floor_noise: float = 0.0  # see ``floor``
-
-    def key(self, score: NDArray[np.float64], variance: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The value that pairs are ranked by. The best has the largest."""
-        if self.z is not None:
-            return score - self.z * np.sqrt(variance)
-        return score / np.maximum(np.sqrt(self.noise + variance), 1e-150)
 
 
 def ranking_problems(n: int, z: float | None) -> list[str]:
@@ -60,10 +52,10 @@ def ranking_problems(n: int, z: float | None) -> list[str]:
     return problems
 
 
-@dataclass(frozen=True)
-class Best:
+class Best(NamedTuple):
     """The n best partners of every row, the best first. All arrays are m × n."""
 
+    key: NDArray[np.float64]  # what they are ranked by: the best has the largest
     partner: NDArray[np.int32]  # positions of the partners; −1 where there are fewer than n
     score: NDArray[np.float64]  # score of each pair, and its variance
     variance: NDArray[np.float64]
@@ -89,8 +81,7 @@ def best_of(
 
     with ThreadPoolExecutor(available_cores()) as pool:
         parts = list(pool.map(ranked, range(0, max(1, len(rows)), ROWS_PER_SLICE)))
-    names = "partner", "score", "variance"
-    return Best(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+    return Best(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def _seen_by(rows: Numbers, seen: tuple[Numbers, Numbers] | None) -> Seen:
@@ -110,11 +101,10 @@ def best_partners(
     rows: RowPosterior, partners: RowPosterior, n: int, ranking: Ranking, seen: Seen | None = None
 ) -> Best:
     """The n best partners of every row of a block, but none that it has seen."""
-    m, z = rows.n_rows, math.nan if ranking.z is None else float(ranking.z)
+    m = rows.n_rows
     pointers, positions = seen if seen is not None else (np.zeros(m + 1, np.int64), np.zeros(0, np.int32))
     excluded = pointers, _sorted_within(pointers, positions)
-    order = _Order(float(ranking.noise), z, float(ranking.floor or 0.0), float(ranking.floor_noise))
-    lists = _Lists(np.full((m, n), -np.inf), np.full((m, n), -1, np.int32), np.zeros((m, n)), np.zeros((m, n)))
+    best = Best(np.full((m, n), -np.inf), np.full((m, n), -1, np.int32), np.zeros((m, n)), np.zeros((m, n)))
     left, right = _augmented(rows, 0), np.ascontiguousarray(_augmented(partners, 1).T)
     terms = _Terms(_variance_terms(rows, "row"), _variance_terms(partners, "partner"))
     low, high = _variance_limits(terms, signed=rows.kind == "covariance")
@@ -127,8 +117,8 @@ def best_partners(
             scores = left[these] @ right[:, those]
             many = _count_above(scores, bounds.score[these]) > MANY * scores.size
             variances = terms.rows[these] @ terms.partners[those].T if many else nothing
-            _offer(_Tile(scores, variances, top, column), terms, order, bounds, excluded, lists)
-    return Best(lists.partner, lists.score, lists.variance)
+            _offer(_Tile(scores, variances, top, column), terms, ranking, bounds, excluded, best)
+    return best
 
 
 # ---- what the kernel reads and writes --------------------------------------------------------------------------------
@@ -150,30 +140,12 @@ class _Terms(NamedTuple):
     partners: FloatArray
 
 
-class _Order(NamedTuple):
-    """A ``Ranking``; z is nan where pairs are ranked by probability."""
-
-    noise: float
-    z: float
-    floor: float
-    floor_noise: float
-
-
 class _Bounds(NamedTuple):
     """For every row: limits of its variances, and the score that a pair must exceed."""
 
     low: FloatArray
     high: FloatArray
     score: NDArray[np.float32]
-
-
-class _Lists(NamedTuple):
-    """``Best`` with the keys."""
-
-    key: NDArray[np.float64]
-    partner: NDArray[np.int32]
-    score: NDArray[np.float64]
-    variance: NDArray[np.float64]
 
 
 def _augmented(side: RowPosterior, one: int) -> FloatArray:

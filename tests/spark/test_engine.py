@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from onebit_spark import FitConfig, FitFailed, NotConverged, RequestError, fit_arrays
 from onebit_spark.engines.layout import default_blocks, default_tasks, multiple_of, placement_by_counts
 from onebit_spark.engines.spark_engine import on_executors
-from onebit_spark.engines.storage import InFiles
+from onebit_spark.engines.tables import InFiles
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.defects import Columns
 from onebit_spark.input.survey import survey_ratings

@@ -7,7 +7,7 @@ from test_recommend import ALL_ITEMS, ALL_USERS, table_of
 from onebit_spark import FitConfig, RequestError, Terms
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.engines.spark_engine import on_executors
-from onebit_spark.engines.storage import OnExecutors
+from onebit_spark.engines.tables import OnExecutors
 from onebit_spark.engines.threads import LocalEngine
 from onebit_spark.input.defects import Columns
 from onebit_spark.input.survey import survey_ratings

@@ -19,7 +19,7 @@ from onebit_spark.engines.layout import placement_by_counts
 from onebit_spark.engines.numbering import number_ids, placements
 from onebit_spark.engines.spark_engine import on_executors
 from onebit_spark.engines.steps import total_weight
-from onebit_spark.engines.storage import InFiles, OnExecutors
+from onebit_spark.engines.tables import InFiles, OnExecutors
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.defects import Columns
 from onebit_spark.input.survey import survey_ratings

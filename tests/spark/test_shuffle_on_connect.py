@@ -12,7 +12,7 @@ import pytest
 from onebit_spark import OneBitCompletion, OneBitCompletionModel, RequestError
 from onebit_spark.core.config import FitConfig
 from onebit_spark.engines.spark_engine import on_executors
-from onebit_spark.engines.storage import InFiles
+from onebit_spark.engines.tables import InFiles
 from onebit_spark.input.defects import Columns
 from onebit_spark.input.survey import survey_ratings
 from onebit_spark.platform.files import Location

@@ -10,7 +10,7 @@ from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.draws import Draws
 from onebit_spark.core.split import Split
 from onebit_spark.engines.spark_engine import on_executors
-from onebit_spark.engines.storage import OnExecutors
+from onebit_spark.engines.tables import OnExecutors
 from onebit_spark.engines.threads import LocalEngine
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.defects import Columns

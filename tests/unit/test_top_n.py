@@ -31,6 +31,12 @@ def all_pairs(rows, partners):
     return prediction.score(*pairs).reshape(shape), prediction.variance(*pairs).reshape(shape)
 
 
+def key_of(ranking, score, variance):
+    if not np.isnan(ranking.z):
+        return score - ranking.z * np.sqrt(variance)
+    return score / np.maximum(np.sqrt(ranking.noise + variance), 1e-150)
+
+
 @given(
     seed=st.integers(0, 2**32 - 1),
     shape=st.tuples(st.integers(1, 9), st.integers(0, 40)),
@@ -55,13 +61,14 @@ def test_equals_sorting_all_pairs(seed, shape, rank, n, kind, intercept, ranking
         patch.setattr(top_n, "MANY", many)
         best = best_partners(rows, partners, n, ranking, (pointers, where[1].astype(np.int32)))
     score, variance = all_pairs(rows, partners)
-    key = np.where(seen, -np.inf, ranking.key(score, variance))
+    key = np.where(seen, -np.inf, key_of(ranking, score, variance))
     for i in range(shape[0]):
         found = best.partner[i][best.partner[i] >= 0]
         assert len(found) == len(set(found)) == min(n, np.count_nonzero(~seen[i]))
         assert not seen[i, found].any()
         # In float32 neighbours may change places: what counts is the key at each place.
         np.testing.assert_allclose(key[i, found], np.sort(key[i])[::-1][: len(found)], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(best.key[i][: len(found)], key[i, found], rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(best.score[i][: len(found)], score[i, found], rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(best.variance[i][: len(found)], variance[i, found], rtol=1e-4, atol=1e-6)
 

@@ -14,7 +14,7 @@ from onebit_spark.certificate.certificates import (
     nine_tenths_certificate,
     prior_split_certificate,
 )
-from onebit_spark.certificate.learnt_prior import fit_near, learn_prior, moved
+from onebit_spark.certificate.learnt_prior import LearntPrior, fit_near, learn_prior, moved
 from onebit_spark.core.confidence import Ladder
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.draws import Draws
@@ -22,9 +22,9 @@ from onebit_spark.core.engine import Engine, settled
 from onebit_spark.core.feature_coding import FeatureCoding
 from onebit_spark.core.losses import LOSSES, SIDES, Side
 from onebit_spark.core.priors import ScalePrior
-from onebit_spark.core.scales import Scales
+from onebit_spark.core.scales import ScaleHierarchy, Scales
 from onebit_spark.core.side_features import codings_of
-from onebit_spark.core.solver import Iteration, Start, Watch, solve
+from onebit_spark.core.solver import Iteration, Outcome, Start, Watch, solve
 from onebit_spark.core.split import Split
 from onebit_spark.core.weight_choice import WeightChoice, choose_weight
 
@@ -66,44 +66,44 @@ def certified_fit(
     ``learnt_prior.NARROWING``. ``watch`` watches the fit and may end it; ``start`` is another start than that of the
     configuration.
     """
-    made = _certified(engine, config, terms, positives, on_iteration, start, watch)
+    majority_error = min(positives, engine.n_ratings - positives) / engine.n_ratings
+    if terms is not None and terms.prior_split is not None:
+        split = Split(config.seed ^ SPLIT_STREAM, terms.prior_split)
+        learnt = learn_prior(engine, config, split, on_iteration, start, watch)
+        made = _near_learnt_prior(engine, config, terms, learnt, majority_error)
+    else:
+        choice = choose_weight(engine, config, start)
+        config = replace(config, likelihood_weight=choice.weight)
+        outcome = solve(engine, config, on_iteration, start, watch)
+        made = _under_given_prior(engine, config, terms, choice, outcome, majority_error)
     counts = engine.confidences(made.posterior, LOSSES[config.loss].score_noise)
     return replace(made, ladder=Ladder.of_histogram(counts))
 
 
-def _certified(
-    engine: Engine[P], config: FitConfig, terms: Terms | None, positives: int,
-    on_iteration: Callable[[Iteration], None] | None, start: Start[P] | None, watch: Watch[P] | None,
+def _under_given_prior(
+    engine: Engine[P], config: FitConfig, terms: Terms | None, choice: WeightChoice, outcome: Outcome[ScaleHierarchy],
+    majority_error: float,
 ) -> CertifiedFit[P]:  # fmt: skip
-    majority_error = min(positives, engine.n_ratings - positives) / engine.n_ratings
-    if terms is not None and terms.prior_split is not None:
-        return _with_learnt_prior(engine, config, terms, terms.prior_split, majority_error, on_iteration, start, watch)
-    choice = choose_weight(engine, config, start)
-    config = replace(config, likelihood_weight=choice.weight)
-    outcome = solve(engine, config, on_iteration, start, watch)
-    found = []
-    learns = config.implicit_features or outcome.hierarchy.feature_weights
+    found, hierarchy = [], outcome.hierarchy
+    learns = config.implicit_features or hierarchy.feature_weights
     if terms is not None and not learns:  # features make the prior depend on the sample
         draws = Draws.enough(engine.n_ratings, config.seed ^ DRAW_STREAM)
         counted = engine.gibbs_errors(draws)
         cost = prior_cost(config, engine.count("rows") + engine.count("cols"))
         last, kappas = outcome.history[-1], choice.candidates
         found = certificates_of(config, last, counted, draws, terms, majority_error, cost, kappas, engine.weighted)
-    hierarchy = outcome.hierarchy
-    posterior = settled(engine, hierarchy)
     return CertifiedFit(
-        hierarchy.scales, hierarchy.prior, outcome.history, outcome.converged, outcome.reason, posterior, found, choice,
-        codings_of(engine.features), nine_tenths=_of_nine_tenths(choice, terms, majority_error),
+        hierarchy.scales, hierarchy.prior, outcome.history, outcome.converged, outcome.reason,
+        settled(engine, hierarchy), found, choice, codings_of(engine.features),
+        nine_tenths=_of_nine_tenths(choice, terms, majority_error),
     )  # fmt: skip
 
 
-def _with_learnt_prior(
-    engine: Engine[P], config: FitConfig, terms: Terms, fraction: float, majority_error: float,
-    on_iteration: Callable[[Iteration], None] | None, start: Start[P] | None, watch: Watch[P] | None,
-) -> CertifiedFit[P]:  # fmt: skip
-    learnt = learn_prior(engine, config, Split(config.seed ^ SPLIT_STREAM, fraction), on_iteration, start, watch)
+def _near_learnt_prior(
+    engine: Engine[P], config: FitConfig, terms: Terms, learnt: LearntPrior[P], majority_error: float
+) -> CertifiedFit[P]:
     last = fit_near(engine, config, learnt).history[-1]
-    n_unseen = max(1, round((1 - fraction) * engine.n_ratings))
+    n_unseen = max(1, round((1 - learnt.split.fraction) * engine.n_ratings))
     draws = Draws.enough(n_unseen, config.seed ^ DRAW_STREAM, unseen_by=learnt.split)
     counted = engine.gibbs_errors(draws)
     first, drawn = learnt.first_fit, {side: engine.posterior(side) for side in SIDES}

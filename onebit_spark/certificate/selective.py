@@ -218,14 +218,9 @@ def applied(certificate: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def answering_threshold(certificate: dict[str, Any], max_error: float | None) -> float:
-    """The confidence from which on the model answers. ∞ if the request could not be met.
+    """The confidence from which on the model answers, by its ``certificate.json``. ∞ if the request could not be met.
 
-    Parameters
-    ----------
-    certificate : dict
-        The content of ``certificate.json``.
-    max_error : float, optional
-        Which of the certified error rates is meant. Default: the first.
+    ``max_error`` says which of the certified error rates is meant. Default: the first.
     """
     answering = applied(certificate)
     if not answering:

@@ -25,14 +25,10 @@ def checked_ratings(
     rows: ArrayLike, cols: ArrayLike, labels: ArrayLike, shape: Sequence[int] | None, settings: Sequence[object],
     weights: ArrayLike | None = None,
 ) -> CheckedRatings:  # fmt: skip
-    """The input as index arrays and label bits, or one ValueError with all problems.
+    """The input of ``fit_arrays`` as index arrays and label bits, or one ValueError with all problems.
 
-    Parameters
-    ----------
-    rows, cols, labels, shape, weights
-        As in ``fit_arrays``. Ratings of weight 0 are dropped before anything else is looked at.
-    settings : sequence of Problem
-        Problems with the settings. They come first in the ValueError.
+    Ratings of weight 0 are dropped before anything else is looked at. ``settings`` are problems with the settings. They
+    come first in the ValueError.
     """
     problems = [str(problem) for problem in settings]
     arrays = {"rows": np.asarray(rows), "cols": np.asarray(cols), "labels": np.asarray(labels)}

@@ -78,19 +78,7 @@ class RatingBlock:
         shape: tuple[int, int],
         weights: NDArray[np.float32] | None = None,
     ) -> RatingBlock:
-        """Compress (row, column, label) triples in any order, by two counting sorts in O(n + m1 + m2).
-
-        Parameters
-        ----------
-        rows, columns : arrays of integers
-            Position of each rating in the block.
-        positive : array of bool
-            Whether the label is +1.
-        shape : (int, int)
-            Numbers of rows and columns.
-        weights : array of float32, optional
-            Weight of each rating.
-        """
+        """Compress (row, column, label) triples in any order, by two counting sorts in O(n + m1 + m2)."""
         n_rows, n_columns = shape
         if not len(rows) == len(columns) == len(positive):
             raise ValueError(f"lengths differ: {len(rows)} rows, {len(columns)} columns, {len(positive)} labels")
@@ -174,12 +162,7 @@ class RatingBlock:
     def row_ranges(self, target: int = 1 << 15) -> list[tuple[int, int]]:
         """Consecutive ranges of rows with about ``target`` ratings each. A row counts as at least 8 ratings.
 
-        The ranges do not depend on the number of threads. So sums over the ranges do not depend on it either.
-
-        Returns
-        -------
-        list of (int, int)
-            First row, and last row + 1, of each range.
+        The ranges (first row, last row + 1) do not depend on the number of threads. So sums over them do not either.
         """
         work = np.concatenate([[0], np.cumsum(np.maximum(self.row_counts, 8))])
         cuts = np.searchsorted(work, np.arange(target, int(work[-1]), target))
@@ -198,13 +181,20 @@ def like(weights):  # type: ignore[no-untyped-def]
 
 
 @jit
-def _bucket(keys, values, weights, n_buckets):  # type: ignore[no-untyped-def]
-    """Stable counting sort of ``values`` and ``weights`` by ``keys``: bucket pointers, and both in bucket order."""
-    pointers = np.zeros(n_buckets + 1, np.int64)
+def pointers_of(keys, n):  # type: ignore[no-untyped-def]
+    """Where each of n buckets begins, and where the last one ends, if ``keys`` are sorted by their bucket."""
+    pointers = np.zeros(n + 1, np.int64)
     for key in keys:
         pointers[key + 1] += 1
-    for b in range(n_buckets):
+    for b in range(n):
         pointers[b + 1] += pointers[b]
+    return pointers
+
+
+@jit
+def _bucket(keys, values, weights, n_buckets):  # type: ignore[no-untyped-def]
+    """Stable counting sort of ``values`` and ``weights`` by ``keys``: bucket pointers, and both in bucket order."""
+    pointers = pointers_of(keys, n_buckets)
     position = pointers[:-1].copy()
     ordered, carried = np.empty(len(values), np.int32), like(weights)
     for l in range(len(values)):
@@ -219,11 +209,7 @@ def _bucket(keys, values, weights, n_buckets):  # type: ignore[no-untyped-def]
 @jit
 def _rows_from_columns(column_pointers, rows, weights, n_rows):  # type: ignore[no-untyped-def]
     """Row-compressed codes from rows that are sorted by column code (column << 1 | label)."""
-    pointers = np.zeros(n_rows + 1, np.int64)
-    for row in rows:
-        pointers[row + 1] += 1
-    for r in range(n_rows):
-        pointers[r + 1] += pointers[r]
+    pointers = pointers_of(rows, n_rows)
     position = pointers[:-1].copy()
     codes, carried = np.empty(len(rows), np.int32), like(weights)
     for code in range(len(column_pointers) - 1):
@@ -253,11 +239,7 @@ def _order_ties(pointers, codes, weights):  # type: ignore[no-untyped-def]
 @jit
 def _transpose(row_pointers, codes, weights, n_columns):  # type: ignore[no-untyped-def]
     """The codes by column. The rows are visited in order, so the codes of each column ascend too."""
-    pointers = np.zeros(n_columns + 1, np.int64)
-    for code in codes:
-        pointers[(code >> 1) + 1] += 1
-    for c in range(n_columns):
-        pointers[c + 1] += pointers[c]
+    pointers = pointers_of(codes, 2 * n_columns)[::2].copy()
     position = pointers[:-1].copy()
     transposed, carried = np.empty(len(codes), np.int32), like(weights)
     for row in range(len(row_pointers) - 1):

@@ -39,17 +39,7 @@ def factor_columns(kind: Kind, intercepts: bool, implicit: bool = False) -> dict
 
 
 def factor_table(ids: pa.Array, posterior: RowPosterior, drawn: RowPosterior | None = None) -> pa.Table:
-    """The factor table of one side.
-
-    Parameters
-    ----------
-    ids : Arrow array
-        ``ids[i]`` belongs to row i.
-    posterior : RowPosterior
-        Posterior of the rows.
-    drawn : RowPosterior, optional
-        Posterior of the certified draws after a prior split.
-    """
+    """The factor table of one side: ``ids[i]`` belongs to row i. ``drawn`` is the posterior of the certified draws."""
     first = int(posterior.has_intercept)
     spread = posterior.kind == "spread"
     columns = {

@@ -118,15 +118,7 @@ class _Raw:
 
 
 def learn_coding(table: pa.Table, id_column: str) -> tuple[FeatureCoding, list[str]]:
-    """The coding of a table of side features, and a line about each column that is left out or has gaps.
-
-    Parameters
-    ----------
-    table : pyarrow.Table
-        One line per id.
-    id_column : str
-        Its other columns are features.
-    """
+    """The coding of all columns but that of the ids, and a line about each column that is left out or has gaps."""
     by_column: list[list[Feature]] = []
     notes: list[str] = []
     for name in table.column_names:

@@ -103,16 +103,9 @@ class Reliability:
 
     @classmethod
     def of_bins(cls, bins: ArrayLike, n: ArrayLike, probability: ArrayLike, positives: ArrayLike) -> Reliability:
-        """The curve from lines with sums. A bin may have several lines.
+        """The curve from lines with a bin, n ratings, the sum of their probabilities, and the number of positive ones.
 
-        Parameters
-        ----------
-        bins : array_like
-            Bin of each line.
-        n : array_like
-            Number of ratings of each line.
-        probability, positives : array_like
-            Sum of the probabilities, and number of positive ratings, of each line.
+        A bin may have several lines.
         """
         place = np.unique(np.asarray(bins), return_inverse=True)[1]
         sums = [np.bincount(place, weights=np.asarray(w, float)).astype(float) for w in (n, probability, positives)]

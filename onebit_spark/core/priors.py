@@ -52,15 +52,7 @@ class ScalePrior(ABC):
             raise ValueError(f"the {self.name} prior needs positive finite parameters, not {' and '.join(wrong)}")
 
     def posterior(self, second_moment: ArrayLike, count: ArrayLike) -> "ScalePosterior":
-        """ρ(γ) ∝ π(γ) γ^{−m/2} e^{−S/(2γ)}.
-
-        Parameters
-        ----------
-        second_moment : array_like
-            S_k ≥ 0.
-        count : array_like
-            m_k ≥ 0, the rows and columns that share γ_k.
-        """
+        """ρ(γ) ∝ π(γ) γ^{−m/2} e^{−S/(2γ)}, from S_k ≥ 0 and m_k ≥ 0, the rows and columns that share γ_k."""
         s, m = np.broadcast_arrays(np.asarray(second_moment, np.float64), np.asarray(count, np.float64))
         if not (np.all((s >= 0.0) & np.isfinite(s)) and np.all((m >= 0.0) & np.isfinite(m))):
             raise ValueError("second moments and counts must be finite and not negative")

@@ -22,7 +22,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from onebit_spark.core.losses.base import Side
+from onebit_spark.core.losses.base import SIDES, Side
 from onebit_spark.core.spectral_rows import (
     CubeSums,
     Factors,
@@ -47,15 +47,9 @@ LEAST_SIGNAL = 1e-3  # the least √f: a column of exact zeros would stay zero i
 
 
 class SignMatrix(Protocol[T]):
-    """Products with Y, which is never formed. A tall table has one line per row of a side, in the engine's own type T.
+    """Products with Y, which is never formed. A tall table T has one line per row of a side, in the engine's own form."""
 
-    Attributes
-    ----------
-    total_weight : float
-        n, or the sum of the weights.
-    """
-
-    total_weight: float
+    total_weight: float  # n, or the sum of the weights
 
     def count(self, side: Side) -> int:
         """Rows of the side with at least one rating."""
@@ -74,21 +68,7 @@ class SignMatrix(Protocol[T]):
 
 
 def spectral_start(matrix: SignMatrix[T], rank: int, seed: int) -> tuple[T, T]:
-    """The spectral start. Rows without ratings get zeros.
-
-    Parameters
-    ----------
-    matrix : SignMatrix
-        Y.
-    rank : int
-        K.
-    seed : int
-        Seed of the random matrix.
-
-    Returns
-    -------
-    L, R : tall tables, m1 × K and m2 × K
-    """
+    """The spectral start: L (m1 × K) and R (m2 × K) from Y. Rows without ratings get zeros."""
     width = min(rank + OVERSAMPLING, matrix.count("rows"), matrix.count("cols"))
     right = np.eye(width)
     z = matrix.tall("cols", Keyed(width, seed))
@@ -120,10 +100,8 @@ def spectral_start(matrix: SignMatrix[T], rank: int, seed: int) -> tuple[T, T]:
     if kept < rank:
         squares = matrix.total("rows", SquareSum(rows), w), matrix.total("cols", SquareSum(cols), z)
         rows, cols = (
-            factors.filled(float(square) / (n * max(kept, 1)))
-            for factors, square, n in zip(
-                (rows, cols), squares, (matrix.count("rows"), matrix.count("cols")), strict=True
-            )
+            factors.filled(float(square) / (matrix.count(side) * max(kept, 1)))
+            for side, factors, square in zip(SIDES, (rows, cols), squares, strict=True)
         )
     return matrix.tall("rows", rows, w), matrix.tall("cols", cols, z)
 

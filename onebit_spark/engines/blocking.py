@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pyspark import Broadcast
 from pyspark.sql import DataFrame
 
-from onebit_spark.core.blocks import RatingBlock, like
+from onebit_spark.core.blocks import RatingBlock, like, pointers_of
 from onebit_spark.core.compiled import jit
 from onebit_spark.core.id_index import IdIndex
 from onebit_spark.core.repeats import Repeats, repeats_of
@@ -215,11 +215,7 @@ def chunks(
 @jit
 def by_block(blocks, rows, codes, weights, n_blocks):  # type: ignore[no-untyped-def]
     """Stable counting sort of ratings by their block: pointers, then rows, codes and weights in this order."""
-    pointers = np.zeros(n_blocks + 1, np.int64)
-    for block in blocks:
-        pointers[block + 1] += 1
-    for b in range(n_blocks):
-        pointers[b + 1] += pointers[b]
+    pointers = pointers_of(blocks, n_blocks)
     position = pointers[:-1].copy()
     sorted_rows, sorted_codes, carried = np.empty_like(rows), np.empty_like(codes), like(weights)
     for l in range(len(blocks)):

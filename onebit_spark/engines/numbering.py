@@ -23,7 +23,7 @@ from onebit_spark.input.ratings import ITEM, USER
 from onebit_spark.input.survey import PARTS_PER_CORE, SIDE_NUMBERS, RatingSurvey
 from onebit_spark.platform.arrow_stream import joined
 from onebit_spark.platform.binary_cells import binary_line, cell_array, schema_of
-from onebit_spark.platform.plans import cached, cut_from_plan, working_session
+from onebit_spark.platform.plans import cached, cogrouped, cut_from_plan, working_session
 from onebit_spark.platform.sessions import parallelism
 
 WIDE = 2**30  # from so many rows or columns on, a number with a label bit needs more than 32 bits
@@ -109,13 +109,8 @@ def encoded(packed: PackedRatings, ids: dict[Side, NumberedIds], placement: Plac
         numbers.append(found.mapInArrow(_Returned(number), RETURNED))
     bundles = packed.bundles.select(*BUNDLES)
     returned = cut_from_plan(numbers[0].unionAll(numbers[1]), bundles.sparkSession)
-    encode = _EncodeNumbers(placement, wide)
-
-    def call(bundles: pa.Table, numbers: pa.Table) -> pa.Table:
-        return encode(bundles, numbers)
-
-    groups = [frame.repartition(n_parts, "segment").groupBy("segment") for frame in (bundles, returned)]
-    return groups[0].cogroup(groups[1]).applyInArrow(call, CHUNKS)
+    bundles, returned = (frame.repartition(n_parts, "segment") for frame in (bundles, returned))
+    return cogrouped(bundles, returned, "segment", _EncodeNumbers(placement, wide), CHUNKS)
 
 
 @dataclass(frozen=True)

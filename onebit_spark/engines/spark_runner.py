@@ -54,7 +54,7 @@ from onebit_spark.engines.steps import Lines, OnRows, RowStep, Step, Sums, total
 from onebit_spark.engines.tables import Broadcasts, Held, Stored, Table
 from onebit_spark.input.defects import not_deterministic
 from onebit_spark.platform.arrow_stream import arrow_batches
-from onebit_spark.platform.plans import cut_from_plan
+from onebit_spark.platform.plans import cogrouped, cut_from_plan
 from onebit_spark.platform.sessions import described
 
 
@@ -146,7 +146,7 @@ class SparkRunner:
         blocks, each = here.blocks.select("key", "rows"), EachRow(work, sources)
         if not cells:
             return blocks.mapInArrow(each.alone, schema)
-        return _cogrouped(blocks, here.sent(reduce(DataFrame.unionAll, cells)), each, schema)
+        return cogrouped(blocks, here.sent(reduce(DataFrame.unionAll, cells)), "key", each, schema)
 
     def adopted(self, side: Side, lines: DataFrame, pack: Packing, empty: FloatArray, format: LineFormat) -> Table:
         """A table from lines in any order. ``pack`` turns lines into row numbers and values.
@@ -155,7 +155,7 @@ class SparkRunner:
         """
         here = self.sides[side]
         placed = cut_from_plan(lines.mapInArrow(Place(pack, here.plan.placement, here.keys), PLACED), self.spark)
-        results = _cogrouped(here.ratings, here.sent(placed), Adopt(empty), RESULTS)
+        results = cogrouped(here.ratings, here.sent(placed), "key", Adopt(empty), RESULTS)
         return self._kept(side, results, format)[0]
 
     def outlasting(self, frame: DataFrame, schema: StructType) -> DataFrame:
@@ -176,12 +176,12 @@ class SparkRunner:
         elif partners is not None and isinstance(partners.at, Stored):
             routes = there.blocks.select("key", "block", "pointers", "routes", "ends", "row_weights")
             sender = Send(here.keys, partners.format, send)
-            cells.append(_cogrouped(routes, there.sent(partners.at.cells()), sender, CELLS))
+            cells.append(cogrouped(routes, there.sent(partners.at.cells()), "key", sender, CELLS))
             arriving = partners.format.mapped if send is None else LineFormat("float32")
         run = RunStep(step, there.plan.placement, sources, arriving)
         if not cells:
             return here.ratings.mapInArrow(run.alone, RESULTS)
-        return _cogrouped(here.ratings, here.sent(reduce(DataFrame.unionAll, cells)), run, RESULTS)
+        return cogrouped(here.ratings, here.sent(reduce(DataFrame.unionAll, cells)), "key", run, RESULTS)
 
     def _kept(self, side: Side, results: DataFrame, format: LineFormat) -> tuple[Table, list[Sums]]:
         """The new table, where tables of this side are kept."""
@@ -240,14 +240,3 @@ def _value(cell: pa.Scalar) -> Any:
 
 def _sums_of(line: dict[str, Any]) -> Sums:
     return np.frombuffer(line["sums"], np.float64).copy()  # a view would keep the whole batch
-
-
-def _cogrouped(
-    blocks: DataFrame, cells: DataFrame, work: Callable[[pa.Table, pa.Table], pa.Table], schema: Any
-) -> DataFrame:
-    """``work`` on each block and its cells."""
-
-    def call(left: pa.Table, right: pa.Table) -> pa.Table:  # Spark would count ``self`` of a callable as an argument
-        return work(left, right)
-
-    return blocks.groupBy("key").cogroup(cells.groupBy("key")).applyInArrow(call, schema)

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 from pyspark.util import inheritable_thread_target, local_connect_and_auth
 
-from onebit_spark.platform.sessions import is_connect
+from onebit_spark.platform.sessions import is_connect, own_session
 
 UNEVEN = 2  # some partitions have more rows than others: as many times as many jobs as are needed on average
 ROWS_PER_BATCH = 65_536
@@ -78,10 +78,6 @@ def arrow_batches_by_groups(frame: DataFrame, groups: int) -> Batches | None:
     partitions = list(range(batches.getNumPartitions()))
     if len(partitions) < groups:
         return None
-    return _collected(frame, batches, [partitions[group::groups] for group in range(groups)])
-
-
-def _collected(frame: DataFrame, batches: Any, groups: list[list[int]]) -> Batches:
     schema = frame.limit(0).toArrow().schema
     context: Any = frame.sparkSession.sparkContext
 
@@ -89,10 +85,13 @@ def _collected(frame: DataFrame, batches: Any, groups: list[list[int]]) -> Batch
         with unwrap_spark_exception():
             return context._jvm.PythonRDD.runJob(context._jsc.sc(), batches, group)
 
-    for served in _one_ahead(frame.sparkSession, run, groups):
-        with _connected(served[0], served[1]) as stream:
-            for message in NoOpSerializer().load_stream(stream):
-                yield pa.ipc.read_record_batch(pa.py_buffer(message), schema)
+    def collected() -> Batches:
+        for served in _one_ahead(frame.sparkSession, run, [partitions[group::groups] for group in range(groups)]):
+            with _connected(served[0], served[1]) as stream:
+                for message in NoOpSerializer().load_stream(stream):
+                    yield pa.ipc.read_record_batch(pa.py_buffer(message), schema)
+
+    return collected()
 
 
 @contextmanager
@@ -157,11 +156,9 @@ def rows_session(spark: SparkSession) -> SparkSession:
     """A session of our own for plans with many short rows: few large Arrow batches. Not on Spark Connect."""
     if is_connect(spark):
         return spark
-    own = spark.newSession()
-    for name in ("spark.sql.session.timeZone", "spark.sql.shuffle.partitions"):
-        own.conf.set(name, str(spark.conf.get(name)))
-    own.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(ROWS_PER_BATCH))
-    return own
+    parts = "spark.sql.shuffle.partitions"
+    batch = {"spark.sql.execution.arrow.maxRecordsPerBatch": str(ROWS_PER_BATCH)}
+    return own_session(spark, {parts: str(spark.conf.get(parts)), **batch})
 
 
 def map_rows(frame: DataFrame, work: Callable[[Batches], Batches], schema: StructType) -> DataFrame:

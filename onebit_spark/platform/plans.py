@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
-from onebit_spark.platform.sessions import is_connect
+from onebit_spark.platform.sessions import is_connect, own_session
 
 BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"  # of Spark 4.1
 LONG_LINES_BYTES = 16 * 2**20
@@ -105,11 +108,7 @@ def working_session(spark: SparkSession) -> SparkSession:
     """
     if is_connect(spark):
         return spark
-    own = spark.newSession()
-    own.conf.set("spark.sql.session.timeZone", str(spark.conf.get("spark.sql.session.timeZone")))
-    own.conf.set("spark.sql.shuffle.partitions", "1")
-    own.conf.set("spark.sql.adaptive.enabled", "false")
-    return own
+    return own_session(spark, {"spark.sql.shuffle.partitions": "1", "spark.sql.adaptive.enabled": "false"})
 
 
 def expect_long_lines(session: SparkSession, most: int = 64) -> None:
@@ -143,6 +142,17 @@ def in_partitions(frame: DataFrame, n: int, part: Column) -> DataFrame:
     if hasattr(frame, "repartitionById"):
         return frame.repartitionById(n, part)
     return frame.repartition(n, F.element_at(F.lit(partition_keys(n).tolist()), part.cast("int") + 1))
+
+
+def cogrouped(
+    left: DataFrame, right: DataFrame, key: str, work: Callable[[pa.Table, pa.Table], pa.Table], schema: StructType
+) -> DataFrame:
+    """``work`` on the rows of both frames that have the same key."""
+
+    def call(one: pa.Table, other: pa.Table) -> pa.Table:  # Spark would count ``self`` of a callable as an argument
+        return work(one, other)
+
+    return left.groupBy(key).cogroup(right.groupBy(key)).applyInArrow(call, schema)
 
 
 def partition_keys(n: int, each: int = 1) -> NDArray[np.int32]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,6 +21,7 @@ MANY = 100_000  # numbers, more than there are cores
 CONNECT_PORT = 15002
 PATIENCE = 10  # seconds
 NO_LIMIT = 2**62
+TIME_ZONE = "spark.sql.session.timeZone"
 
 V = TypeVar("V")
 
@@ -151,6 +152,14 @@ def cancel_group(spark: SparkSession, name: str) -> None:
 def log_nothing(spark: SparkSession) -> None:
     """From now on, Spark logs nothing."""
     spark.sparkContext.setLogLevel("OFF")
+
+
+def own_session(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
+    """Another session of the same application, with the user's time zone and these settings."""
+    own = spark.newSession()
+    for name, value in {TIME_ZONE: str(spark.conf.get(TIME_ZONE)), **settings}.items():
+        own.conf.set(name, value)
+    return own
 
 
 # ---- before there is a session ---------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ LEAST_SIGNAL = 1e-3  # the least √f: a column of exact zeros would stay zero i
 
 
 class SignMatrix(Protocol[T]):
-    """Products with Y, which is never formed. A tall table T has one line per row of a side, in the engine's own form."""
+    """Products with Y, which is never formed. A tall table T has one line per row of a side, in the engine's form."""
 
     total_weight: float  # n, or the sum of the weights
 

@@ -4,26 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Self
+from typing import Any, Self, TypeVar
 
 from pyspark.ml import Estimator
 from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame
 
+from onebit_spark.certificate.certificates import Terms
+from onebit_spark.core.config import FitConfig
+from onebit_spark.core.execution import Execution
 from onebit_spark.core.fitted_features import Who
+from onebit_spark.core.settings import param_names
 from onebit_spark.core.solver import Iteration
 from onebit_spark.engines.validation import divided
+from onebit_spark.errors import RequestError
 from onebit_spark.input.collect import SizeEstimate
-from onebit_spark.input.defects import with_weight
+from onebit_spark.input.defects import Columns, with_weight
+from onebit_spark.input.labels import Labels
 from onebit_spark.input.prepared_ratings import PreparedRatings, prepare_ratings
+from onebit_spark.ml.fit_params import FitParams
 from onebit_spark.ml.fit_run import FitInput, PhaseTimer, run_fit
-from onebit_spark.ml.fit_settings import NOT_WITH_VALIDATION, FitChoices, refuse
 from onebit_spark.ml.persistence import EstimatorReader, EstimatorWriter
 from onebit_spark.ml.side_features import checked_features
 from onebit_spark.model import OneBitCompletionModel
 
+NOT_WITH_VALIDATION = "validationIndicatorCol does not go with prepared ratings, for a folder holds none to watch"
 
-class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable, MLReadable["OneBitCompletion"]):
+S = TypeVar("S", Labels, FitConfig, Execution, Terms)
+
+
+class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, MLReadable["OneBitCompletion"]):
     """Completes a binary matrix from some of its entries, by variational Bayes (Cottet and Alquier, 2018).
 
     The input has one line per rating: a user id, an item id (of any type that can be compared) and a label, ±1, 0/1,
@@ -89,7 +99,7 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
         the columns, the threshold, the files of the source and the query over them. If the ratings do not come from
         files, it reads them once, for their number and fingerprint (docs/cluster.md).
         """
-        refuse(self.problems() or ([NOT_WITH_VALIDATION] if self.getValidationIndicatorCol() else []))
+        _refuse(self.problems() or ([NOT_WITH_VALIDATION] if self.getValidationIndicatorCol() else []))
         columns = self.columns()
         return prepare_ratings(with_weight(ratings, columns), columns, dir, overwrite)
 
@@ -111,7 +121,75 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
         problems = self.problems()
         if self._initial is not None:
             problems += [f"{name} does not go with an initial model" for name in self.fromTheBeginning()]
-        refuse(problems)
+        _refuse(problems)
+
+    # ---- the Params as settings --------------------------------------------------------------------------------------
+
+    def setNumBlocks(self, value: int) -> Self:
+        """Set both numUserBlocks and numItemBlocks, as in ALS."""
+        return self._set(numUserBlocks=value, numItemBlocks=value)
+
+    def setParams(self, **params: Any) -> Self:
+        """Set Params by the names that the constructor knows; None leaves one as it is."""
+        unknown = [name for name in params if not self.hasParam(name)]
+        if unknown:
+            raise TypeError(f"OneBitCompletion has no Param {', '.join(unknown)}")
+        return self._set_given(**params)
+
+    def fitConfig(self) -> FitConfig:
+        """What to fit, as a ``FitConfig``."""
+        return self._chosen(FitConfig)
+
+    def execution(self) -> Execution:
+        """How the fit is run."""
+        return self._chosen(Execution)
+
+    def certificateTerms(self) -> Terms:
+        """The terms of the certificates, which must be decided before the fit."""
+        return self._chosen(Terms)
+
+    def columns(self) -> Columns:
+        """The input columns, and how a number becomes a label."""
+        return Columns(
+            self.getUserCol(),
+            self.getItemCol(),
+            self.getRatingCol() or self.getLabelCol(),
+            self.getThreshold(),
+            self.getWeightCol() or None,
+        )
+
+    def problems(self) -> list[str]:
+        """All problems with the Params, in words; an empty list if there are none."""
+        tables = (self._chosen(Labels), self.fitConfig(), self.execution(), self.certificateTerms())
+        problems = [problem.told(param_names(type(table))) for table in tables for problem in table.problems()]
+        if self.getValidationIndicatorCol():
+            problems += [f"{name} does not go with validationIndicatorCol" for name in self.fromTheBeginning()]
+            if self.getBlocksDir():
+                problems.append(NOT_WITH_VALIDATION)
+        if self.isSet(self.ratingCol) and self.isSet(self.labelCol):
+            problems.append(
+                f"ratingCol {self.getRatingCol()!r} and labelCol {self.getLabelCol()!r} name the same thing: set one"
+            )
+        names = self.columns()
+        if len({names.user, names.item, names.label}) < 3:
+            problems.append("userCol, itemCol and labelCol (or ratingCol) must name three different columns")
+        return problems + self.coldStartProblems()
+
+    def fromTheBeginning(self) -> list[str]:
+        """The Params that are set and that need a fit from the beginning on all ratings."""
+        chosen = {"certificatePriorSplit": self.getCertificatePriorSplit(), "checkpointDir": self.getCheckpointDir()}
+        return [name for name, value in chosen.items() if value is not None]
+
+    def _chosen(self, table: type[S]) -> S:
+        """The values of the Params as the settings of a table."""
+        return table(
+            **{
+                name: self.getOrDefault(param) if self.isDefined(param) else None
+                for name, param in param_names(table).items()
+            }
+        )
+
+    # ---- the folder --------------------------------------------------------------------------------------------------
 
     def write(self) -> EstimatorWriter:
         others = {"the initial model": self._initial, "the progress callback": self._progress}
@@ -125,3 +203,9 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitChoices, MLWritable,
 def fit_counted(estimator: OneBitCompletion, ratings: DataFrame, counted: SizeEstimate | None) -> OneBitCompletionModel:
     """``estimator.fit(ratings)``, where an earlier pass has counted these ratings. They must not have changed since."""
     return estimator._fit(ratings, counted)
+
+
+def _refuse(problems: list[str]) -> None:
+    """Raise a RequestError with all problems, if there are any."""
+    if problems:
+        raise RequestError("; ".join(problems))

@@ -1,7 +1,6 @@
 """The parts of the pyspark.ml estimator and its model.
 
-param_types ◄ prediction_params ◄ fit_params ◄ fit_settings
+param_types ◄ prediction_params ◄ fit_params
 fitted_model (factors and predictions) ◄ persistence (folders) ◄ checkpoint, warm starts ◄ fit_run (a fit)
-selection (what is answered) ◄ fitted_model ◄ freshness (of ratings), fold_in, recommend, diagnostics ◄ evaluation,
-    certification
+selection (what is answered) ◄ fitted_model ◄ freshness (of ratings), fold_in, recommend, evaluation ◄ certification
 """

@@ -1,6 +1,8 @@
-"""The two exceptions that people see."""
+"""The two exceptions that people see, and how problems become one of them."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 class RequestError(ValueError):
@@ -9,3 +11,9 @@ class RequestError(ValueError):
 
 class FitFailed(RuntimeError):
     """The fit failed: the objective is no longer a number, or the source changed. A job ends with exit code 1."""
+
+
+def refuse(problems: Sequence[str]) -> None:
+    """Raise a RequestError with all problems, if there are any."""
+    if problems:
+        raise RequestError("; ".join(problems))

@@ -17,7 +17,7 @@ from onebit_spark.core.fitted_features import Who
 from onebit_spark.core.settings import param_names
 from onebit_spark.core.solver import Iteration
 from onebit_spark.engines.validation import divided
-from onebit_spark.errors import RequestError
+from onebit_spark.errors import refuse
 from onebit_spark.input.collect import SizeEstimate
 from onebit_spark.input.defects import Columns, with_weight
 from onebit_spark.input.labels import Labels
@@ -99,7 +99,7 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
         the columns, the threshold, the files of the source and the query over them. If the ratings do not come from
         files, it reads them once, for their number and fingerprint (docs/cluster.md).
         """
-        _refuse(self.problems() or ([NOT_WITH_VALIDATION] if self.getValidationIndicatorCol() else []))
+        refuse(self.problems() or ([NOT_WITH_VALIDATION] if self.getValidationIndicatorCol() else []))
         columns = self.columns()
         return prepare_ratings(with_weight(ratings, columns), columns, dir, overwrite)
 
@@ -121,7 +121,7 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
         problems = self.problems()
         if self._initial is not None:
             problems += [f"{name} does not go with an initial model" for name in self.fromTheBeginning()]
-        _refuse(problems)
+        refuse(problems)
 
     # ---- the Params as settings --------------------------------------------------------------------------------------
 
@@ -203,9 +203,3 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
 def fit_counted(estimator: OneBitCompletion, ratings: DataFrame, counted: SizeEstimate | None) -> OneBitCompletionModel:
     """``estimator.fit(ratings)``, where an earlier pass has counted these ratings. They must not have changed since."""
     return estimator._fit(ratings, counted)
-
-
-def _refuse(problems: list[str]) -> None:
-    """Raise a RequestError with all problems, if there are any."""
-    if problems:
-        raise RequestError("; ".join(problems))

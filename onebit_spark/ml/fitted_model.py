@@ -21,7 +21,7 @@ from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.posterior import packed_size
 from onebit_spark.core.sketch import CellSketch
 from onebit_spark.engines.factor_frames import collected_factors, factor_frame, factor_schema
-from onebit_spark.errors import RequestError
+from onebit_spark.errors import RequestError, refuse
 from onebit_spark.input.columns import INTEGRAL, case_folding, checked_ids, missing, quoted, type_of
 from onebit_spark.ml.prediction_params import AnswerParams
 from onebit_spark.ml.selection import answers, chosen_threshold
@@ -117,9 +117,7 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
         Nothing is collected. The factors are joined to the pairs (left joins on unique ids), and only the factors are
         sent to Python. An id that was never rated is predicted from the prior, or as ``coldStartStrategy`` says.
         """
-        problems = self.coldStartProblems()
-        if problems:
-            raise RequestError("; ".join(problems))
+        refuse(self.coldStartProblems())
         self._check_outputs(dataset)
         joined, prefix = self._joined(dataset, factor_columns(self.info.kind, self.info.config.intercepts))
         known_pair = F.col(f"{prefix}_user").isNotNull() & F.col(f"{prefix}_item").isNotNull()

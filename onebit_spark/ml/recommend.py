@@ -20,7 +20,7 @@ from onebit_spark.core.fitted_features import PARTNER, SIDE_OF, Who
 from onebit_spark.core.id_index import IdIndex
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.engines.block_frames import Batches
-from onebit_spark.errors import RequestError
+from onebit_spark.errors import refuse
 from onebit_spark.input.columns import checked_ids, refuse_stream
 from onebit_spark.ml.fitted_model import FittedModel
 from onebit_spark.platform.binary_cells import binary_line
@@ -51,8 +51,7 @@ def recommend(model: FittedModel, who: Who, request: Request, subset: DataFrame 
         The id and ``recommendations``, an array of structs with the best first, as in ALSModel: the id of the other
         side, ``rating`` (the score), ``std`` and ``probability``.
     """
-    if problems := ranking_problems(request.n, request.z):
-        raise RequestError("; ".join(problems))
+    refuse(ranking_problems(request.n, request.z))
     predictor, partner = Predictor.of(model.info), PARTNER[who]
     rank = _Rank(request.n, predictor, predictor.ranking(request.z, request.floor))
     entry = f"key: double, partner: {model.info.id_types[partner]}, rating: float, std: float, probability: float"

@@ -18,7 +18,7 @@ from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.fitted_features import PARTNER, SIDE_OF, IdLines, Who
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.errors import RequestError
+from onebit_spark.errors import RequestError, refuse
 from onebit_spark.predictor.model_folder import read_model, write_model, write_vectors
 from onebit_spark.predictor.new_ratings import FoldIn, warn_left_out
 from onebit_spark.predictor.predictor import Predictor, moments_at
@@ -202,8 +202,7 @@ class ServedModel:
         pyarrow.Table
             The id, ``rank`` from 1 on, the recommended id, score, std, probability.
         """
-        if problems := ranking_problems(n, z) + _who_problems(who):
-            raise RequestError("; ".join(problems))
+        refuse(ranking_problems(n, z) + _who_problems(who))
         floor = answering_threshold(self.certificate, self.max_error) if answered_only else None
         asking, others = self.side(who), self.side(PARTNER[who])
         rows = np.arange(len(asking.ids)) if ids is None else asking.positions(self._asked(who, ids))

@@ -182,12 +182,11 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
 
     def _chosen(self, table: type[S]) -> S:
         """The values of the Params as the settings of a table."""
-        return table(
-            **{
-                name: self.getOrDefault(param) if self.isDefined(param) else None
-                for name, param in param_names(table).items()
-            }
-        )
+        values: dict[str, Any] = {
+            name: self.getOrDefault(param) if self.isDefined(param) else None
+            for name, param in param_names(table).items()
+        }
+        return table(**values)
 
     # ---- the folder --------------------------------------------------------------------------------------------------
 

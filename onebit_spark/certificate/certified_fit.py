@@ -84,7 +84,8 @@ def _under_given_prior(
     engine: Engine[P], config: FitConfig, terms: Terms | None, choice: WeightChoice, outcome: Outcome[ScaleHierarchy],
     majority_error: float,
 ) -> CertifiedFit[P]:  # fmt: skip
-    found, hierarchy = [], outcome.hierarchy
+    found: list[Certificate] = []
+    hierarchy = outcome.hierarchy
     learns = config.implicit_features or hierarchy.feature_weights
     if terms is not None and not learns:  # features make the prior depend on the sample
         draws = Draws.enough(engine.n_ratings, config.seed ^ DRAW_STREAM)

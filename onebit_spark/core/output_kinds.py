@@ -49,7 +49,8 @@ class View(Protocol):
 class Place(View, Protocol):
     """Where an output is, or will be, on a file system that renames a folder in one atomic step."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def exists(self) -> bool: ...
 

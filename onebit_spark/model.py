@@ -15,7 +15,7 @@ from onebit_spark.core.fitted_features import Who, feature_effects
 from onebit_spark.errors import RequestError
 from onebit_spark.input.defects import RatingCounts
 from onebit_spark.ml.certification import CertificateRequest, certified, with_certificates
-from onebit_spark.ml.evaluation import calibrate, diagnose
+from onebit_spark.ml.diagnostics import calibrate, diagnose
 from onebit_spark.ml.fitted_model import FittedModel
 from onebit_spark.ml.fold_in import fold_in, fold_in_features
 from onebit_spark.ml.persistence import ModelReader, ModelWriter, export_vectors

@@ -2,5 +2,6 @@
 
 param_types ◄ prediction_params ◄ fit_params
 fitted_model (factors and predictions) ◄ persistence (folders) ◄ checkpoint, warm starts ◄ fit_run (a fit)
-selection (what is answered) ◄ fitted_model ◄ freshness (of ratings), fold_in, recommend, evaluation ◄ certification
+selection (what is answered) ◄ fitted_model ◄ freshness (of ratings), fold_in, recommend, diagnostics ◄ evaluation,
+    certification
 """

@@ -14,7 +14,7 @@ from onebit_spark.certificate.held_out import held_out_certificates
 from onebit_spark.certificate.selective import request_problems
 from onebit_spark.core.confidence import EVERYTHING
 from onebit_spark.core.settings import param_names
-from onebit_spark.errors import refuse
+from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import column_problem, matching
 from onebit_spark.input.defects import Columns, RatingCounts, check_ratings
 from onebit_spark.ml.evaluation import measure
@@ -47,7 +47,8 @@ class CertificateRequest:
             problems.append("the model was saved by a version that kept no confidences of its ratings: fit it again")
         if self.by is not None and (problem := column_problem(ratings, self.by, " to group by")):
             problems.append(problem)
-        refuse(problems)
+        if problems:
+            raise RequestError("; ".join(problems))
 
 
 @dataclass(frozen=True)

@@ -221,11 +221,18 @@ class Form:
 
 
 def effective_rank(row_norms: DoubleArray, col_norms: DoubleArray, n_rows: int, n_cols: int) -> int:
-    """Number of factors in use (docs/MATH.md, §8.5), from ‖E L_k‖, ‖E R_k‖ and m1, m2: rows and columns with ratings.
+    """Number of factors in use (docs/MATH.md, §8.5).
 
     The strength of a factor is the root mean square of what it adds to a score, ‖E L_k‖·‖E R_k‖/√(m1·m2). A factor is
     in use if its strength is at least .01 and at least 1% of the largest strength. The first limit matters for labels
     of pure noise: there all factors are switched off, and what remains of them is of similar size.
+
+    Parameters
+    ----------
+    row_norms, col_norms : arrays of length K
+        ‖E L_k‖ and ‖E R_k‖.
+    n_rows, n_cols : int
+        m1 and m2, the rows and columns that have ratings.
     """
     strength = row_norms * col_norms / np.sqrt(n_rows * n_cols)
     return int(np.sum(strength >= max(LEAST_STRENGTH, RANK_THRESHOLD * strength.max())))

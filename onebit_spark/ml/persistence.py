@@ -44,7 +44,7 @@ from onebit_spark.ml.fitted_model import FittedModel
 from onebit_spark.ml.freshness import read_sketch, write_sketch
 from onebit_spark.platform.files import Location, explained, replace_folder
 from onebit_spark.platform.sessions import described
-from onebit_spark.predictor.model_folder import CERTIFICATE, SEAL, certificate_of
+from onebit_spark.predictor.model_folder import CERTIFICATE, SEAL, certificate_of, check_model
 from onebit_spark.report.page import REPORT, report
 
 M = TypeVar("M", bound=FittedModel)
@@ -130,19 +130,13 @@ class ModelReader(MLReader[M]):
 
     def load(self, path: str | os.PathLike[str]) -> M:
         folder = Location(self.sparkSession, path)
-        if not folder.is_folder():
-            raise RequestError(f"there is no model at {path}: no such folder")
-        if not (folder / METADATA).exists():
-            if ESTIMATOR.is_own(folder):
-                raise RequestError(f"{path} holds an estimator, not a fitted model: load it with OneBitCompletion.load")
-            raise RequestError(f"{path} is not a model (or half-written): it has no {METADATA}")
+        check_model(folder, path)
         try:
             info = ModelInfo.from_json((folder / METADATA).read_text())
             users, items = (self._factors(folder, name) for name in ("users", "items"))
-            certificate = folder / CERTIFICATE
-            proved = certificate_of(certificate.read_text() if certificate.exists() else None)
+            certificate = certificate_of(folder)
             with explained("damaged model folder"):
-                model = self._class(info, users, items, certificate=proved)
+                model = self._class(info, users, items, certificate)
             if info.fitted is not None:
                 model.readFitted = partial(read_sketch, self._part(folder, FITTED), **info.fitted)
             self._set_params(model, folder)

@@ -27,7 +27,7 @@ from onebit_spark.core.factor_tables import factor_columns, plain_lists
 from onebit_spark.core.fitted_features import SIDE_OF, Who
 from onebit_spark.core.losses import Side
 from onebit_spark.core.model_info import METADATA, ModelInfo
-from onebit_spark.core.output_kinds import ESTIMATOR, MODEL, VECTORS
+from onebit_spark.core.output_kinds import ESTIMATOR, MODEL, VECTORS, View
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.errors import RequestError
 from onebit_spark.predictor.local_folder import LocalView, local_path, replaced_folder
@@ -48,27 +48,31 @@ Content = tuple[ModelInfo, ModelSide, ModelSide, dict[str, Any], dict[str, Any]]
 def read_model(path: str | os.PathLike[str]) -> Content:
     """Info, users, items, certificate and Params of a model folder. A RequestError of one line if it cannot be read."""
     folder = local_path(path)
-    if not folder.is_dir():
-        raise RequestError(f"there is no model at {path}: no such folder")
-    if not (folder / METADATA).is_file():
-        if ESTIMATOR.is_own(LocalView(folder)):
-            raise RequestError(f"{path} holds an estimator, not a fitted model: fit it, and save the model")
-        raise RequestError(f"{path} is not a model (or half-written): it has no {METADATA}")
+    check_model(LocalView(folder), path)
     try:
-        info, certificate = ModelInfo.from_json(_text(folder / METADATA)), folder / CERTIFICATE
+        info = ModelInfo.from_json(_text(folder / METADATA))
         users, items = (_read_side(folder, info, who) for who in SIDE_OF)
-        content = certificate_of(_text(certificate) if certificate.is_file() else None)
-        return info, users, items, content, _params(folder)
+        return info, users, items, certificate_of(LocalView(folder)), _params(folder)
     except (RequestError, OSError) as error:
         raise RequestError(f"cannot load {path}: {error}") from None
 
 
-def certificate_of(text: str | None) -> dict[str, Any]:
-    """The content of ``certificate.json``, from its text. None: there is no such file."""
-    if text is None:
+def check_model(folder: View, path: object) -> None:
+    """Raise a RequestError if there is no model in the folder at this path."""
+    if not folder.is_folder():
+        raise RequestError(f"there is no model at {path}: no such folder")
+    if METADATA not in folder.names():
+        if ESTIMATOR.is_own(folder):
+            raise RequestError(f"{path} holds an estimator, not a fitted model: load it with OneBitCompletion.load")
+        raise RequestError(f"{path} is not a model (or half-written): it has no {METADATA}")
+
+
+def certificate_of(folder: View) -> dict[str, Any]:
+    """The content of ``certificate.json`` in the folder of a model, if there is such a file."""
+    if CERTIFICATE not in folder.names():
         return document([])
     try:
-        content = json.loads(text)
+        content = json.loads(folder.text(CERTIFICATE))
     except ValueError as error:
         raise RequestError(f"damaged model folder: {CERTIFICATE} is not JSON ({error})") from None
     if not isinstance(content, dict) or not isinstance(content.get("certificates"), list):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, starmap
 from typing import TypeVar
 
 import numpy as np
@@ -171,7 +171,7 @@ class RatingBlock:
 
     def over_ranges(self, work: Callable[[int, int], Part]) -> list[Part]:
         """``work(lo, hi)`` for every range of rows, one after the other."""
-        return [work(lo, hi) for lo, hi in self.row_ranges()]
+        return list(starmap(work, self.row_ranges()))
 
 
 @jit

@@ -4,8 +4,8 @@
                                    [--before PATH] [--repeats 3] [--iterations 4]
 
 ``sparse`` is a power law over .3·n × .3·n cells: about three ratings per row. Rank 64 of a million such ratings needs
-10 GB. ``--before`` is a checkout of another commit. Both trees take turns, each run in a process of its own. The figures
-are the least processor times over iterations and repeats.
+10 GB. ``--before`` is a checkout of another commit: both trees take turns, each run in a process of its own. Figures are
+the least processor times over iterations and repeats.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ Seconds = dict[str, float]
 
 
 def data_named(name: str, n: int) -> Ratings:
-    return (
-        movielens_1m() if name == "movielens-1m" else Ratings(*power_law_ratings(3 * n // 10, 3 * n // 10, n, seed=1))
-    )
+    if name == "movielens-1m":
+        return movielens_1m()
+    return Ratings(*power_law_ratings(3 * n // 10, 3 * n // 10, n, seed=1))
 
 
 def timed(function: Callable[..., Any], part: str, spent: Seconds) -> Callable[..., Any]:

@@ -65,10 +65,20 @@ def _row_moments(x, covariance, fixed, out):
 
 
 @jit
+def _place_coupling(coupling, fixed, out):
+    """The prior's coupling where the sums over a row's ratings have the same pairs of coordinates."""
+    size = len(coupling)
+    last = size * (size + 1) // 2
+    for a in range(size):
+        for b in range(a):
+            out[last + a if b < fixed else a * (a + 1) // 2 + b] = coupling[a, b]
+
+
+@jit
 def _fill_system(sums, signed, g, coupling, p, fixed, lane, system, solution):
     """A = Σ 2κτ E[z zᵀ] + G and b = κ/2 Σ y E[z] − A_Ff + Gp of one row, in its order [b, L] (or L).
 
-    G = diag g + ``coupling``.
+    G is diag g and the coupling, which ``sums`` has already.
     """
     size = len(g)
     last = size * (size + 1) // 2
@@ -83,16 +93,12 @@ def _fill_system(sums, signed, g, coupling, p, fixed, lane, system, solution):
             q = a * (a + 1) // 2
             system[q, lane] = sums[last + a]
             solution[a, lane] -= sums[q]
-    q = 0
     for a in range(size):
-        pull = 0.0
+        system[a * (a + 3) // 2, lane] += g[a]
+        pull, line = 0.0, coupling[a]
         for b in range(size):
-            pull += coupling[a, b] * p[b]
+            pull += line[b] * p[b]
         solution[a, lane] += pull
-        for b in range(a):
-            system[q + b, lane] += coupling[a, b]
-        system[q + a, lane] += g[a]
-        q += a + 1
 
 
 @jit
@@ -106,7 +112,8 @@ def update_rows_full(ratings, span, partners, rows, prior, numbers):
     packed = size * (size + 1) // 2
     xi_squared = np.empty(CHUNK, partners.dtype)
     row_moments = np.zeros(partners.shape[1], partners.dtype)
-    sums, x = np.empty(partners.shape[1]), np.empty(size)
+    blank, sums, x = np.zeros(partners.shape[1]), np.empty(partners.shape[1]), np.empty(size)
+    _place_coupling(coupling, fixed, blank)
     signed = np.empty((LANES, size + 1))
     system, pivots, scratch = room_to_sweep(size)
     solution = system[packed : packed + size]
@@ -121,7 +128,7 @@ def update_rows_full(ratings, span, partners, rows, prior, numbers):
             for k in range(size):
                 x[k] = location[i, k]
             _row_moments(x, covariance[i], fixed, row_moments)
-            sums[:] = 0.0
+            sums[:] = blank
             signed[b] = 0.0
             for lo in range(pointers[i], pointers[i + 1], CHUNK):
                 hi = min(lo + CHUNK, pointers[i + 1])

@@ -4,8 +4,8 @@
                                    [--before PATH] [--repeats 3] [--iterations 4]
 
 ``sparse`` is a power law over .3·n × .3·n cells: about three ratings per row. Rank 64 of a million such ratings needs
-10 GB. ``--before`` is a checkout of another commit: both trees take turns, each run in a process of its own. Figures are
-the least processor times over iterations and repeats.
+10 GB. ``--before`` is a checkout of another commit: both trees take turns, each run in a process of its own. Figures
+are the least processor times over iterations and repeats.
 """
 
 from __future__ import annotations

@@ -61,6 +61,7 @@ test-cluster: setup
 
 bench: setup
 	$(RUN) $(BIN)/python benchmarks/kernels.py --tables rank rows large sparse scaling
+	$(RUN) $(BIN)/python benchmarks/iteration.py --rank 10 32
 	$(RUN) $(BIN)/python benchmarks/accuracy.py simulated
 	$(RUN) $(BIN)/python benchmarks/accuracy.py real
 	$(RUN) $(BIN)/python benchmarks/als.py

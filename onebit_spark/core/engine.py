@@ -63,7 +63,7 @@ class Engine(Protocol[P]):
         """Update the posterior of ``step.side`` given the other side's."""
 
     def apply(self, maps: dict[Side, RowMap]) -> None:
-        """Map every row of both sides, at once or when it is read next."""
+        """Map every row of both sides, at once or before ``posterior`` gives it."""
 
     def weight_gram(self, side: Side) -> NDArray[np.float64]:
         """Σ_j w_j w_jᵀ of the side's weights for the other side (``implicit``), K × K."""

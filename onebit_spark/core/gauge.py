@@ -6,7 +6,7 @@
 
 The data term stays as it is, KL(ρ‖π) does not. An alternation of L and R steps goes along these directions slowly,
 because each side waits for the other. Here both move at once. The best maps follow from D×D sums on the driver, so no
-rating is read. The rows are mapped when they are read next (``Engine.apply``). After Qi and Jaakkola (2006) and
+rating is read. The rows are mapped when somebody asks for them (``Engine.apply``). After Qi and Jaakkola (2006) and
 Luttinen and Ilin (2010).
 
 Rows that keep spreads admit a diagonal A only, and no centring: it would correlate d_j with R_j. Implicit features

@@ -8,6 +8,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from onebit_spark.core.compiled import jit
+
 FloatArray = NDArray[np.floating]  # float32 or float64
 DoubleArray = NDArray[np.float64]
 Kind = Literal["spread", "covariance"]
@@ -123,14 +125,14 @@ class RowPosterior:
         full[:, j, i] = self.scale
         return full
 
-    @property
-    def total_covariance(self) -> NDArray[np.float64]:
-        """Σ_i V_i (D × D)."""
+    def total_covariance(self, chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Σ_i V_i of the chosen rows (D × D)."""
         if self.kind == "spread":
-            return np.diag(np.einsum("ik,ik->k", self.scale, self.scale, dtype=np.float64))
+            spreads = self.scale[chosen]
+            return np.diag(np.einsum("ik,ik->k", spreads, spreads, dtype=np.float64))
         total = np.zeros((self.dimension, self.dimension))
         i, j = np.tril_indices(self.dimension)
-        total[i, j] = total[j, i] = self.scale.sum(axis=0, dtype=np.float64)
+        total[i, j] = total[j, i] = _total(self.scale, chosen)
         return total
 
     def take(self, index: NDArray[np.integer] | slice) -> RowPosterior:
@@ -218,6 +220,18 @@ class Form:
         location, scale = table[:, : self.dimension].copy(), table[:, self.dimension : last].copy()
         implicit = table[:, last:].copy() if self.has_implicit else None
         return RowPosterior(location, scale, self.kind, self.has_intercept, implicit)
+
+
+@jit
+def _total(lines, chosen):  # type: ignore[no-untyped-def]
+    """The sum of the chosen lines."""
+    total = np.zeros(lines.shape[1])
+    for i in range(len(lines)):
+        if chosen[i]:
+            line = lines[i]
+            for k in range(len(total)):
+                total[k] += line[k]
+    return total
 
 
 def effective_rank(row_norms: DoubleArray, col_norms: DoubleArray, n_rows: int, n_cols: int) -> int:

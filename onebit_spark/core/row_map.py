@@ -60,6 +60,11 @@ class RowMap:
         return whole
 
     @property
+    def stretch(self) -> float:
+        """The condition of T: how much more it lengthens one direction than another."""
+        return float(np.linalg.cond(self.matrix))
+
+    @property
     def log_determinant(self) -> float:
         """log|det T|: what the map adds to the log volume of one row."""
         return float(np.linalg.slogdet(self.matrix)[1])

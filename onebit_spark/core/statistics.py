@@ -88,6 +88,7 @@ class SideStatistics:
         Σ_i V_i.
     prior_distance : float
         Σ_ik [g_ik((E x_ik − p_ik)² + var x_ik) − 1 − log g_ik], where g is the precision of the prior and p its mean.
+        Of rows that have a prior of their own each; where they share one, nothing asks for it.
     log_volume : float
         Σ_i Σ_k log s_ik, or ½ Σ_i log det V_i.
     data : float
@@ -131,35 +132,51 @@ class SideStatistics:
         features: FloatArray | None = None,
     ) -> SideStatistics:
         """The statistics of some rows after their update; ``counts`` are their numbers of rated partners."""
-        everyone = bool(np.all(counts))
-        pick: slice | NDArray[Any] = slice(None) if everyone else np.flatnonzero(counts)
-        new = posterior.location[pick].astype(np.float64)
-        old = old_location[pick].astype(np.float64)
+        rated = counts > 0
+        pick: slice | NDArray[Any] = slice(None) if np.all(rated) else np.flatnonzero(rated)
         prior = prior.take(pick)
-        mean, precision = prior.mean, prior.precision
-        variance = posterior.deviation[pick].astype(np.float64) ** 2
-        shift = new - mean
-        change = new - old
-        distance = new if prior.known is None else new - prior.known
-        if posterior.has_intercept:
-            old, distance = (np.insert(lines, 0, 1.0, axis=1) for lines in (old, distance))
-            change = np.insert(change, 0, 0.0, axis=1)
+        old, new = (location[pick].astype(np.float64) for location in (old_location, posterior.location))
+        shift = new - prior.mean
+        gram, cross, change_gram, distance_gram = _grams(
+            old, new - old, new if prior.known is None else new - prior.known, posterior.has_intercept
+        )
         return cls(
             count=len(new),
-            covariance=posterior.take(pick).total_covariance,
-            prior_distance=float(
-                np.sum(precision * (shift**2 + variance) - 1) - np.sum(np.log(precision)) * len(new) / len(precision)
-            ),
+            covariance=posterior.total_covariance(rated),
+            prior_distance=_prior_distance(shift, posterior, pick, prior.precision),
             log_volume=sums.log_volume,
             data=sums.data,
-            gram=old.T @ old,
-            change_gram=change.T @ change,
-            change_cross=change.T @ old,
-            distance_gram=distance.T @ distance,
+            gram=gram,
+            change_gram=change_gram,
+            change_cross=cross,
+            distance_gram=distance_gram,
             weight_gram=weight_gram(posterior),
             told_gram=_told_gram(prior.told, counts[pick], posterior.rank),
             feature_cross=np.zeros((0, shift.shape[1])) if features is None else features[pick].T @ shift,
         )
+
+    def mapped(self, by: RowMap) -> SideStatistics:
+        """The same of the mapped rows: both axes of a statistic go through the matrices of their coordinates.
+
+        The weights of the rows have the coordinates of the other side.
+        """
+        rank = len(self.weight_gram)
+        told = np.eye(rank + 1)
+        told[1:, 1:] = by.matrix[-rank:, -rank:]
+        assert by.other is not None
+        through = {
+            "dimension": by.matrix,
+            "augmented": by.augmented if len(self.gram) > len(by.matrix) else by.matrix,
+            "rank": by.other[-rank:, -rank:],
+            "rank + 1": told,
+            "features": np.eye(len(self.feature_cross)),
+        }
+        values = {
+            name: through[axes[0]].T @ getattr(self, name) @ through[axes[1]]
+            for name, axes in _shapes().items()
+            if axes
+        }
+        return replace(self, **values, log_volume=self.log_volume + self.count * by.log_determinant)
 
     def with_ridge(self, weight_gram: Vector, feature_weights: Vector | None) -> SideStatistics:
         """The same with the ridge of the weights that made the prior means of these rows.
@@ -204,6 +221,26 @@ def _shapes() -> dict[str, tuple[str, ...]]:
     """The sizes of every statistic, as they are declared."""
     hints = get_type_hints(SideStatistics, include_extras=True)
     return {entry.name: getattr(hints[entry.name], "__metadata__", ()) for entry in fields(SideStatistics)}
+
+
+def _grams(old: Vector, change: Vector, distance: Vector, has_intercept: bool) -> tuple[Vector, Vector, Vector, Vector]:
+    """XᵀX, ΔᵀX, ΔᵀΔ and X'ᵀX' in one product; with intercepts X and X' begin with a 1, Δ with a 0."""
+    parts = [old, change, distance]
+    if has_intercept:
+        one, zero = np.ones((len(old), 1)), np.zeros((len(old), 1))
+        parts = [one, old, zero, change, one, distance]
+    lines = np.concatenate(parts, axis=1)
+    total = lines.T @ lines
+    before, moved, after = (slice(k * len(total) // 3, (k + 1) * len(total) // 3) for k in range(3))
+    return total[before, before], total[moved, before], total[moved, moved], total[after, after]
+
+
+def _prior_distance(shift: Vector, posterior: RowPosterior, pick: slice | NDArray[Any], precision: Vector) -> float:
+    """``SideStatistics.prior_distance``; 0 of rows that share a prior."""
+    if len(precision) < len(shift):
+        return 0.0
+    variance = posterior.deviation[pick].astype(np.float64) ** 2
+    return float(np.sum(precision * (shift**2 + variance) - 1 - np.log(precision)))
 
 
 def _told_gram(told: Vector | None, counts: NDArray[np.integer], rank: int) -> Vector:

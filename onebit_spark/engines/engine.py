@@ -36,6 +36,9 @@ from onebit_spark.engines.steps import Step, Sums
 T = TypeVar("T")  # a table of a side, as the runner keeps it
 Matrix = NDArray[np.float64]
 
+# Of a map that waits. A row is rounded to float32 as it is, and the map makes the square of this of the rounding.
+MOST_STRETCH = 30.0
+
 
 class BlockEngine(Generic[T]):
     """An ``Engine`` (``core.engine``): both posteriors as tables, and the steps that change them.
@@ -46,8 +49,10 @@ class BlockEngine(Generic[T]):
         Runs the steps.
     features : dict of Side to SideFeatures
         Side features, on the driver.
-    posteriors : dict of Side to table
-        Both posteriors as they stand.
+
+    Rows with covariances are not mapped after every iteration. The maps wait, and a half step works on the rows as they
+    are, under the prior that these rows have (``HalfStep.before``); only its sums are mapped. This takes nothing per
+    row, where the map itself would cost as much as an update.
     """
 
     def __init__(self, runner: Runner[T]) -> None:
@@ -56,7 +61,8 @@ class BlockEngine(Generic[T]):
         self.weighted = runner.weighted
         self.total_weight = runner.total_weight
         self.features: SideTables = {}
-        self.posteriors: dict[Side, Any] = {}
+        self._tables: dict[Side, Any] = {}
+        self._maps: dict[Side, RowMap] = {}  # what waits for the rows in the tables
         self._feature_tables: dict[Side, tuple[Any, T]] = {}
 
     def count(self, side: Side) -> int:
@@ -66,6 +72,16 @@ class BlockEngine(Generic[T]):
         """Number of ratings of every row of the side."""
         return self.runner.counts(side)
 
+    @property
+    def posteriors(self) -> dict[Side, Any]:
+        """Both posteriors as they stand."""
+        self._apply_maps()
+        return self._tables
+
+    @posteriors.setter
+    def posteriors(self, tables: dict[Side, Any]) -> None:
+        self._tables, self._maps = tables, {}
+
     def start(self, config: FitConfig, loss: Loss) -> None:
         with self.runner.described("start"):
             self.posteriors = start_posteriors(self.runner, config, loss)
@@ -74,8 +90,12 @@ class BlockEngine(Generic[T]):
         self.posteriors = {side: posterior.copy() for side, posterior in posteriors.items()}
 
     def half_step(self, loss: Loss, step: HalfStep[Any]) -> SideStatistics:
-        side, prior = step.side, step.prior
-        own, partners = [self.posteriors[side]], self.posteriors[OTHER[side]]
+        if isinstance(step.prior, PriorLines):
+            self._apply_maps()
+        side, by = step.side, self._maps.get(step.side)
+        if by is not None:
+            step = step.before(by)
+        own, partners, prior = [self._tables[side]], self._tables[OTHER[side]], step.prior
         if isinstance(prior, PriorLines):
             own.append(prior.lines)
             prior = PriorLines(None)
@@ -83,12 +103,20 @@ class BlockEngine(Generic[T]):
             own.append(self._feature_table(side))
         form, update = own[0].form, steps.Update(loss, step.under(prior))
         with self.runner.described(f"iteration {step.iteration + 1}, {side}"):
-            self.posteriors[side], sums = self.runner.run(side, update, own, partners, LineFormat.of(form))
-        return reduce(SideStatistics.__add__, (SideStatistics.from_vector(part, form) for part in sums))
+            self._tables[side], sums = self.runner.run(side, update, own, partners, LineFormat.of(form))
+        found = reduce(SideStatistics.__add__, (SideStatistics.from_vector(part, form) for part in sums))
+        return found if by is None else found.mapped(by)
 
     def apply(self, maps: dict[Side, RowMap]) -> None:
-        for side, by in maps.items():
-            self.posteriors[side] = self.runner.mapped(side, self.posteriors[side], by)
+        self._maps = {side: self._maps[side].then(by) if self._maps else by for side, by in maps.items()}
+        kinds = {table.form.kind for table in self._tables.values()}
+        if kinds != {"covariance"} or any(by.stretch > MOST_STRETCH for by in self._maps.values()):
+            self._apply_maps()
+
+    def _apply_maps(self) -> None:
+        for side, by in self._maps.items():
+            self._tables[side] = self.runner.mapped(side, self._tables[side], by)
+        self._maps = {}
 
     def weight_gram(self, side: Side) -> Matrix:
         posterior = self.posteriors[side]

@@ -5,7 +5,7 @@ FOLDER/iteration-000020/    a model folder of that iteration (see ``persistence`
 
 A checkpoint is written every few iterations. It appears whole or not at all. The one before it is deleted only then.
 Both posteriors are stored in the type in which they are held (float32), the scales and the history in full. So a fit
-that continues gives exactly the same result.
+that continues gives exactly the same result as one with the same checkpoints that was never interrupted.
 """
 
 from __future__ import annotations

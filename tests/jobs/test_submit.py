@@ -168,7 +168,8 @@ def test_killed_half_way_and_resumed_by_plain_python_from_a_bare_checkout(folder
     assert " INFO " not in done.stdout
     assert "model: plain" in done.stdout
     found, expected = (json.loads((folder / name / "metadata.json").read_text()) for name in ("plain", "model"))
-    assert found["objective_history"][:4] == pytest.approx(expected["objective_history"], rel=1e-9)
+    # It looked at its rows in every iteration, the other fit did not: the same to rounding (docs/MATH.md, §7.2).
+    assert found["objective_history"][:4] == pytest.approx(expected["objective_history"], rel=1e-7)
     assert not list(kept.iterdir())
 
 

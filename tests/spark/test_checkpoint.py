@@ -55,7 +55,7 @@ def factors(model):
 )
 def test_it_ends_at_the_same_fit(ratings, tmp_path, choices):
     """Interrupted in iteration 5, after the checkpoint of iteration 4; the hinge's floors depend on the iteration."""
-    whole = estimator(None, **choices).fit(ratings)
+    whole = estimator(tmp_path / "whole", **choices).fit(ratings)
     folder = tmp_path / "kept"
     with pytest.raises(Interrupted):
         estimator(folder, **choices).setProgress(interrupt_after(5)).fit(ratings)

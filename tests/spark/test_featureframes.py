@@ -210,9 +210,9 @@ def test_gaps_are_told(spark, ratings, user_features, caplog):
 def test_a_checkpoint_of_other_features_is_refused_and_a_resumed_fit_is_the_same(
     ratings, user_features, item_features, tmp_path
 ):
-    folder = str(tmp_path / "checkpoints")
-    options = {"checkpointDir": folder, "checkpointInterval": 3, "exchange": "driver", "tol": 0.0}
-    whole = fitted(ratings, user_features, item_features, exchange="driver", tol=0.0)
+    options = {"checkpointDir": str(tmp_path / "whole"), "checkpointInterval": 3, "exchange": "driver", "tol": 0.0}
+    whole = fitted(ratings, user_features, item_features, **options)
+    options["checkpointDir"] = str(tmp_path / "checkpoints")
     stopped = estimator(maxIter=4, **options).setUserFeatures(user_features).setItemFeatures(item_features)
     stopped.fit(ratings)  # leaves the checkpoint of iteration 3
     other = user_features.withColumn("a", F.col("a") * F.col("a"))

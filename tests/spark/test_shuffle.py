@@ -121,17 +121,18 @@ def test_a_split_may_empty_a_block(spark, many, params):
 @pytest.mark.slow
 @pytest.mark.parametrize("exchange", ["shuffle", "mixed"])
 def test_a_fit_is_resumed_to_the_bit(spark, ratings, tmp_path, exchange):
-    whole = fit(ratings, exchange, maxIter=3, start="random")
+    checkpoints = {"checkpointDir": str(tmp_path / "whole"), "checkpointInterval": 2}
+    whole = fit(ratings, exchange, maxIter=3, start="random", **checkpoints)
 
     def interrupt(iteration):
         if iteration.number == 3:
             raise KeyboardInterrupt
 
     params = {"rank": 3, "maxIter": 3, "tol": 0.0, "start": "random", "exchange": exchange, **BLOCKS}
-    params |= {"checkpointDir": str(tmp_path), "checkpointInterval": 2}
+    params |= checkpoints | {"checkpointDir": str(tmp_path / "kept")}
     with pytest.raises(KeyboardInterrupt):
         OneBitCompletion(**params).setProgress(interrupt).fit(ratings)
-    assert [path.name for path in tmp_path.iterdir()] == ["iteration-000002"]  # the work folder is gone
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["iteration-000002"]  # the work folder is gone
     assert_same_bits(OneBitCompletion(**params, resume=True).fit(ratings), whole)
 
 

@@ -34,7 +34,7 @@ class UpdatedRow(NamedTuple):
 
 @dataclass(frozen=True)
 class RowProblem:
-    """What the update of one row sees: its n ratings, their partners z_j, and its prior N(p, diag 1/g)."""
+    """What the update of one row sees: its n ratings, their partners z_j, and its prior N(p, (diag g + coupling)⁻¹)."""
 
     labels: Array  # y_l = ±1 (n)
     partner_mean: Array  # E[z_j] of every rating (n × A)
@@ -43,6 +43,7 @@ class RowProblem:
     precision: Array  # g (D)
     weight: float  # κ
     rating_weights: Array | None = None  # w_l of every rating (n); None: all are 1
+    coupling: Array | None = None  # the prior's precision off its diagonal (D × D); None: 0
 
     @property
     def weights(self) -> Array:
@@ -176,14 +177,15 @@ def expected_squares(row: RowProblem, mean: Array, covariance: Array) -> Array:
 
 
 def _logistic_system(row: RowProblem, mean: Array, covariance: Array) -> tuple[Array, Array]:
-    """A = 2κ Σ τ(ξ) E[z zᵀ] + diag g on the free coordinates, and κ/2 Σ y E[z] − A_Ff + g∘p."""
+    """A = 2κ Σ τ(ξ) E[z zᵀ] + G on the free coordinates, and κ/2 Σ y E[z] − A_Ff + Gp, G the prior's precision."""
     f = row.fixed
+    precision = np.diag(row.precision) + (0.0 if row.coupling is None else row.coupling)
     weights = 2 * row.weights * tau(np.sqrt(expected_squares(row, mean, covariance)))
     whole = np.einsum("l,lab->ab", weights, row.partner_moments)
-    right = 0.5 * (row.weights * row.labels) @ row.partner_mean[:, f:] + row.precision * row.prior_mean
+    right = 0.5 * (row.weights * row.labels) @ row.partner_mean[:, f:] + precision @ row.prior_mean
     if f:
         right -= whole[1:, 0]  # 2κ Σ τ E[R_j d_j], Cov(R_j, d_j) included
-    return whole[f:, f:] + np.diag(row.precision), right
+    return whole[f:, f:] + precision, right
 
 
 def _logistic_data(row: RowProblem, mean: Array, covariance: Array) -> float:

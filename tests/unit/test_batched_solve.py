@@ -5,7 +5,8 @@ import pytest
 from readable import tau
 
 from onebit_spark.core.losses import LOSSES
-from onebit_spark.core.losses.batched_solve import LANES, cholesky, half_log_det_inverse, inverse, solve
+from onebit_spark.core.losses.batched_inverse import half_log_det_inverse, room_to_sweep, sweep_all
+from onebit_spark.core.losses.batched_solve import LANES, cholesky, solve
 from onebit_spark.core.losses.quadratic_bound import softplus_sum, tau_weights
 from onebit_spark.core.posterior import RowPosterior
 
@@ -16,25 +17,28 @@ def systems(rng, size):
 
 
 def solved(matrices, right):
-    """Solutions, packed inverses and ½ log det of the inverses, lane by lane."""
+    """Solutions by Cholesky's method and by sweeps, packed inverses and ½ log det of the inverses, lane by lane."""
     size = matrices.shape[1]
     i, j = np.tril_indices(size)
     c, b = matrices[:, i, j].T.copy(), right.T.copy()
-    columns, packed = np.empty_like(c), np.empty_like(c)
     cholesky(c, size)
     solve(c, b, size)
-    inverse(c, columns, packed, size)
-    return b.T, packed.T, np.array([half_log_det_inverse(c, size, lane) for lane in range(LANES)])
+    system, pivots, scratch = room_to_sweep(size)
+    system[: len(i)], system[len(i) : -1] = matrices[:, i, j].T, right.T
+    sweep_all(system, pivots, scratch, size)
+    log_volume = np.array([half_log_det_inverse(pivots, lane) for lane in range(LANES)])
+    return b.T, system[len(i) : -1].T, -system[: len(i)].T, log_volume
 
 
-@pytest.mark.parametrize("size", [1, 2, 5, 11, 33])
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8, 11, 33])
 def test_eight_systems_at_once(size):
     rng = np.random.default_rng(size)
     matrices, right = systems(rng, size), rng.normal(size=(LANES, size))
-    solution, packed, log_volume = solved(matrices, right)
+    solution, swept, packed, log_volume = solved(matrices, right)
     i, j = np.tril_indices(size)
     expected = np.linalg.inv(matrices)
-    np.testing.assert_allclose(solution, np.einsum("bij,bj->bi", expected, right), rtol=1e-7, atol=1e-9)
+    for found in (solution, swept):
+        np.testing.assert_allclose(found, np.einsum("bij,bj->bi", expected, right), rtol=1e-7, atol=1e-9)
     np.testing.assert_allclose(packed, expected[:, i, j], rtol=1e-7, atol=1e-9)
     np.testing.assert_allclose(log_volume, -0.5 * np.linalg.slogdet(matrices)[1], rtol=1e-10, atol=1e-12)
 
@@ -43,13 +47,13 @@ def test_a_row_does_not_see_its_neighbours():
     """The same system in every lane, beside others, even beside one that is not positive definite: the same bits."""
     rng = np.random.default_rng(1)
     matrices, right = systems(rng, 11), rng.normal(size=(LANES, 11))
-    solution, packed, log_volume = solved(matrices, right)
+    alone = solved(matrices, right)
     order = np.roll(np.arange(LANES), 3)
     beside = matrices[order]
     beside[0] = -np.eye(11)
     others = solved(beside, right[order])
     for lane in range(1, LANES):
-        for new, old in zip(others, (solution, packed, log_volume), strict=True):
+        for new, old in zip(others, alone, strict=True):
             np.testing.assert_array_equal(new[lane], old[order[lane]])
 
 

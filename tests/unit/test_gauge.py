@@ -1,5 +1,7 @@
 """Gauge and centring: no score changes, the objective falls by what was predicted, and no map would do better."""
 
+from dataclasses import replace
+
 import bruteforce
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.priors import PRIORS
 from onebit_spark.core.row_map import RowMap
 from onebit_spark.core.scales import ScaleHierarchy, Scales
+from onebit_spark.core.side_features import SideFeatures
 from onebit_spark.core.solver import Start, solve
 from onebit_spark.engines.threads import LocalEngine
 
@@ -322,13 +325,70 @@ def test_half_the_iterations_are_enough():
     assert needed[1] <= 0.6 * needed[0]
 
 
-def test_a_fit_that_was_interrupted_goes_on_to_the_bit():
-    """From the mapped rows, the scales and the history after 4 of 8 iterations."""
-    data = simulated("B3", shape=(60, 50), fraction=0.5)
-    whole, posteriors = solved(data, FitConfig(tol=0, max_iter=8, implicit_features=False), True)
-    half, reached = solved(data, FitConfig(tol=0, max_iter=4, implicit_features=False), True)
-    start = Start(reached, half.hierarchy.scales, half.history)
-    resumed, again = solved(data, FitConfig(tol=0, max_iter=8, implicit_features=False), True, start=start)
-    assert [step.objective for step in resumed.history] == [step.objective for step in whole.history]
+class Eager(LocalEngine):
+    """Maps all rows after every iteration."""
+
+    def apply(self, maps):
+        super().apply(maps)
+        assert self.posteriors
+
+
+@pytest.mark.parametrize("options", [{}, {"implicit_features": False}, {"intercepts": False}], ids=str)
+def test_a_map_may_wait(options):
+    """The half steps of rows that wait for their maps are those of the mapped rows; side features go along."""
+    rows, cols, labels = simulated("B3", shape=(60, 50), fraction=0.5)
+    block, rng = RatingBlock.from_coordinates(rows, cols, labels > 0, (60, 50)), np.random.default_rng(7)
+    config = FitConfig(rank=4, likelihood_weight=1.0, tol=0, max_iter=12, precision="float64", **options)
+    features = {side: rng.normal(size=(m, 2)) for side, m in zip(SIDES, (60, 50), strict=True)}
+    found = []
+    for engine in (Eager(block), LocalEngine(block)):
+        for side, given in features.items():
+            engine.features[side] = SideFeatures.of_rows(given, engine.counts(side) > 0, "features")
+        outcome = solve(engine, config)
+        waiting = dict(engine._maps)
+        found.append((waiting, outcome, {side: engine.posterior(side).packed() for side in SIDES}))
+    (none, eager, expected), (some, lazy, posteriors) = found
+    assert not none
+    assert set(some) == set(SIDES)
+    for figure in ("objective", "divergence", "change"):
+        values = [[getattr(step, figure) for step in outcome.history] for outcome in (lazy, eager)]
+        np.testing.assert_allclose(*values, rtol=1e-8)
     for side in SIDES:
-        np.testing.assert_array_equal(again[side].packed(), posteriors[side].packed())
+        np.testing.assert_allclose(posteriors[side], expected[side], atol=1e-8 * np.abs(expected[side]).max())
+        np.testing.assert_allclose(
+            lazy.hierarchy.feature_weights[side], eager.hierarchy.feature_weights[side], atol=1e-8
+        )
+
+
+def test_a_map_that_would_magnify_rounding_does_not_wait(monkeypatch):
+    data = simulated("B3", shape=(60, 50), fraction=0.5)
+    config = FitConfig(rank=4, likelihood_weight=1.0, tol=0, max_iter=6)
+    rows, cols, labels = data
+    engine = LocalEngine(RatingBlock.from_coordinates(rows, cols, labels > 0, (60, 50)))
+    solve(engine, config)
+    assert engine._maps
+    monkeypatch.setattr("onebit_spark.engines.engine.MOST_STRETCH", 1.0 + 1e-6)
+    solve(engine, config)
+    assert not engine._maps
+
+
+def test_a_fit_that_was_interrupted_goes_on_to_the_bit():
+    """From the mapped rows, the scales and the history after 4 of 8 iterations, of a fit that looked at its rows there.
+
+    That is what a fit with checkpoints does. One that does not look agrees to rounding.
+    """
+    rows, cols, labels = data = simulated("B3", shape=(60, 50), fraction=0.5)
+    engine = LocalEngine(RatingBlock.from_coordinates(rows, cols, labels > 0, (60, 50)))
+    config = FitConfig(tol=0, max_iter=8, implicit_features=False)
+    whole = solve(engine, config, lambda step: engine.posteriors if step.number == 4 else None)
+    half, reached = solved(data, replace(config, max_iter=4), True)
+    resumed, again = solved(data, config, True, start=Start(reached, half.hierarchy.scales, half.history))
+    unseen, rounded = solved(data, config, True)
+    assert [step.objective for step in resumed.history] == [step.objective for step in whole.history]
+    np.testing.assert_allclose(
+        [step.objective for step in unseen.history], [step.objective for step in whole.history], rtol=1e-7
+    )
+    for side in SIDES:
+        np.testing.assert_array_equal(again[side].packed(), engine.posterior(side).packed())
+        expected = again[side].packed()
+        np.testing.assert_allclose(rounded[side].packed(), expected, atol=1e-4 * np.abs(expected).max())

@@ -93,10 +93,15 @@ def make_posterior(rng, rows, kind, intercepts, dtype):
 
 
 def make_prior(rng, rows, dimension, mean_lines, precision_lines):
-    """mean_lines and precision_lines: "one" line for all, or one "per row"."""
-    lines = {"one": 1, "per row": rows}
+    """mean_lines and precision_lines: "one" line for all, or one "per row"; or the precision is a "matrix"."""
+    lines = {"one": 1, "per row": rows, "matrix": 1}
     mean = rng.normal(scale=0.5, size=(lines[mean_lines], dimension))
-    return RowPrior(mean, rng.uniform(0.3, 4.0, (lines[precision_lines], dimension)))
+    precision = rng.uniform(0.3, 4.0, (lines[precision_lines], dimension))
+    if precision_lines != "matrix":
+        return RowPrior(mean, precision)
+    root = rng.normal(size=(dimension, dimension))
+    whole = root @ root.T + np.diag(precision[0])
+    return RowPrior(mean, np.diag(whole)[None, :].copy(), coupling=whole - np.diag(np.diag(whole)))
 
 
 def row_problem(block, i, partners, prior, weight):
@@ -115,6 +120,7 @@ def row_problem(block, i, partners, prior, weight):
         precision=prior.precision[i if len(prior.precision) > 1 else 0],
         weight=weight,
         rating_weights=None if block.weights is None else block.weights[here],
+        coupling=prior.coupling,
     )
 
 
@@ -152,6 +158,15 @@ def test_kernel_agrees_with_its_twin(move, intercepts, weight, relaxation, mean_
 @pytest.mark.parametrize("move", MOVES, ids=move_name)
 def test_weighted_kernel_agrees_with_its_twin(move, intercepts, dtype):
     check_kernel(partial(make_block, weighted=True), move, intercepts, 0.7, 1.4, "per row", "one", dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("mean_lines", ["one", "per row"])
+@pytest.mark.parametrize("intercepts", [False, True])
+def test_a_prior_with_correlations(intercepts, mean_lines, dtype):
+    """Of rows that wait for a map. Only covariances do."""
+    loss = LOSSES["logistic"]()
+    check_kernel(make_block, (loss, loss.plan()[0]), intercepts, 0.7, 1.4, mean_lines, "matrix", dtype)
 
 
 def check_kernel(make, move, intercepts, weight, relaxation, mean_lines, precision_lines, dtype):

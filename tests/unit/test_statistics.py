@@ -1,12 +1,13 @@
 """SideStatistics: what the driver learns from a half step."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 from test_kernels import make_posterior
 
 from onebit_spark.core.losses import RowPrior, RowSums
+from onebit_spark.core.row_map import RowMap
 from onebit_spark.core.statistics import SideStatistics, relative_change
 
 
@@ -67,7 +68,7 @@ def test_sums_over_the_rows_with_ratings(kind, features):
     line = rng.normal(size=(1, posterior.dimension))
     active = np.arange(8) % 3 > 0
     known = rng.normal(size=posterior.location.shape) if features else np.zeros(posterior.location.shape)
-    prior = RowPrior(line, np.ones_like(line))
+    prior = RowPrior(line, np.ones_like(posterior.location))  # each row has a precision of its own: a learnt prior
     found = statistics(old, posterior, prior.knowing(known) if features else prior, active)
     mean = line + known
     new, covariance = posterior.location[active], posterior.covariance[active]
@@ -99,3 +100,33 @@ def test_the_sum_of_the_parts_is_the_whole(intercepts):
     for field in fields(SideStatistics):
         times = 3 if field.name in ("log_volume", "data") else 1  # of_rows was told the same sums three times
         np.testing.assert_allclose(getattr(total, field.name), times * getattr(whole, field.name), atol=1e-13)
+
+
+@pytest.mark.parametrize("intercepts", [False, True])
+def test_the_statistics_of_mapped_rows(intercepts):
+    """Prior means and weights are mapped with the rows; a map of the other side comes with it."""
+    rng = np.random.default_rng(5)
+    old, posterior = moved(rng, 9, intercepts, "covariance")
+    size, rank, first = posterior.dimension, posterior.rank, int(intercepts)
+    posterior = replace(posterior, implicit=rng.normal(size=(9, 2 * rank)))
+    own, other = (np.eye(size) for _ in range(2))
+    own[first:, first:], other[first:, first:] = rng.normal(size=(2, rank, rank))
+    by = RowMap(own, np.eye(size)[0] * intercepts, other)
+    explained, told, features = rng.normal(size=(9, size)), rng.normal(size=(9, rank)), rng.normal(size=(9, 3))
+    line, counts = RowPrior(rng.normal(size=(1, size)), np.ones((1, size))), np.arange(9)
+
+    def found(old, posterior, line, explained, told):
+        return SideStatistics.of_rows(
+            old, posterior, line.knowing(explained, told), counts, RowSums(1.5, 2.5), features
+        )
+
+    mapped = found(
+        old @ own + by.shift, by.applied(posterior), RowPrior(line.mean @ own + by.shift, line.precision),
+        explained @ own, told @ own[first:, first:],
+    )  # fmt: skip
+    predicted = found(old, posterior, line, explained, told).mapped(by)
+    for field in fields(SideStatistics):
+        difference = 8 * np.linalg.slogdet(own)[1] if field.name == "log_volume" else 0.0  # the kernel adds it up
+        np.testing.assert_allclose(
+            getattr(predicted, field.name) - difference, getattr(mapped, field.name), rtol=1e-10, atol=1e-10
+        )

@@ -13,7 +13,7 @@ is fixed and the augmented vectors are the plain ones.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.losses.prefetch import CACHE_LINE
 from onebit_spark.core.posterior import FloatArray, Kind, RowPosterior
+from onebit_spark.core.row_map import RowMap
 
 P = TypeVar("P")  # a posterior of a side, or where to find it, in the form of an engine
 Q = TypeVar("Q")
@@ -34,7 +35,7 @@ Symmetry = Literal["linear", "scaling"]
 
 @dataclass(frozen=True)
 class RowPrior:
-    """x_i ~ N(mean_i, diag(1/precision_i)): one line for all rows of the side, or one line per row."""
+    """x_i ~ N(mean_i, (diag precision_i + coupling)⁻¹): one line for all rows of the side, or one line per row."""
 
     # (1, D) or (rows, D): E[μ] for the intercepts and 0 elsewhere; in a learnt prior what was learnt before
     mean: NDArray[np.float64]
@@ -42,6 +43,8 @@ class RowPrior:
     # (rows, D): The part of ``mean`` that features explain (docs/MATH.md, §13 and §15)
     known: NDArray[np.float64] | None = None
     told: NDArray[np.float64] | None = None  # (rows, K): The part of ``known`` that implicit features explain
+    # (D, D), 0 on its diagonal: what a map that waits for the rows makes of independent coordinates (``before``)
+    coupling: NDArray[np.float64] | None = None
 
     @classmethod
     def at(cls, lines: RowPosterior) -> RowPrior:
@@ -55,14 +58,22 @@ class RowPrior:
     def take(self, index: NDArray[np.integer] | slice) -> RowPrior:
         """The prior of the rows at ``index``, in that order."""
         mean, precision = (lines if len(lines) == 1 else lines[index] for lines in (self.mean, self.precision))
-        return RowPrior(mean, precision, *(None if part is None else part[index] for part in (self.known, self.told)))
+        known, told = (None if part is None else part[index] for part in (self.known, self.told))
+        return RowPrior(mean, precision, known, told, self.coupling)
 
     def knowing(self, known: NDArray[np.float64], told: NDArray[np.float64] | None = None) -> RowPrior:
         """The prior of all rows, with ``known`` (D columns) and ``told`` (K columns) added to their means."""
         if told is not None:
             known = known.copy()
             known[:, -told.shape[1] :] += told
-        return RowPrior(self.mean + known, self.precision, known, told)
+        return replace(self, mean=self.mean + known, known=known, told=told)
+
+    def before(self, by: RowMap) -> RowPrior:
+        """The same prior of rows that x ─► xT + t has yet to map: the mean (p − t)T⁻¹, the precision T diag(g) Tᵀ."""
+        joint = (by.matrix * self.precision) @ by.matrix.T
+        diagonal = np.diag(joint)
+        mean = np.linalg.solve(by.matrix.T, (self.mean - by.shift).T).T
+        return RowPrior(mean, diagonal[None, :].copy(), coupling=joint - np.diag(diagonal))
 
 
 @dataclass(frozen=True)
@@ -97,6 +108,12 @@ class HalfStep(Generic[P]):
     def under(self, prior: RowPrior | PriorLines[Q]) -> HalfStep[Q]:
         """The same step under another prior, or under the same one in another form."""
         return HalfStep(**{**vars(self), "prior": prior})
+
+    def before(self, by: RowMap) -> HalfStep[P]:
+        """The same step on rows that ``by`` has yet to map. Its partners wait for their map as well."""
+        learnt = self.feature_weights
+        learnt = None if learnt is None else np.linalg.solve(by.matrix.T, learnt.T).T
+        return replace(self, prior=self.row_prior.before(by), feature_weights=learnt)
 
     @property
     def row_prior(self) -> RowPrior:
@@ -134,6 +151,7 @@ class KernelPrior(NamedTuple):
 
     mean: NDArray[np.float64]
     precision: NDArray[np.float64]
+    coupling: NDArray[np.float64]  # 0 without one
 
 
 class RowSums(NamedTuple):
@@ -206,11 +224,12 @@ def kernel_arguments(
     block: RatingBlock, rows: RowPosterior, step: HalfStep
 ) -> tuple[KernelRatings, KernelRows, KernelPrior]:
     """What every row kernel is given, besides the partners and the numbers of its loss."""
-    prior = step.row_prior
+    prior, size = step.row_prior, rows.dimension
+    coupling = np.zeros((size, size)) if prior.coupling is None else prior.coupling
     return (
         KernelRatings(block.row_pointers, block.codes, block.weights),
         KernelRows(rows.location, rows.scale, int(rows.has_intercept)),
-        KernelPrior(prior.mean, prior.precision),
+        KernelPrior(prior.mean, prior.precision, coupling),
     )
 
 

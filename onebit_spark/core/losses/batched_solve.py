@@ -102,17 +102,6 @@ def times(typing, x, y):
 
 
 @intrinsic
-def plus_product(typing, s, x, y):
-    """s + x·y, rounded once where the machine can."""
-
-    def generate(context, builder, signature, arguments):
-        s, x, y = arguments
-        return _of_llvm(builder, "fmuladd", x, y, s)
-
-    return lanes(lanes, lanes, lanes), generate
-
-
-@intrinsic
 def minus_product(typing, s, x, y):
     """s − x·y, rounded once where the machine can."""
 
@@ -121,6 +110,26 @@ def minus_product(typing, s, x, y):
         return _of_llvm(builder, "fmuladd", builder.fneg(x), y, s)
 
     return lanes(lanes, lanes, lanes), generate
+
+
+@intrinsic
+def negative(typing, x):
+    """−x."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.fneg(*arguments)
+
+    return lanes(lanes), generate
+
+
+@intrinsic
+def reciprocal(typing, x):
+    """1/x."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.fdiv(ir.Constant(_LINE, [1.0] * LANES), *arguments)
+
+    return lanes(lanes), generate
 
 
 @intrinsic
@@ -195,44 +204,6 @@ def solve(c, b, size):
         store(b, i, v)
         for k in range(i):
             store(b, k, minus_product(load(b, k), load(c, row + k), v))
-
-
-@jit
-def inverse(c, columns, out, size):
-    """out = lower triangle of (C Cᵀ)⁻¹ = C⁻ᵀC⁻¹; ``columns`` is room for C⁻¹, column after column."""
-    start = 0  # of column j: its entries j … D−1
-    for j in range(size):
-        store(columns, start, load(c, j * (j + 1) // 2 + j))
-        for i in range(j + 1, size):
-            row = i * (i + 1) // 2
-            s = zeros()
-            for k in range(i - j):
-                s = minus_product(s, load(c, row + j + k), load(columns, start + k))
-            store(columns, start + i - j, times(s, load(c, row + i)))
-        start += size - j
-    q, start_i = 0, 0
-    for i in range(size):
-        start_j = 0
-        for j in range(i + 1):
-            s = zeros()
-            for k in range(size - i):
-                s = plus_product(s, load(columns, start_i + k), load(columns, start_j + i - j + k))
-            store(out, q, s)
-            q += 1
-            start_j += size - j
-        start_i += size - i
-
-
-@jit
-def half_log_det_inverse(c, size, lane):
-    """½ log det A⁻¹ = Σ_i log(1/C_ii) of one row, by one logarithm per four factors."""
-    total, product = 0.0, 1.0
-    for i in range(size):
-        product *= c[i * (i + 3) // 2, lane]
-        if i % 4 == 3:
-            total += math.log(product)
-            product = 1.0
-    return total + math.log(product)
 
 
 @jit

@@ -86,7 +86,7 @@ def update_rows_mm(ratings, span, partner_table, rows, prior, numbers):
     """
     (first, last), (location, spread, fixed) = span, rows
     pointers, codes, weights = ratings
-    prior_mean, precision = prior
+    prior_mean, precision, _ = prior
     kappa, relaxation, margin_floor, mean_floor, want_data = numbers
     size = partner_table.shape[1] // 2
     free = size - fixed
@@ -184,7 +184,7 @@ def update_rows_gradient(ratings, span, partner_table, rows, prior, numbers):
     """
     (first, last), (location, spread, fixed) = span, rows
     pointers, codes, weights = ratings
-    prior_mean, precision = prior
+    prior_mean, precision, _ = prior
     kappa, rate, move_means, move_spreads, want_data = numbers
     size = partner_table.shape[1] // 2
     free = size - fixed

@@ -49,7 +49,7 @@ def update_rows_diagonal(ratings, span, partner_table, rows, prior, numbers):
     """Rows span[0] … span[1] − 1: means A⁻¹ b, variances 1/A_kk. Returns Σ_i Σ_k log s_ik and the data term."""
     (first, last), (location, spread, fixed) = span, rows
     pointers, codes, weights = ratings
-    prior_mean, precision = prior
+    prior_mean, precision, _ = prior
     kappa, relaxation, want_data = numbers
     size = partner_table.shape[1] // 2
     free = size - fixed

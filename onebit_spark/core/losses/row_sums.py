@@ -5,7 +5,8 @@ A row's ratings are worked off in chunks of ``CHUNK``. The partners' coordinates
 coordinates, or four ratings, go together to halve the loads.
 
 Tables may be float32. Sums over ratings are float64; ``table_dots``, a sum over the coordinates of one rating, is in
-the table's type (MovieLens-100K: ξ² off by 1e−7, at most 4e−6).
+the table's type (MovieLens-100K: ξ² off by 1e−7, at most 4e−6). So is the sum over each four ratings in
+``add_weighted_rows`` if the weights are of this type: it rounds no more than the table did, and takes half the time.
 
 ``weights`` are those of all ratings of a block, or None. For None the compiler makes another version of a function, in
 which every w_l is the constant 1 and nothing is multiplied.

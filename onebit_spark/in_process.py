@@ -176,7 +176,8 @@ class Fit:
     @cached_property
     def _predictor(self) -> Predictor:
         draws = ColdStartDraws(self.scales, self.prior, NARROWING if self.drawn else None)
-        return Predictor(self.config.loss, self.rows.kind, self.config.intercepts, draws, self.majority)
+        form = self.rows.kind, self.config.intercepts
+        return Predictor(self.config.loss, *form, draws, self.majority, calibration=self.info.calibrated)
 
     @cached_property
     def _lines(self) -> dict[Side, RowPosterior]:
@@ -344,8 +345,8 @@ def fit_arrays(
         made = certified_fit(engine, config, certify, positives, on_iteration)
     majority = 1 if 2 * positives >= ratings.n_ratings else -1
     return Fit(
-        config=replace(config, likelihood_weight=made.choice.weight),
-        info=_info(made, config, engine, positives, majority),
+        config=made.choice.config,
+        info=_info(made, engine, positives, majority),
         rows=made.posterior["rows"],
         cols=made.posterior["cols"],
         scales=made.scales,
@@ -364,14 +365,11 @@ def fit_arrays(
     )
 
 
-def _info(
-    made: CertifiedFit[RowPosterior], config: FitConfig, engine: LocalEngine, positives: int, majority: int
-) -> ModelInfo:
+def _info(made: CertifiedFit[RowPosterior], engine: LocalEngine, positives: int, majority: int) -> ModelInfo:
     """As if the fit had been made of a DataFrame with the columns user, item and label."""
     columns, repeats = {"user": "user", "item": "item", "label": "label"}, repeats_of(engine.runner.ratings["rows"])
     return info_of_fit(
         made,
-        config,
         {side: engine.count(side) for side in SIDES},
         {side: engine.column_norms(side, made.posterior[side]) for side in SIDES},
         {side: int(np.count_nonzero(engine.counts(side) == 0)) for side in SIDES},

@@ -15,6 +15,7 @@ from onebit_spark.certificate.certificates import (
     prior_split_certificate,
 )
 from onebit_spark.certificate.learnt_prior import LearntPrior, fit_near, learn_prior, moved
+from onebit_spark.core.choices import Choice, choose
 from onebit_spark.core.confidence import Ladder
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.draws import Draws
@@ -26,7 +27,6 @@ from onebit_spark.core.scales import ScaleHierarchy, Scales
 from onebit_spark.core.side_features import codings_of
 from onebit_spark.core.solver import Iteration, Outcome, Start, Watch, solve
 from onebit_spark.core.split import Split
-from onebit_spark.core.weight_choice import WeightChoice, choose_weight
 
 P = TypeVar("P")  # a posterior of a side, in the engine's own form
 
@@ -44,7 +44,7 @@ class CertifiedFit(Generic[P]):
     reason: str  # why the fit stopped
     posterior: dict[Side, P]
     certificates: list[Certificate]
-    choice: WeightChoice  # κ, and how it was chosen
+    choice: Choice[P]  # rank, κ and features, and how they were chosen
     codings: dict[Side, FeatureCoding]  # of side features in the fit: after a prior split, in that of A
     drawn: dict[Side, P] | None = None  # after a prior split: the posterior whose draws are certified
     nine_tenths: Certificate | None = None  # if κ was chosen: a limit for the fit that chose it, not for this one
@@ -70,27 +70,27 @@ def certified_fit(
     if terms is not None and terms.prior_split is not None:
         split = Split(config.seed ^ SPLIT_STREAM, terms.prior_split)
         learnt = learn_prior(engine, config, split, on_iteration, start, watch)
-        made = _near_learnt_prior(engine, config, terms, learnt, majority_error)
+        made = _near_learnt_prior(engine, terms, learnt, majority_error)
     else:
-        choice = choose_weight(engine, config, start)
-        config = replace(config, likelihood_weight=choice.weight)
-        outcome = solve(engine, config, on_iteration, start, watch)
-        made = _under_given_prior(engine, config, terms, choice, outcome, majority_error)
+        choice = choose(engine, config, start)
+        if watch is not None:
+            watch.begin(choice)
+        outcome = solve(engine, choice.config, on_iteration, choice.start, watch)
+        made = _under_given_prior(engine, terms, choice, outcome, majority_error)
     counts = engine.confidences(made.posterior, LOSSES[config.loss].score_noise)
     return replace(made, ladder=Ladder.of_histogram(counts))
 
 
 def _under_given_prior(
-    engine: Engine[P], config: FitConfig, terms: Terms | None, choice: WeightChoice, outcome: Outcome[ScaleHierarchy],
-    majority_error: float,
-) -> CertifiedFit[P]:  # fmt: skip
-    found: list[Certificate] = []
+    engine: Engine[P], terms: Terms | None, choice: Choice[P], outcome: Outcome[ScaleHierarchy], majority_error: float
+) -> CertifiedFit[P]:
+    config, found = choice.config, list[Certificate]()
     hierarchy = outcome.hierarchy
     learns = config.implicit_features or hierarchy.feature_weights
     if terms is not None and not learns:  # features make the prior depend on the sample
         draws = Draws.enough(engine.n_ratings, config.seed ^ DRAW_STREAM)
         counted = engine.gibbs_errors(draws)
-        cost = prior_cost(config, engine.count("rows") + engine.count("cols"))
+        cost = prior_cost(config, engine.count("rows") + engine.count("cols")) + math.log(choice.ranks)
         last, kappas = outcome.history[-1], choice.candidates
         found = certificates_of(config, last, counted, draws, terms, majority_error, cost, kappas, engine.weighted)
     return CertifiedFit(
@@ -101,9 +101,9 @@ def _under_given_prior(
 
 
 def _near_learnt_prior(
-    engine: Engine[P], config: FitConfig, terms: Terms, learnt: LearntPrior[P], majority_error: float
+    engine: Engine[P], terms: Terms, learnt: LearntPrior[P], majority_error: float
 ) -> CertifiedFit[P]:
-    last = fit_near(engine, config, learnt).history[-1]
+    config, last = learnt.choice.config, fit_near(engine, learnt).history[-1]
     n_unseen = max(1, round((1 - learnt.split.fraction) * engine.n_ratings))
     draws = Draws.enough(n_unseen, config.seed ^ DRAW_STREAM, unseen_by=learnt.split)
     counted = engine.gibbs_errors(draws)
@@ -123,7 +123,7 @@ def _near_learnt_prior(
     )
 
 
-def _of_nine_tenths(choice: WeightChoice, terms: Terms | None, majority_error: float) -> Certificate | None:
+def _of_nine_tenths(choice: Choice[P], terms: Terms | None, majority_error: float) -> Certificate | None:
     left_out = choice.left_out
     if terms is None or left_out is None or not left_out.n:
         return None

@@ -21,6 +21,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
+from onebit_spark.core.choices import Choice, choose
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.engine import Engine, settled
 from onebit_spark.core.feature_coding import FeatureCoding
@@ -30,7 +31,6 @@ from onebit_spark.core.scales import FixedPrior, ScaleHierarchy
 from onebit_spark.core.side_features import codings_of
 from onebit_spark.core.solver import Iteration, Outcome, Start, Watch, descend, solve
 from onebit_spark.core.split import Split
-from onebit_spark.core.weight_choice import WeightChoice, choose_weight
 from onebit_spark.errors import RequestError
 
 P = TypeVar("P")  # a posterior of a side, in the engine's own form
@@ -49,7 +49,7 @@ class LearntPrior(Generic[P]):
     first_fit: Outcome[ScaleHierarchy]  # the fit of A
     first_posterior: dict[Side, P]  # ρ_A; rows without a rating in A have the prior
     prior: FixedPrior[P]  # π
-    choice: WeightChoice  # κ of the fit of A
+    choice: Choice[P]  # the settings of the fit of A
     codings: dict[Side, FeatureCoding]  # of side features, from the rows with ratings in A
 
 
@@ -68,20 +68,21 @@ def learn_prior(
                 f"a prior split of {split.fraction:g} leaves {chosen.n_ratings:,} of {engine.n_ratings:,} ratings "
                 "for the prior, but both parts need some: choose another fraction or give more ratings"
             )
-        choice = choose_weight(chosen, config, start)  # on A: the prior must not depend on the other ratings
-        config = replace(config, likelihood_weight=choice.weight)
-        outcome = solve(chosen, config, on_iteration, start, watch)
+        choice = choose(chosen, config, start)  # on A: the prior must not depend on the other ratings
+        if watch is not None:
+            watch.begin(choice)
+        outcome = solve(chosen, choice.config, on_iteration, choice.start, watch)
         learnt, codings = settled(chosen, outcome.hierarchy), codings_of(chosen.features)
     prior = FixedPrior(*(PriorLines(engine.combined(side, _sharpened, learnt[side])) for side in SIDES))
     return LearntPrior(split, outcome, learnt, prior, choice, codings)
 
 
-def fit_near(engine: Engine[P], config: FitConfig, learnt: LearntPrior[P]) -> Outcome[FixedPrior[P]]:
+def fit_near(engine: Engine[P], learnt: LearntPrior[P]) -> Outcome[FixedPrior[P]]:
     """ρ: the fit of all ratings under the learnt prior. It starts at the prior."""
     engine.start_from({side: learnt.prior.row_prior(side).lines for side in SIDES})
     gentle = replace(
-        config, likelihood_weight=REFIT_WEIGHT, covariance="diagonal", max_iter=REFIT_ITERATIONS,
-        tol=max(config.tol, 1e-5),
+        learnt.choice.config, likelihood_weight=REFIT_WEIGHT, covariance="diagonal", max_iter=REFIT_ITERATIONS,
+        tol=max(learnt.choice.config.tol, 1e-5),
     )  # fmt: skip
     return descend(engine, gentle, learnt.prior)
 

@@ -8,6 +8,7 @@ from typing import Any
 from onebit_spark.certificate.certificates import headline_of
 from onebit_spark.certificate.selective import SELECTIVE
 from onebit_spark.cli.progress import Clock
+from onebit_spark.core.choices import told
 from onebit_spark.core.model_info import ModelInfo
 
 MOST_STATEMENTS = 40
@@ -49,15 +50,11 @@ def fit_summary(info: ModelInfo, certificate: Mapping[str, Any]) -> Iterator[str
     else:
         yield f"Not converged after {last}. The predictions can be used; a larger --max-iter may improve them."
     rank = info.parameters["rank"]
-    off = rank - info.effective_rank
-    yield f"Effective rank {info.effective_rank} of {rank}" + (
-        f": {off} not needed."
-        if off
-        else ": a larger --rank may or may not predict better. Trying several is a comparison (--certificate-grid)."
-    )
-    if info.weight_losses:
-        tried = ", ".join(f"{loss:.4f} at {weight}" for weight, loss in info.weight_losses.items())
-        yield f"Weight of a rating: {info.config.weight:g}, chosen by the loss of a tenth of the ratings ({tried})."
+    off, full = rank - info.effective_rank, "a larger --rank may or may not predict better"
+    advice = f"{full}: --rank auto tries" if info.choice is None else "a tenth of the ratings asked for no more"
+    yield f"Effective rank {info.effective_rank} of {rank}: {f'{off} not needed' if off else advice}."
+    if info.choice:
+        yield from told(info.choice)
     certified = headline_of(certificate)
     if not certified:
         yield _why_no_certificate(info)

@@ -118,7 +118,7 @@ def bin_of(z):
 
 
 @jit
-def _fill_row_terms(location, scale, full, has_intercept, w, own, met):
+def fill_row_terms(location, scale, full, has_intercept, w, own, met):
     """For one row: w = [1, L_i], and the factors of its partner's terms in the variance.
 
     var u = <own, z_j z_jᵀ> + <met, V_j> with own = V_i and met = w wᵀ + V_i, the latter without its intercept. Both are
@@ -139,6 +139,24 @@ def _fill_row_terms(location, scale, full, has_intercept, w, own, met):
 
 
 @jit
+def pair_moments(w, own, met, base, location, scale, full, has_intercept, z):
+    """Score and variance of the row of ``fill_row_terms``, whose intercept is ``base``, and one partner."""
+    score, size = base, len(w)
+    for a in range(size):
+        z[a] = location[a]
+        score += w[a] * z[a]
+    if has_intercept:
+        z[0] = 1.0
+    variance, q = 0.0, 0
+    for a in range(size):
+        for b in range(0 if full else a, a + 1):
+            v = np.float64(scale[q]) if full else np.float64(scale[q]) ** 2
+            variance += own[q] * z[a] * z[b] + met[q] * v
+            q += 1
+    return score, variance
+
+
+@jit
 def _count(
     pointers, codes, first, last, numbers, stride, row_location, row_scale, col_location, col_scale, full,
     has_intercept, noise, counts,
@@ -150,21 +168,11 @@ def _count(
         start = pointers[i] + (stride - numbers[i] % stride) % stride
         if start >= pointers[i + 1]:
             continue
-        _fill_row_terms(row_location[i], row_scale[i], full, has_intercept, w, own, met)
+        fill_row_terms(row_location[i], row_scale[i], full, has_intercept, w, own, met)
+        base = np.float64(row_location[i, 0]) if has_intercept else 0.0
         for l in range(start, pointers[i + 1], stride):
             j = codes[l] >> 1
-            score = np.float64(row_location[i, 0]) if has_intercept else 0.0
-            for a in range(size):
-                z[a] = col_location[j, a]
-                score += w[a] * z[a]
-            if has_intercept:
-                z[0] = 1.0
-            variance, q = 0.0, 0
-            for a in range(size):
-                for b in range(0 if full else a, a + 1):
-                    v = np.float64(col_scale[j, q]) if full else np.float64(col_scale[j, q]) ** 2
-                    variance += own[q] * z[a] * z[b] + met[q] * v
-                    q += 1
+            score, variance = pair_moments(w, own, met, base, col_location[j], col_scale[j], full, has_intercept, z)
             root = math.sqrt(noise + max(variance, 0.0))
             if score == 0.0:
                 counts[0] += 1

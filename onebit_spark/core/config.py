@@ -38,6 +38,8 @@ SEED = Check("be an integer from 0 to 2^63 − 1", lambda value: is_integer(valu
 PRIOR_SHARE = 0.1
 PRIOR_SCALE = 0.3
 
+PLANNED_RANK = 32  # what memory is planned for while the number of factors is still to be chosen
+
 
 @documented
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +52,13 @@ class FitConfig:
 
     loss: str = setting("logistic", "loss of a rating", choices=LOSSES, see="§3, §4")
     prior: str = setting("inverse-gamma", "prior of the factors' scales", choices=PRIORS, see="§5")
-    rank: int = setting(
-        10, "K, the largest number of factors; those that are not needed are switched off", check=at_least(1)
+    rank: int | Literal["auto"] = setting(
+        "auto",
+        "K, the number of factors; auto: a tenth of the ratings chooses it. Those that are not needed are switched off",
+        check=at_least(1),
+        see="§14",
     )
+    max_rank: int = setting(64, "largest {rank} that auto chooses", check=at_least(1), see="§14")
     likelihood_weight: float | Literal["auto"] | None = setting(
         None,
         "κ = λ/n, the weight of one rating; auto: a tenth of the ratings chooses it (default: auto for the logistic "
@@ -81,8 +87,8 @@ class FitConfig:
     )
     implicit_features: bool = setting(
         True,
-        "let the prior mean of a user depend on the items that the user rated, and that of an item on its users "
-        "(default: yes)",
+        "let the prior mean of a user depend on the items that the user rated, and that of an item on its users. Where "
+        "a tenth of the ratings chooses, they are left out if it says that they do not pay (default: yes)",
         check=YES_OR_NO,
         see="§13",
     )
@@ -104,6 +110,13 @@ class FitConfig:
         see="§7.4",
     )
     seed: int = setting(0, "seed of the start and of the certificates' draws", check=SEED)
+    calibrate: bool = setting(
+        True,
+        "calibrate the probabilities on the tenth of the ratings that chooses, where that pays (default: yes)",
+        check=YES_OR_NO,
+        see="§14",
+        key=None,
+    )
     precision: str = setting(
         "float32", "how factors are stored; sums are always float64", choices=PRECISIONS, key=None, param=None
     )
@@ -119,9 +132,14 @@ class FitConfig:
         return problems
 
     @property
+    def factors(self) -> int:
+        """K. While it is still to be chosen, a number to plan with."""
+        return min(PLANNED_RANK, self.max_rank) if isinstance(self.rank, str) else self.rank
+
+    @property
     def dimension(self) -> int:
         """D, the free coordinates of a row: K factors and, with intercepts, one more (§6.1)."""
-        return self.rank + int(self.intercepts)
+        return self.factors + int(self.intercepts)
 
     @property
     def weight(self) -> float:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.draws import Draws, GibbsErrors
+from onebit_spark.core.left_out import LeftOut
 from onebit_spark.core.losses import SIDES, HalfStep, Loss, RowPrior, Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.row_map import RowMap
@@ -20,26 +21,6 @@ from onebit_spark.core.split import Split
 from onebit_spark.core.statistics import SideStatistics
 
 P = TypeVar("P")  # a posterior of a side in the engine's own form: a RowPosterior, or a table in files
-
-
-class LeftOut(NamedTuple):
-    """Sums over the ratings that a split does not choose, under a posterior."""
-
-    total: float  # Σ w_l times the held-out loss
-    weight: float  # Σ w_l
-    errors: int  # Wrong signs. A score of 0 counts as wrong.
-    n: int  # number of ratings
-
-    @classmethod
-    def of_sums(cls, sums: NDArray[np.float64]) -> LeftOut:
-        """The four numbers, summed over all blocks."""
-        total, weight, errors, n = sums
-        return cls(float(total), float(weight), int(errors), int(n))
-
-    @property
-    def loss(self) -> float:
-        """The mean loss by weight."""
-        return self.total / self.weight if self.weight else 0.0
 
 
 class Engine(Protocol[P]):
@@ -58,6 +39,9 @@ class Engine(Protocol[P]):
 
     def start_from(self, posteriors: dict[Side, P]) -> None:
         """Set both posteriors to these, which ``posterior`` or ``combined`` gave."""
+
+    def grown(self, config: FitConfig, loss: Loss) -> dict[Side, P]:
+        """Both posteriors with more factors, as many as ``config`` says: the leading directions of the residuals."""
 
     def half_step(self, loss: Loss, step: HalfStep[P]) -> SideStatistics:
         """Update the posterior of ``step.side`` given the other side's."""

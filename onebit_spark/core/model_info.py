@@ -69,6 +69,7 @@ class ModelInfo:
     # thresholds of the confidence, from the fitted ratings: see ``confidence.Ladder``
     confidences: dict[str, Any] | None = None
     weight_losses: dict[str, float] | None = None  # if κ was chosen: the held-out loss of each κ that was tried
+    choice: dict[str, Any] | None = None  # if a tenth of the ratings chose: how, see ``choices.Choice.as_dict``
     # If κ was chosen: a limit on the errors of the fit of nine tenths of the ratings that chose it, as an entry of
     # ``certificate.json``. It is not about the model (§14).
     nine_tenths: dict[str, Any] | None = None

@@ -158,6 +158,33 @@ class RowPosterior:
         blank = np.zeros((self.n_rows, 2 * self.rank), self.location.dtype)
         return RowPosterior(self.location, self.scale, self.kind, self.has_intercept, blank)
 
+    def with_factors(self, factors: FloatArray, deviation: float) -> RowPosterior:
+        """The same posterior with more factors (m × ΔK means), independent of the others, which tell nothing yet."""
+        more, dimension = factors.shape[1], self.dimension + factors.shape[1]
+        wider = Form(dimension, self.kind, self.has_intercept, self.location.dtype.name, self.implicit is not None)
+        rows = wider.unpacked(np.zeros((self.n_rows, wider.width), wider.precision))
+        rows.location[:] = np.hstack([self.location, factors])
+        rows.scale[:, : self.scale.shape[1]] = self.scale  # the triangle of the first coordinates stands first
+        new = np.arange(self.dimension, dimension) if self.kind == "spread" else _diagonal(dimension)[-more:]
+        rows.scale[:, new] = deviation if self.kind == "spread" else deviation**2
+        if rows.implicit is not None and self.implicit is not None:
+            for half in (0, 1):
+                rows.implicit[:, half * rows.rank :][:, : self.rank] = self.implicit[:, half * self.rank :][
+                    :, : self.rank
+                ]
+        return rows
+
+    def keeping(self, factors: NDArray[np.integer]) -> RowPosterior:
+        """The posterior of these factors, and of the intercept: what was said of the others is dropped."""
+        kept = np.concatenate([np.arange(int(self.has_intercept)), factors + int(self.has_intercept)])
+        scale = self.scale[:, kept]
+        if self.kind == "covariance":
+            a, b = (kept[index] for index in np.tril_indices(len(kept)))
+            high, low = np.maximum(a, b), np.minimum(a, b)
+            scale = self.scale[:, high * (high + 1) // 2 + low]
+        implicit = None if self.implicit is None else self.implicit[:, np.concatenate([factors, factors + self.rank])]
+        return RowPosterior(self.location[:, kept], scale, self.kind, self.has_intercept, implicit)
+
     def put(self, index: NDArray[np.integer] | NDArray[np.bool_], rows: RowPosterior) -> None:
         """Write other rows to the places ``index``. Where they tell nothing, zeros are written."""
         self.location[index], self.scale[index] = rows.location, rows.scale
@@ -234,8 +261,8 @@ def _total(lines, chosen):  # type: ignore[no-untyped-def]
     return total
 
 
-def effective_rank(row_norms: DoubleArray, col_norms: DoubleArray, n_rows: int, n_cols: int) -> int:
-    """Number of factors in use (docs/MATH.md, §8.5).
+def factors_in_use(row_norms: DoubleArray, col_norms: DoubleArray, n_rows: int, n_cols: int) -> NDArray[np.int64]:
+    """The numbers of the factors in use (docs/MATH.md, §8.5).
 
     The strength of a factor is the root mean square of what it adds to a score, ‖E L_k‖·‖E R_k‖/√(m1·m2). A factor is
     in use if its strength is at least .01 and at least 1% of the largest strength. The first limit matters for labels
@@ -249,4 +276,9 @@ def effective_rank(row_norms: DoubleArray, col_norms: DoubleArray, n_rows: int, 
         m1 and m2, the rows and columns that have ratings.
     """
     strength = row_norms * col_norms / np.sqrt(n_rows * n_cols)
-    return int(np.sum(strength >= max(LEAST_STRENGTH, RANK_THRESHOLD * strength.max())))
+    return np.flatnonzero(strength >= max(LEAST_STRENGTH, RANK_THRESHOLD * strength.max()))
+
+
+def effective_rank(row_norms: DoubleArray, col_norms: DoubleArray, n_rows: int, n_cols: int) -> int:
+    """Number of ``factors_in_use``."""
+    return len(factors_in_use(row_norms, col_norms, n_rows, n_cols))

@@ -138,6 +138,31 @@ class Scales:
         variance[:, -len(self.factor) :] += explained[1]
         return RowPrior(mean, 1.0 / variance)
 
+    def of_factors(self, index: NDArray[np.integer], intercepts: bool) -> Scales:
+        """The same of other factors: ``index`` are numbers of these ones, −1 is a new factor."""
+
+        def placed(table: NDArray[np.float64], axes: tuple[int, ...], first: int = 0) -> NDArray[np.float64]:
+            """The entries of the factors along some axes, 0 for new ones; the ``first`` entries stay."""
+            for axis in axes:
+                whole = np.concatenate([np.arange(first), np.where(index < 0, -1, index + first)])
+                blank = np.zeros_like(table.take([0], axis))
+                table = np.concatenate([table, blank], axis).take(whole, axis)
+            return table
+
+        moments = self.moments
+        if moments is not None:
+            grams = {name: getattr(moments, name) for name in ("row_weights", "col_weights")}
+            told = {name: getattr(moments, name) for name in ("row_told", "col_told")}
+            moments = replace(
+                moments,
+                factor=placed(moments.factor, (0,)),
+                **{name: None if gram is None else placed(gram, (0, 1)) for name, gram in grams.items()},
+                **{name: None if lines is None else placed(lines, (1,)) for name, lines in told.items()},
+            )
+        features = {side: placed(weights, (1,), int(intercepts)) for side, weights in self.features.items()}
+        factor = np.where(index < 0, 1.0, placed(self.factor, (0,)))
+        return replace(self, factor=factor, moments=moments, features=features)
+
     def forgetting_weights(self) -> Scales:
         """The same without the weights of features, and without their Gram matrices: they belong to one fit."""
         if self.moments is None:

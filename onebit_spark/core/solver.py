@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,6 +85,13 @@ class Outcome(Generic[H]):
     reason: str  # why the fit ended
 
 
+class Plan(NamedTuple):
+    """A number of iterations that was chosen, and why. A fit that made them all is done."""
+
+    iterations: int
+    reason: str
+
+
 @dataclass(frozen=True)
 class Start(Generic[P]):
     """Where a fit may start instead of where its configuration says: the posterior of an earlier one."""
@@ -93,7 +100,10 @@ class Start(Generic[P]):
     scales: Scales  # the driver's share
     # of a fit that was interrupted there: the fit goes on as if it had not been
     history: list[Iteration] = field(default_factory=list)
-    weight: float | None = None  # κ of the earlier fit
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the earlier fit: rank, κ and implicit features
+    record: Mapping[str, Any] | None = None  # how they were chosen: see ``choices.Choice.as_dict``
+    earlier: int = 0  # iterations that led there on a part of the ratings: steps are as relaxed as after so many
+    planned: Plan | None = None  # how long the fit goes on, if that was chosen
 
 
 # The driver's step of an iteration: the hierarchy after both sides moved, KL(ρ‖π), and maps for the rows, if any.
@@ -105,6 +115,9 @@ class Watch(Protocol[P]):
 
     def __call__(self, engine: Engine[P], hierarchy: ScaleHierarchy, history: list[Iteration]) -> str | None:
         """Called after every iteration that does not end the fit; a reason ends it."""
+
+    def begin(self, choice: Any) -> None:
+        """Called before the first iteration with the settings of the fit, a ``choices.Choice``."""
 
     def best(self, outcome: Outcome[ScaleHierarchy]) -> Outcome[ScaleHierarchy]:
         """The outcome to keep, whatever iteration it is of; the engine's posteriors are set to its."""
@@ -125,14 +138,16 @@ def solve(
         engine.start(config, config.make_loss())
     else:
         engine.start_from(start.posteriors)
-    scales = Scales.at_start(config.rank) if start is None else start.scales
+    scales = Scales.at_start(config.factors) if start is None else start.scales
     grams = {side: gram for side in SIDES if (gram := engine.feature_gram(side)) is not None}
     scales = replace(scales, features=of_known_size(scales.features, grams, config.dimension))
-    before = [] if start is None else start.history
+    before, earlier, planned = ([], 0, None) if start is None else (start.history, start.earlier, start.planned)
     hierarchy, symmetry = ScaleHierarchy(scales, prior, config.intercepts, config.weight), config.make_loss().symmetry
     driver_step = GaugeStep(symmetry, not config.implicit_features) if gauge and symmetry else without_maps
-    pace = relaxation if relaxed else unrelaxed
-    outcome = descend(engine, config, hierarchy, on_iteration, watch, before, driver_step, pace)
+    pace = (lambda t: relaxation(t + earlier)) if relaxed else unrelaxed
+    if planned is not None:
+        config = replace(config, max_iter=min(config.max_iter, planned.iterations))
+    outcome = descend(engine, config, hierarchy, on_iteration, watch, before, driver_step, pace, planned)
     return outcome if watch is None else watch.best(outcome)
 
 
@@ -150,6 +165,7 @@ def descend(
     before: Sequence[Iteration] = (),
     driver_step: DriverStep[H] = without_maps,
     pace: Callable[[int], float] = unrelaxed,
+    planned: Plan | None = None,
 ) -> Outcome[H]:
     """Iterate from the engine's posteriors until the objective and M stand still or ``max_iter`` is reached.
 
@@ -172,6 +188,8 @@ def descend(
         stop = watch(engine, hierarchy, history) if watch is not None else None
         if stop:
             return Outcome(hierarchy, history, False, stop)
+    if planned is not None and len(history) >= planned.iterations:
+        return Outcome(hierarchy, history, True, planned.reason)
     reason = f"max_iter = {config.max_iter} reached"
     if config.tol > 0:
         warnings.warn(f"not converged: {reason}; {_how_far(history, config.tol)}", NotConverged, stacklevel=3)

@@ -67,7 +67,7 @@ class SignMatrix(Protocol[T]):
         """The sum of measure(rows, lines) over all lines of the table."""
 
 
-def spectral_start(matrix: SignMatrix[T], rank: int, seed: int) -> tuple[T, T]:
+def spectral_start(matrix: SignMatrix[T], rank: int, seed: int, margin: float = MARGIN) -> tuple[T, T]:
     """The spectral start: L (m1 × K) and R (m2 × K) from Y. Rows without ratings get zeros."""
     width = min(rank + OVERSAMPLING, matrix.count("rows"), matrix.count("cols"))
     right = np.eye(width)
@@ -91,7 +91,7 @@ def spectral_start(matrix: SignMatrix[T], rank: int, seed: int) -> tuple[T, T]:
     sigma, rotation = np.sqrt(values[:kept]), vectors[:, :kept]
     edge = values[-1] if len(values) > rank else 0.0
     shrinkage = np.maximum(1.0 - edge / values[:kept], LEAST_SIGNAL)
-    scale = np.sqrt(MARGIN * matrix.total_weight / np.sum((shrinkage * sigma) ** 2))
+    scale = np.sqrt(margin * matrix.total_weight / np.sum((shrinkage * sigma) ** 2))
     for_rows = Factors(rotation * (scale * shrinkage / np.sqrt(sigma)), rank - kept, seed)
     for_cols = Factors(right @ rotation * (scale * shrinkage * np.sqrt(sigma)), rank - kept, seed)
     # Σ_j R_jk³ is made positive. A sum over columns does not depend on their numbering.

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from onebit_spark.core.confidence import Histogram, every_so_many
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.draws import Draws, GibbsErrors
-from onebit_spark.core.engine import LeftOut
+from onebit_spark.core.left_out import LeftOut
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, PriorLines, RowPrior, Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.row_map import RowMap
@@ -30,7 +30,7 @@ from onebit_spark.core.statistics import SideStatistics
 from onebit_spark.engines import steps
 from onebit_spark.engines.line_format import LineFormat
 from onebit_spark.engines.runner import Runner
-from onebit_spark.engines.start import start_posteriors
+from onebit_spark.engines.start import grown_posteriors, start_posteriors
 from onebit_spark.engines.steps import Step, Sums
 
 T = TypeVar("T")  # a table of a side, as the runner keeps it
@@ -85,6 +85,10 @@ class BlockEngine(Generic[T]):
     def start(self, config: FitConfig, loss: Loss) -> None:
         with self.runner.described("start"):
             self.posteriors = start_posteriors(self.runner, config, loss)
+
+    def grown(self, config: FitConfig, loss: Loss) -> dict[Side, Any]:
+        with self.runner.described("more factors"):
+            return grown_posteriors(self.runner, self.posteriors, config, loss)
 
     def start_from(self, posteriors: dict[Side, Any]) -> None:
         self.posteriors = {side: posterior.copy() for side, posterior in posteriors.items()}
@@ -155,7 +159,7 @@ class BlockEngine(Generic[T]):
         return total.astype(np.int64)
 
     def left_out_loss(self, loss: str, posterior: dict[Side, Any], split: Split) -> LeftOut:
-        with self.runner.described("choosing the weight of a rating"):
+        with self.runner.described("loss of the last tenth"):
             total = self._over_ratings(steps.MeasureLeftOut(loss, split), posterior)
         return LeftOut.of_sums(total)
 

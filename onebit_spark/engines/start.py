@@ -12,21 +12,47 @@ from numpy.typing import NDArray
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.losses import OTHER, SIDES, Loss, Side
 from onebit_spark.core.posterior import Form, RowPosterior
-from onebit_spark.core.spectral import STARTS
+from onebit_spark.core.spectral import STARTS, spectral_start
 from onebit_spark.core.spectral_rows import Rows, Table, distinct_keys, gram, scaled_product
 from onebit_spark.engines.line_format import LineFormat
 from onebit_spark.engines.runner import Runner
-from onebit_spark.engines.steps import DistinctKeys, MakeLines, Measure, Product
+from onebit_spark.engines.steps import (
+    DistinctKeys,
+    Grow,
+    LocatedLines,
+    MakeLines,
+    Measure,
+    Product,
+    ResidualProduct,
+)
 
 HELD_LINES = 2**18  # of a table on the driver that are computed at a time: no wide intermediate result has all of them
+GROWN_MARGIN = 0.003  # mean of y·u of the scores that new factors begin with; ten times more disturbs the old ones
 Array = NDArray[np.floating]
 
 
 def start_posteriors(runner: Runner[Any], config: FitConfig, loss: Loss) -> dict[Side, Any]:
     """The tables of both posteriors."""
     matrix, finish = StartTables(runner), InitialPosterior(config, loss)
-    tables = STARTS[config.start](matrix, config.rank, config.seed)
+    tables = STARTS[config.start](matrix, config.factors, config.seed)
     return {side: matrix.posterior(side, table, finish, config.form) for side, table in zip(SIDES, tables, strict=True)}
+
+
+def grown_posteriors(
+    runner: Runner[Any], posteriors: dict[Side, Any], config: FitConfig, loss: Loss
+) -> dict[Side, Any]:
+    """Both posteriors with more factors, as many as ``config`` says.
+
+    They begin as the leading singular vectors of D^{−½} E D^{−½}, where E holds the residuals y_l σ(−y_l u_l): the
+    directions in which the likelihood rises most.
+    """
+    matrix = ResidualTables(runner, posteriors)
+    more = config.factors - posteriors["rows"].form.rank
+    tables = spectral_start(matrix, more, config.seed, GROWN_MARGIN)
+    return {
+        side: matrix.grown(side, table, loss.start_deviation, config.form)
+        for side, table in zip(SIDES, tables, strict=True)
+    }
 
 
 @dataclass(frozen=True)
@@ -98,12 +124,19 @@ class StartTables:
             assert rows is not None
             sent = _by_parts(rows, lambda some, part: scaled_product(some, table[part], right))
             partners, send = runner.table(other, sent), None
-        held = runner.held_rows(side) is not None
-        step = Product(width, None if held else gram)
-        made, sums = runner.run(side, step, [], partners, LineFormat("float32"), send)
-        if held:
-            return runner.lines(made)
-        return StoredLines(table=made, gram=np.sum(sums, axis=0).reshape(width, width))
+        return self._multiplied(side, Product(width, self._measure(side)), [], partners, send)
+
+    def _measure(self, side: Side) -> Callable[[Rows, Table], Table] | None:
+        """What a product sums up besides: its Gram matrix, unless the driver gets its lines."""
+        return gram if self._runner.held_rows(side) is None else None
+
+    def _multiplied(
+        self, side: Side, step: Product | ResidualProduct, own: list[Any], partners: Any, send: Scaled | None = None
+    ) -> Array | StoredLines:
+        made, sums = self._runner.run(side, step, own, partners, LineFormat("float32"), send)
+        if step.measure is None:
+            return self._runner.lines(made)
+        return StoredLines(table=made, gram=np.sum(sums, axis=0).reshape(step.width, step.width))
 
     def total(self, side: Side, measure: Callable[[Rows, Table], Table], table: Array | StoredLines) -> Table:
         if not isinstance(table, StoredLines):
@@ -131,6 +164,38 @@ class StartTables:
             own = [self._made(side, part) for part in lines.tables]
             lines.table = self._runner.run_rows(side, MakeLines(lines.make), own, LineFormat("float64"))
         return lines.table
+
+
+class ResidualTables(StartTables):
+    """The same with the residuals of a fit in the place of the signs."""
+
+    def __init__(self, runner: Runner[Any], posteriors: dict[Side, Any]) -> None:
+        super().__init__(runner)
+        self._posteriors = posteriors
+
+    def product(self, side: Side, table: Array | StoredLines, right: Table) -> Array | StoredLines:
+        other = OTHER[side]
+        own = [self._posteriors[other], self._table(other, table)]
+        partners = self._runner.run_rows(other, LocatedLines(right), own, LineFormat("float32"))
+        step = ResidualProduct(right.shape[1], self._measure(side))
+        return self._multiplied(side, step, [self._posteriors[side]], partners)
+
+    def grown(self, side: Side, table: Array | StoredLines, deviation: float, form: Form) -> Any:
+        """The posterior with these factors besides its own."""
+        make: Callable[..., Table] = _as_it_is
+        tables = [table]
+        if isinstance(table, StoredLines):
+            assert table.make is not None
+            make, tables = table.make, list(table.tables)
+        own = [self._posteriors[side], *(self._table(side, part) for part in tables)]
+        return self._runner.run_rows(side, Grow(make, deviation), own, LineFormat.of(form))
+
+    def _table(self, side: Side, table: Array | StoredLines) -> Any:
+        return self._made(side, table) if isinstance(table, StoredLines) else self._runner.table(side, table)
+
+
+def _as_it_is(rows: Rows, lines: Table) -> Table:
+    return lines
 
 
 def _by_parts(rows: Rows, make: Callable[[Rows, slice], Array]) -> Array:

@@ -17,17 +17,18 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from onebit_spark.core import implicit_features, prediction
+from onebit_spark.core import implicit_features
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.compiled import jit
 from onebit_spark.core.confidence import count_confidences
 from onebit_spark.core.draws import Draws, count_errors
-from onebit_spark.core.engine import LeftOut, with_prior
+from onebit_spark.core.engine import with_prior
+from onebit_spark.core.left_out import LeftOut
 from onebit_spark.core.losses import HalfStep, Loss, PriorLines, RowPrior
 from onebit_spark.core.losses.base import Partners
 from onebit_spark.core.losses.row_sums import add_signed_rows
 from onebit_spark.core.posterior import FloatArray, RowPosterior
-from onebit_spark.core.spectral_rows import Rows, StartTable, Table, distinct_keys
+from onebit_spark.core.spectral_rows import Rows, StartTable, Table, distinct_keys, scaled_product
 from onebit_spark.core.split import Split
 from onebit_spark.core.statistics import SideStatistics
 
@@ -210,10 +211,8 @@ class MeasureLeftOut:
 
     def __call__(self, block: PlacedBlock, own: list[RowPosterior], partners: RowPosterior) -> Result:
         left = self.split.left_of(block.ratings, block.rows)
-        row, col = np.repeat(np.arange(left.n_rows), left.row_counts), left.codes >> 1
-        signs = np.where(left.codes & 1, 1.0, -1.0)
-        total, errors = prediction.held_out_sums(self.loss, own[0], partners, row, col, signs, left.weights)
-        return None, np.array(LeftOut(total, float(left.row_weights.sum()), errors, left.n_ratings), np.float64)
+        parts = block.over_rows(lambda lo, hi: LeftOut.of_ratings(self.loss, left, lo, hi, own[0], partners))
+        return None, np.sum([part.to_vector() for part in parts], axis=0)
 
 
 # ---- the start -------------------------------------------------------------------------------------------------------
@@ -236,6 +235,52 @@ class Product:
 
         block.over_rows(work)
         return lines, NO_SUMS if self.measure is None else self.measure(rows, lines.astype(np.float64)).ravel()
+
+
+@dataclass(frozen=True)
+class LocatedLines:
+    """The lines that ``ResidualProduct`` reads: the means of a row, and its D^{−½} table·right."""
+
+    right: Table
+
+    def __call__(self, rows: Rows, own: list[Any]) -> Result:
+        posterior, lines = own
+        return np.hstack([posterior.location, scaled_product(rows, lines, self.right)]).astype(np.float32), NO_SUMS
+
+
+@dataclass(frozen=True)
+class ResidualProduct:
+    """``Product`` with residuals y_l σ(−y_l u_l) in the place of the signs y_l. The partners are ``LocatedLines``."""
+
+    width: int  # numbers of a line
+    measure: Callable[[Rows, Table], Table] | None = None
+
+    def __call__(self, block: PlacedBlock, own: list[RowPosterior], partners: StartTable) -> Result:
+        rows, posterior, ratings = block.counted_rows, own[0], block.ratings
+        table = partners.reshape(-1, posterior.dimension + self.width)
+        lines, scale = np.empty((len(rows.numbers), self.width), np.float32), rows.scale
+
+        def work(lo: int, hi: int) -> None:
+            _residual_sums(
+                ratings.row_pointers, ratings.codes, ratings.weights, lo, hi, posterior.location,
+                int(posterior.has_intercept), table, lines,
+            )  # fmt: skip
+            lines[lo:hi] *= scale[lo:hi]
+
+        block.over_rows(work)
+        return lines, NO_SUMS if self.measure is None else self.measure(rows, lines.astype(np.float64)).ravel()
+
+
+@dataclass(frozen=True)
+class Grow:
+    """A posterior with more factors, from lines that are still to be made."""
+
+    make: Callable[..., Table]
+    deviation: float  # of the new factors
+
+    def __call__(self, rows: Rows, own: list[Any]) -> Result:
+        posterior, *tables = own
+        return posterior.with_factors(self.make(rows, *tables), self.deviation), NO_SUMS
 
 
 @dataclass(frozen=True)
@@ -288,4 +333,25 @@ def _signed_sums(pointers, codes, weights, first, last, table, out):  # type: ig
         sums[:] = 0.0
         add_signed_rows(table, codes, weights, pointers[i], pointers[i + 1], sums, 0, True)
         for k in range(len(sums)):
+            out[i, k] = sums[k]
+
+
+@jit
+def _residual_sums(pointers, codes, weights, first, last, location, fixed, table, out):  # type: ignore[no-untyped-def]
+    """out_i = Σ_{l∈Ω_i} w_l y_l σ(−y_l u_l) z_j, where a line of the table is [d_j, R_j, z_j] (or without d_j)."""
+    size, width = location.shape[1], out.shape[1]
+    sums = np.empty(width)
+    for i in range(first, last):
+        sums[:] = 0.0
+        for l in range(pointers[i], pointers[i + 1]):
+            j, sign = codes[l] >> 1, 2.0 * (codes[l] & 1) - 1.0
+            score = np.float64(location[i, 0]) + table[j, 0] if fixed else 0.0
+            for k in range(fixed, size):
+                score += np.float64(location[i, k]) * table[j, k]
+            residual = sign / (1.0 + np.exp(sign * score))
+            if weights is not None:
+                residual *= weights[l]
+            for k in range(width):
+                sums[k] += residual * table[j, size + k]
+        for k in range(width):
             out[i, k] = sums[k]

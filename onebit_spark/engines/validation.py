@@ -52,6 +52,9 @@ class Validation:
         self.history: list[dict[str, float]] = []
         self.seconds = 0.0
 
+    def begin(self, choice: Any) -> None:
+        """All settings are welcome."""
+
     def __call__(self, engine: Engine[Any], hierarchy: ScaleHierarchy, history: list[Iteration]) -> str | None:
         """Measure; the reason to stop, if there is one."""
         began, iteration = time.perf_counter(), history[-1]

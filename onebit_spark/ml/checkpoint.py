@@ -14,23 +14,24 @@ import json
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from pyspark.sql import SparkSession
 
 from onebit_spark.certificate.certified_fit import CertifiedFit
+from onebit_spark.core.choices import Choice
 from onebit_spark.core.config import AUTO, FORM_SETTINGS, FitConfig
 from onebit_spark.core.engine import Engine, settled
 from onebit_spark.core.factor_tables import prior_row
 from onebit_spark.core.fitted_features import SIDE_OF
+from onebit_spark.core.losses import SIDES
 from onebit_spark.core.model_info import METADATA
 from onebit_spark.core.output_kinds import MODEL
 from onebit_spark.core.scales import ScaleHierarchy
 from onebit_spark.core.settings import param_names
 from onebit_spark.core.side_features import codings_of
-from onebit_spark.core.solver import Iteration, Outcome, Start
-from onebit_spark.core.weight_choice import WeightChoice
+from onebit_spark.core.solver import Iteration, Outcome, Plan, Start
 from onebit_spark.engines.spark_engine import SparkEngine
 from onebit_spark.errors import RequestError
 from onebit_spark.input.defects import RatingCounts
@@ -52,12 +53,24 @@ def warm_start(model: FittedModel, config: FitConfig, engine: SparkEngine) -> St
     """The model's posterior of the engine's ids. Ids that the model does not know get its prior."""
     _check_form(model, config)
     info = model.info
-    form = info.kind, config.intercepts, config.implicit_features
+    priors = {side: prior_row(info.scales, side, *info.table_form) for side in SIDES}
     posteriors = {
-        side: engine.adopted(side, model.factorsOf(who), prior_row(info.scales, side, *form), config.precision)
+        side: engine.adopted(side, model.factorsOf(who), priors[side], config.precision)
         for who, side in SIDE_OF.items()
     }
-    return Start(posteriors, info.scales.forgetting_weights(), weight=info.config.weight)
+    settings = {name: info.parameters[name] for name in ("rank", "likelihood_weight", "implicit_features")}
+    return Start(posteriors, info.scales.forgetting_weights(), settings=settings)
+
+
+def resumed(checkpoint: Checkpoint, config: FitConfig, engine: SparkEngine) -> Start[Any]:
+    """The state of a fit that was interrupted: what follows is as if it had not been."""
+    info, start = checkpoint.model.info, warm_start(checkpoint.model, config, engine)
+    start = replace(start, scales=info.scales, history=checkpoint.history)
+    if info.choice is None:
+        return start
+    planned = info.choice["planned"]
+    plan = None if planned is None else Plan(*planned)
+    return replace(start, record=info.choice, earlier=info.choice["earlier"], planned=plan)
 
 
 def _check_form(model: FittedModel, config: FitConfig) -> None:
@@ -65,10 +78,16 @@ def _check_form(model: FittedModel, config: FitConfig) -> None:
     differing = [
         f"{names[name]} is {getattr(there, name)} there and {getattr(config, name)} here"
         for name in FORM_SETTINGS
-        if getattr(there, name) != getattr(config, name)
+        if getattr(there, name) != getattr(config, name) and not _chosen(name, config)
     ]
     if differing:
         raise RequestError(f"the initial model does not fit this estimator: {'; '.join(differing)}")
+
+
+def _chosen(name: str, config: FitConfig) -> bool:
+    """Whether a setting is left to the data, so that it may be what it was in the initial model."""
+    choosing = config.rank == AUTO or config.chooses_weight
+    return getattr(config, name) == AUTO or (name == "implicit_features" and config.implicit_features and choosing)
 
 
 class Checkpoint(NamedTuple):
@@ -122,13 +141,17 @@ class CheckpointFolder:
                 old.delete()
 
 
-@dataclass(frozen=True)
+@dataclass
 class Checkpointing(Generic[P]):
     """Writes a checkpoint of a fit after every ``interval`` iterations."""
 
     folder: CheckpointFolder
     interval: int
     make_model: Callable[[CertifiedFit[P]], FittedModel]
+    choice: Choice[P] = field(init=False)
+
+    def begin(self, choice: Choice[P]) -> None:
+        self.choice = choice
 
     def __call__(self, engine: Engine[P], hierarchy: ScaleHierarchy, history: list[Iteration]) -> None:
         if len(history) % self.interval:
@@ -137,7 +160,7 @@ class Checkpointing(Generic[P]):
             posterior = settled(engine, hierarchy)
             reached = CertifiedFit(
                 hierarchy.scales, hierarchy.prior, history, False, "a checkpoint", posterior, [],
-                WeightChoice(hierarchy.weight), codings_of(engine.features),
+                self.choice, codings_of(engine.features),
             )  # fmt: skip
             self.folder.write(self.make_model(reached), history)
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from pyspark import keyword_only
 
-from onebit_spark.ml.param_types import declared, documented_params, keyword_defaults, optional, optional_or_word
+from onebit_spark.ml.param_types import (
+    declared,
+    declared_or_word,
+    documented_params,
+    keyword_defaults,
+    optional,
+    optional_or_word,
+)
 from onebit_spark.ml.prediction_params import PredictionParams
 
 
@@ -17,7 +24,8 @@ class FitParams(PredictionParams):
     weightCol, getWeightCol, setWeightCol = optional("weightCol", str)
     loss, getLoss, setLoss = declared("loss", str)
     prior, getPrior, setPrior = declared("prior", str)
-    rank, getRank, setRank = declared("rank", int)
+    rank, getRank, setRank = declared_or_word("rank")
+    maxRank, getMaxRank, setMaxRank = declared("maxRank", int)
     likelihoodWeight, getLikelihoodWeight, setLikelihoodWeight = optional_or_word("likelihoodWeight")
     alpha, getAlpha, setAlpha = optional("alpha", float)
     beta, getBeta, setBeta = optional("beta", float)
@@ -29,6 +37,7 @@ class FitParams(PredictionParams):
     maxIter, getMaxIter, setMaxIter = declared("maxIter", int)
     tol, getTol, setTol = declared("tol", float)
     seed, getSeed, setSeed = declared("seed", int)
+    calibrate, getCalibrate, setCalibrate = declared("calibrate", bool)
     numUserBlocks, getNumUserBlocks, setNumUserBlocks = optional("numUserBlocks", int)
     numItemBlocks, getNumItemBlocks, setNumItemBlocks = optional("numItemBlocks", int)
     exchange, getExchange, setExchange = declared("exchange", str)
@@ -54,10 +63,10 @@ class FitParams(PredictionParams):
         probabilityCol: str = "probability", predictionCol: str = "prediction",
         rawPredictionCol: str = "rawPrediction", coldStartStrategy: str = "prior", labelCol: str = "label",
         ratingCol: str | None = None, threshold: float | None = None, weightCol: str | None = None,
-        loss: str = "logistic", prior: str = "inverse-gamma", rank: int = 10,
+        loss: str = "logistic", prior: str = "inverse-gamma", rank: int | str = "auto", maxRank: int = 64,
         likelihoodWeight: float | str | None = None, alpha: float | None = None, beta: float | None = None,
         fitIntercept: bool = True, implicitFeatures: bool = True, solver: str = "mm", start: str = "spectral",
-        covariance: str = "full", maxIter: int = 100, tol: float = 1e-05, seed: int = 0,
+        covariance: str = "full", maxIter: int = 100, tol: float = 1e-05, seed: int = 0, calibrate: bool = True,
         numUserBlocks: int | None = None, numItemBlocks: int | None = None, exchange: str = "auto",
         driverRatings: int | None = None, blocksDir: str | None = None, workDir: str | None = None,
         shuffleStorage: str = "files", checkpointDir: str | None = None, checkpointInterval: int = 10,

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -28,7 +28,7 @@ from onebit_spark.input.defects import Columns
 from onebit_spark.input.prepared_ratings import prepared_for
 from onebit_spark.input.rating_sources import RatingsFrame, RatingsSource
 from onebit_spark.input.survey import RatingSurvey
-from onebit_spark.ml.checkpoint import Checkpoint, CheckpointFolder, Checkpointing, subject_of, warm_start
+from onebit_spark.ml.checkpoint import Checkpoint, CheckpointFolder, Checkpointing, resumed, subject_of, warm_start
 from onebit_spark.ml.fitted_model import FittedModel
 from onebit_spark.ml.freshness import sketch_of
 from onebit_spark.ml.model_builder import ModelBuilder
@@ -152,6 +152,5 @@ def _start(
 ) -> Start[Any] | None:
     """Where the fit starts, if not where its configuration says: from a checkpoint, or from an initial model."""
     if earlier is not None:
-        start = warm_start(earlier.model, config, engine)
-        return replace(start, scales=earlier.model.info.scales, history=earlier.history)
+        return resumed(earlier, config, engine)
     return warm_start(initial, config, engine) if initial is not None else None

@@ -26,7 +26,14 @@ from __future__ import annotations
 
 from pyspark import keyword_only
 
-from onebit_spark.ml.param_types import declared, documented_params, keyword_defaults, optional, optional_or_word
+from onebit_spark.ml.param_types import (
+    declared,
+    declared_or_word,
+    documented_params,
+    keyword_defaults,
+    optional,
+    optional_or_word,
+)
 from onebit_spark.ml.prediction_params import PredictionParams
 
 
@@ -64,14 +71,14 @@ def written() -> str:
 
 def _param(name: str, item: Setting) -> str:
     capital, kind = name[0].upper() + name[1:], f", {item.kind.__name__}"
-    maker = "optional_or_word" if item.words else "optional" if item.optional else "declared"
+    maker = ("optional" if item.optional else "declared") + ("_or_word" if item.words else "")
     call, arguments = f"    {name}, get{capital}, set{capital} = {maker}(", _quoted(name) + ("" if item.words else kind)
     return f"{call}{arguments})\n" if len(call + arguments) < WIDTH else f"{call}\n        {arguments}\n    )\n"
 
 
 def _argument(name: str, item: Setting) -> str:
     kind = item.kind.__name__ + (" | str" if item.words else "") + (" | None" if item.optional else "")
-    default = repr(item.default) if item.kind is not str or item.optional else _quoted(item.default)
+    default = _quoted(item.default) if isinstance(item.default, str) else repr(item.default)
     return f"{name}: {kind} = {default}"
 
 

@@ -73,7 +73,6 @@ class ModelBuilder(Generic[M]):
         weight = {} if columns.weight is None else {"weight": columns.weight}
         return info_of_fit(
             fit,
-            self.config,
             {side: self.engine.count(side) for side in SIDES},
             {side: self.engine.column_norms(side, fit.posterior[side]) for side in SIDES},
             {side: len(known.unrated_ids) for side, known in self.features.items()},

@@ -77,6 +77,14 @@ def optional_or_word(name: str) -> Optional[float | str, S]:
     return param, _optional_getter(param), _setter(param)
 
 
+def declared_or_word(
+    name: str,
+) -> tuple[Param[int | str], Callable[[Params], int | str], Callable[[S, int | str], S]]:
+    """As ``declared``, a whole number or one of the words of the setting."""
+    param: Param[int | str] = _param(name)
+    return param, _getter(param), _setter(param)
+
+
 def _param(name: str) -> Param[Any]:
     """The Param of a setting. ``explainParams`` tells its help, and what the value must be."""
     item = settings_with_params()[name]

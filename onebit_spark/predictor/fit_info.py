@@ -8,7 +8,6 @@ from typing import Any
 from onebit_spark.certificate.certificates import kept_by_coin
 from onebit_spark.certificate.certified_fit import CertifiedFit
 from onebit_spark.certificate.learnt_prior import NARROWING
-from onebit_spark.core.config import FitConfig
 from onebit_spark.core.fitted_features import SIDE_OF
 from onebit_spark.core.losses import Side
 from onebit_spark.core.model_info import ModelInfo, scale_fields
@@ -16,7 +15,7 @@ from onebit_spark.core.posterior import DoubleArray, effective_rank
 
 
 def info_of_fit(
-    fit: CertifiedFit[Any], config: FitConfig, counts: dict[Side, int], norms: dict[Side, DoubleArray],
+    fit: CertifiedFit[Any], counts: dict[Side, int], norms: dict[Side, DoubleArray],
     unrated: dict[Side, int], repeated: bool, **ratings: Any,
 ) -> ModelInfo:  # fmt: skip
     """The content of ``metadata.json``; ``ratings`` are the fields about the ratings and how they were read.
@@ -36,8 +35,7 @@ def info_of_fit(
     }
     return ModelInfo(
         parameters={
-            **asdict(config),
-            "likelihood_weight": fit.choice.weight,
+            **asdict(fit.choice.config),
             "alpha": fit.prior.alpha,
             "beta": fit.prior.beta,
         },
@@ -48,11 +46,13 @@ def info_of_fit(
         converged=fit.converged,
         reason=fit.reason,
         effective_rank=effective_rank(norms["rows"], norms["cols"], counts["rows"], counts["cols"]),
-        **scale_fields(scales, config.intercepts),
+        **scale_fields(scales, fit.choice.config.intercepts),
         side_features=features or None,
         draw_narrowing=None if fit.drawn is None else NARROWING,
         confidences=None if fit.ladder is None else fit.ladder.as_dict(),
         weight_losses={f"{weight:g}": loss for weight, loss in fit.choice.losses.items()} or None,
+        choice=fit.choice.as_dict(),
+        calibration=None if fit.choice.calibration is None else fit.choice.calibration.as_dict(),
         nine_tenths=None if limit is None else kept_by_coin(limit, repeated).as_dict(),
         **ratings,
     )

@@ -7,6 +7,7 @@ from html import escape
 from typing import Any
 
 from onebit_spark.certificate.certificates import OF_PREDICTIONS
+from onebit_spark.core.choices import told
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.settings import declared
@@ -112,7 +113,9 @@ def _notes(info: ModelInfo) -> Iterable[str]:
         )
     if not info.converged and info.config.tol > 0:
         yield f'<p class="note">Not converged: {escape(info.reason)}.</p>'
-    if info.effective_rank == info.config.rank:
+    if info.choice:
+        yield from (f'<p class="note">{escape(sentence)}</p>' for sentence in told(info.choice))
+    elif info.effective_rank == info.config.rank:
         yield (
             '<p class="note">Every factor is in use: a larger rank may or may not predict better. Trying several on '
             "the same ratings is a comparison: declare it (--certificate-grid, certificateGrid).</p>"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 from urllib.parse import urlsplit
@@ -101,7 +101,11 @@ class FitRequest(RatingsRequest):
 
     output: str = flag("folder for the model")
     holdout: float | None = flag("share of the ratings that is kept out of the fit, to certify the model", default=None)
-    calibrate: bool = flag("calibrate the probabilities on the held-out ratings", default=False)
+    calibrate: bool | None = flag(
+        "calibrate the probabilities on the held-out ratings; --no-calibrate: not at all (default: on the tenth of the "
+        "ratings that chooses, where that pays)",
+        default=None,
+    )
     max_error: tuple[float, ...] = flag(
         "answer only pairs with a certified error rate of at most this, such as 0.05; several: 0.1,0.05", default=()
     )
@@ -137,7 +141,7 @@ class FitRequest(RatingsRequest):
         yield from super().problems()
 
     def fit_config(self) -> FitConfig:
-        return filled(FitConfig, self)
+        return replace(filled(FitConfig, self), calibrate=self.calibrate is None)
 
     def execution(self) -> Execution:
         return filled(Execution, self)

@@ -16,7 +16,6 @@ nine tenths would favour a fit that repeats them.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Generic, TypeVar
@@ -87,7 +86,8 @@ class Choice(Generic[P]):
     start: Start[P] | None = None  # where the fit of all ratings begins
     candidates: int = 1  # How many κ it might have been, given other labels. Theorem 1 pays for all, tried or not.
     ranks: int = 1  # how many ranks it might have been; each has a prior of its own
-    fits: int = 1  # of how many fits of the nine tenths, given other labels, the last tenth might have picked the one
+    # 2^q, where the last tenth has said yes or no q times: it picked one of so many fits of the others (§14)
+    fits: int = 1
     left_out: LeftOut | None = None  # the last tenth under the fit of the others that it picked
     trail: list[dict[str, Any]] = field(default_factory=list)  # what was tried, in order: see ``Look.as_dict``
     noise: LabelNoise | None = None  # how the probabilities are calibrated, where that pays
@@ -138,12 +138,12 @@ def choose(engine: Engine[P], config: FitConfig, start: Start[P] | None = None) 
         search = _Search(engine, part, config, split)
         look = search.best(given)
         kept = search.without_idle_factors(look) if config.rank == AUTO else look
-    doublings = math.ceil(math.log2(max(ranks / START_RANK, 1))) + 1
-    fits = 2 * candidates * doublings * math.ceil(config.max_iter / LOOK)
     noise, chosen = None, replace(kept.config, max_iter=config.max_iter, tol=config.tol)
     if config.calibrate and LOSSES[config.loss].score_noise > 0:
-        noise = LabelNoise.of_margins(look.left_out.margins, LOSSES[config.loss].score_noise)
-    return Choice(chosen, _begun(kept, engine), candidates, ranks, fits, look.left_out, search.trail, noise)
+        noise = LabelNoise.of_left_out(look.left_out, LOSSES[config.loss].score_noise)
+    return Choice(
+        chosen, _begun(kept, engine), candidates, ranks, 2**search.answers, look.left_out, search.trail, noise
+    )
 
 
 def _as_before(given: FitConfig, asked: FitConfig, start: Start[P], candidates: int, ranks: int) -> Choice[P]:
@@ -186,11 +186,16 @@ def _begun(look: Look[P], engine: Engine[P]) -> Start[P]:
 
 
 class _Search(Generic[P]):
-    """Fits of the nine tenths (``part``), judged by the last tenth. ``trail`` has all that were tried."""
+    """Fits of the nine tenths (``part``), judged by the last tenth.
+
+    ``trail`` has all that were tried. ``answers`` counts how often the tenth said yes or no: what it has picked is one
+    of the leaves of a tree of such questions, and the limit of §14 pays for its depth.
+    """
 
     def __init__(self, engine: Engine[P], part: Engine[P], asked: FitConfig, split: Split) -> None:
         self._engine, self._part, self._asked, self._split = engine, part, asked, split
         self.trail: list[dict[str, Any]] = []
+        self.answers = 0
 
     def best(self, given: FitConfig) -> Look[P]:
         """The state that no change improves."""
@@ -223,13 +228,12 @@ class _Search(Generic[P]):
         look = self._look(config, None, FIRST)
         if config.implicit_features:
             plain = self._look(replace(config, implicit_features=False), None, FIRST)
-            if not look.beats(plain):
+            pays = self._asked_if(look.beats(plain))
+            if not pays:
                 look, plain = self._settled(look), self._settled(plain)
-            if not look.beats(plain):
-                self._tell(look, False)
-                look = plain
-            else:
-                self._tell(plain, False)
+                pays = self._asked_if(look.beats(plain))
+            look, refused = (look, plain) if pays else (plain, look)
+            self._tell(refused, False)
         look = self._settled(look)
         self._tell(look, True)
         return look
@@ -242,7 +246,7 @@ class _Search(Generic[P]):
             while 0 <= (place := weights.index(look.config.weight) + step) < len(weights):
                 config = replace(look.config, likelihood_weight=weights[place])
                 changed = self._look(config, look.start, LOOK)
-                if look.loss + GAIN * look.left_out.standard_error > changed.loss:
+                if self._asked_if(changed.loss < look.loss + GAIN * look.left_out.standard_error):
                     changed = self._settled(self._look(config, changed.start, FIRST - LOOK))
                 if not self._kept(changed, look):
                     break
@@ -265,8 +269,8 @@ class _Search(Generic[P]):
         """After as many iterations as help."""
         while look.iterations + LOOK <= self._asked.max_iter:
             more = self._look(look.config, look.start, LOOK)
-            if not more.beats(look):
-                return more if more.loss < look.loss else look
+            if not self._asked_if(more.beats(look)):
+                return more if self._asked_if(more.loss < look.loss) else look
             look = more
         return look
 
@@ -279,9 +283,13 @@ class _Search(Generic[P]):
         return Look(config, Start(posteriors, outcome.hierarchy.scales, outcome.history), left_out)
 
     def _kept(self, changed: Look[P], look: Look[P]) -> bool:
-        kept = changed.beats(look)
+        kept = self._asked_if(changed.beats(look))
         self._tell(changed, kept)
         return kept
+
+    def _asked_if(self, answer: bool) -> bool:
+        self.answers += 1
+        return answer
 
     def _tell(self, look: Look[P], kept: bool) -> None:
         self.trail.append(look.as_dict(kept))

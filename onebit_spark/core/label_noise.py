@@ -15,7 +15,7 @@ import numpy as np
 from scipy.special import expit
 
 from onebit_spark.core.calibration import Calibration, least
-from onebit_spark.core.left_out import margin_of_bins
+from onebit_spark.core.left_out import LeftOut, margin_of_bins
 from onebit_spark.core.posterior import DoubleArray
 
 MOST_NOISE = 0.5
@@ -30,11 +30,11 @@ class LabelNoise:
     temperature: float  # τ
 
     @classmethod
-    def of_margins(cls, margins: DoubleArray, score_noise: float) -> LabelNoise | None:
-        """The best ε and τ for a histogram of margins (``LeftOut.margins``). None: the plain link is as good."""
-        z, n = margin_of_bins() * math.sqrt(score_noise), margins.sum()
-        if not n > 0:
+    def of_left_out(cls, left_out: LeftOut, score_noise: float) -> LabelNoise | None:
+        """The best ε and τ for the margins of ratings that were left out. None: the plain link is as good."""
+        if not left_out.weight > 0:
             return None
+        z, shares = margin_of_bins() * math.sqrt(score_noise), left_out.margins / left_out.weight
 
         def losses(told: LabelNoise) -> DoubleArray:
             return -np.log(told.probability(z))
@@ -45,15 +45,15 @@ class LabelNoise:
                 p, s = told.probability(z), expit(told.temperature * z)
                 by_temperature = (1 - told.noise) * s * (1 - s) * told.temperature * z
                 slopes = [by_temperature, 0.5 - s] if with_noise else [by_temperature]
-                return float(margins @ losses(told)) / n, np.array([-(margins @ (slope / p)) / n for slope in slopes])
+                return float(shares @ losses(told)), np.array([-(shares @ (slope / p)) for slope in slopes])
 
             x = least(loss, np.array([0.0, 0.05][: 1 + with_noise]), [(-3.0, 3.0), (0.0, MOST_NOISE)][: 1 + with_noise])
             return cls(float(x[1]) if with_noise else 0.0, float(np.exp(x[0])))
 
         def pays(told: LabelNoise, before: LabelNoise) -> bool:
             gain = losses(before) - losses(told)
-            mean = margins @ gain / n
-            return bool(mean > math.sqrt(max(margins @ (gain - mean) ** 2, 0.0)) / n)
+            mean = shares @ gain
+            return bool(mean > math.sqrt(shares @ (gain - mean) ** 2 / left_out.n))
 
         best = plain = cls(0.0, 1.0)
         for with_noise in (False, True):

@@ -102,12 +102,20 @@ def test_flags_hand_every_setting_on(arguments):
     request = parse(
         FitRequest, "fit", [*arguments, *(word for x in (config, execution, terms) for word in flags_for(x))]
     )
-    assert request.fit_config() == replace(config, start=FitConfig().start)  # a start has no flag
+    assert request.fit_config() == replace(config, start=FitConfig().start, calibrate=True)  # these have no flags here
     no_flags = {name: item.default for name, item in declared(Execution).items() if item.key is None}
     assert request.execution() == replace(execution, **no_flags)
     assert request.terms() == terms
     plain = parse(FitRequest, "fit", arguments)
     assert (plain.fit_config(), plain.execution(), plain.terms()) == (FitConfig(), Execution(), Terms())
+
+
+@pytest.mark.parametrize(("given", "by_the_tenth"), [([], True), (["--calibrate"], False), (["--no-calibrate"], False)])
+def test_probabilities_are_calibrated_once_or_not_at_all(arguments, given, by_the_tenth):
+    """Unless told otherwise on the tenth that chooses; else on the held-out ratings, or nowhere."""
+    request = parse(FitRequest, "fit", [*arguments, "--holdout", "0.1", *given])
+    assert request.fit_config().calibrate == by_the_tenth
+    assert bool(request.calibrate) == (given == ["--calibrate"])
 
 
 def test_the_example_config_shows_every_key_and_its_default(request):
@@ -119,7 +127,7 @@ def test_the_example_config_shows_every_key_and_its_default(request):
 
 
 def test_the_best_setting_is_a_config_of_the_fit(arguments, tmp_path):
-    config = replace(unlike_the_default(FitConfig), start=FitConfig().start)
+    config = replace(unlike_the_default(FitConfig), start=FitConfig().start, calibrate=True)
     (tmp_path / "best.toml").write_text(as_toml(config, settings=5))
     request = parse(FitRequest, "fit", [*arguments, "--config", str(tmp_path / "best.toml")])
     assert (request.fit_config(), request.terms().grid) == (config, 5)

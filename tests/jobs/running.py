@@ -29,16 +29,16 @@ def environment(**more):
     return {**clean, "PYSPARK_PYTHON": sys.executable, "SPARK_SUBMIT_OPTS": SHORT_LIVED, **more}
 
 
-def run(command, env=None, cwd=None):
-    """Run to the end; stdout and stderr in one, as a terminal shows them."""
+def run(command, env=None, cwd=None, patience=900):
+    """Run to the end; stdout and stderr in one, as a terminal shows them. What takes longer in seconds hangs."""
     return subprocess.run(
-        list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=900,
+        list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=patience,
         env=environment(**(env or {})), cwd=cwd,
     )  # fmt: skip
 
 
-def submit(job, *arguments):
-    return run([*SUBMIT, ROOT / "jobs" / f"{job}.py", *arguments])
+def submit(job, *arguments, patience=900):
+    return run([*SUBMIT, ROOT / "jobs" / f"{job}.py", *arguments], patience=patience)
 
 
 def run_here(job, *arguments):

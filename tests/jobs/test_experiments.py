@@ -164,7 +164,9 @@ def test_movielens_on_small_data(spark, folder, monkeypatch, settings):
 @pytest.mark.slow
 def test_all_tables_of_small_matrices(folder):
     """Every cell and method, so that nothing is missing on the page; the figures mean little at this size."""
-    done = submit("reproduce", "tables", "--size", "40", "--replicates", "1", "--output", folder / "tables")
+    done = submit(
+        "reproduce", "tables", "--size", "40", "--replicates", "1", "--output", folder / "tables", patience=3600
+    )
     assert done.returncode == 0, done.stdout
     text = (folder / "tables" / "REPRODUCTION.md").read_text()
     assert text.count("| *paper* |") == 12

@@ -1,0 +1,328 @@
+"""A tenth of the ratings chooses rank, κ, implicit features and the length of a fit, which goes on from there."""
+
+import math
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fitting import assert_same_bits, simulated
+
+from onebit_spark import FitConfig, NotConverged, Terms, fit_arrays
+from onebit_spark.certificate import bounds
+from onebit_spark.certificate.certified_fit import prior_cost
+from onebit_spark.core import choices
+from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.choices import COIN_STREAM, FACTORS, FITTED_SHARE, GAIN, START_RANK, choose, told
+from onebit_spark.core.losses import LOSSES, SIDES
+from onebit_spark.core.scales import Scales
+from onebit_spark.core.solver import Plan, Start, solve
+from onebit_spark.core.split import Split
+from onebit_spark.engines.threads import LocalEngine
+
+SHAPE = (200, 150)
+FIXED = {"rank": 4, "implicit_features": False}
+
+
+def data(kind, seed=0, **options):
+    return simulated(kind, shape=SHAPE, fraction=0.3, seed=seed, **options)
+
+
+def engine_of(rows, cols, labels):
+    return LocalEngine(RatingBlock.from_coordinates(rows, cols, labels > 0, SHAPE))
+
+
+def noise():
+    """Labels that say nothing, of cells that say nothing."""
+    rows, cols, _ = data("B3")
+    return rows, cols, np.random.default_rng(5).choice([-1, 1], len(rows))
+
+
+def fitted(ratings, config=FitConfig(), **options):
+    """A fit that must not warn."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", NotConverged)
+        return fit_arrays(*ratings, config, SHAPE, **options)
+
+
+# ---- the rule --------------------------------------------------------------------------------------------------------
+
+
+def test_clear_labels_weigh_more_than_noisy_ones_and_mere_noise_weighs_less():
+    """The candidates reach equally far both ways, in even steps, and only those on the way are tried."""
+    config = FitConfig(**FIXED)
+    clear, noisy, mere = (choose(engine_of(*ratings), config) for ratings in (data("A1"), data("B3"), noise()))
+    assert mere.weight <= 0.4 < 0.63 <= noisy.weight <= 1.25 < 1.6 <= clear.weight
+    np.testing.assert_allclose(np.diff(np.log10(FACTORS)), 0.1, atol=0.01)
+    for choice in (clear, noisy, mere):
+        assert choice.losses[choice.weight] == min(choice.losses.values())
+        places = sorted(FACTORS.index(weight) for weight in choice.losses)
+        assert places == list(range(places[0], places[-1] + 1))  # none was skipped
+
+
+@pytest.mark.parametrize("ratings", [data("B2"), noise()], ids=["B2", "noise"])
+def test_a_change_is_kept_if_it_gains_a_tenth_of_the_standard_error(ratings):
+    choice = choose(engine_of(*ratings), FitConfig())
+    error = choice.left_out.standard_error
+    best = next(entry for entry in choice.trail if entry["kept"])
+    for entry in choice.trail[choice.trail.index(best) + 1 :]:
+        gain = best["loss"] - entry["loss"]
+        assert gain > 0.9 * GAIN * error if entry["kept"] else gain < 1.1 * GAIN * error
+        best = entry if entry["kept"] else best
+    assert choice.left_out.loss == best["loss"]
+    assert choice.weight == best["weight"]
+    assert choice.config.implicit_features == best["implicit_features"]
+    assert choice.config.rank <= best["rank"]
+
+
+def test_the_fit_goes_on_from_the_state_of_the_nine_tenths():
+    """Its start has the loss that the trail tells; it is the fit of all ratings from there, a third as long."""
+    ratings, config = data("B2"), FitConfig(rank=3, tol=0)
+    engine = engine_of(*ratings)
+    choice, split = choose(engine, config), Split(config.seed ^ COIN_STREAM, FITTED_SHARE, by_cell=True)
+    reached = [entry for entry in choice.trail if entry["kept"]][-1]
+    assert engine.left_out_loss("logistic", choice.start.posteriors, split).loss == reached["loss"]
+    assert choice.start.earlier == reached["iterations"]
+    assert choice.start.planned.iterations == max(choices.LEAST_MORE, round(reached["iterations"] / 3))
+    outcome = solve(engine, choice.config, start=choice.start)
+    fit = fitted(ratings, config)
+    assert fit.objective_history == [step.objective for step in outcome.history]
+    for side, rows in (("rows", fit.rows), ("cols", fit.cols)):
+        np.testing.assert_array_equal(rows.location, engine.posterior(side).location)
+    assert np.all(np.diff(fit.objective_history) < 0)  # all ratings: the objective falls from the first step on
+
+
+def test_a_planned_end_has_converged():
+    fit = fitted(data("B2"))
+    planned = Plan(*fit.info.choice["planned"])
+    assert fit.converged
+    assert fit.reason == planned.reason
+    assert fit.iterations == planned.iterations < fit.info.choice["earlier"]
+    assert "the last tenth gained no more" in fit.reason
+    with pytest.warns(NotConverged):  # the limit comes first, and the fit says so
+        short = fit_arrays(*data("B2"), FitConfig(likelihood_weight="auto", max_iter=7), SHAPE)
+    assert not short.converged
+    assert short.iterations == 7
+
+
+def test_two_runs_and_any_number_of_threads_choose_the_same():
+    one, other, threaded = (fitted(data("B2"), FitConfig(seed=3), threads=threads) for threads in (1, 1, 3))
+    for another in (other, threaded):
+        assert another.info.choice == one.info.choice
+        assert another.config == one.config
+        assert_same_bits(one, another)
+
+
+def test_steps_are_as_relaxed_as_if_the_fit_had_not_been_divided():
+    """ω of the first step of the second phase is that after the iterations of the first."""
+    ratings, config = data("B2"), FitConfig(**FIXED, likelihood_weight=1.0, tol=0, max_iter=9)
+    whole, parts = engine_of(*ratings), engine_of(*ratings)
+    through = solve(whole, config)
+    half = solve(parts, replace(config, max_iter=6))
+    state = Start({side: parts.posterior(side) for side in SIDES}, half.hierarchy.scales, earlier=6)
+    rest = solve(parts, replace(config, max_iter=3), start=state)
+    assert [step.objective for step in rest.history] == [step.objective for step in through.history[6:]]
+
+
+# ---- the rank --------------------------------------------------------------------------------------------------------
+
+
+def test_factors_are_added_while_they_help():
+    """Fifteen traits, no noise: ten factors are too few, and the rank stops below its limit by itself."""
+    ratings = simulated("B1", rank=15, shape=SHAPE, fraction=0.9)
+    grown = fitted(ratings, FitConfig(likelihood_weight=2.0))
+    assert START_RANK < grown.config.rank <= 2 * START_RANK
+    assert grown.info.effective_rank == grown.config.rank
+    held = fitted(ratings, FitConfig(likelihood_weight=2.0, max_rank=12))
+    assert held.config.rank <= 12
+    assert {entry["rank"] for entry in held.info.choice["trail"]} == {10, 12}
+
+
+def test_few_traits_leave_few_factors():
+    assert fitted(data("B2")).config.rank == 3
+
+
+def test_mere_noise_leaves_one_factor():
+    fit = fitted(noise())
+    assert (fit.config.rank, fit.rows.mean.shape[1]) == (1, 1)
+    assert np.abs(fit.score(*(index[:100] for index in noise()[:2]))).max() < 0.2
+
+
+def test_dropped_factors_move_no_score():
+    """Only their strength is below 1% of the largest, and what the fit says is what it said."""
+    engine, config = engine_of(*data("B2")), FitConfig(rank=10, likelihood_weight="auto")
+    full, dropped = choose(engine, config), choose(engine, replace(config, rank="auto"))
+    assert dropped.config.rank < 10 == full.config.rank
+    scores = [
+        choice.start.posteriors["rows"].location @ choice.start.posteriors["cols"].location.T
+        for choice in (full, dropped)
+    ]
+    intercepts = [
+        np.add.outer(*(choice.start.posteriors[side].location[:, 0] for side in SIDES)) for choice in (full, dropped)
+    ]
+    full_scores, kept_scores = (
+        score - np.outer(*(c.start.posteriors[s].location[:, 0] for s in SIDES)) + both
+        for score, both, c in zip(scores, intercepts, (full, dropped), strict=True)
+    )
+    assert np.abs(full_scores - kept_scores).max() < 0.05 * np.abs(full_scores).max()
+
+
+# ---- when there is nothing to choose ---------------------------------------------------------------------------------
+
+
+def test_a_rank_and_a_weight_that_are_given_leave_nothing_to_choose():
+    ratings, config = data("B2"), FitConfig(rank=3, likelihood_weight=1.0, tol=0, max_iter=12)
+    fit, engine = fit_arrays(*ratings, config, SHAPE), engine_of(*ratings)
+    outcome = solve(engine, config)
+    assert fit.objective_history == [step.objective for step in outcome.history]
+    np.testing.assert_array_equal(fit.rows.location, engine.posterior("rows").location)
+    assert fit.config == config
+    assert fit.config.implicit_features
+    assert (fit.info.choice, fit.info.calibration, fit.nine_tenths, fit.weight_losses) == (None, None, None, {})
+
+
+def test_when_there_is_too_little_to_choose(monkeypatch):
+    engine = engine_of(*data("B3"))
+    given = choose(engine, FitConfig(likelihood_weight=0.7, rank=5))
+    assert (given.weight, given.config.rank, given.start) == (0.7, 5, None)
+    short = choose(engine, FitConfig(max_iter=choices.SHORTEST - 1))
+    assert (short.config.rank, short.weight, short.start) == (START_RANK, LOSSES["logistic"].default_weight, None)
+    monkeypatch.setattr(choices, "FEWEST", engine.n_ratings + 1)
+    for loss in ("logistic", "hinge"):
+        few = choose(engine, FitConfig(loss=loss))
+        assert (few.config.rank, few.weight, few.start) == (START_RANK, LOSSES[loss].default_weight, None)
+        assert few.as_dict() is few.calibration is None
+        assert (few.candidates, few.ranks, few.fits) == (1, 1, 1)
+    assert choose(engine, FitConfig(max_rank=4)).config.rank == 4
+
+
+def test_a_fit_that_starts_from_another_takes_its_settings():
+    engine = engine_of(*data("B3"))
+    settings = {"rank": 17, "likelihood_weight": 1.3, "implicit_features": False}
+    earlier = Start({}, Scales.at_start(17), settings=settings)
+    choice = choose(engine, FitConfig(), earlier)
+    assert (choice.config.rank, choice.weight, choice.config.implicit_features) == (17, 1.3, False)
+    assert (choice.candidates, choice.ranks) == (len(FACTORS), 64)  # chosen, on ratings that may be these
+    assert choice.start is earlier
+    assert choice.as_dict() is None
+    given = choose(engine, FitConfig(rank=5, likelihood_weight=0.7), earlier)
+    assert (given.config.rank, given.weight, given.config.implicit_features) == (5, 0.7, True)
+    noisy = {"trail": [], "noise": {"noise": 0.2, "temperature": 1.1}, "earlier": 9, "planned": [8, "as planned"]}
+    assert choose(engine, FitConfig(), replace(earlier, record=noisy)).noise.noise == 0.2
+
+
+# ---- what goes together with it --------------------------------------------------------------------------------------
+
+
+def test_ratings_of_a_cell_stay_together():
+    """Each rating three times: as with each once, so that a κ that repeats them gains nothing by it."""
+    rows, cols, labels = data("B3")
+    once, thrice = (engine_of(*(np.repeat(part, n) for part in (rows, cols, labels))) for n in (1, 3))
+    weights = [choose(engine, FitConfig(**FIXED)).weight for engine in (once, thrice)]
+    assert weights[1] < weights[0]
+    split, numbers = Split(7, 0.9, by_cell=True), np.arange(200)
+    alone, together = (split.left_of(engine.runner.ratings["rows"], numbers).codes for engine in (once, thrice))
+    np.testing.assert_array_equal(np.repeat(alone, 3), together)
+
+
+def test_features_that_do_not_pay_are_left_out_and_certificates_follow():
+    """Cells drawn at random say nothing of the labels. The certificates pay for the ranks that it might have been."""
+    fit = fitted(data("B3"), certify=Terms(delta=0.1))
+    assert not fit.config.implicit_features
+    assert fit.rows.implicit is None
+    found = {item.name: item for item in fit.certificates}
+    assert set(found) == {"seeger", "catoni"}
+    inputs, m = found["seeger"].inputs, sum(len(np.unique(index)) for index in data("B3")[:2])
+    assert inputs["prior_cost"] == pytest.approx(math.log(m * (m + 1)) + math.log(64))
+    assert inputs["prior_cost"] - prior_cost(fit.config, m) == pytest.approx(math.log(FitConfig().max_rank))
+    given = fitted(data("B3"), FitConfig(rank=3, implicit_features=False), certify=Terms(delta=0.1))
+    assert given.certificates[-1].inputs["prior_cost"] == pytest.approx(math.log(m * (m + 1)))
+
+
+def test_features_that_pay_are_kept():
+    """Each row rates the columns of its own group more often, and the group says what it likes."""
+    rng = np.random.default_rng(2)
+    groups = rng.integers(0, 2, SHAPE[0]), rng.integers(0, 2, SHAPE[1])
+    own = groups[0][:, None] == groups[1][None, :]
+    rows, cols = np.nonzero(rng.random(SHAPE) < np.where(own, 0.4, 0.1))
+    keep = rng.random(SHAPE[0]) < 0.5  # half of the rows have few ratings, and their choice of columns says the most
+    few = keep[rows] | (rng.random(len(rows)) < 0.1)
+    rows, cols = rows[few], cols[few]
+    like = groups[0][rows] * (2 * groups[1][cols] - 1)
+    labels = np.where(rng.logistic(size=len(rows)) < 2.0 * like, 1, -1)
+    choice = choose(engine_of(rows, cols, labels), FitConfig(rank=3, likelihood_weight="auto"))
+    assert choice.config.implicit_features
+
+
+def test_the_limit_of_the_nine_tenths_pays_for_every_answer():
+    fit = fitted(data("B2"), certify=Terms(delta=0.1))
+    limit = fit.nine_tenths
+    answers = math.log2(limit.inputs["fits"])
+    assert answers == int(answers) >= len(fit.info.choice["trail"])
+    expected = bounds.holdout(limit.inputs["errors"], limit.n, 0.1 / limit.inputs["fits"])
+    assert limit.bound == expected
+    assert limit.n == pytest.approx(0.1 * len(data("B2")[0]), rel=0.15)
+
+
+def test_theorem_1_pays_for_all_weights_that_might_have_been_chosen():
+    config = FitConfig(loss="hinge", rank=3, likelihood_weight="auto", implicit_features=False)
+    engine, terms = engine_of(*data("A2")), Terms(delta=0.1)
+    chosen = fitted(data("A2"), config, certify=terms)
+    found = {item.name: item for item in chosen.certificates}
+    assert len(chosen.weight_losses) < len(FACTORS)  # which of them are tried depends on the labels
+    theorem1, n = found["theorem1"], engine.n_ratings
+    assert theorem1.inputs["grid"] == len(FACTORS)
+    paid = theorem1.inputs["avb"] + theorem1.inputs["prior_cost"] / theorem1.inputs["lambda"]
+    assert theorem1.bound == bounds.theorem1(paid, n, theorem1.inputs["lambda"], 0.1 / len(FACTORS))
+
+
+def test_a_learnt_prior_takes_its_settings_from_its_own_part(monkeypatch):
+    """The other part certifies, so nothing may depend on it: an engine that holds this part alone chooses."""
+    seen = []
+    monkeypatch.setattr(
+        "onebit_spark.certificate.learnt_prior.choose",
+        lambda engine, *rest: (seen.append(engine.n_ratings), choose(engine, *rest))[1],
+    )
+    ratings = simulated("B3", shape=SHAPE, fraction=0.6)
+    fit = fit_arrays(*ratings, FitConfig(), SHAPE, certify=Terms(prior_split=0.5))
+    assert seen == [pytest.approx(0.5 * len(ratings[0]), rel=0.05)]
+    assert fit.certificates[0].name == "prior_split"
+    assert fit.config.rank < START_RANK
+    assert fit.drawn["rows"].rank == fit.rows.rank == fit.config.rank
+
+
+# ---- probabilities ---------------------------------------------------------------------------------------------------
+
+
+def test_flipped_labels_are_known_to_be_so():
+    """A fifth of clear labels is flipped: ε is near .4, and probabilities end near .2 and .8."""
+    ratings = data("A2", switch=0.2)
+    fit, raw = fitted(ratings), fitted(ratings, FitConfig(calibrate=False))
+    assert raw.info.calibration is raw.info.choice["noise"] is None
+    assert_same_bits(fit, raw)
+    noise = fit.info.choice["noise"]
+    assert noise["noise"] == pytest.approx(0.4, abs=0.1)
+    cells = tuple(index.ravel() for index in np.indices(SHAPE))
+    told_as, plain = fit.probability(*cells), raw.probability(*cells)
+    assert np.quantile(told_as, [0.01, 0.99]) == pytest.approx([0.2, 0.8], abs=0.06)
+    assert np.ptp(plain) > np.ptp(told_as)
+    order = np.argsort(plain)
+    assert np.all(np.diff(told_as[order]) > -1e-9)
+    assert np.array_equal(told_as > 0.5, plain > 0.5)
+    assert any("of the labels say nothing" in line for line in told(fit.info.choice))
+
+
+def test_the_choice_is_told_in_sentences():
+    fit = fitted(data("B3"))
+    first = next(iter(told(fit.info.choice)))
+    assert first.startswith("Chosen by the loss of a tenth of the ratings: ")
+    assert first.count("(kept)") == sum(entry["kept"] for entry in fit.info.choice["trail"])
+    assert "without implicit features" in first
+
+
+def test_hinge_chooses_its_rank_alone():
+    fit = fitted(data("A2"), FitConfig(loss="hinge"))
+    assert fit.config.weight == LOSSES["hinge"].default_weight
+    assert {entry["weight"] for entry in fit.info.choice["trail"]} == {fit.config.weight}
+    assert fit.info.calibration is None
+    assert fit.config.rank < START_RANK

@@ -81,7 +81,7 @@ def parts(ratings):
 
 @pytest.mark.classic
 @pytest.mark.parametrize(
-    "exchange", ["mixed", *(pytest.param(other, marks=pytest.mark.slow) for other in ("broadcast", "shuffle"))]
+    "exchange", ["broadcast", *(pytest.param(other, marks=pytest.mark.slow) for other in ("mixed", "shuffle"))]
 )
 def test_the_validation_loss_is_a_weighted_mean(parts, exchange):
     """The items that are watched are not fitted: they have the prior."""

@@ -8,7 +8,7 @@ from typing import Any
 from onebit_spark.certificate.certificates import headline_of
 from onebit_spark.certificate.selective import SELECTIVE
 from onebit_spark.cli.progress import Clock
-from onebit_spark.core.choices import told
+from onebit_spark.core.choices import chose_rank, told
 from onebit_spark.core.model_info import ModelInfo
 
 MOST_STATEMENTS = 40
@@ -51,7 +51,8 @@ def fit_summary(info: ModelInfo, certificate: Mapping[str, Any]) -> Iterator[str
         yield f"Not converged after {last}. The predictions can be used; a larger --max-iter may improve them."
     rank = info.parameters["rank"]
     off, full = rank - info.effective_rank, "a larger --rank may or may not predict better"
-    advice = f"{full}: --rank auto tries" if info.choice is None else "a tenth of the ratings asked for no more"
+    chosen = "a tenth of the ratings asked for no more" if rank < info.config.max_rank else "--max-rank allows no more"
+    advice = chosen if chose_rank(info.choice) else f"{full}: --rank auto tries"
     yield f"Effective rank {info.effective_rank} of {rank}: {f'{off} not needed' if off else advice}."
     if info.choice:
         yield from told(info.choice)

@@ -110,6 +110,7 @@ class Choice(Generic[P]):
         start, noise = self.start, self.noise
         return {
             "trail": self.trail,
+            "ranks": self.ranks,
             "noise": None if noise is None else asdict(noise),
             "earlier": 0 if start is None else start.earlier,
             "planned": None if start is None or start.planned is None else list(start.planned),
@@ -153,6 +154,11 @@ def _as_before(given: FitConfig, asked: FitConfig, start: Start[P], candidates: 
     record = start.record or {}
     noise = LabelNoise(**record["noise"]) if record.get("noise") else None
     return Choice(config, start, candidates, ranks, trail=list(record.get("trail", ())), noise=noise)
+
+
+def chose_rank(record: Mapping[str, Any] | None) -> bool:
+    """Whether ``Choice.as_dict`` tells of a rank that was chosen."""
+    return record is not None and record["ranks"] > 1
 
 
 def told(record: Mapping[str, Any]) -> Iterator[str]:

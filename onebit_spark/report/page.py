@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from onebit_spark.certificate.certificates import OF_PREDICTIONS
-from onebit_spark.core.choices import told
+from onebit_spark.core.choices import chose_rank, told
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.settings import declared
@@ -115,7 +115,7 @@ def _notes(info: ModelInfo) -> Iterable[str]:
         yield f'<p class="note">Not converged: {escape(info.reason)}.</p>'
     if info.choice:
         yield from (f'<p class="note">{escape(sentence)}</p>' for sentence in told(info.choice))
-    elif info.effective_rank == info.config.rank:
+    if info.effective_rank == info.config.rank and not chose_rank(info.choice):
         yield (
             '<p class="note">Every factor is in use: a larger rank may or may not predict better. Trying several on '
             "the same ratings is a comparison: declare it (--certificate-grid, certificateGrid).</p>"

@@ -105,4 +105,4 @@ def limit(scores: Sequence[Score]) -> float:
 def choose(scores: Sequence[Score]) -> Score:
     """By the one-standard-error rule."""
     equal = [score for score in scores if score.error <= limit(scores)]
-    return min(equal, key=lambda score: (score.config.rank, score.config.intercepts, score.error))
+    return min(equal, key=lambda score: (score.config.factors, score.config.intercepts, score.error))

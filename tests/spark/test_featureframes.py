@@ -54,7 +54,7 @@ def model(ratings, user_features, item_features):
 
 
 def fitted(ratings, users, items, **options):
-    return estimator(maxIter=5, **options).setUserFeatures(users).setItemFeatures(items).fit(ratings)
+    return estimator(**{"maxIter": 5, **options}).setUserFeatures(users).setItemFeatures(items).fit(ratings)
 
 
 @pytest.mark.classic
@@ -63,7 +63,7 @@ def fitted(ratings, users, items, **options):
     [
         ("driver", "hinge", False, 1),
         ("broadcast", "logistic", True, 3),
-        ("shuffle", "logistic", True, 3),
+        ("shuffle", "logistic", True, 2),
         pytest.param("broadcast", "logistic", False, 2, marks=pytest.mark.slow),
         pytest.param("mixed", "logistic", True, 2, marks=pytest.mark.slow),
         pytest.param("shuffle", "hinge", False, 40, marks=pytest.mark.slow),  # some blocks of items have no rows
@@ -74,9 +74,9 @@ def test_equals_the_in_process_fit(
 ):
     made = fitted(
         ratings, user_features, item_features, exchange=exchange, loss=loss, implicitFeatures=implicit,
-        numUserBlocks=blocks, numItemBlocks=blocks,
+        numUserBlocks=blocks, numItemBlocks=blocks, maxIter=3,
     )  # fmt: skip
-    config = FitConfig(rank=4, tol=0, loss=loss, implicit_features=implicit, max_iter=5)
+    config = FitConfig(rank=4, tol=0, loss=loss, implicit_features=implicit, max_iter=3)
     features = {"row_features": numbers[0][:-1], "col_features": numbers[1][:-1]}
     expected = fit_arrays(data.rows, data.cols, data.labels, config, **features)
     assert_same(made, expected, data, spark, loss)

@@ -7,9 +7,7 @@ import pytest
 from test_engine import assert_same, estimator, frame, in_process
 
 from onebit_spark import RequestError
-from onebit_spark.certificate import bounds
 from onebit_spark.cli.summaries import fit_summary
-from onebit_spark.core import weight_choice
 from onebit_spark.core.factor_tables import IMPLICIT
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.simulate import simulate
@@ -91,30 +89,3 @@ def test_without_a_certificate_the_job_says_how_to_get_one(model):
     told = next(line for line in fit_summary(featured.info, featured.certificate) if line.startswith("No certificate"))
     assert "which are on by default, and side features of the users. With these" in told
     assert told.endswith("Or fit without them: --no-implicit-features, no --user-features.")
-
-
-@pytest.fixture
-def chosen(ratings, monkeypatch):
-    """A fit whose weight is chosen, by exchange."""
-    monkeypatch.setattr(weight_choice, "FEWEST", 100)
-    monkeypatch.setattr(weight_choice, "FIRST_ITERATIONS", 2)
-    monkeypatch.setattr(weight_choice, "ITERATIONS", 1)
-    return lambda exchange: estimator(exchange=exchange, rank=2, maxIter=2, likelihoodWeight="auto").fit(ratings)
-
-
-@pytest.mark.parametrize(
-    "exchange", ["broadcast", *(pytest.param(other, marks=pytest.mark.slow) for other in ("mixed", "shuffle"))]
-)
-def test_every_exchange_chooses_the_same_weight(chosen, exchange):
-    """The coins belong to the numbers of the ids, which are the same whatever the exchange."""
-    driver, other = chosen("driver"), chosen(exchange)
-    assert other.info.config.weight == driver.info.config.weight
-    assert other.info.weight_losses == pytest.approx(driver.info.weight_losses, rel=1e-5)
-    np.testing.assert_allclose(other.summary.objectiveHistory, driver.summary.objectiveHistory, rtol=1e-6)
-    assert len(driver.info.weight_losses) >= 3
-    limit = driver.info.nine_tenths
-    assert limit == other.info.nine_tenths
-    fits = weight_choice.FITS
-    assert (limit["fits"], limit["bound"]) == (fits, bounds.holdout(limit["errors"], limit["n"], limit["delta"] / fits))
-    told = [line for line in fit_summary(driver.info, driver.certificate) if "nine tenths" in line]
-    assert told == [f"{limit['statement']} To certify the model itself: --holdout 0.1."]

@@ -81,7 +81,7 @@ def parts(ratings):
 
 @pytest.mark.classic
 @pytest.mark.parametrize(
-    "exchange", ["mixed", *(pytest.param(other, marks=pytest.mark.slow) for other in ("broadcast", "shuffle"))]
+    "exchange", ["broadcast", *(pytest.param(other, marks=pytest.mark.slow) for other in ("mixed", "shuffle"))]
 )
 def test_the_validation_loss_is_a_weighted_mean(parts, exchange):
     """The items that are watched are not fitted: they have the prior."""
@@ -97,9 +97,9 @@ def test_the_validation_loss_is_a_weighted_mean(parts, exchange):
 
 @pytest.mark.slow
 def test_every_exchange_splits_alike(parts, monkeypatch):
-    """A prior split, and in its part A a chosen κ: both take ratings away, and their weights with them."""
-    few = {"core.weight_choice.FEWEST": 50, "certificate.learnt_prior.REFIT_ITERATIONS": 1}
-    few |= {"core.weight_choice.FIRST_ITERATIONS": 1, "core.weight_choice.ITERATIONS": 1}
+    """A prior split, and in its part A chosen settings: both take ratings away, and their weights with them."""
+    few = {"core.choices.FEWEST": 50, "certificate.learnt_prior.REFIT_ITERATIONS": 1}
+    few |= {"core.choices.FIRST": 2, "core.choices.LOOK": 1, "core.choices.LEAST_MORE": 1}
     for name, value in few.items():
         monkeypatch.setattr(f"onebit_spark.{name}", value)
     choices = {"certificatePriorSplit": 0.5, "likelihoodWeight": "auto", "maxIter": 1}

@@ -23,7 +23,7 @@ from onebit_spark.certificate.certificates import (
     prior_split_certificate,
 )
 from onebit_spark.core.draws import Draws, GibbsErrors
-from onebit_spark.core.engine import LeftOut
+from onebit_spark.core.left_out import BINS, LeftOut
 from onebit_spark.core.split import Split
 from onebit_spark.engines.threads import LocalEngine
 from onebit_spark.simulate import simulate
@@ -140,7 +140,7 @@ def test_answers_hold(repeats):
 
 @pytest.fixture
 def few_may_choose(monkeypatch):
-    monkeypatch.setattr("onebit_spark.core.weight_choice.FEWEST", 100)
+    monkeypatch.setattr("onebit_spark.core.choices.FEWEST", 100)
 
 
 @pytest.mark.parametrize("repeats", [15, pytest.param(400, marks=pytest.mark.slow)])
@@ -154,17 +154,17 @@ def test_what_the_tenth_says_of_the_other_nine_holds(few_may_choose, repeats):
 
 @pytest.mark.parametrize("repeats", [80, pytest.param(400, marks=pytest.mark.slow)])
 def test_the_tenth_pays_for_picking_a_candidate(few_may_choose, monkeypatch, data, repeats):
-    """All candidates err on 30%, and the luckiest is picked: at δ/fits the limit holds, at δ it does not."""
+    """All fits err on 30%, and lucky ones are picked: at δ/fits the limit holds, at δ it does not."""
     rng, n, risk = np.random.default_rng(0), 400, 0.3
-    for name in ("FIRST_ITERATIONS", "ITERATIONS"):
-        monkeypatch.setattr(f"onebit_spark.core.weight_choice.{name}", 1)
+    for name, iterations in (("FIRST", 2), ("LOOK", 1), ("LEAST_MORE", 1)):
+        monkeypatch.setattr(f"onebit_spark.core.choices.{name}", iterations)
 
     def by_luck(*_):
         errors = rng.binomial(n, risk)
-        return LeftOut(float(errors), float(n), errors, n)
+        return LeftOut(float(errors), float(errors), float(n), errors, n, np.zeros(BINS))
 
     monkeypatch.setattr(LocalEngine, "left_out_loss", by_luck)
-    config, below, unpaid = FitConfig(rank=1, likelihood_weight="auto", max_iter=1, start="random"), 0, 0
+    config, below, unpaid = FitConfig(rank=1, likelihood_weight="auto", max_iter=9, start="random"), 0, 0
     for _ in range(repeats):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NotConverged)

@@ -38,7 +38,10 @@ def noise():
     return rows, cols, np.random.default_rng(5).choice([-1, 1], len(rows))
 
 
-def fitted(ratings, config=FitConfig(), **options):
+DEFAULT = FitConfig()
+
+
+def fitted(ratings, config=DEFAULT, **options):
     """A fit that must not warn."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", NotConverged)
@@ -153,18 +156,12 @@ def test_dropped_factors_move_no_score():
     engine, config = engine_of(*data("B2")), FitConfig(rank=10, likelihood_weight="auto")
     full, dropped = choose(engine, config), choose(engine, replace(config, rank="auto"))
     assert dropped.config.rank < 10 == full.config.rank
-    scores = [
-        choice.start.posteriors["rows"].location @ choice.start.posteriors["cols"].location.T
-        for choice in (full, dropped)
-    ]
-    intercepts = [
-        np.add.outer(*(choice.start.posteriors[side].location[:, 0] for side in SIDES)) for choice in (full, dropped)
-    ]
-    full_scores, kept_scores = (
-        score - np.outer(*(c.start.posteriors[s].location[:, 0] for s in SIDES)) + both
-        for score, both, c in zip(scores, intercepts, (full, dropped), strict=True)
-    )
-    assert np.abs(full_scores - kept_scores).max() < 0.05 * np.abs(full_scores).max()
+
+    def scores(choice):
+        left, right = (choice.start.posteriors[side] for side in SIDES)
+        return left.mean @ right.mean.T + left.intercept[:, None] + right.intercept[None, :]
+
+    assert np.abs(scores(full) - scores(dropped)).max() < 0.05 * np.abs(scores(full)).max()
 
 
 # ---- when there is nothing to choose ---------------------------------------------------------------------------------
@@ -207,7 +204,13 @@ def test_a_fit_that_starts_from_another_takes_its_settings():
     assert choice.as_dict() is None
     given = choose(engine, FitConfig(rank=5, likelihood_weight=0.7), earlier)
     assert (given.config.rank, given.weight, given.config.implicit_features) == (5, 0.7, True)
-    noisy = {"trail": [], "noise": {"noise": 0.2, "temperature": 1.1}, "earlier": 9, "planned": [8, "as planned"]}
+    noisy = {
+        "trail": [],
+        "ranks": 64,
+        "noise": {"noise": 0.2, "temperature": 1.1},
+        "earlier": 9,
+        "planned": [8, "as planned"],
+    }
     assert choose(engine, FitConfig(), replace(earlier, record=noisy)).noise.noise == 0.2
 
 

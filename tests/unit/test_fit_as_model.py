@@ -83,7 +83,7 @@ def test_certificates_and_certified_draws_are_kept(ratings, tmp_path):
 
 
 def test_repeated_cells_are_told_with_the_limit_of_nine_tenths(ratings, monkeypatch):
-    monkeypatch.setattr("onebit_spark.core.weight_choice.FEWEST", 100)
+    monkeypatch.setattr("onebit_spark.core.choices.FEWEST", 100)
     for repeated in (True, False):
         cells = np.unique(np.stack(ratings[:2]), axis=1, return_index=True)[1]
         given = ratings if repeated else tuple(part[cells] for part in ratings)

@@ -1,5 +1,7 @@
 """More factors, and fewer: posteriors, scales and the directions of what is not yet explained, by brute force."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from fitting import simulated
@@ -24,12 +26,7 @@ def some_posterior(kind, intercept, implicit, rank=3, rows=7, precision="float64
 
 FORMS = pytest.mark.parametrize(
     ("kind", "intercept", "implicit"),
-    [
-        (kind, intercept, implicit)
-        for kind in ("spread", "covariance")
-        for intercept in (True, False)
-        for implicit in (True, False)
-    ],
+    list(product(("spread", "covariance"), (True, False), (True, False))),
 )
 
 
@@ -132,8 +129,8 @@ def test_new_factors_are_singular_vectors_of_the_residuals(weighted, choices, mo
         roots.append(np.bincount(index, weights, size) ** -0.5)
     u, sigma, vt = np.linalg.svd(roots[0][:, None] * matrix * roots[1][None, :])
     shrinkage = (1 - sigma[min(3 + 87, 90) - 1] ** 2 / sigma[:3] ** 2) ** 2
-    product = (roots[0][:, None] * u[:, :3] * (shrinkage * sigma[:3])) @ (roots[1][:, None] * vt[:3].T).T
-    expected = GROWN_MARGIN * weights.sum() * product / np.sum(residuals * product[rows, cols])
+    low_rank = (roots[0][:, None] * u[:, :3] * (shrinkage * sigma[:3])) @ (roots[1][:, None] * vt[:3].T).T
+    expected = GROWN_MARGIN * weights.sum() * low_rank / np.sum(residuals * low_rank[rows, cols])
 
     wider = FitConfig(rank=5, **choices)
     grown = engine.grown(wider, wider.make_loss())
@@ -148,7 +145,7 @@ def test_new_factors_are_singular_vectors_of_the_residuals(weighted, choices, mo
 
 def test_growth_hardly_changes_a_score():
     """And it lowers the loss of the ratings: the new factors point where the likelihood rises."""
-    engine, _config, (rows, cols, labels, _) = fitted()
+    engine, _, (rows, cols, labels, _) = fitted()
     before = {side: engine.posterior(side) for side in SIDES}
     wider = FitConfig(rank=4)
     grown = engine.grown(wider, wider.make_loss())
@@ -171,7 +168,7 @@ def test_the_objective_falls_from_the_grown_state():
 
 def test_residual_tables_multiply_by_the_residuals():
     """One product against the dense matrix, for both sides."""
-    engine, _config, (rows, cols, labels, _weights) = fitted()
+    engine, _, (rows, cols, labels, _) = fitted()
     before = {side: engine.posterior(side) for side in SIDES}
     residuals = labels / (1 + np.exp(labels * scores_of(before)[rows, cols]))
     matrix = np.zeros(SHAPE)

@@ -37,7 +37,10 @@ def test_the_commented_grid_is_the_default():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("rank = [0, 5]\nalpha = [-1.0]", "rank must be an integer of at least 1, not 0; alpha must be a positive"),
+        (
+            "rank = [0, 5]\nalpha = [-1.0]",
+            "rank must be an integer of at least 1 or auto, not 0; alpha must be a positive",
+        ),
         ('likelihood-weight = ["auto"]', "likelihood-weight must be a number here"),
         ("ranks = [5]", "unknown key 'ranks'; allowed keys: loss, prior, likelihood-weight"),
         ("rank = ", "g is not TOML"),

@@ -10,8 +10,8 @@ from pyspark.sql import functions as F
 from test_engine import assert_same, estimator, frame
 
 from onebit_spark import FitConfig, RequestError, fit_arrays
-from onebit_spark.cli.job_tables import read_features
 from onebit_spark.cli.requests import FitRequest
+from onebit_spark.cli.spark_tables import read_features
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.simulate import simulate
@@ -249,8 +249,8 @@ def test_a_csv_of_features_has_numbers_and_keeps_its_ids_as_text(spark, tmp_path
     file = tmp_path / "users.csv"
     file.write_text("user,age,sex\n007,30,m\n8,40,f\n")
     request = FitRequest(ratings="r", output="o", user_features=str(file), format="csv")
-    frame = read_features(spark, request, "user", "item")["user"]
+    frame = read_features(spark, request, {"user": "user", "item": "item"})["user"]
     assert dict(frame.dtypes) == {"user": "string", "age": "int", "sex": "string"}
     assert sorted(line["user"] for line in frame.collect()) == ["007", "8"]
     with pytest.raises(RequestError, match=r"--user-features .* has no column 'who'"):
-        read_features(spark, request, "who", "item")
+        read_features(spark, request, {"user": "who", "item": "item"})

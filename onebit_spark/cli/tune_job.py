@@ -24,7 +24,7 @@ from onebit_spark.cli.progress import TaskProgress
 from onebit_spark.cli.requests import TuneRequest
 from onebit_spark.cli.runtime import Runtime
 from onebit_spark.cli.summaries import print_summary
-from onebit_spark.core.config import FitConfig
+from onebit_spark.core.config import AUTO, FitConfig
 from onebit_spark.core.output_kinds import TUNING
 from onebit_spark.core.settings import declared
 from onebit_spark.input.rating_checks import Columns
@@ -103,7 +103,7 @@ def _write_results(
     folder: Location, tasks: Sequence[Task], results: Sequence[TaskResult], scores: Sequence[Score], chosen: Score
 ) -> None:
     def setting(config: dict[str, Any]) -> dict[str, Any]:
-        return {name: config[name] for name in VARIED}
+        return {name: None if config[name] == AUTO else config[name] for name in VARIED}  # as an empty cell
 
     lines = [
         {**setting(task["config"]), "fold": task["fold"], **result} for task, result in zip(tasks, results, strict=True)

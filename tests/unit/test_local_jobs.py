@@ -147,7 +147,8 @@ def test_a_killed_fit_goes_on(data, tmp_path):
     assert "iteration-000004 is complete: to go on from it, run the same command with --resume" in err
     assert not (tmp_path / "m").exists()
     job("fit", *flags, *keep, "--max-iter", "7", "--resume", "--output", tmp_path / "m")
-    job("fit", *flags, "--max-iter", "7", "--output", tmp_path / "whole")
+    keep[1] = tmp_path / "d"
+    job("fit", *flags, *keep, "--max-iter", "7", "--output", tmp_path / "whole")
     resumed, whole = (json.loads((tmp_path / name / "metadata.json").read_text()) for name in ("m", "whole"))
     assert resumed["objective_history"] == whole["objective_history"]
     assert pq.read_table(tmp_path / "m" / "users") == pq.read_table(tmp_path / "whole" / "users")

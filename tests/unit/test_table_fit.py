@@ -1,6 +1,7 @@
 """fit_table: the fit of fit_arrays, by ids, as the class that ``load`` gives; its features, folders, certificates."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -142,13 +143,14 @@ def fitted(likes, execution, **settings):
 
 
 def test_a_fit_goes_on_from_a_checkpoint_and_ends_at_the_same_bits(likes, tmp_path):
-    keep = Execution(checkpoint_dir=str(tmp_path), checkpoint_interval=2)
+    folder = tmp_path / "interrupted"
+    keep = Execution(checkpoint_dir=str(folder), checkpoint_interval=2)
     fitted(likes, keep, max_iter=5)
-    (checkpoint,) = tmp_path.iterdir()
+    (checkpoint,) = folder.iterdir()
     assert checkpoint.name == "iteration-000004"
     assert onebit_spark.load(checkpoint).info.iterations == 4
-    resumed = fitted(likes, Execution(checkpoint_dir=str(tmp_path), checkpoint_interval=50, resume=True), max_iter=9)
-    whole = fitted(likes, Execution(), max_iter=9)
+    resumed = fitted(likes, replace(keep, resume=True), max_iter=9)
+    whole = fitted(likes, replace(keep, checkpoint_dir=str(tmp_path / "whole")), max_iter=9)
     assert resumed.info.objective_history == whole.info.objective_history
     np.testing.assert_array_equal(resumed.users.posterior.location, whole.users.posterior.location)
 

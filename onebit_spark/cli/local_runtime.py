@@ -123,7 +123,8 @@ class LocalRuntime:
         return self._formats[name] == "csv"
 
     def count_pairs(self, pairs: ArrowTable, ids: Sequence[str]) -> int:
-        n, counts, examples = 0, dict.fromkeys(ids, 0), {column: [] for column in ids}
+        n, counts = 0, dict.fromkeys(ids, 0)
+        examples: dict[str, list[Any]] = {column: [] for column in ids}
         for batch in pairs.batches(ids):
             n += len(batch)
             for column in ids:

@@ -166,8 +166,7 @@ class ServedModel(AskedModel):
     def _with_side(self, who: Who, side: ModelSide, **info: Any) -> ServedModel:
         """The model with other users or other items, and so without certificates."""
         users, items = (side, self.items) if who == "user" else (self.users, side)
-        counts = {"n_users": len(users.ids), "n_items": len(items.ids)}
-        plain = replace(self.info, draw_narrowing=None, **counts, **info)
+        plain = replace(self.info, draw_narrowing=None, n_users=len(users.ids), n_items=len(items.ids), **info)
         return ServedModel(plain, users, items, document([]), self.cold_start, self.max_error, self.params)
 
     def fold_in_features(self, features: pa.Table, who: Who = "user") -> ServedModel:

@@ -1,4 +1,4 @@
-"""The example of README on a session of Spark Connect. On a classic one it runs with the other guides."""
+"""The examples of README, the second on a session of Spark Connect. On a classic one they run with the other guides."""
 
 import contextlib
 import io
@@ -8,8 +8,13 @@ from guides import ROOT, assert_prints, snippets
 
 
 @pytest.mark.connect
-def test_the_example_prints_what_the_readme_says(spark):
-    example, printed = (snippet for snippet in snippets(ROOT / "README.md") if snippet.kind in ("python", "output"))
-    with contextlib.redirect_stdout(io.StringIO()) as found:
-        exec(compile(example.text, "README.md", "exec"), {})
-    assert_prints(found.getvalue(), printed.text)
+def test_the_examples_print_what_the_readme_says(spark):
+    known, found = {}, []
+    for snippet in snippets(ROOT / "README.md"):
+        if snippet.kind == "python":
+            with contextlib.redirect_stdout(io.StringIO()) as printed:
+                exec(compile(snippet.text, "README.md", "exec"), known)
+            found.append(printed.getvalue())
+        elif snippet.kind == "output":
+            assert_prints(found[-1], snippet.text)
+    assert len(found) == 2

@@ -32,9 +32,9 @@ from onebit_spark.simulate import power_law_ratings
 
 TABLES = ("rank", "rows", "large", "sparse", "scaling")
 LOSSES = {
-    "hinge": FitConfig(loss="hinge"),
-    "logistic": FitConfig(loss="logistic"),
-    "logistic, diagonal": FitConfig(loss="logistic", covariance="diagonal"),
+    "hinge": FitConfig(loss="hinge", rank=10),
+    "logistic": FitConfig(loss="logistic", rank=10),
+    "logistic, diagonal": FitConfig(loss="logistic", rank=10, covariance="diagonal"),
 }
 
 
@@ -84,7 +84,7 @@ def half_steps(ratings: RatingBlock, config: FitConfig, threads: int, repeats: i
     loss = config.make_loss()
     with LocalEngine(ratings, threads).running() as engine:
         engine.start(config, loss)
-        scales = Scales.at_start(config.rank)
+        scales = Scales.at_start(config.factors)
 
         def once(side: Side) -> float:
             prior = scales.prior(side, config.intercepts)
@@ -110,7 +110,7 @@ def row_microseconds(config: FitConfig, length: int, repeats: int) -> float:
     rng = np.random.default_rng(1)
     rows, cols = np.repeat(np.arange(n_rows), length), rng.integers(n_cols, size=n_rows * length)
     ratings = RatingBlock.from_coordinates(rows, cols, rng.random(len(rows)) < 0.6, (n_rows, n_cols))
-    loss, dimension = config.make_loss(), config.rank + config.intercepts
+    loss, dimension = config.make_loss(), config.dimension
     before, other = (
         RowPosterior.isotropic(
             rng.normal(scale=0.5, size=(n, dimension)).astype(np.float32), 0.3, loss.kind, config.intercepts

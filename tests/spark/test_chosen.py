@@ -81,7 +81,7 @@ def test_the_driver_chooses_as_a_process_does(quick, ratings, data):
 @pytest.mark.parametrize("exchange", ["driver", pytest.param("shuffle", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("stopped", [1, 3], ids=["after no checkpoint", "after a checkpoint"])
 def test_an_interrupted_fit_ends_at_the_same_fit(quick, ratings, tmp_path, exchange, stopped):
-    """Before the first checkpoint the choice is made again; after it the fit goes on as planned, with what was chosen."""
+    """Before the first checkpoint the choice is made again; after it the fit goes on as planned."""
     shared = {"exchange": exchange, "checkpointInterval": 2}
     whole = estimator(checkpointDir=str(tmp_path / "whole"), **shared).fit(ratings)
     folder = tmp_path / "kept"

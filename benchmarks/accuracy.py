@@ -2,7 +2,9 @@
 
     python benchmarks/accuracy.py simulated [--draws 5] [--rank 3]
     python benchmarks/accuracy.py real [--splits 10]          # ONEBIT_DATA: folder of the data sets, default ./data
-    python benchmarks/accuracy.py parts [--splits 10]         # what implicit features and a chosen κ contribute
+    python benchmarks/accuracy.py parts [--splits 10]         # what implicit features and chosen settings contribute
+    python benchmarks/accuracy.py choices [--splits 3]        # what a tenth of the ratings chooses, beside fixed ranks
+    python benchmarks/accuracy.py priors [--splits 3]         # which prior, which rank
 
 Simulated: error in % of sign(E[L]E[R]ᵀ) against sign(M) over all cells, no intercepts, K = 10. Real: share of correct
 signs on held-out ratings. Each row gives the mean, the standard deviation of one draw or split, and seconds per fit.
@@ -75,6 +77,7 @@ def simulated(draws: int, rank: int, first_seed: int) -> None:
                 alpha=alpha,
                 beta=beta,
                 intercepts=False,
+                rank=10,
                 max_iter=80,
                 implicit_features=False,
             )
@@ -119,13 +122,15 @@ REAL: dict[str, tuple[Callable[[], Ratings], float, int]] = {
     "ASSISTments": (assistments, 0.1, 3),
 }
 PARTS = {
-    "neither, κ = 1.2": FitConfig(likelihood_weight=1.2, implicit_features=False),
-    "neither, κ = 1": FitConfig(likelihood_weight=1.0, implicit_features=False),
-    "κ chosen": FitConfig(implicit_features=False),
-    "features, κ = 1.2": FitConfig(likelihood_weight=1.2),
-    "features, κ = 1": FitConfig(likelihood_weight=1.0),
-    "both (default)": FitConfig(),
+    "neither, κ = 1.2": FitConfig(rank=10, likelihood_weight=1.2, implicit_features=False),
+    "neither, κ = 1": FitConfig(rank=10, likelihood_weight=1.0, implicit_features=False),
+    "κ chosen": FitConfig(rank=10, implicit_features=False),
+    "features, κ = 1.2": FitConfig(rank=10, likelihood_weight=1.2),
+    "features, κ = 1": FitConfig(rank=10, likelihood_weight=1.0),
+    "all chosen (default)": FitConfig(),
 }
+CHOICES = {"chosen": FitConfig(), **{f"rank {rank}": FitConfig(rank=rank) for rank in (10, 20, 32)}}
+SIMULATED = ("A2", "B2", "B3")
 
 
 def real(splits: int | None, losses: list[str]) -> None:
@@ -145,9 +150,9 @@ def real(splits: int | None, losses: list[str]) -> None:
 
 
 def parts(splits: int | None, names: list[str]) -> None:
-    """Accuracy, log loss and calibration error of the logistic model, with implicit features, a chosen κ, or both."""
+    """Accuracy, log loss and calibration error of the logistic model: implicit features, a chosen κ, all chosen."""
     print(
-        f"{'data':16}{'model':20}{'correct':>9}{'sd':>8}{'log loss':>10}{'calibration':>12}{'κ':>14}{'iterations':>11}"
+        f"{'data':16}{'model':21}{'correct':>9}{'sd':>8}{'log loss':>10}{'calibration':>12}{'κ':>14}{'iterations':>11}"
         f"{'seconds':>9}"
     )
     for name in names:
@@ -166,13 +171,56 @@ def parts(splits: int | None, names: list[str]) -> None:
             seconds = (time.perf_counter() - began) / len(lines)
             mean, spread = np.mean(lines, axis=0), np.std(lines, axis=0, ddof=1)
             print(
-                f"{name:16}{label:20}{mean[0]:9.4f}{spread[0]:8.4f}{mean[1]:10.4f}{mean[2]:12.4f}"
+                f"{name:16}{label:21}{mean[0]:9.4f}{spread[0]:8.4f}{mean[1]:10.4f}{mean[2]:12.4f}"
                 f"{' '.join(sorted(weights)):>14}{mean[3]:11.0f}{seconds:9.1f}",
                 flush=True,
             )
 
 
-def choices(splits: int | None, losses: list[str]) -> None:
+def choices(splits: int | None, names: list[str]) -> None:
+    """What a tenth of the ratings chooses: everything, or all but the rank. Simulated data have the true rank 3.
+
+    Iterations of the nine tenths, then of all ratings. The seconds have both, and whatever was tried.
+    """
+    print(
+        f"{'data':16}{'model':10}{'correct':>9}{'sd':>8}{'log loss':>10}{'calibration':>12}{'rank':>12}{'κ':>14}"
+        f"{'features':>9}{'iterations':>12}{'seconds':>9}"
+    )
+    for name in names:
+        for label, config in CHOICES.items():
+            lines, chosen, began = [], [], 0.0
+            for seed in range(splits or (REAL[name][2] if name in REAL else 10)):
+                train, test = parts_of(name, seed)
+                began -= time.perf_counter()
+                fit = fit_arrays(*train, config)
+                began += time.perf_counter()
+                probability = fit.probability(test.rows, test.cols)
+                correct = float(np.mean(fit.predict(test.rows, test.cols) == test.labels))
+                error = reliability(test.labels, probability).error
+                before = 0 if fit.info.choice is None else fit.info.choice["earlier"]
+                lines.append((correct, log_loss(test.labels, probability), error, before, len(fit.history)))
+                chosen.append((fit.config.rank, fit.config.weight, int(fit.config.implicit_features)))
+            mean, spread = np.mean(lines, axis=0), np.std(lines, axis=0, ddof=1)
+            told = [" ".join(f"{value:g}" for value in sorted(set(values))) for values in zip(*chosen, strict=True)]
+            print(
+                f"{name:16}{label:10}{mean[0]:9.4f}{spread[0]:8.4f}{mean[1]:10.4f}{mean[2]:12.4f}{told[0]:>12}{told[1]:>14}"
+                f"{told[2]:>9}{f'{mean[3]:.0f} + {mean[4]:.0f}':>12}{began / len(lines):9.1f}",
+                flush=True,
+            )
+
+
+def parts_of(name: str, seed: int) -> tuple[Ratings, Ratings]:
+    """Ratings to fit, and others to predict. A simulated matrix is fitted to a fifth of its cells."""
+    if name in REAL:
+        load, held_out, _ = REAL[name]
+        return split(load(), held_out, seed)
+    made = simulate(name, rank=3, fraction=1.0, seed=seed)
+    cells = Ratings(made.rows, made.cols, made.labels)
+    fitted = len(cells.rows) // 5
+    return Ratings(*(part[:fitted] for part in cells)), Ratings(*(part[fitted:] for part in cells))
+
+
+def priors(splits: int | None, losses: list[str]) -> None:
     """Which prior, which rank: MovieLens-100K, 5,000 ratings held out, the same splits for all."""
     print(f"{'loss':10}{'prior':15}{'rank':>5}{'correct':>9}{'sd':>8}{'effective':>10}{'seconds':>9}")
     data = movielens_100k()
@@ -189,13 +237,14 @@ def choices(splits: int | None, losses: list[str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("simulated", "real", "parts", "choices"))
+    parser.add_argument("what", choices=("simulated", "real", "parts", "choices", "priors"))
     parser.add_argument("--draws", type=int, default=5)
     parser.add_argument("--rank", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0, help="seed of the first draw")
     parser.add_argument("--loss", nargs="+", default=["logistic", "hinge"], help="losses on the real data sets")
     parser.add_argument("--splits", type=int, help="splits of each data set (default 10 or 3)")
-    parser.add_argument("--sets", nargs="+", choices=REAL, default=list(REAL), help="data sets of parts")
+    known = [*REAL, *SIMULATED]
+    parser.add_argument("--sets", nargs="+", choices=known, default=known, help="data sets of parts and choices")
     options = parser.parse_args()
     warnings.simplefilter("ignore", NotConverged)
     print(provenance())
@@ -204,9 +253,11 @@ def main() -> None:
     elif options.what == "real":
         real(options.splits, options.loss)
     elif options.what == "parts":
-        parts(options.splits, options.sets)
+        parts(options.splits, [name for name in options.sets if name in REAL])
+    elif options.what == "choices":
+        choices(options.splits, options.sets)
     else:
-        choices(options.splits, options.loss)
+        priors(options.splits, options.loss)
 
 
 if __name__ == "__main__":

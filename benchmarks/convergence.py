@@ -85,6 +85,9 @@ class Curve:
         self.held_out.append(float(np.mean(losses)))
         self.history = list(history)
 
+    def begin(self, choice: object) -> None:
+        """Nothing is chosen here."""
+
     def best(self, outcome: Outcome[ScaleHierarchy]) -> Outcome[ScaleHierarchy]:
         return outcome
 
@@ -125,7 +128,7 @@ def curve(ratings: Ratings, config: FitConfig, gauge: bool, relaxed: bool) -> Cu
 
 
 def compare(name: str, loss: str, fits: list[str], iterations: int, features: bool, log: Path | None) -> None:
-    config = FitConfig(loss=loss, max_iter=iterations, tol=0, implicit_features=features)
+    config = FitConfig(loss=loss, rank=10, max_iter=iterations, tol=0, implicit_features=features)
     curves = {label: curve(SETS[name](), config, *VARIANTS[label]) for label in fits}
     lowest = min(min(found.objective) for found in curves.values())
     least = min(min(found.held_out) for found in curves.values())

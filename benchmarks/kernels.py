@@ -32,9 +32,9 @@ from onebit_spark.simulate import power_law_ratings
 
 TABLES = ("rank", "rows", "large", "sparse", "scaling")
 LOSSES = {
-    "hinge": FitConfig(loss="hinge"),
-    "logistic": FitConfig(loss="logistic"),
-    "logistic, diagonal": FitConfig(loss="logistic", covariance="diagonal"),
+    "hinge": FitConfig(loss="hinge", rank=10),
+    "logistic": FitConfig(loss="logistic", rank=10),
+    "logistic, diagonal": FitConfig(loss="logistic", rank=10, covariance="diagonal"),
 }
 
 

@@ -100,12 +100,12 @@ def test_a_planned_end_has_converged():
     planned = Plan(*fit.info.choice["planned"])
     assert fit.converged
     assert fit.reason == planned.reason
-    assert fit.iterations == planned.iterations < fit.info.choice["earlier"]
+    assert len(fit.history) == planned.iterations < fit.info.choice["earlier"]
     assert "the last tenth gained no more" in fit.reason
     with pytest.warns(NotConverged):  # the limit comes first, and the fit says so
         short = fit_arrays(*data("B2"), FitConfig(likelihood_weight="auto", max_iter=7), SHAPE)
     assert not short.converged
-    assert short.iterations == 7
+    assert len(short.history) == 7
 
 
 def test_two_runs_and_any_number_of_threads_choose_the_same():
@@ -124,7 +124,10 @@ def test_steps_are_as_relaxed_as_if_the_fit_had_not_been_divided():
     half = solve(parts, replace(config, max_iter=6))
     state = Start({side: parts.posterior(side) for side in SIDES}, half.hierarchy.scales, earlier=6)
     rest = solve(parts, replace(config, max_iter=3), start=state)
-    assert [step.objective for step in rest.history] == [step.objective for step in through.history[6:]]
+    expected = [step.objective for step in through.history[6:]]
+    assert [step.objective for step in rest.history] == pytest.approx(expected, rel=1e-7)  # float32 in between
+    afresh = solve(parts, replace(config, max_iter=3), start=replace(state, earlier=0))
+    assert [step.objective for step in afresh.history] != pytest.approx(expected, rel=1e-6)
 
 
 # ---- the rank --------------------------------------------------------------------------------------------------------
@@ -148,7 +151,7 @@ def test_few_traits_leave_few_factors():
 def test_mere_noise_leaves_one_factor():
     fit = fitted(noise())
     assert (fit.config.rank, fit.rows.mean.shape[1]) == (1, 1)
-    assert np.abs(fit.score(*(index[:100] for index in noise()[:2]))).max() < 0.2
+    assert np.abs(fit.score(*noise()[:2])).mean() < 0.2
 
 
 def test_dropped_factors_move_no_score():
@@ -229,16 +232,19 @@ def test_ratings_of_a_cell_stay_together():
 
 
 def test_features_that_do_not_pay_are_left_out_and_certificates_follow():
-    """Cells drawn at random say nothing of the labels. The certificates pay for the ranks that it might have been."""
-    fit = fitted(data("B3"), certify=Terms(delta=0.1))
+    """Few ratings of cells drawn at random say nothing of the labels. The certificates pay for the ranks."""
+    rng, shape = np.random.default_rng(0), (1500, 1200)
+    rows, cols = (rng.integers(0, size, 7000) for size in shape)
+    labels = np.where(rng.logistic(size=7000) < rng.normal(size=shape[0])[rows], 1, -1)
+    fit = fit_arrays(rows, cols, labels, shape=shape, certify=Terms(delta=0.1))
     assert not fit.config.implicit_features
     assert fit.rows.implicit is None
     found = {item.name: item for item in fit.certificates}
     assert set(found) == {"seeger", "catoni"}
-    inputs, m = found["seeger"].inputs, sum(len(np.unique(index)) for index in data("B3")[:2])
+    inputs, m = found["seeger"].inputs, sum(len(np.unique(index)) for index in (rows, cols))
     assert inputs["prior_cost"] == pytest.approx(math.log(m * (m + 1)) + math.log(64))
     assert inputs["prior_cost"] - prior_cost(fit.config, m) == pytest.approx(math.log(FitConfig().max_rank))
-    given = fitted(data("B3"), FitConfig(rank=3, implicit_features=False), certify=Terms(delta=0.1))
+    given = fit_arrays(rows, cols, labels, FitConfig(rank=3, implicit_features=False), certify=Terms(delta=0.1))
     assert given.certificates[-1].inputs["prior_cost"] == pytest.approx(math.log(m * (m + 1)))
 
 
@@ -320,7 +326,7 @@ def test_the_choice_is_told_in_sentences():
     first = next(iter(told(fit.info.choice)))
     assert first.startswith("Chosen by the loss of a tenth of the ratings: ")
     assert first.count("(kept)") == sum(entry["kept"] for entry in fit.info.choice["trail"])
-    assert "without implicit features" in first
+    assert "without implicit features" in first  # kept or not, it was tried
 
 
 def test_hinge_chooses_its_rank_alone():

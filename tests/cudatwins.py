@@ -1,7 +1,7 @@
 """Slow twins of the GPU's kernels, in numpy: the same lines, tasks, places and sums, one rating after the other.
 
-``tests/unit/test_cuda_twins.py`` holds them against the kernels of the CPU, ``test_cuda_kernels.py`` beside it holds the GPU's
-kernels against them, and ``tests/gpu`` a device against the CPU.
+``tests/unit/test_cuda_twins.py`` holds them against the kernels of the CPU. In ``test_cuda_kernels.py`` beside it the
+GPU's kernels are held against them, and in ``tests/gpu`` a device against the CPU.
 """
 
 from __future__ import annotations

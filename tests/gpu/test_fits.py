@@ -32,13 +32,13 @@ def agree(here, there, scores=1e-4):
 @pytest.mark.parametrize("name", FITS)
 def test_the_same_fit(ratings, name):
     rows, cols, labels, shape, _ = ratings(1)
-    config = FitConfig(**{"tol": 0, "max_iter": 15, "likelihood_weight": 1.0, **FITS[name]})
+    config = FitConfig(**{"rank": 10, "tol": 0, "max_iter": 15, "likelihood_weight": 1.0, **FITS[name]})
     agree(fit_arrays(rows, cols, labels, config, shape), fit_arrays(rows, cols, labels, config, shape, device="cuda"))
 
 
 def test_weights(ratings):
     rows, cols, labels, shape, weights = ratings(2, weighted=True)
-    config = FitConfig(tol=0, max_iter=15, likelihood_weight=1.0)
+    config = FitConfig(rank=10, tol=0, max_iter=15, likelihood_weight=1.0)
     here, there = (
         fit_arrays(rows, cols, labels, config, shape, weights=weights, device=place) for place in ("cpu", "cuda")
     )
@@ -69,6 +69,18 @@ def test_chosen_weight_and_certificates(ratings):
         [found.bound for found in there.certificates], [found.bound for found in here.certificates], rtol=1e-4
     )
     np.testing.assert_allclose(there.ladder.thresholds, here.ladder.thresholds, rtol=0.01)
+
+
+def test_choices(ratings):
+    """Rank, κ, implicit features and length by the last tenth: the same answers."""
+    rows, cols, labels, shape, _ = ratings(9, n=12000)
+    config = FitConfig(max_rank=20, tol=0, max_iter=40)
+    here, there = (fit_arrays(rows, cols, labels, config, shape, device=place) for place in ("cpu", "cuda"))
+    assert there.config == here.config
+    assert [entry["kept"] for entry in there.info.choice["trail"]] == [
+        entry["kept"] for entry in here.info.choice["trail"]
+    ]
+    agree(here, there)
 
 
 def test_prior_split(ratings):

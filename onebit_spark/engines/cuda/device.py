@@ -49,8 +49,8 @@ def check_memory(n: int, n_rows: int, n_cols: int, form: Form, weighted: bool) -
     if needed > SPARE * free:
         raise RequestError(
             f"device='cuda' cannot work: {n:,} ratings of {n_rows:,} rows and {n_cols:,} columns take about "
-            f"{needed / 1e9:.1f} GB of GPU memory, and {free / 1e9:.1f} GB are free: choose device='cpu', a lower rank "
-            "or covariance='diagonal'"
+            f"{needed / 1e9:.1f} GB of GPU memory, and {free / 1e9:.1f} GB are free: choose device='cpu', a lower "
+            "rank (or max_rank), or covariance='diagonal'"
         )
 
 

@@ -54,6 +54,12 @@ def check_memory(n: int, n_rows: int, n_cols: int, form: Form, weighted: bool) -
         )
 
 
+@cache
+def cache_bytes() -> int:
+    """The second-level cache of the device."""
+    return int(cupy().cuda.Device().attributes["L2CacheSize"])
+
+
 def kernel(source: str, name: str, macros: Mapping[str, int], shared_bytes: int = 0) -> Any:
     """A kernel of a .cu file of this folder, sized by these macros. CuPy keeps what it has compiled on disk."""
     return _kernel(source, name, tuple(sorted(macros.items())), shared_bytes)

@@ -26,11 +26,10 @@ Places = NDArray[np.int64]
 GROUPS = (4, 8, 16, 32, 64, 96)  # threads that may share a rating
 LANES = (4, 8, 16, 32, 64, 96)  # threads that may work on a row together
 MOST_MOMENTS = 24  # of a thread: more would not fit its registers
-AHEAD = 2  # ratings of a group that are read together
 TASK = 512  # ratings of a task
 WARP, BLOCK = 32, 128  # threads
 SMALL = 64  # rows of a block that solves small systems
-REGISTERS, OTHER_REGISTERS = 65536, 32  # of a multiprocessor; of a thread, for addresses and counters
+REGISTERS = 65536  # of a multiprocessor
 
 
 def _rounded(n: int, to: int) -> int:
@@ -115,12 +114,17 @@ class LineShape:
             "VALUES": self.values,
         }  # fmt: skip
 
-    def sum_macros(self, weighted: bool, mode: int) -> dict[str, int]:
-        """Of ``sums.cu``. As many blocks run side by side as have room for their registers."""
-        registers = AHEAD * (self.moments + self.told) + self.moments + self.values + OTHER_REGISTERS
+    def sum_macros(self, weighted: bool, mode: int, cached: bool = False) -> dict[str, int]:
+        """Of ``sums.cu``. ``cached``: whether all lines fit the cache of the device.
+
+        A group reads two ratings ahead. From the cache one is enough: it takes fewer registers, and as many blocks run
+        side by side as have room for theirs. The order of the sums is the same.
+        """
+        ahead = 1 if cached else 2
+        registers = ahead * (self.moments + self.told) + self.moments + self.values + 16 + 8 * ahead
         blocks = max(1, REGISTERS // (self.threads * registers))
         return {
-            **self.macros, "TASK": TASK, "AHEAD": AHEAD, "WEIGHTED": int(weighted), "MODE": mode, "MIN_BLOCKS": blocks,
+            **self.macros, "TASK": TASK, "AHEAD": ahead, "WEIGHTED": int(weighted), "MODE": mode, "MIN_BLOCKS": blocks,
         }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from onebit_spark.core.implicit_features import RIDGE
 from onebit_spark.core.losses import HalfStep
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.row_map import RowMap
-from onebit_spark.engines.cuda.device import NULL, cupy, kernel, launch
+from onebit_spark.engines.cuda.device import NULL, cache_bytes, cupy, kernel, launch
 from onebit_spark.engines.cuda.priors import DevicePrior
 from onebit_spark.engines.cuda.ratings import DeviceRatings
 from onebit_spark.engines.cuda.shapes import BLOCK, LineShape, Shape
@@ -100,7 +100,7 @@ def row_sums(
 ) -> Any:  # fmt: skip
     """Sums over the ratings of every row (``sums.cu``); those of a row without ratings are not written."""
     cp, cuts = cupy(), ratings.cuts
-    macros = line.sum_macros(ratings.weights is not None, mode)
+    macros = line.sum_macros(ratings.weights is not None, mode, table.nbytes <= cache_bytes())
     n_tasks = len(cuts.first_rows)
     acc, partial = cp.empty((ratings.n_rows, line.sums), np.float32), cp.empty((2 * n_tasks, line.sums), np.float32)
     kernel("sums", "sum_rows", macros)(

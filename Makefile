@@ -7,7 +7,7 @@ RUN := . conf/java.sh && PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python
 # The real data sets, where they are: tests that need one are skipped where it is absent.
 export ONEBIT_DATA ?= $(firstword $(wildcard $(CURDIR)/data $(CURDIR)/../shared/data) data)
 
-.PHONY: setup demo test test-all test-connect test-cluster lint docs bench reproduce dist clean
+.PHONY: setup demo test test-all test-connect test-cluster test-gpu lint docs bench reproduce dist clean
 
 setup: $(VENV)/.installed
 	@sh conf/java.sh
@@ -58,6 +58,10 @@ test-connect: setup
 # Faults on a standalone cluster: executors, workers and the driver are killed while a fit runs.
 test-cluster: setup
 	$(RUN) $(BIN)/python -m pytest tests/cluster -m "cluster or not cluster"
+
+# A GPU machine may have no network: this takes the Python that is there. It needs CuPy, pytest and the dependencies.
+test-gpu:
+	PYTHONPATH=$(CURDIR) $(PYTHON) -m pytest tests/gpu --confcutdir tests/gpu --durations=10
 
 bench: setup
 	$(RUN) $(BIN)/python benchmarks/kernels.py --tables rank rows large sparse scaling

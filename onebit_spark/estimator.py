@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 
 from onebit_spark.certificate.certificates import Terms
 from onebit_spark.core.config import FitConfig
+from onebit_spark.core.devices import device_problems
 from onebit_spark.core.execution import Execution
 from onebit_spark.core.fitted_features import Who
 from onebit_spark.core.phase_timer import PhaseTimer
@@ -164,6 +165,9 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
         """All problems with the Params, in words; an empty list if there are none."""
         tables = (self._chosen(Labels), self.fitConfig(), self.execution(), self.certificateTerms())
         problems = [problem.told(param_names(type(table))) for table in tables for problem in table.problems()]
+        if not problems:
+            found = device_problems(self.fitConfig(), self.execution())
+            problems = [problem.told(param_names(Execution)) for problem in found]
         if self.getValidationIndicatorCol():
             problems += [f"{name} does not go with validationIndicatorCol" for name in self.fromTheBeginning()]
             if self.getBlocksDir():

@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from onebit_spark.certificate.certificates import Certificate, Terms, document
@@ -19,10 +18,13 @@ from onebit_spark.certificate.learnt_prior import NARROWING
 from onebit_spark.certificate.selective import Group, request_problems
 from onebit_spark.core import prediction
 from onebit_spark.core.array_input import checked_ratings, label_problems
+from onebit_spark.core.arrow import pa
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.confidence import EVERYTHING, Ladder
 from onebit_spark.core.config import FitConfig
+from onebit_spark.core.devices import device_problems
 from onebit_spark.core.engine import prior_rows
+from onebit_spark.core.execution import Execution
 from onebit_spark.core.factor_tables import prior_row
 from onebit_spark.core.feature_coding import FeatureCoding
 from onebit_spark.core.fitted_features import Who
@@ -31,10 +33,10 @@ from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.posterior import DoubleArray, RowPosterior, effective_rank
 from onebit_spark.core.priors import ScalePrior
 from onebit_spark.core.randomness import pair_streams
-from onebit_spark.core.repeats import repeats_of
 from onebit_spark.core.scales import Scales
 from onebit_spark.core.side_features import SideFeatures
 from onebit_spark.core.solver import Iteration
+from onebit_spark.engines.cuda.runner import CudaEngine
 from onebit_spark.engines.threads import LocalEngine
 from onebit_spark.predictor.cold_start_draws import ColdStartDraws
 from onebit_spark.predictor.fit_info import info_of_fit
@@ -290,6 +292,7 @@ def fit_arrays(
     *,
     weights: ArrayLike | None = None,
     threads: int | None = None,
+    device: str = "cpu",
     certify: Terms | None = None,
     on_iteration: Callable[[Iteration], None] | None = None,
     row_features: ArrayLike | pa.Table | None = None,
@@ -311,6 +314,8 @@ def fit_arrays(
         A weight per rating, which multiplies κ (docs/MATH.md, §16). A rating of weight 0 is left out. Default: all 1.
     threads : int, optional
         Number of threads. Default: all cores.
+    device : {"cpu", "cuda"}
+        Where the fit runs. On a GPU it needs CuPy, and it is the same fit up to rounding (docs/SCALING.md).
     certify : Terms, optional
         Compute certificates on these terms.
     on_iteration : callable, optional
@@ -334,21 +339,28 @@ def fit_arrays(
     [1, 1]
     """
     config = config or FitConfig()
-    settings = config.problems() + (certify.problems() if certify else [])
-    ratings = RatingBlock.from_coordinates(*checked_ratings(rows, cols, labels, shape, settings, weights))
-    positives = int(ratings.row_positives.sum())
-    with LocalEngine(ratings, threads).running() as engine:
+    execution = Execution(device=device)
+    settings = [*execution.problems(), *config.problems(), *(certify.problems() if certify else [])]
+    settings = settings or device_problems(config, execution)
+    ratings = rows, cols, labels, shape
+    engine: LocalEngine | CudaEngine
+    if device == "cuda":
+        engine = CudaEngine.of_arrays(*ratings, settings, weights, config.form)
+    else:
+        engine = LocalEngine(RatingBlock.from_coordinates(*checked_ratings(*ratings, settings, weights)), threads)
+    positives = engine.positives
+    with engine.running():
         for side, given in zip(SIDES, (row_features, col_features), strict=True):
             if given is not None:
                 rated, name = engine.counts(side) > 0, f"{side[:-1]}_features"
                 engine.features[side] = SideFeatures.of_rows(given, rated, name)
         made = certified_fit(engine, config, certify, positives, on_iteration)
-    majority = 1 if 2 * positives >= ratings.n_ratings else -1
+    majority = 1 if 2 * positives >= engine.n_ratings else -1
     return Fit(
         config=made.choice.config,
         info=_info(made, engine, positives, majority),
-        rows=made.posterior["rows"],
-        cols=made.posterior["cols"],
+        rows=engine.runner.lines(made.posterior["rows"]),
+        cols=engine.runner.lines(made.posterior["cols"]),
         scales=made.scales,
         history=made.history,
         converged=made.converged,
@@ -357,7 +369,7 @@ def fit_arrays(
         prior=made.prior,
         rated={side: engine.counts(side) > 0 for side in SIDES},
         certificates=made.certificates,
-        drawn=made.drawn,
+        drawn=made.drawn and {side: engine.runner.lines(lines) for side, lines in made.drawn.items()},
         ladder=made.ladder or EVERYTHING,
         weight_losses=made.choice.losses,
         nine_tenths=made.nine_tenths,
@@ -365,9 +377,9 @@ def fit_arrays(
     )
 
 
-def _info(made: CertifiedFit[RowPosterior], engine: LocalEngine, positives: int, majority: int) -> ModelInfo:
+def _info(made: CertifiedFit[Any], engine: LocalEngine | CudaEngine, positives: int, majority: int) -> ModelInfo:
     """As if the fit had been made of a DataFrame with the columns user, item and label."""
-    columns, repeats = {"user": "user", "item": "item", "label": "label"}, repeats_of(engine.runner.ratings["rows"])
+    columns, repeats = {"user": "user", "item": "item", "label": "label"}, engine.repeats
     return info_of_fit(
         made,
         {side: engine.count(side) for side in SIDES},

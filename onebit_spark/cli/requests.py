@@ -14,6 +14,7 @@ from onebit_spark.certificate.certificates import Terms
 from onebit_spark.certificate.selective import request_problems
 from onebit_spark.cli.flags import as_flag, filled, flag, flag_of, in_flags, takes
 from onebit_spark.core.config import FitConfig
+from onebit_spark.core.devices import device_problems
 from onebit_spark.core.execution import Execution
 from onebit_spark.core.output_kinds import METRICS, MODEL, PREDICTIONS, OutputKind
 from onebit_spark.input.file_formats import COMPRESSIONS, ENDINGS
@@ -135,6 +136,7 @@ class FitRequest(RatingsRequest):
         yield from in_flags(FitConfig, self.fit_config().problems())
         yield from in_flags(Execution, self.execution().problems())
         yield from in_flags(Terms, self.terms().problems())
+        yield from in_flags(Execution, device_problems(self.fit_config(), self.execution()))
         unseen = "ratings that are not fitted: add --holdout 0.1, for example"
         if self.calibrate and self.holdout is None:
             yield f"--calibrate needs {unseen}"

@@ -3,6 +3,8 @@
 The key of numba's own cache is the file and the path of a function. Here kernels of different files call each other, so
 an edit of an inner loop would go unnoticed. A zip that is sent to an executor has a new path in every application. The
 key of this cache is the *content* of all files that contain kernels. It is in a folder that only the user can write to.
+
+Without numba all kernels are plain Python: right, and thousands of times slower. A machine with a GPU may do without.
 """
 
 from __future__ import annotations
@@ -20,9 +22,19 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-import numba
-import numba.extending
-from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
+import numpy as np
+
+from onebit_spark.core import plain_intrinsics
+
+try:
+    import numba
+    import numba.extending
+    from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
+
+    COMPILES = True
+except ModuleNotFoundError:
+    CompileResultCacheImpl = FunctionCache = _CacheLocator = object
+    COMPILES = False
 
 log = logging.getLogger("onebit_spark")
 
@@ -37,6 +49,8 @@ def jit(function: Callable[..., Any]) -> Callable[..., Any]:
 
     Division by zero gives ±∞ or NaN, as in numpy: the test for it would keep a loop from vector instructions.
     """
+    if not COMPILES:
+        return np.errstate(all="ignore")(function)
     dispatcher = numba.njit(nogil=True, error_model="numpy", fastmath=set(REORDERED_SUMS))(function)
     if cache_folder() is not None:
         dispatcher._cache = _Cache(function)  # type: ignore[attr-defined]
@@ -45,6 +59,8 @@ def jit(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function that writes LLVM's instructions itself, for kernels to call. They leave out its first argument."""
+    if not COMPILES:
+        return getattr(plain_intrinsics, function.__name__)  # type: ignore[no-any-return]
     return numba.extending.intrinsic(function)
 
 

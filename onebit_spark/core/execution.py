@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from onebit_spark.core.settings import YES_OR_NO, Problem, at_least, documented, problems_of, setting
 
+DEVICES = ("cpu", "cuda")
 EXCHANGES = ("auto", "driver", "broadcast", "mixed", "shuffle")
 STORAGES = ("files", "executors")
 
@@ -26,6 +27,11 @@ class Execution:
         "where the ratings are fitted: gathered on the driver, or in blocks on the executors, which get the factors by "
         "broadcast, by shuffle, or those of one side in each way (mixed); auto: by the numbers of ratings and ids",
         choices=EXCHANGES,
+    )
+    device: str = setting(
+        "cpu",
+        "what the driver fits with: its cores, or its GPU (cuda), which takes {exchange}=driver and needs CuPy",
+        choices=DEVICES,
     )
     driver_ratings: int | None = setting(
         None,

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
+from onebit_spark.core.arrow import pa
 from onebit_spark.core.feature_coding import FeatureCoding, Table32
 from onebit_spark.core.id_index import IdIndex
 from onebit_spark.core.losses import OTHER, Side

@@ -14,10 +14,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from onebit_spark.core.arrow import pa, pc
 from onebit_spark.core.compiled import jit
 
 MOST_TEXT = 2**31 - 1  # bytes of one array of text, whose offsets have 32 bits

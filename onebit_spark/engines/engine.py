@@ -2,6 +2,7 @@
 
 runner                   a side's table                     how a block gets its lines
 threads (this process)   arrays                             they are here
+GPU (this process)       arrays on the device               they are there
 Spark, broadcast         both sides held on the driver      by broadcast
 Spark, mixed             one held, one stored               by broadcast; by a join
 Spark, shuffle           both stored on the cluster         by a join
@@ -30,7 +31,6 @@ from onebit_spark.core.statistics import SideStatistics
 from onebit_spark.engines import steps
 from onebit_spark.engines.line_format import LineFormat
 from onebit_spark.engines.runner import Runner
-from onebit_spark.engines.start import grown_posteriors, start_posteriors
 from onebit_spark.engines.steps import Step, Sums
 
 T = TypeVar("T")  # a table of a side, as the runner keeps it
@@ -84,11 +84,11 @@ class BlockEngine(Generic[T]):
 
     def start(self, config: FitConfig, loss: Loss) -> None:
         with self.runner.described("start"):
-            self.posteriors = start_posteriors(self.runner, config, loss)
+            self.posteriors = self.runner.start(config, loss)
 
     def grown(self, config: FitConfig, loss: Loss) -> dict[Side, Any]:
         with self.runner.described("more factors"):
-            return grown_posteriors(self.runner, self.posteriors, config, loss)
+            return self.runner.grown(self.posteriors, config, loss)
 
     def start_from(self, posteriors: dict[Side, Any]) -> None:
         self.posteriors = {side: posterior.copy() for side, posterior in posteriors.items()}

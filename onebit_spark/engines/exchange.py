@@ -89,7 +89,7 @@ def engine_over(
     exchange, loaded = chosen.choice.exchange, chosen.loaded
     log.info("exchange: %s (%s)", exchange, chosen.choice.reason)
     if isinstance(loaded, CollectedRatings):
-        return on_driver(spark, loaded, columns, validation)
+        return on_driver(spark, loaded, columns, form, validation, execution.device)
     held: dict[str, frozenset[Side]] = {"broadcast": frozenset(SIDES), "mixed": frozenset([held_side(loaded)])}
     place: Storage = OnExecutors()  # by broadcast nothing is stored
     if exchange != "broadcast":

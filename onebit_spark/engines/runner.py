@@ -8,7 +8,8 @@ from typing import Any, Protocol, TypeVar
 
 from numpy.typing import NDArray
 
-from onebit_spark.core.losses import Side
+from onebit_spark.core.config import FitConfig
+from onebit_spark.core.losses import Loss, Side
 from onebit_spark.core.row_map import RowMap
 from onebit_spark.core.spectral_rows import Rows
 from onebit_spark.core.split import Split
@@ -62,6 +63,12 @@ class Runner(Protocol[T]):
 
     def mapped(self, side: Side, table: T, by: RowMap) -> T:
         """The table with every row mapped, now or when it is read."""
+
+    def start(self, config: FitConfig, loss: Loss) -> dict[Side, T]:
+        """Both posteriors at the start of a fit."""
+
+    def grown(self, posteriors: dict[Side, T], config: FitConfig, loss: Loss) -> dict[Side, T]:
+        """Both posteriors with more factors, as many as ``config`` says."""
 
     def restricted(self, split: Split) -> AbstractContextManager[Runner[T]]:
         """A runner on the ratings that the split chooses. Rows keep their numbers; tables of one fit the other."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
+from onebit_spark.core.execution import DEVICES
 from onebit_spark.core.factor_tables import factor_table, ordered
 from onebit_spark.core.losses import OTHER, SIDES, Side
 from onebit_spark.core.posterior import Form, RowPosterior
@@ -23,6 +25,7 @@ from onebit_spark.engines.blocking import (
     check_weight,
     numbered_chunks,
 )
+from onebit_spark.engines.cuda.runner import CudaRunner
 from onebit_spark.engines.engine import BlockEngine
 from onebit_spark.engines.factor_frames import PackLines, collected_factors, factor_frame, factor_lines
 from onebit_spark.engines.layout import (
@@ -121,17 +124,19 @@ class SparkEngine(BlockEngine[Any]):
 
 @contextmanager
 def on_driver(
-    spark: SparkSession, collected: CollectedRatings, columns: Columns, validation: DataFrame | None = None
-) -> Iterator[SparkEngine]:
+    spark: SparkSession, collected: CollectedRatings, columns: Columns, form: Form,
+    validation: DataFrame | None = None, device: str = DEVICES[0],
+) -> Iterator[SparkEngine]:  # fmt: skip
     """The engine on ratings that were collected. It collects those for validation, if there are any."""
     pairs = None
     if validation is not None:
         with described(spark, "gathering"):
             pairs = collect_pairs(validation, columns, collected.users, collected.items, collected.limit)
-    with ThreadRunner(collected.ratings).running() as runner:
+    make: Any = ThreadRunner if device == "cpu" else partial(CudaRunner.of_block, form=form)
+    with make(collected.ratings).running() as runner:
         ids = {
-            side: Ids(values, ratings.row_counts, ratings.row_positives)
-            for (side, ratings), values in zip(runner.ratings.items(), (collected.users, collected.items), strict=True)
+            side: Ids(values, runner.counts(side), runner.positive_counts(side))
+            for side, values in zip(SIDES, (collected.users, collected.items), strict=True)
         }
         engine = SparkEngine(spark, runner, ids, repeats_of(collected.ratings))
         engine.fitted = collected.sketch() if pairs is None else collected.sketch(pairs.cells, len(pairs.rows))

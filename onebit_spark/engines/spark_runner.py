@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from onebit_spark.core.losses import OTHER, Side
+from onebit_spark.core.config import FitConfig
+from onebit_spark.core.losses import OTHER, Loss, Side
 from onebit_spark.core.posterior import FloatArray
 from onebit_spark.core.row_map import RowMap
 from onebit_spark.core.spectral_rows import Rows
@@ -50,6 +51,7 @@ from onebit_spark.engines.routes import (
     numbered_lines,
 )
 from onebit_spark.engines.sides import BlockedSide, Blocking
+from onebit_spark.engines.start import grown_posteriors, start_posteriors
 from onebit_spark.engines.steps import Lines, OnRows, RowStep, Step, Sums, total_weight
 from onebit_spark.engines.tables import Broadcasts, Held, Stored, Table
 from onebit_spark.input.rating_checks import not_deterministic
@@ -124,6 +126,12 @@ class SparkRunner:
     def mapped(self, side: Side, table: Table, by: RowMap) -> Table:
         """The same table: its rows are mapped where they are read. Nothing is broadcast or stored again."""
         return table.mapped(by)
+
+    def start(self, config: FitConfig, loss: Loss) -> dict[Side, Table]:
+        return start_posteriors(self, config, loss)
+
+    def grown(self, posteriors: dict[Side, Table], config: FitConfig, loss: Loss) -> dict[Side, Table]:
+        return grown_posteriors(self, posteriors, config, loss)
 
     @contextmanager
     def restricted(self, split: Split) -> Iterator[SparkRunner]:

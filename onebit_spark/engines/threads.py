@@ -12,14 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.losses import OTHER, Side
+from onebit_spark.core.config import FitConfig
+from onebit_spark.core.losses import OTHER, Loss, Side
 from onebit_spark.core.machine import available_cores
 from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.repeats import Repeats, repeats_of
 from onebit_spark.core.row_map import RowMap
 from onebit_spark.core.spectral_rows import Rows
 from onebit_spark.core.split import Split
 from onebit_spark.engines.engine import BlockEngine
 from onebit_spark.engines.line_format import LineFormat
+from onebit_spark.engines.start import grown_posteriors, start_posteriors
 from onebit_spark.engines.steps import Lines, PlacedBlock, RowStep, Step, Sums
 
 Part = TypeVar("Part")
@@ -63,6 +66,10 @@ class ThreadRunner:
     def counts(self, side: Side) -> NDArray[np.int64]:
         return self.ratings[side].row_counts
 
+    def positive_counts(self, side: Side) -> NDArray[np.int64]:
+        """Number of positive ratings of every row."""
+        return self.ratings[side].row_positives
+
     def held_rows(self, side: Side) -> Rows:
         return self._block(side).counted_rows
 
@@ -92,6 +99,12 @@ class ThreadRunner:
         self._over_rows(side, partial(by.apply_to, table))
         return table
 
+    def start(self, config: FitConfig, loss: Loss) -> dict[Side, Any]:
+        return start_posteriors(self, config, loss)
+
+    def grown(self, posteriors: dict[Side, Any], config: FitConfig, loss: Loss) -> dict[Side, Any]:
+        return grown_posteriors(self, posteriors, config, loss)
+
     @contextmanager
     def restricted(self, split: Split) -> Iterator[ThreadRunner]:
         rows = self._block("rows")
@@ -116,6 +129,16 @@ class LocalEngine(BlockEngine[Any]):
 
     def __init__(self, ratings: RatingBlock, threads: int | None = None) -> None:
         super().__init__(ThreadRunner(ratings, threads))
+
+    @property
+    def positives(self) -> int:
+        """Number of positive ratings."""
+        return int(self.runner.ratings["rows"].row_positives.sum())
+
+    @property
+    def repeats(self) -> Repeats:
+        """Cells that were rated more than once."""
+        return repeats_of(self.runner.ratings["rows"])
 
     @contextmanager
     def running(self) -> Iterator[Self]:

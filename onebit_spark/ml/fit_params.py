@@ -41,6 +41,7 @@ class FitParams(PredictionParams):
     numUserBlocks, getNumUserBlocks, setNumUserBlocks = optional("numUserBlocks", int)
     numItemBlocks, getNumItemBlocks, setNumItemBlocks = optional("numItemBlocks", int)
     exchange, getExchange, setExchange = declared("exchange", str)
+    device, getDevice, setDevice = declared("device", str)
     driverRatings, getDriverRatings, setDriverRatings = optional("driverRatings", int)
     blocksDir, getBlocksDir, setBlocksDir = optional("blocksDir", str)
     workDir, getWorkDir, setWorkDir = optional("workDir", str)
@@ -68,10 +69,10 @@ class FitParams(PredictionParams):
         fitIntercept: bool = True, implicitFeatures: bool = True, solver: str = "mm", start: str = "spectral",
         covariance: str = "full", maxIter: int = 100, tol: float = 1e-05, seed: int = 0, calibrate: bool = True,
         numUserBlocks: int | None = None, numItemBlocks: int | None = None, exchange: str = "auto",
-        driverRatings: int | None = None, blocksDir: str | None = None, workDir: str | None = None,
-        shuffleStorage: str = "files", checkpointDir: str | None = None, checkpointInterval: int = 10,
-        resume: bool = False, validationIndicatorCol: str | None = None, patience: int = 3, delta: float = 0.05,
-        certificatePriorSplit: float | None = None, certificateGrid: int = 1,
+        device: str = "cpu", driverRatings: int | None = None, blocksDir: str | None = None,
+        workDir: str | None = None, shuffleStorage: str = "files", checkpointDir: str | None = None,
+        checkpointInterval: int = 10, resume: bool = False, validationIndicatorCol: str | None = None,
+        patience: int = 3, delta: float = 0.05, certificatePriorSplit: float | None = None, certificateGrid: int = 1,
     ) -> None:  # fmt: skip
         super().__init__()
         self._setDefault(**keyword_defaults(FitParams.__init__))

@@ -108,7 +108,8 @@ def _exchange(given: FitInput, counted: SizeEstimate | None) -> AbstractContextM
     if execution.blocks_dir is not None:
         source, counted = prepared_for(given.training, columns, execution.blocks_dir, counted), None
         log.info("ratings: %s", source)
-    return choose_exchange(execution.exchange, source, given.config.form, execution.driver_ratings, counted)
+    wanted = "driver" if execution.device == "cuda" else execution.exchange
+    return choose_exchange(wanted, source, given.config.form, execution.driver_ratings, counted)
 
 
 def _checkpoint_folder(given: FitInput, chosen: ChosenExchange, model_class: type[M]) -> CheckpointFolder | None:

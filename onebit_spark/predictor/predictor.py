@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pyarrow as pa
 
 from onebit_spark.core import prediction
+from onebit_spark.core.arrow import pa
 from onebit_spark.core.calibration import Calibration
 from onebit_spark.core.confidence import confidence
 from onebit_spark.core.factor_tables import prior_row, read_certified, read_factors

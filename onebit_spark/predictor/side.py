@@ -8,9 +8,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
+from onebit_spark.core.arrow import pa, pc
 from onebit_spark.core.factor_tables import (
     CERTIFIED,
     factor_columns,
@@ -26,11 +25,6 @@ from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.errors import RequestError
 from onebit_spark.predictor.top_n import Numbers
 
-ARROW_TYPES = {
-    "tinyint": pa.int8(), "smallint": pa.int16(), "int": pa.int32(), "bigint": pa.int64(), "float": pa.float32(),
-    "double": pa.float64(), "string": pa.string(), "boolean": pa.bool_(), "binary": pa.binary(), "date": pa.date32(),
-    "timestamp": pa.timestamp("us", "UTC"), "timestamp_ntz": pa.timestamp("us"),
-}  # fmt: skip
 DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
 
 
@@ -106,9 +100,14 @@ def arrow_type(spark_type: str) -> pa.DataType:
     """The Arrow type of ids of a type of Spark. Raises a RequestError if such ids can be read by Spark only."""
     if decimal := DECIMAL.fullmatch(spark_type):
         return pa.decimal128(int(decimal[1]), int(decimal[2]))
-    if spark_type not in ARROW_TYPES:
+    known = {
+        "tinyint": pa.int8(), "smallint": pa.int16(), "int": pa.int32(), "bigint": pa.int64(), "float": pa.float32(),
+        "double": pa.float64(), "string": pa.string(), "boolean": pa.bool_(), "binary": pa.binary(),
+        "date": pa.date32(), "timestamp": pa.timestamp("us", "UTC"), "timestamp_ntz": pa.timestamp("us"),
+    }  # fmt: skip
+    if spark_type not in known:
         raise RequestError(f"ids of type {spark_type} can be read with Spark only: use OneBitCompletionModel.load")
-    return ARROW_TYPES[spark_type]
+    return known[spark_type]
 
 
 def asked_ids(values: Any, expected: pa.DataType, what: str) -> pa.Array:

@@ -17,33 +17,33 @@ import math
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba.core import cgutils, types
-from numba.extending import models, register_model
-from numba.np.arrayobj import make_array
 
-from onebit_spark.core.compiled import intrinsic, jit
+from onebit_spark.core.compiled import COMPILES, intrinsic, jit
+from onebit_spark.core.plain_intrinsics import LANES
 
-LANES = 8
+if COMPILES:
+    from llvmlite import ir
+    from numba.core import cgutils, types
+    from numba.extending import models, register_model
+    from numba.np.arrayobj import make_array
+
 MOST_RATINGS = 1024  # of several rows together: their partners stay in the second-level cache until they are read again
 
-_LINE = ir.VectorType(ir.DoubleType(), LANES)
+if COMPILES:
+    _LINE = ir.VectorType(ir.DoubleType(), LANES)
 
+    class Lanes(types.Type):
+        """The type of a line in a compiled function."""
 
-class Lanes(types.Type):
-    """The type of a line in a compiled function."""
+        def __init__(self) -> None:
+            super().__init__("Lanes")
 
-    def __init__(self) -> None:
-        super().__init__("Lanes")
+    lanes = Lanes()
 
-
-lanes = Lanes()
-
-
-@register_model(Lanes)
-class _LanesModel(models.PrimitiveModel):
-    def __init__(self, manager: Any, kind: Lanes) -> None:
-        super().__init__(manager, kind, _LINE)
+    @register_model(Lanes)
+    class _LanesModel(models.PrimitiveModel):
+        def __init__(self, manager: Any, kind: Lanes) -> None:
+            super().__init__(manager, kind, _LINE)
 
 
 def _address(context, builder, kind, array, line):

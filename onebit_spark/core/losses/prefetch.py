@@ -7,11 +7,12 @@ changes no result.
 
 from __future__ import annotations
 
-from llvmlite import ir
-from numba.core import cgutils, types
-from numba.np.arrayobj import make_array
+from onebit_spark.core.compiled import COMPILES, intrinsic, jit
 
-from onebit_spark.core.compiled import intrinsic, jit
+if COMPILES:
+    from llvmlite import ir
+    from numba.core import cgutils, types
+    from numba.np.arrayobj import make_array
 
 AHEAD = 8  # ratings
 CACHE_LINE = 64  # bytes

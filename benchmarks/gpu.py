@@ -1,0 +1,169 @@
+"""What a fit costs on a GPU: milliseconds per half step, beside the reads alone, and seconds from host arrays to a fit.
+
+    python benchmarks/gpu.py [--tables steps fits first] [--ratings 2e7 1e8 1e9] [--rank 10 32 64] [--iterations 20]
+
+``steps``: the sums over ratings and the rest of a half step. "reads" is the same kernel without its arithmetic: the
+ceiling of this access pattern. ``fits``: whole fits of simulated ratings, 10 users per item and 100 ratings per user.
+``first``: the first fit of a process, and the next one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from record import provenance
+
+from onebit_spark import FitConfig, NotConverged, fit_arrays
+from onebit_spark.core.losses import OTHER, SIDES, HalfStep, RowPrior, Side
+from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.engines.cuda.device import cupy
+from onebit_spark.engines.cuda.priors import DevicePrior
+from onebit_spark.engines.cuda.ratings import DeviceRatings, orientations
+from onebit_spark.engines.cuda.shapes import Shape
+from onebit_spark.engines.cuda.start import start_posteriors
+from onebit_spark.engines.cuda.totals import Totals
+from onebit_spark.engines.cuda.update import (
+    MODE_GATHER,
+    RatingSums,
+    own_lines,
+    partner_lines,
+    row_sums,
+    updated,
+)
+
+TABLES = ("first", "steps", "fits")
+PIECE = 2**26  # ratings that are made at a time
+
+
+def simulated(n: int, seed: int = 1) -> tuple[Any, Any, Any, tuple[int, int]]:
+    """Rows, columns, labels and the shape, on the device: both sides heavy-tailed, three factors and intercepts."""
+    cp, m, c = cupy(), n // 100, n // 1000
+    rng = cp.random.default_rng(seed)
+    left, right = (rng.standard_normal((size, 4), dtype=np.float32) for size in (m, c))
+    order = [cp.random.RandomState(seed).permutation(size).astype(np.int32) for size in (m, c)]
+    rows, cols, labels = cp.empty(n, np.int32), cp.empty(n, np.int32), cp.empty(n, np.int8)
+    for lo in range(0, n, PIECE):
+        part, k = slice(lo, lo + PIECE), min(PIECE, n - lo)
+        low, high = 1e-3**0.1, 1.001**0.1
+        i = cp.clip(((low + rng.random(k) * (high - low)) ** 10 - 1e-3) * m, 0, m - 1).astype(np.int32)
+        j = cp.clip(20 * cp.exp(rng.random(k) * np.log((c + 20) / 20)) - 20, 0, c - 1).astype(np.int32)
+        i, j = order[0][i], order[1][j]
+        score = (left[i, :3] * right[j, :3]).sum(axis=1) + 0.7 * (left[i, 3] + right[j, 3])
+        rows[part], cols[part] = i, j
+        labels[part] = cp.where(rng.random(k) < 1 / (1 + cp.exp(-score)), 1, -1)
+    return rows, cols, labels, (m, c)
+
+
+def milliseconds(work: Callable[[], Any], repeats: int = 5) -> float:
+    """The median time on the device."""
+    work()
+    times, cp = [], cupy()
+    for _ in range(repeats):
+        begin, end = cp.cuda.Event(), cp.cuda.Event()
+        begin.record()
+        work()
+        end.record()
+        end.synchronize()
+        times.append(cp.cuda.get_elapsed_time(begin, end))
+    return float(np.median(times))
+
+
+def steps(n: int, rank: int, implicit: bool) -> None:
+    """The parts of a half step of both sides."""
+    rows, cols, labels, extent = simulated(n)
+    ratings = orientations(rows, cols, (labels > 0).view(np.uint8), extent)
+    del rows, cols, labels
+    config = FitConfig(rank=rank, implicit_features=implicit, likelihood_weight=1.0)
+    posteriors = start_posteriors(ratings, config, config.make_loss())
+    for side in SIDES:
+        sums, reads, whole = parts(ratings[side], side, posteriors[side], posteriors[OTHER[side]])
+        print(
+            f"| {n:.0e} | {rank} | {'yes' if implicit else 'no'} | {side} | {sums:.2f} | {reads:.2f} | "
+            f"{reads / sums:.2f} | {whole:.2f} | {1e6 * whole / n:.3f} |",
+            flush=True,
+        )
+
+
+def parts(ratings: DeviceRatings, side: Side, rows: RowPosterior, partners: RowPosterior) -> tuple[float, float, float]:
+    """Milliseconds of the sums over ratings, of their reads alone, and of the whole half step."""
+    shape, size, one = Shape.of(rows.form), rows.dimension, np.float32(1)
+    own, table = own_lines(shape, rows), partner_lines(shape, partners)
+    sums = milliseconds(lambda: row_sums(ratings, shape.line, own, table, one))
+    reads = milliseconds(lambda: row_sums(ratings, shape.line, own, table, one, MODE_GATHER))
+    step: HalfStep[None] = HalfStep(side, 0, 1.0, RowPrior(np.zeros((1, size)), np.ones((1, size))), 1.0)
+    prior = DevicePrior.of(step, size, None, None)
+
+    def half_step() -> None:
+        new, told, scalars = updated(ratings, step, RatingSums.of(ratings, rows, partners, 1.0), prior)
+        Totals(ratings, shape).of_rows(rows.location, new, prior, told, scalars, None, None)
+
+    return sums, reads, milliseconds(half_step)
+
+
+def timed_fit(host: list[Any], **settings: Any) -> str:
+    ended: list[float] = []
+    began = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotConverged)
+        config = FitConfig(**settings)
+        fit = fit_arrays(*host, config, device="cuda", on_iteration=lambda _: ended.append(time.perf_counter() - began))
+    whole, last = time.perf_counter() - began, np.diff(ended)
+    return (
+        f"{whole:.2f} s, of which {ended[0]:.2f} to the end of the first iteration; {len(ended)} iterations of "
+        f"{1e3 * np.median(last):.1f} ms; rank {fit.config.rank}, κ {fit.config.weight:g}"
+    )
+
+
+def fits(n: int, ranks: list[int], iterations: int) -> None:
+    """Whole fits, from host arrays to host factors."""
+    *arrays, _ = simulated(n)
+    host = [array.get() for array in arrays]
+    del arrays
+    cupy().get_default_memory_pool().free_all_blocks()
+    plain = {"tol": 0, "likelihood_weight": 1.0, "implicit_features": False, "max_iter": iterations}
+    for rank in ranks:
+        print(f"{n:.0e}, plain, rank {rank}: {timed_fit(host, rank=rank, **plain)}", flush=True)
+    print(f"{n:.0e}, rank 10, 100 iterations: {timed_fit(host, rank=10, tol=0, likelihood_weight=1.0)}", flush=True)
+    print(f"{n:.0e}, all defaults: {timed_fit(host)}", flush=True)
+
+
+def first() -> None:
+    """The first use: CuPy, the context of the device, and the compiler."""
+    began = time.perf_counter()
+    cupy().zeros(1)
+    print(f"CuPy and a context: {time.perf_counter() - began:.2f} s")
+    rng = np.random.default_rng(0)
+    host = [rng.integers(0, 1000, 10_000), rng.integers(0, 500, 10_000), rng.integers(0, 2, 10_000)]
+    for name in ("first", "next"):
+        print(f"{name} fit of 10,000 ratings: {timed_fit(host, rank=10, tol=0, likelihood_weight=1.0, max_iter=10)}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tables", nargs="+", choices=TABLES, default=TABLES)
+    parser.add_argument("--ratings", nargs="+", type=float, default=[2e7, 1e8])
+    parser.add_argument("--rank", nargs="+", type=int, default=[10, 32, 64])
+    parser.add_argument("--iterations", type=int, default=20)
+    given = parser.parse_args()
+    properties = cupy().cuda.runtime.getDeviceProperties(0)
+    print(provenance(), properties["name"].decode(), f"CuPy {cupy().__version__}")
+    if "first" in given.tables:
+        first()
+    if "steps" in given.tables:
+        print("| ratings | rank | implicit | side | sums, ms | reads | share | half step, ms | ns per rating |")
+        for n in given.ratings:
+            for rank in given.rank:
+                for implicit in (False, True):
+                    steps(int(n), rank, implicit)
+    if "fits" in given.tables:
+        for n in given.ratings:
+            fits(int(n), given.rank, given.iterations)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+"""CudaRunner and CudaEngine: the steps on a GPU. A table is a posterior whose arrays are on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.config import FitConfig
+from onebit_spark.core.losses import OTHER, Loss, PriorLines, RowPrior, Side
+from onebit_spark.core.posterior import Form, RowPosterior, packed_size
+from onebit_spark.core.repeats import Repeats
+from onebit_spark.core.row_map import RowMap
+from onebit_spark.core.spectral_rows import Rows
+from onebit_spark.core.split import Split
+from onebit_spark.engines import steps
+from onebit_spark.engines.cuda import pairs
+from onebit_spark.engines.cuda.arrays import device_ratings
+from onebit_spark.engines.cuda.device import check_memory, cupy
+from onebit_spark.engines.cuda.priors import DevicePrior
+from onebit_spark.engines.cuda.ratings import DeviceRatings, Orientations, orientations_of
+from onebit_spark.engines.cuda.shapes import Shape
+from onebit_spark.engines.cuda.start import grown_posteriors, start_posteriors, total_weight
+from onebit_spark.engines.cuda.totals import Lines, Totals
+from onebit_spark.engines.cuda.transfer import downloaded, upload, uploaded
+from onebit_spark.engines.cuda.update import RatingSums, map_rows, updated
+from onebit_spark.engines.engine import BlockEngine
+from onebit_spark.engines.line_format import LineFormat
+from onebit_spark.engines.steps import RowStep, Step, Sums
+
+
+class CudaRunner:
+    """Both orientations of the ratings on the device. Each step of an engine has its form for the device here."""
+
+    def __init__(self, ratings: Orientations) -> None:
+        self.ratings = ratings
+        self.n_ratings = ratings["rows"].n
+        self.weighted = ratings["rows"].weights is not None
+        self.total_weight = total_weight(ratings["rows"])
+        self._left_out: tuple[Split, DeviceRatings] | None = None
+        self._ahead: RatingSums | None = None  # of the next half step: the data term of the last one needed them
+
+    @classmethod
+    def of_block(cls, block: RatingBlock, form: Form) -> Self:
+        """On the ratings of a block, if there is room for them."""
+        check_memory(block.n_ratings, block.n_rows, block.n_columns, form, block.weights is not None)
+        return cls(orientations_of(block))
+
+    def count(self, side: Side) -> int:
+        return self.ratings[side].n_rated
+
+    def n_rows(self, side: Side) -> int:
+        return self.ratings[side].n_rows
+
+    def counts(self, side: Side) -> NDArray[np.int64]:
+        return self.ratings[side].counts
+
+    def held_rows(self, side: Side) -> Rows:
+        return Rows(*(array.get() for array in self.ratings[side].counted_rows))
+
+    def run(
+        self, side: Side, step: Step, own: Sequence[Any], partners: Any, format: LineFormat, send: Any = None
+    ) -> tuple[Any, list[Sums]]:
+        assert isinstance(step, steps.Update)
+        half, ratings, (rows, *more) = step.step, self.ratings[side], own
+        lines = more.pop(0) if isinstance(half.prior, PriorLines) else None
+        features = more.pop(0) if half.feature_weights is not None else None
+        prior = DevicePrior.of(half, rows.dimension, lines, features)
+        found, self._ahead = self._ahead, None
+        if found is None or not found.are_of(rows, partners, half.weight):
+            found = RatingSums.of(ratings, rows, partners, half.weight)
+        new, told, scalars = updated(ratings, half, found, prior)
+        del found
+        if half.want_data:
+            self._ahead = RatingSums.of(self.ratings[OTHER[side]], partners, new, half.weight)
+        data = None if self._ahead is None else self._ahead.data
+        totals = Totals(ratings, Shape.of(rows.form))
+        return new, [totals.of_rows(rows.location, new, prior, told, scalars, data, features).to_vector()]
+
+    def sums(self, side: Side, step: Step, own: Sequence[Any], partners: Any) -> list[Sums]:
+        ratings, rows = self.ratings[side], own[0]
+        if isinstance(step, steps.Draw):
+            return [pairs.count_errors(ratings, rows, partners, step.draws)]
+        if isinstance(step, steps.Confidences):
+            return [pairs.count_confidences(ratings, rows, partners, step.noise, step.stride)]
+        assert isinstance(step, steps.MeasureLeftOut)
+        return [pairs.left_out_sums(self._left(step.split), rows, partners)]
+
+    def run_rows(self, side: Side, step: RowStep, own: Sequence[Any], format: LineFormat) -> Any:
+        if isinstance(step, steps.FillUnrated):
+            explained = None if step.feature_weights is None else own[1] @ cupy().asarray(step.feature_weights)
+            return _with_prior(own[0], upload(self.counts(side) == 0), step.prior, explained)
+        assert isinstance(step, steps.Combine)
+        return step.make(*own)  # numpy's functions and indices serve arrays of the device as well
+
+    def row_sums(self, side: Side, step: RowStep, own: Sequence[Any] = ()) -> list[Sums]:
+        posterior: RowPosterior = own[0]
+        totals = Totals(self.ratings[side], Shape.of(posterior.form))
+        if step is steps.weight_gram:
+            weights = Lines(posterior.implicit, columns=slice(0, posterior.rank))
+            totals.gram(weights, weights, rated=False)
+            return totals.fetched()
+        assert step is steps.column_squares
+        return [np.asarray((posterior.mean.astype(np.float64) ** 2).sum(axis=0).get())]
+
+    def table(self, side: Side, lines: Any) -> Any:
+        return uploaded(lines) if isinstance(lines, RowPosterior) else upload(lines)
+
+    def lines(self, table: Any) -> Any:
+        return downloaded(table)
+
+    def mapped(self, side: Side, table: RowPosterior, by: RowMap) -> RowPosterior:
+        """The rows themselves, mapped at once."""
+        self._ahead = None
+        map_rows(table, by)
+        return table
+
+    def start(self, config: FitConfig, loss: Loss) -> dict[Side, RowPosterior]:
+        return start_posteriors(self.ratings, config, loss)
+
+    def grown(self, posteriors: dict[Side, RowPosterior], config: FitConfig, loss: Loss) -> dict[Side, RowPosterior]:
+        return grown_posteriors(self.ratings, posteriors, config, loss)
+
+    @contextmanager
+    def restricted(self, split: Split) -> Iterator[CudaRunner]:
+        rows = self.ratings["rows"]
+        chosen = rows.tossed(split)
+        self._left_out = split, rows.kept(~chosen)
+        kept = rows.kept(chosen)
+        yield CudaRunner({"rows": kept, "cols": kept.transposed()})
+
+    def described(self, what: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def positive_counts(self, side: Side) -> NDArray[np.int64]:
+        return self.ratings[side].positive_counts
+
+    @contextmanager
+    def running(self) -> Iterator[Self]:
+        """For the length of a fit. What only a next step would have needed is freed."""
+        yield self
+        self._ahead = self._left_out = None
+
+    def _left(self, split: Split) -> DeviceRatings:
+        """The ratings that a split does not choose. Those of the last one that restricted this runner are kept."""
+        if self._left_out is None or self._left_out[0] != split:
+            rows = self.ratings["rows"]
+            self._left_out = split, rows.kept(~rows.tossed(split))
+        return self._left_out[1]
+
+
+def _with_prior(posterior: RowPosterior, empty: Any, prior: RowPrior, explained: Any) -> RowPosterior:
+    """``core.engine.with_prior`` on the device."""
+    filled, cp = posterior.copy(), cupy()
+    mean = cp.broadcast_to(cp.asarray(prior.mean[0]), filled.location.shape)
+    filled.location[empty] = (mean if explained is None else mean + explained)[empty]
+    deviation = prior.precision[0] ** -0.5
+    if filled.kind == "spread":
+        line = deviation.astype(np.float32)
+    else:
+        line = np.zeros(filled.scale.shape[1], np.float32)
+        line[[packed_size(k + 1) - 1 for k in range(filled.dimension)]] = deviation.astype(np.float32) ** 2
+    filled.scale[empty] = cp.asarray(line)
+    if filled.implicit is not None:
+        filled.implicit[empty] = 0.0
+    return filled
+
+
+class CudaEngine(BlockEngine[RowPosterior]):
+    """The engine of a GPU."""
+
+    runner: CudaRunner
+
+    @classmethod
+    def of_arrays(
+        cls, rows: ArrayLike, cols: ArrayLike, labels: ArrayLike, shape: Sequence[int] | None,
+        settings: Sequence[object], weights: ArrayLike | None, form: Form,
+    ) -> Self:  # fmt: skip
+        """An engine on the ratings of ``fit_arrays``; ``settings`` are the problems of the settings."""
+        return cls(CudaRunner(device_ratings(rows, cols, labels, shape, settings, weights, form)))
+
+    @contextmanager
+    def running(self) -> Iterator[Self]:
+        """For the length of a fit. What only a next step would have needed is freed."""
+        with self.runner.running():
+            yield self
+
+    @property
+    def positives(self) -> int:
+        """Number of positive ratings."""
+        return self.runner.ratings["rows"].positives
+
+    @property
+    def repeats(self) -> Repeats:
+        """Cells that were rated more than once."""
+        return self.runner.ratings["rows"].repeats

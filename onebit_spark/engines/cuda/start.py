@@ -1,0 +1,195 @@
+"""DeviceSigns: products with the sign matrix on the GPU, for the start of a fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onebit_spark.core.config import FitConfig
+from onebit_spark.core.losses import OTHER, SIDES, Loss, Side
+from onebit_spark.core.posterior import RowPosterior, packed_size
+from onebit_spark.core.spectral import STARTS, spectral_start
+from onebit_spark.core.spectral_rows import (
+    CubeSums,
+    Factors,
+    Keyed,
+    Numbered,
+    Rows,
+    SquareSum,
+    Table,
+    added,
+    distinct_keys,
+    gram,
+)
+from onebit_spark.engines.cuda.device import NULL, cupy, kernel, launch
+from onebit_spark.engines.cuda.pairs import residual_weights
+from onebit_spark.engines.cuda.ratings import ANY_SHAPE, DeviceRatings, Orientations
+from onebit_spark.engines.cuda.shapes import LineShape
+from onebit_spark.engines.cuda.update import MODE_PRODUCT, row_sums
+from onebit_spark.engines.start import GROWN_MARGIN
+
+
+def start_posteriors(ratings: Orientations, config: FitConfig, loss: Loss) -> dict[Side, RowPosterior]:
+    """Both posteriors at the start of a fit."""
+    tables = STARTS[config.start](DeviceSigns(ratings), config.factors, config.seed)
+    return {side: _posterior(table, config, loss) for side, table in zip(SIDES, tables, strict=True)}
+
+
+def grown_posteriors(
+    ratings: Orientations, posteriors: dict[Side, RowPosterior], config: FitConfig, loss: Loss
+) -> dict[Side, RowPosterior]:
+    """Both posteriors with more factors, as many as ``config`` says (``engines.start``)."""
+    matrix, more = DeviceResiduals.of(ratings, posteriors), config.factors - posteriors["rows"].rank
+    tables = spectral_start(matrix, more, config.seed, GROWN_MARGIN)
+    return {
+        side: _with_factors(posteriors[side], table, loss.start_deviation)
+        for side, table in zip(SIDES, tables, strict=True)
+    }
+
+
+def _with_factors(rows: RowPosterior, factors: Any, deviation: float) -> RowPosterior:
+    """``RowPosterior.with_factors`` on the device."""
+    cp, old, new = cupy(), rows.dimension, rows.dimension + factors.shape[1]
+    width = new if rows.kind == "spread" else packed_size(new)
+    scale = cp.zeros((rows.n_rows, width), np.float32)
+    scale[:, : rows.scale.shape[1]] = rows.scale  # the triangle of the first coordinates stands first
+    for k in range(old, new):
+        if rows.kind == "spread":
+            scale[:, k] = deviation
+        else:
+            scale[:, packed_size(k + 1) - 1] = deviation**2
+    implicit = None
+    if rows.implicit is not None:
+        rank, wider = rows.rank, rows.rank + factors.shape[1]
+        implicit = cp.zeros((rows.n_rows, 2 * wider), np.float32)
+        implicit[:, :rank], implicit[:, wider : wider + rank] = rows.implicit[:, :rank], rows.implicit[:, rank:]
+    location = cp.hstack([rows.location, factors.astype(np.float32)])
+    return RowPosterior(location, scale, rows.kind, rows.has_intercept, implicit)
+
+
+def _posterior(factors: Any, config: FitConfig, loss: Loss) -> RowPosterior:
+    """Intercepts at 0, and one spread for all coordinates."""
+    cp, rows, size, fixed = cupy(), len(factors), config.dimension, int(config.intercepts)
+    location = cp.zeros((rows, size), np.float32)
+    location[:, fixed:] = factors * loss.start_shrinkage if fixed else factors
+    if loss.kind == "spread":
+        scale = cp.full((rows, size), loss.start_deviation, np.float32)
+    else:
+        scale = cp.zeros((rows, packed_size(size)), np.float32)
+        for k in range(size):
+            scale[:, packed_size(k + 1) - 1] = np.float32(loss.start_deviation) ** 2
+    implicit = cp.zeros((rows, 2 * config.factors), np.float32) if config.implicit_features else None
+    return RowPosterior(location, scale, loss.kind, config.intercepts, implicit)
+
+
+@dataclass(frozen=True)
+class DeviceSigns:
+    """A ``SignMatrix`` (``core.spectral``). A tall table is an array of the device."""
+
+    ratings: Orientations
+
+    @property
+    def total_weight(self) -> float:
+        return total_weight(self.ratings["rows"])
+
+    def count(self, side: Side) -> int:
+        return self.ratings[side].n_rated
+
+    def distinct_keys(self, side: Side, enough: int) -> int:
+        rows = self.ratings[side].counted_rows
+        if rows.counts.dtype.kind == "i":
+            return int(cupy().unique(rows.counts * (self.ratings[side].n + 1) + rows.positives).size)
+        return len(distinct_keys(Rows(*(array.get() for array in rows))))
+
+    def tall(self, side: Side, make: Callable[..., Table], *tables: Any) -> Any:
+        rows = self.ratings[side].counted_rows
+        if make is added:
+            return tables[0] + tables[1]
+        if isinstance(make, Factors):
+            factors = _scaled(rows, tables[0], make.right)
+            if not make.fillers:
+                return factors
+            return cupy().hstack([factors, make.noise * _keyed(rows, Keyed(make.fillers, make.seed + 1))])
+        assert isinstance(make, Keyed | Numbered)
+        return _keyed(rows, make)
+
+    def product(self, side: Side, table: Any, right: Table) -> Any:
+        own, other = self.ratings[side], self.ratings[OTHER[side]]
+        line = LineShape.of_columns(right.shape[1])
+        sent = cupy().zeros((len(table) + 1, line.width), np.float32)
+        sent[:-1, : right.shape[1]] = _scaled(other.counted_rows, table, right)
+        sums = row_sums(self._multiplied(side), line, None, sent, np.float32(1), MODE_PRODUCT)
+        lines = sums[:, cupy().asarray(line.moment_places(np.arange(right.shape[1])))].astype(np.float64)
+        return cupy().where((own.counted_rows.counts > 0)[:, None], lines * _scale(own.counted_rows), 0.0)
+
+    def _multiplied(self, side: Side) -> DeviceRatings:
+        """The ratings whose signs, times their weights, are the matrix."""
+        return self.ratings[side]
+
+    def total(self, side: Side, measure: Callable[[Rows, Table], Table], table: Any) -> NDArray[np.float64]:
+        if measure is gram:
+            return np.asarray((table.T @ table).get())
+        assert isinstance(measure, CubeSums | SquareSum)
+        factors = _scaled(self.ratings[side].counted_rows, table, measure.factors.right)
+        if isinstance(measure, CubeSums):
+            return np.asarray((factors**3).sum(axis=0).get())
+        return np.asarray((factors**2).sum().get())
+
+
+@dataclass(frozen=True)
+class DeviceResiduals(DeviceSigns):
+    """The same with residuals y_l σ(−y_l u_l) in the place of the signs, u_l = E[L_i]·E[R_j] and the intercepts."""
+
+    residuals: Orientations  # the ratings, weighted by w_l σ(−y_l u_l)
+
+    @classmethod
+    def of(cls, ratings: Orientations, posteriors: dict[Side, RowPosterior]) -> DeviceResiduals:
+        return cls(
+            ratings,
+            {
+                side: replace(some, weights=residual_weights(some, posteriors[side], posteriors[OTHER[side]]))
+                for side, some in ratings.items()
+            },
+        )
+
+    def _multiplied(self, side: Side) -> DeviceRatings:
+        return self.residuals[side]
+
+
+def total_weight(ratings: DeviceRatings) -> float:
+    """The sum of the weights; the number of ratings where they have none."""
+    return float(ratings.counted_rows.counts.sum())
+
+
+def _scaled(rows: Rows, table: Any, right: Table) -> Any:
+    """D^{−½} table·right."""
+    return _scale(rows) * (table @ cupy().asarray(right))
+
+
+def _scale(rows: Rows) -> Any:
+    """D^{−½} as a column, 0 for empty rows."""
+    return cupy().where(rows.counts > 0, 1.0 / cupy().sqrt(cupy().maximum(rows.counts, 1e-300)), 0.0)[:, None]
+
+
+def _keyed(rows: Rows, make: Keyed | Numbered) -> Any:
+    """The normals of ``make``."""
+    keys = (rows.counts, rows.positives) if isinstance(make, Keyed) else (rows.numbers,)
+    first, *second = (_as_key(key) for key in keys)
+    n, out = len(first), cupy().empty((len(first), make.width))
+    fill, seed = kernel("ratings", "keyed_normals", ANY_SHAPE), np.uint64(make.seed % 2**64)
+    launch(fill, out.size, first, *(second or [NULL]), seed, np.int32(make.width), out, np.int64(n))
+    out *= getattr(make, "deviation", 1.0)
+    out *= (rows.counts > 0)[:, None]
+    return out
+
+
+def _as_key(values: Any) -> Any:
+    """Whole numbers as such; other sums of weights by their bits (``core.spectral_rows``)."""
+    if values.dtype.kind == "i":
+        return values.astype(np.uint64)
+    whole = (values == cupy().rint(values)) & (values < 2.0**63)
+    return cupy().where(whole, cupy().where(whole, values, 0).astype(np.uint64), values.view(np.uint64))

@@ -1,0 +1,62 @@
+"""The GPU's kernels on the CPU: a .cu file behind ``cuda_on_cpu.h``, compiled by g++, called by ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+import numpy as np
+
+import onebit_spark.engines.cuda
+
+SOURCES = Path(onebit_spark.engines.cuda.__file__).parent
+HEADER = Path(__file__).with_name("cuda_on_cpu.h")
+COMPILER = shutil.which("g++") or shutil.which("c++")
+KERNEL = re.compile(r'extern "C" __global__ void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(([^)]*)\)')
+LAUNCH_BOUNDS = re.compile(r"__launch_bounds__\((?:[^()]|\([^()]*\))*\)")
+
+
+def _with_launcher(kernel: re.Match[str]) -> str:
+    """A kernel behind a function that launches it, in the same place: it may be there for some macros only."""
+    name, arguments = kernel.groups()
+    names = ", ".join(argument.split()[-1].lstrip("*") for argument in arguments.split(","))
+    return (
+        f'extern "C" void {name}({arguments});\n'
+        f'extern "C" void run_{name}(unsigned grid, unsigned block, size_t shared_bytes, {arguments}) '
+        f"{{ host::launch(grid, block, shared_bytes, [=] {{ {name}({names}); }}); }}\n{kernel.group()}"
+    )
+
+
+@cache
+def _library(source: str, macros: tuple[tuple[str, int], ...]) -> ctypes.CDLL:
+    text = LAUNCH_BOUNDS.sub("", (SOURCES / f"{source}.cu").read_text(encoding="utf-8"))
+    text = re.sub(r"extern __shared__ (\w+) (\w+)\[\];", r"\1* \2 = (\1*)host::shared.data();", text)
+    text = KERNEL.sub(_with_launcher, text)
+    folder = Path(mkdtemp(prefix="onebit-cuda-"))
+    code, library = folder / "kernels.cpp", folder / "kernels.so"
+    code.write_text(f'#include "{HEADER}"\n{text}', encoding="utf-8")
+    options = [f"-D{name}={value}" for name, value in macros]
+    subprocess.run(
+        [str(COMPILER), "-std=c++17", "-O1", "-w", "-shared", "-fPIC", *options, str(code), "-o", str(library)],
+        check=True,
+    )
+    return ctypes.CDLL(str(library))
+
+
+def run(source: str, name: str, macros: dict[str, int], grid: int, block: int, *arguments: object, shared: int = 0):
+    """Run a kernel. Arrays are changed in place; None is a null pointer; numbers are numpy's, of the kernel's type."""
+    passed = [ctypes.c_uint(grid), ctypes.c_uint(block), ctypes.c_size_t(shared)]
+    for argument in arguments:
+        if argument is None:
+            passed.append(ctypes.c_void_p(None))
+        elif isinstance(argument, np.ndarray):
+            assert argument.flags.c_contiguous
+            passed.append(ctypes.c_void_p(argument.ctypes.data))
+        else:
+            passed.append(np.ctypeslib.as_ctypes_type(argument.dtype)(argument.item()))
+    getattr(_library(source, tuple(sorted(macros.items()))), f"run_{name}")(*passed)

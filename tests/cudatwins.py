@@ -1,0 +1,146 @@
+"""Slow twins of the GPU's kernels, in numpy: the same lines, tasks, places and sums, one rating after the other.
+
+``tests/unit/test_cuda_twins.py`` holds them against the kernels of the CPU. In ``test_cuda_kernels.py`` beside it the
+GPU's kernels are held against them, and in ``tests/gpu`` a device against the CPU.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onebit_spark.core.posterior import packed_size
+from onebit_spark.engines.cuda.ratings import Cuts
+from onebit_spark.engines.cuda.shapes import WARP
+
+
+def triangle(a, b):
+    return a * (a + 1) // 2 + b
+
+
+def _covariance(rows, i, a, b):
+    if rows.kind == "spread":
+        return rows.scale[i, a] ** 2 if a == b else 0.0
+    return rows.scale[i, triangle(max(a, b), min(a, b))]
+
+
+def partner_lines(shape, rows):
+    """``fill_partners``: [E[R Rᵀ] packed, E[R], 1, 0 …, implicit, 0 …], and a line of zeros for nobody."""
+    out = np.zeros((rows.n_rows + 1, shape.line.width))
+    for j in range(rows.n_rows):
+        x = np.append(rows.location[j], 1.0)
+        for a in range(shape.size + 1):
+            for b in range(a + 1):
+                spread = _covariance(rows, j, a, b) if a < shape.size else 0.0
+                out[j, triangle(a, b)] = x[a] * x[b] + spread
+        if shape.tells:
+            begin = shape.line.moments * shape.line.group
+            out[j, begin : begin + 2 * shape.rank] = rows.implicit[j]
+    return out
+
+
+def own_lines(shape, rows):
+    """``fill_own``: E[x xᵀ] of [1, L, b] (or [L, 0]), off-diagonal entries doubled."""
+    out, size = np.zeros((rows.n_rows, shape.own_width)), shape.size
+    for i in range(rows.n_rows):
+        # the coordinate of the row that stands beside each of the partner's
+        order = [None, *range(1, size), 0] if shape.fixed else [*range(size), None]
+        one = 1.0 if shape.fixed else 0.0
+        for a in range(size + 1):
+            for b in range(a + 1):
+                p, q = order[a], order[b]
+                x, y = (one if k is None else rows.location[i, k] for k in (p, q))
+                spread = 0.0 if p is None or q is None else _covariance(rows, i, p, q)
+                out[i, triangle(a, b)] = (1.0 if a == b else 2.0) * (x * y + spread)
+    return out
+
+
+def row_sums(line, pointers, codes, weights, own, table, kappa, task):
+    """``sum_rows`` and the joins: the sums of every row, where the device has them, and the data term's first part.
+
+    Every task adds up its ratings by groups of threads. Rows that several tasks share are joined from their parts.
+    """
+    cuts = Cuts.of(pointers, task=task)
+    sums, parts, data = np.zeros((len(pointers) - 1, line.sums)), {}, 0.0
+    for number, row in enumerate(cuts.first_rows):
+        begin, end = number * task, min((number + 1) * task, len(codes))
+        at = begin
+        while at < end:
+            while pointers[row + 1] <= at:
+                row += 1
+            stop = min(int(pointers[row + 1]), end)
+            values = np.zeros((line.groups, line.group, line.values))  # of every thread of a warp
+            for l in range(at, stop):
+                loss = _add_rating(
+                    line, values[(l - at) % line.groups], codes[l], 1.0 if weights is None else weights[l], own[row],
+                    table, kappa,
+                )  # fmt: skip
+                data += loss
+            made = _kept(line, values)
+            if pointers[row] >= begin and pointers[row + 1] <= end:
+                sums[row] = made
+            else:
+                parts.setdefault(int(row), []).append(made)
+            at = stop
+    for row, some in parts.items():
+        assert row in cuts.few or row in cuts.many
+        sums[row] = np.sum(some, axis=0)
+    assert len(parts) == len(cuts.few) + len(cuts.many)
+    return sums, data
+
+
+def _add_rating(line, values, code, weight, own, table, kappa):
+    repeated, column, sign = code >> 31, (code & 0x7FFFFFFF) >> 1, 1.0 if code & 1 else -1.0
+    partner = table[column]
+    xi = np.sqrt(max(own @ partner[: len(own)], 1e-20))
+    bend, pull = kappa * weight * np.tanh(xi / 2) / (2 * xi), 0.5 * kappa * weight * sign
+    for t in range(line.group):
+        moments = [partner[4 * (q // 4 * line.group + t) + q % 4] for q in range(line.moments)]
+        told = partner[line.moments * line.group :]
+        for q, moment in enumerate(moments):
+            values[t, q] += bend * moment
+            if q >= line.moments - line.signed:
+                values[t, q + line.signed] += pull * moment
+        whole = line.told // 4 * 4
+        for q in range(line.told):
+            rest = line.told % 4
+            place = 4 * (q // 4 * line.group + t) + q % 4 if q < whole else whole * line.group + t * rest + q - whole
+            values[t, line.moments + line.signed + q] += (1 - repeated) * told[place]
+    return kappa * weight * (np.log1p(np.exp(-xi)) + xi / 2)
+
+
+def _kept(line, values):
+    """The groups of a warp add up by halves; group g keeps the g-th part of the values, and all are written."""
+    groups, half = list(values), line.values // 2
+    bit = line.groups // 2
+    while bit:
+        moved = []
+        for g, mine in enumerate(groups):
+            theirs, high = groups[g ^ bit], bool(g & bit)
+            part = slice(half, 2 * half) if high else slice(0, half)
+            moved.append(mine[:, part] + theirs[:, part])
+        groups, half, bit = moved, half // 2, bit // 2
+    kept, width = line.values // line.groups, max(line.group, WARP)
+    out = np.zeros(line.sums)
+    for g, mine in enumerate(groups):
+        for v in range(kept):
+            for t in range(line.group):
+                out[v * width + g * line.group + t] = mine[t, v]
+    return out
+
+
+def solved(shape, sums, mean, precision):
+    """``solve`` for one row: mean and covariance (or standard deviations), from its sums and its prior N(p, G⁻¹)."""
+    size, line = shape.size, shape.line
+    moments = sums[line.moment_places(np.arange(packed_size(size + 1)))]
+    whole = np.zeros((size + 1, size + 1))
+    i, j = np.tril_indices(size + 1)
+    whole[i, j] = whole[j, i] = moments
+    signed = sums[line.signed_places(shape.packed + np.arange(size + 1))]
+    if shape.fixed:  # the partner is [d, R, 1], the row [1, L, b]
+        free = [size, *range(1, size)]
+        system, right = whole[np.ix_(free, free)], signed[free] - whole[free, 0]
+    else:
+        system, right = whole[:size, :size], signed[:size]
+    system = system + precision
+    x, v = np.linalg.solve(system, right + precision @ mean), np.linalg.inv(system)
+    return x, 1.0 / np.sqrt(np.diag(system)) if shape.spread else v

@@ -1,0 +1,185 @@
+"""The engine on a GPU against the engine of this process: every step, from the same state."""
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.config import FitConfig
+from onebit_spark.core.draws import Draws
+from onebit_spark.core.losses import OTHER, SIDES, HalfStep, RowPrior
+from onebit_spark.core.row_map import RowMap
+from onebit_spark.core.split import Split
+from onebit_spark.engines.cuda.runner import CudaEngine, CudaRunner
+from onebit_spark.engines.steps import Confidences
+from onebit_spark.engines.threads import LocalEngine
+
+FORMS = {
+    "default": {},
+    "weighted": {"weighted": True},
+    "plain": {"implicit_features": False},
+    "no intercepts": {"intercepts": False},
+    "bare": {"intercepts": False, "implicit_features": False, "rank": 5},
+    "one factor": {"rank": 1},
+    "sixteen": {"rank": 16},
+    "forty": {"rank": 40},
+    "spreads": {"covariance": "diagonal", "rank": 6},
+    "many spreads": {"covariance": "diagonal", "rank": 20},
+}
+
+
+def far(found, expected):
+    found, expected = np.asarray(found, float), np.asarray(expected, float)
+    return np.abs(found - expected).max() / max(np.abs(expected).max(), 1e-30) if expected.size else 0.0
+
+
+class Both:
+    """The same ratings and the same posteriors here and on the device."""
+
+    def __init__(self, ratings, seed=0, weighted=False, **settings):
+        self.config = FitConfig(**{"rank": 10, "tol": 0, "likelihood_weight": 0.9, **settings})
+        rows, cols, positive, shape, weights = ratings(seed, weighted=weighted)
+        block = RatingBlock.from_coordinates(rows, cols, positive, shape, weights)
+        self.loss, self.rng = self.config.make_loss(), np.random.default_rng(seed)
+        self.here = LocalEngine(block, 1)
+        self.there = CudaEngine(CudaRunner.of_block(block, self.config.form))
+
+    def disturb(self):
+        """Both at the start of the CPU, moved a little."""
+        self.here.start(self.config, self.loss)
+        for side in SIDES:
+            posterior = self.here.posteriors[side]
+            posterior.location[:] += 0.3 * self.rng.normal(size=posterior.location.shape)
+            if posterior.implicit is not None:
+                posterior.implicit[:] = 0.1 * self.rng.normal(size=posterior.implicit.shape)
+        self.there.posteriors = {side: self.there.runner.table(side, self.here.posteriors[side]) for side in SIDES}
+        return self
+
+    def assert_close(self, tolerance=None):
+        """To the rounding of float32 numbers in sums over the coordinates."""
+        tolerance = tolerance or 1e-6 * np.sqrt(self.config.dimension)
+        for side in SIDES:
+            here, there = self.here.posteriors[side], self.there.runner.lines(self.there.posteriors[side])
+            assert far(there.location, here.location) < tolerance
+            assert far(there.scale, here.scale) < tolerance
+            if here.implicit is not None:  # what rows without ratings tell is never read
+                rated = self.here.counts(side) > 0
+                assert far(there.implicit[rated], here.implicit[rated]) < tolerance
+
+
+@pytest.fixture(params=FORMS)
+def both(request, ratings):
+    return Both(ratings, **FORMS[request.param])
+
+
+def test_start(both):
+    both.here.start(both.config, both.loss)
+    both.there.start(both.config, both.loss)
+    both.assert_close(2e-5)
+
+
+def test_half_steps_and_maps(both):
+    both.disturb()
+    size, rng = both.config.dimension, both.rng
+    for number in range(2):
+        for side in SIDES:
+            prior = RowPrior(0.2 * rng.normal(size=(1, size)), rng.uniform(0.5, 1.5, (1, size)))
+            step = HalfStep(
+                side, number, 0.9, prior, 1.0, want_data=side == "cols", relaxation=1 + 0.3 * number, implicit_share=0.8
+            )
+            here, there = both.here.half_step(both.loss, step), both.there.half_step(both.loss, step)
+            for entry in fields(here):
+                if entry.name == "prior_distance":  # nothing needs it where rows share a prior
+                    continue
+                assert far(getattr(there, entry.name), getattr(here, entry.name)) < 5e-6, entry.name
+            both.assert_close()
+        maps = {side: _map(both, rng, size) for side in SIDES}
+        maps = {side: by.beside(maps[OTHER[side]]) for side, by in maps.items()}
+        both.here.apply(maps)
+        both.there.apply(maps)
+        both.assert_close()
+
+
+def _map(both, rng, size):
+    if both.loss.kind == "spread":
+        return RowMap.linear(np.diag(rng.uniform(0.5, 1.5, size)))
+    matrix = np.eye(size) + 0.3 / np.sqrt(size) * rng.normal(size=(size, size))
+    if both.config.intercepts:
+        matrix[0, 1:] = matrix[1:, 0] = 0.0
+    return RowMap(matrix, 0.1 * rng.normal(size=size))
+
+
+def test_steps_over_all_ratings(both):
+    both.disturb()
+    here, there = both.here, both.there
+    for split in (Split(3, 0.7), Split(4, 0.6, by_cell=True)):
+        expected = here.left_out_loss("logistic", here.posteriors, split)
+        found = there.left_out_loss("logistic", there.posteriors, split)
+        assert (
+            far([found.total, found.squares, found.weight], [expected.total, expected.squares, expected.weight]) < 1e-6
+        )
+        assert (found.errors, found.n) == (expected.errors, expected.n)
+        assert np.abs(found.margins - expected.margins).sum() < 0.01 * expected.weight  # neighbouring bins
+        with here.restricted(split) as part, there.restricted(split) as other:
+            for side in SIDES:
+                codes = other.runner.ratings[side].codes.get() & 0x7FFFFFFF
+                assert np.array_equal(codes, part.runner.ratings[side].codes)
+                assert np.array_equal(other.counts(side), part.counts(side))
+    for draws in (Draws(5, 3), Draws(6, 2, Split(3, 0.7))):
+        expected, found = here.gibbs_errors(draws), there.gibbs_errors(draws)
+        assert found.ratings == expected.ratings
+        assert abs(found.errors - expected.errors) <= 2  # a draw may lie at 0 but for rounding
+    for stride in (1, 7):
+        step = Confidences(2.0, stride)
+        expected = here.runner.sums("rows", step, [here.posteriors["rows"]], here.posteriors["cols"])[0]
+        found = there.runner.sums("rows", step, [there.posteriors["rows"]], there.posteriors["cols"])[0]
+        assert found.sum() == expected.sum()
+        assert np.abs(found - expected).sum() <= 2 * max(4, 0.005 * expected.sum())  # neighbouring bins
+
+
+def test_growth(both):
+    both.disturb()
+    config = replace(both.config, rank=both.config.rank + 3)
+    expected, found = (engine.grown(config, both.loss) for engine in (both.here, both.there))
+    for side in SIDES:
+        lines = both.there.runner.lines(found[side])
+        assert far(lines.location, expected[side].location) < 2e-5
+        assert far(lines.scale, expected[side].scale) < 1e-6
+        if lines.implicit is not None:
+            assert far(lines.implicit, expected[side].implicit) < 1e-6
+
+
+def test_rows_without_idle_factors(both):
+    both.disturb()
+    kept = np.arange(both.config.rank)[::2]
+    for side in SIDES:
+        posterior = both.there.posteriors[side]
+        expected = both.here.posteriors[side].keeping(kept)
+        found = both.there.runner.lines(both.there.combined(side, _Keep(kept), posterior))
+        assert np.array_equal(found.location, expected.location)
+        assert np.array_equal(found.scale, expected.scale)
+
+
+class _Keep:
+    def __init__(self, factors):
+        self.factors = factors
+
+    def __call__(self, posterior):
+        return posterior.keeping(self.factors)
+
+
+def test_rows(both):
+    both.disturb()
+    size, here, there = both.config.dimension, both.here, both.there
+    prior = RowPrior(both.rng.normal(size=(1, size)), both.rng.uniform(0.5, 1.5, (1, size)))
+    for side in SIDES:
+        assert (
+            far(there.column_norms(side, there.posteriors[side]), here.column_norms(side, here.posteriors[side])) < 1e-6
+        )
+        assert far(there.weight_gram(side), here.weight_gram(side)) < 1e-6
+        expected, found = here.posterior(side, prior), there.runner.lines(there.posterior(side, prior))
+        assert far(found.location, expected.location) < 1e-6
+        assert far(found.scale, expected.scale) < 1e-6
+    assert there.repeats == here.repeats
+    assert there.positives == here.positives

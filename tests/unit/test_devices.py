@@ -1,0 +1,61 @@
+"""What a GPU cannot fit, and what a machine lacks for it, is said before any work."""
+
+import sys
+
+import pytest
+
+from onebit_spark import FitConfig, fit_arrays
+from onebit_spark.core import devices
+from onebit_spark.core.devices import MOST_RANK, device_problems
+from onebit_spark.core.execution import Execution
+from onebit_spark.engines.cuda.device import bytes_needed
+
+CUDA = Execution(device="cuda")
+
+
+@pytest.fixture
+def with_a_gpu(monkeypatch):
+    monkeypatch.setattr(devices, "missing", lambda: None)
+
+
+def told(config, execution=CUDA):
+    return [str(problem) for problem in device_problems(config, execution)]
+
+
+@pytest.mark.usefixtures("with_a_gpu")
+def test_what_a_gpu_cannot_fit():
+    assert told(FitConfig()) == []
+    assert told(FitConfig(loss="hinge")) == ["device 'cuda' fits the logistic loss, not hinge: choose 'cpu'"]
+    assert told(FitConfig(rank=MOST_RANK)) == []
+    assert told(FitConfig(rank=65)) == ["device 'cuda' fits up to 64 factors, not 65: choose 'cpu'"]
+    assert told(FitConfig(max_rank=100)) == ["device 'cuda' fits up to 64 factors, not 100: choose 'cpu'"]
+    assert told(FitConfig(precision="float64")) == ["device 'cuda' keeps factors as float32, not float64: choose 'cpu'"]
+    assert told(FitConfig(), Execution(device="cuda", exchange="shuffle")) == [
+        "device 'cuda' needs exchange=driver, not shuffle"
+    ]
+    assert told(FitConfig(loss="hinge"), Execution()) == []
+
+
+def test_what_a_machine_lacks(monkeypatch):
+    monkeypatch.setattr(devices, "missing", lambda: "finds no GPU: choose 'cpu'")
+    assert told(FitConfig()) == ["device 'cuda' finds no GPU: choose 'cpu'"]
+    with pytest.raises(ValueError, match="cannot fit:\n- device 'cuda' finds no GPU: choose 'cpu'"):
+        fit_arrays([0, 1], [0, 1], [0, 1], device="cuda")
+
+
+def test_no_cupy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    assert "needs CuPy, which is not installed: pip install 'onebit_spark[gpu]'" in devices.missing.__wrapped__()
+
+
+def test_an_unknown_device_is_refused():
+    with pytest.raises(ValueError, match="device must be one of cpu, cuda, not 'tpu'"):
+        fit_arrays([0, 1], [0, 1], [0, 1], device="tpu")
+
+
+def test_memory_grows_with_ratings_rows_and_rank():
+    size = 10**6, 10**4, 10**3
+    small = bytes_needed(*size, FitConfig(rank=10).form, False)
+    assert small == 32 * 10**6 + 11_000 * 4 * (3 * 97 + 80 + 128 + 100)
+    assert bytes_needed(*size, FitConfig(rank=10).form, True) == small + 16 * 10**6
+    assert bytes_needed(*size, FitConfig(rank=32).form, False) > small

@@ -217,7 +217,8 @@ def parts_of(name: str, seed: int) -> tuple[Ratings, Ratings]:
     made = simulate(name, rank=3, fraction=1.0, seed=seed)
     cells = Ratings(made.rows, made.cols, made.labels)
     fitted = len(cells.rows) // 5
-    return Ratings(*(part[:fitted] for part in cells)), Ratings(*(part[fitted:] for part in cells))
+    places = np.arange(len(cells.rows))
+    return cells.take(places[:fitted]), cells.take(places[fitted:])
 
 
 def priors(splits: int | None, losses: list[str]) -> None:

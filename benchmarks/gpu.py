@@ -111,7 +111,9 @@ def timed_fit(host: list[Any], **settings: Any) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotConverged)
         config = FitConfig(**settings)
-        fit = fit_arrays(*host, config, device="cuda", on_iteration=lambda _: ended.append(time.perf_counter() - began))
+        rows, cols, labels = host
+        on_iteration = lambda _: ended.append(time.perf_counter() - began)  # noqa: E731
+        fit = fit_arrays(rows, cols, labels, config, device="cuda", on_iteration=on_iteration)
     whole, last = time.perf_counter() - began, np.diff(ended)
     return (
         f"{whole:.2f} s, of which {ended[0]:.2f} to the end of the first iteration; {len(ended)} iterations of "

@@ -15,7 +15,7 @@ import argparse
 import warnings
 from collections.abc import Iterator
 from importlib.util import find_spec
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -84,7 +84,7 @@ def divided(case: Case, seed: int) -> Division:
 
 def fitted(case: Case, chosen: NDArray[np.bool_], with_features: bool) -> Fit:
     r = case.ratings
-    given = {f"{case.side[:-1]}_features": case.features} if with_features else {}
+    given: dict[str, Any] = {f"{case.side[:-1]}_features": case.features} if with_features else {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotConverged)
         return fit_arrays(r.rows[chosen], r.cols[chosen], r.labels[chosen], FitConfig(), shape(case), **given)

@@ -33,7 +33,7 @@ try:
 
     COMPILES = True
 except ModuleNotFoundError:
-    CompileResultCacheImpl = FunctionCache = _CacheLocator = object
+    CompileResultCacheImpl = FunctionCache = _CacheLocator = object  # type: ignore[assignment, misc]
     COMPILES = False
 
 log = logging.getLogger("onebit_spark")
@@ -60,7 +60,7 @@ def jit(function: Callable[..., Any]) -> Callable[..., Any]:
 def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function that writes LLVM's instructions itself, for kernels to call. They leave out its first argument."""
     if not COMPILES:
-        return getattr(plain_intrinsics, function.__name__)  # type: ignore[no-any-return]
+        return getattr(plain_intrinsics, function.__name__)
     return numba.extending.intrinsic(function)
 
 

@@ -118,7 +118,7 @@ def test_bad_arguments_end_before_spark_starts(folder):
     assert done.returncode == 2
     told = [line for line in done.stdout.splitlines() if " INFO ShutdownHookManager" not in line]  # of Spark 4.0
     assert told[-1] == (
-        "error: 2 problems: (1) --output is required; (2) --rank must be an integer of at least 1, not 0"
+        "error: 2 problems: (1) --output is required; (2) --rank must be an integer of at least 1 or auto, not 0"
     )
     assert "SparkContext" not in done.stdout
 

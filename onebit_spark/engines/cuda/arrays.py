@@ -25,18 +25,18 @@ def device_ratings(
     Arrays that look right are sent as they are, and the device looks at their numbers: to check a billion of them takes
     the host longer than the whole fit.
     """
-    given = tuple(map(np.asarray, (rows, cols, labels)))
-    found = None if settings or weights is not None else _sent(*given, shape, form)
+    own_rows, own_cols, own_labels = map(np.asarray, (rows, cols, labels))
+    found = None if settings or weights is not None else _sent(own_rows, own_cols, own_labels, shape, form)
     if found is None:
-        checked = checked_ratings(*given, shape, settings, weights)
+        checked = checked_ratings(own_rows, own_cols, own_labels, shape, settings, weights)
         size, extent, carried = len(checked.rows), checked.shape, checked.weights
         check_memory(size, *extent, form, carried is not None)
-        index = (upload(array.astype(np.int32)) for array in (checked.rows, checked.cols))
-        arrays = (*index, upload(checked.positive.view(np.uint8)))
-        return orientations(*arrays, extent, None if carried is None else upload(carried))
-    *arrays, extent = found
-    check_memory(len(arrays[0]), *extent, form, False)
-    return orientations(*arrays, extent)
+        row, col = (upload(array.astype(np.int32)) for array in (checked.rows, checked.cols))
+        positive = upload(checked.positive.view(np.uint8))
+        return orientations(row, col, positive, extent, None if carried is None else upload(carried))
+    row, col, positive, extent = found
+    check_memory(len(row), *extent, form, False)
+    return orientations(row, col, positive, extent)
 
 
 def _sent(

@@ -26,7 +26,7 @@ from onebit_spark.engines.cuda.ratings import DeviceRatings, Orientations, orien
 from onebit_spark.engines.cuda.shapes import Shape
 from onebit_spark.engines.cuda.start import grown_posteriors, start_posteriors, total_weight
 from onebit_spark.engines.cuda.totals import Lines, Totals
-from onebit_spark.engines.cuda.transfer import downloaded, upload, uploaded
+from onebit_spark.engines.cuda.transfer import download, downloaded, upload, uploaded
 from onebit_spark.engines.cuda.update import RatingSums, map_rows, updated
 from onebit_spark.engines.engine import BlockEngine
 from onebit_spark.engines.line_format import LineFormat
@@ -60,7 +60,7 @@ class CudaRunner:
         return self.ratings[side].counts
 
     def held_rows(self, side: Side) -> Rows:
-        return Rows(*(array.get() for array in self.ratings[side].counted_rows))
+        return Rows(*map(download, self.ratings[side].counted_rows))
 
     def run(
         self, side: Side, step: Step, own: Sequence[Any], partners: Any, format: LineFormat, send: Any = None

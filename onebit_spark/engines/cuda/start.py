@@ -29,13 +29,15 @@ from onebit_spark.engines.cuda.device import NULL, cupy, kernel, launch
 from onebit_spark.engines.cuda.pairs import residual_weights
 from onebit_spark.engines.cuda.ratings import ANY_SHAPE, DeviceRatings, Orientations
 from onebit_spark.engines.cuda.shapes import LineShape
+from onebit_spark.engines.cuda.transfer import download
 from onebit_spark.engines.cuda.update import MODE_PRODUCT, row_sums
 from onebit_spark.engines.start import GROWN_MARGIN
 
 
 def start_posteriors(ratings: Orientations, config: FitConfig, loss: Loss) -> dict[Side, RowPosterior]:
     """Both posteriors at the start of a fit."""
-    tables = STARTS[config.start](DeviceSigns(ratings), config.factors, config.seed)
+    signs: Any = DeviceSigns(ratings)
+    tables: tuple[Any, Any] = STARTS[config.start](signs, config.factors, config.seed)
     return {side: _posterior(table, config, loss) for side, table in zip(SIDES, tables, strict=True)}
 
 
@@ -43,8 +45,9 @@ def grown_posteriors(
     ratings: Orientations, posteriors: dict[Side, RowPosterior], config: FitConfig, loss: Loss
 ) -> dict[Side, RowPosterior]:
     """Both posteriors with more factors, as many as ``config`` says (``engines.start``)."""
-    matrix, more = DeviceResiduals.of(ratings, posteriors), config.factors - posteriors["rows"].rank
-    tables = spectral_start(matrix, more, config.seed, GROWN_MARGIN)
+    matrix: Any = DeviceResiduals.of(ratings, posteriors)
+    more = config.factors - posteriors["rows"].rank
+    tables: tuple[Any, Any] = spectral_start(matrix, more, config.seed, GROWN_MARGIN)
     return {
         side: _with_factors(posteriors[side], table, loss.start_deviation)
         for side, table in zip(SIDES, tables, strict=True)
@@ -103,7 +106,7 @@ class DeviceSigns:
         rows = self.ratings[side].counted_rows
         if rows.counts.dtype.kind == "i":
             return int(cupy().unique(rows.counts * (self.ratings[side].n + 1) + rows.positives).size)
-        return len(distinct_keys(Rows(*(array.get() for array in rows))))
+        return len(distinct_keys(Rows(*map(download, rows))))
 
     def tall(self, side: Side, make: Callable[..., Table], *tables: Any) -> Any:
         rows = self.ratings[side].counted_rows

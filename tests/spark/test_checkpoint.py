@@ -8,6 +8,7 @@ import pytest
 from onebit_spark import RequestError
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.ml.checkpoint import HISTORY, CheckpointFolder, clear_checkpoints
+from onebit_spark.ml.persistence import write_model
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.simulate import simulate
 
@@ -98,8 +99,8 @@ def test_a_decrease_of_nothing_is_not_infinite(spark, ratings, tmp_path):
     content = json.loads((place / HISTORY).read_text())
     content["history"][1]["decrease"] = 0.0
     (place / HISTORY).write_text(json.dumps(content))
-    found = CheckpointFolder(spark, str(tmp_path), content["subject"], OneBitCompletionModel.load).newest(resume=True)
-    assert [step.decrease for step in found.history] == [float("inf"), 0.0]
+    folder = CheckpointFolder(spark, str(tmp_path), content["subject"], OneBitCompletionModel.load, write_model)
+    assert [step.decrease for step in folder.newest(resume=True).history] == [float("inf"), 0.0]
 
 
 def test_a_rating_more_is_another_fit(ratings, tmp_path):

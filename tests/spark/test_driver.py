@@ -17,7 +17,6 @@ from onebit_spark.engines import exchange as exchanges
 from onebit_spark.engines.decide import Choice, Refusal, on_driver
 from onebit_spark.engines.exchange import choose_exchange
 from onebit_spark.estimator import OneBitCompletion, fit_counted
-from onebit_spark.input import collect
 from onebit_spark.input.batches import LABEL, USER, count_labels
 from onebit_spark.input.collect import SizeEstimate
 from onebit_spark.input.defects import BIT, Columns, marks, suspect
@@ -95,7 +94,7 @@ def test_all_that_a_model_has_is_as_by_broadcast(ratings, choices):
 @pytest.mark.classic
 def test_order_parts_and_partitions_are_irrelevant_to_the_bit(spark, ratings, monkeypatch):
     whole = fit(ratings, maxIter=1)
-    monkeypatch.setattr(collect, "TABLE_BYTES", 3000)
+    monkeypatch.setattr("onebit_spark.input.gathering.TABLE_BYTES", 3000)
     monkeypatch.setattr("onebit_spark.platform.sessions.as_bytes", lambda _: 12_000)
     before = spark.sparkContext._jsc.getPersistentRDDs().size()
     for arranged in (ratings.orderBy(F.rand(1)), ratings.repartition(7)):

@@ -73,6 +73,9 @@ class Curve:
     held_out: list[float] = field(default_factory=list)
     history: list[Iteration] = field(default_factory=list)
 
+    def begin(self, choice: object) -> None:
+        """All settings are given."""
+
     def __call__(self, engine: Engine[RowPosterior], hierarchy: ScaleHierarchy, history: list[Iteration]) -> None:
         rows, cols = (engine.posterior(side, hierarchy.row_prior(side)) for side in SIDES)
         pairs = rows.take(self.test.rows), cols.take(self.test.cols)

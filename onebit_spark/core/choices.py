@@ -308,8 +308,8 @@ class _Search(Generic[P]):
 
     def _in_use(self, look: Look[P]) -> NDArray[np.int64]:
         part = self._part
-        norms = (part.column_norms(side, look.start.posteriors[side]) for side in SIDES)
-        return factors_in_use(*norms, *(part.count(side) for side in SIDES))
+        rows, cols = (part.column_norms(side, look.start.posteriors[side]) for side in SIDES)
+        return factors_in_use(rows, cols, part.count("rows"), part.count("cols"))
 
     def _used(self, look: Look[P]) -> int:
         return len(self._in_use(look))

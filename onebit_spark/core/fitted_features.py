@@ -58,7 +58,7 @@ def feature_effects(info: ModelInfo, who: Who) -> list[tuple[str, float, float, 
     partner like an unrated one: W_b + W·E[R].
     """
     coding, side = coding_of(info, who), SIDE_OF[who]
-    intercepts, rank = info.config.intercepts, info.config.rank
+    intercepts, rank = info.config.intercepts, info.config.factors
     partner = info.scales.unseen(OTHER[side], intercepts).mean[0, -rank:]
     per_column = {name: sum(f.column == name for f in coding.features) for name in coding.columns}
     effects = []

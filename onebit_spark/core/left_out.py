@@ -50,7 +50,8 @@ class LeftOut:
         place = np.clip((margins + WIDEST) * (BINS / (2 * WIDEST)), 0, BINS - 1).astype(np.int64)
         return cls(
             float(losses @ weights), float(losses**2 @ weights), float(weights.sum()),
-            int(np.count_nonzero(scores * signs <= 0)), len(signs), np.bincount(place, weights, BINS),
+            int(np.count_nonzero(scores * signs <= 0)), len(signs),
+            np.bincount(place, weights, BINS).astype(np.float64),
         )  # fmt: skip
 
     def to_vector(self) -> DoubleArray:
@@ -76,7 +77,7 @@ class LeftOut:
 
 def margin_of_bins() -> DoubleArray:
     """The margin in the middle of every bin."""
-    return (np.arange(BINS) + 0.5) * (2 * WIDEST / BINS) - WIDEST
+    return np.asarray((np.arange(BINS) + 0.5) * (2 * WIDEST / BINS) - WIDEST, np.float64)
 
 
 @jit

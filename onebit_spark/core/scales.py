@@ -151,14 +151,10 @@ class Scales:
 
         moments = self.moments
         if moments is not None:
-            grams = {name: getattr(moments, name) for name in ("row_weights", "col_weights")}
-            told = {name: getattr(moments, name) for name in ("row_told", "col_told")}
-            moments = replace(
-                moments,
-                factor=placed(moments.factor, (0,)),
-                **{name: None if gram is None else placed(gram, (0, 1)) for name, gram in grams.items()},
-                **{name: None if lines is None else placed(lines, (1,)) for name, lines in told.items()},
-            )
+            axes = {"factor": (0,), "row_weights": (0, 1), "col_weights": (0, 1), "row_told": (1,), "col_told": (1,)}
+            tables: dict[str, Any] = {name: getattr(moments, name) for name in axes}
+            tables = {name: None if table is None else placed(table, axes[name]) for name, table in tables.items()}
+            moments = replace(moments, **tables)
         features = {side: placed(weights, (1,), int(intercepts)) for side, weights in self.features.items()}
         factor = np.where(index < 0, 1.0, placed(self.factor, (0,)))
         return replace(self, factor=factor, moments=moments, features=features)

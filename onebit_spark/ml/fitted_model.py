@@ -328,7 +328,7 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
     @property
     def rank(self) -> int:
         """K, the largest number of factors."""
-        return self.info.config.rank
+        return self.info.config.factors
 
     @property
     def effectiveRank(self) -> int:

@@ -24,10 +24,6 @@ T = TypeVar("T")
 S = TypeVar("S", bound=Params)
 F = TypeVar("F", bound=Callable[..., Any])
 
-# A Param, its getter and its setter. The getter of an optional one gives None while it is unset.
-Declared = tuple[Param[T], Callable[[Params], T], Callable[[S, T], S]]
-Optional = tuple[Param[T], Callable[[Params], T | None], Callable[[S, T], S]]
-
 TABLES = (Labels, FitConfig, Execution, Terms)  # where the settings of a fit are declared
 CONVERTERS: dict[type, Callable[[Any], Any]] = {
     str: TypeConverters.toString, int: TypeConverters.toInt, float: TypeConverters.toFloat,
@@ -47,31 +43,35 @@ def names_of_params() -> dict[str, str]:
     return {field: param for table in TABLES for field, param in param_names(table).items()}
 
 
-def text(name: str, meaning: str) -> Declared[str, S]:
+def text(name: str, meaning: str) -> tuple[Param[str], Callable[[Params], str], Callable[[S, str], S]]:
     """A text that has a default."""
     param: Param[str] = Param(Params._dummy(), name, meaning, typeConverter=TypeConverters.toString)
     return param, _getter(param), _setter(param)
 
 
-def optional_number(name: str, meaning: str) -> Optional[float, S]:
+def optional_number(
+    name: str, meaning: str
+) -> tuple[Param[float], Callable[[Params], float | None], Callable[[S, float], S]]:
     """A number without a default: it is None while it is unset."""
     param: Param[float] = Param(Params._dummy(), name, meaning, typeConverter=TypeConverters.toFloat)
     return param, _optional_getter(param), _setter(param)
 
 
-def declared(name: str, kind: type[T]) -> Declared[T, S]:
+def declared(name: str, kind: type[T]) -> tuple[Param[T], Callable[[Params], T], Callable[[S, T], S]]:
     """The Param of a setting that has a default."""
     param: Param[T] = _param(name)
     return param, _getter(param), _setter(param)
 
 
-def optional(name: str, kind: type[T]) -> Optional[T, S]:
+def optional(name: str, kind: type[T]) -> tuple[Param[T], Callable[[Params], T | None], Callable[[S, T], S]]:
     """The Param of a setting without a default: it is None while it is unset."""
     param: Param[T] = _param(name)
     return param, _optional_getter(param), _setter(param)
 
 
-def optional_or_word(name: str) -> Optional[float | str, S]:
+def optional_or_word(
+    name: str,
+) -> tuple[Param[float | str], Callable[[Params], float | str | None], Callable[[S, float | str], S]]:
     """As ``optional``, a number or one of the words of the setting."""
     param: Param[float | str] = _param(name)
     return param, _optional_getter(param), _setter(param)

@@ -72,7 +72,7 @@ class RowPrior:
         """The same prior of rows that x ─► xT + t has yet to map: the mean (p − t)T⁻¹, the precision T diag(g) Tᵀ."""
         joint = (by.matrix * self.precision) @ by.matrix.T
         diagonal = np.diag(joint)
-        mean = np.linalg.solve(by.matrix.T, (self.mean - by.shift).T).T
+        mean = np.asarray(np.linalg.solve(by.matrix.T, (self.mean - by.shift).T).T, np.float64)
         return RowPrior(mean, diagonal[None, :].copy(), coupling=joint - np.diag(diagonal))
 
 
@@ -112,7 +112,7 @@ class HalfStep(Generic[P]):
     def before(self, by: RowMap) -> HalfStep[P]:
         """The same step on rows that ``by`` has yet to map. Its partners wait for their map as well."""
         learnt = self.feature_weights
-        learnt = None if learnt is None else np.linalg.solve(by.matrix.T, learnt.T).T
+        learnt = None if learnt is None else np.asarray(np.linalg.solve(by.matrix.T, learnt.T).T, np.float64)
         return replace(self, prior=self.row_prior.before(by), feature_weights=learnt)
 
     @property

@@ -1,10 +1,11 @@
 """A large simulated matrix beside MLlib ALS, in local mode: seconds by phase, and peak memory.
 
     python benchmarks/scale.py [--ratings 100000000 --rows 1000000 --cols 100000] [--methods als hinge diagonal full]
-                               [--exchange auto|driver|broadcast|mixed|shuffle] [--ids int|long|string]
+                               [--exchange auto|driver|broadcast|mixed|shuffle|local] [--ids int|long|string]
 
 Power-law columns, rank 10, two iterations, the same driver memory for all; every method has a process of its own, one
 after the other, on the same files. ALS's blocking and start are what a fit of no iterations takes; its ids must be int.
+With ``--exchange local`` our fits run without Spark, from Parquet to a saved model; "survey" is the reading.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,9 @@ from pyspark.sql import DataFrame
 from record import provenance
 from session import local_session
 
-from onebit_spark import NotConverged
+from onebit_spark import FitConfig, NotConverged, fit_arrays, fit_table
+from onebit_spark.core.machine import available_cores
+from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.simulate import power_law_chunks
 
@@ -80,6 +84,10 @@ def main() -> None:
 
 def measure(options: argparse.Namespace, method: str) -> dict[str, object]:
     warnings.simplefilter("ignore", NotConverged)
+    if options.exchange == "local" and method != "als":
+        with MemoryWatch() as memory:
+            figures = without_spark(options.measure, method)
+        return {**figures, "memory": memory.told()}
     spark = local_session(driver_memory=options.driver_memory, spark_driver_maxResultSize="0")
     ratings = spark.read.parquet(options.measure)
     with MemoryWatch() as memory:
@@ -105,17 +113,34 @@ def ours(ratings: DataFrame, method: str, exchange: str) -> dict[str, object]:
     iterations: list[float] = []
     estimator = OneBitCompletion(rank=10, maxIter=ITERATIONS, tol=0.0, exchange=exchange, **OURS[method])
     model = estimator.setProgress(lambda step: iterations.append(step.seconds)).fit(ratings)
-    share = ratings.sparkSession.sparkContext.defaultParallelism * 1e9 / model.info.n_ratings
+    cores, exchange = ratings.sparkSession.sparkContext.defaultParallelism, model.info.exchange["exchange"]
+    return figures_of(model.info, iterations, time.perf_counter() - began, cores, f"exchange {exchange}")
+
+
+def without_spark(path: str, method: str) -> dict[str, object]:
+    """From Parquet to a saved model, in this process."""
+    iterations: list[float] = []
+    config = FitConfig(rank=10, max_iter=ITERATIONS, tol=0.0, **OURS[method])
+    fit_arrays([0, 0, 1], [0, 1, 0], [1, 0, 1], replace(config, rank=2))  # so that nothing is compiled below
+    began = time.perf_counter()
+    model = fit_table(path, config, on_iteration=lambda step: iterations.append(step.seconds))
+    fitted = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        model.save(f"{folder}/model")
+    saving = time.perf_counter() - fitted
+    return figures_of(
+        model.info, iterations, time.perf_counter() - began, available_cores(), f"saving {saving:.1f}, without Spark"
+    )
+
+
+def figures_of(info: ModelInfo, iterations: list[float], seconds: float, cores: int, where: str) -> dict[str, object]:
+    share = cores * 1e9 / info.n_ratings
     phases = ", ".join(
-        f"{name} {value:.0f} ({share * value:.0f} core-ns per rating)"
-        for name, value in model.summary.seconds.items()
+        f"{name} {value:.1f} ({share * value:.0f} core-ns per rating)"
+        for name, value in info.seconds.items()
         if name != "fit"
     )
-    return {
-        "iteration": sum(iterations) / len(iterations),
-        "all": time.perf_counter() - began,
-        "phases": f"{phases}; exchange {model.info.exchange['exchange']}",
-    }
+    return {"iteration": sum(iterations) / len(iterations), "all": seconds, "phases": f"{phases}; {where}"}
 
 
 def write_ratings(options: argparse.Namespace, path: Path) -> None:

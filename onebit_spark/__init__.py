@@ -1,7 +1,7 @@
 """Bayesian completion of huge binary matrices on Spark, with a certified error rate.
 
 Importing this package starts no JVM and imports no Spark. ``OneBitCompletion`` and ``OneBitCompletionModel`` import
-pyspark at their first use; ``load`` and ``ServedModel`` import Parquet.
+pyspark at their first use; ``fit_table``, ``load`` and ``ServedModel`` import Parquet.
 """
 
 from importlib import import_module
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from onebit_spark.estimator import OneBitCompletion
     from onebit_spark.model import OneBitCompletionModel
     from onebit_spark.predictor.served_model import ServedModel, load
+    from onebit_spark.table_fit import fit_table
 
 __version__ = "0.2.0"
 
@@ -33,6 +34,7 @@ __all__ = [
     "ServedModel",
     "Terms",
     "fit_arrays",
+    "fit_table",
     "load",
     "plan",
 ]
@@ -41,6 +43,7 @@ _AT_FIRST_USE = {
     "OneBitCompletion": "onebit_spark.estimator",
     "OneBitCompletionModel": "onebit_spark.model",
     "ServedModel": "onebit_spark.predictor.served_model",
+    "fit_table": "onebit_spark.table_fit",
     "load": "onebit_spark.predictor.served_model",
 }
 

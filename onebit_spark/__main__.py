@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     from onebit_spark import cli
 
-    return int(getattr(cli, job)(flags, name=f"onebit-spark {job}"))
+    return int(getattr(cli, job)(flags, name=f"onebit-spark {job}", runtime="auto"))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from onebit_spark.certificate.certificates import OF_PREDICTIONS, headline_of
 from onebit_spark.certificate.selective import SELECTIVE
 from onebit_spark.core.fitted_features import Who, feature_effects
 from onebit_spark.errors import RequestError
-from onebit_spark.input.defects import RatingCounts
+from onebit_spark.input.rating_checks import RatingCounts
 from onebit_spark.ml.certification import CertificateRequest, certified, with_certificates
 from onebit_spark.ml.diagnostics import calibrate, diagnose
 from onebit_spark.ml.fitted_model import FittedModel

@@ -24,6 +24,7 @@ from paper.requests import MovieLensRequest, ReproduceRequest, SimulationRequest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from onebit_spark.cli.spark_runtime import SparkRuntime
     from onebit_spark.platform.files import Location
     from paper.experiments import Experiment, Record
 
@@ -49,34 +50,34 @@ def reproduce(argv: Sequence[str] | None = None, *, ship_package: bool = False, 
     return REFUSED
 
 
-def run_tables(spark: SparkSession, request: SimulationRequest) -> None:
+def run_tables(runtime: SparkRuntime, request: SimulationRequest) -> None:
     from paper import experiments as paper
 
     experiment = paper.tables(request.replicates, request.size, request.seed)
-    _run(spark, request, experiment, paper.simulation_task, {})
+    _run(runtime.session, request, experiment, paper.simulation_task, {})
 
 
-def run_noise(spark: SparkSession, request: SimulationRequest) -> None:
+def run_noise(runtime: SparkRuntime, request: SimulationRequest) -> None:
     from paper import experiments as paper
 
     experiment = paper.noise(request.replicates, request.size, request.seed)
-    _run(spark, request, experiment, paper.simulation_task, {})
+    _run(runtime.session, request, experiment, paper.simulation_task, {})
 
 
-def run_movielens(spark: SparkSession, request: MovieLensRequest) -> None:
+def run_movielens(runtime: SparkRuntime, request: MovieLensRequest) -> None:
     from paper import experiments as paper
     from paper.movielens import download_movielens, read_movielens
 
     path = request.movielens or download_movielens(data_folder(), request.url)
     sample = read_movielens(path)
     experiment = paper.movielens(sample, request.replicates, request.seed)
-    data = broadcast(spark, sample)
+    data = broadcast(runtime.session, sample)
 
     def work(task: Record) -> Record:
         return paper.movielens_task(task, data.value)
 
     try:
-        _run(spark, request, experiment, work, {"n_ratings": len(sample), "n_test": paper.test_size(sample)})
+        _run(runtime.session, request, experiment, work, {"n_ratings": len(sample), "n_test": paper.test_size(sample)})
     finally:
         data.destroy()
 
@@ -88,7 +89,7 @@ def _run(
     work: Callable[[Record], Record],
     facts: Record,
 ) -> None:
-    from onebit_spark.cli.job_tables import refuse_output
+    from onebit_spark.cli.outputs import refuse_output
     from onebit_spark.cli.progress import TaskProgress
     from onebit_spark.platform.files import continued_folder
     from onebit_spark.tuning.tasks import Ledger, run_tasks

@@ -1,11 +1,14 @@
 """The jobs: fit, predict, evaluate, tune. Each reads its input, calls the package once, and writes.
 
-flags ◄ requests (flags of each job) ◄ running (session, exit codes) ◄ job_tables, summaries ◄ …_job
+flags ◄ requests (flags of each job) ◄ choose_runtime ◄ running (runtime, exit codes)
+runtime (what a job asks of it) ◄ local_runtime (this process), spark_runtime with spark_tables (a session)
+outputs, table_checks, summaries ◄ …_job (on any runtime)
 interrupts    Ctrl-C and SIGTERM
 failures      one line that names the cause
 progress      progress and times, on a terminal or in a log
 
-Arguments are checked before Spark is imported. So the module of a job is imported when the job runs.
+Arguments are checked before Spark is imported; in this process it never is. So the modules of a job and of its runtime
+are imported when it runs.
 """
 
 from __future__ import annotations
@@ -19,33 +22,42 @@ from typing import Any
 import numpy as np
 
 from onebit_spark.certificate.certificates import Terms
+from onebit_spark.cli.choose_runtime import SPARK
 from onebit_spark.cli.requests import EvaluateRequest, FitRequest, PredictRequest, TuneRequest
 from onebit_spark.cli.running import PACKAGE, Job, run_job
 
+Arguments = Sequence[str] | None
 
-def fit(argv: Sequence[str] | None = None, *, ship_package: bool = False, name: str = "fit.py") -> int:
+
+def fit(argv: Arguments = None, *, ship_package: bool = False, name: str = "fit.py", runtime: str = SPARK) -> int:
     advice = _imported("fit_job", "when_interrupted")
-    job = Job(name, FitRequest, _imported("fit_job"), meanwhile=warm_up, when_interrupted=advice)
+    job = Job(name, FitRequest, _imported("fit_job"), warm_up, advice, runtime=runtime)
     return run_job(job, argv, [PACKAGE] * ship_package)
 
 
-def predict(argv: Sequence[str] | None = None, *, ship_package: bool = False, name: str = "predict.py") -> int:
-    return run_job(Job(name, PredictRequest, _imported("predict_job")), argv, [PACKAGE] * ship_package)
-
-
-def evaluate(argv: Sequence[str] | None = None, *, ship_package: bool = False, name: str = "evaluate.py") -> int:
-    return run_job(Job(name, EvaluateRequest, _imported("evaluate_job")), argv, [PACKAGE] * ship_package)
-
-
-def tune(argv: Sequence[str] | None = None, *, ship_package: bool = False, name: str = "tune.py") -> int:
-    job = Job(name, TuneRequest, _imported("tune_job"), needs_classic=True)
+def predict(
+    argv: Arguments = None, *, ship_package: bool = False, name: str = "predict.py", runtime: str = SPARK
+) -> int:
+    job = Job(name, PredictRequest, _imported("predict_job"), runtime=runtime)
     return run_job(job, argv, [PACKAGE] * ship_package)
 
 
-def warm_up(request: FitRequest) -> None:
-    """While Spark starts: fit a tiny matrix with these settings, and import what the job imports.
+def evaluate(
+    argv: Arguments = None, *, ship_package: bool = False, name: str = "evaluate.py", runtime: str = SPARK
+) -> int:
+    job = Job(name, EvaluateRequest, _imported("evaluate_job"), runtime=runtime)
+    return run_job(job, argv, [PACKAGE] * ship_package)
 
-    So a fit on the driver need not wait for the compiler. Nothing depends on it.
+
+def tune(argv: Arguments = None, *, ship_package: bool = False, name: str = "tune.py", runtime: str = SPARK) -> int:
+    job = Job(name, TuneRequest, _imported("tune_job"), needs_classic=True, runtime=runtime)
+    return run_job(job, argv, [PACKAGE] * ship_package)
+
+
+def warm_up(request: FitRequest, runtime: str) -> None:
+    """While Spark starts, or a file is read: fit a tiny matrix with these settings, and import what the job imports.
+
+    So a fit in this process need not wait for the compiler. Nothing depends on it.
     """
     with suppress(Exception):  # whatever is wrong will show in the fit itself
         if request.execution().exchange in ("auto", "driver"):
@@ -55,6 +67,7 @@ def warm_up(request: FitRequest) -> None:
             short = replace(request.fit_config(), max_iter=2, tol=0.0)
             weights = None if request.weight_col is None else np.ones(16)
             fit_arrays(rows, cols, np.where((rows + cols) % 3 > 0, 1, -1), short, weights=weights, certify=Terms())
+        import_module(f"onebit_spark.cli.{runtime}_runtime")
         import_module("onebit_spark.cli.fit_job")
         if request.report:
             import_module("matplotlib.figure")

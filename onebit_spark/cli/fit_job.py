@@ -1,41 +1,25 @@
-"""jobs/fit.py: ratings in, a certified model out."""
+"""fit: ratings in, a certified model out."""
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-
-from pyspark.sql import DataFrame, SparkSession
+from dataclasses import dataclass
+from typing import Any
 
 from onebit_spark.certificate.certificates import kept_by_coin
 from onebit_spark.cli.failures import after
-from onebit_spark.cli.job_tables import (
-    Target,
-    check_id_types,
-    check_pairs,
-    read_features,
-    read_table,
-    refuse_outputs,
-    write_predictions,
-)
+from onebit_spark.cli.outputs import Target
 from onebit_spark.cli.progress import Clock, Progress
 from onebit_spark.cli.requests import FitRequest
+from onebit_spark.cli.runtime import Division, FitPlan, Ratings, Runtime, Table
 from onebit_spark.cli.summaries import fit_summary, print_summary
+from onebit_spark.cli.table_checks import check_id_types
 from onebit_spark.core.fitted_features import Who
-from onebit_spark.core.settings import by_param
-from onebit_spark.errors import RequestError
-from onebit_spark.estimator import OneBitCompletion, fit_counted
-from onebit_spark.input.columns import quoted
-from onebit_spark.input.defects import Columns, RatingCounts, not_deterministic, summed, with_weight
-from onebit_spark.input.holdout import Division, check_split, split_off
-from onebit_spark.ml.certification import CertificateRequest, CheckedRatings, certify, with_certificates
+from onebit_spark.input.rating_checks import Columns
 from onebit_spark.ml.checkpoint import clear_checkpoints, complete_checkpoints
-from onebit_spark.ml.freshness import KEPT_OUT
-from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform.files import Location
+from onebit_spark.predictor.certification import CertificateRequest
+from onebit_spark.predictor.freshness import KEPT_OUT
 from onebit_spark.report.page import REPORT
 
 
@@ -43,131 +27,88 @@ from onebit_spark.report.page import REPORT
 class Inputs:
     """What a fit reads."""
 
-    ratings: DataFrame  # to fit
-    features: dict[Who, DataFrame]
-    pairs: DataFrame | None = None  # to predict after the fit
+    ratings: Ratings
+    features: dict[Who, Table]
+    pairs: Table | None = None  # to predict after the fit
     n_pairs: int = 0
-    held_out: CheckedRatings | None = None  # kept out of the fit
-    division: Division | None = None  # counts of both parts
 
 
-def run(spark: SparkSession, request: FitRequest) -> None:
-    refuse_outputs(spark, request)
-    clock = Clock()
-    with _work_folder(spark, request.output) as work:
-        inputs = _read(spark, request, clock)
-        model = _fitted(request, inputs, work, clock)
-        model = _judged(request, inputs, model, clock)
+def run(runtime: Runtime, request: FitRequest) -> None:
+    runtime.refuse(request)
+    clock, columns = Clock(), _columns(request)
+    with runtime.beside(request.output):
+        inputs = _read(runtime, request, columns, clock)
+        model = _fitted(runtime, FitPlan.of(request, columns), inputs, clock, request.quiet)
+        model = _judged(runtime, request, inputs, model, clock)
         with clock("saving"):
-            writer = model.write()
-            (writer.overwrite() if request.overwrite else writer).save(request.output)
+            runtime.save(model, request.output, request.overwrite)
             if checkpoints := request.execution().checkpoint_dir:
-                clear_checkpoints(spark, checkpoints)
+                clear_checkpoints(runtime.session, checkpoints)
         if inputs.pairs is not None:
             with clock("predicting"), after(f"the model is saved in {request.output}, but predicting failed"):
-                write_predictions(spark, model, inputs.pairs, inputs.n_pairs, Target.of(request))
-    drawn = not request.quiet and (Location(spark, request.output) / REPORT).exists()  # not without matplotlib
+                runtime.predict(model, inputs.pairs, inputs.n_pairs, Target.of(request))
+    drawn = not request.quiet and (Location(runtime.session, request.output) / REPORT).exists()  # needs matplotlib
     report = f"{request.output.rstrip('/')}/{REPORT}" if drawn else None
     places = {"report": report, "model": request.output, **Target.of(request).places}
     print_summary(fit_summary(model.info, model.certificate), clock, request.quiet, places)
 
 
-def when_interrupted(spark: SparkSession, request: FitRequest) -> str:
+def when_interrupted(runtime: Runtime, request: FitRequest) -> str:
     """Which checkpoint there is, and how to go on."""
     folder = request.execution().checkpoint_dir
     if folder is None:
         return "No checkpoint was kept: with --checkpoint-dir FOLDER a fit keeps them, and --resume goes on."
-    checkpoints = complete_checkpoints(Location(spark, folder))
+    checkpoints = complete_checkpoints(Location(runtime.session, folder))
     if not checkpoints:
         return f"There is no checkpoint in {folder} yet: the same command starts from the beginning."
     return f"The checkpoint {checkpoints[-1].uri} is complete: to go on from it, run the same command with --resume."
 
 
-@contextmanager
-def _work_folder(spark: SparkSession, output: str) -> Iterator[Location]:
-    """A folder beside the output: where the output can be, executors can write. It is deleted at the end."""
-    target = Location(spark, output)
-    work = target.sibling(f".{target.name}.work-{uuid.uuid4().hex[:8]}")
-    try:
-        yield work
-    finally:
-        with suppress(Exception):
-            work.delete()
+def _columns(request: FitRequest) -> Columns:
+    return Columns(request.user_col, request.item_col, request.label_col, request.threshold, request.weight_col)
 
 
-def _read(spark: SparkSession, request: FitRequest, clock: Clock) -> Inputs:
+def _read(runtime: Runtime, request: FitRequest, columns: Columns, clock: Clock) -> Inputs:
     """Read, check and divide. The pairs are checked while the ratings are."""
-    ids = (request.user_col, request.item_col)
-    columns = Columns(*ids, request.label_col, request.threshold, request.weight_col)
+    ids, pairs, counted = (columns.user, columns.item), None, None
+    division = Division(request.holdout, request.fit_config().seed, request.certify_by)
     with ThreadPoolExecutor(1) as beside:
         with clock("reading"):
             by = [request.certify_by] if request.certify_by is not None else []
-            table = read_table(spark, request, "ratings", tuple(dict.fromkeys((*columns.names, *by))))
-            inputs = Inputs(with_weight(table, columns), read_features(spark, request, *ids))
+            table = runtime.table(request, "ratings", tuple(dict.fromkeys((*columns.names, *by))))
+            features = runtime.features(request, {"user": columns.user, "item": columns.item})
             if request.predict:
-                pairs = read_table(spark, request, "predict", ids)
-                check_id_types(pairs, request, "predict", dict(table.select(*map(quoted, ids)).dtypes))
-                counted = beside.submit(check_pairs, pairs, ids)
-        if request.holdout is not None:
-            with clock("holding out"):
-                inputs = _divided(inputs, columns, request.holdout, request.fit_config().seed)
-        return replace(inputs, pairs=pairs, n_pairs=counted.result()) if request.predict else inputs
+                pairs = runtime.table(request, "predict", ids)
+                types = runtime.types(pairs, ids), runtime.types(table, ids)
+                check_id_types(*types, "predict", runtime.is_text(request, "predict"))
+                counted = beside.submit(runtime.count_pairs, pairs, ids)
+        with clock("holding out" if request.holdout is not None and runtime.session is not None else "reading"):
+            ratings = runtime.ratings(table, columns, division)
+        return Inputs(ratings, features, pairs, 0 if counted is None else counted.result())
 
 
-def _divided(inputs: Inputs, columns: Columns, share: float, seed: int) -> Inputs:
-    division = check_split(inputs.ratings, columns, share, seed)
-    if not division.held_out.n:
-        raise RequestError(
-            f"--holdout {share:g} holds no rating out: the data are too few to certify on. Choose a larger share"
-        )
-    ratings, held_out = split_off(inputs.ratings, columns, share, seed)
-    return replace(
-        inputs, ratings=ratings, held_out=CheckedRatings(held_out, columns, division.held_out), division=division
-    )
-
-
-def _fitted(request: FitRequest, inputs: Inputs, work: Location, clock: Clock) -> OneBitCompletionModel:
-    """The fit of the ratings that are not held out; these must be the ratings that were counted."""
-    config = request.fit_config()
-    estimator = OneBitCompletion(
-        userCol=request.user_col,
-        itemCol=request.item_col,
-        labelCol=request.label_col,
-        threshold=request.threshold,
-        weightCol=request.weight_col,
-        **by_param(config),
-        **by_param(replace(request.execution(), work_dir=work.uri)),
-        **by_param(request.terms()),
-    )
-    estimator.setUserFeatures(inputs.features.get("user")).setItemFeatures(inputs.features.get("item"))
-    division = inputs.division
-    counted = None if division is None else division.to_fit
-    with clock("fitting"), Progress(config.max_iter, config.tol, quiet=request.quiet) as progress:
-        model = fit_counted(estimator.setProgress(progress), inputs.ratings, counted)
+def _fitted(runtime: Runtime, plan: FitPlan, inputs: Inputs, clock: Clock, quiet: bool) -> Any:
+    """The fit of the ratings that are not held out."""
+    with clock("fitting"), Progress(plan.config.max_iter, plan.config.tol, quiet=quiet) as progress:
+        model = runtime.fit(plan, inputs.ratings, inputs.features, progress)
     clock.split("fitting", "preparing", "iterations", progress.seconds)
-    if division is not None:
-        whole, info = division.whole, model.info
-        fitted = RatingCounts(info.n_ratings, info.n_positive, whole.coding, info.fingerprint)
-        if summed(fitted, division.held_out) != summed(whole):
-            raise not_deterministic(f"{whole.n:,} ratings were counted, and those that were fitted later are others")
     return model
 
 
-def _judged(request: FitRequest, inputs: Inputs, model: OneBitCompletionModel, clock: Clock) -> OneBitCompletionModel:
+def _judged(runtime: Runtime, request: FitRequest, inputs: Inputs, model: Any, clock: Clock) -> Any:
     """The model with its certificates, its calibration and the figures of its report."""
-    held_out = inputs.held_out
+    held_out = inputs.ratings.held_out
     if held_out is not None:
         with clock("certifying"):
             wanted = CertificateRequest(request.terms(), request.max_error, request.certify_by)
-            _, certificates = certify(model, held_out, wanted, KEPT_OUT)
+            _, certificates = runtime.certify(model, held_out, wanted, KEPT_OUT)
             repeated = bool(model.info.repeats.get("repeated"))
-            model = with_certificates(model, [kept_by_coin(item, repeated) for item in certificates])
+            model = runtime.certified(model, [kept_by_coin(item, repeated) for item in certificates])
     with clock("measuring"):
+        source = "training ratings" if held_out is None else "held-out ratings"
         if request.calibrate and held_out is not None:
-            model = model.calibrate(held_out.ratings)
-        if request.report and held_out is None:
-            model = model.diagnose(inputs.ratings, "training ratings", fitted=True)
-        elif request.report and held_out is not None:
-            source = "the held-out ratings that calibrated it" if request.calibrate else "held-out ratings"
-            model = model.diagnose(held_out.ratings, source, tally=held_out.tally)
+            model = runtime.calibrated(model, held_out)
+            source = "the held-out ratings that calibrated it"
+        if request.report:
+            model = runtime.diagnosed(model, inputs.ratings, source)
     return model

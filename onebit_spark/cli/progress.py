@@ -29,7 +29,7 @@ SPREAD = 1.25  # the largest ratio of two estimates that is worth a word
 
 
 class Clock:
-    """Seconds per phase: ``with clock("reading"): …``. ``str(clock)`` lists all phases."""
+    """Seconds per phase: ``with clock("reading"): …``, once or more often. ``str(clock)`` lists all phases."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -38,7 +38,7 @@ class Clock:
     def __call__(self, phase: str) -> Iterator[None]:
         began = time.perf_counter()
         yield
-        self.seconds[phase] = time.perf_counter() - began
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - began
 
     def split(self, phase: str, rest: str, part: str, seconds: float) -> None:
         """Divide a phase into a part of known length and the rest before it."""

@@ -16,13 +16,15 @@ from onebit_spark.cli.flags import as_flag, filled, flag, flag_of, in_flags, tak
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.execution import Execution
 from onebit_spark.core.output_kinds import METRICS, MODEL, PREDICTIONS, OutputKind
+from onebit_spark.input.file_formats import COMPRESSIONS, ENDINGS
 from onebit_spark.input.labels import Labels
 
 FILES = ("parquet", "csv", "json")
 TABLE_FORMATS = {"delta": "Delta Lake", "iceberg": "Iceberg", "hudi": "Hudi"}  # Spark needs their packages
 FORMATS = (*FILES, *TABLE_FORMATS)
 TABLE = re.compile(r"\w+(\.\w+){0,2}")
-FILE_ENDINGS = ("parquet", "csv", "tsv", "txt", "data", "gz", "zip", "orc", "json", "jsonl")
+FILE_ENDINGS = (*ENDINGS, *COMPRESSIONS, "txt", "data", "zip", "orc")
+RUNTIMES = ("auto", "local", "spark")
 LOG_LEVELS = ("error", "warn", "info", "debug")
 
 
@@ -49,7 +51,15 @@ class SessionRequest:
 class JobRequest(SessionRequest):
     """The flags of jobs that read tables."""
 
-    format: str = flag("format of the input", default="parquet", choices=FORMATS)
+    format: str | None = flag(
+        "format of the input (default: by its ending, else parquet)", default=None, choices=FORMATS
+    )
+    runtime: str | None = flag(
+        "where the job runs: in this process, which needs no Java, or on Spark; auto: local, unless something needs "
+        "Spark (default: auto; of jobs/*.py: spark)",
+        default=None,
+        choices=RUNTIMES,
+    )
     option: dict[str, str] = flag("option of Spark's reader, such as sep=; (repeatable)", default=dict)  # noqa: RUF009
     overwrite: bool = flag("replace an earlier output of this job", default=False)
 

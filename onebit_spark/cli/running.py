@@ -1,4 +1,4 @@
-"""How a job runs: arguments, then a Spark session, then the work; and how it ends: an exit code and one last line."""
+"""How a job runs: arguments, then a runtime, then the work; and how it ends: an exit code and one last line."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from onebit_spark.cli.choose_runtime import LOCAL, SPARK, choose
 from onebit_spark.cli.failures import failures_in_words, print_traceback, reason_of
 from onebit_spark.cli.flags import parse
 from onebit_spark.cli.interrupts import Interrupts
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 DONE, FAILED, REFUSED = 0, 1, 2
 PACKAGE = Path(__file__).parents[1]
 
+log = logging.getLogger("onebit_spark")
+
 _LOG4J = Path(__file__).with_name("log4j2.properties")
 
 Request = TypeVar("Request", bound=SessionRequest)
@@ -45,10 +48,12 @@ class Job(Generic[Request]):
 
     name: str
     request: type[Request]  # the dataclass of its flags
-    work: Callable[[SparkSession, Request], None]
-    meanwhile: Callable[[Request], None] | None = None  # runs in a thread while Spark starts
-    when_interrupted: Callable[[SparkSession, Request], str] = lambda *_: ""  # says how to go on
+    work: Callable[[Any, Request], None]  # on a Runtime
+    # Runs in a thread while Spark starts, or a file is read; it is told the name of the runtime.
+    meanwhile: Callable[[Request, str], None] | None = None
+    when_interrupted: Callable[[Any, Request], str] = lambda *_: ""  # says how to go on
     needs_classic: bool = False  # refuses Spark Connect
+    runtime: str = SPARK  # where it runs if the request does not say
 
 
 def run_job(job: Job[Request], argv: Sequence[str] | None = None, packages: Sequence[Path] = ()) -> int:
@@ -61,20 +66,32 @@ def run_job(job: Job[Request], argv: Sequence[str] | None = None, packages: Sequ
         try:
             request = parse(job.request, job.name, argv)
             _set_up_logging(request.quiet)
+            chosen = choose(request, job.runtime)
             if job.meanwhile is not None:
-                threading.Thread(target=job.meanwhile, args=(request,), name="meanwhile", daemon=True).start()
+                arguments = request, chosen.name
+                threading.Thread(target=job.meanwhile, args=arguments, name="meanwhile", daemon=True).start()
+            if chosen.name == LOCAL:
+                from onebit_spark.cli.local_runtime import LocalRuntime
+
+                log.info("runtime: %s (%s)", *chosen)
+                here = LocalRuntime(chosen.reason)
+                with interrupts.in_words(lambda: job.when_interrupted(here, request)), failures_in_words():
+                    job.work(here, request)
+                return code
+            if job.runtime != SPARK:
+                log.info("runtime: %s (%s)", *chosen)
             remote = request.remote or os.environ.get("SPARK_REMOTE")
             if job.needs_classic and (remote or os.environ.get("SPARK_API_MODE") == "connect"):
                 raise RequestError(
                     f"this job {NOT_ON_CONNECT}: drop --remote, and unset SPARK_REMOTE and SPARK_API_MODE"
                 )
-            with (
-                spark_session(f"onebit_spark {job.name}", packages, request.log_level, remote) as spark,
-                interrupts.in_words(lambda: job.when_interrupted(spark, request)),
-                failures_in_words(),
-            ):
-                interrupts.listen(lambda: _hush(spark))
-                job.work(spark, request)
+            with spark_session(f"onebit_spark {job.name}", packages, request.log_level, remote) as spark:
+                from onebit_spark.cli.spark_runtime import SparkRuntime
+
+                there = SparkRuntime(spark)
+                with interrupts.in_words(lambda: job.when_interrupted(there, request)), failures_in_words():
+                    interrupts.listen(lambda: _hush(spark))
+                    job.work(there, request)
         except RequestError as error:
             code, last_line = REFUSED, f"error: {error}"
         except FitFailed as error:
@@ -120,7 +137,7 @@ def spark_session(
         builder = builder.remote(remote)
     elif not under_spark_submit():
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        if _LOG4J.is_file():
+        if _LOG4J.is_file() and log_level is None:
             options = f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} {java_options}".strip()
             os.environ.setdefault("PYSPARK_SUBMIT_ARGS", f"--driver-java-options '{options}' pyspark-shell")
         builder = builder.config("spark.ui.showConsoleProgress", "false")

@@ -1,4 +1,4 @@
-"""jobs/tune.py: cross-validation of a grid on Spark, and a fit of all ratings with the chosen setting.
+"""tune: cross-validation of a grid, and a fit of all ratings with the chosen setting.
 
 OUTPUT/folds/       Parquet, one line per setting and fold
 OUTPUT/settings/    Parquet, one line per setting: mean error, standard error, log loss, chosen or not
@@ -10,61 +10,67 @@ OUTPUT/tasks/       results of finished tasks: see tasks.Ledger
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import SparkSession
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from onebit_spark.cli.job_tables import read_table, refuse_output, writable
+from onebit_spark.cli.outputs import refuse_output, writable
 from onebit_spark.cli.progress import TaskProgress
 from onebit_spark.cli.requests import TuneRequest
+from onebit_spark.cli.runtime import Runtime
 from onebit_spark.cli.summaries import print_summary
-from onebit_spark.core.config import FitConfig
+from onebit_spark.core.config import AUTO, FitConfig
 from onebit_spark.core.output_kinds import TUNING
 from onebit_spark.core.settings import declared
-from onebit_spark.input.defects import Columns
+from onebit_spark.input.rating_checks import Columns
 from onebit_spark.platform.files import Location, continued_folder
 from onebit_spark.tuning import figures
-from onebit_spark.tuning.cross_validation import CrossValidation
 from onebit_spark.tuning.folds import Score, choose, score
 from onebit_spark.tuning.grid import VARIED, read_grid
 from onebit_spark.tuning.tasks import Ledger, Task, TaskResult
 
-SQL = {str: "string", float: "double", int: "int", bool: "boolean"}
-VARIED_COLUMNS = ", ".join(f"{name} {SQL[declared(FitConfig)[name].kind]}" for name in VARIED)
-FOLD_COLUMNS = (
-    "fold int, errors bigint, n bigint, log_loss double, iterations int, converged boolean, effective_rank int, "
-    "seconds double"
-)
-SCORE_COLUMNS = "error double, standard_error double, log_loss double, seconds double, chosen boolean"
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TYPES = {str: pa.string(), float: pa.float64(), int: pa.int32(), bool: pa.bool_()}
+VARIED_COLUMNS = [(name, TYPES[declared(FitConfig)[name].kind]) for name in VARIED]
+FOLD_COLUMNS = [
+    ("fold", pa.int32()), ("errors", pa.int64()), ("n", pa.int64()), ("log_loss", pa.float64()),
+    ("iterations", pa.int32()), ("converged", pa.bool_()), ("effective_rank", pa.int32()), ("seconds", pa.float64()),
+]  # fmt: skip
+SCORE_COLUMNS = [
+    *((name, pa.float64()) for name in ("error", "standard_error", "log_loss", "seconds")), ("chosen", pa.bool_())
+]  # fmt: skip
 
 
-def run(spark: SparkSession, request: TuneRequest) -> None:
+def run(runtime: Runtime, request: TuneRequest) -> None:
     configs = [replace(request.fit_config(), **varied) for varied in read_grid(request.grid)]
+    spark = runtime.session
     _refuse_output(spark, request)
     columns = Columns(request.user_col, request.item_col, request.label_col, request.threshold, request.weight_col)
-    ratings = read_table(spark, request, "ratings", columns.names)
-    validation = CrossValidation.of(ratings, columns, request.folds, request.seed)
-    n = validation.surveyed.tally.n
-    alone = n <= request.worker_limit
+    ratings = runtime.table(request, "ratings", columns.names)
+    validation = runtime.validation(ratings, columns, request.folds, request.seed)
+    alone = validation.n <= request.worker_limit
     tasks = validation.tasks(configs)
     with continued_folder(spark, request.output, TUNING, request.overwrite) as folder:
         ledger = Ledger(spark, (folder / "tasks").uri)
         with TaskProgress(len(tasks), "tuning", quiet=request.quiet) as progress:
-            cross_validate = validation.in_workers if alone else validation.one_after_the_other
-            results = cross_validate(tasks, ledger, progress)
+            results = validation.results(tasks, alone, ledger, progress)
         folds = [results[first : first + request.folds] for first in range(0, len(results), request.folds)]
         scores = [score(config, of_config) for config, of_config in zip(configs, folds, strict=True)]
         chosen = choose(scores)
-        _write_results(spark, folder, tasks, results, scores, chosen)
-        model = validation.estimator(chosen.config, settings=len(configs)).fit(ratings)
-        model.write().overwrite().save((folder / "model").uri)
-    how = "one worker each" if alone else "all workers together"
+        _write_results(folder, tasks, results, scores, chosen)
+        runtime.save(validation.model(chosen.config, len(configs)), (folder / "model").uri, overwrite=True)
+    workers = ("one core each", "all cores together") if spark is None else ("one worker each", "all workers together")
+    how = workers[0] if alone else workers[1]
     lowest = min(score.error for score in scores)
     summary = [
-        f"{len(configs)} settings, {request.folds} folds of {n:,} ratings: {len(tasks)} fits, {how}.",
+        f"{len(configs)} settings, {request.folds} folds of {validation.n:,} ratings: {len(tasks)} fits, {how}.",
         f"Lowest error {lowest:.4f}; the cheapest setting within one standard error of it:",
         f"  {in_words(chosen.config)}: error {chosen.error:.4f} ± {chosen.standard_error:.4f}",
     ]
@@ -86,7 +92,7 @@ def as_toml(config: FitConfig, settings: int) -> str:
     return "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items() if value is not None)
 
 
-def _refuse_output(spark: SparkSession, request: TuneRequest) -> None:
+def _refuse_output(spark: SparkSession | None, request: TuneRequest) -> None:
     """Refuse an output folder that is neither new, nor that of a killed run, nor may be overwritten."""
     folder = writable(spark, "--output", request.output)
     killed = (folder / "tasks").exists() and not (folder / "model").exists()
@@ -94,15 +100,10 @@ def _refuse_output(spark: SparkSession, request: TuneRequest) -> None:
 
 
 def _write_results(
-    spark: SparkSession,
-    folder: Location,
-    tasks: Sequence[Task],
-    results: Sequence[TaskResult],
-    scores: Sequence[Score],
-    chosen: Score,
+    folder: Location, tasks: Sequence[Task], results: Sequence[TaskResult], scores: Sequence[Score], chosen: Score
 ) -> None:
     def setting(config: dict[str, Any]) -> dict[str, Any]:
-        return {name: config[name] for name in VARIED}
+        return {name: None if config[name] == AUTO else config[name] for name in VARIED}  # as an empty cell
 
     lines = [
         {**setting(task["config"]), "fold": task["fold"], **result} for task, result in zip(tasks, results, strict=True)
@@ -118,10 +119,10 @@ def _write_results(
         }
         for score in scores
     ]
-    for name, rows, columns in (
-        ("folds", lines, f"{VARIED_COLUMNS}, {FOLD_COLUMNS}"),
-        ("settings", summary, f"{VARIED_COLUMNS}, {SCORE_COLUMNS}"),
-    ):
-        spark.createDataFrame(rows, columns).coalesce(1).write.mode("overwrite").parquet((folder / name).uri)
+    for name, rows, columns in (("folds", lines, FOLD_COLUMNS), ("settings", summary, SCORE_COLUMNS)):
+        content = io.BytesIO()
+        pq.write_table(pa.Table.from_pylist(rows, pa.schema([*VARIED_COLUMNS, *columns])), content)
+        (folder / name).delete()
+        (folder / name / "part-00000.parquet").write_bytes(content.getvalue())
     (folder / "tuning.png").write_bytes(figures.tuning(scores, chosen, in_words))
     (folder / "best.toml").write_text(as_toml(chosen.config, len(scores)))

@@ -8,6 +8,7 @@ key of this cache is the *content* of all files that contain kernels. It is in a
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 import stat
@@ -22,6 +23,8 @@ from typing import Any
 import numba
 import numba.extending
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
+
+log = logging.getLogger("onebit_spark")
 
 # Sums may be reordered and fused, for vector instructions. Infinities and NaN keep their meaning.
 REORDERED_SUMS = frozenset({"reassoc", "contract", "nsz"})
@@ -150,4 +153,15 @@ class _CacheFiles(CompileResultCacheImpl):
 
 
 class _Cache(FunctionCache):
+    """Says once that something is compiled: nothing else is slow without a word."""
+
     _impl_class = _CacheFiles
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        _say_compiling()
+        super().save_overload(sig, data)
+
+
+@cache
+def _say_compiling() -> None:
+    log.info("compiling kernels for these settings, once on this machine: this run takes some 10 to 30 s longer")

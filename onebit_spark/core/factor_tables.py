@@ -18,9 +18,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from onebit_spark.core.id_index import IdIndex, one_array, wide
 from onebit_spark.core.losses import Side
 from onebit_spark.core.posterior import DoubleArray, FloatArray, Kind, RowPosterior
 from onebit_spark.core.scales import Scales
+from onebit_spark.errors import RequestError
 
 CERTIFIED = "certified_spread"
 IMPLICIT = "implicit"
@@ -80,6 +82,16 @@ def read_factors(lines: pa.StructArray, prior: RowPosterior) -> RowPosterior:
         implicit = np.zeros((len(lines), 2 * prior.rank), prior.implicit.dtype)
         implicit[known] = _rectangle(present.field(IMPLICIT), 2 * prior.rank)
     return RowPosterior(location, scale, prior.kind, prior.has_intercept, implicit)
+
+
+def ordered(factors: pa.Table, ids: pa.Array, prior: RowPosterior, precision: str) -> RowPosterior:
+    """The posterior of ``ids`` from a factor table in any order. Ids that it lacks get the one row of ``prior``."""
+    known = factors["id"].type
+    if wide(known) != wide(ids.type) and not (pa.types.is_integer(known) and pa.types.is_integer(ids.type)):
+        raise RequestError(f"the initial model's ids are of type {known}, those of the ratings {ids.type}")
+    places = IdIndex(factors["id"]).find(ids)
+    lines = one_array(factors.drop_columns("id").to_struct_array())
+    return read_factors(lines.take(pa.array(places, mask=places < 0)), prior).astype(precision)
 
 
 def read_certified(lines: pa.StructArray, prior: RowPosterior) -> RowPosterior:

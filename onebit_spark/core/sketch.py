@@ -64,6 +64,12 @@ class CellSketch:
     ratings: NDArray[np.int64]  # number of ratings of each cell
     complete: bool = True  # false if the model was also fitted to cells that the sketch does not know
 
+    @classmethod
+    def of(cls, cells: NDArray[np.int64], limit: int = HIGHEST) -> CellSketch:
+        """The sketch of ratings by the hashes of their cells; up to ``limit``, or lower where they are many."""
+        limit = min(limit, limit_for(len(cells)))
+        return cls(limit, *np.unique(cells[cells <= limit], return_counts=True))
+
     @property
     def n_ratings(self) -> int:
         """Ratings of all kept cells."""

@@ -34,8 +34,8 @@ from onebit_spark.engines.block_frames import (
 )
 from onebit_spark.engines.layout import Placement
 from onebit_spark.errors import FitFailed
-from onebit_spark.input.defects import not_deterministic
 from onebit_spark.input.packing import BUNDLES, NO_WEIGHTS, Bundle, read_bundles
+from onebit_spark.input.rating_checks import not_deterministic
 from onebit_spark.platform.binary_cells import binary_line, cell_array, schema_of
 
 NO_NUMBERS = np.empty(0, np.int32)

@@ -20,8 +20,8 @@ from onebit_spark.engines.decide import Choice, ClusterLimits, decide, held_side
 from onebit_spark.engines.spark_engine import SparkEngine, on_driver, on_executors
 from onebit_spark.engines.tables import InFiles, OnExecutors, Storage
 from onebit_spark.errors import RequestError
-from onebit_spark.input.collect import CollectedRatings, SizeEstimate
-from onebit_spark.input.defects import Columns, RatingCounts
+from onebit_spark.input.gathering import CollectedRatings, SizeEstimate
+from onebit_spark.input.rating_checks import Columns, RatingCounts
 from onebit_spark.input.rating_sources import RatingsSource
 from onebit_spark.input.survey import RatingSurvey
 from onebit_spark.platform.files import Location

@@ -11,11 +11,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from onebit_spark.core.factor_tables import CERTIFIED, factor_columns, factor_table, plain_lists, read_factors
-from onebit_spark.core.id_index import IdIndex, one_array, wide
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.posterior import FloatArray, RowPosterior
 from onebit_spark.engines.routes import BATCH_BYTES
-from onebit_spark.errors import RequestError
 from onebit_spark.platform.binary_cells import type_of
 
 MOST_KEPT = 64 * 2**20  # bytes of a table that is also kept here
@@ -47,16 +45,6 @@ def collected_factors(frame: DataFrame) -> pa.Table:
     """A factor table in this process: the one that the DataFrame was made of if it is still here, else by a job."""
     table = vars(frame).get(TABLE)
     return frame.toArrow() if table is None else table
-
-
-def ordered(factors: pa.Table, ids: pa.Array, prior: RowPosterior, precision: str) -> RowPosterior:
-    """The posterior of ``ids`` from a factor table in any order. Ids that it lacks get the one row of ``prior``."""
-    known = factors["id"].type
-    if wide(known) != wide(ids.type) and not (pa.types.is_integer(known) and pa.types.is_integer(ids.type)):
-        raise RequestError(f"the initial model's ids are of type {known}, those of the ratings {ids.type}")
-    places = IdIndex(factors["id"]).find(ids)
-    lines = one_array(factors.drop_columns("id").to_struct_array())
-    return read_factors(lines.take(pa.array(places, mask=places < 0)), prior).astype(precision)
 
 
 def factor_schema(info: ModelInfo, side: str) -> StructType:

@@ -26,9 +26,10 @@ from onebit_spark.engines.block_frames import Batches
 from onebit_spark.engines.numbering import NumberedIds
 from onebit_spark.engines.routes import NUMBERED, numbered_lines
 from onebit_spark.engines.spark_engine import SparkEngine
+from onebit_spark.input.batches import ITEM, LABEL, USER, WEIGHT
 from onebit_spark.input.collect import CollectedPairs
-from onebit_spark.input.defects import Columns
-from onebit_spark.input.ratings import ITEM, LABEL, USER, WEIGHT, prepared
+from onebit_spark.input.rating_checks import Columns
+from onebit_spark.input.ratings import prepared
 from onebit_spark.platform.binary_cells import schema_of
 from onebit_spark.platform.plans import cached, cut_from_plan
 from onebit_spark.platform.sessions import broadcast

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
-from onebit_spark.core.factor_tables import factor_table
+from onebit_spark.core.factor_tables import factor_table, ordered
 from onebit_spark.core.losses import OTHER, SIDES, Side
 from onebit_spark.core.posterior import Form, RowPosterior
 from onebit_spark.core.repeats import Repeats, repeats_of
@@ -24,7 +24,7 @@ from onebit_spark.engines.blocking import (
     numbered_chunks,
 )
 from onebit_spark.engines.engine import BlockEngine
-from onebit_spark.engines.factor_frames import PackLines, collected_factors, factor_frame, factor_lines, ordered
+from onebit_spark.engines.factor_frames import PackLines, collected_factors, factor_frame, factor_lines
 from onebit_spark.engines.layout import (
     RATINGS_PER_BLOCK,
     default_blocks,
@@ -38,8 +38,9 @@ from onebit_spark.engines.sides import Blocking, SidePlan
 from onebit_spark.engines.spark_runner import SparkRunner
 from onebit_spark.engines.tables import Broadcasts, Storage
 from onebit_spark.engines.threads import ThreadRunner
-from onebit_spark.input.collect import CollectedPairs, CollectedRatings, collect_pairs
-from onebit_spark.input.defects import Columns
+from onebit_spark.input.collect import CollectedPairs, collect_pairs
+from onebit_spark.input.gathering import CollectedRatings
+from onebit_spark.input.rating_checks import Columns
 from onebit_spark.input.survey import Ids, RatingSurvey
 from onebit_spark.platform.plans import cut_from_plan, expect_long_lines, working_session
 from onebit_spark.platform.sessions import described, parallelism

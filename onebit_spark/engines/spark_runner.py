@@ -52,7 +52,7 @@ from onebit_spark.engines.routes import (
 from onebit_spark.engines.sides import BlockedSide, Blocking
 from onebit_spark.engines.steps import Lines, OnRows, RowStep, Step, Sums, total_weight
 from onebit_spark.engines.tables import Broadcasts, Held, Stored, Table
-from onebit_spark.input.defects import not_deterministic
+from onebit_spark.input.rating_checks import not_deterministic
 from onebit_spark.platform.arrow_stream import arrow_batches
 from onebit_spark.platform.plans import cogrouped, cut_from_plan
 from onebit_spark.platform.sessions import described

@@ -17,7 +17,8 @@ from onebit_spark.core.solver import Iteration, Outcome
 from onebit_spark.engines.held_out_loss import Measure
 from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import column_problem, quoted, type_of
-from onebit_spark.input.defects import Columns, RatingCounts, check_ratings
+from onebit_spark.input.defects import check_ratings
+from onebit_spark.input.rating_checks import Columns, RatingCounts
 
 
 def divided(dataset: DataFrame, indicator: str | None) -> tuple[DataFrame, DataFrame | None]:

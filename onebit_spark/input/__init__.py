@@ -1,6 +1,14 @@
-"""The user's ratings: their columns, what can be wrong with them (defects), and how they come in.
+"""The user's ratings: their columns, what can be wrong with them, and how they come in, by Spark or by Arrow.
 
-columns, hashes ◄ defects ◄ ratings (under inside names; what is read off a batch of them)
+rating_checks (what is wrong, in words), batches (ratings as they arrive) ◄ gathering (numbered and packed here)
+
+    by Arrow, without Spark
+file_formats, arrow_types ◄ data_files ◄ file_readers ◄ arrow_table ◄ arrow_ratings
+
+    by Spark
+columns ◄ defects ◄ ratings (under inside names)
     ◄ packing (in the executors) ◄ survey (their ids counted)     ◄ prepared_ratings (the same in a folder)
     ◄ collect (on the driver)    ◄ holdout                        ◄ rating_sources (where a fit takes its ratings from)
+
+labels: the settings of the labels. features, feature_checks: side features.
 """

@@ -10,7 +10,6 @@ ratings that came must have it.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,67 +21,20 @@ from pyspark.sql.types import BinaryType, DataType, DecimalType, StringType
 
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.id_index import IdColumn, IdIndex, encode
-from onebit_spark.core.sketch import CellSketch, limit_for
+from onebit_spark.core.sketch import limit_for
+from onebit_spark.input.batches import ITEM, USER, Batches, read_batch
 from onebit_spark.input.columns import quoted, type_of
-from onebit_spark.input.defects import (
-    Columns,
-    RatingCounts,
-    aggregated,
-    check_columns,
-    check_ratings,
-    fingerprint_of,
-    not_deterministic,
-    suspect,
-    verdict,
-)
+from onebit_spark.input.defects import aggregated, check_columns, check_ratings, verdict
+from onebit_spark.input.gathering import CollectedRatings, Gathering, Hashes, SizeEstimate
 from onebit_spark.input.packing import BUNDLES, Bundle, read_bundles
-from onebit_spark.input.ratings import ITEM, USER, raw, read_batch
-from onebit_spark.platform.arrow_stream import Batches, cached_rows, collect_in_parts, joined
+from onebit_spark.input.rating_checks import Columns, RatingCounts, fingerprint_of, not_deterministic, suspect
+from onebit_spark.input.ratings import raw
+from onebit_spark.platform.arrow_stream import cached_rows, collect_in_parts
 from onebit_spark.platform.binary_cells import cell_array
 
-TABLE_BYTES = 16 * 2**20  # of ratings that are taken up at once
 WIDTHS = {"boolean": 1, "tinyint": 1, "smallint": 2, "int": 4, "float": 4, "date": 4}  # bytes of an id; else 8
 
-Hashes = NDArray[np.int64]
 Numbers = NDArray[np.int32]
-
-
-@dataclass(frozen=True)
-class SizeEstimate:
-    """Ratings counted before the exchange is chosen."""
-
-    n: int
-    bytes_per_rating: float  # on its way to the driver
-    fingerprint: str | None = None  # that the ratings must have, if it is known
-    weighted: bool = False
-    id_bytes: float = 0.0  # size of the different ids that are text, estimated
-
-
-@dataclass(frozen=True)
-class CollectedRatings:
-    """All ratings on the driver."""
-
-    tally: RatingCounts
-    users: pa.Array  # the ids, ascending; so are the items
-    items: pa.Array
-    ratings: RatingBlock  # row and column are the positions of user and item among the ids
-    cells: Hashes  # hashes of the rated cells, those up to ``limit``, for the sketch
-    limit: int  # see ``core.sketch``
-
-    @property
-    def n_users(self) -> int:
-        return len(self.users)
-
-    @property
-    def n_items(self) -> int:
-        return len(self.items)
-
-    def sketch(self, others: Hashes | None = None, n_others: int = 0) -> CellSketch:
-        """The sketch of these ratings, and of n others by the hashes of their cells up to the limit."""
-        cells = self.cells if others is None else np.concatenate([self.cells, others])
-        hashes, ratings = np.unique(cells, return_counts=True)
-        return CellSketch(self.limit, hashes, ratings).under(limit_for(self.tally.n + n_others))
-
 
 # ---- their size ------------------------------------------------------------------------------------------------------
 
@@ -131,7 +83,7 @@ def collect_ratings(df: DataFrame, columns: Columns, size: SizeEstimate, most_by
         raw(df, columns),
         parts,
         F.xxhash64(USER, ITEM),
-        lambda batches: _Collected(columns.threshold, limit_for(size.n)).all_of(batches),
+        lambda batches: Gathering(columns.threshold, limit_for(size.n)).all_of(batches),
     )
     totals, changed = collected.facts, None
     if size.fingerprint is not None and (totals["n"], fingerprint_of(totals)) != (size.n, size.fingerprint):
@@ -142,46 +94,6 @@ def collect_ratings(df: DataFrame, columns: Columns, size: SizeEstimate, most_by
     if changed is not None:
         raise changed
     return collected.ratings(verdict(df, columns, totals))
-
-
-class _Collected:
-    """What has come so far: 9 bytes per rating, 13 with weights, and what was counted of them."""
-
-    def __init__(self, threshold: float | None, limit: int) -> None:
-        self.threshold, self.limit = threshold, limit
-        self.facts: Counter[str] = Counter()
-        self._users, self._items = IdColumn(), IdColumn()
-        self._positive: list[NDArray[np.bool_]] = []
-        self._weights: list[NDArray[np.float32]] = []  # empty if there are none
-        self._cells: list[Hashes] = []
-
-    def all_of(self, batches: Batches) -> _Collected:
-        """Add all ratings of some batches. Null and NaN are noticed, and such ids are not kept."""
-        for table in joined(batches, lambda batch: int(batch.nbytes), TABLE_BYTES):  # encoded with one dictionary
-            here = read_batch(table, self.threshold)
-            self.facts.update(here.facts)
-            self.facts["absent"] += not self._users.add(table[USER])
-            self.facts["absent"] += not self._items.add(table[ITEM])
-            self._positive.append(here.positive)
-            self._cells.append(here.hashes[here.hashes <= self.limit])
-            if here.weights is not None:
-                self._weights.append(here.weights)
-        return self
-
-    def ratings(self, tally: RatingCounts) -> CollectedRatings:
-        """The ratings. What was kept of them is freed on the way."""
-        rows, users = self._users.positions()
-        codes, items = self._items.positions()
-        codes <<= 1
-        place = 0
-        while self._positive:
-            label = self._positive.pop(0)
-            codes[place : place + len(label)] |= label
-            place += len(label)
-        weights = np.concatenate(self._weights) if self._weights else None
-        self._weights.clear()
-        ratings = RatingBlock.from_codes(rows, codes, (len(users), len(items)), weights)
-        return CollectedRatings(tally, users, items, ratings, np.concatenate(self._cells), self.limit)
 
 
 @dataclass(frozen=True)

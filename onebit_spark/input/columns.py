@@ -9,8 +9,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DoubleType, FloatType, StructField
 
 from onebit_spark.errors import RequestError
-
-INTEGRAL = ("tinyint", "smallint", "int", "bigint")
+from onebit_spark.input import rating_checks
+from onebit_spark.input.rating_checks import INTEGRAL as INTEGRAL
 
 
 def quoted(name: str) -> str:
@@ -41,10 +41,7 @@ def matching(table: DataFrame, column: str) -> list[StructField]:
 
 def column_problem(table: DataFrame, column: str, role: str = "") -> str | None:
     """Why the table does not have just one such column, in words; ``role`` says what it is for."""
-    n, columns = len(matching(table, column)), f"(columns: {', '.join(table.columns)})"
-    if n == 0:
-        return f"there is no column {column!r}{role} {columns}"
-    return f"there are {n} columns named {column!r}{role} {columns}: keep one" if n > 1 else None
+    return rating_checks.column_problem(len(matching(table, column)), column, role, table.columns)
 
 
 def type_of(table: DataFrame, column: str) -> DataType:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import reduce
-from typing import Literal
 
-from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from onebit_spark.errors import FitFailed, RequestError
+from onebit_spark.core.hashes import HASH_PARTS, PART_BITS, SALT
+from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import (
-    INTEGRAL,
     bad_weight,
     column_problem,
     matching,
@@ -24,44 +22,21 @@ from onebit_spark.input.columns import (
     type_of,
     weight_number,
 )
-from onebit_spark.input.hashes import HASH_PARTS, PART_BITS, SALT
-
-Coding = Literal["signed", "binary", "boolean", "threshold"]
+from onebit_spark.input.rating_checks import (
+    BIT,
+    INTEGRAL,
+    Columns,
+    Kind,
+    RatingCounts,
+    judged,
+    shown,
+    suspect,
+    type_problems,
+)
 
 MARKS = "__onebit_marks"
 
 _NOT_IDS = (T.ArrayType, T.MapType, T.StructType, T.VariantType, T.NullType, T.UserDefinedType)
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Which columns hold what, and how a number becomes a label."""
-
-    user: str = "user"
-    item: str = "item"
-    label: str = "label"
-    threshold: float | None = None
-    weight: str | None = None  # None: every rating has the weight 1
-
-    @property
-    def names(self) -> list[str]:
-        """All of them, each once."""
-        return list(dict.fromkeys(name for name in (self.user, self.item, self.label, self.weight) if name is not None))
-
-
-@dataclass(frozen=True)
-class RatingCounts:
-    """What one pass over the ratings counted."""
-
-    n: int
-    positives: int
-    coding: Coding
-    fingerprint: str  # of the set of ratings, whatever their order
-
-    @property
-    def majority(self) -> int:
-        """The more frequent label, +1 in a tie."""
-        return 1 if 2 * self.positives >= self.n else -1
 
 
 def with_weight(df: DataFrame, columns: Columns) -> DataFrame:
@@ -115,16 +90,6 @@ def aggregated(df: DataFrame, aggregates: Mapping[str, Column]) -> dict[str, int
 
 # ---- what is counted -------------------------------------------------------------------------------------------------
 
-_REFUSED = ("bad_user", "bad_item", "bad_label", "text_label", "bad_weight")
-BIT = {name: 1 << place for place, name in enumerate((*_REFUSED, "plus", "minus", "zero", "other", "above"))}
-
-
-def suspect(columns: Columns, present: Mapping[str, int]) -> bool:
-    """Whether a kind of value is there that ``verdict`` refuses, so that a second pass must count it."""
-    if any(present[name] for name in _REFUSED):
-        return True
-    return columns.threshold is None and bool(present["other"] or (present["minus"] and present["zero"]))
-
 
 def marks(df: DataFrame, columns: Columns) -> Column:
     """The flags of a rating as the bits of one integer."""
@@ -176,18 +141,6 @@ def cell_hash(df: DataFrame, columns: Columns) -> Column:
     return F.xxhash64(F.lit(SALT), *ids)
 
 
-def summed(*parts: RatingCounts) -> tuple[int, str]:
-    """The number and the fingerprint of ratings that were counted in parts."""
-    words = (part.fingerprint.split("-") for part in parts)
-    sums = (sum(int(word, 16) for word in same) for same in zip(*words, strict=True))
-    return sum(part.n for part in parts), fingerprint_of(dict(zip(HASH_PARTS, sums, strict=True)))
-
-
-def fingerprint_of(totals: Mapping[str, int]) -> str:
-    """The sums of a set's ``HASH_PARTS`` as one word."""
-    return "-".join(f"{totals[name]:x}" for name in HASH_PARTS)
-
-
 def label_number(df: DataFrame, label_col: str) -> Column:
     """The label as a double; text that is no number becomes null."""
     column = F.col(quoted(label_col))
@@ -202,98 +155,33 @@ def label_number(df: DataFrame, label_col: str) -> Column:
 def check_columns(df: DataFrame, columns: Columns) -> None:
     """Refuse columns that are not there, or of a type that cannot be what they are for."""
     refuse_stream(df)
-    roles = {"user": columns.user, "item": columns.item, "label": columns.label, "weight": columns.weight}
-    named = {role: name for role, name in roles.items() if name is not None}
-    absent = (column_problem(df, name, f" for the {role}") for role, name in named.items())
-    problems = [problem for problem in absent if problem] or _type_problems(df, columns)
+    absent = (column_problem(df, name, f" for the {role}") for role, name in columns.roles.items())
+    problems = [problem for problem in absent if problem]
+    if not problems and len({matching(df, name)[0].name for name in (columns.user, columns.item, columns.label)}) < 3:
+        problems.append("user, item and label must be three different columns")
+    if not problems:
+        problems = type_problems(columns, {role: kind_of(type_of(df, name)) for role, name in columns.roles.items()})
     if problems:
         raise RequestError("; ".join(problems))
 
 
-def _type_problems(df: DataFrame, columns: Columns) -> list[str]:
-    problems = []
-    if len({matching(df, name)[0].name for name in (columns.user, columns.item, columns.label)}) < 3:
-        problems.append("user, item and label must be three different columns")
-    for name in (columns.user, columns.item):
-        kind = type_of(df, name)
-        if isinstance(kind, _NOT_IDS):
-            problems.append(f"column {name!r} is of type {kind.simpleString()}, which cannot be an id: cast it")
-    kind = type_of(df, columns.label)
-    if not isinstance(kind, T.NumericType | T.BooleanType | T.StringType):
-        problems.append(f"column {columns.label!r} is of type {kind.simpleString()}, not a number or a boolean")
-    if isinstance(kind, T.BooleanType) and columns.threshold is not None:
-        problems.append(f"column {columns.label!r} is boolean already: drop the threshold")
-    kind = T.DoubleType() if columns.weight is None else type_of(df, columns.weight)
-    if not isinstance(kind, T.NumericType | T.StringType):
-        problems.append(f"column {columns.weight!r} of the weights is of type {kind.simpleString()}, not a number")
-    return problems
+def kind_of(kind: T.DataType) -> Kind:
+    """What a column of this type can be used for."""
+    name = kind.simpleString()
+    if isinstance(kind, T.NumericType):
+        return Kind(name, "number")
+    if isinstance(kind, T.BooleanType):
+        return Kind(name, "boolean")
+    if isinstance(kind, T.StringType):
+        return Kind(name, "text")
+    return Kind(name, "none" if isinstance(kind, _NOT_IDS) else "id")
 
 
 def verdict(df: DataFrame, columns: Columns, totals: Mapping[str, int], both_classes: bool = True) -> RatingCounts:
-    """The counts, or a RequestError with every defect, its count and three examples."""
-    if totals["n"] == 0:
-        kind = "" if columns.weight is None else " of positive weight"
-        raise RequestError(
-            f"there is no rating{kind}: the input is empty; check the path and any filter before the fit"
-        )
+    """The counts, or a RequestError: see ``rating_checks.judged``."""
     boolean = isinstance(type_of(df, columns.label), T.BooleanType)
-    problems = _defects(df, columns, totals, boolean)
-    if not problems and both_classes and totals["above"] in (0, totals["n"]):
-        which = "positive" if totals["above"] else "negative"
-        problems.append(
-            f"all {totals['n']:,} labels in column {columns.label!r} are {which}: both classes are needed"
-            + (", check the data" if columns.threshold is None else f", check the threshold {columns.threshold:g}")
-        )
-    if problems:
-        raise RequestError("; ".join(problems))
-    coding: Coding = "signed" if totals["minus"] else "binary"
-    if boolean or columns.threshold is not None:
-        coding = "boolean" if boolean else "threshold"
-    return RatingCounts(totals["n"], totals["above"], coding, fingerprint_of(totals))
 
+    def examples(flag: str) -> str:
+        return shown(df.where(_flags(df, columns)[flag]).select(*map(quoted, columns.names)).take(3))
 
-def _defects(df: DataFrame, columns: Columns, totals: Mapping[str, int], boolean: bool) -> list[str]:
-    """What is wrong with single ratings, with counts and examples, and with their labels together."""
-    defects = {  # flag ─► what it means, what to do
-        "bad_user": (f"null or NaN in column {columns.user!r}", "drop them"),
-        "bad_item": (f"null or NaN in column {columns.item!r}", "drop them"),
-        "bad_label": (f"null or NaN in column {columns.label!r}", "drop them"),
-        "text_label": (
-            f"no number in column {columns.label!r}",
-            "labels are −1/1, 0/1, booleans, or numbers with a threshold; convert text to 0 and 1 first",
-        ),
-        "bad_weight": (
-            f"a negative or infinite weight, null, NaN or no number in column {columns.weight!r}",
-            "give positive weights, or 0 to leave a rating out",
-        ),
-    }
-    if columns.threshold is None and not boolean:
-        outside = f"label outside {{−1, 1}} and {{0, 1}} in column {columns.label!r}"
-        defects["other"] = (outside, "set a threshold")
-    problems = [
-        f"{totals[flag]:,} ratings with {meaning}, such as {_examples(df, columns, flag)}: {cure}"
-        for flag, (meaning, cure) in defects.items()
-        if totals[flag]
-    ]
-    if columns.threshold is None and totals["minus"] and totals["zero"]:
-        problems.append(
-            f"labels mix −1 ({totals['minus']:,}) and 0 ({totals['zero']:,}) in column {columns.label!r}: "
-            "use either ±1 or 0/1, or set a threshold"
-        )
-    return problems
-
-
-def not_deterministic(what: str) -> FitFailed:
-    """The ratings were read twice, and differ."""
-    return FitFailed(
-        f"{what}: the source is not deterministic (for example a random split or sample). Write the ratings to disk "
-        "first, and fit from there"
-    )
-
-
-def _examples(df: DataFrame, columns: Columns, flag: str) -> str:
-    """Three ratings with the defect, as (user, item, label), and their weights if they have any."""
-    lines: list[Row] = (
-        df.where(_flags(df, columns)[flag]).select(*(F.col(quoted(name)) for name in columns.names)).take(3)
-    )
-    return ", ".join("(" + ", ".join(map(str, line)) + ")" for line in lines)
+    return judged(columns, totals, boolean, examples, both_classes)

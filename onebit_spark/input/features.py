@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.ml.functions import vector_to_array
 from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DoubleType, FloatType
 
-from onebit_spark.core.id_index import one_array, sum_by_id
 from onebit_spark.errors import RequestError
-from onebit_spark.input.columns import INTEGRAL, matching, quoted, refuse_stream, type_of
-
-EXAMPLES = 3
+from onebit_spark.input.columns import matching, quoted, refuse_stream, type_of
+from onebit_spark.input.feature_checks import check_id_type, checked_lines
 
 
 def collected_features(frame: DataFrame, column: str, id_type: str, whose: str) -> pa.Table:
@@ -43,11 +38,7 @@ def collected_features(frame: DataFrame, column: str, id_type: str, whose: str) 
         kind, *_ = [type_of(frame, name) for name in (column, *frame.columns)]
     except RequestError as error:
         raise RequestError(f"{whose} features: {error}") from None
-    given = kind.simpleString()
-    if given != id_type and not (given in INTEGRAL and id_type in INTEGRAL):
-        raise RequestError(
-            f"{whose} features: column {column!r} is of type {given}, but {whose} ids are of type {id_type}: cast it"
-        )
+    check_id_type(column, kind.simpleString(), id_type, whose)
     (own,) = matching(frame, column)
     plain = [
         vector_to_array(F.col(quoted(field.name))).alias(field.name)
@@ -56,14 +47,4 @@ def collected_features(frame: DataFrame, column: str, id_type: str, whose: str) 
         for field in frame.schema
     ]
     table = frame.select(*plain).toArrow()
-    ids = one_array(table[column])
-    absent = pc.is_null(ids, nan_is_null=isinstance(kind, FloatType | DoubleType))
-    if n_absent := pc.sum(absent).as_py():
-        raise RequestError(f"{whose} features: {n_absent:,} lines have no {column}: drop them")
-    different, (lines,) = sum_by_id(ids, np.ones(len(ids)))
-    if len(twice := different.filter(pa.array(lines > 1))):
-        examples = ", ".join(str(value) for value in twice.slice(0, EXAMPLES).to_pylist())
-        raise RequestError(
-            f"{whose} features: {len(twice):,} ids have several lines, such as {examples}: keep one each"
-        )
-    return table
+    return checked_lines(table, column, whose)

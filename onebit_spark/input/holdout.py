@@ -8,21 +8,14 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from onebit_spark.core.config import FitConfig
+from onebit_spark.core.hashes import HASH_PARTS
 from onebit_spark.core.settings import declared
 from onebit_spark.errors import RequestError
-from onebit_spark.input.collect import SizeEstimate, bytes_per_rating, text_bytes
+from onebit_spark.input.collect import bytes_per_rating, text_bytes
 from onebit_spark.input.columns import quoted
-from onebit_spark.input.defects import (
-    Columns,
-    RatingCounts,
-    check_columns,
-    count_ratings,
-    fingerprint,
-    fingerprint_of,
-    positive,
-    verdict,
-)
-from onebit_spark.input.hashes import HASH_PARTS
+from onebit_spark.input.defects import check_columns, count_ratings, fingerprint, positive, verdict
+from onebit_spark.input.gathering import SizeEstimate
+from onebit_spark.input.rating_checks import Columns, RatingCounts, fingerprint_of
 
 
 def split_off(df: DataFrame, columns: Columns, fraction: float, seed: int) -> tuple[DataFrame, DataFrame]:

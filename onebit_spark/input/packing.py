@@ -28,9 +28,10 @@ from pyspark.sql import DataFrame
 from onebit_spark.core.compiled import jit
 from onebit_spark.core.id_index import IdEncoder
 from onebit_spark.core.sketch import limit_for
-from onebit_spark.input.defects import Columns
-from onebit_spark.input.ratings import ITEM, USER, raw, read_batch
-from onebit_spark.platform.arrow_stream import Batches, joined, map_rows, rows_session
+from onebit_spark.input.batches import ITEM, USER, Batches, joined, read_batch
+from onebit_spark.input.rating_checks import Columns
+from onebit_spark.input.ratings import raw
+from onebit_spark.platform.arrow_stream import map_rows, rows_session
 from onebit_spark.platform.binary_cells import binary_line, cell_array, ids_cell, read_ids, schema_of
 from onebit_spark.platform.plans import cached, cut_from_plan, expect_long_lines, working_session
 

@@ -29,11 +29,13 @@ from pyspark.sql.types import TimestampType
 
 from onebit_spark.core.output_kinds import PREPARED
 from onebit_spark.errors import RequestError
-from onebit_spark.input.collect import CollectedRatings, SizeEstimate, collect_bundles
+from onebit_spark.input.batches import ITEM, USER
+from onebit_spark.input.collect import collect_bundles
 from onebit_spark.input.columns import quoted, type_of
-from onebit_spark.input.defects import Columns, RatingCounts, check_columns, count_ratings, fingerprint_of
+from onebit_spark.input.defects import check_columns, count_ratings
+from onebit_spark.input.gathering import CollectedRatings, SizeEstimate
 from onebit_spark.input.packing import PACKED, PackedRatings, packed_lines, sum_facts
-from onebit_spark.input.ratings import ITEM, USER
+from onebit_spark.input.rating_checks import Columns, RatingCounts, fingerprint_of
 from onebit_spark.input.survey import RatingSurvey, id_counts, numbers_of_ids, packed_counts
 from onebit_spark.platform.arrow_stream import rows_session
 from onebit_spark.platform.file_systems import statuses

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
-from onebit_spark.input.collect import CollectedRatings, SizeEstimate, collect_ratings, estimate_size
-from onebit_spark.input.defects import Columns
+from onebit_spark.input.collect import collect_ratings, estimate_size
+from onebit_spark.input.gathering import CollectedRatings, SizeEstimate
 from onebit_spark.input.prepared_ratings import PreparedRatings
+from onebit_spark.input.rating_checks import Columns
 from onebit_spark.input.survey import RatingSurvey, survey_ratings
 
 

@@ -27,19 +27,11 @@ from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 from onebit_spark.core.id_index import hashes_of, in_utc, one_array, sum_by_id
 from onebit_spark.core.losses import Side
 from onebit_spark.core.sketch import CellSketch, limit_for
+from onebit_spark.input.batches import ITEM, USER, Batches
 from onebit_spark.input.columns import type_of
-from onebit_spark.input.defects import (
-    Columns,
-    RatingCounts,
-    check_columns,
-    check_ratings,
-    not_deterministic,
-    suspect,
-    verdict,
-)
+from onebit_spark.input.defects import check_columns, check_ratings, verdict
 from onebit_spark.input.packing import SUMMARY, PackedRatings
-from onebit_spark.input.ratings import ITEM, USER
-from onebit_spark.platform.arrow_stream import Batches
+from onebit_spark.input.rating_checks import Columns, RatingCounts, not_deterministic, suspect
 from onebit_spark.platform.binary_cells import binary_line, cell_array, ids_cell, read_ids, schema_of
 from onebit_spark.platform.plans import cached, cut_from_plan, in_partitions
 from onebit_spark.platform.sessions import described, driver_limits, parallelism

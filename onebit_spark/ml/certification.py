@@ -9,11 +9,9 @@ from typing import Any, TypeVar
 from pyspark.sql import DataFrame
 from pyspark.sql.types import BooleanType
 
-from onebit_spark.certificate.certificates import Certificate, Terms, document, with_freshness
+from onebit_spark.certificate.certificates import Certificate, with_freshness
 from onebit_spark.certificate.held_out import held_out_certificates
-from onebit_spark.certificate.selective import request_problems
 from onebit_spark.core.confidence import EVERYTHING
-from onebit_spark.core.settings import param_names
 from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import column_problem, matching
 from onebit_spark.input.defects import Columns, RatingCounts, check_ratings
@@ -21,34 +19,10 @@ from onebit_spark.ml.evaluation import measure
 from onebit_spark.ml.fitted_model import FittedModel
 from onebit_spark.ml.freshness import check_fresh
 from onebit_spark.ml.scored_ratings import counting
+from onebit_spark.predictor import certification
+from onebit_spark.predictor.certification import CertificateRequest
 
 M = TypeVar("M", bound=FittedModel)
-
-
-@dataclass(frozen=True)
-class CertificateRequest:
-    """Which certificates are wanted."""
-
-    terms: Terms
-    max_error: Sequence[float] = ()  # requested error rates among the answered pairs
-    by: str | None = None  # a column of the ratings: certify within each of its groups as well
-
-    @classmethod
-    def of(cls, maxError: float | Sequence[float], delta: float, by: str | None, grid: int) -> CertificateRequest:
-        """From the arguments of a model's method."""
-        rates = [maxError] if isinstance(maxError, int | float) else list(maxError)
-        return cls(Terms(delta=delta, grid=grid), rates, by)
-
-    def check(self, model: FittedModel, ratings: DataFrame) -> None:
-        """Refuse, before any rating is scored, what cannot be certified."""
-        problems = [problem.told(param_names(Terms)) for problem in self.terms.problems()]
-        problems += [f"maxError {problem}" for problem in request_problems(self.max_error)]
-        if self.max_error and model.info.ladder is None:
-            problems.append("the model was saved by a version that kept no confidences of its ratings: fit it again")
-        if self.by is not None and (problem := column_problem(ratings, self.by, " to group by")):
-            problems.append(problem)
-        if problems:
-            raise RequestError("; ".join(problems))
 
 
 @dataclass(frozen=True)
@@ -85,19 +59,23 @@ def certify(
     return figures, [with_freshness(item, freshness) for item in certificates]
 
 
+def check_request(model: FittedModel, ratings: DataFrame, request: CertificateRequest) -> None:
+    """Refuse, before any rating is scored, what cannot be certified."""
+    problems = request.problems(model.info)
+    if request.by is not None and (problem := column_problem(ratings, request.by, " to group by")):
+        problems.append(problem)
+    if problems:
+        raise RequestError("; ".join(problems))
+
+
 def certified(model: FittedModel, ratings: DataFrame, request: CertificateRequest) -> list[Certificate]:
     """The certificates that ratings with the columns of the fit give."""
-    request.check(model, ratings)
+    check_request(model, ratings, request)
     return certify(model, checked_ratings(model, ratings), request)[1]
 
 
 def with_certificates(model: M, certificates: Sequence[Certificate], instead_of: Collection[str] = ()) -> M:
     """The model with more certificates, without those of some names; and then without those of groups."""
-    kept = [
-        item
-        for item in model.certificate["certificates"]
-        if not instead_of or (item["name"] not in instead_of and not item.get("group"))
-    ]
     certified = model.changed()
-    certified.certificate = document([*kept, *(item.as_dict() for item in certificates)])
+    certified.certificate = certification.with_certificates(model.certificate, certificates, instead_of)
     return certified

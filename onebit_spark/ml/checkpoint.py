@@ -15,30 +15,29 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Generic, NamedTuple, TypeVar
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from onebit_spark.certificate.certified_fit import CertifiedFit
 from onebit_spark.core.choices import Choice
 from onebit_spark.core.config import AUTO, FORM_SETTINGS, FitConfig
 from onebit_spark.core.engine import Engine, settled
 from onebit_spark.core.factor_tables import prior_row
-from onebit_spark.core.fitted_features import SIDE_OF
-from onebit_spark.core.losses import SIDES
-from onebit_spark.core.model_info import METADATA
+from onebit_spark.core.fitted_features import SIDE_OF, Who
+from onebit_spark.core.losses import SIDES, Side
+from onebit_spark.core.model_info import METADATA, ModelInfo
 from onebit_spark.core.output_kinds import MODEL
+from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.scales import ScaleHierarchy
 from onebit_spark.core.settings import param_names
 from onebit_spark.core.side_features import codings_of
 from onebit_spark.core.solver import Iteration, Outcome, Plan, Start
-from onebit_spark.engines.spark_engine import SparkEngine
 from onebit_spark.errors import RequestError
-from onebit_spark.input.defects import RatingCounts
-from onebit_spark.ml.fitted_model import FittedModel
-from onebit_spark.ml.persistence import write_model
+from onebit_spark.input.rating_checks import RatingCounts
 from onebit_spark.platform.files import Location, replace_folder
 from onebit_spark.platform.sessions import described
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 log = logging.getLogger("onebit_spark")
 
@@ -49,7 +48,24 @@ PREFIX = "iteration-"
 MAY_DIFFER = ("max_iter", "tol")  # these may be changed when a fit is resumed
 
 
-def warm_start(model: FittedModel, config: FitConfig, engine: SparkEngine) -> Start[Any]:
+class Adopts(Protocol):
+    """What a warm start needs from an engine."""
+
+    def adopted(self, side: Side, factors: Any, prior: RowPosterior, precision: str) -> Any:
+        """The posterior of the engine's ids from a model's factors, in the engine's own form."""
+
+
+class Startable(Protocol):
+    """A model that a fit can start from: one of Spark, or one in this process."""
+
+    @property
+    def info(self) -> ModelInfo: ...
+
+    def factorsOf(self, who: Who) -> Any:
+        """The factors of the users or of the items, as ``Adopts.adopted`` takes them."""
+
+
+def warm_start(model: Startable, config: FitConfig, engine: Adopts) -> Start[Any]:
     """The model's posterior of the engine's ids. Ids that the model does not know get its prior."""
     _check_form(model, config)
     info = model.info
@@ -62,7 +78,7 @@ def warm_start(model: FittedModel, config: FitConfig, engine: SparkEngine) -> St
     return Start(posteriors, info.scales.forgetting_weights(), settings=settings)
 
 
-def resumed(checkpoint: Checkpoint, config: FitConfig, engine: SparkEngine) -> Start[Any]:
+def resumed(checkpoint: Checkpoint, config: FitConfig, engine: Adopts) -> Start[Any]:
     """The state of a fit that was interrupted: what follows is as if it had not been."""
     info, start = checkpoint.model.info, warm_start(checkpoint.model, config, engine)
     start = replace(start, scales=info.scales, history=checkpoint.history)
@@ -73,7 +89,7 @@ def resumed(checkpoint: Checkpoint, config: FitConfig, engine: SparkEngine) -> S
     return replace(start, record=info.choice, earlier=info.choice["earlier"], planned=plan)
 
 
-def _check_form(model: FittedModel, config: FitConfig) -> None:
+def _check_form(model: Startable, config: FitConfig) -> None:
     there, names = model.info.config, param_names(FitConfig)
     differing = [
         f"{names[name]} is {getattr(there, name)} there and {getattr(config, name)} here"
@@ -93,19 +109,23 @@ def _chosen(name: str, config: FitConfig) -> bool:
 class Checkpoint(NamedTuple):
     """The state of a fit after some iterations."""
 
-    model: FittedModel  # the model at this iteration
+    model: Startable  # the model at this iteration
     history: list[Iteration]  # the iterations so far
 
 
 class CheckpointFolder:
-    """The checkpoints of one fit. ``subject`` identifies the fit: see ``subject_of``."""
+    """The checkpoints of one fit. ``subject`` identifies the fit: see ``subject_of``.
+
+    ``load`` reads a model folder; ``save`` writes a model into a new one.
+    """
 
     def __init__(
-        self, spark: SparkSession, folder: str, subject: dict[str, Any], load: Callable[[str], FittedModel]
-    ) -> None:
+        self, spark: SparkSession | None, folder: str, subject: dict[str, Any], load: Callable[[str], Any],
+        save: Callable[[Any, str], None],
+    ) -> None:  # fmt: skip
         self.spark, self._folder = spark, Location(spark, folder)
         self._subject = subject
-        self._load = load
+        self._load, self._save = load, save
 
     def newest(self, resume: bool) -> Checkpoint | None:
         """The newest checkpoint, or None. Refuses a checkpoint of another fit."""
@@ -128,14 +148,14 @@ class CheckpointFolder:
         log.info("resuming after iteration %d, from the checkpoint %s", len(history), complete[-1].uri)
         return Checkpoint(model, history)
 
-    def write(self, model: FittedModel, history: list[Iteration]) -> None:
+    def write(self, model: Startable, history: list[Iteration]) -> None:
         """Write a checkpoint, then delete the older ones."""
         spark, older = self.spark, complete_checkpoints(self._folder)
         target = self._folder / f"{PREFIX}{len(history):06d}"
         with replace_folder(spark, target.uri, MODEL, overwrite=True) as folder:
             content = {"subject": self._subject, "history": [_as_json(step) for step in history]}
             (Location(spark, folder) / HISTORY).write_text(json.dumps(content, allow_nan=False))
-            write_model(model, folder)
+            self._save(model, folder)
         for old in older:
             if old.uri != target.uri:
                 old.delete()
@@ -147,7 +167,7 @@ class Checkpointing(Generic[P]):
 
     folder: CheckpointFolder
     interval: int
-    make_model: Callable[[CertifiedFit[P]], FittedModel]
+    make_model: Callable[[CertifiedFit[P]], Any]
     choice: Choice[P] = field(init=False)
 
     def begin(self, choice: Choice[P]) -> None:
@@ -174,7 +194,7 @@ def complete_checkpoints(folder: Location) -> list[Location]:
     return [place for place in candidates if place.name.startswith(PREFIX) and (place / METADATA).exists()]
 
 
-def clear_checkpoints(spark: SparkSession, folder: str) -> None:
+def clear_checkpoints(spark: SparkSession | None, folder: str) -> None:
     """Delete all checkpoints, also those that a killed driver did not finish. Call it when the model is saved."""
     for place in Location(spark, folder).children():
         if place.name.lstrip(".").startswith(PREFIX):

@@ -15,7 +15,8 @@ from onebit_spark.input.defects import RatingCounts
 from onebit_spark.ml.diagnostics import probability_bin
 from onebit_spark.ml.fitted_model import FittedModel
 from onebit_spark.ml.scored_ratings import scored_by_spark, scored_ratings
-from onebit_spark.ml.selection import confidence, count_by_rung, group_column, rung
+from onebit_spark.ml.selection import confidence, group_column, rung
+from onebit_spark.predictor.scored import count_by_rung, figures_of, with_rates
 
 COLLECT_LIMIT = 5_000_000  # up to so many ratings the driver collects the scores: 20 bytes per rating, and its group
 SCORE_BINS = 1 << 16
@@ -46,44 +47,13 @@ def measure(
     """
     group = None if by is None else group_column(by)
     if tally.n <= COLLECT_LIMIT:
-        figures, lines = _collected(scored_ratings(model, ratings, threshold, tally.n, group))
+        figures, lines = figures_of(scored_ratings(model, ratings, threshold, tally.n, group))
     else:
         scored = scored_by_spark(model, ratings, threshold, group)
         placed = rung(model)(confidence(model, F.col("score"), F.col("std")))
         figures, lines = _binned(scored.withColumn("rung", placed))
-    counted = count_by_rung(model, lines, by)
-    wrong = figures["n_wrong"]
-    low, high = metrics.error_interval(wrong, tally.n)
-    minority = tally.n - tally.positives if model.info.majority > 0 else tally.positives
-    return {
-        "n": tally.n,
-        "n_positive": tally.positives,
-        "error": wrong / tally.n,
-        "error_low": low,
-        "error_high": high,
-        "majority_error": minority / tally.n,
-        "threshold": threshold,
-        **figures,
-    }, counted
-
-
-def _collected(table: pa.Table) -> tuple[dict[str, Any], pa.Table]:
-    column = {name: table[name].to_numpy() for name in table.column_names if name != "group"}
-    labels = np.where(column["positive"], 1.0, -1.0)
-    scores, probabilities = column["score"], column["probability"]
-    lines = {"n": np.ones(len(scores), np.int64), "n_wrong": ~column["right"], "n_positive": column["positive"]}
-    counts = {name: pa.array(each.astype(np.int64)) for name, each in lines.items()}
-    return {
-        "n_wrong": int(np.count_nonzero(~column["right"])),
-        "n_unknown_user": int(np.count_nonzero(column["unknown_user"])),
-        "n_unknown_item": int(np.count_nonzero(column["unknown_item"])),
-        "hinge_loss": metrics.hinge_loss(labels, scores),
-        "log_loss": metrics.log_loss(labels, probabilities),
-        "brier": metrics.brier(labels, probabilities),
-        "calibration_error": metrics.reliability(labels, probabilities).error,
-        "auc": _or_none(metrics.auc(labels, scores)),
-        "auc_error": 0.0,
-    }, pa.table({"rung": table["rung"], "group": table["group"], **counts})
+    figures = with_rates(figures, model.info, tally.n, tally.positives, threshold)
+    return figures, count_by_rung(model.info, lines, by)
 
 
 def _binned(scored: DataFrame) -> tuple[dict[str, Any], pa.Table]:
@@ -137,8 +107,3 @@ def _area(positives: np.ndarray, negatives: np.ndarray) -> tuple[float | None, f
     below = np.cumsum(negatives) - negatives
     tied = float(np.dot(positives.astype(float), negatives))
     return (float(np.dot(positives.astype(float), below)) + tied / 2) / pairs, tied / 2 / pairs
-
-
-def _or_none(value: float) -> float | None:
-    """JSON has no NaN."""
-    return None if np.isnan(value) else value

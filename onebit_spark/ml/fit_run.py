@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
@@ -16,7 +15,9 @@ from onebit_spark.certificate.certificates import Terms
 from onebit_spark.certificate.certified_fit import certified_fit
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.execution import Execution
+from onebit_spark.core.fit_features import digest
 from onebit_spark.core.fitted_features import Who
+from onebit_spark.core.phase_timer import PhaseTimer
 from onebit_spark.core.sketch import CellSketch, together
 from onebit_spark.core.solver import Iteration, Start
 from onebit_spark.engines.exchange import ChosenExchange, choose_exchange, engine_over
@@ -32,7 +33,8 @@ from onebit_spark.ml.checkpoint import Checkpoint, CheckpointFolder, Checkpointi
 from onebit_spark.ml.fitted_model import FittedModel
 from onebit_spark.ml.freshness import sketch_of
 from onebit_spark.ml.model_builder import ModelBuilder
-from onebit_spark.ml.side_features import digest, give_features
+from onebit_spark.ml.persistence import write_model
+from onebit_spark.ml.side_features import give_features
 
 M = TypeVar("M", bound=FittedModel)
 
@@ -51,26 +53,6 @@ class FitInput:
     training: DataFrame  # those that are fitted, and those that choose when the fit ends
     validation: DataFrame | None
     features: dict[Who, pa.Table]  # side features
-
-
-class PhaseTimer:
-    """Seconds of the phases of a fit."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._last = time.perf_counter()
-
-    def end(self, phase: str) -> None:
-        """The phase that began with the end of the last one is over."""
-        now = time.perf_counter()
-        self.seconds[phase], self._last = now - self._last, now
-
-    def divide_fit(self, iterations: list[Iteration], validation: float | None) -> None:
-        """Of the seconds of the fit, those beside its iterations: the start, and the validation if there was one."""
-        self.seconds["start"] = self.seconds["fit"] - sum(step.seconds for step in iterations)
-        if validation is not None:
-            self.seconds["start"] -= validation
-            self.seconds["validation"] = validation
 
 
 def run_fit(
@@ -136,7 +118,7 @@ def _checkpoint_folder(given: FitInput, chosen: ChosenExchange, model_class: typ
         return None
     digests = {str(who): digest(table, getattr(given.columns, who)) for who, table in given.features.items()}
     subject = subject_of(given.config, chosen.tally, given.terms.prior_split, digests)
-    return CheckpointFolder(given.ratings.sparkSession, folder, subject, model_class.load)
+    return CheckpointFolder(given.ratings.sparkSession, folder, subject, model_class.load, write_model)
 
 
 def _sketch(given: FitInput, chosen: ChosenExchange, n_validation: int) -> CellSketch | None:

@@ -12,6 +12,7 @@ from onebit_spark.certificate.certificates import document
 from onebit_spark.certificate.certified_fit import CertifiedFit
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.factor_tables import prior_row
+from onebit_spark.core.fit_features import FitFeatures
 from onebit_spark.core.fitted_features import SIDE_OF
 from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.model_info import ModelInfo
@@ -22,7 +23,6 @@ from onebit_spark.engines.spark_engine import SparkEngine
 from onebit_spark.input.columns import type_of
 from onebit_spark.input.defects import Columns
 from onebit_spark.ml.fitted_model import FittedModel
-from onebit_spark.ml.side_features import FitFeatures
 from onebit_spark.predictor.fit_info import info_of_fit
 
 M = TypeVar("M", bound=FittedModel)

@@ -26,7 +26,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from importlib.util import find_spec
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -45,7 +44,7 @@ from onebit_spark.ml.freshness import read_sketch, write_sketch
 from onebit_spark.platform.files import Location, explained, replace_folder
 from onebit_spark.platform.sessions import described
 from onebit_spark.predictor.model_folder import CERTIFICATE, SEAL, certificate_of, check_model
-from onebit_spark.report.page import REPORT, report
+from onebit_spark.report.page import REPORT, page_of
 
 M = TypeVar("M", bound=FittedModel)
 
@@ -74,7 +73,7 @@ def write_model(model: FittedModel, folder: str) -> None:
     """Write the model into ``folder``. ``metadata.json`` is written last."""
     spark = model.users.sparkSession
     with ThreadPoolExecutor(1) as beside:  # the report is drawn while Spark writes
-        page = beside.submit(_report, model)
+        page = beside.submit(page_of, model.info, model.certificate)
         for name, factors in (("users", model.users), ("items", model.items)):
             _write_factors(model, factors, Location(spark, folder) / name)
         if model.fitted is not None:
@@ -95,16 +94,6 @@ def _write_factors(model: FittedModel, factors: DataFrame, folder: Location) -> 
             (folder / "part-00000.parquet").write_bytes(content.getvalue())
             return
     factors.write.parquet(folder.uri)
-
-
-def _report(model: FittedModel) -> str | None:
-    """The page of a model that was diagnosed, if there is something to draw it with."""
-    if model.info.diagnostics is None:
-        return None
-    if find_spec("matplotlib") is None:
-        log.warning("no report.html: its plots need matplotlib (pip install 'onebit_spark[plots]')")
-        return None
-    return report(model.info, model.certificate)
 
 
 def export_vectors(model: FittedModel, path: str | os.PathLike[str], overwrite: bool) -> None:

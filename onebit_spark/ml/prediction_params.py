@@ -7,7 +7,7 @@ from typing import Any, Self, TypeVar
 from pyspark.ml.param import Params
 
 from onebit_spark.ml.param_types import optional_number, text
-from onebit_spark.predictor.served_model import COLD_START
+from onebit_spark.predictor.asked_model import COLD_START
 
 S = TypeVar("S", bound="AnswerParams")
 

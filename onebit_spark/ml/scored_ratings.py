@@ -7,14 +7,14 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, StructField, StructType
 
-from onebit_spark.core.confidence import EVERYTHING
 from onebit_spark.core.fitted_features import SIDE_OF
 from onebit_spark.input.columns import matching, quoted
 from onebit_spark.input.defects import Columns, positive, with_weight
 from onebit_spark.ml.fitted_model import FittedModel
 from onebit_spark.ml.prediction_params import plainly_named
 from onebit_spark.ml.selection import answers
-from onebit_spark.predictor.predictor import OUTPUTS, Predictor
+from onebit_spark.predictor.predictor import OUTPUTS
+from onebit_spark.predictor.scored import scored_table
 
 
 def counting(model: FittedModel, ratings: DataFrame, threshold: float | None) -> tuple[DataFrame, Columns]:
@@ -36,27 +36,11 @@ def counting(model: FittedModel, ratings: DataFrame, threshold: float | None) ->
 def scored_ratings(
     model: FittedModel, ratings: DataFrame, threshold: float | None, n: int, group: Column | None = None
 ) -> pa.Table:
-    """One line for each of n checked ratings, on the driver.
-
-    positive, right, unknown_user, unknown_item: boolean; score, std, probability, confidence: double; rung of the
-    model's ladder: smallint; group: string.
-    """
+    """One line for each of n checked ratings, on the driver: see ``predictor.scored``."""
     asked = _asked(model, ratings, threshold, group)
     table = _scored_here(model, asked) if model.fitsHere(n) else _by_spark(model, asked).toArrow()
-    score, std, prediction, positives = (
-        table[name].to_numpy() for name in ("score", "std", "prediction", "__positive")
-    )
-    confidence = Predictor.of(model.info).confidence(score, std)
-    return pa.table(
-        {
-            "positive": table["__positive"],
-            "right": (prediction > 0) == positives,
-            **{name: table[name] for name in ("unknown_user", "unknown_item", "score", "std", "probability")},
-            "confidence": confidence,
-            "rung": (model.info.ladder or EVERYTHING).rung(confidence),
-            "group": table["__group"],
-        }
-    )
+    lines = table.select([*OUTPUTS, "unknown_user", "unknown_item", "__positive", "__group"])
+    return scored_table(model.info, lines.rename_columns({"__positive": "positive", "__group": "group"}))
 
 
 def predicted_pairs(model: FittedModel, pairs: DataFrame, n: int) -> DataFrame:

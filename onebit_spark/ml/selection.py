@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Protocol
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, ShortType
 
-from onebit_spark.certificate.held_out import MOST_GROUPS, HeldOutCounts
-from onebit_spark.certificate.selective import Group, answering_threshold
+from onebit_spark.certificate.selective import answering_threshold
 from onebit_spark.core import prediction
 from onebit_spark.core.confidence import EVERYTHING
 from onebit_spark.core.model_info import ModelInfo
-from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import quoted
 from onebit_spark.platform.udfs import arrow_udf
 
@@ -69,23 +66,3 @@ def answers(model: Answering, score: Column, std: Column) -> Column:
 
 def group_column(by: str) -> Column:
     return F.col(quoted(by)).cast("string")
-
-
-def count_by_rung(model: Answering, lines: pa.Table, by: str | None) -> HeldOutCounts:
-    """Count lines with the columns rung, group, n, n_wrong and n_positive."""
-    rung, n, wrong, positives = (lines[name].to_numpy() for name in ("rung", "n", "n_wrong", "n_positive"))
-    off_majority = n - positives if model.info.majority > 0 else positives
-    groups = () if by is None else _groups(lines["group"], by)
-    return HeldOutCounts.of(model.info.ladder or EVERYTHING, rung, n, wrong, off_majority, groups)
-
-
-def _groups(values: pa.ChunkedArray, by: str) -> Iterator[tuple[Group, np.ndarray]]:
-    """Each different value, in order, null last, and which lines have it."""
-    encoded = values.combine_chunks().dictionary_encode(null_encoding="encode")
-    codes, different = encoded.indices.to_numpy(zero_copy_only=False), encoded.dictionary.to_pylist()
-    if len(different) > MOST_GROUPS:
-        raise RequestError(
-            f"column {by!r} has {len(different):,} different values: use a column with at most {MOST_GROUPS:,}"
-        )
-    for code in sorted(range(len(different)), key=lambda code: (different[code] is None, different[code])):
-        yield Group(by, different[code]), codes == code

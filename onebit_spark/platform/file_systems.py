@@ -1,8 +1,9 @@
 """Paths on the file systems that Hadoop knows, through Spark's driver, and on those that Arrow knows.
 
-The latter are for Spark Connect, where there is no JVM to ask. This process and the server must then see the same files
-under the same path: a shared disk, a mounted volume, or an object store (s3://, gs://, abfss://, hdfs://) that this
-machine has credentials for. Both classes have the methods and attributes that ``files.Location`` describes.
+The latter are for jobs without Spark, and for Spark Connect, where there is no JVM to ask. This process and the server
+must then see the same files under the same path: a shared disk, a mounted volume, or an object store (s3://, gs://,
+abfss://, hdfs://) that this machine has credentials for. Both classes have the methods and attributes that
+``files.Location`` describes.
 """
 
 from __future__ import annotations
@@ -13,10 +14,37 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyarrow import fs
-from pyspark.sql import SparkSession
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+HADOOPS = {"s3a": "s3", "s3n": "s3"}  # what Hadoop calls the file systems that Arrow knows by another name
+
+
+def file_system(path: str) -> tuple[fs.FileSystem, str]:
+    """The file system of a path or URI, and the path there. After Arrow, fsspec is asked, if it is installed."""
+    path = re.sub(r"^file:(//)?(?=/)", "", path)
+    scheme = SCHEME.match(path)
+    if scheme is None:
+        return fs.LocalFileSystem(), os.path.abspath(path)
+    try:
+        found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(
+            HADOOPS.get(scheme[1], scheme[1]) + path[scheme.end(1) :]
+        )
+        return found
+    except pa.ArrowInvalid as unknown:
+        try:
+            from fsspec.core import url_to_fs
+        except ModuleNotFoundError:
+            raise unknown from None
+        system, inside = url_to_fs(path)
+        return fs.PyFileSystem(fs.FSSpecHandler(system)), inside
 
 
 class HadoopPath:
@@ -106,16 +134,10 @@ class ArrowPath:
     def __init__(self, path: str) -> None:
         if not path:
             raise OSError("the path is empty")
-        path = re.sub(r"^file:(//)?(?=/)", "", path)
-        if with_scheme := re.match(r"([A-Za-z][A-Za-z0-9+.-]+)://", path):
-            self._files, self._path = fs.FileSystem.from_uri(path)
-            self.scheme = with_scheme[1]
-            self.uri = path.rstrip("/")
-        else:
-            self._files = fs.LocalFileSystem()
-            self._path = os.path.abspath(path)
-            self.scheme = "file"
-            self.uri = f"file:{self._path}"
+        self._files, self._path = file_system(path)
+        local = isinstance(self._files, fs.LocalFileSystem)
+        self.scheme = "file" if local else path.partition(":")[0]
+        self.uri = f"file:{self._path}" if local else path.rstrip("/")
         self.name: str = posixpath.basename(self._path.rstrip("/"))
 
     @property
@@ -156,6 +178,14 @@ class ArrowPath:
             with suppress(OSError):  # the first error is the one to report
                 self._files.delete_file(unfinished)
             raise
+
+    def parquet_columns(self) -> list[str]:
+        """The columns of the first part file in the folder."""
+        parts = sorted(path for path in self.children() if posixpath.basename(path).startswith("part-"))
+        if not parts:
+            return []
+        with self._files.open_input_file(posixpath.join(self._path, posixpath.basename(parts[0]))) as part:
+            return list(pq.read_schema(part).names)
 
     def _kind(self) -> fs.FileType:
         return self._files.get_file_info(self._path).type

@@ -6,39 +6,44 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator
-from typing import Any
-
-import pyarrow as pa
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, Any
 
 from onebit_spark.core.output_kinds import OutputKind, deleted_on_error
 from onebit_spark.errors import RequestError
 from onebit_spark.platform.file_systems import ArrowPath, HadoopPath
 from onebit_spark.platform.sessions import is_connect
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 RENAMING = ("file", "hdfs", "viewfs", "webhdfs", "swebhdfs")  # schemes that rename a folder in one atomic step
+FAILURES = {"Py4JJavaError", "PySparkException", "OSError", "ArrowInvalid"}
 LARGEST = 2**26  # bytes of a file by which an output is recognised
 SEALS = ("metadata.json", "prepared.json", "_SUCCESS")  # written last; a folder without one of these is not complete
 
 
 class Location:
-    """A path on the file system that its scheme names. It is an ``output_kinds.Place``."""
+    """A path on the file system that its scheme names, without a session by Arrow. It is an ``output_kinds.Place``."""
 
-    def __init__(self, spark: SparkSession, path: str | os.PathLike[str]) -> None:
-        self.spark = spark
+    def __init__(self, spark: SparkSession | None, path: str | os.PathLike[str]) -> None:
+        self._spark = spark
         text = os.fspath(path)
         with explained(f"cannot use {text!r}"):
-            self._path: Any = ArrowPath(text) if is_connect(spark) else HadoopPath(spark, text)
+            self._path: Any = ArrowPath(text) if spark is None or is_connect(spark) else HadoopPath(spark, text)
         self.uri, self.scheme, self.name = self._path.uri, self._path.scheme, self._path.name
 
+    @property
+    def spark(self) -> SparkSession:
+        """The session that it was made with."""
+        assert self._spark is not None
+        return self._spark
+
     def __truediv__(self, name: str) -> Location:
-        return Location(self.spark, f"{self.uri.rstrip('/')}/{name}")
+        return Location(self._spark, f"{self.uri.rstrip('/')}/{name}")
 
     @property
     def parent(self) -> Location:
-        return Location(self.spark, self._path.parent)
+        return Location(self._spark, self._path.parent)
 
     def sibling(self, name: str) -> Location:
         return self.parent / name
@@ -54,7 +59,7 @@ class Location:
     def children(self) -> list[Location]:
         """The content of the folder; an empty list if there is no such folder."""
         with self._explained():
-            return [Location(self.spark, path) for path in self._path.children()] if self.is_folder() else []
+            return [Location(self._spark, path) for path in self._path.children()] if self.is_folder() else []
 
     def delete(self) -> None:
         """Delete the file, or the folder with its content. Nothing happens if it does not exist."""
@@ -86,14 +91,14 @@ class Location:
         return place.read_text(LARGEST) if place.exists() and not place.is_folder() else ""
 
     def columns(self) -> list[str]:
-        with contextlib.suppress(PySparkException):
-            return self.spark.read.parquet(self.uri).columns
+        with contextlib.suppress(RequestError), explained(""):
+            return self._path.parquet_columns() if self._spark is None else self._spark.read.parquet(self.uri).columns
         return []
 
 
 @contextlib.contextmanager
 def replace_folder(
-    spark: SparkSession, path: str | os.PathLike[str], kind: OutputKind, overwrite: bool = False
+    spark: SparkSession | None, path: str | os.PathLike[str], kind: OutputKind, overwrite: bool = False
 ) -> Iterator[str]:
     """Yield the URI of a new folder to write. At the end it is at ``path``, complete; after an error nothing changed.
 
@@ -117,7 +122,7 @@ def replace_folder(
 
 
 @contextlib.contextmanager
-def continued_folder(spark: SparkSession, path: str, kind: OutputKind, overwrite: bool) -> Iterator[Location]:
+def continued_folder(spark: SparkSession | None, path: str, kind: OutputKind, overwrite: bool) -> Iterator[Location]:
     """Yield a folder that is written in place, so a killed run can be continued there.
 
     With ``overwrite`` an existing one is replaced at the end: see ``replace_folder``.
@@ -135,10 +140,12 @@ def explained(complaint: str) -> Iterator[None]:
     """Raise errors of Spark and of file systems in the body as a RequestError of one line: ``complaint: reason``."""
     try:
         yield
-    except Py4JJavaError as error:
-        raise RequestError(f"{complaint}: {_first_line(error.java_exception.toString())}") from None
-    except (PySparkException, OSError, pa.ArrowInvalid) as error:
-        raise RequestError(f"{complaint}: {_first_line(str(error))}") from None
+    except Exception as error:
+        kinds = {kind.__name__ for kind in type(error).__mro__}  # by name: Spark need not be installed
+        if isinstance(error, RequestError) or not kinds & FAILURES:
+            raise
+        reason = error.java_exception.toString() if "Py4JJavaError" in kinds else str(error)  # type: ignore[attr-defined]
+        raise RequestError(f"{complaint}: {_first_line(reason)}") from None
 
 
 def _first_line(message: str) -> str:
@@ -148,7 +155,7 @@ def _first_line(message: str) -> str:
 # ---- tables of Delta Lake, Iceberg and Hudi: only the log of such a table says which of its files count --------------
 
 
-def table_format(spark: SparkSession, path: str) -> str | None:
+def table_format(spark: SparkSession | None, path: str) -> str | None:
     """delta, iceberg or hudi, if the path is a table or a part of one: a file, a partition, its folder of data.
 
     None if it is not, or cannot be seen from here. The path may have a pattern, such as ``table/*.parquet``.

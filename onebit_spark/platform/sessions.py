@@ -54,11 +54,14 @@ def checkpoint_folder(spark: SparkSession) -> str | None:
 
 
 @contextmanager
-def described(spark: SparkSession, what: str) -> Iterator[None]:
+def described(spark: SparkSession | None, what: str) -> Iterator[None]:
     """Name the jobs of the body in Spark's UI and event log; by a tag on Spark Connect.
 
-    Afterwards the description is again that of the user.
+    Afterwards the description is again that of the user. Without a session nothing happens.
     """
+    if spark is None:
+        yield
+        return
     name = f"onebit_spark: {what}"
     if is_connect(spark):
         tag = name.replace(",", "")

@@ -14,6 +14,7 @@ import json
 import os
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from onebit_spark.core.losses import Side
 from onebit_spark.core.model_info import METADATA, ModelInfo
 from onebit_spark.core.output_kinds import ESTIMATOR, MODEL, VECTORS, View
 from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.sketch import CellSketch
 from onebit_spark.errors import RequestError
 from onebit_spark.predictor.local_folder import LocalView, local_path, replaced_folder
 from onebit_spark.predictor.side import ModelSide, arrow_type
@@ -39,20 +41,24 @@ ML_FORMAT = "4.0.0"  # the version of Spark whose form of metadata/ is written
 SEAL = "_SUCCESS"  # an empty file, written last
 
 
-Content = tuple[ModelInfo, ModelSide, ModelSide, dict[str, Any], dict[str, Any]]
+FITTED = "fitted"  # a folder with the sketch of the fitted cells: ``core.sketch``
+
+# info, users, items, certificate, Params, and the sketch of the cells that were fitted, if it is known
+Content = tuple[ModelInfo, ModelSide, ModelSide, dict[str, Any], dict[str, Any], CellSketch | None]
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------
 
 
 def read_model(path: str | os.PathLike[str]) -> Content:
-    """Info, users, items, certificate and Params of a model folder. A RequestError of one line if it cannot be read."""
+    """What a model folder holds. A RequestError of one line if it cannot be read."""
     folder = local_path(path)
     check_model(LocalView(folder), path)
     try:
         info = ModelInfo.from_json(_text(folder / METADATA))
         users, items = (_read_side(folder, info, who) for who in SIDE_OF)
-        return info, users, items, certificate_of(LocalView(folder)), _params(folder)
+        content = info, users, items, certificate_of(LocalView(folder)), _params(folder)
+        return *content, _read_sketch(folder, info)
     except (RequestError, OSError) as error:
         raise RequestError(f"cannot load {path}: {error}") from None
 
@@ -102,6 +108,16 @@ def _read_side(folder: Path, info: ModelInfo, who: Who) -> ModelSide:
     return side
 
 
+def _read_sketch(folder: Path, info: ModelInfo) -> CellSketch | None:
+    if info.fitted is None:
+        return None
+    try:
+        cells = pq.read_table(folder / FITTED, partitioning=None).sort_by("hash")
+        return CellSketch(hashes=cells["hash"].to_numpy(), ratings=cells["ratings"].to_numpy(), **info.fitted)
+    except (pa.ArrowException, OSError, LookupError) as error:
+        raise RequestError(f"damaged model folder: {FITTED}/: {str(error).splitlines()[0]}") from None
+
+
 def _ids(ids: pa.ChunkedArray, spark_type: str) -> pa.ChunkedArray:
     """The ids in the type that Spark has for them. Spark's own files hold instants as UTC without saying so."""
     expected = arrow_type(spark_type)
@@ -129,12 +145,17 @@ def _text(file: Path) -> str:
 # ---- writing ---------------------------------------------------------------------------------------------------------
 
 
-def write_model(path: str | os.PathLike[str], content: Content, overwrite: bool = False) -> None:
-    """Write a model folder that ``OneBitCompletionModel.load`` reads, too. ``metadata.json`` is written last.
+def write_model(
+    path: str | os.PathLike[str], content: Content, overwrite: bool = False, files: Mapping[str, str] | None = None
+) -> None:
+    """Write a model folder that ``OneBitCompletionModel.load`` reads, too; ``files`` are texts that it has besides."""
+    with replaced_folder(path, MODEL, overwrite) as folder:
+        write_into(folder, content, files)
 
-    It has no sketch of the fitted ratings. So certificates cannot check that their ratings are others.
-    """
-    info, users, items, certificate, params = content
+
+def write_into(folder: Path, content: Content, files: Mapping[str, str] | None = None) -> None:
+    """Write a model into a folder that exists. ``metadata.json`` is written last."""
+    info, users, items, certificate, params, fitted = content
     metadata = {
         "class": MODEL_CLASS,
         "timestamp": round(1000 * time.time()),
@@ -143,15 +164,17 @@ def write_model(path: str | os.PathLike[str], content: Content, overwrite: bool 
         "paramMap": {name: value for name, value in params.items() if value is not None},
         "defaultParamMap": {},
     }
-    with replaced_folder(path, MODEL, overwrite) as folder:
-        for name, side in (("users", users), ("items", items)):
-            _write_table(plain_lists(side.table), folder / name)
-        (folder / "metadata").mkdir()
-        (folder / "metadata" / "part-00000").write_text(json.dumps(metadata) + "\n", encoding="utf-8")
-        (folder / "metadata" / SEAL).touch()
-        text = json.dumps(certificate, indent=2, ensure_ascii=False)
-        (folder / CERTIFICATE).write_text(text, encoding="utf-8")
-        (folder / METADATA).write_text(replace(info, fitted=None).to_json(), encoding="utf-8")
+    for name, side in (("users", users), ("items", items)):
+        _write_table(plain_lists(side.table), folder / name)
+    (folder / "metadata").mkdir()
+    (folder / "metadata" / "part-00000").write_text(json.dumps(metadata) + "\n", encoding="utf-8")
+    (folder / "metadata" / SEAL).touch()
+    if fitted is not None:
+        _write_table(pa.table({"hash": fitted.hashes, "ratings": fitted.ratings}), folder / FITTED)
+    texts = {CERTIFICATE: json.dumps(certificate, indent=2, ensure_ascii=False), **(files or {})}
+    texts[METADATA] = replace(info, fitted=None if fitted is None else fitted.described).to_json()
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 def write_vectors(path: str | os.PathLike[str], users: ModelSide, items: ModelSide, overwrite: bool = False) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,20 +12,17 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from onebit_spark.certificate.certificates import document
-from onebit_spark.certificate.selective import answering_threshold, applied
-from onebit_spark.core.array_input import label_problems
+from onebit_spark.certificate.selective import answering_threshold
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.fitted_features import PARTNER, SIDE_OF, IdLines, Who
-from onebit_spark.core.model_info import ModelInfo
+from onebit_spark.core.factor_tables import newcomer_rows
+from onebit_spark.core.fitted_features import PARTNER, SIDE_OF, IdLines, Who, coding_of, explained
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.errors import RequestError, refuse
+from onebit_spark.predictor.asked_model import AskedModel, positive_labels, who_problems
 from onebit_spark.predictor.model_folder import read_model, write_model, write_vectors
 from onebit_spark.predictor.new_ratings import FoldIn, warn_left_out
-from onebit_spark.predictor.predictor import Predictor, moments_at
 from onebit_spark.predictor.side import ModelSide, asked_ids
 from onebit_spark.predictor.top_n import Numbers, best_of, ranking_problems
-
-COLD_START = ("prior", "drop", "nan")
 
 
 def load(path: str | os.PathLike[str]) -> ServedModel:
@@ -46,13 +43,13 @@ def load(path: str | os.PathLike[str]) -> ServedModel:
     RequestError
         There is no model, or it is damaged, newer than this package, or on another machine (hdfs://, s3://).
     """
-    info, users, items, certificate, params = read_model(path)
+    info, users, items, certificate, params, fitted = read_model(path)
     cold_start, max_error = params.get("coldStartStrategy", "prior"), params.get("maxError")
-    return ServedModel(info, users, items, certificate, cold_start, max_error, params)
+    return ServedModel(info, users, items, certificate, cold_start, max_error, params, fitted)
 
 
-@dataclass(frozen=True)
-class ServedModel:
+@dataclass(frozen=True, repr=False)
+class ServedModel(AskedModel):
     """A fitted model in this process. ``onebit_spark.load`` reads it from its folder.
 
     It predicts what ``OneBitCompletionModel.transform`` predicts. The methods change nothing, so threads may share it.
@@ -71,108 +68,14 @@ class ServedModel:
         The certified error rate of ``answered``. Default: the first that was requested. The Param ``maxError``.
     params : dict
         All Params of the folder. ``save`` writes them again.
+    fitted : CellSketch, optional
+        Which cells were fitted, so that ``certify`` can refuse their ratings.
 
     Notes
     -----
     Ids are those of the ratings: one id, or a sequence, a numpy or an Arrow array, a pandas Series. A single id is
     repeated for all partners.
     """
-
-    info: ModelInfo
-    users: ModelSide = field(repr=False)
-    items: ModelSide = field(repr=False)
-    certificate: dict[str, Any] = field(repr=False)
-    cold_start: str = "prior"
-    max_error: float | None = None
-    params: dict[str, Any] = field(default_factory=dict, repr=False)
-
-    def __post_init__(self) -> None:
-        if self.cold_start not in COLD_START:
-            raise RequestError(f"cold_start must be one of {', '.join(COLD_START)}, not {self.cold_start!r}")
-
-    def __repr__(self) -> str:
-        return f"ServedModel({self.info.n_users:,} users, {self.info.n_items:,} items, rank {self.info.config.rank})"
-
-    @cached_property
-    def predictor(self) -> Predictor:
-        """Computes what the model says about pairs."""
-        return Predictor.of(self.info)
-
-    def side(self, who: Who) -> ModelSide:
-        """The users or the items."""
-        return self.users if who == "user" else self.items
-
-    # ---- predictions -------------------------------------------------------------------------------------------------
-
-    def predictions(self, users: Any, items: Any) -> pa.Table:
-        """What ``transform`` appends, for pairs of ids (docs/predictions.md).
-
-        Returns
-        -------
-        pyarrow.Table
-            user, item, score, std, probability, prediction; ``answered`` after a selective certificate.
-        """
-        ids, rows, cols = self._pairs(users, items)
-        columns = {"user": ids[0], "item": ids[1], **self._outputs(rows, cols)}
-        table = pa.table(columns)
-        return table.filter(pa.array((rows >= 0) & (cols >= 0))) if self.cold_start == "drop" else table
-
-    def score(self, users: Any, items: Any) -> NDArray[np.float64]:
-        """Posterior mean of the score, E[b_i] + E[d_j] + E[L_i]·E[R_j] (docs/MATH.md, §8.1).
-
-        One number per pair, also in ``std``, ``probability`` and ``predict``: with ``cold_start`` "nan" or "drop", a
-        pair with an unknown id is NaN.
-        """
-        return self._output("score", users, items)
-
-    def std(self, users: Any, items: Any) -> NDArray[np.float64]:
-        """Spread of the score: the standard deviation of an approximate posterior, which depends on the rank and on κ.
-
-        It compares pairs of one model. It is no error bar (docs/predictions.md, Std).
-        """
-        return self._output("std", users, items)
-
-    def probability(self, users: Any, items: Any) -> NDArray[np.float64]:
-        """P(+), calibrated if the model is. Its meaning depends on the loss (§8.1)."""
-        return self._output("probability", users, items)
-
-    def predict(self, users: Any, items: Any) -> NDArray[np.float64]:
-        """The label in the coding of the ratings, by the sign of the score; the majority label for a score of 0."""
-        return self._output("prediction", users, items)
-
-    def _output(self, name: str, users: Any, items: Any) -> NDArray[np.float64]:
-        _, rows, cols = self._pairs(users, items)
-        return self._outputs(rows, cols)[name]
-
-    def _pairs(self, users: Any, items: Any) -> tuple[list[pa.Array], Numbers, Numbers]:
-        """The ids of the pairs, and their positions."""
-        ids = [self._asked("user", users), self._asked("item", items)]
-        numbers = [side.positions(asked) for side, asked in zip((self.users, self.items), ids, strict=True)]
-        lengths = {len(asked) for asked in ids} - {1}
-        if len(lengths) > 1:
-            raise RequestError(f"there are {len(ids[0]):,} user ids, but {len(ids[1]):,} item ids")
-        n = lengths.pop() if lengths else 1
-        place = [np.arange(n) if len(asked) == n else np.zeros(n, np.int64) for asked in ids]
-        taken = [asked.take(pa.array(at)) for asked, at in zip(ids, place, strict=True)]
-        return taken, numbers[0][place[0]], numbers[1][place[1]]
-
-    def _asked(self, who: Who, values: Any) -> pa.Array:
-        return asked_ids(values, self.side(who).ids.type, f"the {who} ids")
-
-    def predicted(self, rows: Numbers, cols: Numbers) -> dict[str, NDArray[np.float64]]:
-        """Score, std, probability and prediction of positions of the two sides. Position −1 is an unknown id."""
-        return self.predictor.outputs(*moments_at(self.users.posterior, self.items.posterior, rows, cols))
-
-    def _outputs(self, rows: Numbers, cols: Numbers) -> dict[str, NDArray[Any]]:
-        outputs: dict[str, NDArray[Any]] = dict(self.predicted(rows, cols))
-        known = (rows >= 0) & (cols >= 0) if self.cold_start != "prior" else np.full(len(rows), True)
-        for values in outputs.values():
-            values[~known] = np.nan
-        if applied(self.certificate):
-            threshold = answering_threshold(self.certificate, self.max_error)
-            sure = self.predictor.confidence(outputs["score"], outputs["std"]) >= threshold
-            outputs["answered"] = known & sure & (threshold < np.inf)
-        return outputs
 
     # ---- recommendations ---------------------------------------------------------------------------------------------
 
@@ -202,14 +105,14 @@ class ServedModel:
         pyarrow.Table
             The id, ``rank`` from 1 on, the recommended id, score, std, probability.
         """
-        refuse(ranking_problems(n, z) + _who_problems(who))
+        refuse(ranking_problems(n, z) + who_problems(who))
         floor = answering_threshold(self.certificate, self.max_error) if answered_only else None
         asking, others = self.side(who), self.side(PARTNER[who])
-        rows = np.arange(len(asking.ids)) if ids is None else asking.positions(self._asked(who, ids))
+        rows = np.arange(len(asking.ids)) if ids is None else asking.positions(self.asked(who, ids))
         rows = rows[rows >= 0]
         pairs = None
         if seen is not None:
-            _, *both = self._pairs(*seen)
+            _, *both = self.pairs(*seen)
             pairs = (both[0], both[1]) if who == "user" else (both[1], both[0])
         best = best_of(asking.posterior, rows, others.known, n, self.predictor.ranking(z, floor), pairs)
         row, rank = np.nonzero(best.found)
@@ -248,18 +151,47 @@ class ServedModel:
             The new model knows only the new users, and all items. No factor table is copied, so a request is answered
             in milliseconds however large the model is.
         """
-        ids, rows, cols = self._pairs(users, items)
-        positive = _positive(labels, self.info.threshold if threshold is None else threshold, len(rows), who)
+        ids, rows, cols = self.pairs(users, items)
+        positive = positive_labels(
+            labels, self.info.threshold if threshold is None else threshold, len(rows), who, "fold in"
+        )
         new_ids, partners = (ids[0], cols) if who == "user" else (ids[1], rows)
         if not len(rows) and not only_new:
             return self
         encoded, folded = self.folded_rows(who, new_ids.cast(self.side(who).ids.type), partners, positive)
         own = self.side(who)
         side = ModelSide.of_rows(encoded, folded, own.prior) if only_new else own.with_rows(encoded, folded)
-        users_after, items_after = (side, self.items) if who == "user" else (self.users, side)
-        n_users, n_items = len(users_after.ids), len(items_after.ids)
-        info = replace(self.info, draw_narrowing=None, n_users=n_users, n_items=n_items)
-        return ServedModel(info, users_after, items_after, document([]), self.cold_start, self.max_error, self.params)
+        return self._with_side(who, side)
+
+    def _with_side(self, who: Who, side: ModelSide, **info: Any) -> ServedModel:
+        """The model with other users or other items, and so without certificates."""
+        users, items = (side, self.items) if who == "user" else (self.users, side)
+        plain = replace(self.info, draw_narrowing=None, n_users=len(users.ids), n_items=len(items.ids), **info)
+        return ServedModel(plain, users, items, document([]), self.cold_start, self.max_error, self.params)
+
+    def fold_in_features(self, features: pa.Table, who: Who = "user") -> ServedModel:
+        """A model that also knows these users (or items), from their side features alone.
+
+        Ids that the model already knows do not change. The new model has no certificates.
+
+        Parameters
+        ----------
+        features : pyarrow.Table
+            One line per id: the column of the ids, and those that the model was fitted with.
+        who : {"user", "item"}
+            Whose features they are.
+        """
+        info, own, column = self.info, self.side(who), self.info.columns[who]
+        coding = coding_of(info, who)
+        named = features.rename_columns([_spelt(name, (column, *coding.columns)) for name in features.column_names])
+        if lacking := [name for name in coding.columns if name not in named.column_names]:
+            raise RequestError(f"{who} features: the model was fitted with {', '.join(lacking)}, which is not there")
+        ids = asked_ids(named[column], own.ids.type, f"the {who} ids").cast(own.ids.type)
+        rows = newcomer_rows(own.prior, explained(info, who, coding.coded(named)))
+        new = np.flatnonzero(own.positions(ids) < 0)
+        side, learnt = own.with_rows(ids.take(pa.array(new)), rows.take(new)), dict(info.side_features or {})
+        learnt[who] = {**learnt[who], "newcomers": learnt[who]["newcomers"] + len(new)}
+        return self._with_side(who, side, side_features=learnt, nine_tenths=None)
 
     def folded_rows(
         self, who: Who, ids: pa.Array, partners: Numbers, positive: NDArray[np.bool_],
@@ -286,13 +218,16 @@ class ServedModel:
 
     # ---- folders -----------------------------------------------------------------------------------------------------
 
-    def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
+    def save(
+        self, path: str | os.PathLike[str], overwrite: bool = False, files: Mapping[str, str] | None = None
+    ) -> None:
         """Write a model folder, for ``load`` and for ``OneBitCompletionModel.load``. It appears whole or not at all.
 
-        It does not say which ratings were fitted: certificates cannot check that theirs are others.
+        ``files`` are texts that the folder has besides, such as a report, by their names.
         """
         params = {**self.params, "coldStartStrategy": self.cold_start, "maxError": self.max_error}
-        write_model(path, (self.info, self.users, self.items, self.certificate, params), overwrite)
+        content = self.info, self.users, self.items, self.certificate, params, self.fitted
+        write_model(path, content, overwrite, files)
 
     def export_vectors(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
         """Write vectors whose inner product is the score, for any nearest-neighbour index (docs/serving.md).
@@ -303,20 +238,6 @@ class ServedModel:
         write_vectors(path, self.users, self.items, overwrite)
 
 
-def _who_problems(who: str) -> list[str]:
-    return [] if who in ("user", "item") else [f"who must be 'user' or 'item', not {who!r}"]
-
-
-def _positive(labels: ArrayLike, threshold: float | None, n: int, who: str) -> NDArray[np.bool_]:
-    """Which labels are positive. Raises a RequestError with all problems of them."""
-    values = np.atleast_1d(np.asarray(labels))
-    problems = _who_problems(who)
-    if values.shape != (n,):
-        problems.append(f"labels must be {n:,} numbers, one per pair, not of shape {values.shape}")
-    if threshold is None:
-        problems += label_problems(values, both_classes=False)
-    elif values.dtype.kind not in "biuf" or np.any(np.isnan(values)):
-        problems.append("labels must be numbers, and not NaN")
-    if problems:
-        raise RequestError("cannot fold in: " + "; ".join(problems))
-    return np.asarray(values > (0.0 if threshold is None else threshold))
+def _spelt(name: str, known: Sequence[str]) -> str:
+    """A column's name as the model spells it: upper and lower case do not differ, as in Spark."""
+    return next((each for each in known if each.lower() == name.lower()), name)

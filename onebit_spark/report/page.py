@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from html import escape
+from importlib.util import find_spec
 from typing import Any
 
 from onebit_spark.certificate.certificates import OF_PREDICTIONS
@@ -12,6 +14,8 @@ from onebit_spark.core.config import FitConfig
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.settings import declared
 from onebit_spark.report.figures import figures
+
+log = logging.getLogger("onebit_spark")
 
 REPORT = "report.html"
 REPEAT_WORDS = {
@@ -38,6 +42,16 @@ th { font-weight: 400; color: #4a5568; } td { font-variant-numeric: tabular-nums
 @media print { body { margin: 0; max-width: none; font-size: 11pt; } h2 { break-after: avoid; }
   .tile, table, p { break-inside: avoid; } .plots { grid-template-columns: 1fr 1fr; } }
 """
+
+
+def page_of(info: ModelInfo, certificate: dict[str, Any]) -> str | None:
+    """The page of a model that was diagnosed, if there is something to draw it with."""
+    if info.diagnostics is None:
+        return None
+    if find_spec("matplotlib") is None:
+        log.warning("no report.html: its plots need matplotlib (pip install 'onebit_spark[plots]')")
+        return None
+    return report(info, certificate)
 
 
 def report(info: ModelInfo, certificate: dict[str, Any] | None = None) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 from pyspark.sql import Column, DataFrame
@@ -20,11 +20,14 @@ from onebit_spark.core.config import FitConfig
 from onebit_spark.core.id_index import IdIndex
 from onebit_spark.core.settings import by_param
 from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.input.defects import Columns, cell_hash, with_weight
-from onebit_spark.input.ratings import ITEM, LABEL, USER, WEIGHT, prepared
+from onebit_spark.input.batches import ITEM, LABEL, USER, WEIGHT
+from onebit_spark.input.defects import cell_hash, with_weight
+from onebit_spark.input.rating_checks import Columns
+from onebit_spark.input.ratings import prepared
 from onebit_spark.input.survey import RatedIds, survey_ratings
+from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform.sessions import broadcast, driver_limits
-from onebit_spark.tuning.folds import FoldedSample, Sample, fit_fold
+from onebit_spark.tuning.folds import FoldedSample, Sample, fit_fold, fold_tasks
 from onebit_spark.tuning.tasks import Advances, Ledger, Task, TaskResult, run_tasks
 
 FOLD = "__onebit_fold"
@@ -47,15 +50,23 @@ class CrossValidation:
         with survey_ratings(ratings, columns) as survey:
             return cls(ratings, columns, survey.rated_ids(), n_folds, seed)
 
+    @property
+    def n(self) -> int:
+        """The number of ratings."""
+        return self.surveyed.tally.n
+
     def tasks(self, configs: Sequence[FitConfig]) -> list[Task]:
         """One task per configuration and fold. The folds of one configuration follow each other."""
-        tally = self.surveyed.tally
-        data = [tally.n, tally.positives, len(self.surveyed.users), len(self.surveyed.items), tally.fingerprint]
-        return [
-            {"data": data, "folds": self.n_folds, "fold": fold, "seed": self.seed, "config": asdict(config)}
-            for config in configs
-            for fold in range(self.n_folds)
-        ]
+        ids = len(self.surveyed.users), len(self.surveyed.items)
+        return fold_tasks(self.surveyed.tally, ids, self.n_folds, self.seed, configs)
+
+    def results(self, tasks: Sequence[Task], alone: bool, ledger: Ledger, progress: Advances) -> list[TaskResult]:
+        """The results of all tasks: each fit ``alone`` on a worker, or on all workers, one after the other."""
+        return (self.in_workers if alone else self.one_after_the_other)(tasks, ledger, progress)
+
+    def model(self, config: FitConfig, settings: int) -> OneBitCompletionModel:
+        """The fit of all ratings with a configuration that was chosen among ``settings`` many."""
+        return self.estimator(config, settings).fit(self.ratings)
 
     def in_workers(self, tasks: Sequence[Task], ledger: Ledger, progress: Advances) -> list[TaskResult]:
         """Run every fit as a task of one worker, which has all ratings. On one machine, threads share them."""

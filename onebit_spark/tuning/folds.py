@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from onebit_spark.core.config import FitConfig
 from onebit_spark.core.metrics import log_loss
 from onebit_spark.core.solver import NotConverged
 from onebit_spark.in_process import fit_arrays
+from onebit_spark.input.rating_checks import RatingCounts
 
 FoldResult = dict[str, Any]  # errors, n, log_loss, iterations, converged, effective_rank, seconds
 
@@ -55,7 +56,19 @@ class FoldedSample:
     fold: NDArray[np.int32]  # the fold in which each rating is held out: one for all ratings of a cell
 
 
-def fit_fold(data: FoldedSample, fold: int, config: FitConfig) -> FoldResult:
+def fold_tasks(
+    tally: RatingCounts, ids: tuple[int, int], n_folds: int, seed: int, configs: Sequence[FitConfig]
+) -> list[dict[str, Any]]:
+    """One task per configuration and fold: what identifies it, and what its result depends on."""
+    data = [tally.n, tally.positives, *ids, tally.fingerprint]
+    return [
+        {"data": data, "folds": n_folds, "fold": fold, "seed": seed, "config": asdict(config)}
+        for config in configs
+        for fold in range(n_folds)
+    ]
+
+
+def fit_fold(data: FoldedSample, fold: int, config: FitConfig, threads: int | None = 1) -> FoldResult:
     """Fit all other folds, and count the errors in this one, each rating once.
 
     A score of exactly 0 counts as the training majority.
@@ -63,7 +76,8 @@ def fit_fold(data: FoldedSample, fold: int, config: FitConfig) -> FoldResult:
     train, test = data.sample.take(data.fold != fold), data.sample.take(data.fold == fold)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotConverged)
-        fit = fit_arrays(train.rows, train.cols, train.labels, config, train.shape, weights=train.weights, threads=1)
+        sides = train.rows, train.cols, train.labels
+        fit = fit_arrays(*sides, config, train.shape, weights=train.weights, threads=threads)
     return {
         "errors": int(np.count_nonzero(fit.predict(test.rows, test.cols) != test.labels)),
         "n": len(test),

@@ -1,4 +1,4 @@
-"""Independent tasks on Spark. Results are kept, so a killed run continues where it was.
+"""Independent tasks, on Spark or in threads. Results are kept, so a killed run continues where it was.
 
 tasks ─► batches of some seconds ─► one Spark job of one task each, as many at a time as there are cores (or threads)
                                           └─► results, as soon as their batch is done ─► Ledger, progress
@@ -16,14 +16,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from onebit_spark.core.compiled import sources
+from onebit_spark.core.machine import available_cores
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.sessions import cancel_group, join_group, parallelism
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 Task = dict[str, Any]  # of JSON values; they determine the result
 TaskResult = dict[str, Any]  # of JSON values; ``seconds`` is added
@@ -44,13 +47,15 @@ class Ledger:
     Each version of the code, that of the ``packages``, has its own folder. Results of other versions are not used.
     """
 
-    def __init__(self, spark: SparkSession, folder: str, packages: Sequence[str] = ("onebit_spark",)) -> None:
+    def __init__(self, spark: SparkSession | None, folder: str, packages: Sequence[str] = ("onebit_spark",)) -> None:
         self._folder = Location(spark, folder) / f"code-{source_digest(packages)}"
         self._lock = threading.Lock()
         self._results: dict[str, TaskResult] = {}
-        if self._folder.exists():
-            for line in spark.read.text(self._folder.uri).collect():
-                entry = json.loads(line.value)
+        for file in self._folder.children():
+            if file.name.startswith("."):
+                continue  # what a killed run did not finish
+            for line in file.read_text().splitlines():
+                entry = json.loads(line)
                 self._results[key_of(entry["task"])] = entry["result"]
 
     def __contains__(self, task: Task) -> bool:
@@ -91,18 +96,18 @@ def key_of(task: Task) -> str:
 
 
 def run_tasks(
-    spark: SparkSession, tasks: Sequence[Task], work: Callable[[Task], TaskResult], ledger: Ledger, progress: Advances,
-    here: bool = False,
+    spark: SparkSession | None, tasks: Sequence[Task], work: Callable[[Task], TaskResult], ledger: Ledger,
+    progress: Advances, here: bool = False,
 ) -> list[TaskResult]:  # fmt: skip
     """``work(task)`` for every task, in the order of the tasks. Tasks in the ledger are not done again.
 
-    ``work`` runs in Spark's Python workers, each on one core. With ``here`` it runs in threads of this process, which
-    share their data. That is for work that releases the interpreter lock.
+    ``work`` runs in Spark's Python workers, each on one core. With ``here``, or without a session, it runs in threads
+    of this process, which share their data. That is for work that releases the interpreter lock.
     """
     open_tasks = list({key_of(task): task for task in tasks if task not in ledger}.values())
     progress.advance(len(tasks) - len(open_tasks), seconds=0.0)
     if open_tasks:
-        _Run(spark, deque(open_tasks), work, ledger, progress, here).finish()
+        _Run(spark, deque(open_tasks), work, ledger, progress, here or spark is None).finish()
     return [ledger[task] for task in tasks]
 
 
@@ -110,7 +115,7 @@ def run_tasks(
 class _Run:
     """Runs the open tasks, with one driver thread per core. Each Spark job has one task, which works on one batch."""
 
-    spark: SparkSession
+    spark: SparkSession | None
     waiting: deque[Task]
     work: Callable[[Task], TaskResult]
     ledger: Ledger
@@ -120,7 +125,8 @@ class _Run:
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        self.slots = max(1, min(parallelism(self.spark), len(self.waiting)))
+        cores = available_cores() if self.spark is None else parallelism(self.spark)
+        self.slots = max(1, min(cores, len(self.waiting)))
         self.group = f"onebit_spark-{uuid.uuid4().hex}"
         self.lock, self.stopped = threading.Lock(), threading.Event()
 
@@ -132,11 +138,13 @@ class _Run:
                     thread.result()
             except BaseException:
                 self.stopped.set()
-                cancel_group(self.spark, self.group)
+                if self.spark is not None:
+                    cancel_group(self.spark, self.group)
                 raise
 
     def _work_off(self) -> None:
-        join_group(self.spark, self.group)
+        if self.spark is not None:
+            join_group(self.spark, self.group)
         while not self.stopped.is_set() and (batch := self._next_batch()):
             results = [_timed(self.work, task) for task in batch] if self.here else self._by_spark(batch)
             self.ledger.record(batch, results)
@@ -146,6 +154,7 @@ class _Run:
                 self.progress.advance(len(batch), seconds / self.slots)
 
     def _by_spark(self, batch: Sequence[Task]) -> list[TaskResult]:
+        assert self.spark is not None
         lines = self.spark.createDataFrame(pa.table({"task": [json.dumps(task) for task in batch]}))
         answer = lines.coalesce(1).mapInArrow(_in_worker(self.work), "result string").toArrow()
         return [json.loads(text) for text in answer["result"].to_pylist()]

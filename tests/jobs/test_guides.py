@@ -58,7 +58,9 @@ def test_the_guide_runs(guide, spark, clone, monkeypatch):
                 monkeypatch.setenv(*setting.split("=", 1))
         elif snippet.kind == "run":
             job, flags = snippet.job
-            code, _, err = run_here(job, *(stand_in(flag, clone) for flag in flags), *SHORTER.get(job, ()))
+            runtime = "auto" if "onebit-spark" in snippet.words else "spark"
+            flags = [*(stand_in(flag, clone) for flag in flags), *SHORTER.get(job, ())]
+            code, _, err = run_here(job, *flags, runtime=runtime)
             assert code == 0, f"{where}: {text}\n{err}"
     assert eval(LEFT_BEHIND.get(guide.name, "True"), {**names, "Path": Path})
 

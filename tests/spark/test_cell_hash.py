@@ -4,9 +4,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from onebit_spark.core.hashes import SALT, SALT_HASH
+from onebit_spark.input.batches import HASH, read_batch
 from onebit_spark.input.defects import Columns, cell_hash
-from onebit_spark.input.hashes import SALT, SALT_HASH
-from onebit_spark.input.ratings import HASH, raw, read_batch
+from onebit_spark.input.ratings import raw
 
 
 @pytest.mark.parametrize("kinds", [("int64", "int32"), ("int8", "int64"), ("int16", "int16")])

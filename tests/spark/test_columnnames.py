@@ -6,8 +6,8 @@ import pytest
 from pyspark.sql import functions as F
 
 from onebit_spark import RequestError
-from onebit_spark.cli.job_tables import read_features, read_table
 from onebit_spark.cli.requests import FitRequest
+from onebit_spark.cli.spark_tables import read_features, read_table
 from onebit_spark.estimator import OneBitCompletion
 
 
@@ -52,7 +52,9 @@ def test_case_does_not_count_in_the_tables_of_jobs(spark, tmp_path):
     table.write_text("USER,Item\n01,2\n")
     request = FitRequest(ratings=str(table), user_features=str(table), output="unused", format="csv")
     assert read_table(spark, request, "ratings", ["user", "item"]).columns == ["user", "item"]
-    assert read_features(spark, request, "user", "item")["user"].first()["USER"] == "01"  # an id stays text
+    assert (
+        read_features(spark, request, {"user": "user", "item": "item"})["user"].first()["USER"] == "01"
+    )  # an id stays text
 
 
 @pytest.mark.usefixtures("case_counts")

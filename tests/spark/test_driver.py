@@ -18,10 +18,11 @@ from onebit_spark.engines.decide import Choice, Refusal, on_driver
 from onebit_spark.engines.exchange import choose_exchange
 from onebit_spark.estimator import OneBitCompletion, fit_counted
 from onebit_spark.input import collect
+from onebit_spark.input.batches import LABEL, USER, count_labels
 from onebit_spark.input.collect import SizeEstimate
 from onebit_spark.input.defects import BIT, Columns, marks, suspect
 from onebit_spark.input.rating_sources import RatingsFrame
-from onebit_spark.input.ratings import LABEL, USER, count_labels, raw
+from onebit_spark.input.ratings import raw
 from onebit_spark.ml.freshness import sketch_of
 from onebit_spark.platform import arrow_stream
 from onebit_spark.platform.sessions import DriverLimits, is_connect

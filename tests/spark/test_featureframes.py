@@ -10,8 +10,8 @@ from pyspark.sql import functions as F
 from test_engine import assert_same, estimator, frame
 
 from onebit_spark import FitConfig, RequestError, fit_arrays
-from onebit_spark.cli.job_tables import read_features
 from onebit_spark.cli.requests import FitRequest
+from onebit_spark.cli.spark_tables import read_features
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.simulate import simulate
@@ -54,7 +54,7 @@ def model(ratings, user_features, item_features):
 
 
 def fitted(ratings, users, items, **options):
-    return estimator(maxIter=5, **options).setUserFeatures(users).setItemFeatures(items).fit(ratings)
+    return estimator(**{"maxIter": 5, **options}).setUserFeatures(users).setItemFeatures(items).fit(ratings)
 
 
 @pytest.mark.classic
@@ -63,7 +63,7 @@ def fitted(ratings, users, items, **options):
     [
         ("driver", "hinge", False, 1),
         ("broadcast", "logistic", True, 3),
-        ("shuffle", "logistic", True, 3),
+        ("shuffle", "logistic", True, 2),
         pytest.param("broadcast", "logistic", False, 2, marks=pytest.mark.slow),
         pytest.param("mixed", "logistic", True, 2, marks=pytest.mark.slow),
         pytest.param("shuffle", "hinge", False, 40, marks=pytest.mark.slow),  # some blocks of items have no rows
@@ -74,9 +74,9 @@ def test_equals_the_in_process_fit(
 ):
     made = fitted(
         ratings, user_features, item_features, exchange=exchange, loss=loss, implicitFeatures=implicit,
-        numUserBlocks=blocks, numItemBlocks=blocks,
+        numUserBlocks=blocks, numItemBlocks=blocks, maxIter=3,
     )  # fmt: skip
-    config = FitConfig(rank=4, tol=0, loss=loss, implicit_features=implicit, max_iter=5)
+    config = FitConfig(rank=4, tol=0, loss=loss, implicit_features=implicit, max_iter=3)
     features = {"row_features": numbers[0][:-1], "col_features": numbers[1][:-1]}
     expected = fit_arrays(data.rows, data.cols, data.labels, config, **features)
     assert_same(made, expected, data, spark, loss)
@@ -249,8 +249,8 @@ def test_a_csv_of_features_has_numbers_and_keeps_its_ids_as_text(spark, tmp_path
     file = tmp_path / "users.csv"
     file.write_text("user,age,sex\n007,30,m\n8,40,f\n")
     request = FitRequest(ratings="r", output="o", user_features=str(file), format="csv")
-    frame = read_features(spark, request, "user", "item")["user"]
+    frame = read_features(spark, request, {"user": "user", "item": "item"})["user"]
     assert dict(frame.dtypes) == {"user": "string", "age": "int", "sex": "string"}
     assert sorted(line["user"] for line in frame.collect()) == ["007", "8"]
     with pytest.raises(RequestError, match=r"--user-features .* has no column 'who'"):
-        read_features(spark, request, "who", "item")
+        read_features(spark, request, {"user": "who", "item": "item"})

@@ -67,7 +67,7 @@ def test_ids_in_files_of_spark(spark, make_model, tmp_path, on_executors, id_typ
     model.save(str(tmp_path / "m"))
     served = onebit_spark.load(tmp_path / "m")
     assert_same(served, model.transform(ids).toArrow())
-    assert served.users.positions(served._asked("user", values)).min() == 0  # none is unknown
+    assert served.users.positions(served.asked("user", values)).min() == 0  # none is unknown
 
 
 def test_recommendations(spark, make_named, tmp_path):

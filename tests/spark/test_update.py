@@ -104,6 +104,7 @@ def test_what_is_refused(spark, days, yesterday, monkeypatch):
         yesterday.update(today)
 
 
+@pytest.mark.slow  # test_guides.py runs the same code on a stream of one file
 def test_the_guide_on_a_real_stream(spark, days, yesterday, tmp_path):
     """The code of docs/streaming.md: two files arrive, one by one; then a batch is repeated after a failure."""
     code = list(snippets(ROOT / "docs" / "streaming.md"))[-1].text

@@ -10,11 +10,11 @@ from test_checkpoint import Interrupted, interrupt_after
 
 from onebit_spark import FitConfig, FitFailed, RequestError, fit_arrays
 from onebit_spark.cli.summaries import fit_summary
+from onebit_spark.core.hashes import weight_hashes
 from onebit_spark.engines.decide import Choice, Refusal, on_driver
 from onebit_spark.estimator import OneBitCompletion, fit_counted
 from onebit_spark.input.collect import SizeEstimate, estimate_size
 from onebit_spark.input.defects import Columns
-from onebit_spark.input.hashes import weight_hashes
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform.sessions import DriverLimits
 from onebit_spark.simulate import simulate
@@ -81,7 +81,7 @@ def parts(ratings):
 
 @pytest.mark.classic
 @pytest.mark.parametrize(
-    "exchange", ["mixed", *(pytest.param(other, marks=pytest.mark.slow) for other in ("broadcast", "shuffle"))]
+    "exchange", ["broadcast", *(pytest.param(other, marks=pytest.mark.slow) for other in ("mixed", "shuffle"))]
 )
 def test_the_validation_loss_is_a_weighted_mean(parts, exchange):
     """The items that are watched are not fitted: they have the prior."""

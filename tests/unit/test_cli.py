@@ -26,7 +26,7 @@ def here(tmp_path, monkeypatch):
         raise AssertionError("Spark was started")
 
     monkeypatch.setattr(jobrun, "spark_session", no_spark)
-    monkeypatch.setattr("onebit_spark.cli.warm_up", lambda _: None)  # its thread would outlive the test
+    monkeypatch.setattr("onebit_spark.cli.warm_up", lambda *_: None)  # its thread would outlive the test
     return tmp_path
 
 
@@ -140,7 +140,7 @@ def test_the_example_config_is_accepted_with_every_line_in_use(here, request):
     assert fit.option == {"sep": ";", "header": "true"}
     assert (fit.max_error, fit.certify_by) == ((0.05,), "country")
     default = parse(FitRequest, "fit", GOOD["fit"])
-    shown = "format", "user_col", "loss", "prior", "rank", "intercepts", "covariance", "solver", "max_iter", "tol"
+    shown = "user_col", "loss", "prior", "rank", "intercepts", "covariance", "solver", "max_iter", "tol"
     for name in shown:
         assert getattr(fit, name) == getattr(default, name)  # what is commented out shows the default
 

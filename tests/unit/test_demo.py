@@ -2,7 +2,10 @@
 
 import json
 
-from onebit_spark.demo import agreement
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from onebit_spark.demo import agreement, comparison
 
 
 def test_the_times_are_those_of_the_fits(tmp_path):
@@ -15,3 +18,15 @@ def test_the_times_are_those_of_the_fits(tmp_path):
     told = agreement(tmp_path / "driver", tmp_path / "blocks")
     assert told.startswith("Both agree: the objectives, 1000.000000 and 1000.000100, differ by 1e-07 of their size.\n")
     assert "The fit took 9 s on the driver and 40 s by blocks." in told
+
+
+def test_two_models_are_compared_line_by_line(tmp_path):
+    for name, mean in (("one", 0.5), ("two", 0.5), ("other", 0.25)):
+        for side in ("users", "items"):
+            (tmp_path / name / side).mkdir(parents=True)
+            ids = ["a", "b"] if name == "one" else ["b", "a"]
+            pq.write_table(pa.table({"id": ids, "mean": [mean, mean]}), tmp_path / name / side / "part-0.parquet")
+    told = comparison(tmp_path / "one", tmp_path / "two", 31.2, 4.4)
+    assert told.startswith("The two models are the same to the last bit.")
+    assert "it took 31 s,\nand without Spark 4 s." in told
+    assert "DIFFER" in comparison(tmp_path / "one", tmp_path / "other", 1, 1)

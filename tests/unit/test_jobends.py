@@ -17,7 +17,7 @@ from onebit_spark.errors import RequestError
 
 @pytest.fixture
 def good_arguments(tmp_path, monkeypatch):
-    monkeypatch.setattr("onebit_spark.cli.warm_up", lambda _: None)  # its thread would outlive the test
+    monkeypatch.setattr("onebit_spark.cli.warm_up", lambda *_: None)  # its thread would outlive the test
     (tmp_path / "in.parquet").touch()
     return ["--ratings", str(tmp_path / "in.parquet"), "--output", str(tmp_path / "out")]
 

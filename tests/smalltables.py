@@ -1,4 +1,4 @@
-"""Tables of four ratings, and many jobs on them in one Spark session."""
+"""Tables of four ratings, and many jobs on them, in one Spark session or without Spark."""
 
 import pyarrow as pa
 import pytest
@@ -21,7 +21,7 @@ TABLES = {
 }
 
 
-def run_jobs(jobs, folder):
+def run_jobs(jobs, folder, runtime="spark"):
     """{name: (job, arguments, …)} ─► {name: (exit code, stdout, stderr)}, one after the other.
 
     ``{}`` in an argument is the folder. Fits are short; a job that names no output is given one, absent-….
@@ -34,8 +34,11 @@ def run_jobs(jobs, folder):
         if "--output" not in arguments and job != "evaluate":
             arguments += ["--output", f"{folder}/absent-{number}"]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("PYSPARK_GATEWAY_PORT", "0")  # as under spark-submit: only Spark can tell what a path means
+            if runtime == "spark":
+                patch.setenv(
+                    "PYSPARK_GATEWAY_PORT", "0"
+                )  # as under spark-submit: only Spark can tell what a path means
             if "binned" in name:
                 patch.setattr("onebit_spark.ml.evaluation.COLLECT_LIMIT", 0)
-            results[name] = run_here(job, *arguments)
+            results[name] = run_here(job, *arguments, runtime=runtime)
     return results

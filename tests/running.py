@@ -16,7 +16,7 @@ from paper.job import reproduce
 
 from onebit_spark import cli
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 SPARK_SUBMIT = Path(sys.executable).with_name("spark-submit")
 SUBMIT = [str(SPARK_SUBMIT), "--master", "local[2]", "--conf", "spark.ui.enabled=false"]
 SUBMIT += ["--conf", "spark.sql.shuffle.partitions=2"]
@@ -41,16 +41,16 @@ def submit(job, *arguments, patience=900):
     return run([*SUBMIT, ROOT / "jobs" / f"{job}.py", *arguments], patience=patience)
 
 
-def run_here(job, *arguments):
-    """A job in this process, in the session that runs: exit code, stdout, stderr with what it logged.
+def run_here(job, *arguments, runtime="spark"):
+    """A job in this process, in the session that runs or without one: exit code, stdout, stderr with what it logged.
 
     Without the thread that warms up: where colorama is installed, numba puts the old stderr back while it compiles.
     """
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), own_log(), pytest.MonkeyPatch.context() as m:
-        m.setattr("onebit_spark.cli.warm_up", lambda _: None)
-        run_job = reproduce if job == "reproduce" else getattr(cli, job)
-        code = run_job(list(map(str, arguments)))
+        m.setattr("onebit_spark.cli.warm_up", lambda *_: None)
+        flags = list(map(str, arguments))
+        code = reproduce(flags) if job == "reproduce" else getattr(cli, job)(flags, runtime=runtime)
     return code, out.getvalue(), err.getvalue()
 
 

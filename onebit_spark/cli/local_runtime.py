@@ -1,0 +1,284 @@
+"""LocalRuntime: the jobs in this process. Arrow reads the tables; neither Java nor pyspark is imported."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from onebit_spark.certificate.certificates import Certificate
+from onebit_spark.cli import table_checks
+from onebit_spark.cli.flags import as_flag
+from onebit_spark.cli.outputs import Target, refuse_outputs
+from onebit_spark.cli.requests import FILES, FitRequest, JobRequest, PredictRequest
+from onebit_spark.cli.runtime import Division, FitPlan
+from onebit_spark.core.fitted_features import SIDE_OF, Who
+from onebit_spark.core.output_kinds import PREDICTIONS
+from onebit_spark.core.sketch import HIGHEST, CellSketch
+from onebit_spark.core.solver import Iteration
+from onebit_spark.errors import RequestError
+from onebit_spark.input.arrow_ratings import ArrowRatings, Holdout, KeptRatings
+from onebit_spark.input.arrow_table import ArrowTable, Unreadable, open_table
+from onebit_spark.input.arrow_types import inferred, missing, spark_name
+from onebit_spark.input.gathering import CollectedRatings
+from onebit_spark.input.rating_checks import Columns, column_problem
+from onebit_spark.platform.files import table_format
+from onebit_spark.predictor.certification import CertificateRequest, with_certificates
+from onebit_spark.predictor.diagnostics import CALIBRATING, SAMPLE, calibrated, diagnosed
+from onebit_spark.predictor.freshness import fresh_to
+from onebit_spark.predictor.local_folder import replaced_folder
+from onebit_spark.predictor.scored import figures_of, with_rates
+from onebit_spark.predictor.served_model import ServedModel, load
+from onebit_spark.report.page import REPORT, page_of
+from onebit_spark.table_fit import TableFit, checked_features
+
+USERS_AT_ONCE = 100_000  # whose recommendations are held at once
+EXAMPLES = 3
+
+
+@dataclass(frozen=True)
+class LocalRatings:
+    """Ratings to fit, and those that were held out."""
+
+    to_fit: CollectedRatings
+    held_out: KeptRatings | None
+    id_types: dict[str, str]
+    seconds: float  # that it took to read them
+
+    @cached_property
+    def fitted_pairs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Row, column and label of the fitted ratings, or of a sample of them for a report."""
+        block = self.to_fit.ratings
+        places = np.arange(block.n_ratings)
+        if len(places) > SAMPLE:
+            places = np.sort(np.random.default_rng(0).choice(block.n_ratings, SAMPLE, replace=False))
+        rows = np.searchsorted(block.row_pointers, places, side="right") - 1
+        return rows, (block.codes[places] >> 1).astype(np.int64), (block.codes[places] & 1).astype(bool)
+
+
+class LocalRuntime:
+    """The jobs in this process. Tables are ArrowTables, models ServedModels. ``why`` says why it was chosen."""
+
+    session = None
+
+    def __init__(self, why: str = "") -> None:
+        self._why = why
+        self._formats: dict[str, str | None] = {}  # of the inputs, by their fields in the request
+
+    def refuse(self, request: JobRequest) -> None:
+        refuse_outputs(None, request)
+
+    # ---- tables ------------------------------------------------------------------------------------------------------
+
+    def table(self, request: JobRequest, name: str, columns: Sequence[str], optional: Sequence[str] = ()) -> ArrowTable:
+        table = self._opened(request, name, dict(request.option))
+        self._formats[name] = table.format
+        self._check_columns(table, request, name, columns)
+        wanted = [*columns, *(column for column in optional if column not in columns and table.matching(column))]
+        return table.named({column: _one_of(table, column) for column in wanted})
+
+    def features(self, request: FitRequest | PredictRequest, columns: Mapping[Who, str]) -> dict[Who, ArrowTable]:
+        return {
+            who: self._features(request, f"{who}_features", column)
+            for who, column in columns.items()
+            if getattr(request, f"{who}_features")
+        }
+
+    def _features(self, request: JobRequest, name: str, column: str) -> ArrowTable:
+        """Of a CSV, columns of numbers become numbers; the ids stay text."""
+        table = self._opened(request, name, dict(request.option))
+        self._check_columns(table, request, name, (column,))
+        if table.format != "csv" or any(key.lower() == "inferschema" for key in request.option):
+            return table
+        own, whole = table.matching(column)[0], table.table()
+        names = whole.schema.names
+        return ArrowTable.of(pa.table({name: whole[name] if name == own else inferred(whole[name]) for name in names}))
+
+    def _opened(self, request: JobRequest, name: str, options: dict[str, str]) -> ArrowTable:
+        path, flag = getattr(request, name), as_flag(name)
+        if (request.format or FILES[0]) in FILES and (lake := table_format(None, path)):
+            raise table_checks.is_lake_table(request, name, lake)
+        try:
+            return open_table(path, request.format, options)
+        except FileNotFoundError:
+            raise RequestError(f"{flag} {path} does not exist") from None
+        except Unreadable as error:
+            raise RequestError(f"{flag} {path} {error}") from error
+
+    def _check_columns(self, table: ArrowTable, request: JobRequest, name: str, columns: Sequence[str]) -> None:
+        if absent := [column for column in columns if not table.matching(column)]:
+            raise table_checks.no_columns(request, name, absent, table.schema.names, table.format == "csv")
+
+    def types(self, table: ArrowTable, columns: Sequence[str]) -> dict[str, str]:
+        return {column: spark_name(table.schema.field(column).type) for column in columns}
+
+    def is_text(self, request: JobRequest, name: str) -> bool:
+        return self._formats[name] == "csv"
+
+    def count_pairs(self, pairs: ArrowTable, ids: Sequence[str]) -> int:
+        n, counts = 0, dict.fromkeys(ids, 0)
+        examples: dict[str, list[Any]] = {column: [] for column in ids}
+        for batch in pairs.batches(ids):
+            n += len(batch)
+            for column in ids:
+                absent = np.flatnonzero(missing(batch[column]))
+                counts[column] += len(absent)
+                lines = batch.take(pa.array(absent[: EXAMPLES - len(examples[column])])).to_pylist()
+                examples[column] += [list(line.values()) for line in lines]
+        table_checks.check_pairs(counts, examples)
+        return n
+
+    # ---- fits --------------------------------------------------------------------------------------------------------
+
+    def beside(self, output: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def ratings(self, table: ArrowTable, columns: Columns, division: Division) -> LocalRatings:
+        began, share = time.perf_counter(), division.holdout
+        source = ArrowRatings(table, columns, division.by)
+        if share is None:
+            read = source.divided()
+        else:
+            read = source.divided(Holdout(share, division.seed), table_checks.nothing_held_out(share))
+        return LocalRatings(read.to_fit, read.kept, source.id_types, time.perf_counter() - began)
+
+    def fit(
+        self, plan: FitPlan, ratings: LocalRatings, features: Mapping[Who, ArrowTable],
+        progress: Callable[[Iteration], None],
+    ) -> ServedModel:  # fmt: skip
+        tables = {
+            who: checked_features(table, plan.columns.roles[who], ratings.id_types[who], who)
+            for who, table in features.items()
+        }
+        where = {"exchange": "local", "reason": self._why}
+        fit = TableFit(plan.config, plan.terms, plan.columns, ratings.id_types, tables, plan.execution, where)
+        return fit.model(ratings.to_fit, progress, ratings.seconds)
+
+    def load(self, path: str) -> ServedModel:
+        return replace(load(path), cold_start="prior")
+
+    def save(self, model: ServedModel, path: str, overwrite: bool) -> None:
+        page = page_of(model.info, model.certificate)
+        model.save(path, overwrite, {} if page is None else {REPORT: page})
+
+    def knowing(self, model: ServedModel, features: ArrowTable, who: Who) -> ServedModel:
+        column = model.info.columns[who]
+        return model.fold_in_features(checked_features(features, column, model.info.id_types[who], who), who)
+
+    def validation(self, table: ArrowTable, columns: Columns, folds: int, seed: int) -> Any:
+        from onebit_spark.tuning.local_validation import LocalValidation
+
+        return LocalValidation.of(table, columns, folds, seed)
+
+    # ---- quality -----------------------------------------------------------------------------------------------------
+
+    def judged_by(
+        self, model: ServedModel, table: ArrowTable, threshold: float | None, request: CertificateRequest
+    ) -> KeptRatings:
+        info, names = model.info, model.info.columns
+        if threshold is None and not pa.types.is_boolean(table.schema.field(names["label"]).type):
+            threshold = info.threshold
+        weight = names.get("weight")
+        weight = weight if weight is not None and table.matching(weight) else None
+        columns = Columns(names["user"], names["item"], names["label"], threshold, weight)
+        ratings = ArrowRatings(table, columns, request.by)
+        if problems := request.problems(info):
+            raise RequestError("; ".join(problems))
+        return ratings.kept()
+
+    def measure(self, model: ServedModel, on: KeptRatings) -> dict[str, Any]:
+        return self._with_rates(model, on, figures_of(_scored(model, on))[0])
+
+    def certify(
+        self, model: ServedModel, on: KeptRatings, request: CertificateRequest,
+        freshness: Mapping[str, Any] | None = None,
+    ) -> tuple[dict[str, Any], list[Certificate]]:  # fmt: skip
+        if freshness is None:
+            limit = HIGHEST if model.fitted is None else model.fitted.limit
+            freshness = fresh_to(model.fitted, CellSketch.of(on.cells, limit))
+        figures, certificates = model.certified(_scored(model, on), request, freshness)
+        return self._with_rates(model, on, figures), certificates
+
+    @staticmethod
+    def _with_rates(model: ServedModel, on: KeptRatings, figures: dict[str, Any]) -> dict[str, Any]:
+        return with_rates(figures, model.info, on.tally.n, on.tally.positives, on.threshold)
+
+    def certified(self, model: ServedModel, certificates: Sequence[Certificate]) -> ServedModel:
+        return replace(model, certificate=with_certificates(model.certificate, certificates))
+
+    def calibrated(self, model: ServedModel, on: KeptRatings) -> ServedModel:
+        found = calibrated(_scored(model, on.sample(CALIBRATING)))
+        return replace(model, info=replace(model.info, calibration=found.as_dict()))
+
+    def diagnosed(self, model: ServedModel, ratings: LocalRatings, source: str) -> ServedModel:
+        kept = ratings.held_out
+        n = ratings.to_fit.tally.n if kept is None else kept.tally.n
+        scored = model.scored(*ratings.fitted_pairs) if kept is None else _scored(model, kept.sample(SAMPLE))
+        figures = diagnosed(scored, f"a sample of {source}" if n > SAMPLE else source, kept is None)
+        return replace(model, info=replace(model.info, diagnostics=figures))
+
+    # ---- predictions -------------------------------------------------------------------------------------------------
+
+    def predict(self, model: ServedModel, pairs: ArrowTable, n: int, target: Target) -> None:
+        user, item = (model.info.columns[who] for who in SIDE_OF)
+        boolean = model.info.label_coding == "boolean"
+
+        def lines() -> Iterator[pa.Table]:
+            empty = pa.RecordBatch.from_pylist([], pairs.schema)
+            for batch in pairs.batches((user, item)) if n else [empty]:
+                predicted = model.predictions(batch[user], batch[item]).drop_columns(["user", "item"])
+                label = predicted["prediction"].to_numpy()
+                place = predicted.column_names.index("prediction")
+                coded = pa.array(label > 0) if boolean else pa.array(label.astype(np.int32))
+                predicted = predicted.set_column(place, "prediction", coded)
+                ids = [batch[user], batch[item]]
+                yield pa.table([*ids, *predicted.columns], names=[user, item, *predicted.column_names])
+
+        _write(lines(), target)
+
+    def recommend(self, model: ServedModel, n: int, seen: ArrowTable | None, target: Target) -> None:
+        user, item = (model.info.columns[who] for who in SIDE_OF)
+        pairs = None if seen is None else seen.table()
+        taken = None if pairs is None else (pairs[user], pairs[item])
+        ids = model.users.ids
+
+        def lines() -> Iterator[pa.Table]:
+            for first in range(0, len(ids), USERS_AT_ONCE):
+                best = model.recommend(ids.slice(first, USERS_AT_ONCE), n, seen=taken)
+                rank = pa.array(best["rank"].to_numpy().astype(np.int32))
+                columns = [best["user"], best["item"], rank, best["score"], best["std"], best["probability"]]
+                yield pa.table(columns, names=[user, item, "rank", "score", "std", "probability"])
+
+        _write(lines(), target)
+
+
+def _write(lines: Iterator[pa.Table], target: Target) -> None:
+    """As a folder of one Parquet file, which appears whole or not at all."""
+    assert target.folder is not None
+    with replaced_folder(target.folder, PREDICTIONS, target.overwrite) as folder:
+        first = next(lines)
+        with pq.ParquetWriter(folder / "part-00000.parquet", first.schema) as writer:
+            writer.write_table(first)
+            for table in lines:
+                writer.write_table(table)
+        (folder / "_SUCCESS").touch()
+
+
+def _one_of(table: ArrowTable, column: str) -> str:
+    """The column that is meant. Two that differ only in upper and lower case are refused, as Spark does."""
+    found = table.matching(column)
+    if len(found) > 1:
+        raise RequestError(f"{column_problem(len(found), column, '', table.schema.names)}")
+    return found[0]
+
+
+def _scored(model: ServedModel, on: KeptRatings) -> pa.Table:
+    rows, cols = model.users.positions(on.users), model.items.positions(on.items)
+    return model.scored(rows, cols, on.positive, on.groups)

@@ -1,0 +1,180 @@
+"""The tables of jobs on Spark: reads ratings, pairs and features, counts pairs, writes predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from onebit_spark.cli import table_checks
+from onebit_spark.cli.failures import reason_of
+from onebit_spark.cli.flags import as_flag
+from onebit_spark.cli.outputs import Target
+from onebit_spark.cli.requests import FILES, FitRequest, JobRequest, PredictRequest, exists_already, is_table_name
+from onebit_spark.core.fitted_features import Who
+from onebit_spark.core.output_kinds import PREDICTED, PREDICTIONS
+from onebit_spark.errors import RequestError
+from onebit_spark.input.columns import matching, missing, quoted
+from onebit_spark.input.file_formats import Format, ending, format_of, is_data
+from onebit_spark.ml.prediction_params import plainly_named
+from onebit_spark.ml.scored_ratings import predicted_pairs
+from onebit_spark.model import OneBitCompletionModel
+from onebit_spark.platform.files import Location, replace_folder, table_format
+
+NOT_JSON = "_corrupt_record"  # Spark's column for lines that are no JSON objects
+
+
+def format_here(spark: SparkSession, request: JobRequest, name: str) -> Format:
+    """The format of an input: as given, or by its ending, or by the files in its folder."""
+    path = getattr(request, name)
+    if request.format is not None:
+        return Format(request.format, {})
+    if ending(path) is not None or is_table_name(path):
+        return format_of(path)
+    try:
+        return format_of(path, _files_in(Location(spark, path)))
+    except RequestError:
+        return format_of(path)  # whatever is wrong with the path shows when it is read
+
+
+def _files_in(folder: Location) -> Iterator[str]:
+    for place in folder.children():
+        if is_data(place.name):
+            yield place.name
+            if "=" in place.name:
+                yield from _files_in(place)
+
+
+def read_table(
+    spark: SparkSession, request: JobRequest, name: str, columns: Sequence[str], optional: Sequence[str] = ()
+) -> DataFrame:
+    """Read these columns from the path or table in the request's field ``name``, and ``optional`` ones if there.
+
+    CSV has a header, and its columns are text.
+    """
+    format = format_here(spark, request, name)
+    table = _loaded(spark, request, name, format, dict(request.option))
+    _check_columns(table, request, name, format, columns)
+    more = [column for column in optional if matching(table, column) and column not in columns]
+    return table.select(*map(quoted, (*columns, *more)))
+
+
+def read_features(
+    spark: SparkSession, request: FitRequest | PredictRequest, columns: Mapping[Who, str]
+) -> dict[Who, DataFrame]:
+    """All columns of the tables of side features that the request names; ``columns`` are those of the ids."""
+    return {
+        who: _read_features(spark, request, f"{who}_features", column)
+        for who, column in columns.items()
+        if getattr(request, f"{who}_features")
+    }
+
+
+def _read_features(spark: SparkSession, request: JobRequest, name: str, id_column: str) -> DataFrame:
+    """One of them. Of a CSV, columns of numbers become numbers; the ids stay text."""
+    format, options = format_here(spark, request, name), dict(request.option)
+    table = _loaded(spark, request, name, format, options)
+    _check_columns(table, request, name, format, (id_column,))
+    if format.name != "csv" or any(key.lower() == "inferschema" for key in options):
+        return table
+    types = _loaded(spark, request, name, format, {**options, "inferSchema": "true"}).dtypes
+    own = matching(table, id_column)[0].name
+    return table.select(
+        *(F.col(quoted(column)) if column == own else F.col(quoted(column)).cast(kind) for column, kind in types)
+    )
+
+
+def _loaded(spark: SparkSession, request: JobRequest, name: str, format: Format, options: dict[str, str]) -> DataFrame:
+    path, flag = getattr(request, name), as_flag(name)
+    if format.name in FILES and (lake := table_format(spark, path)):
+        raise table_checks.is_lake_table(request, name, lake)
+    options = {**format.options, **options}
+    if format.name == "csv" and not any(key.lower() == "header" for key in options):
+        options = {**options, "header": "true"}
+    try:
+        return spark.read.format(format.name).options(**options).load(path)
+    except Exception as error:
+        if "PATH_NOT_FOUND" in str(error):
+            if is_table_name(path) and spark.catalog.tableExists(path):
+                return spark.table(path)
+            kind = ", neither as a path nor as a table" if is_table_name(path) else ""
+            raise RequestError(f"{flag} {path} does not exist{kind}") from error
+        if "UNABLE_TO_INFER_SCHEMA" in str(error):
+            raise RequestError(f"{flag} {path} holds no {format.name} file: check the path and --format") from error
+        reason = f"{flag} {path} cannot be read as {format.name} (check --format and --option): {reason_of(error)}"
+        raise RequestError(reason) from error
+
+
+def _check_columns(table: DataFrame, request: JobRequest, name: str, format: Format, columns: Sequence[str]) -> None:
+    if format.name == "json" and NOT_JSON in table.columns:
+        raise RequestError(
+            f"{as_flag(name)} {getattr(request, name)} has lines that are no JSON objects: write one object per line; "
+            "--option multiLine=true reads a file of one array"
+        )
+    if absent := [column for column in columns if not matching(table, column)]:
+        raise table_checks.no_columns(request, name, absent, table.columns, format.name == "csv")
+
+
+def count_pairs(pairs: DataFrame, ids: Sequence[str]) -> int:
+    """The number of pairs. Raises a RequestError with a count and examples if an id is null or NaN."""
+    absent = {column: missing(pairs, column) for column in ids}
+    line = pairs.select(F.count(F.lit(1)), *map(F.count_if, absent.values())).first()
+    assert line is not None
+    n, *counts = line
+    found = dict(zip(ids, counts, strict=True))
+    table_checks.check_pairs(
+        found, {column: pairs.where(absent[column]).take(3) for column, count in found.items() if count}
+    )
+    return int(n)
+
+
+# ---- predictions -----------------------------------------------------------------------------------------------------
+
+
+def refuse_table(spark: SparkSession, target: Target) -> None:
+    """Refuse, before any work is done, a table that exists and may not be overwritten, or cannot be created."""
+    if target.table is None:
+        return
+    if spark.catalog.tableExists(target.table):
+        if not target.overwrite:
+            raise RequestError(exists_already("--output-table", target.table))
+        if not set(spark.table(target.table).columns) >= PREDICTED:
+            raise RequestError(
+                f"--output-table {target.table} is not a table of predictions, and nothing else is overwritten: "
+                "choose another name, or drop it yourself"
+            )
+    database = target.table.rpartition(".")[0]
+    if database and not spark.catalog.databaseExists(database):
+        raise RequestError(f"--output-table {target.table} cannot be made: there is no database {database}")
+
+
+def write_lines(spark: SparkSession, lines: DataFrame, target: Target) -> None:
+    if target.table is not None:
+        lines.write.mode("overwrite" if target.overwrite else "errorifexists").saveAsTable(target.table)
+    if target.folder is not None:
+        with replace_folder(spark, target.folder, PREDICTIONS, target.overwrite) as folder:
+            lines.write.parquet(folder)
+
+
+def predictions(model: OneBitCompletionModel, pairs: DataFrame, n: int) -> DataFrame:
+    """User, item, score, std, probability, prediction, and ``answered`` if an error rate was certified."""
+    predicted = predicted_pairs(plainly_named(model, answeredCol="answered"), pairs, n)
+    prediction = F.col("prediction") > 0 if model.info.label_coding == "boolean" else F.col("prediction").cast("int")
+    ids = [F.col(quoted(column)) for column in pairs.columns]
+    answered = ["answered"] if model.certifiedErrors else []
+    return predicted.select(*ids, "score", "std", "probability", prediction.alias("prediction"), *answered)
+
+
+def recommendations(model: OneBitCompletionModel, n: int, seen: DataFrame | None) -> DataFrame:
+    """User, item, rank (1 is the best), score, std, probability."""
+    user, item = model.getUserCol(), model.getItemCol()
+    lists = model.recommendForAllUsers(n, excludeSeen=seen)
+    lines = lists.select(F.col(quoted(user)), F.posexplode("recommendations").alias("rank", "best"))
+    figures = {"score": "rating", "std": "std", "probability": "probability"}
+    return lines.select(
+        F.col(quoted(user)),
+        F.col("best")[item].alias(item),
+        (F.col("rank") + 1).alias("rank"),
+        *(F.col("best")[field].cast("double").alias(name) for name, field in figures.items()),
+    )

@@ -1,0 +1,215 @@
+"""Spark's ``xxhash64`` computed here (XXH64; Collet, 2012): of cells, of weights, and their sums.
+
+Spark would hash the salt again for every rating, and send 8 more bytes of each to Python. And a fit without Spark holds
+out the same ratings, and knows the same fingerprint, as one with it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from onebit_spark.core.compiled import jit
+from onebit_spark.core.id_index import one_array
+
+SALT = "onebit_spark cell"  # so that no other use of the same hash has chosen the ratings
+SALT_HASH = 0xF46402A423482CFF  # xxhash64(SALT)
+HASH_PARTS = ("hash_low", "hash_high")
+PART_BITS = 28  # so that the sum over 2³⁵ rows is still a bigint
+
+P1, P2, P3, P4, P5 = (
+    np.uint64(prime)
+    for prime in (
+        0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5,
+    )
+)  # fmt: skip
+SPARK_SEED = np.uint64(42)
+MOST_LONG_DIGITS = 18  # of a decimal that Spark hashes as a 64-bit integer
+_MASK = np.uint64((1 << PART_BITS) - 1)
+
+
+def cell_hashes(users: pa.ChunkedArray | pa.Array, items: pa.ChunkedArray | pa.Array) -> NDArray[np.int64]:
+    """``xxhash64(SALT, user, item)`` of every rating, without nulls; integers of all widths are hashed as 64 bits."""
+    if pa.types.is_integer(users.type) and pa.types.is_integer(items.type):
+        return np.asarray(_cell_hashes(users.to_numpy(), items.to_numpy(), np.uint64(SALT_HASH))).view(np.int64)
+    hashes = np.full(len(users), SALT_HASH, np.uint64)
+    for ids in (users, items):
+        hashes = hashed(ids.cast(pa.int64()) if pa.types.is_integer(ids.type) else ids, hashes)
+    return hashes.view(np.int64)
+
+
+def coin_drawn(users: pa.ChunkedArray, items: pa.ChunkedArray, seed: int) -> NDArray[np.uint64]:
+    """The 32 bits that ``holdout.coin`` compares with the share: of ``xxhash64(seed, user, item)``."""
+    start = np.full(1, SPARK_SEED)
+    first = hashed(pa.array([seed], pa.int32() if -(2**31) <= seed < 2**31 else pa.int64()), start)
+    hashes = np.full(len(users), first[0], np.uint64)
+    return hashed(items, hashed(users, hashes)) >> np.uint64(32)
+
+
+def fold_hashes(cells: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
+    """``xxhash64(cell, seed)``, which divides cells into folds."""
+    hashes = hashed(pa.array(cells), np.full(len(cells), SPARK_SEED))
+    kind = np.int32 if -(2**31) <= seed < 2**31 else np.int64
+    return hashed(pa.array(np.full(len(cells), seed, kind)), hashes).view(np.int64)
+
+
+def hashed(values: pa.ChunkedArray | pa.Array, seeds: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Spark's ``XxHash64`` of each value of a column without nulls, from a seed of its own, by the column's type."""
+    array = one_array(values)
+    kind = array.type
+    if pa.types.is_boolean(kind) or (pa.types.is_integer(kind) and kind.bit_width < 64):
+        return _hashed_ints(array.cast(pa.int32()).to_numpy(), seeds)
+    if pa.types.is_integer(kind):
+        return _hashed_longs(array.to_numpy(), seeds)
+    if pa.types.is_date(kind):
+        return _hashed_ints(array.cast(pa.int32()).to_numpy(), seeds)
+    if pa.types.is_timestamp(kind):
+        return _hashed_longs(array.cast(pa.timestamp("us", kind.tz)).cast(pa.int64()).to_numpy(), seeds)
+    if pa.types.is_floating(kind):
+        numbers = array.to_numpy() + np.zeros(1, array.to_numpy().dtype)  # −0.0 is 0.0
+        if numbers.dtype == np.float32:
+            return _hashed_ints(numbers.view(np.int32), seeds)
+        return _hashed_longs(numbers.view(np.int64), seeds)
+    if pa.types.is_decimal(kind):
+        unscaled = [int(value.scaleb(kind.scale)) for value in array.to_pylist()]
+        if kind.precision <= MOST_LONG_DIGITS:
+            return _hashed_longs(np.array(unscaled, np.int64), seeds)
+        array = pa.array(
+            [
+                number.to_bytes((8 + (number + (number < 0)).bit_length()) // 8, "big", signed=True)
+                for number in unscaled
+            ]
+        )
+    text = array.cast(pa.large_binary())
+    _, offsets, data = text.buffers()
+    places = np.frombuffer(offsets, np.int64)[text.offset : text.offset + len(text) + 1]
+    content = np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
+    return _hashed_bytes(content, places, seeds)
+
+
+def weight_hashes(weights: NDArray[np.float32]) -> NDArray[np.int64]:
+    """``xxhash64`` of a column of floats."""
+    return np.asarray(_weight_hashes(weights.view(np.uint32))).view(np.int64)
+
+
+def hash_sums(
+    hashes: NDArray[np.int64], label: NDArray[np.bool_], weights: NDArray[np.float32] | None = None
+) -> dict[str, int]:
+    """What ``defects.fingerprint`` sums, of the cells' hashes, the labels and the weights."""
+    of_weights = np.empty(0, np.int64) if weights is None else weight_hashes(weights)
+    sums = _sums(hashes.view(np.uint64), label, of_weights.view(np.uint64))
+    return {name: int(total) for name, total in zip(HASH_PARTS, sums, strict=True)}
+
+
+@jit
+def _sums(hashes, label, of_weights):  # type: ignore[no-untyped-def]
+    low, high = np.uint64(0), np.uint64(0)
+    for k in range(len(hashes)):
+        whole = ~hashes[k] if label[k] else hashes[k]
+        if len(of_weights):
+            whole ^= of_weights[k]
+        low += whole & _MASK
+        high += (whole >> np.uint64(PART_BITS)) & _MASK
+    return low, high
+
+
+@jit
+def _cell_hashes(users, items, seed):  # type: ignore[no-untyped-def]
+    hashes = np.empty(len(users), np.uint64)
+    for k in range(len(users)):
+        hashes[k] = _hash_long(np.uint64(np.int64(items[k])), _hash_long(np.uint64(np.int64(users[k])), seed))
+    return hashes
+
+
+@jit
+def _weight_hashes(weights):  # type: ignore[no-untyped-def]
+    hashes = np.empty(len(weights), np.uint64)
+    for k in range(len(weights)):
+        hashes[k] = _hash_int(np.uint64(weights[k]), SPARK_SEED)
+    return hashes
+
+
+@jit
+def _hashed_ints(values, seeds):  # type: ignore[no-untyped-def]
+    hashes = np.empty(len(values), np.uint64)
+    for k in range(len(values)):
+        hashes[k] = _hash_int(np.uint64(np.uint32(values[k])), seeds[k])
+    return hashes
+
+
+@jit
+def _hashed_longs(values, seeds):  # type: ignore[no-untyped-def]
+    hashes = np.empty(len(values), np.uint64)
+    for k in range(len(values)):
+        hashes[k] = _hash_long(np.uint64(np.int64(values[k])), seeds[k])
+    return hashes
+
+
+@jit
+def _hashed_bytes(data, places, seeds):  # type: ignore[no-untyped-def]
+    """Value k is ``data[places[k] : places[k + 1]]``."""
+    hashes = np.empty(len(places) - 1, np.uint64)
+    for k in range(len(hashes)):
+        at, end, seed = places[k], places[k + 1], seeds[k]
+        length = np.uint64(end - at)
+        if end - at >= 32:
+            a, b, c, d = seed + P1 + P2, seed + P2, seed, seed - P1
+            while end - at >= 32:
+                a, b = _round(a, _word(data, at, 8)), _round(b, _word(data, at + 8, 8))
+                c, d = _round(c, _word(data, at + 16, 8)), _round(d, _word(data, at + 24, 8))
+                at += 32
+            x = _turned(a, 1) + _turned(b, 7) + _turned(c, 12) + _turned(d, 18)
+            for lane in (a, b, c, d):
+                x = (x ^ _round(np.uint64(0), lane)) * P1 + P4
+        else:
+            x = seed + P5
+        x += length
+        while end - at >= 8:
+            x = _turned(x ^ _round(np.uint64(0), _word(data, at, 8)), 27) * P1 + P4
+            at += 8
+        if end - at >= 4:
+            x = _turned(x ^ (_word(data, at, 4) * P1), 23) * P2 + P3
+            at += 4
+        while at < end:
+            x = _turned(x ^ (np.uint64(data[at]) * P5), 11) * P1
+            at += 1
+        hashes[k] = _mixed(x)
+    return hashes
+
+
+@jit
+def _word(data, at, n):  # type: ignore[no-untyped-def]
+    """n bytes as a number, the lowest byte first."""
+    word = np.uint64(0)
+    for place in range(n):
+        word |= np.uint64(data[at + place]) << np.uint64(8 * place)
+    return word
+
+
+@jit
+def _round(x, word):  # type: ignore[no-untyped-def]
+    return _turned(x + word * P2, 31) * P1
+
+
+@jit
+def _turned(x, bits):  # type: ignore[no-untyped-def]
+    return x << np.uint64(bits) | x >> np.uint64(64 - bits)
+
+
+@jit
+def _hash_int(value, seed):  # type: ignore[no-untyped-def]
+    return _mixed(_turned((seed + P5 + np.uint64(4)) ^ (value * P1), 23) * P2 + P3)
+
+
+@jit
+def _hash_long(value, seed):  # type: ignore[no-untyped-def]
+    x = (seed + P5 + np.uint64(8)) ^ _round(np.uint64(0), value)
+    return _mixed(_turned(x, 27) * P1 + P4)
+
+
+@jit
+def _mixed(x):  # type: ignore[no-untyped-def]
+    x = (x ^ x >> np.uint64(33)) * P2
+    x = (x ^ x >> np.uint64(29)) * P3
+    return x ^ x >> np.uint64(32)

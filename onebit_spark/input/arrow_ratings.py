@@ -1,0 +1,290 @@
+"""Ratings of an ArrowTable, without Spark: one pass reads, checks, holds out, numbers and packs them as they arrive.
+
+    batches ─► under the names of ``batches``, labels and weights as numbers, without ratings of weight 0
+            ─► what is wrong, with examples                                       (``Defects``)
+            ─► a coin for every cell: to fit ─► 9 bytes per rating                 (``Gathering``)
+                                      kept out ─► ids, label, group                (``KeptRatings``)
+
+It gives what Spark gives: the same checks and words, the same ratings held out, the same numbers of the ids.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from onebit_spark.core.hashes import cell_hashes, coin_drawn
+from onebit_spark.core.sketch import limit_for
+from onebit_spark.errors import RequestError
+from onebit_spark.input.arrow_table import ArrowTable
+from onebit_spark.input.arrow_types import kind_of, missing, numbers_of
+from onebit_spark.input.batches import HASH, ITEM, LABEL, USER, WEIGHT, RatingBatch, joined, read_batch
+from onebit_spark.input.gathering import TABLE_BYTES, CollectedRatings, Gathering, Hashes
+from onebit_spark.input.rating_checks import (
+    BIT,
+    Columns,
+    RatingCounts,
+    column_problem,
+    fingerprint_of,
+    judged,
+    shown,
+    type_problems,
+)
+
+GROUP = "__onebit_group"
+EXAMPLES = 3
+
+T = TypeVar("T")
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Holdout:
+    """Which ratings are kept out of a fit: about a share of the cells, by a hash of user and item."""
+
+    share: float
+    seed: int
+
+    def drawn(self, table: pa.Table) -> Mask:
+        return coin_drawn(table[USER], table[ITEM], self.seed) < np.uint64(round(self.share * 2**32))
+
+
+@dataclass(frozen=True)
+class KeptRatings:
+    """Ratings that a model is judged by."""
+
+    users: pa.ChunkedArray
+    items: pa.ChunkedArray
+    positive: Mask
+    cells: Hashes  # hashes of the cells
+    groups: pa.ChunkedArray | None  # as text
+    tally: RatingCounts
+    threshold: float | None  # labels strictly greater are positive
+
+    def sample(self, most: int) -> KeptRatings:
+        """These ratings, or about so many of them, without their groups."""
+        if self.tally.n <= most:
+            return self
+        places = np.sort(np.random.default_rng(0).choice(self.tally.n, most, replace=False))
+        users, items = (ids.take(pa.array(places)) for ids in (self.users, self.items))
+        return replace(
+            self, users=users, items=items, positive=self.positive[places], cells=self.cells[places], groups=None
+        )
+
+
+@dataclass(frozen=True)
+class DividedRatings:
+    """Ratings that were read: those to fit, and those kept out of the fit."""
+
+    to_fit: CollectedRatings
+    kept: KeptRatings | None
+
+
+class ArrowRatings:
+    """The ratings of a table. ``by`` is a column to group them by."""
+
+    def __init__(self, table: ArrowTable, columns: Columns, by: str | None = None) -> None:
+        self.columns = columns
+        roles = {"user": USER, "item": ITEM, "label": LABEL, "weight": WEIGHT}
+        names = {roles[role]: self._column(table, name, f" for the {role}") for role, name in columns.roles.items()}
+        if len({names[role] for role in (USER, ITEM, LABEL)}) < 3:
+            raise RequestError("user, item and label must be three different columns")
+        if by is not None:
+            names[GROUP] = self._column(table, by, " to group by")
+        self.table = table.named(names)
+        kinds = {
+            role: kind_of(self.table.schema.field(inside).type) for role, inside in roles.items() if inside in names
+        }
+        if problems := type_problems(columns, kinds):
+            raise RequestError("; ".join(problems))
+        self.id_types = {who: kinds[who].name for who in ("user", "item")}
+        self._boolean = kinds["label"].use == "boolean"
+
+    @staticmethod
+    def _column(table: ArrowTable, name: str, role: str) -> str:
+        found = table.matching(name)
+        if problem := column_problem(len(found), name, role, table.schema.names):
+            raise RequestError(problem)
+        return found[0]
+
+    def divided(self, holdout: Holdout | None = None, nothing: str = "no rating is held out") -> DividedRatings:
+        """Read all ratings: those to fit, and those that are held out. It is refused to hold out ``nothing``."""
+        fit, kept, defects = Gathering(self.columns.threshold, limit_for(0)), _Keeping(), Defects(self.columns)
+        for given, plain, absent in self._tables():
+            out = None if holdout is None or absent else holdout.drawn(plain)
+            fit.limit = limit_for(fit.facts["n"] + len(plain))  # their number is not known before
+            parts: list[tuple[pa.Table, Gathering | _Keeping]] = [(plain, fit)]
+            if out is not None:
+                parts = [(plain.filter(~out), fit), (plain.filter(out), kept)]
+            defects.see(given, plain, [self._taken(part, taker) for part, taker in parts], absent)
+        if holdout is None:
+            return DividedRatings(fit.ratings(self._judged(defects.facts, defects)), None)
+        whole = self._judged(defects.facts, defects, both_classes=False)
+        if not kept.facts["n"]:
+            raise RequestError(nothing)
+        tally = RatingCounts(kept.facts["n"], kept.facts["above"], whole.coding, fingerprint_of(kept.facts))
+        held_out = kept.ratings(tally, self.columns.threshold)
+        return DividedRatings(fit.ratings(self._judged(fit.facts, defects)), held_out)
+
+    def kept(self) -> KeptRatings:
+        """All ratings, to judge a model by. A single class is allowed."""
+        kept, defects = _Keeping(), Defects(self.columns)
+        for given, plain, absent in self._tables():
+            defects.see(given, plain, [self._taken(plain, kept)], absent)
+        return kept.ratings(self._judged(defects.facts, defects, both_classes=False), self.columns.threshold)
+
+    def _taken(self, table: pa.Table, taker: Gathering | _Keeping) -> dict[str, int]:
+        batch = read_batch(table, self.columns.threshold)
+        taker.add(table, batch)
+        return batch.facts
+
+    def _judged(self, facts: Counter[str], defects: Defects, both_classes: bool = True) -> RatingCounts:
+        return judged(self.columns, facts, self._boolean, defects.examples, both_classes)
+
+    def _tables(self) -> Iterator[tuple[pa.Table, pa.Table, bool]]:
+        """Some ratings as they are, and with numbers and the hashes of their cells; and whether an id is absent.
+
+        Another thread reads the next ones meanwhile.
+        """
+        batches = self.table.batches(self.table.schema.names)
+        for read in one_ahead(joined(batches, lambda batch: int(batch.nbytes), TABLE_BYTES)):
+            if len(given := without_zeros(read)):
+                plain = _plain(given)
+                absent = any(map(_is_incomplete, (plain[USER], plain[ITEM])))
+                cells = np.zeros(len(plain), np.int64) if absent else cell_hashes(plain[USER], plain[ITEM])
+                yield given, plain.append_column(HASH, pa.array(cells)), absent
+
+
+class _Keeping:
+    """What has been kept so far."""
+
+    def __init__(self) -> None:
+        self.facts: Counter[str] = Counter()
+        self._tables: list[pa.Table] = []
+        self._positive: list[Mask] = []
+        self._cells: list[Hashes] = []
+
+    def add(self, table: pa.Table, batch: RatingBatch) -> None:
+        self.facts.update(batch.facts)
+        self._tables.append(table.select([name for name in (USER, ITEM, GROUP) if name in table.schema.names]))
+        self._positive.append(batch.positive)
+        self._cells.append(batch.hashes)
+
+    def ratings(self, tally: RatingCounts, threshold: float | None) -> KeptRatings:
+        table = pa.concat_tables(self._tables)
+        groups = table[GROUP] if GROUP in table.schema.names else None
+        positive, cells = np.concatenate(self._positive), np.concatenate(self._cells)
+        return KeptRatings(table[USER], table[ITEM], positive, cells, groups, tally, threshold)
+
+
+# ---- one table of ratings --------------------------------------------------------------------------------------------
+
+
+def _is_incomplete(ids: pa.ChunkedArray) -> bool:
+    """Whether some are null or NaN."""
+    return bool(ids.null_count or (pa.types.is_floating(ids.type) and pc.any(pc.is_nan(ids)).as_py()))
+
+
+def without_zeros(given: pa.Table) -> pa.Table:
+    """Without the ratings of weight 0, which are as if they were not there."""
+    if WEIGHT not in given.schema.names:
+        return given
+    return given.filter(pc.fill_null(pc.not_equal(_weights(given[WEIGHT]), pa.scalar(0, pa.float32())), True))
+
+
+def _plain(given: pa.Table) -> pa.Table:
+    """Labels and weights as numbers, groups as text; −0.0 is 0.0 among ids, as in Spark's grouping and joins."""
+    columns = {name: given[name] for name in given.schema.names}
+    for name in (USER, ITEM):
+        if pa.types.is_floating(given[name].type):
+            columns[name] = pc.add(given[name], pa.scalar(0.0, given[name].type))
+    label = given[LABEL]
+    if pa.types.is_string(label.type):
+        columns[LABEL] = numbers_of(label)
+    elif pa.types.is_decimal(label.type):
+        columns[LABEL] = label.cast(pa.float64())
+    if WEIGHT in columns:
+        columns[WEIGHT] = _weights(given[WEIGHT])
+    if GROUP in columns:
+        columns[GROUP] = _as_text(given[GROUP])
+    return pa.table(columns)
+
+
+def _as_text(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    if not pa.types.is_floating(values.type):
+        return values.cast(pa.string())
+    return pa.chunked_array([pa.array([None if value is None else str(value) for value in values.to_pylist()])])
+
+
+def _weights(given: pa.ChunkedArray) -> pa.ChunkedArray:
+    """As 32-bit floats. Text that is no number becomes null, and 1e39 infinite."""
+    numbers = numbers_of(given) if pa.types.is_string(given.type) else given.cast(pa.float64())
+    return numbers.cast(pa.float32(), safe=False)
+
+
+class Defects:
+    """What is wrong with the ratings that have come: how many, and three examples of each kind."""
+
+    def __init__(self, columns: Columns) -> None:
+        self.facts: Counter[str] = Counter()  # of all ratings: see ``RatingBatch.facts``
+        self._columns = columns
+        self._examples: dict[str, list[Sequence[object]]] = {name: [] for name in BIT}
+
+    def see(self, given: pa.Table, plain: pa.Table, facts: Sequence[Mapping[str, int]], absent: bool) -> None:
+        """Some more ratings, with what was read off them. Only where something is wrong are they looked at again."""
+        for part in facts:
+            self.facts.update(part)
+        outside = "other" if self._columns.threshold is None else "bad_label"
+        if absent or any(part.get(name) for part in facts for name in ("bad_label", "bad_weight", outside)):
+            for name, which in self._found(given, plain).items():
+                self.facts[name] += (
+                    int(np.count_nonzero(which)) if name in ("bad_user", "bad_item", "text_label") else 0
+                )
+                self._keep(name, given, which)
+                if name == "text_label":  # counted as ``bad_label`` so far
+                    self.facts["bad_label"] -= int(np.count_nonzero(which))
+
+    def _found(self, given: pa.Table, plain: pa.Table) -> dict[str, Mask]:
+        """Which ratings have each of the defects."""
+        label = plain[LABEL].cast(pa.int8()) if pa.types.is_boolean(plain[LABEL].type) else plain[LABEL]
+        number = label.cast(pa.float64())
+        text = np.asarray(pc.and_(number.is_null(), given[LABEL].is_valid()))  # there, but no number
+        absent = missing(number)
+        found = {
+            "bad_user": missing(plain[USER]),
+            "bad_item": missing(plain[ITEM]),
+            "bad_label": absent & ~text,
+            "text_label": text,
+            "other": ~absent & ~np.isin(number.to_numpy(), (1.0, -1.0, 0.0)),
+        }
+        if WEIGHT in plain.schema.names:
+            weights = plain[WEIGHT].to_numpy()
+            found["bad_weight"] = ~((weights > 0) & (weights < np.inf))
+        return found
+
+    def _keep(self, name: str, given: pa.Table, which: Mask) -> None:
+        places = np.flatnonzero(which)[: EXAMPLES - len(self._examples[name])]
+        columns = [inside for inside in (USER, ITEM, LABEL, WEIGHT) if inside in given.schema.names]
+        lines = given.select(columns).take(pa.array(places)).to_pylist()
+        self._examples[name] += [list(line.values()) for line in lines]
+
+    def examples(self, name: str) -> str:
+        return shown(self._examples[name])
+
+
+def one_ahead(items: Iterable[T]) -> Iterator[T]:
+    """The items, each next one made by another thread while the last is used."""
+    source, end = iter(items), object()
+    with ThreadPoolExecutor(1) as pool:
+        ahead = pool.submit(next, source, end)
+        while (item := ahead.result()) is not end:
+            ahead = pool.submit(next, source, end)
+            yield item  # type: ignore[misc]

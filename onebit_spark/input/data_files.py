@@ -1,0 +1,86 @@
+"""The files of a table: one file, a folder, a pattern; hive partitions; local, or a URI that Arrow or fsspec knows.
+
+Spark's rules hold: names that begin with a dot or an underscore are skipped. This module imports no Spark.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import posixpath
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+from pyarrow import fs
+
+from onebit_spark.errors import RequestError
+from onebit_spark.input.file_formats import is_data
+from onebit_spark.platform.file_systems import file_system
+
+PATTERN = re.compile(r"[*?\[]")
+NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"  # the folder that stands for null
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A file of a table."""
+
+    system: fs.FileSystem
+    path: str
+    size: int
+    partition: Mapping[str, str | None]  # column ─► its value, from folders such as day=3
+
+    def open(self) -> Any:
+        """The content, wherever it is asked for."""
+        return self.system.open_input_file(self.path)
+
+    def stream(self) -> Any:
+        """The content from the beginning to the end. It is decompressed if the name says that it must be."""
+        return self.system.open_input_stream(self.path)
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Say of an error in the body which file is damaged."""
+        try:
+            yield
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            place = f"file:{self.path}" if isinstance(self.system, fs.LocalFileSystem) else self.path
+            raise RequestError(f"the file {place} cannot be read, is it damaged? {in_one_line(error)}") from error
+
+
+def in_one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def data_files(path: str) -> list[DataFile]:
+    """The files of a table, in the order of their names; none if the path is an empty folder.
+
+    Raises FileNotFoundError if there is nothing.
+    """
+    system, inside = file_system(path)
+    places = [inside]
+    if isinstance(system, fs.LocalFileSystem) and PATTERN.search(inside) and not os.path.exists(inside):
+        places = sorted(glob.glob(inside))
+    infos = system.get_file_info(places)
+    if not infos or any(info.type == fs.FileType.NotFound for info in infos):
+        raise FileNotFoundError(path)
+    return [file for info in infos for file in _files_at(system, info)]
+
+
+def _files_at(system: fs.FileSystem, info: fs.FileInfo) -> Iterator[DataFile]:
+    if info.type == fs.FileType.File:
+        yield DataFile(system, info.path, info.size, {})
+        return
+    found = system.get_file_info(fs.FileSelector(info.path, recursive=True))
+    for each in sorted(found, key=lambda entry: entry.path):
+        *folders, name = posixpath.relpath(each.path, info.path).split("/")
+        inside = all("=" in folder for folder in folders)  # Spark looks into no other folders
+        if each.type == fs.FileType.File and inside and all(map(is_data, (*folders, name))):
+            values = (unquote(folder).partition("=") for folder in folders)
+            partition = {column: None if value == NO_PARTITION else value for column, _, value in values}
+            yield DataFile(system, each.path, each.size, partition)

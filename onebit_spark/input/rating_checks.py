@@ -1,0 +1,199 @@
+"""What can be wrong with ratings, in words, whoever has counted it: Spark (``defects``) or this process.
+
+This module imports no Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from onebit_spark.core.hashes import HASH_PARTS
+from onebit_spark.errors import FitFailed, RequestError
+
+Coding = Literal["signed", "binary", "boolean", "threshold"]
+Use = Literal["number", "boolean", "text", "id", "none"]  # what a column can be used for; the first three are ids, too
+
+INTEGRAL = ("tinyint", "smallint", "int", "bigint")  # as ids they interchange
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns hold what, and how a number becomes a label."""
+
+    user: str = "user"
+    item: str = "item"
+    label: str = "label"
+    threshold: float | None = None
+    weight: str | None = None  # None: every rating has the weight 1
+
+    @property
+    def names(self) -> list[str]:
+        """All of them, each once."""
+        return list(dict.fromkeys(self.roles.values()))
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """What for ─► the name of the column."""
+        roles = {"user": self.user, "item": self.item, "label": self.label, "weight": self.weight}
+        return {role: name for role, name in roles.items() if name is not None}
+
+
+@dataclass(frozen=True)
+class RatingCounts:
+    """What one pass over the ratings counted."""
+
+    n: int
+    positives: int
+    coding: Coding
+    fingerprint: str  # of the set of ratings, whatever their order
+
+    @property
+    def majority(self) -> int:
+        """The more frequent label, +1 in a tie."""
+        return 1 if 2 * self.positives >= self.n else -1
+
+
+def summed(*parts: RatingCounts) -> tuple[int, str]:
+    """The number and the fingerprint of ratings that were counted in parts."""
+    words = (part.fingerprint.split("-") for part in parts)
+    sums = (sum(int(word, 16) for word in same) for same in zip(*words, strict=True))
+    return sum(part.n for part in parts), fingerprint_of(dict(zip(HASH_PARTS, sums, strict=True)))
+
+
+def fingerprint_of(totals: Mapping[str, int]) -> str:
+    """The sums of a set's ``HASH_PARTS`` as one word."""
+    return "-".join(f"{totals[name]:x}" for name in HASH_PARTS)
+
+
+def not_deterministic(what: str) -> FitFailed:
+    """The ratings were read twice, and differ."""
+    return FitFailed(
+        f"{what}: the source is not deterministic (for example a random split or sample). Write the ratings to disk "
+        "first, and fit from there"
+    )
+
+
+# ---- columns ---------------------------------------------------------------------------------------------------------
+
+
+class Kind(NamedTuple):
+    """The type of a column: Spark's name for it, and what the column can be used for."""
+
+    name: str
+    use: Use
+
+
+def column_problem(n: int, column: str, role: str, columns: Sequence[str]) -> str | None:
+    """Why a table that has n such columns does not have just one; ``role`` says what it is for."""
+    listed = f"(columns: {', '.join(columns)})"
+    if n == 0:
+        return f"there is no column {column!r}{role} {listed}"
+    return f"there are {n} columns named {column!r}{role} {listed}: keep one" if n > 1 else None
+
+
+def type_problems(columns: Columns, kinds: Mapping[str, Kind]) -> list[str]:
+    """Columns, by their roles, of a type that cannot be what they are for."""
+    problems = []
+    for role in ("user", "item"):
+        if kinds[role].use == "none":
+            name = columns.roles[role]
+            problems.append(f"column {name!r} is of type {kinds[role].name}, which cannot be an id: cast it")
+    label = kinds["label"]
+    if label.use not in ("number", "boolean", "text"):
+        problems.append(f"column {columns.label!r} is of type {label.name}, not a number or a boolean")
+    if label.use == "boolean" and columns.threshold is not None:
+        problems.append(f"column {columns.label!r} is boolean already: drop the threshold")
+    weight = kinds.get("weight")
+    if weight is not None and weight.use not in ("number", "text"):
+        problems.append(f"column {columns.weight!r} of the weights is of type {weight.name}, not a number")
+    return problems
+
+
+# ---- ratings ---------------------------------------------------------------------------------------------------------
+
+REFUSED = ("bad_user", "bad_item", "bad_label", "text_label", "bad_weight")
+BIT = {name: 1 << place for place, name in enumerate((*REFUSED, "plus", "minus", "zero", "other", "above"))}
+
+
+def suspect(columns: Columns, present: Mapping[str, int]) -> bool:
+    """Whether a kind of value is there that ``judged`` refuses, so that it must be counted."""
+    if any(present[name] for name in REFUSED):
+        return True
+    return columns.threshold is None and bool(present["other"] or (present["minus"] and present["zero"]))
+
+
+def judged(
+    columns: Columns, totals: Mapping[str, int], boolean: bool, examples: Callable[[str], str],
+    both_classes: bool = True,
+) -> RatingCounts:  # fmt: skip
+    """The counts, or a RequestError with every defect, its count and three examples.
+
+    Parameters
+    ----------
+    columns : Columns
+        The columns of the ratings.
+    totals : mapping
+        ``n``, how many ratings have each flag of ``BIT``, and the sums of HASH_PARTS.
+    boolean : bool
+        Whether the labels are booleans.
+    examples : callable
+        From a flag to three ratings that have it, in words.
+    both_classes : bool
+        Whether both labels must occur.
+    """
+    if totals["n"] == 0:
+        kind = "" if columns.weight is None else " of positive weight"
+        raise RequestError(
+            f"there is no rating{kind}: the input is empty; check the path and any filter before the fit"
+        )
+    problems = _defects(columns, totals, boolean, examples)
+    if not problems and both_classes and totals["above"] in (0, totals["n"]):
+        which = "positive" if totals["above"] else "negative"
+        problems.append(
+            f"all {totals['n']:,} labels in column {columns.label!r} are {which}: both classes are needed"
+            + (", check the data" if columns.threshold is None else f", check the threshold {columns.threshold:g}")
+        )
+    if problems:
+        raise RequestError("; ".join(problems))
+    coding: Coding = "signed" if totals["minus"] else "binary"
+    if boolean or columns.threshold is not None:
+        coding = "boolean" if boolean else "threshold"
+    return RatingCounts(totals["n"], totals["above"], coding, fingerprint_of(totals))
+
+
+def _defects(columns: Columns, totals: Mapping[str, int], boolean: bool, examples: Callable[[str], str]) -> list[str]:
+    """What is wrong with single ratings, with counts and examples, and with their labels together."""
+    defects = {  # flag ─► what it means, what to do
+        "bad_user": (f"null or NaN in column {columns.user!r}", "drop them"),
+        "bad_item": (f"null or NaN in column {columns.item!r}", "drop them"),
+        "bad_label": (f"null or NaN in column {columns.label!r}", "drop them"),
+        "text_label": (
+            f"no number in column {columns.label!r}",
+            "labels are −1/1, 0/1, booleans, or numbers with a threshold; convert text to 0 and 1 first",
+        ),
+        "bad_weight": (
+            f"a negative or infinite weight, null, NaN or no number in column {columns.weight!r}",
+            "give positive weights, or 0 to leave a rating out",
+        ),
+    }
+    if columns.threshold is None and not boolean:
+        outside = f"label outside {{−1, 1}} and {{0, 1}} in column {columns.label!r}"
+        defects["other"] = (outside, "set a threshold")
+    problems = [
+        f"{totals[flag]:,} ratings with {meaning}, such as {examples(flag)}: {cure}"
+        for flag, (meaning, cure) in defects.items()
+        if totals[flag]
+    ]
+    if columns.threshold is None and totals["minus"] and totals["zero"]:
+        problems.append(
+            f"labels mix −1 ({totals['minus']:,}) and 0 ({totals['zero']:,}) in column {columns.label!r}: "
+            "use either ±1 or 0/1, or set a threshold"
+        )
+    return problems
+
+
+def shown(lines: Sequence[Sequence[object]]) -> str:
+    """Lines of a table as examples: (a, x, 1), (b, y, 0)."""
+    return ", ".join("(" + ", ".join(map(str, line)) + ")" for line in lines)

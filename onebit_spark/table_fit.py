@@ -1,0 +1,279 @@
+"""fit_table: a fit of a table in this process, by the ids of its users and items. It imports no Spark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from onebit_spark.certificate.certificates import Terms, document
+from onebit_spark.certificate.certified_fit import CertifiedFit, certified_fit
+from onebit_spark.core.config import FitConfig
+from onebit_spark.core.execution import Execution
+from onebit_spark.core.factor_tables import factor_table, ordered, prior_row
+from onebit_spark.core.fit_features import FitFeatures, digest, given_to
+from onebit_spark.core.fitted_features import SIDE_OF, Who
+from onebit_spark.core.losses import SIDES, Side
+from onebit_spark.core.model_info import ModelInfo
+from onebit_spark.core.phase_timer import PhaseTimer
+from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.repeats import Repeats, repeats_of
+from onebit_spark.core.solver import Iteration
+from onebit_spark.engines.threads import LocalEngine
+from onebit_spark.errors import RequestError
+from onebit_spark.input.arrow_ratings import ArrowRatings
+from onebit_spark.input.arrow_table import ArrowTable, Unreadable
+from onebit_spark.input.arrow_types import spark_name
+from onebit_spark.input.feature_checks import check_id_type, checked_lines
+from onebit_spark.input.gathering import CollectedRatings
+from onebit_spark.input.labels import Labels
+from onebit_spark.input.rating_checks import Columns, column_problem
+from onebit_spark.ml.checkpoint import CheckpointFolder, Checkpointing, resumed, subject_of
+from onebit_spark.predictor.fit_info import info_of_fit
+from onebit_spark.predictor.local_folder import local_path
+from onebit_spark.predictor.model_folder import write_into
+from onebit_spark.predictor.served_model import ServedModel, load
+from onebit_spark.predictor.side import ModelSide
+
+
+def fit_table(
+    ratings: Any,
+    config: FitConfig | None = None,
+    *,
+    user_col: str = "user",
+    item_col: str = "item",
+    label_col: str = "label",
+    threshold: float | None = None,
+    weight_col: str | None = None,
+    user_features: Any = None,
+    item_features: Any = None,
+    certify: Terms | None = None,
+    on_iteration: Callable[[Iteration], None] | None = None,
+    threads: int | None = None,
+) -> ServedModel:
+    """Fit a table of ratings in this process. Neither Java nor Spark is needed.
+
+    Parameters
+    ----------
+    ratings : pyarrow.Table, DataFrame of pandas or polars, or path
+        One line per rating. A path is that of a file or folder of Parquet, CSV or JSON lines, by its ending.
+    config : FitConfig, optional
+        The settings.
+    user_col, item_col, label_col : str
+        Names of the columns. Ids are of any type; labels are ±1, 0/1, booleans, or numbers with ``threshold``.
+    threshold : float, optional
+        Labels strictly greater are positive.
+    weight_col : str, optional
+        A column of weights, which multiply κ (docs/MATH.md, §16). A rating of weight 0 is left out.
+    user_features, item_features : table or path, optional
+        Side features: the column of the ids, and any others (§15).
+    certify : Terms, optional
+        Compute certificates on these terms.
+    on_iteration : callable, optional
+        Called after every iteration with an ``Iteration``.
+    threads : int, optional
+        Number of threads. Default: all cores.
+
+    Returns
+    -------
+    ServedModel
+        It predicts (``transform``), recommends, folds in, certifies and saves.
+
+    Raises
+    ------
+    RequestError
+        Lists all problems of the settings, or of the ratings with examples.
+
+    >>> import pyarrow as pa
+    >>> from onebit_spark import FitConfig, fit_table
+    >>> likes = {"user": ["ann", "ann", "bob", "bob", "eve"], "item": ["tea", "rum", "tea", "rum", "tea"]}
+    >>> table = pa.table({**likes, "label": [1, 0, 1, 0, 1]})
+    >>> model = fit_table(table, FitConfig(rank=1, max_iter=5, tol=0))
+    >>> model.predict("eve", "rum").tolist()
+    [0.0]
+    """
+    began, config = time.perf_counter(), config or FitConfig()
+    labels = Labels(label_col=label_col, threshold=threshold, weight_col=weight_col)
+    problems = [
+        str(problem) for given in (config, labels, certify) if given is not None for problem in given.problems()
+    ]
+    if problems:
+        raise RequestError("; ".join(problems))
+    columns = Columns(user_col, item_col, label_col, threshold, weight_col)
+    source = ArrowRatings(_opened(ratings, "the ratings"), columns)
+    given: dict[Who, Any] = {"user": user_features, "item": item_features}
+    features = {
+        who: checked_features(_opened(table, f"the {who} features"), columns.roles[who], source.id_types[who], who)
+        for who, table in given.items()
+        if table is not None
+    }
+    read = source.divided().to_fit
+    fit = TableFit(config, certify, columns, source.id_types, features, threads=threads)
+    return fit.model(read, on_iteration, time.perf_counter() - began)
+
+
+def _opened(given: Any, what: str) -> ArrowTable:
+    try:
+        return ArrowTable.of(given)
+    except FileNotFoundError:
+        raise RequestError(f"{what}: {given} does not exist") from None
+    except Unreadable as error:
+        raise RequestError(f"{what}: {given} {error}") from None
+
+
+def checked_features(table: ArrowTable, column: str, id_type: str, who: Who) -> pa.Table:
+    """A table of side features in memory, checked against the type of the ids of the ratings."""
+    names = table.schema.names
+    for name in (column, *names):
+        if problem := column_problem(len(table.matching(name)), name, "", names):
+            raise RequestError(f"{who} features: {problem}")
+    (own,) = table.matching(column)
+    check_id_type(column, spark_name(table.schema.field(own).type), id_type, who)
+    return checked_lines(table.named({column if name == own else name: name for name in names}).table(), column, who)
+
+
+@dataclass(frozen=True)
+class TableFit:
+    """A fit of ratings that were gathered: its settings, checked."""
+
+    config: FitConfig
+    terms: Terms | None
+    columns: Columns
+    id_types: dict[str, str]  # "user" and "item" ─► Spark's type of the ids
+    features: Mapping[Who, pa.Table] = field(default_factory=dict)
+    execution: Execution = field(default_factory=Execution)  # of which the checkpoints are used
+    exchange: Mapping[str, str] = field(default_factory=dict)  # where the fit ran, and why
+    threads: int | None = None
+
+    def model(
+        self, ratings: CollectedRatings, on_iteration: Callable[[Iteration], None] | None = None, read: float = 0.0
+    ) -> ServedModel:
+        """Fit the ratings, which took ``read`` seconds to read."""
+        timer, tally = PhaseTimer(), ratings.tally
+        with _Engine.over(ratings, self.threads) as engine:
+            names: dict[Who, str] = {"user": self.columns.user, "item": self.columns.item}
+            known = given_to(engine.features, self.features, names, engine.ids)
+            builder = _Builder(self, ratings, engine, known)
+            folder = self._checkpoints(ratings)
+            earlier = None if folder is None else folder.newest(self.execution.resume)
+            start = None if earlier is None else resumed(earlier, self.config, engine)
+            watch = None
+            if folder is not None:
+                watch = Checkpointing(folder, self.execution.checkpoint_interval, builder.model)
+            timer.end("blocking")
+            fit = certified_fit(engine, self.config, self.terms, tally.positives, on_iteration, start, watch)
+            timer.end("fit")
+            timer.divide_fit(fit.history[len(start.history) if start is not None else 0 :], None)
+            return builder.model(fit, {"survey": read, **timer.seconds}, finished=True)
+
+    def _checkpoints(self, ratings: CollectedRatings) -> CheckpointFolder | None:
+        if not (folder := self.execution.checkpoint_dir):
+            return None
+        digests = {str(who): digest(table, self.columns.roles[who]) for who, table in self.features.items()}
+        split = None if self.terms is None else self.terms.prior_split
+        return CheckpointFolder(
+            None, folder, subject_of(self.config, ratings.tally, split, digests), _Earlier.of, _write
+        )
+
+
+class _Earlier(NamedTuple):
+    """The model of a checkpoint: see ``ml.checkpoint.Startable``."""
+
+    model: ServedModel
+
+    @classmethod
+    def of(cls, uri: str) -> _Earlier:
+        return cls(load(uri))
+
+    @property
+    def info(self) -> ModelInfo:
+        return self.model.info
+
+    def factorsOf(self, who: Who) -> ModelSide:
+        return self.model.side(who)
+
+
+def _write(model: ServedModel, uri: str) -> None:
+    """Write a model into a folder that does not exist."""
+    folder: Path = local_path(uri)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_into(folder, (model.info, model.users, model.items, model.certificate, model.params, model.fitted))
+
+
+class _Engine(LocalEngine):
+    """The engine of this process, which knows the ids of its rows."""
+
+    ids: dict[Side, pa.Array]
+    repeats: Repeats
+
+    @classmethod
+    @contextmanager
+    def over(cls, ratings: CollectedRatings, threads: int | None) -> Iterator[_Engine]:
+        engine = cls(ratings.ratings, threads)
+        engine.ids = {"rows": ratings.users, "cols": ratings.items}
+        engine.repeats = repeats_of(ratings.ratings)
+        with engine.running():
+            yield engine
+
+    def adopted(self, side: Side, factors: ModelSide, prior: RowPosterior, precision: str) -> RowPosterior:
+        """The posterior of the ids of this engine. Those that the model lacks get the one row of ``prior``."""
+        return ordered(factors.table, self.ids[side], prior, precision)
+
+
+@dataclass(frozen=True)
+class _Builder:
+    """All that a model is made of besides its fit."""
+
+    given: TableFit
+    ratings: CollectedRatings
+    engine: _Engine
+    features: dict[Side, FitFeatures]
+
+    def model(
+        self, fit: CertifiedFit[RowPosterior], seconds: Mapping[str, float] | None = None, finished: bool = False
+    ) -> ServedModel:
+        """The model of a fit, finished or at a checkpoint, which has no ids without ratings."""
+        info = replace(self._info(fit), seconds=dict(seconds or {}))
+        sides = {who: self._table(SIDE_OF[who], fit, info, finished) for who in SIDE_OF}
+        info = replace(info, n_users=len(sides["user"]), n_items=len(sides["item"]))
+        users, items = (ModelSide.of(table, info, who) for who, table in sides.items())
+        params = {f"{who}Col": info.columns[who] for who in SIDE_OF}
+        certificate = document(item.as_dict() for item in fit.certificates)
+        return ServedModel(info, users, items, certificate, params=params, fitted=self.ratings.sketch())
+
+    def _table(self, side: Side, fit: CertifiedFit[RowPosterior], info: ModelInfo, finished: bool) -> pa.Table:
+        """The factor table of a side; the ids with features and without ratings are last."""
+        table = factor_table(self.engine.ids[side], fit.posterior[side], None if fit.drawn is None else fit.drawn[side])
+        if not finished or side not in fit.codings:
+            return table
+        row = prior_row(fit.scales, side, *info.table_form)
+        lines = self.features[side].unrated_lines(
+            row, fit.codings[side], fit.scales.features[side], info.draw_narrowing
+        )
+        return table if lines is None else pa.concat_tables([table, lines.cast(table.schema)])
+
+    def _info(self, fit: CertifiedFit[RowPosterior]) -> ModelInfo:
+        columns, tally, engine = self.given.columns, self.ratings.tally, self.engine
+        return info_of_fit(
+            fit,
+            {side: engine.count(side) for side in SIDES},
+            {side: engine.column_norms(side, fit.posterior[side]) for side in SIDES},
+            {side: len(known.unrated_ids) for side, known in self.features.items()},
+            engine.repeats.repeated > 0,
+            n_ratings=tally.n,
+            label_coding=tally.coding,
+            threshold=columns.threshold,
+            majority=tally.majority,
+            columns=columns.roles,
+            total_weight=engine.total_weight if columns.weight is not None else None,
+            id_types=self.given.id_types,
+            n_positive=tally.positives,
+            fingerprint=tally.fingerprint,
+            repeats=asdict(engine.repeats),
+            exchange=dict(self.given.exchange),
+        )

@@ -1,0 +1,162 @@
+"""Spark's xxhash64 computed here: against published values, and against XXH64 written down plainly."""
+
+import datetime
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onebit_spark.core.hashes import SALT, SALT_HASH, SPARK_SEED, cell_hashes, coin_drawn, fold_hashes, hashed
+
+P1, P2, P3, P4, P5 = (
+    0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5,
+)  # fmt: skip
+M = 2**64 - 1
+
+# XXH64 with the seed 0, from the reference implementation's documentation
+PUBLISHED = {
+    b"": 0xEF46DB3751D8E999,
+    b"a": 0xD24EC4F1A98C6E5B,
+    b"abc": 0x44BC2CF5AD770999,
+    b"Nobody inspects the spammish repetition": 0xFBCEA83C8A378BF1,
+}
+
+
+def turned(x, bits):
+    return (x << bits | x >> (64 - bits)) & M
+
+
+def xxh64(data, seed):
+    """XXH64 of bytes (Collet, 2012), in Python's integers."""
+
+    def stir(x, word):
+        return turned((x + word * P2) & M, 31) * P1 & M
+
+    def words(size):
+        nonlocal rest
+        while len(rest) >= size:
+            yield int.from_bytes(rest[:size], "little")
+            rest = rest[size:]
+
+    rest, x = data, (seed + P5) & M
+    if len(data) >= 32:
+        lanes = [(seed + P1 + P2) & M, (seed + P2) & M, seed, (seed - P1) & M]
+        while len(rest) >= 32:
+            lanes = [stir(lane, int.from_bytes(rest[8 * k : 8 * k + 8], "little")) for k, lane in enumerate(lanes)]
+            rest = rest[32:]
+        x = sum(turned(lane, bits) for lane, bits in zip(lanes, (1, 7, 12, 18), strict=True)) & M
+        for lane in lanes:
+            x = ((x ^ stir(0, lane)) * P1 + P4) & M
+    x = (x + len(data)) & M
+    for word in words(8):
+        x = (turned(x ^ stir(0, word), 27) * P1 + P4) & M
+    for word in words(4):
+        x = (turned(x ^ (word * P1 & M), 23) * P2 + P3) & M
+    for word in words(1):
+        x = turned(x ^ (word * P5 & M), 11) * P1 & M
+    x = (x ^ x >> 33) * P2 & M
+    x = (x ^ x >> 29) * P3 & M
+    return x ^ x >> 32
+
+
+def as_spark_hashes(value, kind):
+    """The bytes of a value that Spark's XxHash64 takes up, by the type of its column."""
+    if pa.types.is_string(kind):
+        return value.encode()
+    if pa.types.is_binary(kind):
+        return value
+    if pa.types.is_boolean(kind) or (pa.types.is_integer(kind) and kind.bit_width < 64):
+        return int(value).to_bytes(4, "little", signed=True)
+    if pa.types.is_integer(kind):
+        return value.to_bytes(8, "little", signed=True)
+    if pa.types.is_floating(kind):
+        return (np.float32 if kind.bit_width == 32 else np.float64)(value + 0.0).tobytes()
+    if pa.types.is_date(kind):
+        return (value - datetime.date(1970, 1, 1)).days.to_bytes(4, "little", signed=True)
+    if pa.types.is_timestamp(kind):
+        micros = (value - datetime.datetime(1970, 1, 1, tzinfo=value.tzinfo)) // datetime.timedelta(microseconds=1)
+        return micros.to_bytes(8, "little", signed=True)
+    unscaled = int(value.scaleb(kind.scale))
+    if kind.precision <= 18:
+        return unscaled.to_bytes(8, "little", signed=True)
+    size = next(n for n in range(1, 20) if -(2 ** (8 * n - 1)) <= unscaled < 2 ** (8 * n - 1))
+    return unscaled.to_bytes(size, "big", signed=True)  # BigInteger.toByteArray
+
+
+COLUMNS = {
+    "string": pa.array(["", "a", "Grüße", "x" * 31, "y" * 32, "z" * 77]),
+    "binary": pa.array([b"", b"\x00\xff", bytes(range(40))]),
+    "boolean": pa.array([True, False]),
+    "tinyint": pa.array([-128, 0, 127], pa.int8()),
+    "int": pa.array([-(2**31), -1, 7], pa.int32()),
+    "bigint": pa.array([-(2**63), 2**63 - 1, 0], pa.int64()),
+    "float": pa.array([0.5, -0.0, 3e38], pa.float32()),
+    "double": pa.array([0.1, -0.0, 1e300], pa.float64()),
+    "date": pa.array([datetime.date(1969, 12, 31), datetime.date(2026, 1, 1)]),
+    "timestamp": pa.array([datetime.datetime(2020, 5, 17, 1, 2, 3, 456)], pa.timestamp("us", "UTC")),
+    "decimal(10,2)": pa.array([Decimal("-12.34"), Decimal("99999999.99")], pa.decimal128(10, 2)),
+    "decimal(30,3)": pa.array([Decimal("-0.001"), Decimal("123456789012345678901234.567")], pa.decimal128(30, 3)),
+}
+
+
+@pytest.mark.parametrize("text", PUBLISHED)
+def test_published_values(text):
+    assert xxh64(text, 0) == PUBLISHED[text]
+    assert hashed(pa.array([text]), np.zeros(1, np.uint64)).tolist() == [PUBLISHED[text]]
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_every_type_of_ids(name):
+    column = COLUMNS[name]
+    seeds = np.arange(len(column), dtype=np.uint64) * np.uint64(2**61 + 3)
+    expected = [
+        xxh64(as_spark_hashes(value, column.type), int(seed))
+        for value, seed in zip(column.to_pylist(), seeds, strict=True)
+    ]
+    assert hashed(column, seeds).tolist() == expected
+    sliced = pa.concat_arrays([column, column]).slice(1)  # offsets that do not begin at 0
+    assert hashed(sliced, np.zeros(len(sliced), np.uint64)).tolist() == [
+        xxh64(as_spark_hashes(value, column.type), 0) for value in sliced.to_pylist()
+    ]
+
+
+def test_the_hash_of_the_salt():
+    assert xxh64(SALT.encode(), int(SPARK_SEED)) == SALT_HASH
+
+
+@given(st.lists(st.tuples(st.text(max_size=40), st.integers(-(2**31), 2**31 - 1)), min_size=1, max_size=8))
+def test_cells_of_text_and_integers(pairs):
+    users, items = pa.array([user for user, _ in pairs]), pa.array([item for _, item in pairs], pa.int32())
+    expected = [xxh64(item.to_bytes(8, "little", signed=True), xxh64(user.encode(), SALT_HASH)) for user, item in pairs]
+    assert cell_hashes(users, items).view(np.uint64).tolist() == expected
+
+
+def test_integers_of_all_widths_are_the_same_cells():
+    narrow, wide = pa.array([1, -2, 3], pa.int16()), pa.array([1, -2, 3], pa.int64())
+    text = pa.array(["a", "b", "c"])
+    np.testing.assert_array_equal(cell_hashes(narrow, wide), cell_hashes(wide, narrow))
+    np.testing.assert_array_equal(cell_hashes(narrow, text), cell_hashes(wide, text))
+
+
+@pytest.mark.parametrize("seed", [0, 7, -3, 2**40])
+def test_the_coin_of_a_cell(seed):
+    """As Spark: by the ids' own widths, and an integer literal is as wide as it must be."""
+    users, items = pa.array([5, 6], pa.int32()), pa.array(["x", "y"])
+    word = seed.to_bytes(4 if -(2**31) <= seed < 2**31 else 8, "little", signed=True)
+    start = xxh64(word, int(SPARK_SEED))
+    expected = [
+        xxh64(item.encode(), xxh64(user.to_bytes(4, "little"), start)) >> 32 for user, item in ((5, "x"), (6, "y"))
+    ]
+    assert coin_drawn(users, items, seed).tolist() == expected
+
+
+def test_the_fold_of_a_cell():
+    cells = np.array([3, -(2**63), 2**62], np.int64)
+    expected = [
+        xxh64((11).to_bytes(4, "little"), xxh64(int(cell).to_bytes(8, "little", signed=True), int(SPARK_SEED)))
+        for cell in cells
+    ]
+    assert fold_hashes(cells, 11).view(np.uint64).tolist() == expected

@@ -1,0 +1,169 @@
+"""fit_table: the fit of fit_arrays, by ids, as the class that ``load`` gives; its features, folders, certificates."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pytest
+
+import onebit_spark
+from onebit_spark import FitConfig, RequestError, Terms, fit_arrays, fit_table
+from onebit_spark.core.execution import Execution
+from onebit_spark.input.arrow_ratings import ArrowRatings
+from onebit_spark.input.arrow_table import ArrowTable
+from onebit_spark.input.rating_checks import Columns
+from onebit_spark.table_fit import TableFit
+
+QUICK = FitConfig(rank=2, max_iter=6, tol=0.0, likelihood_weight=1.0)
+
+
+def names(prefix, numbers):
+    """In the order of the numbers."""
+    return pa.array([f"{prefix}{number:02}" for number in numbers])
+
+
+@pytest.fixture(scope="module")
+def likes(ratings):
+    users, items, labels = ratings
+    return pa.table({"user": names("u", users), "item": names("i", items), "label": labels})
+
+
+@pytest.mark.parametrize("loss", ["logistic", "hinge"])
+def test_the_fit_is_that_of_the_arrays(ratings, likes, loss):
+    config = FitConfig(rank=2, max_iter=6, tol=0.0, loss=loss, implicit_features=False)
+    by_ids, by_numbers = fit_table(likes, config, certify=Terms()), fit_arrays(*ratings, config, certify=Terms())
+    assert by_ids.info.objective_history == by_numbers.objective_history
+    assert by_ids.info.parameters == by_numbers.info.parameters
+    for side, posterior in ((by_ids.users, by_numbers.rows), (by_ids.items, by_numbers.cols)):
+        rated = posterior.take(slice(len(side.ids)))
+        np.testing.assert_array_equal(side.known.location, rated.location)
+        np.testing.assert_array_equal(side.known.scale, rated.scale)
+    assert [item["bound"] for item in by_ids.certificate["certificates"]] == [
+        item.bound for item in by_numbers.certificates
+    ]
+    assert by_ids.users.ids.to_pylist() == sorted(set(likes["user"].to_pylist()))
+
+
+def test_any_number_of_threads_gives_the_same_bits(likes):
+    one, two = (fit_table(likes, QUICK, threads=threads) for threads in (1, 2))
+    np.testing.assert_array_equal(one.users.posterior.location, two.users.posterior.location)
+
+
+def test_from_files_frames_and_tables(likes, tmp_path):
+    pandas = pytest.importorskip("pandas")
+    pacsv.write_csv(likes, tmp_path / "likes.csv")
+    expected = fit_table(likes, QUICK)
+    for source in (str(tmp_path / "likes.csv"), tmp_path / "likes.csv", pandas.DataFrame(likes.to_pydict())):
+        model = fit_table(source, QUICK)
+        np.testing.assert_array_equal(model.users.posterior.location, expected.users.posterior.location)
+        assert model.info.fingerprint == expected.info.fingerprint
+
+
+def test_it_predicts_recommends_and_saves(likes, tmp_path):
+    model = fit_table(likes, QUICK)
+    pairs = pa.table({"user": ["u03", "nobody"], "item": ["i01", "i02"], "more": [1.5, 2.5]})
+    predicted = model.transform(pairs)
+    assert predicted.column_names == ["user", "item", "more", "score", "std", "probability", "prediction"]
+    np.testing.assert_array_equal(predicted["score"].to_numpy(), model.score(pairs["user"], pairs["item"]))
+    with pytest.raises(RequestError, match="the pairs have no column 'item'"):
+        model.transform(pairs.drop_columns(["item"]))
+    assert model.recommend("u03", 2)["rank"].to_pylist() == [1, 2]
+    model.save(tmp_path / "model")
+    loaded = onebit_spark.load(tmp_path / "model")
+    assert loaded.transform(pairs) == predicted
+    assert type(loaded) is type(model)
+    assert loaded.info.id_types == {"user": "string", "item": "string"}
+    np.testing.assert_array_equal(loaded.fitted.hashes, model.fitted.hashes)
+
+
+def test_its_own_ratings_certify_nothing(likes, tmp_path):
+    held_out, fitted = likes.slice(0, 100), likes.slice(100)
+    model = fit_table(fitted, QUICK)
+    model.save(tmp_path / "model")
+    columns = [fitted[name] for name in ("user", "item", "label")]
+    with pytest.raises(RequestError, match=r"100.0% of them are of cells that the model was fitted on"):
+        onebit_spark.load(tmp_path / "model").certify(*columns)
+    seen = set(zip(fitted["user"].to_pylist(), fitted["item"].to_pylist(), strict=True))
+    fresh = [row for row in held_out.to_pylist() if (row["user"], row["item"]) not in seen]
+    (limit, *others) = model.certify(
+        *([row[name] for row in fresh] for name in ("user", "item", "label")), max_error=[0.4]
+    )
+    wrong = sum(model.predict(row["user"], row["item"])[0] != row["label"] for row in fresh)
+    assert (limit.name, limit.n, limit.inputs["errors"]) == ("holdout", len(fresh), wrong)
+    assert limit.bound > wrong / len(fresh)
+    assert [item.name for item in others] == ["selective"]
+
+
+def test_side_features(likes, ratings):
+    """Ids without ratings are known by their features; other ids can be folded in by theirs."""
+    ages = pa.table({"user": names("u", range(40)), "age": [float(n % 7) for n in range(40)]})
+    model = fit_table(likes, QUICK, user_features=ages)
+    assert model.info.n_users == 40
+    assert model.info.side_features["user"]["newcomers"] == 40 - len(set(likes["user"].to_pylist()))
+    more = model.fold_in_features(pa.table({"User": ["new", "u01"], "AGE": [3.0, 0.0]}))
+    assert (more.info.n_users, more.info.side_features["user"]["newcomers"]) == (41, 13)
+    same_age = "u38"  # without ratings, of the age 3
+    np.testing.assert_allclose(more.score("new", "i01"), model.score(same_age, "i01"), rtol=1e-6)
+    assert more.score("u01", "i01") == model.score("u01", "i01")
+    with pytest.raises(RequestError, match="the model was fitted with age, which is not there"):
+        model.fold_in_features(pa.table({"user": ["new"]}))
+    with pytest.raises(RequestError, match="the model was fitted without item features"):
+        model.fold_in_features(ages, "item")
+    with pytest.raises(RequestError, match="2 ids have several lines, such as u00, u01"):
+        fit_table(likes, QUICK, user_features=pa.concat_tables([ages, ages.slice(0, 2)]))
+    with pytest.raises(RequestError, match="column 'user' is of type bigint, but user ids are of type string"):
+        fit_table(likes, QUICK, user_features=pa.table({"user": [1], "age": [1]}))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"config": FitConfig(rank=0)}, "rank must be"),
+        ({"threshold": float("nan")}, "threshold must be a finite number"),
+        ({"label_col": "stars"}, "there is no column 'stars' for the label"),
+        ({"certify": Terms(delta=2)}, "delta must"),
+    ],
+)
+def test_bad_requests(likes, arguments, message):
+    with pytest.raises(RequestError, match=message):
+        fit_table(likes, **arguments)
+    with pytest.raises(RequestError, match=r"the ratings: nowhere.csv does not exist"):
+        fit_table("nowhere.csv")
+
+
+# ---- checkpoints -----------------------------------------------------------------------------------------------------
+
+
+def fitted(likes, execution, **settings):
+    source = ArrowRatings(ArrowTable.of(likes), Columns())
+    config = FitConfig(**{"rank": 2, "tol": 0.0, "likelihood_weight": 1.0, **settings})
+    return TableFit(config, None, Columns(), source.id_types, execution=execution).model(source.divided().to_fit)
+
+
+def test_a_fit_goes_on_from_a_checkpoint_and_ends_at_the_same_bits(likes, tmp_path):
+    folder = tmp_path / "interrupted"
+    keep = Execution(checkpoint_dir=str(folder), checkpoint_interval=2)
+    fitted(likes, keep, max_iter=5)
+    (checkpoint,) = folder.iterdir()
+    assert checkpoint.name == "iteration-000004"
+    assert onebit_spark.load(checkpoint).info.iterations == 4
+    resumed = fitted(likes, replace(keep, resume=True), max_iter=9)
+    whole = fitted(likes, replace(keep, checkpoint_dir=str(tmp_path / "whole")), max_iter=9)
+    assert resumed.info.objective_history == whole.info.objective_history
+    np.testing.assert_array_equal(resumed.users.posterior.location, whole.users.posterior.location)
+
+
+def test_checkpoints_of_other_fits_are_refused(likes, tmp_path):
+    keep = Execution(checkpoint_dir=str(tmp_path), checkpoint_interval=2)
+    fitted(likes, keep, max_iter=3)
+    with pytest.raises(RequestError, match=r"there is a checkpoint in .*: resume from it"):
+        fitted(likes, keep, max_iter=3)
+    resume = Execution(checkpoint_dir=str(tmp_path), resume=True)
+    with pytest.raises(RequestError, match=r"is of another fit: .*seed was 0 and is 1"):
+        fitted(likes, resume, max_iter=3, seed=1)
+    with pytest.raises(RequestError, match="is of another fit: ratings was 500 and is 400"):
+        fitted(likes.slice(100), resume, max_iter=3)
+    content = json.loads(next(tmp_path.glob("*/checkpoint.json")).read_text())
+    assert content["subject"]["ratings"] == 500

@@ -85,9 +85,6 @@ class Curve:
         self.held_out.append(float(np.mean(losses)))
         self.history = list(history)
 
-    def begin(self, choice: object) -> None:
-        """Nothing is chosen here."""
-
     def best(self, outcome: Outcome[ScaleHierarchy]) -> Outcome[ScaleHierarchy]:
         return outcome
 

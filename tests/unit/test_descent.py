@@ -60,6 +60,6 @@ def test_mm_ends_no_higher_than_gradient_descent(kind, prior, intercepts, reques
 
 def test_gradient_descends_on_the_whole():
     """Not monotone, but 60 steps take the objective of A2 well below its first value, or the yardstick is broken."""
-    config = FitConfig(loss="hinge", solver="gradient", tol=0, max_iter=60)
+    config = FitConfig(loss="hinge", rank=10, solver="gradient", tol=0, max_iter=60)
     history = fit_arrays(*simulated("A2"), config).objective_history
     assert history[-1] < 0.9 * history[0]

@@ -124,12 +124,15 @@ def test_types_of_arrays(ratings, kind):
         ({"labels": [1, 0, -1]}, "mix 0 and −1"),
         ({"labels": [1, 0, 2]}, "must be ±1 or 0/1"),
         ({"labels": [1, 0]}, "differ in length"),
+        ({"shape": (3, 3, 3)}, "shape must be two integers"),
+        ({"shape": (3.5, 3)}, "shape must be two integers"),
     ],
 )
 def test_what_is_wrong_is_said_as_on_the_cpu(change, words):
-    given = {"rows": [0, 1, 1], "cols": [0, 1, 2], "labels": [1, 0, 1], **change}
+    given = {"rows": [0, 1, 1], "cols": [0, 1, 2], "labels": [1, 0, 1], "shape": (3, 3), **change}
+    shape = given.pop("shape")
     with pytest.raises(ValueError, match=words):
-        fit_arrays(*map(np.array, given.values()), shape=(3, 3), device="cuda")
+        fit_arrays(*map(np.array, given.values()), shape=shape, device="cuda")
 
 
 def test_too_little_memory(ratings, monkeypatch):

@@ -46,6 +46,8 @@ def _sent(
     kinds = rows.dtype.kind in "iu" and cols.dtype.kind in "iu" and labels.dtype.kind in "biu"
     if not kinds or not rows.shape == cols.shape == labels.shape or rows.ndim != 1 or not len(rows):
         return None
+    if shape is not None and (np.shape(shape) != (2,) or np.asarray(shape).dtype.kind not in "iu"):
+        return None
     check_memory(len(rows), 0, 0, form, False)
     index, extent = [], []
     for place, array in enumerate((rows, cols)):

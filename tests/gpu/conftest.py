@@ -6,11 +6,12 @@ import pytest
 from onebit_spark.core.devices import missing
 
 
-def pytest_collection_modifyitems(items):
+@pytest.fixture(autouse=True)
+def device():
+    """Skips a test of this folder, and of no other one, where there is no device."""
     lacking = missing()
     if lacking is not None:
-        for item in items:
-            item.add_marker(pytest.mark.skip(reason=f"device='cuda' {lacking}"))
+        pytest.skip(f"device='cuda' {lacking}")
 
 
 @pytest.fixture

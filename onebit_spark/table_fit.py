@@ -22,7 +22,6 @@ from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.phase_timer import PhaseTimer
 from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.core.repeats import Repeats, repeats_of
 from onebit_spark.core.solver import Iteration
 from onebit_spark.engines.threads import LocalEngine
 from onebit_spark.errors import RequestError
@@ -209,14 +208,12 @@ class _Engine(LocalEngine):
     """The engine of this process, which knows the ids of its rows."""
 
     ids: dict[Side, pa.Array]
-    repeats: Repeats
 
     @classmethod
     @contextmanager
     def over(cls, ratings: CollectedRatings, threads: int | None) -> Iterator[_Engine]:
         engine = cls(ratings.ratings, threads)
         engine.ids = {"rows": ratings.users, "cols": ratings.items}
-        engine.repeats = repeats_of(ratings.ratings)
         with engine.running():
             yield engine
 

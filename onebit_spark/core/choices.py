@@ -171,10 +171,8 @@ def told(record: Mapping[str, Any]) -> Iterator[str]:
     )
     yield f"Chosen by the loss of a tenth of the ratings: {', '.join(tried)}."
     if noise := record["noise"]:
-        yield (
-            f"Probabilities are calibrated on that tenth: {noise['noise']:.1%} of the labels say nothing, and the "
-            f"temperature is {noise['temperature']:.3g}."
-        )
+        silent = f"{noise['noise']:.1%} of the labels say nothing, and " if noise["noise"] else ""
+        yield f"Probabilities are calibrated on that tenth: {silent}the temperature is {noise['temperature']:.3g}."
 
 
 def _begun(look: Look[P], engine: Engine[P]) -> Start[P]:

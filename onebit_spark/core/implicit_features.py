@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.compiled import jit
+from onebit_spark.core.gram import gram_matrix
 from onebit_spark.core.losses.row_sums import CHUNK, add_weighted_rows
 from onebit_spark.core.posterior import FloatArray, RowPosterior
 
@@ -90,8 +91,7 @@ def weight_gram(posterior: RowPosterior) -> NDArray[np.float64]:
     """Σ_j w_j w_jᵀ (K × K); zeros without implicit features."""
     if posterior.implicit is None:
         return np.zeros((posterior.rank, posterior.rank))
-    weights = posterior.implicit[:, : posterior.rank].astype(np.float64)
-    return np.asarray(weights.T @ weights)
+    return gram_matrix(posterior.implicit[:, : posterior.rank])
 
 
 @jit

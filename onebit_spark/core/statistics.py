@@ -9,6 +9,7 @@ from typing import Annotated, Any, get_type_hints
 import numpy as np
 from numpy.typing import NDArray
 
+from onebit_spark.core.gram import gram_matrix
 from onebit_spark.core.implicit_features import RIDGE, weight_gram
 from onebit_spark.core.losses.base import RowPrior, RowSums
 from onebit_spark.core.posterior import FloatArray, Form, RowPosterior
@@ -230,7 +231,7 @@ def _grams(old: Vector, change: Vector, distance: Vector, has_intercept: bool) -
         one, zero = np.ones((len(old), 1)), np.zeros((len(old), 1))
         parts = [one, old, zero, change, one, distance]
     lines = np.concatenate(parts, axis=1)
-    total = lines.T @ lines
+    total = gram_matrix(lines)
     before, moved, after = (slice(k * len(total) // 3, (k + 1) * len(total) // 3) for k in range(3))
     return total[before, before], total[moved, before], total[moved, moved], total[after, after]
 
@@ -245,8 +246,7 @@ def _prior_distance(shift: Vector, posterior: RowPosterior, pick: slice | NDArra
 
 def _told_gram(told: Vector | None, counts: NDArray[np.integer], rank: int) -> Vector:
     lines = np.zeros((len(counts), rank)) if told is None else told
-    lines = np.insert(lines, 0, 1.0, axis=1)
-    return np.asarray((lines * counts[:, None]).T @ lines)
+    return gram_matrix(np.insert(lines, 0, 1.0, axis=1) * np.sqrt(counts)[:, None])
 
 
 def relative_change(rows: SideStatistics, cols: SideStatistics, has_intercept: bool) -> float:

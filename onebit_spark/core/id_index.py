@@ -18,12 +18,11 @@ from numpy.typing import NDArray
 
 from onebit_spark.core.arrow import pa, pc
 from onebit_spark.core.compiled import jit
+from onebit_spark.core.id_hash_table import Codes, IdHashTable, hashes_of
 
 MOST_TEXT = 2**31 - 1  # bytes of one array of text, whose offsets have 32 bits
 DENSE = 1 << 24  # integers of a smaller range are encoded and found by a table of 4 bytes for each number in it
 DENSE_PER_ID = 4  # they are also found so if it has at most so many numbers for each id
-
-Codes = NDArray[np.int32]
 
 
 # ---- arrays of ids ---------------------------------------------------------------------------------------------------
@@ -56,35 +55,6 @@ def in_utc(ids: pa.Array) -> pa.Array:
     if pa.types.is_timestamp(ids.type) and ids.type.tz is not None:
         return ids.cast(pa.timestamp(ids.type.unit, "UTC"))
     return ids
-
-
-def hashes_of(ids: pa.Array) -> NDArray[np.uint64]:
-    """A hash of every id of an array without nulls: equal for equal ids of one type. The high bits are mixed best."""
-    if pa.types.is_boolean(ids.type):
-        ids = ids.cast(pa.int8())
-    elif pa.types.is_floating(ids.type):
-        ids = pc.add(ids, pa.scalar(0.0, ids.type))  # −0.0 is 0.0
-    _, *buffers = ids.buffers()
-    if len(buffers) == 1:  # of a fixed width
-        width = ids.type.bit_width // 8
-        data = np.frombuffer(buffers[0], np.uint8)[ids.offset * width : (ids.offset + len(ids)) * width]
-        return _hashed_bytes(data, np.arange(len(ids) + 1, dtype=np.int64) * width)
-    kind = np.int64 if pa.types.is_large_string(ids.type) or pa.types.is_large_binary(ids.type) else np.int32
-    offsets = np.frombuffer(buffers[0], kind)[ids.offset : ids.offset + len(ids) + 1].astype(np.int64)
-    data = np.empty(0, np.uint8) if buffers[1] is None else np.frombuffer(buffers[1], np.uint8)
-    return _hashed_bytes(data, offsets)
-
-
-@jit
-def _hashed_bytes(data, offsets):  # type: ignore[no-untyped-def]
-    """FNV-1a (Fowler, Noll and Vo, 1991) of the bytes of each value, mixed once more."""
-    hashes = np.empty(len(offsets) - 1, np.uint64)
-    for k in range(len(hashes)):
-        x = np.uint64(0xCBF29CE484222325)
-        for place in range(offsets[k], offsets[k + 1]):
-            x = (x ^ np.uint64(data[place])) * np.uint64(0x100000001B3)
-        hashes[k] = (x ^ (x >> np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15)
-    return hashes
 
 
 # ---- find ------------------------------------------------------------------------------------------------------------
@@ -202,50 +172,38 @@ def sum_by_id(ids: pa.ChunkedArray | pa.Array, *counts: NDArray[Any]) -> tuple[p
 class IdEncoder:
     """The different ids that have arrived so far. An id's code is its place among them, in the order of arrival.
 
-    Integers of a moderate range are looked up in a table. Other ids are in several indices. The last one is merged into
-    the one before it when it is at least half as long. So there are few, and each id is merged a few times.
+    Integers of a moderate range are looked up in a table of the range, other ids in a hash table.
     """
 
     def __init__(self) -> None:
         self._dense = _DenseCodes()
-        self._indices: list[IdIndex] = []  # empty as long as the ids are in the table
+        self._hashed: IdHashTable | None = None  # as long as the ids are in the table of their range
         self._type: pa.DataType | None = None  # of the ids as they arrive
 
     def __len__(self) -> int:
-        return sum(map(len, self._indices)) or self._dense.n
+        return self._dense.n if self._hashed is None else self._hashed.n
 
     @property
     def ids(self) -> pa.Array:
         """The ids by their codes."""
-        if self._indices:
-            return one_array(index.ids for index in self._indices)
+        if self._hashed is not None:
+            return narrow(self._hashed.ids(self._type), self._type)
         return pa.array(self._dense.ids if self._dense.n else [], self._type)
 
     def add(self, ids: pa.ChunkedArray) -> tuple[Codes, pa.Array] | None:
         """The codes of some ids, and those of them that are new. None, and nothing is added, if one is null or NaN."""
-        if ids.null_count:
+        if ids.null_count or (pa.types.is_floating(ids.type) and pc.any(pc.is_nan(ids)).as_py()):
             return None
         here, self._type = one_array(ids), ids.type
-        if not self._indices and pa.types.is_integer(here.type):
+        if self._hashed is None and pa.types.is_integer(here.type):
             encoded = self._dense.add(here.to_numpy())
             if encoded is not None:
                 return encoded[0], pa.array(encoded[1], here.type)
-        codes, different = encode(here)
-        if pa.types.is_floating(different.type) and pc.any(pc.is_nan(different)).as_py():
-            return None
-        if not self._indices and self._dense.n:
-            self._indices.append(IdIndex(self.ids))
-        own, n = np.full(len(different), -1, np.int32), 0
-        for index in self._indices:
-            rest = np.flatnonzero(own < 0)
-            found = index.find(different.take(pa.array(rest)) if n else different)
-            own[rest] = np.where(found >= 0, found + np.int32(n), found)
-            n += len(index)
-        is_new = own < 0
-        new = narrow(different.filter(pa.array(is_new)), ids.type)
-        own[is_new] = np.arange(n, n + len(new), dtype=np.int32)
-        self._append(new)
-        return own[codes], new
+        if self._hashed is None:
+            before, self._hashed = self.ids, IdHashTable()
+            self._hashed.add(before)
+        codes, new = self._hashed.add(here)
+        return codes, narrow(here.take(pa.array(new)), ids.type)
 
     def ascending(self) -> tuple[Codes, pa.Array]:
         """The position of each code's id among all ids in ascending order, and these ids."""
@@ -254,13 +212,6 @@ class IdEncoder:
         position = np.empty(len(ids), np.int32)
         position[order.to_numpy()] = np.arange(len(ids), dtype=np.int32)
         return position, in_utc(narrow(ids.take(order), self._type))
-
-    def _append(self, new: pa.Array) -> None:
-        if len(new):
-            self._indices.append(IdIndex(new))
-        while len(self._indices) > 1 and 2 * len(self._indices[-1]) >= len(self._indices[-2]):
-            last, before = self._indices.pop(), self._indices.pop()
-            self._indices.append(IdIndex(one_array([before.ids, last.ids])))
 
 
 class IdColumn:

@@ -48,5 +48,5 @@ def reciprocal_root(x: Line) -> Line:
     return np.asarray(1.0 / np.sqrt(x))
 
 
-def _prefetch(table: Any, row: int, byte: int) -> None:
+def prefetch(table: Any, row: int, byte: int) -> None:
     """Nothing is asked for ahead."""

@@ -24,7 +24,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
-from onebit_spark.core.id_index import hashes_of, in_utc, one_array, sum_by_id
+from onebit_spark.core.id_hash_table import hashes_of
+from onebit_spark.core.id_index import in_utc, one_array, sum_by_id
 from onebit_spark.core.losses import Side
 from onebit_spark.core.sketch import CellSketch, limit_for
 from onebit_spark.input.batches import ITEM, USER, Batches

@@ -21,7 +21,7 @@ from __future__ import annotations
 import numpy as np
 
 from onebit_spark.core.compiled import jit
-from onebit_spark.core.losses.prefetch import AHEAD, prefetch_rows
+from onebit_spark.core.prefetch import AHEAD, prefetch_rows
 
 CHUNK = 256  # a chunk of 12 float64 coordinates is 24 kB: it stays in the first-level cache
 CHUNK_STRIDE = CHUNK + 8  # of a chunk's lines, lest all of them begin in the same set of the cache

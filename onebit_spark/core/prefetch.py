@@ -20,7 +20,7 @@ SMALL_TABLE = 1 << 20  # bytes
 
 
 @intrinsic
-def _prefetch(typing, table, row, byte):
+def prefetch(typing, table, row, byte):
     """Ask for the cache line that holds byte ``byte`` of a row of a contiguous table."""
 
     def generate(context, builder, signature, arguments):
@@ -46,4 +46,4 @@ def prefetch_rows(table, codes, l, n):
     for m in range(l, min(l + n, len(codes))):
         row = codes[m] >> 1
         for byte in range(0, bytes_per_row, CACHE_LINE):
-            _prefetch(table, row, byte)
+            prefetch(table, row, byte)

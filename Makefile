@@ -7,7 +7,7 @@ RUN := . conf/java.sh && PYSPARK_PYTHON=$(CURDIR)/$(BIN)/python
 # The real data sets, where they are: tests that need one are skipped where it is absent.
 export ONEBIT_DATA ?= $(firstword $(wildcard $(CURDIR)/data $(CURDIR)/../shared/data) data)
 
-.PHONY: setup demo test test-all test-connect test-cluster test-gpu lint docs bench reproduce dist clean
+.PHONY: setup demo test test-all suite suite-all test-connect test-cluster test-gpu lint style types docs bench reproduce dist clean
 
 setup: $(VENV)/.installed
 	@sh conf/java.sh
@@ -23,9 +23,13 @@ $(VENV)/.installed: pyproject.toml
 demo: setup
 	@$(RUN) $(BIN)/python -m onebit_spark.demo --output demo-output
 
-lint: setup
+lint: style types
+
+style: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: setup
 	$(BIN)/mypy
 
 # The documentation site, in site/: a warning is an error. The variable keeps the theme's announcement away.
@@ -37,12 +41,19 @@ docs: setup
 # number of tests, which leaves the longest for the end.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=20
 
-test: lint docs
+# Types and documentation are checked while the tests run.
+test: style
+	@$(MAKE) --no-print-directory --jobs=3 suite types docs
+
+test-all: style
+	@$(MAKE) --no-print-directory --jobs=3 suite-all types docs
+	$(MAKE) test-connect
+
+suite: setup
 	$(RUN) $(PYTEST)
 
-test-all: lint docs
+suite-all: setup
 	$(RUN) $(PYTEST) -m ""
-	$(MAKE) test-connect
 
 # The tests that start Spark, with another version of it in an environment of its own: make test-spark40, test-spark41 …
 test-spark%:

@@ -106,18 +106,8 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
         columns = self.columns()
         return prepare_ratings(with_weight(ratings, columns), columns, dir, overwrite)
 
-    def _fit(self, dataset: DataFrame, counted: SizeEstimate | None = None) -> OneBitCompletionModel:
-        """``counted``: what an earlier pass over these ratings has counted."""
-        self._check_request()
-        timer, columns, execution = PhaseTimer(), self.columns(), self.execution()
-        ratings = with_weight(dataset, columns)
-        training, validation = divided(ratings, execution.validation_indicator_col)
-        features = checked_features(self._features, ratings, columns)
-        given = FitInput(
-            self.fitConfig(), execution, self.certificateTerms(), columns, ratings, training, validation, features
-        )
-        model = run_fit(given, OneBitCompletionModel, self._initial, counted, self._progress, timer)
-        return self._copyValues(model._resetUid(self.uid))
+    def _fit(self, dataset: DataFrame) -> OneBitCompletionModel:
+        return fit_counted(self, dataset)
 
     def _check_request(self) -> None:
         """Refuse what does not go together, all at once."""
@@ -205,6 +195,17 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
         return EstimatorReader(cls)
 
 
-def fit_counted(estimator: OneBitCompletion, ratings: DataFrame, counted: SizeEstimate | None) -> OneBitCompletionModel:
-    """``estimator.fit(ratings)``, where an earlier pass has counted these ratings. They must not have changed since."""
-    return estimator._fit(ratings, counted)
+def fit_counted(
+    estimator: OneBitCompletion, dataset: DataFrame, counted: SizeEstimate | None = None
+) -> OneBitCompletionModel:
+    """``estimator.fit(dataset)``. ``counted``: by an earlier pass over these ratings. They are the same since."""
+    estimator._check_request()
+    timer, columns, execution = PhaseTimer(), estimator.columns(), estimator.execution()
+    ratings = with_weight(dataset, columns)
+    training, validation = divided(ratings, execution.validation_indicator_col)
+    features = checked_features(estimator._features, ratings, columns)
+    given = FitInput(
+        estimator.fitConfig(), execution, estimator.certificateTerms(), columns, ratings, training, validation, features
+    )
+    model = run_fit(given, OneBitCompletionModel, estimator._initial, counted, estimator._progress, timer)
+    return estimator._copyValues(model._resetUid(estimator.uid))

@@ -24,13 +24,14 @@ TABLES = {
 def run_jobs(jobs, folder, runtime="spark"):
     """{name: (job, arguments, …)} ─► {name: (exit code, stdout, stderr)}, one after the other.
 
-    ``{}`` in an argument is the folder. Fits are short; a job that names no output is given one, absent-….
+    ``{}`` in an argument is the folder. Fits are short, and draw a report only if they are asked to; a job that names
+    no output is given one, absent-….
     """
     results = {}
     for number, (name, (job, arguments, *_)) in enumerate(jobs.items()):
         arguments = [argument.format(folder) for argument in arguments]
         if job == "fit":
-            arguments += FAST
+            arguments += FAST if "--report" in arguments else [*FAST, "--no-report"]
         if "--output" not in arguments and job != "evaluate":
             arguments += ["--output", f"{folder}/absent-{number}"]
         with pytest.MonkeyPatch.context() as patch:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -52,9 +52,10 @@ class PlacedBlock:
     # does what ``over_rows`` does, in several threads
     in_parallel: Callable[[Callable[[int, int], Any]], list[Any]] | None = None
 
-    def over_rows(self, work: Callable[[int, int], Part]) -> list[Part]:
-        """``work(lo, hi)`` for ranges of the block's rows. The results are in the order of the rows."""
-        return (self.in_parallel or self.ratings.over_ranges)(work)
+    @property
+    def over_rows(self) -> Callable[[Callable[[int, int], Part]], list[Part]]:
+        """``over_rows(work)``: ``work(lo, hi)`` for ranges of the rows, the results in the order of the rows."""
+        return self.in_parallel or self.ratings.over_ranges
 
     @property
     def counted_rows(self) -> Rows:
@@ -105,7 +106,7 @@ class Update:
         features = more.pop(0) if step.feature_weights is not None else None
         step = _with_feature_means(block, partners, rows, step, features)
         table = self.loss.partners(partners)
-        parts = block.over_rows(lambda lo, hi: _update_range(self.loss, block, lo, hi, table, rows, step, features))
+        parts = block.over_rows(partial(_update_range, self.loss, block, table, rows, step, features))
         return rows, reduce(SideStatistics.__add__, parts).to_vector()
 
 
@@ -126,8 +127,8 @@ def _with_feature_means(
 
 
 def _update_range(
-    loss: Loss, block: PlacedBlock, lo: int, hi: int, partners: Partners, rows: RowPosterior, step: HalfStep,
-    features: FloatArray | None,
+    loss: Loss, block: PlacedBlock, partners: Partners, rows: RowPosterior, step: HalfStep, features: FloatArray | None,
+    lo: int, hi: int,
 ) -> SideStatistics:  # fmt: skip
     """Update the rows lo … hi−1."""
     ratings, old = block.ratings, rows.location[lo:hi].copy()

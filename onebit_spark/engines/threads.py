@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from itertools import starmap
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -118,8 +119,8 @@ class ThreadRunner:
         """``work(lo, hi)`` for every range of the side's rows, results in the order of the rows."""
         ranges = self._ranges[side]
         if self._pool is None or self.threads == 1 or len(ranges) == 1:
-            return [work(lo, hi) for lo, hi in ranges]
-        return list(self._pool.map(lambda edge: work(*edge), ranges))
+            return list(starmap(work, ranges))
+        return list(self._pool.map(work, *zip(*ranges, strict=True)))
 
 
 class LocalEngine(BlockEngine[Any]):

@@ -32,7 +32,8 @@ def test_a_fit_with_predictions(spark, tmp_path):
     model, predictions = tmp_path / "model", tmp_path / "predictions"
     done = run(
         [sys.executable, ROOT / "jobs" / "fit.py", "--remote", "local[2]", "--ratings", tmp_path / "ratings.parquet",
-         "--output", model, "--predict", tmp_path / "ratings.parquet", "--predictions", predictions, "--max-iter", "5"],
+         "--output", model, "--predict", tmp_path / "ratings.parquet", "--predictions", predictions, "--max-iter", "5",
+         "--no-report"],
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
     found = pq.read_table(predictions).to_pandas().sort_values(["user", "item"])

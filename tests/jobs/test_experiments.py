@@ -145,29 +145,42 @@ def test_large_data_are_fitted_by_the_whole_cluster(folder):
     assert (output / "model" / "metadata.json").exists()
 
 
-@pytest.mark.parametrize("settings", [2, pytest.param(None, marks=pytest.mark.slow)], ids=["few settings", "all"])
-def test_movielens_on_small_data(spark, folder, monkeypatch, settings):
-    """Every method, tuned over its first settings or over all of them."""
-    few = {name: replace(method, grid=method.grid[:settings]) for name, method in METHODS.items()}
+@pytest.fixture
+def few_settings(monkeypatch):
+    """The first two settings of every method, tuned on one draw."""
+    few = {name: replace(method, grid=method.grid[:2]) for name, method in METHODS.items()}
     monkeypatch.setattr(experiments, "METHODS", few)
-    output = folder / f"reproduced-{settings}"
-    code, _, told = run_here(
-        "reproduce", "movielens", "--movielens", folder / "u.data", "--replicates", "1", "--output", output
-    )
-    assert code == 0, told
+    monkeypatch.setattr(experiments, "TUNING", experiments.TUNING[:1])
+
+
+def check_movielens(output):
     text = (output / "REPRODUCTION.md").read_text()
     assert "| Logit-IG, intercepts |" in text
     assert "on 150 held-out ratings of 600, over 1 splits" in " ".join(text.split())
     assert len((output / "movielens.csv").read_text().splitlines()) == 1 + 9
 
 
+def test_movielens_on_small_data(spark, folder, few_settings):
+    flags = ["--movielens", folder / "u.data", "--replicates", "1", "--output", folder / "few"]
+    code, _, told = run_here("reproduce", "movielens", *flags)
+    assert code == 0, told
+    check_movielens(folder / "few")
+
+
 @pytest.mark.slow
-def test_all_tables_of_small_matrices(folder):
-    """Every cell and method, so that nothing is missing on the page; the figures mean little at this size."""
-    done = submit(
-        "reproduce", "tables", "--size", "40", "--replicates", "1", "--output", folder / "tables", patience=3600
-    )
+def test_movielens_with_all_settings_under_spark_submit(folder):
+    flags = ["--movielens", folder / "u.data", "--replicates", "1", "--output", folder / "all"]
+    done = submit("reproduce", "movielens", *flags)
     assert done.returncode == 0, done.stdout
+    check_movielens(folder / "all")
+
+
+@pytest.mark.slow
+def test_all_tables_of_small_matrices(spark, folder, few_settings):
+    """Every cell and method, so that nothing is missing on the page; the figures mean little at this size."""
+    flags = ["--size", "40", "--replicates", "1", "--output", folder / "tables"]
+    code, _, told = run_here("reproduce", "tables", *flags)
+    assert code == 0, told
     text = (folder / "tables" / "REPRODUCTION.md").read_text()
     assert text.count("| *paper* |") == 12
     assert "What the true prior gives on B3, rank 5" in text

@@ -84,12 +84,12 @@ GOOD = {  # in this order: later ones use the models of earlier ones
         "fit",
         line("--ratings {}/hundreds --output {}/certified --holdout 0.3 --certificate-prior-split 0.5 --delta 0.1")
         + line("--max-error 0.45,0.01 --certify-by age --predict {}/hundreds --predictions {}/of_hundreds")
-        + line("--blocks {}/blocks"),
+        + line("--blocks {}/blocks --report"),
     ),
     "prepared": ("fit", line("--ratings {}/hundreds --output {}/prepared --holdout 0.3 --blocks {}/blocks")),
     "featured": (
         "fit",
-        line("--ratings {}/hundreds --output {}/featured --user-features {}/user_features")
+        line("--ratings {}/hundreds --output {}/featured --user-features {}/user_features --report")
         + line("--predict {}/newcomers --predictions {}/of_newcomers"),
     ),
     "newer": (
@@ -104,7 +104,7 @@ GOOD = {  # in this order: later ones use the models of earlier ones
     "weighted": (
         "fit",
         line("--ratings {}/weighted --weight-col w --output {}/weighted_model --holdout 0.3 --no-implicit-features")
-        + line("--loss hinge"),
+        + line("--loss hinge --report"),
     ),
     "weighted measured": (
         "evaluate",

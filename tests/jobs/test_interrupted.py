@@ -21,7 +21,7 @@ def test_interrupted_and_resumed(spark, tmp_path, send, number, code):
     """Ctrl-C reaches all processes of a terminal, Java too; ``kill`` reaches one."""
     kept, log = tmp_path / "checkpoints", tmp_path / "log"
     flags = ["--ratings", write(tmp_path / "ratings.parquet", TABLES["good"]), "--output", tmp_path / "model"]
-    flags += ["--rank", 2, "--tol", 0, "--checkpoint-dir", kept, "--checkpoint-interval", 1]
+    flags += ["--rank", 2, "--tol", 0, "--no-report", "--checkpoint-dir", kept, "--checkpoint-interval", 1]
     command = [sys.executable, ROOT / "jobs" / "fit.py", *flags, "--max-iter", 100_000]
     with log.open("w") as stream:
         process = subprocess.Popen(

@@ -65,7 +65,8 @@ CASES = {
 def test_the_same_model(spark, data, tmp_path, name):
     flags = [flag.format(data) for flag in CASES[name]] + ["--rank", "3", "--max-iter", "8", "--tol", "0"]
     for runtime, more in RUNTIMES.items():
-        code, _, err = run_here("fit", *flags, *more, "--output", tmp_path / runtime, runtime=runtime)
+        output = ["--output", tmp_path / runtime, "--no-report"]
+        code, _, err = run_here("fit", *flags, *more, *output, runtime=runtime)
         assert code == 0, err
     for part in ("users", "items", "fitted"):
         here, there = (pq.read_table(tmp_path / runtime / part) for runtime in RUNTIMES)

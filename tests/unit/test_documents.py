@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from onebit_spark.core.losses import LOSSES
+
 ROOT = Path(__file__).parents[2]
 PLACES = [
     ROOT,
@@ -22,6 +24,15 @@ def test_every_file_that_is_named_exists(document):
     absent = [name for name in sorted(named - written) if not any((place / name).exists() for place in PLACES)]
     assert len(named) > 8
     assert not absent
+
+
+@pytest.mark.parametrize("folder", ["core", "predictor", "engines/cuda"])
+def test_the_table_of_a_folder_names_its_files(folder):
+    text = (ROOT / "docs" / "ARCHITECTURE.md").read_text("utf-8")
+    table = text.partition(f"### {folder}/\n")[2].partition("\n#")[0]
+    files = {path.stem for path in (ROOT / "onebit_spark" / folder).rglob("*.py")} - {"__init__", "base", *LOSSES}
+    assert len(files) > 8
+    assert files <= set(re.findall(r"`(\w+)`", table)), folder
 
 
 def test_the_folders_say_what_is_in_them():

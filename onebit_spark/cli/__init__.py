@@ -60,13 +60,15 @@ def warm_up(request: FitRequest, runtime: str) -> None:
     So a fit in this process need not wait for the compiler. Nothing depends on it.
     """
     with suppress(Exception):  # whatever is wrong will show in the fit itself
-        if request.execution().exchange in ("auto", "driver"):
+        execution = request.execution()
+        if execution.exchange in ("auto", "driver"):
             from onebit_spark.in_process import fit_arrays
 
             rows, cols = np.divmod(np.arange(16), 4)
             short = replace(request.fit_config(), max_iter=2, tol=0.0)
             weights = None if request.weight_col is None else np.ones(16)
-            fit_arrays(rows, cols, np.where((rows + cols) % 3 > 0, 1, -1), short, weights=weights, certify=Terms())
+            labels, device = np.where((rows + cols) % 3 > 0, 1, -1), execution.device
+            fit_arrays(rows, cols, labels, short, weights=weights, certify=Terms(), device=device)
         import_module(f"onebit_spark.cli.{runtime}_runtime")
         import_module("onebit_spark.cli.fit_job")
         if request.report:

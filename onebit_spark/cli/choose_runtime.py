@@ -117,8 +117,6 @@ def _of_executors(execution: Execution) -> Iterator[str]:
         yield f"--blocks {execution.blocks_dir} is a folder of ratings that Spark prepares"
     if execution.driver_ratings == 0:
         yield "--driver-ratings 0 fits on executors"
-    if execution.device != "cpu":
-        yield f"--device {execution.device} is for fits of Spark's driver, and for fit_arrays"
 
 
 def too_large(request: JobRequest, wanted: str) -> Iterator[str]:

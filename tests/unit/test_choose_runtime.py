@@ -9,6 +9,7 @@ from onebit_spark.cli import choose_runtime
 from onebit_spark.cli.choose_runtime import choose
 from onebit_spark.cli.flags import parse
 from onebit_spark.cli.requests import FitRequest, PredictRequest
+from onebit_spark.core import devices
 
 FIT = ["--ratings", "in.parquet", "--output", "out"]
 
@@ -32,6 +33,11 @@ def test_a_file_runs_here():
     assert chosen("--exchange", "driver", "--checkpoint-dir", "c").name == "local"
     assert chosen("--runtime", "spark") == ("spark", "as asked")
     assert chosen("--runtime", "local") == ("local", "as asked")
+
+
+def test_a_gpu_is_used_here(monkeypatch):
+    monkeypatch.setattr(devices, "missing", lambda: None)
+    assert chosen("--device", "cuda").name == "local"
 
 
 def test_jobs_of_spark_stay_there():

@@ -37,7 +37,13 @@ from onebit_spark.predictor.local_folder import REMOTE
 LOCAL, SPARK = "local", "spark"
 BYTES_ARRIVING = 24.0  # of a rating on its way: two ids and a label
 PATHS = ("ratings", "predict", "pairs", "exclude_seen", "user_features", "item_features")
-HERE_ONLY = ("model", "output", "predictions", "checkpoint_dir")  # paths that must be on this machine without Spark
+HERE_ONLY = (
+    "model",
+    "output",
+    "predictions",
+    "checkpoint_dir",
+    "blocks",
+)  # paths that must be on this machine without Spark
 
 
 class Chosen(NamedTuple):
@@ -113,8 +119,6 @@ def _of_executors(execution: Execution) -> Iterator[str]:
     for name in ("row_blocks", "col_blocks"):
         if getattr(execution, name) is not None:
             yield f"{as_flag(name)} divides the ratings for executors"
-    if execution.blocks_dir:
-        yield f"--blocks {execution.blocks_dir} is a folder of ratings that Spark prepares"
     if execution.driver_ratings == 0:
         yield "--driver-ratings 0 fits on executors"
 

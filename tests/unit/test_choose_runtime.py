@@ -98,6 +98,18 @@ def test_ratings_that_do_not_fit_go_to_spark(monkeypatch):
         chosen("--runtime", "local")
 
 
+def test_text_ids_take_memory(monkeypatch):
+    """Six times their size while they are sorted: of half of the memory, 24 bytes per rating leave too little."""
+    n = 100_000
+    for name, users in (("numbers", range(n)), ("text", [f"{number:0100}" for number in range(n)])):
+        pq.write_table(pa.table({"user": users, "item": [1] * n, "label": [1] * n}), f"{name}.parquet")
+    monkeypatch.setattr(choose_runtime, "available_memory", lambda: 100 * 2**20)
+    assert chosen("--ratings", "numbers.parquet").name == "local"
+    name, reason = chosen("--ratings", "text.parquet")
+    assert name == "spark"
+    assert reason.startswith("100,000 ratings are more than the driver takes (half of the 100 MB that are free hold 0")
+
+
 def test_models_and_pairs():
     (name, _) = chosen("--model", "in.parquet", "--pairs", "in.csv", "--output", "out", request=PredictRequest)
     assert name == "local"

@@ -55,7 +55,9 @@ class DataFile:
 
 
 def in_one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+    words = " ".join(str(error).split())
+    no_utf8 = isinstance(error, UnicodeDecodeError) or "invalid UTF8" in words
+    return f"{words}: name its encoding, such as --option encoding=latin1" if no_utf8 else words
 
 
 def data_files(path: str) -> list[DataFile]:

@@ -5,7 +5,8 @@ A process compiles one kernel at a time. So where nothing is compiled yet, two p
     this one       the updates of the rows, which are half of it
     another one    what a fit does beside them: its start, maps, draws, confidences, ratings that are left out
 
-Then a tiny fit takes up from the cache what the other process has compiled, and compiles what is missing.
+The fit takes up from the cache what the other process has compiled, and compiles what is missing. Otherwise a tiny fit
+loads the kernels of its settings, or compiles them.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ RANK = 2
 def compile_ahead(config: FitConfig, weighted: bool, device: str = "cpu") -> None:
     """Compile what a fit with these settings needs."""
     if device == "cpu" and nothing_is_compiled():
-        with _another_process(config, weighted) as other:
-            compile_updates(config, weighted)
-            other.wait()
+        _start_another_process(config, weighted)
+        compile_updates(config, weighted)
+        return
     rows, cols, labels, weights = _ratings(weighted)
     short = replace(config, max_iter=2, tol=0.0)
     fit_arrays(rows, cols, labels, short, weights=weights, certify=Terms(), device=device)
@@ -53,21 +54,20 @@ def compile_updates(config: FitConfig, weighted: bool) -> None:
 
 
 def compile_others(config: FitConfig, weighted: bool) -> None:
-    """What can be done without an update."""
+    """What can be done without an update, in the order in which a fit comes to it."""
     with _engine(weighted).running() as engine:
         plain = _plain(config)
         loss, split = plain.make_loss(), Split(0, 0.5)
         engine.start(plain, loss)
-        engine.gibbs_errors(Draws.enough(engine.n_ratings, 0))
-        engine.confidences(engine.posteriors, loss.score_noise)
-        engine.left_out_loss(plain.loss, engine.posteriors, split)
         with engine.restricted(split):
-            pass
-        assert engine.repeats.repeated == 0
+            engine.left_out_loss(plain.loss, engine.posteriors, split)
         if loss.symmetry:
             same = np.eye(plain.dimension)
             engine.apply({side: RowMap(same, np.zeros(plain.dimension), same) for side in SIDES})
             assert engine.posteriors  # now they are mapped
+        assert engine.repeats.repeated == 0
+        engine.confidences(engine.posteriors, loss.score_noise)
+        engine.gibbs_errors(Draws.enough(engine.n_ratings, 0))
 
 
 def _plain(config: FitConfig) -> FitConfig:
@@ -85,8 +85,8 @@ def _engine(weighted: bool) -> LocalEngine:
     return LocalEngine(RatingBlock.from_coordinates(rows, cols, labels > 0, (4, 4), weights), threads=1)
 
 
-def _another_process(config: FitConfig, weighted: bool) -> subprocess.Popen[bytes]:
-    """It ends with this one."""
+def _start_another_process(config: FitConfig, weighted: bool) -> subprocess.Popen[bytes]:
+    """For ``compile_others``. It ends with this one."""
     command = [sys.executable, "-m", __name__, json.dumps([asdict(config), weighted])]
     where = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     silent = subprocess.DEVNULL

@@ -14,6 +14,7 @@ import pyarrow as pa
 from onebit_spark.certificate.certificates import Terms, document
 from onebit_spark.certificate.certified_fit import CertifiedFit, certified_fit
 from onebit_spark.core.config import FitConfig
+from onebit_spark.core.devices import device_problems
 from onebit_spark.core.execution import Execution
 from onebit_spark.core.factor_tables import factor_table, ordered, prior_row
 from onebit_spark.core.fit_features import FitFeatures, digest, given_to
@@ -21,9 +22,12 @@ from onebit_spark.core.fitted_features import SIDE_OF, Who
 from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.phase_timer import PhaseTimer
-from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.posterior import Form, RowPosterior
+from onebit_spark.core.repeats import repeats_of
 from onebit_spark.core.solver import Iteration
-from onebit_spark.engines.threads import LocalEngine
+from onebit_spark.engines.cuda.runner import CudaRunner
+from onebit_spark.engines.engine import BlockEngine
+from onebit_spark.engines.threads import ThreadRunner
 from onebit_spark.errors import RequestError
 from onebit_spark.input.arrow_ratings import ArrowRatings
 from onebit_spark.input.arrow_table import ArrowTable, Unreadable
@@ -54,6 +58,7 @@ def fit_table(
     certify: Terms | None = None,
     on_iteration: Callable[[Iteration], None] | None = None,
     threads: int | None = None,
+    device: str = "cpu",
 ) -> ServedModel:
     """Fit a table of ratings in this process. Neither Java nor Spark is needed.
 
@@ -77,6 +82,8 @@ def fit_table(
         Called after every iteration with an ``Iteration``.
     threads : int, optional
         Number of threads. Default: all cores.
+    device : {"cpu", "cuda"}
+        Where the fit runs. On a GPU it needs CuPy, and it is the same fit up to rounding (docs/SCALING.md).
 
     Returns
     -------
@@ -98,11 +105,11 @@ def fit_table(
     """
     began, config = time.perf_counter(), config or FitConfig()
     labels = Labels(label_col=label_col, threshold=threshold, weight_col=weight_col)
-    problems = [
-        str(problem) for given in (config, labels, certify) if given is not None for problem in given.problems()
-    ]
-    if problems:
-        raise RequestError("; ".join(problems))
+    execution = Execution(device=device)
+    asked = (config, labels, certify, execution)
+    problems = [problem for part in asked if part is not None for problem in part.problems()]
+    if problems := problems or device_problems(config, execution):
+        raise RequestError("; ".join(map(str, problems)))
     columns = Columns(user_col, item_col, label_col, threshold, weight_col)
     source = ArrowRatings(_opened(ratings, "the ratings"), columns)
     given: dict[Who, Any] = {"user": user_features, "item": item_features}
@@ -112,7 +119,7 @@ def fit_table(
         if table is not None
     }
     read = source.divided().to_fit
-    fit = TableFit(config, certify, columns, source.id_types, features, threads=threads)
+    fit = TableFit(config, certify, columns, source.id_types, features, execution, threads=threads)
     return fit.model(read, on_iteration, time.perf_counter() - began)
 
 
@@ -145,7 +152,7 @@ class TableFit:
     columns: Columns
     id_types: dict[str, str]  # "user" and "item" ─► Spark's type of the ids
     features: Mapping[Who, pa.Table] = field(default_factory=dict)
-    execution: Execution = field(default_factory=Execution)  # of which the checkpoints are used
+    execution: Execution = field(default_factory=Execution)  # of which the device and the checkpoints are used
     exchange: Mapping[str, str] = field(default_factory=dict)  # where the fit ran, and why
     threads: int | None = None
 
@@ -154,7 +161,7 @@ class TableFit:
     ) -> ServedModel:
         """Fit the ratings, which took ``read`` seconds to read."""
         timer, tally = PhaseTimer(), ratings.tally
-        with _Engine.over(ratings, self.threads) as engine:
+        with _Engine.over(ratings, self.config.form, self.execution.device, self.threads) as engine:
             names: dict[Who, str] = {"user": self.columns.user, "item": self.columns.item}
             known = given_to(engine.features, self.features, names, engine.ids)
             builder = _Builder(self, ratings, engine, known)
@@ -204,22 +211,30 @@ def _write(model: ServedModel, uri: str) -> None:
     write_into(folder, (model.info, model.users, model.items, model.certificate, model.params, model.fitted))
 
 
-class _Engine(LocalEngine):
-    """The engine of this process, which knows the ids of its rows."""
+class _Engine(BlockEngine[Any]):
+    """The engine of this process, on its cores or on its GPU. It knows the ids of its rows."""
 
-    ids: dict[Side, pa.Array]
+    def __init__(self, runner: Any, ratings: CollectedRatings) -> None:
+        super().__init__(runner)
+        self.ids: dict[Side, pa.Array] = {"rows": ratings.users, "cols": ratings.items}
+        self.repeats = repeats_of(ratings.ratings)
 
     @classmethod
     @contextmanager
-    def over(cls, ratings: CollectedRatings, threads: int | None) -> Iterator[_Engine]:
-        engine = cls(ratings.ratings, threads)
-        engine.ids = {"rows": ratings.users, "cols": ratings.items}
-        with engine.running():
-            yield engine
+    def over(cls, ratings: CollectedRatings, form: Form, device: str, threads: int | None) -> Iterator[_Engine]:
+        block = ratings.ratings
+        made: Any = ThreadRunner(block, threads) if device == "cpu" else CudaRunner.of_block(block, form)
+        with made.running() as runner:
+            yield cls(runner, ratings)
 
-    def adopted(self, side: Side, factors: ModelSide, prior: RowPosterior, precision: str) -> RowPosterior:
+    def factors(self, side: Side, fit: CertifiedFit[Any]) -> pa.Table:
+        """The factor table of a side, with the posterior of the certified draws if there is one."""
+        parts = [fit.posterior[side]] if fit.drawn is None else [fit.posterior[side], fit.drawn[side]]
+        return factor_table(self.ids[side], *map(self.runner.lines, parts))
+
+    def adopted(self, side: Side, factors: ModelSide, prior: RowPosterior, precision: str) -> Any:
         """The posterior of the ids of this engine. Those that the model lacks get the one row of ``prior``."""
-        return ordered(factors.table, self.ids[side], prior, precision)
+        return self.runner.table(side, ordered(factors.table, self.ids[side], prior, precision))
 
 
 @dataclass(frozen=True)
@@ -232,7 +247,7 @@ class _Builder:
     features: dict[Side, FitFeatures]
 
     def model(
-        self, fit: CertifiedFit[RowPosterior], seconds: Mapping[str, float] | None = None, finished: bool = False
+        self, fit: CertifiedFit[Any], seconds: Mapping[str, float] | None = None, finished: bool = False
     ) -> ServedModel:
         """The model of a fit, finished or at a checkpoint, which has no ids without ratings."""
         info = replace(self._info(fit), seconds=dict(seconds or {}))
@@ -243,9 +258,9 @@ class _Builder:
         certificate = document(item.as_dict() for item in fit.certificates)
         return ServedModel(info, users, items, certificate, params=params, fitted=self.ratings.sketch())
 
-    def _table(self, side: Side, fit: CertifiedFit[RowPosterior], info: ModelInfo, finished: bool) -> pa.Table:
+    def _table(self, side: Side, fit: CertifiedFit[Any], info: ModelInfo, finished: bool) -> pa.Table:
         """The factor table of a side; the ids with features and without ratings are last."""
-        table = factor_table(self.engine.ids[side], fit.posterior[side], None if fit.drawn is None else fit.drawn[side])
+        table = self.engine.factors(side, fit)
         if not finished or side not in fit.codings:
             return table
         row = prior_row(fit.scales, side, *info.table_form)
@@ -254,7 +269,7 @@ class _Builder:
         )
         return table if lines is None else pa.concat_tables([table, lines.cast(table.schema)])
 
-    def _info(self, fit: CertifiedFit[RowPosterior]) -> ModelInfo:
+    def _info(self, fit: CertifiedFit[Any]) -> ModelInfo:
         columns, tally, engine = self.given.columns, self.ratings.tally, self.engine
         return info_of_fit(
             fit,

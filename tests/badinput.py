@@ -34,6 +34,8 @@ TABLE_FILES = (
 TEXTS = {
     "words.csv": "user,item,label\na,x,yes\na,y,no\nb,x,1\nb,y,maybe\n",
     "no_header.csv": NO_HEADER,
+    "semicolons.csv": NO_HEADER.replace(",", ";"),
+    "blanks.csv": "user, item, label\na,x,1\nb,x,0\n",
     "gaps.csv": "user,item,label\na,x,1\na,,0\nb,x,\n",
     "text.parquet": "this is no Parquet file at all",
     "nested.jsonl": '{"user": {"id": 1}, "item": 1, "label": 1}\n{"user": {"id": 2}, "item": 1, "label": 0}\n',
@@ -54,6 +56,16 @@ MODELS = {  # for those jobs that are refused after they have read a model
 # name: (job, arguments, words of the last line); {} is the folder, each fit has its own output
 CASES = {
     "missing path": ("fit", ["--ratings", "{}/nowhere"], ["--ratings", "nowhere does not exist"]),
+    "another separator": (
+        "fit",
+        ["--ratings", "{}/semicolons.csv"],
+        ["they look separated by ';': add --option 'sep=;'"],
+    ),
+    "blanks in the header": (
+        "fit",
+        ["--ratings", "{}/blanks.csv"],
+        ["has no column 'item', 'label'; its columns are user, ' item', ' label'"],
+    ),
     "missing column": (
         "fit",
         ["--ratings", "{}/other_names"],

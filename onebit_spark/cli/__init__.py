@@ -6,6 +6,7 @@ outputs, table_checks, summaries ◄ …_job (on any runtime)
 interrupts    Ctrl-C and SIGTERM
 failures      one line that names the cause
 progress      progress and times, on a terminal or in a log
+compile_ahead kernels, compiled while Spark starts or a file is read
 
 Arguments are checked before Spark is imported; in this process it never is. So the modules of a job and of its runtime
 are imported when it runs.
@@ -15,13 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
-import numpy as np
-
-from onebit_spark.certificate.certificates import Terms
 from onebit_spark.cli.choose_runtime import SPARK
 from onebit_spark.cli.requests import EvaluateRequest, FitRequest, PredictRequest, TuneRequest
 from onebit_spark.cli.running import PACKAGE, Job, run_job
@@ -55,18 +52,13 @@ def tune(argv: Arguments = None, *, ship_package: bool = False, name: str = "tun
 
 
 def warm_up(request: FitRequest, runtime: str) -> None:
-    """While Spark starts, or a file is read: fit a tiny matrix with these settings, and import what the job imports.
-
-    So a fit in this process need not wait for the compiler. Nothing depends on it.
-    """
+    """While Spark starts, or a file is read: compile what these settings need, and import what the job imports."""
     with suppress(Exception):  # whatever is wrong will show in the fit itself
-        if request.execution().exchange in ("auto", "driver"):
-            from onebit_spark.in_process import fit_arrays
+        execution = request.execution()
+        if execution.exchange in ("auto", "driver"):
+            from onebit_spark.cli.compile_ahead import compile_ahead
 
-            rows, cols = np.divmod(np.arange(16), 4)
-            short = replace(request.fit_config(), max_iter=2, tol=0.0)
-            weights = None if request.weight_col is None else np.ones(16)
-            fit_arrays(rows, cols, np.where((rows + cols) % 3 > 0, 1, -1), short, weights=weights, certify=Terms())
+            compile_ahead(request.fit_config(), request.weight_col is not None, execution.device)
         import_module(f"onebit_spark.cli.{runtime}_runtime")
         import_module("onebit_spark.cli.fit_job")
         if request.report:

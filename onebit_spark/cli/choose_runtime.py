@@ -27,17 +27,24 @@ from onebit_spark.core.execution import Execution
 from onebit_spark.core.machine import available_memory
 from onebit_spark.engines.decide import Refusal, on_driver
 from onebit_spark.errors import RequestError
-from onebit_spark.input.arrow_table import count_rows
+from onebit_spark.input.arrow_table import count_rows, open_table
 from onebit_spark.input.file_formats import format_of
 from onebit_spark.input.file_readers import option_problems
 from onebit_spark.input.gathering import SizeEstimate
+from onebit_spark.input.id_sizes import text_bytes
 from onebit_spark.platform.sessions import NO_LIMIT, DriverLimits
 from onebit_spark.predictor.local_folder import REMOTE
 
 LOCAL, SPARK = "local", "spark"
 BYTES_ARRIVING = 24.0  # of a rating on its way: two ids and a label
 PATHS = ("ratings", "predict", "pairs", "exclude_seen", "user_features", "item_features")
-HERE_ONLY = ("model", "output", "predictions", "checkpoint_dir")  # paths that must be on this machine without Spark
+HERE_ONLY = (
+    "model",
+    "output",
+    "predictions",
+    "checkpoint_dir",
+    "blocks",
+)  # paths that must be on this machine without Spark
 
 
 class Chosen(NamedTuple):
@@ -113,26 +120,23 @@ def _of_executors(execution: Execution) -> Iterator[str]:
     for name in ("row_blocks", "col_blocks"):
         if getattr(execution, name) is not None:
             yield f"{as_flag(name)} divides the ratings for executors"
-    if execution.blocks_dir:
-        yield f"--blocks {execution.blocks_dir} is a folder of ratings that Spark prepares"
     if execution.driver_ratings == 0:
         yield "--driver-ratings 0 fits on executors"
-    if execution.device != "cpu":
-        yield f"--device {execution.device} is for fits of Spark's driver, and for fit_arrays"
 
 
 def too_large(request: JobRequest, wanted: str) -> Iterator[str]:
     """Whether the ratings do not fit the memory. What is wrong with the input is left to the job."""
     if not isinstance(request, RatingsRequest):
         return
-    rows = None
+    rows, ids = None, 0.0
     with suppress(Exception):
         rows = count_rows(request.ratings, request.format, request.option)
+        ids = _id_bytes(request, rows or 0)
     if rows is None:
         return
     most = request.execution().driver_ratings if isinstance(request, FitRequest) else None
     form = request.fit_config().form if isinstance(request, FitRequest) else FitConfig().form
-    size = SizeEstimate(rows, BYTES_ARRIVING, weighted=request.weight_col is not None)
+    size = SizeEstimate(rows, BYTES_ARRIVING, weighted=request.weight_col is not None, id_bytes=ids)
     limits = DriverLimits(NO_LIMIT, NO_LIMIT, available_memory(), local=True)
     try:
         answer = on_driver(wanted, size, 0, form, limits, most)
@@ -141,3 +145,12 @@ def too_large(request: JobRequest, wanted: str) -> Iterator[str]:
         return
     if isinstance(answer, Refusal):
         yield answer.reason
+
+
+def _id_bytes(request: RatingsRequest, rows: int) -> float:
+    """Of ids that are text. JSON lines would have to be read to the end for their types; that is left to the job."""
+    if (request.format or format_of(request.ratings).name) == "json":
+        return 0.0
+    options = {key: value for key, value in request.option.items() if key.lower() != "inferschema"}  # reads all
+    table = open_table(request.ratings, request.format, options)
+    return text_bytes(table, (request.user_col, request.item_col), rows)

@@ -9,6 +9,8 @@ from onebit_spark.cli.requests import TABLE_FORMATS, JobRequest
 from onebit_spark.errors import RequestError
 from onebit_spark.input.rating_checks import INTEGRAL, shown
 
+OTHER_SEPARATORS = (";", "\t", "|")  # of CSV
+
 
 def is_lake_table(request: JobRequest, name: str, lake: str) -> RequestError:
     """The input is a folder of a Delta, Iceberg or Hudi table."""
@@ -28,12 +30,20 @@ def no_columns(
         if hasattr(request, "user_col")
         else "rename them"
     )
-    if csv:
+    separator = next((sign for sign in OTHER_SEPARATORS if len(columns) == 1 and sign in columns[0]), None)
+    if csv and separator is not None:
+        cure = f"they look separated by {separator!r}: add --option 'sep={separator}'"
+    elif csv:
         cure += "; a file without a header line needs --option header=false, and its columns are _c0, _c1, …"
     return RequestError(
         f"{as_flag(name)} {getattr(request, name)} has no column {', '.join(map(repr, absent))}; "
-        f"its columns are {', '.join(columns) or 'none'}: {cure}"
+        f"its columns are {', '.join(map(_visible, columns)) or 'none'}: {cure}"
     )
+
+
+def _visible(name: str) -> str:
+    """In quotes, if blanks could be overlooked."""
+    return name if name == name.strip() else repr(name)
 
 
 def check_id_types(given: Mapping[str, str], expected: Mapping[str, str], name: str, csv: bool) -> None:

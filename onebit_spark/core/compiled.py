@@ -16,6 +16,7 @@ import re
 import stat
 import tempfile
 from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -25,6 +26,11 @@ from typing import Any
 import numpy as np
 
 from onebit_spark.core import plain_intrinsics
+
+try:
+    import fcntl
+except ModuleNotFoundError:
+    fcntl = None  # type: ignore[assignment]
 
 try:
     import numba
@@ -78,6 +84,12 @@ def cache_folder() -> Path | None:
         if _is_private(folder):
             return folder
     return None
+
+
+def nothing_is_compiled() -> bool:
+    """Whether there is a cache, and no kernel in it."""
+    folder = cache_folder() if COMPILES else None
+    return folder is not None and not any(folder.glob("*.nbi"))
 
 
 def _candidates() -> Iterator[Path]:
@@ -175,7 +187,19 @@ class _Cache(FunctionCache):
 
     def save_overload(self, sig: Any, data: Any) -> None:
         _say_compiling()
-        super().save_overload(sig, data)
+        with _locked(cache_folder()):  # two processes would give the same name to two forms of a kernel
+            super().save_overload(sig, data)
+
+
+@contextmanager
+def _locked(folder: Path | None) -> Iterator[None]:
+    """While no other process is in such a body. Where files cannot be locked, nothing is."""
+    with ExitStack() as release:
+        if folder is not None and fcntl is not None:
+            with suppress(OSError):
+                file = release.enter_context(open(folder / "lock", "w"))
+                fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 @cache

@@ -19,7 +19,8 @@ from onebit_spark.engines.block_frames import Batches, Numbers
 from onebit_spark.engines.blocking import CHUNKS, changed, chunks, numbered
 from onebit_spark.engines.layout import HEAVY, Placement, block_loads, place
 from onebit_spark.input.batches import ITEM, USER, joined
-from onebit_spark.input.packing import BUNDLES, PackedRatings, read_bundles
+from onebit_spark.input.packed_frames import PackedRatings
+from onebit_spark.input.packing import BUNDLES, read_bundles
 from onebit_spark.input.survey import PARTS_PER_CORE, SIDE_NUMBERS, RatingSurvey
 from onebit_spark.platform.binary_cells import binary_line, cell_array, schema_of
 from onebit_spark.platform.plans import cached, cogrouped, cut_from_plan, working_session

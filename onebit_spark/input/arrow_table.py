@@ -15,6 +15,7 @@ from onebit_spark.input.arrow_types import INFERRED, as_spark, inferred_types
 from onebit_spark.input.data_files import DataFile, data_files, in_one_line
 from onebit_spark.input.file_formats import Format, format_of
 from onebit_spark.input.file_readers import READERS, ROWS_PER_BATCH, NotJson
+from onebit_spark.platform.origin import Origin
 
 PARTITION_TYPES = INFERRED[:3]
 
@@ -26,6 +27,7 @@ class ArrowTable:
     schema: pa.Schema  # its columns, in the types of Spark
     batches: Callable[[Sequence[str]], Iterator[pa.RecordBatch]]  # of these columns, in these types
     format: str | None = None  # of its files
+    origin: Origin | None = None  # of the rows, if files determine them
 
     @classmethod
     def of(cls, given: Any) -> ArrowTable:
@@ -108,7 +110,13 @@ def open_table(path: str, format: str | None = None, options: Mapping[str, str] 
                     ]
                     yield _in_types(pa.RecordBatch.from_arrays(columns, list(names)), names, schema)
 
-    return ArrowTable(schema, batches, known.name)
+    return ArrowTable(schema, batches, known.name, _origin(files, known, schema))
+
+
+def _origin(files: Sequence[DataFile], known: Format, schema: pa.Schema) -> Origin | None:
+    times = {file.path: (file.size, file.changed // 10**6) for file in files if file.changed is not None}
+    complete = len(times) == len(files)
+    return Origin.by_arrow(times, known.name, sorted(known.options.items()), schema) if complete else None
 
 
 def count_rows(path: str, format: str | None, options: Mapping[str, str]) -> int | None:

@@ -19,18 +19,16 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, DataType, DecimalType, StringType
 
-from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.id_index import IdColumn, IdIndex, encode
+from onebit_spark.core.id_index import IdIndex, encode
 from onebit_spark.core.sketch import limit_for
-from onebit_spark.input.batches import ITEM, USER, Batches, read_batch
+from onebit_spark.input.batches import ITEM, USER, read_batch
 from onebit_spark.input.columns import quoted, type_of
 from onebit_spark.input.defects import aggregated, check_columns, check_ratings, verdict
 from onebit_spark.input.gathering import CollectedRatings, Gathering, Hashes, SizeEstimate
-from onebit_spark.input.packing import BUNDLES, Bundle, read_bundles
 from onebit_spark.input.rating_checks import Columns, RatingCounts, fingerprint_of, not_deterministic, suspect
 from onebit_spark.input.ratings import raw
+from onebit_spark.input.unpacking import UNPACKED, Unpacking
 from onebit_spark.platform.arrow_stream import cached_rows, collect_in_parts
-from onebit_spark.platform.binary_cells import cell_array
 
 WIDTHS = {"boolean": 1, "tinyint": 1, "smallint": 2, "int": 4, "float": 4, "date": 4}  # bytes of an id; else 8
 
@@ -132,44 +130,6 @@ def _numbered(ids: pa.ChunkedArray, known: pa.Array) -> tuple[Numbers, pa.Array]
 def collect_bundles(lines: DataFrame, tally: RatingCounts, n_bytes: int, most_bytes: int) -> CollectedRatings:
     """The ratings of the lines of PACKED, which hold ``n_bytes``. ``most_bytes`` bounds one collect."""
     limit, parts = limit_for(tally.n), max(1, -(-n_bytes // most_bytes))
-    bundles: list[Bundle] = []
-    cells: list[Hashes] = []
-
-    def read(batches: Batches) -> None:
-        bundles.clear()
-        cells.clear()
-        for batch in batches:
-            bundles.extend(read_bundles(iter([batch])))
-            cells.extend(hashes[hashes <= limit] for hashes in (cell_array(c, np.int64) for c in batch["cells"]))
-
-    collect_in_parts(lines.select(*BUNDLES, "cells"), parts, F.col("segment") + F.col("place"), read)
-    bundles.sort(key=lambda bundle: (bundle.segment, bundle.place))
-    users, user_numbers = _segment_numbers(bundles, "user_ids")
-    items, item_numbers = _segment_numbers(bundles, "item_ids")
-    n = sum(len(bundle.users) for bundle in bundles)
-    rows, codes = np.empty(n, np.int32), np.empty(n, np.int32)
-    weights = np.empty(n, np.float32) if any(len(bundle.weights) for bundle in bundles) else None
-    place = 0
-    bundles.reverse()
-    while bundles:  # each is freed when it is taken up
-        bundle = bundles.pop()
-        here = slice(place, place + len(bundle.users))
-        np.take(user_numbers[bundle.segment], bundle.users, out=rows[here], mode="clip")
-        codes[here] = item_numbers[bundle.segment][bundle.codes >> 1] << 1 | bundle.codes & 1
-        if weights is not None:
-            weights[here] = bundle.weights
-        place = here.stop
-    ratings = RatingBlock.from_codes(rows, codes, (len(users), len(items)), weights)
-    return CollectedRatings(tally, users, items, ratings, np.concatenate(cells), limit)
-
-
-def _segment_numbers(bundles: list[Bundle], side: str) -> tuple[pa.Array, dict[int, Numbers]]:
-    """The different ids in ascending order; segment ─► the number of each of its ids."""
-    parts: dict[int, list[pa.Array]] = {}
-    for bundle in bundles:  # in the order of the segment
-        parts.setdefault(bundle.segment, []).append(getattr(bundle, side))
-    column, n_ids = IdColumn(), {segment: sum(map(len, ids)) for segment, ids in parts.items()}
-    for ids in parts.values():
-        column.add(pa.chunked_array(ids))
-    numbers, known = column.positions()
-    return known, dict(zip(n_ids, np.split(numbers, np.cumsum(list(n_ids.values()))[:-1]), strict=True))
+    key = F.col("segment") + F.col("place")
+    found = collect_in_parts(lines.select(*UNPACKED), parts, key, lambda batches: Unpacking(limit).all_of(batches))
+    return found.ratings(tally)

@@ -33,6 +33,7 @@ class DataFile:
     system: fs.FileSystem
     path: str
     size: int
+    changed: int | None  # time of its last change, in nanoseconds, if the file system knows
     partition: Mapping[str, str | None]  # column ─► its value, from folders such as day=3
 
     def open(self) -> Any:
@@ -54,7 +55,9 @@ class DataFile:
 
 
 def in_one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+    words = " ".join(str(error).split())
+    no_utf8 = isinstance(error, UnicodeDecodeError) or "invalid UTF8" in words
+    return f"{words}: name its encoding, such as --option encoding=latin1" if no_utf8 else words
 
 
 def data_files(path: str) -> list[DataFile]:
@@ -74,7 +77,7 @@ def data_files(path: str) -> list[DataFile]:
 
 def _files_at(system: fs.FileSystem, info: fs.FileInfo) -> Iterator[DataFile]:
     if info.type == fs.FileType.File:
-        yield DataFile(system, info.path, info.size, {})
+        yield DataFile(system, info.path, info.size, info.mtime_ns, {})
         return
     found = system.get_file_info(fs.FileSelector(info.path, recursive=True))
     for each in sorted(found, key=lambda entry: entry.path):
@@ -83,4 +86,4 @@ def _files_at(system: fs.FileSystem, info: fs.FileInfo) -> Iterator[DataFile]:
         if each.type == fs.FileType.File and inside and all(map(is_data, (*folders, name))):
             values = (unquote(folder).partition("=") for folder in folders)
             partition = {column: None if value == NO_PARTITION else value for column, _, value in values}
-            yield DataFile(system, each.path, each.size, partition)
+            yield DataFile(system, each.path, each.size, each.mtime_ns, partition)

@@ -163,7 +163,7 @@ def _json(file: DataFile) -> pa.Table:
             text = pa.schema([(name, pa.string()) for name in times])
             table = pajson.read_json(file.stream(), options, pajson.ParseOptions(explicit_schema=text))
     except pa.ArrowInvalid as error:
-        if "JSON parse error" in str(error) and "changed from" not in str(error):
+        if "JSON parse error" in str(error) and ("changed from" not in str(error) or "Column()" in str(error)):
             raise NotJson(
                 "has lines that are no JSON objects: write one object per line; --option multiLine=true reads a file "
                 "of one array"

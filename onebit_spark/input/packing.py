@@ -1,4 +1,4 @@
-"""Ratings packed in the executors: read once, 8 bytes each, under the numbers of dictionaries of their own.
+"""Ratings packed, mostly in the executors: read once, 8 bytes each, under the numbers of dictionaries of their own.
 
     raw ratings ─Pack─► bundles on the executors' disks ─► facts (counts, defects, fingerprint) of every bundle
                                                         ─► ids with their counts (``id_counts``)
@@ -8,40 +8,33 @@
 A task cuts its ratings into bundles, one line each. A segment is a run of bundles that share a dictionary of users and
 one of items. A bundle names the ids that are new in its segment, so a segment is read in its order. Its last line has
 no ratings: it tells how many ratings, and how many positive ones, each id of the segment has.
+
+``packed_frames`` packs the ratings of a DataFrame, ``prepared_here`` those of this process. No Spark is imported here.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pyspark import StorageLevel, TaskContext
-from pyspark.sql import DataFrame
 
 from onebit_spark.core.compiled import jit
 from onebit_spark.core.id_index import IdEncoder
 from onebit_spark.core.sketch import limit_for
 from onebit_spark.input.batches import ITEM, USER, Batches, joined, read_batch
-from onebit_spark.input.rating_checks import Columns
-from onebit_spark.input.ratings import raw
-from onebit_spark.platform.arrow_stream import map_rows, rows_session
-from onebit_spark.platform.binary_cells import binary_line, cell_array, ids_cell, read_ids, schema_of
-from onebit_spark.platform.plans import cached, cut_from_plan, expect_long_lines, working_session
+from onebit_spark.platform.binary_cells import binary_line, cell_array, ids_cell, read_ids
 
 BUNDLE = 2_000_000  # ratings of a line
 SEGMENT = 16_000_000  # ratings that share their dictionaries
-PACKED = schema_of(
-    "segment long, place int, facts string, user_ids binary, item_ids binary, users binary, codes binary, "
-    "weights binary, cells binary, user_counts binary, item_counts binary"
-)
 BINARY_CELLS = ("user_ids", "item_ids", "users", "codes", "weights", "cells", "user_counts", "item_counts")
+LINES = pa.schema(  # as Arrow has them; ``packed_frames.PACKED`` is the same for Spark
+    [("segment", pa.int64()), ("place", pa.int32()), ("facts", pa.string()), *((n, pa.binary()) for n in BINARY_CELLS)]
+)
 SUMMARY = ("user_ids", "item_ids", "user_counts", "item_counts", "cells")  # the columns that are not per rating
 NOTHING = np.empty(0, np.int32)
 NO_WEIGHTS = np.empty(0, np.float32)
@@ -49,47 +42,14 @@ NO_COUNTS = np.empty((0, 2), np.int32)
 
 
 @dataclass(frozen=True)
-class PackedRatings:
-    """The packed ratings, and what was counted of them."""
-
-    bundles: DataFrame  # the lines of PACKED, in a session that reads one line at a time
-    # Sums over all bundles: ``n``, the flags of ``defects``, HASH_PARTS, ``absent``, ``weight`` and
-    # ``summary_bytes``, the size of SUMMARY.
-    facts: Counter[str]
-    cached: DataFrame  # the same lines, where they are kept, in a session that sends many short rows to Python
-
-    @classmethod
-    def of(cls, df: DataFrame, columns: Columns, release: ExitStack) -> PackedRatings:
-        """Read the ratings once, by one job. The bundles remain on the executors' disks until ``release`` is closed."""
-        kept = cached(packed_lines(df, columns), release, StorageLevel.DISK_ONLY)
-        facts = sum_facts(kept)
-        own = working_session(df.sparkSession)
-        expect_long_lines(own, 1)
-        return cls(cut_from_plan(kept, own), facts, kept)
-
-
-def packed_lines(df: DataFrame, columns: Columns) -> DataFrame:
-    """The lines of PACKED, made by one pass over the ratings whenever they are asked for."""
-    rows = cut_from_plan(raw(df, columns), rows_session(df.sparkSession))
-    return map_rows(rows, Pack(columns.threshold), PACKED)
-
-
-def sum_facts(lines: DataFrame) -> Counter[str]:
-    """The facts of all bundles, summed."""
-    facts: Counter[str] = Counter()
-    for text in lines.select("facts").toArrow()["facts"].to_pylist():
-        facts.update(json.loads(text))
-    return facts
-
-
-@dataclass(frozen=True)
 class Pack:
     """Packs the ratings of a task (``ratings.raw``)."""
 
     threshold: float | None
+    first_segment: Callable[[], int] = int  # its number, which no other task has
 
     def __call__(self, batches: Batches) -> Batches:
-        first, n_task, number = _first_segment(), 0, 0
+        first, n_task, number = self.first_segment(), 0, 0
         segment = _Segment(first)
         for table in joined(batches, pa.RecordBatch.__len__, BUNDLE):
             n_task += len(table)
@@ -99,11 +59,6 @@ class Pack:
                 segment = _Segment(first + number)
             yield segment.packed(table, self.threshold, limit_for(n_task))
         yield from segment.counts()
-
-
-def _first_segment() -> int:
-    context = TaskContext.get()
-    return (0 if context is None else context.partitionId()) << 32
 
 
 class _Segment:

@@ -3,7 +3,7 @@
     prepare    source ─Pack─► bundles ─► facts, ids with their counts           the one reading of the source
     a fit      prepared.json compared with the request ─► ids, bundles ─► blocks, or the driver's arrays
 
-FOLDER/bundles/         Parquet, the lines of ``packing.PACKED``: 8 bytes per rating, 12 with weights, and the ids
+FOLDER/bundles/         Parquet, the lines of ``packed_frames.PACKED``: 8 bytes per rating, 12 with weights, and the ids
 FOLDER/ids/             Parquet, one line per id: user or item, side, n, above (``survey.id_counts``)
 FOLDER/prepared.json    ``PreparedFacts``; written last
 
@@ -17,25 +17,32 @@ The folder appears whole or not at all. A segment is read in its order, so no ta
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import TimestampType
 
 from onebit_spark.core.output_kinds import PREPARED
-from onebit_spark.errors import RequestError
 from onebit_spark.input.batches import ITEM, USER
 from onebit_spark.input.collect import collect_bundles
 from onebit_spark.input.columns import quoted, type_of
 from onebit_spark.input.defects import check_columns, count_ratings
 from onebit_spark.input.gathering import CollectedRatings, SizeEstimate
-from onebit_spark.input.packing import PACKED, PackedRatings, packed_lines, sum_facts
-from onebit_spark.input.rating_checks import Columns, RatingCounts, fingerprint_of
+from onebit_spark.input.packed_frames import PACKED, PackedRatings, packed_lines, sum_facts
+from onebit_spark.input.prepared_facts import (
+    BUNDLES,
+    FACTS,
+    IDS,
+    PreparedFacts,
+    changes,
+    facts_of,
+    nothing_prepared,
+    refuse_others,
+)
+from onebit_spark.input.rating_checks import Columns, fingerprint_of
 from onebit_spark.input.survey import RatingSurvey, id_counts, numbers_of_ids, packed_counts
 from onebit_spark.platform.arrow_stream import rows_session
 from onebit_spark.platform.file_systems import statuses
@@ -44,9 +51,6 @@ from onebit_spark.platform.lineage import Origin, origin_of
 from onebit_spark.platform.plans import expect_long_lines, read_whole_files, working_session
 from onebit_spark.platform.sessions import described, require_classic
 
-FORMAT_VERSION = 1
-FACTS, BUNDLES, IDS = "prepared.json", "bundles", "ids"
-CURE = "name another folder, or delete this one, and the ratings are prepared anew"
 LONG_LINES = {  # Parquet's writer looks at the size of a row group after every line, not first after a hundred
     "parquet.block.size": str(32 * 2**20),
     "parquet.page.size.row.check.min": "1",
@@ -56,63 +60,6 @@ LONG_LINES = {  # Parquet's writer looks at the size of a row group after every 
     "parquet.enable.dictionary": "false",
     "compression": "uncompressed",
 }
-
-
-@dataclass(frozen=True)
-class PreparedFacts:
-    """What is known of prepared ratings."""
-
-    columns: Columns
-    types: dict[str, str]  # "user" and "item" ─► type of the ids
-    tally: RatingCounts  # the counts, and the fingerprint of the set of ratings
-    n_users: int
-    n_items: int
-    weight: float | None  # the sum of the weights
-    origin: Origin | None  # files and query of the source; None if these do not determine its ratings
-    lengths: dict[str, int]  # the files of the folder, with their lengths in bytes
-    time_zone: str | None = None  # of the session, where an id is a timestamp
-
-    def as_json(self) -> str:
-        return json.dumps({"format_version": FORMAT_VERSION, **asdict(self)}, indent=1, allow_nan=False)
-
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> PreparedFacts:
-        """The facts of a content of this format version. Raises KeyError or TypeError if it is not complete."""
-        fields = {name: value for name, value in content.items() if name != "format_version"}
-        origin = fields["origin"]
-        nested = {"columns": Columns(**fields["columns"]), "tally": RatingCounts(**fields["tally"])}
-        return cls(**{**fields, **nested, "origin": None if origin is None else Origin(**origin)})
-
-    def differences(self, df: DataFrame, columns: Columns, size: SizeEstimate | None = None) -> list[str]:
-        """In words, how the ratings of a fit differ from these.
-
-        Columns, types and threshold are compared, then the ratings: by ``size``, if it has their fingerprint; else
-        by the files and the query of their source. Only if these do not determine the ratings does an aggregation
-        read them, for their number and fingerprint.
-        """
-        were, are = asdict(self.columns), asdict(columns)
-        pairs = {"threshold" if role == "threshold" else f"the {role} column": role for role in are}
-        changed = _changes({name: (were[role], are[role]) for name, role in pairs.items()})
-        if not changed:
-            now = id_types(df, columns)
-            changed = _changes({f"the type of the {who}s": (self.types[who], now[who]) for who in now})
-        if not changed:
-            changed = _changes({"spark.sql.session.timeZone": (self.time_zone, time_zone(df, columns))})
-        return changed or self._other_ratings(df, columns, size)
-
-    def _other_ratings(self, df: DataFrame, columns: Columns, size: SizeEstimate | None) -> list[str]:
-        if size is not None and size.fingerprint is not None:
-            return self._other_content(size.n, size.fingerprint)
-        origin = ratings_origin(df, columns) if self.origin is not None else None
-        if self.origin is not None and origin is not None:
-            return self.origin.differences(origin)
-        totals = count_ratings(df, columns)
-        return self._other_content(totals["n"], fingerprint_of(totals))
-
-    def _other_content(self, n: int, fingerprint: str) -> list[str]:
-        if n != self.tally.n:
-            return [f"{self.tally.n:,} ratings were prepared, and {n:,} are to be fitted"]
-        return [] if fingerprint == self.tally.fingerprint else [f"of the {n:,} ratings some are others"]
 
 
 @dataclass(frozen=True)
@@ -129,9 +76,26 @@ class PreparedRatings:
         return f"PreparedRatings({self.folder!r}: {counts})"
 
     def require(self, df: DataFrame, columns: Columns, size: SizeEstimate | None = None) -> None:
-        """Refuse if the ratings of a DataFrame are others: see ``PreparedFacts.differences``."""
-        if differing := self.facts.differences(df, columns, size):
-            raise RequestError(f"the ratings prepared in {self.folder} are others: {'; '.join(differing)}: {CURE}")
+        """Refuse if the ratings of a DataFrame are others.
+
+        Columns, types and threshold are compared, then the ratings: by ``size``, if it has their fingerprint; else
+        by the files and the query of their source. Only if these do not determine the ratings does an aggregation
+        read them, for their number and fingerprint.
+        """
+        changed = self.facts.other_request(columns, id_types(df, columns))
+        if not changed:
+            changed = changes({"spark.sql.session.timeZone": (self.facts.time_zone, time_zone(df, columns))})
+        refuse_others(self.folder, changed or self._other_ratings(df, columns, size))
+
+    def _other_ratings(self, df: DataFrame, columns: Columns, size: SizeEstimate | None) -> list[str]:
+        facts = self.facts
+        if size is not None and size.fingerprint is not None:
+            return facts.other_content(size.n, size.fingerprint)
+        origin = ratings_origin(df, columns) if facts.origin is not None else None
+        if facts.origin is not None and origin is not None and facts.origin.is_comparable(origin):
+            return facts.origin.differences(origin)
+        totals = count_ratings(df, columns)
+        return facts.other_content(totals["n"], fingerprint_of(totals))
 
     @property
     def n_bytes(self) -> int:
@@ -199,22 +163,9 @@ def open_prepared(spark: SparkSession, path: str) -> PreparedRatings:
     require_classic(spark, "to fit prepared ratings")
     folder = Location(spark, path)
     if not (folder / FACTS).exists():
-        raise RequestError(f"{path} exists and holds no prepared ratings (no {FACTS}): {CURE}")
-    damaged = f"the prepared ratings in {path} are damaged"
-    try:
-        content = json.loads((folder / FACTS).read_text())
-        version = content["format_version"]
-        facts = PreparedFacts.from_json(content) if version == FORMAT_VERSION else None
-    except (ValueError, KeyError, TypeError) as error:
-        raise RequestError(f"{damaged}: {FACTS} cannot be read ({type(error).__name__}): {CURE}") from None
-    if facts is None:
-        written = f"was prepared in format {version} by another version of onebit_spark"
-        raise RequestError(f"{path} {written}, and this one reads format {FORMAT_VERSION}: {CURE}")
-    present = _lengths(folder)
-    for name, length in facts.lengths.items():
-        if present.get(name) != length:
-            what = "is not there" if name not in present else f"has {present[name]:,} bytes instead of {length:,}"
-            raise RequestError(f"{damaged}: the file {name} {what}: {CURE}")
+        raise nothing_prepared(path)
+    facts = facts_of((folder / FACTS).read_text(), path)
+    facts.check_lengths(_lengths(folder), path)
     return PreparedRatings(spark, path, facts)
 
 
@@ -249,7 +200,3 @@ def time_zone(df: DataFrame, columns: Columns) -> str | None:
     kinds = [type_of(df, name) for name in (columns.user, columns.item)]
     stamped = any(isinstance(kind, TimestampType) for kind in kinds)
     return str(df.sparkSession.conf.get("spark.sql.session.timeZone")) if stamped else None
-
-
-def _changes(values: dict[str, tuple[object, object]]) -> list[str]:
-    return [f"{name} was {was} and is {now}" for name, (was, now) in values.items() if was != now]

@@ -1,15 +1,20 @@
-"""Tables of a few long lines: their schemas, and large arrays in binary cells, which are read without a copy."""
+"""Tables of a few long lines: their schemas, and large arrays in binary cells, which are read without a copy.
+
+Only the schemas need Spark, which is imported when one is made.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pyspark.sql.types import ArrayType, DataType, FloatType, StructType
 
 from onebit_spark.errors import FitFailed
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType, StructType
 
 NARROW = ("block", "key", "part", "place", "sender", "side")
 MOST_BYTES = 2**31 - 1  # of a binary cell: offsets of Arrow and arrays of the JVM have 32 bits
@@ -74,6 +79,8 @@ def schema_of(columns: str) -> StructType:
 
     Without the parser of Spark SQL, which takes half a second to load in every application.
     """
+    from pyspark.sql.types import StructType
+
     schema = StructType()
     for column in columns.split(", "):
         name, kind = column.split()
@@ -83,6 +90,8 @@ def schema_of(columns: str) -> StructType:
 
 def type_of(kind: str) -> str | DataType:
     """The type of this name in SQL, as ``StructType.add`` takes it. Spark parses those that are not plain."""
+    from pyspark.sql.types import ArrayType, DataType, FloatType
+
     name = _JSON_NAMES.get(kind, kind)
     if name in _PLAIN:
         return name

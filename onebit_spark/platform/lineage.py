@@ -4,42 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from onebit_spark.platform.file_systems import statuses
+from onebit_spark.platform.origin import Origin
 
 ALL_FIELDS = 1_000_000  # of a node in the text of a plan, which is shortened by default
 OWN_CODE = ")#-1"  # so a function of the user's in Python ends there
 CHANGING = re.compile(r"\b(current_\w+|now|localtimestamp)\(")  # functions whose value is that of the day
 WITHOUT_FILES = ("Range", "OneRowRelation")  # leaves whose rows are known from the plan
 LISTINGS = ("InMemoryFileIndex", "CatalogFileIndex", "MetadataLogFileIndex")  # Spark's own: a file counts as a whole
-
-
-@dataclass(frozen=True)
-class Origin:
-    """What the rows of a DataFrame are made of. Two frames of the same origin have the same rows."""
-
-    query: str  # digest of the analysed plan, with the readers' options and schemas
-    # URI ─► length in bytes, and time of the last change in milliseconds, as they are now.
-    files: dict[str, tuple[int, int]]
-
-    def differences(self, now: Origin) -> list[str]:
-        """In words, what another origin has that this one had not."""
-        words = []
-        gone, new = sorted(self.files.keys() - now.files.keys()), sorted(now.files.keys() - self.files.keys())
-        both = sorted(self.files.keys() & now.files.keys())
-        changed = [name for name in both if tuple(self.files[name]) != tuple(now.files[name])]
-        for names, what in ((changed, "changed"), (new, "new"), (gone, "gone")):
-            if len(names) == 1:
-                words.append(f"a file of the source is {what}, {names[0]}")
-            elif names:
-                words.append(f"{len(names):,} files of the source are {what}, such as {names[0]}")
-        if not words and self.query != now.query:
-            words.append("the query that makes the ratings of the source's files is another")
-        return words
 
 
 def origin_of(frame: DataFrame) -> Origin | None:

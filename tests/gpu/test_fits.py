@@ -140,3 +140,18 @@ def test_too_little_memory(ratings, monkeypatch):
     monkeypatch.setattr(device, "SPARE", 1e-9)
     with pytest.raises(ValueError, match=r"take about .* GB of GPU memory, and .* GB are free"):
         fit_arrays(rows, cols, labels, FitConfig(), shape, device="cuda")
+
+
+def test_tables_by_ids(ratings, tmp_path):
+    """In files as well: the job without Spark, with a checkpoint from which it goes on."""
+    pa = pytest.importorskip("pyarrow")
+    from onebit_spark import fit_table
+
+    rows, cols, labels, _, _ = ratings(6)
+    table = pa.table({"user": [f"u{row:04}" for row in rows], "item": cols, "label": labels})
+    config = FitConfig(rank=4, tol=0, max_iter=10, likelihood_weight=1.0)
+    here, there = (fit_table(table, config, device=place) for place in ("cpu", "cuda"))
+    np.testing.assert_allclose(there.info.objective_history, here.info.objective_history, rtol=1e-6)
+    expected = here.score(table["user"], table["item"])
+    assert np.abs(there.score(table["user"], table["item"]) - expected).max() < 1e-4 * np.abs(expected).max()
+    there.save(tmp_path / "model")

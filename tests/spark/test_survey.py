@@ -10,6 +10,7 @@ import pytest
 from onebit_spark.input import packing
 from onebit_spark.input import survey as counting
 from onebit_spark.input.defects import Columns
+from onebit_spark.input.packed_frames import PackedRatings
 from onebit_spark.input.survey import survey_ratings
 
 IDS = {
@@ -56,7 +57,7 @@ def test_few_ids_and_many_ids_are_counted_alike(spark, counted, kind):
 def test_the_size_of_the_summary_is_known_before_it_is_collected(spark):
     ratings = spark.createDataFrame([(u % 11, u % 7, u % 2) for u in range(90)], "user int, item long, label int")
     with ExitStack() as release:
-        packed = packing.PackedRatings.of(ratings, Columns(), release)
+        packed = PackedRatings.of(ratings, Columns(), release)
         lines = packed.bundles.select(*packing.SUMMARY).toArrow().to_pylist()
     size = sum(len(cell) for line in lines if not line["user_counts"] for cell in line.values())
     counts = sum(len(line["user_counts"]) + len(line["item_counts"]) for line in lines)

@@ -186,6 +186,25 @@ def test_a_damaged_file_is_named(tmp_path):
         open_table(str(tmp_path / "c.csv")).table()
 
 
+def test_text_that_is_not_utf8(tmp_path):
+    """At the beginning, and after some megabytes."""
+    line = "né,7,1\n"
+    for name, text in (("short", line), ("long", "ann,7,1\n" * 10**6 + line)):
+        (tmp_path / f"{name}.csv").write_bytes(f"user,item,label\n{text}".encode("latin-1"))
+        with pytest.raises(
+            RequestError, match="invalid UTF8 data: name its encoding, such as --option encoding=latin1"
+        ):
+            open_table(str(tmp_path / f"{name}.csv")).table()
+    table = open_table(str(tmp_path / "short.csv"), options={"encoding": "latin1"}).table()
+    assert table["user"].to_pylist() == ["né"]
+
+
+def test_an_array_in_json_is_no_line(tmp_path):
+    (tmp_path / "a.json").write_text('[{"user": 1}, {"user": 2}]')
+    with pytest.raises(Unreadable, match="has lines that are no JSON objects: write one object per line"):
+        open_table(str(tmp_path / "a.json"))
+
+
 def test_an_empty_file_has_no_columns(tmp_path):
     (tmp_path / "a.csv").touch()
     assert open_table(str(tmp_path / "a.csv")).schema.names == []

@@ -9,6 +9,7 @@ from onebit_spark.cli import choose_runtime
 from onebit_spark.cli.choose_runtime import choose
 from onebit_spark.cli.flags import parse
 from onebit_spark.cli.requests import FitRequest, PredictRequest
+from onebit_spark.core import devices
 
 FIT = ["--ratings", "in.parquet", "--output", "out"]
 
@@ -29,9 +30,14 @@ def chosen(*flags, request=FitRequest, otherwise="auto"):
 def test_a_file_runs_here():
     assert chosen().name == "local"
     assert chosen("--ratings", "in.csv", "--option", "sep=;").name == "local"
-    assert chosen("--exchange", "driver", "--checkpoint-dir", "c").name == "local"
+    assert chosen("--exchange", "driver", "--checkpoint-dir", "c", "--blocks", "b").name == "local"
     assert chosen("--runtime", "spark") == ("spark", "as asked")
     assert chosen("--runtime", "local") == ("local", "as asked")
+
+
+def test_a_gpu_is_used_here(monkeypatch):
+    monkeypatch.setattr(devices, "missing", lambda: None)
+    assert chosen("--device", "cuda").name == "local"
 
 
 def test_jobs_of_spark_stay_there():
@@ -52,7 +58,7 @@ NEEDS_SPARK = {
     ("--exchange", "shuffle"): "--exchange shuffle fits on executors",
     ("--row-blocks", "4"): "--row-blocks divides the ratings for executors",
     ("--driver-ratings", "0"): "--driver-ratings 0 fits on executors",
-    ("--blocks", "prepared"): "--blocks prepared is a folder of ratings that Spark prepares",
+    ("--blocks", "s3://b/c"): "--blocks s3://b/c is not on this machine",
 }
 
 
@@ -90,6 +96,18 @@ def test_ratings_that_do_not_fit_go_to_spark(monkeypatch):
     assert "2 ratings are more than" in chosen().reason
     with pytest.raises(RequestError, match=r"--runtime local cannot work: .* 2 ratings and their factors take"):
         chosen("--runtime", "local")
+
+
+def test_text_ids_take_memory(monkeypatch):
+    """Six times their size while they are sorted: of half of the memory, 24 bytes per rating leave too little."""
+    n = 100_000
+    for name, users in (("numbers", range(n)), ("text", [f"{number:0100}" for number in range(n)])):
+        pq.write_table(pa.table({"user": users, "item": [1] * n, "label": [1] * n}), f"{name}.parquet")
+    monkeypatch.setattr(choose_runtime, "available_memory", lambda: 100 * 2**20)
+    assert chosen("--ratings", "numbers.parquet").name == "local"
+    name, reason = chosen("--ratings", "text.parquet")
+    assert name == "spark"
+    assert reason.startswith("100,000 ratings are more than the driver takes (half of the 100 MB that are free hold 0")
 
 
 def test_models_and_pairs():

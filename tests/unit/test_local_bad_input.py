@@ -9,25 +9,14 @@ OTHER_WORDS = {  # what is said before a file is opened, or that Spark is needed
     "no model": ["--model", "nowhere does not exist"],
     "output on a strange file system": [ONLY_SPARK, "--output foo://x/y is not on this machine"],
     "Delta as asked, without its package": [ONLY_SPARK, "--format delta is read by Spark"],
-    **dict.fromkeys(
-        (
-            "bad ratings to prepare", "prepared with another threshold", "prepared with another holdout",
-            "prepared without a holdout", "nothing prepared there", "prepared below a file",
-        ),
-        (ONLY_SPARK, "--blocks", "is a folder of ratings that Spark prepares"),
-    ),
-}  # fmt: skip
+}
 HERE = {name: case for name, case in CASES.items() if case[0] != "reproduce"}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = written(tmp_path_factory.mktemp("bad"))
-    models = {
-        name: (job, [word for word in flags if word not in ("--blocks", "{}/prepared")])
-        for name, (job, flags) in MODELS.items()
-    }
-    for code, _, err in run_jobs(models, folder, "local").values():
+    for code, _, err in run_jobs(MODELS, folder, "local").values():
         assert code == 0, err
     return folder
 

@@ -12,9 +12,9 @@ from onebit_spark import FitFailed
 from onebit_spark.engines.layout import Placement
 from onebit_spark.engines.numbering import _EncodeNumbers
 from onebit_spark.input import packing
+from onebit_spark.input.id_counts import CountIds, sum_counts
 from onebit_spark.input.packing import Pack, read_bundles
 from onebit_spark.input.ratings import ITEM, LABEL, USER
-from onebit_spark.input.survey import CountIds, sum_counts
 from onebit_spark.platform.binary_cells import binary_line, cell_array
 
 ratings = st.lists(

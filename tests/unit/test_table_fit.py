@@ -9,8 +9,10 @@ import pyarrow.csv as pacsv
 import pytest
 
 import onebit_spark
-from onebit_spark import FitConfig, RequestError, Terms, fit_arrays, fit_table
+from onebit_spark import FitConfig, RequestError, Terms, fit_arrays, fit_table, table_fit
+from onebit_spark.core import devices
 from onebit_spark.core.execution import Execution
+from onebit_spark.engines.threads import ThreadRunner
 from onebit_spark.input.arrow_ratings import ArrowRatings
 from onebit_spark.input.arrow_table import ArrowTable
 from onebit_spark.input.rating_checks import Columns
@@ -49,6 +51,47 @@ def test_the_fit_is_that_of_the_arrays(ratings, likes, loss):
 def test_any_number_of_threads_gives_the_same_bits(likes):
     one, two = (fit_table(likes, QUICK, threads=threads) for threads in (1, 2))
     np.testing.assert_array_equal(one.users.posterior.location, two.users.posterior.location)
+
+
+class Device(ThreadRunner):
+    """A stand-in for a GPU. Lines that are fetched are turned round, and those that are sent are turned back."""
+
+    @classmethod
+    def of_block(cls, block, form):
+        assert form == QUICK.form
+        return cls(block)
+
+    def start(self, config, loss):
+        return ThreadRunner(self.ratings["rows"]).start(config, loss)
+
+    def lines(self, table):
+        return table.take(np.arange(table.n_rows)[::-1])
+
+    def table(self, side, lines):
+        return self.lines(lines)
+
+
+def test_on_a_device(likes, tmp_path, monkeypatch):
+    """What a model holds was fetched from there. A checkpoint that goes on was sent there again."""
+    monkeypatch.setattr(devices, "missing", lambda: None)
+    monkeypatch.setattr(table_fit, "CudaRunner", Device)
+    expected, model = fit_table(likes, QUICK), fit_table(likes, QUICK, device="cuda")
+    assert model.info.objective_history == expected.info.objective_history
+    np.testing.assert_array_equal(model.users.known.location, expected.users.known.location[::-1])
+    ratings = ArrowRatings(ArrowTable.of(likes), Columns())
+    keep = Execution(device="cuda", checkpoint_dir=str(tmp_path / "c"), checkpoint_interval=2)
+    for config, execution in ((replace(QUICK, max_iter=3), keep), (QUICK, replace(keep, resume=True))):
+        fit = TableFit(config, None, Columns(), ratings.id_types, execution=execution)
+        resumed = fit.model(ratings.divided().to_fit)
+    np.testing.assert_allclose(resumed.info.objective_history, expected.info.objective_history, rtol=1e-7)
+
+
+def test_a_device_that_is_not_there(likes, monkeypatch):
+    monkeypatch.setattr(devices, "missing", lambda: "finds no GPU: choose 'cpu'")
+    with pytest.raises(RequestError, match="device 'cuda' finds no GPU: choose 'cpu'"):
+        fit_table(likes, QUICK, device="cuda")
+    with pytest.raises(RequestError, match="device must be one of cpu, cuda, not 'tpu'"):
+        fit_table(likes, QUICK, device="tpu")
 
 
 def test_from_files_frames_and_tables(likes, tmp_path):

@@ -128,7 +128,8 @@ def update_rows_full(ratings, span, partners, rows, prior, numbers):
             for k in range(size):
                 x[k] = location[i, k]
             _row_moments(x, covariance[i], fixed, row_moments)
-            sums[:] = blank
+            for q in range(len(blank)):  # a copy by slices would compile words for shapes that differ: three seconds
+                sums[q] = blank[q]
             signed[b] = 0.0
             for lo in range(pointers[i], pointers[i + 1], CHUNK):
                 hi = min(lo + CHUNK, pointers[i + 1])

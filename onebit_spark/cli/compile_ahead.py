@@ -1,0 +1,100 @@
+"""Kernels are compiled ahead, while Spark starts or a file is read. Nothing depends on it.
+
+A process compiles one kernel at a time. So where nothing is compiled yet, two processes share the work:
+
+    this one       the updates of the rows, which are half of it
+    another one    what a fit does beside them: its start, maps, draws, confidences, ratings that are left out
+
+The fit takes up from the cache what the other process has compiled, and compiles what is missing. Otherwise a tiny fit
+loads the kernels of its settings, or compiles them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+
+from onebit_spark.certificate.certificates import Terms
+from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.compiled import nothing_is_compiled
+from onebit_spark.core.config import FitConfig
+from onebit_spark.core.draws import Draws
+from onebit_spark.core.losses import SIDES
+from onebit_spark.core.row_map import RowMap
+from onebit_spark.core.solver import solve
+from onebit_spark.core.split import Split
+from onebit_spark.engines.threads import LocalEngine
+from onebit_spark.in_process import fit_arrays
+
+RANK = 2
+
+
+def compile_ahead(config: FitConfig, weighted: bool, device: str = "cpu") -> None:
+    """Compile what a fit with these settings needs."""
+    if device == "cpu" and nothing_is_compiled():
+        _start_another_process(config, weighted)
+        compile_updates(config, weighted)
+        return
+    rows, cols, labels, weights = _ratings(weighted)
+    short = replace(config, max_iter=2, tol=0.0)
+    fit_arrays(rows, cols, labels, short, weights=weights, certify=Terms(), device=device)
+
+
+def compile_updates(config: FitConfig, weighted: bool) -> None:
+    """One iteration from a random start, which needs no kernel."""
+    with _engine(weighted).running() as engine:
+        solve(engine, replace(_plain(config), start="random", max_iter=1, tol=0.0), gauge=False)
+
+
+def compile_others(config: FitConfig, weighted: bool) -> None:
+    """What can be done without an update, in the order in which a fit comes to it."""
+    with _engine(weighted).running() as engine:
+        plain = _plain(config)
+        loss, split = plain.make_loss(), Split(0, 0.5)
+        engine.start(plain, loss)
+        with engine.restricted(split):
+            engine.left_out_loss(plain.loss, engine.posteriors, split)
+        if loss.symmetry:
+            same = np.eye(plain.dimension)
+            engine.apply({side: RowMap(same, np.zeros(plain.dimension), same) for side in SIDES})
+            assert engine.posteriors  # now they are mapped
+        assert engine.repeats.repeated == 0
+        engine.confidences(engine.posteriors, loss.score_noise)
+        engine.gibbs_errors(Draws.enough(engine.n_ratings, 0))
+
+
+def _plain(config: FitConfig) -> FitConfig:
+    """Nothing is chosen."""
+    return replace(config, rank=RANK, likelihood_weight=1.0)
+
+
+def _ratings(weighted: bool) -> tuple[Any, Any, Any, Any]:
+    rows, cols = np.divmod(np.arange(16), 4)
+    return rows, cols, np.where((rows + cols) % 3 > 0, 1, -1), np.ones(16, np.float32) if weighted else None
+
+
+def _engine(weighted: bool) -> LocalEngine:
+    rows, cols, labels, weights = _ratings(weighted)
+    return LocalEngine(RatingBlock.from_coordinates(rows, cols, labels > 0, (4, 4), weights), threads=1)
+
+
+def _start_another_process(config: FitConfig, weighted: bool) -> subprocess.Popen[bytes]:
+    """For ``compile_others``. It ends with this one."""
+    command = [sys.executable, "-m", __name__, json.dumps([asdict(config), weighted])]
+    where = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    silent = subprocess.DEVNULL
+    other = subprocess.Popen(command, env=where, stdin=silent, stdout=silent, stderr=silent)
+    atexit.register(other.kill)
+    return other
+
+
+if __name__ == "__main__":
+    settings, with_weights = json.loads(sys.argv[1])
+    compile_others(FitConfig(**settings), with_weights)

@@ -170,7 +170,7 @@ def test_movielens_on_small_data(spark, folder, few_settings):
 @pytest.mark.slow
 def test_movielens_with_all_settings_under_spark_submit(folder):
     flags = ["--movielens", folder / "u.data", "--replicates", "1", "--output", folder / "all"]
-    done = submit("reproduce", "movielens", *flags)
+    done = submit("reproduce", "movielens", *flags, patience=3600)
     assert done.returncode == 0, done.stdout
     check_movielens(folder / "all")
 

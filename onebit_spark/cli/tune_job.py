@@ -2,7 +2,7 @@
 
 OUTPUT/folds/       Parquet, one line per setting and fold
 OUTPUT/settings/    Parquet, one line per setting: mean error, standard error, log loss, chosen or not
-OUTPUT/tuning.png   the settings in order, and the limit of the one-standard-error rule
+OUTPUT/tuning.png   the settings in order, and the limit of the one-standard-error rule; needs matplotlib
 OUTPUT/best.toml    the chosen setting, as keys of `fit.py --config`
 OUTPUT/model/       the fit of all ratings with it; written last
 OUTPUT/tasks/       results of finished tasks: see tasks.Ledger
@@ -124,5 +124,6 @@ def _write_results(
         pq.write_table(pa.Table.from_pylist(rows, pa.schema([*VARIED_COLUMNS, *columns])), content)
         (folder / name).delete()
         (folder / name / "part-00000.parquet").write_bytes(content.getvalue())
-    (folder / "tuning.png").write_bytes(figures.tuning(scores, chosen, in_words))
+    if (plot := figures.tuning(scores, chosen, in_words)) is not None:
+        (folder / "tuning.png").write_bytes(plot)
     (folder / "best.toml").write_text(as_toml(chosen.config, len(scores)))

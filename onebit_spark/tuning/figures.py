@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import io
+import logging
 from collections.abc import Callable, Sequence
-
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING
 
 from onebit_spark.core.config import FitConfig
 from onebit_spark.tuning.folds import Score, limit
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-def tuning(scores: Sequence[Score], chosen: Score, name_of: Callable[[FitConfig], str], most: int = 30) -> bytes:
-    """The most accurate settings, the best on top, with standard errors and the limit that ``choose`` uses."""
+log = logging.getLogger("onebit_spark")
+
+
+def tuning(scores: Sequence[Score], chosen: Score, name_of: Callable[[FitConfig], str], most: int = 30) -> bytes | None:
+    """The most accurate settings, the best on top, with standard errors and the limit that ``choose`` uses.
+
+    None, with a warning, without matplotlib.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError:
+        log.warning("no tuning.png: it needs matplotlib (pip install 'onebit_spark[plots]')")
+        return None
     shown = sorted(scores, key=lambda score: score.error)[:most]
     figure = Figure(figsize=(9, 1.2 + 0.25 * len(shown)), layout="constrained")
     axes = figure.subplots()

@@ -160,10 +160,10 @@ def killed(*_):
 
 
 def test_nothing_of_spark_is_imported(data, tmp_path):
-    """In a fresh interpreter in which pyspark cannot be imported, with all jobs."""
+    """In a fresh interpreter without pyspark and all extras, with all jobs."""
     program = f"""
 import sys
-sys.modules.update(pyspark=None, py4j=None)
+sys.modules.update(dict.fromkeys(["pyspark", "py4j", "pandas", "matplotlib", "tqdm", "fsspec"]))
 from onebit_spark.__main__ import main
 data, here = {str(data)!r}, {str(tmp_path)!r}
 quick = {QUICK!r}
@@ -178,3 +178,5 @@ print(codes, sorted(name for name in sys.modules if name.startswith(("pyspark.",
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=900)
     assert done.stdout.splitlines()[-1:] == ["[0, 0, 0, 0] []"], done.stderr
+    assert "no report.html: its plots need matplotlib" in done.stderr
+    assert "no tuning.png: it needs matplotlib" in done.stderr

@@ -160,10 +160,10 @@ def killed(*_):
 
 
 def test_nothing_of_spark_is_imported(data, tmp_path):
-    """In a fresh interpreter without pyspark and all extras, with all jobs."""
+    """In a fresh interpreter without pyspark, matplotlib and tqdm, with all jobs."""
     program = f"""
 import sys
-sys.modules.update(dict.fromkeys(["pyspark", "py4j", "pandas", "matplotlib", "tqdm", "fsspec"]))
+sys.modules.update(dict.fromkeys(["pyspark", "py4j", "matplotlib", "tqdm"]))
 from onebit_spark.__main__ import main
 data, here = {str(data)!r}, {str(tmp_path)!r}
 quick = {QUICK!r}

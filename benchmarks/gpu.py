@@ -24,11 +24,10 @@ from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.engines.cuda.device import cupy
 from onebit_spark.engines.cuda.priors import DevicePrior
 from onebit_spark.engines.cuda.ratings import DeviceRatings, orientations
-from onebit_spark.engines.cuda.shapes import Shape
+from onebit_spark.engines.cuda.shapes import MODE_READS, Shape
 from onebit_spark.engines.cuda.start import start_posteriors
 from onebit_spark.engines.cuda.totals import side_statistics
 from onebit_spark.engines.cuda.update import (
-    MODE_READS,
     RatingSums,
     own_lines,
     partner_lines,

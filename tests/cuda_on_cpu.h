@@ -93,6 +93,21 @@ template <class T> T __shfl_xor_sync(unsigned mask, T value, int bit) {
   __syncwarp(mask);
   return got;
 }
+template <class T> T __shfl_sync(unsigned mask, T value, int from) {
+  return __shfl_xor_sync(mask, value, (host::current & 31) ^ from);
+}
+inline unsigned __ballot_sync(unsigned mask, bool said) {
+  const int warp = host::current / 32 * 32;
+  host::slots[host::current] = said;
+  __syncwarp(mask);
+  unsigned out = 0;
+  for (int lane = 0; lane < 32; lane++) out |= (mask >> lane & 1u) && host::slots[warp + lane] != 0.0 ? 1u << lane : 0u;
+  __syncwarp(mask);
+  return out;
+}
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int __clz(unsigned x) { return x ? __builtin_clz(x) : 32; }
+inline long long __double_as_longlong(double x) { long long y; memcpy(&y, &x, sizeof y); return y; }
 template <class T> T __ldg(const T* p) { return *p; }
 template <class T> T __ldcs(const T* p) { return *p; }
 template <class T> void __stcs(T* p, T v) { *p = v; }

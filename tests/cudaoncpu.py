@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 import shutil
 import subprocess
@@ -10,11 +11,13 @@ from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 
+import cudasanitized
 import numpy as np
 
 from onebit_spark.engines.cuda.device import text_of
 
 HEADER = Path(__file__).with_name("cuda_on_cpu.h")
+SANITIZER = os.environ.get("ONEBIT_SANITIZER")  # a tool of compute-sanitizer: then the kernels run on a GPU
 COMPILER = shutil.which("g++") or shutil.which("c++")
 KERNEL = re.compile(r'extern "C" __global__ void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(([^)]*)\)')
 LAUNCH_BOUNDS = re.compile(r"__launch_bounds__\((?:[^()]|\([^()]*\))*\)")
@@ -58,6 +61,9 @@ def run(
 ):
     """Run a kernel. Arrays are changed in place; None is a null pointer; numbers are numpy's, of the kernel's type."""
     grid = (grid, 1) if isinstance(grid, int) else grid
+    if SANITIZER:
+        cudasanitized.run(SANITIZER, source, name, macros, grid, block, arguments, shared)
+        return
     passed = [*map(ctypes.c_uint, grid), ctypes.c_uint(block), ctypes.c_size_t(shared)]
     for argument in arguments:
         if argument is None:

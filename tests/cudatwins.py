@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 
 from onebit_spark.core.posterior import packed_size
-from onebit_spark.engines.cuda.ratings import Cuts
 
 
 def triangle(a, b):
@@ -78,15 +77,21 @@ def beside_partner(shape, x, one=1.0):
     return np.concatenate([[one], x[1:], x[:1]]) if shape.fixed else np.append(x, 0.0)
 
 
+def first_rows(pointers, task):
+    """``fill_first_rows``: the row of the first rating of each task."""
+    rows = np.repeat(np.arange(len(pointers) - 1), np.diff(pointers))
+    return rows[::task].astype(np.int32)
+
+
 def row_sums(line, pointers, codes, weights, own, table, kappa, task, floor=None):
     """``sum_rows`` and the joins: the sums of every row, where the device has them, and the data term's first part.
 
     Every task adds up its ratings by groups of threads. Rows that several tasks share are joined from their parts. With
     a ``floor`` these are the sums of the hinge loss; 0 is for the gradient.
     """
-    cuts = Cuts.of(pointers, task=task)
+    first = first_rows(pointers, task)
     sums, parts, data = np.zeros((len(pointers) - 1, line.sums)), {}, 0.0
-    for number, row in enumerate(cuts.first_rows):
+    for number, row in enumerate(first):
         begin, end = number * task, min((number + 1) * task, len(codes))
         at = begin
         while at < end:
@@ -107,9 +112,7 @@ def row_sums(line, pointers, codes, weights, own, table, kappa, task, floor=None
                 parts.setdefault(int(row), []).append(made)
             at = stop
     for row, some in parts.items():
-        assert row in cuts.few or row in cuts.many
         sums[row] = np.sum(some, axis=0)
-    assert len(parts) == len(cuts.few) + len(cuts.many)
     return sums, data
 
 

@@ -7,11 +7,17 @@ import pytest
 
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.row_map import RowMap
-from onebit_spark.engines.cuda.hinge import search_line
-from onebit_spark.engines.cuda.ratings import Cuts
-from onebit_spark.engines.cuda.shapes import BLOCK, LineShape, Shape
+from onebit_spark.engines.cuda.shapes import (
+    BLOCK,
+    MODE_HINGE,
+    MODE_LOGISTIC,
+    MODE_PRODUCT,
+    MODE_SEARCH,
+    LineShape,
+    Shape,
+)
 from onebit_spark.engines.cuda.totals import THREADS, jobs, numbers_of
-from onebit_spark.engines.cuda.update import LINES, MODE_HINGE, MODE_LOGISTIC, MODE_PRODUCT, MODE_SEARCH
+from onebit_spark.engines.cuda.update import LINES
 
 pytestmark = pytest.mark.skipif(cudaoncpu.COMPILER is None, reason="needs g++ to compile the kernels")
 
@@ -59,26 +65,30 @@ class Ratings:
         self.codes = again.astype(np.int64) << 31 | cols << 1 | rng.integers(0, 2, N)
         self.distinct = np.bincount(rows[~again], minlength=M).astype(np.int32)
         self.rated = np.diff(self.pointers) > 0
-        self.cuts = Cuts.of(self.pointers, task=TASK)
+        self.first_rows = twins.first_rows(self.pointers, TASK)
 
     def summed(self, line, own, table, weights=None, mode=MODE_LOGISTIC, number=0.0):
         """``sum_rows`` and the joins."""
-        macros, tasks = {**line.sum_macros(weights is not None, mode), "TASK": TASK}, len(self.cuts.first_rows)
+        macros, tasks = {**line.sum_macros(weights is not None, mode), "TASK": TASK}, len(self.first_rows)
         acc, data = np.full((M, line.sums), np.nan, np.float32), np.zeros(tasks)
         partial = np.full((2 * tasks, line.sums), np.nan, np.float32)
         cudaoncpu.run(
             "sums", "sum_rows", macros, -(-tasks // line.tasks_per_block), line.threads,
-            self.codes.astype(np.uint32), weights, self.pointers, self.cuts.first_rows, own, table, acc, partial,
+            self.codes.astype(np.uint32), weights, self.pointers, self.first_rows, own, table, acc, partial,
             data if mode in (MODE_LOGISTIC, MODE_HINGE) else None, np.int64(N), np.int32(tasks), np.uint32(C),
             np.float32(KAPPA), np.float32(number),
         )  # fmt: skip
-        few = self.cuts.few
-        assert len(few)
-        assert not len(self.cuts.many)
-        cudaoncpu.run("sums", "join_few", macros, len(few), 32, few, np.int32(len(few)), self.pointers, partial, acc)
-        again = np.full_like(acc, np.nan)
-        cudaoncpu.run("sums", "join_many", macros, len(few), 256, few, self.pointers, partial, again)
-        np.testing.assert_allclose(again[few], acc[few], rtol=1e-6)
+        alone = acc.copy()
+        few = self.first_rows, np.int32(tasks), self.pointers, partial
+        cudaoncpu.run("sums", "join_few", macros, tasks, 32, *few, acc)
+        joined = np.flatnonzero(np.isnan(alone[:, 0]) & self.rated).astype(np.int32)
+        assert len(joined) > 1
+        cudaoncpu.run("sums", "join_many", macros, len(joined), 256, joined, self.pointers, partial, alone)
+        np.testing.assert_allclose(alone[self.rated], acc[self.rated], rtol=1e-6)
+        cudaoncpu.run(
+            "sums", "join_few", {**macros, "MANY_TASKS": 2}, tasks, 32, *few, again := np.full_like(acc, np.nan)
+        )
+        assert np.isnan(again[0]).all()  # this row is left to join_many: it has more than two tasks of ratings
         return acc, data.sum()
 
 
@@ -91,8 +101,8 @@ def test_half_step(name):
     made = np.full((C + 1, line.width), np.nan, np.float32), np.full((M, shape.own_width), np.nan, np.float32)
     macros = shape.row_macros
     blocks = -(-(C + 1) // LINES)
-    cudaoncpu.run("rows", "fill_partners", macros, blocks, BLOCK, *_arrays(partners), made[0], np.int64(C))
-    cudaoncpu.run("rows", "fill_own", macros, blocks, BLOCK, own.location, own.scale, made[1], np.int64(M))
+    cudaoncpu.run("lines", "fill_partners", macros, blocks, BLOCK, *_arrays(partners), made[0], np.int64(C))
+    cudaoncpu.run("lines", "fill_own", macros, blocks, BLOCK, own.location, own.scale, made[1], np.int64(M))
     np.testing.assert_allclose(made[0], table, atol=1e-5)
     np.testing.assert_allclose(made[1], mine, atol=1e-5)
 
@@ -179,7 +189,7 @@ class HingeCase:
         table, mine = twins.partner_lines(shape, self.partners), twins.hinge_own_lines(shape, self.own)
         made = np.full((C + 1, shape.line.width), np.nan, np.float32)
         lines = *_arrays(self.partners), made, np.int64(C)
-        cudaoncpu.run("rows", "fill_partners", shape.row_macros, -(-(C + 1) // LINES), BLOCK, *lines)
+        cudaoncpu.run("lines", "fill_partners", shape.row_macros, -(-(C + 1) // LINES), BLOCK, *lines)
         np.testing.assert_allclose(made, table, atol=1e-5)
         self.acc, self.data = self.ratings.summed(
             shape.line, mine.astype(np.float32), made, self.weights, MODE_HINGE, number
@@ -192,7 +202,7 @@ class HingeCase:
         assert self.data == pytest.approx(expected, rel=1e-6)
 
     def searched(self, target):
-        shape, line, width = self.shape, search_line(self.shape), search_line(self.shape).width
+        shape, line, width = self.shape, self.shape.search_line, self.shape.search_line.width
         own, table = np.zeros((M, 2 * width), np.float32), np.zeros((C + 1, width), np.float32)
         for i, x in enumerate(self.own.location):
             own[i, : shape.size + 1] = twins.beside_partner(shape, x)
@@ -309,7 +319,7 @@ def test_maps(name):
     by = RowMap(matrices[0], 0.1 * rng.normal(size=size), matrices[1])
     mapped = rows.copy()
     cudaoncpu.run(
-        "rows", "map_rows", shape.row_macros, 2, shape.map_rows * shape.map_lanes, *_arrays(mapped),
+        "maps", "map_rows", shape.map_macros, 2, shape.map_rows * shape.map_lanes, *_arrays(mapped),
         np.ascontiguousarray(by.matrix), by.shift, np.ascontiguousarray(matrices[1]), np.int64(M),
         shared=shape.map_bytes,
     )  # fmt: skip
@@ -329,7 +339,7 @@ def test_roots(name):
     rows, out = posterior(np.random.default_rng(6), shape, M), np.full((M, _scale_width(shape)), np.nan)
     (blocks,), (threads,) = shape.row_blocks(M)
     cudaoncpu.run(
-        "rows", "roots", shape.row_macros, blocks, threads, rows.scale, out, np.int64(M), shared=shape.root_bytes
+        "maps", "roots", shape.map_macros, blocks, threads, rows.scale, out, np.int64(M), shared=shape.root_bytes
     )
     if shape.spread:
         assert np.array_equal(out, rows.scale)
@@ -359,7 +369,7 @@ def test_totals(name):
         "totals", "statistics", shape.total_macros, (blocks, len(chosen)), THREADS, pointers, distinct, old,
         rows.location, rows.scale, explained, told, rows.implicit, np.int32(0), parts, np.int64(n),
     )  # fmt: skip
-    cudaoncpu.run("totals", "fold", shape.total_macros, len(out), THREADS, parts, np.int64(blocks), out)
+    cudaoncpu.run("fold", "fold", {}, len(out), THREADS, parts, np.int64(blocks), out)
 
     new, before = rows.location.astype(float), old.astype(float)
     known = explained.astype(float)
@@ -371,8 +381,8 @@ def test_totals(name):
     )
     scales = rows.scale.astype(float) ** (2 if shape.spread else 1)
     expected = [
-        x[rated].T @ x[rated], change[rated].T @ change[rated], change[rated].T @ x[rated],
-        distance[rated].T @ distance[rated], scales[rated].sum(axis=0),
+        scales[rated].sum(axis=0), x[rated].T @ x[rated], change[rated].T @ change[rated],
+        change[rated].T @ x[rated], distance[rated].T @ distance[rated],
     ]  # fmt: skip
     if shape.tells:
         weights, whole = rows.implicit[:, : shape.rank].astype(float), np.insert(told.astype(float), 0, 1.0, axis=1)

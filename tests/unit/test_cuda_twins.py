@@ -10,8 +10,6 @@ from onebit_spark.core.devices import MOST_RANK
 from onebit_spark.core.losses import HalfStep, RowPrior
 from onebit_spark.core.losses.hinge import floors, learning_rate
 from onebit_spark.core.posterior import RowPosterior, packed_size
-from onebit_spark.engines.cuda.hinge import search_line
-from onebit_spark.engines.cuda.ratings import MANY_TASKS, Cuts
 from onebit_spark.engines.cuda.shapes import MOST_MOMENTS, LineShape, Shape
 
 FRACTIONS = (1.0, 0.5, 0.25, 0.125)
@@ -44,7 +42,7 @@ def test_every_sum_has_a_place_of_its_own(shape):
     assert line.moments % 4 == 0
     assert line.told % 4 != 3
     assert line.weighed % 4 != 3
-    assert search_line(shape).group >= len(FRACTIONS)  # a thread for each fraction of a step
+    assert shape.search_line.group >= len(FRACTIONS)  # a thread for each fraction of a step
     assert line.width % 4 == 0  # lines begin at 16 bytes
     down, across = shape.grid
     assert down % across == 0  # a line of a system has its place in all columns of threads
@@ -55,18 +53,6 @@ def test_every_sum_has_a_place_of_its_own(shape):
 def test_products_have_places_too(columns):
     line = LineShape.of_columns(columns)
     assert columns <= line.width <= line.sums
-
-
-@pytest.mark.parametrize("task", [3, 8, 512])
-def test_cuts(task):
-    lengths = np.array([0, 2, 0, 40, 1, 0, 7, 8, 9, 300, 0])
-    pointers = np.concatenate([[0], np.cumsum(lengths)])
-    cuts = Cuts.of(pointers, task=task)
-    rows = np.repeat(np.arange(len(lengths)), lengths)
-    assert np.array_equal(cuts.first_rows, rows[::task])
-    tasks = [len({l // task for l in range(pointers[i], pointers[i + 1])}) for i in range(len(lengths))]
-    assert cuts.few.tolist() == [i for i, n in enumerate(tasks) if 1 < n <= MANY_TASKS]
-    assert cuts.many.tolist() == [i for i, n in enumerate(tasks) if n > MANY_TASKS]
 
 
 def _posterior(rng, rows, config):

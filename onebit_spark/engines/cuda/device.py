@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -14,7 +16,8 @@ from onebit_spark.core.posterior import Form
 from onebit_spark.engines.cuda.shapes import Shape
 from onebit_spark.errors import RequestError
 
-HEADER = "rows.cuh"
+INCLUDE = re.compile(r'#include "(\w+\.cuh)"')
+COMPILERS = 8  # modules that are compiled at a time
 SPARE = 0.9  # share of the free memory that a fit may plan with
 
 
@@ -33,14 +36,14 @@ def bytes_needed(n: int, n_rows: int, n_cols: int, form: Form, weighted: bool) -
     """Of GPU memory, at the peak of a fit.
 
     A fit holds a rating in 4 bytes in each orientation, and as many again for the nine tenths that make the choices;
-    weights take as much. While the nine tenths are sorted, before there are any rows, a rating takes 40 bytes, with
-    weights 72. A row has its posterior three times (a choice goes back to a saved state), its lines and its sums. The
+    weights take as much. While the nine tenths are sorted, before there are any rows, a rating takes 46 bytes, with
+    weights 80. A row has its posterior three times (a choice goes back to a saved state), its lines and its sums. The
     start has four tables of double precision.
     """
     shape = Shape.of(form, hinge=form.kind == "spread")  # the hinge's lines are the longer ones
     row = 4 * (3 * form.width + shape.own_width + shape.line.sums + shape.line.width)
     start = 8 * 4 * (form.rank + 6)
-    return max(n * (72 if weighted else 40), n * (32 if weighted else 16) + (n_rows + n_cols) * max(row, start))
+    return max(n * (80 if weighted else 46), n * (32 if weighted else 16) + (n_rows + n_cols) * max(row, start))
 
 
 def room() -> int:
@@ -79,22 +82,52 @@ def _kernel(source: str, name: str, macros: tuple[tuple[str, int], ...], shared_
     return found
 
 
-@cache
 def _module(source: str, macros: tuple[tuple[str, int], ...]) -> Any:
+    return _compiling(source, macros).result()
+
+
+def compile_soon(source: str, macros: Mapping[str, int]) -> None:
+    """Begin to compile a .cu file for these macros; whoever needs one of its kernels waits for it."""
+    _compiling(source, tuple(sorted(macros.items())))
+
+
+@cache
+def _compiling(source: str, macros: tuple[tuple[str, int], ...]) -> Future[Any]:
+    return _compilers().submit(_compiled, source, macros)
+
+
+@cache
+def _compilers() -> ThreadPoolExecutor:
+    """Threads: the compiler does not hold the interpreter's lock."""
+    return ThreadPoolExecutor(COMPILERS)
+
+
+def _compiled(source: str, macros: tuple[tuple[str, int], ...]) -> Any:
     # macros as text, not as options: CuPy asks the compiler for its version once for every set of options
     defined = "".join(f"#define {name} {value}\n" for name, value in macros)
-    text = (defined + text_of(source)).encode("ascii", "replace").decode()
-    return cupy().RawModule(code=text, options=("-std=c++17",))
+    text = (defined + text_of(source)).encode("ascii", "ignore").decode()
+    module = cupy().RawModule(code=text, options=("-std=c++17",))
+    module.compile()
+    return module
 
 
 def text_of(source: str) -> str:
-    """A .cu file of this folder, with the file that it includes. The folder may be in a zip."""
-    text, shared = (files(__package__).joinpath(name).read_text(encoding="utf-8") for name in (f"{source}.cu", HEADER))
-    return text.replace(f'#include "{HEADER}"', shared)
+    """A .cu file of this folder, with the files that it includes. The folder may be in a zip."""
+
+    def text(name: str) -> str:
+        own = files(__package__).joinpath(name).read_text(encoding="utf-8")
+        return INCLUDE.sub(lambda found: text(found[1]), own)
+
+    return text(f"{source}.cu")
 
 
 THREADS = 256  # of a block whose threads work alone
 NULL = np.intp(0)  # a pointer to nothing
+
+
+def or_null(array: Any) -> Any:
+    """An array as an argument of a kernel; None is a pointer to nothing."""
+    return NULL if array is None else array
 
 
 def launch(found: Any, n: int, *arguments: Any) -> None:

@@ -11,14 +11,11 @@ from onebit_spark.core.implicit_features import RIDGE
 from onebit_spark.core.losses import HalfStep
 from onebit_spark.core.losses.hinge import Hinge, floors, learning_rate
 from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.engines.cuda.device import NULL, cupy, kernel
+from onebit_spark.engines.cuda.device import NULL, cupy, kernel, or_null
 from onebit_spark.engines.cuda.priors import DevicePrior
 from onebit_spark.engines.cuda.ratings import DeviceRatings
-from onebit_spark.engines.cuda.shapes import LineShape, Shape
+from onebit_spark.engines.cuda.shapes import MODE_HINGE, MODE_SEARCH, Shape
 from onebit_spark.engines.cuda.update import (
-    MODE_HINGE,
-    MODE_SEARCH,
-    or_null,
     partner_lines,
     room_for_told,
     row_sums,
@@ -62,18 +59,13 @@ def updated(
 
 def _searched(ratings: DeviceRatings, shape: Shape, old: Any, target: Any, partners: Any, step: HalfStep[None]) -> Any:
     """What the loss of every row gains by a step to its target, by half of it, and so on."""
-    line = search_line(shape)
+    line = shape.search_line
     own = cupy().zeros((len(old), 2 * line.width), np.float32)
     put_row(shape, own, old)
     put_row(shape, own[:, line.width :], target - old, 0.0)
     table = cupy().zeros((len(partners) + 1, line.width), np.float32)
     table[:-1, : shape.size], table[:-1, shape.size] = partners, 1.0
     return row_sums(ratings, line, own, table, step.weight, MODE_SEARCH, number=step.relaxation)
-
-
-def search_line(shape: Shape) -> LineShape:
-    """Of the partners' lines [R, 1] that a search reads."""
-    return replace(LineShape.of_columns(shape.size + 1), searches=True)
 
 
 def own_lines(shape: Shape, location: Any) -> Any:

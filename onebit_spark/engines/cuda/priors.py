@@ -9,7 +9,7 @@ import numpy as np
 
 from onebit_spark.core.losses import HalfStep, PriorLines
 from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.engines.cuda.device import NULL, cupy
+from onebit_spark.engines.cuda.device import NULL, cupy, or_null
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class DevicePrior:
     def arguments(self) -> tuple[Any, ...]:
         """As the kernels read it."""
         own = (NULL, NULL) if self.own is None else (self.own.location, self.own.deviation)
-        return self.mean, self.precision, *own, NULL if self.explained is None else self.explained
+        return self.mean, self.precision, *own, or_null(self.explained)
 
     def known(self, told: Any, fixed: int) -> Any:
         """What features explain of the means, (rows, D); None without any. ``told``: the implicit ones', (rows, K)."""

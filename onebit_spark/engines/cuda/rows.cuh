@@ -1,28 +1,10 @@
-// What the kernels on rows share: sizes, places of numbers, and the prior of a row. Header-free, for nvrtc; shapes.py
-// sizes it.
+// What the kernels share that read the sums of rows: places of numbers, and the prior of a row.
 //
-//   SIZE       D, the free coordinates of a row: [b, L] with intercepts (FIXED = 1), L without (FIXED = 0)
-//   SPREAD     whether a row keeps D standard deviations instead of a packed covariance
-//   HINGE      whether the sums are those of the hinge loss
-//   DOWN, ACROSS     threads that work on a row together: a part of a warp, or several warps
-//   GROUP, MOMENTS, SIGNED, TOLD, WEIGHED, VALUES     as in sums.cu, whose lines and sums these kernels write and read
-typedef unsigned int u32;
-typedef long long i64;
-#define RANK (SIZE - FIXED)
-#define PACKED (SIZE * (SIZE + 1) / 2)
-#define SCALE (SPREAD ? SIZE : PACKED)
-#define WIDTH ((MOMENTS + TOLD + WEIGHED) * GROUP)
-#define SUMS (VALUES * GROUP)
-#define TRIANGLE(a, b) ((a) * ((a) + 1) / 2 + (b))
-#define EVERYONE 0xffffffffu
+//   HINGE     whether the sums are those of the hinge loss
+//   GROUP, MOMENTS, SIGNED, TOLD, WEIGHED, VALUES     as in sums.cu
+#include "lanes.cuh"
 
-// Which entry (a, b), a ≥ b, of a packed triangle is number q
-__device__ __forceinline__ void entry_of(int q, int& a, int& b) {
-  a = (int)((sqrtf(8.f * q + 1.f) - 1.f) * 0.5f);
-  while (TRIANGLE(a + 1, 0) <= q) a++;
-  while (TRIANGLE(a, 0) > q) a--;
-  b = q - TRIANGLE(a, 0);
-}
+#define SUMS (VALUES * GROUP)
 
 // ---- places of sums ----------------------------------------------------------------------------------------------------
 
@@ -39,45 +21,6 @@ __device__ __forceinline__ int weighed_sum(int s) { return apart<WEIGHED, MOMENT
 
 // The coordinate of a partner [d, R, 1] (or [R, 1]) that stands beside coordinate a of a row
 __device__ __forceinline__ int beside(int a) { return FIXED && a == 0 ? SIZE : a; }
-
-// ---- threads of a row --------------------------------------------------------------------------------------------------
-
-#define LANES (DOWN * ACROSS)
-#define ROWS_PER_BLOCK (LANES > 32 ? 1 : 128 / LANES)
-#define BLOCK (ROWS_PER_BLOCK * LANES)
-#if LANES > 32
-#define SYNC() __syncthreads()
-#else
-#define SYNC() __syncwarp()
-#endif
-
-// A sum over the threads of a row, which all of them get. All threads of the block must come here.
-__device__ __forceinline__ double lane_sum(double x) {
-#pragma unroll
-  for (int bit = 1; bit < (LANES < 32 ? LANES : 32); bit <<= 1) x += __shfl_xor_sync(EVERYONE, x, bit);
-#if LANES > 32
-  __shared__ double parts[LANES / 32];
-  __syncthreads();
-  if ((threadIdx.x & 31) == 0) parts[threadIdx.x >> 5] = x;
-  __syncthreads();
-  x = 0.0;
-  for (int w = 0; w < LANES / 32; w++) x += parts[w];
-#endif
-  return x;
-}
-
-// Three numbers of every row, added up by blocks: scalars[0 … 2][block]
-__device__ __forceinline__ void add_up(double first, double second, double third, double* __restrict__ scalars) {
-  __shared__ double of_rows[3][ROWS_PER_BLOCK];
-  const int member = threadIdx.x / LANES;
-  if (threadIdx.x % LANES == 0) { of_rows[0][member] = first; of_rows[1][member] = second; of_rows[2][member] = third; }
-  __syncthreads();
-  if (threadIdx.x < 3) {
-    double s = 0.0;
-    for (int k = 0; k < ROWS_PER_BLOCK; k++) s += of_rows[threadIdx.x][k];
-    scalars[threadIdx.x * (i64)gridDim.x + blockIdx.x] = s;
-  }
-}
 
 // ---- the prior of a row ------------------------------------------------------------------------------------------------
 

@@ -13,8 +13,8 @@ different ratings of a row. In the end each group keeps a part of the sums, and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,9 @@ GRIDS = {12: (2, 2), 16: (4, 2), 24: (4, 4), 32: (8, 4), 64: (8, 8)}
 CANDIDATES = 4  # steps that a search compares
 MOST_MOMENTS = 24  # of a thread: more would not fit its registers
 TASK = 512  # ratings of a task
+MANY_TASKS = 32  # a row with more tasks than that is joined by a block of threads of its own
+RATING_MACROS = {"TASK": TASK}
+MODE_LOGISTIC, MODE_PRODUCT, MODE_READS, MODE_HINGE, MODE_SEARCH = range(5)  # what sums.cu adds up
 WARP, BLOCK = 32, 128  # threads
 REGISTERS = 65536  # of a multiprocessor
 
@@ -128,10 +131,12 @@ class LineShape:
         """
         ahead = 1 if cached else 2
         read = self.moments + self.told + self.weighed
-        registers = ahead * read + self.moments + self.values + 16 + 8 * ahead
+        own = (2 if self.searches else 1) * self.moments
+        registers = ahead * read + own + self.values + 16 + 8 * ahead
         blocks = max(1, REGISTERS // (self.threads * registers))
         return {
-            **self.macros, "TASK": TASK, "AHEAD": ahead, "WEIGHTED": int(weighted), "MODE": mode, "MIN_BLOCKS": blocks,
+            **self.macros, **RATING_MACROS, "MANY_TASKS": MANY_TASKS, "AHEAD": ahead, "WEIGHTED": int(weighted),
+            "MODE": mode, "MIN_BLOCKS": blocks,
         }  # fmt: skip
 
 
@@ -146,6 +151,7 @@ class Shape:
     hinge: bool = False  # whether it is fitted to the hinge loss
 
     @classmethod
+    @cache
     def of(cls, form: Form, hinge: bool = False) -> Shape:
         return cls(form.dimension, int(form.has_intercept), form.has_implicit, form.kind == "spread", hinge)
 
@@ -157,6 +163,11 @@ class Shape:
     def packed(self) -> int:
         """Entries of a covariance."""
         return packed_size(self.size)
+
+    @property
+    def search_line(self) -> LineShape:
+        """Of the partners' lines [R, 1] that a search of the hinge loss reads."""
+        return replace(LineShape.of_columns(self.size + 1), searches=True)
 
     @cached_property
     def line(self) -> LineShape:
@@ -174,7 +185,7 @@ class Shape:
         """Numbers of a row's own line: moments alone."""
         return self.line.moments * self.line.group
 
-    # ---- rows.cu, solve.cu, hinge.cu ---------------------------------------------------------------------------------
+    # ---- lines.cu, solve.cu, hinge.cu, maps.cu -----------------------------------------------------------------------
 
     @property
     def edge(self) -> int:
@@ -221,19 +232,23 @@ class Shape:
         """Shared memory of a block that maps: T, and two squares per row."""
         return 4 * (1 + 2 * self.map_rows) * self.size * (self.size | 1)
 
-    @property
+    @cached_property
     def row_macros(self) -> dict[str, int]:
-        return {
-            **self.line.macros, **self.pair_macros, "HINGE": int(self.hinge), "DOWN": self.grid[0],
-            "ACROSS": self.grid[1], "EDGE": self.edge, "MAP_LANES": self.map_lanes,
-        }  # fmt: skip
+        """Of ``lines.cu``, ``solve.cu`` and ``hinge.cu``."""
+        return {**self.line.macros, **self.map_macros, "HINGE": int(self.hinge), "EDGE": self.edge}
 
-    # ---- ratings.cu, totals.cu ---------------------------------------------------------------------------------------
+    @cached_property
+    def map_macros(self) -> dict[str, int]:
+        """Of ``maps.cu``."""
+        down, across = self.grid
+        return {**self.total_macros, "DOWN": down, "ACROSS": across, "MAP_LANES": self.map_lanes}
 
-    @property
+    # ---- pairs.cu, totals.cu -----------------------------------------------------------------------------------------
+
+    @cached_property
     def pair_macros(self) -> dict[str, int]:
-        return {"SIZE": self.size, "FIXED": self.fixed, "SPREAD": int(self.spread)}
+        return {**RATING_MACROS, **self.total_macros}
 
-    @property
+    @cached_property
     def total_macros(self) -> dict[str, int]:
-        return {**self.pair_macros, "TELLS": int(self.tells)}
+        return {"SIZE": self.size, "FIXED": self.fixed, "SPREAD": int(self.spread)}

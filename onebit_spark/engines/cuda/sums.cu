@@ -274,21 +274,28 @@ sum_rows(const u32* __restrict__ codes, const float* __restrict__ weights, const
 #endif
 }
 
-// acc[row] of the rows that few tasks share: a warp adds up their places in the order of the tasks.
-extern "C" __global__ void join_few(const int* __restrict__ rows, int n_rows, const i64* __restrict__ pointers,
+// acc[row] of the rows that few tasks share: a warp adds up their places in the order of the tasks. It is that of the row's
+// first task but one; a row with more than MANY_TASKS tasks of ratings is left to `join_many`.
+extern "C" __global__ void join_few(const int* __restrict__ first_rows, int n_tasks, const i64* __restrict__ pointers,
                                     const float* __restrict__ partial, float* __restrict__ acc) {
-  const int k = (int)((blockIdx.x * (i64)blockDim.x + threadIdx.x) >> 5), lane = threadIdx.x & 31;
-  if (k >= n_rows) return;
-  const int row = rows[k];
+  const i64 next = ((blockIdx.x * (i64)blockDim.x + threadIdx.x) >> 5) + 1;
+  const int lane = threadIdx.x & 31;
+  if (next >= n_tasks) return;
+  const int row = first_rows[next];
   const i64 first = pointers[row] / TASK, last = (pointers[row + 1] - 1) / TASK;
+  if (pointers[row] == next * TASK || first != next - 1 || pointers[row + 1] - pointers[row] > MANY_TASKS * TASK) return;
+  const float* begun = partial + (size_t)(2 * first + 1) * SUMS;
+  const float* ended = partial + (size_t)(2 * last) * SUMS;
+#pragma unroll 4
   for (int c = lane; c < SUMS; c += 32) {
-    double s = 0.0;
-    for (i64 task = first; task <= last; task++) s += __ldcs(partial + (size_t)(2 * task + (task == first)) * SUMS + c);
-    acc[(size_t)row * SUMS + c] = (float)s;
+    double s = (double)__ldcs(begun + c);
+    const double rest = (double)__ldcs(ended + c);
+    for (i64 task = first + 1; task < last; task++) s += (double)__ldcs(partial + (size_t)(2 * task) * SUMS + c);
+    acc[(size_t)row * SUMS + c] = (float)(s + rest);
   }
 }
 
-// The same for rows that many tasks share: eight parts of the tasks at a time.
+// The same for the other rows: eight parts of the tasks at a time.
 #define PARTS 8
 extern "C" __global__ void __launch_bounds__(32 * PARTS)
 join_many(const int* __restrict__ rows, const i64* __restrict__ pointers, const float* __restrict__ partial,

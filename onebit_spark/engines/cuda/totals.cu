@@ -1,25 +1,29 @@
 // Sums over the rows of a side, in double precision and in a fixed order. Header-free, for nvrtc.
 //
-//   SIZE, FIXED, SPREAD     as in rows.cuh
-//   TELLS                   whether rows have implicit features
+//   SIZE, FIXED, SPREAD     as in lanes.cuh
 typedef long long i64;
 #define RANK (SIZE - FIXED)
 #define SCALE (SPREAD ? SIZE : SIZE * (SIZE + 1) / 2)
 #define AUGMENTED (SIZE + FIXED)
 #define THREADS 256
-#define PADDED ((AUGMENTED + 4) / 4 * 4)          // numbers of a line in shared memory
-#define MOST_ROWS (PADDED > 32 ? 32 : 64)         // that are there at a time
+#define FOURS ((SIZE + 4) / 4)                                // of a line: AUGMENTED or RANK + 1 numbers
+#define PADDED (4 * FOURS)                                    // numbers of a line in shared memory
+#define ROWS (PADDED > 40 ? 32 : PADDED > 20 ? 64 : 128)      // that are there at a time
+#define SQUARES (FOURS * FOURS)                               // of 4 × 4 products, which a thread adds up
+#define SLICES (SQUARES >= THREADS ? 1 : THREADS / SQUARES < ROWS ? THREADS / SQUARES : ROWS)
 
 // What is added up. X are the means before, [1, old]; C their change, [0, new − old]; D the new means less what features
 // explain, [1, new − known]; W implicit weights, also of rows without ratings; T = [1, told].
-enum { X_X, C_C, C_X, D_D, SCALES, W_W, T_T, ALL };
+enum { SCALES, X_X, C_C, C_X, D_D, W_W, T_T };
 enum { X, C, D, W, T };
-__device__ constexpr int left_of(int job) { return job == X_X ? X : job == D_D ? D : job == W_W ? W : job == T_T ? T : C; }
-__device__ constexpr int right_of(int job) { return job == C_X ? X : left_of(job); }
-__device__ constexpr int width_of(int job) { return job == W_W ? RANK : job == T_T ? RANK + 1 : AUGMENTED; }
-__device__ constexpr int numbers_of(int job) { return job == SCALES ? SCALE : width_of(job) * width_of(job); }
+__device__ __forceinline__ int left_of(int job) {
+  return job == X_X ? X : job == D_D ? D : job == W_W ? W : job == T_T ? T : C;
+}
+__device__ __forceinline__ int right_of(int job) { return job == C_X ? X : left_of(job); }
+__device__ __forceinline__ int width_of(int job) { return job == W_W ? RANK : job == T_T ? RANK + 1 : AUGMENTED; }
+__device__ __forceinline__ int numbers_of(int job) { return job == SCALES ? SCALE : width_of(job) * width_of(job); }
 
-struct Rows {
+struct Side {
   const i64* pointers;
   const int* distinct;
   const float* old;
@@ -29,51 +33,80 @@ struct Rows {
   const float* implicit;
 
   __device__ __forceinline__ bool rated(i64 i) const { return pointers[i + 1] > pointers[i]; }
-  __device__ __forceinline__ double number(int kind, i64 i, int k) const {
-    if (kind == W) return (double)implicit[i * (2 * RANK) + k];
-    if (kind == T) return k == 0 ? 1.0 : (double)told[i * RANK + k - 1];
-    if (FIXED && k == 0) return kind == C ? 0.0 : 1.0;
-    k -= FIXED;
-    const i64 at = i * SIZE + k;
-    if (kind == X) return (double)old[at];
-    double x = (double)location[at];
-    if (kind == C) return x - (double)old[at];
-    if (explained) x -= (double)explained[at];
-    return told && k >= FIXED ? x - (double)told[i * RANK + k - FIXED] : x;
-  }
 };
 
-// Σ_i x_i y_iᵀ of the rows begin … end − 1; with |Ω_i| before it where rows tell. Each thread has 4 × 4 products of some
-// rows. out[number · stride]
-__device__ __forceinline__ void gram(const Rows& rows, int job, i64 begin, i64 end, double* tiles, double* out, i64 stride) {
+// Lines of ROWS rows in shared memory, 0 beyond `end` and beyond their width. number(i, k) is read for all of them, whether it
+// is needed or not: so a thread has all its reads on their way at once.
+template <class Number>
+__device__ __forceinline__ void stage(int width, i64 from, i64 end, double* lines, const Number& number) {
+  constexpr int EACH = (ROWS * PADDED + THREADS - 1) / THREADS;
+  double value[EACH];
+#pragma unroll
+  for (int u = 0; u < EACH; u++) {
+    const int e = threadIdx.x + u * THREADS, k = e % PADDED;
+    const i64 i = from + e / PADDED;
+    value[u] = number(i < end ? i : end - 1, k < width ? k : width - 1);
+  }
+#pragma unroll
+  for (int u = 0; u < EACH; u++) {
+    const int e = threadIdx.x + u * THREADS;
+    if (e < ROWS * PADDED) lines[e] = from + e / PADDED < end && e % PADDED < width ? value[u] : 0.0;
+  }
+}
+
+__device__ __forceinline__ void stage(const Side& side, int kind, int width, i64 from, i64 end, double* lines) {
+  if (kind == W) {
+    stage(width, from, end, lines, [&](i64 i, int k) { return (double)side.implicit[i * (2 * RANK) + k]; });
+  } else if (kind == T) {
+    stage(width, from, end, lines, [&](i64 i, int k) {
+      const double told = (double)side.told[i * RANK + (k > 0 ? k - 1 : 0)];
+      return k > 0 ? told : 1.0;
+    });
+  } else {  // one array less up to two others; what is absent counts for nothing
+    const float* first = kind == X ? side.old : side.location;
+    const float* less = kind == C ? side.old : kind == D ? side.explained : 0;
+    const float* told = kind == D ? side.told : 0;
+    const double by = less ? 1.0 : 0.0, told_by = told ? 1.0 : 0.0, lead = kind == C ? 0.0 : 1.0;
+    const int apart = told ? FIXED : 0;
+    if (!less) less = first;
+    if (!told) told = first;
+    stage(width, from, end, lines, [=](i64 i, int k) {
+      const int c = k > FIXED ? k - FIXED : 0, f = c > apart ? c - apart : 0;
+      const double x = (double)first[i * SIZE + c], y = (double)less[i * SIZE + c], z = (double)told[i * (SIZE - apart) + f];
+      if (FIXED && k == 0) return lead;
+      return x - by * y - (c >= FIXED ? told_by * z : 0.0);
+    });
+  }
+}
+
+// Σ_i c_i x_i y_iᵀ of the rows begin … end − 1, c_i = 1 for rows with ratings; |Ω_i| where they tell, 1 for all weights. Each
+// thread has 4 × 4 products of some rows. out[number · stride]
+__device__ __forceinline__ void gram(const Side& side, int job, i64 begin, i64 end, double* lines, double* counts, double* out,
+                                     i64 stride) {
   const int left = left_of(job), right = right_of(job), width = width_of(job);
-  const int fours = (width + 3) / 4, squares = fours * fours;
-  const int fit = squares < THREADS ? THREADS / squares : 1, slices = fit < MOST_ROWS ? fit : MOST_ROWS;
-  const int length = MOST_ROWS / slices * slices;
-  const int slice = threadIdx.x / squares;
-  double* x = tiles;
-  double* y = left == right && job != T_T ? x : tiles + MOST_ROWS * PADDED;
-  for (int pass = 0; pass < squares; pass += THREADS) {
-    const int square = slices > 1 ? threadIdx.x % squares : pass + threadIdx.x;
-    const bool works = square < squares && slice < slices;
-    const int a = square / fours * 4, b = square % fours * 4;
+  double* x = lines;
+  double* y = left == right ? x : lines + ROWS * PADDED;
+  const int slice = SLICES > 1 ? threadIdx.x / SQUARES : 0;
+  for (int pass = 0; pass < SQUARES; pass += THREADS) {
+    const int square = SLICES > 1 ? threadIdx.x % SQUARES : pass + threadIdx.x;
+    const bool works = square < SQUARES && slice < SLICES;
+    const int a = square / FOURS * 4, b = square % FOURS * 4;
     double sums[4][4];
 #pragma unroll
     for (int s = 0; s < 16; s++) sums[s / 4][s % 4] = 0.0;
-    for (i64 from = begin; from < end; from += length) {
-      for (int e = threadIdx.x; e < length * fours * 4; e += THREADS) {
-        const i64 i = from + e / (fours * 4);
-        const int k = e % (fours * 4), at = e / (fours * 4) * PADDED + k;
-        const bool counted = i < end && k < width && (job == W_W || rows.rated(i));
-        x[at] = counted ? rows.number(left, i, k) * (job == T_T ? (double)rows.distinct[i] : 1.0) : 0.0;
-        if (y != x) y[at] = counted ? rows.number(right, i, k) : 0.0;
+    for (i64 from = begin; from < end; from += ROWS) {
+      for (int r = threadIdx.x; r < ROWS; r += THREADS) {
+        const i64 i = from + r;
+        counts[r] = i >= end ? 0.0 : job == W_W ? 1.0 : !side.rated(i) ? 0.0 : job == T_T ? (double)side.distinct[i] : 1.0;
       }
+      stage(side, left, width, from, end, x);
+      if (left != right) stage(side, right, width, from, end, y);
       __syncthreads();
       if (works)
-        for (int r = slice; r < length; r += slices) {
+        for (int r = slice; r < ROWS; r += SLICES) {
           const double2 x0 = *(const double2*)(x + r * PADDED + a), x1 = *(const double2*)(x + r * PADDED + a + 2);
           const double2 y0 = *(const double2*)(y + r * PADDED + b), y1 = *(const double2*)(y + r * PADDED + b + 2);
-          const double u[4] = {x0.x, x0.y, x1.x, x1.y}, v[4] = {y0.x, y0.y, y1.x, y1.y};
+          const double c = counts[r], u[4] = {c * x0.x, c * x0.y, c * x1.x, c * x1.y}, v[4] = {y0.x, y0.y, y1.x, y1.y};
 #pragma unroll
           for (int s = 0; s < 16; s++) sums[s / 4][s % 4] += u[s / 4] * v[s % 4];
         }
@@ -81,11 +114,11 @@ __device__ __forceinline__ void gram(const Rows& rows, int job, i64 begin, i64 e
     }
 #pragma unroll
     for (int s = 0; s < 16; s++) {
-      if (slices > 1) {
-        tiles[threadIdx.x] = works ? sums[s / 4][s % 4] : 0.0;
+      if (SLICES > 1) {
+        lines[threadIdx.x] = works ? sums[s / 4][s % 4] : 0.0;
         __syncthreads();
         if (works && slice == 0)
-          for (int other = 1; other < slices; other++) sums[s / 4][s % 4] += tiles[other * squares + square];
+          for (int other = 1; other < SLICES; other++) sums[s / 4][s % 4] += lines[other * SQUARES + square];
         __syncthreads();
       }
       const int i = a + s / 4, j = b + s % 4;
@@ -95,22 +128,22 @@ __device__ __forceinline__ void gram(const Rows& rows, int job, i64 begin, i64 e
 }
 
 // Σ_i of the lines of `scale`, of their squares if they are deviations
-__device__ __forceinline__ void add_scales(const Rows& rows, const float* scale, i64 begin, i64 end, double* parts, double* out,
+__device__ __forceinline__ void add_scales(const Side& side, const float* scale, i64 begin, i64 end, double* parts, double* out,
                                            i64 stride) {
-  const int side = SCALE < THREADS ? THREADS / SCALE : 1;  // rows that are read together
+  constexpr int TOGETHER = SCALE < THREADS ? THREADS / SCALE : 1;  // rows that are read together
   for (int from = 0; from < SCALE; from += THREADS) {
-    const int k = side > 1 ? threadIdx.x % SCALE : from + threadIdx.x, r = side > 1 ? threadIdx.x / SCALE : 0;
+    const int k = TOGETHER > 1 ? threadIdx.x % SCALE : from + threadIdx.x, r = TOGETHER > 1 ? threadIdx.x / SCALE : 0;
     double s = 0.0;
-    if (k < SCALE && r < side)
+    if (k < SCALE && r < TOGETHER)
 #pragma unroll 8
-      for (i64 i = begin + r; i < end; i += side) {
-        const double v = rows.rated(i) ? (double)scale[i * SCALE + k] : 0.0;
-        s += SPREAD ? v * v : v;
+      for (i64 i = begin + r; i < end; i += TOGETHER) {
+        const double v = (double)scale[i * SCALE + k];
+        s += side.rated(i) ? (SPREAD ? v * v : v) : 0.0;
       }
     parts[threadIdx.x] = s;
     __syncthreads();
     if (k < SCALE && r == 0) {
-      for (int other = 1; other < side; other++) s += parts[other * SCALE + k];
+      for (int other = 1; other < TOGETHER; other++) s += parts[other * SCALE + k];
       out[k * stride] = s;
     }
     __syncthreads();
@@ -118,34 +151,18 @@ __device__ __forceinline__ void add_scales(const Rows& rows, const float* scale,
 }
 
 // The sums of job `first_job` + blockIdx.y, block b's share of the rows: out[number][b], the jobs' numbers one after the other
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
 statistics(const i64* __restrict__ pointers, const int* __restrict__ distinct, const float* __restrict__ old,
            const float* __restrict__ location, const float* __restrict__ scale, const float* __restrict__ explained,
            const float* __restrict__ told, const float* __restrict__ implicit, int first_job, double* __restrict__ out, i64 n) {
-  alignas(16) __shared__ double tiles[2 * MOST_ROWS * PADDED];
-  const Rows rows = {pointers, distinct, old, location, explained, told, implicit};
+  alignas(16) __shared__ double lines[2 * ROWS * PADDED];
+  __shared__ double counts[ROWS];
+  const Side side = {pointers, distinct, old, location, explained, told, implicit};
   const int job = first_job + blockIdx.y;
   const i64 share = (n + gridDim.x - 1) / gridDim.x, begin = blockIdx.x * share;
-  const i64 end = begin + share < n ? begin + share : n;
-  for (int before = first_job; before < job; before++) out += numbers_of(before) * (i64)gridDim.x;
-  if (job == SCALES) add_scales(rows, scale, begin, end, tiles, out + blockIdx.x, gridDim.x);
-  else gram(rows, job, begin, end, tiles, out + blockIdx.x, gridDim.x);
-}
-
-// out[line] = the sum of `count` numbers, for every line of a table
-#define MOST_THREADS 1024
-extern "C" __global__ void __launch_bounds__(MOST_THREADS)
-fold(const double* __restrict__ table, i64 count, double* __restrict__ out) {
-  __shared__ double parts[MOST_THREADS];
-  const double* line = table + blockIdx.x * count;
-  double s = 0.0;
-#pragma unroll 4
-  for (i64 k = threadIdx.x; k < count; k += blockDim.x) s += line[k];
-  parts[threadIdx.x] = s;
-  __syncthreads();
-  for (int half = blockDim.x / 2; half > 0; half /= 2) {
-    if (threadIdx.x < half) parts[threadIdx.x] += parts[threadIdx.x + half];
-    __syncthreads();
-  }
-  if (threadIdx.x == 0) out[blockIdx.x] = parts[0];
+  const i64 end = begin + share < n ? begin + share : n, blocks = gridDim.x;
+  for (int before = first_job; before < job; before++) out += numbers_of(before) * blocks;
+  out += blockIdx.x;
+  if (job == SCALES) add_scales(side, scale, begin, end, lines, out, blocks);
+  else gram(side, job, begin, end, lines, counts, out, blocks);
 }

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.statistics import SideStatistics
-from onebit_spark.engines.cuda.device import NULL, cupy, kernel
+from onebit_spark.engines.cuda.device import NULL, cupy, kernel, or_null
 from onebit_spark.engines.cuda.priors import DevicePrior
 from onebit_spark.engines.cuda.ratings import DeviceRatings
 from onebit_spark.engines.cuda.shapes import Shape
@@ -18,8 +18,7 @@ Vector = NDArray[np.float64]
 
 BLOCKS = 264  # two for each multiprocessor of an H200; each adds up its share of the rows
 THREADS, MOST_THREADS, LEAST_ROWS = 256, 1024, 64  # of a block
-X_X, SCALES, W_W = 0, 4, 5  # numbers of jobs, as in totals.cu
-ANY_SHAPE = Shape(1, 0, False).total_macros
+SCALES, W_W = 0, 5  # numbers of jobs, as in totals.cu
 
 
 def side_statistics(
@@ -32,7 +31,7 @@ def side_statistics(
     blocks, and ``data`` the first part of the data term by tasks, if it is wanted.
     """
     shape, cp = Shape.of(new.form), cupy()
-    parts = _parts(ratings, shape, old, new, prior.explained, told, X_X, jobs(shape))
+    parts = _parts(ratings, shape, old, new, prior.explained, told, jobs(shape))
     tables = [parts, scalars, *([] if data is None else [data[None, :]])]
     results = cp.empty(sum(len(table) for table in tables))
     at = 0
@@ -42,10 +41,10 @@ def side_statistics(
     numbers, cross = results.get(), np.zeros((0, shape.size))
     if features is not None:
         shift = new.location.astype(np.float64) - prior.means(prior.known(told, shape.fixed))
-        shift *= (cp.diff(ratings.pointers) > 0)[:, None]
+        shift *= cp.diff(ratings.pointers)[:, None] > 0
         cross = (features.astype(np.float64).T @ shift).get()
     widths = [numbers_of(shape, job) for job in jobs(shape)]
-    gram, change_gram, change_cross, distance_gram, covariance, *implicit, three, first = np.split(
+    covariance, gram, change_gram, change_cross, distance_gram, *implicit, three, first = np.split(
         numbers, np.cumsum([*widths, 3])
     )
     log_volume, prior_distance, linear = three
@@ -73,7 +72,7 @@ def side_statistics(
 def weight_gram(ratings: DeviceRatings, rows: RowPosterior) -> Vector:
     """Σ_j w_j w_jᵀ of the implicit weights of all rows."""
     shape = Shape.of(rows.form)
-    parts = _parts(ratings, shape, rows.location, rows, None, None, W_W, range(W_W, W_W + 1))
+    parts = _parts(ratings, shape, rows.location, rows, None, None, range(W_W, W_W + 1))
     found = cupy().empty(len(parts))
     fold(parts, found)
     return np.asarray(found.get())
@@ -96,22 +95,22 @@ def fold(table: Any, out: Any) -> None:
     """The sum of every line of a table."""
     lines, count = table.shape
     threads = THREADS if count <= THREADS * 8 else MOST_THREADS
-    kernel("totals", "fold", ANY_SHAPE)((lines,), (threads,), (table, np.int64(count), out))
+    kernel("fold", "fold", {})((lines,), (threads,), (table, np.int64(count), out))
 
 
 def _parts(
-    ratings: DeviceRatings, shape: Shape, old: Any, rows: RowPosterior, explained: Any, told: Any, first: int,
+    ratings: DeviceRatings, shape: Shape, old: Any, rows: RowPosterior, explained: Any, told: Any,
     chosen: range,
 ) -> Any:  # fmt: skip
     """The sums of these jobs: a line for each number, a column for each share of the rows."""
     blocks = min(BLOCKS, -(-ratings.n_rows // LEAST_ROWS))
     out = cupy().empty((sum(numbers_of(shape, job) for job in chosen), blocks))
-    explained, told, implicit = (NULL if array is None else array for array in (explained, told, rows.implicit))
+    explained, told, implicit = (or_null(array) for array in (explained, told, rows.implicit))
     kernel("totals", "statistics", shape.total_macros)(
         (blocks, len(chosen)), (THREADS,),
         (
             ratings.pointers, ratings.distinct if shape.tells else NULL, old, rows.location, rows.scale, explained,
-            told, implicit, np.int32(first), out, np.int64(ratings.n_rows),
+            told, implicit, np.int32(chosen[0]), out, np.int64(ratings.n_rows),
         ),
     )  # fmt: skip
     return out

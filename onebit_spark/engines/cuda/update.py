@@ -11,13 +11,13 @@ from onebit_spark.core.implicit_features import RIDGE
 from onebit_spark.core.losses import HalfStep
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.row_map import RowMap
-from onebit_spark.engines.cuda.device import NULL, cache_bytes, cupy, kernel, launch
+from onebit_spark.engines.cuda.device import NULL, cupy, kernel, launch, or_null
+from onebit_spark.engines.cuda.modules import sum_macros
 from onebit_spark.engines.cuda.priors import DevicePrior
 from onebit_spark.engines.cuda.ratings import DeviceRatings
-from onebit_spark.engines.cuda.shapes import BLOCK, LineShape, Shape
+from onebit_spark.engines.cuda.shapes import BLOCK, MODE_LOGISTIC, MODE_PRODUCT, LineShape, Shape
 
-MODE_LOGISTIC, MODE_PRODUCT, MODE_READS, MODE_HINGE, MODE_SEARCH = range(5)  # as in sums.cu
-LINES = 16  # rows whose lines a block makes, as in rows.cu
+LINES = 16  # rows whose lines a block makes, as in lines.cu
 MAP_BLOCKS = 1056  # eight for each multiprocessor of an H200; more rows than that go one after the other
 
 
@@ -77,11 +77,6 @@ def room_for_told(shape: Shape, rows: RowPosterior) -> Any:
     return cupy().empty((rows.n_rows, rows.rank), np.float32) if shape.tells else None
 
 
-def or_null(array: Any) -> Any:
-    """An array as an argument of a kernel."""
-    return NULL if array is None else array
-
-
 # ---- lines and sums --------------------------------------------------------------------------------------------------
 
 
@@ -89,7 +84,7 @@ def partner_lines(shape: Shape, partners: RowPosterior) -> Any:
     """What a rating reads of its partner, and one more line of zeros."""
     n, width = partners.n_rows, shape.line.width
     out = cupy().empty((n + 1, width), np.float32)
-    fill, implicit = kernel("rows", "fill_partners", shape.row_macros), or_null(partners.implicit)
+    fill, implicit = kernel("lines", "fill_partners", shape.row_macros), or_null(partners.implicit)
     fill((-(-(n + 1) // LINES),), (BLOCK,), (partners.location, partners.scale, implicit, out, np.int64(n)))
     return out
 
@@ -97,7 +92,7 @@ def partner_lines(shape: Shape, partners: RowPosterior) -> Any:
 def own_lines(shape: Shape, rows: RowPosterior) -> Any:
     """What the rows multiply their partners' moments with."""
     out = cupy().empty((rows.n_rows, shape.own_width), np.float32)
-    fill = kernel("rows", "fill_own", shape.row_macros)
+    fill = kernel("lines", "fill_own", shape.row_macros)
     fill((-(-rows.n_rows // LINES),), (BLOCK,), (rows.location, rows.scale, out, np.int64(rows.n_rows)))
     return out
 
@@ -106,11 +101,12 @@ def row_sums(
     ratings: DeviceRatings, line: LineShape, own: Any, table: Any, kappa: float = 1.0, mode: int = MODE_LOGISTIC,
     data: Any = None, number: float = 0.0,
 ) -> Any:  # fmt: skip
-    """Sums over the ratings of every row (``sums.cu``); those of a row without ratings are not written."""
+    """Sums over the ratings of every row (``sums.cu``). Only products set those of rows without ratings, to 0."""
     cp, cuts = cupy(), ratings.cuts
-    macros = line.sum_macros(ratings.weights is not None, mode, table.nbytes <= cache_bytes())
+    macros = sum_macros(line, ratings, mode)
     n_tasks = len(cuts.first_rows)
-    acc, partial = cp.empty((ratings.n_rows, line.sums), np.float32), cp.empty((2 * n_tasks, line.sums), np.float32)
+    acc = (cp.zeros if mode == MODE_PRODUCT else cp.empty)((ratings.n_rows, line.sums), np.float32)
+    partial = cp.empty((2 * n_tasks, line.sums), np.float32)
     kernel("sums", "sum_rows", macros)(
         (-(-n_tasks // line.tasks_per_block),), (line.threads,),
         (
@@ -119,9 +115,9 @@ def row_sums(
             np.float32(kappa), np.float32(number),
         ),
     )  # fmt: skip
-    if len(cuts.few):
+    if n_tasks > 1:
         join = kernel("sums", "join_few", macros)
-        launch(join, 32 * len(cuts.few), cuts.few, np.int32(len(cuts.few)), ratings.pointers, partial, acc)
+        launch(join, 32 * (n_tasks - 1), cuts.first_rows, np.int32(n_tasks), ratings.pointers, partial, acc)
     if len(cuts.many):
         join = kernel("sums", "join_many", macros)
         join((len(cuts.many),), (256,), (cuts.many, ratings.pointers, partial, acc))
@@ -141,7 +137,7 @@ def map_rows(posterior: RowPosterior, by: RowMap) -> None:
         matrices[2] = by.other
     matrix, shift, other = cupy().asarray(matrices)
     blocks = min(MAP_BLOCKS, -(-n // shape.map_rows))
-    kernel("rows", "map_rows", shape.row_macros, shape.map_bytes)(
+    kernel("maps", "map_rows", shape.map_macros, shape.map_bytes)(
         (blocks,), (shape.map_rows * shape.map_lanes,),
         (posterior.location, posterior.scale, or_null(posterior.implicit), matrix, shift, other, np.int64(n)),
         shared_mem=shape.map_bytes,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from importlib.resources import files
@@ -17,6 +17,7 @@ from onebit_spark.engines.cuda.shapes import Shape
 from onebit_spark.errors import RequestError
 
 INCLUDE = re.compile(r'#include "(\w+\.cuh)"')
+OPTIONS = ("-std=c++17",)
 COMPILERS = 8  # modules that are compiled at a time
 SPARE = 0.9  # share of the free memory that a fit may plan with
 
@@ -103,12 +104,18 @@ def _compilers() -> ThreadPoolExecutor:
 
 
 def _compiled(source: str, macros: tuple[tuple[str, int], ...]) -> Any:
-    # macros as text, not as options: CuPy asks the compiler for its version once for every set of options
-    defined = "".join(f"#define {name} {value}\n" for name, value in macros)
-    text = (defined + text_of(source)).encode("ascii", "ignore").decode()
-    module = cupy().RawModule(code=text, options=("-std=c++17",))
+    module = cupy().RawModule(code=plain_text(source, macros), options=OPTIONS)
     module.compile()
     return module
+
+
+def plain_text(source: str, macros: Iterable[tuple[str, int]]) -> str:
+    """A .cu file with its macros, without the Greek letters of its comments.
+
+    The macros are text, not options: CuPy asks the compiler for its version once for every set of options.
+    """
+    defined = "".join(f"#define {name} {value}\n" for name, value in macros)
+    return (defined + text_of(source)).encode("ascii", "ignore").decode()
 
 
 def text_of(source: str) -> str:

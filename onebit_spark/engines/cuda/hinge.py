@@ -36,7 +36,8 @@ def updated(
     )
     del table
     new, told = replace(rows, location=cp.empty_like(rows.location)), room_for_told(shape, rows)
-    target, found = NULL, NULL
+    target: Any = NULL
+    found: Any = NULL
     if majorises:
         aim = replace(rows, location=cp.empty_like(rows.location))
         solve(ratings, step, shape, sums, prior, rows.location, aim, told, floor=mean_floor)

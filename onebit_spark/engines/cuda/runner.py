@@ -127,7 +127,7 @@ class CudaRunner:
         if step is steps.weight_gram:
             return [weight_gram(self.ratings[side], posterior)]
         assert step is steps.column_squares
-        mean = posterior.mean.astype(np.float64)
+        mean: Any = posterior.mean.astype(np.float64)
         return [np.diag((mean.T @ mean).get()).copy()]
 
     def table(self, side: Side, lines: Any) -> Any:

@@ -36,21 +36,23 @@ struct Side {
 };
 
 // Lines of ROWS rows in shared memory, 0 beyond `end` and beyond their width. number(i, k) is read for all of them, whether it
-// is needed or not: so a thread has all its reads on their way at once.
+// is needed or not: so a thread has several reads on their way at once.
+#define AT_ONCE 6
 template <class Number>
 __device__ __forceinline__ void stage(int width, i64 from, i64 end, double* lines, const Number& number) {
-  constexpr int EACH = (ROWS * PADDED + THREADS - 1) / THREADS;
-  double value[EACH];
+  for (int first = threadIdx.x; first < ROWS * PADDED; first += AT_ONCE * THREADS) {
+    double value[AT_ONCE];
 #pragma unroll
-  for (int u = 0; u < EACH; u++) {
-    const int e = threadIdx.x + u * THREADS, k = e % PADDED;
-    const i64 i = from + e / PADDED;
-    value[u] = number(i < end ? i : end - 1, k < width ? k : width - 1);
-  }
+    for (int u = 0; u < AT_ONCE; u++) {
+      const int e = first + u * THREADS, k = e % PADDED;
+      const i64 i = from + e / PADDED;
+      value[u] = number(i < end ? i : end - 1, k < width ? k : width - 1);
+    }
 #pragma unroll
-  for (int u = 0; u < EACH; u++) {
-    const int e = threadIdx.x + u * THREADS;
-    if (e < ROWS * PADDED) lines[e] = from + e / PADDED < end && e % PADDED < width ? value[u] : 0.0;
+    for (int u = 0; u < AT_ONCE; u++) {
+      const int e = first + u * THREADS;
+      if (e < ROWS * PADDED) lines[e] = from + e / PADDED < end && e % PADDED < width ? value[u] : 0.0;
+    }
   }
 }
 

@@ -2,8 +2,9 @@
 
     python benchmarks/gpu.py [--tables steps fits first] [--ratings 2e7 1e8 1e9] [--rank 10 32 64] [--iterations 20]
 
-``steps``: the sums over ratings and the rest of a half step. "reads" is the same kernel without its arithmetic: the
-ceiling of this access pattern. ``fits``: whole fits of simulated ratings, 10 users per item and 100 ratings per user.
+``steps``: the sums over ratings, the systems of the rows, and the whole half step. "reads" are the sums without their
+arithmetic: the ceiling of this access pattern. ``fits``: whole fits of simulated ratings, 10 users per item and 100
+ratings per user. What does not fit the memory is told of.
 ``first``: the first fit of a process, and the next one.
 """
 
@@ -21,20 +22,21 @@ from record import provenance
 from onebit_spark import FitConfig, NotConverged, fit_arrays
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, RowPrior, Side
 from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.engines.cuda.device import cupy
+from onebit_spark.engines.cuda.device import bytes_needed, cupy, room
 from onebit_spark.engines.cuda.priors import DevicePrior
 from onebit_spark.engines.cuda.ratings import DeviceRatings, orientations
-from onebit_spark.engines.cuda.shapes import Shape
+from onebit_spark.engines.cuda.shapes import MODE_READS, Shape
 from onebit_spark.engines.cuda.start import start_posteriors
-from onebit_spark.engines.cuda.totals import Totals
+from onebit_spark.engines.cuda.totals import side_statistics
+from onebit_spark.engines.cuda.transfer import download
 from onebit_spark.engines.cuda.update import (
-    MODE_GATHER,
     RatingSums,
     own_lines,
     partner_lines,
     row_sums,
     updated,
 )
+from onebit_spark.errors import RequestError
 
 TABLES = ("first", "steps", "fits")
 PIECE = 2**26  # ratings that are made at a time
@@ -75,34 +77,39 @@ def milliseconds(work: Callable[[], Any], repeats: int = 5) -> float:
 
 def steps(n: int, rank: int, implicit: bool) -> None:
     """The parts of a half step of both sides."""
+    form, extent = FitConfig(rank=rank, implicit_features=implicit).form, (n // 100, n // 1000)
+    if (needed := bytes_needed(n, *extent, form, False)) > room():
+        print(f"| {n:.0e} | {rank} | {'yes' if implicit else 'no'} | {needed / 1e9:.0f} GB |", flush=True)
+        return
     rows, cols, labels, extent = simulated(n)
     ratings = orientations(rows, cols, (labels > 0).view(np.uint8), extent)
     del rows, cols, labels
     config = FitConfig(rank=rank, implicit_features=implicit, likelihood_weight=1.0)
     posteriors = start_posteriors(ratings, config, config.make_loss())
     for side in SIDES:
-        sums, reads, whole = parts(ratings[side], side, posteriors[side], posteriors[OTHER[side]])
+        sums, reads, systems, whole = parts(ratings[side], side, posteriors[side], posteriors[OTHER[side]])
         print(
-            f"| {n:.0e} | {rank} | {'yes' if implicit else 'no'} | {side} | {sums:.2f} | {reads:.2f} | "
-            f"{reads / sums:.2f} | {whole:.2f} | {1e6 * whole / n:.3f} |",
+            f"| {n:.0e} | {rank} | {'yes' if implicit else 'no'} | {side} | {sums:.2f} | {reads / sums:.2f} | "
+            f"{systems:.2f} | {whole:.2f} | {1e6 * whole / n:.3f} |",
             flush=True,
         )
 
 
-def parts(ratings: DeviceRatings, side: Side, rows: RowPosterior, partners: RowPosterior) -> tuple[float, float, float]:
-    """Milliseconds of the sums over ratings, of their reads alone, and of the whole half step."""
-    shape, size, one = Shape.of(rows.form), rows.dimension, np.float32(1)
+def parts(ratings: DeviceRatings, side: Side, rows: RowPosterior, partners: RowPosterior) -> tuple[float, ...]:
+    """Milliseconds of the sums over ratings, of their reads alone, of the systems, and of the whole half step."""
+    shape, size = Shape.of(rows.form), rows.dimension
     own, table = own_lines(shape, rows), partner_lines(shape, partners)
-    sums = milliseconds(lambda: row_sums(ratings, shape.line, own, table, one))
-    reads = milliseconds(lambda: row_sums(ratings, shape.line, own, table, one, MODE_GATHER))
+    sums = milliseconds(lambda: row_sums(ratings, shape.line, own, table))
+    reads = milliseconds(lambda: row_sums(ratings, shape.line, own, table, mode=MODE_READS))
     step: HalfStep[None] = HalfStep(side, 0, 1.0, RowPrior(np.zeros((1, size)), np.ones((1, size))), 1.0)
     prior = DevicePrior.of(step, size, None, None)
 
     def half_step() -> None:
         new, told, scalars = updated(ratings, step, RatingSums.of(ratings, rows, partners, 1.0), prior)
-        Totals(ratings, shape).of_rows(rows.location, new, prior, told, scalars, None, None)
+        side_statistics(ratings, rows.location, new, prior, told, scalars, None, None)
 
-    return sums, reads, milliseconds(half_step)
+    found = RatingSums.of(ratings, rows, partners, 1.0)
+    return sums, reads, milliseconds(lambda: updated(ratings, step, found, prior)), milliseconds(half_step)
 
 
 def timed_fit(host: list[Any], **settings: Any) -> str:
@@ -124,14 +131,20 @@ def timed_fit(host: list[Any], **settings: Any) -> str:
 def fits(n: int, ranks: list[int], iterations: int) -> None:
     """Whole fits, from host arrays to host factors."""
     *arrays, _ = simulated(n)
-    host = [array.get() for array in arrays]
+    host = [download(array) for array in arrays]
     del arrays
-    cupy().get_default_memory_pool().free_all_blocks()
     plain = {"tol": 0, "likelihood_weight": 1.0, "implicit_features": False, "max_iter": iterations}
-    for rank in ranks:
-        print(f"{n:.0e}, plain, rank {rank}: {timed_fit(host, rank=rank, **plain)}", flush=True)
-    print(f"{n:.0e}, rank 10, 100 iterations: {timed_fit(host, rank=10, tol=0, likelihood_weight=1.0)}", flush=True)
-    print(f"{n:.0e}, all defaults: {timed_fit(host)}", flush=True)
+    asked: dict[str, dict[str, Any]] = {f"plain, rank {rank}": {"rank": rank, **plain} for rank in ranks}
+    asked["hinge, rank 10"] = {"rank": 10, "loss": "hinge", **plain}
+    asked["rank 10, 100 iterations"] = {"rank": 10, "tol": 0, "likelihood_weight": 1.0}
+    asked["all defaults"] = {}
+    for name, settings in asked.items():
+        cupy().get_default_memory_pool().free_all_blocks()
+        try:
+            timed_fit(host, **settings)  # which compiles
+            print(f"{n:.0e}, {name}: {timed_fit(host, **settings)}", flush=True)
+        except RequestError as error:
+            print(f"{n:.0e}, {name}: {error}", flush=True)
 
 
 def first() -> None:
@@ -157,10 +170,11 @@ def main() -> None:
     if "first" in given.tables:
         first()
     if "steps" in given.tables:
-        print("| ratings | rank | implicit | side | sums, ms | reads | share | half step, ms | ns per rating |")
+        print("| ratings | rank | implicit | side | sums, ms | reads | systems, ms | half step, ms | ns per rating |")
         for n in given.ratings:
             for rank in given.rank:
                 for implicit in (False, True):
+                    cupy().get_default_memory_pool().free_all_blocks()
                     steps(int(n), rank, implicit)
     if "fits" in given.tables:
         for n in given.ratings:

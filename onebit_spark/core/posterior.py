@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -65,7 +66,7 @@ class RowPosterior:
         if self.implicit is not None and self.implicit.shape != (rows, 2 * self.rank):
             raise ValueError(f"implicit has shape {self.implicit.shape}, not {(rows, 2 * self.rank)}")
 
-    @property
+    @cached_property
     def form(self) -> Form:
         """How a row is laid out when it is stored or sent."""
         return Form(self.dimension, self.kind, self.has_intercept, self.location.dtype.name, self.implicit is not None)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from onebit_spark import FitConfig, Terms, fit_arrays
-from onebit_spark.engines.cuda import device
+from onebit_spark.core import choices
+from onebit_spark.engines.cuda import device, runner
 
 FITS = {
     "default": {},
@@ -15,6 +16,9 @@ FITS = {
     "spreads": {"covariance": "diagonal"},
     "twenty": {"rank": 20},
     "sixty-four": {"rank": 64, "max_iter": 3},
+    "hinge": {"loss": "hinge"},
+    "plain hinge": {"loss": "hinge", "implicit_features": False, "intercepts": False},
+    "gradient": {"loss": "hinge", "solver": "gradient", "rank": 4, "max_iter": 2},  # it jumps to and fro at first
 }
 
 
@@ -25,7 +29,11 @@ def agree(here, there, scores=1e-4):
     rng = np.random.default_rng(0)
     row, col = rng.integers(0, here.rows.n_rows, 2000), rng.integers(0, here.cols.n_rows, 2000)
     largest = np.abs(here.score(row, col)).max()
-    assert np.abs(there.score(row, col) - here.score(row, col)).max() < scores * largest
+    apart = np.abs(there.score(row, col) - here.score(row, col))
+    if here.config.loss == "hinge":  # a row may take half of a step that gains nothing here, and the whole step there
+        assert np.quantile(apart, 0.95) < scores * largest
+        scores *= 20
+    assert apart.max() < scores * largest
     np.testing.assert_allclose(there.std(row, col), here.std(row, col), rtol=1e-3, atol=1e-4)
 
 
@@ -56,9 +64,10 @@ def test_side_features(ratings):
     np.testing.assert_allclose(there.scales.features["rows"], here.scales.features["rows"], atol=1e-4)
 
 
-def test_chosen_weight_and_certificates(ratings):
+@pytest.mark.parametrize("loss", ["logistic", "hinge"])
+def test_chosen_weight_and_certificates(ratings, loss):
     rows, cols, labels, shape, _ = ratings(4, n=9000)
-    config = FitConfig(tol=0, max_iter=30, rank=5, implicit_features=False)
+    config = FitConfig(loss=loss, tol=0, max_iter=30, rank=5, implicit_features=False)
     here, there = (
         fit_arrays(rows, cols, labels, config, shape, certify=Terms(), device=place) for place in ("cpu", "cuda")
     )
@@ -71,10 +80,11 @@ def test_chosen_weight_and_certificates(ratings):
     np.testing.assert_allclose(there.ladder.thresholds, here.ladder.thresholds, rtol=0.01)
 
 
-def test_choices(ratings):
+@pytest.mark.parametrize("loss", ["logistic", "hinge"])
+def test_choices(ratings, loss):
     """Rank, κ, implicit features and length by the last tenth: the same answers."""
     rows, cols, labels, shape, _ = ratings(9, n=12000)
-    config = FitConfig(max_rank=20, tol=0, max_iter=40)
+    config = FitConfig(loss=loss, max_rank=20, tol=0, max_iter=40)
     here, there = (fit_arrays(rows, cols, labels, config, shape, device=place) for place in ("cpu", "cuda"))
     assert there.config == here.config
     assert [entry["kept"] for entry in there.info.choice["trail"]] == [
@@ -133,6 +143,20 @@ def test_what_is_wrong_is_said_as_on_the_cpu(change, words):
     shape = given.pop("shape")
     with pytest.raises(ValueError, match=words):
         fit_arrays(*map(np.array, given.values()), shape=shape, device="cuda")
+
+
+def test_growth_stops_where_the_memory_ends(ratings, monkeypatch, caplog):
+    rows, cols, labels, shape, _ = ratings(9, n=12000)
+    monkeypatch.setattr(choices, "START_RANK", 1)
+    whole = fit_arrays(rows, cols, labels, FitConfig(max_rank=8), shape, device="cuda")
+    assert whole.config.rank > 1
+    there = device.bytes_needed(len(rows), *shape, FitConfig(rank=1).form, False)
+    monkeypatch.setattr(device, "bytes_needed", lambda *sizes: there)
+    monkeypatch.setattr(runner, "room", lambda: there)
+    monkeypatch.setattr(runner, "bytes_needed", lambda n, rows, cols, form, weighted: there + form.rank - 1)
+    fit = fit_arrays(rows, cols, labels, FitConfig(max_rank=8), shape, device="cuda")
+    assert fit.config.rank == 1
+    assert "rank 2 is not tried: it takes about" in caplog.text
 
 
 def test_too_little_memory(ratings, monkeypatch):

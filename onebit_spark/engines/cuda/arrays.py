@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from onebit_spark.core.array_input import checked_ratings
 from onebit_spark.core.blocks import MAX_COLUMNS
 from onebit_spark.core.posterior import Form
-from onebit_spark.engines.cuda.device import check_memory, cupy
-from onebit_spark.engines.cuda.ratings import Orientations, orientations
+from onebit_spark.engines.cuda.device import check_memory
+from onebit_spark.engines.cuda.ratings import Orientations, count_marked, orientations
 from onebit_spark.engines.cuda.transfer import upload
 
 
@@ -59,8 +59,10 @@ def _sent(
         index.append(sent.astype(np.int32, copy=False))
         extent.append(int(size))
     sent = upload(labels.view(np.uint8) if labels.dtype == bool else labels)
-    positive = sent == 1
-    counts = [int(cupy().count_nonzero(marked)) for marked in (positive, sent == 0, sent == -1)]
-    if sum(counts) != len(sent) or not counts[0] or (counts[1] > 0) == (counts[2] > 0):
+    positive, least = (sent == 1).view(np.uint8), int(sent.min())
+    if least not in (0, -1):
         return None
-    return index[0], index[1], positive.view(np.uint8), (extent[0], extent[1])
+    counts = count_marked(positive), count_marked((sent == least).view(np.uint8))
+    if sum(counts) != len(sent) or not all(counts):
+        return None
+    return index[0], index[1], positive, (extent[0], extent[1])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -14,6 +16,9 @@ from onebit_spark.core.posterior import Form
 from onebit_spark.engines.cuda.shapes import Shape
 from onebit_spark.errors import RequestError
 
+INCLUDE = re.compile(r'#include "(\w+\.cuh)"')
+OPTIONS = ("-std=c++17",)
+COMPILERS = 8  # modules that are compiled at a time
 SPARE = 0.9  # share of the free memory that a fit may plan with
 
 
@@ -31,25 +36,30 @@ def cupy() -> Any:
 def bytes_needed(n: int, n_rows: int, n_cols: int, form: Form, weighted: bool) -> int:
     """Of GPU memory, at the peak of a fit.
 
-    Ratings are 4 bytes in each orientation, and as many again for the nine tenths that make the choices; while they are
-    sorted they take 16 more, and weights another 16. A row has its posterior three times (a choice goes back to a saved
-    state), its lines and its sums. The start has four tables of double precision.
+    A fit holds a rating in 4 bytes in each orientation, and as many again for the nine tenths that make the choices;
+    weights take as much. While the nine tenths are sorted, before there are any rows, a rating takes 46 bytes, with
+    weights 80. A row has its posterior three times (a choice goes back to a saved state), its lines and its sums. The
+    start has four tables of double precision.
     """
-    shape = Shape.of(form)
+    shape = Shape.of(form, hinge=form.kind == "spread")  # the hinge's lines are the longer ones
     row = 4 * (3 * form.width + shape.own_width + shape.line.sums + shape.line.width)
     start = 8 * 4 * (form.rank + 6)
-    return n * (32 + (16 if weighted else 0)) + (n_rows + n_cols) * max(row, start)
+    return max(n * (80 if weighted else 46), n * (32 if weighted else 16) + (n_rows + n_cols) * max(row, start))
+
+
+def room() -> int:
+    """Bytes that a fit may plan with: what is free, and what this process holds."""
+    free, _ = cupy().cuda.runtime.memGetInfo()
+    return int(SPARE * (free + cupy().get_default_memory_pool().total_bytes()))
 
 
 def check_memory(n: int, n_rows: int, n_cols: int, form: Form, weighted: bool) -> None:
     """Refuse what does not fit the memory of the device."""
-    needed = bytes_needed(n, n_rows, n_cols, form, weighted)
-    free, _ = cupy().cuda.runtime.memGetInfo()
-    free += cupy().get_default_memory_pool().free_bytes()
-    if needed > SPARE * free:
+    needed, there = bytes_needed(n, n_rows, n_cols, form, weighted), room()
+    if needed > there:
         raise RequestError(
             f"device='cuda' cannot work: {n:,} ratings of {n_rows:,} rows and {n_cols:,} columns take about "
-            f"{needed / 1e9:.1f} GB of GPU memory, and {free / 1e9:.1f} GB are free: choose device='cpu', a lower "
+            f"{needed / 1e9:.1f} GB of GPU memory, and {there / 1e9:.1f} GB are free: choose device='cpu', a lower "
             "rank (or max_rank), or covariance='diagonal'"
         )
 
@@ -73,16 +83,58 @@ def _kernel(source: str, name: str, macros: tuple[tuple[str, int], ...], shared_
     return found
 
 
-@cache
 def _module(source: str, macros: tuple[tuple[str, int], ...]) -> Any:
-    text = files(__package__).joinpath(f"{source}.cu").read_text(encoding="utf-8")
-    text = text.encode("ascii", "replace").decode()  # the Greek letters of the comments
-    options = ("-std=c++17", *(f"-D{name}={value}" for name, value in macros))
-    return cupy().RawModule(code=text, options=options)
+    return _compiling(source, macros).result()
+
+
+def compile_soon(source: str, macros: Mapping[str, int]) -> None:
+    """Begin to compile a .cu file for these macros; whoever needs one of its kernels waits for it."""
+    _compiling(source, tuple(sorted(macros.items())))
+
+
+@cache
+def _compiling(source: str, macros: tuple[tuple[str, int], ...]) -> Future[Any]:
+    return _compilers().submit(_compiled, source, macros)
+
+
+@cache
+def _compilers() -> ThreadPoolExecutor:
+    """Threads: the compiler does not hold the interpreter's lock."""
+    return ThreadPoolExecutor(COMPILERS)
+
+
+def _compiled(source: str, macros: tuple[tuple[str, int], ...]) -> Any:
+    module = cupy().RawModule(code=plain_text(source, macros), options=OPTIONS)
+    module.compile()
+    return module
+
+
+def plain_text(source: str, macros: Iterable[tuple[str, int]]) -> str:
+    """A .cu file with its macros, without the Greek letters of its comments.
+
+    The macros are text, not options: CuPy asks the compiler for its version once for every set of options.
+    """
+    defined = "".join(f"#define {name} {value}\n" for name, value in macros)
+    return (defined + text_of(source)).encode("ascii", "ignore").decode()
+
+
+def text_of(source: str) -> str:
+    """A .cu file of this folder, with the files that it includes. The folder may be in a zip."""
+
+    def text(name: str) -> str:
+        own = files(__package__).joinpath(name).read_text(encoding="utf-8")
+        return INCLUDE.sub(lambda found: text(found[1]), own)
+
+    return text(f"{source}.cu")
 
 
 THREADS = 256  # of a block whose threads work alone
 NULL = np.intp(0)  # a pointer to nothing
+
+
+def or_null(array: Any) -> Any:
+    """An array as an argument of a kernel; None is a pointer to nothing."""
+    return NULL if array is None else array
 
 
 def launch(found: Any, n: int, *arguments: Any) -> None:

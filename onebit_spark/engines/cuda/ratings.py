@@ -14,32 +14,25 @@ from onebit_spark.core.losses import Side
 from onebit_spark.core.repeats import Repeats
 from onebit_spark.core.spectral_rows import Rows
 from onebit_spark.core.split import Split
-from onebit_spark.engines.cuda.device import NULL, cupy, kernel, launch
-from onebit_spark.engines.cuda.shapes import TASK, Shape
+from onebit_spark.engines.cuda.device import NULL, cupy, kernel, launch, or_null
+from onebit_spark.engines.cuda.shapes import MANY_TASKS, RATING_MACROS, TASK
 from onebit_spark.engines.cuda.transfer import download, upload
-
-REPEATED = np.uint32(2**31)  # in a code: the rating before is of the same cell
-MANY_TASKS = 32  # a row that more tasks share is joined by a block of threads of its own
-
-ANY_SHAPE = Shape(1, 0, False).pair_macros  # kernels that read no row
 
 
 class Cuts(NamedTuple):
-    """The ratings in tasks of equal length, whatever rows they are of. The arrays are those of ``pointers``' module."""
+    """The ratings in tasks of equal length, whatever rows they are of."""
 
     first_rows: Any  # the row of the first rating of each task
-    few: Any  # rows that 2 … MANY_TASKS tasks share
-    many: Any  # rows that more tasks share
+    many: Any  # rows with more than MANY_TASKS tasks of ratings: a block of threads joins their parts
 
-    @classmethod
-    def of(cls, pointers: Any, module: Any = np, task: int = TASK) -> Cuts:
-        begins = module.arange(0, int(pointers[-1]), task)
-        first_rows = module.searchsorted(pointers, begins, side="right") - 1
-        shared_by = (pointers[1:] - 1) // task - pointers[:-1] // task + 1
-        shared_by = module.where(pointers[1:] > pointers[:-1], shared_by, 0)
-        few = module.flatnonzero((shared_by > 1) & (shared_by <= MANY_TASKS))
-        many = module.flatnonzero(shared_by > MANY_TASKS)
-        return cls(*(found.astype(np.int32) for found in (first_rows, few, many)))
+
+class RowSums(NamedTuple):
+    """Of each row, float64 and int32."""
+
+    weights: Any  # the sum of the weights of its ratings
+    positives: Any  # the same of the positive ones
+    root: Any  # D^{−½}: 1/√weights, 0 without ratings
+    distinct: Any  # number of different columns
 
 
 @dataclass(frozen=True)
@@ -52,11 +45,9 @@ class DeviceRatings:
     weights: Any = None  # float32
 
     @classmethod
-    def sorted(cls, rows: Any, columns: Any, positive: Any, shape: tuple[int, int], weights: Any) -> DeviceRatings:
-        """From ratings in any order: int32, int32, uint8 and float32 arrays of the device."""
-        n, cp = len(rows), cupy()
-        keys = cp.empty(n, np.uint64)
-        launch(kernel("ratings", "fill_keys", ANY_SHAPE), n, rows, columns, positive, keys, np.int64(n))
+    def of_keys(cls, keys: Any, shape: tuple[int, int], weights: Any) -> DeviceRatings:
+        """From ratings in any order: row << 32 | column << 1 | positive. The keys are sorted in place."""
+        n, cp = len(keys), cupy()
         if weights is None:
             keys.sort()
         else:  # the weights of equal codes ascend
@@ -64,9 +55,8 @@ class DeviceRatings:
             order = order[cp.argsort(keys[order])]
             keys, weights = keys[order], weights[order]
         codes, pointers = cp.empty(n, np.uint32), cp.empty(shape[0] + 1, np.int64)
-        launch(kernel("ratings", "fill_codes", ANY_SHAPE), n, keys, codes, np.int64(n))
-        fill = kernel("ratings", "fill_pointers", ANY_SHAPE)
-        launch(fill, shape[0] + 1, keys, pointers, np.int64(shape[0]), np.int64(n))
+        launch(_kernel("fill_codes"), n, keys, codes, np.int64(n))
+        launch(_kernel("fill_pointers"), shape[0] + 1, keys, pointers, np.int64(shape[0]), np.int64(n))
         return cls(pointers, codes, shape[1], weights)
 
     @property
@@ -79,128 +69,153 @@ class DeviceRatings:
 
     @cached_property
     def cuts(self) -> Cuts:
-        return Cuts.of(self.pointers, cupy())
+        n_tasks = -(-self.n // TASK)
+        first_rows = cupy().empty(n_tasks, np.int32)
+        rows = np.int64(self.n_rows)
+        launch(_kernel("fill_first_rows"), n_tasks, self.pointers, rows, first_rows, np.int32(n_tasks))
+        many = np.flatnonzero(self.counts > MANY_TASKS * TASK).astype(np.int32)
+        return Cuts(first_rows, upload(many))
 
-    @cached_property
-    def rows(self) -> Any:
-        """The row of each rating."""
-        out = cupy().empty(self.n, np.int32)
-        find = kernel("ratings", "rows_of_ratings", ANY_SHAPE)
-        launch(find, self.n, self.pointers, np.int64(self.n_rows), out, np.int64(self.n))
-        return out
-
-    def forget_rows(self) -> None:
-        """Free ``rows``, 4 bytes per rating."""
-        self.__dict__.pop("rows", None)
+    @property
+    def places(self) -> tuple[Any, Any, np.int32, np.int64]:
+        """``Ratings`` of ``random.cuh``: what tells the row of a rating."""
+        first_rows = self.cuts.first_rows
+        return self.pointers, first_rows, np.int32(len(first_rows)), np.int64(self.n_rows)
 
     def transposed(self) -> DeviceRatings:
-        columns = ((self.codes & ~REPEATED) >> 1).astype(np.int32)
-        positive = (self.codes & 1).astype(np.uint8)
-        shape = self.n_columns, self.n_rows
-        found = DeviceRatings.sorted(columns, self.rows, positive, shape, self.weights)
-        self.forget_rows()
-        return found
+        keys, n = cupy().empty(self.n, np.uint64), self.n
+        launch(_kernel("fill_transposed_keys"), n, *self.places, self.codes, keys, np.int64(n))
+        return DeviceRatings.of_keys(keys, (self.n_columns, self.n_rows), self.weights)
 
     # ---- numbers of the rows -----------------------------------------------------------------------------------------
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
         """Number of ratings of each row, on the host."""
-        return download(cupy().diff(self.pointers))
+        return np.diff(download(self.pointers))
 
     @cached_property
     def n_rated(self) -> int:
         """Rows with ratings."""
         return int(np.count_nonzero(self.counts))
 
+    @cached_property
+    def row_sums(self) -> RowSums:
+        return self._summed(self.weights)
+
     @property
     def distinct(self) -> Any:
         """Number of different columns that each row has rated, int32."""
-        return self._counted[2]
+        return self.row_sums.distinct
 
     @property
     def counted_rows(self) -> Rows:
-        """The rows with the sums of their weights, as arrays of the device."""
-        numbers, (total, positive, _) = cupy().arange(self.n_rows, dtype=np.int64), self._counted
+        """The rows with the sums of their weights, on the host."""
+        total, positive = (download(self.row_sums[k]) for k in range(2))
         if self.weights is None:
             total, positive = total.astype(np.int64), positive.astype(np.int64)
-        return Rows(numbers, total, positive)
+        return Rows(np.arange(self.n_rows), total, positive)
 
     @property
     def positive_counts(self) -> NDArray[np.int64]:
         """Number of positive ratings of each row, on the host."""
-        return download(self._summed(None)[1]).astype(np.int64)
-
-    @cached_property
-    def _counted(self) -> tuple[Any, Any, Any]:
-        return self._summed(self.weights)
-
-    def _summed(self, weights: Any) -> tuple[Any, Any, Any]:
-        """Of each row: the sum of its weights, that of the positive ones, and its different columns."""
-        m, cp = self.n_rows, cupy()
-        found = cp.empty(m), cp.empty(m), cp.empty(m, np.int32)
-        count, given = kernel("ratings", "count_rows", ANY_SHAPE), NULL if weights is None else weights
-        launch(count, 32 * m, self.pointers, self.codes, given, *found, np.int64(m))
-        return found
+        return download(self._unweighted.positives).astype(np.int64)
 
     @property
     def positives(self) -> int:
         """Number of positive ratings."""
-        return int((self.codes & 1).sum(dtype=np.int64))
+        return int(self._unweighted.positives.sum())
+
+    @property
+    def _unweighted(self) -> RowSums:
+        return self.row_sums if self.weights is None else self._summed(None)
+
+    def _summed(self, weights: Any) -> RowSums:
+        m, cp = self.n_rows, cupy()
+        found = RowSums(cp.empty(m), cp.empty(m), cp.empty(m), cp.empty(m, np.int32))
+        launch(_kernel("count_rows"), 32 * m, self.pointers, self.codes, or_null(weights), *found, np.int64(m))
+        return found
 
     @cached_property
     def repeats(self) -> Repeats:
-        again = (self.codes & REPEATED) != 0
-        first = again[1:] & ~again[:-1]  # no row begins with a repeated cell, so `again[0]` is false
-        differs = again[1:] & ((self.codes[1:] ^ self.codes[:-1]) & 1).astype(bool)
-        return Repeats(*(int(cupy().count_nonzero(found)) for found in (first, again, differs)))
+        counts = cupy().zeros(3, np.uint64)
+        launch(_kernel("count_repeats"), self.n, self.codes, counts, np.int64(self.n))
+        return Repeats(*map(int, counts.get()))
 
     # ---- a part of the ratings ---------------------------------------------------------------------------------------
 
-    def tossed(self, split: Split) -> Any:
-        """Whether the split chooses each rating. These are the ratings of the rows."""
-        out, cells = cupy().empty(self.n, np.uint8), NULL
-        if split.by_cell:
-            cells = cupy().cumsum((self.codes & REPEATED) == 0, dtype=np.int64)
-        toss = kernel("ratings", "toss", ANY_SHAPE)
-        coin = np.uint64(split.seed), np.float64(split.fraction)
-        launch(toss, self.n, self.pointers, self.rows, cells, *coin, out, np.int64(self.n))
-        self.forget_rows()
-        return out.view(bool)
+    def divided(self, split: Split) -> tuple[DeviceRatings, DeviceRatings]:
+        """The ratings that a split chooses, and the others. These are the ratings of the rows."""
+        m, counts = np.int64(self.n_rows), cupy().empty(self.n_rows, np.int64)
+        coin = np.uint64(split.seed), np.float64(split.fraction), np.int32(split.by_cell)
+        launch(_kernel("count_split"), 32 * self.n_rows, self.pointers, self.codes, *coin, counts, m)
+        kept = np.append(0, np.cumsum(download(counts)))
+        return tuple(  # type: ignore[return-value]
+            self._part(coin, wanted, pointers)
+            for wanted, pointers in ((1, kept), (0, np.append(0, np.cumsum(self.counts)) - kept))
+        )
 
-    def kept(self, mask: Any) -> DeviceRatings:
-        """The ratings that are marked. All of a cell are marked, or the bit for repeated cells is made anew."""
-        totals = cupy().zeros(self.n + 1, np.int64)
-        cupy().cumsum(mask, dtype=np.int64, out=totals[1:])
-        codes = self.codes[mask]
-        weights = None if self.weights is None else self.weights[mask]
-        return DeviceRatings(totals[self.pointers], codes, self.n_columns, weights)._marked()
+    def _part(self, coin: tuple[Any, ...], wanted: int, kept: NDArray[np.int64]) -> DeviceRatings:
+        n, pointers, cp = int(kept[-1]), upload(kept), cupy()
+        codes, weights = cp.empty(n, np.uint32), None if self.weights is None else cp.empty(n, np.float32)
+        launch(
+            _kernel("write_split"), 32 * self.n_rows, self.pointers, self.codes, or_null(self.weights), *coin,
+            np.int32(wanted), pointers, codes, or_null(weights), np.int64(self.n_rows),
+        )  # fmt: skip
+        return DeviceRatings(pointers, codes, self.n_columns, weights)
 
-    def _marked(self) -> DeviceRatings:
-        """With the bit of repeated cells made anew."""
-        plain = self.codes & ~REPEATED
-        again = cupy().zeros(self.n, bool)
-        again[1:] = (plain[1:] >> 1) == (plain[:-1] >> 1)
-        again[self.pointers[:-1][cupy().diff(self.pointers) > 0]] = False  # a row begins
-        codes = plain | (again.astype(np.uint32) << 31)
-        return DeviceRatings(self.pointers, codes, self.n_columns, self.weights)
+
+def _kernel(name: str) -> Any:
+    return kernel("ratings", name, RATING_MACROS)
+
+
+def count_marked(marked: Any) -> int:
+    """How many numbers of an array of bytes are not 0."""
+    counts = cupy().zeros(1, np.uint64)
+    launch(_kernel("count_marked"), marked.size, marked, counts, np.int64(marked.size))
+    return int(counts.get()[0])
+
+
+def count_distinct(ratings: DeviceRatings) -> int:
+    """How many different sums of weights, of all ratings and of the positive ones, the rows have."""
+    n, counts = ratings.n_rows, cupy().zeros(1, np.uint64)
+    keys = cupy().empty(n, np.uint64)
+    launch(_kernel("hash_rows"), n, *ratings.row_sums[:2], keys, np.int64(n))
+    keys.sort()
+    launch(_kernel("count_changes"), n, keys, counts, np.int64(n))
+    return int(counts.get()[0])
+
+
+def keyed_normals(ratings: DeviceRatings, width: int, seed: int, deviation: float, numbered: bool) -> Any:
+    """Normals of every row, from a hash of its sums, or of its number; 0 without ratings (``core.spectral_rows``)."""
+    out, keys = cupy().empty((ratings.n_rows, width)), (NULL, NULL) if numbered else ratings.row_sums[:2]
+    launch(
+        _kernel("keyed_normals"), out.size, ratings.pointers, *keys, np.uint64(seed % 2**64), np.int32(width),
+        np.float64(deviation), out, np.int64(ratings.n_rows),
+    )  # fmt: skip
+    return out
 
 
 Orientations = dict[Side, DeviceRatings]
 
 
 def orientations(rows: Any, columns: Any, positive: Any, shape: tuple[int, int], weights: Any = None) -> Orientations:
-    """Both orientations of ratings that are on the device, in any order."""
+    """Both orientations of ratings in any order: int32, int32, uint8 and float32 arrays of the device."""
     across, down = shape
-    return {
-        "rows": DeviceRatings.sorted(rows, columns, positive, (across, down), weights),
-        "cols": DeviceRatings.sorted(columns, rows, positive, (down, across), weights),
-    }
+
+    def sorted_by(own: Any, other: Any, extent: tuple[int, int]) -> DeviceRatings:
+        keys = cupy().empty(len(own), np.uint64)
+        launch(_kernel("fill_keys"), len(own), own, other, positive, keys, np.int64(len(own)))
+        return DeviceRatings.of_keys(keys, extent, weights)
+
+    return {"rows": sorted_by(rows, columns, (across, down)), "cols": sorted_by(columns, rows, (down, across))}
 
 
 def orientations_of(block: RatingBlock) -> Orientations:
     """Both orientations of the ratings of a block."""
+    plain, pointers = upload(block.codes).view(np.uint32), upload(block.row_pointers)
+    codes, n_rows = cupy().empty(len(plain), np.uint32), block.n_rows
+    launch(_kernel("mark_repeated"), 32 * n_rows, pointers, plain, codes, np.int64(n_rows))
     weights = None if block.weights is None else upload(block.weights)
-    codes = upload(block.codes).view(np.uint32)
-    rows = DeviceRatings(upload(block.row_pointers), codes, block.n_columns, weights)._marked()
+    rows = DeviceRatings(pointers, codes, block.n_columns, weights)
     return {"rows": rows, "cols": rows.transposed()}

@@ -11,26 +11,29 @@ from numpy.typing import ArrayLike, NDArray
 
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.config import FitConfig
-from onebit_spark.core.losses import OTHER, Loss, PriorLines, RowPrior, Side
+from onebit_spark.core.losses import OTHER, HalfStep, Hinge, Loss, PriorLines, RowPrior, Side
 from onebit_spark.core.posterior import Form, RowPosterior, packed_size
 from onebit_spark.core.repeats import Repeats
 from onebit_spark.core.row_map import RowMap
 from onebit_spark.core.spectral_rows import Rows
 from onebit_spark.core.split import Split
 from onebit_spark.engines import steps
-from onebit_spark.engines.cuda import pairs
+from onebit_spark.engines.cuda import hinge, pairs
 from onebit_spark.engines.cuda.arrays import device_ratings
-from onebit_spark.engines.cuda.device import check_memory, cupy
+from onebit_spark.engines.cuda.device import bytes_needed, check_memory, cupy, kernel, or_null, room
+from onebit_spark.engines.cuda.modules import prepare_half_step, prepare_ratings
 from onebit_spark.engines.cuda.priors import DevicePrior
 from onebit_spark.engines.cuda.ratings import DeviceRatings, Orientations, orientations_of
-from onebit_spark.engines.cuda.shapes import Shape
+from onebit_spark.engines.cuda.shapes import WARP, Shape
 from onebit_spark.engines.cuda.start import grown_posteriors, start_posteriors, total_weight
-from onebit_spark.engines.cuda.totals import Lines, Totals
-from onebit_spark.engines.cuda.transfer import download, downloaded, upload, uploaded
+from onebit_spark.engines.cuda.totals import side_statistics, weight_gram
+from onebit_spark.engines.cuda.transfer import downloaded, upload, uploaded
 from onebit_spark.engines.cuda.update import RatingSums, map_rows, updated
 from onebit_spark.engines.engine import BlockEngine
 from onebit_spark.engines.line_format import LineFormat
 from onebit_spark.engines.steps import RowStep, Step, Sums
+
+MOST_BLOCKS = 8448  # sixty-four for each multiprocessor of an H200
 
 
 class CudaRunner:
@@ -41,12 +44,14 @@ class CudaRunner:
         self.n_ratings = ratings["rows"].n
         self.weighted = ratings["rows"].weights is not None
         self.total_weight = total_weight(ratings["rows"])
+        self._prepared: set[tuple[Form, Loss]] = set()
         self._left_out: tuple[Split, DeviceRatings] | None = None
         self._ahead: RatingSums | None = None  # of the next half step: the data term of the last one needed them
 
     @classmethod
     def of_block(cls, block: RatingBlock, form: Form) -> Self:
         """On the ratings of a block, if there is room for them."""
+        prepare_ratings()
         check_memory(block.n_ratings, block.n_rows, block.n_columns, form, block.weights is not None)
         return cls(orientations_of(block))
 
@@ -60,26 +65,44 @@ class CudaRunner:
         return self.ratings[side].counts
 
     def held_rows(self, side: Side) -> Rows:
-        return Rows(*map(download, self.ratings[side].counted_rows))
+        return self.ratings[side].counted_rows
 
     def run(
         self, side: Side, step: Step, own: Sequence[Any], partners: Any, format: LineFormat, send: Any = None
     ) -> tuple[Any, list[Sums]]:
         assert isinstance(step, steps.Update)
         half, ratings, (rows, *more) = step.step, self.ratings[side], own
+        self._prepare(rows.form, step.loss)
         lines = more.pop(0) if isinstance(half.prior, PriorLines) else None
         features = more.pop(0) if half.feature_weights is not None else None
         prior = DevicePrior.of(half, rows.dimension, lines, features)
+        if isinstance(step.loss, Hinge):
+            new, told, scalars, data = hinge.updated(ratings, step.loss, half, rows, partners, prior)
+        else:
+            new, told, scalars, data = self._updated(side, half, rows, partners, prior)
+        data = data if half.want_data else None
+        found = side_statistics(ratings, rows.location, new, prior, told, scalars, data, features)
+        return new, [found.to_vector()]
+
+    def _prepare(self, form: Form, loss: Loss) -> None:
+        """Begin to compile what such a half step needs, the first time."""
+        if (form, loss) not in self._prepared:
+            self._prepared.add((form, loss))
+            for ratings in self.ratings.values():
+                prepare_half_step(ratings, form, isinstance(loss, Hinge))
+
+    def _updated(
+        self, side: Side, half: HalfStep[None], rows: RowPosterior, partners: RowPosterior, prior: DevicePrior
+    ) -> tuple[RowPosterior, Any, Any, Any]:
+        """As ``updated``, and the first part of the data term. That needs the sums of the next half step."""
         found, self._ahead = self._ahead, None
         if found is None or not found.are_of(rows, partners, half.weight):
-            found = RatingSums.of(ratings, rows, partners, half.weight)
-        new, told, scalars = updated(ratings, half, found, prior)
+            found = RatingSums.of(self.ratings[side], rows, partners, half.weight)
+        new, told, scalars = updated(self.ratings[side], half, found, prior)
         del found
         if half.want_data:
             self._ahead = RatingSums.of(self.ratings[OTHER[side]], partners, new, half.weight)
-        data = None if self._ahead is None else self._ahead.data
-        totals = Totals(ratings, Shape.of(rows.form))
-        return new, [totals.of_rows(rows.location, new, prior, told, scalars, data, features).to_vector()]
+        return new, told, scalars, None if self._ahead is None else self._ahead.data
 
     def sums(self, side: Side, step: Step, own: Sequence[Any], partners: Any) -> list[Sums]:
         ratings, rows = self.ratings[side], own[0]
@@ -88,24 +111,24 @@ class CudaRunner:
         if isinstance(step, steps.Confidences):
             return [pairs.count_confidences(ratings, rows, partners, step.noise, step.stride)]
         assert isinstance(step, steps.MeasureLeftOut)
-        return [pairs.left_out_sums(self._left(step.split), rows, partners)]
+        return [pairs.left_out_sums(self._left(step.split), step.loss, rows, partners)]
 
     def run_rows(self, side: Side, step: RowStep, own: Sequence[Any], format: LineFormat) -> Any:
         if isinstance(step, steps.FillUnrated):
-            explained = None if step.feature_weights is None else own[1] @ cupy().asarray(step.feature_weights)
-            return _with_prior(own[0], upload(self.counts(side) == 0), step.prior, explained)
+            explained = None
+            if step.feature_weights is not None:
+                explained = (own[1] @ cupy().asarray(step.feature_weights)).astype(np.float32)
+            return _with_prior(own[0], self.ratings[side], step.prior, explained)
         assert isinstance(step, steps.Combine)
         return step.make(*own)  # numpy's functions and indices serve arrays of the device as well
 
     def row_sums(self, side: Side, step: RowStep, own: Sequence[Any] = ()) -> list[Sums]:
         posterior: RowPosterior = own[0]
-        totals = Totals(self.ratings[side], Shape.of(posterior.form))
         if step is steps.weight_gram:
-            weights = Lines(posterior.implicit, columns=slice(0, posterior.rank))
-            totals.gram(weights, weights, rated=False)
-            return totals.fetched()
+            return [weight_gram(self.ratings[side], posterior)]
         assert step is steps.column_squares
-        return [np.asarray((posterior.mean.astype(np.float64) ** 2).sum(axis=0).get())]
+        mean: Any = posterior.mean.astype(np.float64)
+        return [np.diag((mean.T @ mean).get()).copy()]
 
     def table(self, side: Side, lines: Any) -> Any:
         return uploaded(lines) if isinstance(lines, RowPosterior) else upload(lines)
@@ -120,18 +143,25 @@ class CudaRunner:
         return table
 
     def start(self, config: FitConfig, loss: Loss) -> dict[Side, RowPosterior]:
+        self._prepare(config.form, loss)
         return start_posteriors(self.ratings, config, loss)
 
+    def shortage(self, config: FitConfig) -> str | None:
+        sizes = self.n_ratings, self.n_rows("rows"), self.n_rows("cols")
+        needed, there = bytes_needed(*sizes, config.form, self.weighted), room()
+        if needed <= there:
+            return None
+        return f"it takes about {needed / 1e9:.1f} GB of GPU memory, and there are {there / 1e9:.1f}"
+
     def grown(self, posteriors: dict[Side, RowPosterior], config: FitConfig, loss: Loss) -> dict[Side, RowPosterior]:
+        self._prepare(config.form, loss)
         return grown_posteriors(self.ratings, posteriors, config, loss)
 
     @contextmanager
     def restricted(self, split: Split) -> Iterator[CudaRunner]:
-        rows = self.ratings["rows"]
-        chosen = rows.tossed(split)
-        self._left_out = split, rows.kept(~chosen)
-        kept = rows.kept(chosen)
-        yield CudaRunner({"rows": kept, "cols": kept.transposed()})
+        chosen, left = self.ratings["rows"].divided(split)
+        self._left_out = split, left
+        yield CudaRunner({"rows": chosen, "cols": chosen.transposed()})
 
     def described(self, what: str) -> AbstractContextManager[None]:
         return nullcontext()
@@ -148,25 +178,25 @@ class CudaRunner:
     def _left(self, split: Split) -> DeviceRatings:
         """The ratings that a split does not choose. Those of the last one that restricted this runner are kept."""
         if self._left_out is None or self._left_out[0] != split:
-            rows = self.ratings["rows"]
-            self._left_out = split, rows.kept(~rows.tossed(split))
+            self._left_out = split, self.ratings["rows"].divided(split)[1]
         return self._left_out[1]
 
 
-def _with_prior(posterior: RowPosterior, empty: Any, prior: RowPrior, explained: Any) -> RowPosterior:
+def _with_prior(posterior: RowPosterior, ratings: DeviceRatings, prior: RowPrior, explained: Any) -> RowPosterior:
     """``core.engine.with_prior`` on the device."""
-    filled, cp = posterior.copy(), cupy()
-    mean = cp.broadcast_to(cp.asarray(prior.mean[0]), filled.location.shape)
-    filled.location[empty] = (mean if explained is None else mean + explained)[empty]
-    deviation = prior.precision[0] ** -0.5
-    if filled.kind == "spread":
-        line = deviation.astype(np.float32)
-    else:
-        line = np.zeros(filled.scale.shape[1], np.float32)
-        line[[packed_size(k + 1) - 1 for k in range(filled.dimension)]] = deviation.astype(np.float32) ** 2
-    filled.scale[empty] = cp.asarray(line)
-    if filled.implicit is not None:
-        filled.implicit[empty] = 0.0
+    filled, shape, deviation = posterior.copy(), Shape.of(posterior.form), prior.precision[0] ** -0.5
+    line = deviation
+    if not shape.spread:
+        line = np.zeros(shape.packed)
+        line[[packed_size(k + 1) - 1 for k in range(shape.size)]] = deviation**2
+    mean, line = (cupy().asarray(numbers, np.float32) for numbers in (prior.mean[0], line))
+    kernel("maps", "fill_unrated", shape.map_macros)(
+        (min(MOST_BLOCKS, filled.n_rows),), (WARP,),
+        (
+            ratings.pointers, mean, or_null(explained), line, filled.location, filled.scale, or_null(filled.implicit),
+            np.int64(filled.n_rows),
+        ),
+    )  # fmt: skip
     return filled
 
 
@@ -181,6 +211,8 @@ class CudaEngine(BlockEngine[RowPosterior]):
         settings: Sequence[object], weights: ArrayLike | None, form: Form,
     ) -> Self:  # fmt: skip
         """An engine on the ratings of ``fit_arrays``; ``settings`` are the problems of the settings."""
+        if not settings:
+            prepare_ratings()
         return cls(CudaRunner(device_ratings(rows, cols, labels, shape, settings, weights, form)))
 
     @contextmanager

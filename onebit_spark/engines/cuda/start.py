@@ -22,15 +22,13 @@ from onebit_spark.core.spectral_rows import (
     SquareSum,
     Table,
     added,
-    distinct_keys,
     gram,
 )
-from onebit_spark.engines.cuda.device import NULL, cupy, kernel, launch
+from onebit_spark.engines.cuda.device import cupy
 from onebit_spark.engines.cuda.pairs import residual_weights
-from onebit_spark.engines.cuda.ratings import ANY_SHAPE, DeviceRatings, Orientations
-from onebit_spark.engines.cuda.shapes import LineShape
-from onebit_spark.engines.cuda.transfer import download
-from onebit_spark.engines.cuda.update import MODE_PRODUCT, row_sums
+from onebit_spark.engines.cuda.ratings import DeviceRatings, Orientations, count_distinct, keyed_normals
+from onebit_spark.engines.cuda.shapes import MODE_PRODUCT, LineShape
+from onebit_spark.engines.cuda.update import row_sums
 from onebit_spark.engines.start import GROWN_MARGIN
 
 
@@ -103,31 +101,27 @@ class DeviceSigns:
         return self.ratings[side].n_rated
 
     def distinct_keys(self, side: Side, enough: int) -> int:
-        rows = self.ratings[side].counted_rows
-        if rows.counts.dtype.kind == "i":
-            return int(cupy().unique(rows.counts * (self.ratings[side].n + 1) + rows.positives).size)
-        return len(distinct_keys(Rows(*map(download, rows))))
+        return count_distinct(self.ratings[side])
 
     def tall(self, side: Side, make: Callable[..., Table], *tables: Any) -> Any:
-        rows = self.ratings[side].counted_rows
+        ratings = self.ratings[side]
         if make is added:
             return tables[0] + tables[1]
         if isinstance(make, Factors):
-            factors = _scaled(rows, tables[0], make.right)
+            factors = _scaled(ratings, tables[0], make.right)
             if not make.fillers:
                 return factors
-            return cupy().hstack([factors, make.noise * _keyed(rows, Keyed(make.fillers, make.seed + 1))])
+            return cupy().hstack([factors, keyed_normals(ratings, make.fillers, make.seed + 1, make.noise, False)])
         assert isinstance(make, Keyed | Numbered)
-        return _keyed(rows, make)
+        numbered = isinstance(make, Numbered)
+        return keyed_normals(ratings, make.width, make.seed, getattr(make, "deviation", 1.0), numbered)
 
     def product(self, side: Side, table: Any, right: Table) -> Any:
-        own, other = self.ratings[side], self.ratings[OTHER[side]]
         line = LineShape.of_columns(right.shape[1])
         sent = cupy().zeros((len(table) + 1, line.width), np.float32)
-        sent[:-1, : right.shape[1]] = _scaled(other.counted_rows, table, right)
-        sums = row_sums(self._multiplied(side), line, None, sent, np.float32(1), MODE_PRODUCT)
-        lines = sums[:, cupy().asarray(line.moment_places(np.arange(right.shape[1])))].astype(np.float64)
-        return cupy().where((own.counted_rows.counts > 0)[:, None], lines * _scale(own.counted_rows), 0.0)
+        sent[:-1, : right.shape[1]] = _scaled(self.ratings[OTHER[side]], table, right)
+        sums = row_sums(self._multiplied(side), line, None, sent, mode=MODE_PRODUCT)
+        return sums[:, : right.shape[1]] * self.ratings[side].row_sums.root[:, None]
 
     def _multiplied(self, side: Side) -> DeviceRatings:
         """The ratings whose signs, times their weights, are the matrix."""
@@ -137,10 +131,10 @@ class DeviceSigns:
         if measure is gram:
             return np.asarray((table.T @ table).get())
         assert isinstance(measure, CubeSums | SquareSum)
-        factors = _scaled(self.ratings[side].counted_rows, table, measure.factors.right)
+        factors = _scaled(self.ratings[side], table, measure.factors.right)
         if isinstance(measure, CubeSums):
-            return np.asarray((factors**3).sum(axis=0).get())
-        return np.asarray((factors**2).sum().get())
+            return np.asarray((cupy().ones(len(factors)) @ (factors * factors * factors)).get())
+        return np.asarray(cupy().vdot(factors, factors).get())
 
 
 @dataclass(frozen=True)
@@ -165,34 +159,9 @@ class DeviceResiduals(DeviceSigns):
 
 def total_weight(ratings: DeviceRatings) -> float:
     """The sum of the weights; the number of ratings where they have none."""
-    return float(ratings.counted_rows.counts.sum())
+    return float(ratings.row_sums.weights.sum())
 
 
-def _scaled(rows: Rows, table: Any, right: Table) -> Any:
+def _scaled(ratings: DeviceRatings, table: Any, right: Table) -> Any:
     """D^{−½} table·right."""
-    return _scale(rows) * (table @ cupy().asarray(right))
-
-
-def _scale(rows: Rows) -> Any:
-    """D^{−½} as a column, 0 for empty rows."""
-    return cupy().where(rows.counts > 0, 1.0 / cupy().sqrt(cupy().maximum(rows.counts, 1e-300)), 0.0)[:, None]
-
-
-def _keyed(rows: Rows, make: Keyed | Numbered) -> Any:
-    """The normals of ``make``."""
-    keys = (rows.counts, rows.positives) if isinstance(make, Keyed) else (rows.numbers,)
-    first, *second = (_as_key(key) for key in keys)
-    n, out = len(first), cupy().empty((len(first), make.width))
-    fill, seed = kernel("ratings", "keyed_normals", ANY_SHAPE), np.uint64(make.seed % 2**64)
-    launch(fill, out.size, first, *(second or [NULL]), seed, np.int32(make.width), out, np.int64(n))
-    out *= getattr(make, "deviation", 1.0)
-    out *= (rows.counts > 0)[:, None]
-    return out
-
-
-def _as_key(values: Any) -> Any:
-    """Whole numbers as such; other sums of weights by their bits (``core.spectral_rows``)."""
-    if values.dtype.kind == "i":
-        return values.astype(np.uint64)
-    whole = (values == cupy().rint(values)) & (values < 2.0**63)
-    return cupy().where(whole, cupy().where(whole, values, 0).astype(np.uint64), values.view(np.uint64))
+    return ratings.row_sums.root[:, None] * (table @ cupy().asarray(right))

@@ -1,88 +1,170 @@
-// Sums over the rows of a side, in double precision and in a fixed order: block b adds up its share of the rows, and
-// writes line b of `out`. Header-free, for nvrtc.
+// Sums over the rows of a side, in double precision and in a fixed order. Header-free, for nvrtc.
 //
-//   PAIRS      products that a thread of `gram` adds up: the square of the largest width over THREADS, rounded up
+//   SIZE, FIXED, SPREAD     as in lanes.cuh
 typedef long long i64;
+#define RANK (SIZE - FIXED)
+#define SCALE (SPREAD ? SIZE : SIZE * (SIZE + 1) / 2)
+#define AUGMENTED (SIZE + FIXED)
 #define THREADS 256
-#define TILE 32
+#define FOURS ((SIZE + 4) / 4)                                // of a line: AUGMENTED or RANK + 1 numbers
+#define PADDED (4 * FOURS)                                    // numbers of a line in shared memory
+#define ROWS (PADDED > 40 ? 32 : PADDED > 20 ? 64 : 128)      // that are there at a time
+#define SQUARES (FOURS * FOURS)                               // of 4 × 4 products, which a thread adds up
+#define SLICES (SQUARES >= THREADS ? 1 : THREADS / SQUARES < ROWS ? THREADS / SQUARES : ROWS)
 
-__device__ __forceinline__ double number(const float* first, const float* second, int stride, double lead, i64 i, int k) {
-  if (lead >= 0.0) {
-    if (k == 0) return lead;
-    k--;
+// What is added up. X are the means before, [1, old]; C their change, [0, new − old]; D the new means less what features
+// explain, [1, new − known]; W implicit weights, also of rows without ratings; T = [1, told].
+enum { SCALES, X_X, C_C, C_X, D_D, W_W, T_T };
+enum { X, C, D, W, T };
+__device__ __forceinline__ int left_of(int job) {
+  return job == X_X ? X : job == D_D ? D : job == W_W ? W : job == T_T ? T : C;
+}
+__device__ __forceinline__ int right_of(int job) { return job == C_X ? X : left_of(job); }
+__device__ __forceinline__ int width_of(int job) { return job == W_W ? RANK : job == T_T ? RANK + 1 : AUGMENTED; }
+__device__ __forceinline__ int numbers_of(int job) { return job == SCALES ? SCALE : width_of(job) * width_of(job); }
+
+struct Side {
+  const i64* pointers;
+  const int* distinct;
+  const float* old;
+  const float* location;
+  const float* explained;
+  const float* told;
+  const float* implicit;
+
+  __device__ __forceinline__ bool rated(i64 i) const { return pointers[i + 1] > pointers[i]; }
+};
+
+// Lines of ROWS rows in shared memory, 0 beyond `end` and beyond their width. number(i, k) is read for all of them, whether it
+// is needed or not: so a thread has several reads on their way at once.
+#define AT_ONCE 6
+template <class Number>
+__device__ __forceinline__ void stage(int width, i64 from, i64 end, double* lines, const Number& number) {
+  for (int first = threadIdx.x; first < ROWS * PADDED; first += AT_ONCE * THREADS) {
+    double value[AT_ONCE];
+#pragma unroll
+    for (int u = 0; u < AT_ONCE; u++) {
+      const int e = first + u * THREADS, k = e % PADDED;
+      const i64 i = from + e / PADDED;
+      value[u] = number(i < end ? i : end - 1, k < width ? k : width - 1);
+    }
+#pragma unroll
+    for (int u = 0; u < AT_ONCE; u++) {
+      const int e = first + u * THREADS;
+      if (e < ROWS * PADDED) lines[e] = from + e / PADDED < end && e % PADDED < width ? value[u] : 0.0;
+    }
   }
-  const i64 at = i * stride + k;
-  return second ? (double)first[at] - (double)second[at] : (double)first[at];
 }
 
-// Σ_i c_i x_i y_iᵀ, over the rows with ratings where `pointers` are given; c_i = 1 where `counts` are not.
-extern "C" __global__ void __launch_bounds__(THREADS)
-gram(const i64* __restrict__ pointers, const int* __restrict__ counts, const float* __restrict__ x1,
-     const float* __restrict__ x2, int x_stride, double x_lead, const float* __restrict__ y1,
-     const float* __restrict__ y2, int y_stride, double y_lead, int width, double* __restrict__ out, int out_stride,
-     i64 n) {
-  extern __shared__ double tiles[];
-  double* x = tiles;
-  double* y = tiles + TILE * width;
-  double sums[PAIRS];
+__device__ __forceinline__ void stage(const Side& side, int kind, int width, i64 from, i64 end, double* lines) {
+  if (kind == W) {
+    stage(width, from, end, lines, [&](i64 i, int k) { return (double)side.implicit[i * (2 * RANK) + k]; });
+  } else if (kind == T) {
+    stage(width, from, end, lines, [&](i64 i, int k) {
+      const double told = (double)side.told[i * RANK + (k > 0 ? k - 1 : 0)];
+      return k > 0 ? told : 1.0;
+    });
+  } else {  // one array less up to two others; what is absent counts for nothing
+    const float* first = kind == X ? side.old : side.location;
+    const float* less = kind == C ? side.old : kind == D ? side.explained : 0;
+    const float* told = kind == D ? side.told : 0;
+    const double by = less ? 1.0 : 0.0, told_by = told ? 1.0 : 0.0, lead = kind == C ? 0.0 : 1.0;
+    const int apart = told ? FIXED : 0;
+    if (!less) less = first;
+    if (!told) told = first;
+    stage(width, from, end, lines, [=](i64 i, int k) {
+      const int c = k > FIXED ? k - FIXED : 0, f = c > apart ? c - apart : 0;
+      const double x = (double)first[i * SIZE + c], y = (double)less[i * SIZE + c], z = (double)told[i * (SIZE - apart) + f];
+      if (FIXED && k == 0) return lead;
+      return x - by * y - (c >= FIXED ? told_by * z : 0.0);
+    });
+  }
+}
+
+// Σ_i c_i x_i y_iᵀ of the rows begin … end − 1, c_i = 1 for rows with ratings; |Ω_i| where they tell, 1 for all weights. Each
+// thread has 4 × 4 products of some rows. out[number · stride]
+__device__ __forceinline__ void gram(const Side& side, int job, i64 begin, i64 end, double* lines, double* counts, double* out,
+                                     i64 stride) {
+  const int left = left_of(job), right = right_of(job), width = width_of(job);
+  double* x = lines;
+  double* y = left == right ? x : lines + ROWS * PADDED;
+  const int slice = SLICES > 1 ? threadIdx.x / SQUARES : 0;
+  for (int pass = 0; pass < SQUARES; pass += THREADS) {
+    const int square = SLICES > 1 ? threadIdx.x % SQUARES : pass + threadIdx.x;
+    const bool works = square < SQUARES && slice < SLICES;
+    const int a = square / FOURS * 4, b = square % FOURS * 4;
+    double sums[4][4];
 #pragma unroll
-  for (int p = 0; p < PAIRS; p++) sums[p] = 0.0;
-  const i64 share = (n + gridDim.x - 1) / gridDim.x, begin = blockIdx.x * share;
-  const i64 end = begin + share < n ? begin + share : n;
-  for (i64 from = begin; from < end; from += TILE) {
-    const int rows = end - from < TILE ? (int)(end - from) : TILE;
-    for (int e = threadIdx.x; e < rows * width; e += THREADS) {
-      const i64 i = from + e / width;
-      const int k = e % width;
-      const bool counted = !pointers || pointers[i + 1] > pointers[i];
-      x[e] = counted ? number(x1, x2, x_stride, x_lead, i, k) * (counts ? (double)counts[i] : 1.0) : 0.0;
-      y[e] = counted ? number(y1, y2, y_stride, y_lead, i, k) : 0.0;
-    }
-    __syncthreads();
-#pragma unroll
-    for (int p = 0; p < PAIRS; p++) {
-      const int pair = threadIdx.x + p * THREADS;
-      if (pair < width * width) {
-        const double* a = x + pair / width;
-        const double* b = y + pair % width;
-        double s = 0.0;
-        for (int r = 0; r < rows; r++) s += a[r * width] * b[r * width];
-        sums[p] += s;
+    for (int s = 0; s < 16; s++) sums[s / 4][s % 4] = 0.0;
+    for (i64 from = begin; from < end; from += ROWS) {
+      for (int r = threadIdx.x; r < ROWS; r += THREADS) {
+        const i64 i = from + r;
+        counts[r] = i >= end ? 0.0 : job == W_W ? 1.0 : !side.rated(i) ? 0.0 : job == T_T ? (double)side.distinct[i] : 1.0;
       }
-    }
-    __syncthreads();
-  }
+      stage(side, left, width, from, end, x);
+      if (left != right) stage(side, right, width, from, end, y);
+      __syncthreads();
+      if (works)
+        for (int r = slice; r < ROWS; r += SLICES) {
+          const double2 x0 = *(const double2*)(x + r * PADDED + a), x1 = *(const double2*)(x + r * PADDED + a + 2);
+          const double2 y0 = *(const double2*)(y + r * PADDED + b), y1 = *(const double2*)(y + r * PADDED + b + 2);
+          const double c = counts[r], u[4] = {c * x0.x, c * x0.y, c * x1.x, c * x1.y}, v[4] = {y0.x, y0.y, y1.x, y1.y};
 #pragma unroll
-  for (int p = 0; p < PAIRS; p++) {
-    const int pair = threadIdx.x + p * THREADS;
-    if (pair < width * width) out[blockIdx.x * (i64)out_stride + pair] = sums[p];
+          for (int s = 0; s < 16; s++) sums[s / 4][s % 4] += u[s / 4] * v[s % 4];
+        }
+      __syncthreads();
+    }
+#pragma unroll
+    for (int s = 0; s < 16; s++) {
+      if (SLICES > 1) {
+        lines[threadIdx.x] = works ? sums[s / 4][s % 4] : 0.0;
+        __syncthreads();
+        if (works && slice == 0)
+          for (int other = 1; other < SLICES; other++) sums[s / 4][s % 4] += lines[other * SQUARES + square];
+        __syncthreads();
+      }
+      const int i = a + s / 4, j = b + s % 4;
+      if (works && slice == 0 && i < width && j < width) out[(i * width + j) * stride] = sums[s / 4][s % 4];
+    }
   }
 }
 
-// Σ_i of the lines of a table, of the rows with ratings; of the squares where `squared`
-extern "C" __global__ void __launch_bounds__(THREADS)
-column_sums(const i64* __restrict__ pointers, const float* __restrict__ table, int stride, int width, int squared,
-            double* __restrict__ out, int out_stride, i64 n) {
-  __shared__ double parts[THREADS];
-  const i64 share = (n + gridDim.x - 1) / gridDim.x, begin = blockIdx.x * share;
-  const i64 end = begin + share < n ? begin + share : n;
-  const int side = width < THREADS ? THREADS / width : 1;  // rows that are read together
-  for (int from = 0; from < width; from += THREADS) {
-    const int k = from + (side > 1 ? (int)threadIdx.x % width : (int)threadIdx.x), r = side > 1 ? threadIdx.x / width : 0;
+// Σ_i of the lines of `scale`, of their squares if they are deviations
+__device__ __forceinline__ void add_scales(const Side& side, const float* scale, i64 begin, i64 end, double* parts, double* out,
+                                           i64 stride) {
+  constexpr int TOGETHER = SCALE < THREADS ? THREADS / SCALE : 1;  // rows that are read together
+  for (int from = 0; from < SCALE; from += THREADS) {
+    const int k = TOGETHER > 1 ? threadIdx.x % SCALE : from + threadIdx.x, r = TOGETHER > 1 ? threadIdx.x / SCALE : 0;
     double s = 0.0;
-    if (k < width && r < side) {
-      for (i64 i = begin + r; i < end; i += side) {
-        if (pointers && pointers[i + 1] == pointers[i]) continue;
-        const double v = (double)table[i * stride + k];
-        s += squared ? v * v : v;
+    if (k < SCALE && r < TOGETHER)
+#pragma unroll 8
+      for (i64 i = begin + r; i < end; i += TOGETHER) {
+        const double v = (double)scale[i * SCALE + k];
+        s += side.rated(i) ? (SPREAD ? v * v : v) : 0.0;
       }
-    }
     parts[threadIdx.x] = s;
     __syncthreads();
-    if (k < width && r == 0) {
-      for (int other = 1; other < side; other++) s += parts[other * width + k];
-      out[blockIdx.x * (i64)out_stride + k] = s;
+    if (k < SCALE && r == 0) {
+      for (int other = 1; other < TOGETHER; other++) s += parts[other * SCALE + k];
+      out[k * stride] = s;
     }
     __syncthreads();
   }
+}
+
+// The sums of job `first_job` + blockIdx.y, block b's share of the rows: out[number][b], the jobs' numbers one after the other
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
+statistics(const i64* __restrict__ pointers, const int* __restrict__ distinct, const float* __restrict__ old,
+           const float* __restrict__ location, const float* __restrict__ scale, const float* __restrict__ explained,
+           const float* __restrict__ told, const float* __restrict__ implicit, int first_job, double* __restrict__ out, i64 n) {
+  alignas(16) __shared__ double lines[2 * ROWS * PADDED];
+  __shared__ double counts[ROWS];
+  const Side side = {pointers, distinct, old, location, explained, told, implicit};
+  const int job = first_job + blockIdx.y;
+  const i64 share = (n + gridDim.x - 1) / gridDim.x, begin = blockIdx.x * share;
+  const i64 end = begin + share < n ? begin + share : n, blocks = gridDim.x;
+  for (int before = first_job; before < job; before++) out += numbers_of(before) * blocks;
+  out += blockIdx.x;
+  if (job == SCALES) add_scales(side, scale, begin, end, lines, out, blocks);
+  else gram(side, job, begin, end, lines, counts, out, blocks);
 }

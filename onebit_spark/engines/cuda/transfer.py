@@ -29,6 +29,7 @@ def upload(array: NDArray[Any]) -> Any:
     """The array on the device."""
     array = np.ascontiguousarray(array)
     out = cupy().empty(array.shape, array.dtype)
+    _wait()  # this memory may have been freed a moment ago, and a kernel that has yet to run may still read it
     given, made = array.reshape(-1), out.reshape(-1)
 
     def work(part: slice, buffer: NDArray[Any], stream: Any) -> None:
@@ -43,7 +44,7 @@ def upload(array: NDArray[Any]) -> Any:
 def download(array: Any) -> NDArray[Any]:
     """An array of the device, here."""
     array = cupy().ascontiguousarray(array)
-    cupy().cuda.get_current_stream().synchronize()
+    _wait()
     out = np.empty(array.shape, array.dtype)
     given, made = array.reshape(-1), out.reshape(-1)
 
@@ -66,6 +67,11 @@ def downloaded(posterior: RowPosterior) -> RowPosterior:
     return _with_arrays(posterior, download)
 
 
+def _wait() -> None:
+    """Until all kernels are done: the pieces travel on streams of their own."""
+    cupy().cuda.get_current_stream().synchronize()
+
+
 def _with_arrays(posterior: RowPosterior, move: Callable[[Any], Any]) -> RowPosterior:
     implicit = None if posterior.implicit is None else move(posterior.implicit)
     return replace(posterior, location=move(posterior.location), scale=move(posterior.scale), implicit=implicit)
@@ -84,8 +90,9 @@ def _in_pieces(array: NDArray[Any], work: Callable[[slice, NDArray[Any], Any], N
         size = (part.stop - part.start) * array.itemsize
         work(part, _own.buffer[:size].view(array.dtype), _own.stream)
 
-    if len(pieces) == 1:
-        one(pieces[0])
+    if len(pieces) < 2:
+        for part in pieces:
+            one(part)
     else:
         with ThreadPoolExecutor(min(MOST_THREADS, available_cores(), len(pieces))) as pool:
             list(pool.map(one, pieces))

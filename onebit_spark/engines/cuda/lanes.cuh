@@ -1,0 +1,48 @@
+// What all kernels on rows share: sizes, and the threads of a row. Header-free, for nvrtc; shapes.py sizes it.
+//
+//   SIZE             D, the free coordinates of a row: [b, L] with intercepts (FIXED = 1), L without (FIXED = 0)
+//   SPREAD           whether a row keeps D standard deviations instead of a packed covariance
+//   DOWN, ACROSS     threads that work on a row together: a part of a warp, or several warps
+typedef unsigned int u32;
+typedef long long i64;
+#define RANK (SIZE - FIXED)
+#define PACKED (SIZE * (SIZE + 1) / 2)
+#define SCALE (SPREAD ? SIZE : PACKED)
+#define TRIANGLE(a, b) ((a) * ((a) + 1) / 2 + (b))
+#define EVERYONE 0xffffffffu
+#define LANES (DOWN * ACROSS)
+#define ROWS_PER_BLOCK (LANES > 32 ? 1 : 128 / LANES)
+#define BLOCK (ROWS_PER_BLOCK * LANES)
+#if LANES > 32
+#define SYNC() __syncthreads()
+#else
+#define SYNC() __syncwarp()
+#endif
+
+// A sum over the threads of a row, which all of them get. All threads of the block must come here.
+__device__ __forceinline__ double lane_sum(double x) {
+#pragma unroll
+  for (int bit = 1; bit < (LANES < 32 ? LANES : 32); bit <<= 1) x += __shfl_xor_sync(EVERYONE, x, bit);
+#if LANES > 32
+  __shared__ double parts[LANES / 32];
+  __syncthreads();
+  if ((threadIdx.x & 31) == 0) parts[threadIdx.x >> 5] = x;
+  __syncthreads();
+  x = 0.0;
+  for (int w = 0; w < LANES / 32; w++) x += parts[w];
+#endif
+  return x;
+}
+
+// Three numbers of every row, added up by blocks: scalars[0 … 2][block]
+__device__ __forceinline__ void add_up(double first, double second, double third, double* __restrict__ scalars) {
+  __shared__ double of_rows[3][ROWS_PER_BLOCK];
+  const int member = threadIdx.x / LANES;
+  if (threadIdx.x % LANES == 0) { of_rows[0][member] = first; of_rows[1][member] = second; of_rows[2][member] = third; }
+  __syncthreads();
+  if (threadIdx.x < 3) {
+    double s = 0.0;
+    for (int k = 0; k < ROWS_PER_BLOCK; k++) s += of_rows[threadIdx.x][k];
+    scalars[threadIdx.x * (i64)gridDim.x + blockIdx.x] = s;
+  }
+}

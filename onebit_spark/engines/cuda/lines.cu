@@ -1,0 +1,70 @@
+// The lines of rows that sums.cu reads: those of partners, and own ones. HINGE, GROUP, MOMENTS, TOLD and WEIGHED as in rows.cuh.
+#include "lanes.cuh"
+
+#define WIDTH ((MOMENTS + TOLD + WEIGHED) * GROUP)
+
+// Which entry (a, b), a ≥ b, of a packed triangle is number q
+__device__ __forceinline__ void entry_of(int q, int& a, int& b) {
+  a = (int)((sqrtf(8.f * q + 1.f) - 1.f) * 0.5f);
+  while (TRIANGLE(a + 1, 0) <= q) a++;
+  while (TRIANGLE(a, 0) > q) a--;
+  b = q - TRIANGLE(a, 0);
+}
+
+__device__ __forceinline__ float covariance(const float* __restrict__ scale, int a, int b) {
+#if SPREAD
+  return a == b ? scale[a] * scale[a] : 0.f;
+#else
+  return scale[a > b ? TRIANGLE(a, b) : TRIANGLE(b, a)];
+#endif
+}
+
+// A block makes the lines of LINES rows; a thread makes the same number of each.
+#define LINES 16
+
+// [E[R Rᵀ] packed, E[R], 1, 0 …, implicit, 0 …] of every partner R = [d, …]; one more line of zeros is for nobody. For the
+// hinge loss [R Rᵀ packed, R, 1, 0 …, implicit, 0 …, deviations, |R| with 1 in the place of |d|, 0 …].
+extern "C" __global__ void fill_partners(const float* __restrict__ location, const float* __restrict__ scale,
+                                         const float* __restrict__ implicit, float* __restrict__ out, i64 n) {
+  const i64 begin = blockIdx.x * (i64)LINES, end = begin + LINES < n + 1 ? begin + LINES : n + 1;
+  for (int s = threadIdx.x; s < WIDTH; s += blockDim.x) {
+    int a, b;
+    entry_of(s, a, b);
+    const int k = s - MOMENTS * GROUP, w = k - TOLD * GROUP;
+    for (i64 j = begin; j < end; j++) {
+      const float* x = location + j * SIZE;
+      float value = 0.f;
+      if (j < n) {
+        if (a < SIZE) value = x[a] * x[b] + (HINGE ? 0.f : covariance(scale + j * SCALE, a, b));
+        else if (a == SIZE) value = b < SIZE ? x[b] : 1.f;
+        else if (TOLD && k >= 0 && k < 2 * RANK) value = implicit[j * (2 * RANK) + k];
+        else if (WEIGHED && w >= 0 && w < SIZE) value = scale[j * SCALE + w];
+        else if (WEIGHED && w >= SIZE && w < 2 * SIZE) value = FIXED && w == SIZE ? 1.f : fabsf(x[w - SIZE]);
+      }
+      out[j * WIDTH + s] = value;
+    }
+  }
+}
+
+// E[x xᵀ] of the row [1, L, b] (or [L, 0]) where a partner has E[z zᵀ], off-diagonal entries doubled: their product is
+// E[(x·z)²].
+extern "C" __global__ void fill_own(const float* __restrict__ location, const float* __restrict__ scale,
+                                    float* __restrict__ out, i64 n) {
+  const i64 begin = blockIdx.x * (i64)LINES, end = begin + LINES < n ? begin + LINES : n;
+  for (int s = threadIdx.x; s < MOMENTS * GROUP; s += blockDim.x) {
+    int a, b;
+    entry_of(s, a, b);
+    for (i64 i = begin; i < end; i++) {
+      const float* x = location + i * SIZE;
+      const float* v = scale + i * SCALE;
+      float value = 0.f;
+      if (a < SIZE && b >= FIXED) value = (a == b ? 1.f : 2.f) * (x[a] * x[b] + covariance(v, a, b));
+#if FIXED
+      else if (a < SIZE) value = a == 0 ? 1.f : 2.f * x[a];
+      else if (a == SIZE && b < SIZE) value = b == 0 ? 2.f * x[0] : 2.f * (x[0] * x[b] + covariance(v, b, 0));
+      else if (a == SIZE) value = x[0] * x[0] + covariance(v, 0, 0);
+#endif
+      out[i * (MOMENTS * GROUP) + s] = value;
+    }
+  }
+}

@@ -10,9 +10,16 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from onebit_spark.core.factor_tables import CERTIFIED, factor_columns, factor_table, plain_lists, read_factors
+from onebit_spark.core.factor_tables import (
+    CERTIFIED,
+    DIRECTIONS,
+    factor_columns,
+    factor_table,
+    plain_lists,
+    read_factors,
+)
 from onebit_spark.core.model_info import ModelInfo
-from onebit_spark.core.posterior import FloatArray, RowPosterior
+from onebit_spark.core.posterior import MODEL_VECTORS, FloatArray, Form, RowPosterior
 from onebit_spark.engines.routes import BATCH_BYTES
 from onebit_spark.platform.binary_cells import type_of
 
@@ -47,10 +54,11 @@ def collected_factors(frame: DataFrame) -> pa.Table:
     return frame.toArrow() if table is None else table
 
 
-def factor_schema(info: ModelInfo, side: str) -> StructType:
-    """The schema of ``users`` or ``items``, for side "user" or "item"."""
-    config = info.config
-    columns = factor_columns(info.kind, config.intercepts, config.implicit_features)
+def factor_schema(info: ModelInfo, side: str, form: Form) -> StructType:
+    """The schema of ``users`` or ``items``, for side "user" or "item", from rows of this form."""
+    columns = factor_columns(*info.table_form)
+    if form.vectors > MODEL_VECTORS:
+        columns[DIRECTIONS] = "array<float>"
     if info.draw_narrowing is not None:
         columns[CERTIFIED] = "array<float>"
     schema = StructType().add("id", type_of(info.id_types[side]))

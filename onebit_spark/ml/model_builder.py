@@ -50,7 +50,12 @@ class ModelBuilder(Generic[M]):
         drawn = fit.drawn or dict.fromkeys(SIDES)
         users, items = (
             self.engine.factors(
-                side, fit.posterior[side], factor_schema(fields, who), drawn[side], outlasting, unrated.get(side)
+                side,
+                fit.posterior[side],
+                factor_schema(fields, who, fit.posterior[side].form),
+                drawn[side],
+                outlasting,
+                unrated.get(side),
             )
             for who, side in SIDE_OF.items()
         )

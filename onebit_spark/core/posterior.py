@@ -255,6 +255,11 @@ class Form:
         return self.vectors > 0
 
     @property
+    def sent(self) -> Form:
+        """The layout of what the partners of a row read of it."""
+        return replace(self, vectors=min(self.vectors, SENT_VECTORS))
+
+    @property
     def row_bytes(self) -> int:
         """Bytes per row."""
         return self.width * np.dtype(self.precision).itemsize

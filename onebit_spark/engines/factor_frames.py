@@ -19,7 +19,7 @@ from onebit_spark.core.factor_tables import (
     read_factors,
 )
 from onebit_spark.core.model_info import ModelInfo
-from onebit_spark.core.posterior import MODEL_VECTORS, FloatArray, Form, RowPosterior
+from onebit_spark.core.posterior import FloatArray, RowPosterior
 from onebit_spark.engines.routes import BATCH_BYTES
 from onebit_spark.platform.binary_cells import type_of
 
@@ -54,10 +54,10 @@ def collected_factors(frame: DataFrame) -> pa.Table:
     return frame.toArrow() if table is None else table
 
 
-def factor_schema(info: ModelInfo, side: str, form: Form) -> StructType:
-    """The schema of ``users`` or ``items``, for side "user" or "item", from rows of this form."""
+def factor_schema(info: ModelInfo, side: str, directions: bool = False) -> StructType:
+    """The schema of ``users`` or ``items``, for side "user" or "item"; with ``directions`` that of a checkpoint."""
     columns = factor_columns(*info.table_form)
-    if form.vectors > MODEL_VECTORS:
+    if directions:
         columns[DIRECTIONS] = "array<float>"
     if info.draw_narrowing is not None:
         columns[CERTIFIED] = "array<float>"

@@ -75,7 +75,7 @@ class ToPartners:
     @property
     def format(self) -> LineFormat:
         """Of what arrives."""
-        return LineFormat.of(replace(self.form, vectors=SENT_VECTORS))
+        return LineFormat.of(self.form.sent)
 
 
 def written(lines: Lines) -> FloatArray:

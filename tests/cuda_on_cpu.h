@@ -15,9 +15,10 @@
 #define __launch_bounds__(...)
 #define __shared__ static
 
-struct Index { unsigned x; };
+struct Index { unsigned x, y; };
 struct float2 { float x, y; };
 struct float4 { float x, y, z, w; };
+struct double2 { double x, y; };
 static Index threadIdx, blockIdx, blockDim, gridDim;
 
 namespace host {
@@ -46,12 +47,12 @@ static void run_one() {
   fibers[current].done = true;
   swapcontext(&fibers[current].context, &scheduler);
 }
-static void launch(unsigned grid, unsigned block, size_t shared_bytes, std::function<void()> kernel) {
+static void launch(Index grid, unsigned block, size_t shared_bytes, std::function<void()> kernel) {
   body = kernel;
-  gridDim.x = grid; blockDim.x = block;
+  gridDim = grid; blockDim = {block, 1};
   shared.assign(shared_bytes + 64, 0);
   slots.assign(block, 0.0);
-  for (unsigned b = 0; b < grid; b++) {
+  for (unsigned b = 0; b < grid.x * grid.y; b++) {
     barriers.clear();
     fibers.assign(block, Fiber());
     for (unsigned t = 0; t < block; t++) {
@@ -70,7 +71,7 @@ static void launch(unsigned grid, unsigned block, size_t shared_bytes, std::func
         if (fibers[t].done) continue;
         left = true;
         current = (int)t;
-        threadIdx.x = t; blockIdx.x = b;
+        threadIdx = {t, 0}; blockIdx = {b % grid.x, b / grid.x};
         swapcontext(&scheduler, &fibers[t].context);
       }
     }

@@ -12,9 +12,8 @@ from tempfile import mkdtemp
 
 import numpy as np
 
-import onebit_spark.engines.cuda
+from onebit_spark.engines.cuda.device import text_of
 
-SOURCES = Path(onebit_spark.engines.cuda.__file__).parent
 HEADER = Path(__file__).with_name("cuda_on_cpu.h")
 COMPILER = shutil.which("g++") or shutil.which("c++")
 KERNEL = re.compile(r'extern "C" __global__ void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(([^)]*)\)')
@@ -27,14 +26,14 @@ def _with_launcher(kernel: re.Match[str]) -> str:
     names = ", ".join(argument.split()[-1].lstrip("*") for argument in arguments.split(","))
     return (
         f'extern "C" void {name}({arguments});\n'
-        f'extern "C" void run_{name}(unsigned grid, unsigned block, size_t shared_bytes, {arguments}) '
-        f"{{ host::launch(grid, block, shared_bytes, [=] {{ {name}({names}); }}); }}\n{kernel.group()}"
+        f'extern "C" void run_{name}(unsigned across, unsigned down, unsigned block, size_t shared_bytes, {arguments}) '
+        f"{{ host::launch({{across, down}}, block, shared_bytes, [=] {{ {name}({names}); }}); }}\n{kernel.group()}"
     )
 
 
 @cache
 def _library(source: str, macros: tuple[tuple[str, int], ...]) -> ctypes.CDLL:
-    text = LAUNCH_BOUNDS.sub("", (SOURCES / f"{source}.cu").read_text(encoding="utf-8"))
+    text = LAUNCH_BOUNDS.sub("", text_of(source))
     text = re.sub(r"extern __shared__ (\w+) (\w+)\[\];", r"\1* \2 = (\1*)host::shared.data();", text)
     text = KERNEL.sub(_with_launcher, text)
     folder = Path(mkdtemp(prefix="onebit-cuda-"))
@@ -48,9 +47,18 @@ def _library(source: str, macros: tuple[tuple[str, int], ...]) -> ctypes.CDLL:
     return ctypes.CDLL(str(library))
 
 
-def run(source: str, name: str, macros: dict[str, int], grid: int, block: int, *arguments: object, shared: int = 0):
+def run(
+    source: str,
+    name: str,
+    macros: dict[str, int],
+    grid: int | tuple[int, int],
+    block: int,
+    *arguments: object,
+    shared: int = 0,
+):
     """Run a kernel. Arrays are changed in place; None is a null pointer; numbers are numpy's, of the kernel's type."""
-    passed = [ctypes.c_uint(grid), ctypes.c_uint(block), ctypes.c_size_t(shared)]
+    grid = (grid, 1) if isinstance(grid, int) else grid
+    passed = [*map(ctypes.c_uint, grid), ctypes.c_uint(block), ctypes.c_size_t(shared)]
     for argument in arguments:
         if argument is None:
             passed.append(ctypes.c_void_p(None))

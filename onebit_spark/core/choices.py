@@ -121,10 +121,14 @@ class Choice(Generic[P]):
         return None if self.noise is None else self.noise.calibration(LOSSES[self.config.loss].score_noise)
 
 
+def begun(config: FitConfig) -> FitConfig:
+    """The settings with the rank that a fit begins with."""
+    return replace(config, rank=min(START_RANK, config.max_rank)) if config.rank == AUTO else config
+
+
 def choose(engine: Engine[P], config: FitConfig, start: Start[P] | None = None) -> Choice[P]:
     """The settings of a fit: those given, those of the start, or those that a tenth of the ratings prefers."""
-    rank = min(START_RANK, config.max_rank) if config.rank == AUTO else config.factors
-    given = replace(config, rank=rank, likelihood_weight=config.weight)
+    given = replace(begun(config), likelihood_weight=config.weight)
     if not (config.chooses_weight or config.rank == AUTO):
         return Choice(given, start)
     candidates = len(FACTORS) if config.chooses_weight else 1
@@ -207,7 +211,11 @@ class _Search(Generic[P]):
         if asked.chooses_weight:
             look = self._weighed(look)
         while asked.rank == AUTO and look.config.factors < asked.max_rank and self._used(look) == look.config.factors:
-            grown = self._settled(self._grown(look))
+            wider = replace(look.config, rank=min(2 * look.config.factors, asked.max_rank))
+            if short := self._engine.shortage(wider):
+                log.warning("choosing by a tenth of the ratings: rank %d is not tried: %s", wider.factors, short)
+                break
+            grown = self._settled(self._grown(look, wider))
             if not self._kept(grown, look):
                 break
             look = self._weighed(grown) if asked.chooses_weight else grown
@@ -259,10 +267,9 @@ class _Search(Generic[P]):
                 break
         return look
 
-    def _grown(self, look: Look[P]) -> Look[P]:
-        """With twice as many factors."""
+    def _grown(self, look: Look[P], config: FitConfig) -> Look[P]:
+        """With as many factors as ``config`` says."""
         old = look.config.factors
-        config = replace(look.config, rank=min(2 * old, self._asked.max_rank))
         self._part.start_from(look.start.posteriors)
         posteriors = self._part.grown(config, config.make_loss())
         index = np.where(np.arange(config.factors) < old, np.arange(config.factors), -1)

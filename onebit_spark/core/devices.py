@@ -18,8 +18,6 @@ def device_problems(config: FitConfig, execution: Execution) -> list[Problem]:
     told = []
     if execution.exchange not in ("auto", "driver"):
         told.append(Problem("device", f"'cuda' needs {{other}}=driver, not {execution.exchange}", other="exchange"))
-    if config.loss != "logistic":
-        told.append(Problem("device", f"'cuda' fits the logistic loss, not {config.loss}: choose 'cpu'"))
     largest = config.max_rank if isinstance(config.rank, str) else config.rank
     if largest > MOST_RANK:
         told.append(Problem("device", f"'cuda' fits up to {MOST_RANK} factors, not {largest}: choose 'cpu'"))

@@ -41,6 +41,9 @@ class Engine(Protocol[P]):
     def start_from(self, posteriors: dict[Side, P]) -> None:
         """Set both posteriors to these, which ``posterior`` or ``combined`` gave."""
 
+    def shortage(self, config: FitConfig) -> str | None:
+        """Why there is no room for a fit with these settings; None if there is."""
+
     def grown(self, config: FitConfig, loss: Loss) -> dict[Side, P]:
         """Both posteriors with more factors, as many as ``config`` says: the leading directions of the residuals."""
 

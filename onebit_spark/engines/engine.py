@@ -87,6 +87,9 @@ class BlockEngine(Generic[T]):
         with self.runner.described("start"):
             self.posteriors = self.runner.start(config, loss)
 
+    def shortage(self, config: FitConfig) -> str | None:
+        return self.runner.shortage(config)
+
     def grown(self, config: FitConfig, loss: Loss) -> dict[Side, Any]:
         with self.runner.described("more factors"):
             return self.runner.grown(self.posteriors, config, loss)

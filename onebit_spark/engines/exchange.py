@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
+from onebit_spark.core.choices import begun
+from onebit_spark.core.config import FitConfig
 from onebit_spark.core.execution import Execution
 from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.posterior import Form
@@ -82,14 +84,14 @@ def choose_exchange(
 
 
 def engine_over(
-    chosen: ChosenExchange, spark: SparkSession, columns: Columns, form: Form, execution: Execution,
+    chosen: ChosenExchange, spark: SparkSession, columns: Columns, config: FitConfig, execution: Execution,
     validation: DataFrame | None = None,
 ) -> AbstractContextManager[SparkEngine]:  # fmt: skip
     """The engine of the chosen exchange. The driver's collects the ratings for validation, too."""
     exchange, loaded = chosen.choice.exchange, chosen.loaded
     log.info("exchange: %s (%s)", exchange, chosen.choice.reason)
     if isinstance(loaded, CollectedRatings):
-        return on_driver(spark, loaded, columns, form, validation, execution.device)
+        return on_driver(spark, loaded, columns, begun(config).form, validation, execution.device)
     held: dict[str, frozenset[Side]] = {"broadcast": frozenset(SIDES), "mixed": frozenset([held_side(loaded)])}
     place: Storage = OnExecutors()  # by broadcast nothing is stored
     if exchange != "broadcast":
@@ -97,7 +99,7 @@ def engine_over(
         if execution.shuffle_storage != "executors":
             place = InFiles(work_folder(spark, execution.work_dir or execution.checkpoint_dir))
     blocks = execution.row_blocks, execution.col_blocks
-    return on_executors(spark, loaded, blocks, form, place, held.get(exchange, frozenset()))
+    return on_executors(spark, loaded, blocks, config.form, place, held.get(exchange, frozenset()))
 
 
 def work_folder(spark: SparkSession, given: str | None) -> Location:

@@ -66,6 +66,9 @@ class Runner(Protocol[T]):
     def start(self, config: FitConfig, loss: Loss) -> dict[Side, T]:
         """Both posteriors at the start of a fit."""
 
+    def shortage(self, config: FitConfig) -> str | None:
+        """Why there is no room for a fit with these settings; None if there is, or if nobody knows."""
+
     def grown(self, posteriors: dict[Side, T], config: FitConfig, loss: Loss) -> dict[Side, T]:
         """Both posteriors with more factors, as many as ``config`` says."""
 

@@ -129,6 +129,9 @@ class SparkRunner:
     def start(self, config: FitConfig, loss: Loss) -> dict[Side, Table]:
         return start_posteriors(self, config, loss)
 
+    def shortage(self, config: FitConfig) -> str | None:
+        return None
+
     def grown(self, posteriors: dict[Side, Table], config: FitConfig, loss: Loss) -> dict[Side, Table]:
         return grown_posteriors(self, posteriors, config, loss)
 

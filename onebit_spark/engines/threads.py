@@ -102,6 +102,9 @@ class ThreadRunner:
     def start(self, config: FitConfig, loss: Loss) -> dict[Side, Any]:
         return start_posteriors(self, config, loss)
 
+    def shortage(self, config: FitConfig) -> str | None:
+        return None
+
     def grown(self, posteriors: dict[Side, Any], config: FitConfig, loss: Loss) -> dict[Side, Any]:
         return grown_posteriors(self, posteriors, config, loss)
 

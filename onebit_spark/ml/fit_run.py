@@ -72,7 +72,7 @@ def run_fit(
         earlier = checkpoints.newest(execution.resume) if checkpoints is not None else None
         sketch = _sketch(given, chosen, n_validation)  # before the heap is full of blocks
         spark, columns = given.ratings.sparkSession, given.columns
-        engine = release.enter_context(engine_over(chosen, spark, columns, config.form, execution, given.validation))
+        engine = release.enter_context(engine_over(chosen, spark, columns, config, execution, given.validation))
         fitted = engine.fitted or sketch
         assert fitted is not None
         if initial is not None:

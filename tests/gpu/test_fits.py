@@ -15,6 +15,9 @@ FITS = {
     "spreads": {"covariance": "diagonal"},
     "twenty": {"rank": 20},
     "sixty-four": {"rank": 64, "max_iter": 3},
+    "hinge": {"loss": "hinge"},
+    "plain hinge": {"loss": "hinge", "implicit_features": False, "intercepts": False},
+    "gradient": {"loss": "hinge", "solver": "gradient", "rank": 4},
 }
 
 

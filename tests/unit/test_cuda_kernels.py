@@ -7,20 +7,31 @@ import pytest
 
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.row_map import RowMap
+from onebit_spark.engines.cuda.hinge import search_line
 from onebit_spark.engines.cuda.ratings import Cuts
 from onebit_spark.engines.cuda.shapes import BLOCK, LineShape, Shape
-from onebit_spark.engines.cuda.update import LINES
+from onebit_spark.engines.cuda.totals import THREADS, jobs, numbers_of
+from onebit_spark.engines.cuda.update import LINES, MODE_HINGE, MODE_LOGISTIC, MODE_PRODUCT, MODE_SEARCH
 
 pytestmark = pytest.mark.skipif(cudaoncpu.COMPILER is None, reason="needs g++ to compile the kernels")
 
 M, C, N, TASK, KAPPA = 9, 6, 70, 16, 0.8
 SHAPES = {
+    "one factor": Shape(1, 0, False),
     "four factors": Shape(5, 1, True),
     "no intercepts": Shape(3, 0, False),
     "groups of eight": Shape(14, 1, True),
     "spreads": Shape(4, 1, True, spread=True),
+    "an edge": Shape(33, 1, False),
     "several warps": Shape(40, 1, True),
 }
+HINGE_SHAPES = {
+    "four factors": Shape(5, 1, True, True, True),
+    "no intercepts": Shape(3, 0, False, True, True),
+    "several warps": Shape(36, 1, True, True, True),
+}
+FRACTIONS = (1.0, 0.5, 0.25, 0.125)
+PACE, RIDGE, SHARE = 1.2, 5.0, 0.8  # of a step
 
 
 def posterior(rng, shape, rows):
@@ -50,7 +61,7 @@ class Ratings:
         self.rated = np.diff(self.pointers) > 0
         self.cuts = Cuts.of(self.pointers, task=TASK)
 
-    def summed(self, line, own, table, weights=None, mode=0):
+    def summed(self, line, own, table, weights=None, mode=MODE_LOGISTIC, number=0.0):
         """``sum_rows`` and the joins."""
         macros, tasks = {**line.sum_macros(weights is not None, mode), "TASK": TASK}, len(self.cuts.first_rows)
         acc, data = np.full((M, line.sums), np.nan, np.float32), np.zeros(tasks)
@@ -58,7 +69,8 @@ class Ratings:
         cudaoncpu.run(
             "sums", "sum_rows", macros, -(-tasks // line.tasks_per_block), line.threads,
             self.codes.astype(np.uint32), weights, self.pointers, self.cuts.first_rows, own, table, acc, partial,
-            data if mode == 0 else None, np.int64(N), np.int32(tasks), np.uint32(C), np.float32(KAPPA),
+            data if mode in (MODE_LOGISTIC, MODE_HINGE) else None, np.int64(N), np.int32(tasks), np.uint32(C),
+            np.float32(KAPPA), np.float32(number),
         )  # fmt: skip
         few = self.cuts.few
         assert len(few)
@@ -72,7 +84,7 @@ class Ratings:
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_half_step(name):
-    """Lines, sums and solutions; for few coordinates by both kernels that solve."""
+    """Lines, sums and solutions."""
     shape, rng = SHAPES[name], np.random.default_rng(1)
     own, partners, ratings, line = posterior(rng, shape, M), posterior(rng, shape, C), Ratings(rng), SHAPES[name].line
     table, mine = twins.partner_lines(shape, partners), twins.own_lines(shape, own)
@@ -95,25 +107,22 @@ def test_half_step(name):
     mean, precision = rng.normal(size=size), np.diag(rng.uniform(0.5, 2, size))
     if not shape.spread:
         precision += root @ root.T  # what a map that waits for the rows makes of it
-    launches = {
-        ("solve", shape.rows_per_block, shape.rows_per_block * shape.lanes, shape.solve_bytes),
-        shape.solve_launch,
-    }
-    for kernel, per_block, threads, shared in launches:
-        location, scale = np.full_like(own.location, np.nan), own.scale.copy()
-        implicit, told = (
-            (None, None) if own.implicit is None else (own.implicit.copy(), np.zeros((M, shape.rank), np.float32))
-        )
-        scalars = np.full((3, -(-M // per_block)), np.nan)
-        cudaoncpu.run(
-            "rows", kernel, macros, scalars.shape[1], threads, acc, ratings.pointers,
-            ratings.distinct if shape.tells else None, mean, precision, None, None, None, own.location, location,
-            scale, implicit, told, scalars, np.int64(M), np.float64(1.2), np.float64(5.0), np.float64(0.8),
-            shared=shared,
-        )  # fmt: skip
-        _check_solution(
-            shape, ratings, own, sums, mean, precision, (location, scale, implicit, told, scalars.sum(axis=1))
-        )
+    _check_solution(shape, ratings, own, sums, mean, precision, _solved(shape, ratings, own, acc, mean, precision))
+
+
+def _solved(shape, ratings, own, acc, mean, precision, floor=0.0):
+    """``solve``: location, scale, implicit, what is told, and the scalars."""
+    (blocks,), (threads,) = shape.row_blocks(M)
+    location, scale, scalars = np.full_like(own.location, np.nan), own.scale.copy(), np.full((3, blocks), np.nan)
+    implicit, told = None, None
+    if shape.tells:
+        implicit, told = own.implicit.copy(), np.full((M, shape.rank), np.nan, np.float32)
+    cudaoncpu.run(
+        "solve", "solve", shape.row_macros, blocks, threads, acc, ratings.pointers,
+        ratings.distinct if shape.tells else None, mean, precision, None, None, None, own.location, location, scale,
+        implicit, told, scalars, np.int64(M), np.float64(PACE), np.float64(RIDGE), np.float64(SHARE), np.float64(floor),
+    )  # fmt: skip
+    return location, scale, implicit, told, scalars.sum(axis=1)
 
 
 def _arrays(rows):
@@ -134,10 +143,10 @@ def _check_solution(shape, ratings, own, sums, mean, precision, made):
             centre[shape.fixed :] += mine / root
             np.testing.assert_allclose(told[i], mine / root, rtol=1e-4, atol=1e-5)
             weight = own.implicit[i, : shape.rank]
-            moved = weight + 1.2 * (residuals - 5.0 * weight) / (ratings.distinct[i] / 0.8 + 5.0)
+            moved = weight + PACE * (residuals - RIDGE * weight) / (ratings.distinct[i] / SHARE + RIDGE)
             np.testing.assert_allclose(implicit[i, : shape.rank], moved, rtol=1e-4, atol=1e-5)
         x, spread = twins.solved(shape, sums[i], centre, precision)
-        x = own.location[i] + 1.2 * (x - own.location[i])
+        x = own.location[i] + PACE * (x - own.location[i])
         np.testing.assert_allclose(location[i], x, rtol=1e-4, atol=2e-5)
         expected = spread if shape.spread else spread[np.tril_indices(shape.size)]
         np.testing.assert_allclose(scale[i], expected, rtol=1e-4, atol=1e-5)
@@ -153,17 +162,138 @@ def _check_solution(shape, ratings, own, sums, mean, precision, made):
     np.testing.assert_allclose(scalars, [volume, distance, linear], rtol=1e-4)
 
 
+class HingeCase:
+    """Lines and sums of the hinge loss, by the kernels and by their twins."""
+
+    def __init__(self, shape, number):
+        rng = np.random.default_rng(5)
+        self.shape, self.own, self.partners, self.ratings = (
+            shape,
+            posterior(rng, shape, M),
+            posterior(rng, shape, C),
+            Ratings(rng),
+        )
+        self.own.location[:] *= 0.3  # margins on both sides of 1
+        self.weights = rng.uniform(0.2, 3, N).astype(np.float32)
+        self.mean, self.g = rng.normal(size=shape.size), rng.uniform(0.5, 2, shape.size)
+        table, mine = twins.partner_lines(shape, self.partners), twins.hinge_own_lines(shape, self.own)
+        made = np.full((C + 1, shape.line.width), np.nan, np.float32)
+        lines = *_arrays(self.partners), made, np.int64(C)
+        cudaoncpu.run("rows", "fill_partners", shape.row_macros, -(-(C + 1) // LINES), BLOCK, *lines)
+        np.testing.assert_allclose(made, table, atol=1e-5)
+        self.acc, self.data = self.ratings.summed(
+            shape.line, mine.astype(np.float32), made, self.weights, MODE_HINGE, number
+        )
+        pointers, codes = self.ratings.pointers, self.ratings.codes
+        self.sums, expected = twins.row_sums(
+            shape.line, pointers, codes, self.weights, mine, table, KAPPA, TASK, number
+        )
+        np.testing.assert_allclose(self.acc[self.ratings.rated], self.sums[self.ratings.rated], rtol=1e-4, atol=1e-4)
+        assert self.data == pytest.approx(expected, rel=1e-6)
+
+    def searched(self, target):
+        shape, line, width = self.shape, search_line(self.shape), search_line(self.shape).width
+        own, table = np.zeros((M, 2 * width), np.float32), np.zeros((C + 1, width), np.float32)
+        for i, x in enumerate(self.own.location):
+            own[i, : shape.size + 1] = twins.beside_partner(shape, x)
+            own[i, width : width + shape.size + 1] = twins.beside_partner(shape, target[i] - x, 0.0)
+        table[:C, : shape.size], table[:C, shape.size] = self.partners.location, 1.0
+        return self.ratings.summed(line, own, table, self.weights, MODE_SEARCH, PACE)[0]
+
+    def moved(self, search, target, told, implicit, rate=0.0):
+        """``move``: location, scale, and the scalars."""
+        (blocks,), (threads,) = self.shape.row_blocks(M)
+        location, scale = np.full_like(self.own.location, np.nan), self.own.scale.copy()
+        scalars = np.full((3, blocks), np.nan)
+        cudaoncpu.run(
+            "hinge", "move", self.shape.row_macros, blocks, threads, self.acc, search, self.ratings.pointers,
+            self.ratings.distinct if self.shape.tells else None, self.mean, np.diag(self.g), None, None, None,
+            self.own.location, target, location, scale, implicit, told, scalars, np.int64(M),
+            np.float64(PACE), np.float64(RIDGE), np.float64(SHARE), np.float64(rate), np.int32(1),
+        )  # fmt: skip
+        return location, scale, scalars.sum(axis=1)
+
+    def check(self, made, means, gains):
+        """Against the means that a twin has found: deviations, residuals and scalars."""
+        shape, (location, scale, implicit, scalars) = self.shape, made
+        volume, distance, data = 0.0, 0.0, sum(gains)
+        for i in np.flatnonzero(self.ratings.rated):
+            centre, x, spread = self.centre(i), means[i], twins.hinge_spread(shape, self.sums[i], self.g)
+            np.testing.assert_allclose(location[i], x, rtol=1e-4, atol=2e-5)
+            np.testing.assert_allclose(scale[i], spread, rtol=1e-5)
+            if shape.tells:
+                residual = (x - centre)[shape.fixed :] / np.sqrt(self.ratings.distinct[i])
+                np.testing.assert_allclose(implicit[i, shape.rank :], residual, rtol=1e-3, atol=1e-4)
+            volume += np.log(spread).sum()
+            distance += np.sum(self.g * ((x - centre) ** 2 + spread**2) - 1 - np.log(self.g))
+            data += twins.hinge_data(shape, self.sums[i], x, spread)
+        assert np.array_equal(location[~self.ratings.rated], self.own.location[~self.ratings.rated])
+        np.testing.assert_allclose(scalars, [volume, distance, -data], rtol=1e-4)
+
+    def centre(self, i):
+        """The prior mean of a row."""
+        shape, centre = self.shape, self.mean.copy()
+        if shape.tells:
+            mine = self.sums[i, shape.line.told_places(np.arange(shape.rank))]
+            centre[shape.fixed :] += mine / np.sqrt(self.ratings.distinct[i])
+        return centre
+
+
+@pytest.mark.parametrize("name", HINGE_SHAPES)
+def test_hinge_half_step(name):
+    """The majoriser's minimum, the search on the way to it, and the moves: a whole step, a part of one, or none."""
+    shape, margin_floor, mean_floor, fractions = HINGE_SHAPES[name], 0.4, 0.1, PACE * np.array(FRACTIONS)
+    case = HingeCase(shape, margin_floor)
+    target, _, implicit, told, _ = _solved(
+        shape, case.ratings, case.own, case.acc, case.mean, np.diag(case.g), mean_floor
+    )
+    rated, old = np.flatnonzero(case.ratings.rated), case.own.location
+    for i in rated:
+        x, _ = twins.solved(shape, case.sums[i], case.centre(i), np.diag(case.g), old[i], mean_floor)
+        np.testing.assert_allclose(target[i], x, rtol=1e-3, atol=1e-4)
+    target[rated[1]] = old[rated[1]] + 4.0 * (target[rated[1]] - old[rated[1]])  # too far: a part of the step is taken
+    target[rated[2]] = old[rated[2]] - 0.1 * (target[rated[2]] - old[rated[2]])  # the wrong way: none is
+    found = case.searched(target)
+    pointers, codes = case.ratings.pointers, case.ratings.codes
+    gains = twins.search(shape, pointers, codes, case.weights, old, target, case.partners, KAPPA, fractions)
+    np.testing.assert_allclose(found[rated], gains[rated], rtol=1e-3, atol=1e-4)
+    location, scale, scalars = case.moved(found, target, told, implicit)
+    means = {
+        i: twins.moved(shape, case.sums[i], gains[i], case.centre(i), case.g, old[i], target[i], fractions)
+        for i in rated
+    }
+    taken = [(x - old[i])[0] / (target[i] - old[i])[0] / PACE for i, (x, _) in means.items()]
+    assert {0.0, 1.0} < set(np.round(taken, 3))
+    case.check(
+        (location, scale, implicit, scalars),
+        {i: x for i, (x, _) in means.items()},
+        [gain for _, gain in means.values()],
+    )
+
+
+def test_hinge_gradient():
+    shape, rate = HINGE_SHAPES["four factors"], 0.05
+    case = HingeCase(shape, 0.0)
+    implicit, told = case.own.implicit.copy(), np.full((M, shape.rank), np.nan, np.float32)
+    location, scale, scalars = case.moved(None, None, told, implicit, rate)
+    means = {
+        i: twins.descended(shape, case.sums[i], case.centre(i), case.g, case.own.location[i], rate)
+        for i in np.flatnonzero(case.ratings.rated)
+    }
+    case.check((location, scale, implicit, scalars), means, [])
+
+
 @pytest.mark.parametrize("columns", [5, 17])
 def test_products_with_the_sign_matrix(columns):
     rng, line = np.random.default_rng(2), LineShape.of_columns(columns)
     ratings, table = Ratings(rng), np.zeros((C + 1, line.width), np.float32)
     table[:C, :columns] = rng.normal(size=(C, columns))
-    acc, _ = ratings.summed(line, None, table, mode=1)
+    acc, _ = ratings.summed(line, None, table, mode=MODE_PRODUCT)
     rows = np.repeat(np.arange(M), np.diff(ratings.pointers))
     signs, cols = np.where(ratings.codes & 1, 1.0, -1.0), (ratings.codes & 0x7FFFFFFF) >> 1
     expected = np.zeros((M, columns))
     np.add.at(expected, rows, signs[:, None] * table[cols, :columns])
-    found = acc[:, line.moment_places(np.arange(columns))]
+    found = acc[:, :columns]
     np.testing.assert_allclose(found[ratings.rated], expected[ratings.rated], atol=1e-5)
 
 
@@ -193,26 +323,59 @@ def test_maps(name):
         np.testing.assert_allclose(mapped.implicit, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_totals():
-    rng, width, n = np.random.default_rng(4), 5, 200
-    x, y = (rng.normal(size=(n, width)).astype(np.float32) for _ in range(2))
-    pointers = np.append(0, np.cumsum(rng.integers(0, 3, n))).astype(np.int64)
-    counts, rated = rng.integers(1, 9, n).astype(np.int32), np.diff(pointers) > 0
-    macros, blocks = Shape(width, 1, True).total_macros, 3
-    out = np.full((blocks, (width + 1) ** 2), np.nan)
+@pytest.mark.parametrize("name", SHAPES)
+def test_roots(name):
+    shape = SHAPES[name]
+    rows, out = posterior(np.random.default_rng(6), shape, M), np.full((M, _scale_width(shape)), np.nan)
+    (blocks,), (threads,) = shape.row_blocks(M)
     cudaoncpu.run(
-        "totals", "gram", macros, blocks, 256, pointers, counts, x, y, np.int32(width), np.float64(1.0), y, None,
-        np.int32(width), np.float64(0.0), np.int32(width + 1), out, np.int32((width + 1) ** 2), np.int64(n),
-        shared=8 * 2 * 32 * (width + 1),
+        "rows", "roots", shape.row_macros, blocks, threads, rows.scale, out, np.int64(M), shared=shape.root_bytes
+    )
+    if shape.spread:
+        assert np.array_equal(out, rows.scale)
+    else:
+        whole = np.zeros((M, shape.size, shape.size))
+        whole[:, *np.tril_indices(shape.size)] = out
+        np.testing.assert_allclose(whole @ whole.transpose(0, 2, 1), rows.covariance, rtol=1e-6, atol=1e-9)
+
+
+def _scale_width(shape):
+    return shape.size if shape.spread else shape.packed
+
+
+@pytest.mark.parametrize("name", ["one factor", "four factors", "no intercepts", "spreads", "several warps"])
+def test_totals(name):
+    """All sums over rows, by three blocks; then ``fold`` adds up the blocks."""
+    shape, n, blocks, rng = SHAPES[name], 150, 3, np.random.default_rng(4)
+    rows, old = posterior(rng, shape, n), rng.normal(size=(n, shape.size)).astype(np.float32)
+    pointers = np.append(0, np.cumsum(rng.integers(0, 3, n))).astype(np.int64)
+    distinct, rated = rng.integers(1, 9, n).astype(np.int32), np.diff(pointers) > 0
+    explained = rng.normal(size=(n, shape.size)).astype(np.float32)
+    told = rng.normal(size=(n, shape.rank)).astype(np.float32) if shape.tells else None
+    chosen = jobs(shape)
+    numbers = [numbers_of(shape, job) for job in chosen]
+    parts, out = np.full((sum(numbers), blocks), np.nan), np.full(sum(numbers), np.nan)
+    cudaoncpu.run(
+        "totals", "statistics", shape.total_macros, (blocks, len(chosen)), THREADS, pointers, distinct, old,
+        rows.location, rows.scale, explained, told, rows.implicit, np.int32(0), parts, np.int64(n),
     )  # fmt: skip
-    left, right = np.insert(x.astype(float) - y, 0, 1.0, axis=1), np.insert(y.astype(float), 0, 0.0, axis=1)
-    expected = (left * counts[:, None])[rated].T @ right[rated]
-    np.testing.assert_allclose(out.sum(axis=0).reshape(width + 1, -1), expected, rtol=1e-9, atol=1e-9)
-    sums = np.full((blocks, width), np.nan)
-    for squared in (0, 1):
-        cudaoncpu.run(
-            "totals", "column_sums", macros, blocks, 256, pointers, x, np.int32(width), np.int32(width),
-            np.int32(squared), sums, np.int32(width), np.int64(n),
-        )  # fmt: skip
-        expected = (x[rated].astype(float) ** (1 + squared)).sum(axis=0)
-        np.testing.assert_allclose(sums.sum(axis=0), expected, rtol=1e-9, atol=1e-9)
+    cudaoncpu.run("totals", "fold", shape.total_macros, len(out), THREADS, parts, np.int64(blocks), out)
+
+    new, before = rows.location.astype(float), old.astype(float)
+    known = explained.astype(float)
+    if shape.tells:
+        known[:, shape.fixed :] += told
+    x, change, distance = (
+        np.hstack([np.full((n, shape.fixed), one), lines])
+        for one, lines in ((1.0, before), (0.0, new - before), (1.0, new - known))
+    )
+    scales = rows.scale.astype(float) ** (2 if shape.spread else 1)
+    expected = [
+        x[rated].T @ x[rated], change[rated].T @ change[rated], change[rated].T @ x[rated],
+        distance[rated].T @ distance[rated], scales[rated].sum(axis=0),
+    ]  # fmt: skip
+    if shape.tells:
+        weights, whole = rows.implicit[:, : shape.rank].astype(float), np.insert(told.astype(float), 0, 1.0, axis=1)
+        expected += [weights.T @ weights, (whole * distinct[:, None])[rated].T @ whole[rated]]
+    for found, right in zip(np.split(out, np.cumsum(numbers)[:-1]), expected, strict=True):
+        np.testing.assert_allclose(found, right.ravel(), rtol=1e-9, atol=1e-9)

@@ -8,15 +8,22 @@ from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.devices import MOST_RANK
 from onebit_spark.core.losses import HalfStep, RowPrior
+from onebit_spark.core.losses.hinge import floors, learning_rate
 from onebit_spark.core.posterior import RowPosterior, packed_size
+from onebit_spark.engines.cuda.hinge import search_line
 from onebit_spark.engines.cuda.ratings import MANY_TASKS, Cuts
 from onebit_spark.engines.cuda.shapes import MOST_MOMENTS, LineShape, Shape
 
+FRACTIONS = (1.0, 0.5, 0.25, 0.125)
 FORMS = [
     (rank, intercepts, implicit) for rank in (1, 4, 7, 10) for intercepts in (True, False) for implicit in (True, False)
 ]
 EVERY_SHAPE = [
-    Shape(rank + fixed, fixed, tells) for rank in range(1, MOST_RANK + 1) for fixed in (0, 1) for tells in (True, False)
+    Shape(rank + fixed, fixed, tells, hinge, hinge)
+    for rank in range(1, MOST_RANK + 1)
+    for fixed in (0, 1)
+    for tells in (True, False)
+    for hinge in (True, False)
 ]
 
 
@@ -24,9 +31,10 @@ EVERY_SHAPE = [
 def test_every_sum_has_a_place_of_its_own(shape):
     line = shape.line
     places = [
-        line.moment_places(np.arange(packed_size(shape.size + 1))),
+        np.arange(packed_size(shape.size + 1)),
         line.signed_places(shape.packed + np.arange(shape.size + 1)),
         line.told_places(np.arange(2 * shape.rank)) if shape.tells else np.empty(0, int),
+        line.weighed_places(np.arange(2 * shape.size)) if shape.hinge else np.empty(0, int),
     ]
     flat = np.concatenate(places)
     assert len(np.unique(flat)) == len(flat)
@@ -35,18 +43,18 @@ def test_every_sum_has_a_place_of_its_own(shape):
     assert line.moments <= MOST_MOMENTS
     assert line.moments % 4 == 0
     assert line.told % 4 != 3
+    assert line.weighed % 4 != 3
+    assert search_line(shape).group >= len(FRACTIONS)  # a thread for each fraction of a step
     assert line.width % 4 == 0  # lines begin at 16 bytes
-    assert shape.size - 1 <= shape.lanes
-    assert max(shape.solve_bytes, shape.map_bytes) <= 227 * 1024  # shared memory of a block
+    down, across = shape.grid
+    assert down % across == 0  # a line of a system has its place in all columns of threads
+    assert max(shape.root_bytes, shape.map_bytes) <= 227 * 1024  # shared memory of a block
 
 
 @pytest.mark.parametrize("columns", [1, 5, 16, 17, 38, 70])
 def test_products_have_places_too(columns):
     line = LineShape.of_columns(columns)
-    places = line.moment_places(np.arange(columns))
-    assert len(np.unique(places)) == columns
-    assert places.max() < line.sums
-    assert line.width >= columns
+    assert columns <= line.width <= line.sums
 
 
 @pytest.mark.parametrize("task", [3, 8, 512])
@@ -76,34 +84,50 @@ def _posterior(rng, rows, config):
     return RowPosterior(location, scale.astype(np.float32), kind, config.intercepts, implicit)
 
 
+class Case:
+    """Ratings, posteriors and a step of the CPU; and the twins' lines and sums."""
+
+    def __init__(self, config, weighted, kappa=0.8, relaxation=1.0):
+        rng, self.m, c, n = np.random.default_rng(config.rank), 9, 6, 60
+        self.config, self.loss, self.kappa, self.relaxation = config, config.make_loss(), kappa, relaxation
+        rows, cols = rng.integers(0, self.m - 1, n), rng.integers(0, c, n)
+        weights = rng.uniform(0.2, 3, n).astype(np.float32) if weighted else None
+        self.block = block = RatingBlock.from_coordinates(rows, cols, rng.random(n) < 0.5, (self.m, c), weights)
+        self.own, self.partners = _posterior(rng, self.m, config), _posterior(rng, c, config)
+        size = config.dimension
+        self.prior = RowPrior(rng.normal(size=(1, size)), rng.uniform(0.5, 2, (1, size)))
+        self.mean, self.g = self.prior.mean[0], self.prior.precision[0]
+        self.shape = Shape.of(self.own.form, config.loss == "hinge")
+        again = np.append(False, (block.codes[1:] >> 1) == (block.codes[:-1] >> 1))
+        again[block.row_pointers[:-1][block.row_counts > 0]] = False
+        self.codes = block.codes.astype(np.int64) | again.astype(np.int64) << 31
+        self.arguments = self.shape.line, block.row_pointers, self.codes, block.weights
+        self.table = twins.partner_lines(self.shape, self.partners)
+
+    def updated(self, **how):
+        """The rows and the sums of the CPU."""
+        step = HalfStep("rows", 0, self.kappa, self.prior, 1.0, relaxation=self.relaxation, want_data=True, **how)
+        rows = self.own.copy()
+        return rows, self.loss.update_rows(self.block, 0, self.m, self.loss.partners(self.partners), rows, step)
+
+    @property
+    def rated(self):
+        return np.flatnonzero(self.block.row_counts)
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("covariance", ["full", "diagonal"])
 @pytest.mark.parametrize(("rank", "intercepts", "implicit"), FORMS)
 def test_twin_against_the_kernels_of_the_cpu(rank, intercepts, implicit, covariance, weighted):
     """Lines, sums by tasks of 8 ratings, and the solution of every row, against ``Loss.update_rows``."""
-    rng, m, c, n = np.random.default_rng(rank), 9, 6, 60
     config = FitConfig(rank=rank, intercepts=intercepts, implicit_features=implicit, covariance=covariance)
-    rows, cols = rng.integers(0, m - 1, n), rng.integers(0, c, n)
-    weights = rng.uniform(0.2, 3, n).astype(np.float32) if weighted else None
-    block = RatingBlock.from_coordinates(rows, cols, rng.random(n) < 0.5, (m, c), weights)
-    own, partners, loss = _posterior(rng, m, config), _posterior(rng, c, config), config.make_loss()
-    size, kappa = config.dimension, 0.8
-    prior = RowPrior(rng.normal(size=(1, size)), rng.uniform(0.5, 2, (1, size)))
-    step = HalfStep("rows", 0, kappa, prior, 1.0, want_data=True)
+    case = Case(config, weighted)
+    own, partners, block, shape, kappa, m = case.own, case.partners, case.block, case.shape, case.kappa, case.m
+    sums, _ = twins.row_sums(*case.arguments, twins.own_lines(shape, own), case.table, kappa, 8)
+    expected = [twins.solved(shape, sums[i], case.mean, np.diag(case.g)) for i in range(m)]
 
-    shape = Shape.of(own.form)
-    again = np.append(False, (block.codes[1:] >> 1) == (block.codes[:-1] >> 1))
-    again[block.row_pointers[:-1][block.row_counts > 0]] = False
-    codes = block.codes.astype(np.int64) | again.astype(np.int64) << 31
-    arguments = shape.line, block.row_pointers, codes, block.weights
-    table = twins.partner_lines(shape, partners)
-    sums, _ = twins.row_sums(*arguments, twins.own_lines(shape, own), table, kappa, 8)
-    precision = np.diag(prior.precision[0])
-    expected = [twins.solved(shape, sums[i], prior.mean[0], precision) for i in range(m)]
-
-    updated = own.copy()
-    found = loss.update_rows(block, 0, m, loss.partners(partners), updated, step)
-    for i in np.flatnonzero(block.row_counts):
+    updated, found = case.updated()
+    for i in case.rated:
         mean, spread = expected[i]
         np.testing.assert_allclose(updated.location[i], mean, rtol=2e-4, atol=2e-5)
         reached = updated.scale[i] if covariance == "diagonal" else updated.covariance[i]
@@ -116,12 +140,56 @@ def test_twin_against_the_kernels_of_the_cpu(rank, intercepts, implicit, covaria
         ]
         np.testing.assert_allclose(told, [partners.implicit[some].sum(axis=0) for some in columns], atol=1e-5)
 
-    _, data = twins.row_sums(*arguments, twins.own_lines(shape, updated), table, kappa, 8)
+    _, data = twins.row_sums(*case.arguments, twins.own_lines(shape, updated), case.table, kappa, 8)
     linear = 0.0
     for l, (i, code) in enumerate(zip(np.repeat(np.arange(m), block.row_counts), block.codes, strict=True)):
         weight = 1.0 if block.weights is None else block.weights[l]
         linear += 0.5 * kappa * weight * (1.0 if code & 1 else -1.0) * _score(updated, partners, i, code >> 1)
     np.testing.assert_allclose(data - linear, found.data, rtol=1e-5)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("rank", "intercepts"), [(1, True), (4, True), (5, False), (10, True)])
+def test_hinge_twin_against_the_kernels_of_the_cpu(rank, intercepts, weighted):
+    """The majoriser, the search on the way to its minimum, and the deviations."""
+    case = Case(FitConfig(loss="hinge", rank=rank, intercepts=intercepts), weighted, relaxation=1.7)
+    own, shape, g, (margin_floor, mean_floor) = case.own, case.shape, case.g, floors(0)
+    sums, hinge = twins.row_sums(
+        *case.arguments, twins.hinge_own_lines(shape, own), case.table, case.kappa, 8, margin_floor
+    )
+    targets = own.location.astype(np.float64)
+    for i in case.rated:
+        targets[i], _ = twins.solved(shape, sums[i], case.mean, np.diag(g), own.location[i], mean_floor)
+    fractions = 1.7 * np.array(FRACTIONS)
+    _, *ratings = case.arguments
+    gains = twins.search(shape, *ratings, own.location, targets, case.partners, case.kappa, fractions)
+    updated, found = case.updated()
+    for i in case.rated:
+        x, gain = twins.moved(shape, sums[i], gains[i], case.mean, g, own.location[i], targets[i], fractions)
+        spread = twins.hinge_spread(shape, sums[i], g)
+        np.testing.assert_allclose(updated.location[i], x, rtol=2e-5, atol=2e-6)
+        np.testing.assert_allclose(updated.scale[i], spread, rtol=2e-6)
+        hinge += gain + twins.hinge_data(shape, sums[i], x, spread)
+    np.testing.assert_allclose(hinge, found.data, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("means", "spreads"), [(True, False), (False, True)])
+def test_gradient_twin_against_the_kernels_of_the_cpu(means, spreads):
+    case = Case(FitConfig(loss="hinge", solver="gradient", rank=3), True)
+    own, shape, g = case.own, case.shape, case.g
+    sums, hinge = twins.row_sums(*case.arguments, twins.hinge_own_lines(shape, own), case.table, case.kappa, 8, 0.0)
+    updated, found = case.updated(move_means=means, move_spreads=spreads)
+    for i in case.rated:
+        x, spread = own.location[i], own.scale[i]
+        if means:
+            x = twins.descended(shape, sums[i], case.mean, g, own.location[i], learning_rate(0) / case.kappa)
+        if spreads:
+            spread = twins.hinge_spread(shape, sums[i], g)
+        np.testing.assert_allclose(updated.location[i], x, rtol=2e-5, atol=2e-6)
+        np.testing.assert_allclose(updated.scale[i], spread, rtol=2e-6)
+        hinge += twins.hinge_data(shape, sums[i], x, spread)
+    if not means:
+        np.testing.assert_allclose(hinge, found.data, rtol=1e-6)
 
 
 def _score(rows, cols, i, j):

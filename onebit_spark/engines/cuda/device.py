@@ -14,6 +14,7 @@ from onebit_spark.core.posterior import Form
 from onebit_spark.engines.cuda.shapes import Shape
 from onebit_spark.errors import RequestError
 
+HEADER = "rows.cuh"
 SPARE = 0.9  # share of the free memory that a fit may plan with
 
 
@@ -31,25 +32,30 @@ def cupy() -> Any:
 def bytes_needed(n: int, n_rows: int, n_cols: int, form: Form, weighted: bool) -> int:
     """Of GPU memory, at the peak of a fit.
 
-    Ratings are 4 bytes in each orientation, and as many again for the nine tenths that make the choices; while they are
-    sorted they take 16 more, and weights another 16. A row has its posterior three times (a choice goes back to a saved
-    state), its lines and its sums. The start has four tables of double precision.
+    A fit holds a rating in 4 bytes in each orientation, and as many again for the nine tenths that make the choices;
+    weights take as much. While the nine tenths are sorted, before there are any rows, a rating takes 40 bytes, with
+    weights 72. A row has its posterior three times (a choice goes back to a saved state), its lines and its sums. The
+    start has four tables of double precision.
     """
-    shape = Shape.of(form)
+    shape = Shape.of(form, hinge=form.kind == "spread")  # the hinge's lines are the longer ones
     row = 4 * (3 * form.width + shape.own_width + shape.line.sums + shape.line.width)
     start = 8 * 4 * (form.rank + 6)
-    return n * (32 + (16 if weighted else 0)) + (n_rows + n_cols) * max(row, start)
+    return max(n * (72 if weighted else 40), n * (32 if weighted else 16) + (n_rows + n_cols) * max(row, start))
+
+
+def room() -> int:
+    """Bytes that a fit may plan with: what is free, and what this process holds."""
+    free, _ = cupy().cuda.runtime.memGetInfo()
+    return int(SPARE * (free + cupy().get_default_memory_pool().total_bytes()))
 
 
 def check_memory(n: int, n_rows: int, n_cols: int, form: Form, weighted: bool) -> None:
     """Refuse what does not fit the memory of the device."""
-    needed = bytes_needed(n, n_rows, n_cols, form, weighted)
-    free, _ = cupy().cuda.runtime.memGetInfo()
-    free += cupy().get_default_memory_pool().free_bytes()
-    if needed > SPARE * free:
+    needed, there = bytes_needed(n, n_rows, n_cols, form, weighted), room()
+    if needed > there:
         raise RequestError(
             f"device='cuda' cannot work: {n:,} ratings of {n_rows:,} rows and {n_cols:,} columns take about "
-            f"{needed / 1e9:.1f} GB of GPU memory, and {free / 1e9:.1f} GB are free: choose device='cpu', a lower "
+            f"{needed / 1e9:.1f} GB of GPU memory, and {there / 1e9:.1f} GB are free: choose device='cpu', a lower "
             "rank (or max_rank), or covariance='diagonal'"
         )
 
@@ -75,10 +81,16 @@ def _kernel(source: str, name: str, macros: tuple[tuple[str, int], ...], shared_
 
 @cache
 def _module(source: str, macros: tuple[tuple[str, int], ...]) -> Any:
-    text = files(__package__).joinpath(f"{source}.cu").read_text(encoding="utf-8")
-    text = text.encode("ascii", "replace").decode()  # the Greek letters of the comments
-    options = ("-std=c++17", *(f"-D{name}={value}" for name, value in macros))
-    return cupy().RawModule(code=text, options=options)
+    # macros as text, not as options: CuPy asks the compiler for its version once for every set of options
+    defined = "".join(f"#define {name} {value}\n" for name, value in macros)
+    text = (defined + text_of(source)).encode("ascii", "replace").decode()
+    return cupy().RawModule(code=text, options=("-std=c++17",))
+
+
+def text_of(source: str) -> str:
+    """A .cu file of this folder, with the file that it includes. The folder may be in a zip."""
+    text, shared = (files(__package__).joinpath(name).read_text(encoding="utf-8") for name in (f"{source}.cu", HEADER))
+    return text.replace(f'#include "{HEADER}"', shared)
 
 
 THREADS = 256  # of a block whose threads work alone

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from onebit_spark.core.confidence import HIGHEST_OCTAVE, HISTOGRAM_BINS, LOWEST_OCTAVE, PER_OCTAVE
 from onebit_spark.core.draws import Draws
 from onebit_spark.core.left_out import BINS, WIDEST
-from onebit_spark.core.losses.logistic import Logistic
+from onebit_spark.core.losses import LOSSES, Hinge
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.engines.cuda.device import NULL, cupy, kernel, launch
 from onebit_spark.engines.cuda.ratings import DeviceRatings
@@ -25,11 +25,9 @@ def count_errors(ratings: DeviceRatings, rows: RowPosterior, cols: RowPosterior,
     """Errors of draws, and the ratings that were drawn for (``core.draws``)."""
     shape, split = Shape.of(rows.form), draws.unseen_by
     factors = cupy().empty(rows.scale.shape)
-    blocks = -(-rows.n_rows // shape.rows_per_block)
-    kernel("rows", "roots", shape.row_macros, shape.solve_bytes)(
-        (blocks,), (shape.rows_per_block * shape.lanes,), (rows.scale, factors, np.int64(rows.n_rows)),
-        shared_mem=shape.solve_bytes,
-    )  # fmt: skip
+    kernel("rows", "roots", shape.row_macros, shape.root_bytes)(
+        *shape.row_blocks(rows.n_rows), (rows.scale, factors, np.int64(rows.n_rows)), shared_mem=shape.root_bytes
+    )
     seed, fraction = (-1, 0.0) if split is None else (split.seed, split.fraction)
     counts = cupy().zeros(2, np.uint64)
     launch(
@@ -46,14 +44,12 @@ def count_confidences(
     ratings: DeviceRatings, rows: RowPosterior, cols: RowPosterior, noise: float, stride: int
 ) -> Sums:
     """The histogram of the confidences of every ``stride``-th rating (``core.confidence``)."""
-    cp, total = cupy(), np.zeros(HISTOGRAM_BINS)
-    row = ratings.rows
-    position = cp.arange(ratings.n) - ratings.pointers[row]
-    chosen = cp.flatnonzero((position + row) % stride == 0)
-    del position
-    for begin in range(0, len(chosen), PIECE):
-        part = chosen[begin : begin + PIECE]
-        score, variance = moments(row[part], ratings.codes[part], rows, cols)
+    cp, total, whole = cupy(), np.zeros(HISTOGRAM_BINS), ratings.rows
+    for begin in range(0, ratings.n, PIECE):
+        row = whole[begin : begin + PIECE]
+        position = cp.arange(begin, begin + len(row)) - ratings.pointers[row]
+        chosen = cp.flatnonzero((position + row) % stride == 0)
+        score, variance = moments(row[chosen], ratings.codes[begin + chosen], rows, cols)
         root = cp.sqrt(noise + cp.maximum(variance, 0.0))
         z = cp.where(score == 0, 0.0, cp.where(root == 0, np.inf, cp.abs(score) / cp.where(root == 0, 1.0, root)))
         octave = cp.log2(cp.clip(z, 2.0**LOWEST_OCTAVE, 2.0**HIGHEST_OCTAVE)) - LOWEST_OCTAVE
@@ -63,22 +59,25 @@ def count_confidences(
     return total
 
 
-def left_out_sums(left: DeviceRatings, rows: RowPosterior, cols: RowPosterior) -> Sums:
-    """``LeftOut`` of these ratings, for the logistic loss (``core.left_out``)."""
+def left_out_sums(left: DeviceRatings, loss: str, rows: RowPosterior, cols: RowPosterior) -> Sums:
+    """``LeftOut`` of these ratings (``core.left_out``)."""
     cp, total, margins = cupy(), np.zeros(5), np.zeros(BINS)
     for begin in range(0, left.n, PIECE):
         part = slice(begin, begin + PIECE)
         score, variance = moments(left.rows[part], left.codes[part], rows, cols)
         variance = cp.maximum(variance, 0.0)
         sign = (left.codes[part] & 1).astype(np.float64) * 2.0 - 1.0
-        losses = cp.logaddexp(0.0, -sign * score / cp.sqrt(1.0 + np.pi * variance / 8.0))
+        if loss == Hinge.name:
+            losses = cp.maximum(1.0 - sign * score, 0.0)
+        else:
+            losses = cp.logaddexp(0.0, -sign * score / cp.sqrt(1.0 + np.pi * variance / 8.0))
         weights = None if left.weights is None else left.weights[part].astype(np.float64)
         weighed = 1.0 if weights is None else weights
         weight = len(sign) if weights is None else weights.sum()
         wrong = cp.count_nonzero(score * sign <= 0)
         found = (losses * weighed).sum(), (losses**2 * weighed).sum(), weight, wrong, len(sign)
         total += np.array([float(number) for number in found])
-        margin = sign * score / cp.sqrt(Logistic.score_noise + variance)
+        margin = cp.where(score == 0, 0.0, sign * score / cp.sqrt(LOSSES[loss].score_noise + variance))
         place = cp.clip((margin + WIDEST) * (BINS / (2 * WIDEST)), 0, BINS - 1).astype(np.int64)
         if weights is not None:
             weights = cp.rint(weights * 2.0**20) * 2.0**-20  # sums of such numbers are exact, in any order

@@ -9,7 +9,7 @@ import numpy as np
 
 from onebit_spark.core.losses import HalfStep, PriorLines
 from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.engines.cuda.device import cupy
+from onebit_spark.engines.cuda.device import NULL, cupy
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,12 @@ class DevicePrior:
             weights = cupy().asarray(step.feature_weights)
             explained = (features.astype(np.float64) @ weights).astype(np.float32)
         return cls(mean, precision, own, explained)
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """As the kernels read it."""
+        own = (NULL, NULL) if self.own is None else (self.own.location, self.own.deviation)
+        return self.mean, self.precision, *own, NULL if self.explained is None else self.explained
 
     def known(self, told: Any, fixed: int) -> Any:
         """What features explain of the means, (rows, D); None without any. ``told``: the implicit ones', (rows, K)."""

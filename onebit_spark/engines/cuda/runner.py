@@ -11,21 +11,20 @@ from numpy.typing import ArrayLike, NDArray
 
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.config import FitConfig
-from onebit_spark.core.losses import OTHER, Loss, PriorLines, RowPrior, Side
+from onebit_spark.core.losses import OTHER, HalfStep, Hinge, Loss, PriorLines, RowPrior, Side
 from onebit_spark.core.posterior import Form, RowPosterior, packed_size
 from onebit_spark.core.repeats import Repeats
 from onebit_spark.core.row_map import RowMap
 from onebit_spark.core.spectral_rows import Rows
 from onebit_spark.core.split import Split
 from onebit_spark.engines import steps
-from onebit_spark.engines.cuda import pairs
+from onebit_spark.engines.cuda import hinge, pairs
 from onebit_spark.engines.cuda.arrays import device_ratings
-from onebit_spark.engines.cuda.device import check_memory, cupy
+from onebit_spark.engines.cuda.device import bytes_needed, check_memory, cupy, room
 from onebit_spark.engines.cuda.priors import DevicePrior
 from onebit_spark.engines.cuda.ratings import DeviceRatings, Orientations, orientations_of
-from onebit_spark.engines.cuda.shapes import Shape
 from onebit_spark.engines.cuda.start import grown_posteriors, start_posteriors, total_weight
-from onebit_spark.engines.cuda.totals import Lines, Totals
+from onebit_spark.engines.cuda.totals import side_statistics, weight_gram
 from onebit_spark.engines.cuda.transfer import download, downloaded, upload, uploaded
 from onebit_spark.engines.cuda.update import RatingSums, map_rows, updated
 from onebit_spark.engines.engine import BlockEngine
@@ -70,16 +69,26 @@ class CudaRunner:
         lines = more.pop(0) if isinstance(half.prior, PriorLines) else None
         features = more.pop(0) if half.feature_weights is not None else None
         prior = DevicePrior.of(half, rows.dimension, lines, features)
+        if isinstance(step.loss, Hinge):
+            new, told, scalars, data = hinge.updated(ratings, step.loss, half, rows, partners, prior)
+        else:
+            new, told, scalars, data = self._updated(side, half, rows, partners, prior)
+        data = data if half.want_data else None
+        found = side_statistics(ratings, rows.location, new, prior, told, scalars, data, features)
+        return new, [found.to_vector()]
+
+    def _updated(
+        self, side: Side, half: HalfStep[None], rows: RowPosterior, partners: RowPosterior, prior: DevicePrior
+    ) -> tuple[RowPosterior, Any, Any, Any]:
+        """As ``updated``, and the first part of the data term. That needs the sums of the next half step."""
         found, self._ahead = self._ahead, None
         if found is None or not found.are_of(rows, partners, half.weight):
-            found = RatingSums.of(ratings, rows, partners, half.weight)
-        new, told, scalars = updated(ratings, half, found, prior)
+            found = RatingSums.of(self.ratings[side], rows, partners, half.weight)
+        new, told, scalars = updated(self.ratings[side], half, found, prior)
         del found
         if half.want_data:
             self._ahead = RatingSums.of(self.ratings[OTHER[side]], partners, new, half.weight)
-        data = None if self._ahead is None else self._ahead.data
-        totals = Totals(ratings, Shape.of(rows.form))
-        return new, [totals.of_rows(rows.location, new, prior, told, scalars, data, features).to_vector()]
+        return new, told, scalars, None if self._ahead is None else self._ahead.data
 
     def sums(self, side: Side, step: Step, own: Sequence[Any], partners: Any) -> list[Sums]:
         ratings, rows = self.ratings[side], own[0]
@@ -88,7 +97,7 @@ class CudaRunner:
         if isinstance(step, steps.Confidences):
             return [pairs.count_confidences(ratings, rows, partners, step.noise, step.stride)]
         assert isinstance(step, steps.MeasureLeftOut)
-        return [pairs.left_out_sums(self._left(step.split), rows, partners)]
+        return [pairs.left_out_sums(self._left(step.split), step.loss, rows, partners)]
 
     def run_rows(self, side: Side, step: RowStep, own: Sequence[Any], format: LineFormat) -> Any:
         if isinstance(step, steps.FillUnrated):
@@ -99,11 +108,8 @@ class CudaRunner:
 
     def row_sums(self, side: Side, step: RowStep, own: Sequence[Any] = ()) -> list[Sums]:
         posterior: RowPosterior = own[0]
-        totals = Totals(self.ratings[side], Shape.of(posterior.form))
         if step is steps.weight_gram:
-            weights = Lines(posterior.implicit, columns=slice(0, posterior.rank))
-            totals.gram(weights, weights, rated=False)
-            return totals.fetched()
+            return [weight_gram(self.ratings[side], posterior)]
         assert step is steps.column_squares
         return [np.asarray((posterior.mean.astype(np.float64) ** 2).sum(axis=0).get())]
 
@@ -121,6 +127,15 @@ class CudaRunner:
 
     def start(self, config: FitConfig, loss: Loss) -> dict[Side, RowPosterior]:
         return start_posteriors(self.ratings, config, loss)
+
+    def shortage(self, config: FitConfig) -> str | None:
+        sizes = self.n_ratings, self.n_rows("rows"), self.n_rows("cols")
+        needed, there = bytes_needed(*sizes, config.form, self.weighted), room()
+        return (
+            f"it takes about {needed / 1e9:.1f} GB of GPU memory, and there are {there / 1e9:.1f}"
+            if needed > there
+            else None
+        )
 
     def grown(self, posteriors: dict[Side, RowPosterior], config: FitConfig, loss: Loss) -> dict[Side, RowPosterior]:
         return grown_posteriors(self.ratings, posteriors, config, loss)

@@ -8,7 +8,7 @@ implicit features tell. A group of threads reads it together. With 4 threads, of
     its register  0 1 2 3   0 1 2 3   0 1 2  3    0  1  2  3    4  5  6  7    …   16 17 18 19
 
 So every thread reads 16 bytes at a time, and its neighbours read the bytes beside them. The groups of a warp sum
-different ratings of a row. In the end each group keeps a part of the sums, and the warp writes them side by side.
+different ratings of a row. In the end each group keeps a part of the sums, and writes them in the order of the line.
 """
 
 from __future__ import annotations
@@ -23,17 +23,23 @@ from onebit_spark.core.posterior import Form, packed_size
 
 Places = NDArray[np.int64]
 
-GROUPS = (4, 8, 16, 32, 64, 96)  # threads that may share a rating
-LANES = (4, 8, 16, 32, 64, 96)  # threads that may work on a row together
+GROUPS = (4, 8, 16, 32, 64, 96)  # threads that may share a rating, or map a row together
+# Threads that solve a row together: so many lines and columns of them, for systems up to this size
+GRIDS = {12: (2, 2), 16: (4, 2), 24: (4, 4), 32: (8, 4), 64: (8, 8)}
+CANDIDATES = 4  # steps that a search compares
 MOST_MOMENTS = 24  # of a thread: more would not fit its registers
 TASK = 512  # ratings of a task
 WARP, BLOCK = 32, 128  # threads
-SMALL = 64  # rows of a block that solves small systems
 REGISTERS = 65536  # of a multiprocessor
 
 
 def _rounded(n: int, to: int) -> int:
     return -(-n // to) * to
+
+
+def _one_read(n: int) -> int:
+    """So many numbers, or one more: what is left of fours are one number or two, for three are no single read."""
+    return n + (n % 4 == 3)
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,8 @@ class LineShape:
     moments: int  # numbers of a line that each of them holds
     told: int = 0  # the same of what implicit features tell
     signed: int = 0  # how many of the last moments are summed with the labels as well
+    weighed: int = 0  # numbers that are summed with the weights of the ratings
+    searches: bool = False  # whether nothing but losses of a few steps is summed
 
     @classmethod
     def of_columns(cls, columns: int) -> LineShape:
@@ -59,17 +67,20 @@ class LineShape:
     @property
     def values(self) -> int:
         """Sums per thread."""
-        return _rounded(self.moments + self.signed + self.told, self.groups)
+        if self.searches:
+            return 1
+        parts = self.moments, self.signed, self.told, self.weighed
+        return _rounded(sum(_rounded(part, 4) for part in parts), 4 * self.groups)
 
     @property
     def width(self) -> int:
         """Numbers of a line."""
-        return (self.moments + self.told) * self.group
+        return (self.moments + self.told + self.weighed) * self.group
 
     @property
     def sums(self) -> int:
         """Sums of a row."""
-        return self.values * self.group
+        return CANDIDATES if self.searches else self.values * self.group
 
     @property
     def threads(self) -> int:
@@ -80,38 +91,33 @@ class LineShape:
     def tasks_per_block(self) -> int:
         return 1 if self.group > WARP else BLOCK // WARP
 
-    def moment_places(self, numbers: Places) -> Places:
-        """Where the sums of these numbers of a line are."""
-        return self._places(*self._wide(numbers))
-
     def signed_places(self, numbers: Places) -> Places:
-        """The same of the sums with the labels."""
-        thread, register = self._wide(numbers)
-        return self._places(thread, register + self.signed)
+        """Where the sums of these moments with the labels are. Their own sums are where they are in a line."""
+        return numbers + self.signed * self.group
 
     def told_places(self, numbers: Places) -> Places:
         """The same of what implicit features tell."""
-        whole, rest = self.told // 4 * 4, max(self.told % 4, 1)
-        thread, register = self._wide(numbers)
-        beyond = numbers - whole * self.group
-        thread = np.where(beyond < 0, thread, beyond // rest)
-        register = np.where(beyond < 0, register, whole + beyond % rest)
-        return self._places(thread, self.moments + self.signed + register)
+        return self._apart(numbers, self.told, self.moments + self.signed)
 
-    def _wide(self, numbers: Places) -> tuple[Places, Places]:
-        """Thread and register of numbers that are read four at a time."""
-        return numbers // 4 % self.group, numbers // (4 * self.group) * 4 + numbers % 4
+    def weighed_places(self, numbers: Places) -> Places:
+        """The same of the numbers that are summed with weights."""
+        return self._apart(numbers, self.weighed, self.moments + self.signed + _rounded(self.told, 4))
 
-    def _places(self, thread: Places, value: Places) -> Places:
-        """Where value v of thread t is in the sums of a row."""
-        kept = self.values // self.groups
-        return np.asarray(value % kept * (self.groups * self.group) + value // kept * self.group + thread)
+    def _apart(self, numbers: Places, count: int, first: int) -> Places:
+        """Of ``count`` numbers per thread that are read apart, and whose values begin at ``first``.
+
+        A thread that has fewer than four left has room for four.
+        """
+        rest, beyond = count % 4 or 4, numbers - (count - count % 4) * self.group
+        return first * self.group + np.where(
+            beyond < 0, numbers, numbers - beyond + 4 * (beyond // rest) + beyond % rest
+        )
 
     @property
     def macros(self) -> dict[str, int]:
         return {
             "GROUP": self.group, "MOMENTS": self.moments, "TOLD": self.told, "SIGNED": self.signed,
-            "VALUES": self.values,
+            "WEIGHED": self.weighed, "VALUES": self.values,
         }  # fmt: skip
 
     def sum_macros(self, weighted: bool, mode: int, cached: bool = False) -> dict[str, int]:
@@ -121,7 +127,8 @@ class LineShape:
         side by side as have room for theirs. The order of the sums is the same.
         """
         ahead = 1 if cached else 2
-        registers = ahead * (self.moments + self.told) + self.moments + self.values + 16 + 8 * ahead
+        read = self.moments + self.told + self.weighed
+        registers = ahead * read + self.moments + self.values + 16 + 8 * ahead
         blocks = max(1, REGISTERS // (self.threads * registers))
         return {
             **self.macros, "TASK": TASK, "AHEAD": ahead, "WEIGHTED": int(weighted), "MODE": mode, "MIN_BLOCKS": blocks,
@@ -136,10 +143,11 @@ class Shape:
     fixed: int  # 1 with intercepts, else 0
     tells: bool  # whether the rows have implicit features
     spread: bool = False  # whether a row keeps standard deviations instead of a covariance
+    hinge: bool = False  # whether it is fitted to the hinge loss
 
     @classmethod
-    def of(cls, form: Form) -> Shape:
-        return cls(form.dimension, int(form.has_intercept), form.has_implicit, form.kind == "spread")
+    def of(cls, form: Form, hinge: bool = False) -> Shape:
+        return cls(form.dimension, int(form.has_intercept), form.has_implicit, form.kind == "spread", hinge)
 
     @property
     def rank(self) -> int:
@@ -152,52 +160,56 @@ class Shape:
 
     @cached_property
     def line(self) -> LineShape:
-        """The moments of [R, 1], D + 1 coordinates, and 2K numbers of implicit features."""
+        """The moments of [R, 1], D + 1 coordinates, and 2K numbers of implicit features; 2D more for the hinge loss."""
         numbers = packed_size(self.size + 1)
         group = next(threads for threads in GROUPS if MOST_MOMENTS * threads >= _rounded(numbers, 4 * threads))
         moments = _rounded(numbers, 4 * group) // group
-        told = -(-2 * self.rank // group) if self.tells else 0
-        told += told % 4 == 3  # three numbers are no single read
-        return LineShape(group, moments, told, moments - self.packed // (4 * group) * 4)
+        told, weighed = (
+            _one_read(-(-numbers // group)) for numbers in (2 * self.rank * self.tells, 2 * self.size * self.hinge)
+        )
+        return LineShape(group, moments, told, moments - self.packed // (4 * group) * 4, weighed)
 
     @property
     def own_width(self) -> int:
         """Numbers of a row's own line: moments alone."""
         return self.line.moments * self.line.group
 
-    # ---- rows.cu -----------------------------------------------------------------------------------------------------
+    # ---- rows.cu, solve.cu, hinge.cu ---------------------------------------------------------------------------------
+
+    @property
+    def edge(self) -> int:
+        """1 if the last coordinate of a system is solved apart: the threads would be too many for one more."""
+        return int(self.size - 1 in (32, 64))
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Lines and columns of the threads that solve a row."""
+        return next(grid for most, grid in GRIDS.items() if self.size - self.edge <= most)
 
     @property
     def lanes(self) -> int:
-        """Threads that solve a row; the last coordinate needs none of its own."""
-        return next(threads for threads in LANES if threads >= self.size - 1)
+        """Threads that solve a row."""
+        down, across = self.grid
+        return down * across
 
     @property
     def rows_per_block(self) -> int:
         """Rows that a block solves."""
         return 1 if self.lanes > WARP else BLOCK // self.lanes
 
-    @property
-    def solve_bytes(self) -> int:
-        """Shared memory of a block that solves: a square and four vectors per row."""
-        return 8 * self.rows_per_block * (self.size * (self.size | 1) + 4 * self.size)
+    def row_blocks(self, n: int) -> tuple[tuple[int], tuple[int]]:
+        """Blocks for so many rows, and the threads of a block."""
+        return (-(-n // self.rows_per_block),), (self.rows_per_block * self.lanes,)
 
     @property
-    def small(self) -> bool:
-        """Whether the system of a row fits the registers of one thread (``solve_small``)."""
-        return self.size <= 12
-
-    @property
-    def solve_launch(self) -> tuple[str, int, int, int]:
-        """The kernel that solves, and of its blocks: rows, threads, and bytes of shared memory."""
-        if self.small:
-            return "solve_small", SMALL, SMALL, 4 * SMALL * (self.line.sums + 1)
-        return "solve", self.rows_per_block, self.rows_per_block * self.lanes, self.solve_bytes
+    def root_bytes(self) -> int:
+        """Shared memory of a block that makes roots: a square per row."""
+        return 0 if self.spread else 8 * self.rows_per_block * self.size * (self.size | 1)
 
     @property
     def map_lanes(self) -> int:
         """Threads that map a row."""
-        return next(threads for threads in LANES if threads >= self.size)
+        return next(threads for threads in GROUPS if threads >= self.size)
 
     @property
     def map_rows(self) -> int:
@@ -211,7 +223,10 @@ class Shape:
 
     @property
     def row_macros(self) -> dict[str, int]:
-        return {**self.line.macros, **self.pair_macros, "LANES": self.lanes, "MAP_LANES": self.map_lanes}
+        return {
+            **self.line.macros, **self.pair_macros, "HINGE": int(self.hinge), "DOWN": self.grid[0],
+            "ACROSS": self.grid[1], "EDGE": self.edge, "MAP_LANES": self.map_lanes,
+        }  # fmt: skip
 
     # ---- ratings.cu, totals.cu ---------------------------------------------------------------------------------------
 
@@ -221,4 +236,4 @@ class Shape:
 
     @property
     def total_macros(self) -> dict[str, int]:
-        return {"PAIRS": -(-((self.size + 1) ** 2) // 256)}
+        return {**self.pair_macros, "TELLS": int(self.tells)}

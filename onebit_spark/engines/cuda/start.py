@@ -125,8 +125,8 @@ class DeviceSigns:
         line = LineShape.of_columns(right.shape[1])
         sent = cupy().zeros((len(table) + 1, line.width), np.float32)
         sent[:-1, : right.shape[1]] = _scaled(other.counted_rows, table, right)
-        sums = row_sums(self._multiplied(side), line, None, sent, np.float32(1), MODE_PRODUCT)
-        lines = sums[:, cupy().asarray(line.moment_places(np.arange(right.shape[1])))].astype(np.float64)
+        sums = row_sums(self._multiplied(side), line, None, sent, mode=MODE_PRODUCT)
+        lines = sums[:, : right.shape[1]].astype(np.float64)
         return cupy().where((own.counted_rows.counts > 0)[:, None], lines * _scale(own.counted_rows), 0.0)
 
     def _multiplied(self, side: Side) -> DeviceRatings:

@@ -4,21 +4,26 @@
 //   MOMENTS    numbers of a partner's line that a thread holds; a multiple of 4
 //   TOLD       the same of what implicit features tell
 //   SIGNED     how many of the last MOMENTS are summed with the labels as well
-//   VALUES     MOMENTS + SIGNED + TOLD, rounded up to the groups of a warp
+//   WEIGHED    the same of numbers that are summed with the weights of the ratings
+//   VALUES     sums of a thread: MOMENTS, SIGNED, TOLD and WEIGHED, each rounded up to 4, and all to 4 for every group
 //   TASK       ratings of a task: a warp (or the warps of a group) takes one task
 //   AHEAD      ratings of a group that are read together
 //   WEIGHTED   whether ratings have weights
 //
-// Memory of a line: numbers 4(f·GROUP + t) … + 3 are registers 4f … 4f + 3 of thread t. All reads are 16 bytes wide.
+// Memory of a line, and of the sums of a row: numbers 4(f·GROUP + t) … + 3 are registers 4f … 4f + 3 of thread t. All reads
+// and writes are 16 bytes wide.
 typedef unsigned int u32;
 typedef long long i64;
 #define EVERYONE 0xffffffffu
 #define WARPS ((GROUP + 31) / 32)
 #define GROUPS (GROUP < 32 ? 32 / GROUP : 1)
 #define THREADS (WARPS > 1 ? GROUP : 128)
-#define WIDTH ((MOMENTS + TOLD) * GROUP)
-#define SUMS (VALUES * GROUP)
+#define READ (MOMENTS + TOLD + WEIGHED)  // numbers of a line that a thread reads
+#define WIDTH (READ * GROUP)
+#define CANDIDATES 4  // steps that a search compares
+#define SUMS (MODE == SEARCH ? CANDIDATES : VALUES * GROUP)
 #define KEPT (VALUES / GROUPS)
+#define FIRST_WEIGHED (MOMENTS + SIGNED + (TOLD + 3) / 4 * 4)  // among the values
 #define REPEATED 0x80000000u
 
 // Registers `first` … `first + count − 1` of thread t, of a line
@@ -90,18 +95,39 @@ __device__ __forceinline__ int task_number() {
   return WARPS > 1 ? (int)blockIdx.x : (int)((blockIdx.x * (i64)THREADS + threadIdx.x) >> 5);
 }
 
-// acc[row] = Σ_l of the row's ratings, of what MODE says. A row that several tasks share goes to `partial`, two places
-// per task: its first row, if that began before, and its last, if that goes on.
-//   MODE 0   2κτ(ξ_l)·w_l·moments, ½κ y_l w_l·(the last moments), and once per cell what implicit features tell
-//   MODE 1   y_l w_l·line: the product with the sign matrix
-//   MODE 2   the same reads as MODE 0 and no arithmetic but a sum: the ceiling of a half step
-// If asked for, data[task] = κ Σ_l w_l [log(1 + e^{−ξ}) + ξ/2] over the ratings of a task.
+// What is summed over the ratings of a row:
+//   LOGISTIC   2κτ(ξ_l)·w_l·moments, ½κ y_l w_l·(the last moments), and once per cell what implicit features tell
+//   PRODUCT    y_l w_l·line: the product with the sign matrix
+//   READS      the lines, as LOGISTIC reads them, and no arithmetic but a sum: the ceiling of a half step
+//   HINGE      κh_l w_l·moments, κ(½ + h_l) y_l w_l·(the last moments), h_l = ½/max(|1 − y_l u_l|, number), κw_l·weighed, and
+//              what is told. If `number` is 0: h_l = 0, and y_l w_l only of ratings with y_l u_l < 1
+//   SEARCH     κw_l[(1 − y_l(u_l + f s_l))_+ − (1 − y_l u_l)_+] for f = number, number/2, …; own lines are x and a step s
+#define LOGISTIC 0
+#define PRODUCT 1
+#define READS 2
+#define HINGE 3
+#define SEARCH 4
+#if MODE == LOGISTIC
+#define OWN MOMENTS
+#elif MODE == HINGE
+#define OWN SIGNED  // the last moments are z itself
+#elif MODE == SEARCH
+#define OWN (2 * MOMENTS)
+#else
+#define OWN 0
+#endif
+#define DOTS (MODE == SEARCH ? 2 : 1)
+
+// acc[row] = the sums. Those of a row that several tasks share go to `partial`, two places per task: its first row, if that
+// began before, and its last, if that goes on. If asked for, data[task] = κ Σ_l w_l [log(1 + e^{−ξ}) + ξ/2] over the ratings
+// of a task, or κ Σ_l w_l (1 − y_l u_l)_+.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 sum_rows(const u32* __restrict__ codes, const float* __restrict__ weights, const i64* __restrict__ pointers,
          const int* __restrict__ first_rows, const float* __restrict__ own, const float* __restrict__ partners,
-         float* __restrict__ acc, float* __restrict__ partial, double* __restrict__ data, i64 n, int n_tasks, u32 nobody, float kappa) {
+         float* __restrict__ acc, float* __restrict__ partial, double* __restrict__ data, i64 n, int n_tasks, u32 nobody,
+         float kappa, float number) {
 #if GROUP > 32
-  __shared__ float shared[2 * AHEAD * WARPS];
+  __shared__ float shared[2 * DOTS * AHEAD * WARPS];
 #else
   float* shared = 0;
 #endif
@@ -119,11 +145,11 @@ sum_rows(const u32* __restrict__ codes, const float* __restrict__ weights, const
     if (row_end <= at) { row_begin = row_end; row++; row_end = pointers[row + 1]; continue; }
     const i64 stop = row_end < end ? row_end : end;
     const int length = (int)(stop - at);
-    float w[MOMENTS], values[VALUES];
-    float softplus = 0.f, product = 1.f;  // Σ ξ/2 + log(1 + e^{−ξ}); of some logarithms only the product yet
-#if MODE == 0
-    read_line<0, MOMENTS>(own + (size_t)row * (MOMENTS * GROUP), t, w);
-#endif
+    float w[OWN + 1], values[VALUES];
+    float loss = 0.f, product = 1.f;  // Σ ξ/2 + log(1 + e^{−ξ}); of some logarithms only the product yet
+    const float* mine = own + (size_t)row * (OWN * GROUP);
+    read_line<0, OWN / DOTS>(mine, t, w);
+    if (DOTS == 2) read_line<OWN / DOTS, OWN / DOTS>(mine, t, w + OWN / DOTS);
 #pragma unroll
     for (int v = 0; v < VALUES; v++) values[v] = 0.f;
     const u32* here = codes + at;
@@ -133,7 +159,7 @@ sum_rows(const u32* __restrict__ codes, const float* __restrict__ weights, const
     for (int u = 0; u < AHEAD; u++) { const int e = GROUPS * u + g; next[u] = e < length ? __ldcs(here + e) : none; }
     for (int o = 0; o < length; o += GROUPS * AHEAD) {
       u32 code[AHEAD];
-      float p[AHEAD][MOMENTS + TOLD], x[AHEAD], weight[AHEAD];
+      float p[AHEAD][READ], x[DOTS * AHEAD], weight[AHEAD];
 #pragma unroll
       for (int u = 0; u < AHEAD; u++) {
         code[u] = next[u];
@@ -141,6 +167,7 @@ sum_rows(const u32* __restrict__ codes, const float* __restrict__ weights, const
         if (u == 0 || o + GROUPS * u < length) {
           read_line<0, MOMENTS>(line, t, p[u]);
           read_line<MOMENTS, TOLD>(line, t, p[u] + MOMENTS);
+          read_line<MOMENTS + TOLD, WEIGHED>(line, t, p[u] + MOMENTS + TOLD);
         }
         weight[u] = 1.f;
 #if WEIGHTED
@@ -153,34 +180,46 @@ sum_rows(const u32* __restrict__ codes, const float* __restrict__ weights, const
         const int e = o + GROUPS * (AHEAD + u) + g;
         next[u] = e < length ? __ldcs(here + e) : none;
       }
-#if MODE == 0
+#if OWN
 #pragma unroll
-      for (int u = 0; u < AHEAD; u++) {
+      for (int u = 0; u < DOTS * AHEAD; u++) {
         float even = 0.f, odd = 0.f;
-        if (u == 0 || o + GROUPS * u < length) {
+        if (u < DOTS || o + GROUPS * (u / DOTS) < length) {
+          const int first = u % DOTS * (OWN / DOTS), beside = MODE == HINGE ? MOMENTS - SIGNED : 0;
 #pragma unroll
-          for (int q = 0; q < MOMENTS; q += 2) { even += w[q] * p[u][q]; odd += w[q + 1] * p[u][q + 1]; }
+          for (int q = 0; q < OWN / DOTS; q += 2) {
+            even += w[first + q] * p[u / DOTS][beside + q];
+            odd += w[first + q + 1] * p[u / DOTS][beside + q + 1];
+          }
         }
         x[u] = even + odd;
       }
-      group_sum<AHEAD>(x, shared, turn);
+      group_sum<DOTS * AHEAD>(x, shared, turn);
 #endif
 #pragma unroll
       for (int u = 0; u < AHEAD; u++) {
         if (u == 0 || o + GROUPS * u < length) {
-#if MODE == 0
+          const float sign = code[u] & 1 ? 1.f : -1.f;
+#if MODE == LOGISTIC
           float xi, one_more;
-          const float bend = kappa * weight[u] * twice_tau(x[u], xi, one_more);
+          const float bend = kappa * weight[u] * twice_tau(x[u], xi, one_more), pull = 0.5f * sign * kappa * weight[u];
           if (data && o + GROUPS * u + g < length) {
 #if WEIGHTED
-            softplus += weight[u] * (logf(one_more) + 0.5f * xi);
+            loss += weight[u] * (logf(one_more) + 0.5f * xi);
 #else
-            softplus += 0.5f * xi;
+            loss += 0.5f * xi;
             product *= one_more;
-            if (product > 1e18f) { softplus += logf(product); product = 1.f; }
+            if (product > 1e18f) { loss += logf(product); product = 1.f; }
 #endif
           }
-          const float pull = (code[u] & 1 ? 0.5f : -0.5f) * kappa * weight[u];
+#elif MODE == HINGE
+          const float margin = 1.f - sign * x[u];
+          const float half = number > 0.f ? 0.5f / fmaxf(fabsf(margin), number) : 0.f;
+          const float push = number > 0.f ? 0.5f + half : margin > 0.f ? 1.f : 0.f;
+          const float bend = kappa * weight[u] * half, pull = kappa * weight[u] * sign * push;
+          if (data && o + GROUPS * u + g < length) loss += weight[u] * fmaxf(margin, 0.f);
+#endif
+#if MODE == LOGISTIC || MODE == HINGE
           const float once = code[u] & REPEATED ? 0.f : 1.f;
 #pragma unroll
           for (int q = 0; q < MOMENTS; q++) values[q] += bend * p[u][q];
@@ -188,29 +227,45 @@ sum_rows(const u32* __restrict__ codes, const float* __restrict__ weights, const
           for (int q = 0; q < SIGNED; q++) values[MOMENTS + q] += pull * p[u][MOMENTS - SIGNED + q];
 #pragma unroll
           for (int q = 0; q < TOLD; q++) values[MOMENTS + SIGNED + q] += once * p[u][MOMENTS + q];
-#elif MODE == 1
-          const float sign = (code[u] & 1 ? 1.f : -1.f) * weight[u];
 #pragma unroll
-          for (int q = 0; q < MOMENTS; q++) values[q] += sign * p[u][q];
+          for (int q = 0; q < WEIGHED; q++)
+            values[FIRST_WEIGHED + q] += kappa * weight[u] * p[u][MOMENTS + TOLD + q];
+#elif MODE == SEARCH
+          const float margin = 1.f - sign * x[2 * u], moved = margin - sign * ldexpf(number, -t) * x[2 * u + 1];
+          values[0] += kappa * weight[u] * (fmaxf(moved, 0.f) - fmaxf(margin, 0.f));
+#elif MODE == PRODUCT
+#pragma unroll
+          for (int q = 0; q < MOMENTS; q++) values[q] += sign * weight[u] * p[u][q];
 #else
 #pragma unroll
           for (int q = 0; q < MOMENTS; q++) values[q] += p[u][q];
 #pragma unroll
           for (int q = 0; q < TOLD; q++) values[MOMENTS + SIGNED + q] += p[u][MOMENTS + q];
+#pragma unroll
+          for (int q = 0; q < WEIGHED; q++) values[FIRST_WEIGHED + q] += p[u][MOMENTS + TOLD + q];
 #endif
         }
       }
     }
-    add_groups<VALUES / 2, 16>(values, lane);
     const bool whole = row_begin >= begin && row_end <= end;
     float* to = whole ? acc + (size_t)row * SUMS : partial + (size_t)(2 * (i64)task + (row_begin < begin ? 0 : 1)) * SUMS;
+#if MODE == SEARCH
 #pragma unroll
-    for (int v = 0; v < KEPT; v++) __stcs(to + v * (GROUPS * GROUP) + lane, values[v]);
-    if (data) total += (double)softplus + (double)logf(product);
+    for (int bit = 16; bit >= GROUP; bit >>= 1) values[0] += __shfl_xor_sync(EVERYONE, values[0], bit);
+    if (lane < CANDIDATES) to[lane] = values[0];
+#else
+    add_groups<VALUES / 2, 16>(values, lane);
+#pragma unroll
+    for (int f = 0; f < KEPT / 4; f++) {
+      const float4 some = {values[4 * f], values[4 * f + 1], values[4 * f + 2], values[4 * f + 3]};
+      __stcs((float4*)to + (g * (KEPT / 4) + f) * GROUP + t, some);
+    }
+#endif
+    if (data) total += (double)loss + (double)logf(product);
     at = stop;
     if (stop < end) { row_begin = row_end; row++; row_end = pointers[row + 1]; }
   }
-#if MODE == 0
+#if MODE == LOGISTIC || MODE == HINGE
   if (data) {
 #pragma unroll
     for (int bit = 16; bit >= GROUP; bit >>= 1) total += __shfl_xor_sync(EVERYONE, total, bit);

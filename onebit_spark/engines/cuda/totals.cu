@@ -1,88 +1,151 @@
-// Sums over the rows of a side, in double precision and in a fixed order: block b adds up its share of the rows, and
-// writes line b of `out`. Header-free, for nvrtc.
+// Sums over the rows of a side, in double precision and in a fixed order. Header-free, for nvrtc.
 //
-//   PAIRS      products that a thread of `gram` adds up: the square of the largest width over THREADS, rounded up
+//   SIZE, FIXED, SPREAD     as in rows.cuh
+//   TELLS                   whether rows have implicit features
 typedef long long i64;
+#define RANK (SIZE - FIXED)
+#define SCALE (SPREAD ? SIZE : SIZE * (SIZE + 1) / 2)
+#define AUGMENTED (SIZE + FIXED)
 #define THREADS 256
-#define TILE 32
+#define PADDED ((AUGMENTED + 4) / 4 * 4)          // numbers of a line in shared memory
+#define MOST_ROWS (PADDED > 32 ? 32 : 64)         // that are there at a time
 
-__device__ __forceinline__ double number(const float* first, const float* second, int stride, double lead, i64 i, int k) {
-  if (lead >= 0.0) {
-    if (k == 0) return lead;
-    k--;
+// What is added up. X are the means before, [1, old]; C their change, [0, new − old]; D the new means less what features
+// explain, [1, new − known]; W implicit weights, also of rows without ratings; T = [1, told].
+enum { X_X, C_C, C_X, D_D, SCALES, W_W, T_T, ALL };
+enum { X, C, D, W, T };
+__device__ constexpr int left_of(int job) { return job == X_X ? X : job == D_D ? D : job == W_W ? W : job == T_T ? T : C; }
+__device__ constexpr int right_of(int job) { return job == C_X ? X : left_of(job); }
+__device__ constexpr int width_of(int job) { return job == W_W ? RANK : job == T_T ? RANK + 1 : AUGMENTED; }
+__device__ constexpr int numbers_of(int job) { return job == SCALES ? SCALE : width_of(job) * width_of(job); }
+
+struct Rows {
+  const i64* pointers;
+  const int* distinct;
+  const float* old;
+  const float* location;
+  const float* explained;
+  const float* told;
+  const float* implicit;
+
+  __device__ __forceinline__ bool rated(i64 i) const { return pointers[i + 1] > pointers[i]; }
+  __device__ __forceinline__ double number(int kind, i64 i, int k) const {
+    if (kind == W) return (double)implicit[i * (2 * RANK) + k];
+    if (kind == T) return k == 0 ? 1.0 : (double)told[i * RANK + k - 1];
+    if (FIXED && k == 0) return kind == C ? 0.0 : 1.0;
+    k -= FIXED;
+    const i64 at = i * SIZE + k;
+    if (kind == X) return (double)old[at];
+    double x = (double)location[at];
+    if (kind == C) return x - (double)old[at];
+    if (explained) x -= (double)explained[at];
+    return told && k >= FIXED ? x - (double)told[i * RANK + k - FIXED] : x;
   }
-  const i64 at = i * stride + k;
-  return second ? (double)first[at] - (double)second[at] : (double)first[at];
-}
+};
 
-// Σ_i c_i x_i y_iᵀ, over the rows with ratings where `pointers` are given; c_i = 1 where `counts` are not.
-extern "C" __global__ void __launch_bounds__(THREADS)
-gram(const i64* __restrict__ pointers, const int* __restrict__ counts, const float* __restrict__ x1,
-     const float* __restrict__ x2, int x_stride, double x_lead, const float* __restrict__ y1,
-     const float* __restrict__ y2, int y_stride, double y_lead, int width, double* __restrict__ out, int out_stride,
-     i64 n) {
-  extern __shared__ double tiles[];
+// Σ_i x_i y_iᵀ of the rows begin … end − 1; with |Ω_i| before it where rows tell. Each thread has 4 × 4 products of some
+// rows. out[number · stride]
+__device__ __forceinline__ void gram(const Rows& rows, int job, i64 begin, i64 end, double* tiles, double* out, i64 stride) {
+  const int left = left_of(job), right = right_of(job), width = width_of(job);
+  const int fours = (width + 3) / 4, squares = fours * fours;
+  const int fit = squares < THREADS ? THREADS / squares : 1, slices = fit < MOST_ROWS ? fit : MOST_ROWS;
+  const int length = MOST_ROWS / slices * slices;
+  const int slice = threadIdx.x / squares;
   double* x = tiles;
-  double* y = tiles + TILE * width;
-  double sums[PAIRS];
+  double* y = left == right && job != T_T ? x : tiles + MOST_ROWS * PADDED;
+  for (int pass = 0; pass < squares; pass += THREADS) {
+    const int square = slices > 1 ? threadIdx.x % squares : pass + threadIdx.x;
+    const bool works = square < squares && slice < slices;
+    const int a = square / fours * 4, b = square % fours * 4;
+    double sums[4][4];
 #pragma unroll
-  for (int p = 0; p < PAIRS; p++) sums[p] = 0.0;
-  const i64 share = (n + gridDim.x - 1) / gridDim.x, begin = blockIdx.x * share;
-  const i64 end = begin + share < n ? begin + share : n;
-  for (i64 from = begin; from < end; from += TILE) {
-    const int rows = end - from < TILE ? (int)(end - from) : TILE;
-    for (int e = threadIdx.x; e < rows * width; e += THREADS) {
-      const i64 i = from + e / width;
-      const int k = e % width;
-      const bool counted = !pointers || pointers[i + 1] > pointers[i];
-      x[e] = counted ? number(x1, x2, x_stride, x_lead, i, k) * (counts ? (double)counts[i] : 1.0) : 0.0;
-      y[e] = counted ? number(y1, y2, y_stride, y_lead, i, k) : 0.0;
-    }
-    __syncthreads();
-#pragma unroll
-    for (int p = 0; p < PAIRS; p++) {
-      const int pair = threadIdx.x + p * THREADS;
-      if (pair < width * width) {
-        const double* a = x + pair / width;
-        const double* b = y + pair % width;
-        double s = 0.0;
-        for (int r = 0; r < rows; r++) s += a[r * width] * b[r * width];
-        sums[p] += s;
+    for (int s = 0; s < 16; s++) sums[s / 4][s % 4] = 0.0;
+    for (i64 from = begin; from < end; from += length) {
+      for (int e = threadIdx.x; e < length * fours * 4; e += THREADS) {
+        const i64 i = from + e / (fours * 4);
+        const int k = e % (fours * 4), at = e / (fours * 4) * PADDED + k;
+        const bool counted = i < end && k < width && (job == W_W || rows.rated(i));
+        x[at] = counted ? rows.number(left, i, k) * (job == T_T ? (double)rows.distinct[i] : 1.0) : 0.0;
+        if (y != x) y[at] = counted ? rows.number(right, i, k) : 0.0;
       }
-    }
-    __syncthreads();
-  }
+      __syncthreads();
+      if (works)
+        for (int r = slice; r < length; r += slices) {
+          const double2 x0 = *(const double2*)(x + r * PADDED + a), x1 = *(const double2*)(x + r * PADDED + a + 2);
+          const double2 y0 = *(const double2*)(y + r * PADDED + b), y1 = *(const double2*)(y + r * PADDED + b + 2);
+          const double u[4] = {x0.x, x0.y, x1.x, x1.y}, v[4] = {y0.x, y0.y, y1.x, y1.y};
 #pragma unroll
-  for (int p = 0; p < PAIRS; p++) {
-    const int pair = threadIdx.x + p * THREADS;
-    if (pair < width * width) out[blockIdx.x * (i64)out_stride + pair] = sums[p];
+          for (int s = 0; s < 16; s++) sums[s / 4][s % 4] += u[s / 4] * v[s % 4];
+        }
+      __syncthreads();
+    }
+#pragma unroll
+    for (int s = 0; s < 16; s++) {
+      if (slices > 1) {
+        tiles[threadIdx.x] = works ? sums[s / 4][s % 4] : 0.0;
+        __syncthreads();
+        if (works && slice == 0)
+          for (int other = 1; other < slices; other++) sums[s / 4][s % 4] += tiles[other * squares + square];
+        __syncthreads();
+      }
+      const int i = a + s / 4, j = b + s % 4;
+      if (works && slice == 0 && i < width && j < width) out[(i * width + j) * stride] = sums[s / 4][s % 4];
+    }
   }
 }
 
-// Σ_i of the lines of a table, of the rows with ratings; of the squares where `squared`
-extern "C" __global__ void __launch_bounds__(THREADS)
-column_sums(const i64* __restrict__ pointers, const float* __restrict__ table, int stride, int width, int squared,
-            double* __restrict__ out, int out_stride, i64 n) {
-  __shared__ double parts[THREADS];
-  const i64 share = (n + gridDim.x - 1) / gridDim.x, begin = blockIdx.x * share;
-  const i64 end = begin + share < n ? begin + share : n;
-  const int side = width < THREADS ? THREADS / width : 1;  // rows that are read together
-  for (int from = 0; from < width; from += THREADS) {
-    const int k = from + (side > 1 ? (int)threadIdx.x % width : (int)threadIdx.x), r = side > 1 ? threadIdx.x / width : 0;
+// Σ_i of the lines of `scale`, of their squares if they are deviations
+__device__ __forceinline__ void add_scales(const Rows& rows, const float* scale, i64 begin, i64 end, double* parts, double* out,
+                                           i64 stride) {
+  const int side = SCALE < THREADS ? THREADS / SCALE : 1;  // rows that are read together
+  for (int from = 0; from < SCALE; from += THREADS) {
+    const int k = side > 1 ? threadIdx.x % SCALE : from + threadIdx.x, r = side > 1 ? threadIdx.x / SCALE : 0;
     double s = 0.0;
-    if (k < width && r < side) {
+    if (k < SCALE && r < side)
+#pragma unroll 8
       for (i64 i = begin + r; i < end; i += side) {
-        if (pointers && pointers[i + 1] == pointers[i]) continue;
-        const double v = (double)table[i * stride + k];
-        s += squared ? v * v : v;
+        const double v = rows.rated(i) ? (double)scale[i * SCALE + k] : 0.0;
+        s += SPREAD ? v * v : v;
       }
-    }
     parts[threadIdx.x] = s;
     __syncthreads();
-    if (k < width && r == 0) {
-      for (int other = 1; other < side; other++) s += parts[other * width + k];
-      out[blockIdx.x * (i64)out_stride + k] = s;
+    if (k < SCALE && r == 0) {
+      for (int other = 1; other < side; other++) s += parts[other * SCALE + k];
+      out[k * stride] = s;
     }
     __syncthreads();
   }
+}
+
+// The sums of job `first_job` + blockIdx.y, block b's share of the rows: out[number][b], the jobs' numbers one after the other
+extern "C" __global__ void __launch_bounds__(THREADS)
+statistics(const i64* __restrict__ pointers, const int* __restrict__ distinct, const float* __restrict__ old,
+           const float* __restrict__ location, const float* __restrict__ scale, const float* __restrict__ explained,
+           const float* __restrict__ told, const float* __restrict__ implicit, int first_job, double* __restrict__ out, i64 n) {
+  alignas(16) __shared__ double tiles[2 * MOST_ROWS * PADDED];
+  const Rows rows = {pointers, distinct, old, location, explained, told, implicit};
+  const int job = first_job + blockIdx.y;
+  const i64 share = (n + gridDim.x - 1) / gridDim.x, begin = blockIdx.x * share;
+  const i64 end = begin + share < n ? begin + share : n;
+  for (int before = first_job; before < job; before++) out += numbers_of(before) * (i64)gridDim.x;
+  if (job == SCALES) add_scales(rows, scale, begin, end, tiles, out + blockIdx.x, gridDim.x);
+  else gram(rows, job, begin, end, tiles, out + blockIdx.x, gridDim.x);
+}
+
+// out[line] = the sum of `count` numbers, for every line of a table
+#define MOST_THREADS 1024
+extern "C" __global__ void __launch_bounds__(MOST_THREADS)
+fold(const double* __restrict__ table, i64 count, double* __restrict__ out) {
+  __shared__ double parts[MOST_THREADS];
+  const double* line = table + blockIdx.x * count;
+  double s = 0.0;
+#pragma unroll 4
+  for (i64 k = threadIdx.x; k < count; k += blockDim.x) s += line[k];
+  parts[threadIdx.x] = s;
+  __syncthreads();
+  for (int half = blockDim.x / 2; half > 0; half /= 2) {
+    if (threadIdx.x < half) parts[threadIdx.x] += parts[threadIdx.x + half];
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) out[blockIdx.x] = parts[0];
 }

@@ -16,8 +16,8 @@ from onebit_spark.engines.cuda.priors import DevicePrior
 from onebit_spark.engines.cuda.ratings import DeviceRatings
 from onebit_spark.engines.cuda.shapes import BLOCK, LineShape, Shape
 
-MODE_UPDATE, MODE_PRODUCT, MODE_GATHER = 0, 1, 2
-LINES = 64  # rows whose lines a block makes, as in rows.cu
+MODE_LOGISTIC, MODE_PRODUCT, MODE_READS, MODE_HINGE, MODE_SEARCH = range(5)  # as in sums.cu
+LINES = 16  # rows whose lines a block makes, as in rows.cu
 MAP_BLOCKS = 1056  # eight for each multiprocessor of an H200; more rows than that go one after the other
 
 
@@ -28,15 +28,15 @@ class RatingSums(NamedTuple):
     partners: RowPosterior
     weight: float  # κ
     sums: Any
-    data: Any  # κ Σ_l w_l [log(1 + e^{−ξ}) + ξ/2] of all ratings
+    data: Any  # κ Σ_l w_l [log(1 + e^{−ξ}) + ξ/2] of every task
 
     @classmethod
     def of(cls, ratings: DeviceRatings, rows: RowPosterior, partners: RowPosterior, weight: float) -> RatingSums:
         shape = Shape.of(rows.form)
         own, table = own_lines(shape, rows), partner_lines(shape, partners)
         data = cupy().empty(len(ratings.cuts.first_rows))
-        sums = row_sums(ratings, shape.line, own, table, np.float32(weight), data=data)
-        return cls(rows, partners, weight, sums, data.sum())
+        sums = row_sums(ratings, shape.line, own, table, weight, data=data)
+        return cls(rows, partners, weight, sums, data)
 
     def are_of(self, rows: RowPosterior, partners: RowPosterior, weight: float) -> bool:
         """Whether they are of these very rows. Rows that are changed in place must not be asked for again."""
@@ -46,31 +46,39 @@ class RatingSums(NamedTuple):
 def updated(
     ratings: DeviceRatings, step: HalfStep[None], found: RatingSums, prior: DevicePrior
 ) -> tuple[RowPosterior, Any, Any]:
-    """The rows after a half step, what implicit features told them, and three sums (``solve`` in ``rows.cu``).
+    """The rows after a half step, what implicit features told them, and three sums by blocks (``solve.cu``).
 
     Of the rows before, ``scale`` and ``implicit`` change in place, and ``location`` stays.
     """
-    rows, acc, cp = found.rows, found.sums, cupy()
-    shape, n = Shape.of(rows.form), np.int64(rows.n_rows)
-    told = cp.empty((rows.n_rows, rows.rank), np.float32) if shape.tells else None
-    new = replace(rows, location=cp.empty_like(rows.location))
-    name, per_block, threads, shared = shape.solve_launch
-    blocks = -(-rows.n_rows // per_block)
-    scalars = cp.empty((3, blocks))
-    own = (NULL, NULL) if prior.own is None else (prior.own.location, prior.own.deviation)
-    kernel("rows", name, shape.row_macros, shared)(
-        (blocks,), (threads,),
+    shape = Shape.of(found.rows.form)
+    new = replace(found.rows, location=cupy().empty_like(found.rows.location))
+    told, scalars = room_for_told(shape, new), cupy().empty((3, *shape.row_blocks(new.n_rows)[0]))
+    solve(ratings, step, shape, found.sums, prior, found.rows.location, new, told, scalars)
+    return new, told, scalars
+
+
+def solve(
+    ratings: DeviceRatings, step: HalfStep[None], shape: Shape, sums: Any, prior: DevicePrior, old: Any,
+    new: RowPosterior, told: Any, scalars: Any = NULL, floor: float = 0.0,
+) -> None:  # fmt: skip
+    """``solve.cu``: the system of every row."""
+    kernel("solve", "solve", shape.row_macros)(
+        *shape.row_blocks(new.n_rows),
         (
-            acc, ratings.pointers, ratings.distinct if shape.tells else NULL, prior.mean, prior.precision, *own,
-            _or_null(prior.explained), rows.location, new.location, new.scale, _or_null(new.implicit), _or_null(told),
-            scalars, n, np.float64(step.relaxation), np.float64(RIDGE), np.float64(step.implicit_share),
+            sums, ratings.pointers, ratings.distinct if shape.tells else NULL, *prior.arguments, old, new.location,
+            new.scale, or_null(new.implicit), or_null(told), scalars, np.int64(new.n_rows),
+            np.float64(step.relaxation), np.float64(RIDGE), np.float64(step.implicit_share), np.float64(floor),
         ),
-        shared_mem=shared,
     )  # fmt: skip
-    return new, told, scalars.sum(axis=1)
 
 
-def _or_null(array: Any) -> Any:
+def room_for_told(shape: Shape, rows: RowPosterior) -> Any:
+    """Where the kernels write what implicit features tell; None if there are none."""
+    return cupy().empty((rows.n_rows, rows.rank), np.float32) if shape.tells else None
+
+
+def or_null(array: Any) -> Any:
+    """An array as an argument of a kernel."""
     return NULL if array is None else array
 
 
@@ -81,7 +89,7 @@ def partner_lines(shape: Shape, partners: RowPosterior) -> Any:
     """What a rating reads of its partner, and one more line of zeros."""
     n, width = partners.n_rows, shape.line.width
     out = cupy().empty((n + 1, width), np.float32)
-    fill, implicit = kernel("rows", "fill_partners", shape.row_macros), _or_null(partners.implicit)
+    fill, implicit = kernel("rows", "fill_partners", shape.row_macros), or_null(partners.implicit)
     fill((-(-(n + 1) // LINES),), (BLOCK,), (partners.location, partners.scale, implicit, out, np.int64(n)))
     return out
 
@@ -95,8 +103,8 @@ def own_lines(shape: Shape, rows: RowPosterior) -> Any:
 
 
 def row_sums(
-    ratings: DeviceRatings, line: LineShape, own: Any, table: Any, kappa: np.float32, mode: int = MODE_UPDATE,
-    data: Any = None,
+    ratings: DeviceRatings, line: LineShape, own: Any, table: Any, kappa: float = 1.0, mode: int = MODE_LOGISTIC,
+    data: Any = None, number: float = 0.0,
 ) -> Any:  # fmt: skip
     """Sums over the ratings of every row (``sums.cu``); those of a row without ratings are not written."""
     cp, cuts = cupy(), ratings.cuts
@@ -106,8 +114,9 @@ def row_sums(
     kernel("sums", "sum_rows", macros)(
         (-(-n_tasks // line.tasks_per_block),), (line.threads,),
         (
-            ratings.codes, _or_null(ratings.weights), ratings.pointers, cuts.first_rows, _or_null(own), table, acc,
-            partial, _or_null(data), np.int64(ratings.n), np.int32(n_tasks), np.uint32(ratings.n_columns), kappa,
+            ratings.codes, or_null(ratings.weights), ratings.pointers, cuts.first_rows, or_null(own), table, acc,
+            partial, or_null(data), np.int64(ratings.n), np.int32(n_tasks), np.uint32(ratings.n_columns),
+            np.float32(kappa), np.float32(number),
         ),
     )  # fmt: skip
     if len(cuts.few):
@@ -134,6 +143,6 @@ def map_rows(posterior: RowPosterior, by: RowMap) -> None:
     blocks = min(MAP_BLOCKS, -(-n // shape.map_rows))
     kernel("rows", "map_rows", shape.row_macros, shape.map_bytes)(
         (blocks,), (shape.map_rows * shape.map_lanes,),
-        (posterior.location, posterior.scale, _or_null(posterior.implicit), matrix, shift, other, np.int64(n)),
+        (posterior.location, posterior.scale, or_null(posterior.implicit), matrix, shift, other, np.int64(n)),
         shared_mem=shape.map_bytes,
     )  # fmt: skip

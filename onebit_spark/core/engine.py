@@ -50,6 +50,9 @@ class Engine(Protocol[P]):
     def half_step(self, loss: Loss, step: HalfStep[P]) -> SideStatistics:
         """Update the posterior of ``step.side`` given the other side's."""
 
+    def data_term(self) -> float:
+        """The data term of the objective. The last half step wants it, and the weights have moved after it."""
+
     def apply(self, maps: dict[Side, RowMap]) -> None:
         """Map every row of both sides, at once or before ``posterior`` gives it."""
 

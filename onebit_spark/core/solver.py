@@ -264,7 +264,7 @@ def _iterate(
             latest[move.side] = found.with_ridge(weights[other], step.feature_weights)
             if move.means:
                 moved[move.side] = latest[move.side]
-        previous = objective
+        previous, data = objective, engine.data_term()
         hierarchy, divergence, maps = driver_step(hierarchy, latest["rows"], latest["cols"])
         features = {
             side: ridge.moved(features[side], latest[side].feature_cross, pace(number - 1))
@@ -277,7 +277,7 @@ def _iterate(
             features = {side: learnt @ maps[side].matrix for side, learnt in features.items()}
             told = {side: maps[side].of_told(gram) for side, gram in told.items()}
         hierarchy = hierarchy.remembering(weights, told).learning(features)
-        objective = latest["cols"].data + divergence
+        objective = data + divergence
         decrease = (previous - objective) / max(abs(objective), 1e-300) if number > 1 else np.inf
         change = relative_change(moved["rows"], moved["cols"], config.intercepts)
         yield hierarchy, Iteration(number, objective, divergence, decrease, change, time.perf_counter() - began)

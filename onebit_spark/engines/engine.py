@@ -65,6 +65,7 @@ class BlockEngine(Generic[T]):
         self._tables: dict[Side, Any] = {}
         self._maps: dict[Side, RowMap] = {}  # what waits for the rows in the tables
         self._feature_tables: dict[Side, tuple[Any, T]] = {}
+        self._data = 0.0  # of the last half step
 
     def count(self, side: Side) -> int:
         return self.runner.count(side)
@@ -114,7 +115,11 @@ class BlockEngine(Generic[T]):
             send = ToPartners(partners.form) if form.has_implicit else None
             self._tables[side], sums = self.runner.run(side, update, own, partners, LineFormat.of(form), send)
         found = reduce(SideStatistics.__add__, (SideStatistics.from_vector(part, form) for part in sums))
+        self._data = found.data
         return found if by is None else found.mapped(by)
+
+    def data_term(self) -> float:
+        return self.runner.data_term(self._data)
 
     def apply(self, maps: dict[Side, RowMap]) -> None:
         self._maps = {side: self._maps[side].then(by) if self._maps else by for side, by in maps.items()}

@@ -15,6 +15,10 @@ typedef long long i64;
 #define SUMS (VALUES * GROUP)
 #define TRIANGLE(a, b) ((a) * ((a) + 1) / 2 + (b))
 #define EVERYONE 0xffffffffu
+// Implicit features: vectors of length RANK that a row has, [w r z d s q], and the first of them, which its partners read
+// (core/implicit_features.py)
+#define VECTORS 6
+#define SENT 4
 
 // Which entry (a, b), a ≥ b, of a packed triangle is number q
 __device__ __forceinline__ void entry_of(int q, int& a, int& b) {
@@ -101,12 +105,11 @@ struct Prior {
 };
 
 #if TOLD
-// What implicit features add to the prior mean of factor k. The row's own weight for its partners takes a step.
-__device__ __forceinline__ double tell(const float* __restrict__ sums, int k, double count, double relaxation, double ridge,
-                                       double share, float* implicit) {
-  const double w = (double)implicit[k];
-  const double step = ((double)sums[told_sum(RANK + k)] - ridge * w) / (count / share + ridge);
-  implicit[k] = (float)(w + relaxation * step);
+// What implicit features add to the prior mean of factor k. The row's z, s and q are written.
+__device__ __forceinline__ double tell(const float* __restrict__ sums, int k, double count, double ridge, float* implicit) {
+  implicit[2 * RANK + k] = (float)(((double)sums[told_sum(RANK + k)] - ridge * (double)implicit[k]) / (count + ridge));
+  implicit[4 * RANK + k] = (float)((double)sums[told_sum(2 * RANK + k)] / count);
+  implicit[5 * RANK + k] = (float)((double)sums[told_sum(3 * RANK + k)] / count);
   return rsqrt(count) * (double)sums[told_sum(k)];
 }
 #endif

@@ -19,7 +19,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from onebit_spark.core.posterior import Form, packed_size
+from onebit_spark.core.posterior import SENT_VECTORS, Form, packed_size
 
 Places = NDArray[np.int64]
 
@@ -160,12 +160,13 @@ class Shape:
 
     @cached_property
     def line(self) -> LineShape:
-        """The moments of [R, 1], D + 1 coordinates, and 2K numbers of implicit features; 2D more for the hinge loss."""
+        """The moments of [R, 1], D + 1 coordinates, and 4K numbers of implicit features; 2D more for the hinge loss."""
         numbers = packed_size(self.size + 1)
         group = next(threads for threads in GROUPS if MOST_MOMENTS * threads >= _rounded(numbers, 4 * threads))
         moments = _rounded(numbers, 4 * group) // group
         told, weighed = (
-            _one_read(-(-numbers // group)) for numbers in (2 * self.rank * self.tells, 2 * self.size * self.hinge)
+            _one_read(-(-numbers // group))
+            for numbers in (SENT_VECTORS * self.rank * self.tells, 2 * self.size * self.hinge)
         )
         return LineShape(group, moments, told, moments - self.packed // (4 * group) * 4, weighed)
 

@@ -10,14 +10,22 @@ typedef long long i64;
 #define PADDED ((AUGMENTED + 4) / 4 * 4)          // numbers of a line in shared memory
 #define MOST_ROWS (PADDED > 32 ? 32 : 64)         // that are there at a time
 
-// What is added up. X are the means before, [1, old]; C their change, [0, new − old]; D the new means less what features
-// explain, [1, new − known]; W implicit weights, also of rows without ratings; T = [1, told].
-enum { X_X, C_C, C_X, D_D, SCALES, W_W, T_T, ALL };
-enum { X, C, D, W, T };
-__device__ constexpr int left_of(int job) { return job == X_X ? X : job == D_D ? D : job == W_W ? W : job == T_T ? T : C; }
-__device__ constexpr int right_of(int job) { return job == C_X ? X : left_of(job); }
-__device__ constexpr int width_of(int job) { return job == W_W ? RANK : job == T_T ? RANK + 1 : AUGMENTED; }
-__device__ constexpr int numbers_of(int job) { return job == SCALES ? SCALE : width_of(job) * width_of(job); }
+// What is added up. X are the means before, [1, old]; C their change, [0, new − old]; E the new means less what features
+// explain, [1, new − known]; T = [1, told]. Of implicit features: W, Z and D, also of rows without ratings; and what Z and D
+// of the other side add to the prior means, [0, 0, S] and [0, 0, Q].
+enum { X_X, C_C, C_X, E_E, SCALES, T_T, W_W, W_Z, W_D, Z_Z, Z_D, D_D, S_E, Q_E, S_S, S_Q, Q_Q };
+enum { X, C, E, T, W, Z, D, S, Q };
+__device__ __forceinline__ int left_of(int job) {
+  const int kinds[] = {X, C, C, E, X, T, W, W, W, Z, Z, D, S, Q, S, S, Q};
+  return kinds[job];
+}
+__device__ __forceinline__ int right_of(int job) {
+  const int kinds[] = {X, C, X, E, X, T, W, Z, D, Z, D, D, E, E, S, Q, Q};
+  return kinds[job];
+}
+__device__ __forceinline__ bool of_weights(int job) { return job >= W_W && job <= D_D; }
+__device__ __forceinline__ int width_of(int job) { return of_weights(job) ? RANK : job == T_T ? RANK + 1 : AUGMENTED; }
+__device__ __forceinline__ int numbers_of(int job) { return job == SCALES ? SCALE : width_of(job) * width_of(job); }
 
 struct Rows {
   const i64* pointers;
@@ -30,7 +38,11 @@ struct Rows {
 
   __device__ __forceinline__ bool rated(i64 i) const { return pointers[i + 1] > pointers[i]; }
   __device__ __forceinline__ double number(int kind, i64 i, int k) const {
-    if (kind == W) return (double)implicit[i * (2 * RANK) + k];
+    if (kind == W || kind == Z || kind == D) return (double)implicit[i * (6 * RANK) + (kind == W ? 0 : kind - Z + 2) * RANK + k];
+    if (kind == S || kind == Q) {
+      const int at = k - 2 * FIXED;
+      return at < 0 ? 0.0 : sqrt((double)distinct[i]) * (double)implicit[i * (6 * RANK) + (kind - S + 4) * RANK + at];
+    }
     if (kind == T) return k == 0 ? 1.0 : (double)told[i * RANK + k - 1];
     if (FIXED && k == 0) return kind == C ? 0.0 : 1.0;
     k -= FIXED;
@@ -64,7 +76,7 @@ __device__ __forceinline__ void gram(const Rows& rows, int job, i64 begin, i64 e
       for (int e = threadIdx.x; e < length * fours * 4; e += THREADS) {
         const i64 i = from + e / (fours * 4);
         const int k = e % (fours * 4), at = e / (fours * 4) * PADDED + k;
-        const bool counted = i < end && k < width && (job == W_W || rows.rated(i));
+        const bool counted = i < end && k < width && (of_weights(job) || rows.rated(i));
         x[at] = counted ? rows.number(left, i, k) * (job == T_T ? (double)rows.distinct[i] : 1.0) : 0.0;
         if (y != x) y[at] = counted ? rows.number(right, i, k) : 0.0;
       }

@@ -29,6 +29,7 @@ def upload(array: NDArray[Any]) -> Any:
     """The array on the device."""
     array = np.ascontiguousarray(array)
     out = cupy().empty(array.shape, array.dtype)
+    cupy().cuda.get_current_stream().synchronize()  # a kernel may still use memory that was free for this array
     given, made = array.reshape(-1), out.reshape(-1)
 
     def work(part: slice, buffer: NDArray[Any], stream: Any) -> None:

@@ -153,5 +153,8 @@ def move_told(posterior: RowPosterior, by: ToldMap) -> None:
     """Move the weights or the residuals of implicit features, in place."""
     shape, n = Shape.of(posterior.form), posterior.n_rows
     blocks = min(MAP_BLOCKS, -(-n // shape.map_rows))
-    arguments = posterior.implicit, cupy().asarray(by.matrix), np.int32(by.value), np.int32(by.directions), np.int64(n)
-    kernel("rows", "move_told", shape.row_macros)((blocks,), (shape.map_rows * shape.map_lanes,), arguments)
+    matrix = cupy().asarray(np.ascontiguousarray(by.matrix))
+    kernel("rows", "move_told", shape.row_macros)(
+        (blocks,), (shape.map_rows * shape.map_lanes,),
+        (posterior.implicit, matrix, np.int32(by.value), np.int32(by.directions), np.int64(n)),
+    )  # fmt: skip

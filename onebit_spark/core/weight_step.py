@@ -32,7 +32,7 @@ from onebit_spark.core.row_map import RowMap
 
 Matrix = NDArray[np.float64]
 
-LEAST_PART = 1e-6  # of the largest eigenvalue: directions with less are nearly others, and numbers are float32
+LEAST_PART = 1e-4  # of the largest eigenvalue: directions with less are nearly others, and numbers are float32
 LEAST_SIZE = 1e-25  # of a direction: smaller numbers have too few digits
 
 
@@ -71,8 +71,7 @@ class WeightStep:
         if not np.isfinite(system).all():  # the objective will say so
             return cls(np.zeros_like(right))
         values, vectors = np.linalg.eigh(system)
-        keep = values > LEAST_PART * max(values[-1], 0.0)
-        inverse = (vectors[:, keep] / values[keep]) @ vectors[:, keep].T
+        inverse = (vectors * _inverses(np.maximum(values, 0.0))) @ vectors.T
         return cls(unit[:, None] * (inverse @ (unit[:, None] * right)))
 
     @property
@@ -99,6 +98,13 @@ class WeightStep:
         change[: 2 * rank, : 2 * rank] = np.eye(2 * rank)
         change[rank:, :rank] = change[rank:, 2 * rank :] = self.matrix
         return np.asarray(change.T @ weights @ change)
+
+
+def _inverses(values: Matrix) -> Matrix:
+    """λ³/(λ⁴ + ε⁴): 1/λ of eigenvalues above ε and 0 of those below, without a leap; never more, so no step rises."""
+    least = LEAST_PART * max(values.max(), np.finfo(np.float64).tiny)
+    shares = values / least
+    return np.asarray(shares**3 / (shares**4 + 1.0) / least)
 
 
 @jit

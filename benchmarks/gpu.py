@@ -106,7 +106,7 @@ def parts(ratings: DeviceRatings, side: Side, rows: RowPosterior, partners: RowP
 
     def half_step() -> None:
         new, told, scalars = updated(ratings, step, RatingSums.of(ratings, rows, partners, 1.0), prior)
-        side_statistics(ratings, rows.location, new, prior, told, scalars, None, None)
+        side_statistics(ratings, rows.location, new, prior, told, scalars, False, None, None)
 
     found = RatingSums.of(ratings, rows, partners, 1.0)
     return sums, reads, milliseconds(lambda: updated(ratings, step, found, prior)), milliseconds(half_step)
@@ -141,7 +141,7 @@ def fits(n: int, ranks: list[int], iterations: int) -> None:
     for name, settings in asked.items():
         cupy().get_default_memory_pool().free_all_blocks()
         try:
-            timed_fit(host, **settings)  # which compiles
+            timed_fit(host, **{**settings, **({"max_iter": 2} if settings else {})})  # which compiles
             print(f"{n:.0e}, {name}: {timed_fit(host, **settings)}", flush=True)
         except RequestError as error:
             print(f"{n:.0e}, {name}: {error}", flush=True)

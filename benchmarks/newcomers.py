@@ -109,7 +109,7 @@ def folded(fit: Fit, case: Case, given: NDArray[np.bool_], known: NDArray[np.flo
     assert moments is not None
     centre = moments.told(case.side)
     if partners.implicit is not None and centre is not None:
-        told = newcomer_means(block, partners.implicit, centre[0], moments.typical(case.side))
+        told = newcomer_means(block, partners, centre[0], moments.typical(case.side))
     zero = np.zeros((own.n_rows, own.dimension))
     prior = prior.knowing(zero if known is None else known, told)
     settled = converged_rows(fit.config.make_loss(), block, partners, case.side, fit.config.weight, prior)

@@ -22,9 +22,9 @@ def _covariance(rows, i, a, b):
 
 
 def partner_lines(shape, rows):
-    """``fill_partners``: [E[R Rᵀ] packed, E[R], 1, 0 …, implicit, 0 …], and a line of zeros for nobody.
+    """``fill_partners``: [E[R Rᵀ] packed, E[R], 1, 0 …, w, r, z, d, 0 …], and a line of zeros for nobody.
 
-    For the hinge loss [R Rᵀ packed, R, 1, 0 …, implicit, 0 …, deviations, |R| with 1 in the place of |d|, 0 …].
+    For the hinge loss [R Rᵀ packed, R, 1, 0 …, w, r, z, d, 0 …, deviations, |R| with 1 in the place of |d|, 0 …].
     """
     out, line = np.zeros((rows.n_rows + 1, shape.line.width)), shape.line
     for j in range(rows.n_rows):
@@ -35,7 +35,7 @@ def partner_lines(shape, rows):
                 out[j, triangle(a, b)] = x[a] * x[b] + spread
         if shape.tells:
             begin = line.moments * line.group
-            out[j, begin : begin + 2 * shape.rank] = rows.implicit[j]
+            out[j, begin : begin + 4 * shape.rank] = rows.implicit[j, : 4 * shape.rank]
         if shape.hinge:
             begin, absolute = (line.moments + line.told) * line.group, np.abs(rows.location[j])
             out[j, begin : begin + shape.size] = rows.scale[j]

@@ -22,6 +22,7 @@ from onebit_spark.core.draws import Draws
 from onebit_spark.core.engine import Engine, settled
 from onebit_spark.core.feature_coding import FeatureCoding
 from onebit_spark.core.losses import LOSSES, SIDES, Side
+from onebit_spark.core.posterior import MODEL_VECTORS, RowPosterior
 from onebit_spark.core.priors import ScalePrior
 from onebit_spark.core.scales import ScaleHierarchy, Scales
 from onebit_spark.core.side_features import codings_of
@@ -78,7 +79,19 @@ def certified_fit(
         outcome = solve(engine, choice.config, on_iteration, choice.start, watch)
         made = _under_given_prior(engine, terms, choice, outcome, majority_error)
     counts = engine.confidences(made.posterior, LOSSES[config.loss].score_noise)
-    return replace(made, ladder=Ladder.of_histogram(counts))
+    return replace(_of_model(engine, made), ladder=Ladder.of_histogram(counts))
+
+
+def _of_model(engine: Engine[P], fit: CertifiedFit[P]) -> CertifiedFit[P]:
+    """The fit without what only further iterations would need: the directions of the implicit weights."""
+    if not fit.choice.config.implicit_features:
+        return fit
+    posterior = {side: engine.combined(side, _told, lines) for side, lines in fit.posterior.items()}
+    return replace(fit, posterior=posterior, scales=fit.scales.telling_anew())
+
+
+def _told(posterior: RowPosterior) -> RowPosterior:
+    return posterior.telling(MODEL_VECTORS, MODEL_VECTORS)
 
 
 def _under_given_prior(

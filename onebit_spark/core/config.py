@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from onebit_spark.core.losses import LOSSES, Loss
-from onebit_spark.core.posterior import Form
+from onebit_spark.core.posterior import FIT_VECTORS, Form
 from onebit_spark.core.priors import PRIORS, ScalePrior
 from onebit_spark.core.settings import (
     NOT_NEGATIVE,
@@ -166,7 +166,8 @@ class FitConfig:
     @property
     def form(self) -> Form:
         """Layout of one row of a posterior."""
-        return Form(self.dimension, self.make_loss().kind, self.intercepts, self.precision, self.implicit_features)
+        vectors = FIT_VECTORS if self.implicit_features else 0
+        return Form(self.dimension, self.make_loss().kind, self.intercepts, self.precision, vectors)
 
     def make_prior(self, n_lines: int) -> ScalePrior:
         """π^γ for m = ``n_lines`` rows and columns with ratings, with the defaults of α and β (§7.5)."""

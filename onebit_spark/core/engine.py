@@ -19,6 +19,7 @@ from onebit_spark.core.scales import ScaleHierarchy
 from onebit_spark.core.side_features import SideTables
 from onebit_spark.core.split import Split
 from onebit_spark.core.statistics import SideStatistics
+from onebit_spark.core.weight_step import WeightStep
 
 P = TypeVar("P")  # a posterior of a side in the engine's own form: a RowPosterior, or a table in files
 
@@ -49,11 +50,17 @@ class Engine(Protocol[P]):
     def half_step(self, loss: Loss, step: HalfStep[P]) -> SideStatistics:
         """Update the posterior of ``step.side`` given the other side's."""
 
+    def data_term(self) -> float:
+        """The data term of the objective. The last half step wants it, and the weights have moved after it."""
+
     def apply(self, maps: dict[Side, RowMap]) -> None:
         """Map every row of both sides, at once or before ``posterior`` gives it."""
 
+    def move_weights(self, side: Side, step: WeightStep) -> None:
+        """Move the other side's weights (``implicit``), of which the prior means of this side are made."""
+
     def weight_gram(self, side: Side) -> NDArray[np.float64]:
-        """Σ_j w_j w_jᵀ of the side's weights for the other side (``implicit``), K × K."""
+        """The Gram matrix of [w z d], the side's weights for the other side (``implicit``); 0 × 0 without."""
 
     def column_norms(self, side: Side, posterior: P) -> NDArray[np.float64]:
         """‖E L_k‖ for every factor of a posterior."""

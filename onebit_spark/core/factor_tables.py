@@ -9,7 +9,7 @@ The covariance is the lower triangle of V, row after row, over [b, x1, x2]: the 
 these columns are absent, and V is over the factors only. After a prior split there is one more column,
 ``certified_spread`` [s0, s1, s2]: the standard deviations of the certified draws. Their means are those of the model.
 With implicit features there is also ``implicit`` [w1, w2, r1, r2]: the weight and the residual
-(``core.implicit_features``).
+(``core.implicit_features``). A checkpoint has ``directions`` besides, the other vectors [z, d, s, q].
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from numpy.typing import NDArray
 from onebit_spark.core.arrow import pa
 from onebit_spark.core.id_index import IdIndex, one_array, wide
 from onebit_spark.core.losses import Side
-from onebit_spark.core.posterior import DoubleArray, FloatArray, Kind, RowPosterior
+from onebit_spark.core.posterior import MODEL_VECTORS, DoubleArray, FloatArray, Kind, RowPosterior
 from onebit_spark.core.scales import Scales
 from onebit_spark.errors import RequestError
 
 CERTIFIED = "certified_spread"
-IMPLICIT = "implicit"
+IMPLICIT, DIRECTIONS = "implicit", "directions"
 
 
-def factor_columns(kind: Kind, intercepts: bool, implicit: bool = False) -> dict[str, str]:
+def factor_columns(kind: Kind, intercepts: bool, vectors: int = 0) -> dict[str, str]:
     """The columns of a factor table after ``id``, with their Spark types. Scores do not need ``implicit``."""
     columns = {"mean": "array<float>", kind: "array<float>"}
     if intercepts:
         columns["intercept"] = "float"
         if kind == "spread":
             columns["intercept_spread"] = "float"
-    if implicit:
+    if vectors:
         columns[IMPLICIT] = "array<float>"
     return columns
 
@@ -54,7 +54,10 @@ def factor_table(ids: pa.Array, posterior: RowPosterior, drawn: RowPosterior | N
         if spread:
             columns["intercept_spread"] = pa.array(posterior.scale[:, 0].astype(np.float32))
     if posterior.implicit is not None:
-        columns[IMPLICIT] = _lists(posterior.implicit)
+        told = MODEL_VECTORS * posterior.rank
+        columns[IMPLICIT] = _lists(posterior.implicit[:, :told])
+        if posterior.vectors > MODEL_VECTORS:
+            columns[DIRECTIONS] = _lists(posterior.implicit[:, told:])
     if drawn is not None:
         columns[CERTIFIED] = _lists(drawn.deviation)
     return pa.table(columns)
@@ -71,7 +74,10 @@ def plain_lists(table: pa.Table) -> pa.Table:
 
 
 def read_factors(lines: pa.StructArray, prior: RowPosterior) -> RowPosterior:
-    """The posterior of every line of a factor table (without ``id``). A null line gets the one row of ``prior``."""
+    """The posterior of every line of a factor table (without ``id``). A null line gets the one row of ``prior``.
+
+    It has as many vectors in ``implicit`` as ``prior``; those that the table lacks are 0.
+    """
     known, present, location, scale = _read_locations(lines, prior)
     first = int(prior.has_intercept and prior.kind == "spread")
     scale[known, first:] = _rectangle(present.field(prior.kind), scale.shape[1] - first)
@@ -79,8 +85,11 @@ def read_factors(lines: pa.StructArray, prior: RowPosterior) -> RowPosterior:
         scale[known, 0] = present.field("intercept_spread").to_numpy(zero_copy_only=False)
     implicit = None
     if prior.implicit is not None:
-        implicit = np.zeros((len(lines), 2 * prior.rank), prior.implicit.dtype)
-        implicit[known] = _rectangle(present.field(IMPLICIT), 2 * prior.rank)
+        told = MODEL_VECTORS * prior.rank
+        implicit = np.zeros((len(lines), prior.implicit.shape[1]), prior.implicit.dtype)
+        implicit[known, :told] = _rectangle(present.field(IMPLICIT), told)
+        if prior.vectors > MODEL_VECTORS and DIRECTIONS in [field.name for field in lines.type]:
+            implicit[known, told:] = _rectangle(present.field(DIRECTIONS), implicit.shape[1] - told)
     return RowPosterior(location, scale, prior.kind, prior.has_intercept, implicit)
 
 
@@ -114,12 +123,15 @@ def _read_locations(
     return known, present, location, scale
 
 
-def prior_row(scales: Scales, side: Side, kind: Kind, intercepts: bool, implicit: bool = False) -> RowPosterior:
-    """The prior of an id that was never rated, as a posterior of one row (docs/MATH.md, §8.2)."""
+def prior_row(scales: Scales, side: Side, kind: Kind, intercepts: bool, vectors: int = 0) -> RowPosterior:
+    """The prior of an id that was never rated, as a posterior of one row (docs/MATH.md, §8.2).
+
+    ``vectors`` is their number in ``implicit``.
+    """
     prior = scales.unseen(side, intercepts)
     mean = prior.mean.astype(np.float32)
     row = RowPosterior.isotropic(mean, 1.0 / np.sqrt(prior.precision[0]), kind, intercepts)
-    return row.with_implicit() if implicit else row
+    return row.with_implicit(vectors) if vectors else row
 
 
 def newcomer_rows(row: RowPosterior, known: DoubleArray) -> RowPosterior:

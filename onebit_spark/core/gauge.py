@@ -10,7 +10,7 @@ rating is read. The rows are mapped when somebody asks for them (``Engine.apply`
 Luttinen and Ilin (2010).
 
 Rows that keep spreads admit a diagonal A only, and no centring: it would correlate d_j with R_j. Implicit features
-admit no centring either: the weights are a step ahead of the rows, and a shift of the rows would make it a wrong one.
+admit no centring either: nothing would tell the residuals of the columns, of which the next directions are made.
 """
 
 from __future__ import annotations

@@ -3,20 +3,20 @@
     L_i ~ N(p_i, diag γ),     p_i = |Ω_i|^{−½} Σ_{j∈Ω_i} w_j,     w_jk ~ N(0, γ_k/ρ)
 
 Ω_i are the *different* columns that row i has rated. The same holds for the columns, with weights of the rows. So every
-row and every column has two vectors of length K for the other side, side by side in ``RowPosterior.implicit``:
+row and every column has vectors of length K, side by side in ``RowPosterior.implicit``. Three are about the prior means
+of those who rate it, three about its own prior mean p_i:
 
-    w_j    its weight: what it adds to the prior mean of those who rate it
-    r_j    its residual |Ω_j|^{−½}(E R_j − q_j), where q_j is its own prior mean
+    w    its weight                                  r    its residual |Ω_i|^{−½}(E L_i − p_i)
+    z    the preconditioned gradient                 s    |Ω_i|^{−½} times what the z of its partners add to p_i
+    d    the last step of w                          q    the same of d
 
-Given the means, the best weights are a ridge regression. γ_k cancels in it. With F_ij = |Ω_i|^{−½}, FᵀF ≼ diag |Ω_j|,
-because the lines of FᵀF sum to |Ω_j|. This gives a step that never raises the objective and needs no other row's
-weight (docs/MATH.md, §13):
+They lie as [w r z d s q]: a model keeps [w r], and a rating reads [w r z d] of its partner. With F_ij = |Ω_i|^{−½}, a
+half step sums these over the partners of each row and gets
 
-    w_j ─► w_j + ω (Σ_{i∈Ω_j} r_i − ρ w_j) / (|Ω_j| + ρ),     0 < ω < 2
+    p_i = (Fw)_i,   s_i = |Ω_i|^{−½}(Fz)_i,   q_i = |Ω_i|^{−½}(Fd)_i,   z_i = (Σ_{j∈Ω_i} r_j − ρ w_i) / (|Ω_i| + ρ)
 
-A half step already reads the partners of each row. It takes this step with their residuals, and sums their weights to
-its prior means. So implicit features need no pass of their own. A new weight takes effect in the next half step of the
-other side.
+so implicit features need no pass of their own. The weights themselves move by a step that the driver finds
+(``weight_step``).
 """
 # mypy: disallow-untyped-defs=False
 
@@ -29,16 +29,21 @@ from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.compiled import jit
 from onebit_spark.core.gram import gram_matrix
 from onebit_spark.core.losses.row_sums import CHUNK, add_weighted_rows
-from onebit_spark.core.posterior import FloatArray, RowPosterior
+from onebit_spark.core.posterior import SENT_VECTORS, FloatArray, RowPosterior
 
 RIDGE = 5.0  # ρ; from 3 to 10 it hardly matters
 
 
+def sent(partners: RowPosterior) -> FloatArray:
+    """[w r z d] of every partner, as ``tell`` reads them."""
+    assert partners.implicit is not None
+    return np.ascontiguousarray(partners.implicit[:, : SENT_VECTORS * partners.rank])
+
+
 def tell(
-    block: RatingBlock, lo: int, hi: int, partners: FloatArray, own: FloatArray, relaxation: float,
-    means: NDArray[np.float64], share: float = 1.0,
-) -> None:  # fmt: skip
-    """The step of the weights of the rows lo … hi−1, and their prior means p_i, which are added to ``means``.
+    block: RatingBlock, lo: int, hi: int, partners: FloatArray, own: FloatArray, means: NDArray[np.float64]
+) -> None:
+    """Write z, s and q of the rows lo … hi−1, and add their prior means p_i to ``means``.
 
     Parameters
     ----------
@@ -46,16 +51,14 @@ def tell(
         The ratings.
     lo, hi : int
         First row, and last row + 1.
-    partners, own : array, · × 2K
-        ``implicit`` of the block's columns, and of its rows. The weights of the rows change in place.
-    relaxation : float
-        ω.
+    partners : array, · × 4K
+        [w r z d] of the block's columns.
+    own : array, · × 6K
+        ``implicit`` of its rows.
     means : array, m × K
         Prior means of the factors, one line per row.
-    share : float
-        θ: the step's curvature is |Ω_j|/θ, because the weights of side features move at the same time (§15).
     """
-    _tell(block.row_pointers, block.codes, lo, hi, partners, own, RIDGE, relaxation, share, means)
+    _tell(block.row_pointers, block.codes, lo, hi, partners, own, RIDGE, means)
 
 
 def leave_residuals(block: RatingBlock, lo: int, hi: int, rows: RowPosterior, means: NDArray[np.float64]) -> None:
@@ -64,18 +67,19 @@ def leave_residuals(block: RatingBlock, lo: int, hi: int, rows: RowPosterior, me
     rank = rows.rank
     counts = np.maximum(block.distinct_counts[lo:hi], 1)
     distance = rows.location[lo:hi, -rank:] - means[lo:hi, -rank:]
-    rows.implicit[lo:hi, rank:] = distance / np.sqrt(counts)[:, None]
+    rows.implicit[lo:hi, rank : 2 * rank] = distance / np.sqrt(counts)[:, None]
 
 
-def prior_means(block: RatingBlock, partners: FloatArray) -> NDArray[np.float64]:
+def prior_means(block: RatingBlock, partners: RowPosterior) -> NDArray[np.float64]:
     """p_i of every row of a block (rows × K)."""
-    means = np.zeros((block.n_rows, partners.shape[1] // 2))
-    tell(block, 0, block.n_rows, partners, np.zeros((block.n_rows, partners.shape[1])), 0.0, means)
+    assert partners.implicit is not None
+    rank, means = partners.rank, np.zeros((block.n_rows, partners.rank))
+    _add_means(block.row_pointers, block.codes, np.ascontiguousarray(partners.implicit[:, :rank]), means)
     return means
 
 
 def newcomer_means(
-    block: RatingBlock, partners: FloatArray, centre: NDArray[np.float64], typical: float
+    block: RatingBlock, partners: RowPosterior, centre: NDArray[np.float64], typical: float
 ) -> NDArray[np.float64]:
     """p_i of rows that are new: their ratings are taken for the first of a ``typical`` number n̄.
 
@@ -88,28 +92,49 @@ def newcomer_means(
 
 
 def weight_gram(posterior: RowPosterior) -> NDArray[np.float64]:
-    """Σ_j w_j w_jᵀ (K × K); zeros without implicit features."""
+    """The Gram matrix of [w z d] (3K × 3K); 0 × 0 without implicit features."""
     if posterior.implicit is None:
-        return np.zeros((posterior.rank, posterior.rank))
-    return gram_matrix(posterior.implicit[:, : posterior.rank])
+        return np.zeros((0, 0))
+    rank = posterior.rank
+    return gram_matrix(np.hstack([posterior.implicit[:, :rank], posterior.implicit[:, 2 * rank : 4 * rank]]))
 
 
 @jit
-def _tell(pointers, codes, first, last, partners, own, ridge, relaxation, share_of_steps, means):
+def _partner_sums(pointers, codes, i, partners, is_first, sums):
+    """Σ_{j∈Ω_i} of the partners' lines; returns |Ω_i|."""
+    sums[:] = 0.0
+    count = 0.0
+    for lo in range(pointers[i], pointers[i + 1], CHUNK):
+        hi = min(lo + CHUNK, pointers[i + 1])
+        for l in range(lo, hi):  # a column that is rated twice counts once; its ratings are neighbours
+            is_first[l - lo] = l == pointers[i] or codes[l] >> 1 != codes[l - 1] >> 1
+            count += is_first[l - lo]
+        add_weighted_rows(partners, codes, lo, hi, 0, is_first, sums, True)
+    return count
+
+
+@jit
+def _tell(pointers, codes, first, last, partners, own, ridge, means):
     size = means.shape[1]
-    sums, is_first = np.empty(2 * size), np.empty(CHUNK)
+    sums, is_first = np.empty(4 * size), np.empty(CHUNK)
     for i in range(first, last):
         if pointers[i] == pointers[i + 1]:
             continue
-        sums[:] = 0.0
-        count = 0.0
-        for lo in range(pointers[i], pointers[i + 1], CHUNK):
-            hi = min(lo + CHUNK, pointers[i + 1])
-            for l in range(lo, hi):  # a column that is rated twice counts once; its ratings are neighbours
-                is_first[l - lo] = l == pointers[i] or codes[l] >> 1 != codes[l - 1] >> 1
-                count += is_first[l - lo]
-            add_weighted_rows(partners, codes, lo, hi, 0, is_first, sums, True)
+        count = _partner_sums(pointers, codes, i, partners, is_first, sums)
         share = 1.0 / np.sqrt(count)
         for k in range(size):
             means[i, k] += share * sums[k]
-            own[i, k] += relaxation * (sums[size + k] - ridge * own[i, k]) / (count / share_of_steps + ridge)
+            own[i, 2 * size + k] = (sums[size + k] - ridge * own[i, k]) / (count + ridge)
+            own[i, 4 * size + k] = sums[2 * size + k] / count
+            own[i, 5 * size + k] = sums[3 * size + k] / count
+
+
+@jit
+def _add_means(pointers, codes, weights, means):
+    sums, is_first = np.empty(means.shape[1]), np.empty(CHUNK)
+    for i in range(len(means)):
+        if pointers[i] == pointers[i + 1]:
+            continue
+        share = 1.0 / np.sqrt(_partner_sums(pointers, codes, i, weights, is_first, sums))
+        for k in range(len(sums)):
+            means[i, k] += share * sums[k]

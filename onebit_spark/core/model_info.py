@@ -15,7 +15,7 @@ from onebit_spark.core.calibration import Calibration
 from onebit_spark.core.confidence import Ladder
 from onebit_spark.core.config import FORM_SETTINGS, FitConfig
 from onebit_spark.core.losses import SIDES, Side
-from onebit_spark.core.posterior import Kind
+from onebit_spark.core.posterior import MODEL_VECTORS, Kind
 from onebit_spark.core.priors import ScalePrior
 from onebit_spark.core.scales import Moments, Scales
 from onebit_spark.errors import RequestError
@@ -96,9 +96,9 @@ class ModelInfo:
         return self.config.make_loss().kind
 
     @property
-    def table_form(self) -> tuple[Kind, bool, bool]:
-        """Kind, intercepts and implicit features: what the columns of the factor tables follow from."""
-        return self.kind, self.config.intercepts, self.config.implicit_features
+    def table_form(self) -> tuple[Kind, bool, int]:
+        """Kind, intercepts and vectors of implicit features: what the columns of the factor tables follow from."""
+        return self.kind, self.config.intercepts, MODEL_VECTORS if self.config.implicit_features else 0
 
     @property
     def negative_label(self) -> float:

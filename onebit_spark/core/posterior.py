@@ -15,6 +15,9 @@ FloatArray = NDArray[np.floating]  # float32 or float64
 DoubleArray = NDArray[np.float64]
 Kind = Literal["spread", "covariance"]
 
+# Vectors of length K in ``implicit``: what a model keeps, what a rating reads of its partner, and what a fit keeps.
+MODEL_VECTORS, SENT_VECTORS, FIT_VECTORS = 2, 4, 6
+
 RANK_THRESHOLD = 0.01  # share of the strongest factor; a weaker factor is not in use
 LEAST_STRENGTH = 0.01  # a factor that moves scores by less than this moves no probability by more than .0025
 
@@ -46,8 +49,9 @@ class RowPosterior:
         What ``scale`` contains.
     has_intercept : bool
         Whether the first coordinate is an intercept.
-    implicit : array, m × 2K, optional
-        With implicit features: what the ratings of the other side are told about a row (``core.implicit_features``).
+    implicit : array, m × 6K, optional
+        With implicit features: what the ratings of the other side are told about a row, [w r z d s q]
+        (``core.implicit_features``). A model keeps [w r] of it, and [w r z d] are sent to partners.
     """
 
     location: FloatArray
@@ -63,13 +67,15 @@ class RowPosterior:
             raise ValueError(f"a {self.kind} of {rows} rows has shape {(rows, width)}, not {self.scale.shape}")
         if self.scale.dtype != self.location.dtype:
             raise ValueError(f"location is {self.location.dtype} but scale is {self.scale.dtype}")
-        if self.implicit is not None and self.implicit.shape != (rows, 2 * self.rank):
-            raise ValueError(f"implicit has shape {self.implicit.shape}, not {(rows, 2 * self.rank)}")
+        if self.implicit is not None and self.implicit.shape not in (
+            shapes := [(rows, n * self.rank) for n in (MODEL_VECTORS, SENT_VECTORS, FIT_VECTORS)]
+        ):
+            raise ValueError(f"implicit has shape {self.implicit.shape}, none of {shapes}")
 
     @cached_property
     def form(self) -> Form:
         """How a row is laid out when it is stored or sent."""
-        return Form(self.dimension, self.kind, self.has_intercept, self.location.dtype.name, self.implicit is not None)
+        return Form(self.dimension, self.kind, self.has_intercept, self.location.dtype.name, self.vectors)
 
     @property
     def n_rows(self) -> int:
@@ -85,6 +91,11 @@ class RowPosterior:
     def rank(self) -> int:
         """K, the number of factors."""
         return self.location.shape[1] - int(self.has_intercept)
+
+    @property
+    def vectors(self) -> int:
+        """The number of vectors in ``implicit``; 0 without implicit features."""
+        return 0 if self.implicit is None else self.implicit.shape[1] // self.rank
 
     @property
     def mean(self) -> FloatArray:
@@ -154,25 +165,30 @@ class RowPosterior:
         """The same posterior in numbers of another type."""
         return replace(self.form, precision=precision).unpacked(self.packed().astype(precision))
 
-    def with_implicit(self) -> RowPosterior:
+    def with_implicit(self, vectors: int = MODEL_VECTORS) -> RowPosterior:
         """The same posterior, which tells nothing yet."""
-        blank = np.zeros((self.n_rows, 2 * self.rank), self.location.dtype)
+        blank = np.zeros((self.n_rows, vectors * self.rank), self.location.dtype)
         return RowPosterior(self.location, self.scale, self.kind, self.has_intercept, blank)
+
+    def telling(self, kept: int, vectors: int) -> RowPosterior:
+        """The same with so many vectors in ``implicit``: the first ``kept`` as they are, the others 0."""
+        if self.implicit is None:
+            return self
+        blank = np.zeros_like(self.implicit, shape=(self.n_rows, (vectors - kept) * self.rank))
+        return replace(self, implicit=np.concatenate([self.implicit[:, : kept * self.rank], blank], axis=1))
 
     def with_factors(self, factors: FloatArray, deviation: float) -> RowPosterior:
         """The same posterior with more factors (m × ΔK means), independent of the others, which tell nothing yet."""
         more, dimension = factors.shape[1], self.dimension + factors.shape[1]
-        wider = Form(dimension, self.kind, self.has_intercept, self.location.dtype.name, self.implicit is not None)
+        wider = Form(dimension, self.kind, self.has_intercept, self.location.dtype.name, self.vectors)
         rows = wider.unpacked(np.zeros((self.n_rows, wider.width), wider.precision))
         rows.location[:] = np.hstack([self.location, factors])
         rows.scale[:, : self.scale.shape[1]] = self.scale  # the triangle of the first coordinates stands first
         new = np.arange(self.dimension, dimension) if self.kind == "spread" else _diagonal(dimension)[-more:]
         rows.scale[:, new] = deviation if self.kind == "spread" else deviation**2
         if rows.implicit is not None and self.implicit is not None:
-            for half in (0, 1):
-                rows.implicit[:, half * rows.rank :][:, : self.rank] = self.implicit[:, half * self.rank :][
-                    :, : self.rank
-                ]
+            for n in range(self.vectors):
+                rows.implicit[:, n * rows.rank :][:, : self.rank] = self.implicit[:, n * self.rank :][:, : self.rank]
         return rows
 
     def keeping(self, factors: NDArray[np.integer]) -> RowPosterior:
@@ -183,7 +199,9 @@ class RowPosterior:
             a, b = (kept[index] for index in np.tril_indices(len(kept)))
             high, low = np.maximum(a, b), np.minimum(a, b)
             scale = self.scale[:, high * (high + 1) // 2 + low]
-        implicit = None if self.implicit is None else self.implicit[:, np.concatenate([factors, factors + self.rank])]
+        implicit = self.implicit
+        if implicit is not None:
+            implicit = implicit[:, np.concatenate([factors + n * self.rank for n in range(self.vectors)])]
         return RowPosterior(self.location[:, kept], scale, self.kind, self.has_intercept, implicit)
 
     def put(self, index: NDArray[np.integer] | NDArray[np.bool_], rows: RowPosterior) -> None:
@@ -215,7 +233,7 @@ class Form:
     kind: Kind  # what the scale contains: see ``RowPosterior``
     has_intercept: bool  # whether the first coordinate is an intercept
     precision: str  # type of the numbers
-    has_implicit: bool = False  # whether the rows have ``implicit``
+    vectors: int = 0  # vectors of length K in ``implicit``; 0 without
 
     @property
     def width(self) -> int:
@@ -230,7 +248,17 @@ class Form:
 
     @property
     def _implicit_width(self) -> int:
-        return 2 * self.rank if self.has_implicit else 0
+        return self.vectors * self.rank
+
+    @property
+    def has_implicit(self) -> bool:
+        """Whether the rows have ``implicit``."""
+        return self.vectors > 0
+
+    @property
+    def sent(self) -> Form:
+        """The layout of what the partners of a row read of it."""
+        return replace(self, vectors=min(self.vectors, SENT_VECTORS))
 
     @property
     def row_bytes(self) -> int:

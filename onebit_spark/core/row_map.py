@@ -19,7 +19,7 @@ class RowMap:
     """x ─► xT + t for the D free coordinates of every row, so E x ─► E x·T + t and V ─► TᵀVT.
 
     Rows that keep spreads stay so only under a T with one entry per line and column; then s ─► s·|T|. What a row tells
-    the other side (``implicit``) is mapped with it: its weight by the T of the other side, its residual by its own T.
+    the other side (``implicit``) is mapped with it: w, z and d by the T of the other side, r, s and q by its own T.
     """
 
     matrix: Matrix  # T, D × D
@@ -69,10 +69,9 @@ class RowMap:
         """log|det T|: what the map adds to the log volume of one row."""
         return float(np.linalg.slogdet(self.matrix)[1])
 
-    def quadratic(self, gram: Matrix) -> Matrix:
-        """Σ_i w_i w_iᵀ after the map, of vectors with as many coordinates as there are factors."""
-        factors = self.matrix[-len(gram) :, -len(gram) :]
-        return np.asarray(factors.T @ gram @ factors)
+    def of_vectors(self, rank: int, vectors: int) -> Matrix:
+        """The matrix that maps so many vectors side by side, with as many coordinates each as there are factors."""
+        return np.asarray(np.kron(np.eye(vectors), self.matrix[-rank:, -rank:]), np.float64)
 
     def of_told(self, gram: Matrix) -> Matrix:
         """Σ_i n_i [1, p_i][1, p_i]ᵀ after the map, of prior means p_i with as many coordinates as there are factors."""
@@ -95,7 +94,7 @@ class RowMap:
             assert self.other is not None
             first = int(posterior.has_intercept)
             own, other = (np.ascontiguousarray(t[first:, first:]) for t in (self.matrix, self.other))
-            _map_implicit(posterior.implicit, other, own, lo, hi)
+            _map_implicit(posterior.implicit, other, own, posterior.vectors, lo, hi)
 
 
 @jit
@@ -158,12 +157,14 @@ def _map_covariances(location, covariance, matrix, shift, first, last):
 
 
 @jit
-def _map_implicit(implicit, weight_matrix, residual_matrix, first, last):
-    """[w, r] ─► [w·T', r·T], T' that of the other side, for the K factors."""
+def _map_implicit(implicit, weight_matrix, residual_matrix, vectors, first, last):
+    """[w r z d s q] ─► [wT' rT zT' dT' sT qT], T' that of the other side, for the K factors."""
     size = len(weight_matrix)
     out = np.empty(size)
     for i in range(first, last):
-        for begin, matrix in ((0, weight_matrix), (size, residual_matrix)):
+        for vector in range(vectors):
+            matrix = weight_matrix if vector in (0, 2, 3) else residual_matrix
+            begin = vector * size
             out[:] = 0.0
             for j in range(size):
                 x = np.float64(implicit[i, begin + j])

@@ -33,7 +33,7 @@ class Hierarchy(Protocol[P]):
 
     @property
     def weight_grams(self) -> dict[Side, NDArray[np.float64]] | None:
-        """Σ w wᵀ of both sides' weights for the other side, if they are remembered."""
+        """The Gram matrices of [w z d], both sides' weights for the other side, if they are remembered."""
         return None
 
     def remembering(
@@ -65,7 +65,8 @@ class Moments:
     col_intercept: float
     rows: int  # m1 and m2: rows and columns with ratings
     cols: int
-    # (K, K): Σ w wᵀ of the implicit weights that the rows have for the columns, and the columns for the rows (§13)
+    # (3K, 3K): The Gram matrix of [w z d], the implicit weights that the rows have for the columns with their
+    # directions, and the columns for the rows (§13); in a model (K, K), of the weights alone
     row_weights: NDArray[np.float64] | None = None
     col_weights: NDArray[np.float64] | None = None
     # (2, K): Mean and variance, over the ratings, of the prior means that follow from them for the rows and for the
@@ -151,13 +152,27 @@ class Scales:
 
         moments = self.moments
         if moments is not None:
-            axes = {"factor": (0,), "row_weights": (0, 1), "col_weights": (0, 1), "row_told": (1,), "col_told": (1,)}
+            axes = {"factor": (0,), "row_told": (1,), "col_told": (1,)}
             tables: dict[str, Any] = {name: getattr(moments, name) for name in axes}
             tables = {name: None if table is None else placed(table, axes[name]) for name, table in tables.items()}
+            for name in ("row_weights", "col_weights"):
+                gram = getattr(moments, name)
+                if gram is not None:
+                    n, old, new = len(gram) // len(self.factor), len(self.factor), len(index)
+                    blocks = placed(gram.reshape(n, old, n, old), (1, 3))
+                    tables[name] = blocks.reshape(n * new, n * new)
             moments = replace(moments, **tables)
         features = {side: placed(weights, (1,), int(intercepts)) for side, weights in self.features.items()}
         factor = np.where(index < 0, 1.0, placed(self.factor, (0,)))
         return replace(self, factor=factor, moments=moments, features=features)
+
+    def telling_anew(self) -> Scales:
+        """The same with the implicit weights, and no direction for them."""
+        rank, moments = len(self.factor), self.moments
+        if moments is None or moments.row_weights is None or moments.col_weights is None:
+            return self
+        rows, cols = (gram[:rank, :rank] for gram in (moments.row_weights, moments.col_weights))
+        return replace(self, moments=replace(moments, row_weights=rows, col_weights=cols))
 
     def forgetting_weights(self) -> Scales:
         """The same without the weights of features, and without their Gram matrices: they belong to one fit."""
@@ -200,7 +215,12 @@ class ScaleHierarchy(Hierarchy[Any]):
         moments = self.scales.moments
         if moments is None or moments.row_weights is None or moments.col_weights is None:
             return None
-        return {"rows": moments.row_weights, "cols": moments.col_weights}
+        rank = len(self.scales.factor)
+
+        def whole(gram: NDArray[np.float64]) -> NDArray[np.float64]:
+            return np.pad(gram, (0, 3 * rank - len(gram)))
+
+        return {"rows": whole(moments.row_weights), "cols": whole(moments.col_weights)}
 
     def remembering(
         self, weight_grams: dict[Side, NDArray[np.float64]], mean_grams: dict[Side, NDArray[np.float64]]
@@ -208,8 +228,8 @@ class ScaleHierarchy(Hierarchy[Any]):
         assert self.scales.moments is not None
         moments = replace(
             self.scales.moments,
-            row_weights=weight_grams["rows"],
-            col_weights=weight_grams["cols"],
+            row_weights=weight_grams["rows"] if len(weight_grams["rows"]) else None,
+            col_weights=weight_grams["cols"] if len(weight_grams["cols"]) else None,
             row_told=mean_and_variance(mean_grams["rows"]),
             col_told=mean_and_variance(mean_grams["cols"]),
             ratings=float(mean_grams["rows"][0, 0]),

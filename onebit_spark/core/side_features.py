@@ -6,11 +6,10 @@ x_i are all D coordinates of row i, the intercept included. f_i are its p side f
 mean of the intercepts, p_i what the implicit features add (``implicit_features``). Given the means, W is a ridge
 regression. γ_k cancels in it. With G = Σ f_i f_iᵀ over the rows with ratings and d_i = E x_i − (m + Wᵀf_i + p_i),
 
-    W ─► W + ω (G/θ + ρI)⁻¹ (Σ f_i d_iᵀ − ρW),     0 < ω < 2
+    W ─► W + ω (G + ρI)⁻¹ (Σ f_i d_iᵀ − ρW),     0 < ω < 2
 
-never raises the objective. θ = 1 without implicit features. With them, w (``implicit``) and W move at the same time,
-from the same distances. ‖a + b‖² ≤ ‖a‖²/θ + ‖b‖²/(1 − θ) holds for every 0 < θ < 1. So both moves together descend, if
-one takes |Ω_j|/θ for its curvature and the other G/(1 − θ) (docs/MATH.md, §15).
+never raises the objective. ω = 1 is the exact solution. Where implicit features move as well, they go first
+(``weight_step``), and the d_i are the distances after their step (docs/MATH.md, §15).
 
 A half step sums Σ f_i d_iᵀ (p × D numbers) beside its other statistics. The driver moves W. No pass and no Spark job is
 added.
@@ -33,29 +32,23 @@ from onebit_spark.core.posterior import FloatArray
 Vector = NDArray[np.float64]
 
 FEATURE_RIDGE = 5.0  # ρ
-IMPLICIT_SHARE = 0.8  # θ where implicit features move at the same time; W, of few numbers, needs less
 
 
 @dataclass(frozen=True)
 class FeatureRidge:
     """The regression of the means of a side on its side features."""
 
-    factorised: tuple[Vector, bool]  # Cholesky factor of G/θ + ρI, as scipy gives it
+    factorised: tuple[Vector, bool]  # Cholesky factor of G + ρI, as scipy gives it
 
     @classmethod
-    def of(cls, gram: Vector, share: float) -> FeatureRidge:
-        """From G (p × p) and the share θ of the step."""
-        return cls(scipy.linalg.cho_factor(gram / share + FEATURE_RIDGE * np.eye(len(gram))))
+    def of(cls, gram: Vector) -> FeatureRidge:
+        """From G (p × p)."""
+        return cls(scipy.linalg.cho_factor(gram + FEATURE_RIDGE * np.eye(len(gram))))
 
     def moved(self, weights: Vector, cross: Vector, relaxation: float) -> Vector:
         """The weights (p × D) after a step; ``cross`` is Σ f_i d_iᵀ."""
         step = scipy.linalg.cho_solve(self.factorised, cross - FEATURE_RIDGE * weights)
         return np.asarray(weights + relaxation * step)
-
-
-def shares(implicit: bool) -> tuple[float, float]:
-    """The shares of the steps that implicit weights and side features' weights take where there are side features."""
-    return (IMPLICIT_SHARE, 1.0 - IMPLICIT_SHARE) if implicit else (1.0, 1.0)
 
 
 def rated_gram(features: FloatArray, counts: NDArray[np.int64]) -> Vector:

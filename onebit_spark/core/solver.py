@@ -15,9 +15,10 @@ from onebit_spark.core.config import FitConfig
 from onebit_spark.core.engine import Engine
 from onebit_spark.core.gauge import GaugeStep
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Side
+from onebit_spark.core.posterior import FIT_VECTORS, MODEL_VECTORS, RowPosterior
 from onebit_spark.core.row_map import RowMap
 from onebit_spark.core.scales import Hierarchy, ScaleHierarchy, Scales
-from onebit_spark.core.side_features import FeatureRidge, of_known_size, shares
+from onebit_spark.core.side_features import FeatureRidge, of_known_size
 from onebit_spark.core.statistics import SideStatistics, relative_change
 from onebit_spark.errors import FitFailed
 
@@ -136,8 +137,11 @@ def solve(
     prior = config.make_prior(engine.count("rows") + engine.count("cols"))
     if start is None:
         engine.start(config, config.make_loss())
-    else:
+    elif start.history or not config.implicit_features:
         engine.start_from(start.posteriors)
+    else:  # other ratings: directions of the weights mean nothing there
+        engine.start_from({side: engine.combined(side, telling_anew, rows) for side, rows in start.posteriors.items()})
+        start = replace(start, scales=start.scales.telling_anew())
     scales = Scales.at_start(config.factors) if start is None else start.scales
     grams = {side: gram for side in SIDES if (gram := engine.feature_gram(side)) is not None}
     scales = replace(scales, features=of_known_size(scales.features, grams, config.dimension))
@@ -233,8 +237,7 @@ def _iterate(
     plan = loss.plan()
     weights = hierarchy.weight_grams or {side: engine.weight_gram(side) for side in SIDES}
     features = hierarchy.feature_weights
-    implicit_share, feature_share = shares(config.implicit_features) if features else (1.0, 1.0)
-    ridges = {side: FeatureRidge.of(_gram(engine, side), feature_share) for side in features}
+    ridges = {side: FeatureRidge.of(_gram(engine, side)) for side in features}
     for number in range(len(before) + 1, config.max_iter + 1):
         began = time.perf_counter()
         latest: dict[Side, SideStatistics] = {}
@@ -251,14 +254,17 @@ def _iterate(
                 want_data=position == len(plan) - 1,
                 relaxation=pace(number - 1),
                 feature_weights=features.get(move.side),
-                implicit_share=implicit_share,
             )
-            found = engine.half_step(loss, step)
-            latest[move.side] = found.with_ridge(weights[OTHER[move.side]], step.feature_weights)
+            found, other = engine.half_step(loss, step), OTHER[move.side]
             weights[move.side] = found.weight_gram
+            if len(found.weight_gram):
+                better = found.best_step(weights[other])
+                engine.move_weights(move.side, better)
+                found, weights[other] = found.after(better), better.moved(weights[other])
+            latest[move.side] = found.with_ridge(weights[other], step.feature_weights)
             if move.means:
                 moved[move.side] = latest[move.side]
-        previous = objective
+        previous, data = objective, engine.data_term()
         hierarchy, divergence, maps = driver_step(hierarchy, latest["rows"], latest["cols"])
         features = {
             side: ridge.moved(features[side], latest[side].feature_cross, pace(number - 1))
@@ -267,14 +273,25 @@ def _iterate(
         told = {side: found.told_gram for side, found in latest.items()}
         if maps:
             engine.apply(maps)
-            weights = {side: maps[OTHER[side]].quadratic(gram) for side, gram in weights.items()}
+            weights = {side: _mapped(gram, maps[OTHER[side]]) for side, gram in weights.items()}
             features = {side: learnt @ maps[side].matrix for side, learnt in features.items()}
             told = {side: maps[side].of_told(gram) for side, gram in told.items()}
         hierarchy = hierarchy.remembering(weights, told).learning(features)
-        objective = latest["cols"].data + divergence
+        objective = data + divergence
         decrease = (previous - objective) / max(abs(objective), 1e-300) if number > 1 else np.inf
         change = relative_change(moved["rows"], moved["cols"], config.intercepts)
         yield hierarchy, Iteration(number, objective, divergence, decrease, change, time.perf_counter() - began)
+
+
+def telling_anew(posterior: RowPosterior) -> RowPosterior:
+    """The posterior with the weights of its implicit features, and no direction for them yet."""
+    return posterior.telling(MODEL_VECTORS, FIT_VECTORS)
+
+
+def _mapped(gram: NDArray[np.float64], by: RowMap) -> NDArray[np.float64]:
+    """The Gram matrix of [w z d] after a map of these."""
+    whole = by.of_vectors(len(gram) // 3, 3) if len(gram) else gram
+    return whole.T @ gram @ whole
 
 
 def _gram(engine: Engine[P], side: Side) -> NDArray[np.float64]:

@@ -7,6 +7,7 @@ from functools import cache, cached_property
 from typing import Annotated, Any, get_type_hints
 
 import numpy as np
+import scipy.linalg
 from numpy.typing import NDArray
 
 from onebit_spark.core.gram import gram_matrix
@@ -15,6 +16,7 @@ from onebit_spark.core.losses.base import RowPrior, RowSums
 from onebit_spark.core.posterior import FloatArray, Form, RowPosterior
 from onebit_spark.core.row_map import RowMap
 from onebit_spark.core.side_features import FEATURE_RIDGE
+from onebit_spark.core.weight_step import WeightStep
 
 Vector = NDArray[np.float64]
 
@@ -98,12 +100,14 @@ class SideStatistics:
         XᵀX, ΔᵀΔ and ΔᵀX, for the stopping rule. The last is not symmetric.
     distance_gram : array
         X'ᵀX' of the new means, less what features explain. With ``covariance`` it gives the γ and μ updates.
-    weight_gram : array of shape (K, K)
-        Σ_i w_i w_iᵀ of the rows' implicit weights for the other side.
+    weight_gram : array of shape (3K, 3K)
+        Σ_i [w z d]_i [w z d]_iᵀ of the rows' implicit weights for the other side (``weight_step``); 0 × 0 without.
+    direction_gram : array of shape (2K, · + 2K)
+        YᵀX' and YᵀY, where Y = [S Q] is what a step of the other side's weights along Z and D adds to the prior means.
     told_gram : array of shape (K + 1, K + 1)
         Σ_i |Ω_i| [1, p_i][1, p_i]ᵀ, where p_i is what implicit features add to the prior mean.
-    feature_cross : array of shape (p, D)
-        Σ_i f_i (E x_i − p_i)ᵀ with the side features f_i; 0 × D without them.
+    feature_cross : array of shape (p, D + 2K)
+        Σ_i f_i (E x_i − p_i)ᵀ and Σ_i f_i y_iᵀ with the side features f_i; no lines without them.
     """
 
     count: int
@@ -115,9 +119,10 @@ class SideStatistics:
     change_gram: Annotated[Vector, "augmented", "augmented"]
     change_cross: Annotated[Vector, "augmented", "augmented"]
     distance_gram: Annotated[Vector, "augmented", "augmented"]
-    weight_gram: Annotated[Vector, "rank", "rank"]
+    weight_gram: Annotated[Vector, "weights", "weights"]
+    direction_gram: Annotated[Vector, "directions", "augmented, directions"]
     told_gram: Annotated[Vector, "rank + 1", "rank + 1"]
-    feature_cross: Annotated[Vector, "features", "dimension"]
+    feature_cross: Annotated[Vector, "features", "dimension, directions"]
 
     def __add__(self, other: SideStatistics) -> SideStatistics:
         return SideStatistics(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
@@ -138,9 +143,10 @@ class SideStatistics:
         prior = prior.take(pick)
         old, new = (location[pick].astype(np.float64) for location in (old_location, posterior.location))
         shift = new - prior.mean
-        gram, cross, change_gram, distance_gram = _grams(
-            old, new - old, new if prior.known is None else new - prior.known, posterior.has_intercept
-        )
+        gram, cross, change_gram = _grams(old, new - old, posterior.has_intercept)
+        directions = _directions(posterior, pick, counts[pick])
+        distance = new if prior.known is None else new - prior.known
+        distance_gram, direction_gram = _distance_grams(distance, directions, posterior.has_intercept)
         return cls(
             count=len(new),
             covariance=posterior.total_covariance(rated),
@@ -152,8 +158,9 @@ class SideStatistics:
             change_cross=cross,
             distance_gram=distance_gram,
             weight_gram=weight_gram(posterior),
+            direction_gram=direction_gram,
             told_gram=_told_gram(prior.told, counts[pick], posterior.rank),
-            feature_cross=np.zeros((0, shift.shape[1])) if features is None else features[pick].T @ shift,
+            feature_cross=_feature_cross(features, pick, np.hstack([shift, directions])),
         )
 
     def mapped(self, by: RowMap) -> SideStatistics:
@@ -161,14 +168,18 @@ class SideStatistics:
 
         The weights of the rows have the coordinates of the other side.
         """
-        rank = len(self.weight_gram)
+        rank, augmented = len(self.told_gram) - 1, by.augmented if len(self.gram) > len(by.matrix) else by.matrix
         told = np.eye(rank + 1)
         told[1:, 1:] = by.matrix[-rank:, -rank:]
         assert by.other is not None
+        directions = by.of_vectors(rank, len(self.direction_gram) // rank)
         through = {
             "dimension": by.matrix,
-            "augmented": by.augmented if len(self.gram) > len(by.matrix) else by.matrix,
-            "rank": by.other[-rank:, -rank:],
+            "augmented": augmented,
+            "weights": RowMap.linear(by.other).of_vectors(rank, len(self.weight_gram) // rank),
+            "directions": directions,
+            "augmented, directions": scipy.linalg.block_diag(augmented, directions),
+            "dimension, directions": scipy.linalg.block_diag(by.matrix, directions),
             "rank + 1": told,
             "features": np.eye(len(self.feature_cross)),
         }
@@ -179,14 +190,35 @@ class SideStatistics:
         }
         return replace(self, **values, log_volume=self.log_volume + self.count * by.log_determinant)
 
+    def best_step(self, weight_gram: Vector) -> WeightStep:
+        """The best step of the other side's weights, whose ``weight_gram`` this is."""
+        size, rank = len(self.gram), len(weight_gram) // 3
+        return WeightStep.best(
+            self.direction_gram[:, size:], self.direction_gram[:, size - rank : size], weight_gram
+        )  # fmt: skip
+
+    def after(self, step: WeightStep) -> SideStatistics:
+        """The same after a step of the other side's weights: the distances are X' − [0, YC] in the place of X'."""
+        size, (directions, rank) = len(self.gram), step.matrix.shape
+        change = np.zeros((directions, size))
+        change[:, -rank:] = step.matrix
+        crossed, square = np.split(self.direction_gram, [size], axis=1)
+        both = change.T @ crossed
+        cross, explained = np.split(self.feature_cross, [len(self.covariance)], axis=1)
+        return replace(
+            self,
+            distance_gram=self.distance_gram - both - both.T + change.T @ square @ change,
+            feature_cross=cross - explained @ change[:, size - cross.shape[1] :],
+        )
+
     def with_ridge(self, weight_gram: Vector, feature_weights: Vector | None) -> SideStatistics:
         """The same with the ridge of the weights that made the prior means of these rows.
 
         ρ Σ_j w_j w_jᵀ of the implicit features' weights, and ρ WᵀW of the side features'.
         """
         total = self.distance_gram.copy()
-        rank = len(weight_gram)
-        total[-rank:, -rank:] += RIDGE * weight_gram
+        if rank := len(weight_gram) // 3:
+            total[-rank:, -rank:] += RIDGE * weight_gram[:rank, :rank]
         if feature_weights is not None:
             dimension = feature_weights.shape[1]
             total[-dimension:, -dimension:] += FEATURE_RIDGE * feature_weights.T @ feature_weights
@@ -204,8 +236,11 @@ class SideStatistics:
     @classmethod
     def from_vector(cls, vector: Vector, form: Form) -> SideStatistics:
         """The inverse of ``to_vector`` for a posterior of this form. The number of side features follows."""
+        augmented = form.dimension + int(form.has_intercept)
+        weights, directions = (n * form.rank if form.has_implicit else 0 for n in (3, 2))
         sizes = {
-            "dimension": form.dimension, "augmented": form.dimension + int(form.has_intercept), "rank": form.rank,
+            "dimension": form.dimension, "augmented": augmented, "weights": weights, "directions": directions,
+            "augmented, directions": augmented + directions, "dimension, directions": form.dimension + directions,
             "rank + 1": form.rank + 1, "features": -1,
         }  # fmt: skip
         values: dict[str, Any] = {}
@@ -224,16 +259,36 @@ def _shapes() -> dict[str, tuple[str, ...]]:
     return {entry.name: getattr(hints[entry.name], "__metadata__", ()) for entry in fields(SideStatistics)}
 
 
-def _grams(old: Vector, change: Vector, distance: Vector, has_intercept: bool) -> tuple[Vector, Vector, Vector, Vector]:
-    """XᵀX, ΔᵀX, ΔᵀΔ and X'ᵀX' in one product; with intercepts X and X' begin with a 1, Δ with a 0."""
-    parts = [old, change, distance]
+def _grams(old: Vector, change: Vector, has_intercept: bool) -> tuple[Vector, Vector, Vector]:
+    """XᵀX, ΔᵀX and ΔᵀΔ in one product; with intercepts X begins with a 1, Δ with a 0."""
+    parts = [old, change]
     if has_intercept:
-        one, zero = np.ones((len(old), 1)), np.zeros((len(old), 1))
-        parts = [one, old, zero, change, one, distance]
+        parts = [np.ones((len(old), 1)), old, np.zeros((len(old), 1)), change]
     lines = np.concatenate(parts, axis=1)
     total = gram_matrix(lines)
-    before, moved, after = (slice(k * len(total) // 3, (k + 1) * len(total) // 3) for k in range(3))
-    return total[before, before], total[moved, before], total[moved, moved], total[after, after]
+    size = len(total) // 2
+    return total[:size, :size], total[size:, :size], total[size:, size:]
+
+
+def _directions(posterior: RowPosterior, pick: slice | NDArray[Any], counts: NDArray[np.integer]) -> Vector:
+    """Y = [S Q] of the picked rows, from what ``implicit`` has of them: |Ω_i|^{−½} times as much."""
+    if posterior.implicit is None:
+        return np.zeros((len(counts), 0))
+    return np.asarray(posterior.implicit[pick, 4 * posterior.rank :] * np.sqrt(counts)[:, None], np.float64)
+
+
+def _distance_grams(distance: Vector, directions: Vector, has_intercept: bool) -> tuple[Vector, Vector]:
+    """X'ᵀX' and [YᵀX' YᵀY] in one product; with intercepts X' begins with a 1."""
+    size = distance.shape[1] + int(has_intercept)
+    parts = [distance, directions]
+    lines = np.concatenate([np.ones((len(distance), 1)), *parts] if has_intercept else parts, axis=1)
+    total = gram_matrix(lines)
+    return total[:size, :size], total[size:]
+
+
+def _feature_cross(features: FloatArray | None, pick: slice | NDArray[Any], lines: Vector) -> Vector:
+    """``SideStatistics.feature_cross``."""
+    return np.zeros((0, lines.shape[1])) if features is None else np.asarray(features[pick].T @ lines)
 
 
 def _prior_distance(shift: Vector, posterior: RowPosterior, pick: slice | NDArray[Any], precision: Vector) -> float:

@@ -28,8 +28,9 @@ from onebit_spark.core.row_map import RowMap
 from onebit_spark.core.side_features import SideTables, rated_gram, recoded
 from onebit_spark.core.split import Split
 from onebit_spark.core.statistics import SideStatistics
+from onebit_spark.core.weight_step import WeightStep
 from onebit_spark.engines import steps
-from onebit_spark.engines.line_format import LineFormat
+from onebit_spark.engines.line_format import LineFormat, ToPartners
 from onebit_spark.engines.runner import Runner
 from onebit_spark.engines.steps import Step, Sums
 
@@ -64,6 +65,7 @@ class BlockEngine(Generic[T]):
         self._tables: dict[Side, Any] = {}
         self._maps: dict[Side, RowMap] = {}  # what waits for the rows in the tables
         self._feature_tables: dict[Side, tuple[Any, T]] = {}
+        self._data = 0.0  # of the last half step
 
     def count(self, side: Side) -> int:
         return self.runner.count(side)
@@ -110,9 +112,14 @@ class BlockEngine(Generic[T]):
             own.append(self._feature_table(side))
         form, update = own[0].form, steps.Update(loss, step.under(prior))
         with self.runner.described(f"iteration {step.iteration + 1}, {side}"):
-            self._tables[side], sums = self.runner.run(side, update, own, partners, LineFormat.of(form))
+            send = ToPartners(partners.form) if form.has_implicit else None
+            self._tables[side], sums = self.runner.run(side, update, own, partners, LineFormat.of(form), send)
         found = reduce(SideStatistics.__add__, (SideStatistics.from_vector(part, form) for part in sums))
+        self._data = found.data
         return found if by is None else found.mapped(by)
+
+    def data_term(self) -> float:
+        return self.runner.data_term(self._data)
 
     def apply(self, maps: dict[Side, RowMap]) -> None:
         self._maps = {side: self._maps[side].then(by) if self._maps else by for side, by in maps.items()}
@@ -125,12 +132,20 @@ class BlockEngine(Generic[T]):
             self._tables[side] = self.runner.mapped(side, self._tables[side], by)
         self._maps = {}
 
+    def move_weights(self, side: Side, step: WeightStep) -> None:
+        if not step.matrix.any():
+            return
+        if self._maps:
+            step = step.before(self._maps[side])
+        for whose, by in ((side, step.of_residuals), (OTHER[side], step.of_weights)):
+            self._tables[whose] = self.runner.mapped(whose, self._tables[whose], by)
+
     def weight_gram(self, side: Side) -> Matrix:
         posterior = self.posteriors[side]
-        rank = posterior.form.rank
         if not posterior.form.has_implicit:
-            return np.zeros((rank, rank))
-        return np.sum(self.runner.row_sums(side, steps.weight_gram, [posterior]), axis=0).reshape(rank, rank)
+            return np.zeros((0, 0))
+        size = 3 * posterior.form.rank
+        return np.sum(self.runner.row_sums(side, steps.weight_gram, [posterior]), axis=0).reshape(size, size)
 
     def column_norms(self, side: Side, posterior: Any) -> Matrix:
         return np.sqrt(np.sum(self.runner.row_sums(side, steps.column_squares, [posterior]), axis=0))

@@ -10,7 +10,14 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from onebit_spark.core.factor_tables import CERTIFIED, factor_columns, factor_table, plain_lists, read_factors
+from onebit_spark.core.factor_tables import (
+    CERTIFIED,
+    DIRECTIONS,
+    factor_columns,
+    factor_table,
+    plain_lists,
+    read_factors,
+)
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.posterior import FloatArray, RowPosterior
 from onebit_spark.engines.routes import BATCH_BYTES
@@ -47,10 +54,11 @@ def collected_factors(frame: DataFrame) -> pa.Table:
     return frame.toArrow() if table is None else table
 
 
-def factor_schema(info: ModelInfo, side: str) -> StructType:
-    """The schema of ``users`` or ``items``, for side "user" or "item"."""
-    config = info.config
-    columns = factor_columns(info.kind, config.intercepts, config.implicit_features)
+def factor_schema(info: ModelInfo, side: str, directions: bool = False) -> StructType:
+    """The schema of ``users`` or ``items``, for side "user" or "item"; with ``directions`` that of a checkpoint."""
+    columns = factor_columns(*info.table_form)
+    if directions:
+        columns[DIRECTIONS] = "array<float>"
     if info.draw_narrowing is not None:
         columns[CERTIFIED] = "array<float>"
     schema = StructType().add("id", type_of(info.id_types[side]))

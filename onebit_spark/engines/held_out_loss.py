@@ -103,7 +103,7 @@ def _with_more(ids: pa.Array, more: pa.Array | None) -> pa.Array:
 
 def _unrated_rows(posterior: Form, scales: Scales, side: Side, coded: FloatArray) -> RowPosterior:
     """Rows of ids that are not fitted: by their features, and last the prior, for ids that have none."""
-    prior = prior_row(scales, side, posterior.kind, posterior.has_intercept, posterior.has_implicit)
+    prior = prior_row(scales, side, posterior.kind, posterior.has_intercept, posterior.vectors)
     nothing = np.zeros((0, posterior.dimension))  # features say nothing on a side that has none
     explained = coded @ scales.features.get(side, nothing)
     rows = newcomer_rows(prior, np.vstack([explained, np.zeros(posterior.dimension)]))

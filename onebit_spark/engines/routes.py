@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +28,16 @@ BATCH_BYTES = 16 * 2**20  # of a batch that goes to Spark; it travels in a task,
 PARTNERS = -1  # the place of lines of the other side; tables of the same side have the places 0, 1, …
 
 Packing = Callable[[pa.RecordBatch], tuple[NDArray[np.int64], FloatArray]]
-Transform = Callable[[NDArray[Any], Any], FloatArray]
+
+
+class Transform(Protocol):
+    """What of some lines is sent, from the weights of their ratings and the lines."""
+
+    def __call__(self, weights: NDArray[Any], lines: Any, /) -> FloatArray: ...
+
+    @property
+    def format(self) -> LineFormat:
+        """Of what arrives."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +99,7 @@ class Send:
         if self.transform is not None:
             lines = self.format.read(numbers, n_rows)
             values = self.transform(weights if len(weights) else np.diff(pointers), lines)
-        elif self.format.by is not None:
+        elif self.format.maps:
             values = written(self.format.read(numbers, n_rows))
         else:
             values = numbers.reshape(n_rows, -1)

@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.losses import Loss, Side
-from onebit_spark.core.row_map import RowMap
 from onebit_spark.core.spectral_rows import Rows
 from onebit_spark.core.split import Split
-from onebit_spark.engines.line_format import LineFormat
+from onebit_spark.engines.line_format import LineFormat, LineMap
 from onebit_spark.engines.steps import Lines, RowStep, Step, Sums
 
 T = TypeVar("T")  # a table of a side, as the runner keeps it
@@ -61,11 +60,14 @@ class Runner(Protocol[T]):
     def lines(self, table: T) -> Any:
         """The lines of a table that the driver holds."""
 
-    def mapped(self, side: Side, table: T, by: RowMap) -> T:
+    def mapped(self, side: Side, table: T, by: LineMap) -> T:
         """The table with every row mapped, now or when it is read."""
 
     def start(self, config: FitConfig, loss: Loss) -> dict[Side, T]:
         """Both posteriors at the start of a fit."""
+
+    def data_term(self, found: float) -> float:
+        """The data term of the objective, after a half step that wants it; ``found`` is what its sums have of it."""
 
     def shortage(self, config: FitConfig) -> str | None:
         """Why there is no room for a fit with these settings; None if there is, or if nobody knows."""

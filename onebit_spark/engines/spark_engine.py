@@ -226,8 +226,8 @@ def blocks_by_size(n_ratings: int, n_rows: int, n_sent: int, form: Form, cores: 
 
     ``n_sent`` is the number of partners that may be sent to a block.
     """
-    few = n_sent * form.row_bytes <= PARTNER_BYTES
-    ratings = RATINGS_PER_BLOCK if few else min(RATINGS_PER_BLOCK, PARTNER_BYTES // form.row_bytes)
+    few = n_sent * form.sent.row_bytes <= PARTNER_BYTES
+    ratings = RATINGS_PER_BLOCK if few else min(RATINGS_PER_BLOCK, PARTNER_BYTES // form.sent.row_bytes)
     return default_blocks(n_ratings, n_rows, max(cores, -(-n_rows * form.row_bytes // OWN_BYTES)), ratings)
 
 

@@ -28,11 +28,10 @@ from pyspark.sql.types import StructType
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.losses import OTHER, Loss, Side
 from onebit_spark.core.posterior import FloatArray
-from onebit_spark.core.row_map import RowMap
 from onebit_spark.core.spectral_rows import Rows
 from onebit_spark.core.split import Split
 from onebit_spark.engines.block_frames import worker_errors
-from onebit_spark.engines.line_format import LineFormat, written
+from onebit_spark.engines.line_format import LineFormat, LineMap, written
 from onebit_spark.engines.routes import (
     CELLS,
     NUMBERED,
@@ -123,12 +122,15 @@ class SparkRunner:
     def lines(self, table: Table) -> Any:
         return table.lines
 
-    def mapped(self, side: Side, table: Table, by: RowMap) -> Table:
+    def mapped(self, side: Side, table: Table, by: LineMap) -> Table:
         """The same table: its rows are mapped where they are read. Nothing is broadcast or stored again."""
         return table.mapped(by)
 
     def start(self, config: FitConfig, loss: Loss) -> dict[Side, Table]:
         return start_posteriors(self, config, loss)
+
+    def data_term(self, found: float) -> float:
+        return found
 
     def shortage(self, config: FitConfig) -> str | None:
         return None
@@ -188,7 +190,7 @@ class SparkRunner:
             routes = there.blocks.select("key", "block", "pointers", "routes", "ends", "row_weights")
             sender = Send(here.keys, partners.format, send)
             cells.append(cogrouped(routes, there.sent(partners.at.cells()), "key", sender, CELLS))
-            arriving = partners.format.mapped if send is None else LineFormat("float32")
+            arriving = partners.format.mapped if send is None else send.format
         run = RunStep(step, there.plan.placement, sources, arriving)
         if not cells:
             return here.ratings.mapInArrow(run.alone, RESULTS)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.losses import OTHER, SIDES, Loss, Side
-from onebit_spark.core.posterior import Form, RowPosterior
+from onebit_spark.core.posterior import FIT_VECTORS, Form, RowPosterior
 from onebit_spark.core.spectral import STARTS, spectral_start
 from onebit_spark.core.spectral_rows import Rows, Table, distinct_keys, gram, scaled_product
 from onebit_spark.engines.line_format import LineFormat
@@ -68,7 +68,7 @@ class InitialPosterior:
             factors = np.insert(factors * loss.start_shrinkage, 0, 0.0, axis=1)
         location = factors.astype(config.precision)
         posterior = RowPosterior.isotropic(location, loss.start_deviation, loss.kind, config.intercepts)
-        return posterior.with_implicit() if config.implicit_features else posterior
+        return posterior.with_implicit(FIT_VECTORS) if config.implicit_features else posterior
 
 
 @dataclass
@@ -90,6 +90,11 @@ class Scaled:
 
     def __call__(self, counts: NDArray[Any], lines: Array) -> Array:
         return scaled_product(Rows(np.arange(len(counts)), counts, counts), lines, self.right)
+
+    @property
+    def format(self) -> LineFormat:
+        """Of what arrives."""
+        return LineFormat("float32")
 
 
 class StartTables:

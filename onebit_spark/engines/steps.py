@@ -113,16 +113,15 @@ class Update:
 def _with_feature_means(
     block: PlacedBlock, partners: RowPosterior, rows: RowPosterior, step: HalfStep, features: FloatArray | None
 ) -> HalfStep:
-    """The step under the prior means that follow from the features of the rows; their implicit weights move."""
-    theirs, own, ratings = partners.implicit, rows.implicit, block.ratings
+    """The step under the prior means that follow from the features of the rows; new directions of their weights."""
+    own, ratings = rows.implicit, block.ratings
     explained = np.zeros((ratings.n_rows, rows.dimension))
     if features is not None and step.feature_weights is not None:
         explained = np.asarray(features @ step.feature_weights)
-    if theirs is None or own is None:
+    if partners.implicit is None or own is None:
         return step if features is None else step.under(step.row_prior.knowing(explained))
-    means = np.zeros((ratings.n_rows, rows.rank))
-    pace, share = step.relaxation, step.implicit_share
-    block.over_rows(lambda lo, hi: implicit_features.tell(ratings, lo, hi, theirs, own, pace, means, share))
+    means, theirs = np.zeros((ratings.n_rows, rows.rank)), implicit_features.sent(partners)
+    block.over_rows(lambda lo, hi: implicit_features.tell(ratings, lo, hi, theirs, own, means))
     return step.under(step.row_prior.knowing(explained, means))
 
 
@@ -163,7 +162,7 @@ class FillUnrated:
 
 
 def weight_gram(rows: Rows, own: list[RowPosterior]) -> Result:
-    """Σ_j w_j w_jᵀ of the implicit weights for the other side."""
+    """The Gram matrix of [w z d], the implicit weights for the other side."""
     return None, implicit_features.weight_gram(own[0]).ravel()
 
 

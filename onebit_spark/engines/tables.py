@@ -16,8 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from onebit_spark.core.posterior import Form
-from onebit_spark.core.row_map import RowMap
-from onebit_spark.engines.line_format import LineFormat
+from onebit_spark.engines.line_format import LineFormat, LineMap
 from onebit_spark.engines.steps import Lines
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.plans import forget, on_executors
@@ -99,7 +98,7 @@ class Table:
         """The same lines, which never change. Who keeps it keeps nothing of what was broadcast."""
         return replace(self, at=self.at.unsent()) if isinstance(self.at, Held) else self
 
-    def mapped(self, by: RowMap) -> Table:
+    def mapped(self, by: LineMap) -> Table:
         return replace(self, format=self.format.then(by))
 
     @property

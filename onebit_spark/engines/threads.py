@@ -18,11 +18,10 @@ from onebit_spark.core.losses import OTHER, Loss, Side
 from onebit_spark.core.machine import available_cores
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.repeats import Repeats, repeats_of
-from onebit_spark.core.row_map import RowMap
 from onebit_spark.core.spectral_rows import Rows
 from onebit_spark.core.split import Split
 from onebit_spark.engines.engine import BlockEngine
-from onebit_spark.engines.line_format import LineFormat
+from onebit_spark.engines.line_format import LineFormat, LineMap
 from onebit_spark.engines.start import grown_posteriors, start_posteriors
 from onebit_spark.engines.steps import Lines, PlacedBlock, RowStep, Step, Sums
 
@@ -95,13 +94,16 @@ class ThreadRunner:
     def lines(self, table: Lines) -> Any:
         return table
 
-    def mapped(self, side: Side, table: RowPosterior, by: RowMap) -> RowPosterior:
+    def mapped(self, side: Side, table: RowPosterior, by: LineMap) -> RowPosterior:
         """The rows themselves, mapped at once by all threads."""
         self._over_rows(side, partial(by.apply_to, table))
         return table
 
     def start(self, config: FitConfig, loss: Loss) -> dict[Side, Any]:
         return start_posteriors(self, config, loss)
+
+    def data_term(self, found: float) -> float:
+        return found
 
     def shortage(self, config: FitConfig) -> str | None:
         return None

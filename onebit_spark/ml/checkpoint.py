@@ -26,7 +26,7 @@ from onebit_spark.core.fitted_features import SIDE_OF, Who
 from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.model_info import METADATA, ModelInfo
 from onebit_spark.core.output_kinds import MODEL
-from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.posterior import FIT_VECTORS, MODEL_VECTORS, RowPosterior
 from onebit_spark.core.scales import ScaleHierarchy
 from onebit_spark.core.settings import param_names
 from onebit_spark.core.side_features import codings_of
@@ -65,11 +65,18 @@ class Startable(Protocol):
         """The factors of the users or of the items, as ``Adopts.adopted`` takes them."""
 
 
-def warm_start(model: Startable, config: FitConfig, engine: Adopts) -> Start[Any]:
-    """The model's posterior of the engine's ids. Ids that the model does not know get its prior."""
+def warm_start(
+    model: Startable, config: FitConfig, engine: Adopts, vectors: int = MODEL_VECTORS
+) -> Start[Any]:  # fmt: skip
+    """The model's posterior of the engine's ids. Ids that the model does not know get its prior.
+
+    ``vectors`` is the number of those of implicit features that are read.
+    """
     _check_form(model, config)
     info = model.info
-    priors = {side: prior_row(info.scales, side, *info.table_form) for side in SIDES}
+    priors = {
+        side: prior_row(info.scales, side, *info.table_form).telling(MODEL_VECTORS, vectors) for side in SIDES
+    }  # fmt: skip
     posteriors = {
         side: engine.adopted(side, model.factorsOf(who), priors[side], config.precision)
         for who, side in SIDE_OF.items()
@@ -80,7 +87,7 @@ def warm_start(model: Startable, config: FitConfig, engine: Adopts) -> Start[Any
 
 def resumed(checkpoint: Checkpoint, config: FitConfig, engine: Adopts) -> Start[Any]:
     """The state of a fit that was interrupted: what follows is as if it had not been."""
-    info, start = checkpoint.model.info, warm_start(checkpoint.model, config, engine)
+    info, start = checkpoint.model.info, warm_start(checkpoint.model, config, engine, FIT_VECTORS)
     start = replace(start, scales=info.scales, history=checkpoint.history)
     if info.choice is None:
         return start

@@ -15,7 +15,7 @@ from pyspark.sql.types import DoubleType, LongType, StructField, StructType
 
 from onebit_spark.certificate.certificates import Certificate, document
 from onebit_spark.certificate.selective import applied
-from onebit_spark.core.factor_tables import CERTIFIED, factor_columns
+from onebit_spark.core.factor_tables import CERTIFIED, DIRECTIONS, factor_columns
 from onebit_spark.core.fitted_features import SIDE_OF, Who
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.posterior import packed_size
@@ -82,7 +82,8 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
         self._collected: list[tuple[ModelSide, ModelSide]] = []  # shared by copies: see ``served``
         self._setDefault(userCol=info.columns["user"], itemCol=info.columns["item"])
         for who in SIDE_OF:
-            found, expected = _types(self.factorsOf(who).schema), _types(factor_schema(info, who))
+            schema = self.factorsOf(who).schema
+            found, expected = _types(schema), _types(factor_schema(info, who, DIRECTIONS in schema.names))
             if found != expected:
                 raise RequestError(f"damaged model folder: {who}s/ should have the columns {expected}, not {found}")
 
@@ -97,7 +98,8 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
         Parquet instead.
         """
         user_frame, item_frame = (
-            factor_frame(spark, table, factor_schema(info, side)) for side, table in (("user", users), ("item", items))
+            factor_frame(spark, table, factor_schema(info, side, DIRECTIONS in table.column_names))
+            for side, table in (("user", users), ("item", items))
         )
         return cls(info, user_frame, item_frame, document(item.as_dict() for item in certificates))
 

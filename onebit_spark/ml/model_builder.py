@@ -16,6 +16,7 @@ from onebit_spark.core.fit_features import FitFeatures
 from onebit_spark.core.fitted_features import SIDE_OF
 from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.model_info import ModelInfo
+from onebit_spark.core.posterior import MODEL_VECTORS
 from onebit_spark.core.sketch import CellSketch
 from onebit_spark.engines.exchange import ChosenExchange
 from onebit_spark.engines.factor_frames import factor_schema
@@ -50,7 +51,12 @@ class ModelBuilder(Generic[M]):
         drawn = fit.drawn or dict.fromkeys(SIDES)
         users, items = (
             self.engine.factors(
-                side, fit.posterior[side], factor_schema(fields, who), drawn[side], outlasting, unrated.get(side)
+                side,
+                fit.posterior[side],
+                factor_schema(fields, who, fit.posterior[side].form.vectors > MODEL_VECTORS),
+                drawn[side],
+                outlasting,
+                unrated.get(side),
             )
             for who, side in SIDE_OF.items()
         )

@@ -21,7 +21,7 @@ from onebit_spark.core.implicit_features import newcomer_means, prior_means
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, RowPrior, Side
 from onebit_spark.core.losses.base import Partners
 from onebit_spark.core.model_info import ModelInfo
-from onebit_spark.core.posterior import FloatArray, RowPosterior
+from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.scales import Moments
 
 log = logging.getLogger("onebit_spark")
@@ -66,14 +66,14 @@ class FoldIn:
             explained = np.zeros((block.n_rows, partners.dimension))
         if partners.implicit is None:
             return self.prior.knowing(explained)
-        return self.prior.knowing(explained, self._implicit_means(block, partners.implicit))
+        return self.prior.knowing(explained, self._implicit_means(block, partners))
 
-    def _implicit_means(self, block: RatingBlock, implicit: FloatArray) -> NDArray[np.float64]:
+    def _implicit_means(self, block: RatingBlock, partners: RowPosterior) -> NDArray[np.float64]:
         """What implicit features add to the prior means of the rows."""
         average = None if self.moments is None else self.moments.told(self.side)
         if self.moments is None or average is None:  # of an older model
-            return prior_means(block, implicit)
-        return newcomer_means(block, implicit, average[0], self.moments.typical(self.side))
+            return prior_means(block, partners)
+        return newcomer_means(block, partners, average[0], self.moments.typical(self.side))
 
 
 def converged_rows(

@@ -12,6 +12,7 @@ import numpy as np
 from onebit_spark.core.arrow import pa, pc
 from onebit_spark.core.factor_tables import (
     CERTIFIED,
+    DIRECTIONS,
     factor_columns,
     factor_table,
     prior_row,
@@ -21,7 +22,7 @@ from onebit_spark.core.factor_tables import (
 from onebit_spark.core.fitted_features import SIDE_OF, Who
 from onebit_spark.core.id_index import IdIndex, one_array
 from onebit_spark.core.model_info import ModelInfo
-from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.posterior import FIT_VECTORS, MODEL_VECTORS, RowPosterior
 from onebit_spark.errors import RequestError
 from onebit_spark.predictor.top_n import Numbers
 
@@ -41,8 +42,10 @@ class ModelSide:
     @classmethod
     def of(cls, table: pa.Table, info: ModelInfo, who: Who) -> ModelSide:
         """From a factor table of a model."""
-        prior = prior_row(info.scales, SIDE_OF[who], *info.table_form)
-        lines = one_array(table.select(list(factor_columns(*info.table_form))).to_struct_array())
+        prior, columns = prior_row(info.scales, SIDE_OF[who], *info.table_form), list(factor_columns(*info.table_form))
+        if DIRECTIONS in table.column_names:  # of a checkpoint
+            prior, columns = prior.telling(MODEL_VECTORS, FIT_VECTORS), [*columns, DIRECTIONS]
+        lines = one_array(table.select(columns).to_struct_array())
         posterior = read_factors(pa.concat_arrays([lines, pa.nulls(1, lines.type)]), prior)
         certified = None
         if info.draw_narrowing is not None and CERTIFIED in table.column_names:
@@ -88,8 +91,9 @@ class ModelSide:
 def stacked(*parts: RowPosterior) -> RowPosterior:
     """Posteriors of the same form, one after the other."""
     location, scale = (np.concatenate([getattr(part, name) for part in parts]) for name in ("location", "scale"))
-    implicit: list[Any] = [part.implicit for part in parts]
-    joined = None if implicit[0] is None else np.concatenate(implicit)
+    vectors = min(part.vectors for part in parts)
+    implicit: list[Any] = [part.telling(vectors, vectors).implicit for part in parts]
+    joined = np.concatenate(implicit) if vectors else None
     return RowPosterior(location, scale, parts[0].kind, parts[0].has_intercept, joined)
 
 

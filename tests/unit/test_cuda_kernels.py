@@ -7,6 +7,7 @@ import pytest
 
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.row_map import RowMap
+from onebit_spark.core.weight_step import WeightStep
 from onebit_spark.engines.cuda.shapes import (
     BLOCK,
     MODE_HINGE,
@@ -37,7 +38,7 @@ HINGE_SHAPES = {
     "several warps": Shape(36, 1, True, True, True),
 }
 FRACTIONS = (1.0, 0.5, 0.25, 0.125)
-PACE, RIDGE, SHARE = 1.2, 5.0, 0.8  # of a step
+PACE, RIDGE = 1.2, 5.0  # of a step
 
 
 def posterior(rng, shape, rows):
@@ -47,7 +48,7 @@ def posterior(rng, shape, rows):
         root = 0.9 / np.sqrt(shape.size) * rng.normal(size=(rows, shape.size, shape.size))
         whole = root @ root.transpose(0, 2, 1) + 0.05 * np.eye(shape.size)
         scale = whole[:, *np.tril_indices(shape.size)]
-    implicit = rng.normal(size=(rows, 2 * shape.rank)).astype(np.float32) if shape.tells else None
+    implicit = rng.normal(size=(rows, 6 * shape.rank)).astype(np.float32) if shape.tells else None
     kind = "spread" if shape.spread else "covariance"
     return RowPosterior(location, np.ascontiguousarray(scale, np.float32), kind, bool(shape.fixed), implicit)
 
@@ -130,7 +131,7 @@ def _solved(shape, ratings, own, acc, mean, precision, floor=0.0):
     cudaoncpu.run(
         "solve", "solve", shape.row_macros, blocks, threads, acc, ratings.pointers,
         ratings.distinct if shape.tells else None, mean, precision, None, None, None, own.location, location, scale,
-        implicit, told, scalars, np.int64(M), np.float64(PACE), np.float64(RIDGE), np.float64(SHARE), np.float64(floor),
+        implicit, told, scalars, np.int64(M), np.float64(PACE), np.float64(RIDGE), np.float64(floor),
     )  # fmt: skip
     return location, scale, implicit, told, scalars.sum(axis=1)
 
@@ -149,27 +150,35 @@ def _check_solution(shape, ratings, own, sums, mean, precision, made):
             continue
         centre, root = mean.copy(), np.sqrt(ratings.distinct[i])
         if shape.tells:
-            mine, residuals = np.split(sums[i, line.told_places(np.arange(2 * shape.rank))], 2)
+            mine = sums[i, line.told_places(np.arange(shape.rank))]
             centre[shape.fixed :] += mine / root
             np.testing.assert_allclose(told[i], mine / root, rtol=1e-4, atol=1e-5)
-            weight = own.implicit[i, : shape.rank]
-            moved = weight + PACE * (residuals - RIDGE * weight) / (ratings.distinct[i] / SHARE + RIDGE)
-            np.testing.assert_allclose(implicit[i, : shape.rank], moved, rtol=1e-4, atol=1e-5)
+            _check_directions(shape, sums[i], ratings.distinct[i], own.implicit[i], implicit[i])
         x, spread = twins.solved(shape, sums[i], centre, precision)
         x = own.location[i] + PACE * (x - own.location[i])
         np.testing.assert_allclose(location[i], x, rtol=1e-4, atol=2e-5)
         expected = spread if shape.spread else spread[np.tril_indices(shape.size)]
         np.testing.assert_allclose(scale[i], expected, rtol=1e-4, atol=1e-5)
         if shape.tells:
-            np.testing.assert_allclose(
-                implicit[i, shape.rank :], (x - centre)[shape.fixed :] / root, rtol=1e-3, atol=1e-4
-            )
+            residual = (x - centre)[shape.fixed :] / root
+            np.testing.assert_allclose(implicit[i, shape.rank : 2 * shape.rank], residual, rtol=1e-3, atol=1e-4)
         variance, g = (spread**2 if shape.spread else np.diag(spread)), np.diag(precision)
         volume += np.log(spread).sum() if shape.spread else 0.5 * np.linalg.slogdet(spread)[1]
         distance += np.sum(g * ((x - centre) ** 2 + variance) - 1 - np.log(g))
         signed = sums[i, line.signed_places(shape.packed + np.arange(shape.size + 1))]
         linear += signed @ (np.append(np.append(1.0, x[1:]), x[0]) if shape.fixed else np.append(x, 0.0))
     np.testing.assert_allclose(scalars, [volume, distance, linear], rtol=1e-4)
+
+
+def _check_directions(shape, sums, count, old, new):
+    """w and d stay; z, s and q are told. (The residual r is another's to check.)"""
+    w, _, z, d, s, q = np.split(new, 6)
+    _, residuals, gradients, steps = np.split(sums[shape.line.told_places(np.arange(4 * shape.rank))], 4)
+    assert np.array_equal(w, old[: shape.rank])
+    assert np.array_equal(d, old[3 * shape.rank : 4 * shape.rank])
+    np.testing.assert_allclose(z, (residuals - RIDGE * w) / (count + RIDGE), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(s, gradients / count, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(q, steps / count, rtol=1e-4, atol=1e-5)
 
 
 class HingeCase:
@@ -219,7 +228,7 @@ class HingeCase:
             "hinge", "move", self.shape.row_macros, blocks, threads, self.acc, search, self.ratings.pointers,
             self.ratings.distinct if self.shape.tells else None, self.mean, np.diag(self.g), None, None, None,
             self.own.location, target, location, scale, implicit, told, scalars, np.int64(M),
-            np.float64(PACE), np.float64(RIDGE), np.float64(SHARE), np.float64(rate), np.int32(1),
+            np.float64(PACE), np.float64(RIDGE), np.float64(rate), np.int32(1),
         )  # fmt: skip
         return location, scale, scalars.sum(axis=1)
 
@@ -233,7 +242,8 @@ class HingeCase:
             np.testing.assert_allclose(scale[i], spread, rtol=1e-5)
             if shape.tells:
                 residual = (x - centre)[shape.fixed :] / np.sqrt(self.ratings.distinct[i])
-                np.testing.assert_allclose(implicit[i, shape.rank :], residual, rtol=1e-3, atol=1e-4)
+                np.testing.assert_allclose(implicit[i, shape.rank : 2 * shape.rank], residual, rtol=1e-3, atol=1e-4)
+                _check_directions(shape, self.sums[i], self.ratings.distinct[i], self.own.implicit[i], implicit[i])
             volume += np.log(spread).sum()
             distance += np.sum(self.g * ((x - centre) ** 2 + spread**2) - 1 - np.log(self.g))
             data += twins.hinge_data(shape, self.sums[i], x, spread)
@@ -328,9 +338,24 @@ def test_maps(name):
     np.testing.assert_allclose(mapped.covariance, t.T @ rows.covariance @ t, rtol=1e-3, atol=1e-5)
     if shape.tells:
         first = shape.fixed
-        weights, residuals = np.split(rows.implicit, 2, axis=1)
-        expected = np.hstack([weights @ matrices[1][first:, first:], residuals @ t[first:, first:]])
+        own, other = t[first:, first:], matrices[1][first:, first:]
+        vectors = zip(np.split(rows.implicit, 6, axis=1), (other, own, other, other, own, own), strict=True)
+        expected = np.hstack([vector @ matrix for vector, matrix in vectors])
         np.testing.assert_allclose(mapped.implicit, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["four factors", "spreads", "several warps"])
+def test_steps_of_the_weights(name):
+    shape, rng = SHAPES[name], np.random.default_rng(7)
+    rows, step = posterior(rng, shape, M), WeightStep(rng.normal(size=(2 * shape.rank, shape.rank)))
+    for by in (step.of_weights, step.of_residuals):
+        expected, moved = rows.copy(), rows.copy()
+        by.apply_to(expected, 0, M)
+        cudaoncpu.run(
+            "maps", "move_told", shape.map_macros, 2, shape.map_rows * shape.map_lanes, moved.implicit, by.matrix,
+            np.int32(by.value), np.int32(by.directions), np.int64(M),
+        )  # fmt: skip
+        np.testing.assert_allclose(moved.implicit, expected.implicit, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -385,7 +410,15 @@ def test_totals(name):
         change[rated].T @ x[rated], distance[rated].T @ distance[rated],
     ]  # fmt: skip
     if shape.tells:
-        weights, whole = rows.implicit[:, : shape.rank].astype(float), np.insert(told.astype(float), 0, 1.0, axis=1)
-        expected += [weights.T @ weights, (whole * distinct[:, None])[rated].T @ whole[rated]]
+        whole = np.insert(told.astype(float), 0, 1.0, axis=1)
+        w, _, z, d, s, q = np.split(rows.implicit.astype(float), 6, axis=1)
+        s, q = (
+            np.hstack([np.zeros((n, 2 * shape.fixed)), np.sqrt(distinct)[:, None] * lines])[rated] for lines in (s, q)
+        )
+        e = distance[rated]
+        expected += [
+            (whole * distinct[:, None])[rated].T @ whole[rated], w.T @ w, w.T @ z, w.T @ d, z.T @ z, z.T @ d, d.T @ d,
+            s.T @ e, q.T @ e, s.T @ s, s.T @ q, q.T @ q,
+        ]  # fmt: skip
     for found, right in zip(np.split(out, np.cumsum(numbers)[:-1]), expected, strict=True):
         np.testing.assert_allclose(found, right.ravel(), rtol=1e-9, atol=1e-9)

@@ -31,7 +31,7 @@ def test_every_sum_has_a_place_of_its_own(shape):
     places = [
         np.arange(packed_size(shape.size + 1)),
         line.signed_places(shape.packed + np.arange(shape.size + 1)),
-        line.told_places(np.arange(2 * shape.rank)) if shape.tells else np.empty(0, int),
+        line.told_places(np.arange(4 * shape.rank)) if shape.tells else np.empty(0, int),
         line.weighed_places(np.arange(2 * shape.size)) if shape.hinge else np.empty(0, int),
     ]
     flat = np.concatenate(places)
@@ -65,7 +65,7 @@ def _posterior(rng, rows, config):
         whole = root @ root.transpose(0, 2, 1) + 0.05 * np.eye(size)
         i, j = np.tril_indices(size)
         scale = whole[:, i, j]
-    implicit = rng.normal(size=(rows, 2 * config.rank)) if config.implicit_features else None
+    implicit = rng.normal(size=(rows, 6 * config.rank)) if config.implicit_features else None
     implicit = None if implicit is None else implicit.astype(np.float32)
     return RowPosterior(location, scale.astype(np.float32), kind, config.intercepts, implicit)
 
@@ -119,12 +119,13 @@ def test_twin_against_the_kernels_of_the_cpu(rank, intercepts, implicit, covaria
         reached = updated.scale[i] if covariance == "diagonal" else updated.covariance[i]
         np.testing.assert_allclose(reached, spread, rtol=2e-4, atol=2e-5)
     if implicit:
-        told = sums[:, shape.line.told_places(np.arange(2 * rank))]
+        told = sums[:, shape.line.told_places(np.arange(4 * rank))]
         columns = [
             np.unique(block.codes[lo:hi] >> 1)
             for lo, hi in zip(block.row_pointers, block.row_pointers[1:], strict=False)
         ]
-        np.testing.assert_allclose(told, [partners.implicit[some].sum(axis=0) for some in columns], atol=1e-5)
+        expected = [partners.implicit[some, : 4 * rank].sum(axis=0) for some in columns]
+        np.testing.assert_allclose(told, expected, atol=1e-5)
 
     _, data = twins.row_sums(*case.arguments, twins.own_lines(shape, updated), case.table, kappa, 8)
     linear = 0.0

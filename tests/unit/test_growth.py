@@ -20,7 +20,7 @@ SHAPE = (120, 90)
 
 def some_posterior(kind, intercept, implicit, rank=3, rows=7, precision="float64"):
     rng = np.random.default_rng(0)
-    form = Form(rank + intercept, kind, intercept, precision, implicit)
+    form = Form(rank + intercept, kind, intercept, precision, 6 if implicit else 0)
     return form.unpacked(rng.gamma(2.0, 1.0, (rows, form.width)).astype(precision))
 
 
@@ -41,8 +41,8 @@ def test_with_factors(kind, intercept, implicit):
     expected[:, : old.dimension, : old.dimension] = old.covariance
     expected[:, -2:, -2:] = 0.09 * np.eye(2)
     np.testing.assert_allclose(new.covariance, expected, rtol=1e-12)
-    if implicit:  # [weights of the K factors, prior means of the K factors]
-        halves, wider = np.split(old.implicit, 2, axis=1), np.split(new.implicit, 2, axis=1)
+    if implicit:  # six vectors, each of the K factors
+        halves, wider = np.split(old.implicit, 6, axis=1), np.split(new.implicit, 6, axis=1)
         for half, wide in zip(halves, wider, strict=True):
             np.testing.assert_array_equal(wide, np.hstack([half, np.zeros((7, 2))]))
     else:
@@ -58,7 +58,7 @@ def test_keeping(kind, intercept, implicit, factors):
     np.testing.assert_array_equal(new.location, old.location[:, kept])
     np.testing.assert_array_equal(new.covariance, old.covariance[:, kept][:, :, kept])
     if implicit:
-        for half, wide in zip(np.split(new.implicit, 2, axis=1), np.split(old.implicit, 2, axis=1), strict=True):
+        for half, wide in zip(np.split(new.implicit, 6, axis=1), np.split(old.implicit, 6, axis=1), strict=True):
             np.testing.assert_array_equal(half, wide[:, factors])
     back = old.with_factors(np.ones((7, 2)), 1.0).keeping(np.arange(3))
     np.testing.assert_array_equal(back.packed(), old.packed())
@@ -67,7 +67,7 @@ def test_keeping(kind, intercept, implicit, factors):
 def test_scales_of_other_factors():
     rng = np.random.default_rng(3)
     told = {side: rng.random((2, 3)) for side in ("row_told", "col_told")}
-    grams = {side: rng.random((3, 3)) for side in ("row_weights", "col_weights")}
+    grams = {side: rng.random((9, 9)) for side in ("row_weights", "col_weights")}  # of three vectors each
     moments = Moments(rng.random(3), 0.5, 0.7, 9, 8, **grams, **told, ratings=44.0)
     features = {"rows": rng.random((5, 4))}
     scales = Scales(rng.random(3), 2.0, 3.0, 0.1, 0.2, moments, features)
@@ -75,8 +75,9 @@ def test_scales_of_other_factors():
     np.testing.assert_array_equal(new.factor, [scales.factor[2], 1.0, scales.factor[0]])
     np.testing.assert_array_equal(new.moments.factor, [moments.factor[2], 0.0, moments.factor[0]])
     for name, gram in grams.items():
-        expected = np.zeros((3, 3))
-        expected[np.ix_([0, 2], [0, 2])] = gram[np.ix_([2, 0], [2, 0])]
+        expected = np.zeros((9, 9))
+        there, here = [0, 2, 3, 5, 6, 8], [2, 0, 5, 3, 8, 6]
+        expected[np.ix_(there, there)] = gram[np.ix_(here, here)]
         np.testing.assert_array_equal(getattr(new.moments, name), expected)
     for name, lines in told.items():
         np.testing.assert_array_equal(getattr(new.moments, name), np.stack([lines[:, 2], [0, 0], lines[:, 0]], axis=1))

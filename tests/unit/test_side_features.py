@@ -15,11 +15,9 @@ from onebit_spark.core.losses import SIDES, HalfStep
 from onebit_spark.core.priors import PRIORS
 from onebit_spark.core.side_features import (
     FEATURE_RIDGE,
-    IMPLICIT_SHARE,
     FeatureRidge,
     SideFeatures,
     rated_gram,
-    shares,
 )
 from onebit_spark.core.solver import solve
 from onebit_spark.core.split import Split
@@ -42,32 +40,13 @@ def known_engine(seed=0):
 def test_a_step_without_implicit_features_is_the_ridge_regression():
     rng = np.random.default_rng(1)
     f, means, weights = rng.normal(size=(20, P)), rng.normal(size=(20, 4)), rng.normal(size=(P, 4))
-    ridge = FeatureRidge.of(f.T @ f, shares(implicit=False)[1])
+    ridge = FeatureRidge.of(f.T @ f)
     exact = np.linalg.solve(f.T @ f + FEATURE_RIDGE * np.eye(P), f.T @ means)
     np.testing.assert_allclose(ridge.moved(weights, f.T @ (means - f @ weights), 1.0), exact, atol=1e-12)
     # Over-relaxed steps go past it, and still descend to it.
     for _ in range(200):
         weights = ridge.moved(weights, f.T @ (means - f @ weights), 1.85)
     np.testing.assert_allclose(weights, exact, atol=1e-10)
-
-
-def test_two_steps_at_the_same_time_descend():
-    """‖M − FW − GV‖² + ρ(‖W‖² + ‖V‖²) falls, though both steps start from the same distances."""
-    rng = np.random.default_rng(2)
-    f, g = rng.normal(size=(30, P)), rng.normal(size=(30, P))
-    g += f  # nearly the same features: the worst case
-    means, w, v = rng.normal(size=(30, 2)), np.zeros((P, 2)), np.zeros((P, 2))
-    ridges = FeatureRidge.of(f.T @ f, 1 - IMPLICIT_SHARE), FeatureRidge.of(g.T @ g, IMPLICIT_SHARE)
-    last = np.inf
-    for _ in range(300):
-        distance = means - f @ w - g @ v
-        loss = np.sum(distance**2) + FEATURE_RIDGE * (np.sum(w**2) + np.sum(v**2))
-        assert loss <= last * (1 + 1e-12)
-        last = loss
-        w, v = ridges[0].moved(w, f.T @ distance, 1.85), ridges[1].moved(v, g.T @ distance, 1.85)
-    both = np.hstack([f, g])
-    exact = np.linalg.solve(both.T @ both + FEATURE_RIDGE * np.eye(2 * P), both.T @ means)
-    np.testing.assert_allclose(np.vstack([w, v]), exact, atol=1e-8)
 
 
 @pytest.mark.parametrize("implicit", [False, True])
@@ -105,13 +84,18 @@ def test_the_statistics_by_hand():
     centre = np.zeros(config.dimension)
     centre[0] = hierarchy.scales.mean
     f = engine.features["rows"].coded[active]
-    np.testing.assert_allclose(found.feature_cross, f.T @ (distance - centre)[active], rtol=1e-4, atol=1e-4)
+    counts = np.sqrt(block.distinct_counts)[:, None]
+    directions = (counts * rows.implicit[:, 8:])[active]
+    lines = np.hstack([(distance - centre)[active], directions])
+    np.testing.assert_allclose(found.feature_cross, f.T @ lines, rtol=1e-4, atol=1e-4)
     augmented = np.insert(distance[active], 0, 1.0, axis=1)
     np.testing.assert_allclose(found.distance_gram, augmented.T @ augmented, rtol=1e-4, atol=1e-4)
+    both = np.hstack([augmented, directions])
+    np.testing.assert_allclose(found.direction_gram, directions.T @ both, rtol=1e-4, atol=1e-4)
     lines = np.insert(told[active], 0, 1.0, axis=1)
     counts = block.row_counts[active][:, None]
     np.testing.assert_allclose(found.told_gram, (counts * lines).T @ lines, rtol=1e-5, atol=1e-5)
-    gram = np.eye(2)
+    gram = np.eye(6)
     ridge = found.with_ridge(gram, weights).distance_gram - found.with_ridge(gram, None).distance_gram
     np.testing.assert_allclose(ridge[1:, 1:], FEATURE_RIDGE * weights.T @ weights)
     assert not ridge[0].any()

@@ -108,7 +108,7 @@ def test_the_statistics_of_mapped_rows(intercepts):
     rng = np.random.default_rng(5)
     old, posterior = moved(rng, 9, intercepts, "covariance")
     size, rank, first = posterior.dimension, posterior.rank, int(intercepts)
-    posterior = replace(posterior, implicit=rng.normal(size=(9, 2 * rank)))
+    posterior = replace(posterior, implicit=rng.normal(size=(9, 6 * rank)))
     own, other = (np.eye(size) for _ in range(2))
     own[first:, first:], other[first:, first:] = rng.normal(size=(2, rank, rank))
     by = RowMap(own, np.eye(size)[0] * intercepts, other)

@@ -102,8 +102,6 @@ class HalfStep(Generic[P]):
     relaxation: float = 1.0
     # (p, D): W: a row with the side features f has the prior mean Wᵀf (§15)
     feature_weights: NDArray[np.float64] | None = None
-    # θ, the share of the steps that the implicit weights take; the side features' weights take the rest (§15)
-    implicit_share: float = 1.0
 
     def under(self, prior: RowPrior | PriorLines[Q]) -> HalfStep[Q]:
         """The same step under another prior, or under the same one in another form."""

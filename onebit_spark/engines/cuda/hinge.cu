@@ -16,8 +16,8 @@ move(const float* __restrict__ acc, const float* __restrict__ search, const i64*
      const int* __restrict__ distinct, const double* __restrict__ prior_mean, const double* __restrict__ prior_precision,
      const float* __restrict__ own_mean, const float* __restrict__ own_deviation, const float* __restrict__ explained,
      const float* __restrict__ old, const float* __restrict__ target, float* __restrict__ location, float* scale,
-     float* implicit, float* told, double* __restrict__ scalars, i64 n, double relaxation, double ridge,
-     double share, double rate, int move_spreads) {
+     float* implicit, float* told, double* __restrict__ scalars, i64 n, double relaxation, double ridge, double rate,
+     int move_spreads) {
   const Prior prior = {prior_mean, prior_precision, own_mean, own_deviation, explained};
   const int lane = threadIdx.x % LANES;
   const i64 i = blockIdx.x * (i64)ROWS_PER_BLOCK + threadIdx.x / LANES;
@@ -35,7 +35,7 @@ move(const float* __restrict__ acc, const float* __restrict__ search, const i64*
 #if TOLD
     if (k >= FIXED) {
       float& mine = told[i * RANK + k - FIXED];
-      if (!target) mine = (float)tell(sums, k - FIXED, count, relaxation, ridge, share, implicit + i * (2 * RANK));
+      if (!target) mine = (float)tell(sums, k - FIXED, count, ridge, implicit + i * (VECTORS * RANK));
       p += (double)mine;
     }
 #endif
@@ -75,7 +75,7 @@ move(const float* __restrict__ acc, const float* __restrict__ search, const i64*
       data += w * fabs(x) + a * s;
       if (FIXED && k == 0) data += SPREAD_FACTOR * (double)sums[weighed_sum(0)];
 #if TOLD
-      if (k >= FIXED) implicit[i * (2 * RANK) + RANK + k - FIXED] = (float)(shift * rsqrt(count));
+      if (k >= FIXED) implicit[i * (VECTORS * RANK) + RANK + k - FIXED] = (float)(shift * rsqrt(count));
 #endif
     }
     location[i * SIZE + k] = (float)x;

@@ -51,8 +51,7 @@ def updated(
         (
             sums, found, ratings.pointers, ratings.distinct if shape.tells else NULL, *prior.arguments, rows.location,
             target, new.location, new.scale, or_null(new.implicit), or_null(told), scalars, np.int64(rows.n_rows),
-            np.float64(step.relaxation), np.float64(RIDGE), np.float64(step.implicit_share),
-            np.float64(rate), np.int32(step.move_spreads),
+            np.float64(step.relaxation), np.float64(RIDGE), np.float64(rate), np.int32(step.move_spreads),
         ),
     )  # fmt: skip
     return new, told, scalars, hinge

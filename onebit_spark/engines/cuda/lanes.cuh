@@ -10,6 +10,10 @@ typedef long long i64;
 #define SCALE (SPREAD ? SIZE : PACKED)
 #define TRIANGLE(a, b) ((a) * ((a) + 1) / 2 + (b))
 #define EVERYONE 0xffffffffu
+// Implicit features: vectors of length RANK that a row has, [w r z d s q], and the first of them, which its partners read
+// (core/implicit_features.py)
+#define VECTORS 6
+#define SENT 4
 #define LANES (DOWN * ACROSS)
 #define ROWS_PER_BLOCK (LANES > 32 ? 1 : 128 / LANES)
 #define BLOCK (ROWS_PER_BLOCK * LANES)

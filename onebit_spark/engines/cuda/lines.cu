@@ -37,7 +37,7 @@ extern "C" __global__ void fill_partners(const float* __restrict__ location, con
       if (j < n) {
         if (a < SIZE) value = x[a] * x[b] + (HINGE ? 0.f : covariance(scale + j * SCALE, a, b));
         else if (a == SIZE) value = b < SIZE ? x[b] : 1.f;
-        else if (TOLD && k >= 0 && k < 2 * RANK) value = implicit[j * (2 * RANK) + k];
+        else if (TOLD && k >= 0 && k < SENT * RANK) value = implicit[j * (VECTORS * RANK) + k];
         else if (WEIGHED && w >= 0 && w < SIZE) value = scale[j * SCALE + w];
         else if (WEIGHED && w >= SIZE && w < 2 * SIZE) value = FIXED && w == SIZE ? 1.f : fabsf(x[w - SIZE]);
       }

@@ -14,7 +14,7 @@ extern "C" __global__ void fill_unrated(const i64* __restrict__ pointers, const 
       location[i * SIZE + k] = mean[k] + (explained ? explained[i * SIZE + k] : 0.f);
     for (int k = threadIdx.x; k < SCALE; k += blockDim.x) scale[i * SCALE + k] = line[k];
     if (implicit)
-      for (int k = threadIdx.x; k < 2 * RANK; k += blockDim.x) implicit[i * (2 * RANK) + k] = 0.f;
+      for (int k = threadIdx.x; k < VECTORS * RANK; k += blockDim.x) implicit[i * (VECTORS * RANK) + k] = 0.f;
   }
 }
 
@@ -52,7 +52,7 @@ roots(const float* __restrict__ scale, double* __restrict__ out, i64 n) {
 
 // ---- one affine map of every row -----------------------------------------------------------------------------------------
 
-// x ─► xT + t, V ─► TᵀVT (or s ─► s·|T|), and what a row tells: [w·T', r·T], T' that of the other side
+// x ─► xT + t, V ─► TᵀVT (or s ─► s·|T|), and what a row tells: w, z and d by T', that of the other side, r, s and q by T
 #define MAP_ROWS (MAP_LANES > 32 ? 1 : 128 / MAP_LANES)
 #define PASSES ((SIZE + MAP_LANES - 1) / MAP_LANES)
 extern "C" __global__ void __launch_bounds__(MAP_ROWS * MAP_LANES)
@@ -67,11 +67,11 @@ map_rows(float* location, float* scale, float* implicit,
   for (i64 base = blockIdx.x * (i64)MAP_ROWS; base < n; base += gridDim.x * (i64)MAP_ROWS) {
     const i64 i = base + member;
     const bool here = i < n;
-    double moved[PASSES], weight[PASSES], residual[PASSES];
+    double moved[PASSES], told[VECTORS][PASSES];
 #if SPREAD
     double spread[PASSES];
 #endif
-    float* mine = implicit + i * (2 * RANK);
+    float* mine = implicit + i * (VECTORS * RANK);
     if (here) {
 #pragma unroll
       for (int c = 0; c < PASSES; c++) {
@@ -89,10 +89,11 @@ map_rows(float* location, float* scale, float* implicit,
           }
         }
         if (implicit && k < RANK) {
-          weight[c] = residual[c] = 0.0;
-          for (int j = 0; j < RANK; j++) {
-            weight[c] += (double)mine[j] * other[(j + FIXED) * SIZE + k + FIXED];
-            residual[c] += (double)mine[RANK + j] * matrix[(j + FIXED) * SIZE + k + FIXED];
+#pragma unroll
+          for (int v = 0; v < VECTORS; v++) {
+            const double* through = v == 0 || v == 2 || v == 3 ? other : matrix;
+            told[v][c] = 0.0;
+            for (int j = 0; j < RANK; j++) told[v][c] += (double)mine[v * RANK + j] * through[(j + FIXED) * SIZE + k + FIXED];
           }
         }
       }
@@ -119,7 +120,10 @@ map_rows(float* location, float* scale, float* implicit,
           }
 #endif
         }
-        if (implicit && k < RANK) { mine[k] = (float)weight[c]; mine[RANK + k] = (float)residual[c]; }
+        if (implicit && k < RANK) {
+#pragma unroll
+          for (int v = 0; v < VECTORS; v++) mine[v * RANK + k] = (float)told[v][c];
+        }
       }
     }
 #if !SPREAD
@@ -132,6 +136,37 @@ map_rows(float* location, float* scale, float* implicit,
           scale[i * PACKED + TRIANGLE(a, b)] = s;
         }
 #endif
+    __syncthreads();
+  }
+}
+
+// ---- a step of the implicit weights --------------------------------------------------------------------------------------
+
+// x ─► x + yC and y₂ ─► yC, where x is vector `value` of a row, and y = [y₁ y₂] are `directions` and the next (ToldMap)
+extern "C" __global__ void __launch_bounds__(MAP_ROWS * MAP_LANES)
+move_told(float* implicit, const double* __restrict__ matrix, int value, int directions, i64 n) {
+  const int member = threadIdx.x / MAP_LANES, lane = threadIdx.x % MAP_LANES;
+  for (i64 base = blockIdx.x * (i64)MAP_ROWS; base < n; base += gridDim.x * (i64)MAP_ROWS) {
+    const bool here = base + member < n;
+    float* mine = implicit + (base + member) * (VECTORS * RANK);
+    double step[PASSES];
+#pragma unroll
+    for (int c = 0; c < PASSES; c++) {
+      const int k = lane + c * MAP_LANES;
+      step[c] = 0.0;
+      if (here && k < RANK)
+        for (int j = 0; j < 2 * RANK; j++) step[c] += (double)mine[directions * RANK + j] * matrix[j * RANK + k];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int c = 0; c < PASSES; c++) {
+      const int k = lane + c * MAP_LANES;
+      if (here && k < RANK) {
+        float& x = mine[value * RANK + k];
+        x = (float)((double)x + step[c]);
+        mine[(directions + 1) * RANK + k] = (float)step[c];
+      }
+    }
     __syncthreads();
   }
 }

@@ -44,12 +44,11 @@ struct Prior {
 };
 
 #if TOLD
-// What implicit features add to the prior mean of factor k. The row's own weight for its partners takes a step.
-__device__ __forceinline__ double tell(const float* __restrict__ sums, int k, double count, double relaxation, double ridge,
-                                       double share, float* implicit) {
-  const double w = (double)implicit[k];
-  const double step = ((double)sums[told_sum(RANK + k)] - ridge * w) / (count / share + ridge);
-  implicit[k] = (float)(w + relaxation * step);
+// What implicit features add to the prior mean of factor k. The row's z, s and q are written.
+__device__ __forceinline__ double tell(const float* __restrict__ sums, int k, double count, double ridge, float* implicit) {
+  implicit[2 * RANK + k] = (float)(((double)sums[told_sum(RANK + k)] - ridge * (double)implicit[k]) / (count + ridge));
+  implicit[4 * RANK + k] = (float)((double)sums[told_sum(2 * RANK + k)] / count);
+  implicit[5 * RANK + k] = (float)((double)sums[told_sum(3 * RANK + k)] / count);
   return rsqrt(count) * (double)sums[told_sum(k)];
 }
 #endif

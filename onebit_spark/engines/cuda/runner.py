@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -11,12 +12,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.config import FitConfig
-from onebit_spark.core.losses import OTHER, HalfStep, Hinge, Loss, PriorLines, RowPrior, Side
+from onebit_spark.core.losses import OTHER, Hinge, Loss, PriorLines, RowPrior, Side
 from onebit_spark.core.posterior import Form, RowPosterior, packed_size
 from onebit_spark.core.repeats import Repeats
 from onebit_spark.core.row_map import RowMap
 from onebit_spark.core.spectral_rows import Rows
 from onebit_spark.core.split import Split
+from onebit_spark.core.weight_step import ToldMap
 from onebit_spark.engines import steps
 from onebit_spark.engines.cuda import hinge, pairs
 from onebit_spark.engines.cuda.arrays import device_ratings
@@ -26,11 +28,11 @@ from onebit_spark.engines.cuda.priors import DevicePrior
 from onebit_spark.engines.cuda.ratings import DeviceRatings, Orientations, orientations_of
 from onebit_spark.engines.cuda.shapes import WARP, Shape
 from onebit_spark.engines.cuda.start import grown_posteriors, start_posteriors, total_weight
-from onebit_spark.engines.cuda.totals import side_statistics, weight_gram
+from onebit_spark.engines.cuda.totals import fold, side_statistics, weight_gram
 from onebit_spark.engines.cuda.transfer import downloaded, upload, uploaded
-from onebit_spark.engines.cuda.update import RatingSums, map_rows, updated
+from onebit_spark.engines.cuda.update import RatingSums, map_rows, move_told, updated
 from onebit_spark.engines.engine import BlockEngine
-from onebit_spark.engines.line_format import LineFormat
+from onebit_spark.engines.line_format import LineFormat, LineMap
 from onebit_spark.engines.steps import RowStep, Step, Sums
 
 MOST_BLOCKS = 8448  # sixty-four for each multiprocessor of an H200
@@ -47,6 +49,7 @@ class CudaRunner:
         self._prepared: set[tuple[Form, Loss]] = set()
         self._left_out: tuple[Split, DeviceRatings] | None = None
         self._ahead: RatingSums | None = None  # of the next half step: the data term of the last one needed them
+        self._next: Callable[[], RatingSums] | None = None  # makes them
 
     @classmethod
     def of_block(cls, block: RatingBlock, form: Form) -> Self:
@@ -76,13 +79,20 @@ class CudaRunner:
         lines = more.pop(0) if isinstance(half.prior, PriorLines) else None
         features = more.pop(0) if half.feature_weights is not None else None
         prior = DevicePrior.of(half, rows.dimension, lines, features)
+        self._next, data = None, None
         if isinstance(step.loss, Hinge):
             new, told, scalars, data = hinge.updated(ratings, step.loss, half, rows, partners, prior)
         else:
-            new, told, scalars, data = self._updated(side, half, rows, partners, prior)
+            found, self._ahead = self._ahead, None
+            if found is None or not found.are_of(rows, partners, half.weight):
+                found = RatingSums.of(ratings, rows, partners, half.weight)
+            new, told, scalars = updated(ratings, half, found, prior)
+            del found
+            if half.want_data:
+                self._next = partial(RatingSums.of, self.ratings[OTHER[side]], partners, new, half.weight)
         data = data if half.want_data else None
-        found = side_statistics(ratings, rows.location, new, prior, told, scalars, data, features)
-        return new, [found.to_vector()]
+        sums = side_statistics(ratings, rows.location, new, prior, told, scalars, half.want_data, data, features)
+        return new, [sums.to_vector()]
 
     def _prepare(self, form: Form, loss: Loss) -> None:
         """Begin to compile what such a half step needs, the first time."""
@@ -91,18 +101,14 @@ class CudaRunner:
             for ratings in self.ratings.values():
                 prepare_half_step(ratings, form, isinstance(loss, Hinge))
 
-    def _updated(
-        self, side: Side, half: HalfStep[None], rows: RowPosterior, partners: RowPosterior, prior: DevicePrior
-    ) -> tuple[RowPosterior, Any, Any, Any]:
-        """As ``updated``, and the first part of the data term. That needs the sums of the next half step."""
-        found, self._ahead = self._ahead, None
-        if found is None or not found.are_of(rows, partners, half.weight):
-            found = RatingSums.of(self.ratings[side], rows, partners, half.weight)
-        new, told, scalars = updated(self.ratings[side], half, found, prior)
-        del found
-        if half.want_data:
-            self._ahead = RatingSums.of(self.ratings[OTHER[side]], partners, new, half.weight)
-        return new, told, scalars, None if self._ahead is None else self._ahead.data
+    def data_term(self, found: float) -> float:
+        """Its first part comes with the sums of the next half step, which wait until the weights have moved."""
+        if self._next is None:
+            return found
+        self._ahead, self._next = self._next(), None
+        first = cupy().empty(1)
+        fold(self._ahead.data[None, :], first)
+        return found + float(first[0])
 
     def sums(self, side: Side, step: Step, own: Sequence[Any], partners: Any) -> list[Sums]:
         ratings, rows = self.ratings[side], own[0]
@@ -136,10 +142,14 @@ class CudaRunner:
     def lines(self, table: Any) -> Any:
         return downloaded(table)
 
-    def mapped(self, side: Side, table: RowPosterior, by: RowMap) -> RowPosterior:
+    def mapped(self, side: Side, table: RowPosterior, by: LineMap) -> RowPosterior:
         """The rows themselves, mapped at once."""
         self._ahead = None
-        map_rows(table, by)
+        if isinstance(by, ToldMap):
+            move_told(table, by)
+        else:
+            assert isinstance(by, RowMap)
+            map_rows(table, by)
         return table
 
     def start(self, config: FitConfig, loss: Loss) -> dict[Side, RowPosterior]:
@@ -173,7 +183,7 @@ class CudaRunner:
     def running(self) -> Iterator[Self]:
         """For the length of a fit. What only a next step would have needed is freed."""
         yield self
-        self._ahead = self._left_out = None
+        self._ahead = self._next = self._left_out = None
 
     def _left(self, split: Split) -> DeviceRatings:
         """The ratings that a split does not choose. Those of the last one that restricted this runner are kept."""

@@ -19,7 +19,7 @@ from functools import cache, cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from onebit_spark.core.posterior import Form, packed_size
+from onebit_spark.core.posterior import SENT_VECTORS, Form, packed_size
 
 Places = NDArray[np.int64]
 
@@ -34,6 +34,7 @@ RATING_MACROS = {"TASK": TASK}
 MODE_LOGISTIC, MODE_PRODUCT, MODE_READS, MODE_HINGE, MODE_SEARCH = range(5)  # what sums.cu adds up
 WARP, BLOCK = 32, 128  # threads
 REGISTERS = 65536  # of a multiprocessor
+OTHER_REGISTERS = 28  # of a thread of sums.cu: addresses, codes and the like
 
 
 def _rounded(n: int, to: int) -> int:
@@ -70,10 +71,12 @@ class LineShape:
     @property
     def values(self) -> int:
         """Sums per thread."""
-        if self.searches:
-            return 1
-        parts = self.moments, self.signed, self.told, self.weighed
-        return _rounded(sum(_rounded(part, 4) for part in parts), 4 * self.groups)
+        return 1 if self.searches else _rounded(self._summed, 4 * self.groups)
+
+    @property
+    def _summed(self) -> int:
+        """Sums per thread that are not always 0."""
+        return sum(_rounded(part, 4) for part in (self.moments, self.signed, self.told, self.weighed))
 
     @property
     def width(self) -> int:
@@ -132,7 +135,7 @@ class LineShape:
         ahead = 1 if cached else 2
         read = self.moments + self.told + self.weighed
         own = (2 if self.searches else 1) * self.moments
-        registers = ahead * read + own + self.values + 16 + 8 * ahead
+        registers = ahead * read + own + (1 if self.searches else self._summed) + OTHER_REGISTERS + 8 * ahead
         blocks = max(1, REGISTERS // (self.threads * registers))
         return {
             **self.macros, **RATING_MACROS, "MANY_TASKS": MANY_TASKS, "AHEAD": ahead, "WEIGHTED": int(weighted),
@@ -171,12 +174,13 @@ class Shape:
 
     @cached_property
     def line(self) -> LineShape:
-        """The moments of [R, 1], D + 1 coordinates, and 2K numbers of implicit features; 2D more for the hinge loss."""
+        """The moments of [R, 1], D + 1 coordinates, and 4K numbers of implicit features; 2D more for the hinge loss."""
         numbers = packed_size(self.size + 1)
         group = next(threads for threads in GROUPS if MOST_MOMENTS * threads >= _rounded(numbers, 4 * threads))
         moments = _rounded(numbers, 4 * group) // group
         told, weighed = (
-            _one_read(-(-numbers // group)) for numbers in (2 * self.rank * self.tells, 2 * self.size * self.hinge)
+            _one_read(-(-numbers // group))
+            for numbers in (SENT_VECTORS * self.rank * self.tells, 2 * self.size * self.hinge)
         )
         return LineShape(group, moments, told, moments - self.packed // (4 * group) * 4, weighed)
 

@@ -107,7 +107,7 @@ solve(const float* __restrict__ acc, const i64* __restrict__ pointers, const int
       const float* __restrict__ own_mean, const float* __restrict__ own_deviation, const float* __restrict__ explained,
       const float* __restrict__ old, float* __restrict__ location, float* __restrict__ scale,
       float* __restrict__ implicit, float* __restrict__ told, double* __restrict__ scalars, i64 n, double relaxation,
-      double ridge, double share, double floor) {
+      double ridge, double floor) {
   __shared__ Room rooms[ROWS_PER_BLOCK];
   __shared__ bool solved[ROWS_PER_BLOCK];
   const Prior prior = {prior_mean, prior_precision, own_mean, own_deviation, explained};
@@ -124,7 +124,7 @@ solve(const float* __restrict__ acc, const i64* __restrict__ pointers, const int
       double p = prior.mean_of(row, k);
 #if TOLD
       if (k >= FIXED) {
-        const double mine = tell(sums, k - FIXED, count, relaxation, ridge, share, implicit + row * (2 * RANK));
+        const double mine = tell(sums, k - FIXED, count, ridge, implicit + row * (VECTORS * RANK));
         told[row * RANK + k - FIXED] = (float)mine;
         p += mine;
       }
@@ -243,7 +243,7 @@ solve(const float* __restrict__ acc, const i64* __restrict__ pointers, const int
     linear += (double)sums[signed_moment(PACKED + beside(k))] * (double)reached;
     if (FIXED && k == 0) linear += (double)sums[signed_moment(PACKED)];
 #if TOLD
-    if (k >= FIXED) implicit[row * (2 * RANK) + RANK + k - FIXED] = (float)(shift * root);
+    if (k >= FIXED) implicit[row * (VECTORS * RANK) + RANK + k - FIXED] = (float)(shift * root);
 #endif
   }
   add_up(lane_sum(log_volume), lane_sum(distance), lane_sum(linear), scalars);  // all threads have come here

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.losses import OTHER, SIDES, Loss, Side
-from onebit_spark.core.posterior import RowPosterior, packed_size
+from onebit_spark.core.posterior import FIT_VECTORS, RowPosterior, packed_size
 from onebit_spark.core.spectral import STARTS, spectral_start
 from onebit_spark.core.spectral_rows import (
     CubeSums,
@@ -66,8 +66,9 @@ def _with_factors(rows: RowPosterior, factors: Any, deviation: float) -> RowPost
     implicit = None
     if rows.implicit is not None:
         rank, wider = rows.rank, rows.rank + factors.shape[1]
-        implicit = cp.zeros((rows.n_rows, 2 * wider), np.float32)
-        implicit[:, :rank], implicit[:, wider : wider + rank] = rows.implicit[:, :rank], rows.implicit[:, rank:]
+        implicit = cp.zeros((rows.n_rows, rows.vectors * wider), np.float32)
+        for n in range(rows.vectors):
+            implicit[:, n * wider :][:, :rank] = rows.implicit[:, n * rank :][:, :rank]
     location = cp.hstack([rows.location, factors.astype(np.float32)])
     return RowPosterior(location, scale, rows.kind, rows.has_intercept, implicit)
 
@@ -83,7 +84,7 @@ def _posterior(factors: Any, config: FitConfig, loss: Loss) -> RowPosterior:
         scale = cp.zeros((rows, packed_size(size)), np.float32)
         for k in range(size):
             scale[:, packed_size(k + 1) - 1] = np.float32(loss.start_deviation) ** 2
-    implicit = cp.zeros((rows, 2 * config.factors), np.float32) if config.implicit_features else None
+    implicit = cp.zeros((rows, FIT_VECTORS * config.factors), np.float32) if config.implicit_features else None
     return RowPosterior(location, scale, loss.kind, config.intercepts, implicit)
 
 

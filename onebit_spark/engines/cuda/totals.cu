@@ -5,6 +5,7 @@ typedef long long i64;
 #define RANK (SIZE - FIXED)
 #define SCALE (SPREAD ? SIZE : SIZE * (SIZE + 1) / 2)
 #define AUGMENTED (SIZE + FIXED)
+#define VECTORS 6  // of implicit features, as in lanes.cuh
 #define THREADS 256
 #define FOURS ((SIZE + 4) / 4)                                // of a line: AUGMENTED or RANK + 1 numbers
 #define PADDED (4 * FOURS)                                    // numbers of a line in shared memory
@@ -12,15 +13,21 @@ typedef long long i64;
 #define SQUARES (FOURS * FOURS)                               // of 4 × 4 products, which a thread adds up
 #define SLICES (SQUARES >= THREADS ? 1 : THREADS / SQUARES < ROWS ? THREADS / SQUARES : ROWS)
 
-// What is added up. X are the means before, [1, old]; C their change, [0, new − old]; D the new means less what features
-// explain, [1, new − known]; W implicit weights, also of rows without ratings; T = [1, told].
-enum { SCALES, X_X, C_C, C_X, D_D, W_W, T_T };
-enum { X, C, D, W, T };
+// What is added up. X are the means before, [1, old]; C their change, [0, new − old]; E the new means less what features
+// explain, [1, new − known]; T = [1, told]. Of implicit features: W, Z and D, also of rows without ratings; and what Z and D
+// of the other side add to the prior means, [0, 0, S] and [0, 0, Q].
+enum { SCALES, X_X, C_C, C_X, E_E, T_T, W_W, W_Z, W_D, Z_Z, Z_D, D_D, S_E, Q_E, S_S, S_Q, Q_Q };
+enum { X, C, E, T, W, Z, D, S, Q };
 __device__ __forceinline__ int left_of(int job) {
-  return job == X_X ? X : job == D_D ? D : job == W_W ? W : job == T_T ? T : C;
+  const int kinds[] = {X, X, C, C, E, T, W, W, W, Z, Z, D, S, Q, S, S, Q};
+  return kinds[job];
 }
-__device__ __forceinline__ int right_of(int job) { return job == C_X ? X : left_of(job); }
-__device__ __forceinline__ int width_of(int job) { return job == W_W ? RANK : job == T_T ? RANK + 1 : AUGMENTED; }
+__device__ __forceinline__ int right_of(int job) {
+  const int kinds[] = {X, X, C, X, E, T, W, Z, D, Z, D, D, E, E, S, Q, Q};
+  return kinds[job];
+}
+__device__ __forceinline__ bool of_weights(int job) { return job >= W_W && job <= D_D; }
+__device__ __forceinline__ int width_of(int job) { return of_weights(job) ? RANK : job == T_T ? RANK + 1 : AUGMENTED; }
 __device__ __forceinline__ int numbers_of(int job) { return job == SCALES ? SCALE : width_of(job) * width_of(job); }
 
 struct Side {
@@ -57,8 +64,17 @@ __device__ __forceinline__ void stage(int width, i64 from, i64 end, double* line
 }
 
 __device__ __forceinline__ void stage(const Side& side, int kind, int width, i64 from, i64 end, double* lines) {
-  if (kind == W) {
-    stage(width, from, end, lines, [&](i64 i, int k) { return (double)side.implicit[i * (2 * RANK) + k]; });
+  if (kind == W || kind == Z || kind == D) {
+    const float* vectors = side.implicit + (kind == W ? 0 : kind - Z + 2) * RANK;
+    stage(width, from, end, lines, [=](i64 i, int k) { return (double)vectors[i * (VECTORS * RANK) + k]; });
+  } else if (kind == S || kind == Q) {
+    const float* vectors = side.implicit + (kind - S + 4) * RANK;
+    const int* distinct = side.distinct;
+    stage(width, from, end, lines, [=](i64 i, int k) {
+      const int at = k > 2 * FIXED ? k - 2 * FIXED : 0;
+      const double value = sqrt((double)distinct[i]) * (double)vectors[i * (VECTORS * RANK) + at];
+      return k < 2 * FIXED ? 0.0 : value;
+    });
   } else if (kind == T) {
     stage(width, from, end, lines, [&](i64 i, int k) {
       const double told = (double)side.told[i * RANK + (k > 0 ? k - 1 : 0)];
@@ -66,8 +82,8 @@ __device__ __forceinline__ void stage(const Side& side, int kind, int width, i64
     });
   } else {  // one array less up to two others; what is absent counts for nothing
     const float* first = kind == X ? side.old : side.location;
-    const float* less = kind == C ? side.old : kind == D ? side.explained : 0;
-    const float* told = kind == D ? side.told : 0;
+    const float* less = kind == C ? side.old : kind == E ? side.explained : 0;
+    const float* told = kind == E ? side.told : 0;
     const double by = less ? 1.0 : 0.0, told_by = told ? 1.0 : 0.0, lead = kind == C ? 0.0 : 1.0;
     const int apart = told ? FIXED : 0;
     if (!less) less = first;
@@ -99,7 +115,7 @@ __device__ __forceinline__ void gram(const Side& side, int job, i64 begin, i64 e
     for (i64 from = begin; from < end; from += ROWS) {
       for (int r = threadIdx.x; r < ROWS; r += THREADS) {
         const i64 i = from + r;
-        counts[r] = i >= end ? 0.0 : job == W_W ? 1.0 : !side.rated(i) ? 0.0 : job == T_T ? (double)side.distinct[i] : 1.0;
+        counts[r] = i >= end ? 0.0 : of_weights(job) ? 1.0 : !side.rated(i) ? 0.0 : job == T_T ? (double)side.distinct[i] : 1.0;
       }
       stage(side, left, width, from, end, x);
       if (left != right) stage(side, right, width, from, end, y);

@@ -18,17 +18,17 @@ Vector = NDArray[np.float64]
 
 BLOCKS = 264  # two for each multiprocessor of an H200; each adds up its share of the rows
 THREADS, MOST_THREADS, LEAST_ROWS = 256, 1024, 64  # of a block
-SCALES, W_W = 0, 5  # numbers of jobs, as in totals.cu
+SCALES, T_T, W_W, D_D, Q_Q = 0, 5, 6, 11, 16  # numbers of jobs, as in totals.cu
 
 
 def side_statistics(
-    ratings: DeviceRatings, old: Any, new: RowPosterior, prior: DevicePrior, told: Any, scalars: Any, data: Any,
-    features: Any,
+    ratings: DeviceRatings, old: Any, new: RowPosterior, prior: DevicePrior, told: Any, scalars: Any,
+    wants_data: bool, data: Any, features: Any,
 ) -> SideStatistics:  # fmt: skip
     """``SideStatistics`` of updated rows.
 
     ``old`` are their means before, ``told`` what implicit features add. ``scalars`` are the three sums of ``solve`` by
-    blocks, and ``data`` the first part of the data term by tasks, if it is wanted.
+    blocks, and ``data`` the first part of the data term by tasks, where it is known by now.
     """
     shape, cp = Shape.of(new.form), cupy()
     parts = _parts(ratings, shape, old, new, prior.explained, told, jobs(shape))
@@ -38,9 +38,13 @@ def side_statistics(
     for table in tables:
         fold(table, results[at : at + len(table)])
         at += len(table)
-    numbers, cross = results.get(), np.zeros((0, shape.size))
+    numbers, cross = results.get(), np.zeros((0, shape.size + 2 * shape.rank * shape.tells))
     if features is not None:
         shift = new.location.astype(np.float64) - prior.means(prior.known(told, shape.fixed))
+        if shape.tells:
+            assert new.implicit is not None
+            directions = new.implicit[:, 4 * shape.rank :] * cp.sqrt(ratings.distinct.astype(np.float64))[:, None]
+            shift = cp.hstack([shift, directions])
         shift *= cp.diff(ratings.pointers)[:, None] > 0
         cross = (features.astype(np.float64).T @ shift).get()
     widths = [numbers_of(shape, job) for job in jobs(shape)]
@@ -49,45 +53,59 @@ def side_statistics(
     )
     log_volume, prior_distance, linear = three
     rank, square = shape.rank, (shape.size + shape.fixed,) * 2
-    weight_gram, told_gram = np.zeros((rank, rank)), np.zeros((rank + 1, rank + 1))
+    weight_gram, direction_gram, told_gram = np.zeros((0, 0)), np.zeros((0, square[0])), np.zeros((rank + 1, rank + 1))
     told_gram[0, 0] = ratings.n
     if shape.tells:
-        weight_gram, told_gram = implicit[0].reshape(rank, rank), implicit[1].reshape(rank + 1, rank + 1)
+        told_gram, weight_gram = implicit[0].reshape(rank + 1, rank + 1), _weight_gram(implicit[1:7], rank)
+        direction_gram = _direction_gram([part.reshape(square)[-rank:] for part in implicit[7:]])
     return SideStatistics(
         count=ratings.n_rated,
         covariance=_square_of(covariance, shape),
         prior_distance=float(prior_distance),
         log_volume=float(log_volume),
-        data=float(first[0] - linear) if len(first) else 0.0,
+        data=float((first[0] if len(first) else 0.0) - linear) if wants_data else 0.0,
         gram=gram.reshape(square),
         change_gram=change_gram.reshape(square),
         change_cross=change_cross.reshape(square),
         distance_gram=distance_gram.reshape(square),
         weight_gram=weight_gram,
+        direction_gram=direction_gram,
         told_gram=told_gram,
         feature_cross=cross,
     )
 
 
 def weight_gram(ratings: DeviceRatings, rows: RowPosterior) -> Vector:
-    """Σ_j w_j w_jᵀ of the implicit weights of all rows."""
+    """The Gram matrix of [w z d] of all rows."""
     shape = Shape.of(rows.form)
-    parts = _parts(ratings, shape, rows.location, rows, None, None, range(W_W, W_W + 1))
+    parts = _parts(ratings, shape, rows.location, rows, None, None, range(W_W, D_D + 1))
     found = cupy().empty(len(parts))
     fold(parts, found)
-    return np.asarray(found.get())
+    return _weight_gram(np.split(found.get(), 6), shape.rank)
+
+
+def _weight_gram(parts: list[Vector], rank: int) -> Vector:
+    """The Gram matrix of [w z d] from its blocks WW, WZ, WD, ZZ, ZD and DD."""
+    ww, wz, wd, zz, zd, dd = (part.reshape(rank, rank) for part in parts)
+    return np.block([[ww, wz, wd], [wz.T, zz, zd], [wd.T, zd.T, dd]])
+
+
+def _direction_gram(parts: list[Vector]) -> Vector:
+    """[YᵀX' YᵀY] with Y = [S Q], from SX', QX', SS, SQ and QQ; the last three have the columns of X'."""
+    (se, qe), (ss, sq, qq) = parts[:2], (part[:, -len(part) :] for part in parts[2:])
+    return np.block([[se, ss, sq], [qe, sq.T, qq]])
 
 
 def jobs(shape: Shape) -> range:
     """The jobs of ``totals.cu``."""
-    return range(W_W + 2 if shape.tells else W_W)
+    return range(Q_Q + 1 if shape.tells else T_T)
 
 
 def numbers_of(shape: Shape, job: int) -> int:
     """How many numbers a job adds up."""
     if job == SCALES:
         return shape.size if shape.spread else shape.packed
-    width = {W_W: shape.rank, W_W + 1: shape.rank + 1}.get(job, shape.size + shape.fixed)
+    width = shape.rank if W_W <= job <= D_D else shape.rank + 1 if job == T_T else shape.size + shape.fixed
     return width * width
 
 

@@ -11,6 +11,7 @@ from onebit_spark.core.implicit_features import RIDGE
 from onebit_spark.core.losses import HalfStep
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.row_map import RowMap
+from onebit_spark.core.weight_step import ToldMap
 from onebit_spark.engines.cuda.device import NULL, cupy, kernel, launch, or_null
 from onebit_spark.engines.cuda.modules import sum_macros
 from onebit_spark.engines.cuda.priors import DevicePrior
@@ -67,7 +68,7 @@ def solve(
         (
             sums, ratings.pointers, ratings.distinct if shape.tells else NULL, *prior.arguments, old, new.location,
             new.scale, or_null(new.implicit), or_null(told), scalars, np.int64(new.n_rows),
-            np.float64(step.relaxation), np.float64(RIDGE), np.float64(step.implicit_share), np.float64(floor),
+            np.float64(step.relaxation), np.float64(RIDGE), np.float64(floor),
         ),
     )  # fmt: skip
 
@@ -141,4 +142,15 @@ def map_rows(posterior: RowPosterior, by: RowMap) -> None:
         (blocks,), (shape.map_rows * shape.map_lanes,),
         (posterior.location, posterior.scale, or_null(posterior.implicit), matrix, shift, other, np.int64(n)),
         shared_mem=shape.map_bytes,
+    )  # fmt: skip
+
+
+def move_told(posterior: RowPosterior, by: ToldMap) -> None:
+    """Move the weights or the residuals of implicit features, in place."""
+    shape, n = Shape.of(posterior.form), posterior.n_rows
+    blocks = min(MAP_BLOCKS, -(-n // shape.map_rows))
+    matrix = cupy().asarray(np.ascontiguousarray(by.matrix))
+    kernel("maps", "move_told", shape.map_macros)(
+        (blocks,), (shape.map_rows * shape.map_lanes,),
+        (posterior.implicit, matrix, np.int32(by.value), np.int32(by.directions), np.int64(n)),
     )  # fmt: skip

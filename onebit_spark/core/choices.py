@@ -43,9 +43,9 @@ START_RANK = 10  # where a chosen rank begins, and what it is where nothing can 
 FITTED_SHARE = 0.9
 FEWEST = 5_000  # a tenth of fewer ratings cannot tell the candidates apart
 SHORTEST = 30  # iterations of a fit; a shorter one would take less time than the choice
-LOOK, FIRST = 3, 6  # iterations between two looks at the tenth, and before a change can be kept
+LOOK, FIRST = 2, 4  # iterations between two looks at the tenth, and before a change can be kept
 GAIN = 0.1  # of the standard error: what a change must gain
-LEAST_MORE, MORE = 8, 1 / 3  # iterations with all ratings: at least so many, and this share of those before
+MORE = 8  # iterations with all ratings
 COIN_STREAM = 0x3A9F1  # so that these coins differ from the other coins of a seed
 
 
@@ -185,12 +185,11 @@ def _begun(look: Look[P], engine: Engine[P]) -> Start[P]:
     The weights of side features are learnt afresh: they are coded by the rows with ratings, here more than there.
     """
     before = look.iterations
-    more = max(LEAST_MORE, round(MORE * before))
     reason = (
-        f"after {before} iterations on nine tenths of the ratings the last tenth gained no more; {more} more on all"
+        f"after {before} iterations on nine tenths of the ratings the last tenth gained no more; {MORE} more on all"
     )
     scales = replace(look.start.scales, features={}) if engine.features else look.start.scales
-    return Start(look.start.posteriors, scales, earlier=before, planned=Plan(more, reason))
+    return Start(look.start.posteriors, scales, earlier=before, planned=Plan(MORE, reason))
 
 
 class _Search(Generic[P]):
@@ -253,17 +252,20 @@ class _Search(Generic[P]):
     def _weighed(self, look: Look[P]) -> Look[P]:
         """With the κ that is best for this rank: upwards while that helps, else downwards."""
         weights = [factor * self._asked.default_weight for factor in FACTORS]
+        first = look
         for step in (1, -1):
-            first = look
             while 0 <= (place := weights.index(look.config.weight) + step) < len(weights):
                 config = replace(look.config, likelihood_weight=weights[place])
                 changed = self._look(config, look.start, LOOK)
                 if self._asked_if(changed.loss < look.loss + GAIN * look.left_out.standard_error):
-                    changed = self._settled(self._look(config, changed.start, FIRST - LOOK))
+                    changed = self._look(config, changed.start, FIRST - LOOK)
                 if not self._kept(changed, look):
                     break
                 look = changed
             if look is not first:
+                look, chosen = self._settled(look), look
+                if look is not chosen:
+                    self._tell(look, True)
                 break
         return look
 

@@ -21,7 +21,7 @@ SETTINGS = "rank", "likelihood_weight", "implicit_features"
 @pytest.fixture
 def quick(monkeypatch):
     """A search that begins with two factors, on few ratings, in few iterations."""
-    few = {"FEWEST": 100, "SHORTEST": 1, "START_RANK": 2, "FIRST": 2, "LOOK": 1, "LEAST_MORE": 4}
+    few = {"FEWEST": 100, "SHORTEST": 1, "START_RANK": 2, "FIRST": 2, "LOOK": 1, "MORE": 4}
     for name, value in few.items():
         monkeypatch.setattr(choices, name, value)
 

@@ -99,7 +99,7 @@ def test_the_validation_loss_is_a_weighted_mean(parts, exchange):
 def test_every_exchange_splits_alike(parts, monkeypatch):
     """A prior split, and in its part A chosen settings: both take ratings away, and their weights with them."""
     few = {"core.choices.FEWEST": 50, "certificate.learnt_prior.REFIT_ITERATIONS": 1}
-    few |= {"core.choices.FIRST": 2, "core.choices.LOOK": 1, "core.choices.LEAST_MORE": 1}
+    few |= {"core.choices.FIRST": 2, "core.choices.LOOK": 1, "core.choices.MORE": 1}
     for name, value in few.items():
         monkeypatch.setattr(f"onebit_spark.{name}", value)
     choices = {"certificatePriorSplit": 0.5, "likelihoodWeight": "auto", "maxIter": 1}

@@ -79,14 +79,14 @@ def test_a_change_is_kept_if_it_gains_a_tenth_of_the_standard_error(ratings):
 
 
 def test_the_fit_goes_on_from_the_state_of_the_nine_tenths():
-    """Its start has the loss that the trail tells; it is the fit of all ratings from there, a third as long."""
+    """Its start has the loss that the trail tells; it is the fit of all ratings from there."""
     ratings, config = data("B2"), FitConfig(rank=3, tol=0)
     engine = engine_of(*ratings)
     choice, split = choose(engine, config), Split(config.seed ^ COIN_STREAM, FITTED_SHARE, by_cell=True)
     reached = [entry for entry in choice.trail if entry["kept"]][-1]
     assert engine.left_out_loss("logistic", choice.start.posteriors, split).loss == reached["loss"]
     assert choice.start.earlier == reached["iterations"]
-    assert choice.start.planned.iterations == max(choices.LEAST_MORE, round(reached["iterations"] / 3))
+    assert choice.start.planned.iterations == choices.MORE
     outcome = solve(engine, choice.config, start=choice.start)
     fit = fitted(ratings, config)
     assert fit.objective_history == [step.objective for step in outcome.history]

@@ -3,7 +3,7 @@
     python benchmarks/accuracy.py simulated [--draws 5] [--rank 3]
     python benchmarks/accuracy.py real [--splits 10]          # ONEBIT_DATA: folder of the data sets, default ./data
     python benchmarks/accuracy.py parts [--splits 10]         # what implicit features and chosen settings contribute
-    python benchmarks/accuracy.py choices [--splits 3]        # what a tenth of the ratings chooses, beside fixed ranks
+    python benchmarks/accuracy.py choices [--splits 3] [--device cuda]    # what a tenth chooses, beside fixed ranks
     python benchmarks/accuracy.py priors [--splits 3]         # which prior, which rank
 
 Simulated: error in % of sign(E[L]E[R]ᵀ) against sign(M) over all cells, no intercepts, K = 10. Real: share of correct
@@ -177,7 +177,7 @@ def parts(splits: int | None, names: list[str]) -> None:
             )
 
 
-def choices(splits: int | None, names: list[str]) -> None:
+def choices(splits: int | None, names: list[str], device: str) -> None:
     """What a tenth of the ratings chooses: everything, or all but the rank. Simulated data have the true rank 3.
 
     Iterations of the nine tenths, then of all ratings. The seconds have both, and whatever was tried.
@@ -192,7 +192,7 @@ def choices(splits: int | None, names: list[str]) -> None:
             for seed in range(splits or (REAL[name][2] if name in REAL else 10)):
                 train, test = parts_of(name, seed)
                 began -= time.perf_counter()
-                fit = fit_arrays(*train, config)
+                fit = fit_arrays(*train, config, device=device)
                 began += time.perf_counter()
                 probability = fit.probability(test.rows, test.cols)
                 correct = float(np.mean(fit.predict(test.rows, test.cols) == test.labels))
@@ -246,6 +246,7 @@ def main() -> None:
     parser.add_argument("--splits", type=int, help="splits of each data set (default 10 or 3)")
     known = [*REAL, *SIMULATED]
     parser.add_argument("--sets", nargs="+", choices=known, default=known, help="data sets of parts and choices")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="device of choices")
     options = parser.parse_args()
     warnings.simplefilter("ignore", NotConverged)
     print(provenance())
@@ -256,7 +257,7 @@ def main() -> None:
     elif options.what == "parts":
         parts(options.splits, [name for name in options.sets if name in REAL])
     elif options.what == "choices":
-        choices(options.splits, options.sets)
+        choices(options.splits, options.sets, options.device)
     else:
         priors(options.splits, options.loss)
 

@@ -101,7 +101,7 @@ def test_an_interruption_during_the_choice(quick, ratings, tmp_path, monkeypatch
     grown = choices._Search._grown
     with monkeypatch.context() as patched:
 
-        def interrupted(self, look):
+        def interrupted(*_):
             raise Interrupted
 
         patched.setattr(choices._Search, "_grown", interrupted)

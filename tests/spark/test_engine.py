@@ -30,7 +30,9 @@ def data():
 
 @pytest.fixture(scope="module")
 def ratings(spark, data):
-    return frame(spark, data).cache()
+    cached = frame(spark, data).cache()
+    cached.count()  # so that it is there before the first fit
+    return cached
 
 
 def frame(spark, data, name="{}"):

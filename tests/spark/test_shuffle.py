@@ -275,12 +275,12 @@ class TestChoice:
         def pick(users, wanted="auto", items=1000):
             return decide.on_executors(wanted, self.Counted(users, items), form, driver_limits(spark), 2)
 
-        assert form.row_bytes == (11 + 66 + 20) * 4
+        assert form.row_bytes == (11 + 66 + 60) * 4
         assert pick(1000).exchange == "broadcast"
         assert "few enough" in pick(1000).reason
         assert pick(10**7).exchange == pick(1000, items=10**7).exchange == "mixed"
-        assert "those of the items 0 MB, few enough" in pick(10**7).reason
-        assert "those of the users 0 MB, few enough" in pick(1000, items=10**7).reason
+        assert "those of the items 1 MB, few enough" in pick(10**7).reason
+        assert "those of the users 1 MB, few enough" in pick(1000, items=10**7).reason
         assert pick(10**7, items=10**7).exchange == "shuffle"
         assert "more than" in pick(10**7, items=10**7).reason
         assert pick(1000, "shuffle").exchange == "shuffle"
@@ -294,7 +294,7 @@ class TestChoice:
     def test_one_machine_sends_what_its_memory_holds(self):
         """10⁹ ratings of 10⁷ users on 10⁶ items: by shuffle they would fill its disk."""
         form = FitConfig(rank=10, loss="hinge").form
-        machine = DriverLimits(result=2**40, heap=8 * 2**30, memory=14 * 2**30, local=True)
+        machine = DriverLimits(result=2**40, heap=16 * 2**30, memory=28 * 2**30, local=True)
 
         def pick(cores=2, **other):
             return decide.on_executors(
@@ -302,11 +302,11 @@ class TestChoice:
             )
 
         assert pick().exchange == "broadcast"
-        for refused in (pick(cores=4), pick(local=False), pick(heap=4 * 2**30), pick(memory=2**33)):
+        for refused in (pick(cores=4), pick(local=False), pick(heap=8 * 2**30), pick(memory=2**34)):
             assert refused.exchange == "mixed"
             assert "maxResultSize" not in refused.reason
         assert pick(result=2**30).exchange == "mixed"
-        assert "; broadcast would need a spark.driver.maxResultSize of 1,762 MB" in pick(result=2**30).reason
+        assert "; broadcast would need a spark.driver.maxResultSize of 3,441 MB" in pick(result=2**30).reason
 
     def test_a_cluster_needs_a_folder_that_all_can_reach(self):
         context = SimpleNamespace(getCheckpointDir=lambda: None, master="yarn")

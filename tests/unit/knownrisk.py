@@ -220,7 +220,7 @@ def summary(lines):
 
 def show(title, lines):
     for name, (violated, loose) in summary(lines).items():
-        print(f"{title:9} {name:18} violated {violated:.3f}   bound/risk {loose:.2f}", flush=True)
+        print(f"{title:12} {name:18} violated {violated:.3f}   bound/risk {loose:.2f}", flush=True)
 
 
 if __name__ == "__main__":
@@ -235,3 +235,7 @@ if __name__ == "__main__":
     show("κ", choosing(auto, 5000, 0.1, 400, Terms(delta=0.2)))
     noisy = FitConfig(rank=10, likelihood_weight=8.0, max_iter=30, implicit_features=False)
     show("noise", experiment(noisy, 2000, 0.5, 400, Terms(delta=0.2)))
+    for features in (True, False):
+        defaults = FitConfig(implicit_features=features)
+        for terms in (Terms(delta=0.2), Terms(delta=0.2, prior_split=0.5)):
+            show("defaults" if features else "no features", experiment(defaults, 14000, 0.1, 400, terms, shape=(100, 80)))

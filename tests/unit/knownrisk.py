@@ -238,4 +238,5 @@ if __name__ == "__main__":
     for features in (True, False):
         defaults = FitConfig(implicit_features=features)
         for terms in (Terms(delta=0.2), Terms(delta=0.2, prior_split=0.5)):
-            show("defaults" if features else "no features", experiment(defaults, 14000, 0.1, 400, terms, shape=(100, 80)))
+            lines = experiment(defaults, 14000, 0.1, 400, terms, shape=(100, 80))
+            show("defaults" if features else "no features", lines)

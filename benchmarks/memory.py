@@ -35,7 +35,7 @@ class MemoryWatch:
     def _watch(self) -> None:
         while not self._stop.wait(0.5):
             now: dict[str, float] = defaultdict(float)
-            for pid, command, megabytes in _descendants(os.getpid()):
+            for pid, command, megabytes in descendants(os.getpid()):
                 now[_role(pid, command)] += megabytes
             now["all"] = sum(now.values())
             for role, megabytes in now.items():
@@ -52,7 +52,7 @@ def _role(pid: int, command: str) -> str:
     return "Python workers"
 
 
-def _descendants(root: int) -> list[tuple[int, str, float]]:
+def descendants(root: int) -> list[tuple[int, str, float]]:
     """(pid, command line, resident megabytes) of a process and all below it."""
     parents: dict[int, int] = {}
     for folder in Path("/proc").glob("[0-9]*"):

@@ -31,6 +31,8 @@ def failures_in_words() -> Iterator[None]:
         if "FAILED_READ_FILE" in str(error):
             file = re.search(r"reading file (\S+?)\.?\s", str(error))
             raise RequestError(f"the file {file[1] if file else ''} cannot be read, is it damaged? {reason}") from error
+        if "onebit_spark.errors.RequestError: " in str(error):  # of a task in Python
+            raise RequestError(reason) from error
         raise FitFailed(reason) from error
 
 

@@ -163,8 +163,8 @@ class ArrowRatings:
         batches = self.table.batches(self.table.schema.names)
         for read in one_ahead(joined(batches, lambda batch: int(batch.nbytes), TABLE_BYTES)):
             if len(given := without_zeros(read)):
-                plain = _plain(given)
-                absent = any(map(_is_incomplete, (plain[USER], plain[ITEM])))
+                plain = plain_numbers(given)
+                absent = any(map(is_incomplete, (plain[USER], plain[ITEM])))
                 cells = np.zeros(len(plain), np.int64) if absent else cell_hashes(plain[USER], plain[ITEM])
                 yield given, plain.append_column(HASH, pa.array(cells)), absent
 
@@ -194,7 +194,7 @@ class _Keeping:
 # ---- one table of ratings --------------------------------------------------------------------------------------------
 
 
-def _is_incomplete(ids: pa.ChunkedArray) -> bool:
+def is_incomplete(ids: pa.ChunkedArray) -> bool:
     """Whether some are null or NaN."""
     return bool(ids.null_count or (pa.types.is_floating(ids.type) and pc.any(pc.is_nan(ids)).as_py()))
 
@@ -206,7 +206,7 @@ def without_zeros(given: pa.Table) -> pa.Table:
     return given.filter(pc.fill_null(pc.not_equal(_weights(given[WEIGHT]), pa.scalar(0, pa.float32())), True))
 
 
-def _plain(given: pa.Table) -> pa.Table:
+def plain_numbers(given: pa.Table) -> pa.Table:
     """Labels and weights as numbers, groups as text; −0.0 is 0.0 among ids, as in Spark's grouping and joins."""
     columns = {name: given[name] for name in given.schema.names}
     for name in (USER, ITEM):

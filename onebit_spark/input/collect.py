@@ -1,7 +1,8 @@
 """Ratings on the driver: collected by Arrow, checked and numbered there, without a Python object per rating.
 
     estimate_size ─► n, bytes per rating                            one aggregation; none if Spark's cache knows n
-    collect_ratings ─► the ratings of every row, both sides' ids    one collect, or several that are small enough
+    collect_ratings ─► the ratings of every row, both sides' ids    one collect, or several that are small enough;
+                                                                    none if this process can read their files
     collect_bundles ─► the same, of ratings that were packed and checked before (``packing``)
 
 Whatever came is what is checked, fitted and certified. If the caller gives a fingerprint of what it counted before, the
@@ -21,11 +22,13 @@ from pyspark.sql.types import BinaryType, DataType, DecimalType, StringType
 
 from onebit_spark.core.id_index import IdIndex, encode
 from onebit_spark.core.sketch import limit_for
-from onebit_spark.input.batches import ITEM, USER, read_batch
+from onebit_spark.input.arrow_ratings import one_ahead
+from onebit_spark.input.batches import ITEM, USER, Batches, read_batch
 from onebit_spark.input.columns import quoted, type_of
 from onebit_spark.input.defects import aggregated, check_columns, check_ratings, verdict
 from onebit_spark.input.gathering import CollectedRatings, Gathering, Hashes, SizeEstimate
 from onebit_spark.input.rating_checks import Columns, RatingCounts, fingerprint_of, not_deterministic, suspect
+from onebit_spark.input.rating_files import rating_files
 from onebit_spark.input.ratings import raw
 from onebit_spark.input.unpacking import UNPACKED, Unpacking
 from onebit_spark.platform.arrow_stream import cached_rows, collect_in_parts
@@ -77,12 +80,16 @@ def _is_text(kind: DataType) -> bool:
 def collect_ratings(df: DataFrame, columns: Columns, size: SizeEstimate, most_bytes: int) -> CollectedRatings:
     """The ratings, checked. ``most_bytes`` bounds one collect."""
     parts = max(1, int(np.ceil(size.n * size.bytes_per_rating / most_bytes)))
-    collected = collect_in_parts(
-        raw(df, columns),
-        parts,
-        F.xxhash64(USER, ITEM),
-        lambda batches: Gathering(columns.threshold, limit_for(size.n)).all_of(batches),
-    )
+    files = rating_files(df, columns)
+    batches = None if files is None else files.batches()
+
+    def gathered(batches: Batches) -> Gathering:
+        return Gathering(columns.threshold, limit_for(size.n)).all_of(batches)
+
+    if batches is None:
+        collected = collect_in_parts(raw(df, columns), parts, F.xxhash64(USER, ITEM), gathered)
+    else:
+        collected = gathered(one_ahead(batches))
     totals, changed = collected.facts, None
     if size.fingerprint is not None and (totals["n"], fingerprint_of(totals)) != (size.n, size.fingerprint):
         changed = not_deterministic(f"{size.n:,} ratings were counted, and those that came after are others")

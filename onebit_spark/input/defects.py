@@ -33,6 +33,7 @@ from onebit_spark.input.rating_checks import (
     suspect,
     type_problems,
 )
+from onebit_spark.input.rating_files import derived
 
 MARKS = "__onebit_marks"
 
@@ -45,7 +46,7 @@ def with_weight(df: DataFrame, columns: Columns) -> DataFrame:
     if columns.weight is None:
         return df
     check_columns(df, columns)
-    return df.where(not_zero(columns.weight))
+    return derived(df.where(not_zero(columns.weight)), df, columns)
 
 
 def positive(df: DataFrame, label_col: str, threshold: float | None) -> Column:

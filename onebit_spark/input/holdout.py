@@ -11,11 +11,13 @@ from onebit_spark.core.config import FitConfig
 from onebit_spark.core.hashes import HASH_PARTS
 from onebit_spark.core.settings import declared
 from onebit_spark.errors import RequestError
+from onebit_spark.input.arrow_ratings import Holdout
 from onebit_spark.input.collect import bytes_per_rating, text_bytes
 from onebit_spark.input.columns import quoted
 from onebit_spark.input.defects import check_columns, count_ratings, fingerprint, positive, verdict
 from onebit_spark.input.gathering import SizeEstimate
 from onebit_spark.input.rating_checks import Columns, RatingCounts, fingerprint_of
+from onebit_spark.input.rating_files import derived
 
 
 def split_off(df: DataFrame, columns: Columns, fraction: float, seed: int) -> tuple[DataFrame, DataFrame]:
@@ -29,7 +31,7 @@ def split_off(df: DataFrame, columns: Columns, fraction: float, seed: int) -> tu
         raise RequestError(str(problem))
     check_columns(df, columns)
     held_out = coin(columns, fraction, seed)
-    return df.where(~held_out), df.where(held_out)
+    return derived(df.where(~held_out), df, columns, Holdout(fraction, seed)), df.where(held_out)
 
 
 def coin(columns: Columns, fraction: float, seed: int) -> Column:

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 
 from onebit_spark.input.packing import Pack
 from onebit_spark.input.rating_checks import Columns
+from onebit_spark.input.rating_files import rating_files
 from onebit_spark.input.ratings import raw
 from onebit_spark.platform.arrow_stream import map_rows, rows_session
 from onebit_spark.platform.binary_cells import schema_of
@@ -45,8 +46,10 @@ class PackedRatings:
 
 def packed_lines(df: DataFrame, columns: Columns) -> DataFrame:
     """The lines of PACKED, made by one pass over the ratings whenever they are asked for."""
-    rows = cut_from_plan(raw(df, columns), rows_session(df.sparkSession))
-    return map_rows(rows, Pack(columns.threshold, first_segment), PACKED)
+    own, pack = rows_session(df.sparkSession), Pack(columns.threshold, first_segment)
+    files = rating_files(df, columns)
+    lines = None if files is None else files.mapped(own, pack, PACKED)
+    return map_rows(cut_from_plan(raw(df, columns), own), pack, PACKED) if lines is None else lines
 
 
 def sum_facts(lines: DataFrame) -> Counter[str]:

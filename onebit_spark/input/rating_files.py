@@ -1,0 +1,177 @@
+"""Ratings of a DataFrame that is nothing but Parquet files: Python reads these by Arrow, and not through the JVM.
+
+    executors     files of the plan ─► footers, by one small job ─► row groups ─► tasks of about as many ratings
+                  a task: row groups ─Arrow─► ratings without those held out ─► work ─► a few long lines
+    the driver    files of the plan ─► footers ─► row groups ─Arrow─► ratings without those held out
+
+docs/SCALING.md says what that saves. Arrow opens the files with what it finds on the machine: its disks, or an object
+store with the machine's credentials. If it cannot, or finds other files or types than Spark, then Spark reads them.
+hdfs:// is left to Spark, for Arrow would start a JVM in every Python worker.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import DecimalType, StructType
+
+from onebit_spark.input.arrow_ratings import Holdout
+from onebit_spark.input.batches import ITEM, LABEL, USER, WEIGHT, Batches
+from onebit_spark.input.columns import matching, quoted
+from onebit_spark.input.rating_checks import INTEGRAL, Columns
+from onebit_spark.input.row_groups import RatingReader, RowGroup, even_tasks
+from onebit_spark.platform.binary_cells import schema_of
+from onebit_spark.platform.parquet_files import parquet_files
+from onebit_spark.platform.sessions import parallelism
+
+RATINGS_PER_TASK = 8_000_000  # at most about so many, and a task for every core
+MOST_HERE = 100  # files that one process reads
+SCHEMES = ("file", "s3", "s3a", "gs", "abfs", "abfss")
+TYPES = (*INTEGRAL, "float", "double", "boolean", "string")  # and decimals: those that no setting of Spark changes
+FOUND = schema_of("found string")
+
+log = logging.getLogger("onebit_spark")
+
+
+@dataclass(frozen=True)
+class DerivedRatings:
+    """What ratings were derived from: a table of which some are held out, or have the weight 0, by its columns."""
+
+    table: DataFrame
+    columns: Columns | None = None  # None: nothing is missing
+    holdout: Holdout | None = None
+
+
+_DERIVED: WeakKeyDictionary[DataFrame, DerivedRatings] = WeakKeyDictionary()
+
+
+def derived(ratings: DataFrame, table: DataFrame, columns: Columns, holdout: Holdout | None = None) -> DataFrame:
+    """The ratings, which are from now on known to be those of a table without the ones held out and of weight 0.
+
+    Their plan does not tell that: it has a filter.
+    """
+    before = _DERIVED.get(table, DerivedRatings(table))
+    if before.columns in (None, columns) and None in (before.holdout, holdout):
+        _DERIVED[ratings] = DerivedRatings(before.table, columns, before.holdout or holdout)
+    return ratings
+
+
+@dataclass(frozen=True)
+class RatingFiles:
+    """The files of some ratings, and how they are read."""
+
+    reader: RatingReader
+    files: dict[str, int]  # path ─► length in bytes
+
+    def mapped(
+        self, spark: SparkSession, work: Callable[[Batches], Batches], schema: StructType
+    ) -> DataFrame | None:  # fmt: skip
+        """``work`` on the ratings of every task, as ``ratings.raw`` has them; None if the executors cannot read them.
+
+        The executors open all files, to see whether they can, and what is in them. That is one small job.
+        """
+        cores, files = parallelism(spark), list(self.files.items())
+        tasks = min(len(files), cores)
+        lines = _numbered(spark, tasks).mapInArrow(_Footers(self.reader, files, tasks), FOUND).toArrow()
+        groups = _row_groups([json.loads(line) for line in lines["found"].to_pylist()])
+        if not groups:
+            return None
+        runs = even_tasks(groups, max(cores, sum(group.n for group in groups) // RATINGS_PER_TASK))
+        log.info("ratings: read by Arrow in %s tasks", f"{len(runs):,}")
+        return _numbered(spark, len(runs)).mapInArrow(_Reading(self.reader, runs, work), schema)
+
+    def batches(self) -> Batches | None:
+        """The ratings, read in this process; None if it cannot, or if it has too much to open."""
+        if len(self.files) > MOST_HERE:
+            return None
+        groups = _row_groups([_found(self.reader, place, *file) for place, file in enumerate(self.files.items())])
+        if not groups:
+            return None
+        log.info("ratings: read by Arrow on the driver")
+        return self.reader.batches(groups, threads=True)
+
+
+def rating_files(ratings: DataFrame, columns: Columns) -> RatingFiles | None:
+    """The files of ratings that are columns of Parquet files and nothing else, as far as their plan tells."""
+    source = _DERIVED.get(ratings, DerivedRatings(ratings))
+    if source.columns not in (None, columns):
+        return None
+    fields = {name: matching(source.table, column)[0] for name, column in _inside(columns).items()}
+    if not all(isinstance(f.dataType, DecimalType) or f.dataType.simpleString() in TYPES for f in fields.values()):
+        return None
+    files = parquet_files(source.table.select(*(quoted(field.name) for field in fields.values())))
+    if not files or any(path.partition(":")[0] not in SCHEMES for path in files):
+        return None
+    names = {name: field.name for name, field in fields.items()}
+    types = {field.name: field.dataType.simpleString() for field in fields.values()}
+    return RatingFiles(RatingReader(names, types, source.holdout), files)
+
+
+def _inside(columns: Columns) -> dict[str, str]:
+    """Name inside ─► column."""
+    names = {"user": USER, "item": ITEM, "label": LABEL, "weight": WEIGHT}
+    return {names[role]: column for role, column in columns.roles.items()}
+
+
+def _numbered(spark: SparkSession, n_tasks: int) -> DataFrame:
+    """The number of every task, in a partition of its own."""
+    return spark.range(0, n_tasks, 1, n_tasks)
+
+
+def _row_groups(found: list[dict[str, Any]]) -> list[RowGroup]:
+    """Those of all files, in the order of the files; none if one of them cannot be read."""
+    if problem := next((each["problem"] for each in found if "problem" in each), None):
+        log.info("ratings: Spark reads the files, for Arrow cannot: %s", problem)
+        return []
+    return [RowGroup(*group) for each in sorted(found, key=lambda each: each["file"]) for group in each["groups"]]
+
+
+def _found(reader: RatingReader, place: int, path: str, length: int) -> dict[str, Any]:
+    """The row groups of a file, or what stands against reading it."""
+    try:
+        return {"file": place, "groups": reader.row_groups(path, length)}
+    except Exception as error:  # whatever it is, Spark may still be able to read the file
+        return {"problem": f"{path}: {' '.join(str(error).split())}"}
+
+
+# ---- what the tasks do -----------------------------------------------------------------------------------------------
+
+
+def _numbers(batches: Batches) -> Iterator[int]:
+    for batch in batches:
+        yield from batch["id"].to_pylist()
+
+
+@dataclass(frozen=True)
+class _Footers:
+    """The row groups of every n-th file, or what stands against reading them."""
+
+    reader: RatingReader
+    files: list[tuple[str, int]]
+    n: int
+
+    def __call__(self, batches: Batches) -> Batches:
+        for first in _numbers(batches):
+            for place in range(first, len(self.files), self.n):
+                found = _found(self.reader, place, *self.files[place])
+                yield pa.RecordBatch.from_pydict({"found": [json.dumps(found)]})
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """``work`` on the ratings of the tasks with these numbers."""
+
+    reader: RatingReader
+    tasks: list[list[RowGroup]]
+    work: Callable[[Batches], Batches]
+
+    def __call__(self, batches: Batches) -> Batches:
+        groups = (group for number in _numbers(batches) for group in self.tasks[number])
+        return self.work(self.reader.batches(groups))

@@ -9,6 +9,7 @@ from onebit_spark.core.execution import Execution
 from onebit_spark.core.settings import Problem
 
 MOST_RANK = 64  # factors that the kernels of a GPU are made for
+WITH_KERNELS = ("logistic", "hinge")  # losses
 
 
 def device_problems(config: FitConfig, execution: Execution) -> list[Problem]:
@@ -21,6 +22,8 @@ def device_problems(config: FitConfig, execution: Execution) -> list[Problem]:
     largest = config.max_rank if isinstance(config.rank, str) else config.rank
     if largest > MOST_RANK:
         told.append(Problem("device", f"'cuda' fits up to {MOST_RANK} factors, not {largest}: choose 'cpu'"))
+    if config.loss not in WITH_KERNELS:
+        told.append(Problem("device", f"'cuda' has no kernels for the {config.loss} loss: choose 'cpu'"))
     if config.precision != "float32":
         told.append(Problem("device", f"'cuda' keeps factors as float32, not {config.precision}: choose 'cpu'"))
     lacking = missing()

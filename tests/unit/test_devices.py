@@ -48,6 +48,13 @@ def test_no_cupy(monkeypatch):
     assert "needs CuPy, which is not installed: pip install 'onebit_spark[gpu]'" in devices.missing.__wrapped__()
 
 
+def test_a_loss_without_kernels_is_refused(monkeypatch):
+    monkeypatch.setattr(devices, "missing", lambda: None)
+    assert told(FitConfig(loss="hinge")) == []
+    monkeypatch.setattr(devices, "WITH_KERNELS", ("logistic",))
+    assert told(FitConfig(loss="hinge")) == ["device 'cuda' has no kernels for the hinge loss: choose 'cpu'"]
+
+
 def test_an_unknown_device_is_refused():
     with pytest.raises(ValueError, match="device must be one of cpu, cuda, not 'tpu'"):
         fit_arrays([0, 1], [0, 1], [0, 1], device="tpu")

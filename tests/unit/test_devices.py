@@ -63,7 +63,7 @@ def test_an_unknown_device_is_refused():
 def test_memory_grows_with_ratings_rows_and_rank():
     size = 10**6, 10**5, 10**3
     small = bytes_needed(*size, FitConfig(rank=10).form, False)
-    assert small == 16 * 10**6 + 101_000 * 4 * (3 * 97 + 80 + 128 + 100)
+    assert small == 16 * 10**6 + 101_000 * 4 * (3 * 137 + 80 + 256 + 120)
     assert bytes_needed(*size, FitConfig(rank=10).form, True) == small + 16 * 10**6
     assert bytes_needed(*size, FitConfig(rank=32).form, False) > small
     assert bytes_needed(10**7, 100, 100, FitConfig(rank=10).form, False) == 46 * 10**7

@@ -1,12 +1,10 @@
 // Enough of CUDA to run a kernel on the CPU, one block after the other: every thread is a fiber, and barriers and
 // shuffles wait for the threads that take part in them. For tests; cudaoncpu.py puts a kernel file behind it.
+// Without the standard library of C++, which takes five times as long to compile as a kernel.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <ucontext.h>
-#include <functional>
-#include <map>
-#include <vector>
 
 #define __global__
 #define __device__
@@ -22,46 +20,49 @@ struct double2 { double x, y; };
 static Index threadIdx, blockIdx, blockDim, gridDim;
 
 namespace host {
-struct Fiber { ucontext_t context; std::vector<char> stack; bool done; };
-struct Barrier { int count = 0, generation = 0; };
+const int MOST_THREADS = 1024, MOST_WARPS = MOST_THREADS / 32, MOST_MASKS = 64, STACK = 1 << 16;
+struct Fiber { ucontext_t context; char* stack; bool done; };
+struct Barrier { unsigned mask; int expected, count, generation; };  // expected = 0: nobody came yet
 static ucontext_t scheduler;
-static std::vector<Fiber> fibers;
+static Fiber fibers[MOST_THREADS];
 static int current;
-static std::map<std::pair<int, unsigned>, Barrier> barriers;  // by warp (−1: the block) and mask
-static std::vector<double> slots;                             // of shuffles
-static std::vector<char> shared;
-static std::function<void()> body;
+static Barrier barriers[1 + MOST_WARPS][MOST_MASKS];  // of the block, then by warp
+static double slots[MOST_THREADS];                    // of shuffles
+static char* shared;
+static void (*body)(void*);
+static void* kernel;
 
 static void wait_for_others() {
   const int me = current;
   swapcontext(&fibers[me].context, &scheduler);
 }
 static void sync(int warp, unsigned mask, int expected) {
-  Barrier& barrier = barriers[{warp, mask}];
-  const int generation = barrier.generation;
-  if (++barrier.count == expected) { barrier.count = 0; barrier.generation++; }
-  else while (barrier.generation == generation) wait_for_others();
+  Barrier* barrier = barriers[1 + warp];
+  while (barrier->expected && barrier->mask != mask) barrier++;
+  if (barrier - barriers[1 + warp] >= MOST_MASKS - 1) abort();
+  barrier->mask = mask; barrier->expected = expected;
+  const int generation = barrier->generation;
+  if (++barrier->count == expected) { barrier->count = 0; barrier->generation++; }
+  else while (barrier->generation == generation) wait_for_others();
 }
 static void run_one() {
-  body();
+  body(kernel);
   fibers[current].done = true;
   swapcontext(&fibers[current].context, &scheduler);
 }
-static void launch(Index grid, unsigned block, size_t shared_bytes, std::function<void()> kernel) {
-  body = kernel;
+static void run_blocks(Index grid, unsigned block, size_t shared_bytes) {
+  if (block > MOST_THREADS) abort();
   gridDim = grid; blockDim = {block, 1};
-  shared.assign(shared_bytes + 64, 0);
-  slots.assign(block, 0.0);
+  shared = (char*)calloc(shared_bytes + 64, 1);
   for (unsigned b = 0; b < grid.x * grid.y; b++) {
-    barriers.clear();
-    fibers.assign(block, Fiber());
+    memset(barriers, 0, sizeof barriers);
     for (unsigned t = 0; t < block; t++) {
       Fiber& fiber = fibers[t];
       fiber.done = false;
-      fiber.stack.resize(1 << 16);
+      if (!fiber.stack) fiber.stack = (char*)malloc(STACK);
       getcontext(&fiber.context);
-      fiber.context.uc_stack.ss_sp = fiber.stack.data();
-      fiber.context.uc_stack.ss_size = fiber.stack.size();
+      fiber.context.uc_stack.ss_sp = fiber.stack;
+      fiber.context.uc_stack.ss_size = STACK;
       fiber.context.uc_link = &scheduler;
       makecontext(&fiber.context, run_one, 0);
     }
@@ -76,6 +77,12 @@ static void launch(Index grid, unsigned block, size_t shared_bytes, std::functio
       }
     }
   }
+  free(shared);
+}
+template <class Kernel> void launch(Index grid, unsigned block, size_t shared_bytes, Kernel called) {
+  body = [](void* it) { (*(Kernel*)it)(); };
+  kernel = &called;
+  run_blocks(grid, block, shared_bytes);
 }
 }  // namespace host
 

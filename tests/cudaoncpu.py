@@ -37,7 +37,7 @@ def _with_launcher(kernel: re.Match[str]) -> str:
 @cache
 def _library(source: str, macros: tuple[tuple[str, int], ...]) -> ctypes.CDLL:
     text = LAUNCH_BOUNDS.sub("", text_of(source))
-    text = re.sub(r"extern __shared__ (\w+) (\w+)\[\];", r"\1* \2 = (\1*)host::shared.data();", text)
+    text = re.sub(r"extern __shared__ (\w+) (\w+)\[\];", r"\1* \2 = (\1*)host::shared;", text)
     text = KERNEL.sub(_with_launcher, text)
     folder = Path(mkdtemp(prefix="onebit-cuda-"))
     code, library = folder / "kernels.cpp", folder / "kernels.so"

@@ -28,7 +28,7 @@ COLUMNS = {  # of the ratings, where they are not user, item, label
 }
 BEGIN_WITH_A_MODEL = ("predictions.md", "serving.md", "streaming.md")
 TABLES = {"cluster.md": ("films.ratings", "films.pairs"), "platforms.md": ("films.ratings",)}
-SHORTER = {"fit": ["--max-iter", "12"], "tune": ["--max-iter", "2"]}  # the rest is as printed
+SHORTER = {"fit": ["--max-iter", "4"], "tune": ["--max-iter", "2", "--folds", "2"]}  # the rest is as printed
 LEFT_BEHIND = {  # expressions that hold at the end
     "CONTRIBUTING.md": 'PRIORS["log-normal"](alpha=1.0, beta=1.0)',  # no method is missing
     "README.md": 'Path("model/report.html").exists() and Path("tuned/best.toml").exists()',

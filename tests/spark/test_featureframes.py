@@ -74,9 +74,9 @@ def test_equals_the_in_process_fit(
 ):
     made = fitted(
         ratings, user_features, item_features, exchange=exchange, loss=loss, implicitFeatures=implicit,
-        numUserBlocks=blocks, numItemBlocks=blocks, maxIter=3,
+        numUserBlocks=blocks, numItemBlocks=blocks, maxIter=2,
     )  # fmt: skip
-    config = FitConfig(rank=4, tol=0, loss=loss, implicit_features=implicit, max_iter=3)
+    config = FitConfig(rank=4, tol=0, loss=loss, implicit_features=implicit, max_iter=2)
     features = {"row_features": numbers[0][:-1], "col_features": numbers[1][:-1]}
     expected = fit_arrays(data.rows, data.cols, data.labels, config, **features)
     assert_same(made, expected, data, spark, loss)
@@ -105,7 +105,8 @@ def test_validation_scores_newcomers_as_the_model_does(ratings, user_features, e
     """Users that are watched only: most have features, user 0 has none. Items that are watched only have none."""
     marked = ratings.withColumn("held", F.col("user").cast("int") % 3 == 0).where("held or item != '7'").cache()
     known = user_features.where("user != '0'")
-    made = estimator(exchange=exchange, maxIter=2, validationIndicatorCol="held").setUserFeatures(known).fit(marked)
+    watched = estimator(exchange=exchange, maxIter=2, start="random", validationIndicatorCol="held")
+    made = watched.setUserFeatures(known).fit(marked)
     held = made.transform(marked.where("held"))
     own = -F.log(F.when(F.col("label") > 0, F.col("probability")).otherwise(1 - F.col("probability")))
     wrong = (F.col("score") > 0) != (F.col("label") > 0)

@@ -1,8 +1,10 @@
 """Data to fit, and how two fits are compared: what the tests of whole fits share."""
 
 from functools import cache
+from itertools import product
 
 import numpy as np
+import pytest
 from test_kernels import VARIANTS
 
 from onebit_spark.simulate import simulate
@@ -18,6 +20,13 @@ def simulated(kind, **options):
 
 def data_named(kind, request):
     return request.getfixturevalue("movielens_100k") if kind == "MovieLens-100K" else simulated(kind)
+
+
+def half_of(*axes):
+    """Combinations of two values per axis. Half of them show each value, of three axes each pair; the rest is slow."""
+    for number, values in enumerate(product(*axes)):
+        odd = number.bit_count() % 2  # the digits of the number are the places of the values
+        yield pytest.param(*values, marks=[pytest.mark.slow] if odd else [])
 
 
 def assert_same_bits(fit, other):

@@ -1,10 +1,8 @@
 """Fits in this process descend: by every step, or on the whole where the method does not promise more."""
 
-from itertools import product
-
 import numpy as np
 import pytest
-from fitting import MONOTONE, data_named, simulated
+from fitting import MONOTONE, data_named, half_of, simulated
 from test_kernels import VARIANTS, name
 from test_objective import config_of
 
@@ -14,14 +12,7 @@ from onebit_spark.core.priors import PRIORS
 LARGEST_RISE = {"float64": 1e-9, "float32": 1e-6}  # of the objective, relative
 
 
-def choices():
-    """prior, intercepts, precision. Half of them show each pair of values; the other half is slow."""
-    for number, (prior, intercepts, precision) in enumerate(product(PRIORS, [False, True], LARGEST_RISE)):
-        odd = number.bit_count() % 2  # two values each: the digits of the number
-        yield pytest.param(prior, intercepts, precision, marks=[pytest.mark.slow] if odd else [])
-
-
-@pytest.mark.parametrize(("prior", "intercepts", "precision"), choices())
+@pytest.mark.parametrize(("prior", "intercepts", "precision"), half_of(PRIORS, [False, True], LARGEST_RISE))
 @pytest.mark.parametrize("loss", MONOTONE, ids=name)
 @pytest.mark.parametrize("kind", ["A2", "B3", "MovieLens-100K"])
 def test_objective_never_rises(kind, loss, prior, intercepts, precision, request):
@@ -42,8 +33,7 @@ def test_objective_does_not_rise_at_the_end_either(loss, precision):
     assert np.max(np.diff(history) / np.abs(history[1:])) <= LARGEST_RISE[precision]
 
 
-@pytest.mark.parametrize("intercepts", [False, True])
-@pytest.mark.parametrize("prior", PRIORS)
+@pytest.mark.parametrize(("prior", "intercepts"), half_of(PRIORS, [False, True]))
 @pytest.mark.parametrize("kind", ["A2", "B3", "MovieLens-100K"])
 def test_mm_ends_no_higher_than_gradient_descent(kind, prior, intercepts, request):
     """The same number of iterations of each; Algorithm 1's gradient is the yardstick."""

@@ -4,7 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
-from fitting import MONOTONE, assert_same_bits, simulated
+from fitting import MONOTONE, assert_same_bits, half_of, simulated
 from test_kernels import VARIANTS, name
 from test_objective import config_of
 
@@ -15,8 +15,7 @@ from onebit_spark.core.priors import PRIORS
 from onebit_spark.simulate import simulate
 
 
-@pytest.mark.parametrize("rank", [3, 5])
-@pytest.mark.parametrize("prior", PRIORS)
+@pytest.mark.parametrize(("prior", "rank"), half_of(PRIORS, [3, 5]))
 @pytest.mark.parametrize("loss", VARIANTS, ids=name)
 def test_the_rank_is_found(loss, prior, rank):
     """B1 of rank 3 and 5, 200 × 200, K = 10, 100 iterations, default κ, α, β: the surplus is switched off."""

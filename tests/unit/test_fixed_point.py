@@ -1,6 +1,7 @@
 """Rows of a converged fit are the fixed points of their own updates."""
 
 import warnings
+from functools import cache
 
 import numpy as np
 import pytest
@@ -18,14 +19,19 @@ def ratings(seed=8, n=600, shape=(25, 15)):
     return rows, cols, taste > -0.2
 
 
-def settled_and_fitted(side, **choices):
-    """The fixed points, the fit's own rows, and what both were given."""
-    rows, cols, labels = ratings()
+@cache
+def fitted(**choices):
+    """A fit, and its settings: both sides are looked at."""
     config = FitConfig(rank=2, alpha=5.0, beta=1.0, tol=1e-11, max_iter=1000, implicit_features=False, **choices)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotConverged)
-        fit = fit_arrays(rows, cols, labels, config, threads=1)
-    block = RatingBlock.from_coordinates(rows, cols, labels, (25, 15))
+        return fit_arrays(*ratings(), config, threads=1), config
+
+
+def settled_and_fitted(side, **choices):
+    """The fixed points, the fit's own rows, and what both were given."""
+    fit, config = fitted(**choices)
+    block = RatingBlock.from_coordinates(*ratings(), (25, 15))
     own, other = (fit.rows, fit.cols) if side == "rows" else (fit.cols, fit.rows)
     prior = fit.scales.prior(side, config.intercepts)
     block = block if side == "rows" else block.transpose()

@@ -114,7 +114,9 @@ def upward(arrows):
     return [f"{file} -> {other}" for file, other, a, b in rooms if a != b and b not in MAY_IMPORT.get(a, "").split()]
 
 
-ARROWS = arrows_of({name: path.read_text(encoding="utf-8") for name, path in FILES.items()})
+@pytest.fixture(scope="module")
+def arrows():
+    return arrows_of({name: path.read_text(encoding="utf-8") for name, path in FILES.items()})
 
 
 def test_every_room_is_on_the_plan():
@@ -125,12 +127,12 @@ def test_the_plan_itself_has_no_circle():
     assert not circles_of({room: set(below.split()) for room, below in MAY_IMPORT.items()})
 
 
-def test_imports_between_rooms_point_down():
-    assert upward(ARROWS) == []
+def test_imports_between_rooms_point_down(arrows):
+    assert upward(arrows) == []
 
 
-def test_no_circle_of_files():
-    circles = circles_of(ARROWS)
+def test_no_circle_of_files(arrows):
+    circles = circles_of(arrows)
     assert not circles, [sorted(circle) for circle in circles]
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from fitting import MONOTONE, assert_same_bits, data_named, simulated
+from fitting import MONOTONE, assert_same_bits, data_named, half_of, simulated
 from test_kernels import VARIANTS, name
 from test_objective import config_of
 
@@ -13,9 +13,7 @@ from onebit_spark.simulate import power_law_ratings
 SCORE_TOLERANCE = {"logistic": 1e-5, "hinge": 1e-3}  # of the largest |score|; the hinge is less smooth
 
 
-@pytest.mark.parametrize("precision", ["float64", "float32"])
-@pytest.mark.parametrize("intercepts", [False, True])
-@pytest.mark.parametrize("prior", PRIORS)
+@pytest.mark.parametrize(("prior", "intercepts", "precision"), half_of(PRIORS, [False, True], ["float64", "float32"]))
 @pytest.mark.parametrize("loss", MONOTONE, ids=name)
 @pytest.mark.parametrize("kind", ["A2", "MovieLens-100K"])
 def test_order_and_numbering_change_nothing(kind, loss, prior, intercepts, precision, request):
@@ -75,12 +73,13 @@ def test_threads_change_no_bit(loss):
     assert_same_bits(fits[0], fits[2])
 
 
-def test_the_place_of_arrays_in_memory_changes_no_bit():
+@pytest.mark.parametrize("fits", [40, pytest.param(150, marks=pytest.mark.slow)])
+def test_the_place_of_arrays_in_memory_changes_no_bit(fits):
     """Other arrays are allocated between the fits. A vectorised loop may test at run time whether arrays overlap."""
     rows, cols, labels = power_law_ratings(60, 40, 1500, seed=3)
     config = FitConfig(loss="hinge", rank=3, tol=0.0, intercepts=False, max_iter=15, implicit_features=False)
     between, found = [], set()
-    for size in np.random.default_rng(0).integers(1, 5000, 150):
+    for size in np.random.default_rng(0).integers(1, 5000, fits):
         between.append(np.empty(size, np.uint8))
         found.add(tuple(fit_arrays(rows, cols, labels, config).objective_history))
     assert len(found) == 1

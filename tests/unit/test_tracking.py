@@ -9,16 +9,15 @@ import onebit_spark
 from onebit_spark import RequestError
 from onebit_spark.core.solver import Iteration
 
-mlflow = pytest.importorskip("mlflow")
-
-from onebit_spark import tracking  # noqa: E402  (it imports mlflow)
-
 MODEL = Path(__file__).parents[1] / "spark" / "folders" / "logistic-4"
 
 
 @pytest.fixture(scope="module")
 def logged(tmp_path_factory):
-    """A run with the curve of three iterations, and a model."""
+    """A run with the curve of three iterations, and a model. MLflow takes long to import: only where this runs."""
+    mlflow = pytest.importorskip("mlflow")
+    from onebit_spark import tracking
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # a database would need more packages
         mlflow.set_tracking_uri((tmp_path_factory.mktemp("mlflow") / "runs").as_uri())
@@ -26,7 +25,7 @@ def logged(tmp_path_factory):
             for number in (1, 2, 3):
                 tracking.log_iteration(Iteration(number, 100.0 / number, 1.0, 0.1, 0.01 / number, 0.5))
             made = tracking.log_model(MODEL)
-        yield mlflow.tracking.MlflowClient(), run.info.run_id, made.model_uri
+        yield mlflow.tracking.MlflowClient(), run.info.run_id, mlflow.pyfunc.load_model(made.model_uri)
 
 
 def test_the_curve_is_logged(logged):
@@ -45,7 +44,7 @@ def test_settings_figures_and_files(logged):
 
 
 def test_the_model_predicts_without_spark(logged):
-    model = mlflow.pyfunc.load_model(logged[2])
+    _, _, model = logged
     served = onebit_spark.load(MODEL)
     columns = served.info.columns
     users, items = (side.ids.to_pylist()[:3] for side in (served.users, served.items))

@@ -66,7 +66,7 @@ def measured(work: Callable[[], object]) -> str:
 
 
 def cpu_seconds() -> float:
-    """Of this process and all below it, and of those of them that have ended (Linux)."""
+    """Of this process and all below it (Linux). Spark ends Python workers that idle for a minute: these are lost."""
     times = 0
     for pid, _, _ in descendants(os.getpid()):
         times += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]))

@@ -2,8 +2,9 @@
 
 A process compiles one kernel at a time. So where nothing is compiled yet, two processes share the work:
 
-    this one       the updates of the rows, which are half of it
-    another one    what a fit does beside them: its start, maps, draws, confidences, ratings that are left out
+    this one       the reading, and the updates of the rows
+    another one    inverses and sums for these updates, which find them in the cache, and what a fit does beside them:
+                   its start, maps, draws, confidences, ratings that are left out
 
 The fit takes up from the cache what the other process has compiled, and compiles what is missing. Otherwise a tiny fit
 loads the kernels of its settings, or compiles them.
@@ -26,7 +27,9 @@ from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.compiled import nothing_is_compiled
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.draws import Draws
+from onebit_spark.core.gram import gram_matrix
 from onebit_spark.core.losses import SIDES
+from onebit_spark.core.losses.batched_inverse import room_to_sweep, sweep_all
 from onebit_spark.core.row_map import RowMap
 from onebit_spark.core.solver import solve
 from onebit_spark.core.split import Split
@@ -54,7 +57,11 @@ def compile_updates(config: FitConfig, weighted: bool) -> None:
 
 
 def compile_others(config: FitConfig, weighted: bool) -> None:
-    """What can be done without an update, in the order in which a fit comes to it."""
+    """Parts of an update that it comes to late, then what can be done without one, in the order of a fit."""
+    if config.loss == "logistic" and config.covariance == "full":
+        sweep_all(*room_to_sweep(RANK), RANK)
+    for kind in (np.float32, np.float64):
+        gram_matrix(np.ones((4, RANK), kind))
     with _engine(weighted).running() as engine:
         plain = _plain(config)
         loss, split = plain.make_loss(), Split(0, 0.5)

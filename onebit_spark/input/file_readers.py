@@ -6,6 +6,7 @@ CSV has a header, and its columns are text, unless options say otherwise. This m
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from onebit_spark.input.data_files import DataFile
 
 ROWS_PER_BATCH = 1 << 17
 BLOCK = 4 * 2**20  # bytes of text that are parsed at once
+LARGE = 64 * 2**20  # bytes of a file of JSON that is read in batches
 MOST_FOOTERS = 10_000  # files that are opened to count their rows
 SAMPLE = 2**16  # bytes of a text whose lines are counted
 COMPRESSED = 4  # about so much shorter is compressed text
@@ -127,32 +129,63 @@ _ALL_TEXT = pacsv.ConvertOptions(column_types={f"f{place}": pa.string() for plac
 
 
 class JsonReader:
-    """One object per line. The columns are in the order of the alphabet, as Spark has them."""
+    """One object per line. The columns are in the order of the alphabet, as Spark has them.
+
+    Only the last line settles the types. So a file is read twice, the second time in batches. One that is small, or
+    whose beginning does not tell the types of the rest, is read once and kept.
+    """
 
     def __init__(self, files: Sequence[DataFile], options: Mapping[str, str]) -> None:
         self._files = files
-        self._tables: dict[str, pa.Table] = {}
+        self._found: dict[str, pa.Schema | pa.Table] = {}
 
     def schema(self) -> pa.Schema:
-        fields = [field for file in self._files for field in self._table(file).schema]
-        unified = pa.unify_schemas([pa.schema([field]) for field in fields], promote_options="permissive")
+        schemas = [found if isinstance(found, pa.Schema) else found.schema for found in map(self._file, self._files)]
+        unified = pa.unify_schemas([pa.schema([f]) for schema in schemas for f in schema], promote_options="permissive")
         return pa.schema(sorted(unified, key=lambda field: field.name))
 
     def read(self, file: DataFile, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        table = self._table(file)
+        found = self._file(file)
+        if isinstance(found, pa.Schema):
+            wanted = pa.schema([found.field(name) if name in found.names else (name, pa.null()) for name in names])
+            with _json_batches(file, wanted, "ignore") as batches:
+                yield from batches
+            return
         for name in names:
-            if name not in table.schema.names:
-                table = table.append_column(name, pa.nulls(len(table)))
-        yield from table.select(list(names)).to_batches(ROWS_PER_BATCH)
+            if name not in found.schema.names:
+                found = found.append_column(name, pa.nulls(len(found)))
+        yield from found.select(list(names)).to_batches(ROWS_PER_BATCH)
 
-    def _table(self, file: DataFile) -> pa.Table:
-        """All of a file, read once: only then its types are known."""
-        if file.path not in self._tables:
-            self._tables[file.path] = _json(file)
-        return self._tables[file.path]
+    def _file(self, file: DataFile) -> pa.Schema | pa.Table:
+        """The columns of a file that can be read in batches, or all of it."""
+        if file.path not in self._found:
+            self._found[file.path] = _json_schema(file) or _json(file)
+        return self._found[file.path]
 
     def rows(self) -> int | None:
         return _rows_of_text(self._files)
+
+
+def _json_schema(file: DataFile) -> pa.Schema | None:
+    """The columns at the beginning of a large file, if all of it has these; times are text, as to Spark."""
+    if file.size < LARGE:
+        return None
+    with suppress(pa.ArrowInvalid, AttributeError):  # an older Arrow has no batches of JSON
+        with _json_batches(file) as batches:
+            schema = batches.schema
+        times = (pa.types.is_timestamp(kind) for kind in schema.types)
+        kinds = [pa.string() if is_time else kind for is_time, kind in zip(times, schema.types, strict=True)]
+        schema = pa.schema(zip(schema.names, kinds, strict=True))
+        with _json_batches(file, schema, "error") as batches:
+            for _ in batches:
+                pass
+        return schema
+    return None
+
+
+def _json_batches(file: DataFile, schema: pa.Schema | None = None, others: str = "infer") -> Any:
+    told = pajson.ParseOptions(explicit_schema=schema, unexpected_field_behavior=others)
+    return pajson.open_json(file.stream(), pajson.ReadOptions(block_size=BLOCK), told)
 
 
 def _json(file: DataFile) -> pa.Table:

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from onebit_spark.errors import RequestError
+from onebit_spark.input import file_readers
 from onebit_spark.input.arrow_table import ArrowTable, Unreadable, count_rows, open_table
 from onebit_spark.input.arrow_types import inferred, numbers_of, spark_name
 from onebit_spark.input.file_formats import ending, format_of
@@ -197,6 +198,38 @@ def test_text_that_is_not_utf8(tmp_path):
             open_table(str(tmp_path / f"{name}.csv")).table()
     table = open_table(str(tmp_path / "short.csv"), options={"encoding": "latin1"}).table()
     assert table["user"].to_pylist() == ["né"]
+
+
+JSON_ENDS = {  # whether a file can be read in batches that ends so
+    "like the others": ('{"user": 5, "when": "2020-01-01", "w": 1.5}', True),
+    "a column is missing": ('{"user": 5}', True),
+    "null": ('{"user": null, "w": null}', True),
+    "another type": ('{"user": 5.5}', False),
+    "another column": ('{"user": 5, "more": [1]}', False),
+}
+
+
+@pytest.mark.parametrize("name", JSON_ENDS)
+def test_large_files_of_json_are_read_in_batches(tmp_path, monkeypatch, name):
+    """To the same table as all at once."""
+    end, in_batches = JSON_ENDS[name]
+    text = '{"user": 1, "when": "2020-02-03", "w": 0.5}\n' * 50 + end
+    (tmp_path / "a.json").write_text(text)
+    (tmp_path / "b.json").write_text('{"user": 7, "last": true}\n')
+    monkeypatch.setattr("onebit_spark.input.file_readers.BLOCK", 200)
+    whole = open_table(str(tmp_path))
+    monkeypatch.setattr("onebit_spark.input.file_readers.LARGE", 1000)
+    if in_batches:
+        monkeypatch.setattr("onebit_spark.input.file_readers._json", small_only)
+    table = open_table(str(tmp_path))
+    assert table.schema == whole.schema
+    for names in (whole.schema.names, ["user"], ["last", "w"]):
+        assert pa.Table.from_batches(table.batches(names)) == pa.Table.from_batches(whole.batches(names))
+
+
+def small_only(file, read=file_readers._json):
+    assert file.path.endswith("b.json"), "the large file was read at once"
+    return read(file)
 
 
 def test_an_array_in_json_is_no_line(tmp_path):

@@ -34,13 +34,10 @@ def room_to_sweep(size):
 @jit
 def sweep_all(system, pivots, scratch, size):
     """[A, b] ─► [−A⁻¹, A⁻¹b]. ``pivots`` are filled with the reciprocals of the pivots."""
-    k = 0
-    while k + BLOCK <= size:
+    for k in range(0, size - BLOCK + 1, BLOCK):  # not from k = 0: numba would compile a form for this constant
         _sweep_block(system, pivots, scratch[0], scratch[1], scratch[2], size, k)
-        k += BLOCK
-    while k < size:
+    for k in range(size - size % BLOCK, size):
         _sweep_one(system, size + 1, size, k, scratch[0], pivots, k)
-        k += 1
 
 
 @jit

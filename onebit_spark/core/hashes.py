@@ -24,6 +24,8 @@ P1, P2, P3, P4, P5 = (
         0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5,
     )
 )  # fmt: skip
+# Of a type that is no constant to numba, which would compile ``_turned`` anew for each of them.
+T1, T7, T11, T12, T18, T23, T27, T31, WORD = (np.uint64(bits) for bits in (1, 7, 11, 12, 18, 23, 27, 31, 64))
 SPARK_SEED = np.uint64(42)
 MOST_LONG_DIGITS = 18  # of a decimal that Spark hashes as a 64-bit integer
 _MASK = np.uint64((1 << PART_BITS) - 1)
@@ -159,20 +161,20 @@ def _hashed_bytes(data, places, seeds):  # type: ignore[no-untyped-def]
                 a, b = _round(a, _word(data, at, 8)), _round(b, _word(data, at + 8, 8))
                 c, d = _round(c, _word(data, at + 16, 8)), _round(d, _word(data, at + 24, 8))
                 at += 32
-            x = _turned(a, 1) + _turned(b, 7) + _turned(c, 12) + _turned(d, 18)
+            x = _turned(a, T1) + _turned(b, T7) + _turned(c, T12) + _turned(d, T18)
             for lane in (a, b, c, d):
                 x = (x ^ _round(np.uint64(0), lane)) * P1 + P4
         else:
             x = seed + P5
         x += length
         while end - at >= 8:
-            x = _turned(x ^ _round(np.uint64(0), _word(data, at, 8)), 27) * P1 + P4
+            x = _turned(x ^ _round(np.uint64(0), _word(data, at, 8)), T27) * P1 + P4
             at += 8
         if end - at >= 4:
-            x = _turned(x ^ (_word(data, at, 4) * P1), 23) * P2 + P3
+            x = _turned(x ^ (_word(data, at, 4) * P1), T23) * P2 + P3
             at += 4
         while at < end:
-            x = _turned(x ^ (np.uint64(data[at]) * P5), 11) * P1
+            x = _turned(x ^ (np.uint64(data[at]) * P5), T11) * P1
             at += 1
         hashes[k] = _mixed(x)
     return hashes
@@ -189,23 +191,23 @@ def _word(data, at, n):  # type: ignore[no-untyped-def]
 
 @jit
 def _round(x, word):  # type: ignore[no-untyped-def]
-    return _turned(x + word * P2, 31) * P1
+    return _turned(x + word * P2, T31) * P1
 
 
 @jit
 def _turned(x, bits):  # type: ignore[no-untyped-def]
-    return x << np.uint64(bits) | x >> np.uint64(64 - bits)
+    return x << bits | x >> (WORD - bits)
 
 
 @jit
 def _hash_int(value, seed):  # type: ignore[no-untyped-def]
-    return _mixed(_turned((seed + P5 + np.uint64(4)) ^ (value * P1), 23) * P2 + P3)
+    return _mixed(_turned((seed + P5 + np.uint64(4)) ^ (value * P1), T23) * P2 + P3)
 
 
 @jit
 def _hash_long(value, seed):  # type: ignore[no-untyped-def]
     x = (seed + P5 + np.uint64(8)) ^ _round(np.uint64(0), value)
-    return _mixed(_turned(x, 27) * P1 + P4)
+    return _mixed(_turned(x, T27) * P1 + P4)
 
 
 @jit

@@ -84,7 +84,7 @@ class RatingFiles:
         if not groups:
             return None
         runs = even_tasks(groups, max(cores, sum(group.n for group in groups) // RATINGS_PER_TASK))
-        log.info("ratings: read by Arrow in %s tasks", f"{len(runs):,}")
+        log.debug("ratings: read by Arrow in %s tasks", f"{len(runs):,}")
         return _numbered(spark, len(runs)).mapInArrow(_Reading(self.reader, runs, work), schema)
 
     def batches(self) -> Batches | None:
@@ -94,7 +94,7 @@ class RatingFiles:
         groups = _row_groups([_found(self.reader, place, *file) for place, file in enumerate(self.files.items())])
         if not groups:
             return None
-        log.info("ratings: read by Arrow on the driver")
+        log.debug("ratings: read by Arrow on the driver")
         return self.reader.batches(groups, threads=True)
 
 

@@ -24,9 +24,8 @@ def data_named(kind, request):
 
 def half_of(*axes):
     """Combinations of two values per axis. Half of them show each value, of three axes each pair; the rest is slow."""
-    for number, values in enumerate(product(*axes)):
-        odd = number.bit_count() % 2  # the digits of the number are the places of the values
-        yield pytest.param(*values, marks=[pytest.mark.slow] if odd else [])
+    marks = [[], [pytest.mark.slow]]  # the digits of a number are the places of the values
+    return [pytest.param(*values, marks=marks[n.bit_count() % 2]) for n, values in enumerate(product(*axes))]
 
 
 def assert_same_bits(fit, other):

@@ -115,6 +115,7 @@ def test_spectral_start_beats_the_random_one():
     for start in ("spectral", "random"):
         config = FitConfig(
             loss="hinge",
+            rank=10,
             intercepts=False,
             likelihood_weight=2.0,
             alpha=400.0,

@@ -2,6 +2,7 @@
 // shuffles wait for the threads that take part in them. For tests; cudaoncpu.py puts a kernel file behind it.
 // Without the standard library of C++, which takes five times as long to compile as a kernel.
 #include <math.h>
+#include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <ucontext.h>
@@ -21,9 +22,9 @@ static Index threadIdx, blockIdx, blockDim, gridDim;
 
 namespace host {
 const int MOST_THREADS = 1024, MOST_WARPS = MOST_THREADS / 32, MOST_MASKS = 64, STACK = 1 << 16;
-struct Fiber { ucontext_t context; char* stack; bool done; };
+struct Fiber { ucontext_t first; jmp_buf here; char* stack; bool begun, done; };  // it goes on from here
 struct Barrier { unsigned mask; int expected, count, generation; };  // expected = 0: nobody came yet
-static ucontext_t scheduler;
+static jmp_buf scheduler;
 static Fiber fibers[MOST_THREADS];
 static int current;
 static Barrier barriers[1 + MOST_WARPS][MOST_MASKS];  // of the block, then by warp
@@ -33,8 +34,13 @@ static void (*body)(void*);
 static void* kernel;
 
 static void wait_for_others() {
-  const int me = current;
-  swapcontext(&fibers[me].context, &scheduler);
+  if (!_setjmp(fibers[current].here)) _longjmp(scheduler, 1);
+}
+static void go_on(Fiber& fiber) {  // swapcontext would ask the kernel about signals, every time
+  if (_setjmp(scheduler)) return;
+  if (fiber.begun) _longjmp(fiber.here, 1);
+  fiber.begun = true;
+  setcontext(&fiber.first);
 }
 static void sync(int warp, unsigned mask, int expected) {
   Barrier* barrier = barriers[1 + warp];
@@ -48,7 +54,7 @@ static void sync(int warp, unsigned mask, int expected) {
 static void run_one() {
   body(kernel);
   fibers[current].done = true;
-  swapcontext(&fibers[current].context, &scheduler);
+  _longjmp(scheduler, 1);
 }
 static void run_blocks(Index grid, unsigned block, size_t shared_bytes) {
   if (block > MOST_THREADS) abort();
@@ -58,13 +64,12 @@ static void run_blocks(Index grid, unsigned block, size_t shared_bytes) {
     memset(barriers, 0, sizeof barriers);
     for (unsigned t = 0; t < block; t++) {
       Fiber& fiber = fibers[t];
-      fiber.done = false;
+      fiber.begun = fiber.done = false;
       if (!fiber.stack) fiber.stack = (char*)malloc(STACK);
-      getcontext(&fiber.context);
-      fiber.context.uc_stack.ss_sp = fiber.stack;
-      fiber.context.uc_stack.ss_size = STACK;
-      fiber.context.uc_link = &scheduler;
-      makecontext(&fiber.context, run_one, 0);
+      getcontext(&fiber.first);
+      fiber.first.uc_stack.ss_sp = fiber.stack;
+      fiber.first.uc_stack.ss_size = STACK;
+      makecontext(&fiber.first, run_one, 0);
     }
     for (bool left = true; left;) {
       left = false;
@@ -73,7 +78,7 @@ static void run_blocks(Index grid, unsigned block, size_t shared_bytes) {
         left = true;
         current = (int)t;
         threadIdx = {t, 0}; blockIdx = {b % grid.x, b / grid.x};
-        swapcontext(&scheduler, &fibers[t].context);
+        go_on(fibers[t]);
       }
     }
   }

@@ -147,11 +147,10 @@ def test_large_data_are_fitted_by_the_whole_cluster(folder):
 
 @pytest.fixture
 def few_settings(monkeypatch):
-    """The first two settings of every method, tuned on two folds of one draw."""
+    """The first two settings of every method, tuned on one draw."""
     few = {name: replace(method, grid=method.grid[:2]) for name, method in METHODS.items()}
     monkeypatch.setattr(experiments, "METHODS", few)
     monkeypatch.setattr(experiments, "TUNING", experiments.TUNING[:1])
-    monkeypatch.setattr(experiments, "FOLDS", 2)
 
 
 def check_movielens(output):

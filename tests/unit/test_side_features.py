@@ -4,7 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
-from fitting import MONOTONE, simulated
+from fitting import MONOTONE, half_of, simulated
 from test_kernels import name
 from test_objective import config_of
 
@@ -49,9 +49,7 @@ def test_a_step_without_implicit_features_is_the_ridge_regression():
     np.testing.assert_allclose(weights, exact, atol=1e-10)
 
 
-@pytest.mark.parametrize("implicit", [False, True])
-@pytest.mark.parametrize("intercepts", [False, True])
-@pytest.mark.parametrize("prior", PRIORS)
+@pytest.mark.parametrize(("prior", "intercepts", "implicit"), half_of(PRIORS, [False, True], [False, True]))
 @pytest.mark.parametrize("loss", MONOTONE, ids=name)
 def test_the_objective_never_rises(loss, prior, intercepts, implicit):
     config = config_of(

@@ -36,7 +36,9 @@ def test_interrupted_and_resumed(spark, tmp_path, send, number, code):
         finally:
             process.kill()
     *before, last = log.read_text().splitlines()
-    assert all(re.match("iteration|exchange: |compiling kernels|WARNING: Using incubator", line) for line in before), before
+    assert all(re.match("iteration|exchange: |compiling kernels|WARNING: Using incubator", line) for line in before), (
+        before
+    )
     newest = max(kept.glob("iteration-*"))
     assert last == (
         f"interrupted. The checkpoint file:{newest} is complete: to go on from it, run the same command with --resume."

@@ -36,7 +36,7 @@ def make_fit():
             rng = np.random.default_rng(5)
             rows, cols = rng.integers(0, 28, 400), rng.integers(0, 18, 400)
             signs = np.sign(rng.normal(size=30)[rows] * rng.normal(size=20)[cols] + 0.5)
-            config = FitConfig(rank=3, max_iter=5, tol=0, alpha=1.0, beta=0.5, **choices)
+            config = FitConfig(**{"rank": 3, "max_iter": 5, "tol": 0, "alpha": 1.0, "beta": 0.5, **choices})
             fits[key] = fit_arrays(rows, cols, signs, config, shape=(30, 20), threads=1)
         return fits[key]
 

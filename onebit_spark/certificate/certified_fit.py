@@ -15,7 +15,6 @@ from onebit_spark.certificate.certificates import (
     prior_split_certificate,
 )
 from onebit_spark.certificate.learnt_prior import LearntPrior, fit_near, learn_prior, moved
-from onebit_spark.core.blas_threads import one_blas_thread
 from onebit_spark.core.choices import Choice, choose
 from onebit_spark.core.confidence import Ladder
 from onebit_spark.core.config import FitConfig
@@ -69,17 +68,16 @@ def certified_fit(
     configuration.
     """
     majority_error = min(positives, engine.n_ratings - positives) / engine.n_ratings
-    with one_blas_thread():
-        if terms is not None and terms.prior_split is not None:
-            split = Split(config.seed ^ SPLIT_STREAM, terms.prior_split)
-            learnt = learn_prior(engine, config, split, on_iteration, start, watch)
-            made = _near_learnt_prior(engine, terms, learnt, majority_error)
-        else:
-            choice = choose(engine, config, start)
-            if watch is not None:
-                watch.begin(choice)
-            outcome = solve(engine, choice.config, on_iteration, choice.start, watch)
-            made = _under_given_prior(engine, terms, choice, outcome, majority_error)
+    if terms is not None and terms.prior_split is not None:
+        split = Split(config.seed ^ SPLIT_STREAM, terms.prior_split)
+        learnt = learn_prior(engine, config, split, on_iteration, start, watch)
+        made = _near_learnt_prior(engine, terms, learnt, majority_error)
+    else:
+        choice = choose(engine, config, start)
+        if watch is not None:
+            watch.begin(choice)
+        outcome = solve(engine, choice.config, on_iteration, choice.start, watch)
+        made = _under_given_prior(engine, terms, choice, outcome, majority_error)
     counts = engine.confidences(made.posterior, LOSSES[config.loss].score_noise)
     return replace(_of_model(engine, made), ladder=Ladder.of_histogram(counts))
 

@@ -126,7 +126,7 @@ def _add_rating(line, values, code, weight, own, table, kappa, floor):
     else:
         margin = 1.0 - sign * (own @ partner[line.moments * line.group - len(own) : line.moments * line.group])
         half = 0.5 / max(abs(margin), floor) if floor else 0.0
-        push = 0.5 + half if floor else float(margin > 0)
+        push = 0.5 + half * margin if floor else float(margin > 0)
         bend, pull = kappa * weight * half, kappa * weight * sign * push
         loss = max(margin, 0.0)
     told = partner[line.moments * line.group :]
@@ -175,7 +175,7 @@ def _kept(line, values):
 def solved(shape, sums, mean, precision, old=None, floor=0.0):
     """``solve`` for one row: mean and covariance (or standard deviations), from its sums and its prior N(p, G⁻¹).
 
-    With the hinge loss only the mean: the minimum of the majoriser at ``old``.
+    With the hinge loss only the step from ``old`` to the minimum of the majoriser.
     """
     size, line = shape.size, shape.line
     moments = sums[: packed_size(size + 1)]
@@ -183,14 +183,13 @@ def solved(shape, sums, mean, precision, old=None, floor=0.0):
     i, j = np.tril_indices(size + 1)
     whole[i, j] = whole[j, i] = moments
     signed = sums[line.signed_places(shape.packed + np.arange(size + 1))]
-    if shape.fixed:  # the partner is [d, R, 1], the row [1, L, b]
-        free = [size, *range(1, size)]
-        system, right = whole[np.ix_(free, free)], signed[free] - whole[free, 0]
-    else:
-        system, right = whole[:size, :size], signed[:size]
-    system = system + precision
+    free = [size, *range(1, size)] if shape.fixed else range(size)  # the partner is [d, R, 1], the row [1, L, b]
+    system, right = whole[np.ix_(free, free)] + precision, signed[free]
     if shape.hinge:
-        system = system + np.diag(hinge_slopes(shape, sums)[0] / np.maximum(np.abs(old), floor))
+        bend = hinge_slopes(shape, sums)[0] / np.maximum(np.abs(old), floor)
+        return np.linalg.solve(system + np.diag(bend), right - bend * old + precision @ (mean - old)), None
+    if shape.fixed:
+        right = right - whole[free, 0]
     x, v = np.linalg.solve(system, right + precision @ mean), np.linalg.inv(system)
     return x, 1.0 / np.sqrt(np.diag(system)) if shape.spread else v
 
@@ -206,20 +205,20 @@ def hinge_slopes(shape, sums):
     return mean, c * (absolute + mean), fixed
 
 
-def search(shape, pointers, codes, weights, old, target, partners, kappa, fractions):
-    """``SEARCH`` of ``sums.cu``: what the loss of every row gains by these fractions of its step to the target."""
+def search(shape, pointers, codes, weights, old, way, partners, kappa, fractions):
+    """``SEARCH`` of ``sums.cu``: what the loss of every row gains by these fractions of its way."""
     out = np.zeros((len(pointers) - 1, len(fractions)))
     for i in range(len(out)):
         for l in range(pointers[i], pointers[i + 1]):
             z = np.append(partners.location[(codes[l] & 0x7FFFFFFF) >> 1], 1.0)
             sign, weight = 1.0 if codes[l] & 1 else -1.0, 1.0 if weights is None else weights[l]
-            score, step = (beside_partner(shape, x, one) @ z for x, one in ((old[i], 1.0), (target[i] - old[i], 0.0)))
+            score, step = (beside_partner(shape, x, one) @ z for x, one in ((old[i], 1.0), (way[i], 0.0)))
             moved = np.maximum(1 - sign * (score + np.asarray(fractions) * step), 0.0)
             out[i] += kappa * weight * (moved - max(1 - sign * score, 0.0))
     return out
 
 
-def moved(shape, sums, gains, mean, g, old, target, fractions):
+def moved(shape, sums, gains, mean, g, old, way, fractions):
     """``move`` for one row: its means, and what the loss gains."""
     slope, _, _ = hinge_slopes(shape, sums)
 
@@ -227,14 +226,14 @@ def moved(shape, sums, gains, mean, g, old, target, fractions):
         return np.sum(slope * np.abs(x) + 0.5 * g * (x - mean) ** 2)
 
     for fraction, gain in zip(fractions, gains, strict=True):
-        x = old + fraction * (target - old)
+        x = old + fraction * way
         if gain + penalty(x) <= penalty(old):
             return x, gain
     return old, 0.0
 
 
 def descended(shape, sums, mean, g, old, rate):
-    """``move`` for one row without a target: a step down the slope."""
+    """``move`` for one row without a way: a step down the slope."""
     slope, _, _ = hinge_slopes(shape, sums)
     signed = sums[shape.line.signed_places(shape.packed + np.arange(shape.size + 1))]
     pull = np.append(signed[-1], signed[1:-1]) if shape.fixed else signed[:-1]

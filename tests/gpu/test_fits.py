@@ -18,7 +18,7 @@ FITS = {
     "sixty-four": {"rank": 64, "max_iter": 3},
     "hinge": {"loss": "hinge"},
     "plain hinge": {"loss": "hinge", "implicit_features": False, "intercepts": False},
-    "gradient": {"loss": "hinge", "solver": "gradient", "rank": 4, "max_iter": 2},  # it jumps to and fro at first
+    "gradient": {"loss": "hinge", "solver": "gradient", "rank": 4, "max_iter": 2},  # it multiplies last bits
 }
 
 
@@ -30,9 +30,6 @@ def agree(here, there, scores=1e-4):
     row, col = rng.integers(0, here.rows.n_rows, 2000), rng.integers(0, here.cols.n_rows, 2000)
     largest = np.abs(here.score(row, col)).max()
     apart = np.abs(there.score(row, col) - here.score(row, col))
-    if here.config.loss == "hinge":  # a row may take half of a step that gains nothing here, and the whole step there
-        assert np.quantile(apart, 0.95) < scores * largest
-        scores *= 20
     assert apart.max() < scores * largest
     np.testing.assert_allclose(there.std(row, col), here.std(row, col), rtol=1e-3, atol=1e-4)
 

@@ -210,16 +210,16 @@ class HingeCase:
         np.testing.assert_allclose(self.acc[self.ratings.rated], self.sums[self.ratings.rated], rtol=1e-4, atol=1e-4)
         assert self.data == pytest.approx(expected, rel=1e-6)
 
-    def searched(self, target):
+    def searched(self, way):
         shape, line, width = self.shape, self.shape.search_line, self.shape.search_line.width
         own, table = np.zeros((M, 2 * width), np.float32), np.zeros((C + 1, width), np.float32)
         for i, x in enumerate(self.own.location):
             own[i, : shape.size + 1] = twins.beside_partner(shape, x)
-            own[i, width : width + shape.size + 1] = twins.beside_partner(shape, target[i] - x, 0.0)
+            own[i, width : width + shape.size + 1] = twins.beside_partner(shape, way[i], 0.0)
         table[:C, : shape.size], table[:C, shape.size] = self.partners.location, 1.0
         return self.ratings.summed(line, own, table, self.weights, MODE_SEARCH, PACE)[0]
 
-    def moved(self, search, target, told, implicit, rate=0.0):
+    def moved(self, search, way, told, implicit, rate=0.0):
         """``move``: location, scale, and the scalars."""
         (blocks,), (threads,) = self.shape.row_blocks(M)
         location, scale = np.full_like(self.own.location, np.nan), self.own.scale.copy()
@@ -227,7 +227,7 @@ class HingeCase:
         cudaoncpu.run(
             "hinge", "move", self.shape.row_macros, blocks, threads, self.acc, search, self.ratings.pointers,
             self.ratings.distinct if self.shape.tells else None, self.mean, np.diag(self.g), None, None, None,
-            self.own.location, target, location, scale, implicit, told, scalars, np.int64(M),
+            self.own.location, way, location, scale, implicit, told, scalars, np.int64(M),
             np.float64(PACE), np.float64(RIDGE), np.float64(rate), np.int32(1),
         )  # fmt: skip
         return location, scale, scalars.sum(axis=1)
@@ -264,25 +264,22 @@ def test_hinge_half_step(name):
     """The majoriser's minimum, the search on the way to it, and the moves: a whole step, a part of one, or none."""
     shape, margin_floor, mean_floor, fractions = HINGE_SHAPES[name], 0.4, 0.1, PACE * np.array(FRACTIONS)
     case = HingeCase(shape, margin_floor)
-    target, _, implicit, told, _ = _solved(
-        shape, case.ratings, case.own, case.acc, case.mean, np.diag(case.g), mean_floor
-    )
+    way, _, implicit, told, _ = _solved(shape, case.ratings, case.own, case.acc, case.mean, np.diag(case.g), mean_floor)
     rated, old = np.flatnonzero(case.ratings.rated), case.own.location
     for i in rated:
         x, _ = twins.solved(shape, case.sums[i], case.centre(i), np.diag(case.g), old[i], mean_floor)
-        np.testing.assert_allclose(target[i], x, rtol=1e-3, atol=1e-4)
-    target[rated[1]] = old[rated[1]] + 4.0 * (target[rated[1]] - old[rated[1]])  # too far: a part of the step is taken
-    target[rated[2]] = old[rated[2]] - 0.1 * (target[rated[2]] - old[rated[2]])  # the wrong way: none is
-    found = case.searched(target)
+        np.testing.assert_allclose(way[i], x, rtol=1e-3, atol=1e-4)
+    way[rated[1]] *= 4.0  # too far: a part of the step is taken
+    way[rated[2]] *= -0.1  # the wrong way: none is
+    found = case.searched(way)
     pointers, codes = case.ratings.pointers, case.ratings.codes
-    gains = twins.search(shape, pointers, codes, case.weights, old, target, case.partners, KAPPA, fractions)
+    gains = twins.search(shape, pointers, codes, case.weights, old, way, case.partners, KAPPA, fractions)
     np.testing.assert_allclose(found[rated], gains[rated], rtol=1e-3, atol=1e-4)
-    location, scale, scalars = case.moved(found, target, told, implicit)
+    location, scale, scalars = case.moved(found, way, told, implicit)
     means = {
-        i: twins.moved(shape, case.sums[i], gains[i], case.centre(i), case.g, old[i], target[i], fractions)
-        for i in rated
+        i: twins.moved(shape, case.sums[i], gains[i], case.centre(i), case.g, old[i], way[i], fractions) for i in rated
     }
-    taken = [(x - old[i])[0] / (target[i] - old[i])[0] / PACE for i, (x, _) in means.items()]
+    taken = [(x - old[i])[0] / way[i][0] / PACE for i, (x, _) in means.items()]
     assert {0.0, 1.0} < set(np.round(taken, 3))
     case.check(
         (location, scale, implicit, scalars),

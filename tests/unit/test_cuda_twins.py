@@ -144,15 +144,15 @@ def test_hinge_twin_against_the_kernels_of_the_cpu(rank, intercepts, weighted):
     sums, hinge = twins.row_sums(
         *case.arguments, twins.hinge_own_lines(shape, own), case.table, case.kappa, 8, margin_floor
     )
-    targets = own.location.astype(np.float64)
+    ways = np.zeros(own.location.shape)
     for i in case.rated:
-        targets[i], _ = twins.solved(shape, sums[i], case.mean, np.diag(g), own.location[i], mean_floor)
+        ways[i], _ = twins.solved(shape, sums[i], case.mean, np.diag(g), own.location[i], mean_floor)
     fractions = 1.7 * np.array(FRACTIONS)
     _, *ratings = case.arguments
-    gains = twins.search(shape, *ratings, own.location, targets, case.partners, case.kappa, fractions)
+    gains = twins.search(shape, *ratings, own.location, ways, case.partners, case.kappa, fractions)
     updated, found = case.updated()
     for i in case.rated:
-        x, gain = twins.moved(shape, sums[i], gains[i], case.mean, g, own.location[i], targets[i], fractions)
+        x, gain = twins.moved(shape, sums[i], gains[i], case.mean, g, own.location[i], ways[i], fractions)
         spread = twins.hinge_spread(shape, sums[i], g)
         np.testing.assert_allclose(updated.location[i], x, rtol=2e-5, atol=2e-6)
         np.testing.assert_allclose(updated.scale[i], spread, rtol=2e-6)

@@ -6,8 +6,8 @@
 
 // The means and deviations of every row with ratings, from its sums.
 //
-// With `target`, the minimum of the means' majoriser, and `search`, what the loss gains on the way to it: x moves by the
-// first of the fractions that does not raise κ Σ w_l(1 − y_l u_l)_+ + Σ w_a|x_a| + ½ Σ g_a(x_a − p_a)², or stays.
+// With `step`, the way to the minimum of the means' majoriser, and `search`, what the loss gains on it: x moves by the first
+// of the fractions that does not raise κ Σ w_l(1 − y_l u_l)_+ + Σ w_a|x_a| + ½ Σ g_a(x_a − p_a)², or stays.
 // Without: x moves by −rate times the slope of that, if `rate` is not 0. Here implicit features tell, which `solve` did else.
 // `told` and `location` are written anew, `scale` and `implicit` in place. scalars: Σ log s, Σ g((x − p)² + s²) − 1 − log g,
 // and −(what the data term has beside κ Σ w_l(1 − y_l u_l)_+ at the old means).
@@ -15,7 +15,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
 move(const float* __restrict__ acc, const float* __restrict__ search, const i64* __restrict__ pointers,
      const int* __restrict__ distinct, const double* __restrict__ prior_mean, const double* __restrict__ prior_precision,
      const float* __restrict__ own_mean, const float* __restrict__ own_deviation, const float* __restrict__ explained,
-     const float* __restrict__ old, const float* __restrict__ target, float* __restrict__ location, float* scale,
+     const float* __restrict__ old, const float* __restrict__ step, float* __restrict__ location, float* scale,
      float* implicit, float* told, double* __restrict__ scalars, i64 n, double relaxation, double ridge, double rate,
      int move_spreads) {
   const Prior prior = {prior_mean, prior_precision, own_mean, own_deviation, explained};
@@ -35,24 +35,24 @@ move(const float* __restrict__ acc, const float* __restrict__ search, const i64*
 #if TOLD
     if (k >= FIXED) {
       float& mine = told[i * RANK + k - FIXED];
-      if (!target) mine = (float)tell(sums, k - FIXED, count, ridge, implicit + i * (VECTORS * RANK));
+      if (!step) mine = (float)tell(sums, k - FIXED, count, ridge, implicit + i * (VECTORS * RANK));
       p += (double)mine;
     }
 #endif
     centre[pass] = p;
-    if (target) {
-      const double x = (double)old[i * SIZE + k], step = (double)target[i * SIZE + k] - x;
+    if (step) {
+      const double x = (double)old[i * SIZE + k];
       const double w = slope_of_mean(sums, k), g = prior.precision_of(i, k, k);
 #pragma unroll
       for (int c = 0; c < CANDIDATES; c++) {
-        const double moved = (double)(float)(x + relaxation / (1 << c) * step);
-        rise[c] += w * (fabs(moved) - fabs(x)) + 0.5 * g * (moved - x) * (moved + x - 2.0 * p);
+        const double change = relaxation / (1 << c) * (double)step[i * SIZE + k];
+        rise[c] += w * (fabs(x + change) - fabs(x)) + g * change * (x - p + 0.5 * change);
       }
     }
   }
 #pragma unroll
   for (int c = CANDIDATES - 1; c >= 0; c--) {
-    const double change = rated && target ? (double)search[i * CANDIDATES + c] : 0.0;
+    const double change = rated && step ? (double)search[i * CANDIDATES + c] : 0.0;
     if (lane_sum(rise[c]) + change <= 0.0) { fraction = relaxation / (1 << c); gain = change; }
   }
 #pragma unroll
@@ -62,7 +62,7 @@ move(const float* __restrict__ acc, const float* __restrict__ search, const i64*
     double x = (double)old[i * SIZE + k];
     if (rated) {
       const double w = slope_of_mean(sums, k), a = slope_of_spread(sums, k), g = prior.precision_of(i, k, k);
-      if (target) x += fraction * ((double)target[i * SIZE + k] - x);
+      if (step) x += fraction * (double)step[i * SIZE + k];
       else if (rate != 0.0) {
         const double pull = (double)sums[signed_moment(PACKED + beside(k))], sign = x > 0.0 ? 1.0 : x < 0.0 ? -1.0 : 0.0;
         x -= rate * (w * sign + g * (x - centre[pass]) - pull);

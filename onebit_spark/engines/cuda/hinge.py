@@ -36,13 +36,12 @@ def updated(
     )
     del table
     new, told = replace(rows, location=cp.empty_like(rows.location)), room_for_told(shape, rows)
-    target: Any = NULL
+    way: Any = NULL
     found: Any = NULL
     if majorises:
-        aim = replace(rows, location=cp.empty_like(rows.location))
-        solve(ratings, step, shape, sums, prior, rows.location, aim, told, floor=mean_floor)
-        target = aim.location
-        found = _searched(ratings, shape, rows.location, target, partners.location, step)
+        way = cp.empty_like(rows.location)
+        solve(ratings, step, shape, sums, prior, rows.location, replace(rows, location=way), told, floor=mean_floor)
+        found = _searched(ratings, shape, rows.location, way, partners.location, step)
     moves = step.move_means and not majorises
     rate = learning_rate(step.iteration) / (step.weight * step.ratings_per_row) if moves else 0.0
     scalars = cp.empty((3, *shape.row_blocks(rows.n_rows)[0]))
@@ -50,19 +49,19 @@ def updated(
         *shape.row_blocks(rows.n_rows),
         (
             sums, found, ratings.pointers, ratings.distinct if shape.tells else NULL, *prior.arguments, rows.location,
-            target, new.location, new.scale, or_null(new.implicit), or_null(told), scalars, np.int64(rows.n_rows),
+            way, new.location, new.scale, or_null(new.implicit), or_null(told), scalars, np.int64(rows.n_rows),
             np.float64(step.relaxation), np.float64(RIDGE), np.float64(rate), np.int32(step.move_spreads),
         ),
     )  # fmt: skip
     return new, told, scalars, hinge
 
 
-def _searched(ratings: DeviceRatings, shape: Shape, old: Any, target: Any, partners: Any, step: HalfStep[None]) -> Any:
-    """What the loss of every row gains by a step to its target, by half of it, and so on."""
+def _searched(ratings: DeviceRatings, shape: Shape, old: Any, way: Any, partners: Any, step: HalfStep[None]) -> Any:
+    """What the loss of every row gains by its way to the minimum, by half of it, and so on."""
     line = shape.search_line
     own = cupy().zeros((len(old), 2 * line.width), np.float32)
     put_row(shape, own, old)
-    put_row(shape, own[:, line.width :], target - old, 0.0)
+    put_row(shape, own[:, line.width :], way, 0.0)
     table = cupy().zeros((len(partners) + 1, line.width), np.float32)
     table[:-1, : shape.size], table[:-1, shape.size] = partners, 1.0
     return row_sums(ratings, line, own, table, step.weight, MODE_SEARCH, number=step.relaxation)

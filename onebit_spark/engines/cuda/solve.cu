@@ -99,7 +99,8 @@ __device__ __forceinline__ void sweep(double (&a)[TALL][WIDE], double (&edge)[TA
 // x ~ N(A⁻¹ b, A⁻¹) of every row with ratings, from its sums, under its prior; `told` is added to the prior mean. `told` and
 // `location` are written anew, `scale` and `implicit` in place. scalars: Σ ½ log det V (or Σ log s), Σ g((x − p)² + var)
 // − 1 − log g with g the diagonal of G, and Σ ½κ y E[u] of all ratings.
-// With the hinge loss, A has w/max(|x|, floor) added to its diagonal, and `location` is A⁻¹ b alone: hinge.cu goes on.
+// With the hinge loss, A has w/max(|x|, floor) added to its diagonal, and `location` is the step A⁻¹(b − Ax) from the old x:
+// hinge.cu goes on. Its sums have b − Ax at once; b and A, rounded apart, would leave an error in the place of a short step.
 // Rows without ratings solve x = 0, so that the threads of a warp stay together.
 extern "C" __global__ void __launch_bounds__(BLOCK)
 solve(const float* __restrict__ acc, const i64* __restrict__ pointers, const int* __restrict__ distinct,
@@ -129,7 +130,7 @@ solve(const float* __restrict__ acc, const i64* __restrict__ pointers, const int
         p += mine;
       }
 #endif
-      room.mean[k] = p;
+      room.mean[k] = HINGE ? p - (double)old[row * SIZE + k] : p;
     }
   }
   SYNC();
@@ -142,11 +143,14 @@ solve(const float* __restrict__ acc, const i64* __restrict__ pointers, const int
     double d = 1.0, b = 0.0;
     if (rated) {
       d = sum(k, k) + prior.precision_of(row, k, k);
-#if HINGE
-      d += slope_of_mean(sums, k) / fmax(fabs((double)old[row * SIZE + k]), floor);
-#endif
       b = (double)sums[signed_moment(PACKED + beside(k))];
+#if HINGE
+      const double x0 = (double)old[row * SIZE + k], bend = slope_of_mean(sums, k) / fmax(fabs(x0), floor);
+      d += bend;
+      b -= bend * x0;
+#else
       if (FIXED) b -= (double)room.packed[TRIANGLE(beside(k), 0)];
+#endif
       if (own_deviation) b += prior.precision_of(row, k, k) * room.mean[k];
       else
         for (int j = 0; j < SIZE; j++) b += prior_precision[j * SIZE + k] * room.mean[j];
@@ -215,7 +219,7 @@ solve(const float* __restrict__ acc, const i64* __restrict__ pointers, const int
 #endif
 #if HINGE
   for (int k = lane; k < SIZE; k += LANES)
-    if (row < n) location[row * SIZE + k] = rated ? (float)room.right[k] : old[row * SIZE + k];
+    if (row < n) location[row * SIZE + k] = rated ? (float)room.right[k] : 0.f;
 #else
   double log_volume = rated && !SPREAD ? -0.5 * log(volume) : 0.0, distance = 0.0, linear = 0.0;
   for (int k = lane; k < SIZE; k += LANES) {

@@ -99,8 +99,8 @@ __device__ __forceinline__ int task_number() {
 //   LOGISTIC   2κτ(ξ_l)·w_l·moments, ½κ y_l w_l·(the last moments), and once per cell what implicit features tell
 //   PRODUCT    y_l w_l·line: the product with the sign matrix
 //   READS      the lines, as LOGISTIC reads them, and no arithmetic but a sum: the ceiling of a half step
-//   HINGE      κh_l w_l·moments, κ(½ + h_l) y_l w_l·(the last moments), h_l = ½/max(|1 − y_l u_l|, number), κw_l·weighed, and
-//              what is told. If `number` is 0: h_l = 0, and y_l w_l only of ratings with y_l u_l < 1
+//   HINGE      κh_l w_l·moments, κ(½ + h_l(1 − y_l u_l)) y_l w_l·(the last moments), h_l = ½/max(|1 − y_l u_l|, number),
+//              κw_l·weighed, and what is told. If `number` is 0: h_l = 0, and y_l w_l only of ratings with y_l u_l < 1
 //   SEARCH     κw_l[(1 − y_l(u_l + f s_l))_+ − (1 − y_l u_l)_+] for f = number, number/2, …; own lines are x and a step s
 #define LOGISTIC 0
 #define PRODUCT 1
@@ -147,6 +147,7 @@ sum_rows(const u32* __restrict__ codes, const float* __restrict__ weights, const
     const int length = (int)(stop - at);
     float w[OWN + 1], values[VALUES];
     float loss = 0.f, product = 1.f;  // Σ ξ/2 + log(1 + e^{−ξ}); of some logarithms only the product yet
+    double gained = 0.0;
     const float* mine = own + (size_t)row * (OWN * GROUP);
     read_line<0, OWN / DOTS>(mine, t, w);
     if (DOTS == 2) read_line<OWN / DOTS, OWN / DOTS>(mine, t, w + OWN / DOTS);
@@ -215,7 +216,7 @@ sum_rows(const u32* __restrict__ codes, const float* __restrict__ weights, const
 #elif MODE == HINGE
           const float margin = 1.f - sign * x[u];
           const float half = number > 0.f ? 0.5f / fmaxf(fabsf(margin), number) : 0.f;
-          const float push = number > 0.f ? 0.5f + half : margin > 0.f ? 1.f : 0.f;
+          const float push = number > 0.f ? 0.5f + half * margin : margin > 0.f ? 1.f : 0.f;
           const float bend = kappa * weight[u] * half, pull = kappa * weight[u] * sign * push;
           if (data && o + GROUPS * u + g < length) loss += weight[u] * fmaxf(margin, 0.f);
 #endif
@@ -231,8 +232,9 @@ sum_rows(const u32* __restrict__ codes, const float* __restrict__ weights, const
           for (int q = 0; q < WEIGHED; q++)
             values[FIRST_WEIGHED + q] += kappa * weight[u] * p[u][MOMENTS + TOLD + q];
 #elif MODE == SEARCH
-          const float margin = 1.f - sign * x[2 * u], moved = margin - sign * ldexpf(number, -t) * x[2 * u + 1];
-          values[0] += kappa * weight[u] * (fmaxf(moved, 0.f) - fmaxf(margin, 0.f));
+          // Not as a difference of two hinges: a row gains in the second order of its step, which would be lost.
+          const float margin = 1.f - sign * x[2 * u], step = sign * ldexpf(number, -t) * x[2 * u + 1];
+          gained += (double)(weight[u] * (margin > 0.f ? fmaxf(-step, -margin) : fmaxf(margin - step, 0.f)));
 #elif MODE == PRODUCT
 #pragma unroll
           for (int q = 0; q < MOMENTS; q++) values[q] += sign * weight[u] * p[u][q];
@@ -251,8 +253,8 @@ sum_rows(const u32* __restrict__ codes, const float* __restrict__ weights, const
     float* to = whole ? acc + (size_t)row * SUMS : partial + (size_t)(2 * (i64)task + (row_begin < begin ? 0 : 1)) * SUMS;
 #if MODE == SEARCH
 #pragma unroll
-    for (int bit = 16; bit >= GROUP; bit >>= 1) values[0] += __shfl_xor_sync(EVERYONE, values[0], bit);
-    if (lane < CANDIDATES) to[lane] = values[0];
+    for (int bit = 16; bit >= GROUP; bit >>= 1) gained += __shfl_xor_sync(EVERYONE, gained, bit);
+    if (lane < CANDIDATES) to[lane] = (float)((double)kappa * gained);
 #else
     add_groups<VALUES / 2, 16>(values, lane);
 #pragma unroll

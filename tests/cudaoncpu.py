@@ -44,7 +44,7 @@ def _library(source: str, macros: tuple[tuple[str, int], ...]) -> ctypes.CDLL:
     code.write_text(f'#include "{HEADER}"\n{text}', encoding="utf-8")
     options = [f"-D{name}={value}" for name, value in macros]
     subprocess.run(
-        [str(COMPILER), "-std=c++17", "-O1", "-w", "-shared", "-fPIC", *options, str(code), "-o", str(library)],
+        [str(COMPILER), "-std=c++17", "-O0", "-w", "-shared", "-fPIC", *options, str(code), "-o", str(library)],
         check=True,
     )
     return ctypes.CDLL(str(library))

@@ -147,8 +147,9 @@ def test_large_data_are_fitted_by_the_whole_cluster(folder):
 
 @pytest.fixture
 def few_settings(monkeypatch):
-    """The first two settings of every method, tuned on one draw."""
-    few = {name: replace(method, grid=method.grid[:2]) for name, method in METHODS.items()}
+    """Two of the methods are tuned, among their first two settings and on one draw."""
+    tuned = ("Logit-IG", "row + column intercepts")
+    few = {name: replace(method, grid=method.grid[: 1 + (name in tuned)]) for name, method in METHODS.items()}
     monkeypatch.setattr(experiments, "METHODS", few)
     monkeypatch.setattr(experiments, "TUNING", experiments.TUNING[:1])
 

@@ -155,7 +155,8 @@ def test_a_fit_that_was_killed_on_spark_goes_on_here(spark, data, tmp_path):
 
 @pytest.mark.parametrize("first", RUNTIMES)
 def test_ratings_prepared_by_one_are_fitted_by_the_other(spark, data, tmp_path, first):
-    flags = ["--ratings", data / "ratings.parquet", "--weight-col", "w", "--rank", "2", "--max-iter", "4", "--tol", "0"]
+    flags = ["--ratings", data / "ratings.parquet", "--weight-col", "w", "--rank", "2", "--max-iter", "2", "--tol", "0"]
+    flags += ["--no-report"]
     for runtime in sorted(RUNTIMES, key=lambda name: name != first):
         more = [*RUNTIMES[runtime], "--blocks", tmp_path / "prepared", "--output", tmp_path / runtime]
         code, _, err = run_here("fit", *flags, *more, runtime=runtime)

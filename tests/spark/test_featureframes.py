@@ -100,7 +100,9 @@ def test_a_learnt_prior_codes_the_features_of_its_own_users(spark, ratings, user
 
 
 @pytest.mark.classic
-@pytest.mark.parametrize("exchange", ["driver", "broadcast", "mixed", pytest.param("shuffle", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "exchange", ["driver", "broadcast", *(pytest.param(each, marks=pytest.mark.slow) for each in ("mixed", "shuffle"))]
+)
 def test_validation_scores_newcomers_as_the_model_does(ratings, user_features, exchange):
     """Users that are watched only: most have features, user 0 has none. Items that are watched only have none."""
     marked = ratings.withColumn("held", F.col("user").cast("int") % 3 == 0).where("held or item != '7'").cache()

@@ -10,7 +10,7 @@ from onebit_spark.core import metrics, prediction
 from onebit_spark.core.calibration import Calibration
 
 
-def sample(logit, noise, n=60_000):
+def sample(logit, noise, n=30_000):
     rng = np.random.default_rng(4)
     scores, variances = rng.normal(scale=1.5, size=n), rng.uniform(0.01, 1.0, n)
     truth = expit(logit(scores / np.sqrt(noise + variances)))

@@ -100,7 +100,9 @@ def test_meaningless_numbers_are_refused(bad):
 
 @pytest.fixture
 def few_draws(monkeypatch):
+    """Of the certified risk, and of the true one, which is then known to about .002."""
     monkeypatch.setattr("onebit_spark.core.draws.ENOUGH_DRAWS", 20_000)
+    monkeypatch.setattr("knownrisk.SEEDS", 20)
 
 
 BROKEN = {"no-kl", "wide draws", "fitted"}
@@ -119,7 +121,7 @@ def allowed(repeats):
 )
 def test_certificates_hold(few_draws, loss, repeats):
     """At δ = .2 no certificate is violated more often than chance allows. Recipe: tests/unit/knownrisk.py."""
-    config = FitConfig(loss=loss, rank=2, max_iter=15, implicit_features=False)
+    config = FitConfig(loss=loss, rank=2, max_iter=8, implicit_features=False)
     for terms in (Terms(delta=DELTA), Terms(delta=DELTA, prior_split=0.5)):
         violated = summary(experiment(config, 1000, 0.1, repeats, terms))
         assert "prior_split" in violated or {"catoni", "seeger"} <= set(violated)
@@ -176,7 +178,7 @@ def test_the_tenth_pays_for_picking_a_candidate(few_may_choose, monkeypatch, dat
 
 def test_a_bound_without_its_kl_is_caught(few_draws):
     """Labels of pure noise, K = 10, κ = 8: whatever is learnt is wrong half of the time, and fits the ratings well."""
-    noisy = FitConfig(rank=10, likelihood_weight=8.0, max_iter=15, implicit_features=False)
+    noisy = FitConfig(rank=10, likelihood_weight=8.0, max_iter=8, implicit_features=False)
     violated = summary(experiment(noisy, 1000, 0.5, 30, Terms(delta=DELTA)))
     assert violated["seeger"][0] == 0
     assert violated["no-kl"][0] > allowed(30)
@@ -185,8 +187,8 @@ def test_a_bound_without_its_kl_is_caught(few_draws):
 def test_the_draws_of_a_prior_split_are_those_that_users_can_make(monkeypatch):
     """Enough ratings for a sharp bound: draws by ``sample`` keep it, draws with the spreads of ``std`` do not."""
     monkeypatch.setattr("knownrisk.SEEDS", 10)
-    config, terms = FitConfig(rank=5, max_iter=12), Terms(delta=DELTA, prior_split=0.5)
-    violated = summary(experiment(config, 40_000, 0.2, 3, terms, shape=(300, 300)))
+    config, terms = FitConfig(rank=5, max_iter=8), Terms(delta=DELTA, prior_split=0.5)
+    violated = summary(experiment(config, 20_000, 0.2, 3, terms, shape=(200, 200)))
     assert violated["prior_split"][0] == 0
     assert violated["wide draws"][0] == 1
 

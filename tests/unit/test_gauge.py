@@ -314,7 +314,7 @@ def test_half_the_iterations_are_enough():
     """A2, 200 × 200, logistic: those to within 1e−4 of the best objective known (measured: 21 without gauge
     and relaxation)."""
     histories = {
-        turned: solved(simulated("A2"), FitConfig(tol=0, max_iter=150, implicit_features=False), turned)[0].history
+        turned: solved(simulated("A2"), FitConfig(tol=0, max_iter=60, implicit_features=False), turned)[0].history
         for turned in (0, 1)
     }
     best = min(step.objective for history in histories.values() for step in history)

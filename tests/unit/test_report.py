@@ -65,6 +65,12 @@ def info():
 
 
 @pytest.fixture(scope="module")
+def bare(info):
+    """Only its objective and its factors are drawn."""
+    return dataclasses.replace(info, diagnostics=None, validation=[])
+
+
+@pytest.fixture(scope="module")
 def page(info):
     return report(info, CERTIFICATE)
 
@@ -78,9 +84,9 @@ def test_it_says_what_was_fitted(page):
     assert "look better than they are" not in page
 
 
-def test_a_full_rank_promises_nothing(info):
+def test_a_full_rank_promises_nothing(bare):
     """More factors help some data and not others, and whoever tries has compared settings."""
-    full, spare = (report(dataclasses.replace(info, effective_rank=rank), {}) for rank in (4, 3))
+    full, spare = (report(dataclasses.replace(bare, effective_rank=rank), {}) for rank in (4, 3))
     assert "a larger rank may or may not predict better" in full
     assert "--certificate-grid" in full
     assert "Every factor is in use" not in spare
@@ -107,12 +113,11 @@ def test_certified_points_are_on_the_curve(info):
     assert "≤ 37.4%" not in report(info, {"headline": "seeger", "certificates": [in_group]})
 
 
-def test_less_is_shown_where_less_is_known(info):
-    bare = dataclasses.replace(info, diagnostics=None, validation=[])
+def test_less_is_shown_where_less_is_known(info, bare):
     page = report(bare)
     assert page.count("<svg") == 2
     assert "limits on its errors" not in page
-    of_another_fit = dataclasses.replace(info, nine_tenths={"statement": "Of nine tenths."})
+    of_another_fit = dataclasses.replace(bare, nine_tenths={"statement": "Of nine tenths."})
     shown = [report(of_another_fit, found) for found in ({"headline": None, "certificates": []}, CERTIFICATE)]
     assert ["Of nine tenths." in page for page in shown] == [True, False]
     trained = dataclasses.replace(info, diagnostics=info.diagnostics | {"fitted": True})
@@ -127,9 +132,9 @@ def test_less_is_shown_where_less_is_known(info):
         ("holdout", "errors of the model&#x27;s predictions: certified"),
     ],
 )
-def test_the_tile_says_whose_errors_are_certified(info, name, whose):
+def test_the_tile_says_whose_errors_are_certified(bare, name, whose):
     told = {**CERTIFICATE["certificates"][0], "name": name, "delta": 0.001}
-    page = report(info, {"headline": name, "certificates": [told]})
+    page = report(bare, {"headline": name, "certificates": [told]})
     tile = re.search(r"<b>≤ 37.4%</b><span>([^<]*)</span>", page)[1]
     assert tile.startswith(whose)
     assert tile.endswith("with confidence 99.9%")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from onebit_spark.core.execution import Execution
 from onebit_spark.core.factor_tables import factor_table, ordered, prior_row
 from onebit_spark.core.fit_features import FitFeatures, digest, given_to
 from onebit_spark.core.fitted_features import SIDE_OF, Who
-from onebit_spark.core.losses import SIDES, Side
+from onebit_spark.core.losses import Side
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.phase_timer import PhaseTimer
 from onebit_spark.core.posterior import Form, RowPosterior
@@ -162,8 +162,7 @@ class TableFit:
         """Fit the ratings, which took ``read`` seconds to read."""
         timer, tally = PhaseTimer(), ratings.tally
         with _Engine.over(ratings, self.config.form, self.execution.device, self.threads) as engine:
-            names: dict[Who, str] = {"user": self.columns.user, "item": self.columns.item}
-            known = given_to(engine.features, self.features, names, engine.ids)
+            known = given_to(engine.features, self.features, self.columns.ids, engine.ids)
             builder = _Builder(self, ratings, engine, known)
             folder = self._checkpoints(ratings)
             earlier = None if folder is None else folder.newest(self.execution.resume)
@@ -273,10 +272,9 @@ class _Builder:
         columns, tally, engine = self.given.columns, self.ratings.tally, self.engine
         return info_of_fit(
             fit,
-            {side: engine.count(side) for side in SIDES},
-            {side: engine.column_norms(side, fit.posterior[side]) for side in SIDES},
+            engine,
+            engine.repeats,
             {side: len(known.unrated_ids) for side, known in self.features.items()},
-            engine.repeats.repeated > 0,
             n_ratings=tally.n,
             label_coding=tally.coding,
             threshold=columns.threshold,
@@ -286,6 +284,5 @@ class _Builder:
             id_types=self.given.id_types,
             n_positive=tally.positives,
             fingerprint=tally.fingerprint,
-            repeats=asdict(engine.repeats),
             exchange=dict(self.given.exchange),
         )

@@ -79,7 +79,7 @@ def _read(runtime: Runtime, request: FitRequest, columns: Columns, clock: Clock)
         with clock("reading"):
             by = [request.certify_by] if request.certify_by is not None else []
             table = runtime.table(request, "ratings", tuple(dict.fromkeys((*columns.names, *by))))
-            features = runtime.features(request, {"user": columns.user, "item": columns.item})
+            features = runtime.features(request, columns.ids)
             if request.predict:
                 pairs = runtime.table(request, "predict", ids)
                 types = runtime.types(pairs, ids), runtime.types(table, ids)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from onebit_spark.core.fitted_features import Who
 from onebit_spark.core.hashes import HASH_PARTS
 from onebit_spark.errors import FitFailed, RequestError
 
@@ -32,6 +33,11 @@ class Columns:
     def names(self) -> list[str]:
         """All of them, each once."""
         return list(dict.fromkeys(self.roles.values()))
+
+    @property
+    def ids(self) -> dict[Who, str]:
+        """The columns of the ids."""
+        return {"user": self.user, "item": self.item}
 
     @property
     def roles(self) -> dict[str, str]:

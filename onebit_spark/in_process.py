@@ -266,7 +266,7 @@ class Fit:
         problems = [str(problem) for problem in terms.problems()] + [
             f"max_error {problem}" for problem in request_problems(max_error)
         ]
-        problems += label_problems(np.asarray(labels), both_classes=False)
+        problems += label_problems(np.asarray(labels))
         if problems:
             raise ValueError("; ".join(problems))
         positive, predicted = np.asarray(labels) > 0, self.predict(rows, cols) > 0

@@ -169,12 +169,12 @@ class TableFit:
             start = None if earlier is None else resumed(earlier, self.config, engine)
             watch = None
             if folder is not None:
-                watch = Checkpointing(folder, self.execution.checkpoint_interval, builder.model)
+                watch = Checkpointing(folder, self.execution.checkpoint_interval, builder.at_checkpoint)
             timer.end("blocking")
             fit = certified_fit(engine, self.config, self.terms, tally.positives, on_iteration, start, watch)
             timer.end("fit")
             timer.divide_fit(fit.history[len(start.history) if start is not None else 0 :], None)
-            return builder.model(fit, {"survey": read, **timer.seconds}, finished=True)
+            return builder.finished(fit, {"survey": read, **timer.seconds})
 
     def _checkpoints(self, ratings: CollectedRatings) -> CheckpointFolder | None:
         if not (folder := self.execution.checkpoint_dir):
@@ -245,22 +245,25 @@ class _Builder:
     engine: _Engine
     features: dict[Side, FitFeatures]
 
-    def model(
-        self, fit: CertifiedFit[Any], seconds: Mapping[str, float] | None = None, finished: bool = False
-    ) -> ServedModel:
-        """The model of a fit, finished or at a checkpoint, which has no ids without ratings."""
-        info = replace(self._info(fit), seconds=dict(seconds or {}))
-        sides = {who: self._table(SIDE_OF[who], fit, info, finished) for who in SIDE_OF}
+    def at_checkpoint(self, fit: CertifiedFit[Any]) -> ServedModel:
+        """The model of a fit on its way, without ids that have no ratings."""
+        return self._model(fit, self._info(fit), {who: self.engine.factors(side, fit) for who, side in SIDE_OF.items()})
+
+    def finished(self, fit: CertifiedFit[Any], seconds: Mapping[str, float]) -> ServedModel:
+        """The model of a fit. The ids with features and without ratings are last."""
+        info = replace(self._info(fit), seconds=dict(seconds))
+        return self._model(fit, info, {who: self._all_factors(side, fit, info) for who, side in SIDE_OF.items()})
+
+    def _model(self, fit: CertifiedFit[Any], info: ModelInfo, sides: Mapping[Who, pa.Table]) -> ServedModel:
         info = replace(info, n_users=len(sides["user"]), n_items=len(sides["item"]))
         users, items = (ModelSide.of(table, info, who) for who, table in sides.items())
         params = {f"{who}Col": info.columns[who] for who in SIDE_OF}
         certificate = document(item.as_dict() for item in fit.certificates)
         return ServedModel(info, users, items, certificate, params=params, fitted=self.ratings.sketch())
 
-    def _table(self, side: Side, fit: CertifiedFit[Any], info: ModelInfo, finished: bool) -> pa.Table:
-        """The factor table of a side; the ids with features and without ratings are last."""
+    def _all_factors(self, side: Side, fit: CertifiedFit[Any], info: ModelInfo) -> pa.Table:
         table = self.engine.factors(side, fit)
-        if not finished or side not in fit.codings:
+        if side not in fit.codings:
             return table
         row = prior_row(fit.scales, side, *info.table_form)
         lines = self.features[side].unrated_lines(

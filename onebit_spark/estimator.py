@@ -11,6 +11,7 @@ from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame
 
 from onebit_spark.certificate.certificates import Terms
+from onebit_spark.certificate.certified_fit import certified_fit
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.devices import device_problems
 from onebit_spark.core.execution import Execution
@@ -26,9 +27,8 @@ from onebit_spark.input.labels import Labels
 from onebit_spark.input.prepared_ratings import PreparedRatings, prepare_ratings
 from onebit_spark.input.rating_checks import Columns
 from onebit_spark.ml.fit_params import FitParams
-from onebit_spark.ml.fit_run import FitInput, run_fit
+from onebit_spark.ml.fit_run import FitInput, checked_features, ready_to_fit
 from onebit_spark.ml.persistence import EstimatorReader, EstimatorWriter
-from onebit_spark.ml.side_features import checked_features
 from onebit_spark.model import OneBitCompletionModel
 
 NOT_WITH_VALIDATION = "validationIndicatorCol does not go with prepared ratings, for a folder holds none to watch"
@@ -207,5 +207,9 @@ def fit_counted(
     given = FitInput(
         estimator.fitConfig(), execution, estimator.certificateTerms(), columns, ratings, training, validation, features
     )
-    model = run_fit(given, OneBitCompletionModel, estimator._initial, counted, estimator._progress, timer)
+    with ready_to_fit(given, OneBitCompletionModel, estimator._initial, counted, timer) as ready:
+        fit = certified_fit(
+            ready.engine, given.config, given.terms, ready.positives, estimator._progress, ready.start, ready.watch
+        )
+        model = ready.model(fit)
     return estimator._copyValues(model._resetUid(estimator.uid))

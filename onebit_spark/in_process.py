@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -266,7 +266,7 @@ class Fit:
         problems = [str(problem) for problem in terms.problems()] + [
             f"max_error {problem}" for problem in request_problems(max_error)
         ]
-        problems += label_problems(np.asarray(labels), both_classes=False)
+        problems += label_problems(np.asarray(labels))
         if problems:
             raise ValueError("; ".join(problems))
         positive, predicted = np.asarray(labels) > 0, self.predict(rows, cols) > 0
@@ -380,19 +380,17 @@ def fit_arrays(
 
 def _info(made: CertifiedFit[Any], engine: LocalEngine | CudaEngine, positives: int, majority: int) -> ModelInfo:
     """As if the fit had been made of a DataFrame with the columns user, item and label."""
-    columns, repeats = {"user": "user", "item": "item", "label": "label"}, engine.repeats
+    columns = {"user": "user", "item": "item", "label": "label"}
     return info_of_fit(
         made,
-        {side: engine.count(side) for side in SIDES},
-        {side: engine.column_norms(side, made.posterior[side]) for side in SIDES},
+        engine,
+        engine.repeats,
         {side: int(np.count_nonzero(engine.counts(side) == 0)) for side in SIDES},
-        repeats.repeated > 0,
         n_ratings=engine.n_ratings,
         n_positive=positives,
         label_coding="signed",
         threshold=None,
         majority=majority,
-        repeats=asdict(repeats),
         columns={**columns, "weight": "weight"} if engine.weighted else columns,
         total_weight=engine.total_weight if engine.weighted else None,
         id_types={"user": "bigint", "item": "bigint"},

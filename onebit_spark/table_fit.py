@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from onebit_spark.core.execution import Execution
 from onebit_spark.core.factor_tables import factor_table, ordered, prior_row
 from onebit_spark.core.fit_features import FitFeatures, digest, given_to
 from onebit_spark.core.fitted_features import SIDE_OF, Who
-from onebit_spark.core.losses import SIDES, Side
+from onebit_spark.core.losses import Side
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.phase_timer import PhaseTimer
 from onebit_spark.core.posterior import Form, RowPosterior
@@ -162,20 +162,19 @@ class TableFit:
         """Fit the ratings, which took ``read`` seconds to read."""
         timer, tally = PhaseTimer(), ratings.tally
         with _Engine.over(ratings, self.config.form, self.execution.device, self.threads) as engine:
-            names: dict[Who, str] = {"user": self.columns.user, "item": self.columns.item}
-            known = given_to(engine.features, self.features, names, engine.ids)
+            known = given_to(engine.features, self.features, self.columns.ids, engine.ids)
             builder = _Builder(self, ratings, engine, known)
             folder = self._checkpoints(ratings)
             earlier = None if folder is None else folder.newest(self.execution.resume)
             start = None if earlier is None else resumed(earlier, self.config, engine)
             watch = None
             if folder is not None:
-                watch = Checkpointing(folder, self.execution.checkpoint_interval, builder.model)
+                watch = Checkpointing(folder, self.execution.checkpoint_interval, builder.at_checkpoint)
             timer.end("blocking")
             fit = certified_fit(engine, self.config, self.terms, tally.positives, on_iteration, start, watch)
             timer.end("fit")
             timer.divide_fit(fit.history[len(start.history) if start is not None else 0 :], None)
-            return builder.model(fit, {"survey": read, **timer.seconds}, finished=True)
+            return builder.finished(fit, {"survey": read, **timer.seconds})
 
     def _checkpoints(self, ratings: CollectedRatings) -> CheckpointFolder | None:
         if not (folder := self.execution.checkpoint_dir):
@@ -246,22 +245,25 @@ class _Builder:
     engine: _Engine
     features: dict[Side, FitFeatures]
 
-    def model(
-        self, fit: CertifiedFit[Any], seconds: Mapping[str, float] | None = None, finished: bool = False
-    ) -> ServedModel:
-        """The model of a fit, finished or at a checkpoint, which has no ids without ratings."""
-        info = replace(self._info(fit), seconds=dict(seconds or {}))
-        sides = {who: self._table(SIDE_OF[who], fit, info, finished) for who in SIDE_OF}
+    def at_checkpoint(self, fit: CertifiedFit[Any]) -> ServedModel:
+        """The model of a fit on its way, without ids that have no ratings."""
+        return self._model(fit, self._info(fit), {who: self.engine.factors(side, fit) for who, side in SIDE_OF.items()})
+
+    def finished(self, fit: CertifiedFit[Any], seconds: Mapping[str, float]) -> ServedModel:
+        """The model of a fit. The ids with features and without ratings are last."""
+        info = replace(self._info(fit), seconds=dict(seconds))
+        return self._model(fit, info, {who: self._all_factors(side, fit, info) for who, side in SIDE_OF.items()})
+
+    def _model(self, fit: CertifiedFit[Any], info: ModelInfo, sides: Mapping[Who, pa.Table]) -> ServedModel:
         info = replace(info, n_users=len(sides["user"]), n_items=len(sides["item"]))
         users, items = (ModelSide.of(table, info, who) for who, table in sides.items())
         params = {f"{who}Col": info.columns[who] for who in SIDE_OF}
         certificate = document(item.as_dict() for item in fit.certificates)
         return ServedModel(info, users, items, certificate, params=params, fitted=self.ratings.sketch())
 
-    def _table(self, side: Side, fit: CertifiedFit[Any], info: ModelInfo, finished: bool) -> pa.Table:
-        """The factor table of a side; the ids with features and without ratings are last."""
+    def _all_factors(self, side: Side, fit: CertifiedFit[Any], info: ModelInfo) -> pa.Table:
         table = self.engine.factors(side, fit)
-        if not finished or side not in fit.codings:
+        if side not in fit.codings:
             return table
         row = prior_row(fit.scales, side, *info.table_form)
         lines = self.features[side].unrated_lines(
@@ -273,10 +275,9 @@ class _Builder:
         columns, tally, engine = self.given.columns, self.ratings.tally, self.engine
         return info_of_fit(
             fit,
-            {side: engine.count(side) for side in SIDES},
-            {side: engine.column_norms(side, fit.posterior[side]) for side in SIDES},
+            engine,
+            engine.repeats,
             {side: len(known.unrated_ids) for side, known in self.features.items()},
-            engine.repeats.repeated > 0,
             n_ratings=tally.n,
             label_coding=tally.coding,
             threshold=columns.threshold,
@@ -286,6 +287,5 @@ class _Builder:
             id_types=self.given.id_types,
             n_positive=tally.positives,
             fingerprint=tally.fingerprint,
-            repeats=asdict(engine.repeats),
             exchange=dict(self.given.exchange),
         )

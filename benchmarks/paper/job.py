@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onebit_spark.cli.running import DONE, PACKAGE, REFUSED, Job, run_job
+from onebit_spark.cli.running import DONE, REFUSED, Job
 from onebit_spark.core.output_kinds import LEDGER, REPRODUCTION
 from onebit_spark.platform.sessions import broadcast, parallelism
 from paper.requests import MovieLensRequest, ReproduceRequest, SimulationRequest, data_folder
@@ -38,13 +38,15 @@ def reproduce(argv: Sequence[str] | None = None, *, ship_package: bool = False, 
     if experiment in ("-h", "--help"):
         print(USAGE.format(name=name))
         return DONE
-    packages = [HERE] * HERE.is_dir() + [PACKAGE] * ship_package  # in a zip, the workers have it already
-    if experiment == "movielens":
-        job = Job(f"{name} {experiment}", MovieLensRequest, run_movielens, needs_classic=True)
-        return run_job(job, flags, packages)
-    if experiment in ("tables", "noise"):
-        run = run_tables if experiment == "tables" else run_noise
-        return run_job(Job(f"{name} {experiment}", SimulationRequest, run, needs_classic=True), flags, packages)
+    jobs: dict[str, type[ReproduceRequest]] = {
+        "movielens": MovieLensRequest,
+        "tables": SimulationRequest,
+        "noise": SimulationRequest,
+    }
+    if experiment in jobs:
+        here = (HERE,) if HERE.is_dir() else ()  # in a zip, the workers have it already
+        job = Job("reproduce.py", jobs[experiment], f"paper.job:run_{experiment}", needs_classic=True, packages=here)
+        return job(flags, ship_package=ship_package, name=f"{name} {experiment}")
     usage = USAGE.format(name=name)
     print(f"error: name the experiment first, tables, noise or movielens, not {experiment!r}; {usage}", file=sys.stderr)
     return REFUSED

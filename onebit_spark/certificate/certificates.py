@@ -8,7 +8,6 @@ from typing import Any
 
 from onebit_spark.certificate import bounds
 from onebit_spark.certificate.learnt_prior import NARROWING
-from onebit_spark.core.config import FitConfig
 from onebit_spark.core.draws import Draws, GibbsErrors
 from onebit_spark.core.settings import SHARE, Problem, at_least, documented, problems_of, setting
 from onebit_spark.core.solver import Iteration
@@ -132,34 +131,41 @@ def headline_of(content: Mapping[str, Any]) -> str | None:
     return next((item["statement"] for item in whole if item["name"] == content["headline"]), None)
 
 
-def certificates_of(
-    config: FitConfig, last: Iteration, counted: GibbsErrors, draws: Draws, terms: Terms, majority_error: float,
-    cost: float = 0.0, weights: int = 1, weighted: bool = False,
-) -> list[Certificate]:  # fmt: skip
-    """The certificates under a prior that does not depend on the labels: theorem1 (hinge only), catoni and seeger.
+def theorem1_certificate(
+    last: Iteration, n: int, lam: float, terms: Terms, majority_error: float, cost: float = 0.0, weights: int = 1
+) -> Certificate:
+    """The paper's Theorem 1: hinge loss, no weights of ratings, for with them the objective is not λ·AVB (§16).
 
-    ``cost`` is what the default α adds to the divergence (``prior_cost``). ``weights`` counts the κ that might
-    have been chosen. Theorem 1 holds for one λ = κn, so it pays for them; the others hold for all posteriors.
-    ``weighted``: the ratings have weights. Then the objective is not λ·AVB, and theorem1 is left out (§16).
+    ``cost`` as below. ``weights`` counts the κ that might have been chosen: it holds for one λ = κn, and pays for them.
     """
-    n, kl, lam = counted.ratings, max(last.divergence, 0.0), config.weight * counted.ratings  # rounding gives < 0
-    paid, share = kl + cost, terms.delta / terms.grid
-    left = (1 - DRAWS_SHARE) * share
+    kl = max(last.divergence, 0.0)  # rounding gives < 0
+    bound = bounds.theorem1((last.objective + cost) / lam, n, lam, terms.delta / terms.grid / weights)
+    inputs = {
+        "avb": last.objective / lam, "lambda": lam, "kl": kl, "prior_cost": cost, "grid": terms.grid * weights
+    }  # fmt: skip
+    return _stated(
+        None, name="theorem1", bound=bound, bounds=GIBBS, over=SAMPLED, delta=terms.delta, n=n,
+        majority_error=majority_error, inputs=inputs,
+    )  # fmt: skip
+
+
+def gibbs_certificates(
+    last: Iteration, counted: GibbsErrors, draws: Draws, terms: Terms, majority_error: float, cost: float = 0.0
+) -> list[Certificate]:
+    """Catoni's and Seeger's, under a prior that does not depend on the labels. They hold for all posteriors.
+
+    ``cost`` is what the default α adds to the divergence (``prior_cost``).
+    """
+    n, kl = counted.ratings, max(last.divergence, 0.0)
     gibbs, inputs = _gibbs(counted, draws, terms)
-    priced = {"kl": kl, "prior_cost": cost}
+    own = {**inputs, "kl": kl, "prior_cost": cost}
     common = {"bounds": GIBBS, "over": SAMPLED, "delta": terms.delta, "n": n, "majority_error": majority_error}
-    certificates = []
-    if config.loss == "hinge" and not weighted:
-        bound = bounds.theorem1((last.objective + cost) / lam, n, lam, share / weights)
-        own = {"avb": last.objective / lam, "lambda": lam, **priced, "grid": terms.grid * weights}
-        certificates.append(_stated(None, name="theorem1", bound=bound, inputs=own, **common))
-    bound, best = bounds.catoni_over_grid(gibbs, paid, n, left)
-    own = {**inputs, **priced, "lambda": best, "lambda_grid": len(bounds.CATONI_GRID)}
-    certificates.append(_stated(None, name="catoni", bound=bound, inputs=own, **common))
-    bound = bounds.seeger(gibbs, paid, n, left)
-    own = {**inputs, **priced}
-    certificates.append(_stated(inputs["gibbs_risk"], name="seeger", bound=bound, inputs=own, **common))
-    return certificates
+    left = (1 - DRAWS_SHARE) * (terms.delta / terms.grid)
+    bound, best = bounds.catoni_over_grid(gibbs, kl + cost, n, left)
+    grid = {"lambda": best, "lambda_grid": len(bounds.CATONI_GRID)}
+    catoni = _stated(None, name="catoni", bound=bound, inputs={**own, **grid}, **common)
+    bound = bounds.seeger(gibbs, kl + cost, n, left)
+    return [catoni, _stated(inputs["gibbs_risk"], name="seeger", bound=bound, inputs=own, **common)]
 
 
 def prior_split_certificate(

@@ -10,9 +10,10 @@ from typing import Generic, TypeVar
 from onebit_spark.certificate.certificates import (
     Certificate,
     Terms,
-    certificates_of,
+    gibbs_certificates,
     nine_tenths_certificate,
     prior_split_certificate,
+    theorem1_certificate,
 )
 from onebit_spark.certificate.learnt_prior import LearntPrior, fit_near, learn_prior, moved
 from onebit_spark.core.choices import Choice, choose
@@ -104,8 +105,11 @@ def _under_given_prior(
         draws = Draws.enough(engine.n_ratings, config.seed ^ DRAW_STREAM)
         counted = engine.gibbs_errors(draws)
         cost = prior_cost(config, engine.count("rows") + engine.count("cols")) + math.log(choice.ranks)
-        last, kappas = outcome.history[-1], choice.candidates
-        found = certificates_of(config, last, counted, draws, terms, majority_error, cost, kappas, engine.weighted)
+        last, n = outcome.history[-1], counted.ratings
+        found = gibbs_certificates(last, counted, draws, terms, majority_error, cost)
+        if config.loss == "hinge" and not engine.weighted:
+            lam = config.weight * n
+            found = [theorem1_certificate(last, n, lam, terms, majority_error, cost, choice.candidates), *found]
     return CertifiedFit(
         hierarchy.scales, hierarchy.prior, outcome.history, outcome.converged, outcome.reason,
         settled(engine, hierarchy), found, choice, codings_of(engine.features),

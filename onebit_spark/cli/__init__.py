@@ -14,41 +14,22 @@ are imported when it runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import Any
 
-from onebit_spark.cli.choose_runtime import SPARK
 from onebit_spark.cli.requests import EvaluateRequest, FitRequest, PredictRequest, TuneRequest
-from onebit_spark.cli.running import PACKAGE, Job, run_job
+from onebit_spark.cli.running import Job
 
-Arguments = Sequence[str] | None
-
-
-def fit(argv: Arguments = None, *, ship_package: bool = False, name: str = "fit.py", runtime: str = SPARK) -> int:
-    advice = _imported("fit_job", "when_interrupted")
-    job = Job(name, FitRequest, _imported("fit_job"), warm_up, advice, runtime=runtime)
-    return run_job(job, argv, [PACKAGE] * ship_package)
-
-
-def predict(
-    argv: Arguments = None, *, ship_package: bool = False, name: str = "predict.py", runtime: str = SPARK
-) -> int:
-    job = Job(name, PredictRequest, _imported("predict_job"), runtime=runtime)
-    return run_job(job, argv, [PACKAGE] * ship_package)
-
-
-def evaluate(
-    argv: Arguments = None, *, ship_package: bool = False, name: str = "evaluate.py", runtime: str = SPARK
-) -> int:
-    job = Job(name, EvaluateRequest, _imported("evaluate_job"), runtime=runtime)
-    return run_job(job, argv, [PACKAGE] * ship_package)
-
-
-def tune(argv: Arguments = None, *, ship_package: bool = False, name: str = "tune.py", runtime: str = SPARK) -> int:
-    job = Job(name, TuneRequest, _imported("tune_job"), needs_classic=True, runtime=runtime)
-    return run_job(job, argv, [PACKAGE] * ship_package)
+fit = Job(
+    "fit.py",
+    FitRequest,
+    "onebit_spark.cli.fit_job:run",
+    when_interrupted="onebit_spark.cli.fit_job:when_interrupted",
+    meanwhile="onebit_spark.cli:warm_up",
+)
+predict = Job("predict.py", PredictRequest, "onebit_spark.cli.predict_job:run")
+evaluate = Job("evaluate.py", EvaluateRequest, "onebit_spark.cli.evaluate_job:run")
+tune = Job("tune.py", TuneRequest, "onebit_spark.cli.tune_job:run", needs_classic=True)
 
 
 def warm_up(request: FitRequest, runtime: str) -> None:
@@ -63,8 +44,3 @@ def warm_up(request: FitRequest, runtime: str) -> None:
         import_module("onebit_spark.cli.fit_job")
         if request.report:
             import_module("matplotlib.figure")
-
-
-def _imported(module: str, function: str = "run") -> Callable[..., Any]:
-    """A function of a job's module, which is imported at the first call."""
-    return lambda *arguments: getattr(import_module(f"onebit_spark.cli.{module}"), function)(*arguments)

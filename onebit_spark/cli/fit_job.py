@@ -38,7 +38,10 @@ def run(runtime: Runtime, request: FitRequest) -> None:
     clock, columns = Clock(), _columns(request)
     with runtime.beside(request.output):
         inputs = _read(runtime, request, columns, clock)
-        model = _fitted(runtime, FitPlan.of(request, columns), inputs, clock, request.quiet)
+        plan = FitPlan.of(request, columns)
+        with clock("fitting"), Progress(plan.config.max_iter, plan.config.tol, quiet=request.quiet) as progress:
+            model = runtime.fit(plan, inputs.ratings, inputs.features, progress)
+        clock.split("fitting", "preparing", "iterations", progress.seconds)
         model = _judged(runtime, request, inputs, model, clock)
         with clock("saving"):
             runtime.save(model, request.output, request.overwrite)
@@ -76,7 +79,7 @@ def _read(runtime: Runtime, request: FitRequest, columns: Columns, clock: Clock)
         with clock("reading"):
             by = [request.certify_by] if request.certify_by is not None else []
             table = runtime.table(request, "ratings", tuple(dict.fromkeys((*columns.names, *by))))
-            features = runtime.features(request, {"user": columns.user, "item": columns.item})
+            features = runtime.features(request, columns.ids)
             if request.predict:
                 pairs = runtime.table(request, "predict", ids)
                 types = runtime.types(pairs, ids), runtime.types(table, ids)
@@ -85,14 +88,6 @@ def _read(runtime: Runtime, request: FitRequest, columns: Columns, clock: Clock)
         with clock("holding out" if request.holdout is not None and runtime.session is not None else "reading"):
             ratings = runtime.ratings(table, columns, division)
         return Inputs(ratings, features, pairs, 0 if counted is None else counted.result())
-
-
-def _fitted(runtime: Runtime, plan: FitPlan, inputs: Inputs, clock: Clock, quiet: bool) -> Any:
-    """The fit of the ratings that are not held out."""
-    with clock("fitting"), Progress(plan.config.max_iter, plan.config.tol, quiet=quiet) as progress:
-        model = runtime.fit(plan, inputs.ratings, inputs.features, progress)
-    clock.split("fitting", "preparing", "iterations", progress.seconds)
-    return model
 
 
 def _judged(runtime: Runtime, request: FitRequest, inputs: Inputs, model: Any, clock: Clock) -> Any:

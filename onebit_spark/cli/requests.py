@@ -140,7 +140,7 @@ class FitRequest(RatingsRequest):
         unseen = "ratings that are not fitted: add --holdout 0.1, for example"
         if self.calibrate and self.holdout is None:
             yield f"--calibrate needs {unseen}"
-        yield from _selective_problems(self, self.holdout is not None, unseen)
+        yield from _selective_problems(self, unseen if self.holdout is None else None)
         if self.holdout is not None and not 0 < self.holdout < 1:
             yield f"--holdout must lie strictly between 0 and 1, not {self.holdout}"
         if (self.predict is None) != (self.predictions is None and self.output_table is None):
@@ -222,7 +222,7 @@ class EvaluateRequest(JobRequest):
     def problems(self) -> Iterator[str]:
         yield from in_flags(Labels, filled(Labels, self).problems())
         yield from in_flags(Terms, self.terms().problems())
-        yield from _selective_problems(self, self.certify, "a certificate: add --certify")
+        yield from _selective_problems(self, None if self.certify else "a certificate: add --certify")
         yield from super().problems()
 
     def terms(self) -> Terms:
@@ -304,10 +304,10 @@ def _holds(folder: str, path: str) -> bool:
     return same_place and Path(os.path.abspath(inner.path)).is_relative_to(os.path.abspath(outer.path))
 
 
-def _selective_problems(request: FitRequest | EvaluateRequest, possible: bool, need: str) -> Iterator[str]:
-    """Problems with the error rates, and flags that ``need`` something that is missing."""
+def _selective_problems(request: FitRequest | EvaluateRequest, missing: str | None) -> Iterator[str]:
+    """Problems with the error rates, and flags that need what is ``missing``."""
     for problem in request_problems(request.max_error):
         yield f"--max-error {problem}"
     for name in ("max_error", "certify_by"):
-        if getattr(request, name) and not possible:
-            yield f"{as_flag(name)} needs {need}"
+        if getattr(request, name) and missing:
+            yield f"{as_flag(name)} needs {missing}"

@@ -8,13 +8,15 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from onebit_spark.cli.choose_runtime import LOCAL, SPARK, choose
+from onebit_spark.cli.choose_runtime import LOCAL, SPARK, Chosen, choose
 from onebit_spark.cli.failures import failures_in_words, print_traceback, reason_of
 from onebit_spark.cli.flags import parse
 from onebit_spark.cli.interrupts import Interrupts
@@ -44,67 +46,76 @@ Request = TypeVar("Request", bound=SessionRequest)
 
 @dataclass(frozen=True)
 class Job(Generic[Request]):
-    """What a job is called, which flags it takes, and what it does."""
+    """What a job is called, which flags it takes, and what it does: "module:function", imported when it is needed."""
 
     name: str
     request: type[Request]  # the dataclass of its flags
-    work: Callable[[Any, Request], None]  # on a Runtime
-    # Runs in a thread while Spark starts, or a file is read; it is told the name of the runtime.
-    meanwhile: Callable[[Request, str], None] | None = None
-    when_interrupted: Callable[[Any, Request], str] = lambda *_: ""  # says how to go on
+    work: str  # work(runtime, request)
+    when_interrupted: str | None = None  # when_interrupted(runtime, request) says how to go on
+    # meanwhile(request, name of the runtime), in a thread: while Spark starts, or a file is read
+    meanwhile: str | None = None
     needs_classic: bool = False  # refuses Spark Connect
-    runtime: str = SPARK  # where it runs if the request does not say
+    packages: tuple[Path, ...] = ()  # folders of Python packages that the workers do not have
 
+    def __call__(
+        self, argv: Sequence[str] | None = None, *, ship_package: bool = False, name: str | None = None,
+        runtime: str = SPARK,
+    ) -> int:  # fmt: skip
+        """Run the job and return its exit code. What went wrong is the last line on stderr, after Spark stopped.
 
-def run_job(job: Job[Request], argv: Sequence[str] | None = None, packages: Sequence[Path] = ()) -> int:
-    """Run a job and return its exit code. What went wrong is the last line on stderr, printed after Spark stopped.
+        ``runtime`` is where it runs if the request does not say. ``ship_package``: the workers lack this package.
+        """
+        job = replace(self, name=name or self.name, packages=self.packages + (PACKAGE,) * ship_package)
+        code, last_line = DONE, ""
+        with Interrupts() as interrupts:
+            try:
+                request = parse(job.request, job.name, argv)
+                _set_up_logging(request.quiet)
+                chosen = choose(request, runtime)
+                if chosen.name == LOCAL or runtime != SPARK:
+                    log.info("runtime: %s (%s)", *chosen)
+                if job.meanwhile is not None:
+                    warm_up, arguments = resolve_name(job.meanwhile), (request, chosen.name)
+                    threading.Thread(target=warm_up, args=arguments, name="meanwhile", daemon=True).start()
+                with (
+                    job._runtime(request, chosen, interrupts) as there,
+                    interrupts.in_words(partial(job._advice, there, request)),
+                    failures_in_words(),
+                ):
+                    resolve_name(job.work)(there, request)
+            except RequestError as error:
+                code, last_line = REFUSED, f"error: {error}"
+            except FitFailed as error:
+                code, last_line = FAILED, f"error: {error}"
+            except KeyboardInterrupt as stop:
+                interrupts.notice()
+                code, last_line = interrupts.exit_code, f"interrupted. {stop}"
+            except Exception as error:
+                print_traceback()
+                code, last_line = FAILED, f"error: {reason_of(error)}"
+            if last_line:
+                print(" ".join(last_line.split()), file=sys.stderr, flush=True)
+        return code
 
-    ``packages`` are folders of Python packages that the workers do not have.
-    """
-    code, last_line = DONE, ""
-    with Interrupts() as interrupts:
-        try:
-            request = parse(job.request, job.name, argv)
-            _set_up_logging(request.quiet)
-            chosen = choose(request, job.runtime)
-            if job.meanwhile is not None:
-                arguments = request, chosen.name
-                threading.Thread(target=job.meanwhile, args=arguments, name="meanwhile", daemon=True).start()
-            if chosen.name == LOCAL:
-                from onebit_spark.cli.local_runtime import LocalRuntime
+    @contextmanager
+    def _runtime(self, request: Request, chosen: Chosen, interrupts: Interrupts) -> Iterator[Any]:
+        """The Runtime that was chosen."""
+        if chosen.name == LOCAL:
+            from onebit_spark.cli.local_runtime import LocalRuntime
 
-                log.info("runtime: %s (%s)", *chosen)
-                here = LocalRuntime(chosen.reason)
-                with interrupts.in_words(lambda: job.when_interrupted(here, request)), failures_in_words():
-                    job.work(here, request)
-                return code
-            if job.runtime != SPARK:
-                log.info("runtime: %s (%s)", *chosen)
-            remote = request.remote or os.environ.get("SPARK_REMOTE")
-            if job.needs_classic and (remote or os.environ.get("SPARK_API_MODE") == "connect"):
-                raise RequestError(
-                    f"this job {NOT_ON_CONNECT}: drop --remote, and unset SPARK_REMOTE and SPARK_API_MODE"
-                )
-            with spark_session(f"onebit_spark {job.name}", packages, request.log_level, remote) as spark:
-                from onebit_spark.cli.spark_runtime import SparkRuntime
+            yield LocalRuntime(chosen.reason)
+            return
+        remote = request.remote or os.environ.get("SPARK_REMOTE")
+        if self.needs_classic and (remote or os.environ.get("SPARK_API_MODE") == "connect"):
+            raise RequestError(f"this job {NOT_ON_CONNECT}: drop --remote, and unset SPARK_REMOTE and SPARK_API_MODE")
+        with spark_session(f"onebit_spark {self.name}", self.packages, request.log_level, remote) as spark:
+            from onebit_spark.cli.spark_runtime import SparkRuntime
 
-                there = SparkRuntime(spark)
-                with interrupts.in_words(lambda: job.when_interrupted(there, request)), failures_in_words():
-                    interrupts.listen(lambda: _hush(spark))
-                    job.work(there, request)
-        except RequestError as error:
-            code, last_line = REFUSED, f"error: {error}"
-        except FitFailed as error:
-            code, last_line = FAILED, f"error: {error}"
-        except KeyboardInterrupt as stop:
-            interrupts.notice()
-            code, last_line = interrupts.exit_code, f"interrupted. {stop}"
-        except Exception as error:
-            print_traceback()
-            code, last_line = FAILED, f"error: {reason_of(error)}"
-        if last_line:
-            print(" ".join(last_line.split()), file=sys.stderr, flush=True)
-    return code
+            interrupts.listen(lambda: _hush(spark))
+            yield SparkRuntime(spark)
+
+    def _advice(self, runtime: Any, request: Request) -> str:
+        return "" if self.when_interrupted is None else str(resolve_name(self.when_interrupted)(runtime, request))
 
 
 def _set_up_logging(quiet: bool) -> None:

@@ -80,8 +80,11 @@ class Validation(Protocol):
     def tasks(self, configs: Sequence[FitConfig]) -> list[dict[str, Any]]:
         """One task per configuration and fold. The folds of one configuration follow each other."""
 
-    def results(self, tasks: Sequence[dict[str, Any]], alone: bool, ledger: Any, progress: Any) -> list[dict[str, Any]]:
-        """The results of all tasks: fits side by side, ``alone`` on one core each, or one after the other."""
+    def in_workers(self, tasks: Sequence[dict[str, Any]], ledger: Any, progress: Any) -> list[dict[str, Any]]:
+        """The results of all tasks: fits side by side, on one core each."""
+
+    def one_after_the_other(self, tasks: Sequence[dict[str, Any]], ledger: Any, progress: Any) -> list[dict[str, Any]]:
+        """The same, each on all cores."""
 
     def model(self, config: FitConfig, settings: int) -> Model:
         """The fit of all ratings with a configuration that was chosen among ``settings`` many."""

@@ -60,7 +60,8 @@ def run(runtime: Runtime, request: TuneRequest) -> None:
     with continued_folder(spark, request.output, TUNING, request.overwrite) as folder:
         ledger = Ledger(spark, (folder / "tasks").uri)
         with TaskProgress(len(tasks), "tuning", quiet=request.quiet) as progress:
-            results = validation.results(tasks, alone, ledger, progress)
+            run_all = validation.in_workers if alone else validation.one_after_the_other
+            results = run_all(tasks, ledger, progress)
         folds = [results[first : first + request.folds] for first in range(0, len(results), request.folds)]
         scores = [score(config, of_config) for config, of_config in zip(configs, folds, strict=True)]
         chosen = choose(scores)

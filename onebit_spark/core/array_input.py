@@ -54,7 +54,7 @@ def checked_ratings(
         wrong, largest = _index_problems(name, arrays[name], limit)
         problems += wrong
         size.append(largest + 1 if limit is None else limit)
-    problems += label_problems(arrays["labels"])
+    problems += label_problems(arrays["labels"]) or class_problems(arrays["labels"])
     if problems:
         raise ValueError("cannot fit:\n" + "\n".join(f"- {problem}" for problem in problems))
     row_index, col_index = (arrays[name].astype(np.int64, copy=False) for name in ("rows", "cols"))
@@ -93,8 +93,8 @@ def _index_problems(name: str, index: NDArray[Any], declared: int | None) -> tup
     return problems, int(values.max())
 
 
-def label_problems(labels: NDArray[Any], both_classes: bool = True) -> list[str]:
-    """The problems of a label array. ``both_classes``: both labels must occur."""
+def label_problems(labels: NDArray[Any]) -> list[str]:
+    """The problems of a label array."""
     if labels.size == 0:
         return []
     if labels.dtype.kind not in "biuf":
@@ -108,10 +108,15 @@ def label_problems(labels: NDArray[Any], both_classes: bool = True) -> list[str]
             return [f"labels must be ±1 or 0/1: {_examples(wrong)}"]
         if np.any(values == 0) and np.any(values == -1):
             return ["labels mix 0 and −1: use either ±1 or 0/1"]
-    positives = np.count_nonzero(values > 0)
-    if both_classes and positives in (0, values.size):
-        return [f"labels are all {'positive' if positives else 'negative'}: both classes are needed"]
     return []
+
+
+def class_problems(labels: NDArray[Any]) -> list[str]:
+    """Whether one of the labels does not occur."""
+    positives = np.count_nonzero(labels > 0)
+    if positives not in (0, labels.size) or labels.size == 0:
+        return []
+    return [f"labels are all {'positive' if positives else 'negative'}: both classes are needed"]
 
 
 def weight_problems(weights: NDArray[Any]) -> list[str]:

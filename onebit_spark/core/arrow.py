@@ -2,7 +2,27 @@
 
 from __future__ import annotations
 
-from onebit_spark.core.absent import Absent
+from typing import Any, NoReturn
+
+
+class Absent:
+    """Stands for a package that is not installed, so that files which name it can be imported.
+
+    Whatever is named in it is absent as well; to call it is an error.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, part: str) -> Absent:
+        if part.startswith("__"):
+            raise AttributeError(part)
+        return Absent(f"{self._name}.{part}")
+
+    def __call__(self, *arguments: Any, **named: Any) -> NoReturn:
+        package = self._name.partition(".")[0]
+        raise ModuleNotFoundError(f"{self._name} is needed, but {package} is not installed", name=package)
+
 
 try:
     import pyarrow as pa
@@ -10,4 +30,4 @@ try:
 except ModuleNotFoundError:
     pa, pc = Absent("pyarrow"), Absent("pyarrow.compute")
 
-__all__ = ["pa", "pc"]
+__all__ = ["Absent", "pa", "pc"]

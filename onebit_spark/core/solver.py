@@ -15,6 +15,7 @@ from onebit_spark.core.config import FitConfig
 from onebit_spark.core.engine import Engine
 from onebit_spark.core.gauge import GaugeStep
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Side
+from onebit_spark.core.losses.base import Move
 from onebit_spark.core.posterior import FIT_VECTORS, MODEL_VECTORS, RowPosterior
 from onebit_spark.core.row_map import RowMap
 from onebit_spark.core.scales import Hierarchy, ScaleHierarchy, Scales
@@ -111,6 +112,19 @@ class Start(Generic[P]):
 DriverStep = Callable[[H, SideStatistics, SideStatistics], tuple[H, float, dict[Side, RowMap]]]
 
 
+def without_maps(hierarchy: H, rows: SideStatistics, cols: SideStatistics) -> tuple[H, float, dict[Side, RowMap]]:
+    """The γ step alone."""
+    return *hierarchy.updated(rows, cols), {}
+
+
+@dataclass(frozen=True)
+class Acceleration(Generic[H]):
+    """What makes the alternation faster: maps of both sides at once, and steps that go too far. None, as it stands."""
+
+    driver_step: DriverStep[H] = without_maps
+    pace: Callable[[int], float] = unrelaxed  # ω after t iterations
+
+
 class Watch(Protocol[P]):
     """Looks on during a fit, and may end it."""
 
@@ -130,6 +144,7 @@ def solve(
     on_iteration: Callable[[Iteration], None] | None = None,
     start: Start[P] | None = None,
     watch: Watch[P] | None = None,
+    *,
     gauge: bool = True,
     relaxed: bool = True,
 ) -> Outcome[ScaleHierarchy]:
@@ -145,19 +160,12 @@ def solve(
     scales = Scales.at_start(config.factors) if start is None else start.scales
     grams = {side: gram for side in SIDES if (gram := engine.feature_gram(side)) is not None}
     scales = replace(scales, features=of_known_size(scales.features, grams, config.dimension))
-    before, earlier, planned = ([], 0, None) if start is None else (start.history, start.earlier, start.planned)
     hierarchy, symmetry = ScaleHierarchy(scales, prior, config.intercepts, config.weight), config.make_loss().symmetry
     driver_step = GaugeStep(symmetry, not config.implicit_features) if gauge and symmetry else without_maps
+    earlier = 0 if start is None else start.earlier
     pace = (lambda t: relaxation(t + earlier)) if relaxed else unrelaxed
-    if planned is not None:
-        config = replace(config, max_iter=min(config.max_iter, planned.iterations))
-    outcome = descend(engine, config, hierarchy, on_iteration, watch, before, driver_step, pace, planned)
+    outcome = descend(engine, config, hierarchy, on_iteration, start, watch, Acceleration(driver_step, pace))
     return outcome if watch is None else watch.best(outcome)
-
-
-def without_maps(hierarchy: H, rows: SideStatistics, cols: SideStatistics) -> tuple[H, float, dict[Side, RowMap]]:
-    """The γ step alone."""
-    return *hierarchy.updated(rows, cols), {}
 
 
 def descend(
@@ -165,39 +173,102 @@ def descend(
     config: FitConfig,
     hierarchy: H,
     on_iteration: Callable[[Iteration], None] | None = None,
+    start: Start[P] | None = None,
     watch: Callable[[Engine[P], H, list[Iteration]], str | None] | None = None,
-    before: Sequence[Iteration] = (),
-    driver_step: DriverStep[H] = without_maps,
-    pace: Callable[[int], float] = unrelaxed,
-    planned: Plan | None = None,
+    acceleration: Acceleration[H] | None = None,
 ) -> Outcome[H]:
     """Iterate from the engine's posteriors until the objective and M stand still or ``max_iter`` is reached.
 
-    ``before`` are the iterations that led to these posteriors; they count.
+    The iterations that led to the ``start`` count.
     """
-    history = list(before)
-    for reached, iteration in _iterate(engine, config, hierarchy, history, driver_step, pace):
-        hierarchy = reached
-        history.append(iteration)
+    history, planned = ([], None) if start is None else (list(start.history), start.planned)
+    last = config.max_iter if planned is None else min(config.max_iter, planned.iterations)
+    loss, alternation = config.make_loss(), _Alternation(engine, config, hierarchy, acceleration or Acceleration())
+    for number in range(len(history) + 1, last + 1):
+        began, previous = time.perf_counter(), history[-1].objective if history else np.inf
+        for step in alternation.half_steps(loss.plan(), number):
+            alternation.learn(step, engine.half_step(loss, step))
+        objective, divergence, change = alternation.end(number)
+        decrease = (previous - objective) / max(abs(objective), 1e-300) if number > 1 else np.inf
+        history.append(Iteration(number, objective, divergence, decrease, change, time.perf_counter() - began))
         if on_iteration is not None:
-            on_iteration(iteration)
-        if not np.isfinite(iteration.objective):
+            on_iteration(history[-1])
+        if not np.isfinite(objective):
             raise FitFailed(
-                f"the objective became {iteration.objective} in iteration {iteration.number}; "
-                "please report this with the configuration"
+                f"the objective became {objective} in iteration {number}; please report this with the configuration"
             )
         if config.tol > 0 and distance(history) <= config.tol:
             reason = f"objective and scores changed by less than tol = {config.tol:g}"
-            return Outcome(hierarchy, history, True, reason)
-        stop = watch(engine, hierarchy, history) if watch is not None else None
+            return Outcome(alternation.hierarchy, history, True, reason)
+        stop = watch(engine, alternation.hierarchy, history) if watch is not None else None
         if stop:
-            return Outcome(hierarchy, history, False, stop)
+            return Outcome(alternation.hierarchy, history, False, stop)
     if planned is not None and len(history) >= planned.iterations:
-        return Outcome(hierarchy, history, True, planned.reason)
-    reason = f"max_iter = {config.max_iter} reached"
+        return Outcome(alternation.hierarchy, history, True, planned.reason)
+    reason = f"max_iter = {last} reached"
     if config.tol > 0:
         warnings.warn(f"not converged: {reason}; {_how_far(history, config.tol)}", NotConverged, stacklevel=3)
-    return Outcome(hierarchy, history, False, reason)
+    return Outcome(alternation.hierarchy, history, False, reason)
+
+
+class _Alternation(Generic[P, H]):
+    """The driver's share of the iterations: what it says to a half step, and what it learns from one."""
+
+    def __init__(self, engine: Engine[P], config: FitConfig, hierarchy: H, acceleration: Acceleration[H]) -> None:
+        self.hierarchy = hierarchy
+        self._engine, self._config, self._acceleration = engine, config, acceleration
+        self._ratings_per_row = 2 * engine.total_weight / (engine.count("rows") + engine.count("cols"))
+        self._weights = hierarchy.weight_grams or {side: engine.weight_gram(side) for side in SIDES}
+        self._ridges = {side: FeatureRidge.of(_gram(engine, side)) for side in hierarchy.feature_weights}
+        self._latest: dict[Side, SideStatistics] = {}
+        self._moved: dict[Side, SideStatistics] = {}  # of the last half step that moved means
+
+    def half_steps(self, plan: Sequence[Move], number: int) -> Iterator[HalfStep[P]]:
+        """Those of an iteration. ``learn`` is called after each of them."""
+        for position, move in enumerate(plan):
+            yield HalfStep(
+                side=move.side,
+                iteration=number - 1,
+                weight=self._config.weight,
+                prior=self.hierarchy.row_prior(move.side),
+                ratings_per_row=self._ratings_per_row,
+                move_means=move.means,
+                move_spreads=move.spreads,
+                want_data=position == len(plan) - 1,
+                relaxation=self._acceleration.pace(number - 1),
+                feature_weights=self.hierarchy.feature_weights.get(move.side),
+            )
+
+    def learn(self, step: HalfStep[P], found: SideStatistics) -> None:
+        """The step of the implicit weights, and the sums of the side that has moved."""
+        side, weights = step.side, self._weights
+        other = OTHER[side]
+        weights[side] = found.weight_gram
+        if len(found.weight_gram):
+            better = found.best_step(weights[other])
+            self._engine.move_weights(side, better)
+            found, weights[other] = found.after(better), better.moved(weights[other])
+        self._latest[side] = found.with_ridge(weights[other], step.feature_weights)
+        if step.move_means:
+            self._moved[side] = self._latest[side]
+
+    def end(self, number: int) -> tuple[float, float, float]:
+        """The driver's step. Gives the objective, KL(ρ‖π) in it, and how far the scores moved."""
+        latest, data, pace = self._latest, self._engine.data_term(), self._acceleration.pace(number - 1)
+        features = {
+            side: ridge.moved(self.hierarchy.feature_weights[side], latest[side].feature_cross, pace)
+            for side, ridge in self._ridges.items()
+        }
+        hierarchy, divergence, maps = self._acceleration.driver_step(self.hierarchy, latest["rows"], latest["cols"])
+        told = {side: found.told_gram for side, found in latest.items()}
+        if maps:
+            self._engine.apply(maps)
+            self._weights = {side: _mapped(gram, maps[OTHER[side]]) for side, gram in self._weights.items()}
+            features = {side: learnt @ maps[side].matrix for side, learnt in features.items()}
+            told = {side: maps[side].of_told(gram) for side, gram in told.items()}
+        self.hierarchy = hierarchy.remembering(self._weights, told).learning(features)
+        change = relative_change(self._moved["rows"], self._moved["cols"], self._config.intercepts)
+        return data + divergence, divergence, change
 
 
 def _how_far(history: Sequence[Iteration], tol: float) -> str:
@@ -225,62 +296,6 @@ def recent_fall(history: Sequence[Iteration]) -> float:
 def distance(history: Sequence[Iteration]) -> float:
     """How far a fit is from its end: the larger of what must both be at most ``tol`` (docs/MATH.md, §7.4)."""
     return max(abs(recent_fall(history)), history[-1].change)
-
-
-def _iterate(
-    engine: Engine[P], config: FitConfig, hierarchy: H, before: Sequence[Iteration], driver_step: DriverStep[H],
-    pace: Callable[[int], float],
-) -> Iterator[tuple[H, Iteration]]:  # fmt: skip
-    objective = before[-1].objective if before else np.inf
-    loss = config.make_loss()
-    ratings_per_row = 2 * engine.total_weight / (engine.count("rows") + engine.count("cols"))
-    plan = loss.plan()
-    weights = hierarchy.weight_grams or {side: engine.weight_gram(side) for side in SIDES}
-    features = hierarchy.feature_weights
-    ridges = {side: FeatureRidge.of(_gram(engine, side)) for side in features}
-    for number in range(len(before) + 1, config.max_iter + 1):
-        began = time.perf_counter()
-        latest: dict[Side, SideStatistics] = {}
-        moved: dict[Side, SideStatistics] = {}
-        for position, move in enumerate(plan):
-            step: HalfStep[P] = HalfStep(
-                side=move.side,
-                iteration=number - 1,
-                weight=config.weight,
-                prior=hierarchy.row_prior(move.side),
-                ratings_per_row=ratings_per_row,
-                move_means=move.means,
-                move_spreads=move.spreads,
-                want_data=position == len(plan) - 1,
-                relaxation=pace(number - 1),
-                feature_weights=features.get(move.side),
-            )
-            found, other = engine.half_step(loss, step), OTHER[move.side]
-            weights[move.side] = found.weight_gram
-            if len(found.weight_gram):
-                better = found.best_step(weights[other])
-                engine.move_weights(move.side, better)
-                found, weights[other] = found.after(better), better.moved(weights[other])
-            latest[move.side] = found.with_ridge(weights[other], step.feature_weights)
-            if move.means:
-                moved[move.side] = latest[move.side]
-        previous, data = objective, engine.data_term()
-        hierarchy, divergence, maps = driver_step(hierarchy, latest["rows"], latest["cols"])
-        features = {
-            side: ridge.moved(features[side], latest[side].feature_cross, pace(number - 1))
-            for side, ridge in ridges.items()
-        }
-        told = {side: found.told_gram for side, found in latest.items()}
-        if maps:
-            engine.apply(maps)
-            weights = {side: _mapped(gram, maps[OTHER[side]]) for side, gram in weights.items()}
-            features = {side: learnt @ maps[side].matrix for side, learnt in features.items()}
-            told = {side: maps[side].of_told(gram) for side, gram in told.items()}
-        hierarchy = hierarchy.remembering(weights, told).learning(features)
-        objective = data + divergence
-        decrease = (previous - objective) / max(abs(objective), 1e-300) if number > 1 else np.inf
-        change = relative_change(moved["rows"], moved["cols"], config.intercepts)
-        yield hierarchy, Iteration(number, objective, divergence, decrease, change, time.perf_counter() - began)
 
 
 def telling_anew(posterior: RowPosterior) -> RowPosterior:

@@ -35,6 +35,7 @@ from onebit_spark.input.rating_checks import (
     column_problem,
     fingerprint_of,
     judged,
+    of_both_classes,
     shown,
     type_problems,
 )
@@ -132,28 +133,31 @@ class ArrowRatings:
                 parts = [(plain.filter(~out), fit), (plain.filter(out), kept)]
             defects.see(given, plain, [self._taken(part, taker) for part, taker in parts], absent)
         if holdout is None:
-            return DividedRatings(fit.ratings(self._judged(defects.facts, defects)), None)
-        whole = self._judged(defects.facts, defects, both_classes=False)
+            return DividedRatings(fit.ratings(self._fittable(defects.facts, defects)), None)
+        whole = self._judged(defects.facts, defects)
         if not kept.facts["n"]:
             raise RequestError(nothing)
         tally = RatingCounts(kept.facts["n"], kept.facts["above"], whole.coding, fingerprint_of(kept.facts))
         held_out = kept.ratings(tally, self.columns.threshold)
-        return DividedRatings(fit.ratings(self._judged(fit.facts, defects)), held_out)
+        return DividedRatings(fit.ratings(self._fittable(fit.facts, defects)), held_out)
 
     def kept(self) -> KeptRatings:
         """All ratings, to judge a model by. A single class is allowed."""
         kept, defects = _Keeping(), Defects(self.columns)
         for given, plain, absent in self._tables():
             defects.see(given, plain, [self._taken(plain, kept)], absent)
-        return kept.ratings(self._judged(defects.facts, defects, both_classes=False), self.columns.threshold)
+        return kept.ratings(self._judged(defects.facts, defects), self.columns.threshold)
 
     def _taken(self, table: pa.Table, taker: Gathering | _Keeping) -> dict[str, int]:
         batch = read_batch(table, self.columns.threshold)
         taker.add(table, batch)
         return batch.facts
 
-    def _judged(self, facts: Counter[str], defects: Defects, both_classes: bool = True) -> RatingCounts:
-        return judged(self.columns, facts, self._boolean, defects.examples, both_classes)
+    def _judged(self, facts: Counter[str], defects: Defects) -> RatingCounts:
+        return judged(self.columns, facts, self._boolean, defects.examples)
+
+    def _fittable(self, facts: Counter[str], defects: Defects) -> RatingCounts:
+        return of_both_classes(self._judged(facts, defects), self.columns)
 
     def _tables(self) -> Iterator[tuple[pa.Table, pa.Table, bool]]:
         """Some ratings as they are, and with numbers and the hashes of their cells; and whether an id is absent.

@@ -27,7 +27,14 @@ from onebit_spark.input.batches import ITEM, USER, Batches, read_batch
 from onebit_spark.input.columns import quoted, type_of
 from onebit_spark.input.defects import aggregated, check_columns, check_ratings, verdict
 from onebit_spark.input.gathering import CollectedRatings, Gathering, Hashes, SizeEstimate
-from onebit_spark.input.rating_checks import Columns, RatingCounts, fingerprint_of, not_deterministic, suspect
+from onebit_spark.input.rating_checks import (
+    Columns,
+    RatingCounts,
+    fingerprint_of,
+    not_deterministic,
+    of_both_classes,
+    suspect,
+)
 from onebit_spark.input.rating_files import rating_files
 from onebit_spark.input.ratings import raw
 from onebit_spark.input.unpacking import UNPACKED, Unpacking
@@ -98,7 +105,7 @@ def collect_ratings(df: DataFrame, columns: Columns, size: SizeEstimate, most_by
         raise changed or not_deterministic("ratings came that cannot be fitted, and are no longer there")
     if changed is not None:
         raise changed
-    return collected.ratings(verdict(df, columns, totals))
+    return collected.ratings(of_both_classes(verdict(df, columns, totals), columns))
 
 
 @dataclass(frozen=True)

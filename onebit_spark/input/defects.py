@@ -57,7 +57,7 @@ def positive(df: DataFrame, label_col: str, threshold: float | None) -> Column:
 
 def check_ratings(df: DataFrame, columns: Columns) -> RatingCounts:
     """Validate and count without the ids: one aggregation to a single line. A single class is allowed."""
-    return verdict(df, columns, count_ratings(df, columns), both_classes=False)
+    return verdict(df, columns, count_ratings(df, columns))
 
 
 def count_ratings(df: DataFrame, columns: Columns, further: Mapping[str, Column] | None = None) -> dict[str, int]:
@@ -178,11 +178,11 @@ def kind_of(kind: T.DataType) -> Kind:
     return Kind(name, "none" if isinstance(kind, _NOT_IDS) else "id")
 
 
-def verdict(df: DataFrame, columns: Columns, totals: Mapping[str, int], both_classes: bool = True) -> RatingCounts:
+def verdict(df: DataFrame, columns: Columns, totals: Mapping[str, int]) -> RatingCounts:
     """The counts, or a RequestError: see ``rating_checks.judged``."""
     boolean = isinstance(type_of(df, columns.label), T.BooleanType)
 
     def examples(flag: str) -> str:
         return shown(df.where(_flags(df, columns)[flag]).select(*map(quoted, columns.names)).take(3))
 
-    return judged(columns, totals, boolean, examples, both_classes)
+    return judged(columns, totals, boolean, examples)

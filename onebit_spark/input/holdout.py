@@ -64,7 +64,7 @@ def check_split(df: DataFrame, columns: Columns, fraction: float, seed: int) -> 
             **text_bytes(df, columns),
         },
     )
-    whole = verdict(df, columns, totals, both_classes=False)
+    whole = verdict(df, columns, totals)
     held = {name: totals[f"held_{name}"] for name in HASH_PARTS}
     rest = fingerprint_of({name: totals[name] - held[name] for name in HASH_PARTS})
     n, size = totals["held_n"], bytes_per_rating(df, columns, totals["text"] / whole.n)

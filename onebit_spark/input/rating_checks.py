@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from onebit_spark.core.fitted_features import Who
 from onebit_spark.core.hashes import HASH_PARTS
 from onebit_spark.errors import FitFailed, RequestError
 
@@ -32,6 +33,11 @@ class Columns:
     def names(self) -> list[str]:
         """All of them, each once."""
         return list(dict.fromkeys(self.roles.values()))
+
+    @property
+    def ids(self) -> dict[Who, str]:
+        """The columns of the ids."""
+        return {"user": self.user, "item": self.item}
 
     @property
     def roles(self) -> dict[str, str]:
@@ -124,10 +130,7 @@ def suspect(columns: Columns, present: Mapping[str, int]) -> bool:
     return columns.threshold is None and bool(present["other"] or (present["minus"] and present["zero"]))
 
 
-def judged(
-    columns: Columns, totals: Mapping[str, int], boolean: bool, examples: Callable[[str], str],
-    both_classes: bool = True,
-) -> RatingCounts:  # fmt: skip
+def judged(columns: Columns, totals: Mapping[str, int], boolean: bool, examples: Callable[[str], str]) -> RatingCounts:
     """The counts, or a RequestError with every defect, its count and three examples.
 
     Parameters
@@ -140,27 +143,29 @@ def judged(
         Whether the labels are booleans.
     examples : callable
         From a flag to three ratings that have it, in words.
-    both_classes : bool
-        Whether both labels must occur.
     """
     if totals["n"] == 0:
         kind = "" if columns.weight is None else " of positive weight"
         raise RequestError(
             f"there is no rating{kind}: the input is empty; check the path and any filter before the fit"
         )
-    problems = _defects(columns, totals, boolean, examples)
-    if not problems and both_classes and totals["above"] in (0, totals["n"]):
-        which = "positive" if totals["above"] else "negative"
-        problems.append(
-            f"all {totals['n']:,} labels in column {columns.label!r} are {which}: both classes are needed"
-            + (", check the data" if columns.threshold is None else f", check the threshold {columns.threshold:g}")
-        )
-    if problems:
+    if problems := _defects(columns, totals, boolean, examples):
         raise RequestError("; ".join(problems))
     coding: Coding = "signed" if totals["minus"] else "binary"
     if boolean or columns.threshold is not None:
         coding = "boolean" if boolean else "threshold"
     return RatingCounts(totals["n"], totals["above"], coding, fingerprint_of(totals))
+
+
+def of_both_classes(counts: RatingCounts, columns: Columns) -> RatingCounts:
+    """The counts of ratings to fit, among which both labels must occur."""
+    if counts.positives not in (0, counts.n):
+        return counts
+    which = "positive" if counts.positives else "negative"
+    check = "data" if columns.threshold is None else f"threshold {columns.threshold:g}"
+    raise RequestError(
+        f"all {counts.n:,} labels in column {columns.label!r} are {which}: both classes are needed, check the {check}"
+    )
 
 
 def _defects(columns: Columns, totals: Mapping[str, int], boolean: bool, examples: Callable[[str], str]) -> list[str]:

@@ -33,7 +33,7 @@ from onebit_spark.input.defects import check_columns, check_ratings, verdict
 from onebit_spark.input.id_counts import COUNTED, SIDE_NUMBERS, CountIds, sum_counts
 from onebit_spark.input.packed_frames import PackedRatings
 from onebit_spark.input.packing import SUMMARY
-from onebit_spark.input.rating_checks import Columns, RatingCounts, not_deterministic, suspect
+from onebit_spark.input.rating_checks import Columns, RatingCounts, not_deterministic, of_both_classes, suspect
 from onebit_spark.platform.binary_cells import binary_line, cell_array, schema_of
 from onebit_spark.platform.plans import cached, cut_from_plan, in_partitions
 from onebit_spark.platform.sessions import described, driver_limits, parallelism
@@ -159,7 +159,7 @@ def packed_counts(df: DataFrame, columns: Columns, facts: Counter[str]) -> Ratin
     if facts["absent"] or suspect(columns, facts):
         check_ratings(df, columns)
         raise not_deterministic("ratings came that cannot be fitted, and are no longer there")
-    return verdict(df, columns, facts)
+    return of_both_classes(verdict(df, columns, facts), columns)
 
 
 def id_counts(bundles: DataFrame, n: int, df: DataFrame, columns: Columns) -> DataFrame:

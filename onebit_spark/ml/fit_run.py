@@ -1,32 +1,34 @@
-"""A fit on Spark, step by step: choose the exchange, make the engine, prepare its start, fit, build the model."""
+"""Around a fit on Spark: choose the exchange, make the engine, prepare its start; and build the model of the fit."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from onebit_spark.certificate.certificates import Terms
-from onebit_spark.certificate.certified_fit import certified_fit
+from onebit_spark.certificate.certified_fit import CertifiedFit
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.execution import Execution
-from onebit_spark.core.fit_features import digest
-from onebit_spark.core.fitted_features import Who
+from onebit_spark.core.fit_features import digest, given_to
+from onebit_spark.core.fitted_features import SIDE_OF, Who
 from onebit_spark.core.phase_timer import PhaseTimer
 from onebit_spark.core.sketch import CellSketch, together
-from onebit_spark.core.solver import Iteration, Start
+from onebit_spark.core.solver import Start
 from onebit_spark.engines.exchange import ChosenExchange, choose_exchange, engine_over
 from onebit_spark.engines.held_out_loss import measuring
 from onebit_spark.engines.spark_engine import SparkEngine
 from onebit_spark.engines.validation import Validation, check_validation
 from onebit_spark.input.collect import SizeEstimate
-from onebit_spark.input.defects import Columns
+from onebit_spark.input.columns import type_of
+from onebit_spark.input.features import collected_features
 from onebit_spark.input.prepared_ratings import prepared_for
+from onebit_spark.input.rating_checks import Columns
 from onebit_spark.input.rating_sources import RatingsFrame, RatingsSource
 from onebit_spark.input.survey import RatingSurvey
 from onebit_spark.ml.checkpoint import Checkpoint, CheckpointFolder, Checkpointing, resumed, subject_of, warm_start
@@ -34,7 +36,6 @@ from onebit_spark.ml.fitted_model import FittedModel
 from onebit_spark.ml.freshness import sketch_of
 from onebit_spark.ml.model_builder import ModelBuilder
 from onebit_spark.ml.persistence import write_model
-from onebit_spark.ml.side_features import give_features
 
 M = TypeVar("M", bound=FittedModel)
 
@@ -55,11 +56,37 @@ class FitInput:
     features: dict[Who, pa.Table]  # side features
 
 
-def run_fit(
-    given: FitInput, model_class: type[M], initial: M | None, counted: SizeEstimate | None,
-    progress: Callable[[Iteration], None] | None, timer: PhaseTimer,
-) -> M:  # fmt: skip
-    """Fit the ratings, from an ``initial`` model if there is one. ``progress`` is called after every iteration.
+@dataclass(frozen=True)
+class ReadyFit(Generic[M]):
+    """An engine that holds the ratings, and all that a fit of them needs."""
+
+    engine: SparkEngine
+    positives: int
+    start: Start[Any] | None  # if not where the configuration says
+    validation: Validation | None
+    checkpointing: Checkpointing[Any] | None
+    builder: ModelBuilder[M]
+    timer: PhaseTimer
+
+    @property
+    def watch(self) -> Validation | Checkpointing[Any] | None:
+        return self.validation or self.checkpointing
+
+    def model(self, fit: CertifiedFit[Any]) -> M:
+        """The model of the fit, which has just ended."""
+        timer, validation = self.timer, self.validation
+        timer.end("fit")
+        before = 0 if self.start is None else len(self.start.history)
+        timer.divide_fit(fit.history[before:], validation.seconds if validation is not None else None)
+        curve = validation.history if validation is not None else []
+        return self.builder.model(fit, outlasting=True, seconds=timer.seconds, validation=curve)
+
+
+@contextmanager
+def ready_to_fit(
+    given: FitInput, model_class: type[M], initial: M | None, counted: SizeEstimate | None, timer: PhaseTimer
+) -> Iterator[ReadyFit[M]]:
+    """Everything but the fit, from an ``initial`` model if there is one. All of it is released at the end.
 
     ``counted`` is what an earlier pass over all the ratings has counted.
     """
@@ -77,7 +104,8 @@ def run_fit(
         assert fitted is not None
         if initial is not None:
             fitted = together(initial.fitted, fitted)
-        features = give_features(engine, given.features, columns)
+        ids = {SIDE_OF[who]: engine.ids[SIDE_OF[who]].values for who in given.features}
+        features = given_to(engine.features, given.features, columns.ids, ids)
         builder = ModelBuilder(given.ratings, config, columns, chosen, engine, fitted, features, model_class)
         start = _start(initial, earlier, config, engine)
         checkpointing, validation = None, None
@@ -88,15 +116,15 @@ def run_fit(
             measure = measuring(given.validation, columns, engine, config.loss, unrated)
             validation = Validation(release.enter_context(measure), engine, execution.patience)
         timer.end("blocking")
-        observer = validation or checkpointing
-        fit = certified_fit(engine, config, given.terms, chosen.tally.positives, progress, start, observer)
-        timer.end("fit")
-        timer.divide_fit(
-            fit.history[len(start.history) if start is not None else 0 :],
-            validation.seconds if validation is not None else None,
-        )
-        curve = validation.history if validation is not None else []
-        return builder.model(fit, outlasting=True, seconds=timer.seconds, validation=curve)
+        yield ReadyFit(engine, chosen.tally.positives, start, validation, checkpointing, builder, timer)
+
+
+def checked_features(frames: Mapping[Who, DataFrame], ratings: DataFrame, columns: Columns) -> dict[Who, pa.Table]:
+    """The tables of side features, collected and checked against the ids of the ratings."""
+    return {
+        who: collected_features(frame, columns.ids[who], type_of(ratings, columns.ids[who]).simpleString(), who)
+        for who, frame in frames.items()
+    }
 
 
 def _exchange(given: FitInput, counted: SizeEstimate | None) -> AbstractContextManager[ChosenExchange]:

@@ -129,7 +129,7 @@ class NewRatings:
         for who in SIDE_OF:
             model.checkIdType(ratings, who)
         totals = count_ratings(ratings, columns)
-        n = verdict(ratings, columns, totals, both_classes=False).n if totals["n"] else 0  # a batch may be empty
+        n = verdict(ratings, columns, totals).n if totals["n"] else 0  # a batch may be empty
         return cls(ratings, columns, n)
 
     def table(self) -> pa.Table:

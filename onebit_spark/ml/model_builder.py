@@ -75,23 +75,19 @@ class ModelBuilder(Generic[M]):
 
     def _info(self, fit: CertifiedFit[Any]) -> ModelInfo:
         columns, tally = self.columns, self.chosen.tally
-        roles = {"user": columns.user, "item": columns.item, "label": columns.label}
-        weight = {} if columns.weight is None else {"weight": columns.weight}
         return info_of_fit(
             fit,
-            {side: self.engine.count(side) for side in SIDES},
-            {side: self.engine.column_norms(side, fit.posterior[side]) for side in SIDES},
+            self.engine,
+            self.engine.repeats,
             {side: len(known.unrated_ids) for side, known in self.features.items()},
-            self.engine.repeats.repeated > 0,
             n_ratings=tally.n,
             label_coding=tally.coding,
             threshold=columns.threshold,
             majority=tally.majority,
-            columns={**roles, **weight},
-            total_weight=self.engine.total_weight if weight else None,
-            id_types={who: type_of(self.ratings, roles[who]).simpleString() for who in SIDE_OF},
+            columns=columns.roles,
+            total_weight=self.engine.total_weight if columns.weight is not None else None,
+            id_types={who: type_of(self.ratings, name).simpleString() for who, name in columns.ids.items()},
             n_positive=tally.positives,
             fingerprint=tally.fingerprint,
-            repeats=asdict(self.engine.repeats),
             exchange=asdict(self.chosen.choice),
         )

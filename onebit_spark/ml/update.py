@@ -22,6 +22,7 @@ from onebit_spark.input.ratings import LABEL, WEIGHT
 from onebit_spark.ml.fitted_model import MOST_PAIRS, FittedModel
 from onebit_spark.ml.fold_in import COLUMN_OF, NewRatings, explained_means, side_frame
 from onebit_spark.predictor.new_ratings import Before, updated_sides
+from onebit_spark.predictor.served_model import ServedModel
 from onebit_spark.predictor.side import ModelSide, arrow_type
 
 M = TypeVar("M", bound=FittedModel)
@@ -38,8 +39,8 @@ def update(model: M, ratings: DataFrame, threshold: float | None, features: dict
             f"update takes at most {MOST_PAIRS:,} ratings, not {given.n:,}: give them in parts, or fit again with "
             "setInitialModel(model)"
         )
-    table, here = given.table(), model.fitsHere(given.n)
-    touched: dict[Who, _Touched] = {who: _Touched.of(model, who, table, here) for who in COLUMN_OF}
+    table, served = given.table(), model.served() if model.fitsHere(given.n) else None
+    touched: dict[Who, _Touched] = {who: _Touched.of(model, who, table, served) for who in COLUMN_OF}
     rows, cols = touched["user"], touched["item"]
     weights = None if given.columns.weight is None else table[WEIGHT].to_numpy()
     block = RatingBlock.from_coordinates(
@@ -50,7 +51,7 @@ def update(model: M, ratings: DataFrame, threshold: float | None, features: dict
         for who, side in touched.items()
     }
     after = updated_sides(model.info, block, before)
-    frames = {who: _united(model, who, side.ids, after[SIDE_OF[who]], here) for who, side in touched.items()}
+    frames = {who: _united(model, who, side.ids, after[SIDE_OF[who]], served) for who, side in touched.items()}
     return given.seen_by(
         model.changed(
             users=frames["user"],
@@ -71,9 +72,9 @@ class _Touched:
     new: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, model: FittedModel, who: Who, table: pa.Table, here: bool) -> _Touched:
-        """``here``: the whole model is on the driver. Otherwise the factors of these ids are collected."""
-        side = model.served().side(who) if here else None
+    def of(cls, model: FittedModel, who: Who, table: pa.Table, served: ServedModel | None) -> _Touched:
+        """``served``: the whole model, if it is on the driver. Else the factors of these ids are collected."""
+        side = None if served is None else served.side(who)
         kind = arrow_type(model.info.id_types[who]) if side is None else side.ids.type
         encoded = one_array(table[COLUMN_OF[who]].cast(kind)).dictionary_encode()
         ids = encoded.dictionary
@@ -85,10 +86,10 @@ class _Touched:
         return cls(ids, encoded.indices.to_numpy().astype(np.int64), side.posterior.take(positions), positions < 0)
 
 
-def _united(model: FittedModel, who: Who, ids: pa.Array, rows: RowPosterior, here: bool) -> DataFrame:
+def _united(model: FittedModel, who: Who, ids: pa.Array, rows: RowPosterior, served: ServedModel | None) -> DataFrame:
     """The factor table of a side with the updated lines in place of the old ones."""
-    if here:
-        return side_frame(model, who, model.served().side(who).with_rows(ids, rows).table)
+    if served is not None:
+        return side_frame(model, who, served.side(who).with_rows(ids, rows).table)
     lines, plain = side_frame(model, who, factor_table(ids, rows)), ["id", *factor_columns(*model.info.table_form)]
     old = model.factorsOf(who).select(*plain).join(F.broadcast(lines.select("id")), "id", "left_anti")
     return old.unionByName(lines)

@@ -211,7 +211,7 @@ def positive_labels(labels: ArrayLike, threshold: float | None, n: int, who: str
     if values.shape != (n,):
         problems.append(f"labels must be {n:,} numbers, one per pair, not of shape {values.shape}")
     if threshold is None:
-        problems += label_problems(values, both_classes=False)
+        problems += label_problems(values)
     elif values.dtype.kind not in "biuf" or np.any(np.isnan(values)):
         problems.append("labels must be numbers, and not NaN")
     if problems:

@@ -8,22 +8,24 @@ from typing import Any
 from onebit_spark.certificate.certificates import kept_by_coin
 from onebit_spark.certificate.certified_fit import CertifiedFit
 from onebit_spark.certificate.learnt_prior import NARROWING
+from onebit_spark.core.engine import Engine
 from onebit_spark.core.fitted_features import SIDE_OF
-from onebit_spark.core.losses import Side
+from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.model_info import ModelInfo, scale_fields
-from onebit_spark.core.posterior import DoubleArray, effective_rank
+from onebit_spark.core.posterior import effective_rank
+from onebit_spark.core.repeats import Repeats
 
 
 def info_of_fit(
-    fit: CertifiedFit[Any], counts: dict[Side, int], norms: dict[Side, DoubleArray],
-    unrated: dict[Side, int], repeated: bool, **ratings: Any,
-) -> ModelInfo:  # fmt: skip
+    fit: CertifiedFit[Any], engine: Engine[Any], repeats: Repeats, unrated: dict[Side, int], **ratings: Any
+) -> ModelInfo:
     """The content of ``metadata.json``; ``ratings`` are the fields about the ratings and how they were read.
 
-    ``counts`` are the rows and columns with ratings, ``norms`` are ‖E L_k‖ and ‖E R_k‖. ``unrated`` counts the ids
-    without ratings of a side with side features. ``repeated``: cells are rated more than once.
+    ``unrated`` counts the ids without ratings of a side with side features.
     """
     scales, limit = fit.scales, fit.nine_tenths
+    n_users, n_items = (engine.count(side) for side in SIDES)
+    row_norms, col_norms = (engine.column_norms(side, fit.posterior[side]) for side in SIDES)
     features: dict[str, dict[str, Any]] = {
         who: {
             "coding": fit.codings[side].as_list(),
@@ -39,13 +41,13 @@ def info_of_fit(
             "alpha": fit.prior.alpha,
             "beta": fit.prior.beta,
         },
-        n_users=counts["rows"],
-        n_items=counts["cols"],
+        n_users=n_users,
+        n_items=n_items,
         objective_history=[step.objective for step in fit.history],
         iterations=len(fit.history),
         converged=fit.converged,
         reason=fit.reason,
-        effective_rank=effective_rank(norms["rows"], norms["cols"], counts["rows"], counts["cols"]),
+        effective_rank=effective_rank(row_norms, col_norms, n_users, n_items),
         **scale_fields(scales, fit.choice.config.intercepts),
         side_features=features or None,
         draw_narrowing=None if fit.drawn is None else NARROWING,
@@ -53,6 +55,7 @@ def info_of_fit(
         weight_losses={f"{weight:g}": loss for weight, loss in fit.choice.losses.items()} or None,
         choice=fit.choice.as_dict(),
         calibration=None if fit.choice.calibration is None else fit.choice.calibration.as_dict(),
-        nine_tenths=None if limit is None else kept_by_coin(limit, repeated).as_dict(),
+        nine_tenths=None if limit is None else kept_by_coin(limit, repeats.repeated > 0).as_dict(),
+        repeats=asdict(repeats),
         **ratings,
     )

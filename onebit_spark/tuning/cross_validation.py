@@ -8,7 +8,6 @@ from another rating of its own cell.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,7 +27,7 @@ from onebit_spark.input.survey import RatedIds, survey_ratings
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform.sessions import broadcast, driver_limits
 from onebit_spark.tuning.folds import FoldedSample, Sample, fit_fold, fold_tasks
-from onebit_spark.tuning.tasks import Advances, Ledger, Task, TaskResult, run_tasks
+from onebit_spark.tuning.tasks import Advances, Ledger, Task, TaskResult, run_one_by_one, run_tasks
 
 FOLD = "__onebit_fold"
 
@@ -60,10 +59,6 @@ class CrossValidation:
         ids = len(self.surveyed.users), len(self.surveyed.items)
         return fold_tasks(self.surveyed.tally, ids, self.n_folds, self.seed, configs)
 
-    def results(self, tasks: Sequence[Task], alone: bool, ledger: Ledger, progress: Advances) -> list[TaskResult]:
-        """The results of all tasks: each fit ``alone`` on a worker, or on all workers, one after the other."""
-        return (self.in_workers if alone else self.one_after_the_other)(tasks, ledger, progress)
-
     def model(self, config: FitConfig, settings: int) -> OneBitCompletionModel:
         """The fit of all ratings with a configuration that was chosen among ``settings`` many."""
         return self.estimator(config, settings).fit(self.ratings)
@@ -84,20 +79,15 @@ class CrossValidation:
     def one_after_the_other(self, tasks: Sequence[Task], ledger: Ledger, progress: Advances) -> list[TaskResult]:
         """Run the fits one after the other, each on the whole cluster."""
         folded = self.ratings.withColumn(FOLD, self._fold()).persist()
+
+        def work(task: Task) -> TaskResult:
+            held_out = F.col(FOLD) == task["fold"]
+            return self._fit(folded.where(~held_out), folded.where(held_out), FitConfig(**task["config"]))
+
         try:
-            for task in tasks:
-                began = time.perf_counter()
-                if task in ledger:
-                    progress.advance(1, seconds=0.0)
-                    continue
-                held_out = F.col(FOLD) == task["fold"]
-                result = self._fit(folded.where(~held_out), folded.where(held_out), FitConfig(**task["config"]))
-                seconds = time.perf_counter() - began
-                ledger.record([task], [{**result, "seconds": seconds}])
-                progress.advance(1, seconds)
+            return run_one_by_one(tasks, work, ledger, progress)
         finally:
             folded.unpersist()
-        return [ledger[task] for task in tasks]
 
     def collected(self) -> FoldedSample:
         """The ratings in this process, as indices, in an order that does not depend on the partitions."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +17,7 @@ from onebit_spark.input.rating_checks import Columns
 from onebit_spark.predictor.served_model import ServedModel
 from onebit_spark.table_fit import TableFit
 from onebit_spark.tuning.folds import FoldedSample, Sample, fit_fold, fold_tasks
-from onebit_spark.tuning.tasks import Advances, Ledger, Task, TaskResult, run_tasks
+from onebit_spark.tuning.tasks import Advances, Ledger, Task, TaskResult, run_one_by_one, run_tasks
 
 
 @dataclass(frozen=True)
@@ -45,24 +44,17 @@ class LocalValidation:
         ids = self.ratings.n_users, self.ratings.n_items
         return fold_tasks(self.ratings.tally, ids, self.n_folds, self.seed, configs)
 
-    def results(self, tasks: Sequence[Task], alone: bool, ledger: Ledger, progress: Advances) -> list[TaskResult]:
-        """Fits side by side, ``alone`` on one core each, or one after the other on all cores."""
+    def in_workers(self, tasks: Sequence[Task], ledger: Ledger, progress: Advances) -> list[TaskResult]:
+        """Run the fits side by side, on one core each."""
+        return run_tasks(None, tasks, self._fitting(threads=1), ledger, progress)
+
+    def one_after_the_other(self, tasks: Sequence[Task], ledger: Ledger, progress: Advances) -> list[TaskResult]:
+        """Run the fits one after the other, each on all cores."""
+        return run_one_by_one(tasks, self._fitting(threads=None), ledger, progress)
+
+    def _fitting(self, threads: int | None) -> Callable[[Task], TaskResult]:
         data = self.folded()
-
-        def work(task: Task) -> TaskResult:
-            return fit_fold(data, task["fold"], FitConfig(**task["config"]), 1 if alone else None)
-
-        if alone:
-            return run_tasks(None, tasks, work, ledger, progress)
-        for task in tasks:
-            began = time.perf_counter()
-            if task not in ledger:
-                result = work(task)
-                ledger.record([task], [{**result, "seconds": time.perf_counter() - began}])
-                progress.advance(1, time.perf_counter() - began)
-            else:
-                progress.advance(1, seconds=0.0)
-        return [ledger[task] for task in tasks]
+        return lambda task: fit_fold(data, task["fold"], FitConfig(**task["config"]), threads)
 
     def folded(self) -> FoldedSample:
         """The ratings as indices, in the order of rows, columns and labels, each with its fold."""

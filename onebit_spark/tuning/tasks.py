@@ -111,6 +111,22 @@ def run_tasks(
     return [ledger[task] for task in tasks]
 
 
+def run_one_by_one(
+    tasks: Sequence[Task], work: Callable[[Task], TaskResult], ledger: Ledger, progress: Advances
+) -> list[TaskResult]:
+    """``work(task)`` for every task, one after the other, here. Tasks in the ledger are not done again."""
+    for task in tasks:
+        began = time.perf_counter()
+        if task in ledger:
+            progress.advance(1, seconds=0.0)
+            continue
+        result = work(task)
+        seconds = time.perf_counter() - began
+        ledger.record([task], [{**result, "seconds": seconds}])
+        progress.advance(1, seconds)
+    return [ledger[task] for task in tasks]
+
+
 @dataclass
 class _Run:
     """Runs the open tasks, with one driver thread per core. Each Spark job has one task, which works on one batch."""

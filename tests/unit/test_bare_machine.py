@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from onebit_spark import FitConfig, fit_arrays
-from onebit_spark.core.absent import Absent
+from onebit_spark.core.arrow import Absent
 
 SETTINGS = {"rank": 2, "tol": 0, "max_iter": 3}
 PROGRAM = f"""

@@ -9,9 +9,9 @@ from contextlib import nullcontext
 import pytest
 from test_cli import refusal
 
+from onebit_spark import cli
 from onebit_spark.cli import running as jobrun
 from onebit_spark.cli.interrupts import AGAIN_SECONDS
-from onebit_spark.cli.requests import FitRequest
 from onebit_spark.errors import RequestError
 
 
@@ -85,11 +85,12 @@ def test_the_telling_line_of_a_failure(error, reason):
     assert len(told) < 700
 
 
-def run(failure, arguments):
-    def work(spark, request):
-        raise failure
-
-    return jobrun.run_job(jobrun.Job("fit.py", FitRequest, work), arguments)
+def run(monkeypatch, work, arguments, advice=""):
+    """A fit that does this work on a session that is none."""
+    monkeypatch.setattr(jobrun, "spark_session", lambda *_: nullcontext())
+    monkeypatch.setattr("onebit_spark.cli.fit_job.run", work)
+    monkeypatch.setattr("onebit_spark.cli.fit_job.when_interrupted", lambda *_: advice)
+    return cli.fit(arguments)
 
 
 @pytest.mark.parametrize(
@@ -108,9 +109,11 @@ def run(failure, arguments):
 )
 @pytest.mark.parametrize("debug", [False, True])
 def test_how_a_job_ends(monkeypatch, capsys, good_arguments, failure, code, line, debug):
+    def work(runtime, request):
+        raise failure
+
     monkeypatch.setenv("ONEBIT_DEBUG", "1" if debug else "")
-    monkeypatch.setattr(jobrun, "spark_session", lambda *_: nullcontext())
-    assert run(failure, good_arguments) == code
+    assert run(monkeypatch, work, good_arguments) == code
     lines = capsys.readouterr().err.splitlines()
     assert lines[-1].startswith(line)
     assert len(lines) == 1 or debug
@@ -125,11 +128,9 @@ def test_a_signal_counts_more_than_what_it_broke(monkeypatch, capsys, good_argum
         finally:
             raise ConnectionRefusedError("the JVM is gone")
 
-    monkeypatch.setattr(jobrun, "spark_session", lambda *_: nullcontext())
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     advice = "Go on with --resume."
-    code = jobrun.run_job(jobrun.Job("fit.py", FitRequest, work, when_interrupted=lambda *_: advice), good_arguments)
-    assert code == 128 + signal.SIGTERM
+    assert run(monkeypatch, work, good_arguments, advice) == 128 + signal.SIGTERM
     assert capsys.readouterr().err == f"interrupted. {advice}\n"
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
     assert logging.getLogger().isEnabledFor(logging.ERROR)
@@ -153,7 +154,6 @@ def test_a_signal_in_a_finaliser_is_not_lost(monkeypatch, capsys, good_arguments
             tidied.append(time.monotonic() - began)
 
     tidied = []
-    monkeypatch.setattr(jobrun, "spark_session", lambda *_: nullcontext())
-    assert jobrun.run_job(jobrun.Job("fit.py", FitRequest, work), good_arguments) == 128 + signal.SIGTERM
+    assert run(monkeypatch, work, good_arguments) == 128 + signal.SIGTERM
     assert tidied[0] < 20
     assert capsys.readouterr().err == "interrupted.\n"

@@ -33,6 +33,7 @@ from onebit_spark.core.losses.batched_inverse import room_to_sweep, sweep_all
 from onebit_spark.core.row_map import RowMap
 from onebit_spark.core.solver import solve
 from onebit_spark.core.split import Split
+from onebit_spark.core.weight_step import WeightStep
 from onebit_spark.engines.threads import LocalEngine
 from onebit_spark.in_process import fit_arrays
 
@@ -60,8 +61,7 @@ def compile_others(config: FitConfig, weighted: bool) -> None:
     """Parts of an update that it comes to late, then what can be done without one, in the order of a fit."""
     if config.loss == "logistic" and config.covariance == "full":
         sweep_all(*room_to_sweep(RANK), RANK)
-    for kind in (np.float32, np.float64):
-        gram_matrix(np.ones((4, RANK), kind))
+    gram_matrix(np.ones((4, RANK)))
     with _engine(weighted).running() as engine:
         plain = _plain(config)
         loss, split = plain.make_loss(), Split(0, 0.5)
@@ -72,6 +72,8 @@ def compile_others(config: FitConfig, weighted: bool) -> None:
             same = np.eye(plain.dimension)
             engine.apply({side: RowMap(same, np.zeros(plain.dimension), same) for side in SIDES})
             assert engine.posteriors  # now they are mapped
+        if plain.implicit_features:
+            engine.move_weights("rows", WeightStep(np.ones((2 * RANK, RANK))))
         assert engine.repeats.repeated == 0
         engine.confidences(engine.posteriors, loss.score_noise)
         engine.gibbs_errors(Draws.enough(engine.n_ratings, 0))

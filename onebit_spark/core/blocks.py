@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from onebit_spark.core.compiled import jit
+from onebit_spark.core.compiled import inner, jit
 
 IntArray = NDArray[np.integer]
 Sums = NDArray[np.int64] | NDArray[np.float64]  # of weights: counts where all are 1
@@ -174,13 +174,13 @@ class RatingBlock:
         return list(starmap(work, self.row_ranges()))
 
 
-@jit
+@inner
 def like(weights):  # type: ignore[no-untyped-def]
     """Room for as many weights; None for None."""
     return None if weights is None else np.empty_like(weights)
 
 
-@jit
+@inner
 def pointers_of(keys, n):  # type: ignore[no-untyped-def]
     """Where each of n buckets begins, and where the last one ends, if ``keys`` are sorted by their bucket."""
     pointers = np.zeros(n + 1, np.int64)

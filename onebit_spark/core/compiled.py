@@ -46,6 +46,8 @@ log = logging.getLogger("onebit_spark")
 
 # Sums may be reordered and fused, for vector instructions. Infinities and NaN keep their meaning.
 REORDERED_SUMS = frozenset({"reassoc", "contract", "nsz"})
+_ARITHMETIC: dict[str, Any] = {"error_model": "numpy", "fastmath": set(REORDERED_SUMS)}
+_NOT_FOR_C: dict[str, Any] = {"no_cfunc_wrapper": True}  # a way in from C takes time to compile, and nobody uses it
 
 _IMPORT = re.compile(r"^(?:from|import) (?P<module>[\w.]+)(?: import (?P<names>\([^)]*\)|.*))?", re.MULTILINE)
 
@@ -57,10 +59,18 @@ def jit(function: Callable[..., Any]) -> Callable[..., Any]:
     """
     if not COMPILES:
         return np.errstate(all="ignore")(function)
-    dispatcher = numba.njit(nogil=True, error_model="numpy", fastmath=set(REORDERED_SUMS))(function)
+    dispatcher = numba.njit(**_ARITHMETIC, nogil=True, **_NOT_FOR_C)(function)
     if cache_folder() is not None:
-        dispatcher._cache = _Cache(function)  # type: ignore[attr-defined]
+        dispatcher._cache = _Cache(function)
     return dispatcher
+
+
+def inner(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that only kernels call. It is compiled with them, without a way in from Python and without a cache.
+
+    Called from Python it is plain Python.
+    """
+    return numba.extending.register_jitable(**_ARITHMETIC)(function) if COMPILES else function
 
 
 def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:

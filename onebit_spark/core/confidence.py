@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.compiled import jit
+from onebit_spark.core.compiled import inner, jit
 from onebit_spark.core.posterior import RowPosterior
 
 Histogram = NDArray[np.int64]
@@ -117,7 +117,7 @@ def bin_of(z):
     return min(int((math.log2(min(z, 2.0**HIGHEST_OCTAVE)) - LOWEST_OCTAVE) * PER_OCTAVE), HISTOGRAM_BINS - 1)
 
 
-@jit
+@inner
 def fill_row_terms(location, scale, full, has_intercept, w, own, met):
     """For one row: w = [1, L_i], and the factors of its partner's terms in the variance.
 
@@ -138,7 +138,7 @@ def fill_row_terms(location, scale, full, has_intercept, w, own, met):
             q += 1
 
 
-@jit
+@inner
 def pair_moments(w, own, met, base, location, scale, full, has_intercept, z):
     """Score and variance of the row of ``fill_row_terms``, whose intercept is ``base``, and one partner."""
     score, size = base, len(w)

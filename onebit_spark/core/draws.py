@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.compiled import jit
+from onebit_spark.core.compiled import inner, jit
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.randomness import STEP, fill_lanes, fill_normals, stream
 from onebit_spark.core.split import Split, chosen
@@ -87,7 +87,7 @@ class _How(NamedTuple):
     split_fraction: float
 
 
-@jit
+@inner
 def _cholesky_of_row(scale, full, out):
     """The lower triangle C with V_i = C Cᵀ. A pivot that is negative by rounding is replaced by 0."""
     size = len(out)
@@ -108,7 +108,7 @@ def _cholesky_of_row(scale, full, out):
             q += 1
 
 
-@jit
+@inner
 def _quadratic_form(scale, full, x):
     """xᵀ V x from the packed lower triangle, or from standard deviations."""
     total, q = 0.0, 0
@@ -124,7 +124,7 @@ def _quadratic_form(scale, full, x):
     return total
 
 
-@jit
+@inner
 def _draw_score(row_location, root, col_location, col_scale, full, has_intercept, normals, x):
     """One draw of u for a row (its Cholesky factor is ``root``) and a column. ``x`` is a work array."""
     size = len(row_location)
@@ -189,7 +189,7 @@ def _count_errors(pointers, codes, span, row_numbers, rows, cols, how):
     return errors, ratings
 
 
-@jit
+@inner
 def _draw_rows(location, root, full, drawn, n, x):
     """n draws of one row, side by side: x = M_i + C·normals."""
     for a in range(len(location)):
@@ -201,7 +201,7 @@ def _draw_rows(location, root, full, drawn, n, x):
                 x[a, k] += c * drawn[b, k]
 
 
-@jit
+@inner
 def _scores_of(x, mean, scale, full, has_intercept, n, score, variance, part):
     """Mean and variance of u given the draws x of the rows, side by side. An intercept in x becomes 1."""
     for k in range(n):

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from onebit_spark.core.compiled import jit
+from onebit_spark.core.compiled import inner, jit
 from onebit_spark.core.id_index import one_array
 
 SALT = "onebit_spark cell"  # so that no other use of the same hash has chosen the ratings
@@ -180,7 +180,7 @@ def _hashed_bytes(data, places, seeds):  # type: ignore[no-untyped-def]
     return hashes
 
 
-@jit
+@inner
 def _word(data, at, n):  # type: ignore[no-untyped-def]
     """n bytes as a number, the lowest byte first."""
     word = np.uint64(0)
@@ -189,28 +189,28 @@ def _word(data, at, n):  # type: ignore[no-untyped-def]
     return word
 
 
-@jit
+@inner
 def _round(x, word):  # type: ignore[no-untyped-def]
     return _turned(x + word * P2, T31) * P1
 
 
-@jit
+@inner
 def _turned(x, bits):  # type: ignore[no-untyped-def]
     return x << bits | x >> (WORD - bits)
 
 
-@jit
+@inner
 def _hash_int(value, seed):  # type: ignore[no-untyped-def]
     return _mixed(_turned((seed + P5 + np.uint64(4)) ^ (value * P1), T23) * P2 + P3)
 
 
-@jit
+@inner
 def _hash_long(value, seed):  # type: ignore[no-untyped-def]
     x = (seed + P5 + np.uint64(8)) ^ _round(np.uint64(0), value)
     return _mixed(_turned(x, T27) * P1 + P4)
 
 
-@jit
+@inner
 def _mixed(x):  # type: ignore[no-untyped-def]
     x = (x ^ x >> np.uint64(33)) * P2
     x = (x ^ x >> np.uint64(29)) * P3

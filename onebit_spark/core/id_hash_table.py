@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.core.arrow import pa, pc
-from onebit_spark.core.compiled import jit
+from onebit_spark.core.compiled import inner, jit
 from onebit_spark.core.prefetch import AHEAD, prefetch
 
 Codes = NDArray[np.int32]
@@ -142,7 +142,7 @@ def _most(slots: int) -> int:
     return slots // 8 * 5
 
 
-@jit
+@inner
 def _slot(key, n):  # type: ignore[no-untyped-def]
     """Where to look for a key first."""
     x = np.uint64(key)
@@ -186,7 +186,7 @@ def _encode(given, known, n, first, begin, codes, new):  # type: ignore[no-untyp
     return len(keys), n
 
 
-@jit
+@inner
 def _ask_ahead(keys, k, slots, known_text, known_ends):  # type: ignore[no-untyped-def]
     """Ask for what the next ids read: first their slots, then where their text is, then the text."""
     if k + 3 * AHEAD < len(keys):
@@ -200,7 +200,7 @@ def _ask_ahead(keys, k, slots, known_text, known_ends):  # type: ignore[no-untyp
                 prefetch(known_text, known_ends[code], 0)
 
 
-@jit
+@inner
 def _same(text, ends, k, known_text, known_ends, code):  # type: ignore[no-untyped-def]
     """Whether the text of the k-th given id is that of a code."""
     length, place = ends[k + 1] - ends[k], 0

@@ -96,7 +96,8 @@ def weight_gram(posterior: RowPosterior) -> NDArray[np.float64]:
     if posterior.implicit is None:
         return np.zeros((0, 0))
     rank = posterior.rank
-    return gram_matrix(np.hstack([posterior.implicit[:, :rank], posterior.implicit[:, 2 * rank : 4 * rank]]))
+    parts = [posterior.implicit[:, :rank], posterior.implicit[:, 2 * rank : 4 * rank]]
+    return gram_matrix(np.hstack(parts, dtype=np.float64))
 
 
 @jit
@@ -116,7 +117,7 @@ def _partner_sums(pointers, codes, i, partners, is_first, sums):
 @jit
 def _tell(pointers, codes, first, last, partners, own, ridge, means):
     size = means.shape[1]
-    sums, is_first = np.empty(4 * size), np.empty(CHUNK)
+    sums, is_first = np.empty(4 * size), np.empty(CHUNK, partners.dtype)
     for i in range(first, last):
         if pointers[i] == pointers[i + 1]:
             continue
@@ -131,7 +132,7 @@ def _tell(pointers, codes, first, last, partners, own, ridge, means):
 
 @jit
 def _add_means(pointers, codes, weights, means):
-    sums, is_first = np.empty(means.shape[1]), np.empty(CHUNK)
+    sums, is_first = np.empty(means.shape[1]), np.empty(CHUNK, weights.dtype)
     for i in range(len(means)):
         if pointers[i] == pointers[i + 1]:
             continue

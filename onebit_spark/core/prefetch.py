@@ -7,7 +7,7 @@ changes no result.
 
 from __future__ import annotations
 
-from onebit_spark.core.compiled import COMPILES, intrinsic, jit
+from onebit_spark.core.compiled import COMPILES, inner, intrinsic
 
 if COMPILES:
     from llvmlite import ir
@@ -37,7 +37,7 @@ def prefetch(typing, table, row, byte):
     return types.void(table, types.intp, types.intp), generate
 
 
-@jit
+@inner
 def prefetch_rows(table, codes, l, n):
     """Ask for the table lines of ratings l … l+n−1, as far as there are any. A small table is in the cache anyway."""
     bytes_per_row = table.shape[1] * table.itemsize

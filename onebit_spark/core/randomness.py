@@ -15,7 +15,7 @@ import math
 
 import numpy as np
 
-from onebit_spark.core.compiled import jit
+from onebit_spark.core.compiled import inner, jit
 
 STEP = np.uint64(0x9E3779B97F4A7C15)  # 2⁶⁴ divided by the golden ratio
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -25,7 +25,7 @@ _MANTISSA, _ONE = (1 << 52) - 1, 1023 << 52  # of a double in [1, 2)
 _ROOT, _LOG2 = math.sqrt(2.0), math.log(2.0)
 
 
-@jit
+@inner
 def scrambled(state):
     """SplitMix64's output function, a bijection of 64-bit integers."""
     state = (state ^ (state >> _S30)) * _FIRST
@@ -76,7 +76,7 @@ def fill_lanes(states, n, out, work):
         _fill_points(radii, turns, n, out[a], out[a + 1] if a + 1 < len(out) else spare)
 
 
-@jit
+@inner
 def _fill_radii(bits, n, mantissas, mantissa_bits, radii):
     """√(−2 log u) of the doubles u with these bits.
 
@@ -95,7 +95,7 @@ def _fill_radii(bits, n, mantissas, mantissa_bits, radii):
         radii[k] = math.sqrt(-2.0 * (exponent * _LOG2 + 2.0 * (s + s * z * tail)))
 
 
-@jit
+@inner
 def _fill_points(radii, turns, n, first, second):
     """r·cos and r·sin of angles that are given in turns, by the angle to the nearest multiple of π/2."""
     for k in range(n):

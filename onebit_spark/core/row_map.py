@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from onebit_spark.core.compiled import jit
+from onebit_spark.core.compiled import inner, jit
 from onebit_spark.core.posterior import RowPosterior
 
 Matrix = NDArray[np.float64]
@@ -97,7 +97,7 @@ class RowMap:
             _map_implicit(posterior.implicit, other, own, posterior.vectors, lo, hi)
 
 
-@jit
+@inner
 def _map_locations(location, matrix, shift, i, out):
     for k in range(len(shift)):
         out[k] = shift[k]

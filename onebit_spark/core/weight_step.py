@@ -90,7 +90,7 @@ class WeightStep:
         rank = self.matrix.shape[1]
         turn = by.matrix[-rank:, -rank:]
         mapped = np.concatenate([turn @ part for part in np.split(self.matrix, 2)])
-        return WeightStep(np.asarray(np.linalg.solve(turn.T, mapped.T).T, np.float64))
+        return WeightStep(np.ascontiguousarray(np.linalg.solve(turn.T, mapped.T).T, np.float64))
 
     def moved(self, weights: Matrix) -> Matrix:
         """The Gram matrix of [W Z D] after the step."""

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from onebit_spark.core.compiled import jit
+from onebit_spark.core.compiled import inner, jit
 from onebit_spark.core.machine import available_cores
 from onebit_spark.core.posterior import FloatArray, RowPosterior
 
@@ -232,7 +232,7 @@ def _offer(tile, terms, order, bounds, seen, lists):
         bounds.score[i] = limit
 
 
-@jit
+@inner
 def _insert(lists, i, key, partner, score, variance):
     """Put a pair into the list of row i, whose last entry drops out."""
     k = lists.key.shape[1] - 1
@@ -244,7 +244,7 @@ def _insert(lists, i, key, partner, score, variance):
     lists.score[i, k], lists.variance[i, k] = score, variance
 
 
-@jit
+@inner
 def _dot(a, b):
     total = np.float32(0.0)
     for k in range(len(a)):
@@ -252,14 +252,14 @@ def _dot(a, b):
     return total
 
 
-@jit
+@inner
 def _key(score, variance, order):
     if math.isnan(order.z):
         return score / max(math.sqrt(order.noise + variance), 1e-150)
     return score - order.z * math.sqrt(variance)
 
 
-@jit
+@inner
 def _limit(worst, order, low, high):
     """The score that a pair must exceed to be better than the worst of a list, at the most favourable variance."""
     if worst == -math.inf:
@@ -271,7 +271,7 @@ def _limit(worst, order, low, high):
     return np.float32(bound - 1e-6 * abs(bound))
 
 
-@jit
+@inner
 def _contains(ascending, lo, hi, value):
     end = hi
     while lo < hi:

@@ -73,16 +73,21 @@ def _svg(plot: Plot, info: ModelInfo) -> str:
 
 @contextmanager
 def _axes(salt: str) -> Iterator[tuple[Axes, io.StringIO]]:
-    """Axes whose figure is written into the text at the end. The salt makes the ids of two plots different."""
+    """Axes whose figure is written into the text at the end. The salt makes the ids of two plots different.
+
+    The layout is found here: a figure that finds it itself is drawn twice.
+    """
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     text = io.StringIO()
     with rc_context({**STYLE, "svg.hashsalt": salt, "svg.fonttype": "path"}):
-        figure = Figure(figsize=SIZE, layout="constrained")
+        figure = Figure(figsize=SIZE)
         FigureCanvasSVG(figure)
         yield figure.add_subplot(), text
+        ConstrainedLayoutEngine().execute(figure)
         figure.savefig(text, format="svg", metadata={"Date": None})
 
 

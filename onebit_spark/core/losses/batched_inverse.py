@@ -18,7 +18,7 @@ import math
 
 import numpy as np
 
-from onebit_spark.core.compiled import jit
+from onebit_spark.core.compiled import inner, jit
 from onebit_spark.core.losses.batched_solve import LANES, load, minus_product, negative, reciprocal, store, times, zeros
 
 BLOCK = 4  # coordinates that are swept together
@@ -52,13 +52,13 @@ def half_log_det_inverse(pivots, lane):
     return 0.5 * (total + math.log(product))
 
 
-@jit
+@inner
 def _line(i, j):
     """Where the entry (i, j) of a symmetric matrix is."""
     return i * (i + 1) // 2 + j if i >= j else j * (j + 1) // 2 + i
 
 
-@jit
+@inner
 def _sweep_one(a, rows, size, k, u, pivots, place):
     """The sweep of coordinate k; ``u`` is room for A_rk. Of the ``rows`` lines the first ``size`` are coordinates."""
     r = reciprocal(load(a, _line(k, k)))
@@ -76,7 +76,7 @@ def _sweep_one(a, rows, size, k, u, pivots, place):
     store(a, _line(k, k), negative(r))
 
 
-@jit
+@inner
 def _sweep_block(a, pivots, u, w, d, size, k):
     """The sweep of the coordinates k … k + 3; ``u``, ``w`` and ``d`` are room for A_rk, A_rk A_kk⁻¹ and −A_kk⁻¹."""
     for p in range(BLOCK):
@@ -106,7 +106,7 @@ def _sweep_block(a, pivots, u, w, d, size, k):
             _subtract(a, u, w, i, k + BLOCK, min(i + 1, size))
 
 
-@jit
+@inner
 def _subtract(a, u, w, i, first, last):
     """a_ij ─► a_ij − w_i·u_j for j = first … last − 1, with BLOCK numbers w_i and u_j."""
     row = i * (i + 1) // 2

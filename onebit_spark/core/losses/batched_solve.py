@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from onebit_spark.core.compiled import COMPILES, intrinsic, jit
+from onebit_spark.core.compiled import COMPILES, inner, intrinsic, jit
 from onebit_spark.core.plain_intrinsics import LANES
 
 if COMPILES:
@@ -142,7 +142,7 @@ def reciprocal_root(typing, x):
     return lanes(lanes), generate
 
 
-@jit
+@inner
 def next_batch(pointers, first, last, members):
     """Put the next rows with ratings, at most LANES, into ``members``; return their number and the row after them."""
     count, i, begin = 0, first, pointers[first]
@@ -154,7 +154,7 @@ def next_batch(pointers, first, last, members):
     return count, i
 
 
-@jit
+@inner
 def fill_up(system, solution, size, count):
     """Lanes without a row solve x = 0."""
     for b in range(count, LANES):
@@ -165,7 +165,7 @@ def fill_up(system, solution, size, count):
             solution[k, b] = 0.0
 
 
-@jit
+@inner
 def room(size):
     """Arrays for the packed systems and the solutions of a batch."""
     return np.empty((size * (size + 1) // 2, LANES)), np.empty((size, LANES))
@@ -206,7 +206,7 @@ def solve(c, b, size):
             store(b, k, minus_product(load(b, k), load(c, row + k), v))
 
 
-@jit
+@inner
 def sum_of_logs(table, i):
     """Σ_k log table[i, k], by one logarithm per four factors."""
     total, product = 0.0, 1.0

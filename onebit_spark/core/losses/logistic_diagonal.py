@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from onebit_spark.core.compiled import jit
+from onebit_spark.core.compiled import inner, jit
 from onebit_spark.core.losses.batched_solve import LANES, cholesky, fill_up, next_batch, room, solve, sum_of_logs
 from onebit_spark.core.losses.quadratic_bound import softplus_sum, tau_weights
 from onebit_spark.core.losses.row_sums import (
@@ -22,7 +22,7 @@ from onebit_spark.core.losses.row_sums import (
 )
 
 
-@jit
+@inner
 def _add_squares(partners, n, x, v, u, out):
     """out_l += (x·z)² + Σ_k v_k z_k²."""
     scores(partners, n, x, u)
@@ -34,7 +34,7 @@ def _add_squares(partners, n, x, v, u, out):
             out[l] += v_k * z[l] * z[l]
 
 
-@jit
+@inner
 def _set_row(location, spread, i, fixed, x, v, both):
     """The row's mean x = [1, b, L] (or L), its variances v, and v + x²."""
     for k in range(location.shape[1]):

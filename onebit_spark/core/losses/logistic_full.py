@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from onebit_spark.core.compiled import jit
+from onebit_spark.core.compiled import inner, jit
 from onebit_spark.core.losses.batched_inverse import half_log_det_inverse, room_to_sweep, sweep_all
 from onebit_spark.core.losses.batched_solve import LANES, fill_up, next_batch
 from onebit_spark.core.losses.quadratic_bound import softplus_sum, tau_weights
 from onebit_spark.core.losses.row_sums import CHUNK, add_signed_rows, add_weighted_rows, table_dots
 
 
-@jit
+@inner
 def _fill_moments(x, covariance, scale, out):
     """out = x xᵀ + V, packed, off the diagonal times ``scale``. In slices no index could be negative (``chunk_of``)."""
     q = 0
@@ -47,7 +47,7 @@ def fill_partner_moments(location, covariance, out):
         rest[0] = 1.0
 
 
-@jit
+@inner
 def _row_moments(x, covariance, fixed, out):
     """E[x xᵀ] of the row [1, L, b] (or [L, 0]), packed, off-diagonal entries doubled: ⟨out, E[z zᵀ]⟩ = E[(x·z)²]."""
     size = len(x)
@@ -64,7 +64,7 @@ def _row_moments(x, covariance, fixed, out):
             out[q] = 2.0 * x[a]
 
 
-@jit
+@inner
 def _place_coupling(coupling, fixed, out):
     """The prior's coupling where the sums over a row's ratings have the same pairs of coordinates."""
     size = len(coupling)
@@ -74,7 +74,7 @@ def _place_coupling(coupling, fixed, out):
             out[last + a if b < fixed else a * (a + 1) // 2 + b] = coupling[a, b]
 
 
-@jit
+@inner
 def _fill_system(sums, signed, g, coupling, p, fixed, lane, system, solution):
     """A = Σ 2κτ E[z zᵀ] + G and b = κ/2 Σ y E[z] − A_Ff + Gp of one row, in its order [b, L] (or L).
 

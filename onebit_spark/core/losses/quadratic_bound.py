@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import math
 
-from onebit_spark.core.compiled import jit
+from onebit_spark.core.compiled import inner, jit
 from onebit_spark.core.losses.row_sums import chunk_of, weight_of
 
 NO_MORE = 40.0  # beyond this ξ, e^{−ξ} is nothing beside 1
 
 
-@jit
+@inner
 def _decay(xi):
     """e^{−ξ} − 1 to 1e−15 for ξ ≤ 40, by arithmetic alone: unlike ``math.expm1`` it compiles to vector instructions.
 
@@ -59,7 +59,7 @@ def softplus_sum(xi_squared, n, weights, lo):
     return 0.5 * total + math.log(product)
 
 
-@jit
+@inner
 def _weighted_softplus_sum(xi_squared, n, weights):
     total = 0.0
     for l in range(n):

@@ -20,14 +20,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from onebit_spark.core.compiled import jit
+from onebit_spark.core.compiled import inner
 from onebit_spark.core.prefetch import AHEAD, prefetch_rows
 
 CHUNK = 256  # a chunk of 12 float64 coordinates is 24 kB: it stays in the first-level cache
 CHUNK_STRIDE = CHUNK + 8  # of a chunk's lines, lest all of them begin in the same set of the cache
 
 
-@jit
+@inner
 def weight_of(weights, l):
     """w_l, 1 without weights."""
     if weights is None:
@@ -35,7 +35,7 @@ def weight_of(weights, l):
     return np.float64(weights[l])
 
 
-@jit
+@inner
 def chunk_of(array, lo, n):
     """array[lo : lo + n], None for None. For loops that read and write.
 
@@ -48,7 +48,7 @@ def chunk_of(array, lo, n):
     return array[lo : lo + n]
 
 
-@jit
+@inner
 def gather(table, codes, lo, hi, out):
     """out[k, l] = table[column of rating lo + l, k]."""
     l = lo
@@ -68,13 +68,13 @@ def gather(table, codes, lo, hi, out):
         l += 1
 
 
-@jit
+@inner
 def signed_weight(codes, weights, l):
     """w_l y_l."""
     return weight_of(weights, l) * (2.0 * (codes[l] & 1) - 1.0)
 
 
-@jit
+@inner
 def gather_and_add(table, codes, weights, lo, hi, out, sums):
     """``gather`` of the first half of the table's columns, and sums += Σ_l w_l times the second half."""
     size = len(out)
@@ -101,7 +101,7 @@ def gather_and_add(table, codes, weights, lo, hi, out, sums):
         l += 1
 
 
-@jit
+@inner
 def scores(partners, n, x, out):
     """out[l] = Σ_k x_k partners[k, l]."""
     for l in range(n):
@@ -120,7 +120,7 @@ def scores(partners, n, x, out):
         k += 1
 
 
-@jit
+@inner
 def add_gram(partners, n, weights, scratch, out):
     """Packed lower triangle of out += Σ_l weights_l partners_l partners_lᵀ."""
     q = 0
@@ -154,7 +154,7 @@ def add_gram(partners, n, weights, scratch, out):
             q += 1
 
 
-@jit
+@inner
 def add_projection_and_absolute(partners, n, signed, weights, lo, projection, absolute):
     """projection_k += Σ_l signed_l partners[k, l] and absolute_k += Σ_l w_l |partners[k, l]|, in one pass.
 
@@ -170,7 +170,7 @@ def add_projection_and_absolute(partners, n, signed, weights, lo, projection, ab
         absolute[k] += t
 
 
-@jit
+@inner
 def table_dots(table, codes, lo, hi, first, x, out, ahead):
     """out[l] = ⟨x, table[column of rating lo + l, first:]⟩, straight from the table and summed in its type.
 
@@ -206,7 +206,7 @@ def table_dots(table, codes, lo, hi, first, x, out, ahead):
         l += 1
 
 
-@jit
+@inner
 def add_weighted_rows(table, codes, lo, hi, first, weights, out, ahead):
     """out += Σ_l weights_l table[column of rating lo + l, first:], straight from the table.
 
@@ -232,7 +232,7 @@ def add_weighted_rows(table, codes, lo, hi, first, weights, out, ahead):
         l += 1
 
 
-@jit
+@inner
 def add_signed_rows(table, codes, weights, lo, hi, out, first=0, ahead=False):
     """out += Σ_l w_l y_l table[column of rating l, first:], straight from the table. ``ahead``: with prefetch."""
     l = lo

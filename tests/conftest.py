@@ -2,7 +2,6 @@
 
 import os
 import sys
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -59,7 +58,6 @@ def spark(tmp_path_factory):
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
     }
     if not CONNECT:
-        remember_names_of_classes()
         settings |= {
             "spark.ui.enabled": "false",
             "spark.driver.bindAddress": "127.0.0.1",
@@ -73,14 +71,3 @@ def spark(tmp_path_factory):
         session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
-
-
-def remember_names_of_classes():
-    """What ``jvm.functions`` or ``jvm.org.apache`` is, the JVM finds out by a search through all jars, at every use.
-
-    Of the 76 s of CPU that ``test_driver.py`` took it was 3, as measured.
-    """
-    from py4j.java_gateway import JavaPackage, JVMView
-
-    for kind in (JVMView, JavaPackage):
-        kind.__getattr__ = cache(kind.__getattr__)

@@ -4,7 +4,7 @@ A process compiles one kernel at a time. So where nothing is compiled yet, two p
 
     this one       the reading, and the updates of the rows
     another one    inverses and sums for these updates, which find them in the cache, and what a fit does beside them:
-                   its start, maps, draws, confidences, ratings that are left out
+                   its start, implicit features, maps, confidences, ratings that are left out, draws if there are any
 
 The fit takes up from the cache what the other process has compiled, and compiles what is missing. Otherwise a tiny fit
 loads the kernels of its settings, or compiles them.
@@ -28,6 +28,7 @@ from onebit_spark.core.compiled import nothing_is_compiled
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.draws import Draws
 from onebit_spark.core.gram import gram_matrix
+from onebit_spark.core.implicit_features import sent, tell
 from onebit_spark.core.losses import SIDES
 from onebit_spark.core.losses.batched_inverse import room_to_sweep, sweep_all
 from onebit_spark.core.row_map import RowMap
@@ -52,9 +53,10 @@ def compile_ahead(config: FitConfig, weighted: bool, device: str = "cpu") -> Non
 
 
 def compile_updates(config: FitConfig, weighted: bool) -> None:
-    """One iteration from a random start, which needs no kernel."""
+    """One iteration from a random start, which needs no kernel, and without implicit features."""
+    short = replace(_plain(config), implicit_features=False, start="random", max_iter=1, tol=0.0)
     with _engine(weighted).running() as engine:
-        solve(engine, replace(_plain(config), start="random", max_iter=1, tol=0.0), gauge=False)
+        solve(engine, short, gauge=False)
 
 
 def compile_others(config: FitConfig, weighted: bool) -> None:
@@ -66,17 +68,26 @@ def compile_others(config: FitConfig, weighted: bool) -> None:
         plain = _plain(config)
         loss, split = plain.make_loss(), Split(0, 0.5)
         engine.start(plain, loss)
+        if plain.implicit_features:
+            _compile_implicit(engine)
         with engine.restricted(split):
             engine.left_out_loss(plain.loss, engine.posteriors, split)
         if loss.symmetry:
             same = np.eye(plain.dimension)
             engine.apply({side: RowMap(same, np.zeros(plain.dimension), same) for side in SIDES})
             assert engine.posteriors  # now they are mapped
-        if plain.implicit_features:
-            engine.move_weights("rows", WeightStep(np.ones((2 * RANK, RANK))))
         assert engine.repeats.repeated == 0
         engine.confidences(engine.posteriors, loss.score_noise)
-        engine.gibbs_errors(Draws.enough(engine.n_ratings, 0))
+        if not plain.implicit_features:  # else nothing is drawn: the prior depends on the sample
+            engine.gibbs_errors(Draws.enough(engine.n_ratings, 0))
+
+
+def _compile_implicit(engine: LocalEngine) -> None:
+    """What implicit features add to an update."""
+    block, rows, cols = engine.runner.ratings["rows"], engine.posteriors["rows"], engine.posteriors["cols"]
+    assert block.distinct_counts.all()
+    tell(block, 0, block.n_rows, sent(cols), rows.implicit, np.zeros((block.n_rows, rows.rank)))
+    engine.move_weights("rows", WeightStep(np.ones((2 * RANK, RANK))))
 
 
 def _plain(config: FitConfig) -> FitConfig:

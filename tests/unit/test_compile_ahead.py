@@ -1,6 +1,8 @@
 """Kernels compiled ahead: two processes share the work, and neither does the part of the other."""
 
 import fcntl
+import subprocess
+import sys
 
 import pytest
 
@@ -32,6 +34,38 @@ def test_neither_does_the_part_of_the_other(name, monkeypatch):
         monkeypatch.setattr(BlockEngine, name, forbidden)
     monkeypatch.setitem(spectral.STARTS, "spectral", forbidden)
     compile_updates(config, weighted)
+
+
+FIT_AFTER = """
+import gc, sys
+import numpy as np
+from numba.core.dispatcher import Dispatcher
+from onebit_spark import FitConfig, Terms, fit_arrays
+from onebit_spark.cli.compile_ahead import compile_others, compile_updates
+
+def kernels():
+    dispatchers = (one for one in gc.get_objects() if isinstance(one, Dispatcher))
+    ours = (one for one in dispatchers if one.__module__.startswith("onebit_spark"))
+    return {(one.__name__, str(form)) for one in ours for form in one.signatures}
+
+config, weighted = eval(sys.argv[1])
+compile_updates(config, weighted)
+compile_others(config, weighted)
+ahead, random = kernels(), np.random.default_rng(0)
+rows, cols = random.integers(0, 60, 3000), random.integers(0, 50, 3000)
+labels = np.where(random.normal(size=60)[rows] * random.normal(size=50)[cols] > 0, 1, -1)
+fit_arrays(rows, cols, labels, config, weights=np.ones(3000, np.float32) if weighted else None, certify=Terms())
+print(len(ahead), *sorted(kernels() - ahead))
+"""
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_fit_compiles_nothing_more(name):
+    """In a process of its own: this one may have compiled anything."""
+    done = subprocess.run([sys.executable, "-c", FIT_AFTER, repr(SETTINGS[name])], capture_output=True, text=True)
+    known, *missed = done.stdout.split(" ", 1)
+    assert missed == []
+    assert int(known) > 10, done.stderr
 
 
 def test_two_processes_where_nothing_is_compiled(monkeypatch):

@@ -2,7 +2,7 @@
 
     python benchmarks/accuracy.py simulated [--draws 5] [--rank 3]
     python benchmarks/accuracy.py real [--splits 10]          # ONEBIT_DATA: folder of the data sets, default ./data
-    python benchmarks/accuracy.py parts [--splits 10]         # what implicit features and chosen settings contribute
+    python benchmarks/accuracy.py parts [--splits 10] [--device cuda]    # what each choice contributes
     python benchmarks/accuracy.py choices [--splits 3] [--device cuda]    # what a tenth chooses, beside fixed ranks
     python benchmarks/accuracy.py priors [--splits 3]         # which prior, which rank
 
@@ -149,7 +149,7 @@ def real(splits: int | None, losses: list[str]) -> None:
                 )
 
 
-def parts(splits: int | None, names: list[str]) -> None:
+def parts(splits: int | None, names: list[str], device: str) -> None:
     """Accuracy, log loss and calibration error of the logistic model: implicit features, a chosen κ, all chosen."""
     print(
         f"{'data':16}{'model':21}{'correct':>9}{'sd':>8}{'log loss':>10}{'calibration':>12}{'κ':>14}{'iterations':>11}"
@@ -162,7 +162,7 @@ def parts(splits: int | None, names: list[str]) -> None:
             lines, weights, began = [], set(), time.perf_counter()
             for seed in range(splits or usual):
                 train, test = split(ratings, held_out, seed)
-                fit = fit_arrays(*train, config)
+                fit = fit_arrays(*train, config, device=device)
                 probability = fit.probability(test.rows, test.cols)
                 correct = float(np.mean(fit.predict(test.rows, test.cols) == test.labels))
                 error = reliability(test.labels, probability).error
@@ -246,7 +246,7 @@ def main() -> None:
     parser.add_argument("--splits", type=int, help="splits of each data set (default 10 or 3)")
     known = [*REAL, *SIMULATED]
     parser.add_argument("--sets", nargs="+", choices=known, default=known, help="data sets of parts and choices")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="device of choices")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="device of parts and choices")
     options = parser.parse_args()
     warnings.simplefilter("ignore", NotConverged)
     print(provenance())
@@ -255,7 +255,7 @@ def main() -> None:
     elif options.what == "real":
         real(options.splits, options.loss)
     elif options.what == "parts":
-        parts(options.splits, [name for name in options.sets if name in REAL])
+        parts(options.splits, [name for name in options.sets if name in REAL], options.device)
     elif options.what == "choices":
         choices(options.splits, options.sets, options.device)
     else:

@@ -134,9 +134,10 @@ def headline_of(content: Mapping[str, Any]) -> str | None:
 def theorem1_certificate(
     last: Iteration, n: int, lam: float, terms: Terms, majority_error: float, cost: float = 0.0, weights: int = 1
 ) -> Certificate:
-    """The paper's Theorem 1: hinge loss, no weights of ratings, for with them the objective is not λ·AVB (§16).
+    """The paper's Theorem 1, for the hinge loss and ratings without weights: else the objective is not λ·AVB (§16).
 
-    ``cost`` as below. ``weights`` counts the κ that might have been chosen: it holds for one λ = κn, and pays for them.
+    ``cost`` is what the default α adds to the divergence (``prior_cost``). The theorem holds for one λ = κn, so it pays
+    for all κ that might have been chosen; ``weights`` counts them.
     """
     kl = max(last.divergence, 0.0)  # rounding gives < 0
     bound = bounds.theorem1((last.objective + cost) / lam, n, lam, terms.delta / terms.grid / weights)

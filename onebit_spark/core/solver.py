@@ -119,7 +119,7 @@ def without_maps(hierarchy: H, rows: SideStatistics, cols: SideStatistics) -> tu
 
 @dataclass(frozen=True)
 class Acceleration(Generic[H]):
-    """What makes the alternation faster: maps of both sides at once, and steps that go too far. None, as it stands."""
+    """What makes the alternation faster: maps of both sides at once, and over-relaxed steps. By default, neither."""
 
     driver_step: DriverStep[H] = without_maps
     pace: Callable[[int], float] = unrelaxed  # ω after t iterations
@@ -224,7 +224,7 @@ class _Alternation(Generic[P, H]):
         self._moved: dict[Side, SideStatistics] = {}  # of the last half step that moved means
 
     def half_steps(self, plan: Sequence[Move], number: int) -> Iterator[HalfStep[P]]:
-        """Those of an iteration. ``learn`` is called after each of them."""
+        """The half steps of one iteration. ``learn`` is called after each of them."""
         for position, move in enumerate(plan):
             yield HalfStep(
                 side=move.side,

@@ -22,14 +22,13 @@ from record import provenance
 from onebit_spark import FitConfig, NotConverged, fit_arrays
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, RowPrior, Side
 from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.engines.cuda.device import bytes_needed, cupy, room
-from onebit_spark.engines.cuda.priors import DevicePrior
+from onebit_spark.engines.cuda.device import bytes_needed, cupy, download, room
 from onebit_spark.engines.cuda.ratings import DeviceRatings, orientations
 from onebit_spark.engines.cuda.shapes import MODE_READS, Shape
 from onebit_spark.engines.cuda.start import start_posteriors
 from onebit_spark.engines.cuda.totals import side_statistics
-from onebit_spark.engines.cuda.transfer import download
 from onebit_spark.engines.cuda.update import (
+    DevicePrior,
     RatingSums,
     own_lines,
     partner_lines,

@@ -20,9 +20,9 @@ from record import provenance
 from scale import IDS, write_ratings
 from session import local_session
 
-from onebit_spark.input import collect, packed_frames
+from onebit_spark.input import collect, survey
+from onebit_spark.input.prepared_ratings import RatingsFrame
 from onebit_spark.input.rating_checks import Columns
-from onebit_spark.input.rating_sources import RatingsFrame
 
 
 def main() -> None:
@@ -54,7 +54,7 @@ def main() -> None:
 def by_spark(work: Callable[[], object]) -> str:
     with (
         mock.patch.object(collect, "rating_files", return_value=None),
-        mock.patch.object(packed_frames, "rating_files", return_value=None),
+        mock.patch.object(survey, "rating_files", return_value=None),
     ):
         return measured(work)
 

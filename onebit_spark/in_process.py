@@ -13,25 +13,23 @@ from numpy.typing import ArrayLike, NDArray
 
 from onebit_spark.certificate.certificates import Certificate, Terms, document
 from onebit_spark.certificate.certified_fit import CertifiedFit, certified_fit
-from onebit_spark.certificate.held_out import HeldOutCounts, held_out_certificates
+from onebit_spark.certificate.held_out import Group, HeldOutCounts, held_out_certificates, request_problems
 from onebit_spark.certificate.learnt_prior import NARROWING
-from onebit_spark.certificate.selective import Group, request_problems
 from onebit_spark.core import prediction
 from onebit_spark.core.array_input import checked_ratings, label_problems
 from onebit_spark.core.arrow import pa
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.choices import begun
-from onebit_spark.core.confidence import EVERYTHING, Ladder
 from onebit_spark.core.config import FitConfig
-from onebit_spark.core.devices import device_problems
 from onebit_spark.core.engine import prior_rows
-from onebit_spark.core.execution import Execution
+from onebit_spark.core.execution import Execution, device_problems
 from onebit_spark.core.factor_tables import prior_row
 from onebit_spark.core.feature_coding import FeatureCoding
 from onebit_spark.core.fitted_features import Who
 from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.posterior import DoubleArray, RowPosterior, effective_rank
+from onebit_spark.core.prediction import EVERYTHING, Ladder
 from onebit_spark.core.priors import ScalePrior
 from onebit_spark.core.randomness import pair_streams
 from onebit_spark.core.scales import Scales
@@ -39,9 +37,8 @@ from onebit_spark.core.side_features import SideFeatures
 from onebit_spark.core.solver import Iteration
 from onebit_spark.engines.cuda.runner import CudaEngine
 from onebit_spark.engines.threads import LocalEngine
-from onebit_spark.predictor.cold_start_draws import ColdStartDraws
 from onebit_spark.predictor.fit_info import info_of_fit
-from onebit_spark.predictor.predictor import Predictor, moments_at
+from onebit_spark.predictor.predictor import ColdStartDraws, Predictor, moments_at
 from onebit_spark.predictor.side import ModelSide, stacked
 from onebit_spark.predictor.top_n import Numbers
 

@@ -10,17 +10,15 @@ from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame
 
 from onebit_spark.certificate.certificates import OF_PREDICTIONS, headline_of
-from onebit_spark.certificate.selective import SELECTIVE
+from onebit_spark.certificate.held_out import SELECTIVE
 from onebit_spark.core.fitted_features import Who, feature_effects
 from onebit_spark.errors import RequestError
 from onebit_spark.input.rating_checks import RatingCounts
-from onebit_spark.ml.certification import CertificateRequest, certified, with_certificates
-from onebit_spark.ml.diagnostics import calibrate, diagnose
+from onebit_spark.ml.evaluation import CertificateRequest, calibrate, certified, diagnose, with_certificates
 from onebit_spark.ml.fitted_model import FittedModel
-from onebit_spark.ml.fold_in import fold_in, fold_in_features
+from onebit_spark.ml.fold_in import fold_in, fold_in_features, update
 from onebit_spark.ml.persistence import ModelReader, ModelWriter, export_vectors
 from onebit_spark.ml.recommend import Request, recommend
-from onebit_spark.ml.update import update
 
 
 class OneBitCompletionModel(FittedModel, MLWritable, MLReadable["OneBitCompletionModel"]):

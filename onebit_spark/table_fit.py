@@ -13,33 +13,27 @@ import pyarrow as pa
 
 from onebit_spark.certificate.certificates import Terms, document
 from onebit_spark.certificate.certified_fit import CertifiedFit, certified_fit
+from onebit_spark.core.blocks import repeats_of
 from onebit_spark.core.config import FitConfig
-from onebit_spark.core.devices import device_problems
-from onebit_spark.core.execution import Execution
+from onebit_spark.core.execution import Execution, device_problems
 from onebit_spark.core.factor_tables import factor_table, ordered, prior_row
-from onebit_spark.core.fit_features import FitFeatures, digest, given_to
-from onebit_spark.core.fitted_features import SIDE_OF, Who
+from onebit_spark.core.fitted_features import SIDE_OF, FitFeatures, Who, digest, given_to
 from onebit_spark.core.losses import Side
 from onebit_spark.core.model_info import ModelInfo
-from onebit_spark.core.phase_timer import PhaseTimer
 from onebit_spark.core.posterior import Form, RowPosterior
-from onebit_spark.core.repeats import repeats_of
-from onebit_spark.core.solver import Iteration
+from onebit_spark.core.solver import Iteration, PhaseTimer
 from onebit_spark.engines.cuda.runner import CudaRunner
 from onebit_spark.engines.engine import BlockEngine
 from onebit_spark.engines.threads import ThreadRunner
 from onebit_spark.errors import RequestError
 from onebit_spark.input.arrow_ratings import ArrowRatings
 from onebit_spark.input.arrow_table import ArrowTable, Unreadable
-from onebit_spark.input.arrow_types import spark_name
-from onebit_spark.input.feature_checks import check_id_type, checked_lines
-from onebit_spark.input.gathering import CollectedRatings
-from onebit_spark.input.labels import Labels
-from onebit_spark.input.rating_checks import Columns, column_problem
+from onebit_spark.input.batches import CollectedRatings
+from onebit_spark.input.file_readers import spark_name
+from onebit_spark.input.rating_checks import Columns, Labels, check_id_type, checked_lines, column_problem
 from onebit_spark.ml.checkpoint import CheckpointFolder, Checkpointing, resumed, subject_of
 from onebit_spark.predictor.fit_info import info_of_fit
-from onebit_spark.predictor.local_folder import local_path
-from onebit_spark.predictor.model_folder import write_into
+from onebit_spark.predictor.model_folder import local_path, write_into
 from onebit_spark.predictor.served_model import ServedModel, load
 from onebit_spark.predictor.side import ModelSide
 

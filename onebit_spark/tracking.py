@@ -22,8 +22,7 @@ from onebit_spark import __version__
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.solver import Iteration
 from onebit_spark.errors import RequestError
-from onebit_spark.predictor.local_folder import local_path
-from onebit_spark.predictor.model_folder import CERTIFICATE
+from onebit_spark.predictor.model_folder import CERTIFICATE, local_path
 from onebit_spark.predictor.served_model import ServedModel, load
 
 REPORT = "report.html"

@@ -91,7 +91,7 @@ def _run(
     work: Callable[[Record], Record],
     facts: Record,
 ) -> None:
-    from onebit_spark.cli.outputs import refuse_output
+    from onebit_spark.cli.checks import refuse_output
     from onebit_spark.cli.progress import TaskProgress
     from onebit_spark.platform.files import continued_folder
     from onebit_spark.tuning.tasks import Ledger, run_tasks

@@ -17,18 +17,18 @@ from onebit_spark.certificate.certificates import (
 )
 from onebit_spark.certificate.learnt_prior import LearntPrior, fit_near, learn_prior, moved
 from onebit_spark.core.choices import Choice, choose
-from onebit_spark.core.confidence import Ladder
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.draws import Draws
 from onebit_spark.core.engine import Engine, settled
 from onebit_spark.core.feature_coding import FeatureCoding
 from onebit_spark.core.losses import LOSSES, SIDES, Side
 from onebit_spark.core.posterior import MODEL_VECTORS, RowPosterior
+from onebit_spark.core.prediction import Ladder
 from onebit_spark.core.priors import ScalePrior
+from onebit_spark.core.randomness import Split
 from onebit_spark.core.scales import ScaleHierarchy, Scales
 from onebit_spark.core.side_features import codings_of
 from onebit_spark.core.solver import Iteration, Outcome, Start, Watch, solve
-from onebit_spark.core.split import Split
 
 P = TypeVar("P")  # a posterior of a side, in the engine's own form
 

@@ -27,10 +27,10 @@ from onebit_spark.core.engine import Engine, settled
 from onebit_spark.core.feature_coding import FeatureCoding
 from onebit_spark.core.losses import SIDES, PriorLines, Side
 from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.randomness import Split
 from onebit_spark.core.scales import FixedPrior, ScaleHierarchy
 from onebit_spark.core.side_features import codings_of
 from onebit_spark.core.solver import Iteration, Outcome, Start, Watch, descend, solve
-from onebit_spark.core.split import Split
 from onebit_spark.errors import RequestError
 
 P = TypeVar("P")  # a posterior of a side, in the engine's own form

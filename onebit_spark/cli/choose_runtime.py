@@ -23,17 +23,15 @@ from onebit_spark.cli.requests import (
     under_spark_submit,
 )
 from onebit_spark.core.config import FitConfig
-from onebit_spark.core.execution import Execution
-from onebit_spark.core.machine import available_memory
+from onebit_spark.core.execution import Execution, available_memory
 from onebit_spark.engines.decide import Refusal, on_driver
 from onebit_spark.errors import RequestError
-from onebit_spark.input.arrow_table import count_rows, open_table
-from onebit_spark.input.file_formats import format_of
+from onebit_spark.input.arrow_table import count_rows, open_table, text_bytes
+from onebit_spark.input.batches import SizeEstimate
+from onebit_spark.input.data_files import format_of
 from onebit_spark.input.file_readers import option_problems
-from onebit_spark.input.gathering import SizeEstimate
-from onebit_spark.input.id_sizes import text_bytes
 from onebit_spark.platform.sessions import NO_LIMIT, DriverLimits
-from onebit_spark.predictor.local_folder import REMOTE
+from onebit_spark.predictor.model_folder import REMOTE
 
 LOCAL, SPARK = "local", "spark"
 BYTES_ARRIVING = 24.0  # of a rating on its way: two ids and a label

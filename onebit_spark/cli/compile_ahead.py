@@ -27,14 +27,12 @@ from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.compiled import nothing_is_compiled
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.draws import Draws
-from onebit_spark.core.gram import gram_matrix
-from onebit_spark.core.implicit_features import sent, tell
+from onebit_spark.core.implicit_features import WeightStep, gram_matrix, sent, tell
 from onebit_spark.core.losses import SIDES
-from onebit_spark.core.losses.batched_inverse import room_to_sweep, sweep_all
+from onebit_spark.core.losses.batched_solve import room_to_sweep, sweep_all
+from onebit_spark.core.randomness import Split
 from onebit_spark.core.row_map import RowMap
 from onebit_spark.core.solver import solve
-from onebit_spark.core.split import Split
-from onebit_spark.core.weight_step import WeightStep
 from onebit_spark.engines.threads import LocalEngine
 from onebit_spark.in_process import fit_arrays
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 
+from onebit_spark.cli.checks import check_id_types
 from onebit_spark.cli.progress import Clock
 from onebit_spark.cli.requests import EvaluateRequest
 from onebit_spark.cli.runtime import Runtime
 from onebit_spark.cli.summaries import evaluation_summary, print_summary
-from onebit_spark.cli.table_checks import check_id_types
 from onebit_spark.platform.files import Location
 from onebit_spark.predictor.certification import CertificateRequest
 

@@ -7,19 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from onebit_spark.certificate.certificates import kept_by_coin
+from onebit_spark.cli.checks import Target, check_id_types
 from onebit_spark.cli.failures import after
-from onebit_spark.cli.outputs import Target
 from onebit_spark.cli.progress import Clock, Progress
 from onebit_spark.cli.requests import FitRequest
 from onebit_spark.cli.runtime import Division, FitPlan, Ratings, Runtime, Table
 from onebit_spark.cli.summaries import fit_summary, print_summary
-from onebit_spark.cli.table_checks import check_id_types
 from onebit_spark.core.fitted_features import Who
 from onebit_spark.input.rating_checks import Columns
 from onebit_spark.ml.checkpoint import clear_checkpoints, complete_checkpoints
 from onebit_spark.platform.files import Location
-from onebit_spark.predictor.certification import CertificateRequest
-from onebit_spark.predictor.freshness import KEPT_OUT
+from onebit_spark.predictor.certification import KEPT_OUT, CertificateRequest
 from onebit_spark.report.page import REPORT
 
 

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from onebit_spark.certificate.certificates import Certificate
-from onebit_spark.cli import table_checks
+from onebit_spark.cli import checks
+from onebit_spark.cli.checks import Target, refuse_outputs
 from onebit_spark.cli.flags import as_flag
-from onebit_spark.cli.outputs import Target, refuse_outputs
 from onebit_spark.cli.requests import FILES, FitRequest, JobRequest, PredictRequest
 from onebit_spark.cli.runtime import Division, FitPlan
 from onebit_spark.core.fitted_features import SIDE_OF, Who
@@ -26,16 +26,14 @@ from onebit_spark.core.solver import Iteration
 from onebit_spark.errors import RequestError
 from onebit_spark.input.arrow_ratings import ArrowRatings, Holdout, KeptRatings
 from onebit_spark.input.arrow_table import ArrowTable, Unreadable, open_table
-from onebit_spark.input.arrow_types import inferred, missing, spark_name
-from onebit_spark.input.gathering import CollectedRatings
-from onebit_spark.input.prepared_here import PreparedHere
+from onebit_spark.input.batches import CollectedRatings
+from onebit_spark.input.file_readers import inferred, missing, spark_name
+from onebit_spark.input.prepared_folder import PreparedHere
 from onebit_spark.input.rating_checks import Columns, column_problem
 from onebit_spark.platform.files import table_format
-from onebit_spark.predictor.certification import CertificateRequest, with_certificates
-from onebit_spark.predictor.diagnostics import CALIBRATING, SAMPLE, calibrated, diagnosed
-from onebit_spark.predictor.freshness import fresh_to
-from onebit_spark.predictor.local_folder import replaced_folder
-from onebit_spark.predictor.scored import figures_of, with_rates
+from onebit_spark.predictor.certification import CertificateRequest, fresh_to, with_certificates
+from onebit_spark.predictor.model_folder import replaced_folder
+from onebit_spark.predictor.scored import CALIBRATING, SAMPLE, calibrated, diagnosed, figures_of, with_rates
 from onebit_spark.predictor.served_model import ServedModel, load
 from onebit_spark.report.page import REPORT, page_of
 from onebit_spark.table_fit import TableFit, checked_features
@@ -105,7 +103,7 @@ class LocalRuntime:
     def _opened(self, request: JobRequest, name: str, options: dict[str, str]) -> ArrowTable:
         path, flag = getattr(request, name), as_flag(name)
         if (request.format or FILES[0]) in FILES and (lake := table_format(None, path)):
-            raise table_checks.is_lake_table(request, name, lake)
+            raise checks.is_lake_table(request, name, lake)
         try:
             return open_table(path, request.format, options)
         except FileNotFoundError:
@@ -115,7 +113,7 @@ class LocalRuntime:
 
     def _check_columns(self, table: ArrowTable, request: JobRequest, name: str, columns: Sequence[str]) -> None:
         if absent := [column for column in columns if not table.matching(column)]:
-            raise table_checks.no_columns(request, name, absent, table.schema.names, table.format == "csv")
+            raise checks.no_columns(request, name, absent, table.schema.names, table.format == "csv")
 
     def types(self, table: ArrowTable, columns: Sequence[str]) -> dict[str, str]:
         return {column: spark_name(table.schema.field(column).type) for column in columns}
@@ -133,7 +131,7 @@ class LocalRuntime:
                 counts[column] += len(absent)
                 lines = batch.take(pa.array(absent[: EXAMPLES - len(examples[column])])).to_pylist()
                 examples[column] += [list(line.values()) for line in lines]
-        table_checks.check_pairs(counts, examples)
+        checks.check_pairs(counts, examples)
         return n
 
     # ---- fits --------------------------------------------------------------------------------------------------------
@@ -150,7 +148,7 @@ class LocalRuntime:
             folder = PreparedHere.of(division.blocks, columns, source.id_types, source.origin(holdout))
         to_fit, kept = None if folder is None or holdout is not None else folder.ratings(), None
         if to_fit is None:
-            read = source.divided(holdout, table_checks.nothing_held_out(share or 0.0))
+            read = source.divided(holdout, checks.nothing_held_out(share or 0.0))
             to_fit, kept = read.to_fit, read.kept
             if folder is not None:
                 folder.keep(to_fit)
@@ -180,7 +178,7 @@ class LocalRuntime:
         return model.fold_in_features(checked_features(features, column, model.info.id_types[who], who), who)
 
     def validation(self, table: ArrowTable, columns: Columns, folds: int, seed: int) -> Any:
-        from onebit_spark.tuning.local_validation import LocalValidation
+        from onebit_spark.tuning.folds import LocalValidation
 
         return LocalValidation.of(table, columns, folds, seed)
 

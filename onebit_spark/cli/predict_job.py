@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from onebit_spark.cli.outputs import Target
+from onebit_spark.cli.checks import Target, check_id_types
 from onebit_spark.cli.progress import Clock
 from onebit_spark.cli.requests import PredictRequest
 from onebit_spark.cli.runtime import Runtime
 from onebit_spark.cli.summaries import print_summary
-from onebit_spark.cli.table_checks import check_id_types
 
 
 def run(runtime: Runtime, request: PredictRequest) -> None:

@@ -11,14 +11,13 @@ from typing import ClassVar
 from urllib.parse import urlsplit
 
 from onebit_spark.certificate.certificates import Terms
-from onebit_spark.certificate.selective import request_problems
+from onebit_spark.certificate.held_out import request_problems
 from onebit_spark.cli.flags import as_flag, filled, flag, flag_of, in_flags, takes
 from onebit_spark.core.config import FitConfig
-from onebit_spark.core.devices import device_problems
-from onebit_spark.core.execution import Execution
+from onebit_spark.core.execution import Execution, device_problems
 from onebit_spark.core.output_kinds import METRICS, MODEL, PREDICTIONS, OutputKind
-from onebit_spark.input.file_formats import COMPRESSIONS, ENDINGS
-from onebit_spark.input.labels import Labels
+from onebit_spark.input.data_files import COMPRESSIONS, ENDINGS
+from onebit_spark.input.rating_checks import Labels
 
 FILES = ("parquet", "csv", "json")
 TABLE_FORMATS = {"delta": "Delta Lake", "iceberg": "Iceberg", "hudi": "Hudi"}  # Spark needs their packages

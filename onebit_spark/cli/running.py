@@ -17,9 +17,8 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from onebit_spark.cli.choose_runtime import LOCAL, SPARK, Chosen, choose
-from onebit_spark.cli.failures import failures_in_words, print_traceback, reason_of
+from onebit_spark.cli.failures import Interrupts, failures_in_words, print_traceback, reason_of
 from onebit_spark.cli.flags import parse
-from onebit_spark.cli.interrupts import Interrupts
 from onebit_spark.cli.requests import SessionRequest, under_spark_submit
 from onebit_spark.errors import FitFailed, RequestError
 from onebit_spark.platform.sessions import (

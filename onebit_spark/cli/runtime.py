@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from onebit_spark.certificate.certificates import Certificate, Terms
-from onebit_spark.cli.outputs import Target
+from onebit_spark.cli.checks import Target
 from onebit_spark.cli.requests import FitRequest, JobRequest, PredictRequest
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.execution import Execution

@@ -11,8 +11,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from onebit_spark.certificate.certificates import Certificate
-from onebit_spark.cli import spark_tables, table_checks
-from onebit_spark.cli.outputs import Target, refuse_outputs
+from onebit_spark.cli import checks, spark_tables
+from onebit_spark.cli.checks import Target, refuse_outputs
 from onebit_spark.cli.requests import FitRequest, JobRequest, PredictRequest
 from onebit_spark.cli.runtime import Division, FitPlan
 from onebit_spark.core.fitted_features import Who
@@ -22,10 +22,16 @@ from onebit_spark.errors import RequestError
 from onebit_spark.estimator import OneBitCompletion, fit_counted
 from onebit_spark.input import holdout
 from onebit_spark.input.columns import quoted
-from onebit_spark.input.defects import with_weight
 from onebit_spark.input.rating_checks import Columns, RatingCounts, not_deterministic, summed
-from onebit_spark.ml.certification import CheckedRatings, certify, check_request, checked_ratings, with_certificates
-from onebit_spark.ml.evaluation import measure
+from onebit_spark.input.ratings import with_weight
+from onebit_spark.ml.evaluation import (
+    CheckedRatings,
+    certify,
+    check_request,
+    checked_ratings,
+    measure,
+    with_certificates,
+)
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform.files import Location
 from onebit_spark.predictor.certification import CertificateRequest
@@ -90,7 +96,7 @@ class SparkRuntime:
             return SparkRatings(ratings)
         counted = holdout.check_split(ratings, columns, share, division.seed)
         if not counted.held_out.n:
-            raise RequestError(table_checks.nothing_held_out(share))
+            raise RequestError(checks.nothing_held_out(share))
         to_fit, held_out = holdout.split_off(ratings, columns, share, division.seed)
         return SparkRatings(to_fit, CheckedRatings(held_out, columns, counted.held_out), counted)
 

@@ -7,18 +7,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from onebit_spark.cli import table_checks
+from onebit_spark.cli import checks
+from onebit_spark.cli.checks import Target
 from onebit_spark.cli.failures import reason_of
 from onebit_spark.cli.flags import as_flag
-from onebit_spark.cli.outputs import Target
 from onebit_spark.cli.requests import FILES, FitRequest, JobRequest, PredictRequest, exists_already, is_table_name
 from onebit_spark.core.fitted_features import Who
 from onebit_spark.core.output_kinds import PREDICTED, PREDICTIONS
 from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import matching, missing, quoted
-from onebit_spark.input.file_formats import Format, ending, format_of, is_data
-from onebit_spark.ml.prediction_params import plainly_named
-from onebit_spark.ml.scored_ratings import predicted_pairs
+from onebit_spark.input.data_files import Format, ending, format_of, is_data
+from onebit_spark.ml.evaluation import predicted_pairs
+from onebit_spark.ml.params import plainly_named
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform.files import Location, replace_folder, table_format
 
@@ -88,7 +88,7 @@ def _read_features(spark: SparkSession, request: JobRequest, name: str, id_colum
 def _loaded(spark: SparkSession, request: JobRequest, name: str, format: Format, options: dict[str, str]) -> DataFrame:
     path, flag = getattr(request, name), as_flag(name)
     if format.name in FILES and (lake := table_format(spark, path)):
-        raise table_checks.is_lake_table(request, name, lake)
+        raise checks.is_lake_table(request, name, lake)
     options = {**format.options, **options}
     if format.name == "csv" and not any(key.lower() == "header" for key in options):
         options = {**options, "header": "true"}
@@ -113,7 +113,7 @@ def _check_columns(table: DataFrame, request: JobRequest, name: str, format: For
             "--option multiLine=true reads a file of one array"
         )
     if absent := [column for column in columns if not matching(table, column)]:
-        raise table_checks.no_columns(request, name, absent, table.columns, format.name == "csv")
+        raise checks.no_columns(request, name, absent, table.columns, format.name == "csv")
 
 
 def count_pairs(pairs: DataFrame, ids: Sequence[str]) -> int:
@@ -123,9 +123,7 @@ def count_pairs(pairs: DataFrame, ids: Sequence[str]) -> int:
     assert line is not None
     n, *counts = line
     found = dict(zip(ids, counts, strict=True))
-    table_checks.check_pairs(
-        found, {column: pairs.where(absent[column]).take(3) for column, count in found.items() if count}
-    )
+    checks.check_pairs(found, {column: pairs.where(absent[column]).take(3) for column, count in found.items() if count})
     return int(n)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from onebit_spark.certificate.certificates import headline_of
-from onebit_spark.certificate.selective import SELECTIVE
+from onebit_spark.certificate.held_out import SELECTIVE
 from onebit_spark.cli.progress import Clock
 from onebit_spark.core.choices import chose_rank, told
 from onebit_spark.core.model_info import ModelInfo

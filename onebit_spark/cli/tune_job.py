@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from onebit_spark.cli.outputs import refuse_output, writable
+from onebit_spark.cli.checks import refuse_output, writable
 from onebit_spark.cli.progress import TaskProgress
 from onebit_spark.cli.requests import TuneRequest
 from onebit_spark.cli.runtime import Runtime
@@ -29,7 +29,7 @@ from onebit_spark.core.output_kinds import TUNING
 from onebit_spark.core.settings import declared
 from onebit_spark.input.rating_checks import Columns
 from onebit_spark.platform.files import Location, continued_folder
-from onebit_spark.tuning import figures
+from onebit_spark.tuning import grid
 from onebit_spark.tuning.folds import Score, choose, score
 from onebit_spark.tuning.grid import VARIED, read_grid
 from onebit_spark.tuning.tasks import Ledger, Task, TaskResult
@@ -125,6 +125,6 @@ def _write_results(
         pq.write_table(pa.Table.from_pylist(rows, pa.schema([*VARIED_COLUMNS, *columns])), content)
         (folder / name).delete()
         (folder / name / "part-00000.parquet").write_bytes(content.getvalue())
-    if (plot := figures.tuning(scores, chosen, in_words)) is not None:
+    if (plot := grid.tuning(scores, chosen, in_words)) is not None:
         (folder / "tuning.png").write_bytes(plot)
     (folder / "best.toml").write_text(as_toml(chosen.config, len(scores)))

@@ -26,12 +26,11 @@ from numpy.typing import NDArray
 from onebit_spark.core.calibration import Calibration
 from onebit_spark.core.config import AUTO, FitConfig
 from onebit_spark.core.engine import Engine, settled
-from onebit_spark.core.label_noise import LabelNoise
-from onebit_spark.core.left_out import LeftOut
+from onebit_spark.core.left_out import LabelNoise, LeftOut
 from onebit_spark.core.losses import LOSSES, SIDES
 from onebit_spark.core.posterior import RowPosterior, factors_in_use
+from onebit_spark.core.randomness import Split
 from onebit_spark.core.solver import Plan, Start, solve
-from onebit_spark.core.split import Split
 
 log = logging.getLogger("onebit_spark")
 

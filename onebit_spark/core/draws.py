@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.compiled import inner, jit
 from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.core.randomness import STEP, fill_lanes, fill_normals, stream
-from onebit_spark.core.split import Split, chosen
+from onebit_spark.core.randomness import STEP, Split, chosen, fill_lanes, fill_normals, stream
 
 ENOUGH_DRAWS = 2_000_000  # in total; the confidence limit then exceeds the risk by about .001
 LANES = 32  # ratings that are drawn for side by side

@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.draws import Draws, GibbsErrors
+from onebit_spark.core.implicit_features import WeightStep
 from onebit_spark.core.left_out import LeftOut
 from onebit_spark.core.losses import SIDES, HalfStep, Loss, RowPrior, Side
 from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.randomness import Split
 from onebit_spark.core.row_map import RowMap
 from onebit_spark.core.scales import ScaleHierarchy
 from onebit_spark.core.side_features import SideTables
-from onebit_spark.core.split import Split
 from onebit_spark.core.statistics import SideStatistics
-from onebit_spark.core.weight_step import WeightStep
 
 P = TypeVar("P")  # a posterior of a side in the engine's own form: a RowPosterior, or a table in files
 

@@ -1,10 +1,69 @@
-"""Execution: how a fit on Spark is run, checked all at once."""
+"""Execution: how a fit on Spark is run, checked all at once.
+
+What this process may use of its machine: cores and memory, also where a container limits them.
+
+Where a fit can run: on this machine's cores, or on its GPU. What a GPU cannot fit is refused before any work.
+"""
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
+from onebit_spark.core.config import FitConfig
 from onebit_spark.core.settings import YES_OR_NO, Problem, at_least, documented, problems_of, setting
+
+CGROUP = Path("/sys/fs/cgroup")
+MEMINFO = Path("/proc/meminfo")
+
+
+def available_cores() -> int:
+    """The cores that this process may use: its affinity, and the quota of its container."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _cpu_quota()
+    return cores if quota is None else max(1, min(cores, round(quota)))
+
+
+def available_memory() -> int:
+    """Bytes that this process can still take: the machine's free memory, or what its container leaves of it."""
+    free = _free_memory()
+    limit = _container_memory()
+    return free if limit is None else max(0, min(free, limit))
+
+
+def _cpu_quota() -> float | None:
+    """Cores of the container (cgroup version 2, then 1), or None without a quota."""
+    with suppress(OSError, ValueError):
+        quota, period = (CGROUP / "cpu.max").read_text().split()
+        return None if quota == "max" else int(quota) / int(period)
+    with suppress(OSError, ValueError):
+        limit, span = (int((CGROUP / "cpu" / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
+        return limit / span if limit > 0 else None
+    return None
+
+
+def _container_memory() -> int | None:
+    """Bytes that the container leaves (cgroup version 2, then 1), or None without a limit. Its file cache is free."""
+    for folder, limit, used, cached in (
+        (CGROUP, "memory.max", "memory.current", "inactive_file"),
+        (CGROUP / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        with suppress(OSError, ValueError):  # the word "max" is no number: no limit
+            left = int((folder / limit).read_text()) - int((folder / used).read_text())
+            lines = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            return left + sum(int(value) for name, value in lines if name == cached)
+    return None
+
+
+def _free_memory() -> int:
+    with suppress(OSError, StopIteration):
+        line = next(line for line in MEMINFO.read_text().splitlines() if line.startswith("MemAvailable:"))
+        return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")  # not Linux: all of it
+
 
 DEVICES = ("cpu", "cuda")
 EXCHANGES = ("auto", "driver", "broadcast", "mixed", "shuffle")
@@ -77,3 +136,39 @@ class Execution:
                 Problem("resume", "needs {other}: where is the checkpoint to resume from?", other="checkpoint_dir")
             )
         return problems
+
+
+MOST_RANK = 64  # factors that the kernels of a GPU are made for
+WITH_KERNELS = ("logistic", "hinge")  # losses
+
+
+def device_problems(config: FitConfig, execution: Execution) -> list[Problem]:
+    """All that keeps this fit from the device that it asks for."""
+    if execution.device != "cuda":
+        return []
+    told = []
+    if execution.exchange not in ("auto", "driver"):
+        told.append(Problem("device", f"'cuda' needs {{other}}=driver, not {execution.exchange}", other="exchange"))
+    largest = config.max_rank if isinstance(config.rank, str) else config.rank
+    if largest > MOST_RANK:
+        told.append(Problem("device", f"'cuda' fits up to {MOST_RANK} factors, not {largest}: choose 'cpu'"))
+    if config.loss not in WITH_KERNELS:
+        told.append(Problem("device", f"'cuda' has no kernels for the {config.loss} loss: choose 'cpu'"))
+    if config.precision != "float32":
+        told.append(Problem("device", f"'cuda' keeps factors as float32, not {config.precision}: choose 'cpu'"))
+    lacking = missing()
+    return told if lacking is None else [*told, Problem("device", f"'cuda' {lacking}")]
+
+
+@cache
+def missing() -> str | None:
+    """What this machine lacks for a fit on a GPU, in words; None if it lacks nothing."""
+    try:
+        import cupy
+    except ImportError:
+        return "needs CuPy, which is not installed: pip install 'onebit_spark[gpu]', or choose 'cpu'"
+    try:
+        found = cupy.cuda.runtime.getDeviceCount()
+    except Exception as error:  # the driver is missing, or too old
+        return f"finds no GPU ({error}): choose 'cpu'"
+    return None if found else "finds no GPU: choose 'cpu'"

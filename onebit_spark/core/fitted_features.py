@@ -1,7 +1,13 @@
-"""What a model has learnt from side features, and how it codes those of other ids."""
+"""What a model has learnt from side features, and how it codes those of other ids.
+
+Side features of a fit: whose they are, what is learnt from them, and ids that have nothing else.
+"""
 
 from __future__ import annotations
 
+import logging
+import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -9,10 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.core.arrow import pa
-from onebit_spark.core.feature_coding import FeatureCoding, Table32
-from onebit_spark.core.id_index import IdIndex
+from onebit_spark.core.factor_tables import factor_table, newcomer_rows
+from onebit_spark.core.feature_coding import FeatureCoding, Table32, learn_coding
+from onebit_spark.core.id_index import IdIndex, one_array
 from onebit_spark.core.losses import OTHER, Side
 from onebit_spark.core.model_info import ModelInfo
+from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.side_features import SideFeatures, SideTables
 from onebit_spark.errors import RequestError
 
 Who = Literal["user", "item"]
@@ -69,3 +78,79 @@ def feature_effects(info: ModelInfo, who: Who) -> list[tuple[str, float, float, 
         own = float(effect[0]) if intercepts else 0.0
         effects.append((feature.name, own + float(effect[-rank:] @ partner), own, effect[-rank:].tolist()))
     return effects
+
+
+log = logging.getLogger("onebit_spark")
+
+
+@dataclass(frozen=True)
+class FitFeatures:
+    """The side features of the users, or of the items, of a fit."""
+
+    rated: SideFeatures  # those of the ids with ratings; nulls for one without features
+    unrated_ids: pa.Array  # ids with features and without ratings
+    unrated: pa.Table  # one line for each of them
+    notes: list[str]  # about columns that are left out, and gaps
+
+    @classmethod
+    def of(cls, table: pa.Table, column: str, ids: pa.Array, whose: str) -> FitFeatures:
+        """From a checked table of features and the ids with ratings."""
+        known = one_array(table[column]).cast(ids.type)
+        places = IdIndex(known).find(ids)
+        rated = table.take(pa.array(places[places >= 0]))
+        if not rated.num_rows:
+            raise RequestError(
+                f"{whose} features: none of the {table.num_rows:,} ids has a rating: are they other ids?"
+            )
+        coding, notes = learn_coding(rated, column)
+        if not coding.features:
+            raise RequestError(f"{whose} features: no column is left: {'; '.join(notes) or 'there are only ids'}")
+        aligned = table.drop_columns([column]).take(pa.array(places, mask=places < 0))
+        without = len(ids) - rated.num_rows
+        if without:
+            notes = [*notes, f"{without:,} of {len(ids):,} ids with ratings have no features"]
+        unrated = np.ones(table.num_rows, bool)
+        unrated[places[places >= 0]] = False
+        mask = pa.array(unrated)
+        features = SideFeatures(aligned, coding, coding.coded(aligned))
+        return cls(features, known.filter(mask), table.filter(mask), [f"{whose} features: {note}" for note in notes])
+
+    def coded_unrated(self) -> IdLines:
+        """The features of the ids without ratings, coded like those of the others."""
+        return IdLines(self.unrated_ids, self.rated.coding.coded(self.unrated))
+
+    def unrated_lines(
+        self, row: RowPosterior, coding: FeatureCoding, weights: NDArray[np.float64], narrowing: float | None
+    ) -> pa.Table | None:
+        """The factor table of the ids without ratings, or None; ``row`` is the prior of an id without ratings."""
+        if not len(self.unrated_ids):
+            return None
+        rows = newcomer_rows(row, coding.coded(self.unrated) @ weights)
+        drawn = None
+        if narrowing is not None:
+            spread = (rows.deviation * narrowing).astype(rows.location.dtype)
+            drawn = RowPosterior(rows.location, spread, "spread", rows.has_intercept)
+        return factor_table(self.unrated_ids, rows, drawn)
+
+
+def digest(table: pa.Table, column: str) -> int:
+    """Of a table of features, whatever the order of its lines: another table gives another fit."""
+    ordered = table.sort_by(column).combine_chunks()
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, ordered.schema.remove_metadata()) as stream:
+        stream.write_table(ordered.replace_schema_metadata(None))
+    return zlib.crc32(sink.getvalue())
+
+
+def given_to(
+    engine: SideTables, tables: Mapping[Who, pa.Table], columns: Mapping[Who, str], ids: Mapping[Side, pa.Array]
+) -> dict[Side, FitFeatures]:
+    """Give the side features to an engine, whose ``ids`` have ratings. What is left out is logged."""
+    given: dict[Side, FitFeatures] = {}
+    for who, table in tables.items():
+        side = SIDE_OF[who]
+        given[side] = FitFeatures.of(table, columns[who], ids[side], who)
+        engine[side] = given[side].rated
+        for note in given[side].notes:
+            log.info(note)
+    return given

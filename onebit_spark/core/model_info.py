@@ -12,10 +12,10 @@ from typing import Any, get_args, get_origin, get_type_hints
 import numpy as np
 
 from onebit_spark.core.calibration import Calibration
-from onebit_spark.core.confidence import Ladder
 from onebit_spark.core.config import FORM_SETTINGS, FitConfig
 from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.posterior import MODEL_VECTORS, Kind
+from onebit_spark.core.prediction import Ladder
 from onebit_spark.core.priors import ScalePrior
 from onebit_spark.core.scales import Moments, Scales
 from onebit_spark.errors import RequestError
@@ -58,7 +58,7 @@ class ModelInfo:
     id_types: dict[str, str]  # spark's types of the ids of ``user`` and ``item``, such as bigint
     seconds: dict[str, float] = field(default_factory=dict)  # seconds of each phase of the fit
     n_positive: int = 0  # number of positive ratings
-    repeats: dict[str, int] = field(default_factory=dict)  # repeated ratings of a cell: see ``core.repeats``
+    repeats: dict[str, int] = field(default_factory=dict)  # repeated ratings of a cell: see ``core.blocks``
     fingerprint: str = ""  # hash of the set of ratings: see ``defects.RatingCounts``
     validation: list[dict[str, float]] = field(default_factory=list)  # held-out loss and error after each iteration
     exchange: dict[str, str] = field(default_factory=dict)  # how factors travelled, and why this exchange was chosen
@@ -77,7 +77,7 @@ class ModelInfo:
     # W (p × D), and the number of ``newcomers``, ids without ratings
     side_features: dict[str, dict[str, Any]] | None = None
     total_weight: float | None = None  # if the fit was weighted: the sum of the weights
-    diagnostics: dict[str, Any] | None = None  # figures for the report: see ``ml.diagnostics``
+    diagnostics: dict[str, Any] | None = None  # figures for the report: see ``ml.evaluation``
     fitted: dict[str, Any] | None = None  # ``limit`` and ``complete`` of ``sketch.CellSketch``
 
     def __post_init__(self) -> None:

@@ -1,11 +1,27 @@
-"""Score, variance and probability of a cell from the posteriors of its row and its column (docs/MATH.md, §8.1)."""
+"""Score, variance and probability of a cell from the posteriors of its row and its column (docs/MATH.md, §8.1).
+
+The confidence of a prediction, and thresholds for it that depend on the fitted ratings only (docs/MATH.md, §10.1–2).
+
+    confidence |z| = |score| / √(c + variance)      c: the noise of the loss (logistic 8/π, hinge 0)
+
+The uncalibrated probability is a function of z. It rounds to 1 for large z, where z still orders the pairs. A fit keeps
+a histogram of the confidences of its ratings, with fine bins that are equally wide in log₂ |z|. The ``Ladder`` of
+thresholds comes from this histogram, so no threshold depends on held-out ratings.
+"""
+# mypy: disallow-untyped-defs=False
 
 from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.calibration import Calibration
+from onebit_spark.core.compiled import inner, jit
 from onebit_spark.core.losses import LOSSES
 from onebit_spark.core.posterior import DoubleArray, FloatArray, RowPosterior
 
@@ -77,3 +93,164 @@ def held_out_sums(
         total += float(np.sum(losses if weights is None else losses * weights[part]))
         wrong += int(np.count_nonzero(scores * signs[part] <= 0))
     return total, wrong
+
+
+Histogram = NDArray[np.int64]
+
+LOWEST_OCTAVE, HIGHEST_OCTAVE = -8, 16  # range of log₂ |z|; the first and the last bin take what is outside
+PER_OCTAVE = 512
+HISTOGRAM_BINS = (HIGHEST_OCTAVE - LOWEST_OCTAVE) * PER_OCTAVE
+RUNG_STEP = 1.02  # each rung answers so many times as many ratings as the next higher one
+ENOUGH = 4_000_000  # ratings of which the confidence is computed; of twice as many on, only some
+FEWEST = 10  # the highest rung answers at least so many fitted ratings
+
+
+def confidence(score: NDArray[np.float64], std: NDArray[np.float64], noise: float) -> NDArray[np.float64]:
+    """|score| / √(noise + std²): infinite if noise and std are 0, and 0 if the score is 0."""
+    root = np.sqrt(noise + std * std)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(score == 0, 0.0, np.abs(score) / root)
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """Thresholds of the confidence. Rung j answers a pair if its confidence is at least ``thresholds[j]``::
+
+    rung          0      1      2    …
+    threshold     0    0.013  0.027  …
+    share         1    0.980  0.961  …
+    """
+
+    shares: tuple[float, ...]  # Share of the fitted ratings that each rung answers. The first is 1.
+    thresholds: tuple[float, ...]  # The thresholds, ascending. The first is 0: rung 0 answers everything.
+
+    def __post_init__(self) -> None:
+        if not (len(self.shares) == len(self.thresholds) > 0 and self.shares[0] == 1 and self.thresholds[0] == 0):
+            raise ValueError("a ladder begins with the threshold 0 and the share 1, and has one share per threshold")
+        if np.any(np.diff(self.thresholds) <= 0) or np.any(np.diff(self.shares) > 0):
+            raise ValueError("the thresholds of a ladder ascend, and their shares descend")
+
+    @classmethod
+    def of_histogram(cls, counts: Histogram) -> Ladder:
+        """Rungs at the edges of bins. Each rung answers 2% more ratings than the next higher one, or one bin more."""
+        total = int(counts.sum())
+        above = np.cumsum(counts[::-1])[::-1]  # ratings in this bin or a higher one
+        rungs = int(math.log(max(total / FEWEST, 1.0)) / math.log(RUNG_STEP)) + 1
+        wanted = total * RUNG_STEP ** -np.arange(rungs)
+        edges = np.unique(np.searchsorted(-above, -wanted + 1e-9 * wanted, side="right") - 1)
+        edges = np.union1d(edges, [0])
+        thresholds = [float(f"{2.0 ** (LOWEST_OCTAVE + edge / PER_OCTAVE):.7g}") for edge in edges[1:]]
+        shares = [float(f"{above[edge] / total:.7g}") for edge in edges[1:]]
+        return cls((1.0, *shares), (0.0, *thresholds))
+
+    def rung(self, confidences: NDArray[np.float64]) -> NDArray[np.int16]:
+        """The highest rung that answers each confidence."""
+        return (np.searchsorted(self.thresholds, confidences, side="right") - 1).astype(np.int16)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields by name, as lists."""
+        return {"shares": list(self.shares), "thresholds": list(self.thresholds)}
+
+    @classmethod
+    def from_dict(cls, told: dict[str, Any]) -> Ladder:
+        """The inverse of ``as_dict``."""
+        return cls(tuple(told["shares"]), tuple(told["thresholds"]))
+
+
+EVERYTHING = Ladder((1.0,), (0.0,))
+
+
+def every_so_many(n_ratings: int) -> int:
+    """The stride of a sample that is large enough for the ladder."""
+    return max(1, n_ratings // ENOUGH)
+
+
+def count_confidences(
+    block: RatingBlock, lo: int, hi: int, row_numbers: NDArray[np.int64], rows: RowPosterior, cols: RowPosterior,
+    noise: float, stride: int = 1,
+) -> Histogram:  # fmt: skip
+    """The histogram of the confidences of the ratings of rows lo … hi−1. Histograms of several rows are added.
+
+    With a ``stride`` s, every s-th rating of a row counts. The first one depends on the number of the row, so short
+    rows are not all read at the same place, and the layout of the blocks does not matter.
+    """
+    counts = np.zeros(HISTOGRAM_BINS, np.int64)
+    _count(
+        block.row_pointers, block.codes, lo, hi, row_numbers, stride,
+        rows.location, rows.scale, cols.location, cols.scale,
+        rows.kind == "covariance", rows.has_intercept, noise, counts,
+    )  # fmt: skip
+    return counts
+
+
+@jit
+def bin_of(z):
+    """The bin of a confidence, 0 … HISTOGRAM_BINS − 1."""
+    if not z > 2.0**LOWEST_OCTAVE:
+        return 0
+    return min(int((math.log2(min(z, 2.0**HIGHEST_OCTAVE)) - LOWEST_OCTAVE) * PER_OCTAVE), HISTOGRAM_BINS - 1)
+
+
+@inner
+def fill_row_terms(location, scale, full, has_intercept, w, own, met):
+    """For one row: w = [1, L_i], and the factors of its partner's terms in the variance.
+
+    var u = <own, z_j z_jᵀ> + <met, V_j> with own = V_i and met = w wᵀ + V_i, the latter without its intercept. Both are
+    packed, with off-diagonal entries doubled. With independent coordinates they are the diagonals only.
+    """
+    for a in range(len(w)):
+        w[a] = location[a]
+    if has_intercept:
+        w[0] = 1.0
+    q = 0
+    for a in range(len(w)):
+        for b in range(0 if full else a, a + 1):
+            v = np.float64(scale[q]) if full else np.float64(scale[q]) ** 2
+            twice = 1.0 if a == b else 2.0
+            own[q] = twice * v
+            met[q] = twice * (w[a] * w[b] + (0.0 if has_intercept and b == 0 else v))
+            q += 1
+
+
+@inner
+def pair_moments(w, own, met, base, location, scale, full, has_intercept, z):
+    """Score and variance of the row of ``fill_row_terms``, whose intercept is ``base``, and one partner."""
+    score, size = base, len(w)
+    for a in range(size):
+        z[a] = location[a]
+        score += w[a] * z[a]
+    if has_intercept:
+        z[0] = 1.0
+    variance, q = 0.0, 0
+    for a in range(size):
+        for b in range(0 if full else a, a + 1):
+            v = np.float64(scale[q]) if full else np.float64(scale[q]) ** 2
+            variance += own[q] * z[a] * z[b] + met[q] * v
+            q += 1
+    return score, variance
+
+
+@jit
+def _count(
+    pointers, codes, first, last, numbers, stride, row_location, row_scale, col_location, col_scale, full,
+    has_intercept, noise, counts,
+):  # fmt: skip
+    size = row_location.shape[1]
+    w, z = np.empty(size), np.empty(size)
+    own, met = np.empty(row_scale.shape[1]), np.empty(row_scale.shape[1])
+    for i in range(first, last):
+        start = pointers[i] + (stride - numbers[i] % stride) % stride
+        if start >= pointers[i + 1]:
+            continue
+        fill_row_terms(row_location[i], row_scale[i], full, has_intercept, w, own, met)
+        base = np.float64(row_location[i, 0]) if has_intercept else 0.0
+        for l in range(start, pointers[i + 1], stride):
+            j = codes[l] >> 1
+            score, variance = pair_moments(w, own, met, base, col_location[j], col_scale[j], full, has_intercept, z)
+            root = math.sqrt(noise + max(variance, 0.0))
+            if score == 0.0:
+                counts[0] += 1
+            elif root == 0.0:
+                counts[HISTOGRAM_BINS - 1] += 1
+            else:
+                counts[bin_of(abs(score) / root)] += 1

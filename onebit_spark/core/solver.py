@@ -1,4 +1,7 @@
-"""The alternation: L step, R step, γ step, objective, stop? One loop, whatever engine runs the map steps."""
+"""The alternation: L step, R step, γ step, objective, stop? One loop, whatever engine runs the map steps.
+
+The seconds of the phases of a fit.
+"""
 
 from __future__ import annotations
 
@@ -313,3 +316,23 @@ def _gram(engine: Engine[P], side: Side) -> NDArray[np.float64]:
     gram = engine.feature_gram(side)
     assert gram is not None
     return gram
+
+
+class PhaseTimer:
+    """Seconds of the phases of a fit."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def end(self, phase: str) -> None:
+        """The phase that began with the end of the last one is over."""
+        now = time.perf_counter()
+        self.seconds[phase], self._last = now - self._last, now
+
+    def divide_fit(self, iterations: list[Iteration], validation: float | None) -> None:
+        """Of the seconds of the fit, those beside its iterations: the start, and the validation if there was one."""
+        self.seconds["start"] = self.seconds["fit"] - sum(step.seconds for step in iterations)
+        if validation is not None:
+            self.seconds["start"] -= validation
+            self.seconds["validation"] = validation

@@ -10,13 +10,11 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from onebit_spark.core.gram import gram_matrix
-from onebit_spark.core.implicit_features import RIDGE, weight_gram
+from onebit_spark.core.implicit_features import RIDGE, WeightStep, gram_matrix, weight_gram
 from onebit_spark.core.losses.base import RowPrior, RowSums
 from onebit_spark.core.posterior import FloatArray, Form, RowPosterior
 from onebit_spark.core.row_map import RowMap
 from onebit_spark.core.side_features import FEATURE_RIDGE
-from onebit_spark.core.weight_step import WeightStep
 
 Vector = NDArray[np.float64]
 

@@ -18,20 +18,19 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from onebit_spark.core.confidence import Histogram, every_so_many
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.draws import Draws, GibbsErrors
+from onebit_spark.core.implicit_features import WeightStep
 from onebit_spark.core.left_out import LeftOut
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, PriorLines, RowPrior, Side
 from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.prediction import Histogram, every_so_many
+from onebit_spark.core.randomness import Split
 from onebit_spark.core.row_map import RowMap
 from onebit_spark.core.side_features import SideTables, rated_gram, recoded
-from onebit_spark.core.split import Split
 from onebit_spark.core.statistics import SideStatistics
-from onebit_spark.core.weight_step import WeightStep
 from onebit_spark.engines import steps
-from onebit_spark.engines.line_format import LineFormat, ToPartners
-from onebit_spark.engines.runner import Runner
+from onebit_spark.engines.runner import LineFormat, Runner, ToPartners
 from onebit_spark.engines.steps import Step, Sums
 
 T = TypeVar("T")  # a table of a side, as the runner keeps it

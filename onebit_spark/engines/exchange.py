@@ -22,11 +22,12 @@ from onebit_spark.engines.decide import Choice, ClusterLimits, decide, held_side
 from onebit_spark.engines.spark_engine import SparkEngine, on_driver, on_executors
 from onebit_spark.engines.tables import InFiles, OnExecutors, Storage
 from onebit_spark.errors import RequestError
-from onebit_spark.input.gathering import CollectedRatings, SizeEstimate
+from onebit_spark.input.batches import CollectedRatings, SizeEstimate
+from onebit_spark.input.prepared_ratings import RatingsSource
 from onebit_spark.input.rating_checks import Columns, RatingCounts
-from onebit_spark.input.rating_sources import RatingsSource
 from onebit_spark.input.survey import RatingSurvey
 from onebit_spark.platform.files import Location
+from onebit_spark.platform.plans import TemporaryFolders
 from onebit_spark.platform.sessions import (
     checkpoint_folder,
     described,
@@ -35,7 +36,6 @@ from onebit_spark.platform.sessions import (
     is_local,
     parallelism,
 )
-from onebit_spark.platform.temporary_folders import TemporaryFolders
 
 log = logging.getLogger("onebit_spark")
 

@@ -15,13 +15,11 @@ from pyspark.sql.types import IntegerType, LongType, StructType
 
 from onebit_spark.core.id_index import in_utc, one_array
 from onebit_spark.core.losses import SIDES, Side
-from onebit_spark.engines.block_frames import Batches, Numbers
+from onebit_spark.engines.block_frames import HEAVY, Batches, Numbers, Placement, block_loads, place
 from onebit_spark.engines.blocking import CHUNKS, changed, chunks, numbered
-from onebit_spark.engines.layout import HEAVY, Placement, block_loads, place
 from onebit_spark.input.batches import ITEM, USER, joined
-from onebit_spark.input.packed_frames import PackedRatings
 from onebit_spark.input.packing import BUNDLES, read_bundles
-from onebit_spark.input.survey import PARTS_PER_CORE, SIDE_NUMBERS, RatingSurvey
+from onebit_spark.input.survey import PARTS_PER_CORE, SIDE_NUMBERS, PackedRatings, RatingSurvey
 from onebit_spark.platform.binary_cells import binary_line, cell_array, schema_of
 from onebit_spark.platform.plans import cached, cogrouped, cut_from_plan, working_session
 from onebit_spark.platform.sessions import parallelism

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from pyspark import Broadcast
 
 from onebit_spark.core.posterior import FloatArray
-from onebit_spark.engines.block_frames import BLOCK_CELLS, Batches, read_ascending, read_block
-from onebit_spark.engines.layout import Placement
-from onebit_spark.engines.line_format import LineFormat, written
+from onebit_spark.engines.block_frames import BLOCK_CELLS, Batches, Placement, read_ascending, read_block
+from onebit_spark.engines.runner import LineFormat, written
 from onebit_spark.engines.steps import NO_SUMS, Lines, PlacedBlock, Step, Sums
 from onebit_spark.platform.binary_cells import binary_line, cell_array, schema_of
 

@@ -12,14 +12,23 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
+from onebit_spark.core.blocks import Repeats, repeats_of
 from onebit_spark.core.execution import DEVICES
 from onebit_spark.core.factor_tables import factor_table, ordered
 from onebit_spark.core.losses import OTHER, SIDES, Side
 from onebit_spark.core.posterior import Form, RowPosterior
-from onebit_spark.core.repeats import Repeats, repeats_of
 from onebit_spark.core.sketch import CellSketch
-from onebit_spark.core.spectral_rows import Rows
+from onebit_spark.core.spectral import Rows
+from onebit_spark.engines.block_frames import (
+    RATINGS_PER_BLOCK,
+    default_blocks,
+    default_tasks,
+    multiple_of,
+    placement_by_counts,
+)
 from onebit_spark.engines.blocking import (
+    Blocking,
+    SidePlan,
     SideTable,
     check_count,
     check_weight,
@@ -27,22 +36,13 @@ from onebit_spark.engines.blocking import (
 )
 from onebit_spark.engines.cuda.runner import CudaRunner
 from onebit_spark.engines.engine import BlockEngine
-from onebit_spark.engines.factor_frames import PackLines, collected_factors, factor_frame, factor_lines
-from onebit_spark.engines.layout import (
-    RATINGS_PER_BLOCK,
-    default_blocks,
-    default_tasks,
-    multiple_of,
-    placement_by_counts,
-)
-from onebit_spark.engines.line_format import LineFormat
 from onebit_spark.engines.numbering import WIDE, NumberedIds, encoded, number_ids, placements
-from onebit_spark.engines.sides import Blocking, SidePlan
+from onebit_spark.engines.runner import LineFormat
 from onebit_spark.engines.spark_runner import SparkRunner
-from onebit_spark.engines.tables import Broadcasts, Storage
+from onebit_spark.engines.tables import Broadcasts, PackLines, Storage, collected_factors, factor_frame, factor_lines
 from onebit_spark.engines.threads import ThreadRunner
+from onebit_spark.input.batches import CollectedRatings
 from onebit_spark.input.collect import CollectedPairs, collect_pairs
-from onebit_spark.input.gathering import CollectedRatings
 from onebit_spark.input.rating_checks import Columns
 from onebit_spark.input.survey import Ids, RatingSurvey
 from onebit_spark.platform.plans import cut_from_plan, expect_long_lines, working_session

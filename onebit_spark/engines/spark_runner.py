@@ -28,10 +28,10 @@ from pyspark.sql.types import StructType
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.losses import OTHER, Loss, Side
 from onebit_spark.core.posterior import FloatArray
-from onebit_spark.core.spectral_rows import Rows
-from onebit_spark.core.split import Split
+from onebit_spark.core.randomness import Split
+from onebit_spark.core.spectral import Rows
 from onebit_spark.engines.block_frames import worker_errors
-from onebit_spark.engines.line_format import LineFormat, LineMap, written
+from onebit_spark.engines.blocking import BlockedSide, Blocking
 from onebit_spark.engines.routes import (
     CELLS,
     NUMBERED,
@@ -49,7 +49,7 @@ from onebit_spark.engines.routes import (
     Transform,
     numbered_lines,
 )
-from onebit_spark.engines.sides import BlockedSide, Blocking
+from onebit_spark.engines.runner import LineFormat, LineMap, written
 from onebit_spark.engines.start import grown_posteriors, start_posteriors
 from onebit_spark.engines.steps import Lines, OnRows, RowStep, Step, Sums, total_weight
 from onebit_spark.engines.tables import Broadcasts, Held, Stored, Table

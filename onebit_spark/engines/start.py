@@ -12,10 +12,8 @@ from numpy.typing import NDArray
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.losses import OTHER, SIDES, Loss, Side
 from onebit_spark.core.posterior import FIT_VECTORS, Form, RowPosterior
-from onebit_spark.core.spectral import STARTS, spectral_start
-from onebit_spark.core.spectral_rows import Rows, Table, distinct_keys, gram, scaled_product
-from onebit_spark.engines.line_format import LineFormat
-from onebit_spark.engines.runner import Runner
+from onebit_spark.core.spectral import STARTS, Rows, Table, distinct_keys, gram, scaled_product, spectral_start
+from onebit_spark.engines.runner import LineFormat, Runner
 from onebit_spark.engines.steps import (
     DistinctKeys,
     Grow,

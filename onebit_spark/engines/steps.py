@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from onebit_spark.core import implicit_features
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.compiled import jit
-from onebit_spark.core.confidence import count_confidences
 from onebit_spark.core.draws import Draws, count_errors
 from onebit_spark.core.engine import with_prior
 from onebit_spark.core.left_out import LeftOut
@@ -28,8 +27,9 @@ from onebit_spark.core.losses import HalfStep, Loss, PriorLines, RowPrior
 from onebit_spark.core.losses.base import Partners
 from onebit_spark.core.losses.row_sums import add_signed_rows
 from onebit_spark.core.posterior import FloatArray, RowPosterior
-from onebit_spark.core.spectral_rows import Rows, StartTable, Table, distinct_keys, scaled_product
-from onebit_spark.core.split import Split
+from onebit_spark.core.prediction import count_confidences
+from onebit_spark.core.randomness import Split
+from onebit_spark.core.spectral import Rows, StartTable, Table, distinct_keys, scaled_product
 from onebit_spark.core.statistics import SideStatistics
 
 Part = TypeVar("Part")

@@ -12,16 +12,15 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.blocks import RatingBlock, Repeats, repeats_of
 from onebit_spark.core.config import FitConfig
+from onebit_spark.core.execution import available_cores
 from onebit_spark.core.losses import OTHER, Loss, Side
-from onebit_spark.core.machine import available_cores
 from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.core.repeats import Repeats, repeats_of
-from onebit_spark.core.spectral_rows import Rows
-from onebit_spark.core.split import Split
+from onebit_spark.core.randomness import Split
+from onebit_spark.core.spectral import Rows
 from onebit_spark.engines.engine import BlockEngine
-from onebit_spark.engines.line_format import LineFormat, LineMap
+from onebit_spark.engines.runner import LineFormat, LineMap
 from onebit_spark.engines.start import grown_posteriors, start_posteriors
 from onebit_spark.engines.steps import Lines, PlacedBlock, RowStep, Step, Sums
 

@@ -25,9 +25,21 @@ from onebit_spark.core.hashes import cell_hashes, coin_drawn
 from onebit_spark.core.sketch import limit_for
 from onebit_spark.errors import RequestError
 from onebit_spark.input.arrow_table import ArrowTable
-from onebit_spark.input.arrow_types import kind_of, missing, numbers_of
-from onebit_spark.input.batches import HASH, ITEM, LABEL, USER, WEIGHT, RatingBatch, joined, read_batch
-from onebit_spark.input.gathering import TABLE_BYTES, CollectedRatings, Gathering, Hashes
+from onebit_spark.input.batches import (
+    HASH,
+    ITEM,
+    LABEL,
+    TABLE_BYTES,
+    USER,
+    WEIGHT,
+    CollectedRatings,
+    Gathering,
+    Hashes,
+    RatingBatch,
+    joined,
+    read_batch,
+)
+from onebit_spark.input.file_readers import kind_of, missing, numbers_of
 from onebit_spark.input.rating_checks import (
     BIT,
     Columns,
@@ -39,7 +51,7 @@ from onebit_spark.input.rating_checks import (
     shown,
     type_problems,
 )
-from onebit_spark.platform.origin import Origin
+from onebit_spark.platform.files import Origin
 
 GROUP = "__onebit_group"
 EXAMPLES = 3

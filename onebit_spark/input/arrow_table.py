@@ -1,7 +1,11 @@
-"""ArrowTable: a table that Arrow reads without Spark, in Spark's types, batch by batch, as often as it is asked for."""
+"""ArrowTable: a table that Arrow reads without Spark, in Spark's types, batch by batch, as often as it is asked for.
+
+How much memory the ids of a table will take if they are text, by an estimate from its first rows. No Spark.
+"""
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,13 +13,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from onebit_spark.core.tables import arrow_table
+from onebit_spark.core.arrow import arrow_table
 from onebit_spark.errors import RequestError
-from onebit_spark.input.arrow_types import INFERRED, as_spark, inferred_types
-from onebit_spark.input.data_files import DataFile, data_files, in_one_line
-from onebit_spark.input.file_formats import Format, format_of
-from onebit_spark.input.file_readers import READERS, ROWS_PER_BATCH, NotJson
-from onebit_spark.platform.origin import Origin
+from onebit_spark.input.data_files import DataFile, Format, data_files, format_of, in_one_line
+from onebit_spark.input.file_readers import INFERRED, READERS, ROWS_PER_BATCH, NotJson, as_spark, inferred_types
+from onebit_spark.platform.files import Origin
 
 PARTITION_TYPES = INFERRED[:3]
 
@@ -144,3 +146,27 @@ def _partitions(files: Sequence[DataFile]) -> dict[str, pa.Array]:
     names = dict.fromkeys(name for file in files for name in file.partition)
     values = {name: pa.array([file.partition.get(name) for file in files], pa.string()) for name in names}
     return {name: text.cast((*inferred_types(text, PARTITION_TYPES), pa.string())[0]) for name, text in values.items()}
+
+
+def text_bytes(table: ArrowTable, columns: Sequence[str], n: int) -> float:
+    """Bytes of the different ids that are text, among n rows of a table. Columns that are not there count nothing."""
+    names = [name for column in columns for name in table.matching(column)]
+    text = [name for name in dict.fromkeys(names) if _is_text(table.schema.field(name).type)]
+    first = next(table.batches(text), None) if text else None
+    if first is None or len(first) < 2:
+        return 0.0
+    return sum(n_different(first[name], n) * first[name].nbytes / len(first) for name in text)
+
+
+def n_different(first: pa.Array, n: int) -> float:
+    """About how many of n values differ, by Heaps' law: k rows have c·k^β different values.
+
+    β is 1 where every row brings a new value, or the rows are sorted, and near 0 where all values have been seen.
+    """
+    half, whole = (len(part.unique()) for part in (first.slice(0, len(first) // 2), first))
+    growth = min(1.0, math.log2(whole / half))
+    return min(n, whole * max(1.0, n / len(first)) ** growth)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind)

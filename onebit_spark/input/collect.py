@@ -23,10 +23,18 @@ from pyspark.sql.types import BinaryType, DataType, DecimalType, StringType
 from onebit_spark.core.id_index import IdIndex, encode
 from onebit_spark.core.sketch import limit_for
 from onebit_spark.input.arrow_ratings import one_ahead
-from onebit_spark.input.batches import ITEM, USER, Batches, read_batch
+from onebit_spark.input.batches import (
+    ITEM,
+    USER,
+    Batches,
+    CollectedRatings,
+    Gathering,
+    Hashes,
+    SizeEstimate,
+    read_batch,
+)
 from onebit_spark.input.columns import quoted, type_of
-from onebit_spark.input.defects import aggregated, check_columns, check_ratings, verdict
-from onebit_spark.input.gathering import CollectedRatings, Gathering, Hashes, SizeEstimate
+from onebit_spark.input.packing import UNPACKED, Unpacking
 from onebit_spark.input.rating_checks import (
     Columns,
     RatingCounts,
@@ -36,8 +44,7 @@ from onebit_spark.input.rating_checks import (
     suspect,
 )
 from onebit_spark.input.rating_files import rating_files
-from onebit_spark.input.ratings import raw
-from onebit_spark.input.unpacking import UNPACKED, Unpacking
+from onebit_spark.input.ratings import aggregated, check_columns, check_ratings, raw, verdict
 from onebit_spark.platform.arrow_stream import cached_rows, collect_in_parts
 
 WIDTHS = {"boolean": 1, "tinyint": 1, "smallint": 2, "int": 4, "float": 4, "date": 4}  # bytes of an id; else 8

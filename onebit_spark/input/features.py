@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import matching, quoted, refuse_stream, type_of
-from onebit_spark.input.feature_checks import check_id_type, checked_lines
+from onebit_spark.input.rating_checks import check_id_type, checked_lines
 
 
 def collected_features(frame: DataFrame, column: str, id_type: str, whose: str) -> pa.Table:

@@ -12,12 +12,12 @@ from onebit_spark.core.hashes import HASH_PARTS
 from onebit_spark.core.settings import declared
 from onebit_spark.errors import RequestError
 from onebit_spark.input.arrow_ratings import Holdout
+from onebit_spark.input.batches import SizeEstimate
 from onebit_spark.input.collect import bytes_per_rating, text_bytes
 from onebit_spark.input.columns import quoted
-from onebit_spark.input.defects import check_columns, count_ratings, fingerprint, positive, verdict
-from onebit_spark.input.gathering import SizeEstimate
 from onebit_spark.input.rating_checks import Columns, RatingCounts, fingerprint_of
 from onebit_spark.input.rating_files import derived
+from onebit_spark.input.ratings import check_columns, count_ratings, fingerprint, positive, verdict
 
 
 def split_off(df: DataFrame, columns: Columns, fraction: float, seed: int) -> tuple[DataFrame, DataFrame]:

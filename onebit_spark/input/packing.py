@@ -10,6 +10,10 @@ one of items. A bundle names the ids that are new in its segment, so a segment i
 no ratings: it tells how many ratings, and how many positive ones, each id of the segment has.
 
 ``packed_frames`` packs the ratings of a DataFrame, ``prepared_here`` those of this process. No Spark is imported here.
+
+Packed ratings gathered in this process as their lines arrive, in any order. This module imports no Spark.
+
+The ids of packed ratings with their numbers of ratings, summed over segments. This module imports no Spark.
 """
 
 from __future__ import annotations
@@ -23,10 +27,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.compiled import jit
-from onebit_spark.core.id_index import IdEncoder
+from onebit_spark.core.id_hash_table import hashes_of
+from onebit_spark.core.id_index import IdColumn, IdEncoder, sum_by_id
 from onebit_spark.core.sketch import limit_for
-from onebit_spark.input.batches import ITEM, USER, Batches, joined, read_batch
+from onebit_spark.input.batches import ITEM, USER, Batches, CollectedRatings, Hashes, joined, read_batch
+from onebit_spark.input.rating_checks import RatingCounts
 from onebit_spark.platform.binary_cells import binary_line, cell_array, ids_cell, read_ids
 
 BUNDLE = 2_000_000  # ratings of a line
@@ -149,3 +156,116 @@ def read_bundles(batches: Batches) -> Iterator[Bundle]:
                 cell_array(codes, np.int32),
                 cell_array(weights, np.float32),
             )
+
+
+UNPACKED = (*BUNDLES, "cells")  # the columns that are taken
+
+Numbers = NDArray[np.int32]
+
+
+class Unpacking:
+    """The bundles that have come so far, and the hashes of their cells up to ``limit``."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._bundles: list[Bundle] = []
+        self._cells: list[Hashes] = []
+
+    def all_of(self, batches: Batches) -> Unpacking:
+        """Add all bundles of some lines."""
+        for batch in batches:
+            self._bundles.extend(read_bundles(iter([batch])))
+            hashes = (cell_array(cell, np.int64) for cell in batch["cells"])
+            self._cells.extend(cells[cells <= self._limit] for cells in hashes)
+        return self
+
+    def ratings(self, tally: RatingCounts) -> CollectedRatings:
+        """The ratings, numbered across segments. Each bundle is freed when it is taken up."""
+        bundles = sorted(self._bundles, key=lambda bundle: (bundle.segment, bundle.place), reverse=True)
+        self._bundles.clear()
+        users, user_numbers = _segment_numbers(bundles, "user_ids")
+        items, item_numbers = _segment_numbers(bundles, "item_ids")
+        n = sum(len(bundle.users) for bundle in bundles)
+        rows, codes = np.empty(n, np.int32), np.empty(n, np.int32)
+        weights = np.empty(n, np.float32) if any(len(bundle.weights) for bundle in bundles) else None
+        place = 0
+        while bundles:
+            bundle = bundles.pop()
+            here = slice(place, place + len(bundle.users))
+            np.take(user_numbers[bundle.segment], bundle.users, out=rows[here], mode="clip")
+            codes[here] = item_numbers[bundle.segment][bundle.codes >> 1] << 1 | bundle.codes & 1
+            if weights is not None:
+                weights[here] = bundle.weights
+            place = here.stop
+        ratings = RatingBlock.from_codes(rows, codes, (len(users), len(items)), weights)
+        return CollectedRatings(tally, users, items, ratings, np.concatenate(self._cells), self._limit)
+
+
+def _segment_numbers(bundles: list[Bundle], side: str) -> tuple[pa.Array, dict[int, Numbers]]:
+    """The different ids in ascending order; segment ─► the number of each of its ids. The bundles come last first."""
+    parts: dict[int, list[pa.Array]] = {}
+    for bundle in reversed(bundles):  # in the order of the segment
+        parts.setdefault(bundle.segment, []).append(getattr(bundle, side))
+    column, n_ids = IdColumn(), {segment: sum(map(len, ids)) for segment, ids in parts.items()}
+    for ids in parts.values():
+        column.add(pa.chunked_array(ids))
+    numbers, known = column.positions()
+    return known, dict(zip(n_ids, np.split(numbers, np.cumsum(list(n_ids.values()))[:-1]), strict=True))
+
+
+SIDE_NUMBERS = {USER: 1, ITEM: 2}  # in the lines of ``sum_counts``
+COUNTED = ("user_ids", "item_ids", "user_counts", "item_counts")  # the columns that ``CountIds`` takes
+
+
+@dataclass(frozen=True)
+class CountIds:
+    """The ids of every segment with their ratings and positive ratings, in ``n_parts`` parts by a hash of the id.
+
+    ``side`` is a number of SIDE_NUMBERS.
+    """
+
+    n_parts: int
+
+    def __call__(self, batches: Batches) -> Batches:
+        segment: tuple[list[pa.Array], list[pa.Array]] = ([], [])  # ids of users and of items
+        for batch in batches:
+            for *ids, user_counts, item_counts in zip(*map(batch.column, COUNTED), strict=True):
+                for known, cell in zip(segment, ids, strict=True):
+                    known.append(read_ids(cell))
+                counts = [cell_array(cell, np.int32).reshape(-1, 2) for cell in (user_counts, item_counts)]
+                if len(counts[0]):  # the last line of a segment
+                    users, items = map(pa.concat_arrays, segment)
+                    yield from self._lines(1, users, ids_cell(items[:0]), counts[0])
+                    yield from self._lines(2, items, ids_cell(users[:0]), counts[1])
+                    segment = ([], [])
+
+    def _lines(self, side: int, ids: pa.Array, none: pa.Buffer, counts: NDArray[np.int32]) -> Batches:
+        if self.n_parts == 1:
+            n, above = counts.T
+            yield binary_line(part=0, side=side, ids=ids_cell(ids), none=none, n=n, above=above)
+            return
+        parts = (hashes_of(ids) >> np.uint64(20)) % np.uint64(self.n_parts)
+        order = np.argsort(parts.astype(np.uint16) if self.n_parts <= 2**16 else parts, kind="stable")
+        edges = np.searchsorted(parts[order], np.arange(self.n_parts + 1, dtype=np.uint64))
+        for part in np.flatnonzero(np.diff(edges)):
+            here = order[edges[part] : edges[part + 1]]
+            n, above = counts[here].T
+            yield binary_line(part=part, side=side, ids=ids_cell(ids.take(pa.array(here))), none=none, n=n, above=above)
+
+
+def sum_counts(batches: Batches) -> Batches:
+    """(user, item, side, n, above): the different ids of a part, each once; of the other side's id there is none."""
+    ids: dict[int, list[pa.Array]] = {1: [], 2: []}
+    counts: dict[int, list[NDArray[np.int32]]] = {1: [], 2: []}
+    kinds: dict[int, pa.DataType] = {}
+    for batch in batches:
+        for i, side in enumerate(batch.column("side").to_pylist()):
+            ids[side].append(read_ids(batch.column("ids")[i]))
+            kinds = {side: ids[side][0].type, 3 - side: read_ids(batch.column("none")[i]).type}
+            counts[side].append(np.stack([cell_array(batch.column(name)[i], np.int32) for name in ("n", "above")]))
+    for side in (side for side, arrays in ids.items() if arrays):
+        different, totals = sum_by_id(pa.concat_arrays(ids[side]), *np.hstack(counts[side]))
+        n = len(different)
+        both = [different if side == which else pa.nulls(n, kinds[which]) for which in (1, 2)]
+        rest = pa.array(np.full(n, side, np.int32)), *map(pa.array, totals)
+        yield pa.RecordBatch.from_arrays([*both, *rest], names=[USER, ITEM, "side", "n", "above"])

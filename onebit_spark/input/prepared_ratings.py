@@ -13,26 +13,25 @@ disks. A fit from the folder has no survey: it lists the files of the source and
 without a folder, and so are the numbers of the ids and the fit, to the bit.
 
 The folder appears whole or not at all. A segment is read in its order, so no task reads a part of a file.
+
+Where a fit takes its ratings from: a DataFrame, or a folder in which they were prepared.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import TimestampType
 
 from onebit_spark.core.output_kinds import PREPARED
-from onebit_spark.input.batches import ITEM, USER
-from onebit_spark.input.collect import collect_bundles
+from onebit_spark.input.batches import ITEM, USER, CollectedRatings, SizeEstimate
+from onebit_spark.input.collect import collect_bundles, collect_ratings, estimate_size
 from onebit_spark.input.columns import quoted, type_of
-from onebit_spark.input.defects import check_columns, count_ratings
-from onebit_spark.input.gathering import CollectedRatings, SizeEstimate
-from onebit_spark.input.packed_frames import PACKED, PackedRatings, packed_lines, sum_facts
-from onebit_spark.input.prepared_facts import (
+from onebit_spark.input.prepared_folder import (
     BUNDLES,
     FACTS,
     IDS,
@@ -43,7 +42,18 @@ from onebit_spark.input.prepared_facts import (
     refuse_others,
 )
 from onebit_spark.input.rating_checks import Columns, fingerprint_of
-from onebit_spark.input.survey import RatingSurvey, id_counts, numbers_of_ids, packed_counts
+from onebit_spark.input.ratings import check_columns, count_ratings
+from onebit_spark.input.survey import (
+    PACKED,
+    PackedRatings,
+    RatingSurvey,
+    id_counts,
+    numbers_of_ids,
+    packed_counts,
+    packed_lines,
+    sum_facts,
+    survey_ratings,
+)
 from onebit_spark.platform.arrow_stream import rows_session
 from onebit_spark.platform.file_systems import statuses
 from onebit_spark.platform.files import Location, replace_folder
@@ -200,3 +210,33 @@ def time_zone(df: DataFrame, columns: Columns) -> str | None:
     kinds = [type_of(df, name) for name in (columns.user, columns.item)]
     stamped = any(isinstance(kind, TimestampType) for kind in kinds)
     return str(df.sparkSession.conf.get("spark.sql.session.timeZone")) if stamped else None
+
+
+@dataclass(frozen=True)
+class RatingsFrame:
+    """Ratings of a DataFrame. All of it is read, every time."""
+
+    frame: DataFrame
+    columns: Columns
+
+    @property
+    def spark(self) -> SparkSession:
+        return self.frame.sparkSession
+
+    def size(self) -> SizeEstimate:
+        """The number of ratings, and their size on the way to the driver."""
+        return estimate_size(self.frame, self.columns)
+
+    def collected(self, size: SizeEstimate, most_bytes: int) -> CollectedRatings:
+        """All ratings on the driver, checked. ``most_bytes`` bounds one collect."""
+        return collect_ratings(self.frame, self.columns, size, most_bytes)
+
+    def surveyed(self, collect_ids: bool = True) -> AbstractContextManager[RatingSurvey]:
+        """The ratings packed, checked and counted by their ids, on the executors.
+
+        ``collect_ids``: a few ids may come to the driver. An exchange that shuffles has no use for them there.
+        """
+        return survey_ratings(self.frame, self.columns, collect_ids)
+
+
+RatingsSource = RatingsFrame | PreparedRatings

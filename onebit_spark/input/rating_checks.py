@@ -1,6 +1,10 @@
 """What can be wrong with ratings, in words, whoever has counted it: Spark (``defects``) or this process.
 
 This module imports no Spark.
+
+Labels: the column that says whether a rating is positive, the threshold for numbers, and the column of weights.
+
+What can be wrong with a table of side features, in words. This module imports no Spark.
 """
 
 from __future__ import annotations
@@ -9,9 +13,33 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from onebit_spark.core.fitted_features import Who
 from onebit_spark.core.hashes import HASH_PARTS
+from onebit_spark.core.id_index import one_array, sum_by_id
+from onebit_spark.core.settings import FINITE, Problem, documented, problems_of, setting
 from onebit_spark.errors import FitFailed, RequestError
+
+
+@documented
+@dataclass(frozen=True, kw_only=True)
+class Labels:
+    """Where the labels are, and what they mean."""
+
+    label_col: str = setting("label", "column of the labels: −1/1, 0/1, boolean, or a number with {threshold}")
+    rating_col: str | None = setting(None, "ALS's name for {label_col}; set only one of the two", key=None)
+    threshold: float | None = setting(None, "labels strictly greater are positive, the others negative", check=FINITE)
+    weight_col: str | None = setting(
+        None, "column of positive weights: a rating counts as so many; 0: as if absent (default: all are 1)", see="§16"
+    )
+
+    def problems(self) -> list[Problem]:
+        """All problems with these settings; an empty list if there are none."""
+        return problems_of(self)
+
 
 Coding = Literal["signed", "binary", "boolean", "threshold"]
 Use = Literal["number", "boolean", "text", "id", "none"]  # what a column can be used for; the first three are ids, too
@@ -202,3 +230,29 @@ def _defects(columns: Columns, totals: Mapping[str, int], boolean: bool, example
 def shown(lines: Sequence[Sequence[object]]) -> str:
     """Lines of a table as examples: (a, x, 1), (b, y, 0)."""
     return ", ".join("(" + ", ".join(map(str, line)) + ")" for line in lines)
+
+
+EXAMPLES = 3
+
+
+def check_id_type(column: str, given: str, id_type: str, whose: str) -> None:
+    """Refuse ids of another type than in the ratings; both are named as Spark names them."""
+    if given != id_type and not (given in INTEGRAL and id_type in INTEGRAL):
+        raise RequestError(
+            f"{whose} features: column {column!r} is of type {given}, but {whose} ids are of type {id_type}: cast it"
+        )
+
+
+def checked_lines(table: pa.Table, column: str, whose: str) -> pa.Table:
+    """The table. Refuses lines without an id, and ids with several lines."""
+    ids = one_array(table[column])
+    absent = pc.is_null(ids, nan_is_null=pa.types.is_floating(ids.type))
+    if n_absent := pc.sum(absent).as_py():
+        raise RequestError(f"{whose} features: {n_absent:,} lines have no {column}: drop them")
+    different, (lines,) = sum_by_id(ids, np.ones(len(ids)))
+    if len(twice := different.filter(pa.array(lines > 1))):
+        examples = ", ".join(str(value) for value in twice.slice(0, EXAMPLES).to_pylist())
+        raise RequestError(
+            f"{whose} features: {len(twice):,} ids have several lines, such as {examples}: keep one each"
+        )
+    return table

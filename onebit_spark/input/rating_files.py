@@ -7,29 +7,100 @@
 docs/SCALING.md says what that saves. Arrow opens the files with what it finds on the machine: its disks, or an object
 store with the machine's credentials. If it cannot, or finds other files or types than Spark, then Spark reads them.
 hdfs:// is left to Spark, for Arrow would start a JVM in every Python worker.
+
+Ratings in row groups of Parquet files, read by Arrow inside a task of Spark. This module imports no Spark.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DecimalType, StructType
 
-from onebit_spark.input.arrow_ratings import Holdout
+from onebit_spark.input.arrow_ratings import Holdout, is_incomplete, plain_numbers, without_zeros
 from onebit_spark.input.batches import ITEM, LABEL, USER, WEIGHT, Batches
 from onebit_spark.input.columns import matching, quoted
+from onebit_spark.input.data_files import DataFile
+from onebit_spark.input.file_readers import ROWS_PER_BATCH, as_spark, spark_name
 from onebit_spark.input.rating_checks import INTEGRAL, Columns
-from onebit_spark.input.row_groups import RatingReader, RowGroup, even_tasks
 from onebit_spark.platform.binary_cells import schema_of
-from onebit_spark.platform.parquet_files import parquet_files
+from onebit_spark.platform.file_systems import file_system
+from onebit_spark.platform.lineage import parquet_files
 from onebit_spark.platform.sessions import parallelism
+
+
+class RowGroup(NamedTuple):
+    """A row group of a file."""
+
+    path: str
+    number: int
+    n: int  # its rows
+
+
+@dataclass(frozen=True)
+class RatingReader:
+    """Reads ratings under the names of ``batches``, as ``ratings.raw`` has them: nothing is checked yet."""
+
+    columns: Mapping[str, str]  # name inside ─► column of the files
+    types: Mapping[str, str]  # column ─► its type as Spark names it
+    holdout: Holdout | None = None  # ratings that are left out
+
+    def row_groups(self, path: str, length: int) -> list[RowGroup]:
+        """The row groups of a file. Raises whatever stands against reading it here as Spark would."""
+        file = _opened(path)
+        if file.size != length:
+            raise ValueError(f"it has {file.size or 0:,} bytes here, and {length:,} for Spark")
+        part = pq.ParquetFile(file.open())
+        schema, footer = part.schema_arrow, part.metadata
+        for name, kind in self.types.items():
+            if schema.names.count(name) != 1 or spark_name(as_spark(schema.field(name).type)) != kind:
+                raise ValueError(f"it has no column {name} of type {kind}")
+        groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+        chunks = (group.column(place) for group in groups for place in range(group.num_columns))
+        for codec in {chunk.compression.lower() for chunk in chunks} - {"uncompressed"}:
+            pa.Codec(codec)  # raises if Arrow was built without it
+        return [RowGroup(path, number, group.num_rows) for number, group in enumerate(groups)]
+
+    def batches(self, groups: Iterable[RowGroup], threads: bool = False) -> Batches:
+        """The ratings of some row groups. A task of Spark has no ``threads`` of its own."""
+        for path, number, _ in groups:
+            file = _opened(path)
+            with file.explained():
+                part = pq.ParquetFile(file.open(), pre_buffer=True)
+                wanted = list(self.types)
+                for batch in part.iter_batches(ROWS_PER_BATCH, [number], columns=wanted, use_threads=threads):
+                    yield from self._raw(batch).to_batches()
+
+    def _raw(self, batch: pa.RecordBatch) -> pa.Table:
+        values = {inside: batch[column] for inside, column in self.columns.items()}
+        given = pa.table({inside: column.cast(as_spark(column.type)) for inside, column in values.items()})
+        plain = plain_numbers(without_zeros(given))
+        if self.holdout is None or any(map(is_incomplete, (plain[USER], plain[ITEM]))):  # the latter are refused
+            return plain
+        return plain.filter(~self.holdout.drawn(plain))
+
+
+def _opened(path: str) -> DataFile:
+    system, inside = file_system(path)
+    return DataFile(system, inside, system.get_file_info(inside).size, None, {})
+
+
+def even_tasks(groups: Sequence[RowGroup], n_tasks: int) -> list[list[RowGroup]]:
+    """Runs of row groups with about as many rows each. No more than there are row groups, and none is empty."""
+    rows = np.array([group.n for group in groups], np.int64)
+    task = (np.cumsum(rows) - rows) * n_tasks // max(1, rows.sum())
+    runs = np.split(np.arange(len(groups)), np.flatnonzero(np.diff(task)) + 1)
+    return [[groups[place] for place in run] for run in runs if rows[run].sum()]
+
 
 RATINGS_PER_TASK = 8_000_000  # at most about so many, and a task for every core
 MOST_HERE = 100  # files that one process reads

@@ -1,22 +1,139 @@
-"""The figures of a model on ratings that it has not seen, computed on Spark."""
+"""The figures of a model on ratings that it has not seen, computed on Spark.
+
+Ratings with what a model predicts for them: scored here if they are few, by Spark otherwise.
+
+How a model does on ratings, on Spark: they are scored, and ``predictor.scored`` does the rest.
+
+Certificates of a model's predictions, from ratings that it has not seen, on Spark.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType, DoubleType, StructField, StructType
 
-from onebit_spark.certificate.held_out import HeldOutCounts
+from onebit_spark.certificate.certificates import Certificate, with_freshness
+from onebit_spark.certificate.held_out import HeldOutCounts, held_out_certificates
 from onebit_spark.core import metrics
-from onebit_spark.input.defects import RatingCounts
-from onebit_spark.ml.diagnostics import probability_bin
+from onebit_spark.core.calibration import Calibration
+from onebit_spark.core.fitted_features import SIDE_OF
+from onebit_spark.core.metrics import RELIABILITY_BINS
+from onebit_spark.core.prediction import EVERYTHING
+from onebit_spark.errors import RequestError
+from onebit_spark.input.columns import column_problem, matching, quoted
+from onebit_spark.input.ratings import Columns, RatingCounts, check_ratings, positive, with_weight
 from onebit_spark.ml.fitted_model import FittedModel
-from onebit_spark.ml.scored_ratings import scored_by_spark, scored_ratings
-from onebit_spark.ml.selection import confidence, group_column, rung
-from onebit_spark.predictor.scored import count_by_rung, figures_of, with_rates
+from onebit_spark.ml.freshness import check_fresh
+from onebit_spark.ml.params import plainly_named
+from onebit_spark.ml.selection import answers, confidence, group_column, rung
+from onebit_spark.predictor import certification
+from onebit_spark.predictor.certification import CertificateRequest
+from onebit_spark.predictor.predictor import OUTPUTS
+from onebit_spark.predictor.scored import (
+    CALIBRATING,
+    SAMPLE,
+    calibrated,
+    count_by_rung,
+    diagnosed,
+    figures_of,
+    scored_table,
+    with_rates,
+)
+
+
+def counting(model: FittedModel, ratings: DataFrame, threshold: float | None) -> tuple[DataFrame, Columns]:
+    """The ratings that a model is judged by, and their columns: those of weight 0 do not count (docs/MATH.md, §16).
+
+    The weight is looked for in the column of the fit. Ratings without this column all count.
+    """
+    weight = model.info.columns.get("weight")
+    columns = Columns(
+        model.getUserCol(),
+        model.getItemCol(),
+        model.info.columns["label"],
+        threshold,
+        weight if weight is not None and matching(ratings, weight) else None,
+    )
+    return with_weight(ratings, columns), columns
+
+
+def scored_ratings(
+    model: FittedModel, ratings: DataFrame, threshold: float | None, n: int, group: Column | None = None
+) -> pa.Table:
+    """One line for each of n checked ratings, on the driver: see ``predictor.scored``."""
+    asked = _asked(model, ratings, threshold, group)
+    table = _scored_here(model, asked) if model.fitsHere(n) else _by_spark(model, asked).toArrow()
+    lines = table.select([*OUTPUTS, "unknown_user", "unknown_item", "__positive", "__group"])
+    return scored_table(model.info, lines.rename_columns({"__positive": "positive", "__group": "group"}))
+
+
+def predicted_pairs(model: FittedModel, pairs: DataFrame, n: int) -> DataFrame:
+    """What ``transform`` appends to n checked pairs of ids, under its usual names."""
+    if not model.fitsHere(n):
+        return model.transform(pairs)
+    table = _scored_here(model, pairs).drop_columns(["unknown_user", "unknown_item"])
+    schema = StructType([*pairs.schema, *(StructField(name, DoubleType()) for name in OUTPUTS)])
+    frame = pairs.sparkSession.createDataFrame(table, schema)
+    if not (model.certifiedErrors and model.getAnsweredCol()):
+        return frame
+    return frame.withColumn(model.getAnsweredCol(), answers(model, F.col("score"), F.col("std")))
+
+
+def scored_by_spark(
+    model: FittedModel, ratings: DataFrame, threshold: float | None, group: Column | None = None
+) -> DataFrame:
+    """The same columns but confidence and rung, lazily, for any number of ratings."""
+    scored = _by_spark(model, _asked(model, ratings, threshold, group))
+    return scored.select(
+        F.col("__positive").alias("positive"),
+        ((F.col("prediction") > 0) == F.col("__positive")).alias("right"),
+        "unknown_user",
+        "unknown_item",
+        "score",
+        "std",
+        "probability",
+        F.col("__group").alias("group"),
+    )
+
+
+def _asked(model: FittedModel, ratings: DataFrame, threshold: float | None, group: Column | None) -> DataFrame:
+    """The two ids, the label as a boolean and the group."""
+    labelled = ratings.withColumn("__positive", positive(ratings, model.info.columns["label"], threshold))
+    ids = (F.col(quoted(column)) for column in (model.getUserCol(), model.getItemCol()))
+    group = F.lit(None).cast("string") if group is None else group
+    return labelled.select(*ids, "__positive", group.alias("__group"))
+
+
+def _scored_here(model: FittedModel, pairs: DataFrame) -> pa.Table:
+    """The pairs with ``OUTPUTS``, unknown_user and unknown_item, on the driver. Ids must not be null.
+
+    One job collects the pairs, two more the factors of a model that was loaded, when it is asked for the first time.
+    """
+    for who in SIDE_OF:
+        model.checkIdType(pairs, who)
+    served, table = model.served(), pairs.toArrow()
+    rows, cols = served.users.positions(table[model.getUserCol()]), served.items.positions(table[model.getItemCol()])
+    columns = {**served.predicted(rows, cols), "unknown_user": rows < 0, "unknown_item": cols < 0}
+    for name, values in columns.items():
+        table = table.append_column(name, pa.array(values))
+    return table
+
+
+def _by_spark(model: FittedModel, asked: DataFrame) -> DataFrame:
+    scored = plainly_named(model).transform(asked)
+    for who in SIDE_OF:
+        ids = model.factorsOf(who).select(F.col("id").alias(f"__known_{who}"))
+        scored = scored.join(ids, F.col(quoted(model.idCol(who))) == F.col(f"__known_{who}"), "left")
+        scored = scored.withColumn(f"unknown_{who}", F.col(f"__known_{who}").isNull())
+    return scored
+
 
 COLLECT_LIMIT = 5_000_000  # up to so many ratings the driver collects the scores: 20 bytes per rating, and its group
 SCORE_BINS = 1 << 16
@@ -107,3 +224,97 @@ def _area(positives: np.ndarray, negatives: np.ndarray) -> tuple[float | None, f
     below = np.cumsum(negatives) - negatives
     tied = float(np.dot(positives.astype(float), negatives))
     return (float(np.dot(positives.astype(float), below)) + tied / 2) / pairs, tied / 2 / pairs
+
+
+def probability_bin(probability: Column) -> Column:
+    """The bin of a reliability curve, 0 … RELIABILITY_BINS − 1."""
+    return F.least(F.floor(probability * RELIABILITY_BINS), F.lit(RELIABILITY_BINS - 1))
+
+
+def diagnose(
+    model: FittedModel, ratings: DataFrame, source: str, fitted: bool, tally: RatingCounts | None = None
+) -> dict[str, Any]:
+    """The figures that a report shows, of all ratings or of a sample; ``source`` says in words what they are.
+
+    ``fitted``: the model was fitted to them, so that the figures flatter it. ``tally``: of the ratings, if they were
+    checked before.
+    """
+    scored, sampled = _scored(model, ratings, SAMPLE, tally)
+    return diagnosed(scored, f"a sample of {source}" if sampled else source, fitted)
+
+
+def calibrate(model: FittedModel, ratings: DataFrame) -> Calibration:
+    """The map from score and spread to probability that is likeliest on these ratings, which must not be fitted."""
+    return calibrated(_scored(model, ratings, CALIBRATING)[0])
+
+
+def _scored(
+    model: FittedModel, ratings: DataFrame, most: int, tally: RatingCounts | None = None
+) -> tuple[pa.Table, bool]:
+    """The ratings scored, or a sample of about ``most``, and whether it is a sample."""
+    threshold = model.info.threshold
+    ratings, columns = counting(model, ratings, threshold)
+    n = (tally or check_ratings(ratings, columns)).n
+    sampled = n > most
+    if sampled:
+        ratings = ratings.sample(fraction=most / n, seed=0)
+    return scored_ratings(model, ratings, threshold, min(n, most)), sampled
+
+
+M = TypeVar("M", bound=FittedModel)
+
+
+@dataclass(frozen=True)
+class CheckedRatings:
+    """Ratings that a model is judged by, without those of weight 0: see ``checked_ratings``."""
+
+    ratings: DataFrame
+    columns: Columns
+    tally: RatingCounts
+
+
+def checked_ratings(model: FittedModel, ratings: DataFrame, threshold: float | None = None) -> CheckedRatings:
+    """Check and count ratings. The default threshold is that of the fit, unless the labels are booleans."""
+    if threshold is None and not any(
+        isinstance(field.dataType, BooleanType) for field in matching(ratings, model.info.columns["label"])
+    ):
+        threshold = model.info.threshold
+    ratings, columns = counting(model, ratings, threshold)
+    return CheckedRatings(ratings, columns, check_ratings(ratings, columns))
+
+
+def certify(
+    model: FittedModel, on: CheckedRatings, request: CertificateRequest, freshness: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], list[Certificate]]:
+    """The figures of a model on ratings, and the certificates that they give: ``holdout`` first.
+
+    Ratings that the model was fitted on are refused, unless the caller knows their ``freshness``.
+    """
+    if freshness is None:
+        freshness = check_fresh(model, on.ratings, on.columns, on.tally)
+    figures, counts = measure(model, on.ratings, on.columns.threshold, on.tally, request.by)
+    ladder = model.info.ladder or EVERYTHING
+    certificates = held_out_certificates(ladder, counts, request.terms, request.max_error)
+    return figures, [with_freshness(item, freshness) for item in certificates]
+
+
+def check_request(model: FittedModel, ratings: DataFrame, request: CertificateRequest) -> None:
+    """Refuse, before any rating is scored, what cannot be certified."""
+    problems = request.problems(model.info)
+    if request.by is not None and (problem := column_problem(ratings, request.by, " to group by")):
+        problems.append(problem)
+    if problems:
+        raise RequestError("; ".join(problems))
+
+
+def certified(model: FittedModel, ratings: DataFrame, request: CertificateRequest) -> list[Certificate]:
+    """The certificates that ratings with the columns of the fit give."""
+    check_request(model, ratings, request)
+    return certify(model, checked_ratings(model, ratings), request)[1]
+
+
+def with_certificates(model: M, certificates: Sequence[Certificate], instead_of: Collection[str] = ()) -> M:
+    """The model with more certificates, without those of some names; and then without those of groups."""
+    certified = model.changed()
+    certified.certificate = certification.with_certificates(model.certificate, certificates, instead_of)
+    return certified

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pyspark import keyword_only
 
-from onebit_spark.ml.param_types import (
+from onebit_spark.ml.params import (
+    PredictionParams,
     declared,
     declared_or_word,
     documented_params,
@@ -12,7 +13,6 @@ from onebit_spark.ml.param_types import (
     optional,
     optional_or_word,
 )
-from onebit_spark.ml.prediction_params import PredictionParams
 
 
 class FitParams(PredictionParams):

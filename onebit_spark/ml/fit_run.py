@@ -1,43 +1,112 @@
-"""Around a fit on Spark: choose the exchange, make the engine, prepare its start; and build the model of the fit."""
+"""Around a fit on Spark: choose the exchange, make the engine, prepare its start; and build the model of the fit.
+
+ModelBuilder: from a fit to its model.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from onebit_spark.certificate.certificates import Terms
+from onebit_spark.certificate.certificates import Terms, document
 from onebit_spark.certificate.certified_fit import CertifiedFit
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.execution import Execution
-from onebit_spark.core.fit_features import digest, given_to
-from onebit_spark.core.fitted_features import SIDE_OF, Who
-from onebit_spark.core.phase_timer import PhaseTimer
+from onebit_spark.core.factor_tables import prior_row
+from onebit_spark.core.fitted_features import SIDE_OF, FitFeatures, Who, digest, given_to
+from onebit_spark.core.losses import SIDES, Side
+from onebit_spark.core.model_info import ModelInfo
+from onebit_spark.core.posterior import MODEL_VECTORS
 from onebit_spark.core.sketch import CellSketch, together
-from onebit_spark.core.solver import Start
+from onebit_spark.core.solver import PhaseTimer, Start
 from onebit_spark.engines.exchange import ChosenExchange, choose_exchange, engine_over
-from onebit_spark.engines.held_out_loss import measuring
 from onebit_spark.engines.spark_engine import SparkEngine
-from onebit_spark.engines.validation import Validation, check_validation
+from onebit_spark.engines.tables import factor_schema
+from onebit_spark.engines.validation import Validation, check_validation, measuring
 from onebit_spark.input.collect import SizeEstimate
 from onebit_spark.input.columns import type_of
 from onebit_spark.input.features import collected_features
-from onebit_spark.input.prepared_ratings import prepared_for
+from onebit_spark.input.prepared_ratings import RatingsFrame, RatingsSource, prepared_for
 from onebit_spark.input.rating_checks import Columns
-from onebit_spark.input.rating_sources import RatingsFrame, RatingsSource
 from onebit_spark.input.survey import RatingSurvey
 from onebit_spark.ml.checkpoint import Checkpoint, CheckpointFolder, Checkpointing, resumed, subject_of, warm_start
 from onebit_spark.ml.fitted_model import FittedModel
 from onebit_spark.ml.freshness import sketch_of
-from onebit_spark.ml.model_builder import ModelBuilder
 from onebit_spark.ml.persistence import write_model
+from onebit_spark.predictor.fit_info import info_of_fit
 
 M = TypeVar("M", bound=FittedModel)
+
+
+@dataclass(frozen=True)
+class ModelBuilder(Generic[M]):
+    """All that a fit's model is made of besides the fit itself."""
+
+    ratings: DataFrame  # the ratings
+    config: FitConfig  # what was fitted
+    columns: Columns  # which columns hold what
+    chosen: ChosenExchange  # the exchange, and the counts of the ratings
+    engine: SparkEngine  # holds the ratings
+    fitted: CellSketch  # which cells were fitted
+    features: dict[Side, FitFeatures]  # side features
+    model_class: type[M]  # what ``model`` makes
+
+    def model(self, fit: CertifiedFit[Any], outlasting: bool = False, **info: Any) -> M:
+        """The model of a fit, finished or not; ``info`` are further fields of its ``info``."""
+        fields = replace(self._info(fit), **info)
+        unrated = self._unrated_lines(fit, fields) if outlasting else {}
+        n_rows, n_cols = (unrated[side].num_rows if side in unrated else 0 for side in SIDES)
+        fields = replace(fields, n_users=fields.n_users + n_rows, n_items=fields.n_items + n_cols)
+        drawn = fit.drawn or dict.fromkeys(SIDES)
+        users, items = (
+            self.engine.factors(
+                side,
+                fit.posterior[side],
+                factor_schema(fields, who, fit.posterior[side].form.vectors > MODEL_VECTORS),
+                drawn[side],
+                outlasting,
+                unrated.get(side),
+            )
+            for who, side in SIDE_OF.items()
+        )
+        certificate = document(item.as_dict() for item in fit.certificates)
+        return self.model_class(fields, users, items, certificate).fittedOn(self.fitted)
+
+    def _unrated_lines(self, fit: CertifiedFit[Any], info: ModelInfo) -> dict[Side, pa.Table]:
+        """The factors of the ids that have side features and no ratings."""
+        lines = {
+            side: self.features[side].unrated_lines(
+                prior_row(fit.scales, side, *info.table_form), coding, fit.scales.features[side], info.draw_narrowing
+            )
+            for side, coding in fit.codings.items()
+        }
+        return {side: table for side, table in lines.items() if table is not None}
+
+    def _info(self, fit: CertifiedFit[Any]) -> ModelInfo:
+        columns, tally = self.columns, self.chosen.tally
+        return info_of_fit(
+            fit,
+            self.engine,
+            self.engine.repeats,
+            {side: len(known.unrated_ids) for side, known in self.features.items()},
+            n_ratings=tally.n,
+            label_coding=tally.coding,
+            threshold=columns.threshold,
+            majority=tally.majority,
+            columns=columns.roles,
+            total_weight=self.engine.total_weight if columns.weight is not None else None,
+            id_types={who: type_of(self.ratings, name).simpleString() for who, name in columns.ids.items()},
+            n_positive=tally.positives,
+            fingerprint=tally.fingerprint,
+            exchange=asdict(self.chosen.choice),
+        )
+
 
 log = logging.getLogger("onebit_spark")
 

@@ -14,19 +14,19 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, LongType, StructField, StructType
 
 from onebit_spark.certificate.certificates import Certificate, document
-from onebit_spark.certificate.selective import applied
+from onebit_spark.certificate.held_out import applied
 from onebit_spark.core.factor_tables import CERTIFIED, DIRECTIONS, factor_columns
 from onebit_spark.core.fitted_features import SIDE_OF, Who
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.posterior import packed_size
 from onebit_spark.core.sketch import CellSketch
-from onebit_spark.engines.factor_frames import collected_factors, factor_frame, factor_schema
+from onebit_spark.engines.tables import collected_factors, factor_frame, factor_schema
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.input.columns import INTEGRAL, case_folding, checked_ids, missing, quoted, type_of
-from onebit_spark.ml.prediction_params import AnswerParams
+from onebit_spark.ml.params import AnswerParams
 from onebit_spark.ml.selection import answers, chosen_threshold
+from onebit_spark.platform.arrow_stream import arrow_udf
 from onebit_spark.platform.sessions import as_bytes
-from onebit_spark.platform.udfs import arrow_udf
 from onebit_spark.predictor.predictor import OUTPUTS, Predictor
 from onebit_spark.predictor.served_model import ServedModel
 from onebit_spark.predictor.side import ModelSide

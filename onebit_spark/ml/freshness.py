@@ -14,11 +14,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from onebit_spark.core.sketch import HIGHEST, CellSketch, limit_for
-from onebit_spark.input.defects import Columns, RatingCounts, cell_hash
+from onebit_spark.input.ratings import Columns, RatingCounts, cell_hash
 from onebit_spark.ml.fitted_model import FittedModel
 from onebit_spark.platform.files import Location, explained
 from onebit_spark.platform.sessions import described
-from onebit_spark.predictor.freshness import NOT_KNOWN, fresh_to
+from onebit_spark.predictor.certification import NOT_KNOWN, fresh_to
 
 CELLS = "hash bigint, ratings bigint"
 

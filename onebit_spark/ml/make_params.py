@@ -14,8 +14,7 @@ from textwrap import fill
 from pyspark.ml.param import Param
 
 from onebit_spark.core.settings import WIDTH, Setting
-from onebit_spark.ml.param_types import settings_with_params
-from onebit_spark.ml.prediction_params import PredictionParams
+from onebit_spark.ml.params import PredictionParams, settings_with_params
 
 FILE = Path(__file__).with_name("fit_params.py")
 
@@ -26,7 +25,7 @@ from __future__ import annotations
 
 from pyspark import keyword_only
 
-from onebit_spark.ml.param_types import (
+from onebit_spark.ml.params import (
     declared,
     declared_or_word,
     documented_params,
@@ -34,7 +33,7 @@ from onebit_spark.ml.param_types import (
     optional,
     optional_or_word,
 )
-from onebit_spark.ml.prediction_params import PredictionParams
+from onebit_spark.ml.params import PredictionParams
 
 
 class FitParams(PredictionParams):

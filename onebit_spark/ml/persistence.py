@@ -37,7 +37,7 @@ from pyspark.sql import functions as F
 from onebit_spark.core.fitted_features import Who
 from onebit_spark.core.model_info import METADATA, ModelInfo
 from onebit_spark.core.output_kinds import ESTIMATOR, MODEL, VECTORS
-from onebit_spark.engines.factor_frames import collected_factors
+from onebit_spark.engines.tables import collected_factors
 from onebit_spark.errors import RequestError
 from onebit_spark.ml.fitted_model import FittedModel
 from onebit_spark.ml.freshness import read_sketch, write_sketch

@@ -11,12 +11,12 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, ShortType
 
-from onebit_spark.certificate.selective import answering_threshold
+from onebit_spark.certificate.held_out import answering_threshold
 from onebit_spark.core import prediction
-from onebit_spark.core.confidence import EVERYTHING
 from onebit_spark.core.model_info import ModelInfo
+from onebit_spark.core.prediction import EVERYTHING
 from onebit_spark.input.columns import quoted
-from onebit_spark.platform.udfs import arrow_udf
+from onebit_spark.platform.arrow_stream import arrow_udf
 
 RUNG = ShortType()
 
@@ -32,7 +32,7 @@ class Answering(Protocol):
 
 
 def confidence(model: Answering, score: Column, std: Column) -> Column:
-    """|score|/√(c + std²) as in ``core.confidence``; c is the noise of the loss, also in a calibrated model."""
+    """|score|/√(c + std²) as in ``core.prediction``; c is the noise of the loss, also in a calibrated model."""
     root = F.sqrt(F.lit(prediction.score_noise(model.info.config.loss)) + std * std)
     return F.when(score == 0, 0.0).when(root == 0, float("inf")).otherwise(F.abs(score) / root)
 

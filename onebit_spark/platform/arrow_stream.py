@@ -1,8 +1,11 @@
-"""Rows between Spark and Python as Arrow batches: to the driver one by one, and many short rows to the workers."""
+"""Rows between Spark and Python as Arrow batches: to the driver one by one, and many short rows to the workers.
+
+User-defined functions of Arrow arrays. Spark 4.0 has none: there the arrays come and go by way of pandas.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -14,7 +17,7 @@ from pyspark.errors.exceptions.captured import unwrap_spark_exception
 from pyspark.serializers import NoOpSerializer
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructType
 from pyspark.util import inheritable_thread_target, local_connect_and_auth
 
 from onebit_spark.platform.sessions import is_connect, own_session
@@ -186,3 +189,40 @@ def _workers_of_map_in_arrow(spark: SparkSession) -> Iterator[None]:
         yield
     finally:
         del environment[name]
+
+
+def arrow_udf(function: Callable[..., pa.Array], takes: Sequence[DataType], returns: DataType) -> Callable[..., Column]:
+    """A function of Arrow arrays as a function of columns of the types ``takes``."""
+    if hasattr(F, "arrow_udf"):
+        return F.arrow_udf(function, returnType=returns)  # type: ignore[call-overload]
+    return _pandas_udf(function, takes, returns)
+
+
+def _pandas_udf(
+    function: Callable[..., pa.Array], takes: Sequence[DataType], returns: DataType
+) -> Callable[..., Column]:
+    import pandas as pd  # takes time to import
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    kinds = [to_arrow_type(kind) for kind in takes]
+
+    def called(columns: Sequence[Any]) -> pa.Array:
+        return function(*(_from_pandas(column, kind) for column, kind in zip(columns, kinds, strict=True)))
+
+    is_struct = isinstance(returns, StructType)
+
+    def run(*columns: Any) -> Any:
+        result = called(columns)
+        return (pa.Table.from_struct_array(result) if is_struct else result).to_pandas()
+
+    run.__annotations__ = {"columns": pd.Series, "return": pd.DataFrame if is_struct else pd.Series}  # Spark reads them
+    return F.pandas_udf(run, returns)  # type: ignore[call-overload]
+
+
+def _from_pandas(column: Any, kind: pa.DataType) -> pa.Array:
+    """A column as an array of this type. A struct arrives as a DataFrame; where all its fields are null, so is it."""
+    if pa.types.is_struct(kind):
+        fields = [pa.array(column[field.name], field.type, from_pandas=True) for field in kind]
+        absent = column.isna().all(axis=1).to_numpy()
+        return pa.StructArray.from_arrays(fields, fields=list(kind), mask=pa.array(absent))
+    return pa.array(column, kind, from_pandas=True)

@@ -12,18 +12,16 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from onebit_spark.certificate.certificates import Certificate, Terms, with_freshness
-from onebit_spark.certificate.held_out import held_out_certificates
-from onebit_spark.certificate.selective import answering_threshold, applied
+from onebit_spark.certificate.held_out import answering_threshold, applied, held_out_certificates
 from onebit_spark.core.array_input import label_problems
-from onebit_spark.core.confidence import EVERYTHING
+from onebit_spark.core.arrow import arrow_table
 from onebit_spark.core.fitted_features import SIDE_OF, Who
 from onebit_spark.core.hashes import cell_hashes
 from onebit_spark.core.model_info import ModelInfo
+from onebit_spark.core.prediction import EVERYTHING
 from onebit_spark.core.sketch import HIGHEST, CellSketch
-from onebit_spark.core.tables import arrow_table
 from onebit_spark.errors import RequestError
-from onebit_spark.predictor.certification import CertificateRequest
-from onebit_spark.predictor.freshness import fresh_to
+from onebit_spark.predictor.certification import CertificateRequest, fresh_to
 from onebit_spark.predictor.predictor import Predictor, moments_at
 from onebit_spark.predictor.scored import count_by_rung, figures_of, scored_table
 from onebit_spark.predictor.side import ModelSide, asked_ids

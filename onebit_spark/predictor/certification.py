@@ -1,4 +1,7 @@
-"""Which certificates are wanted of a model's predictions, and what speaks against them."""
+"""Which certificates are wanted of a model's predictions, and what speaks against them.
+
+Ratings that certify a model must be fresh: their sketch is compared with that of the cells that it was fitted on.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,44 @@ from dataclasses import dataclass
 from typing import Any
 
 from onebit_spark.certificate.certificates import Certificate, Terms, document
-from onebit_spark.certificate.selective import request_problems
+from onebit_spark.certificate.held_out import request_problems
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.settings import param_names
+from onebit_spark.core.sketch import ENOUGH, CellSketch, Comparison
+from onebit_spark.errors import RequestError
+
+KEPT_OUT = {"checked": True, "reason": "a coin for every cell kept these ratings out of this very fit"}
+NOT_KNOWN = {"checked": False, "reason": "the model does not say which ratings it was fitted on"}
+
+
+def fresh_to(known: CellSketch | None, asked: CellSketch) -> dict[str, Any]:
+    """How ratings compare with those of a fit, for a certificate. Refuses those that the model was fitted on.
+
+    ``checked`` is false, with a ``reason``, where it could not be seen.
+    """
+    if known is None:
+        return NOT_KNOWN
+    found = known.compared(asked)
+    if found.stale:
+        raise RequestError(
+            f"these ratings certify nothing: {found.share:.1%} of them are of cells that the model was fitted on, and "
+            f"of fresh ratings about {found.expected:.1%} would be ({found.looked_at:,} were looked at). Give ratings "
+            "that it has not seen, or hold some out of the fit"
+        )
+    told: dict[str, Any] = {"share": found.share, "expected": found.expected, "looked_at": found.looked_at}
+    reason = _doubt(known, found)
+    return {"checked": True, **told} if reason is None else {"checked": False, "reason": reason, **told}
+
+
+def _doubt(known: CellSketch, found: Comparison) -> str | None:
+    """Why it cannot be said that the ratings are fresh."""
+    if not known.complete:
+        return "the model does not say all that it was fitted on"
+    if found.looked_at < ENOUGH:
+        return f"only {found.looked_at} of the ratings can be compared with those of the fit"
+    if not found.telling:
+        return f"cells are rated so often that {found.expected:.1%} of fresh ratings are of cells of the fit"
+    return None
 
 
 @dataclass(frozen=True)

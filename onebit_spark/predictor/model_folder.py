@@ -6,16 +6,21 @@ Vectors have the score as their inner product, for any nearest-neighbour index (
     item   [R, d, 1]        [L, 1, b]·[R, d, 1] = L·R + d + b
 
 Without intercepts they are L and R. ``OneBitCompletionModel.exportVectors`` writes the same two tables with Spark.
+
+Folders of this machine, without Spark: which paths are meant, and output that appears whole or not at all.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
+import shutil
 import time
 import uuid
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +33,79 @@ from onebit_spark.core.factor_tables import factor_columns, plain_lists
 from onebit_spark.core.fitted_features import SIDE_OF, Who
 from onebit_spark.core.losses import Side
 from onebit_spark.core.model_info import METADATA, ModelInfo
-from onebit_spark.core.output_kinds import ESTIMATOR, MODEL, VECTORS, View
+from onebit_spark.core.output_kinds import ESTIMATOR, MODEL, VECTORS, OutputKind, View
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.sketch import CellSketch
 from onebit_spark.errors import RequestError
-from onebit_spark.predictor.local_folder import LocalView, local_path, replaced_folder
 from onebit_spark.predictor.side import ModelSide, arrow_type
+
+REMOTE = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+:/")
+
+
+def local_path(path: str | os.PathLike[str]) -> Path:
+    """The path without ``file:``. Raises a RequestError if it is on another machine, such as hdfs:// or s3://."""
+    text = os.fspath(path)
+    if REMOTE.match(text):
+        raise RequestError(
+            f"{text} is not a folder of this machine, and without Spark only such folders can be used: copy it here, "
+            "or use OneBitCompletionModel, which reads and writes wherever Spark does"
+        )
+    return Path(re.sub(r"^file:(//)?(?=/)", "", text))
+
+
+@dataclass(frozen=True)
+class LocalView:
+    """An output on this machine: an ``output_kinds.Place``."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    def exists(self) -> bool:
+        return self.path.exists()
+
+    def sibling(self, name: str) -> LocalView:
+        return LocalView(self.path.with_name(name))
+
+    def move_to(self, target: LocalView) -> None:
+        self.path.rename(target.path)
+
+    def delete(self) -> None:
+        if self.path.is_dir() and not self.path.is_symlink():
+            shutil.rmtree(self.path, ignore_errors=True)
+        else:
+            self.path.unlink(missing_ok=True)
+
+    def is_folder(self) -> bool:
+        return self.path.is_dir()
+
+    def names(self, folder: str = "") -> list[str]:
+        place = self.path / folder
+        return sorted(entry.name for entry in place.iterdir()) if place.is_dir() else []
+
+    def text(self, file: str = "") -> str:
+        place = self.path / file
+        return place.read_text(encoding="utf-8", errors="replace") if place.is_file() else ""
+
+    def columns(self) -> list[str]:
+        with contextlib.suppress(pa.ArrowInvalid):
+            return next((list(pq.read_schema(part).names) for part in sorted(self.path.glob("part-*"))), [])
+        return []
+
+
+@contextlib.contextmanager
+def replaced_folder(path: str | os.PathLike[str], kind: OutputKind, overwrite: bool = False) -> Iterator[Path]:
+    """Yield a new folder to write. At the end it is at ``path``, complete; after an error nothing changed.
+
+    With ``overwrite`` it replaces an output of the same kind, and nothing else.
+    """
+    target = local_path(path)
+    with kind.written_beside(LocalView(target), target, overwrite) as fresh:
+        fresh.path.mkdir(parents=True)
+        yield fresh.path
+
 
 CERTIFICATE = "certificate.json"
 MODEL_CLASS = "onebit_spark.model.OneBitCompletionModel"

@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from onebit_spark.certificate.certificates import document
-from onebit_spark.certificate.selective import answering_threshold
+from onebit_spark.certificate.held_out import answering_threshold
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.factor_tables import newcomer_rows
 from onebit_spark.core.fitted_features import PARTNER, SIDE_OF, IdLines, Who, coding_of, explained

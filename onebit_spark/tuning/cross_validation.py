@@ -20,9 +20,8 @@ from onebit_spark.core.id_index import IdIndex
 from onebit_spark.core.settings import by_param
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.batches import ITEM, LABEL, USER, WEIGHT
-from onebit_spark.input.defects import cell_hash, with_weight
 from onebit_spark.input.rating_checks import Columns
-from onebit_spark.input.ratings import prepared
+from onebit_spark.input.ratings import cell_hash, prepared, with_weight
 from onebit_spark.input.survey import RatedIds, survey_ratings
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform.sessions import broadcast, driver_limits

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from onebit_spark.core.compiled import sources
-from onebit_spark.core.machine import available_cores
+from onebit_spark.core.execution import available_cores
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.sessions import cancel_group, join_group, parallelism
 

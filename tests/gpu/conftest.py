@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from onebit_spark.core.devices import missing
+from onebit_spark.core.execution import missing
 
 
 @pytest.fixture(autouse=True)

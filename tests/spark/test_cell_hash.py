@@ -6,8 +6,7 @@ import pytest
 
 from onebit_spark.core.hashes import SALT, SALT_HASH
 from onebit_spark.input.batches import HASH, read_batch
-from onebit_spark.input.defects import Columns, cell_hash
-from onebit_spark.input.ratings import raw
+from onebit_spark.input.ratings import Columns, cell_hash, raw
 
 
 @pytest.mark.parametrize("kinds", [("int64", "int32"), ("int8", "int64"), ("int16", "int16")])

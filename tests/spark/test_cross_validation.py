@@ -9,7 +9,7 @@ import pytest
 
 from onebit_spark import FitConfig, RequestError
 from onebit_spark.cli.progress import TaskProgress
-from onebit_spark.input.defects import Columns
+from onebit_spark.input.ratings import Columns
 from onebit_spark.simulate import simulate
 from onebit_spark.tuning.cross_validation import CrossValidation
 from onebit_spark.tuning.tasks import Ledger

@@ -19,9 +19,8 @@ from onebit_spark.engines.exchange import choose_exchange
 from onebit_spark.estimator import OneBitCompletion, fit_counted
 from onebit_spark.input.batches import LABEL, USER, count_labels
 from onebit_spark.input.collect import SizeEstimate
-from onebit_spark.input.defects import BIT, Columns, marks, suspect
-from onebit_spark.input.rating_sources import RatingsFrame
-from onebit_spark.input.ratings import raw
+from onebit_spark.input.prepared_ratings import RatingsFrame
+from onebit_spark.input.ratings import BIT, Columns, marks, raw, suspect
 from onebit_spark.ml.freshness import sketch_of
 from onebit_spark.platform import arrow_stream
 from onebit_spark.platform.sessions import DriverLimits, is_connect
@@ -94,7 +93,7 @@ def test_all_that_a_model_has_is_as_by_broadcast(ratings, choices):
 @pytest.mark.classic
 def test_order_parts_and_partitions_are_irrelevant_to_the_bit(spark, ratings, monkeypatch):
     whole = fit(ratings, maxIter=1)
-    monkeypatch.setattr("onebit_spark.input.gathering.TABLE_BYTES", 3000)
+    monkeypatch.setattr("onebit_spark.input.batches.TABLE_BYTES", 3000)
     monkeypatch.setattr("onebit_spark.platform.sessions.as_bytes", lambda _: 12_000)
     before = spark.sparkContext._jsc.getPersistentRDDs().size()
     for arranged in (ratings.orderBy(F.rand(1)), ratings.repartition(7)):

@@ -8,11 +8,11 @@ import pytest
 from pyspark.sql import functions as F
 
 from onebit_spark import FitConfig, FitFailed, NotConverged, RequestError, fit_arrays
-from onebit_spark.engines.layout import default_blocks, default_tasks, multiple_of, placement_by_counts
+from onebit_spark.engines.block_frames import default_blocks, default_tasks, multiple_of, placement_by_counts
 from onebit_spark.engines.spark_engine import on_executors
 from onebit_spark.engines.tables import InFiles
 from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.input.defects import Columns
+from onebit_spark.input.ratings import Columns
 from onebit_spark.input.survey import survey_ratings
 from onebit_spark.platform.files import Location
 from onebit_spark.simulate import simulate

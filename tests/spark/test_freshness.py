@@ -11,8 +11,8 @@ from pyspark.sql import functions as F
 from onebit_spark import RequestError
 from onebit_spark.core import sketch
 from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.input.defects import Columns, check_ratings
 from onebit_spark.input.holdout import split_off
+from onebit_spark.input.ratings import Columns, check_ratings
 from onebit_spark.ml.freshness import check_fresh, sketch_of
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.simulate import simulate

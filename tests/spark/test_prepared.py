@@ -16,11 +16,10 @@ from onebit_spark import RequestError
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input import packing
 from onebit_spark.input.collect import collect_bundles, collect_ratings, estimate_size
-from onebit_spark.input.defects import Columns
-from onebit_spark.input.packed_frames import PACKED
 from onebit_spark.input.packing import Pack
 from onebit_spark.input.prepared_ratings import BUNDLES, LONG_LINES, open_prepared, prepared_for, stored_bundles
-from onebit_spark.input.ratings import raw
+from onebit_spark.input.ratings import Columns, raw
+from onebit_spark.input.survey import PACKED
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.lineage import origin_of
 from onebit_spark.simulate import power_law_ratings

@@ -11,14 +11,13 @@ from pyspark.sql import functions as F
 from running import run_here
 
 from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.input import collect, packed_frames
+from onebit_spark.input import collect, survey
 from onebit_spark.input.batches import HASH
-from onebit_spark.input.defects import with_weight
 from onebit_spark.input.holdout import split_off
+from onebit_spark.input.prepared_ratings import RatingsFrame
 from onebit_spark.input.rating_checks import Columns
 from onebit_spark.input.rating_files import rating_files
-from onebit_spark.input.rating_sources import RatingsFrame
-from onebit_spark.input.ratings import raw
+from onebit_spark.input.ratings import raw, with_weight
 
 pytestmark = pytest.mark.classic
 
@@ -64,7 +63,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def by_spark(monkeypatch):
-    for module in (collect, packed_frames):
+    for module in (collect, survey):
         monkeypatch.setattr(module, "rating_files", lambda *_: None)
 
 
@@ -114,7 +113,7 @@ def test_the_same_fit_to_the_bit(spark, folder, request, exchange, columns):
 def test_executors_and_the_driver_read_the_files(spark, folder, monkeypatch):
     """No rating comes from Spark's reader, unless an id is of a type that depends on its settings."""
     monkeypatch.setattr(collect, "collect_in_parts", lambda *_: pytest.fail("Spark has read the ratings"))
-    monkeypatch.setattr(packed_frames, "map_rows", lambda *_: pytest.fail("Spark has read the ratings"))
+    monkeypatch.setattr(survey, "map_rows", lambda *_: pytest.fail("Spark has read the ratings"))
     ratings = RatingsFrame(spark.read.parquet(folder), Columns())
     dated = replace(ratings, columns=Columns(item="day"))
     assert ratings.collected(ratings.size(), 10**9).tally.n == N

@@ -5,10 +5,9 @@ import pyarrow as pa
 import pytest
 
 from onebit_spark import RequestError
-from onebit_spark.input.defects import Columns, check_ratings
-from onebit_spark.ml.evaluation import measure
-from onebit_spark.ml.prediction_params import plainly_named
-from onebit_spark.ml.scored_ratings import predicted_pairs
+from onebit_spark.input.ratings import Columns, check_ratings
+from onebit_spark.ml.evaluation import measure, predicted_pairs
+from onebit_spark.ml.params import plainly_named
 
 USERS = np.array([0, 3, 27, 28, 99, 5, 99, 3, -1])
 ITEMS = np.array([0, 17, 4, 2, 1, 19, 99, 17, 0])

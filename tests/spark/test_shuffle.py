@@ -14,20 +14,19 @@ from pyspark.sql import functions as F
 from onebit_spark import FitFailed, RequestError
 from onebit_spark.core.config import FitConfig
 from onebit_spark.engines import decide
+from onebit_spark.engines.block_frames import placement_by_counts
 from onebit_spark.engines.exchange import work_folder
-from onebit_spark.engines.layout import placement_by_counts
 from onebit_spark.engines.numbering import number_ids, placements
 from onebit_spark.engines.spark_engine import on_executors
 from onebit_spark.engines.steps import total_weight
 from onebit_spark.engines.tables import InFiles, OnExecutors
 from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.input.defects import Columns
+from onebit_spark.input.ratings import Columns
 from onebit_spark.input.survey import survey_ratings
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform.files import Location
-from onebit_spark.platform.plans import forget, partition_keys, spark_hash
+from onebit_spark.platform.plans import TemporaryFolders, forget, partition_keys, spark_hash
 from onebit_spark.platform.sessions import DriverLimits, driver_limits
-from onebit_spark.platform.temporary_folders import TemporaryFolders
 from onebit_spark.simulate import power_law_ratings
 
 pytestmark = pytest.mark.classic

@@ -13,7 +13,7 @@ from onebit_spark import OneBitCompletion, OneBitCompletionModel, RequestError
 from onebit_spark.core.config import FitConfig
 from onebit_spark.engines.spark_engine import on_executors
 from onebit_spark.engines.tables import InFiles
-from onebit_spark.input.defects import Columns
+from onebit_spark.input.ratings import Columns
 from onebit_spark.input.survey import survey_ratings
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.sessions import parallelism

@@ -8,13 +8,13 @@ import pytest
 from onebit_spark import FitConfig, RequestError, Terms, fit_arrays
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.draws import Draws
-from onebit_spark.core.split import Split
+from onebit_spark.core.randomness import Split
 from onebit_spark.engines.spark_engine import on_executors
 from onebit_spark.engines.tables import OnExecutors
 from onebit_spark.engines.threads import LocalEngine
 from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.input.defects import Columns
 from onebit_spark.input.holdout import split_off
+from onebit_spark.input.ratings import Columns
 from onebit_spark.input.survey import survey_ratings
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.simulate import simulate

@@ -9,9 +9,8 @@ import pytest
 
 from onebit_spark.input import packing
 from onebit_spark.input import survey as counting
-from onebit_spark.input.defects import Columns
-from onebit_spark.input.packed_frames import PackedRatings
-from onebit_spark.input.survey import survey_ratings
+from onebit_spark.input.ratings import Columns
+from onebit_spark.input.survey import PackedRatings, survey_ratings
 
 IDS = {
     "int": lambda k: 3 * k,

@@ -99,7 +99,7 @@ def test_what_is_refused(spark, days, yesterday, monkeypatch):
         yesterday.update(today.withColumn("item", F.col("item").cast("string")))
     with pytest.raises(RequestError, match="fitted without user features"):
         yesterday.update(today, userFeatures=spark.createDataFrame([("u01", 1.0)], "user string, age double"))
-    monkeypatch.setattr("onebit_spark.ml.update.MOST_PAIRS", 10)
+    monkeypatch.setattr("onebit_spark.ml.fold_in.MOST_PAIRS", 10)
     with pytest.raises(RequestError, match=r"at most 10 ratings, not \d+: give them in parts, or fit again"):
         yesterday.update(today)
 

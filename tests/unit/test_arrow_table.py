@@ -11,9 +11,8 @@ import pytest
 from onebit_spark.errors import RequestError
 from onebit_spark.input import file_readers
 from onebit_spark.input.arrow_table import ArrowTable, Unreadable, count_rows, open_table
-from onebit_spark.input.arrow_types import inferred, numbers_of, spark_name
-from onebit_spark.input.file_formats import ending, format_of
-from onebit_spark.input.file_readers import option_problems
+from onebit_spark.input.data_files import ending, format_of
+from onebit_spark.input.file_readers import inferred, numbers_of, option_problems, spark_name
 
 LIKES = pa.table({"user": ["ann", "bob", "eve"], "item": [7, 8, 9], "label": [1, 0, 1]})
 TEXT = LIKES.cast(pa.schema([(name, pa.string()) for name in LIKES.schema.names]))

@@ -5,9 +5,15 @@ import pytest
 from readable import tau
 
 from onebit_spark.core.losses import LOSSES
-from onebit_spark.core.losses.batched_inverse import half_log_det_inverse, room_to_sweep, sweep_all
-from onebit_spark.core.losses.batched_solve import LANES, cholesky, solve
-from onebit_spark.core.losses.quadratic_bound import softplus_sum, tau_weights
+from onebit_spark.core.losses.batched_solve import (
+    LANES,
+    cholesky,
+    half_log_det_inverse,
+    room_to_sweep,
+    solve,
+    sweep_all,
+)
+from onebit_spark.core.losses.logistic_kernels import softplus_sum, tau_weights
 from onebit_spark.core.posterior import RowPosterior
 
 

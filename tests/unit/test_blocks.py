@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onebit_spark.core.blocks import MAX_COLUMNS, RatingBlock
-from onebit_spark.core.split import Split
+from onebit_spark.core.randomness import Split
 
 triples = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 5), st.booleans()), max_size=60)
 shapes = st.tuples(st.integers(8, 11), st.integers(6, 9))  # a few rows and columns beyond the ratings

@@ -24,7 +24,7 @@ from onebit_spark.certificate.certificates import (
 )
 from onebit_spark.core.draws import Draws, GibbsErrors
 from onebit_spark.core.left_out import BINS, LeftOut
-from onebit_spark.core.split import Split
+from onebit_spark.core.randomness import Split
 from onebit_spark.engines.threads import LocalEngine
 from onebit_spark.simulate import simulate
 

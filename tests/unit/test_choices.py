@@ -15,9 +15,9 @@ from onebit_spark.core import choices
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.choices import COIN_STREAM, FACTORS, FITTED_SHARE, GAIN, START_RANK, choose, told
 from onebit_spark.core.losses import LOSSES, SIDES
+from onebit_spark.core.randomness import Split
 from onebit_spark.core.scales import Scales
 from onebit_spark.core.solver import Plan, Start, solve
-from onebit_spark.core.split import Split
 from onebit_spark.engines.threads import LocalEngine
 
 SHAPE = (200, 150)

@@ -9,7 +9,7 @@ from onebit_spark.cli import choose_runtime
 from onebit_spark.cli.choose_runtime import choose
 from onebit_spark.cli.flags import parse
 from onebit_spark.cli.requests import FitRequest, PredictRequest
-from onebit_spark.core import devices
+from onebit_spark.core import execution
 
 FIT = ["--ratings", "in.parquet", "--output", "out"]
 
@@ -36,7 +36,7 @@ def test_a_file_runs_here():
 
 
 def test_a_gpu_is_used_here(monkeypatch):
-    monkeypatch.setattr(devices, "missing", lambda: None)
+    monkeypatch.setattr(execution, "missing", lambda: None)
     assert chosen("--device", "cuda").name == "local"
 
 

@@ -7,7 +7,9 @@ from test_draws import M1, M2, posterior, ratings
 from onebit_spark import FitConfig, fit_arrays
 from onebit_spark.core import prediction
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.confidence import (
+from onebit_spark.core.losses import LOSSES
+from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.prediction import (
     EVERYTHING,
     HISTOGRAM_BINS,
     LOWEST_OCTAVE,
@@ -19,8 +21,6 @@ from onebit_spark.core.confidence import (
     count_confidences,
     every_so_many,
 )
-from onebit_spark.core.losses import LOSSES
-from onebit_spark.core.posterior import RowPosterior
 
 
 def histogram(z):

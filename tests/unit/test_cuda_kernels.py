@@ -5,9 +5,9 @@ import cudatwins as twins
 import numpy as np
 import pytest
 
+from onebit_spark.core.implicit_features import WeightStep
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.row_map import RowMap
-from onebit_spark.core.weight_step import WeightStep
 from onebit_spark.engines.cuda.shapes import (
     BLOCK,
     MODE_HINGE,

@@ -5,16 +5,15 @@ import cudatwins as twins
 import numpy as np
 import pytest
 
-from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.confidence import HIGHEST_OCTAVE, HISTOGRAM_BINS, LOWEST_OCTAVE, PER_OCTAVE, count_confidences
+from onebit_spark.core.blocks import RatingBlock, repeats_of
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.draws import Draws, count_errors
 from onebit_spark.core.left_out import BINS, WIDEST, LeftOut
 from onebit_spark.core.losses import LOSSES
 from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.core.repeats import repeats_of
-from onebit_spark.core.spectral_rows import Keyed, Numbered, Rows
-from onebit_spark.core.split import Split
+from onebit_spark.core.prediction import HIGHEST_OCTAVE, HISTOGRAM_BINS, LOWEST_OCTAVE, PER_OCTAVE, count_confidences
+from onebit_spark.core.randomness import Split
+from onebit_spark.core.spectral import Keyed, Numbered, Rows
 from onebit_spark.engines.cuda.shapes import Shape
 
 pytestmark = pytest.mark.skipif(cudaoncpu.COMPILER is None, reason="needs g++ to compile the kernels")

@@ -6,7 +6,7 @@ import pytest
 
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.config import FitConfig
-from onebit_spark.core.devices import MOST_RANK
+from onebit_spark.core.execution import MOST_RANK
 from onebit_spark.core.losses import HalfStep, RowPrior
 from onebit_spark.core.losses.hinge import floors, learning_rate
 from onebit_spark.core.posterior import RowPosterior, packed_size

@@ -5,9 +5,8 @@ import sys
 import pytest
 
 from onebit_spark import FitConfig, fit_arrays
-from onebit_spark.core import devices
-from onebit_spark.core.devices import MOST_RANK, device_problems
-from onebit_spark.core.execution import Execution
+from onebit_spark.core import execution
+from onebit_spark.core.execution import MOST_RANK, Execution, device_problems
 from onebit_spark.engines.cuda.device import bytes_needed
 
 CUDA = Execution(device="cuda")
@@ -15,7 +14,7 @@ CUDA = Execution(device="cuda")
 
 @pytest.fixture
 def with_a_gpu(monkeypatch):
-    monkeypatch.setattr(devices, "missing", lambda: None)
+    monkeypatch.setattr(execution, "missing", lambda: None)
 
 
 def told(config, execution=CUDA):
@@ -37,7 +36,7 @@ def test_what_a_gpu_cannot_fit():
 
 
 def test_what_a_machine_lacks(monkeypatch):
-    monkeypatch.setattr(devices, "missing", lambda: "finds no GPU: choose 'cpu'")
+    monkeypatch.setattr(execution, "missing", lambda: "finds no GPU: choose 'cpu'")
     assert told(FitConfig()) == ["device 'cuda' finds no GPU: choose 'cpu'"]
     with pytest.raises(ValueError, match="cannot fit:\n- device 'cuda' finds no GPU: choose 'cpu'"):
         fit_arrays([0, 1], [0, 1], [0, 1], device="cuda")
@@ -45,13 +44,13 @@ def test_what_a_machine_lacks(monkeypatch):
 
 def test_no_cupy(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
-    assert "needs CuPy, which is not installed: pip install 'onebit_spark[gpu]'" in devices.missing.__wrapped__()
+    assert "needs CuPy, which is not installed: pip install 'onebit_spark[gpu]'" in execution.missing.__wrapped__()
 
 
 def test_a_loss_without_kernels_is_refused(monkeypatch):
-    monkeypatch.setattr(devices, "missing", lambda: None)
+    monkeypatch.setattr(execution, "missing", lambda: None)
     assert told(FitConfig(loss="hinge")) == []
-    monkeypatch.setattr(devices, "WITH_KERNELS", ("logistic",))
+    monkeypatch.setattr(execution, "WITH_KERNELS", ("logistic",))
     assert told(FitConfig(loss="hinge")) == ["device 'cuda' has no kernels for the hinge loss: choose 'cpu'"]
 
 

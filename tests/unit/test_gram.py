@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from onebit_spark.core.gram import gram_matrix
+from onebit_spark.core.implicit_features import gram_matrix
 
 
 @pytest.mark.parametrize("lines", [0, 1, 3, 4, 5, 130])

@@ -4,8 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from onebit_spark.input.arrow_table import ArrowTable
-from onebit_spark.input.id_sizes import n_different, text_bytes
+from onebit_spark.input.arrow_table import ArrowTable, n_different, text_bytes
 
 
 def first(ids, n=1000):

@@ -11,7 +11,7 @@ from test_cli import refusal
 
 from onebit_spark import cli
 from onebit_spark.cli import running as jobrun
-from onebit_spark.cli.interrupts import AGAIN_SECONDS
+from onebit_spark.cli.failures import AGAIN_SECONDS
 from onebit_spark.errors import RequestError
 
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from onebit_spark.core.label_noise import LabelNoise
-from onebit_spark.core.left_out import BINS, WIDEST, LeftOut, margin_of_bins
+from onebit_spark.core.left_out import BINS, WIDEST, LabelNoise, LeftOut, margin_of_bins
 from onebit_spark.core.losses import LOSSES
 
 NOISE = LOSSES["logistic"].score_noise  # 8/π

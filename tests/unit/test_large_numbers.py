@@ -8,17 +8,17 @@ from hypothesis import strategies as st
 from onebit_spark import FitFailed
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.config import FitConfig
-from onebit_spark.core.spectral_rows import gram
+from onebit_spark.core.spectral import gram
 from onebit_spark.engines.block_frames import (
+    Placement,
     ascending_cell,
     distinct,
     positions,
     read_ascending,
 )
 from onebit_spark.engines.blocking import Build
-from onebit_spark.engines.layout import Placement
-from onebit_spark.engines.line_format import LineFormat
 from onebit_spark.engines.routes import Route, RunStep, routes_of
+from onebit_spark.engines.runner import LineFormat
 from onebit_spark.engines.steps import PlacedBlock, Product
 from onebit_spark.input.packing import NO_WEIGHTS
 from onebit_spark.platform.binary_cells import MOST_BYTES, binary_line, cell_array

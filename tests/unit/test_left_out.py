@@ -11,7 +11,7 @@ from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.left_out import BINS, WIDEST, LeftOut, margin_of_bins
 from onebit_spark.core.losses import LOSSES, SIDES
 from onebit_spark.core.prediction import score, variance
-from onebit_spark.core.split import Split
+from onebit_spark.core.randomness import Split
 from onebit_spark.engines.threads import LocalEngine
 
 SHAPE = (200, 150)

@@ -10,7 +10,7 @@ from modelfolders import FOLDERS
 from onebit_spark import RequestError
 from onebit_spark.core import output_kinds
 from onebit_spark.core.output_kinds import OutputKind
-from onebit_spark.predictor.local_folder import LocalView
+from onebit_spark.predictor.model_folder import LocalView
 
 KINDS = {name: kind for name, kind in vars(output_kinds).items() if isinstance(kind, OutputKind)}
 PREDICTED = pa.table({"user": [1], "item": [2], "score": [0.5], "std": [1.0], "probability": [0.6], "prediction": [1]})

@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onebit_spark import FitFailed
-from onebit_spark.engines.layout import Placement
+from onebit_spark.engines.block_frames import Placement
 from onebit_spark.engines.numbering import _EncodeNumbers
 from onebit_spark.input import packing
-from onebit_spark.input.id_counts import CountIds, sum_counts
-from onebit_spark.input.packing import Pack, read_bundles
+from onebit_spark.input.packing import CountIds, Pack, read_bundles, sum_counts
 from onebit_spark.input.ratings import ITEM, LABEL, USER
 from onebit_spark.platform.binary_cells import binary_line, cell_array
 

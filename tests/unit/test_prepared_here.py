@@ -12,7 +12,7 @@ from onebit_spark import RequestError
 from onebit_spark.input import packing
 from onebit_spark.input.arrow_ratings import ArrowRatings, Holdout
 from onebit_spark.input.arrow_table import ArrowTable
-from onebit_spark.input.prepared_here import PreparedHere
+from onebit_spark.input.prepared_folder import PreparedHere
 from onebit_spark.input.rating_checks import Columns
 from onebit_spark.simulate import power_law_ratings
 

@@ -7,18 +7,19 @@ import pytest
 from scipy.stats import binom
 
 from onebit_spark import FitConfig, Terms, fit_arrays
-from onebit_spark.certificate.held_out import certifiable, further_certificates
-from onebit_spark.certificate.selective import (
+from onebit_spark.certificate.held_out import (
     START,
     Group,
     HeldOut,
+    certifiable,
     first_rung,
+    further_certificates,
     last_passed,
     least,
     request_problems,
     selective_certificates,
 )
-from onebit_spark.core.confidence import Ladder
+from onebit_spark.core.prediction import Ladder
 from onebit_spark.simulate import simulate
 
 DELTA, REPEATS = 0.2, 1000

@@ -14,10 +14,9 @@ from onebit_spark.cli.tune_job import as_toml
 from onebit_spark.core.execution import Execution
 from onebit_spark.core.settings import Problem, by_param, declared
 from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.input.defects import Columns
+from onebit_spark.input.ratings import Columns
 from onebit_spark.ml import make_params
-from onebit_spark.ml.param_types import TABLES, settings_with_params
-from onebit_spark.ml.prediction_params import PredictionParams
+from onebit_spark.ml.params import TABLES, PredictionParams, settings_with_params
 from onebit_spark.tuning.cross_validation import CrossValidation
 
 ANOTHER = {str: "elsewhere", int: 7, float: 0.25}

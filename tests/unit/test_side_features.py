@@ -13,6 +13,7 @@ from onebit_spark.certificate.certified_fit import SPLIT_STREAM
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.losses import SIDES, HalfStep
 from onebit_spark.core.priors import PRIORS
+from onebit_spark.core.randomness import Split
 from onebit_spark.core.side_features import (
     FEATURE_RIDGE,
     FeatureRidge,
@@ -20,7 +21,6 @@ from onebit_spark.core.side_features import (
     rated_gram,
 )
 from onebit_spark.core.solver import solve
-from onebit_spark.core.split import Split
 from onebit_spark.engines.threads import LocalEngine
 
 P, SHAPE = 3, (40, 30)

@@ -6,8 +6,7 @@ from scipy.sparse import coo_array, diags_array
 
 from onebit_spark import FitConfig, fit_arrays
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.spectral import OVERSAMPLING, random_start, spectral_start
-from onebit_spark.core.spectral_rows import Keyed, Rows
+from onebit_spark.core.spectral import OVERSAMPLING, Keyed, Rows, random_start, spectral_start
 from onebit_spark.engines.start import StartTables
 from onebit_spark.engines.threads import ThreadRunner
 from onebit_spark.simulate import power_law_ratings, simulate

@@ -10,7 +10,7 @@ import pytest
 
 import onebit_spark
 from onebit_spark import FitConfig, RequestError, Terms, fit_arrays, fit_table, table_fit
-from onebit_spark.core import devices
+from onebit_spark.core import execution
 from onebit_spark.core.execution import Execution
 from onebit_spark.engines.threads import ThreadRunner
 from onebit_spark.input.arrow_ratings import ArrowRatings
@@ -73,21 +73,21 @@ class Device(ThreadRunner):
 
 def test_on_a_device(likes, tmp_path, monkeypatch):
     """What a model holds was fetched from there. A checkpoint that goes on was sent there again."""
-    monkeypatch.setattr(devices, "missing", lambda: None)
+    monkeypatch.setattr(execution, "missing", lambda: None)
     monkeypatch.setattr(table_fit, "CudaRunner", Device)
     expected, model = fit_table(likes, QUICK), fit_table(likes, QUICK, device="cuda")
     assert model.info.objective_history == expected.info.objective_history
     np.testing.assert_array_equal(model.users.known.location, expected.users.known.location[::-1])
     ratings = ArrowRatings(ArrowTable.of(likes), Columns())
     keep = Execution(device="cuda", checkpoint_dir=str(tmp_path / "c"), checkpoint_interval=2)
-    for config, execution in ((replace(QUICK, max_iter=3), keep), (QUICK, replace(keep, resume=True))):
-        fit = TableFit(config, None, Columns(), ratings.id_types, execution=execution)
+    for config, how in ((replace(QUICK, max_iter=3), keep), (QUICK, replace(keep, resume=True))):
+        fit = TableFit(config, None, Columns(), ratings.id_types, execution=how)
         resumed = fit.model(ratings.divided().to_fit)
     np.testing.assert_allclose(resumed.info.objective_history, expected.info.objective_history, rtol=1e-7)
 
 
 def test_a_device_that_is_not_there(likes, monkeypatch):
-    monkeypatch.setattr(devices, "missing", lambda: "finds no GPU: choose 'cpu'")
+    monkeypatch.setattr(execution, "missing", lambda: "finds no GPU: choose 'cpu'")
     with pytest.raises(RequestError, match="device 'cuda' finds no GPU: choose 'cpu'"):
         fit_table(likes, QUICK, device="cuda")
     with pytest.raises(RequestError, match="device must be one of cpu, cuda, not 'tpu'"):

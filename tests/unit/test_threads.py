@@ -7,8 +7,8 @@ import numpy as np
 
 from onebit_spark import FitConfig
 from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.randomness import Split
 from onebit_spark.core.solver import solve
-from onebit_spark.core.split import Split
 from onebit_spark.engines.threads import LocalEngine
 
 

@@ -8,13 +8,12 @@ from test_implicit_features import SHAPE, cells, features
 
 from onebit_spark.core import implicit_features
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.implicit_features import RIDGE, weight_gram
+from onebit_spark.core.implicit_features import RIDGE, WeightStep, weight_gram
 from onebit_spark.core.losses import RowPrior
 from onebit_spark.core.losses.base import RowSums
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.row_map import RowMap
 from onebit_spark.core.statistics import SideStatistics
-from onebit_spark.core.weight_step import WeightStep
 
 RANK = 3
 W, R, Z, D, S, Q = (slice(n * RANK, (n + 1) * RANK) for n in range(6))

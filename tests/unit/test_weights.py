@@ -13,7 +13,7 @@ from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.losses import LOSSES
 from onebit_spark.core.prediction import score, variance
 from onebit_spark.core.priors import PRIORS
-from onebit_spark.core.split import Split
+from onebit_spark.core.randomness import Split
 from onebit_spark.engines.threads import LocalEngine
 
 SHAPE = (40, 30)

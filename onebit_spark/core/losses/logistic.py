@@ -33,8 +33,7 @@ from onebit_spark.core.losses.base import (
     side_by_side,
 )
 from onebit_spark.core.losses.batched_solve import LANES
-from onebit_spark.core.losses.logistic_diagonal import update_rows_diagonal
-from onebit_spark.core.losses.logistic_full import fill_partner_moments, update_rows_full
+from onebit_spark.core.losses.logistic_kernels import fill_partner_moments, update_rows_diagonal, update_rows_full
 from onebit_spark.core.posterior import FloatArray, Kind, RowPosterior, packed_size
 from onebit_spark.core.settings import Problem, RefusedSetting
 

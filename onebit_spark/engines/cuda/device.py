@@ -1,18 +1,27 @@
-"""The GPU of this machine: whether there is one, what it can take, and its compiled kernels."""
+"""The GPU of this machine: whether there is one, what it can take, and its compiled kernels.
+
+Arrays on their way between this machine's memory and the GPU's: many small pieces, several at a time.
+
+The device reads and writes only memory that is pinned. A copy of other memory goes through a buffer of the driver, at
+1 or 2 GB/s. Here threads copy pieces into pinned buffers of their own, while others are on their way.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from onebit_spark.core.devices import missing
-from onebit_spark.core.posterior import Form
+from onebit_spark.core.execution import available_cores, missing
+from onebit_spark.core.posterior import Form, RowPosterior
 from onebit_spark.engines.cuda.shapes import Shape
 from onebit_spark.errors import RequestError
 
@@ -24,7 +33,7 @@ SPARE = 0.9  # share of the free memory that a fit may plan with
 
 @cache
 def cupy() -> Any:
-    """CuPy. ``core.devices`` has looked before whether it is there."""
+    """CuPy. ``core.execution`` has looked before whether it is there."""
     lacking = missing()
     if lacking is not None:
         raise RequestError(f"device='cuda' {lacking}")
@@ -140,3 +149,82 @@ def or_null(array: Any) -> Any:
 def launch(found: Any, n: int, *arguments: Any) -> None:
     """Run a kernel with one thread for each of n numbers."""
     found((max(1, -(-n // THREADS)),), (THREADS,), arguments)
+
+
+PIECE = 16 * 2**20  # bytes
+MOST_THREADS = 8
+
+_own = threading.local()
+
+
+def upload(array: NDArray[Any]) -> Any:
+    """The array on the device."""
+    array = np.ascontiguousarray(array)
+    out = cupy().empty(array.shape, array.dtype)
+    _wait()  # this memory may have been freed a moment ago, and a kernel that has yet to run may still read it
+    given, made = array.reshape(-1), out.reshape(-1)
+
+    def work(part: slice, buffer: NDArray[Any], stream: Any) -> None:
+        np.copyto(buffer, given[part])
+        made[part].set(buffer, stream=stream)
+        stream.synchronize()
+
+    _in_pieces(given, work)
+    return out
+
+
+def download(array: Any) -> NDArray[Any]:
+    """An array of the device, here."""
+    array = cupy().ascontiguousarray(array)
+    _wait()
+    out = np.empty(array.shape, array.dtype)
+    given, made = array.reshape(-1), out.reshape(-1)
+
+    def work(part: slice, buffer: NDArray[Any], stream: Any) -> None:
+        given[part].get(stream=stream, out=buffer)
+        stream.synchronize()
+        np.copyto(made[part], buffer)
+
+    _in_pieces(made, work)
+    return out
+
+
+def uploaded(posterior: RowPosterior) -> RowPosterior:
+    """A posterior whose arrays are on the device."""
+    return _with_arrays(posterior, lambda array: upload(array.astype(np.float32, copy=False)))
+
+
+def downloaded(posterior: RowPosterior) -> RowPosterior:
+    """The inverse."""
+    return _with_arrays(posterior, download)
+
+
+def _wait() -> None:
+    """Until all kernels are done: the pieces travel on streams of their own."""
+    cupy().cuda.get_current_stream().synchronize()
+
+
+def _with_arrays(posterior: RowPosterior, move: Callable[[Any], Any]) -> RowPosterior:
+    implicit = None if posterior.implicit is None else move(posterior.implicit)
+    return replace(posterior, location=move(posterior.location), scale=move(posterior.scale), implicit=implicit)
+
+
+def _in_pieces(array: NDArray[Any], work: Callable[[slice, NDArray[Any], Any], None]) -> None:
+    """``work`` for every piece, with a pinned buffer and a stream."""
+    length = max(1, PIECE // array.itemsize)
+    pieces = [slice(lo, min(lo + length, len(array))) for lo in range(0, len(array), length)]
+
+    def one(part: slice) -> None:
+        if not hasattr(_own, "buffer"):
+            import cupyx
+
+            _own.buffer, _own.stream = cupyx.empty_pinned(PIECE, np.uint8), cupy().cuda.Stream(non_blocking=True)
+        size = (part.stop - part.start) * array.itemsize
+        work(part, _own.buffer[:size].view(array.dtype), _own.stream)
+
+    if len(pieces) < 2:
+        for part in pieces:
+            one(part)
+    else:
+        with ThreadPoolExecutor(min(MOST_THREADS, available_cores(), len(pieces))) as pool:
+            list(pool.map(one, pieces))

@@ -12,10 +12,10 @@ from onebit_spark.core.losses import HalfStep
 from onebit_spark.core.losses.hinge import Hinge, floors, learning_rate
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.engines.cuda.device import NULL, cupy, kernel, or_null
-from onebit_spark.engines.cuda.priors import DevicePrior
 from onebit_spark.engines.cuda.ratings import DeviceRatings
 from onebit_spark.engines.cuda.shapes import MODE_HINGE, MODE_SEARCH, Shape
 from onebit_spark.engines.cuda.update import (
+    DevicePrior,
     partner_lines,
     room_for_told,
     row_sums,

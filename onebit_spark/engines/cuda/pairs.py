@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onebit_spark.core.confidence import HIGHEST_OCTAVE, HISTOGRAM_BINS, LOWEST_OCTAVE, PER_OCTAVE
 from onebit_spark.core.draws import Draws
 from onebit_spark.core.left_out import BINS, WIDEST
 from onebit_spark.core.losses import LOSSES, Hinge
 from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.prediction import HIGHEST_OCTAVE, HISTOGRAM_BINS, LOWEST_OCTAVE, PER_OCTAVE
 from onebit_spark.engines.cuda.device import cupy, kernel, launch, or_null
 from onebit_spark.engines.cuda.ratings import DeviceRatings
 from onebit_spark.engines.cuda.shapes import Shape
@@ -43,7 +43,7 @@ def count_errors(ratings: DeviceRatings, rows: RowPosterior, cols: RowPosterior,
 def count_confidences(
     ratings: DeviceRatings, rows: RowPosterior, cols: RowPosterior, noise: float, stride: int
 ) -> Sums:
-    """The histogram of the confidences of every ``stride``-th rating (``core.confidence``)."""
+    """The histogram of the confidences of every ``stride``-th rating (``core.prediction``)."""
     counts, octaves = cupy().zeros(HISTOGRAM_BINS, np.uint64), (np.float64(LOWEST_OCTAVE), np.float64(HIGHEST_OCTAVE))
     launch(
         kernel("pairs", "confidences", Shape.of(rows.form).pair_macros), LANES * ratings.n, *ratings.places,

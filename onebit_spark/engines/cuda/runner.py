@@ -10,29 +10,42 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.blocks import RatingBlock, Repeats
 from onebit_spark.core.config import FitConfig
+from onebit_spark.core.implicit_features import ToldMap
 from onebit_spark.core.losses import OTHER, Hinge, Loss, PriorLines, RowPrior, Side
 from onebit_spark.core.posterior import Form, RowPosterior, packed_size
-from onebit_spark.core.repeats import Repeats
+from onebit_spark.core.randomness import Split
 from onebit_spark.core.row_map import RowMap
-from onebit_spark.core.spectral_rows import Rows
-from onebit_spark.core.split import Split
-from onebit_spark.core.weight_step import ToldMap
+from onebit_spark.core.spectral import Rows
 from onebit_spark.engines import steps
 from onebit_spark.engines.cuda import hinge, pairs
-from onebit_spark.engines.cuda.arrays import device_ratings
-from onebit_spark.engines.cuda.device import bytes_needed, check_memory, cupy, kernel, or_null, room
-from onebit_spark.engines.cuda.modules import prepare_half_step, prepare_ratings
-from onebit_spark.engines.cuda.priors import DevicePrior
-from onebit_spark.engines.cuda.ratings import DeviceRatings, Orientations, orientations_of
+from onebit_spark.engines.cuda.device import (
+    bytes_needed,
+    check_memory,
+    cupy,
+    downloaded,
+    kernel,
+    or_null,
+    room,
+    upload,
+    uploaded,
+)
+from onebit_spark.engines.cuda.ratings import DeviceRatings, Orientations, device_ratings, orientations_of
 from onebit_spark.engines.cuda.shapes import WARP, Shape
 from onebit_spark.engines.cuda.start import grown_posteriors, start_posteriors, total_weight
 from onebit_spark.engines.cuda.totals import fold, side_statistics, weight_gram
-from onebit_spark.engines.cuda.transfer import downloaded, upload, uploaded
-from onebit_spark.engines.cuda.update import RatingSums, map_rows, move_told, updated
+from onebit_spark.engines.cuda.update import (
+    DevicePrior,
+    RatingSums,
+    map_rows,
+    move_told,
+    prepare_half_step,
+    prepare_ratings,
+    updated,
+)
 from onebit_spark.engines.engine import BlockEngine
-from onebit_spark.engines.line_format import LineFormat, LineMap
+from onebit_spark.engines.runner import LineFormat, LineMap
 from onebit_spark.engines.steps import RowStep, Step, Sums
 
 MOST_BLOCKS = 8448  # sixty-four for each multiprocessor of an H200

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.losses import OTHER, SIDES, Loss, Side
 from onebit_spark.core.posterior import FIT_VECTORS, RowPosterior, packed_size
-from onebit_spark.core.spectral import STARTS, spectral_start
-from onebit_spark.core.spectral_rows import (
+from onebit_spark.core.spectral import (
+    STARTS,
     CubeSums,
     Factors,
     Keyed,
@@ -23,6 +23,7 @@ from onebit_spark.core.spectral_rows import (
     Table,
     added,
     gram,
+    spectral_start,
 )
 from onebit_spark.engines.cuda.device import cupy
 from onebit_spark.engines.cuda.pairs import residual_weights

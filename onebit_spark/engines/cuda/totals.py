@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.statistics import SideStatistics
 from onebit_spark.engines.cuda.device import NULL, cupy, kernel, or_null
-from onebit_spark.engines.cuda.priors import DevicePrior
 from onebit_spark.engines.cuda.ratings import DeviceRatings
 from onebit_spark.engines.cuda.shapes import Shape
+from onebit_spark.engines.cuda.update import DevicePrior
 
 Vector = NDArray[np.float64]
 

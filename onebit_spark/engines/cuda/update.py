@@ -1,22 +1,109 @@
-"""A half step on the GPU: lines, sums over ratings, a system per row, and the statistics of the side."""
+"""A half step on the GPU: lines, sums over ratings, a system per row, and the statistics of the side.
+
+Which .cu files a fit needs, and for which macros. They are compiled side by side, before the first of them runs.
+
+DevicePrior: the prior of the rows of a half step, on the GPU.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from onebit_spark.core.implicit_features import RIDGE
-from onebit_spark.core.losses import HalfStep
-from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.implicit_features import RIDGE, ToldMap
+from onebit_spark.core.losses import HalfStep, PriorLines
+from onebit_spark.core.posterior import Form, RowPosterior
 from onebit_spark.core.row_map import RowMap
-from onebit_spark.core.weight_step import ToldMap
-from onebit_spark.engines.cuda.device import NULL, cupy, kernel, launch, or_null
-from onebit_spark.engines.cuda.modules import sum_macros
-from onebit_spark.engines.cuda.priors import DevicePrior
+from onebit_spark.engines.cuda.device import NULL, cache_bytes, compile_soon, cupy, kernel, launch, or_null
 from onebit_spark.engines.cuda.ratings import DeviceRatings
-from onebit_spark.engines.cuda.shapes import BLOCK, MODE_LOGISTIC, MODE_PRODUCT, LineShape, Shape
+from onebit_spark.engines.cuda.shapes import (
+    BLOCK,
+    MODE_HINGE,
+    MODE_LOGISTIC,
+    MODE_PRODUCT,
+    MODE_SEARCH,
+    RATING_MACROS,
+    LineShape,
+    Shape,
+)
+
+
+def sum_macros(line: LineShape, ratings: DeviceRatings, mode: int) -> dict[str, int]:
+    """Of ``sums.cu`` for these ratings."""
+    lines = 4 * line.width * (ratings.n_columns + 1)
+    return line.sum_macros(ratings.weights is not None, mode, lines <= cache_bytes())
+
+
+def prepare_half_step(ratings: DeviceRatings, form: Form, hinge: bool) -> None:
+    """Begin to compile what a half step needs, and what follows a fit."""
+    shape = Shape.of(form, hinge)
+    compile_soon("solve", shape.row_macros)
+    if hinge:
+        compile_soon("sums", sum_macros(shape.line, ratings, MODE_HINGE))
+        compile_soon("sums", sum_macros(shape.search_line, ratings, MODE_SEARCH))
+        compile_soon("hinge", shape.row_macros)
+    else:
+        compile_soon("sums", sum_macros(shape.line, ratings, MODE_LOGISTIC))
+    compile_soon("lines", shape.row_macros)
+    compile_soon("maps", shape.map_macros)
+    compile_soon("totals", shape.total_macros)
+    compile_soon("pairs", shape.pair_macros)
+
+
+def prepare_ratings() -> None:
+    """Begin to compile what every fit needs."""
+    compile_soon("ratings", RATING_MACROS)
+    compile_soon("fold", {})
+
+
+@dataclass(frozen=True)
+class DevicePrior:
+    """One line for all rows, or a line per row; and what side features add to the means."""
+
+    mean: Any  # (D,) float64
+    precision: Any  # (D, D) float64
+    own: RowPosterior | None = None  # means and standard deviations, one line per row, in the place of these
+    explained: Any = None  # (rows, D) float32, added to the means
+
+    @classmethod
+    def of(cls, step: HalfStep[Any], size: int, own: RowPosterior | None, features: Any) -> DevicePrior:
+        """The prior of a step. ``own`` are the lines of its PriorLines, ``features`` the side features of all rows."""
+        lines = np.zeros((1 + size, size))
+        if not isinstance(step.prior, PriorLines):
+            lines[0], lines[1:] = step.prior.mean[0], np.diag(step.prior.precision[0])
+            lines[1:] += 0.0 if step.prior.coupling is None else step.prior.coupling
+        lines = cupy().asarray(lines)
+        mean, precision = lines[0], lines[1:]
+        explained = None
+        if features is not None:
+            weights = cupy().asarray(step.feature_weights)
+            explained = (features.astype(np.float64) @ weights).astype(np.float32)
+        return cls(mean, precision, own, explained)
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """As the kernels read it."""
+        own = (NULL, NULL) if self.own is None else (self.own.location, self.own.deviation)
+        return self.mean, self.precision, *own, or_null(self.explained)
+
+    def known(self, told: Any, fixed: int) -> Any:
+        """What features explain of the means, (rows, D); None without any. ``told``: the implicit ones', (rows, K)."""
+        if told is None:
+            return self.explained
+        if self.explained is None:
+            known = cupy().zeros((len(told), len(self.mean)), np.float32)
+        else:
+            known = self.explained.copy()
+        known[:, fixed:] += told
+        return known
+
+    def means(self, known: Any) -> Any:
+        """The prior means of all rows."""
+        means = self.mean if self.own is None else self.own.location.astype(np.float64)
+        return means if known is None else means + known
+
 
 LINES = 16  # rows whose lines a block makes, as in lines.cu
 MAP_BLOCKS = 1056  # eight for each multiprocessor of an H200; more rows than that go one after the other

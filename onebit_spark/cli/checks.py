@@ -1,7 +1,4 @@
-"""Where the jobs write: outputs that may not be overwritten, or cannot be made, are refused before any work is done.
-
-What the jobs refuse about the tables that they read, in the words of their flags, whoever has read them.
-"""
+"""What the jobs refuse, in the words of their flags: outputs that they may not or cannot write, unfit tables."""
 
 from __future__ import annotations
 

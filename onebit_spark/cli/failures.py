@@ -1,9 +1,8 @@
-"""Failures in words: one line that names the cause.
+"""How a job fails: one line that names the cause; and how Ctrl-C or SIGTERM ends it, in order.
 
-Ctrl-C (SIGINT) and SIGTERM: a job ends in order, with the exit code that shells expect.
-
-Python ignores an exception in a finaliser or in the callback of a weak reference, and a signal may come in the middle
-of one. So KeyboardInterrupt is raised again until somebody handles it.
+The exit code of a signal is the one that shells expect. Python ignores an exception in a finaliser or in the callback
+of a weak reference, and a signal may come in the middle of one. So KeyboardInterrupt is raised again until somebody
+handles it.
 """
 
 from __future__ import annotations

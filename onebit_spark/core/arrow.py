@@ -1,7 +1,4 @@
-"""pyarrow, where it is installed. A fit of arrays on a GPU does without it.
-
-Tables that people have: of Arrow, pandas or polars.
-"""
+"""pyarrow, where it is installed (a fit of arrays on a GPU does without it), and the tables that people have."""
 
 from __future__ import annotations
 

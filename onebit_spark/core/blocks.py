@@ -1,6 +1,6 @@
 """RatingBlock: the ratings of one block of rows, compressed by row, four bytes per rating, eight with weights.
 
-Cells that were rated more than once.
+``Repeats`` are the cells that were rated more than once.
 """
 
 from __future__ import annotations

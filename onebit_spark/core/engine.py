@@ -83,7 +83,7 @@ class Engine(Protocol[P]):
         """Errors of draws from the posteriors on the ratings: one map step over the rows."""
 
     def confidences(self, posterior: dict[Side, P], noise: float) -> NDArray[np.int64]:
-        """The histogram of the ratings' confidences (``certificate.confidence``) under this posterior: one map step."""
+        """The histogram of the ratings' confidences (``prediction``) under this posterior: one map step."""
 
     def left_out_loss(self, loss: str, posterior: dict[Side, P], split: Split) -> LeftOut:
         """Held-out loss and errors of the ratings that the split does *not* choose, under a posterior: one map step."""

@@ -1,9 +1,4 @@
-"""Execution: how a fit on Spark is run, checked all at once.
-
-What this process may use of its machine: cores and memory, also where a container limits them.
-
-Where a fit can run: on this machine's cores, or on its GPU. What a GPU cannot fit is refused before any work.
-"""
+"""How a fit is run: the cores and the memory of this process, the settings of ``Execution``, and what a GPU can fit."""
 
 from __future__ import annotations
 

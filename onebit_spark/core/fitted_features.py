@@ -1,7 +1,4 @@
-"""What a model has learnt from side features, and how it codes those of other ids.
-
-Side features of a fit: whose they are, what is learnt from them, and ids that have nothing else.
-"""
+"""Side features by ids: those of a fit (``FitFeatures``), and what a model has learnt from them for any id."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def weight_hashes(weights: NDArray[np.float32]) -> NDArray[np.int64]:
 def hash_sums(
     hashes: NDArray[np.int64], label: NDArray[np.bool_], weights: NDArray[np.float32] | None = None
 ) -> dict[str, int]:
-    """What ``defects.fingerprint`` sums, of the cells' hashes, the labels and the weights."""
+    """What ``input.ratings.fingerprint`` sums, of the cells' hashes, the labels and the weights."""
     of_weights = np.empty(0, np.int64) if weights is None else weight_hashes(weights)
     sums = _sums(hashes.view(np.uint64), label, of_weights.view(np.uint64))
     return {name: int(total) for name, total in zip(HASH_PARTS, sums, strict=True)}

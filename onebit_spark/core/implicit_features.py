@@ -15,15 +15,8 @@ half step sums these over the partners of each row and gets
 
     p_i = (Fw)_i,   s_i = |Ω_i|^{−½}(Fz)_i,   q_i = |Ω_i|^{−½}(Fd)_i,   z_i = (Σ_{j∈Ω_i} r_j − ρ w_i) / (|Ω_i| + ρ)
 
-so implicit features need no pass of their own. The weights themselves move by a step that the driver finds
-(``weight_step``).
-
-XᵀX of the lines of a table, inside one thread.
-
-Ranges of rows are worked on side by side. BLAS starts threads of its own for larger products, and those would wait for
-each other: with two cores an iteration over 2·10⁷ ratings took 1.6 times as long.
-
-The step of the weights of implicit features: the best one in the span of the gradient and the last step.
+so implicit features need no pass of their own. The weights themselves move by a step that the driver finds,
+the best one in the span of the gradient and the last step (``WeightStep``).
 
 Given the means M = E[L] of a side, the best weights W of the other side are a ridge regression. γ cancels in it:
 
@@ -35,7 +28,7 @@ Among all W + ZA + DB with K×K matrices A and B, where Z is the preconditioned 
 
 For fixed M this is the method of conjugate gradients for K right-hand sides at once (docs/MATH.md, §13). M moves
 between two steps. The step is still the best in its span, so the objective never rises. W, X, R and Y are vectors of
-the rows and columns (``implicit_features``). The driver gets their Gram matrices from the half steps. Each line moves
+the rows and columns. The driver gets their Gram matrices from the half steps. Each line moves
 by itself:
 
     w ─► w + [z d][A; B],     d ─► [z d][A; B]          of those who are rated
@@ -58,7 +51,11 @@ from onebit_spark.core.row_map import RowMap
 
 
 def gram_matrix(lines: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Σ_i x_i x_iᵀ, in double precision."""
+    """Σ_i x_i x_iᵀ, in double precision and inside one thread.
+
+    Ranges of rows are worked on side by side. BLAS starts threads of its own for larger products, and those would wait
+    for each other: with two cores an iteration over 2·10⁷ ratings took 1.6 times as long.
+    """
     total = _lower_triangle(np.ascontiguousarray(lines))
     return total + np.tril(total, -1).T
 

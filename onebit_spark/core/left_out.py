@@ -1,6 +1,6 @@
-"""LeftOut: what a fit says of ratings that it has not seen (docs/MATH.md, §14).
+"""What a fit says of ratings that it has not seen (``LeftOut``), and calibration on them (``LabelNoise``).
 
-LabelNoise: the probabilities of a fit, calibrated on ratings that it has not seen (docs/MATH.md, §14).
+See docs/MATH.md, §14. The calibrated probability of a label y is
 
     P(y) = ε/2 + (1 − ε) σ(τ y z),     z = score/√(1 + π·variance/8)
 

@@ -59,14 +59,14 @@ class ModelInfo:
     seconds: dict[str, float] = field(default_factory=dict)  # seconds of each phase of the fit
     n_positive: int = 0  # number of positive ratings
     repeats: dict[str, int] = field(default_factory=dict)  # repeated ratings of a cell: see ``core.blocks``
-    fingerprint: str = ""  # hash of the set of ratings: see ``defects.RatingCounts``
+    fingerprint: str = ""  # hash of the set of ratings: see ``input.rating_checks``
     validation: list[dict[str, float]] = field(default_factory=list)  # held-out loss and error after each iteration
     exchange: dict[str, str] = field(default_factory=dict)  # how factors travelled, and why this exchange was chosen
     calibration: dict[str, Any] | None = None  # see ``calibration.Calibration``
     scale_moments: dict[str, Any] | None = None  # what determines q(γ): see ``scales.Moments``
     # after a prior split: the factor by which the spread of an unknown id is multiplied in certified draws (§9.4)
     draw_narrowing: float | None = None
-    # thresholds of the confidence, from the fitted ratings: see ``confidence.Ladder``
+    # thresholds of the confidence, from the fitted ratings: see ``prediction.Ladder``
     confidences: dict[str, Any] | None = None
     weight_losses: dict[str, float] | None = None  # if κ was chosen: the held-out loss of each κ that was tried
     choice: dict[str, Any] | None = None  # if a tenth of the ratings chose: how, see ``choices.Choice.as_dict``

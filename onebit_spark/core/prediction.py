@@ -1,6 +1,6 @@
-"""Score, variance and probability of a cell from the posteriors of its row and its column (docs/MATH.md, §8.1).
+"""Score, variance, probability and confidence of a cell from the posteriors of its row and its column.
 
-The confidence of a prediction, and thresholds for it that depend on the fitted ratings only (docs/MATH.md, §10.1–2).
+See docs/MATH.md, §8.1 and §10.1–2.
 
     confidence |z| = |score| / √(c + variance)      c: the noise of the loss (logistic 8/π, hinge 0)
 

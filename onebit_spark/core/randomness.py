@@ -7,7 +7,7 @@ A stream is a 64-bit counter with steps of the golden ratio, and each value is s
 Steele, Lea and Flood, 2014). The streams of different ratings start at scrambled values, so they are practically
 independent.
 
-Split: divides ratings by a random coin per rating or per cell, which does not depend on the labels.
+``Split`` divides ratings by a random coin per rating or per cell, which does not depend on the labels.
 """
 # mypy: disallow-untyped-defs=False
 

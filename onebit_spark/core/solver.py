@@ -1,7 +1,4 @@
-"""The alternation: L step, R step, γ step, objective, stop? One loop, whatever engine runs the map steps.
-
-The seconds of the phases of a fit.
-"""
+"""The alternation: L step, R step, γ step, objective, stop? One loop, whatever engine runs the map steps."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ The subspace iteration starts from a random matrix. Its line for column j is a h
 of j and the number of positive ratings of j. It does not depend on the position of j. If too few columns differ in
 these counts, Yᵀ times such lines for the rows is added. Then columns with equal counts differ too.
 
-What the start of a fit computes line by line: normals from a hash, factors, and sums over rows.
+First below: what the start computes line by line. Then the start itself, on a ``SignMatrix``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Blocks of ratings as lines of a DataFrame. The arrays are in binary cells, which are read without a copy.
+"""Blocks of ratings: which rows are in which, and how they are lines of a DataFrame.
 
-Which rows are in which block: rows with many ratings are placed one by one, the others by a hash.
+Rows with many ratings are placed one by one, the others by a hash. The arrays of a block are in binary cells, which are
+read without a copy.
 """
 
 from __future__ import annotations

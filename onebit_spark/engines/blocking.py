@@ -6,7 +6,7 @@
 A rating crosses the network as 8 bytes, 12 with a weight, never as a row of its own. Everything here runs in Python
 workers on Arrow.
 
-One orientation of the ratings as cached blocks, and how both are made.
+``BlockedSide`` is one orientation, ``Blocking`` makes both.
 """
 
 from __future__ import annotations

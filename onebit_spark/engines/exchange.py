@@ -27,7 +27,6 @@ from onebit_spark.input.prepared_ratings import RatingsSource
 from onebit_spark.input.rating_checks import Columns, RatingCounts
 from onebit_spark.input.survey import RatingSurvey
 from onebit_spark.platform.files import Location
-from onebit_spark.platform.plans import TemporaryFolders
 from onebit_spark.platform.sessions import (
     checkpoint_folder,
     described,
@@ -36,6 +35,7 @@ from onebit_spark.platform.sessions import (
     is_local,
     parallelism,
 )
+from onebit_spark.platform.temporary_folders import TemporaryFolders
 
 log = logging.getLogger("onebit_spark")
 

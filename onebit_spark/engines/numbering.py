@@ -70,7 +70,7 @@ def number_ids(survey: RatingSurvey, release: ExitStack) -> dict[Side, NumberedI
 
 
 def placements(ids: dict[Side, NumberedIds], n_ratings: int, n_blocks: dict[Side, int]) -> dict[Side, Placement]:
-    """The placements of ``layout.placement_by_counts``, from the heavy rows and the load of each block only."""
+    """The placements of ``placement_by_counts``, from the heavy rows and the load of each block only."""
     parts = [
         ids[side].frame.mapInArrow(_Loads(number, n_blocks[side], n_ratings / (HEAVY * n_blocks[side])), LOADS)
         for number, side in enumerate(SIDES)

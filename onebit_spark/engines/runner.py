@@ -1,7 +1,4 @@
-"""Runner: where steps run, and where tables are.
-
-LineFormat: how the lines of a table are written and read.
-"""
+"""Runner: where steps run, and where tables are; LineFormat: how the lines of a table are written and read."""
 
 from __future__ import annotations
 

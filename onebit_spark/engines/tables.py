@@ -1,7 +1,4 @@
-"""Tables of a side on Spark: held on the driver, or stored on the cluster. They have one line per row of the side.
-
-Factor tables between this process and Spark.
-"""
+"""Tables of a side on Spark: a line per row, held on the driver or stored on the cluster; factor tables of models."""
 
 from __future__ import annotations
 
@@ -36,8 +33,9 @@ from onebit_spark.engines.runner import LineFormat, LineMap
 from onebit_spark.engines.steps import Lines
 from onebit_spark.platform.binary_cells import type_of
 from onebit_spark.platform.files import Location
-from onebit_spark.platform.plans import TemporaryFolders, forget, on_executors
+from onebit_spark.platform.plans import forget, on_executors
 from onebit_spark.platform.sessions import broadcast
+from onebit_spark.platform.temporary_folders import TemporaryFolders
 
 
 class Broadcasts:

@@ -1,6 +1,6 @@
-"""Validation: held-out ratings that are measured after every iteration of a fit, and the best state so far.
+"""Validation: the loss of held-out ratings after every iteration of a fit, and the best state so far.
 
-The loss of held-out ratings under the posteriors of an engine: on the driver, by broadcast, or by joins.
+The loss under the posteriors of an engine is measured where these are: on the driver, by broadcast, or by joins.
 """
 
 from __future__ import annotations

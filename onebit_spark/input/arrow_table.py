@@ -1,7 +1,4 @@
-"""ArrowTable: a table that Arrow reads without Spark, in Spark's types, batch by batch, as often as it is asked for.
-
-How much memory the ids of a table will take if they are text, by an estimate from its first rows. No Spark.
-"""
+"""ArrowTable: a table that Arrow reads without Spark, in Spark's types, batch by batch, as often as it is asked for."""
 
 from __future__ import annotations
 

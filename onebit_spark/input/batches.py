@@ -1,11 +1,7 @@
-"""Ratings under the names that are used inside, as they arrive in Arrow batches, and what is read off them.
+"""Ratings as they arrive in Arrow batches: under the names that are used inside, checked, numbered and packed.
 
-This module imports no Spark.
-
-Ratings gathered in this process as they arrive: checked, numbered and packed, without a Python object per rating.
-
-They arrive as Arrow batches with the columns of ``batches``, from Spark (``collect``) or from files
-(``arrow_ratings``). This module imports no Spark.
+They come from Spark (``collect``) or from files (``arrow_ratings``). There is no Python object per rating. This module
+imports no Spark.
 """
 
 from __future__ import annotations
@@ -50,7 +46,7 @@ class RatingBatch:
     """Some raw ratings in this process, without their ids."""
 
     positive: NDArray[np.bool_]
-    # ``defects.cell_hash`` of the cells; 0 for all if an id is null, for such ratings are refused.
+    # ``ratings.cell_hash`` of the cells; 0 for all if an id is null, for such ratings are refused.
     hashes: NDArray[np.int64]
     weights: NDArray[np.float32] | None  # NaN for null
     # To be summed over batches: ``n``, the counts of ``rating_checks.BIT``, HASH_PARTS, ``absent`` if a label is null,

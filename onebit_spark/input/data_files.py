@@ -1,8 +1,6 @@
-"""The files of a table: one file, a folder, a pattern; hive partitions; local, or a URI that Arrow or fsspec knows.
+"""The files of a table and their format: one file, a folder, a pattern; local, or a URI that Arrow or fsspec knows.
 
 Spark's rules hold: names that begin with a dot or an underscore are skipped. This module imports no Spark.
-
-The format of a file by the ending of its name, and of a folder by the files that it holds. It imports no Spark.
 """
 
 from __future__ import annotations

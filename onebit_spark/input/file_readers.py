@@ -2,8 +2,6 @@
 
 CSV has a header, and its columns are text, unless options say otherwise. This module imports no Spark.
 
-Arrow's types and Spark's: which type a column has once Spark has read it, and what text looks like.
-
 A table that Arrow reads gets the types that Spark would give it. So ids, hashes and messages are the same with both.
 """
 

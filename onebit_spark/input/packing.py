@@ -1,7 +1,7 @@
 """Ratings packed, mostly in the executors: read once, 8 bytes each, under the numbers of dictionaries of their own.
 
     raw ratings ─Pack─► bundles on the executors' disks ─► facts (counts, defects, fingerprint) of every bundle
-                                                        ─► ids with their counts (``id_counts``)
+                                                        ─► ids with their counts (``CountIds``)
                                                         ─► hashes of cells, for the sketch
                                                         ─► blocks (``engines.blocking``)
 
@@ -9,11 +9,8 @@ A task cuts its ratings into bundles, one line each. A segment is a run of bundl
 one of items. A bundle names the ids that are new in its segment, so a segment is read in its order. Its last line has
 no ratings: it tells how many ratings, and how many positive ones, each id of the segment has.
 
-``packed_frames`` packs the ratings of a DataFrame, ``prepared_here`` those of this process. No Spark is imported here.
-
-Packed ratings gathered in this process as their lines arrive, in any order. This module imports no Spark.
-
-The ids of packed ratings with their numbers of ratings, summed over segments. This module imports no Spark.
+``survey`` packs the ratings of a DataFrame, ``prepared_folder`` those of this process. No Spark is imported here.
+``Unpacking`` gathers packed ratings in this process, in any order of their lines.
 """
 
 from __future__ import annotations
@@ -39,7 +36,7 @@ from onebit_spark.platform.binary_cells import binary_line, cell_array, ids_cell
 BUNDLE = 2_000_000  # ratings of a line
 SEGMENT = 16_000_000  # ratings that share their dictionaries
 BINARY_CELLS = ("user_ids", "item_ids", "users", "codes", "weights", "cells", "user_counts", "item_counts")
-LINES = pa.schema(  # as Arrow has them; ``packed_frames.PACKED`` is the same for Spark
+LINES = pa.schema(  # as Arrow has them; ``survey.PACKED`` is the same for Spark
     [("segment", pa.int64()), ("place", pa.int32()), ("facts", pa.string()), *((n, pa.binary()) for n in BINARY_CELLS)]
 )
 SUMMARY = ("user_ids", "item_ids", "user_counts", "item_counts", "cells")  # the columns that are not per rating

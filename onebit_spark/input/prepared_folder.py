@@ -1,7 +1,6 @@
-"""prepared.json: what is known of prepared ratings, and how others differ from them. This module imports no Spark.
+"""The folders of ``prepared_ratings``: what ``prepared.json`` says, and how this process reads and writes them.
 
-Prepared ratings without Spark: the folders of ``prepared_ratings``, read and written by this process.
-
+This module imports no Spark.
 A folder that Spark has prepared serves here, and the other way round. Files and queries are compared only with what the
 same reader told of them; otherwise the ratings are read, and compared by their number and fingerprint.
 """

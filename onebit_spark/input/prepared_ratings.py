@@ -3,7 +3,7 @@
     prepare    source ─Pack─► bundles ─► facts, ids with their counts           the one reading of the source
     a fit      prepared.json compared with the request ─► ids, bundles ─► blocks, or the driver's arrays
 
-FOLDER/bundles/         Parquet, the lines of ``packed_frames.PACKED``: 8 bytes per rating, 12 with weights, and the ids
+FOLDER/bundles/         Parquet, the lines of ``survey.PACKED``: 8 bytes per rating, 12 with weights, and the ids
 FOLDER/ids/             Parquet, one line per id: user or item, side, n, above (``survey.id_counts``)
 FOLDER/prepared.json    ``PreparedFacts``; written last
 
@@ -14,7 +14,7 @@ without a folder, and so are the numbers of the ids and the fit, to the bit.
 
 The folder appears whole or not at all. A segment is read in its order, so no task reads a part of a file.
 
-Where a fit takes its ratings from: a DataFrame, or a folder in which they were prepared.
+``RatingsFrame`` is the other source of a fit: a DataFrame.
 """
 
 from __future__ import annotations

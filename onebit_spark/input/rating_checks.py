@@ -1,10 +1,6 @@
-"""What can be wrong with ratings, in words, whoever has counted it: Spark (``defects``) or this process.
+"""What can be wrong with ratings and with side features, in words, whoever has counted it: Spark or this process.
 
 This module imports no Spark.
-
-Labels: the column that says whether a rating is positive, the threshold for numbers, and the column of weights.
-
-What can be wrong with a table of side features, in words. This module imports no Spark.
 """
 
 from __future__ import annotations

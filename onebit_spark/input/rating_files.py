@@ -7,8 +7,6 @@
 docs/SCALING.md says what that saves. Arrow opens the files with what it finds on the machine: its disks, or an object
 store with the machine's credentials. If it cannot, or finds other files or types than Spark, then Spark reads them.
 hdfs:// is left to Spark, for Arrow would start a JVM in every Python worker.
-
-Ratings in row groups of Parquet files, read by Arrow inside a task of Spark. This module imports no Spark.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The ratings of a DataFrame under the names that are used inside (``batches``).
-
-What can be wrong with ratings: every defect in one pass, with its count and examples.
-"""
+"""The ratings of a DataFrame: under the names that are used inside (``batches``), and every defect in one pass."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@
 ``packing`` has counted the ratings of each segment's ids: no rating is read again. An exchange that shuffles needs the
 lines. After few ids were counted on the driver, they are made at the first use.
 
-The ratings of a DataFrame, packed in the executors (``packing``) and kept on their disks.
+Packed ratings stay on the disks of the executors (``PackedRatings``).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class PackedRatings:
     """The packed ratings, and what was counted of them."""
 
     bundles: DataFrame  # the lines of PACKED, in a session that reads one line at a time
-    # Sums over all bundles: ``n``, the flags of ``defects``, HASH_PARTS, ``absent``, ``weight`` and
+    # Sums over all bundles: ``n``, the flags of ``ratings``, HASH_PARTS, ``absent``, ``weight`` and
     # ``summary_bytes``, the size of SUMMARY.
     facts: Counter[str]
     cached: DataFrame  # the same lines, where they are kept, in a session that sends many short rows to Python

@@ -1,7 +1,6 @@
 """The parts of the pyspark.ml estimator and its model.
 
-param_types ◄ prediction_params ◄ fit_params
+params ◄ fit_params (written by make_params)
 fitted_model (factors and predictions) ◄ persistence (folders) ◄ checkpoint, warm starts ◄ fit_run (around a fit)
-selection (what is answered) ◄ fitted_model ◄ freshness (of ratings), fold_in, recommend, diagnostics ◄ evaluation,
-    certification
+selection (what is answered) ◄ fitted_model ◄ freshness (of ratings), fold_in, recommend, evaluation (and certificates)
 """

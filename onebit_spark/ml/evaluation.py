@@ -1,10 +1,7 @@
-"""The figures of a model on ratings that it has not seen, computed on Spark.
+"""How a model does on ratings, on Spark: figures, diagnostics, calibration and certificates.
 
-Ratings with what a model predicts for them: scored here if they are few, by Spark otherwise.
-
-How a model does on ratings, on Spark: they are scored, and ``predictor.scored`` does the rest.
-
-Certificates of a model's predictions, from ratings that it has not seen, on Spark.
+The ratings get what the model predicts for them, in this process if they are few, by Spark otherwise. What follows from
+that is in ``predictor.scored``.
 """
 
 from __future__ import annotations

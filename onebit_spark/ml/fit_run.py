@@ -1,7 +1,4 @@
-"""Around a fit on Spark: choose the exchange, make the engine, prepare its start; and build the model of the fit.
-
-ModelBuilder: from a fit to its model.
-"""
+"""Around a fit on Spark: choose the exchange, make the engine, prepare its start; and build the model of the fit."""
 
 from __future__ import annotations
 

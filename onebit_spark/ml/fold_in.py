@@ -1,6 +1,7 @@
-"""New users and items of a fitted model: from their ratings, from their side features, or from both.
+"""New ratings of a fitted model, on Spark (``predictor.new_ratings``): ``fold_in`` and ``update``.
 
-update: a fitted model with new ratings, of users and items that it knows or not (``predictor.new_ratings``).
+fold_in    new users or items, from their ratings, from their side features, or from both
+update     ratings of users and items that the model knows or not
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Params with their getters and setters.
+"""Params with their getters and setters, and those that the estimator and its model share.
 
 userCol, getUserCol, setUserCol = text("userCol", "column of the user ids")      the line of ``explainParams``
 rank, getRank, setRank = declared("rank", int)                                   a setting of ``TABLES``
-
-Params that the estimator and its model share.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Rows between Spark and Python as Arrow batches: to the driver one by one, and many short rows to the workers.
 
-User-defined functions of Arrow arrays. Spark 4.0 has none: there the arrays come and go by way of pandas.
+And user-defined functions of Arrow arrays. Spark 4.0 has none: there the arrays come and go by way of pandas.
 """
 
 from __future__ import annotations

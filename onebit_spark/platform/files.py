@@ -1,6 +1,6 @@
-"""Files by URI, and folders that appear whole or not at all.
+"""Files by URI, folders that appear whole or not at all, and the files that rows come from (``Origin``).
 
-Origin: the files that rows come from, and what is done to them. This module imports no Spark.
+This module imports no Spark.
 """
 
 from __future__ import annotations

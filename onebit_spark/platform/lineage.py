@@ -1,6 +1,6 @@
 """Where the rows of a DataFrame come from: its files, and the query over them. No row is read.
 
-A DataFrame that is nothing but columns of Parquet files: these files. Much of it is private to Spark.
+Much of it is private to Spark.
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ Vectors have the score as their inner product, for any nearest-neighbour index (
     item   [R, d, 1]        [L, 1, b]·[R, d, 1] = L·R + d + b
 
 Without intercepts they are L and R. ``OneBitCompletionModel.exportVectors`` writes the same two tables with Spark.
-
-Folders of this machine, without Spark: which paths are meant, and output that appears whole or not at all.
 """
 
 from __future__ import annotations

@@ -3,10 +3,9 @@
 It is the only place where labels, probabilities and draws of a fitted model are computed. ``in_process.Fit``,
 ``ServedModel``, the small models' path on the driver and the executors' map over pairs all call it.
 
-Random draws of the score for any pair of ids: the predictor that `sample` returns and the certificates are about.
-
-A row or column with ratings is drawn from its posterior. One without ratings is drawn from the prior given the scales.
-This adds nothing to the divergence (docs/MATH.md, §9.4)::
+The draws are the predictor that the certificates are about (``ColdStartDraws``). A row or column with ratings is drawn
+from its posterior. One without ratings is drawn from the prior given the scales. This adds nothing to the divergence
+(docs/MATH.md, §9.4)::
 
     γ ~ q(γ), then x_k ~ N(0, γ_k), with one γ for both sides of a pair
     an intercept: μ ~ q(μ), γ_b ~ q(γ_b), then b ~ N(μ, γ_b); γ_d ~ q(γ_d), then d ~ N(0, γ_d)

@@ -5,7 +5,7 @@ score, std, probability, confidence            double
 rung                                           of the model's ladder: smallint
 group                                          string, or null
 
-How a model does on scored ratings: reliability, scores by class, risk–coverage, calibration.
+The figures: error rates, reliability, scores by class, risk–coverage, calibration.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 One-standard-error rule: consider all settings whose mean error is within one standard error of the lowest. Take the
 smallest rank, then no intercepts, then the smallest error.
 
-Cross-validation in this process: the folds of ``cross_validation``, without Spark.
+``LocalValidation`` runs the folds in this process; ``cross_validation`` runs them on Spark.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""The settings that are compared: all combinations of some lists, from a TOML file.
+"""The settings that are compared: all combinations of some lists, from a TOML file; and the plot of how they did.
 
     rank = [5, 10]                     ─►   {rank: 5, intercepts: true}, {rank: 5, intercepts: false},
     intercepts = [true, false]              {rank: 10, intercepts: true}, {rank: 10, intercepts: false}
 
 A file may have several such products, in tables named [[grid]].
-
-The plot of a cross-validation, as a PNG.
 """
 
 from __future__ import annotations

@@ -25,8 +25,9 @@ from onebit_spark.input.ratings import Columns
 from onebit_spark.input.survey import survey_ratings
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform.files import Location
-from onebit_spark.platform.plans import TemporaryFolders, forget, partition_keys, spark_hash
+from onebit_spark.platform.plans import forget, partition_keys, spark_hash
 from onebit_spark.platform.sessions import DriverLimits, driver_limits
+from onebit_spark.platform.temporary_folders import TemporaryFolders
 from onebit_spark.simulate import power_law_ratings
 
 pytestmark = pytest.mark.classic

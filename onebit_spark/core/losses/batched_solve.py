@@ -1,4 +1,4 @@
-"""Cholesky solves of the D×D systems of eight rows at once, in place and without allocation, inside compiled kernels.
+"""The D×D systems of eight rows at once, solved or inverted in place and without allocation, inside compiled kernels.
 
 One small system is too short to fill vector instructions. Eight rows fill them: entry q of all eight systems is line q
 of an array with ``LANES`` columns, and every operation below acts on eight rows at once. LLVM maps a line to the
@@ -9,10 +9,9 @@ A batch of rows is worked off in two passes: ``next_batch`` picks the rows, the 
 other, and then their systems are solved together. A lower triangle is packed row after row: entry (i, j) of all eight
 systems is line i(i+1)/2 + j.
 
-Inverses of the D×D systems of eight rows at once, in place: Gauss and Jordan's sweeps.
-
-A system is the packed lower triangle of [[A, b], [bᵀ, ·]], D + 1 lines of it, whose last line is b. A sweep of some
-coordinates k (the others are r) makes of it::
+**Solves** are Cholesky's. **Inverses** are Gauss and Jordan's sweeps. There a system is the packed lower triangle of
+[[A, b], [bᵀ, ·]], D + 1 lines of it, whose last line is b. A sweep of some coordinates k (the others are r) makes of
+it::
 
     A_kk ─► −A_kk⁻¹,     A_rk ─► A_rk A_kk⁻¹,     A_rr ─► A_rr − A_rk A_kk⁻¹ A_kr
 

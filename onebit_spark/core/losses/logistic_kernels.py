@@ -1,12 +1,12 @@
-"""Jaakkola & Jordan's bound of the logistic loss: log(1 + e^{−u}) ≤ log(1 + e^{−ξ}) + (ξ − u)/2 + τ(ξ)(u² − ξ²).
+"""The row updates of the logistic loss, by Jaakkola & Jordan's bound (``logistic``):
 
-The logistic update of a row with its whole covariance, D×D and packed.
+    log(1 + e^{−u}) ≤ log(1 + e^{−ξ}) + (ξ − u)/2 + τ(ξ)(u² − ξ²)
 
-A partner's line is [E[R Rᵀ] packed, E[R], 1, 0 …]. With z = [R, 1] that is the lower triangle of E[z zᵀ], whose last
-row is E[z]. So one line is all that a rating reads, and its first entries stand where the row's own covariance has
-them. With intercepts R begins with d; the row has its 1 there, and its b at the end.
+With whole covariances, D×D and packed, a partner's line is [E[R Rᵀ] packed, E[R], 1, 0 …]. With z = [R, 1] that is the
+lower triangle of E[z zᵀ], whose last row is E[z]. So one line is all that a rating reads, and its first entries stand
+where the row's own covariance has them. With intercepts R begins with d; the row has its 1 there, and its b at the end.
 
-The logistic update of a row that keeps only variances, for large K.
+Rows that keep only variances, for large K, have an update of their own, ``update_rows_diagonal``.
 """
 # mypy: disallow-untyped-defs=False
 

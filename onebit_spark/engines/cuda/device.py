@@ -1,6 +1,4 @@
-"""The GPU of this machine: whether there is one, what it can take, and its compiled kernels.
-
-Arrays on their way between this machine's memory and the GPU's: many small pieces, several at a time.
+"""The GPU of this machine: what it can take, its compiled kernels, and arrays on their way to it and back.
 
 The device reads and writes only memory that is pinned. A copy of other memory goes through a buffer of the driver, at
 1 or 2 GB/s. Here threads copy pieces into pinned buffers of their own, while others are on their way.

@@ -1,6 +1,6 @@
 """DeviceRatings: the ratings of one orientation on the GPU, sorted by row, and cut into tasks.
 
-Ratings in numpy arrays, checked and sorted on the GPU.
+Those in numpy arrays are checked and sorted on the GPU.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """A half step on the GPU: lines, sums over ratings, a system per row, and the statistics of the side.
 
-Which .cu files a fit needs, and for which macros. They are compiled side by side, before the first of them runs.
-
-DevicePrior: the prior of the rows of a half step, on the GPU.
+The .cu files that a fit needs are compiled side by side, before the first of them runs.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class SideStatistics:
     distance_gram : array
         X'ᵀX' of the new means, less what features explain. With ``covariance`` it gives the γ and μ updates.
     weight_gram : array of shape (3K, 3K)
-        Σ_i [w z d]_i [w z d]_iᵀ of the rows' implicit weights for the other side (``implicit_features``); 0 × 0 without.
+        Σ_i [w z d]_i [w z d]_iᵀ of the rows' implicit weights for the other side (``WeightStep``); 0 × 0 without.
     direction_gram : array of shape (2K, · + 2K)
         YᵀX' and YᵀY, where Y = [S Q] is what a step of the other side's weights along Z and D adds to the prior means.
     told_gram : array of shape (K + 1, K + 1)

@@ -26,6 +26,7 @@ from __future__ import annotations
 from pyspark import keyword_only
 
 from onebit_spark.ml.params import (
+    PredictionParams,
     declared,
     declared_or_word,
     documented_params,
@@ -33,7 +34,6 @@ from onebit_spark.ml.params import (
     optional,
     optional_or_word,
 )
-from onebit_spark.ml.params import PredictionParams
 
 
 class FitParams(PredictionParams):

@@ -2,9 +2,8 @@
 
 flags ◄ requests (flags of each job) ◄ choose_runtime ◄ running (runtime, exit codes)
 runtime (what a job asks of it) ◄ local_runtime (this process), spark_runtime with spark_tables (a session)
-outputs, table_checks, summaries ◄ …_job (on any runtime)
-interrupts    Ctrl-C and SIGTERM
-failures      one line that names the cause
+checks, summaries ◄ …_job (on any runtime)
+failures      one line that names the cause; Ctrl-C and SIGTERM
 progress      progress and times, on a terminal or in a log
 compile_ahead kernels, compiled while Spark starts or a file is read
 

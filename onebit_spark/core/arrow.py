@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-import pyarrow as pa
-
 from onebit_spark.errors import RequestError
 
 
@@ -34,7 +32,7 @@ try:
 except ModuleNotFoundError:
     pa, pc = Absent("pyarrow"), Absent("pyarrow.compute")
 
-__all__ = ["Absent", "pa", "pc"]
+__all__ = ["Absent", "arrow_table", "pa", "pc"]
 
 
 def arrow_table(given: Any, what: str = "the table") -> pa.Table:

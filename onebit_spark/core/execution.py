@@ -133,30 +133,30 @@ class Execution:
         return problems
 
 
-MOST_RANK = 64  # factors that the kernels of a GPU are made for
-WITH_KERNELS = ("logistic", "hinge")  # losses
+CUDA_MOST_RANK = 64  # factors that the kernels of a GPU are made for
+CUDA_LOSSES = ("logistic", "hinge")
 
 
 def device_problems(config: FitConfig, execution: Execution) -> list[Problem]:
     """All that keeps this fit from the device that it asks for."""
     if execution.device != "cuda":
         return []
-    told = []
+    problems = []
     if execution.exchange not in ("auto", "driver"):
-        told.append(Problem("device", f"'cuda' needs {{other}}=driver, not {execution.exchange}", other="exchange"))
+        problems.append(Problem("device", f"'cuda' needs {{other}}=driver, not {execution.exchange}", other="exchange"))
     largest = config.max_rank if isinstance(config.rank, str) else config.rank
-    if largest > MOST_RANK:
-        told.append(Problem("device", f"'cuda' fits up to {MOST_RANK} factors, not {largest}: choose 'cpu'"))
-    if config.loss not in WITH_KERNELS:
-        told.append(Problem("device", f"'cuda' has no kernels for the {config.loss} loss: choose 'cpu'"))
+    if largest > CUDA_MOST_RANK:
+        problems.append(Problem("device", f"'cuda' fits up to {CUDA_MOST_RANK} factors, not {largest}: choose 'cpu'"))
+    if config.loss not in CUDA_LOSSES:
+        problems.append(Problem("device", f"'cuda' has no kernels for the {config.loss} loss: choose 'cpu'"))
     if config.precision != "float32":
-        told.append(Problem("device", f"'cuda' keeps factors as float32, not {config.precision}: choose 'cpu'"))
-    lacking = missing()
-    return told if lacking is None else [*told, Problem("device", f"'cuda' {lacking}")]
+        problems.append(Problem("device", f"'cuda' keeps factors as float32, not {config.precision}: choose 'cpu'"))
+    lacking = no_device()
+    return problems if lacking is None else [*problems, Problem("device", f"'cuda' {lacking}")]
 
 
 @cache
-def missing() -> str | None:
+def no_device() -> str | None:
     """What this machine lacks for a fit on a GPU, in words; None if it lacks nothing."""
     try:
         import cupy

@@ -28,10 +28,6 @@ def times(x: Line, y: Line) -> Line:
     return x * y
 
 
-def plus_product(s: Line, x: Line, y: Line) -> Line:
-    return s + x * y
-
-
 def minus_product(s: Line, x: Line, y: Line) -> Line:
     return s - x * y
 

@@ -36,7 +36,7 @@ def test_a_file_runs_here():
 
 
 def test_a_gpu_is_used_here(monkeypatch):
-    monkeypatch.setattr(execution, "missing", lambda: None)
+    monkeypatch.setattr(execution, "no_device", lambda: None)
     assert chosen("--device", "cuda").name == "local"
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.config import FitConfig
-from onebit_spark.core.execution import MOST_RANK
+from onebit_spark.core.execution import CUDA_MOST_RANK
 from onebit_spark.core.losses import HalfStep, RowPrior
 from onebit_spark.core.losses.hinge import floors, learning_rate
 from onebit_spark.core.posterior import RowPosterior, packed_size
@@ -22,7 +22,7 @@ FORMS = [
 @pytest.mark.parametrize("tells", [True, False])
 @pytest.mark.parametrize("hinge", [True, False])
 def test_every_sum_has_a_place_of_its_own(fixed, tells, hinge):
-    for rank in range(1, MOST_RANK + 1):
+    for rank in range(1, CUDA_MOST_RANK + 1):
         check_places(Shape(rank + fixed, fixed, tells, hinge, hinge))
 
 

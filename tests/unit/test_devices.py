@@ -6,7 +6,7 @@ import pytest
 
 from onebit_spark import FitConfig, fit_arrays
 from onebit_spark.core import execution
-from onebit_spark.core.execution import MOST_RANK, Execution, device_problems
+from onebit_spark.core.execution import CUDA_MOST_RANK, Execution, device_problems
 from onebit_spark.engines.cuda.device import bytes_needed
 
 CUDA = Execution(device="cuda")
@@ -14,7 +14,7 @@ CUDA = Execution(device="cuda")
 
 @pytest.fixture
 def with_a_gpu(monkeypatch):
-    monkeypatch.setattr(execution, "missing", lambda: None)
+    monkeypatch.setattr(execution, "no_device", lambda: None)
 
 
 def told(config, execution=CUDA):
@@ -25,7 +25,7 @@ def told(config, execution=CUDA):
 def test_what_a_gpu_cannot_fit():
     assert told(FitConfig()) == []
     assert told(FitConfig(loss="hinge", solver="gradient")) == []
-    assert told(FitConfig(rank=MOST_RANK)) == []
+    assert told(FitConfig(rank=CUDA_MOST_RANK)) == []
     assert told(FitConfig(rank=65)) == ["device 'cuda' fits up to 64 factors, not 65: choose 'cpu'"]
     assert told(FitConfig(max_rank=100)) == ["device 'cuda' fits up to 64 factors, not 100: choose 'cpu'"]
     assert told(FitConfig(precision="float64")) == ["device 'cuda' keeps factors as float32, not float64: choose 'cpu'"]
@@ -36,7 +36,7 @@ def test_what_a_gpu_cannot_fit():
 
 
 def test_what_a_machine_lacks(monkeypatch):
-    monkeypatch.setattr(execution, "missing", lambda: "finds no GPU: choose 'cpu'")
+    monkeypatch.setattr(execution, "no_device", lambda: "finds no GPU: choose 'cpu'")
     assert told(FitConfig()) == ["device 'cuda' finds no GPU: choose 'cpu'"]
     with pytest.raises(ValueError, match="cannot fit:\n- device 'cuda' finds no GPU: choose 'cpu'"):
         fit_arrays([0, 1], [0, 1], [0, 1], device="cuda")
@@ -44,13 +44,13 @@ def test_what_a_machine_lacks(monkeypatch):
 
 def test_no_cupy(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
-    assert "needs CuPy, which is not installed: pip install 'onebit_spark[gpu]'" in execution.missing.__wrapped__()
+    assert "needs CuPy, which is not installed: pip install 'onebit_spark[gpu]'" in execution.no_device.__wrapped__()
 
 
 def test_a_loss_without_kernels_is_refused(monkeypatch):
-    monkeypatch.setattr(execution, "missing", lambda: None)
+    monkeypatch.setattr(execution, "no_device", lambda: None)
     assert told(FitConfig(loss="hinge")) == []
-    monkeypatch.setattr(execution, "WITH_KERNELS", ("logistic",))
+    monkeypatch.setattr(execution, "CUDA_LOSSES", ("logistic",))
     assert told(FitConfig(loss="hinge")) == ["device 'cuda' has no kernels for the hinge loss: choose 'cpu'"]
 
 

@@ -73,7 +73,7 @@ class Device(ThreadRunner):
 
 def test_on_a_device(likes, tmp_path, monkeypatch):
     """What a model holds was fetched from there. A checkpoint that goes on was sent there again."""
-    monkeypatch.setattr(execution, "missing", lambda: None)
+    monkeypatch.setattr(execution, "no_device", lambda: None)
     monkeypatch.setattr(table_fit, "CudaRunner", Device)
     expected, model = fit_table(likes, QUICK), fit_table(likes, QUICK, device="cuda")
     assert model.info.objective_history == expected.info.objective_history
@@ -87,7 +87,7 @@ def test_on_a_device(likes, tmp_path, monkeypatch):
 
 
 def test_a_device_that_is_not_there(likes, monkeypatch):
-    monkeypatch.setattr(execution, "missing", lambda: "finds no GPU: choose 'cpu'")
+    monkeypatch.setattr(execution, "no_device", lambda: "finds no GPU: choose 'cpu'")
     with pytest.raises(RequestError, match="device 'cuda' finds no GPU: choose 'cpu'"):
         fit_table(likes, QUICK, device="cuda")
     with pytest.raises(RequestError, match="device must be one of cpu, cuda, not 'tpu'"):

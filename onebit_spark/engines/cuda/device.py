@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onebit_spark.core.execution import available_cores, missing
+from onebit_spark.core.execution import available_cores, no_device
 from onebit_spark.core.posterior import Form, RowPosterior
 from onebit_spark.engines.cuda.shapes import Shape
 from onebit_spark.errors import RequestError
@@ -32,7 +32,7 @@ SPARE = 0.9  # share of the free memory that a fit may plan with
 @cache
 def cupy() -> Any:
     """CuPy. ``core.execution`` has looked before whether it is there."""
-    lacking = missing()
+    lacking = no_device()
     if lacking is not None:
         raise RequestError(f"device='cuda' {lacking}")
     import cupy

@@ -104,8 +104,8 @@ def parts(ratings: DeviceRatings, side: Side, rows: RowPosterior, partners: RowP
     prior = DevicePrior.of(step, size, None, None)
 
     def half_step() -> None:
-        new, told, scalars = updated(ratings, step, RatingSums.of(ratings, rows, partners, 1.0), prior)
-        side_statistics(ratings, rows.location, new, prior, told, scalars, False, None, None)
+        new, implicit_means, scalars = updated(ratings, step, RatingSums.of(ratings, rows, partners, 1.0), prior)
+        side_statistics(ratings, rows.location, new, prior, implicit_means, scalars, False, None, None)
 
     found = RatingSums.of(ratings, rows, partners, 1.0)
     return sums, reads, milliseconds(lambda: updated(ratings, step, found, prior)), milliseconds(half_step)

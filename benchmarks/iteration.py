@@ -41,7 +41,7 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     "gauge's maps": [(RowMap, "apply_to")],
     "statistics": [(SideStatistics, "of_rows")],
     "partners": [(Logistic, "partners")],
-    "weights": [(implicit_features, "tell"), (implicit_features, "leave_residuals")],
+    "weights": [(implicit_features, "add_implicit_sums"), (implicit_features, "leave_residuals")],
 }
 DATA = ("movielens-1m", "sparse")
 HERE = Path(__file__).resolve()

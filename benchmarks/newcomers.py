@@ -107,7 +107,7 @@ def folded(fit: Fit, case: Case, given: NDArray[np.bool_], known: NDArray[np.flo
     prior = fit.scales.prior(case.side, fit.config.intercepts)
     told, moments = None, fit.scales.moments
     assert moments is not None
-    centre = moments.told(case.side)
+    centre = moments.implicit_moments(case.side)
     if partners.implicit is not None and centre is not None:
         told = newcomer_means(block, partners, centre[0], moments.typical(case.side))
     zero = np.zeros((own.n_rows, own.dimension))

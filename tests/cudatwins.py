@@ -33,11 +33,11 @@ def partner_lines(shape, rows):
             for b in range(a + 1):
                 spread = _covariance(rows, j, a, b) if a < shape.size and not shape.hinge else 0.0
                 out[j, triangle(a, b)] = x[a] * x[b] + spread
-        if shape.tells:
+        if shape.implicit:
             begin = line.moments * line.group
             out[j, begin : begin + 4 * shape.rank] = rows.implicit[j, : 4 * shape.rank]
         if shape.hinge:
-            begin, absolute = (line.moments + line.told) * line.group, np.abs(rows.location[j])
+            begin, absolute = (line.moments + line.implicit) * line.group, np.abs(rows.location[j])
             out[j, begin : begin + shape.size] = rows.scale[j]
             absolute[: shape.fixed] = 1.0
             out[j, begin + shape.size : begin + 2 * shape.size] = absolute
@@ -130,7 +130,7 @@ def _add_rating(line, values, code, weight, own, table, kappa, floor):
         bend, pull = kappa * weight * half, kappa * weight * sign * push
         loss = max(margin, 0.0)
     told = partner[line.moments * line.group :]
-    weighed = told[line.told * line.group :]
+    weighed = told[line.implicit * line.group :]
     for t in range(line.group):
         moments = [partner[4 * (q // 4 * line.group + t) + q % 4] for q in range(line.moments)]
         for q, moment in enumerate(moments):
@@ -138,9 +138,9 @@ def _add_rating(line, values, code, weight, own, table, kappa, floor):
             if q >= line.moments - line.signed:
                 values[t, q + line.signed] += pull * moment
         first = line.moments + line.signed
-        for q in range(line.told):
-            values[t, first + q] += (1 - repeated) * _read_apart(line, told, line.told, t, q)
-        first += -(-line.told // 4) * 4
+        for q in range(line.implicit):
+            values[t, first + q] += (1 - repeated) * _read_apart(line, told, line.implicit, t, q)
+        first += -(-line.implicit // 4) * 4
         for q in range(line.weighed):
             values[t, first + q] += kappa * weight * _read_apart(line, weighed, line.weighed, t, q)
     return kappa * weight * loss

@@ -87,12 +87,12 @@ def _of_model(engine: Engine[P], fit: CertifiedFit[P]) -> CertifiedFit[P]:
     """The fit without what only further iterations would need: the directions of the implicit weights."""
     if not fit.choice.config.implicit_features:
         return fit
-    posterior = {side: engine.combined(side, _told, lines) for side, lines in fit.posterior.items()}
-    return replace(fit, posterior=posterior, scales=fit.scales.telling_anew())
+    posterior = {side: engine.combined(side, _model_vectors, lines) for side, lines in fit.posterior.items()}
+    return replace(fit, posterior=posterior, scales=fit.scales.without_directions())
 
 
-def _told(posterior: RowPosterior) -> RowPosterior:
-    return posterior.telling(MODEL_VECTORS, MODEL_VECTORS)
+def _model_vectors(posterior: RowPosterior) -> RowPosterior:
+    return posterior.with_vectors(MODEL_VECTORS, MODEL_VECTORS)
 
 
 def _under_given_prior(

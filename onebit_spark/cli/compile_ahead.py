@@ -27,7 +27,7 @@ from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.compiled import nothing_is_compiled
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.draws import Draws
-from onebit_spark.core.implicit_features import WeightStep, gram_matrix, sent, tell
+from onebit_spark.core.implicit_features import WeightStep, add_implicit_sums, gram_matrix, sent_vectors
 from onebit_spark.core.losses import SIDES
 from onebit_spark.core.losses.batched_solve import room_to_sweep, sweep_all
 from onebit_spark.core.randomness import Split
@@ -84,7 +84,7 @@ def _compile_implicit(engine: LocalEngine) -> None:
     """What implicit features add to an update."""
     block, rows, cols = engine.runner.ratings["rows"], engine.posteriors["rows"], engine.posteriors["cols"]
     assert block.distinct_counts.all()
-    tell(block, 0, block.n_rows, sent(cols), rows.implicit, np.zeros((block.n_rows, rows.rank)))
+    add_implicit_sums(block, 0, block.n_rows, sent_vectors(cols), rows.implicit, np.zeros((block.n_rows, rows.rank)))
     engine.move_weights("rows", WeightStep(np.ones((2 * RANK, RANK))))
 
 

@@ -83,13 +83,13 @@ def _lower_triangle(lines):
 RIDGE = 5.0  # ρ; from 3 to 10 it hardly matters
 
 
-def sent(partners: RowPosterior) -> FloatArray:
-    """[w r z d] of every partner, as ``tell`` reads them."""
+def sent_vectors(partners: RowPosterior) -> FloatArray:
+    """[w r z d] of every partner, as ``add_implicit_sums`` reads them."""
     assert partners.implicit is not None
     return np.ascontiguousarray(partners.implicit[:, : SENT_VECTORS * partners.rank])
 
 
-def tell(
+def add_implicit_sums(
     block: RatingBlock, lo: int, hi: int, partners: FloatArray, own: FloatArray, means: NDArray[np.float64]
 ) -> None:
     """Write z, s and q of the rows lo … hi−1, and add their prior means p_i to ``means``.
@@ -107,7 +107,7 @@ def tell(
     means : array, m × K
         Prior means of the factors, one line per row.
     """
-    _tell(block.row_pointers, block.codes, lo, hi, partners, own, RIDGE, means)
+    _add_implicit_sums(block.row_pointers, block.codes, lo, hi, partners, own, RIDGE, means)
 
 
 def leave_residuals(block: RatingBlock, lo: int, hi: int, rows: RowPosterior, means: NDArray[np.float64]) -> None:
@@ -164,7 +164,7 @@ def _partner_sums(pointers, codes, i, partners, is_first, sums):
 
 
 @jit
-def _tell(pointers, codes, first, last, partners, own, ridge, means):
+def _add_implicit_sums(pointers, codes, first, last, partners, own, ridge, means):
     size = means.shape[1]
     sums, is_first = np.empty(4 * size), np.empty(CHUNK, partners.dtype)
     for i in range(first, last):
@@ -197,7 +197,7 @@ LEAST_SIZE = 1e-4  # of the longest column of Z, or of D: what is shorter is rou
 
 
 @dataclass(frozen=True)
-class ToldMap:
+class ImplicitMove:
     """x ─► x + yC in every line of ``implicit``, where x and y = [y₁ y₂] are some of its vectors; and y₂ ─► yC.
 
     (Nobody reads the new y₂ of those who rate.)
@@ -210,7 +210,7 @@ class ToldMap:
     def apply_to(self, posterior: RowPosterior, lo: int, hi: int) -> None:
         """Map rows lo … hi−1 in place. A row's result depends on that row alone, to the bit."""
         assert posterior.implicit is not None
-        _map_told(posterior.implicit, self.matrix, self.value, self.directions, lo, hi)
+        _move_implicit(posterior.implicit, self.matrix, self.value, self.directions, lo, hi)
 
 
 @dataclass(frozen=True)
@@ -236,14 +236,14 @@ class WeightStep:
         return cls(unit[:, None] * (inverse @ (unit[:, None] * right)))
 
     @property
-    def of_weights(self) -> ToldMap:
+    def of_weights(self) -> ImplicitMove:
         """What happens to a line of those who are rated."""
-        return ToldMap(self.matrix, 0, 2)
+        return ImplicitMove(self.matrix, 0, 2)
 
     @property
-    def of_residuals(self) -> ToldMap:
+    def of_residuals(self) -> ImplicitMove:
         """What happens to a line of those who rate."""
-        return ToldMap(-self.matrix, 1, 4)
+        return ImplicitMove(-self.matrix, 1, 4)
 
     def before(self, by: RowMap) -> WeightStep:
         """The same step of lines that x ─► xT has yet to map: TAT⁻¹ and TBT⁻¹."""
@@ -269,7 +269,7 @@ def _inverses(values: Matrix) -> Matrix:
 
 
 @jit
-def _map_told(implicit, matrix, value, directions, first, last):
+def _move_implicit(implicit, matrix, value, directions, first, last):
     size = matrix.shape[1]
     out = np.empty(size)
     for i in range(first, last):

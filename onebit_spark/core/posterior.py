@@ -50,7 +50,7 @@ class RowPosterior:
     has_intercept : bool
         Whether the first coordinate is an intercept.
     implicit : array, m × 6K, optional
-        With implicit features: what the ratings of the other side are told about a row, [w r z d s q]
+        With implicit features: the vectors [w r z d s q] of a row
         (``core.implicit_features``). A model keeps [w r] of it, and [w r z d] are sent to partners.
     """
 
@@ -166,11 +166,11 @@ class RowPosterior:
         return replace(self.form, precision=precision).unpacked(self.packed().astype(precision))
 
     def with_implicit(self, vectors: int = MODEL_VECTORS) -> RowPosterior:
-        """The same posterior, which tells nothing yet."""
+        """The same posterior, with implicit vectors of 0."""
         blank = np.zeros((self.n_rows, vectors * self.rank), self.location.dtype)
         return RowPosterior(self.location, self.scale, self.kind, self.has_intercept, blank)
 
-    def telling(self, kept: int, vectors: int) -> RowPosterior:
+    def with_vectors(self, kept: int, vectors: int) -> RowPosterior:
         """The same with so many vectors in ``implicit``: the first ``kept`` as they are, the others 0."""
         if self.implicit is None:
             return self
@@ -178,7 +178,7 @@ class RowPosterior:
         return replace(self, implicit=np.concatenate([self.implicit[:, : kept * self.rank], blank], axis=1))
 
     def with_factors(self, factors: FloatArray, deviation: float) -> RowPosterior:
-        """The same posterior with more factors (m × ΔK means), independent of the others, which tell nothing yet."""
+        """The same with more factors (m × ΔK means), independent of the others, and implicit vectors of 0."""
         more, dimension = factors.shape[1], self.dimension + factors.shape[1]
         wider = Form(dimension, self.kind, self.has_intercept, self.location.dtype.name, self.vectors)
         rows = wider.unpacked(np.zeros((self.n_rows, wider.width), wider.precision))
@@ -205,7 +205,7 @@ class RowPosterior:
         return RowPosterior(self.location[:, kept], scale, self.kind, self.has_intercept, implicit)
 
     def put(self, index: NDArray[np.integer] | NDArray[np.bool_], rows: RowPosterior) -> None:
-        """Write other rows to the places ``index``. Where they tell nothing, zeros are written."""
+        """Write other rows to the places ``index``. Where they have no implicit vectors, zeros are written."""
         self.location[index], self.scale[index] = rows.location, rows.scale
         if self.implicit is not None:
             self.implicit[index] = 0.0 if rows.implicit is None else rows.implicit

@@ -18,8 +18,8 @@ Matrix = NDArray[np.float64]
 class RowMap:
     """x ─► xT + t for the D free coordinates of every row, so E x ─► E x·T + t and V ─► TᵀVT.
 
-    Rows that keep spreads stay so only under a T with one entry per line and column; then s ─► s·|T|. What a row tells
-    the other side (``implicit``) is mapped with it: w, z and d by the T of the other side, r, s and q by its own T.
+    Rows that keep spreads stay so only under a T with one entry per line and column; then s ─► s·|T|. The implicit
+    vectors of a row are mapped with it: w, z and d by the T of the other side, r, s and q by its own T.
     """
 
     matrix: Matrix  # T, D × D
@@ -73,7 +73,7 @@ class RowMap:
         """The matrix that maps so many vectors side by side, with as many coordinates each as there are factors."""
         return np.asarray(np.kron(np.eye(vectors), self.matrix[-rank:, -rank:]), np.float64)
 
-    def of_told(self, gram: Matrix) -> Matrix:
+    def of_implicit_gram(self, gram: Matrix) -> Matrix:
         """Σ_i n_i [1, p_i][1, p_i]ᵀ after the map, of prior means p_i with as many coordinates as there are factors."""
         rank = len(gram) - 1
         whole = np.eye(rank + 1)

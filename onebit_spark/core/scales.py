@@ -55,6 +55,9 @@ class Hierarchy(Protocol[P]):
         return self
 
 
+STORED_NAMES = {"row_implicit": "row_told", "col_implicit": "col_told"}  # of fields of ``Moments`` in metadata.json
+
+
 @dataclass(frozen=True)
 class Moments:
     """What q(γ) follows from, and what implicit features say on average."""
@@ -71,13 +74,13 @@ class Moments:
     col_weights: NDArray[np.float64] | None = None
     # (2, K): Mean and variance, over the ratings, of the prior means that follow from them for the rows and for the
     # columns
-    row_told: NDArray[np.float64] | None = None
-    col_told: NDArray[np.float64] | None = None
+    row_implicit: NDArray[np.float64] | None = None
+    col_implicit: NDArray[np.float64] | None = None
     ratings: float = 0.0  # the number of rated cells
 
-    def told(self, side: Side) -> NDArray[np.float64] | None:
-        """``row_told`` or ``col_told``."""
-        return self.row_told if side == "rows" else self.col_told
+    def implicit_moments(self, side: Side) -> NDArray[np.float64] | None:
+        """``row_implicit`` or ``col_implicit``."""
+        return self.row_implicit if side == "rows" else self.col_implicit
 
     def typical(self, side: Side) -> float:
         """The mean number of partners that a row has rated."""
@@ -85,13 +88,15 @@ class Moments:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers and lists, for JSON."""
-        return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in vars(self).items()}
+        plain = {n: value.tolist() if isinstance(value, np.ndarray) else value for n, value in vars(self).items()}
+        return {STORED_NAMES.get(name, name): value for name, value in plain.items()}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Moments:
         """The inverse of ``as_dict``."""
+        names = {stored: name for name, stored in STORED_NAMES.items()}
         arrays: dict[str, Any] = {n: np.array(v) if isinstance(v, list) else v for n, v in fields.items()}
-        return cls(**arrays)
+        return cls(**{names.get(name, name): value for name, value in arrays.items()})
 
 
 @dataclass(frozen=True)
@@ -131,7 +136,7 @@ class Scales:
         the mean of the p_i, and their variance beside γ, both over the ratings (docs/MATH.md, §13).
         """
         prior = self.prior(side, intercepts)
-        explained = None if self.moments is None else self.moments.told(side)
+        explained = None if self.moments is None else self.moments.implicit_moments(side)
         if explained is None:
             return prior
         mean, variance = prior.mean.copy(), 1.0 / prior.precision
@@ -152,7 +157,7 @@ class Scales:
 
         moments = self.moments
         if moments is not None:
-            axes = {"factor": (0,), "row_told": (1,), "col_told": (1,)}
+            axes = {"factor": (0,), "row_implicit": (1,), "col_implicit": (1,)}
             tables: dict[str, Any] = {name: getattr(moments, name) for name in axes}
             tables = {name: None if table is None else placed(table, axes[name]) for name, table in tables.items()}
             for name in ("row_weights", "col_weights"):
@@ -166,7 +171,7 @@ class Scales:
         factor = np.where(index < 0, 1.0, placed(self.factor, (0,)))
         return replace(self, factor=factor, moments=moments, features=features)
 
-    def telling_anew(self) -> Scales:
+    def without_directions(self) -> Scales:
         """The same with the implicit weights, and no direction for them."""
         rank, moments = len(self.factor), self.moments
         if moments is None or moments.row_weights is None or moments.col_weights is None:
@@ -178,7 +183,7 @@ class Scales:
         """The same without the weights of features, and without their Gram matrices: they belong to one fit."""
         if self.moments is None:
             return replace(self, features={})
-        alone = replace(self.moments, row_weights=None, col_weights=None, row_told=None, col_told=None)
+        alone = replace(self.moments, row_weights=None, col_weights=None, row_implicit=None, col_implicit=None)
         return replace(self, moments=alone, features={})
 
     def prior(self, side: Side, intercepts: bool) -> RowPrior:
@@ -230,8 +235,8 @@ class ScaleHierarchy(Hierarchy[Any]):
             self.scales.moments,
             row_weights=weight_grams["rows"] if len(weight_grams["rows"]) else None,
             col_weights=weight_grams["cols"] if len(weight_grams["cols"]) else None,
-            row_told=mean_and_variance(mean_grams["rows"]),
-            col_told=mean_and_variance(mean_grams["cols"]),
+            row_implicit=mean_and_variance(mean_grams["rows"]),
+            col_implicit=mean_and_variance(mean_grams["cols"]),
             ratings=float(mean_grams["rows"][0, 0]),
         )
         return replace(self, scales=replace(self.scales, moments=moments))

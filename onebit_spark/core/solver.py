@@ -155,8 +155,10 @@ def solve(
     elif start.history or not config.implicit_features:
         engine.start_from(start.posteriors)
     else:  # other ratings: directions of the weights mean nothing there
-        engine.start_from({side: engine.combined(side, telling_anew, rows) for side, rows in start.posteriors.items()})
-        start = replace(start, scales=start.scales.telling_anew())
+        engine.start_from(
+            {side: engine.combined(side, without_directions, old) for side, old in start.posteriors.items()}
+        )
+        start = replace(start, scales=start.scales.without_directions())
     scales = Scales.at_start(config.factors) if start is None else start.scales
     grams = {side: gram for side in SIDES if (gram := engine.feature_gram(side)) is not None}
     scales = replace(scales, features=of_known_size(scales.features, grams, config.dimension))
@@ -239,16 +241,16 @@ class _Alternation(Generic[P, H]):
                 feature_weights=self.hierarchy.feature_weights.get(move.side),
             )
 
-    def learn(self, step: HalfStep[P], found: SideStatistics) -> None:
+    def learn(self, step: HalfStep[P], statistics: SideStatistics) -> None:
         """The step of the implicit weights, and the sums of the side that has moved."""
         side, weights = step.side, self._weights
         other = OTHER[side]
-        weights[side] = found.weight_gram
-        if len(found.weight_gram):
-            better = found.best_step(weights[other])
+        weights[side] = statistics.weight_gram
+        if len(statistics.weight_gram):
+            better = statistics.best_step(weights[other])
             self._engine.move_weights(side, better)
-            found, weights[other] = found.after(better), better.moved(weights[other])
-        self._latest[side] = found.with_ridge(weights[other], step.feature_weights)
+            statistics, weights[other] = statistics.after(better), better.moved(weights[other])
+        self._latest[side] = statistics.with_ridge(weights[other], step.feature_weights)
         if step.move_means:
             self._moved[side] = self._latest[side]
 
@@ -260,13 +262,13 @@ class _Alternation(Generic[P, H]):
             for side, ridge in self._ridges.items()
         }
         hierarchy, divergence, maps = self._acceleration.driver_step(self.hierarchy, latest["rows"], latest["cols"])
-        told = {side: found.told_gram for side, found in latest.items()}
+        mean_grams = {side: statistics.implicit_gram for side, statistics in latest.items()}
         if maps:
             self._engine.apply(maps)
             self._weights = {side: _mapped(gram, maps[OTHER[side]]) for side, gram in self._weights.items()}
             features = {side: learnt @ maps[side].matrix for side, learnt in features.items()}
-            told = {side: maps[side].of_told(gram) for side, gram in told.items()}
-        self.hierarchy = hierarchy.remembering(self._weights, told).learning(features)
+            mean_grams = {side: maps[side].of_implicit_gram(gram) for side, gram in mean_grams.items()}
+        self.hierarchy = hierarchy.remembering(self._weights, mean_grams).learning(features)
         change = relative_change(self._moved["rows"], self._moved["cols"], self._config.intercepts)
         return data + divergence, divergence, change
 
@@ -298,9 +300,9 @@ def distance(history: Sequence[Iteration]) -> float:
     return max(abs(recent_fall(history)), history[-1].change)
 
 
-def telling_anew(posterior: RowPosterior) -> RowPosterior:
+def without_directions(posterior: RowPosterior) -> RowPosterior:
     """The posterior with the weights of its implicit features, and no direction for them yet."""
-    return posterior.telling(MODEL_VECTORS, FIT_VECTORS)
+    return posterior.with_vectors(MODEL_VECTORS, FIT_VECTORS)
 
 
 def _mapped(gram: NDArray[np.float64], by: RowMap) -> NDArray[np.float64]:

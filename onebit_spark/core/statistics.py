@@ -102,7 +102,7 @@ class SideStatistics:
         Σ_i [w z d]_i [w z d]_iᵀ of the rows' implicit weights for the other side (``WeightStep``); 0 × 0 without.
     direction_gram : array of shape (2K, · + 2K)
         YᵀX' and YᵀY, where Y = [S Q] is what a step of the other side's weights along Z and D adds to the prior means.
-    told_gram : array of shape (K + 1, K + 1)
+    implicit_gram : array of shape (K + 1, K + 1)
         Σ_i |Ω_i| [1, p_i][1, p_i]ᵀ, where p_i is what implicit features add to the prior mean.
     feature_cross : array of shape (p, D + 2K)
         Σ_i f_i (E x_i − p_i)ᵀ and Σ_i f_i y_iᵀ with the side features f_i; no lines without them.
@@ -119,7 +119,7 @@ class SideStatistics:
     distance_gram: Annotated[Vector, "augmented", "augmented"]
     weight_gram: Annotated[Vector, "weights", "weights"]
     direction_gram: Annotated[Vector, "directions", "augmented, directions"]
-    told_gram: Annotated[Vector, "rank + 1", "rank + 1"]
+    implicit_gram: Annotated[Vector, "rank + 1", "rank + 1"]
     feature_cross: Annotated[Vector, "features", "dimension, directions"]
 
     def __add__(self, other: SideStatistics) -> SideStatistics:
@@ -157,7 +157,7 @@ class SideStatistics:
             distance_gram=distance_gram,
             weight_gram=weight_gram(posterior),
             direction_gram=direction_gram,
-            told_gram=_told_gram(prior.told, counts[pick], posterior.rank),
+            implicit_gram=_implicit_gram(prior.implicit_mean, counts[pick], posterior.rank),
             feature_cross=_feature_cross(features, pick, np.hstack([shift, directions])),
         )
 
@@ -166,9 +166,9 @@ class SideStatistics:
 
         The weights of the rows have the coordinates of the other side.
         """
-        rank, augmented = len(self.told_gram) - 1, by.augmented if len(self.gram) > len(by.matrix) else by.matrix
-        told = np.eye(rank + 1)
-        told[1:, 1:] = by.matrix[-rank:, -rank:]
+        rank, augmented = len(self.implicit_gram) - 1, by.augmented if len(self.gram) > len(by.matrix) else by.matrix
+        means = np.eye(rank + 1)
+        means[1:, 1:] = by.matrix[-rank:, -rank:]
         assert by.other is not None
         directions = by.of_vectors(rank, len(self.direction_gram) // rank)
         through = {
@@ -178,7 +178,7 @@ class SideStatistics:
             "directions": directions,
             "augmented, directions": scipy.linalg.block_diag(augmented, directions),
             "dimension, directions": scipy.linalg.block_diag(by.matrix, directions),
-            "rank + 1": told,
+            "rank + 1": means,
             "features": np.eye(len(self.feature_cross)),
         }
         values = {
@@ -297,8 +297,8 @@ def _prior_distance(shift: Vector, posterior: RowPosterior, pick: slice | NDArra
     return float(np.sum(precision * (shift**2 + variance) - 1 - np.log(precision)))
 
 
-def _told_gram(told: Vector | None, counts: NDArray[np.integer], rank: int) -> Vector:
-    lines = np.zeros((len(counts), rank)) if told is None else told
+def _implicit_gram(implicit_mean: Vector | None, counts: NDArray[np.integer], rank: int) -> Vector:
+    lines = np.zeros((len(counts), rank)) if implicit_mean is None else implicit_mean
     return gram_matrix(np.insert(lines, 0, 1.0, axis=1) * np.sqrt(counts)[:, None])
 
 

@@ -19,7 +19,7 @@ from onebit_spark.engines.steps import Lines, RowStep, Step, Sums
 
 
 class LineMap(Protocol):
-    """A map of every row: a ``RowMap`` or a ``ToldMap``."""
+    """A map of every row: a ``RowMap`` or an ``ImplicitMove``."""
 
     def apply_to(self, posterior: RowPosterior, lo: int, hi: int) -> None:
         """Map rows lo … hi−1 in place."""
@@ -76,7 +76,7 @@ class ToPartners:
     form: Form  # of the rows
 
     def __call__(self, counts: NDArray[Any], rows: RowPosterior) -> FloatArray:
-        return rows.telling(SENT_VECTORS, SENT_VECTORS).packed()
+        return rows.with_vectors(SENT_VECTORS, SENT_VECTORS).packed()
 
     @property
     def format(self) -> LineFormat:

@@ -120,8 +120,8 @@ def _with_feature_means(
         explained = np.asarray(features @ step.feature_weights)
     if partners.implicit is None or own is None:
         return step if features is None else step.under(step.row_prior.knowing(explained))
-    means, theirs = np.zeros((ratings.n_rows, rows.rank)), implicit_features.sent(partners)
-    block.over_rows(lambda lo, hi: implicit_features.tell(ratings, lo, hi, theirs, own, means))
+    means, theirs = np.zeros((ratings.n_rows, rows.rank)), implicit_features.sent_vectors(partners)
+    block.over_rows(lambda lo, hi: implicit_features.add_implicit_sums(ratings, lo, hi, theirs, own, means))
     return step.under(step.row_prior.knowing(explained, means))
 
 

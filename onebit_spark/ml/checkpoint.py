@@ -75,7 +75,7 @@ def warm_start(
     _check_form(model, config)
     info = model.info
     priors = {
-        side: prior_row(info.scales, side, *info.table_form).telling(MODEL_VECTORS, vectors) for side in SIDES
+        side: prior_row(info.scales, side, *info.table_form).with_vectors(MODEL_VECTORS, vectors) for side in SIDES
     }  # fmt: skip
     posteriors = {
         side: engine.adopted(side, model.factorsOf(who), priors[side], config.precision)

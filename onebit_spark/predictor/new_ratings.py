@@ -70,7 +70,7 @@ class FoldIn:
 
     def _implicit_means(self, block: RatingBlock, partners: RowPosterior) -> NDArray[np.float64]:
         """What implicit features add to the prior means of the rows."""
-        average = None if self.moments is None else self.moments.told(self.side)
+        average = None if self.moments is None else self.moments.implicit_moments(self.side)
         if self.moments is None or average is None:  # of an older model
             return prior_means(block, partners)
         return newcomer_means(block, partners, average[0], self.moments.typical(self.side))

@@ -89,7 +89,7 @@ class ColdStartDraws:
 
     def _implicit(self, side: Side, location: DoubleArray, deviation: DoubleArray) -> tuple[DoubleArray, DoubleArray]:
         """With the mean and the variance of what implicit features add (``Scales.unseen``)."""
-        implicit = None if self.scales.moments is None else self.scales.moments.told(side)
+        implicit = None if self.scales.moments is None else self.scales.moments.implicit_moments(side)
         if implicit is None:
             return location, deviation
         rank = implicit.shape[1]

@@ -44,7 +44,7 @@ class ModelSide:
         """From a factor table of a model."""
         prior, columns = prior_row(info.scales, SIDE_OF[who], *info.table_form), list(factor_columns(*info.table_form))
         if DIRECTIONS in table.column_names:  # of a checkpoint
-            prior, columns = prior.telling(MODEL_VECTORS, FIT_VECTORS), [*columns, DIRECTIONS]
+            prior, columns = prior.with_vectors(MODEL_VECTORS, FIT_VECTORS), [*columns, DIRECTIONS]
         lines = one_array(table.select(columns).to_struct_array())
         posterior = read_factors(pa.concat_arrays([lines, pa.nulls(1, lines.type)]), prior)
         certified = None
@@ -92,7 +92,7 @@ def stacked(*parts: RowPosterior) -> RowPosterior:
     """Posteriors of the same form, one after the other."""
     location, scale = (np.concatenate([getattr(part, name) for part in parts]) for name in ("location", "scale"))
     vectors = min(part.vectors for part in parts)
-    implicit: list[Any] = [part.telling(vectors, vectors).implicit for part in parts]
+    implicit: list[Any] = [part.with_vectors(vectors, vectors).implicit for part in parts]
     joined = np.concatenate(implicit) if vectors else None
     return RowPosterior(location, scale, parts[0].kind, parts[0].has_intercept, joined)
 

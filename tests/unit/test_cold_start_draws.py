@@ -61,7 +61,7 @@ def expected(fit, row_known, col_known, rng):
         if known:
             sides.append(rng.multivariate_normal(side.location[KNOWN], side.covariance[KNOWN], N))
             continue
-        told_mean, told_variance = scales.moments.told(name)  # by implicit features
+        told_mean, told_variance = scales.moments.implicit_moments(name)  # by implicit features
         x = told_mean + rng.normal(size=gamma.shape) * np.sqrt(gamma + told_variance)
         if intercepts:
             mu = rng.normal(scales.mean, np.sqrt(scales.mean_variance), N) if side is fit.rows else 0.0

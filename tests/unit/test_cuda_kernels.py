@@ -48,7 +48,7 @@ def posterior(rng, shape, rows):
         root = 0.9 / np.sqrt(shape.size) * rng.normal(size=(rows, shape.size, shape.size))
         whole = root @ root.transpose(0, 2, 1) + 0.05 * np.eye(shape.size)
         scale = whole[:, *np.tril_indices(shape.size)]
-    implicit = rng.normal(size=(rows, 6 * shape.rank)).astype(np.float32) if shape.tells else None
+    implicit = rng.normal(size=(rows, 6 * shape.rank)).astype(np.float32) if shape.implicit else None
     kind = "spread" if shape.spread else "covariance"
     return RowPosterior(location, np.ascontiguousarray(scale, np.float32), kind, bool(shape.fixed), implicit)
 
@@ -126,11 +126,11 @@ def _solved(shape, ratings, own, acc, mean, precision, floor=0.0):
     (blocks,), (threads,) = shape.row_blocks(M)
     location, scale, scalars = np.full_like(own.location, np.nan), own.scale.copy(), np.full((3, blocks), np.nan)
     implicit, told = None, None
-    if shape.tells:
+    if shape.implicit:
         implicit, told = own.implicit.copy(), np.full((M, shape.rank), np.nan, np.float32)
     cudaoncpu.run(
         "solve", "solve", shape.row_macros, blocks, threads, acc, ratings.pointers,
-        ratings.distinct if shape.tells else None, mean, precision, None, None, None, own.location, location, scale,
+        ratings.distinct if shape.implicit else None, mean, precision, None, None, None, own.location, location, scale,
         implicit, told, scalars, np.int64(M), np.float64(PACE), np.float64(RIDGE), np.float64(floor),
     )  # fmt: skip
     return location, scale, implicit, told, scalars.sum(axis=1)
@@ -149,8 +149,8 @@ def _check_solution(shape, ratings, own, sums, mean, precision, made):
             assert np.array_equal(scale[i], own.scale[i])
             continue
         centre, root = mean.copy(), np.sqrt(ratings.distinct[i])
-        if shape.tells:
-            mine = sums[i, line.told_places(np.arange(shape.rank))]
+        if shape.implicit:
+            mine = sums[i, line.implicit_places(np.arange(shape.rank))]
             centre[shape.fixed :] += mine / root
             np.testing.assert_allclose(told[i], mine / root, rtol=1e-4, atol=1e-5)
             _check_directions(shape, sums[i], ratings.distinct[i], own.implicit[i], implicit[i])
@@ -159,7 +159,7 @@ def _check_solution(shape, ratings, own, sums, mean, precision, made):
         np.testing.assert_allclose(location[i], x, rtol=1e-4, atol=2e-5)
         expected = spread if shape.spread else spread[np.tril_indices(shape.size)]
         np.testing.assert_allclose(scale[i], expected, rtol=1e-4, atol=1e-5)
-        if shape.tells:
+        if shape.implicit:
             residual = (x - centre)[shape.fixed :] / root
             np.testing.assert_allclose(implicit[i, shape.rank : 2 * shape.rank], residual, rtol=1e-3, atol=1e-4)
         variance, g = (spread**2 if shape.spread else np.diag(spread)), np.diag(precision)
@@ -173,7 +173,7 @@ def _check_solution(shape, ratings, own, sums, mean, precision, made):
 def _check_directions(shape, sums, count, old, new):
     """w and d stay; z, s and q are told. (The residual r is another's to check.)"""
     w, _, z, d, s, q = np.split(new, 6)
-    _, residuals, gradients, steps = np.split(sums[shape.line.told_places(np.arange(4 * shape.rank))], 4)
+    _, residuals, gradients, steps = np.split(sums[shape.line.implicit_places(np.arange(4 * shape.rank))], 4)
     assert np.array_equal(w, old[: shape.rank])
     assert np.array_equal(d, old[3 * shape.rank : 4 * shape.rank])
     np.testing.assert_allclose(z, (residuals - RIDGE * w) / (count + RIDGE), rtol=1e-4, atol=1e-5)
@@ -226,7 +226,7 @@ class HingeCase:
         scalars = np.full((3, blocks), np.nan)
         cudaoncpu.run(
             "hinge", "move", self.shape.row_macros, blocks, threads, self.acc, search, self.ratings.pointers,
-            self.ratings.distinct if self.shape.tells else None, self.mean, np.diag(self.g), None, None, None,
+            self.ratings.distinct if self.shape.implicit else None, self.mean, np.diag(self.g), None, None, None,
             self.own.location, way, location, scale, implicit, told, scalars, np.int64(M),
             np.float64(PACE), np.float64(RIDGE), np.float64(rate), np.int32(1),
         )  # fmt: skip
@@ -240,7 +240,7 @@ class HingeCase:
             centre, x, spread = self.centre(i), means[i], twins.hinge_spread(shape, self.sums[i], self.g)
             np.testing.assert_allclose(location[i], x, rtol=1e-4, atol=2e-5)
             np.testing.assert_allclose(scale[i], spread, rtol=1e-5)
-            if shape.tells:
+            if shape.implicit:
                 residual = (x - centre)[shape.fixed :] / np.sqrt(self.ratings.distinct[i])
                 np.testing.assert_allclose(implicit[i, shape.rank : 2 * shape.rank], residual, rtol=1e-3, atol=1e-4)
                 _check_directions(shape, self.sums[i], self.ratings.distinct[i], self.own.implicit[i], implicit[i])
@@ -253,8 +253,8 @@ class HingeCase:
     def centre(self, i):
         """The prior mean of a row."""
         shape, centre = self.shape, self.mean.copy()
-        if shape.tells:
-            mine = self.sums[i, shape.line.told_places(np.arange(shape.rank))]
+        if shape.implicit:
+            mine = self.sums[i, shape.line.implicit_places(np.arange(shape.rank))]
             centre[shape.fixed :] += mine / np.sqrt(self.ratings.distinct[i])
         return centre
 
@@ -333,7 +333,7 @@ def test_maps(name):
     t = by.matrix
     np.testing.assert_allclose(mapped.location, rows.location @ t + by.shift, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(mapped.covariance, t.T @ rows.covariance @ t, rtol=1e-3, atol=1e-5)
-    if shape.tells:
+    if shape.implicit:
         first = shape.fixed
         own, other = t[first:, first:], matrices[1][first:, first:]
         vectors = zip(np.split(rows.implicit, 6, axis=1), (other, own, other, other, own, own), strict=True)
@@ -349,7 +349,7 @@ def test_steps_of_the_weights(name):
         expected, moved = rows.copy(), rows.copy()
         by.apply_to(expected, 0, M)
         cudaoncpu.run(
-            "maps", "move_told", shape.map_macros, 2, shape.map_rows * shape.map_lanes, moved.implicit, by.matrix,
+            "maps", "move_implicit", shape.map_macros, 2, shape.map_rows * shape.map_lanes, moved.implicit, by.matrix,
             np.int32(by.value), np.int32(by.directions), np.int64(M),
         )  # fmt: skip
         np.testing.assert_allclose(moved.implicit, expected.implicit, rtol=1e-5, atol=1e-5)
@@ -384,7 +384,7 @@ def test_totals(name):
     pointers = np.append(0, np.cumsum(rng.integers(0, 3, n))).astype(np.int64)
     distinct, rated = rng.integers(1, 9, n).astype(np.int32), np.diff(pointers) > 0
     explained = rng.normal(size=(n, shape.size)).astype(np.float32)
-    told = rng.normal(size=(n, shape.rank)).astype(np.float32) if shape.tells else None
+    told = rng.normal(size=(n, shape.rank)).astype(np.float32) if shape.implicit else None
     chosen = jobs(shape)
     numbers = [numbers_of(shape, job) for job in chosen]
     parts, out = np.full((sum(numbers), blocks), np.nan), np.full(min(20, sum(numbers)), np.nan)
@@ -397,7 +397,7 @@ def test_totals(name):
 
     new, before = rows.location.astype(float), old.astype(float)
     known = explained.astype(float)
-    if shape.tells:
+    if shape.implicit:
         known[:, shape.fixed :] += told
     x, change, distance = (
         np.hstack([np.full((n, shape.fixed), one), lines])
@@ -408,7 +408,7 @@ def test_totals(name):
         scales[rated].sum(axis=0), x[rated].T @ x[rated], change[rated].T @ change[rated],
         change[rated].T @ x[rated], distance[rated].T @ distance[rated],
     ]  # fmt: skip
-    if shape.tells:
+    if shape.implicit:
         whole = np.insert(told.astype(float), 0, 1.0, axis=1)
         w, _, z, d, s, q = np.split(rows.implicit.astype(float), 6, axis=1)
         s, q = (

@@ -19,11 +19,11 @@ FORMS = [
 
 
 @pytest.mark.parametrize("fixed", [0, 1])
-@pytest.mark.parametrize("tells", [True, False])
+@pytest.mark.parametrize("implicit", [True, False])
 @pytest.mark.parametrize("hinge", [True, False])
-def test_every_sum_has_a_place_of_its_own(fixed, tells, hinge):
+def test_every_sum_has_a_place_of_its_own(fixed, implicit, hinge):
     for rank in range(1, CUDA_MOST_RANK + 1):
-        check_places(Shape(rank + fixed, fixed, tells, hinge, hinge))
+        check_places(Shape(rank + fixed, fixed, implicit, hinge, hinge))
 
 
 def check_places(shape):
@@ -31,7 +31,7 @@ def check_places(shape):
     places = [
         np.arange(packed_size(shape.size + 1)),
         line.signed_places(shape.packed + np.arange(shape.size + 1)),
-        line.told_places(np.arange(4 * shape.rank)) if shape.tells else np.empty(0, int),
+        line.implicit_places(np.arange(4 * shape.rank)) if shape.implicit else np.empty(0, int),
         line.weighed_places(np.arange(2 * shape.size)) if shape.hinge else np.empty(0, int),
     ]
     flat = np.concatenate(places)
@@ -40,7 +40,7 @@ def check_places(shape):
     assert flat.max() < line.sums
     assert line.moments <= MOST_MOMENTS
     assert line.moments % 4 == 0
-    assert line.told % 4 != 3
+    assert line.implicit % 4 != 3
     assert line.weighed % 4 != 3
     assert shape.search_line.group >= len(FRACTIONS)  # a thread for each fraction of a step
     assert line.width % 4 == 0  # lines begin at 16 bytes
@@ -119,7 +119,7 @@ def test_twin_against_the_kernels_of_the_cpu(rank, intercepts, implicit, covaria
         reached = updated.scale[i] if covariance == "diagonal" else updated.covariance[i]
         np.testing.assert_allclose(reached, spread, rtol=2e-4, atol=2e-5)
     if implicit:
-        told = sums[:, shape.line.told_places(np.arange(4 * rank))]
+        told = sums[:, shape.line.implicit_places(np.arange(4 * rank))]
         columns = [
             np.unique(block.codes[lo:hi] >> 1)
             for lo, hi in zip(block.row_pointers, block.row_pointers[1:], strict=False)

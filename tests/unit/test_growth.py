@@ -66,7 +66,7 @@ def test_keeping(kind, intercept, implicit, factors):
 
 def test_scales_of_other_factors():
     rng = np.random.default_rng(3)
-    told = {side: rng.random((2, 3)) for side in ("row_told", "col_told")}
+    told = {side: rng.random((2, 3)) for side in ("row_implicit", "col_implicit")}
     grams = {side: rng.random((9, 9)) for side in ("row_weights", "col_weights")}  # of three vectors each
     moments = Moments(rng.random(3), 0.5, 0.7, 9, 8, **grams, **told, ratings=44.0)
     features = {"rows": rng.random((5, 4))}

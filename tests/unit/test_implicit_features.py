@@ -38,7 +38,7 @@ def features(rows, cols, shape=SHAPE):
     return rated / np.sqrt(np.maximum(rated.sum(axis=1, keepdims=True), 1.0))
 
 
-def telling(implicit, rank):
+def with_implicit(implicit, rank):
     """A posterior whose ``implicit`` is given."""
     n = len(implicit)
     return RowPosterior(np.zeros((n, rank)), np.ones((n, rank)), "spread", False, implicit)
@@ -57,9 +57,10 @@ def test_means_and_directions_against_matrices(n, seed, rank):
     f, rated = features(rows, cols), np.zeros(SHAPE)
     rated[rows, cols] = 1.0
     count = rated.sum(axis=1)[:, None]
-    implicit_features.tell(block, 0, SHAPE[0], implicit_features.sent(telling(partners, rank)), own, means)
+    columns = with_implicit(partners, rank)
+    implicit_features.add_implicit_sums(block, 0, SHAPE[0], implicit_features.sent_vectors(columns), own, means)
     np.testing.assert_allclose(means - before, f @ weights, atol=1e-12)
-    np.testing.assert_allclose(implicit_features.prior_means(block, telling(partners, rank)), f @ weights, atol=1e-12)
+    np.testing.assert_allclose(implicit_features.prior_means(block, columns), f @ weights, atol=1e-12)
     expected = old.copy()  # w, r and d stay
     expected[:, 2 * rank : 3 * rank] = (rated @ residuals - RIDGE * old[:, :rank]) / (count + RIDGE)
     expected[:, 4 * rank :] = f @ np.hstack([gradients, steps]) / np.sqrt(np.maximum(count, 1))
@@ -121,7 +122,7 @@ def test_a_repeated_rating_does_not_change_what_was_rated():
     rows, cols, positive = cells(30, 2)
     once = RatingBlock.from_coordinates(rows, cols, positive, SHAPE)
     twice = RatingBlock.from_coordinates(np.tile(rows, 2), np.tile(cols, 2), np.tile(positive, 2), SHAPE)
-    partners = telling(np.random.default_rng(0).normal(size=(SHAPE[1], 4)), 2)
+    partners = with_implicit(np.random.default_rng(0).normal(size=(SHAPE[1], 4)), 2)
     means = [implicit_features.prior_means(block, partners) for block in (once, twice)]
     np.testing.assert_array_equal(*means)
 
@@ -131,7 +132,7 @@ def test_a_newcomer_is_expected_to_go_on_like_others():
     block = RatingBlock.from_coordinates(rows, cols, positive, SHAPE)
     rng = np.random.default_rng(1)
     partners, centre, typical = rng.normal(size=(SHAPE[1], 4)), rng.normal(size=2), 4.0
-    found = implicit_features.newcomer_means(block, telling(partners, 2), centre, typical)
+    found = implicit_features.newcomer_means(block, with_implicit(partners, 2), centre, typical)
     rated = np.zeros(SHAPE)
     rated[rows, cols] = 1.0
     counts = rated.sum(axis=1)

@@ -92,7 +92,7 @@ def test_the_statistics_by_hand():
     np.testing.assert_allclose(found.direction_gram, directions.T @ both, rtol=1e-4, atol=1e-4)
     lines = np.insert(told[active], 0, 1.0, axis=1)
     counts = block.row_counts[active][:, None]
-    np.testing.assert_allclose(found.told_gram, (counts * lines).T @ lines, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(found.implicit_gram, (counts * lines).T @ lines, rtol=1e-5, atol=1e-5)
     gram = np.eye(6)
     ridge = found.with_ridge(gram, weights).distance_gram - found.with_ridge(gram, None).distance_gram
     np.testing.assert_allclose(ridge[1:, 1:], FEATURE_RIDGE * weights.T @ weights)

@@ -52,7 +52,7 @@ def test_no_direction_gives_no_step():
     weights[:RANK, :RANK] = rng.random((RANK, RANK))
     nothing = np.zeros((2 * RANK, 2 * RANK))
     assert not WeightStep.best(nothing, nothing[:, :RANK], weights).matrix.any()
-    undefined = WeightStep.best(nothing * np.nan, nothing[:, :RANK], weights)  # the objective will tell
+    undefined = WeightStep.best(nothing * np.nan, nothing[:, :RANK], weights)  # the objective will add_implicit_sums
     assert not undefined.matrix.any()
 
 
@@ -125,7 +125,7 @@ def told_by_half_steps(block, mean, steps):
     prior, found = RowPrior(np.zeros((1, RANK)), np.ones((1, RANK))), []
     for _ in range(steps + 1):  # the first half step knows no direction yet
         told = np.zeros((m, RANK))
-        implicit_features.tell(block, 0, m, implicit_features.sent(cols), rows.implicit, told)
+        implicit_features.add_implicit_sums(block, 0, m, implicit_features.sent_vectors(cols), rows.implicit, told)
         implicit_features.leave_residuals(block, 0, m, rows, told)
         known = prior.knowing(np.zeros((m, RANK)), told)
         sums = SideStatistics.of_rows(mean, rows, known, block.distinct_counts, RowSums(0.0, 0.0))
@@ -133,7 +133,8 @@ def told_by_half_steps(block, mean, steps):
         step.of_residuals.apply_to(rows, 0, m)
         step.of_weights.apply_to(cols, 0, n)
         found.append(cols.implicit[:, W].copy())
-        implicit_features.tell(turned, 0, n, implicit_features.sent(rows), cols.implicit, np.zeros((n, RANK)))
+        sent = implicit_features.sent_vectors(rows)
+        implicit_features.add_implicit_sums(turned, 0, n, sent, cols.implicit, np.zeros((n, RANK)))
     return found[1:]
 
 

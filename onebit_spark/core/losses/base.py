@@ -42,7 +42,7 @@ class RowPrior:
     precision: NDArray[np.float64]  # (1, D) or (rows, D): g = E[1/γ]; in a learnt prior the inverse variances
     # (rows, D): The part of ``mean`` that features explain (docs/MATH.md, §13 and §15)
     known: NDArray[np.float64] | None = None
-    told: NDArray[np.float64] | None = None  # (rows, K): The part of ``known`` that implicit features explain
+    implicit_mean: NDArray[np.float64] | None = None  # (rows, K): The part of ``known`` that implicit features explain
     # (D, D), 0 on its diagonal: what a map that waits for the rows makes of independent coordinates (``before``)
     coupling: NDArray[np.float64] | None = None
 
@@ -58,15 +58,15 @@ class RowPrior:
     def take(self, index: NDArray[np.integer] | slice) -> RowPrior:
         """The prior of the rows at ``index``, in that order."""
         mean, precision = (lines if len(lines) == 1 else lines[index] for lines in (self.mean, self.precision))
-        known, told = (None if part is None else part[index] for part in (self.known, self.told))
-        return RowPrior(mean, precision, known, told, self.coupling)
+        known, implicit_mean = (None if part is None else part[index] for part in (self.known, self.implicit_mean))
+        return RowPrior(mean, precision, known, implicit_mean, self.coupling)
 
-    def knowing(self, known: NDArray[np.float64], told: NDArray[np.float64] | None = None) -> RowPrior:
-        """The prior of all rows, with ``known`` (D columns) and ``told`` (K columns) added to their means."""
-        if told is not None:
+    def knowing(self, known: NDArray[np.float64], implicit_mean: NDArray[np.float64] | None = None) -> RowPrior:
+        """The prior of all rows, with ``known`` (D columns) and ``implicit_mean`` (K columns) added to their means."""
+        if implicit_mean is not None:
             known = known.copy()
-            known[:, -told.shape[1] :] += told
-        return replace(self, mean=self.mean + known, known=known, told=told)
+            known[:, -implicit_mean.shape[1] :] += implicit_mean
+        return replace(self, mean=self.mean + known, known=known, implicit_mean=implicit_mean)
 
     def before(self, by: RowMap) -> RowPrior:
         """The same prior of rows that x ─► xT + t has yet to map: the mean (p − t)T⁻¹, the precision T diag(g) Tᵀ."""

@@ -84,10 +84,10 @@ def kernel(source: str, name: str, macros: Mapping[str, int], shared_bytes: int 
 
 @cache
 def _kernel(source: str, name: str, macros: tuple[tuple[str, int], ...], shared_bytes: int) -> Any:
-    found = _module(source, macros).get_function(name)
+    function = _module(source, macros).get_function(name)
     if shared_bytes > 48 * 1024:
-        found.max_dynamic_shared_size_bytes = shared_bytes
-    return found
+        function.max_dynamic_shared_size_bytes = shared_bytes
+    return function
 
 
 def _module(source: str, macros: tuple[tuple[str, int], ...]) -> Any:
@@ -130,7 +130,7 @@ def text_of(source: str) -> str:
 
     def text(name: str) -> str:
         own = files(__package__).joinpath(name).read_text(encoding="utf-8")
-        return INCLUDE.sub(lambda found: text(found[1]), own)
+        return INCLUDE.sub(lambda match: text(match[1]), own)
 
     return text(f"{source}.cu")
 
@@ -144,9 +144,9 @@ def or_null(array: Any) -> Any:
     return NULL if array is None else array
 
 
-def launch(found: Any, n: int, *arguments: Any) -> None:
+def launch(function: Any, n: int, *arguments: Any) -> None:
     """Run a kernel with one thread for each of n numbers."""
-    found((max(1, -(-n // THREADS)),), (THREADS,), arguments)
+    function((max(1, -(-n // THREADS)),), (THREADS,), arguments)
 
 
 PIECE = 16 * 2**20  # bytes

@@ -8,15 +8,16 @@
 //
 // With `step`, the way to the minimum of the means' majoriser, and `search`, what the loss gains on it: x moves by the first
 // of the fractions that does not raise κ Σ w_l(1 − y_l u_l)_+ + Σ w_a|x_a| + ½ Σ g_a(x_a − p_a)², or stays.
-// Without: x moves by −rate times the slope of that, if `rate` is not 0. Here implicit features tell, which `solve` did else.
-// `told` and `location` are written anew, `scale` and `implicit` in place. scalars: Σ log s, Σ g((x − p)² + s²) − 1 − log g,
-// and −(what the data term has beside κ Σ w_l(1 − y_l u_l)_+ at the old means).
+// Without: x moves by −rate times the slope of that, if `rate` is not 0. Here the implicit means are found,
+// which `solve` did else. `implicit_means` and `location` are written anew, `scale` and `implicit` in place.
+// scalars: Σ log s, Σ g((x − p)² + s²) − 1 − log g, and −(what the data term has beside κ Σ w_l(1 − y_l u_l)_+
+// at the old means).
 extern "C" __global__ void __launch_bounds__(BLOCK)
 move(const float* __restrict__ acc, const float* __restrict__ search, const i64* __restrict__ pointers,
      const int* __restrict__ distinct, const double* __restrict__ prior_mean, const double* __restrict__ prior_precision,
      const float* __restrict__ own_mean, const float* __restrict__ own_deviation, const float* __restrict__ explained,
      const float* __restrict__ old, const float* __restrict__ step, float* __restrict__ location, float* scale,
-     float* implicit, float* told, double* __restrict__ scalars, i64 n, double relaxation, double ridge, double rate,
+     float* implicit, float* implicit_means, double* __restrict__ scalars, i64 n, double relaxation, double ridge, double rate,
      int move_spreads) {
   const Prior prior = {prior_mean, prior_precision, own_mean, own_deviation, explained};
   const int lane = threadIdx.x % LANES;
@@ -32,10 +33,10 @@ move(const float* __restrict__ acc, const float* __restrict__ search, const i64*
     const int k = lane + pass * LANES;
     if (!rated || k >= SIZE) continue;
     double p = prior.mean_of(i, k);
-#if TOLD
+#if IMPLICIT
     if (k >= FIXED) {
-      float& mine = told[i * RANK + k - FIXED];
-      if (!step) mine = (float)tell(sums, k - FIXED, count, ridge, implicit + i * (VECTORS * RANK));
+      float& mine = implicit_means[i * RANK + k - FIXED];
+      if (!step) mine = (float)implicit_mean(sums, k - FIXED, count, ridge, implicit + i * (VECTORS * RANK));
       p += (double)mine;
     }
 #endif
@@ -74,13 +75,13 @@ move(const float* __restrict__ acc, const float* __restrict__ search, const i64*
       distance += g * (shift * shift + s * s) - 1.0 - log(g);
       data += w * fabs(x) + a * s;
       if (FIXED && k == 0) data += SPREAD_FACTOR * (double)sums[weighed_sum(0)];
-#if TOLD
+#if IMPLICIT
       if (k >= FIXED) implicit[i * (VECTORS * RANK) + RANK + k - FIXED] = (float)(shift * rsqrt(count));
 #endif
     }
     location[i * SIZE + k] = (float)x;
-#if TOLD
-    if (!rated && k >= FIXED) told[i * RANK + k - FIXED] = 0.f;
+#if IMPLICIT
+    if (!rated && k >= FIXED) implicit_means[i * RANK + k - FIXED] = 0.f;
 #endif
   }
   if (lane == 0) data += gain;

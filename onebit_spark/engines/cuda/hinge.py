@@ -16,8 +16,8 @@ from onebit_spark.engines.cuda.ratings import DeviceRatings
 from onebit_spark.engines.cuda.shapes import MODE_HINGE, MODE_SEARCH, Shape
 from onebit_spark.engines.cuda.update import (
     DevicePrior,
+    empty_implicit_means,
     partner_lines,
-    room_for_told,
     row_sums,
     solve,
 )
@@ -35,25 +35,27 @@ def updated(
         ratings, shape.line, own_lines(shape, rows.location), table, step.weight, MODE_HINGE, hinge, margin_floor
     )
     del table
-    new, told = replace(rows, location=cp.empty_like(rows.location)), room_for_told(shape, rows)
+    new, implicit_means = replace(rows, location=cp.empty_like(rows.location)), empty_implicit_means(shape, rows)
     way: Any = NULL
-    found: Any = NULL
+    gains: Any = NULL
     if majorises:
         way = cp.empty_like(rows.location)
-        solve(ratings, step, shape, sums, prior, rows.location, replace(rows, location=way), told, floor=mean_floor)
-        found = _searched(ratings, shape, rows.location, way, partners.location, step)
+        towards = replace(rows, location=way)
+        solve(ratings, step, shape, sums, prior, rows.location, towards, implicit_means, floor=mean_floor)
+        gains = _searched(ratings, shape, rows.location, way, partners.location, step)
     moves = step.move_means and not majorises
     rate = learning_rate(step.iteration) / (step.weight * step.ratings_per_row) if moves else 0.0
     scalars = cp.empty((3, *shape.row_blocks(rows.n_rows)[0]))
     kernel("hinge", "move", shape.row_macros)(
         *shape.row_blocks(rows.n_rows),
         (
-            sums, found, ratings.pointers, ratings.distinct if shape.tells else NULL, *prior.arguments, rows.location,
-            way, new.location, new.scale, or_null(new.implicit), or_null(told), scalars, np.int64(rows.n_rows),
-            np.float64(step.relaxation), np.float64(RIDGE), np.float64(rate), np.int32(step.move_spreads),
+            sums, gains, ratings.pointers, ratings.distinct if shape.implicit else NULL, *prior.arguments,
+            rows.location, way, new.location, new.scale, or_null(new.implicit), or_null(implicit_means), scalars,
+            np.int64(rows.n_rows), np.float64(step.relaxation), np.float64(RIDGE), np.float64(rate),
+            np.int32(step.move_spreads),
         ),
     )  # fmt: skip
-    return new, told, scalars, hinge
+    return new, implicit_means, scalars, hinge
 
 
 def _searched(ratings: DeviceRatings, shape: Shape, old: Any, way: Any, partners: Any, step: HalfStep[None]) -> Any:

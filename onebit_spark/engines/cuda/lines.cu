@@ -1,7 +1,8 @@
-// The lines of rows that sums.cu reads: those of partners, and own ones. HINGE, GROUP, MOMENTS, TOLD and WEIGHED as in rows.cuh.
+// The lines of rows that sums.cu reads: those of partners, and own ones. HINGE, GROUP, MOMENTS, IMPLICIT and WEIGHED:
+// as in rows.cuh.
 #include "lanes.cuh"
 
-#define WIDTH ((MOMENTS + TOLD + WEIGHED) * GROUP)
+#define WIDTH ((MOMENTS + IMPLICIT + WEIGHED) * GROUP)
 
 // Which entry (a, b), a ≥ b, of a packed triangle is number q
 __device__ __forceinline__ void entry_of(int q, int& a, int& b) {
@@ -30,14 +31,14 @@ extern "C" __global__ void fill_partners(const float* __restrict__ location, con
   for (int s = threadIdx.x; s < WIDTH; s += blockDim.x) {
     int a, b;
     entry_of(s, a, b);
-    const int k = s - MOMENTS * GROUP, w = k - TOLD * GROUP;
+    const int k = s - MOMENTS * GROUP, w = k - IMPLICIT * GROUP;
     for (i64 j = begin; j < end; j++) {
       const float* x = location + j * SIZE;
       float value = 0.f;
       if (j < n) {
         if (a < SIZE) value = x[a] * x[b] + (HINGE ? 0.f : covariance(scale + j * SCALE, a, b));
         else if (a == SIZE) value = b < SIZE ? x[b] : 1.f;
-        else if (TOLD && k >= 0 && k < SENT * RANK) value = implicit[j * (VECTORS * RANK) + k];
+        else if (IMPLICIT && k >= 0 && k < SENT * RANK) value = implicit[j * (VECTORS * RANK) + k];
         else if (WEIGHED && w >= 0 && w < SIZE) value = scale[j * SCALE + w];
         else if (WEIGHED && w >= SIZE && w < 2 * SIZE) value = FIXED && w == SIZE ? 1.f : fabsf(x[w - SIZE]);
       }

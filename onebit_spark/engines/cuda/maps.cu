@@ -52,7 +52,7 @@ roots(const float* __restrict__ scale, double* __restrict__ out, i64 n) {
 
 // ---- one affine map of every row -----------------------------------------------------------------------------------------
 
-// x ─► xT + t, V ─► TᵀVT (or s ─► s·|T|), and what a row tells: w, z and d by T', that of the other side, r, s and q by T
+// x ─► xT + t, V ─► TᵀVT (or s ─► s·|T|), and the implicit vectors: w, z and d by T', that of the other side, r, s and q by T
 #define MAP_ROWS (MAP_LANES > 32 ? 1 : 128 / MAP_LANES)
 #define PASSES ((SIZE + MAP_LANES - 1) / MAP_LANES)
 extern "C" __global__ void __launch_bounds__(MAP_ROWS * MAP_LANES)
@@ -67,7 +67,7 @@ map_rows(float* location, float* scale, float* implicit,
   for (i64 base = blockIdx.x * (i64)MAP_ROWS; base < n; base += gridDim.x * (i64)MAP_ROWS) {
     const i64 i = base + member;
     const bool here = i < n;
-    double moved[PASSES], told[VECTORS][PASSES];
+    double moved[PASSES], mapped[VECTORS][PASSES];
 #if SPREAD
     double spread[PASSES];
 #endif
@@ -92,8 +92,8 @@ map_rows(float* location, float* scale, float* implicit,
 #pragma unroll
           for (int v = 0; v < VECTORS; v++) {
             const double* through = v == 0 || v == 2 || v == 3 ? other : matrix;
-            told[v][c] = 0.0;
-            for (int j = 0; j < RANK; j++) told[v][c] += (double)mine[v * RANK + j] * through[(j + FIXED) * SIZE + k + FIXED];
+            mapped[v][c] = 0.0;
+            for (int j = 0; j < RANK; j++) mapped[v][c] += (double)mine[v * RANK + j] * through[(j + FIXED) * SIZE + k + FIXED];
           }
         }
       }
@@ -122,7 +122,7 @@ map_rows(float* location, float* scale, float* implicit,
         }
         if (implicit && k < RANK) {
 #pragma unroll
-          for (int v = 0; v < VECTORS; v++) mine[v * RANK + k] = (float)told[v][c];
+          for (int v = 0; v < VECTORS; v++) mine[v * RANK + k] = (float)mapped[v][c];
         }
       }
     }
@@ -142,9 +142,9 @@ map_rows(float* location, float* scale, float* implicit,
 
 // ---- a step of the implicit weights --------------------------------------------------------------------------------------
 
-// x ─► x + yC and y₂ ─► yC, where x is vector `value` of a row, and y = [y₁ y₂] are `directions` and the next (ToldMap)
+// x ─► x + yC and y₂ ─► yC, where x is vector `value` of a row, y = [y₁ y₂] are `directions` and the next (ImplicitMove)
 extern "C" __global__ void __launch_bounds__(MAP_ROWS * MAP_LANES)
-move_told(float* implicit, const double* __restrict__ matrix, int value, int directions, i64 n) {
+move_implicit(float* implicit, const double* __restrict__ matrix, int value, int directions, i64 n) {
   const int member = threadIdx.x / MAP_LANES, lane = threadIdx.x % MAP_LANES;
   for (i64 base = blockIdx.x * (i64)MAP_ROWS; base < n; base += gridDim.x * (i64)MAP_ROWS) {
     const bool here = base + member < n;

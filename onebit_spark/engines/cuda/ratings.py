@@ -136,9 +136,9 @@ class DeviceRatings:
 
     def _summed(self, weights: Any) -> RowSums:
         m, cp = self.n_rows, cupy()
-        found = RowSums(cp.empty(m), cp.empty(m), cp.empty(m), cp.empty(m, np.int32))
-        launch(_kernel("count_rows"), 32 * m, self.pointers, self.codes, or_null(weights), *found, np.int64(m))
-        return found
+        sums = RowSums(cp.empty(m), cp.empty(m), cp.empty(m), cp.empty(m, np.int32))
+        launch(_kernel("count_rows"), 32 * m, self.pointers, self.codes, or_null(weights), *sums, np.int64(m))
+        return sums
 
     @cached_property
     def repeats(self) -> Repeats:
@@ -235,15 +235,15 @@ def device_ratings(
     the host longer than the whole fit.
     """
     own_rows, own_cols, own_labels = map(np.asarray, (rows, cols, labels))
-    found = None if settings or weights is not None else _sent(own_rows, own_cols, own_labels, shape, form)
-    if found is None:
+    sent = None if settings or weights is not None else _sent(own_rows, own_cols, own_labels, shape, form)
+    if sent is None:
         checked = checked_ratings(own_rows, own_cols, own_labels, shape, settings, weights)
         size, extent, carried = len(checked.rows), checked.shape, checked.weights
         check_memory(size, *extent, form, carried is not None)
         row, col = (upload(array.astype(np.int32)) for array in (checked.rows, checked.cols))
         positive = upload(checked.positive.view(np.uint8))
         return orientations(row, col, positive, extent, None if carried is None else upload(carried))
-    row, col, positive, extent = found
+    row, col, positive, extent = sent
     check_memory(len(row), *extent, form, False)
     return orientations(row, col, positive, extent)
 

@@ -1,7 +1,7 @@
 // What the kernels share that read the sums of rows: places of numbers, and the prior of a row.
 //
 //   HINGE     whether the sums are those of the hinge loss
-//   GROUP, MOMENTS, SIGNED, TOLD, WEIGHED, VALUES     as in sums.cu
+//   GROUP, MOMENTS, SIGNED, IMPLICIT, WEIGHED, VALUES as in sums.cu
 #include "lanes.cuh"
 
 #define SUMS (VALUES * GROUP)
@@ -16,8 +16,8 @@ template <int COUNT, int FIRST> __device__ __forceinline__ int apart(int s) {
   const int rest = COUNT % 4 ? COUNT % 4 : 4, beyond = s - (COUNT - COUNT % 4) * GROUP;
   return FIRST * GROUP + (beyond < 0 ? s : s - beyond + 4 * (beyond / rest) + beyond % rest);
 }
-__device__ __forceinline__ int told_sum(int s) { return apart<TOLD, MOMENTS + SIGNED>(s); }
-__device__ __forceinline__ int weighed_sum(int s) { return apart<WEIGHED, MOMENTS + SIGNED + (TOLD + 3) / 4 * 4>(s); }
+__device__ __forceinline__ int implicit_sum(int s) { return apart<IMPLICIT, MOMENTS + SIGNED>(s); }
+__device__ __forceinline__ int weighed_sum(int s) { return apart<WEIGHED, MOMENTS + SIGNED + (IMPLICIT + 3) / 4 * 4>(s); }
 
 // The coordinate of a partner [d, R, 1] (or [R, 1]) that stands beside coordinate a of a row
 __device__ __forceinline__ int beside(int a) { return FIXED && a == 0 ? SIZE : a; }
@@ -43,13 +43,14 @@ struct Prior {
   }
 };
 
-#if TOLD
+#if IMPLICIT
 // What implicit features add to the prior mean of factor k. The row's z, s and q are written.
-__device__ __forceinline__ double tell(const float* __restrict__ sums, int k, double count, double ridge, float* implicit) {
-  implicit[2 * RANK + k] = (float)(((double)sums[told_sum(RANK + k)] - ridge * (double)implicit[k]) / (count + ridge));
-  implicit[4 * RANK + k] = (float)((double)sums[told_sum(2 * RANK + k)] / count);
-  implicit[5 * RANK + k] = (float)((double)sums[told_sum(3 * RANK + k)] / count);
-  return rsqrt(count) * (double)sums[told_sum(k)];
+__device__ __forceinline__ double
+implicit_mean(const float* __restrict__ sums, int k, double count, double ridge, float* implicit) {
+  implicit[2 * RANK + k] = (float)(((double)sums[implicit_sum(RANK + k)] - ridge * (double)implicit[k]) / (count + ridge));
+  implicit[4 * RANK + k] = (float)((double)sums[implicit_sum(2 * RANK + k)] / count);
+  implicit[5 * RANK + k] = (float)((double)sums[implicit_sum(3 * RANK + k)] / count);
+  return rsqrt(count) * (double)sums[implicit_sum(k)];
 }
 #endif
 

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from onebit_spark.core.blocks import RatingBlock, Repeats
 from onebit_spark.core.config import FitConfig
-from onebit_spark.core.implicit_features import ToldMap
+from onebit_spark.core.implicit_features import ImplicitMove
 from onebit_spark.core.losses import OTHER, Hinge, Loss, PriorLines, RowPrior, Side
 from onebit_spark.core.posterior import Form, RowPosterior, packed_size
 from onebit_spark.core.randomness import Split
@@ -39,7 +39,7 @@ from onebit_spark.engines.cuda.update import (
     DevicePrior,
     RatingSums,
     map_rows,
-    move_told,
+    move_implicit,
     prepare_half_step,
     prepare_ratings,
     updated,
@@ -94,18 +94,20 @@ class CudaRunner:
         prior = DevicePrior.of(half, rows.dimension, lines, features)
         self._next, data = None, None
         if isinstance(step.loss, Hinge):
-            new, told, scalars, data = hinge.updated(ratings, step.loss, half, rows, partners, prior)
+            new, implicit_means, scalars, data = hinge.updated(ratings, step.loss, half, rows, partners, prior)
         else:
-            found, self._ahead = self._ahead, None
-            if found is None or not found.are_of(rows, partners, half.weight):
-                found = RatingSums.of(ratings, rows, partners, half.weight)
-            new, told, scalars = updated(ratings, half, found, prior)
-            del found
+            rating_sums, self._ahead = self._ahead, None
+            if rating_sums is None or not rating_sums.are_of(rows, partners, half.weight):
+                rating_sums = RatingSums.of(ratings, rows, partners, half.weight)
+            new, implicit_means, scalars = updated(ratings, half, rating_sums, prior)
+            del rating_sums
             if half.want_data:
                 self._next = partial(RatingSums.of, self.ratings[OTHER[side]], partners, new, half.weight)
         data = data if half.want_data else None
-        sums = side_statistics(ratings, rows.location, new, prior, told, scalars, half.want_data, data, features)
-        return new, [sums.to_vector()]
+        statistics = side_statistics(
+            ratings, rows.location, new, prior, implicit_means, scalars, half.want_data, data, features
+        )
+        return new, [statistics.to_vector()]
 
     def _prepare(self, form: Form, loss: Loss) -> None:
         """Begin to compile what such a half step needs, the first time."""
@@ -114,14 +116,14 @@ class CudaRunner:
             for ratings in self.ratings.values():
                 prepare_half_step(ratings, form, isinstance(loss, Hinge))
 
-    def data_term(self, found: float) -> float:
+    def data_term(self, summed: float) -> float:
         """Its first part comes with the sums of the next half step, which wait until the weights have moved."""
         if self._next is None:
-            return found
+            return summed
         self._ahead, self._next = self._next(), None
         first = cupy().empty(1)
         fold(self._ahead.data[None, :], first)
-        return found + float(first[0])
+        return summed + float(first[0])
 
     def sums(self, side: Side, step: Step, own: Sequence[Any], partners: Any) -> list[Sums]:
         ratings, rows = self.ratings[side], own[0]
@@ -158,8 +160,8 @@ class CudaRunner:
     def mapped(self, side: Side, table: RowPosterior, by: LineMap) -> RowPosterior:
         """The rows themselves, mapped at once."""
         self._ahead = None
-        if isinstance(by, ToldMap):
-            move_told(table, by)
+        if isinstance(by, ImplicitMove):
+            move_implicit(table, by)
         else:
             assert isinstance(by, RowMap)
             map_rows(table, by)

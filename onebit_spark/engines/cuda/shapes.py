@@ -52,7 +52,7 @@ class LineShape:
 
     group: int  # threads that share a rating
     moments: int  # numbers of a line that each of them holds
-    told: int = 0  # the same of what implicit features tell
+    implicit: int = 0  # the same of the implicit vectors
     signed: int = 0  # how many of the last moments are summed with the labels as well
     weighed: int = 0  # numbers that are summed with the weights of the ratings
     searches: bool = False  # whether nothing but losses of a few steps is summed
@@ -76,12 +76,12 @@ class LineShape:
     @property
     def _summed(self) -> int:
         """Sums per thread that are not always 0."""
-        return sum(_rounded(part, 4) for part in (self.moments, self.signed, self.told, self.weighed))
+        return sum(_rounded(part, 4) for part in (self.moments, self.signed, self.implicit, self.weighed))
 
     @property
     def width(self) -> int:
         """Numbers of a line."""
-        return (self.moments + self.told + self.weighed) * self.group
+        return (self.moments + self.implicit + self.weighed) * self.group
 
     @property
     def sums(self) -> int:
@@ -101,13 +101,13 @@ class LineShape:
         """Where the sums of these moments with the labels are. Their own sums are where they are in a line."""
         return numbers + self.signed * self.group
 
-    def told_places(self, numbers: Places) -> Places:
-        """The same of what implicit features tell."""
-        return self._apart(numbers, self.told, self.moments + self.signed)
+    def implicit_places(self, numbers: Places) -> Places:
+        """The same of the implicit vectors."""
+        return self._apart(numbers, self.implicit, self.moments + self.signed)
 
     def weighed_places(self, numbers: Places) -> Places:
         """The same of the numbers that are summed with weights."""
-        return self._apart(numbers, self.weighed, self.moments + self.signed + _rounded(self.told, 4))
+        return self._apart(numbers, self.weighed, self.moments + self.signed + _rounded(self.implicit, 4))
 
     def _apart(self, numbers: Places, count: int, first: int) -> Places:
         """Of ``count`` numbers per thread that are read apart, and whose values begin at ``first``.
@@ -122,7 +122,7 @@ class LineShape:
     @property
     def macros(self) -> dict[str, int]:
         return {
-            "GROUP": self.group, "MOMENTS": self.moments, "TOLD": self.told, "SIGNED": self.signed,
+            "GROUP": self.group, "MOMENTS": self.moments, "IMPLICIT": self.implicit, "SIGNED": self.signed,
             "WEIGHED": self.weighed, "VALUES": self.values,
         }  # fmt: skip
 
@@ -133,7 +133,7 @@ class LineShape:
         side by side as have room for theirs. The order of the sums is the same.
         """
         ahead = 1 if cached else 2
-        read = self.moments + self.told + self.weighed
+        read = self.moments + self.implicit + self.weighed
         own = (2 if self.searches else 1) * self.moments
         registers = ahead * read + own + (1 if self.searches else self._summed) + OTHER_REGISTERS + 8 * ahead
         blocks = max(1, REGISTERS // (self.threads * registers))
@@ -149,7 +149,7 @@ class Shape:
 
     size: int  # D, the free coordinates of a row
     fixed: int  # 1 with intercepts, else 0
-    tells: bool  # whether the rows have implicit features
+    implicit: bool  # whether the rows have implicit features
     spread: bool = False  # whether a row keeps standard deviations instead of a covariance
     hinge: bool = False  # whether it is fitted to the hinge loss
 
@@ -178,11 +178,11 @@ class Shape:
         numbers = packed_size(self.size + 1)
         group = next(threads for threads in GROUPS if MOST_MOMENTS * threads >= _rounded(numbers, 4 * threads))
         moments = _rounded(numbers, 4 * group) // group
-        told, weighed = (
+        implicit, weighed = (
             _one_read(-(-numbers // group))
-            for numbers in (SENT_VECTORS * self.rank * self.tells, 2 * self.size * self.hinge)
+            for numbers in (SENT_VECTORS * self.rank * self.implicit, 2 * self.size * self.hinge)
         )
-        return LineShape(group, moments, told, moments - self.packed // (4 * group) * 4, weighed)
+        return LineShape(group, moments, implicit, moments - self.packed // (4 * group) * 4, weighed)
 
     @property
     def own_width(self) -> int:

@@ -96,9 +96,9 @@ __device__ __forceinline__ void sweep(double (&a)[TALL][WIDE], double (&edge)[TA
 #endif
 }
 
-// x ~ N(A⁻¹ b, A⁻¹) of every row with ratings, from its sums, under its prior; `told` is added to the prior mean. `told` and
-// `location` are written anew, `scale` and `implicit` in place. scalars: Σ ½ log det V (or Σ log s), Σ g((x − p)² + var)
-// − 1 − log g with g the diagonal of G, and Σ ½κ y E[u] of all ratings.
+// x ~ N(A⁻¹ b, A⁻¹) of every row with ratings, from its sums, under its prior; `implicit_means` are added to the
+// prior means. They and `location` are written anew, `scale` and `implicit` in place. scalars: Σ ½ log det V (or Σ log s),
+// Σ g((x − p)² + var) − 1 − log g with g the diagonal of G, and Σ ½κ y E[u] of all ratings.
 // With the hinge loss, A has w/max(|x|, floor) added to its diagonal, and `location` is the step A⁻¹(b − Ax) from the old x:
 // hinge.cu goes on. Its sums have b − Ax at once; b and A, rounded apart, would leave an error in the place of a short step.
 // Rows without ratings solve x = 0, so that the threads of a warp stay together.
@@ -107,7 +107,7 @@ solve(const float* __restrict__ acc, const i64* __restrict__ pointers, const int
       const double* __restrict__ prior_mean, const double* __restrict__ prior_precision,
       const float* __restrict__ own_mean, const float* __restrict__ own_deviation, const float* __restrict__ explained,
       const float* __restrict__ old, float* __restrict__ location, float* __restrict__ scale,
-      float* __restrict__ implicit, float* __restrict__ told, double* __restrict__ scalars, i64 n, double relaxation,
+      float* __restrict__ implicit, float* __restrict__ implicit_means, double* __restrict__ scalars, i64 n, double relaxation,
       double ridge, double floor) {
   __shared__ Room rooms[ROWS_PER_BLOCK];
   __shared__ bool solved[ROWS_PER_BLOCK];
@@ -123,10 +123,10 @@ solve(const float* __restrict__ acc, const i64* __restrict__ pointers, const int
     for (int q = lane; q < FOURS; q += LANES) ((float4*)room.packed)[q] = __ldcs((const float4*)sums + q);
     for (int k = lane; k < SIZE; k += LANES) {
       double p = prior.mean_of(row, k);
-#if TOLD
+#if IMPLICIT
       if (k >= FIXED) {
-        const double mine = tell(sums, k - FIXED, count, ridge, implicit + row * (VECTORS * RANK));
-        told[row * RANK + k - FIXED] = (float)mine;
+        const double mine = implicit_mean(sums, k - FIXED, count, ridge, implicit + row * (VECTORS * RANK));
+        implicit_means[row * RANK + k - FIXED] = (float)mine;
         p += mine;
       }
 #endif
@@ -227,8 +227,8 @@ solve(const float* __restrict__ acc, const i64* __restrict__ pointers, const int
     const double x0 = (double)old[row * SIZE + k];
     if (!rated) {
       location[row * SIZE + k] = (float)x0;
-#if TOLD
-      if (k >= FIXED) told[row * RANK + k - FIXED] = 0.f;
+#if IMPLICIT
+      if (k >= FIXED) implicit_means[row * RANK + k - FIXED] = 0.f;
 #endif
       continue;
     }
@@ -246,7 +246,7 @@ solve(const float* __restrict__ acc, const i64* __restrict__ pointers, const int
     distance += g * (shift * shift + variance) - 1.0 - log(g);
     linear += (double)sums[signed_moment(PACKED + beside(k))] * (double)reached;
     if (FIXED && k == 0) linear += (double)sums[signed_moment(PACKED)];
-#if TOLD
+#if IMPLICIT
     if (k >= FIXED) implicit[row * (VECTORS * RANK) + RANK + k - FIXED] = (float)(shift * root);
 #endif
   }

@@ -2,10 +2,10 @@
 //
 //   GROUP      threads that share a rating: a part of a warp, or several warps
 //   MOMENTS    numbers of a partner's line that a thread holds; a multiple of 4
-//   TOLD       the same of what implicit features tell
+//   IMPLICIT   the same of the implicit vectors
 //   SIGNED     how many of the last MOMENTS are summed with the labels as well
 //   WEIGHED    the same of numbers that are summed with the weights of the ratings
-//   VALUES     sums of a thread: MOMENTS, SIGNED, TOLD and WEIGHED, each rounded up to 4, and all to 4 for every group
+//   VALUES     sums of a thread: MOMENTS, SIGNED, IMPLICIT and WEIGHED, each rounded up to 4, and all to 4 for every group
 //   TASK       ratings of a task: a warp (or the warps of a group) takes one task
 //   AHEAD      ratings of a group that are read together
 //   WEIGHTED   whether ratings have weights
@@ -18,12 +18,12 @@ typedef long long i64;
 #define WARPS ((GROUP + 31) / 32)
 #define GROUPS (GROUP < 32 ? 32 / GROUP : 1)
 #define THREADS (WARPS > 1 ? GROUP : 128)
-#define READ (MOMENTS + TOLD + WEIGHED)  // numbers of a line that a thread reads
+#define READ (MOMENTS + IMPLICIT + WEIGHED)  // numbers of a line that a thread reads
 #define WIDTH (READ * GROUP)
 #define CANDIDATES 4  // steps that a search compares
 #define SUMS (MODE == SEARCH ? CANDIDATES : VALUES * GROUP)
 #define KEPT (VALUES / GROUPS)
-#define FIRST_WEIGHED (MOMENTS + SIGNED + (TOLD + 3) / 4 * 4)  // among the values
+#define FIRST_WEIGHED (MOMENTS + SIGNED + (IMPLICIT + 3) / 4 * 4)  // among the values
 #define REPEATED 0x80000000u
 
 // Registers `first` … `first + count − 1` of thread t, of a line
@@ -96,11 +96,11 @@ __device__ __forceinline__ int task_number() {
 }
 
 // What is summed over the ratings of a row:
-//   LOGISTIC   2κτ(ξ_l)·w_l·moments, ½κ y_l w_l·(the last moments), and once per cell what implicit features tell
+//   LOGISTIC   2κτ(ξ_l)·w_l·moments, ½κ y_l w_l·(the last moments), and once per cell the implicit vectors
 //   PRODUCT    y_l w_l·line: the product with the sign matrix
 //   READS      the lines, as LOGISTIC reads them, and no arithmetic but a sum: the ceiling of a half step
 //   HINGE      κh_l w_l·moments, κ(½ + h_l(1 − y_l u_l)) y_l w_l·(the last moments), h_l = ½/max(|1 − y_l u_l|, number),
-//              κw_l·weighed, and what is told. If `number` is 0: h_l = 0, and y_l w_l only of ratings with y_l u_l < 1
+//              κw_l·weighed, and the implicit vectors. If `number` is 0: h_l = 0, and y_l w_l only of ratings with y_l u_l < 1
 //   SEARCH     κw_l[(1 − y_l(u_l + f s_l))_+ − (1 − y_l u_l)_+] for f = number, number/2, …; own lines are x and a step s
 #define LOGISTIC 0
 #define PRODUCT 1
@@ -167,8 +167,8 @@ sum_rows(const u32* __restrict__ codes, const float* __restrict__ weights, const
         const float* line = partners + (size_t)((code[u] & ~REPEATED) >> 1) * WIDTH;
         if (u == 0 || o + GROUPS * u < length) {
           read_line<0, MOMENTS>(line, t, p[u]);
-          read_line<MOMENTS, TOLD>(line, t, p[u] + MOMENTS);
-          read_line<MOMENTS + TOLD, WEIGHED>(line, t, p[u] + MOMENTS + TOLD);
+          read_line<MOMENTS, IMPLICIT>(line, t, p[u] + MOMENTS);
+          read_line<MOMENTS + IMPLICIT, WEIGHED>(line, t, p[u] + MOMENTS + IMPLICIT);
         }
         weight[u] = 1.f;
 #if WEIGHTED
@@ -227,10 +227,10 @@ sum_rows(const u32* __restrict__ codes, const float* __restrict__ weights, const
 #pragma unroll
           for (int q = 0; q < SIGNED; q++) values[MOMENTS + q] += pull * p[u][MOMENTS - SIGNED + q];
 #pragma unroll
-          for (int q = 0; q < TOLD; q++) values[MOMENTS + SIGNED + q] += once * p[u][MOMENTS + q];
+          for (int q = 0; q < IMPLICIT; q++) values[MOMENTS + SIGNED + q] += once * p[u][MOMENTS + q];
 #pragma unroll
           for (int q = 0; q < WEIGHED; q++)
-            values[FIRST_WEIGHED + q] += kappa * weight[u] * p[u][MOMENTS + TOLD + q];
+            values[FIRST_WEIGHED + q] += kappa * weight[u] * p[u][MOMENTS + IMPLICIT + q];
 #elif MODE == SEARCH
           // Not as a difference of two hinges: a row gains in the second order of its step, which would be lost.
           const float margin = 1.f - sign * x[2 * u], step = sign * ldexpf(number, -t) * x[2 * u + 1];
@@ -242,9 +242,9 @@ sum_rows(const u32* __restrict__ codes, const float* __restrict__ weights, const
 #pragma unroll
           for (int q = 0; q < MOMENTS; q++) values[q] += p[u][q];
 #pragma unroll
-          for (int q = 0; q < TOLD; q++) values[MOMENTS + SIGNED + q] += p[u][MOMENTS + q];
+          for (int q = 0; q < IMPLICIT; q++) values[MOMENTS + SIGNED + q] += p[u][MOMENTS + q];
 #pragma unroll
-          for (int q = 0; q < WEIGHED; q++) values[FIRST_WEIGHED + q] += p[u][MOMENTS + TOLD + q];
+          for (int q = 0; q < WEIGHED; q++) values[FIRST_WEIGHED + q] += p[u][MOMENTS + IMPLICIT + q];
 #endif
         }
       }

@@ -14,8 +14,8 @@ typedef long long i64;
 #define SLICES (SQUARES >= THREADS ? 1 : THREADS / SQUARES < ROWS ? THREADS / SQUARES : ROWS)
 
 // What is added up. X are the means before, [1, old]; C their change, [0, new − old]; E the new means less what features
-// explain, [1, new − known]; T = [1, told]. Of implicit features: W, Z and D, also of rows without ratings; and what Z and D
-// of the other side add to the prior means, [0, 0, S] and [0, 0, Q].
+// explain, [1, new − known]; T = [1, implicit_means]. Of implicit features: W, Z and D, also of rows without ratings;
+// and what Z and D of the other side add to the prior means, [0, 0, S] and [0, 0, Q].
 enum { SCALES, X_X, C_C, C_X, E_E, T_T, W_W, W_Z, W_D, Z_Z, Z_D, D_D, S_E, Q_E, S_S, S_Q, Q_Q };
 enum { X, C, E, T, W, Z, D, S, Q };
 __device__ __forceinline__ int left_of(int job) {
@@ -36,7 +36,7 @@ struct Side {
   const float* old;
   const float* location;
   const float* explained;
-  const float* told;
+  const float* implicit_means;
   const float* implicit;
 
   __device__ __forceinline__ bool rated(i64 i) const { return pointers[i + 1] > pointers[i]; }
@@ -77,27 +77,28 @@ __device__ __forceinline__ void stage(const Side& side, int kind, int width, i64
     });
   } else if (kind == T) {
     stage(width, from, end, lines, [&](i64 i, int k) {
-      const double told = (double)side.told[i * RANK + (k > 0 ? k - 1 : 0)];
-      return k > 0 ? told : 1.0;
+      const double mean = (double)side.implicit_means[i * RANK + (k > 0 ? k - 1 : 0)];
+      return k > 0 ? mean : 1.0;
     });
   } else {  // one array less up to two others; what is absent counts for nothing
     const float* first = kind == X ? side.old : side.location;
     const float* less = kind == C ? side.old : kind == E ? side.explained : 0;
-    const float* told = kind == E ? side.told : 0;
-    const double by = less ? 1.0 : 0.0, told_by = told ? 1.0 : 0.0, lead = kind == C ? 0.0 : 1.0;
-    const int apart = told ? FIXED : 0;
+    const float* implicit_means = kind == E ? side.implicit_means : 0;
+    const double by = less ? 1.0 : 0.0, implicit_by = implicit_means ? 1.0 : 0.0, lead = kind == C ? 0.0 : 1.0;
+    const int apart = implicit_means ? FIXED : 0;
     if (!less) less = first;
-    if (!told) told = first;
+    if (!implicit_means) implicit_means = first;
     stage(width, from, end, lines, [=](i64 i, int k) {
       const int c = k > FIXED ? k - FIXED : 0, f = c > apart ? c - apart : 0;
-      const double x = (double)first[i * SIZE + c], y = (double)less[i * SIZE + c], z = (double)told[i * (SIZE - apart) + f];
+      const double x = (double)first[i * SIZE + c], y = (double)less[i * SIZE + c];
+      const double z = (double)implicit_means[i * (SIZE - apart) + f];
       if (FIXED && k == 0) return lead;
-      return x - by * y - (c >= FIXED ? told_by * z : 0.0);
+      return x - by * y - (c >= FIXED ? implicit_by * z : 0.0);
     });
   }
 }
 
-// Σ_i c_i x_i y_iᵀ of the rows begin … end − 1, c_i = 1 for rows with ratings; |Ω_i| where they tell, 1 for all weights. Each
+// Σ_i c_i x_i y_iᵀ of the rows begin … end − 1, c_i = 1 for rows with ratings; |Ω_i| for T, 1 for all weights. Each
 // thread has 4 × 4 products of some rows. out[number · stride]
 __device__ __forceinline__ void gram(const Side& side, int job, i64 begin, i64 end, double* lines, double* counts, double* out,
                                      i64 stride) {
@@ -172,10 +173,11 @@ __device__ __forceinline__ void add_scales(const Side& side, const float* scale,
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
 statistics(const i64* __restrict__ pointers, const int* __restrict__ distinct, const float* __restrict__ old,
            const float* __restrict__ location, const float* __restrict__ scale, const float* __restrict__ explained,
-           const float* __restrict__ told, const float* __restrict__ implicit, int first_job, double* __restrict__ out, i64 n) {
+           const float* __restrict__ implicit_means, const float* __restrict__ implicit, int first_job,
+           double* __restrict__ out, i64 n) {
   alignas(16) __shared__ double lines[2 * ROWS * PADDED];
   __shared__ double counts[ROWS];
-  const Side side = {pointers, distinct, old, location, explained, told, implicit};
+  const Side side = {pointers, distinct, old, location, explained, implicit_means, implicit};
   const int job = first_job + blockIdx.y;
   const i64 share = (n + gridDim.x - 1) / gridDim.x, begin = blockIdx.x * share;
   const i64 end = begin + share < n ? begin + share : n, blocks = gridDim.x;

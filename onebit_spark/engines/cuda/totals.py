@@ -22,26 +22,27 @@ SCALES, T_T, W_W, D_D, Q_Q = 0, 5, 6, 11, 16  # numbers of jobs, as in totals.cu
 
 
 def side_statistics(
-    ratings: DeviceRatings, old: Any, new: RowPosterior, prior: DevicePrior, told: Any, scalars: Any,
+    ratings: DeviceRatings, old: Any, new: RowPosterior, prior: DevicePrior, implicit_means: Any, scalars: Any,
     wants_data: bool, data: Any, features: Any,
 ) -> SideStatistics:  # fmt: skip
     """``SideStatistics`` of updated rows.
 
-    ``old`` are their means before, ``told`` what implicit features add. ``scalars`` are the three sums of ``solve`` by
-    blocks, and ``data`` the first part of the data term by tasks, where it is known by now.
+    ``old`` are their means before, ``implicit_means`` what implicit features add to the prior means. ``scalars`` are
+    the three sums of ``solve`` by blocks, and ``data`` the first part of the data term by tasks, where it is known by
+    now.
     """
     shape, cp = Shape.of(new.form), cupy()
-    parts = _parts(ratings, shape, old, new, prior.explained, told, jobs(shape))
+    parts = _parts(ratings, shape, old, new, prior.explained, implicit_means, jobs(shape))
     tables = [parts, scalars, *([] if data is None else [data[None, :]])]
     results = cp.empty(sum(len(table) for table in tables))
     at = 0
     for table in tables:
         fold(table, results[at : at + len(table)])
         at += len(table)
-    numbers, cross = results.get(), np.zeros((0, shape.size + 2 * shape.rank * shape.tells))
+    numbers, cross = results.get(), np.zeros((0, shape.size + 2 * shape.rank * shape.implicit))
     if features is not None:
-        shift = new.location.astype(np.float64) - prior.means(prior.known(told, shape.fixed))
-        if shape.tells:
+        shift = new.location.astype(np.float64) - prior.means(prior.known(implicit_means, shape.fixed))
+        if shape.implicit:
             assert new.implicit is not None
             directions = new.implicit[:, 4 * shape.rank :] * cp.sqrt(ratings.distinct.astype(np.float64))[:, None]
             shift = cp.hstack([shift, directions])
@@ -53,10 +54,11 @@ def side_statistics(
     )
     log_volume, prior_distance, linear = three
     rank, square = shape.rank, (shape.size + shape.fixed,) * 2
-    weight_gram, direction_gram, told_gram = np.zeros((0, 0)), np.zeros((0, square[0])), np.zeros((rank + 1, rank + 1))
-    told_gram[0, 0] = ratings.n
-    if shape.tells:
-        told_gram, weight_gram = implicit[0].reshape(rank + 1, rank + 1), _weight_gram(implicit[1:7], rank)
+    weight_gram, direction_gram = np.zeros((0, 0)), np.zeros((0, square[0]))
+    implicit_gram = np.zeros((rank + 1, rank + 1))
+    implicit_gram[0, 0] = ratings.n
+    if shape.implicit:
+        implicit_gram, weight_gram = implicit[0].reshape(rank + 1, rank + 1), _weight_gram(implicit[1:7], rank)
         direction_gram = _direction_gram([part.reshape(square)[-rank:] for part in implicit[7:]])
     return SideStatistics(
         count=ratings.n_rated,
@@ -70,7 +72,7 @@ def side_statistics(
         distance_gram=distance_gram.reshape(square),
         weight_gram=weight_gram,
         direction_gram=direction_gram,
-        told_gram=told_gram,
+        implicit_gram=implicit_gram,
         feature_cross=cross,
     )
 
@@ -79,9 +81,9 @@ def weight_gram(ratings: DeviceRatings, rows: RowPosterior) -> Vector:
     """The Gram matrix of [w z d] of all rows."""
     shape = Shape.of(rows.form)
     parts = _parts(ratings, shape, rows.location, rows, None, None, range(W_W, D_D + 1))
-    found = cupy().empty(len(parts))
-    fold(parts, found)
-    return _weight_gram(np.split(found.get(), 6), shape.rank)
+    sums = cupy().empty(len(parts))
+    fold(parts, sums)
+    return _weight_gram(np.split(sums.get(), 6), shape.rank)
 
 
 def _weight_gram(parts: list[Vector], rank: int) -> Vector:
@@ -98,7 +100,7 @@ def _direction_gram(parts: list[Vector]) -> Vector:
 
 def jobs(shape: Shape) -> range:
     """The jobs of ``totals.cu``."""
-    return range(Q_Q + 1 if shape.tells else T_T)
+    return range(Q_Q + 1 if shape.implicit else T_T)
 
 
 def numbers_of(shape: Shape, job: int) -> int:
@@ -117,18 +119,18 @@ def fold(table: Any, out: Any) -> None:
 
 
 def _parts(
-    ratings: DeviceRatings, shape: Shape, old: Any, rows: RowPosterior, explained: Any, told: Any,
+    ratings: DeviceRatings, shape: Shape, old: Any, rows: RowPosterior, explained: Any, implicit_means: Any,
     chosen: range,
 ) -> Any:  # fmt: skip
     """The sums of these jobs: a line for each number, a column for each share of the rows."""
     blocks = min(BLOCKS, -(-ratings.n_rows // LEAST_ROWS))
     out = cupy().empty((sum(numbers_of(shape, job) for job in chosen), blocks))
-    explained, told, implicit = (or_null(array) for array in (explained, told, rows.implicit))
+    explained, implicit_means, implicit = (or_null(array) for array in (explained, implicit_means, rows.implicit))
     kernel("totals", "statistics", shape.total_macros)(
         (blocks, len(chosen)), (THREADS,),
         (
-            ratings.pointers, ratings.distinct if shape.tells else NULL, old, rows.location, rows.scale, explained,
-            told, implicit, np.int32(chosen[0]), out, np.int64(ratings.n_rows),
+            ratings.pointers, ratings.distinct if shape.implicit else NULL, old, rows.location, rows.scale, explained,
+            implicit_means, implicit, np.int32(chosen[0]), out, np.int64(ratings.n_rows),
         ),
     )  # fmt: skip
     return out

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onebit_spark.core.implicit_features import RIDGE, ToldMap
+from onebit_spark.core.implicit_features import RIDGE, ImplicitMove
 from onebit_spark.core.losses import HalfStep, PriorLines
 from onebit_spark.core.posterior import Form, RowPosterior
 from onebit_spark.core.row_map import RowMap
@@ -86,15 +86,15 @@ class DevicePrior:
         own = (NULL, NULL) if self.own is None else (self.own.location, self.own.deviation)
         return self.mean, self.precision, *own, or_null(self.explained)
 
-    def known(self, told: Any, fixed: int) -> Any:
-        """What features explain of the means, (rows, D); None without any. ``told``: the implicit ones', (rows, K)."""
-        if told is None:
+    def known(self, implicit_means: Any, fixed: int) -> Any:
+        """What features explain of the means, (rows, D), of it ``implicit_means`` (rows, K); None without any."""
+        if implicit_means is None:
             return self.explained
         if self.explained is None:
-            known = cupy().zeros((len(told), len(self.mean)), np.float32)
+            known = cupy().zeros((len(implicit_means), len(self.mean)), np.float32)
         else:
             known = self.explained.copy()
-        known[:, fixed:] += told
+        known[:, fixed:] += implicit_means
         return known
 
     def means(self, known: Any) -> Any:
@@ -130,37 +130,37 @@ class RatingSums(NamedTuple):
 
 
 def updated(
-    ratings: DeviceRatings, step: HalfStep[None], found: RatingSums, prior: DevicePrior
+    ratings: DeviceRatings, step: HalfStep[None], sums: RatingSums, prior: DevicePrior
 ) -> tuple[RowPosterior, Any, Any]:
-    """The rows after a half step, what implicit features told them, and three sums by blocks (``solve.cu``).
+    """The rows after a half step, their means by implicit features, and three sums by blocks (``solve.cu``).
 
     Of the rows before, ``scale`` and ``implicit`` change in place, and ``location`` stays.
     """
-    shape = Shape.of(found.rows.form)
-    new = replace(found.rows, location=cupy().empty_like(found.rows.location))
-    told, scalars = room_for_told(shape, new), cupy().empty((3, *shape.row_blocks(new.n_rows)[0]))
-    solve(ratings, step, shape, found.sums, prior, found.rows.location, new, told, scalars)
-    return new, told, scalars
+    shape = Shape.of(sums.rows.form)
+    new = replace(sums.rows, location=cupy().empty_like(sums.rows.location))
+    implicit_means, scalars = empty_implicit_means(shape, new), cupy().empty((3, *shape.row_blocks(new.n_rows)[0]))
+    solve(ratings, step, shape, sums.sums, prior, sums.rows.location, new, implicit_means, scalars)
+    return new, implicit_means, scalars
 
 
 def solve(
     ratings: DeviceRatings, step: HalfStep[None], shape: Shape, sums: Any, prior: DevicePrior, old: Any,
-    new: RowPosterior, told: Any, scalars: Any = NULL, floor: float = 0.0,
+    new: RowPosterior, implicit_means: Any, scalars: Any = NULL, floor: float = 0.0,
 ) -> None:  # fmt: skip
     """``solve.cu``: the system of every row."""
     kernel("solve", "solve", shape.row_macros)(
         *shape.row_blocks(new.n_rows),
         (
-            sums, ratings.pointers, ratings.distinct if shape.tells else NULL, *prior.arguments, old, new.location,
-            new.scale, or_null(new.implicit), or_null(told), scalars, np.int64(new.n_rows),
+            sums, ratings.pointers, ratings.distinct if shape.implicit else NULL, *prior.arguments, old, new.location,
+            new.scale, or_null(new.implicit), or_null(implicit_means), scalars, np.int64(new.n_rows),
             np.float64(step.relaxation), np.float64(RIDGE), np.float64(floor),
         ),
     )  # fmt: skip
 
 
-def room_for_told(shape: Shape, rows: RowPosterior) -> Any:
-    """Where the kernels write what implicit features tell; None if there are none."""
-    return cupy().empty((rows.n_rows, rows.rank), np.float32) if shape.tells else None
+def empty_implicit_means(shape: Shape, rows: RowPosterior) -> Any:
+    """Where the kernels write what implicit features add to the prior means; None if there are none."""
+    return cupy().empty((rows.n_rows, rows.rank), np.float32) if shape.implicit else None
 
 
 # ---- lines and sums --------------------------------------------------------------------------------------------------
@@ -230,12 +230,12 @@ def map_rows(posterior: RowPosterior, by: RowMap) -> None:
     )  # fmt: skip
 
 
-def move_told(posterior: RowPosterior, by: ToldMap) -> None:
+def move_implicit(posterior: RowPosterior, by: ImplicitMove) -> None:
     """Move the weights or the residuals of implicit features, in place."""
     shape, n = Shape.of(posterior.form), posterior.n_rows
     blocks = min(MAP_BLOCKS, -(-n // shape.map_rows))
     matrix = cupy().asarray(np.ascontiguousarray(by.matrix))
-    kernel("maps", "move_told", shape.map_macros)(
+    kernel("maps", "move_implicit", shape.map_macros)(
         (blocks,), (shape.map_rows * shape.map_lanes,),
         (posterior.implicit, matrix, np.int32(by.value), np.int32(by.directions), np.int64(n)),
     )  # fmt: skip

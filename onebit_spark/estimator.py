@@ -151,10 +151,10 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
     def problems(self) -> list[str]:
         """All problems with the Params, in words; an empty list if there are none."""
         tables = (self._chosen(Labels), self.fitConfig(), self.execution(), self.certificateTerms())
-        problems = [problem.told(param_names(type(table))) for table in tables for problem in table.problems()]
+        problems = [problem.in_words(param_names(type(table))) for table in tables for problem in table.problems()]
         if not problems:
             found = device_problems(self.fitConfig(), self.execution())
-            problems = [problem.told(param_names(Execution)) for problem in found]
+            problems = [problem.in_words(param_names(Execution)) for problem in found]
         if self.getValidationIndicatorCol():
             problems += [f"{name} does not go with validationIndicatorCol" for name in self.fromTheBeginning()]
             if self.getBlocksDir():

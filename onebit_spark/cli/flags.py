@@ -246,7 +246,7 @@ def filled(table: type[T], request: object) -> T:
 
 def in_flags(table: type, problems: Iterable[Problem]) -> Iterator[str]:
     """Problems with the settings of a table, in words, each field named as a flag."""
-    return (problem.told(flag_names(table)) for problem in problems)
+    return (problem.in_words(flag_names(table)) for problem in problems)
 
 
 def flag_names(table: type) -> dict[str, str]:

@@ -201,7 +201,7 @@ def expected_iterations(history: Sequence[Iteration], tol: float, max_iter: int)
     """The expected number of iterations, all in all. None: nobody can tell.
 
     What must fall to ``tol`` falls like a geometric sequence in the end, and like a power of the iteration before. The
-    one says too few, the other too many. Their mean is told where they are close.
+    one says too few, the other too many. Their mean is shown where they are close.
     """
     done = history[-1].number
     if tol <= 0:

@@ -8,7 +8,7 @@ from typing import Any
 from onebit_spark.certificate.certificates import headline_of
 from onebit_spark.certificate.held_out import SELECTIVE
 from onebit_spark.cli.progress import Clock
-from onebit_spark.core.choices import chose_rank, told
+from onebit_spark.core.choices import chose_rank, sentences
 from onebit_spark.core.model_info import ModelInfo
 
 MOST_STATEMENTS = 40
@@ -55,7 +55,7 @@ def fit_summary(info: ModelInfo, certificate: Mapping[str, Any]) -> Iterator[str
     advice = chosen if chose_rank(info.choice) else f"{full}: --rank auto tries"
     yield f"Effective rank {info.effective_rank} of {rank}: {f'{off} not needed' if off else advice}."
     if info.choice:
-        yield from told(info.choice)
+        yield from sentences(info.choice)
     certified = headline_of(certificate)
     if not certified:
         yield _why_no_certificate(info)

@@ -160,11 +160,11 @@ def _as_before(given: FitConfig, asked: FitConfig, start: Start[P], candidates: 
 
 
 def chose_rank(record: Mapping[str, Any] | None) -> bool:
-    """Whether ``Choice.as_dict`` tells of a rank that was chosen."""
+    """Whether ``Choice.as_dict`` has a rank that was chosen."""
     return record is not None and record["ranks"] > 1
 
 
-def told(record: Mapping[str, Any]) -> Iterator[str]:
+def sentences(record: Mapping[str, Any]) -> Iterator[str]:
     """``Choice.as_dict`` in sentences."""
     tried = (
         f"{entry['loss']:.4f} with {entry['rank']} factors and the weight {entry['weight']:g}"
@@ -243,9 +243,9 @@ class _Search(Generic[P]):
                 look, plain = self._settled(look), self._settled(plain)
                 pays = self._asked_if(look.beats(plain))
             look, refused = (look, plain) if pays else (plain, look)
-            self._tell(refused, False)
+            self._record(refused, False)
         look = self._settled(look)
-        self._tell(look, True)
+        self._record(look, True)
         return look
 
     def _weighed(self, look: Look[P]) -> Look[P]:
@@ -264,7 +264,7 @@ class _Search(Generic[P]):
             if look is not first:
                 look, chosen = self._settled(look), look
                 if look is not chosen:
-                    self._tell(look, True)
+                    self._record(look, True)
                 break
         return look
 
@@ -296,14 +296,14 @@ class _Search(Generic[P]):
 
     def _kept(self, changed: Look[P], look: Look[P]) -> bool:
         kept = self._asked_if(changed.beats(look))
-        self._tell(changed, kept)
+        self._record(changed, kept)
         return kept
 
     def _asked_if(self, answer: bool) -> bool:
         self.answers += 1
         return answer
 
-    def _tell(self, look: Look[P], kept: bool) -> None:
+    def _record(self, look: Look[P], kept: bool) -> None:
         self.trail.append(look.as_dict(kept))
         config = look.config
         log.info(

@@ -54,10 +54,10 @@ def factor_table(ids: pa.Array, posterior: RowPosterior, drawn: RowPosterior | N
         if spread:
             columns["intercept_spread"] = pa.array(posterior.scale[:, 0].astype(np.float32))
     if posterior.implicit is not None:
-        told = MODEL_VECTORS * posterior.rank
-        columns[IMPLICIT] = _lists(posterior.implicit[:, :told])
+        kept = MODEL_VECTORS * posterior.rank
+        columns[IMPLICIT] = _lists(posterior.implicit[:, :kept])
         if posterior.vectors > MODEL_VECTORS:
-            columns[DIRECTIONS] = _lists(posterior.implicit[:, told:])
+            columns[DIRECTIONS] = _lists(posterior.implicit[:, kept:])
     if drawn is not None:
         columns[CERTIFIED] = _lists(drawn.deviation)
     return pa.table(columns)
@@ -85,11 +85,11 @@ def read_factors(lines: pa.StructArray, prior: RowPosterior) -> RowPosterior:
         scale[known, 0] = present.field("intercept_spread").to_numpy(zero_copy_only=False)
     implicit = None
     if prior.implicit is not None:
-        told = MODEL_VECTORS * prior.rank
+        kept = MODEL_VECTORS * prior.rank
         implicit = np.zeros((len(lines), prior.implicit.shape[1]), prior.implicit.dtype)
-        implicit[known, :told] = _rectangle(present.field(IMPLICIT), told)
+        implicit[known, :kept] = _rectangle(present.field(IMPLICIT), kept)
         if prior.vectors > MODEL_VECTORS and DIRECTIONS in [field.name for field in lines.type]:
-            implicit[known, told:] = _rectangle(present.field(DIRECTIONS), implicit.shape[1] - told)
+            implicit[known, kept:] = _rectangle(present.field(DIRECTIONS), implicit.shape[1] - kept)
     return RowPosterior(location, scale, prior.kind, prior.has_intercept, implicit)
 
 

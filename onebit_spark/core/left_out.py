@@ -128,22 +128,22 @@ class LabelNoise:
             return None
         z, shares = margin_of_bins() * math.sqrt(score_noise), left_out.margins / left_out.weight
 
-        def losses(told: LabelNoise) -> DoubleArray:
-            return -np.log(told.probability(z))
+        def losses(link: LabelNoise) -> DoubleArray:
+            return -np.log(link.probability(z))
 
         def fitted(with_noise: bool) -> LabelNoise:
             def loss(x: DoubleArray) -> tuple[float, DoubleArray]:
-                told = cls(float(x[1]) if with_noise else 0.0, math.exp(x[0]))
-                p, s = told.probability(z), expit(told.temperature * z)
-                by_temperature = (1 - told.noise) * s * (1 - s) * told.temperature * z
+                link = cls(float(x[1]) if with_noise else 0.0, math.exp(x[0]))
+                p, s = link.probability(z), expit(link.temperature * z)
+                by_temperature = (1 - link.noise) * s * (1 - s) * link.temperature * z
                 slopes = [by_temperature, 0.5 - s] if with_noise else [by_temperature]
-                return float(shares @ losses(told)), np.array([-(shares @ (slope / p)) for slope in slopes])
+                return float(shares @ losses(link)), np.array([-(shares @ (slope / p)) for slope in slopes])
 
             x = least(loss, np.array([0.0, 0.05][: 1 + with_noise]), [(-3.0, 3.0), (0.0, MOST_NOISE)][: 1 + with_noise])
             return cls(float(x[1]) if with_noise else 0.0, float(np.exp(x[0])))
 
-        def pays(told: LabelNoise, before: LabelNoise) -> bool:
-            gain = losses(before) - losses(told)
+        def pays(link: LabelNoise, before: LabelNoise) -> bool:
+            gain = losses(before) - losses(link)
             mean = shares @ gain
             return bool(mean > math.sqrt(shares @ (gain - mean) ** 2 / left_out.n))
 

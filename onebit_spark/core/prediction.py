@@ -152,9 +152,9 @@ class Ladder:
         return {"shares": list(self.shares), "thresholds": list(self.thresholds)}
 
     @classmethod
-    def from_dict(cls, told: dict[str, Any]) -> Ladder:
+    def from_dict(cls, fields: dict[str, Any]) -> Ladder:
         """The inverse of ``as_dict``."""
-        return cls(tuple(told["shares"]), tuple(told["thresholds"]))
+        return cls(tuple(fields["shares"]), tuple(fields["thresholds"]))
 
 
 EVERYTHING = Ladder((1.0,), (0.0,))

@@ -32,7 +32,7 @@ class Problem(NamedTuple):
     text: str  # The problem, as the words after the name. ``{other}`` in it stands for the name of a second field.
     other: str | None = None  # the second field
 
-    def told(self, names: Mapping[str, str]) -> str:
+    def in_words(self, names: Mapping[str, str]) -> str:
         """The problem as one sentence. ``names`` are the names that a front end gives to the fields."""
         text = self.text
         if self.other is not None:
@@ -40,7 +40,7 @@ class Problem(NamedTuple):
         return f"{names.get(self.field, self.field)} {text}"
 
     def __str__(self) -> str:
-        return self.told({})
+        return self.in_words({})
 
 
 class RefusedSetting(ValueError):

@@ -47,7 +47,7 @@ class Comparison:
         return self.share > self.allowed or few_but_all
 
     @property
-    def telling(self) -> bool:
+    def conclusive(self) -> bool:
         """Whether the comparison could have found ratings that are not fresh.
 
         It needs enough ratings, and cells that are not rated so often that a fresh sample meets only known ones.
@@ -113,7 +113,7 @@ class CellSketch:
         ratings = np.zeros((2, len(hashes)), np.int64)
         for line, part in zip(ratings, (one, two), strict=True):
             line[np.searchsorted(hashes, part.hashes)] = part.ratings
-        fresh = compared.telling and not compared.stale
+        fresh = compared.conclusive and not compared.stale
         total = ratings.sum(axis=0) if fresh else ratings.max(axis=0)
         return CellSketch(one.limit, hashes, total, self.complete and other.complete)
 

@@ -74,14 +74,14 @@ def on_driver(
     per_rating = BYTES_PER_RATING + (BYTES_PER_WEIGHT if counted.weighted else 0)
     ids_text = ID_COPIES * counted.id_bytes
     needed = per_rating * n + arriving + ids_text + factors
-    told = f"{n:,} ratings and their factors take about {_size(needed)}"
+    needs = f"{n:,} ratings and their factors take about {_size(needed)}"
     if wanted == "driver":
         if needed > limits.memory:
             raise RequestError(
-                f"exchange=driver cannot work: {told}, and the driver's Python can take {_size(limits.memory)}: choose "
-                "exchange=auto, or give the driver more memory"
+                f"exchange=driver cannot work: {needs}, and the driver's Python can take {_size(limits.memory)}: "
+                "choose exchange=auto, or give the driver more memory"
             )
-        return Choice("driver", f"as asked; {told} of the driver's memory")
+        return Choice("driver", f"as asked; {needs} of the driver's memory")
     table, largest = ids * form.row_bytes, min(BROADCAST_BYTES, limits.heap // 4)
     if table > largest:
         large = f"the factors of {ids:,} ids take {_size(table)}"
@@ -96,13 +96,13 @@ def on_driver(
         why = of_memory if room < cap else f"at most {cap:,} {'on one machine' if limits.local else 'beside a cluster'}"
     if n > limit:
         return Refusal(f"{n:,} ratings are more than the driver takes ({why})")
-    return Choice("driver", f"{told} of the driver's memory; its limit is {limit:,} ratings: {why}")
+    return Choice("driver", f"{needs} of the driver's memory; its limit is {limit:,} ratings: {why}")
 
 
 def on_executors(wanted: str, ids: IdCounts, form: Form, limits: DriverLimits, cores: int) -> Choice:
     """Broadcast, mixed or shuffle, as wanted or by the size of the factors. What cannot work is refused."""
     sizes = {"users": ids.n_users * form.row_bytes, "items": ids.n_items * form.row_bytes}
-    told = f"the factors of {ids.n_users:,} users and {ids.n_items:,} items take {_size(sum(sizes.values()))}"
+    needs = f"the factors of {ids.n_users:,} users and {ids.n_items:,} items take {_size(sum(sizes.values()))}"
     fewer = "users" if held_side(ids) == "rows" else "items"
     collected = {"broadcast": max(sizes.values()), "mixed": sizes[fewer], "shuffle": 0}
     if 1.1 * collected.get(wanted, 0) > limits.result:
@@ -112,7 +112,7 @@ def on_executors(wanted: str, ids: IdCounts, form: Form, limits: DriverLimits, c
             "(0 is no limit)"
         )
     if wanted != "auto":
-        return Choice(wanted, f"as asked; {told}")
+        return Choice(wanted, f"as asked; {needs}")
     limit = _most_sent(limits, cores)
     sent = {"broadcast": sum(sizes.values()), "mixed": sizes[fewer]}
     lacking = ""
@@ -122,10 +122,10 @@ def on_executors(wanted: str, ids: IdCounts, form: Form, limits: DriverLimits, c
         if 1.1 * collected[exchange] > limits.result:
             lacking = f"; {exchange} would need a spark.driver.maxResultSize of {_size(1.1 * collected[exchange])}"
             continue
-        few = told if exchange == "broadcast" else f"{told}, those of the {fewer} {_size(size)}"
+        few = needs if exchange == "broadcast" else f"{needs}, those of the {fewer} {_size(size)}"
         return Choice(exchange, f"{few}, few enough to send to every worker (up to {_size(limit)}){lacking}")
     many = lacking or f", more than the {_size(limit)} that every worker may be sent"
-    return Choice("shuffle", told + many)
+    return Choice("shuffle", needs + many)
 
 
 def _most_sent(limits: DriverLimits, cores: int) -> int:

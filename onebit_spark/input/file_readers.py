@@ -292,8 +292,8 @@ def _json_schema(file: DataFile) -> pa.Schema | None:
 
 
 def _json_batches(file: DataFile, schema: pa.Schema | None = None, others: str = "infer") -> Any:
-    told = pajson.ParseOptions(explicit_schema=schema, unexpected_field_behavior=others)
-    return pajson.open_json(file.stream(), pajson.ReadOptions(block_size=BLOCK), told)
+    options = pajson.ParseOptions(explicit_schema=schema, unexpected_field_behavior=others)
+    return pajson.open_json(file.stream(), pajson.ReadOptions(block_size=BLOCK), options)
 
 
 def _json(file: DataFile) -> pa.Table:

@@ -2,7 +2,7 @@
 
 This module imports no Spark.
 A folder that Spark has prepared serves here, and the other way round. Files and queries are compared only with what the
-same reader told of them; otherwise the ratings are read, and compared by their number and fingerprint.
+same reader describes them; otherwise the ratings are read, and compared by their number and fingerprint.
 """
 
 from __future__ import annotations

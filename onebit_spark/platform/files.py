@@ -28,18 +28,18 @@ BY_ARROW = "arrow-"
 class Origin:
     """What rows are made of. Those of the same origin are the same."""
 
-    # Digest of all that is done to the files: Spark's analysed plan, or BY_ARROW and what Arrow's readers were told.
+    # Digest of all that is done to the files: Spark's analysed plan, or BY_ARROW and the options of Arrow's readers.
     query: str
     # URI ─► length in bytes, and time of the last change in milliseconds, as they are now.
     files: dict[str, tuple[int, int]]
 
     @classmethod
-    def by_arrow(cls, files: dict[str, tuple[int, int]], *told: object) -> Origin:
-        """Of files that Arrow reads; ``told`` is what it was told of them."""
-        return cls(BY_ARROW + hashlib.sha256("\n".join(map(str, told)).encode()).hexdigest()[:32], files)
+    def by_arrow(cls, files: dict[str, tuple[int, int]], *options: object) -> Origin:
+        """Of files that Arrow reads with these options."""
+        return cls(BY_ARROW + hashlib.sha256("\n".join(map(str, options)).encode()).hexdigest()[:32], files)
 
     def is_comparable(self, now: Origin) -> bool:
-        """Whether the same reader has told of both. Otherwise only the rows themselves can be compared."""
+        """Whether both are described by the same reader. Otherwise only the rows themselves can be compared."""
         return self.query.startswith(BY_ARROW) == now.query.startswith(BY_ARROW)
 
     def differences(self, now: Origin) -> list[str]:

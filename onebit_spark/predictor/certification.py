@@ -27,26 +27,26 @@ def fresh_to(known: CellSketch | None, asked: CellSketch) -> dict[str, Any]:
     """
     if known is None:
         return NOT_KNOWN
-    found = known.compared(asked)
-    if found.stale:
+    compared = known.compared(asked)
+    if compared.stale:
         raise RequestError(
-            f"these ratings certify nothing: {found.share:.1%} of them are of cells that the model was fitted on, and "
-            f"of fresh ratings about {found.expected:.1%} would be ({found.looked_at:,} were looked at). Give ratings "
-            "that it has not seen, or hold some out of the fit"
+            f"these ratings certify nothing: {compared.share:.1%} of them are of cells that the model was fitted on, "
+            f"and of fresh ratings about {compared.expected:.1%} would be ({compared.looked_at:,} were looked at). "
+            "Give ratings that it has not seen, or hold some out of the fit"
         )
-    told: dict[str, Any] = {"share": found.share, "expected": found.expected, "looked_at": found.looked_at}
-    reason = _doubt(known, found)
-    return {"checked": True, **told} if reason is None else {"checked": False, "reason": reason, **told}
+    figures: dict[str, Any] = {name: getattr(compared, name) for name in ("share", "expected", "looked_at")}
+    reason = _doubt(known, compared)
+    return {"checked": True, **figures} if reason is None else {"checked": False, "reason": reason, **figures}
 
 
-def _doubt(known: CellSketch, found: Comparison) -> str | None:
+def _doubt(known: CellSketch, compared: Comparison) -> str | None:
     """Why it cannot be said that the ratings are fresh."""
     if not known.complete:
         return "the model does not say all that it was fitted on"
-    if found.looked_at < ENOUGH:
-        return f"only {found.looked_at} of the ratings can be compared with those of the fit"
-    if not found.telling:
-        return f"cells are rated so often that {found.expected:.1%} of fresh ratings are of cells of the fit"
+    if compared.looked_at < ENOUGH:
+        return f"only {compared.looked_at} of the ratings can be compared with those of the fit"
+    if not compared.conclusive:
+        return f"cells are rated so often that {compared.expected:.1%} of fresh ratings are of cells of the fit"
     return None
 
 
@@ -66,7 +66,7 @@ class CertificateRequest:
 
     def problems(self, info: ModelInfo) -> list[str]:
         """Why a model cannot be certified like this, before any rating is scored."""
-        problems = [problem.told(param_names(Terms)) for problem in self.terms.problems()]
+        problems = [problem.in_words(param_names(Terms)) for problem in self.terms.problems()]
         problems += [f"maxError {problem}" for problem in request_problems(self.max_error)]
         if self.max_error and info.ladder is None:
             problems.append("the model was saved by a version that kept no confidences of its ratings: fit it again")

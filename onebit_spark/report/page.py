@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from onebit_spark.certificate.certificates import OF_PREDICTIONS
-from onebit_spark.core.choices import chose_rank, told
+from onebit_spark.core.choices import chose_rank, sentences
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.settings import declared
@@ -128,7 +128,7 @@ def _notes(info: ModelInfo) -> Iterable[str]:
     if not info.converged and info.config.tol > 0:
         yield f'<p class="note">Not converged: {escape(info.reason)}.</p>'
     if info.choice:
-        yield from (f'<p class="note">{escape(sentence)}</p>' for sentence in told(info.choice))
+        yield from (f'<p class="note">{escape(sentence)}</p>' for sentence in sentences(info.choice))
     if info.effective_rank == info.config.rank and not chose_rank(info.choice):
         yield (
             '<p class="note">Every factor is in use: a larger rank may or may not predict better. Trying several on '

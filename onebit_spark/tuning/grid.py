@@ -71,7 +71,7 @@ def settings_of(text: str, source: str) -> list[Combination]:
             continue
         settings += [dict(zip(lists, values, strict=True)) for values in product(*lists.values()) if lists]
     for setting in settings:
-        wrong = [problem.told(keys) for problem in FitConfig(**setting).problems()]
+        wrong = [problem.in_words(keys) for problem in FitConfig(**setting).problems()]
         if setting.get("likelihood_weight") == AUTO:
             wrong.append("likelihood-weight must be a number here: leave it out, and every fit chooses its own")
         problems += [problem for problem in wrong if problem not in problems]

@@ -13,7 +13,7 @@ from onebit_spark.certificate import bounds
 from onebit_spark.certificate.certified_fit import prior_cost
 from onebit_spark.core import choices
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.choices import COIN_STREAM, FACTORS, FITTED_SHARE, GAIN, START_RANK, choose, told
+from onebit_spark.core.choices import COIN_STREAM, FACTORS, FITTED_SHARE, GAIN, START_RANK, choose, sentences
 from onebit_spark.core.losses import LOSSES, SIDES
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.scales import Scales
@@ -318,12 +318,12 @@ def test_flipped_labels_are_known_to_be_so():
     order = np.argsort(plain)
     assert np.all(np.diff(told_as[order]) > -1e-9)
     assert np.array_equal(told_as > 0.5, plain > 0.5)
-    assert any("of the labels say nothing" in line for line in told(fit.info.choice))
+    assert any("of the labels say nothing" in line for line in sentences(fit.info.choice))
 
 
 def test_the_choice_is_told_in_sentences():
     fit = fitted(data("B3"))
-    first = next(iter(told(fit.info.choice)))
+    first = next(iter(sentences(fit.info.choice)))
     assert first.startswith("Chosen by the loss of a tenth of the ratings: ")
     assert first.count("(kept)") == sum(entry["kept"] for entry in fit.info.choice["trail"])
     assert "without implicit features" in first  # kept or not, it was tried

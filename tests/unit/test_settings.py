@@ -167,7 +167,7 @@ def test_a_table_documents_itself(table):
 def test_each_front_end_has_its_own_name_of_a_field():
     problem = Problem("resume", "needs {other}: where?", other="checkpoint_dir")
     assert str(problem) == "resume needs checkpoint_dir: where?"
-    assert problem.told({"resume": "--resume", "checkpoint_dir": "--checkpoint-dir"}) == (
+    assert problem.in_words({"resume": "--resume", "checkpoint_dir": "--checkpoint-dir"}) == (
         "--resume needs --checkpoint-dir: where?"
     )
     assert OneBitCompletion(resume=True).problems() == [

@@ -52,7 +52,7 @@ def test_shares_are_those_of_a_count(first, second, one, two):
         assert compared.expected == pytest.approx(1 - alone / len(known))
     else:
         assert not compared.stale
-        assert not compared.telling
+        assert not compared.conclusive
 
 
 @given(HASHES, HASHES, LIMITS, LIMITS)
@@ -120,9 +120,9 @@ def test_few_ratings():
     assert known.compared(make([5])).stale
     assert known.compared(make([5, 6, 7, 2000])).stale  # three of four, where none is expected
     alone = known.compared(make([2000, 2001]))
-    assert (alone.stale, alone.telling) == (False, False)
+    assert (alone.stale, alone.conclusive) == (False, False)
     few = make(np.arange(40))  # one in 42 may be a repeat for all that is known
     assert not few.compared(make([5, *range(100, 149)])).stale
     often = make(np.repeat(np.arange(100), 2))  # every fresh rating is of a known cell
     assert not often.compared(often).stale
-    assert not often.compared(often).telling
+    assert not often.compared(often).conclusive

@@ -36,7 +36,7 @@ from onebit_spark.core.posterior import FloatArray, Kind, RowPosterior
 
 
 class MajoriserNumbers(NamedTuple):
-    """What the kernel of ``solver="mm"`` is told of a step."""
+    """What the kernel of ``solver="mm"`` needs of a step."""
 
     kappa: float
     relaxation: float
@@ -46,7 +46,7 @@ class MajoriserNumbers(NamedTuple):
 
 
 class GradientNumbers(NamedTuple):
-    """What the kernel of ``solver="gradient"`` is told of a step."""
+    """What the kernel of ``solver="gradient"`` needs of a step."""
 
     kappa: float
     rate: float

@@ -39,7 +39,7 @@ from onebit_spark.core.settings import Problem, RefusedSetting
 
 
 class LogisticNumbers(NamedTuple):
-    """What a kernel of this loss is told of a step."""
+    """What a kernel of this loss needs of a step."""
 
     kappa: float
     relaxation: float

@@ -38,9 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     began = time.perf_counter()
 
     print(f"1. Simulating {USERS:,} users and {ITEMS:,} items; {SEEN:.0%} of the pairs are rated …", flush=True)
-    made = {name: output / name for name in NAMES}
-    write_ratings(simulate("B2", RANK, (USERS, ITEMS), SEEN, FLIPPED), made["ratings"], made["pairs"])
-    paths = {name: str(path) for name, path in made.items()}
+    files = {name: output / name for name in NAMES}
+    write_ratings(simulate("B2", RANK, (USERS, ITEMS), SEEN, FLIPPED), files["ratings"], files["pairs"])
+    paths = {name: str(path) for name, path in files.items()}
 
     shared = ["--ratings", paths["ratings"], "--holdout", "0.1", "--overwrite"]
     fit = [*shared, "--output", paths["model"], "--exchange", "driver", "--calibrate"]
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print("\n4. The same fit as on a cluster, by map steps over blocks of the ratings …", flush=True)
             code = cli.fit([*blocks, "--quiet"])
         if code == 0:
-            print(agreement(made["model"], made["model-by-blocks"]))
+            print(agreement(files["model"], files["model-by-blocks"]))
             print("\n5. Comparing the predictions with the labels that were kept out …", flush=True)
             code = cli.evaluate([*evaluate, "--overwrite"])
     if code == 0:
@@ -71,10 +71,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = subprocess.run([sys.executable, "-m", "onebit_spark", "fit", *alone]).returncode
     if code:
         return code
-    print(comparison(made["model"], made["model-without-spark"], on_spark, time.perf_counter() - fitting))
+    print(comparison(files["model"], files["model-without-spark"], on_spark, time.perf_counter() - fitting))
 
-    figures = json.loads(made["metrics.json"].read_text(encoding="utf-8"))
-    rank = json.loads((made["model"] / "metadata.json").read_text(encoding="utf-8"))["effective_rank"]
+    figures = json.loads(files["metrics.json"].read_text(encoding="utf-8"))
+    rank = json.loads((files["model"] / "metadata.json").read_text(encoding="utf-8"))["effective_rank"]
     print(
         f"""
 Done in {time.perf_counter() - began:.0f} s. From {SEEN * (1 - HELD_OUT):.0%} of all pairs the model predicted \

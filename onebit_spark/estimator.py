@@ -153,8 +153,8 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
         tables = (self._chosen(Labels), self.fitConfig(), self.execution(), self.certificateTerms())
         problems = [problem.in_words(param_names(type(table))) for table in tables for problem in table.problems()]
         if not problems:
-            found = device_problems(self.fitConfig(), self.execution())
-            problems = [problem.in_words(param_names(Execution)) for problem in found]
+            lacking = device_problems(self.fitConfig(), self.execution())
+            problems = [problem.in_words(param_names(Execution)) for problem in lacking]
         if self.getValidationIndicatorCol():
             problems += [f"{name} does not go with validationIndicatorCol" for name in self.fromTheBeginning()]
             if self.getBlocksDir():

@@ -352,34 +352,34 @@ def fit_arrays(
             if given is not None:
                 rated, name = engine.counts(side) > 0, f"{side[:-1]}_features"
                 engine.features[side] = SideFeatures.of_rows(given, rated, name)
-        made = certified_fit(engine, config, certify, positives, on_iteration)
+        fit = certified_fit(engine, config, certify, positives, on_iteration)
     majority = 1 if 2 * positives >= engine.n_ratings else -1
     return Fit(
-        config=made.choice.config,
-        info=_info(made, engine, positives, majority),
-        rows=engine.runner.lines(made.posterior["rows"]),
-        cols=engine.runner.lines(made.posterior["cols"]),
-        scales=made.scales,
-        history=made.history,
-        converged=made.converged,
-        reason=made.reason,
+        config=fit.choice.config,
+        info=_info(fit, engine, positives, majority),
+        rows=engine.runner.lines(fit.posterior["rows"]),
+        cols=engine.runner.lines(fit.posterior["cols"]),
+        scales=fit.scales,
+        history=fit.history,
+        converged=fit.converged,
+        reason=fit.reason,
         majority=majority,
-        prior=made.prior,
+        prior=fit.prior,
         rated={side: engine.counts(side) > 0 for side in SIDES},
-        certificates=made.certificates,
-        drawn=made.drawn and {side: engine.runner.lines(lines) for side, lines in made.drawn.items()},
-        ladder=made.ladder or EVERYTHING,
-        weight_losses=made.choice.losses,
-        nine_tenths=made.nine_tenths,
-        codings=made.codings,
+        certificates=fit.certificates,
+        drawn=fit.drawn and {side: engine.runner.lines(lines) for side, lines in fit.drawn.items()},
+        ladder=fit.ladder or EVERYTHING,
+        weight_losses=fit.choice.losses,
+        nine_tenths=fit.nine_tenths,
+        codings=fit.codings,
     )
 
 
-def _info(made: CertifiedFit[Any], engine: LocalEngine | CudaEngine, positives: int, majority: int) -> ModelInfo:
+def _info(fit: CertifiedFit[Any], engine: LocalEngine | CudaEngine, positives: int, majority: int) -> ModelInfo:
     """As if the fit had been made of a DataFrame with the columns user, item and label."""
     columns = {"user": "user", "item": "item", "label": "label"}
     return info_of_fit(
-        made,
+        fit,
         engine,
         engine.repeats,
         {side: int(np.count_nonzero(engine.counts(side) == 0)) for side in SIDES},

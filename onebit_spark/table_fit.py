@@ -216,8 +216,8 @@ class _Engine(BlockEngine[Any]):
     @contextmanager
     def over(cls, ratings: CollectedRatings, form: Form, device: str, threads: int | None) -> Iterator[_Engine]:
         block = ratings.ratings
-        made: Any = ThreadRunner(block, threads) if device == "cpu" else CudaRunner.of_block(block, form)
-        with made.running() as runner:
+        runner: Any = ThreadRunner(block, threads) if device == "cpu" else CudaRunner.of_block(block, form)
+        with runner.running():
             yield cls(runner, ratings)
 
     def factors(self, side: Side, fit: CertifiedFit[Any]) -> pa.Table:

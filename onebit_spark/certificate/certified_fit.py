@@ -72,15 +72,15 @@ def certified_fit(
     if terms is not None and terms.prior_split is not None:
         split = Split(config.seed ^ SPLIT_STREAM, terms.prior_split)
         learnt = learn_prior(engine, config, split, on_iteration, start, watch)
-        made = _near_learnt_prior(engine, terms, learnt, majority_error)
+        fit = _near_learnt_prior(engine, terms, learnt, majority_error)
     else:
         choice = choose(engine, config, start)
         if watch is not None:
             watch.begin(choice)
         outcome = solve(engine, choice.config, on_iteration, choice.start, watch)
-        made = _under_given_prior(engine, terms, choice, outcome, majority_error)
-    counts = engine.confidences(made.posterior, LOSSES[config.loss].score_noise)
-    return replace(_of_model(engine, made), ladder=Ladder.of_histogram(counts))
+        fit = _under_given_prior(engine, terms, choice, outcome, majority_error)
+    counts = engine.confidences(fit.posterior, LOSSES[config.loss].score_noise)
+    return replace(_of_model(engine, fit), ladder=Ladder.of_histogram(counts))
 
 
 def _of_model(engine: Engine[P], fit: CertifiedFit[P]) -> CertifiedFit[P]:
@@ -98,7 +98,7 @@ def _model_vectors(posterior: RowPosterior) -> RowPosterior:
 def _under_given_prior(
     engine: Engine[P], terms: Terms | None, choice: Choice[P], outcome: Outcome[ScaleHierarchy], majority_error: float
 ) -> CertifiedFit[P]:
-    config, found = choice.config, list[Certificate]()
+    config, certificates = choice.config, list[Certificate]()
     hierarchy = outcome.hierarchy
     learns = config.implicit_features or hierarchy.feature_weights
     if terms is not None and not learns:  # features make the prior depend on the sample
@@ -106,13 +106,14 @@ def _under_given_prior(
         counted = engine.gibbs_errors(draws)
         cost = prior_cost(config, engine.count("rows") + engine.count("cols")) + math.log(choice.ranks)
         last, n = outcome.history[-1], counted.ratings
-        found = gibbs_certificates(last, counted, draws, terms, majority_error, cost)
+        certificates = gibbs_certificates(last, counted, draws, terms, majority_error, cost)
         if config.loss == "hinge" and not engine.weighted:
             lam = config.weight * n
-            found = [theorem1_certificate(last, n, lam, terms, majority_error, cost, choice.candidates), *found]
+            theorem1 = theorem1_certificate(last, n, lam, terms, majority_error, cost, choice.candidates)
+            certificates = [theorem1, *certificates]
     return CertifiedFit(
         hierarchy.scales, hierarchy.prior, outcome.history, outcome.converged, outcome.reason,
-        settled(engine, hierarchy), found, choice, codings_of(engine.features),
+        settled(engine, hierarchy), certificates, choice, codings_of(engine.features),
         nine_tenths=_of_nine_tenths(choice, terms, majority_error),
     )  # fmt: skip
 

@@ -219,8 +219,8 @@ class LocalRuntime:
         return replace(model, certificate=with_certificates(model.certificate, certificates))
 
     def calibrated(self, model: ServedModel, on: KeptRatings) -> ServedModel:
-        found = calibrated(_scored(model, on.sample(CALIBRATING)))
-        return replace(model, info=replace(model.info, calibration=found.as_dict()))
+        calibration = calibrated(_scored(model, on.sample(CALIBRATING)))
+        return replace(model, info=replace(model.info, calibration=calibration.as_dict()))
 
     def diagnosed(self, model: ServedModel, ratings: LocalRatings, source: str) -> ServedModel:
         kept = ratings.held_out
@@ -278,10 +278,10 @@ def _write(lines: Iterator[pa.Table], target: Target) -> None:
 
 def _one_of(table: ArrowTable, column: str) -> str:
     """The column that is meant. Two that differ only in upper and lower case are refused, as Spark does."""
-    found = table.matching(column)
-    if len(found) > 1:
-        raise RequestError(f"{column_problem(len(found), column, '', table.schema.names)}")
-    return found[0]
+    matching = table.matching(column)
+    if len(matching) > 1:
+        raise RequestError(f"{column_problem(len(matching), column, '', table.schema.names)}")
+    return matching[0]
 
 
 def _scored(model: ServedModel, on: KeptRatings) -> pa.Table:

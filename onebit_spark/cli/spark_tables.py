@@ -121,9 +121,9 @@ def count_pairs(pairs: DataFrame, ids: Sequence[str]) -> int:
     absent = {column: missing(pairs, column) for column in ids}
     line = pairs.select(F.count(F.lit(1)), *map(F.count_if, absent.values())).first()
     assert line is not None
-    n, *counts = line
-    found = dict(zip(ids, counts, strict=True))
-    checks.check_pairs(found, {column: pairs.where(absent[column]).take(3) for column, count in found.items() if count})
+    n, *numbers = line
+    counts = dict(zip(ids, numbers, strict=True))
+    checks.check_pairs(counts, {column: pairs.where(absent[column]).take(3) for column in ids if counts[column]})
     return int(n)
 
 

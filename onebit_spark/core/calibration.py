@@ -81,8 +81,8 @@ def _platt(
         by_noise = -0.5 * slope * t * noise / (noise + variances)
         return value / total, np.array([np.dot(pull, slope * t), np.dot(pull, by_noise)]) / total
 
-    found = least(loss, np.zeros(2), [(-BOUND, BOUND)] * 2)
-    return float(np.exp(found[0])), float(spread * np.exp(found[1]))
+    x = least(loss, np.zeros(2), [(-BOUND, BOUND)] * 2)
+    return float(np.exp(x[0])), float(spread * np.exp(x[1]))
 
 
 def _knots(t: DoubleArray, weights: DoubleArray) -> DoubleArray:

@@ -163,7 +163,7 @@ def no_device() -> str | None:
     except ImportError:
         return "needs CuPy, which is not installed: pip install 'onebit_spark[gpu]', or choose 'cpu'"
     try:
-        found = cupy.cuda.runtime.getDeviceCount()
+        gpus = cupy.cuda.runtime.getDeviceCount()
     except Exception as error:  # the driver is missing, or too old
         return f"finds no GPU ({error}): choose 'cpu'"
-    return None if found else "finds no GPU: choose 'cpu'"
+    return None if gpus else "finds no GPU: choose 'cpu'"

@@ -59,12 +59,12 @@ def rated_gram(features: FloatArray, counts: NDArray[np.int64]) -> Vector:
 
 def of_known_size(weights: Mapping[Side, Vector], grams: Mapping[Side, Vector], dimension: int) -> dict[Side, Vector]:
     """W of every side that has features: as given where it fits them, else 0."""
-    found: dict[Side, Vector] = {}
+    sized: dict[Side, Vector] = {}
     for side, gram in grams.items():
         shape = len(gram), dimension
         given = weights.get(side)
-        found[side] = given if given is not None and given.shape == shape else np.zeros(shape)
-    return found
+        sized[side] = given if given is not None and given.shape == shape else np.zeros(shape)
+    return sized
 
 
 # ---- the features of the rows of an engine ---------------------------------------------------------------------------
@@ -102,8 +102,8 @@ def codings_of(features: SideTables) -> dict[Side, FeatureCoding]:
 
 def recoded(features: SideTables, counts: Callable[[Side], NDArray[np.int64]]) -> SideTables:
     """The same features, coded by the rows with ratings among these: what is fitted to a part depends on it alone."""
-    found = {side: SideFeatures.over(known.table, counts(side) > 0) for side, known in features.items()}
-    return {side: known for side, known in found.items() if known.coding.features}
+    coded = {side: SideFeatures.over(known.table, counts(side) > 0) for side, known in features.items()}
+    return {side: known for side, known in coded.items() if known.coding.features}
 
 
 def _as_table(given: ArrayLike, name: str) -> pa.Table:

@@ -204,11 +204,11 @@ def _block(number: int, rows: NDArray[np.int64], columns: NDArray[np.int64], rat
 
 def _index(ids: pa.Array, side: SideTable) -> NDArray[np.int32]:
     """The position of every id among the side's ids."""
-    found = side.index.find(ids)
-    missing = np.flatnonzero(found < 0)
+    numbers = side.index.find(ids)
+    missing = np.flatnonzero(numbers < 0)
     if len(missing):
         raise changed(f"id {ids[int(missing[0])]} was not there when the ratings were counted")
-    return found
+    return numbers
 
 
 def chunks(

@@ -113,9 +113,9 @@ class BlockEngine(Generic[T]):
         with self.runner.described(f"iteration {step.iteration + 1}, {side}"):
             send = ToPartners(partners.form) if form.has_implicit else None
             self._tables[side], sums = self.runner.run(side, update, own, partners, LineFormat.of(form), send)
-        found = reduce(SideStatistics.__add__, (SideStatistics.from_vector(part, form) for part in sums))
-        self._data = found.data
-        return found if by is None else found.mapped(by)
+        statistics = reduce(SideStatistics.__add__, (SideStatistics.from_vector(part, form) for part in sums))
+        self._data = statistics.data
+        return statistics if by is None else statistics.mapped(by)
 
     def data_term(self) -> float:
         return self.runner.data_term(self._data)

@@ -54,11 +54,11 @@ def number_ids(survey: RatingSurvey, release: ExitStack) -> dict[Side, NumberedI
     grouped = cut_from_plan(survey.grouped, session)
     ordered = cached(grouped.repartitionByRange(n_parts, *order).sortWithinPartitions(*order), release)
     lines, part = cut_from_plan(ordered), F.spark_partition_id()
-    found = lines.groupBy("side", part.alias("part")).count().collect()
+    counts = lines.groupBy("side", part.alias("part")).count().collect()
     numbered: dict[Side, NumberedIds] = {}
     for side, column in zip(SIDES, (USER, ITEM), strict=True):
         own, sizes = SIDE_NUMBERS[column], np.zeros(n_parts, np.int64)
-        for line in found:
+        for line in counts:
             if line["side"] == own:
                 sizes[line["part"]] = line["count"]
         offset = F.element_at(F.array(*(F.lit(int(start)) for start in np.cumsum(sizes) - sizes)), part + 1)
@@ -76,7 +76,7 @@ def placements(ids: dict[Side, NumberedIds], n_ratings: int, n_blocks: dict[Side
         for number, side in enumerate(SIDES)
     ]
     lines = parts[0].unionAll(parts[1]).toArrow()
-    found: dict[Side, Placement] = {}
+    placed: dict[Side, Placement] = {}
     for number, side in enumerate(SIDES):
         here = lines.filter(pc.equal(lines["side"], number))
         numbers, counts, loads = (
@@ -84,8 +84,8 @@ def placements(ids: dict[Side, NumberedIds], n_ratings: int, n_blocks: dict[Side
         )
         heavy = np.concatenate(numbers)
         order = np.argsort(heavy)
-        found[side] = place(n_blocks[side], heavy[order], np.concatenate(counts)[order], np.sum(loads, axis=0))
-    return found
+        placed[side] = place(n_blocks[side], heavy[order], np.concatenate(counts)[order], np.sum(loads, axis=0))
+    return placed
 
 
 def encoded(packed: PackedRatings, ids: dict[Side, NumberedIds], placement: Placement, wide: bool) -> DataFrame:
@@ -103,8 +103,8 @@ def encoded(packed: PackedRatings, ids: dict[Side, NumberedIds], placement: Plac
         kind = StructType([*SEGMENT_PLACE.fields, known.schema["id"]])
         places = cut_from_plan(packed.bundles.select(*BUNDLES).mapInArrow(_Places(number), kind), joining)
         known = cut_from_plan(known, joining).repartition(n_parts, "id")
-        found = places.repartition(n_parts, "id").join(known, "id").select("segment", "place", "number")
-        numbers.append(found.mapInArrow(_Returned(number), RETURNED))
+        joined = places.repartition(n_parts, "id").join(known, "id").select("segment", "place", "number")
+        numbers.append(joined.mapInArrow(_Returned(number), RETURNED))
     bundles = packed.bundles.select(*BUNDLES)
     returned = cut_from_plan(numbers[0].unionAll(numbers[1]), bundles.sparkSession)
     bundles, returned = (frame.repartition(n_parts, "segment") for frame in (bundles, returned))

@@ -140,8 +140,8 @@ class Runner(Protocol[T]):
     def start(self, config: FitConfig, loss: Loss) -> dict[Side, T]:
         """Both posteriors at the start of a fit."""
 
-    def data_term(self, found: float) -> float:
-        """The data term of the objective, after a half step that wants it; ``found`` is what its sums have of it."""
+    def data_term(self, summed: float) -> float:
+        """The data term of the objective, after a half step that wants it; ``summed`` is what its sums have of it."""
 
     def shortage(self, config: FitConfig) -> str | None:
         """Why there is no room for a fit with these settings; None if there is, or if nobody knows."""

@@ -129,8 +129,8 @@ class SparkRunner:
     def start(self, config: FitConfig, loss: Loss) -> dict[Side, Table]:
         return start_posteriors(self, config, loss)
 
-    def data_term(self, found: float) -> float:
-        return found
+    def data_term(self, summed: float) -> float:
+        return summed
 
     def shortage(self, config: FitConfig) -> str | None:
         return None

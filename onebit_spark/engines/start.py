@@ -121,7 +121,7 @@ class StartTables:
     def product(self, side: Side, table: Array | StoredLines, right: Table) -> Array | StoredLines:
         runner, other, width = self._runner, OTHER[side], right.shape[1]
         if isinstance(table, StoredLines):
-            partners, send = self._made(other, table), Scaled(right)
+            partners, send = self._computed(other, table), Scaled(right)
         else:
             rows = runner.held_rows(other)
             assert rows is not None
@@ -136,10 +136,10 @@ class StartTables:
     def _multiplied(
         self, side: Side, step: Product | ResidualProduct, own: list[Any], partners: Any, send: Scaled | None = None
     ) -> Array | StoredLines:
-        made, sums = self._runner.run(side, step, own, partners, LineFormat("float32"), send)
+        product, sums = self._runner.run(side, step, own, partners, LineFormat("float32"), send)
         if step.measure is None:
-            return self._runner.lines(made)
-        return StoredLines(table=made, gram=np.sum(sums, axis=0).reshape(step.width, step.width))
+            return self._runner.lines(product)
+        return StoredLines(table=product, gram=np.sum(sums, axis=0).reshape(step.width, step.width))
 
     def total(self, side: Side, measure: Callable[[Rows, Table], Table], table: Array | StoredLines) -> Table:
         if not isinstance(table, StoredLines):
@@ -149,7 +149,7 @@ class StartTables:
             return np.asarray(sum(held[1:], held[0]))
         if measure is gram and table.gram is not None:
             return table.gram
-        parts = self._runner.row_sums(side, Measure(measure), [self._made(side, table)])
+        parts = self._runner.row_sums(side, Measure(measure), [self._computed(side, table)])
         shape = [int(size) for size in parts[0][1 : 1 + int(parts[0][0])]]
         return np.sum([part[1 + len(shape) :] for part in parts], axis=0).reshape(shape)
 
@@ -158,13 +158,13 @@ class StartTables:
         if not isinstance(table, StoredLines):
             return self._runner.table(side, finish(table))
         assert table.make is not None  # the start ends with lines that are still to be made
-        step, own = MakeLines(table.make, finish), [self._made(side, part) for part in table.tables]
+        step, own = MakeLines(table.make, finish), [self._computed(side, part) for part in table.tables]
         return self._runner.run_rows(side, step, own, LineFormat.of(form))
 
-    def _made(self, side: Side, lines: StoredLines) -> Any:
+    def _computed(self, side: Side, lines: StoredLines) -> Any:
         if lines.table is None:
             assert lines.make is not None
-            own = [self._made(side, part) for part in lines.tables]
+            own = [self._computed(side, part) for part in lines.tables]
             lines.table = self._runner.run_rows(side, MakeLines(lines.make), own, LineFormat("float64"))
         return lines.table
 
@@ -194,7 +194,7 @@ class ResidualTables(StartTables):
         return self._runner.run_rows(side, Grow(make, deviation), own, LineFormat.of(form))
 
     def _table(self, side: Side, table: Array | StoredLines) -> Any:
-        return self._made(side, table) if isinstance(table, StoredLines) else self._runner.table(side, table)
+        return self._computed(side, table) if isinstance(table, StoredLines) else self._runner.table(side, table)
 
 
 def _as_it_is(rows: Rows, lines: Table) -> Table:

@@ -128,7 +128,7 @@ class Table:
 class Storage(Protocol):
     """Keeps what was computed. Neither plan nor lineage of it grows."""
 
-    def keep(self, made: DataFrame, schema: StructType) -> tuple[DataFrame, Callable[[], object]]:
+    def keep(self, frame: DataFrame, schema: StructType) -> tuple[DataFrame, Callable[[], object]]:
         """The lines, computed now, and a function that deletes them."""
 
     def outlasting(self, frame: DataFrame, schema: StructType) -> DataFrame:
@@ -144,10 +144,10 @@ class InFiles:
 
     folder: Location
 
-    def keep(self, made: DataFrame, schema: StructType) -> tuple[DataFrame, Callable[[], object]]:
+    def keep(self, frame: DataFrame, schema: StructType) -> tuple[DataFrame, Callable[[], object]]:
         place = self.folder / f"table-{uuid.uuid4().hex}"
-        made.write.parquet(place.uri, compression="uncompressed")  # factors cannot be compressed
-        return made.sparkSession.read.schema(schema).parquet(place.uri), place.delete
+        frame.write.parquet(place.uri, compression="uncompressed")  # factors cannot be compressed
+        return frame.sparkSession.read.schema(schema).parquet(place.uri), place.delete
 
     def outlasting(self, frame: DataFrame, schema: StructType) -> DataFrame:
         """In a folder beside this one: see ``temporary_folders``."""
@@ -166,8 +166,8 @@ class InFiles:
 class OnExecutors:
     """On the disks of the executors. What is lost with one of them cannot be computed again, and the fit ends."""
 
-    def keep(self, made: DataFrame, schema: StructType) -> tuple[DataFrame, Callable[[], object]]:
-        kept = on_executors(made)
+    def keep(self, frame: DataFrame, schema: StructType) -> tuple[DataFrame, Callable[[], object]]:
+        kept = on_executors(frame)
         return kept, partial(forget, kept)
 
     def outlasting(self, frame: DataFrame, schema: StructType) -> DataFrame:

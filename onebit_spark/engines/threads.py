@@ -101,8 +101,8 @@ class ThreadRunner:
     def start(self, config: FitConfig, loss: Loss) -> dict[Side, Any]:
         return start_posteriors(self, config, loss)
 
-    def data_term(self, found: float) -> float:
-        return found
+    def data_term(self, summed: float) -> float:
+        return summed
 
     def shortage(self, config: FitConfig) -> str | None:
         return None

@@ -129,10 +129,10 @@ class ArrowRatings:
 
     @staticmethod
     def _column(table: ArrowTable, name: str, role: str) -> str:
-        found = table.matching(name)
-        if problem := column_problem(len(found), name, role, table.schema.names):
+        columns = table.matching(name)
+        if problem := column_problem(len(columns), name, role, table.schema.names):
             raise RequestError(problem)
-        return found[0]
+        return columns[0]
 
     def divided(self, holdout: Holdout | None = None, nothing: str = "no rating is held out") -> DividedRatings:
         """Read all ratings: those to fit, and those that are held out. It is refused to hold out ``nothing``."""
@@ -266,7 +266,7 @@ class Defects:
             self.facts.update(part)
         outside = "other" if self._columns.threshold is None else "bad_label"
         if absent or any(part.get(name) for part in facts for name in ("bad_label", "bad_weight", outside)):
-            for name, which in self._found(given, plain).items():
+            for name, which in self._defects(given, plain).items():
                 self.facts[name] += (
                     int(np.count_nonzero(which)) if name in ("bad_user", "bad_item", "text_label") else 0
                 )
@@ -274,13 +274,13 @@ class Defects:
                 if name == "text_label":  # counted as ``bad_label`` so far
                     self.facts["bad_label"] -= int(np.count_nonzero(which))
 
-    def _found(self, given: pa.Table, plain: pa.Table) -> dict[str, Mask]:
+    def _defects(self, given: pa.Table, plain: pa.Table) -> dict[str, Mask]:
         """Which ratings have each of the defects."""
         label = plain[LABEL].cast(pa.int8()) if pa.types.is_boolean(plain[LABEL].type) else plain[LABEL]
         number = label.cast(pa.float64())
         text = np.asarray(pc.and_(number.is_null(), given[LABEL].is_valid()))  # there, but no number
         absent = missing(number)
-        found = {
+        defects = {
             "bad_user": missing(plain[USER]),
             "bad_item": missing(plain[ITEM]),
             "bad_label": absent & ~text,
@@ -289,8 +289,8 @@ class Defects:
         }
         if WEIGHT in plain.schema.names:
             weights = plain[WEIGHT].to_numpy()
-            found["bad_weight"] = ~((weights > 0) & (weights < np.inf))
-        return found
+            defects["bad_weight"] = ~((weights > 0) & (weights < np.inf))
+        return defects
 
     def _keep(self, name: str, given: pa.Table, which: Mask) -> None:
         places = np.flatnonzero(which)[: EXAMPLES - len(self._examples[name])]

@@ -85,17 +85,17 @@ def open_table(path: str, format: str | None = None, options: Mapping[str, str] 
     RequestError
         While the batches are read: a file is damaged.
     """
-    files, known = _found(path, format, options)
+    files, known = _files_of(path, format, options)
     reader = READERS[known.name](files, known.options)
     try:
-        found = reader.schema()
+        fields = reader.schema()
     except NotJson as error:
         raise Unreadable(str(error)) from error
     except (pa.ArrowException, OSError, UnicodeDecodeError, LookupError) as error:
         reason = f"cannot be read as {known.name} (check --format and --option): {in_one_line(error)}"
         raise Unreadable(reason) from error
     partitions = _partitions(files)
-    own = pa.schema([(field.name, as_spark(field.type)) for field in found if field.name not in partitions])
+    own = pa.schema([(field.name, as_spark(field.type)) for field in fields if field.name not in partitions])
     schema = pa.schema([*own, *(pa.field(name, values.type) for name, values in partitions.items())])
 
     def batches(names: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -120,11 +120,11 @@ def _origin(files: Sequence[DataFile], known: Format, schema: pa.Schema) -> Orig
 
 def count_rows(path: str, format: str | None, options: Mapping[str, str]) -> int | None:
     """About how many rows a table has, if that is known before it is read. Raises as ``open_table``."""
-    files, known = _found(path, format, options)
+    files, known = _files_of(path, format, options)
     return READERS[known.name](files, known.options).rows()
 
 
-def _found(path: str, format: str | None, options: Mapping[str, str] | None) -> tuple[list[DataFile], Format]:
+def _files_of(path: str, format: str | None, options: Mapping[str, str] | None) -> tuple[list[DataFile], Format]:
     """The files of a table, and their format with all options."""
     try:
         files = data_files(path)

@@ -152,5 +152,5 @@ def collect_bundles(lines: DataFrame, tally: RatingCounts, n_bytes: int, most_by
     """The ratings of the lines of PACKED, which hold ``n_bytes``. ``most_bytes`` bounds one collect."""
     limit, parts = limit_for(tally.n), max(1, -(-n_bytes // most_bytes))
     key = F.col("segment") + F.col("place")
-    found = collect_in_parts(lines.select(*UNPACKED), parts, key, lambda batches: Unpacking(limit).all_of(batches))
-    return found.ratings(tally)
+    unpacked = collect_in_parts(lines.select(*UNPACKED), parts, key, lambda batches: Unpacking(limit).all_of(batches))
+    return unpacked.ratings(tally)

@@ -50,8 +50,8 @@ def ending(name: str) -> str | None:
 def format_of(path: str, within: Iterable[str] = ()) -> Format:
     """By the name of a file, or by the names of the files ``within`` a folder. Parquet if none tells."""
     known = (ending(name.rpartition("/")[2]) for name in (path, *within))
-    found = next((each for each in known if each is not None), DEFAULT)
-    return Format(ENDINGS[found], OPTIONS_OF.get(found, {}))
+    kind = next((each for each in known if each is not None), DEFAULT)
+    return Format(ENDINGS[kind], OPTIONS_OF.get(kind, {}))
 
 
 PATTERN = re.compile(r"[*?\[]")
@@ -111,8 +111,8 @@ def _files_at(system: fs.FileSystem, info: fs.FileInfo) -> Iterator[DataFile]:
     if info.type == fs.FileType.File:
         yield DataFile(system, info.path, info.size, info.mtime_ns, {})
         return
-    found = system.get_file_info(fs.FileSelector(info.path, recursive=True))
-    for each in sorted(found, key=lambda entry: entry.path):
+    entries = system.get_file_info(fs.FileSelector(info.path, recursive=True))
+    for each in sorted(entries, key=lambda entry: entry.path):
         *folders, name = posixpath.relpath(each.path, info.path).split("/")
         inside = all("=" in folder for folder in folders)  # Spark looks into no other folders
         if each.type == fs.FileType.File and inside and all(map(is_data, (*folders, name))):

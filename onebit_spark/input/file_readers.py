@@ -96,8 +96,8 @@ def numbers_of(text: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _number(text: str) -> float | None:
-    found = NUMBER.fullmatch(text.strip())
-    return float(found[1] or found[2]) if found else None
+    match = NUMBER.fullmatch(text.strip())
+    return float(match[1] or match[2]) if match else None
 
 
 def inferred_types(text: pa.ChunkedArray, among: tuple[pa.DataType, ...] = INFERRED) -> tuple[pa.DataType, ...]:
@@ -245,30 +245,30 @@ class JsonReader:
 
     def __init__(self, files: Sequence[DataFile], options: Mapping[str, str]) -> None:
         self._files = files
-        self._found: dict[str, pa.Schema | pa.Table] = {}
+        self._contents: dict[str, pa.Schema | pa.Table] = {}
 
     def schema(self) -> pa.Schema:
-        schemas = [found if isinstance(found, pa.Schema) else found.schema for found in map(self._file, self._files)]
+        schemas = [each if isinstance(each, pa.Schema) else each.schema for each in map(self._file, self._files)]
         unified = pa.unify_schemas([pa.schema([f]) for schema in schemas for f in schema], promote_options="permissive")
         return pa.schema(sorted(unified, key=lambda field: field.name))
 
     def read(self, file: DataFile, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        found = self._file(file)
-        if isinstance(found, pa.Schema):
-            wanted = pa.schema([found.field(name) if name in found.names else (name, pa.null()) for name in names])
+        content = self._file(file)
+        if isinstance(content, pa.Schema):
+            wanted = pa.schema([content.field(name) if name in content.names else (name, pa.null()) for name in names])
             with _json_batches(file, wanted, "ignore") as batches:
                 yield from batches
             return
         for name in names:
-            if name not in found.schema.names:
-                found = found.append_column(name, pa.nulls(len(found)))
-        yield from found.select(list(names)).to_batches(ROWS_PER_BATCH)
+            if name not in content.schema.names:
+                content = content.append_column(name, pa.nulls(len(content)))
+        yield from content.select(list(names)).to_batches(ROWS_PER_BATCH)
 
     def _file(self, file: DataFile) -> pa.Schema | pa.Table:
         """The columns of a file that can be read in batches, or all of it."""
-        if file.path not in self._found:
-            self._found[file.path] = _json_schema(file) or _json(file)
-        return self._found[file.path]
+        if file.path not in self._contents:
+            self._contents[file.path] = _json_schema(file) or _json(file)
+        return self._contents[file.path]
 
     def rows(self) -> int | None:
         return _rows_of_text(self._files)

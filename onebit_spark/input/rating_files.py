@@ -104,7 +104,7 @@ RATINGS_PER_TASK = 8_000_000  # at most about so many, and a task for every core
 MOST_HERE = 100  # files that one process reads
 SCHEMES = ("file", "s3", "s3a", "gs", "abfs", "abfss")
 TYPES = (*INTEGRAL, "float", "double", "boolean", "string")  # and decimals: those that no setting of Spark changes
-FOUND = schema_of("found string")
+FOOTER = schema_of("footer string")
 
 log = logging.getLogger("onebit_spark")
 
@@ -148,8 +148,8 @@ class RatingFiles:
         """
         cores, files = parallelism(spark), list(self.files.items())
         tasks = min(len(files), cores)
-        lines = _numbered(spark, tasks).mapInArrow(_Footers(self.reader, files, tasks), FOUND).toArrow()
-        groups = _row_groups([json.loads(line) for line in lines["found"].to_pylist()])
+        lines = _numbered(spark, tasks).mapInArrow(_Footers(self.reader, files, tasks), FOOTER).toArrow()
+        groups = _row_groups([json.loads(line) for line in lines["footer"].to_pylist()])
         if not groups:
             return None
         runs = even_tasks(groups, max(cores, sum(group.n for group in groups) // RATINGS_PER_TASK))
@@ -160,7 +160,7 @@ class RatingFiles:
         """The ratings, read in this process; None if it cannot, or if it has too much to open."""
         if len(self.files) > MOST_HERE:
             return None
-        groups = _row_groups([_found(self.reader, place, *file) for place, file in enumerate(self.files.items())])
+        groups = _row_groups([_footer(self.reader, place, *file) for place, file in enumerate(self.files.items())])
         if not groups:
             return None
         log.debug("ratings: read by Arrow on the driver")
@@ -194,15 +194,15 @@ def _numbered(spark: SparkSession, n_tasks: int) -> DataFrame:
     return spark.range(0, n_tasks, 1, n_tasks)
 
 
-def _row_groups(found: list[dict[str, Any]]) -> list[RowGroup]:
+def _row_groups(footers: list[dict[str, Any]]) -> list[RowGroup]:
     """Those of all files, in the order of the files; none if one of them cannot be read."""
-    if problem := next((each["problem"] for each in found if "problem" in each), None):
+    if problem := next((each["problem"] for each in footers if "problem" in each), None):
         log.info("ratings: Spark reads the files, for Arrow cannot: %s", problem)
         return []
-    return [RowGroup(*group) for each in sorted(found, key=lambda each: each["file"]) for group in each["groups"]]
+    return [RowGroup(*group) for each in sorted(footers, key=lambda each: each["file"]) for group in each["groups"]]
 
 
-def _found(reader: RatingReader, place: int, path: str, length: int) -> dict[str, Any]:
+def _footer(reader: RatingReader, place: int, path: str, length: int) -> dict[str, Any]:
     """The row groups of a file, or what stands against reading it."""
     try:
         return {"file": place, "groups": reader.row_groups(path, length)}
@@ -229,8 +229,8 @@ class _Footers:
     def __call__(self, batches: Batches) -> Batches:
         for first in _numbers(batches):
             for place in range(first, len(self.files), self.n):
-                found = _found(self.reader, place, *self.files[place])
-                yield pa.RecordBatch.from_pydict({"found": [json.dumps(found)]})
+                footer = _footer(self.reader, place, *self.files[place])
+                yield pa.RecordBatch.from_pydict({"footer": [json.dumps(footer)]})
 
 
 @dataclass(frozen=True)

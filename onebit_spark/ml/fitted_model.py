@@ -83,9 +83,9 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
         self._setDefault(userCol=info.columns["user"], itemCol=info.columns["item"])
         for who in SIDE_OF:
             schema = self.factorsOf(who).schema
-            found, expected = _types(schema), _types(factor_schema(info, who, DIRECTIONS in schema.names))
-            if found != expected:
-                raise RequestError(f"damaged model folder: {who}s/ should have the columns {expected}, not {found}")
+            actual, expected = _types(schema), _types(factor_schema(info, who, DIRECTIONS in schema.names))
+            if actual != expected:
+                raise RequestError(f"damaged model folder: {who}s/ should have the columns {expected}, not {actual}")
 
     @classmethod
     def from_tables(
@@ -245,10 +245,10 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
         Integers of different widths are accepted. Any other cast could merge or split ids, so the user must do it.
         """
         column, expected = self.idCol(who), self.info.id_types[who]
-        found = type_of(dataset, column).simpleString()
-        if found != expected and not (found in INTEGRAL and expected in INTEGRAL):
+        actual = type_of(dataset, column).simpleString()
+        if actual != expected and not (actual in INTEGRAL and expected in INTEGRAL):
             raise RequestError(
-                f"column {column!r} is of type {found}, but the model's {who} ids are of type {expected}: "
+                f"column {column!r} is of type {actual}, but the model's {who} ids are of type {expected}: "
                 f"cast the column to {expected}"
             )
 

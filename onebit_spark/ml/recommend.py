@@ -179,17 +179,17 @@ class _Rank:
 
     def lists(self, ids: pa.Array, partners: pa.Array, best: Best) -> pa.RecordBatch:
         """The best ``partners`` of every id as a list of structs."""
-        score, variance = best.score[best.found], best.variance[best.found]
+        score, variance = best.score[best.present], best.variance[best.present]
         outputs = self.predictor.outputs(score, variance)
         structs = pa.StructArray.from_arrays(
             [
-                pa.array(best.key[best.found]),
-                partners.take(pa.array(best.partner[best.found])),
+                pa.array(best.key[best.present]),
+                partners.take(pa.array(best.partner[best.present])),
                 *(pa.array(outputs[name].astype(np.float32)) for name in ("score", "std", "probability")),
             ],
             names=["key", "partner", "rating", "std", "probability"],
         )
-        offsets = np.concatenate([[0], np.cumsum(best.found.sum(axis=1))]).astype(np.int32)
+        offsets = np.concatenate([[0], np.cumsum(best.present.sum(axis=1))]).astype(np.int32)
         lists = pa.ListArray.from_arrays(pa.array(offsets), structs)
         return pa.RecordBatch.from_arrays([ids, lists], names=["id", "recommendations"])
 
@@ -209,8 +209,8 @@ def _one_list(values: pa.Array) -> pa.ListArray:
 
 def _positions(seen: pa.ListArray, ids: pa.Array) -> Seen:
     """Which of ``ids`` every row has seen: pointers into positions, row after row."""
-    found = IdIndex(ids).find(seen.flatten())
+    positions = IdIndex(ids).find(seen.flatten())
     rows = np.repeat(np.arange(len(seen)), pc.fill_null(pc.list_value_length(seen), 0).to_numpy())
-    known = found >= 0
+    known = positions >= 0
     pointers = np.concatenate([[0], np.cumsum(np.bincount(rows[known], minlength=len(seen)))]).astype(np.int64)
-    return pointers, found[known]
+    return pointers, positions[known]

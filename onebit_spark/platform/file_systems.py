@@ -34,10 +34,10 @@ def file_system(path: str) -> tuple[fs.FileSystem, str]:
     if scheme is None:
         return fs.LocalFileSystem(), os.path.abspath(path)
     try:
-        found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(
+        system_and_path: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(
             HADOOPS.get(scheme[1], scheme[1]) + path[scheme.end(1) :]
         )
-        return found
+        return system_and_path
     except pa.ArrowInvalid as unknown:
         try:
             from fsspec.core import url_to_fs

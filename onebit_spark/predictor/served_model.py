@@ -115,13 +115,13 @@ class ServedModel(AskedModel):
             _, *both = self.pairs(*seen)
             pairs = (both[0], both[1]) if who == "user" else (both[1], both[0])
         best = best_of(asking.posterior, rows, others.known, n, self.predictor.ranking(z, floor), pairs)
-        row, rank = np.nonzero(best.found)
-        outputs = self.predictor.outputs(best.score[best.found], best.variance[best.found])
+        row, rank = np.nonzero(best.present)
+        outputs = self.predictor.outputs(best.score[best.present], best.variance[best.present])
         return pa.table(
             {
                 who: asking.ids.take(pa.array(rows[row])),
                 "rank": pa.array(rank + 1),
-                PARTNER[who]: others.ids.take(pa.array(best.partner[best.found])),
+                PARTNER[who]: others.ids.take(pa.array(best.partner[best.present])),
                 **{name: outputs[name] for name in ("score", "std", "probability")},
             }
         )

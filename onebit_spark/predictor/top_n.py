@@ -61,7 +61,7 @@ class Best(NamedTuple):
     variance: NDArray[np.float64]
 
     @property
-    def found(self) -> NDArray[np.bool_]:
+    def present(self) -> NDArray[np.bool_]:
         """Where there is a partner."""
         return self.partner >= 0
 

@@ -160,14 +160,14 @@ def upload(array: NDArray[Any]) -> Any:
     array = np.ascontiguousarray(array)
     out = cupy().empty(array.shape, array.dtype)
     _wait()  # this memory may have been freed a moment ago, and a kernel that has yet to run may still read it
-    given, made = array.reshape(-1), out.reshape(-1)
+    source, target = array.reshape(-1), out.reshape(-1)
 
     def work(part: slice, buffer: NDArray[Any], stream: Any) -> None:
-        np.copyto(buffer, given[part])
-        made[part].set(buffer, stream=stream)
+        np.copyto(buffer, source[part])
+        target[part].set(buffer, stream=stream)
         stream.synchronize()
 
-    _in_pieces(given, work)
+    _in_pieces(source, work)
     return out
 
 
@@ -176,14 +176,14 @@ def download(array: Any) -> NDArray[Any]:
     array = cupy().ascontiguousarray(array)
     _wait()
     out = np.empty(array.shape, array.dtype)
-    given, made = array.reshape(-1), out.reshape(-1)
+    source, target = array.reshape(-1), out.reshape(-1)
 
     def work(part: slice, buffer: NDArray[Any], stream: Any) -> None:
-        given[part].get(stream=stream, out=buffer)
+        source[part].get(stream=stream, out=buffer)
         stream.synchronize()
-        np.copyto(made[part], buffer)
+        np.copyto(target[part], buffer)
 
-    _in_pieces(made, work)
+    _in_pieces(target, work)
     return out
 
 

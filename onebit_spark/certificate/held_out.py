@@ -237,6 +237,8 @@ def answering_threshold(certificate: dict[str, Any], max_error: float | None) ->
     return math.inf if threshold is None else float(threshold)
 
 
+# ---- all certificates ------------------------------------------------------------------------------------------------
+
 MOST_GROUPS = 1000
 COIN = 0.5  # a group must be large enough for a holdout bound below this
 

@@ -81,6 +81,8 @@ def writable(spark: SparkSession | None, flag: str, path: str, inside: bool = Fa
     return target
 
 
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
 OTHER_SEPARATORS = (";", "\t", "|")  # of CSV
 
 

@@ -96,6 +96,8 @@ def print_traceback() -> None:
         traceback.print_exc()
 
 
+# ---- signals ---------------------------------------------------------------------------------------------------------
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 AGAIN = signal.SIGALRM  # what this process sends itself
 AGAIN_SECONDS = 0.3

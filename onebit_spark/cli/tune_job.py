@@ -125,6 +125,6 @@ def _write_results(
         pq.write_table(pa.Table.from_pylist(rows, pa.schema([*VARIED_COLUMNS, *columns])), content)
         (folder / name).delete()
         (folder / name / "part-00000.parquet").write_bytes(content.getvalue())
-    if (plot := grid.tuning(scores, chosen, in_words)) is not None:
+    if (plot := grid.plotted(scores, chosen, in_words)) is not None:
         (folder / "tuning.png").write_bytes(plot)
     (folder / "best.toml").write_text(as_toml(chosen.config, len(scores)))

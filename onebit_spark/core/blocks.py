@@ -280,6 +280,9 @@ def _distinct_counts(pointers, codes):  # type: ignore[no-untyped-def]
     return counts
 
 
+# ---- cells that were rated more than once ----------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Repeats:
     """Cells that were rated more than once: every rating counts."""

@@ -60,6 +60,8 @@ def _free_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")  # not Linux: all of it
 
 
+# ---- settings --------------------------------------------------------------------------------------------------------
+
 DEVICES = ("cpu", "cuda")
 EXCHANGES = ("auto", "driver", "broadcast", "mixed", "shuffle")
 STORAGES = ("files", "executors")
@@ -132,6 +134,8 @@ class Execution:
             )
         return problems
 
+
+# ---- GPUs ------------------------------------------------------------------------------------------------------------
 
 CUDA_MOST_RANK = 64  # factors that the kernels of a GPU are made for
 CUDA_LOSSES = ("logistic", "hinge")

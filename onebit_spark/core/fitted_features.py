@@ -25,6 +25,8 @@ Who = Literal["user", "item"]
 SIDE_OF: dict[Who, Side] = {"user": "rows", "item": "cols"}
 PARTNER: dict[Who, Who] = {"user": "item", "item": "user"}
 
+log = logging.getLogger("onebit_spark")
+
 
 @dataclass(frozen=True)
 class IdLines:
@@ -77,7 +79,7 @@ def feature_effects(info: ModelInfo, who: Who) -> list[tuple[str, float, float, 
     return effects
 
 
-log = logging.getLogger("onebit_spark")
+# ---- features of a fit -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

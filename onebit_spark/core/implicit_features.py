@@ -80,6 +80,8 @@ def _lower_triangle(lines):
     return total
 
 
+# ---- what a half step sums -------------------------------------------------------------------------------------------
+
 RIDGE = 5.0  # ρ; from 3 to 10 it hardly matters
 
 
@@ -189,6 +191,8 @@ def _add_means(pointers, codes, weights, means):
         for k in range(len(sums)):
             means[i, k] += share * sums[k]
 
+
+# ---- the step of the weights -----------------------------------------------------------------------------------------
 
 Matrix = NDArray[np.float64]
 

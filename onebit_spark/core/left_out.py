@@ -110,6 +110,8 @@ def _fill_moments(
             scores[l - offset], variances[l - offset] = score, max(variance, 0.0)
 
 
+# ---- calibration -----------------------------------------------------------------------------------------------------
+
 MOST_NOISE = 0.5
 FARTHEST, KNOTS = 40.0, 161  # of the piecewise linear function that stores it: to where, and how many
 

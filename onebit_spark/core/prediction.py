@@ -95,6 +95,8 @@ def held_out_sums(
     return total, wrong
 
 
+# ---- confidence ------------------------------------------------------------------------------------------------------
+
 Histogram = NDArray[np.int64]
 
 LOWEST_OCTAVE, HIGHEST_OCTAVE = -8, 16  # range of log₂ |z|; the first and the last bin take what is outside

@@ -138,6 +138,9 @@ def uniforms(states, width):
     return out
 
 
+# ---- parts of the ratings --------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Split:
     """Chooses every rating, or every cell, with the probability ``fraction``.

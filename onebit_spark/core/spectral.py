@@ -30,6 +30,8 @@ from scipy.special import ndtri
 from onebit_spark.core.blocks import Sums
 from onebit_spark.core.losses.base import SIDES, Side
 
+T = TypeVar("T")
+
 Table = NDArray[np.float64]  # one line per row of a side
 StartTable = NDArray[np.float32]  # a table that Y is multiplied with, and the product: a start needs no more digits
 Integers = NDArray[np.int64]
@@ -166,7 +168,7 @@ def distinct_keys(rows: Rows) -> Sums:
     return np.unique(keys, axis=0)
 
 
-T = TypeVar("T")
+# ---- the start -------------------------------------------------------------------------------------------------------
 
 SUBSPACE_ITERATIONS = 2  # with this oversampling, more iterations change neither the objective nor the error of a fit
 OVERSAMPLING = 6

@@ -112,6 +112,8 @@ def _hashed(rows: NDArray[np.integer], n_blocks: int) -> NDArray[np.int32]:
     return ((mixed >> np.uint64(32)) % np.uint64(n_blocks)).astype(np.int32)
 
 
+# ---- blocks as lines -------------------------------------------------------------------------------------------------
+
 BLOCK_CELLS = (
     "block int, rows binary, columns binary, pointers binary, codes binary, weights binary, "
     "n long, checksum long, repeated_cells long, repeated long, conflicting long"

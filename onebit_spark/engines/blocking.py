@@ -51,6 +51,8 @@ from onebit_spark.platform.binary_cells import binary_line, cell_array, schema_o
 from onebit_spark.platform.plans import cached, cut_from_plan, in_partitions, partition_keys
 from onebit_spark.platform.sessions import is_connect
 
+Part = TypeVar("Part")
+
 NO_NUMBERS = np.empty(0, np.int32)
 
 COUNTS = schema_of("block int, rows binary, ratings binary, weights binary, positives binary")
@@ -271,7 +273,7 @@ def changed(detail: str) -> FitFailed:
     return not_deterministic(f"the source of the ratings changed while it was read: {detail}")
 
 
-Part = TypeVar("Part")
+# ---- both orientations -----------------------------------------------------------------------------------------------
 
 ROUTES = ("routes", "ends", "row_weights")  # what only a sender needs
 

@@ -17,6 +17,8 @@ from onebit_spark.core.randomness import Split
 from onebit_spark.core.spectral import Rows
 from onebit_spark.engines.steps import Lines, RowStep, Step, Sums
 
+T = TypeVar("T")  # a table of a side, as the runner keeps it
+
 
 class LineMap(Protocol):
     """A map of every row: a ``RowMap`` or an ``ImplicitMove``."""
@@ -87,9 +89,6 @@ class ToPartners:
 def written(lines: Lines) -> FloatArray:
     """Lines as a matrix of numbers."""
     return lines.packed() if isinstance(lines, RowPosterior) else lines
-
-
-T = TypeVar("T")  # a table of a side, as the runner keeps it
 
 
 class Runner(Protocol[T]):

@@ -177,6 +177,8 @@ class OnExecutors:
         """Nothing: a table is forgotten when nothing refers to it."""
 
 
+# ---- factor tables ---------------------------------------------------------------------------------------------------
+
 MOST_KEPT = 64 * 2**20  # bytes of a table that is also kept here
 PLAIN_IDS = {
     "string": pa.string(),

@@ -91,6 +91,8 @@ def count_labels(labels: pa.ChunkedArray, threshold: float | None) -> tuple[NDAr
 _VALUES = {"plus": 1, "minus": -1, "zero": 0}
 
 
+# ---- gathered in this process ----------------------------------------------------------------------------------------
+
 TABLE_BYTES = 16 * 2**20  # of ratings that are taken up at once
 
 Hashes = NDArray[np.int64]

@@ -54,6 +54,8 @@ def format_of(path: str, within: Iterable[str] = ()) -> Format:
     return Format(ENDINGS[kind], OPTIONS_OF.get(kind, {}))
 
 
+# ---- files -----------------------------------------------------------------------------------------------------------
+
 PATTERN = re.compile(r"[*?\[]")
 NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"  # the folder that stands for null
 

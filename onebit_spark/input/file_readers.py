@@ -126,6 +126,8 @@ def missing(values: pa.ChunkedArray) -> NDArray[np.bool_]:
     return np.asarray(pc.is_null(values, nan_is_null=pa.types.is_floating(values.type)))
 
 
+# ---- readers ---------------------------------------------------------------------------------------------------------
+
 ROWS_PER_BATCH = 1 << 17
 BLOCK = 4 * 2**20  # bytes of text that are parsed at once
 LARGE = 64 * 2**20  # bytes of a file of JSON that is read in batches

@@ -155,6 +155,8 @@ def read_bundles(batches: Batches) -> Iterator[Bundle]:
             )
 
 
+# ---- unpacking -------------------------------------------------------------------------------------------------------
+
 UNPACKED = (*BUNDLES, "cells")  # the columns that are taken
 
 Numbers = NDArray[np.int32]
@@ -209,6 +211,8 @@ def _segment_numbers(bundles: list[Bundle], side: str) -> tuple[pa.Array, dict[i
     numbers, known = column.positions()
     return known, dict(zip(n_ids, np.split(numbers, np.cumsum(list(n_ids.values()))[:-1]), strict=True))
 
+
+# ---- ids and their counts --------------------------------------------------------------------------------------------
 
 SIDE_NUMBERS = {USER: 1, ITEM: 2}  # in the lines of ``sum_counts``
 COUNTED = ("user_ids", "item_ids", "user_counts", "item_counts")  # the columns that ``CountIds`` takes

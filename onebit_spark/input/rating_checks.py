@@ -228,6 +228,8 @@ def shown(lines: Sequence[Sequence[object]]) -> str:
     return ", ".join("(" + ", ".join(map(str, line)) + ")" for line in lines)
 
 
+# ---- side features ---------------------------------------------------------------------------------------------------
+
 EXAMPLES = 3
 
 

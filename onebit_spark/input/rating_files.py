@@ -100,6 +100,8 @@ def even_tasks(groups: Sequence[RowGroup], n_tasks: int) -> list[list[RowGroup]]
     return [[groups[place] for place in run] for run in runs if rows[run].sum()]
 
 
+# ---- which files, which tasks ----------------------------------------------------------------------------------------
+
 RATINGS_PER_TASK = 8_000_000  # at most about so many, and a task for every core
 MOST_HERE = 100  # files that one process reads
 SCHEMES = ("file", "s3", "s3a", "gs", "abfs", "abfss")

@@ -91,6 +91,10 @@ def first_segment() -> int:
 
 
 # ``none`` holds no id, only the type of the other side's.
+
+
+# ---- ids -------------------------------------------------------------------------------------------------------------
+
 PARTIAL = schema_of("part int, side int, ids binary, none binary, n binary, above binary")
 HASHES = schema_of("cells binary")
 SUMMARY_BYTES = 128 * 2**20  # that the driver takes

@@ -44,6 +44,8 @@ from onebit_spark.predictor.scored import (
     with_rates,
 )
 
+M = TypeVar("M", bound=FittedModel)
+
 
 def counting(model: FittedModel, ratings: DataFrame, threshold: float | None) -> tuple[DataFrame, Columns]:
     """The ratings that a model is judged by, and their columns: those of weight 0 do not count (docs/MATH.md, §16).
@@ -131,6 +133,8 @@ def _by_spark(model: FittedModel, asked: DataFrame) -> DataFrame:
         scored = scored.withColumn(f"unknown_{who}", F.col(f"__known_{who}").isNull())
     return scored
 
+
+# ---- figures ---------------------------------------------------------------------------------------------------------
 
 COLLECT_LIMIT = 5_000_000  # up to so many ratings the driver collects the scores: 20 bytes per rating, and its group
 SCORE_BINS = 1 << 16
@@ -256,9 +260,6 @@ def _scored(
     if sampled:
         ratings = ratings.sample(fraction=most / n, seed=0)
     return scored_ratings(model, ratings, threshold, min(n, most)), sampled
-
-
-M = TypeVar("M", bound=FittedModel)
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,8 @@ from onebit_spark.predictor.fit_info import info_of_fit
 
 M = TypeVar("M", bound=FittedModel)
 
+log = logging.getLogger("onebit_spark")
+
 
 @dataclass(frozen=True)
 class ModelBuilder(Generic[M]):
@@ -103,9 +105,6 @@ class ModelBuilder(Generic[M]):
             fingerprint=tally.fingerprint,
             exchange=asdict(self.chosen.choice),
         )
-
-
-log = logging.getLogger("onebit_spark")
 
 
 @dataclass(frozen=True)

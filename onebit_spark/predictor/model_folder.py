@@ -105,6 +105,8 @@ def replaced_folder(path: str | os.PathLike[str], kind: OutputKind, overwrite: b
         yield fresh.path
 
 
+# ---- models ----------------------------------------------------------------------------------------------------------
+
 CERTIFICATE = "certificate.json"
 MODEL_CLASS = "onebit_spark.model.OneBitCompletionModel"
 ML_FORMAT = "4.0.0"  # the version of Spark whose form of metadata/ is written

@@ -115,6 +115,8 @@ def _replaced(
     return replaced
 
 
+# ---- the predictor ---------------------------------------------------------------------------------------------------
+
 Pairs = tuple[RowPosterior, RowPosterior]  # line l of both is pair l
 Lines = tuple[pa.StructArray, pa.StructArray]  # the same as lines of factor tables; a null line is an unknown id
 

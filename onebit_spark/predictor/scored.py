@@ -102,6 +102,8 @@ def _groups(values: pa.ChunkedArray, by: str) -> Iterator[tuple[Group, NDArray[n
         yield Group(by, different[code]), codes == code
 
 
+# ---- diagnostics -----------------------------------------------------------------------------------------------------
+
 SAMPLE = 500_000  # about so many ratings are used: enough for each figure of a report
 CALIBRATING = 5_000_000  # and so many for a calibration
 SCORE_WIDTH = 0.1  # of a bin of the histogram

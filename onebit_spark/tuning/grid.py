@@ -23,6 +23,8 @@ from onebit_spark.tuning.folds import Score, limit
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+log = logging.getLogger("onebit_spark")
+
 VARIED = ("loss", "prior", "likelihood_weight", "alpha", "beta", "rank", "intercepts", "implicit_features")
 
 DEFAULT_GRID = """
@@ -82,10 +84,9 @@ def settings_of(text: str, source: str) -> list[Combination]:
     return [setting for number, setting in enumerate(settings) if setting not in settings[:number]]
 
 
-log = logging.getLogger("onebit_spark")
-
-
-def tuning(scores: Sequence[Score], chosen: Score, name_of: Callable[[FitConfig], str], most: int = 30) -> bytes | None:
+def plotted(
+    scores: Sequence[Score], chosen: Score, name_of: Callable[[FitConfig], str], most: int = 30
+) -> bytes | None:
     """The most accurate settings, the best on top, with standard errors and the limit that ``choose`` uses.
 
     None, with a warning, without matplotlib.
@@ -106,10 +107,10 @@ def tuning(scores: Sequence[Score], chosen: Score, name_of: Callable[[FitConfig]
     axes.invert_yaxis()
     axes.set_xlabel("error, mean over folds ± standard error; red: chosen; dashed: lowest plus its standard error")
     axes.spines[["top", "right"]].set_visible(False)
-    return as_png(figure)
+    return _as_png(figure)
 
 
-def as_png(figure: Figure) -> bytes:
+def _as_png(figure: Figure) -> bytes:
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=130)
     return stream.getvalue()

@@ -229,6 +229,8 @@ def sum_of_logs(table, i):
     return total + math.log(product)
 
 
+# ---- inverses --------------------------------------------------------------------------------------------------------
+
 BLOCK = 4  # coordinates that are swept together
 
 

@@ -149,6 +149,8 @@ def launch(function: Any, n: int, *arguments: Any) -> None:
     function((max(1, -(-n // THREADS)),), (THREADS,), arguments)
 
 
+# ---- transfers -------------------------------------------------------------------------------------------------------
+
 PIECE = 16 * 2**20  # bytes
 MOST_THREADS = 8
 

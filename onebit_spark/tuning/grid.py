@@ -107,10 +107,10 @@ def plotted(
     axes.invert_yaxis()
     axes.set_xlabel("error, mean over folds ± standard error; red: chosen; dashed: lowest plus its standard error")
     axes.spines[["top", "right"]].set_visible(False)
-    return _as_png(figure)
+    return as_png(figure)
 
 
-def _as_png(figure: Figure) -> bytes:
+def as_png(figure: Figure) -> bytes:
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=130)
     return stream.getvalue()

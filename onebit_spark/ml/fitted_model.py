@@ -22,7 +22,7 @@ from onebit_spark.core.posterior import packed_size
 from onebit_spark.core.sketch import CellSketch
 from onebit_spark.engines.tables import collected_factors, factor_frame, factor_schema
 from onebit_spark.errors import RequestError, refuse
-from onebit_spark.input.columns import INTEGRAL, case_folding, checked_ids, quoted, type_of
+from onebit_spark.input.columns import INTEGRAL, case_folding, checked_ids, missing, quoted, type_of
 from onebit_spark.ml.params import AnswerParams
 from onebit_spark.ml.selection import answers, chosen_threshold
 from onebit_spark.platform.arrow_stream import arrow_udf
@@ -203,6 +203,19 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
         drawn = joined.withColumn("sampledScore", score)
         sign = F.when(F.col("sampledScore") > 0, 1.0).otherwise(info.negative_label)
         return drawn.withColumn("sampledPrediction", sign).drop(f"{prefix}_user", f"{prefix}_item")
+
+    def checkIds(self, dataset: DataFrame) -> None:
+        """Count null and NaN ids in one job, and raise a RequestError if there are any."""
+        for who in SIDE_OF:
+            self.checkIdType(dataset, who)
+        columns = [self.idCol(who) for who in SIDE_OF]
+        counts = dataset.select(*(F.count_if(missing(dataset, column)) for column in columns)).first()
+        assert counts is not None
+        problems = [
+            f"column {column!r} holds {n:,} null or NaN ids" for column, n in zip(columns, counts, strict=True) if n
+        ]
+        if problems:
+            raise RequestError("; ".join(problems) + ": drop or fill such rows")
 
     def _join_hint(self, who: Who) -> str:
         """Broadcast a side up to the session's limit. Spark's own estimate is far too small: one element per array."""

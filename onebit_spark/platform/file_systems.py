@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+# By its whole name: to ask for `jvm.org`, for its `apache` and so on is to search all jars at each step, in 2 ms.
+PATH = "org.apache.hadoop.fs.Path"
 HADOOPS = {"s3a": "s3", "s3n": "s3"}  # what Hadoop calls the file systems that Arrow knows by another name
 
 
@@ -51,13 +53,12 @@ class HadoopPath:
     """A path that Hadoop knows."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
-        jvm: Any = spark._jvm
         jvm_session: Any = spark._jsparkSession
-        bare = jvm.org.apache.hadoop.fs.Path(path)
+        bare = getattr(spark._jvm, PATH)(path)
         self._files = bare.getFileSystem(jvm_session.sessionState().newHadoopConf())
-        self._path = bare.makeQualified(self._files.getUri(), self._files.getWorkingDirectory())
+        self._path = self._files.makeQualified(bare)
         self.uri: str = self._path.toString()
-        self.scheme: str = self._path.toUri().getScheme()
+        self.scheme = self.uri.partition(":")[0]
         self.name: str = self._path.getName()
 
     @property
@@ -111,13 +112,13 @@ def statuses(spark: SparkSession, uris: Sequence[str]) -> dict[str, tuple[int, i
 
     Every folder is listed once. Files that are not there are left out.
     """
-    jvm: Any = spark._jvm
     jvm_session: Any = spark._jsparkSession
     configuration = jvm_session.sessionState().newHadoopConf()
+    make_path, make_uri = (getattr(spark._jvm, name) for name in (PATH, "java.net.URI"))
     listed: dict[str, dict[str, tuple[int, int]]] = {}
     known = {}
     for uri in uris:
-        path = jvm.org.apache.hadoop.fs.Path(jvm.java.net.URI(uri))
+        path = make_path(make_uri(uri))
         folder, name = path.getParent(), str(path.getName())
         if (key := str(folder.toString())) not in listed:
             files = folder.getFileSystem(configuration)

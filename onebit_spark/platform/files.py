@@ -100,8 +100,11 @@ class Location:
 
     def children(self) -> list[Location]:
         """The content of the folder; an empty list if there is no such folder."""
+        return [Location(self._spark, path) for path in self._paths()]
+
+    def _paths(self) -> list[str]:
         with self._explained():
-            return [Location(self._spark, path) for path in self._path.children()] if self.is_folder() else []
+            return self._path.children() if self.is_folder() else []
 
     def delete(self) -> None:
         """Delete the file, or the folder with its content. Nothing happens if it does not exist."""
@@ -126,7 +129,7 @@ class Location:
         return explained(f"cannot use {self.uri}")
 
     def names(self, folder: str = "") -> list[str]:
-        return [place.name for place in (self / folder if folder else self).children()]
+        return [os.path.basename(path.rstrip("/")) for path in (self / folder if folder else self)._paths()]
 
     def text(self, file: str = "") -> str:
         place = self / file if file else self

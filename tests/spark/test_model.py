@@ -141,10 +141,20 @@ def test_existing_output_columns_are_refused(spark, make_model):
         make_model().setScoreCol("std").transform(pairs(spark))
 
 
+# Each coding, and each majority with both negatives; the others are slow.
 @pytest.mark.parametrize(
-    ("coding", "negative"), [("signed", -1.0), ("binary", 0.0), ("boolean", 0.0), ("threshold", 0.0)]
+    ("coding", "negative", "majority"),
+    [
+        ("signed", -1.0, 1),
+        ("signed", -1.0, -1),
+        ("binary", 0.0, -1),
+        ("boolean", 0.0, 1),
+        ("threshold", 0.0, -1),
+        pytest.param("binary", 0.0, 1, marks=pytest.mark.slow),
+        pytest.param("boolean", 0.0, -1, marks=pytest.mark.slow),
+        pytest.param("threshold", 0.0, 1, marks=pytest.mark.slow),
+    ],
 )
-@pytest.mark.parametrize("majority", [1, -1])
 def test_predictions_come_in_the_incoming_coding(spark, make_model, coding, negative, majority):
     model = make_model(
         intercepts=False, implicit_features=False, info={"label_coding": coding, "majority": majority}
@@ -191,8 +201,20 @@ def test_ids_of_many_types(spark, make_fit, make_model, id_type):
     assert_same_as_fit(model.transform(df), make_fit())
 
 
-@pytest.mark.parametrize("model_type", ["int", "bigint"])
-@pytest.mark.parametrize("input_type", ["tinyint", "smallint", "int", "bigint"])
+# Each width of the input, narrower and wider ones than the model's; the others are slow.
+@pytest.mark.parametrize(
+    ("model_type", "input_type"),
+    [
+        ("int", "tinyint"),
+        ("int", "bigint"),
+        ("bigint", "smallint"),
+        ("bigint", "int"),
+        pytest.param("int", "smallint", marks=pytest.mark.slow),
+        pytest.param("int", "int", marks=pytest.mark.slow),
+        pytest.param("bigint", "tinyint", marks=pytest.mark.slow),
+        pytest.param("bigint", "bigint", marks=pytest.mark.slow),
+    ],
+)
 def test_integral_widths_interchange(spark, make_fit, make_model, model_type, input_type):
     model = make_model(id_types={"user": model_type, "item": "bigint"})
     df = pairs(spark).withColumn("user", F.col("user").cast(input_type))

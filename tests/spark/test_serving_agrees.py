@@ -87,8 +87,19 @@ def test_recommendations(spark, make_named, tmp_path):
             assert [line["score"], line["std"]] == pytest.approx([told["rating"], told["std"]], rel=1e-5)
 
 
-@pytest.mark.parametrize("who", ["user", "item"])
-@pytest.mark.parametrize("choices", [{}, {"loss": "hinge", "implicit_features": False}], ids=["implicit", "hinge"])
+HINGE = {"loss": "hinge", "implicit_features": False}
+
+
+# Each side and each loss; the others are slow.
+@pytest.mark.parametrize(
+    ("choices", "who"),
+    [
+        pytest.param({}, "user", id="implicit-user"),
+        pytest.param(HINGE, "item", id="hinge-item"),
+        pytest.param({}, "item", id="implicit-item", marks=pytest.mark.slow),
+        pytest.param(HINGE, "user", id="hinge-user", marks=pytest.mark.slow),
+    ],
+)
 def test_fold_in(spark, make_named, tmp_path, who, choices):
     model = make_named(**choices)
     model.save(str(tmp_path / "m"))

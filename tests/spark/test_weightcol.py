@@ -152,8 +152,15 @@ def test_ones_are_no_weights(ratings):
     assert "weight" not in plain.info.columns
 
 
-@pytest.mark.parametrize("exchange", ["driver", "broadcast"])
-@pytest.mark.parametrize("kind", ["double", "string"])
+@pytest.mark.parametrize(
+    ("exchange", "kind"),
+    [
+        ("driver", "string"),
+        ("broadcast", "double"),
+        pytest.param("driver", "double", marks=pytest.mark.slow),
+        pytest.param("broadcast", "string", marks=pytest.mark.slow),
+    ],
+)
 def test_bad_weights_are_refused_with_their_number(spark, exchange, kind):
     weights = ["1", "-1", "nan", "inf", None, "2.5", "1e39", "0", *(["many"] if kind == "string" else [])]
     lines = [(i % 3, i, i % 2, weight if kind == "string" or weight is None else float(weight))

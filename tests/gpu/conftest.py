@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from onebit_spark.core.execution import missing
+from onebit_spark.core.execution import no_device
 
 
 @pytest.fixture(autouse=True)
 def device():
     """Skips a test of this folder, and of no other one, where there is no device."""
-    lacking = missing()
+    lacking = no_device()
     if lacking is not None:
         pytest.skip(f"device='cuda' {lacking}")
 

@@ -17,7 +17,7 @@ from onebit_spark.core.execution import Execution, device_problems
 from onebit_spark.core.fitted_features import Who
 from onebit_spark.core.settings import param_names
 from onebit_spark.core.solver import Iteration, PhaseTimer
-from onebit_spark.engines.validation import divided
+from onebit_spark.engines.validation import divide_by_indicator
 from onebit_spark.errors import refuse
 from onebit_spark.input.batches import SizeEstimate
 from onebit_spark.input.prepared_ratings import PreparedRatings, prepare_ratings
@@ -199,7 +199,7 @@ def fit_counted(
     estimator._check_request()
     timer, columns, execution = PhaseTimer(), estimator.columns(), estimator.execution()
     ratings = with_weight(dataset, columns)
-    training, validation = divided(ratings, execution.validation_indicator_col)
+    training, validation = divide_by_indicator(ratings, execution.validation_indicator_col)
     features = checked_features(estimator._features, ratings, columns)
     given = FitInput(
         estimator.fitConfig(), execution, estimator.certificateTerms(), columns, ratings, training, validation, features

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from onebit_spark.certificate.certificates import Certificate, Terms, document
+from onebit_spark.certificate.certificates import Certificate, Terms, certificate_document
 from onebit_spark.certificate.certified_fit import CertifiedFit, certified_fit
 from onebit_spark.certificate.held_out import Group, HeldOutCounts, held_out_certificates, request_problems
 from onebit_spark.certificate.learnt_prior import NARROWING
@@ -19,7 +19,7 @@ from onebit_spark.core import prediction
 from onebit_spark.core.array_input import checked_ratings, label_problems
 from onebit_spark.core.arrow import pa
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.choices import begun
+from onebit_spark.core.choices import at_start_rank
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.engine import prior_rows
 from onebit_spark.core.execution import Execution, device_problems
@@ -210,7 +210,7 @@ class Fit:
 
         users, items = self._side("rows"), self._side("cols")
         info = replace(self.info, n_users=len(users.ids), n_items=len(items.ids))
-        return ServedModel(info, users, items, document(item.as_dict() for item in self.certificates))
+        return ServedModel(info, users, items, certificate_document(item.as_dict() for item in self.certificates))
 
     def _side(self, side: Side) -> ModelSide:
         numbers = np.arange(len(self.rated[side])) if side in self.codings else np.flatnonzero(self.rated[side])
@@ -343,7 +343,7 @@ def fit_arrays(
     ratings = rows, cols, labels, shape
     engine: LocalEngine | CudaEngine
     if device == "cuda":
-        engine = CudaEngine.of_arrays(*ratings, settings, weights, begun(config).form)
+        engine = CudaEngine.of_arrays(*ratings, settings, weights, at_start_rank(config).form)
     else:
         engine = LocalEngine(RatingBlock.from_coordinates(*checked_ratings(*ratings, settings, weights)), threads)
     positives = engine.positives

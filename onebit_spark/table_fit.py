@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from onebit_spark.certificate.certificates import Terms, document
+from onebit_spark.certificate.certificates import Terms, certificate_document
 from onebit_spark.certificate.certified_fit import CertifiedFit, certified_fit
 from onebit_spark.core.blocks import repeats_of
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.execution import Execution, device_problems
 from onebit_spark.core.factor_tables import factor_table, ordered, prior_row
-from onebit_spark.core.fitted_features import SIDE_OF, FitFeatures, Who, digest, given_to
+from onebit_spark.core.fitted_features import SIDE_OF, FitFeatures, Who, digest, give_features
 from onebit_spark.core.losses import Side
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.posterior import Form, RowPosterior
@@ -156,7 +156,7 @@ class TableFit:
         """Fit the ratings, which took ``read`` seconds to read."""
         timer, tally = PhaseTimer(), ratings.tally
         with _Engine.over(ratings, self.config.form, self.execution.device, self.threads) as engine:
-            known = given_to(engine.features, self.features, self.columns.ids, engine.ids)
+            known = give_features(engine.features, self.features, self.columns.ids, engine.ids)
             builder = _Builder(self, ratings, engine, known)
             folder = self._checkpoints(ratings)
             earlier = None if folder is None else folder.newest(self.execution.resume)
@@ -252,7 +252,7 @@ class _Builder:
         info = replace(info, n_users=len(sides["user"]), n_items=len(sides["item"]))
         users, items = (ModelSide.of(table, info, who) for who, table in sides.items())
         params = {f"{who}Col": info.columns[who] for who in SIDE_OF}
-        certificate = document(item.as_dict() for item in fit.certificates)
+        certificate = certificate_document(item.as_dict() for item in fit.certificates)
         return ServedModel(info, users, items, certificate, params=params, fitted=self.ratings.sketch())
 
     def _all_factors(self, side: Side, fit: CertifiedFit[Any], info: ModelInfo) -> pa.Table:

@@ -115,7 +115,7 @@ class Certificate:
         }
 
 
-def document(certificates: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def certificate_document(certificates: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """The content of ``certificate.json``. The headline is chosen by name: choosing the smallest bound would cost δ.
 
     It is never about a group.

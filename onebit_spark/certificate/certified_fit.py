@@ -15,11 +15,11 @@ from onebit_spark.certificate.certificates import (
     prior_split_certificate,
     theorem1_certificate,
 )
-from onebit_spark.certificate.learnt_prior import LearntPrior, fit_near, learn_prior, moved
+from onebit_spark.certificate.learnt_prior import LearntPrior, fit_near, learn_prior, with_spreads_of
 from onebit_spark.core.choices import Choice, choose
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.draws import Draws
-from onebit_spark.core.engine import Engine, settled
+from onebit_spark.core.engine import Engine, final_posteriors
 from onebit_spark.core.feature_coding import FeatureCoding
 from onebit_spark.core.losses import LOSSES, SIDES, Side
 from onebit_spark.core.posterior import MODEL_VECTORS, RowPosterior
@@ -113,7 +113,7 @@ def _under_given_prior(
             certificates = [theorem1, *certificates]
     return CertifiedFit(
         hierarchy.scales, hierarchy.prior, outcome.history, outcome.converged, outcome.reason,
-        settled(engine, hierarchy), certificates, choice, codings_of(engine.features),
+        final_posteriors(engine, hierarchy), certificates, choice, codings_of(engine.features),
         nine_tenths=_of_nine_tenths(choice, terms, majority_error),
     )  # fmt: skip
 
@@ -132,7 +132,7 @@ def _near_learnt_prior(
         first.history,
         first.converged,
         first.reason,
-        {side: engine.combined(side, moved, drawn[side], like) for side, like in learnt.first_posterior.items()},
+        {side: engine.combined(side, with_spreads_of, drawn[side], by) for side, by in learnt.first_posterior.items()},
         [prior_split_certificate(max(last.divergence, 0.0), counted, draws, terms, majority_error)],
         learnt.choice,
         learnt.codings,

@@ -79,7 +79,7 @@ class HeldOut:
         return int(self.wrong[0])
 
 
-def least(request: float, delta: float) -> int:
+def fewest_answered(request: float, delta: float) -> int:
     """The smallest number of answered ratings that can pass, without any error: (1 − r)^n ≤ δ."""
     return math.ceil(math.log(delta) / math.log1p(-request) - 1e-9)
 
@@ -96,11 +96,11 @@ def request_problems(requests: Iterable[Any]) -> list[str]:
 def first_rung(shares: Sequence[float], n: int, request: float, delta: float) -> int | None:
     """The rung where the test on n ratings begins, from the shares of the fitted ratings. None if n is too small.
 
-    It is the highest rung that should answer min(10·least, √(n·least)) ratings. With five times ``least``, the test
+    It is the highest rung that should answer min(10·fewest, √(n·fewest)) ratings. With five times ``fewest``, the test
     fails by chance too often: if R(t) = r/2 there, it passes in 70% of the cases, and in 93% with ten times. The model
     is also less confident on held-out ratings than on fitted ones, so fewer are answered than expected.
     """
-    fewest = least(request, delta)
+    fewest = fewest_answered(request, delta)
     if n < fewest:
         return None
     wanted = min(START * fewest, math.sqrt(n * fewest))
@@ -193,7 +193,7 @@ def _met(item: Certificate) -> str:
 def _unmet(item: Certificate, share: float) -> str:
     inputs = item.inputs
     text = f"An error of at most {_percent(inputs['request'])} could not be certified"
-    fewest = least(inputs["request"], share)
+    fewest = fewest_answered(inputs["request"], share)
     if item.n < fewest:
         text += f": {item.n:,} ratings are too few, at least {fewest:,} are needed"
     text += "." if inputs["group"] else "; so nothing is answered."
@@ -215,7 +215,7 @@ def _binomial_cdf(k: NDArray[np.int64], n: NDArray[np.int64], p: float) -> NDArr
 # ---- which pairs a model answers, by its certificate.json ------------------------------------------------------------
 
 
-def applied(certificate: dict[str, Any]) -> list[dict[str, Any]]:
+def ungrouped_certificates(certificate: dict[str, Any]) -> list[dict[str, Any]]:
     """The selective certificates that are not about a group, in the order of the requests."""
     return [item for item in certificate["certificates"] if item["name"] == SELECTIVE and not item["group"]]
 
@@ -225,7 +225,7 @@ def answering_threshold(certificate: dict[str, Any], max_error: float | None) ->
 
     ``max_error`` says which of the certified error rates is meant. Default: the first.
     """
-    answering = applied(certificate)
+    answering = ungrouped_certificates(certificate)
     if not answering:
         raise RequestError("no error rate was certified for this model: call certifySelective with fresh ratings first")
     if max_error is not None:
@@ -292,7 +292,8 @@ def further_certificates(
         if group in kept:
             certificates.append(_holdout_within(group, held, terms, len(kept)))
         else:
-            certificates.append(_too_small("holdout", group, held, terms, least(COIN, share / max(1, len(kept)))))
+            needed = fewest_answered(COIN, share / max(1, len(kept)))
+            certificates.append(_too_small("holdout", group, held, terms, needed))
     if not requests:
         return certificates
     easiest, share = max(requests), share / len(set(requests))
@@ -301,7 +302,8 @@ def further_certificates(
         if group in kept:
             certificates += selective_certificates(ladder, held, terms, requests, len(kept), group)
         else:
-            certificates.append(_too_small(SELECTIVE, group, held, terms, least(easiest, share / max(1, len(kept)))))
+            needed = fewest_answered(easiest, share / max(1, len(kept)))
+            certificates.append(_too_small(SELECTIVE, group, held, terms, needed))
     return certificates
 
 
@@ -309,7 +311,7 @@ def certifiable(sizes: Mapping[Group, int], rate: float, delta: float) -> set[Gr
     """The largest groups, as many as can each be certified at δ divided by their number."""
     ordered = sorted(sizes, key=lambda group: -sizes[group])
     for number in range(len(ordered), 0, -1):
-        if sizes[ordered[number - 1]] >= least(rate, delta / number):
+        if sizes[ordered[number - 1]] >= fewest_answered(rate, delta / number):
             return set(ordered[:number])
     return set()
 

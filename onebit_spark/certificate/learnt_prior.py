@@ -23,7 +23,7 @@ import numpy as np
 
 from onebit_spark.core.choices import Choice, choose
 from onebit_spark.core.config import FitConfig
-from onebit_spark.core.engine import Engine, settled
+from onebit_spark.core.engine import Engine, final_posteriors
 from onebit_spark.core.feature_coding import FeatureCoding
 from onebit_spark.core.losses import SIDES, PriorLines, Side
 from onebit_spark.core.posterior import RowPosterior
@@ -72,7 +72,7 @@ def learn_prior(
         if watch is not None:
             watch.begin(choice)
         outcome = solve(chosen, choice.config, on_iteration, choice.start, watch)
-        learnt, codings = settled(chosen, outcome.hierarchy), codings_of(chosen.features)
+        learnt, codings = final_posteriors(chosen, outcome.hierarchy), codings_of(chosen.features)
     prior = FixedPrior(*(PriorLines(engine.combined(side, _sharpened, learnt[side])) for side in SIDES))
     return LearntPrior(split, outcome, learnt, prior, choice, codings)
 
@@ -93,6 +93,6 @@ def _sharpened(posterior: RowPosterior) -> RowPosterior:
     return RowPosterior(posterior.location, deviation, "spread", posterior.has_intercept)
 
 
-def moved(posterior: RowPosterior, like: RowPosterior) -> RowPosterior:
+def with_spreads_of(posterior: RowPosterior, like: RowPosterior) -> RowPosterior:
     """The means of one posterior with the spreads of another."""
     return RowPosterior(posterior.location, like.scale, like.kind, like.has_intercept, like.implicit)

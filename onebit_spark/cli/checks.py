@@ -10,7 +10,7 @@ from onebit_spark.cli.flags import as_flag
 from onebit_spark.cli.requests import TABLE_FORMATS, FitRequest, JobRequest, PredictRequest, exists_already
 from onebit_spark.core.output_kinds import OutputKind
 from onebit_spark.errors import RequestError
-from onebit_spark.input.rating_checks import INTEGRAL, shown
+from onebit_spark.input.rating_checks import INTEGRAL, as_examples
 from onebit_spark.platform.files import RENAMING, Location, explained
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def check_id_types(given: Mapping[str, str], expected: Mapping[str, str], name: 
 def check_pairs(counts: Mapping[str, int], examples: Mapping[str, Sequence[Sequence[object]]]) -> None:
     """Refuse pairs with absent ids: column ─► how many, and three of them."""
     problems = [
-        f"{count:,} pairs with null or NaN in column {column!r}, such as {shown(examples[column])}"
+        f"{count:,} pairs with null or NaN in column {column!r}, such as {as_examples(examples[column])}"
         for column, count in counts.items()
         if count
     ]

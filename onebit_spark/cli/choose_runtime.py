@@ -34,7 +34,7 @@ from onebit_spark.platform.sessions import NO_LIMIT, DriverLimits
 from onebit_spark.predictor.model_folder import REMOTE
 
 LOCAL, SPARK = "local", "spark"
-BYTES_ARRIVING = 24.0  # of a rating on its way: two ids and a label
+BYTES_IN_TRANSFER = 24.0  # of a rating on its way: two ids and a label
 PATHS = ("ratings", "predict", "pairs", "exclude_seen", "user_features", "item_features")
 HERE_ONLY = (
     "model",
@@ -134,7 +134,7 @@ def too_large(request: JobRequest, wanted: str) -> Iterator[str]:
         return
     most = request.execution().driver_ratings if isinstance(request, FitRequest) else None
     form = request.fit_config().form if isinstance(request, FitRequest) else FitConfig().form
-    size = SizeEstimate(rows, BYTES_ARRIVING, weighted=request.weight_col is not None, id_bytes=ids)
+    size = SizeEstimate(rows, BYTES_IN_TRANSFER, weighted=request.weight_col is not None, id_bytes=ids)
     limits = DriverLimits(NO_LIMIT, NO_LIMIT, available_memory(), local=True)
     try:
         answer = on_driver(wanted, size, 0, form, limits, most)

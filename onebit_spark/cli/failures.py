@@ -48,7 +48,7 @@ def failures_in_words() -> Iterator[None]:
 
 
 @contextmanager
-def after(success: str) -> Iterator[None]:
+def noting_success(success: str) -> Iterator[None]:
     """If the body fails, say in the message what was already done."""
     try:
         yield

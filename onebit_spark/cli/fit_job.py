@@ -8,7 +8,7 @@ from typing import Any
 
 from onebit_spark.certificate.certificates import kept_by_coin
 from onebit_spark.cli.checks import Target, check_id_types
-from onebit_spark.cli.failures import after
+from onebit_spark.cli.failures import noting_success
 from onebit_spark.cli.progress import Clock, Progress
 from onebit_spark.cli.requests import FitRequest
 from onebit_spark.cli.runtime import Division, FitPlan, Ratings, Runtime, Table
@@ -46,7 +46,7 @@ def run(runtime: Runtime, request: FitRequest) -> None:
             if checkpoints := request.execution().checkpoint_dir:
                 clear_checkpoints(runtime.session, checkpoints)
         if inputs.pairs is not None:
-            with clock("predicting"), after(f"the model is saved in {request.output}, but predicting failed"):
+            with clock("predicting"), noting_success(f"the model is saved in {request.output}, but predicting failed"):
                 runtime.predict(model, inputs.pairs, inputs.n_pairs, Target.of(request))
     drawn = not request.quiet and (Location(runtime.session, request.output) / REPORT).exists()  # needs matplotlib
     report = f"{request.output.rstrip('/')}/{REPORT}" if drawn else None

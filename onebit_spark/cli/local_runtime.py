@@ -173,7 +173,7 @@ class LocalRuntime:
         page = page_of(model.info, model.certificate)
         model.save(path, overwrite, {} if page is None else {REPORT: page})
 
-    def knowing(self, model: ServedModel, features: ArrowTable, who: Who) -> ServedModel:
+    def with_featured_ids(self, model: ServedModel, features: ArrowTable, who: Who) -> ServedModel:
         column = model.info.columns[who]
         return model.fold_in_features(checked_features(features, column, model.info.id_types[who], who), who)
 

@@ -18,7 +18,7 @@ def run(runtime: Runtime, request: PredictRequest) -> None:
         model = runtime.load(request.model)
         user, item = model.info.columns["user"], model.info.columns["item"]
         for who, features in runtime.features(request, {"user": user, "item": item}).items():
-            model = runtime.knowing(model, features, who)
+            model = runtime.with_featured_ids(model, features, who)
         if asked:
             pairs = runtime.table(request, asked, (user, item))
             expected = {user: model.info.id_types["user"], item: model.info.id_types["item"]}

@@ -134,7 +134,7 @@ class Runtime(Protocol):
     def save(self, model: Any, path: str, overwrite: bool) -> None:
         """Write a model folder, with its report if it was diagnosed. It appears whole or not at all."""
 
-    def knowing(self, model: Any, features: Table, who: Who) -> Any:
+    def with_featured_ids(self, model: Any, features: Table, who: Who) -> Any:
         """The model, which also knows the ids in a table of side features."""
 
     def validation(self, table: Table, columns: Columns, folds: int, seed: int) -> Validation:

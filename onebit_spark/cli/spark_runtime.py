@@ -22,7 +22,7 @@ from onebit_spark.errors import RequestError
 from onebit_spark.estimator import OneBitCompletion, fit_counted
 from onebit_spark.input import holdout
 from onebit_spark.input.columns import quoted
-from onebit_spark.input.rating_checks import Columns, RatingCounts, not_deterministic, summed
+from onebit_spark.input.rating_checks import Columns, RatingCounts, not_deterministic, total_of
 from onebit_spark.input.ratings import with_weight
 from onebit_spark.ml.evaluation import (
     CheckedRatings,
@@ -123,7 +123,7 @@ class SparkRuntime:
         if counted is not None:
             whole, info = counted.whole, model.info
             fitted = RatingCounts(info.n_ratings, info.n_positive, whole.coding, info.fingerprint)
-            if summed(fitted, counted.held_out) != summed(whole):
+            if total_of(fitted, counted.held_out) != total_of(whole):
                 raise not_deterministic(
                     f"{whole.n:,} ratings were counted, and those that were fitted later are others"
                 )
@@ -138,7 +138,7 @@ class SparkRuntime:
         writer = model.write()
         (writer.overwrite() if overwrite else writer).save(path)
 
-    def knowing(self, model: OneBitCompletionModel, features: DataFrame, who: Who) -> OneBitCompletionModel:
+    def with_featured_ids(self, model: OneBitCompletionModel, features: DataFrame, who: Who) -> OneBitCompletionModel:
         return model.foldInFeatures(features, who)
 
     def validation(self, table: DataFrame, columns: Columns, folds: int, seed: int) -> CrossValidation:

@@ -178,7 +178,7 @@ class RatingBlock:
 
 
 @inner
-def like(weights):  # type: ignore[no-untyped-def]
+def empty_like(weights):  # type: ignore[no-untyped-def]
     """Room for as many weights; None for None."""
     return None if weights is None else np.empty_like(weights)
 
@@ -199,7 +199,7 @@ def _bucket(keys, values, weights, n_buckets):  # type: ignore[no-untyped-def]
     """Stable counting sort of ``values`` and ``weights`` by ``keys``: bucket pointers, and both in bucket order."""
     pointers = pointers_of(keys, n_buckets)
     position = pointers[:-1].copy()
-    ordered, carried = np.empty(len(values), np.int32), like(weights)
+    ordered, carried = np.empty(len(values), np.int32), empty_like(weights)
     for l in range(len(values)):
         place = position[keys[l]]
         ordered[place] = values[l]
@@ -214,7 +214,7 @@ def _rows_from_columns(column_pointers, rows, weights, n_rows):  # type: ignore[
     """Row-compressed codes from rows that are sorted by column code (column << 1 | label)."""
     pointers = pointers_of(rows, n_rows)
     position = pointers[:-1].copy()
-    codes, carried = np.empty(len(rows), np.int32), like(weights)
+    codes, carried = np.empty(len(rows), np.int32), empty_like(weights)
     for code in range(len(column_pointers) - 1):
         for l in range(column_pointers[code], column_pointers[code + 1]):
             place = position[rows[l]]
@@ -244,7 +244,7 @@ def _transpose(row_pointers, codes, weights, n_columns):  # type: ignore[no-unty
     """The codes by column. The rows are visited in order, so the codes of each column ascend too."""
     pointers = pointers_of(codes, 2 * n_columns)[::2].copy()
     position = pointers[:-1].copy()
-    transposed, carried = np.empty(len(codes), np.int32), like(weights)
+    transposed, carried = np.empty(len(codes), np.int32), empty_like(weights)
     for row in range(len(row_pointers) - 1):
         for l in range(row_pointers[row], row_pointers[row + 1]):
             column = codes[l] >> 1

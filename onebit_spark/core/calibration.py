@@ -81,7 +81,7 @@ def _platt(
         by_noise = -0.5 * slope * t * noise / (noise + variances)
         return value / total, np.array([np.dot(pull, slope * t), np.dot(pull, by_noise)]) / total
 
-    x = least(loss, np.zeros(2), [(-BOUND, BOUND)] * 2)
+    x = minimise(loss, np.zeros(2), [(-BOUND, BOUND)] * 2)
     return float(np.exp(x[0])), float(spread * np.exp(x[1]))
 
 
@@ -122,7 +122,7 @@ def _piecewise_linear(
     lowest[zero - 1 : zero + 1] = LEAST_STEP
     first = np.clip(np.diff(np.clip(slope * knots, -BOUND, BOUND)), lowest, BOUND)
     bounds = [(low, BOUND) for low in lowest]
-    return np.asarray(climb @ least(loss, first, bounds))
+    return np.asarray(climb @ minimise(loss, first, bounds))
 
 
 def _log_loss(u: DoubleArray, positives: DoubleArray, negatives: DoubleArray) -> tuple[float, DoubleArray]:
@@ -131,7 +131,9 @@ def _log_loss(u: DoubleArray, positives: DoubleArray, negatives: DoubleArray) ->
     return float(value), negatives * expit(u) - positives * expit(-u)
 
 
-def least(loss: Callable[[DoubleArray], Any], start: DoubleArray, bounds: Sequence[tuple[float, float]]) -> DoubleArray:
+def minimise(
+    loss: Callable[[DoubleArray], Any], start: DoubleArray, bounds: Sequence[tuple[float, float]]
+) -> DoubleArray:
     """Where a function that returns its value and its gradient is least."""
     from scipy.optimize import minimize  # takes time to import, and few processes calibrate
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from onebit_spark.core.calibration import Calibration
 from onebit_spark.core.config import AUTO, FitConfig
-from onebit_spark.core.engine import Engine, settled
+from onebit_spark.core.engine import Engine, final_posteriors
 from onebit_spark.core.left_out import LabelNoise, LeftOut
 from onebit_spark.core.losses import LOSSES, SIDES
 from onebit_spark.core.posterior import RowPosterior, factors_in_use
@@ -120,14 +120,14 @@ class Choice(Generic[P]):
         return None if self.noise is None else self.noise.calibration(LOSSES[self.config.loss].score_noise)
 
 
-def begun(config: FitConfig) -> FitConfig:
+def at_start_rank(config: FitConfig) -> FitConfig:
     """The settings with the rank that a fit begins with."""
     return replace(config, rank=min(START_RANK, config.max_rank)) if config.rank == AUTO else config
 
 
 def choose(engine: Engine[P], config: FitConfig, start: Start[P] | None = None) -> Choice[P]:
     """The settings of a fit: those given, those of the start, or those that a tenth of the ratings prefers."""
-    given = replace(begun(config), likelihood_weight=config.weight)
+    given = replace(at_start_rank(config), likelihood_weight=config.weight)
     if not (config.chooses_weight or config.rank == AUTO):
         return Choice(given, start)
     candidates = len(FACTORS) if config.chooses_weight else 1
@@ -290,7 +290,7 @@ class _Search(Generic[P]):
         """So many iterations more, and a look at the tenth."""
         before = 0 if start is None else len(start.history)
         outcome = solve(self._part, replace(config, tol=0.0, max_iter=before + iterations), start=start)
-        posteriors = settled(self._part, outcome.hierarchy)
+        posteriors = final_posteriors(self._part, outcome.hierarchy)
         left_out = self._engine.left_out_loss(config.loss, posteriors, self._split)
         return Look(config, Start(posteriors, outcome.hierarchy.scales, outcome.history), left_out)
 
@@ -326,4 +326,4 @@ class _Keeping:
     factors: NDArray[np.int64]
 
     def __call__(self, posterior: RowPosterior) -> RowPosterior:
-        return posterior.keeping(self.factors)
+        return posterior.with_only(self.factors)

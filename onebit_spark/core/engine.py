@@ -95,7 +95,7 @@ class Engine(Protocol[P]):
         """
 
 
-def settled(engine: Engine[P], hierarchy: ScaleHierarchy) -> dict[Side, P]:
+def final_posteriors(engine: Engine[P], hierarchy: ScaleHierarchy) -> dict[Side, P]:
     """Both posteriors, with the prior in the rows without ratings."""
     return {side: engine.posterior(side, hierarchy.unseen(side), hierarchy.feature_weights.get(side)) for side in SIDES}
 

@@ -54,7 +54,7 @@ def coding_of(info: ModelInfo, who: Who) -> FeatureCoding:
     return FeatureCoding.from_list(learned["coding"])
 
 
-def explained(info: ModelInfo, who: Who, coded: Table32) -> NDArray[np.float64]:
+def feature_means(info: ModelInfo, who: Who, coded: Table32) -> NDArray[np.float64]:
     """Wᵀf of coded lines (rows × D)."""
     return np.asarray(coded @ info.scales.features[SIDE_OF[who]])
 
@@ -141,7 +141,7 @@ def digest(table: pa.Table, column: str) -> int:
     return zlib.crc32(sink.getvalue())
 
 
-def given_to(
+def give_features(
     engine: SideTables, tables: Mapping[Who, pa.Table], columns: Mapping[Who, str], ids: Mapping[Side, pa.Array]
 ) -> dict[Side, FitFeatures]:
     """Give the side features to an engine, whose ``ids`` have ratings. What is left out is logged."""

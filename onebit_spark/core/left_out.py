@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.calibration import Calibration, least
+from onebit_spark.core.calibration import Calibration, minimise
 from onebit_spark.core.compiled import jit
 from onebit_spark.core.losses import LOSSES
 from onebit_spark.core.posterior import DoubleArray, RowPosterior
@@ -141,7 +141,8 @@ class LabelNoise:
                 slopes = [by_temperature, 0.5 - s] if with_noise else [by_temperature]
                 return float(shares @ losses(link)), np.array([-(shares @ (slope / p)) for slope in slopes])
 
-            x = least(loss, np.array([0.0, 0.05][: 1 + with_noise]), [(-3.0, 3.0), (0.0, MOST_NOISE)][: 1 + with_noise])
+            start, bounds = np.array([0.0, 0.05]), [(-3.0, 3.0), (0.0, MOST_NOISE)]
+            x = minimise(loss, start[: 1 + with_noise], bounds[: 1 + with_noise])
             return cls(float(x[1]) if with_noise else 0.0, float(np.exp(x[0])))
 
         def pays(link: LabelNoise, before: LabelNoise) -> bool:

@@ -191,7 +191,7 @@ class RowPosterior:
                 rows.implicit[:, n * rows.rank :][:, : self.rank] = self.implicit[:, n * self.rank :][:, : self.rank]
         return rows
 
-    def keeping(self, factors: NDArray[np.integer]) -> RowPosterior:
+    def with_only(self, factors: NDArray[np.integer]) -> RowPosterior:
         """The posterior of these factors, and of the intercept: what was said of the others is dropped."""
         kept = np.concatenate([np.arange(int(self.has_intercept)), factors + int(self.has_intercept)])
         scale = self.scale[:, kept]

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from onebit_spark.core.blocks import RatingBlock, like
+from onebit_spark.core.blocks import RatingBlock, empty_like
 from onebit_spark.core.compiled import inner, jit
 
 STEP = np.uint64(0x9E3779B97F4A7C15)  # 2⁶⁴ divided by the golden ratio
@@ -184,7 +184,7 @@ def _keep(pointers, codes, weights, row_numbers, coin, those):
     """The ratings whose coin fell on ``those``."""
     seed, fraction, by_cell = coin
     kept_pointers, kept = np.zeros_like(pointers), np.empty_like(codes)
-    carried = like(weights)
+    carried = empty_like(weights)
     n = 0
     for i in range(len(pointers) - 1):
         position = -1

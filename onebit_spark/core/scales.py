@@ -36,7 +36,7 @@ class Hierarchy(Protocol[P]):
         """The Gram matrices of [w z d], both sides' weights for the other side, if they are remembered."""
         return None
 
-    def remembering(
+    def with_grams(
         self, weight_grams: dict[Side, NDArray[np.float64]], mean_grams: dict[Side, NDArray[np.float64]]
     ) -> Self:
         """The same, with these Gram matrices of the implicit weights, and of the prior means that follow from them.
@@ -50,7 +50,7 @@ class Hierarchy(Protocol[P]):
         """W of the sides that have side features."""
         return {}
 
-    def learning(self, feature_weights: Mapping[Side, NDArray[np.float64]]) -> Self:
+    def with_feature_weights(self, feature_weights: Mapping[Side, NDArray[np.float64]]) -> Self:
         """The same, with these weights of the side features."""
         return self
 
@@ -179,7 +179,7 @@ class Scales:
         rows, cols = (gram[:rank, :rank] for gram in (moments.row_weights, moments.col_weights))
         return replace(self, moments=replace(moments, row_weights=rows, col_weights=cols))
 
-    def forgetting_weights(self) -> Scales:
+    def without_feature_weights(self) -> Scales:
         """The same without the weights of features, and without their Gram matrices: they belong to one fit."""
         if self.moments is None:
             return replace(self, features={})
@@ -227,7 +227,7 @@ class ScaleHierarchy(Hierarchy[Any]):
 
         return {"rows": whole(moments.row_weights), "cols": whole(moments.col_weights)}
 
-    def remembering(
+    def with_grams(
         self, weight_grams: dict[Side, NDArray[np.float64]], mean_grams: dict[Side, NDArray[np.float64]]
     ) -> Self:
         assert self.scales.moments is not None
@@ -245,7 +245,7 @@ class ScaleHierarchy(Hierarchy[Any]):
     def feature_weights(self) -> Mapping[Side, NDArray[np.float64]]:
         return self.scales.features
 
-    def learning(self, feature_weights: Mapping[Side, NDArray[np.float64]]) -> Self:
+    def with_feature_weights(self, feature_weights: Mapping[Side, NDArray[np.float64]]) -> Self:
         return replace(self, scales=replace(self.scales, features=feature_weights))
 
     def at(self, rows: SideMoments, cols: SideMoments) -> tuple[Self, float]:

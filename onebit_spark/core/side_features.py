@@ -100,7 +100,7 @@ def codings_of(features: SideTables) -> dict[Side, FeatureCoding]:
     return {side: known.coding for side, known in features.items()}
 
 
-def recoded(features: SideTables, counts: Callable[[Side], NDArray[np.int64]]) -> SideTables:
+def coded_by_rated(features: SideTables, counts: Callable[[Side], NDArray[np.int64]]) -> SideTables:
     """The same features, coded by the rows with ratings among these: what is fitted to a part depends on it alone."""
     coded = {side: SideFeatures.over(known.table, counts(side) > 0) for side, known in features.items()}
     return {side: known for side, known in coded.items() if known.coding.features}

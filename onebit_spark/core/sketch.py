@@ -80,7 +80,7 @@ class CellSketch:
         """The sketch without its cells, for ``metadata.json``."""
         return {"limit": self.limit, "complete": self.complete}
 
-    def under(self, limit: int) -> CellSketch:
+    def up_to(self, limit: int) -> CellSketch:
         """The part of the sketch up to a limit."""
         n = int(np.searchsorted(self.hashes, limit, side="right"))
         return replace(self, limit=min(limit, self.limit), hashes=self.hashes[:n], ratings=self.ratings[:n])
@@ -92,7 +92,7 @@ class CellSketch:
         in their cell. The standard error accounts for the sampling of the share and of N₁ (Esty, 1983). Where no cell
         is repeated, it allows for one repeat that was missed by chance.
         """
-        known, asked = self.under(other.limit), other.under(self.limit)
+        known, asked = self.up_to(other.limit), other.up_to(self.limit)
         looked_at, n = asked.n_ratings, known.n_ratings
         on_known = int(asked.ratings[np.isin(asked.hashes, known.hashes, assume_unique=True)].sum())
         if not looked_at or not n:
@@ -107,7 +107,7 @@ class CellSketch:
 
         Otherwise some of them may be the same ratings, fitted a second time. Then the larger number is kept.
         """
-        one, two = self.under(other.limit), other.under(self.limit)
+        one, two = self.up_to(other.limit), other.up_to(self.limit)
         compared = one.compared(two)
         hashes = np.union1d(one.hashes, two.hashes)
         ratings = np.zeros((2, len(hashes)), np.int64)
@@ -118,6 +118,6 @@ class CellSketch:
         return CellSketch(one.limit, hashes, total, self.complete and other.complete)
 
 
-def together(known: CellSketch | None, new: CellSketch) -> CellSketch:
+def merged_sketch(known: CellSketch | None, new: CellSketch) -> CellSketch:
     """The sketch of an earlier and a new fit. It is not complete if the earlier fit has no sketch."""
     return replace(new, complete=False) if known is None else known.merged(new)

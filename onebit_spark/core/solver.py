@@ -268,7 +268,7 @@ class _Alternation(Generic[P, H]):
             self._weights = {side: _mapped(gram, maps[OTHER[side]]) for side, gram in self._weights.items()}
             features = {side: learnt @ maps[side].matrix for side, learnt in features.items()}
             mean_grams = {side: maps[side].of_implicit_gram(gram) for side, gram in mean_grams.items()}
-        self.hierarchy = hierarchy.remembering(self._weights, mean_grams).learning(features)
+        self.hierarchy = hierarchy.with_grams(self._weights, mean_grams).with_feature_weights(features)
         change = relative_change(self._moved["rows"], self._moved["cols"], self._config.intercepts)
         return data + divergence, divergence, change
 

@@ -133,7 +133,7 @@ def gram(rows: Rows, table: Table) -> Table:
     return np.asarray(table.T @ table)
 
 
-def added(rows: Rows, table: Table, other: Table) -> Table:
+def add_tables(rows: Rows, table: Table, other: Table) -> Table:
     return table + other
 
 
@@ -206,7 +206,7 @@ def spectral_start(matrix: SignMatrix[T], rank: int, seed: int, margin: float = 
     right = np.eye(width)
     z = matrix.tall("cols", Keyed(width, seed))
     if matrix.distinct_keys("cols", FEW_KEYS * width) < FEW_KEYS * width:
-        z = matrix.tall("cols", added, z, matrix.product("cols", matrix.tall("rows", Keyed(width, seed)), right))
+        z = matrix.tall("cols", add_tables, z, matrix.product("cols", matrix.tall("rows", Keyed(width, seed)), right))
     for _ in range(SUBSPACE_ITERATIONS):
         z = matrix.product("cols", matrix.product("rows", z, right), np.eye(right.shape[1]))
         basis = _orthonormal(matrix.total("cols", gram, z))

@@ -143,7 +143,7 @@ class SideStatistics:
         shift = new - prior.mean
         gram, cross, change_gram = _grams(old, new - old, posterior.has_intercept)
         directions = _directions(posterior, pick, counts[pick])
-        distance = new if prior.known is None else new - prior.known
+        distance = new if prior.explained is None else new - prior.explained
         distance_gram, direction_gram = _distance_grams(distance, directions, posterior.has_intercept)
         return cls(
             count=len(new),

@@ -24,7 +24,7 @@ from pyspark import Broadcast, StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from onebit_spark.core.blocks import RatingBlock, Repeats, like, pointers_of, repeats_of
+from onebit_spark.core.blocks import RatingBlock, Repeats, empty_like, pointers_of, repeats_of
 from onebit_spark.core.compiled import jit
 from onebit_spark.core.id_index import IdIndex
 from onebit_spark.core.losses import OTHER, SIDES, Side
@@ -171,7 +171,7 @@ class Build:
             side = self.side.value
             same = np.array_equal(ratings.row_counts, side.counts[members])
             if not (same and np.array_equal(ratings.row_positives, side.positives[members])):
-                raise changed("a row does not have the ratings that were counted")
+                raise ratings_changed("a row does not have the ratings that were counted")
         return _block(number, members, columns, ratings)
 
 
@@ -209,7 +209,7 @@ def _index(ids: pa.Array, side: SideTable) -> NDArray[np.int32]:
     numbers = side.index.find(ids)
     missing = np.flatnonzero(numbers < 0)
     if len(missing):
-        raise changed(f"id {ids[int(missing[0])]} was not there when the ratings were counted")
+        raise ratings_changed(f"id {ids[int(missing[0])]} was not there when the ratings were counted")
     return numbers
 
 
@@ -232,7 +232,7 @@ def by_block(blocks, rows, codes, weights, n_blocks):  # type: ignore[no-untyped
     """Stable counting sort of ratings by their block: pointers, then rows, codes and weights in this order."""
     pointers = pointers_of(blocks, n_blocks)
     position = pointers[:-1].copy()
-    sorted_rows, sorted_codes, carried = np.empty_like(rows), np.empty_like(codes), like(weights)
+    sorted_rows, sorted_codes, carried = np.empty_like(rows), np.empty_like(codes), empty_like(weights)
     for l in range(len(blocks)):
         place = position[blocks[l]]
         position[blocks[l]] += 1
@@ -269,7 +269,7 @@ def check_weight(counted: float | None, blocked: float) -> None:
         )
 
 
-def changed(detail: str) -> FitFailed:
+def ratings_changed(detail: str) -> FitFailed:
     return not_deterministic(f"the source of the ratings changed while it was read: {detail}")
 
 

@@ -70,10 +70,10 @@ def on_driver(
     """
     n = counted.n
     factors = FACTOR_COPIES * ids * form.row_bytes
-    arriving = TABLE_COPIES * min(TABLE_BYTES, n * counted.bytes_per_rating)
+    in_transfer = TABLE_COPIES * min(TABLE_BYTES, n * counted.bytes_per_rating)
     per_rating = BYTES_PER_RATING + (BYTES_PER_WEIGHT if counted.weighted else 0)
     ids_text = ID_COPIES * counted.id_bytes
-    needed = per_rating * n + arriving + ids_text + factors
+    needed = per_rating * n + in_transfer + ids_text + factors
     needs = f"{n:,} ratings and their factors take about {_size(needed)}"
     if wanted == "driver":
         if needed > limits.memory:
@@ -89,7 +89,7 @@ def on_driver(
     if most_ratings is not None:
         limit, why = most_ratings, f"driverRatings = {most_ratings:,}"
     else:
-        room = int(max(0, limits.memory // 2 - factors - arriving - ids_text) // per_rating)
+        room = int(max(0, limits.memory // 2 - factors - in_transfer - ids_text) // per_rating)
         cap = MOST_RATINGS if limits.local else MOST_RATINGS_BESIDE_CLUSTER
         limit = min(room, cap)
         of_memory = f"half of the {_size(limits.memory)} that are free hold {room:,}"

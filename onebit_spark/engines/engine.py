@@ -27,7 +27,7 @@ from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.prediction import Histogram, every_so_many
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.row_map import RowMap
-from onebit_spark.core.side_features import SideTables, rated_gram, recoded
+from onebit_spark.core.side_features import SideTables, coded_by_rated, rated_gram
 from onebit_spark.core.statistics import SideStatistics
 from onebit_spark.engines import steps
 from onebit_spark.engines.runner import LineFormat, Runner, ToPartners
@@ -184,7 +184,7 @@ class BlockEngine(Generic[T]):
     def restricted(self, split: Split) -> Iterator[BlockEngine[T]]:
         with self.runner.restricted(split) as runner:
             part = BlockEngine(runner)
-            part.features = recoded(self.features, part.counts)
+            part.features = coded_by_rated(self.features, part.counts)
             yield part
 
     def _over_ratings(self, step: Step, posterior: dict[Side, Any]) -> Sums:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
-from onebit_spark.core.choices import begun
+from onebit_spark.core.choices import at_start_rank
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.execution import Execution
 from onebit_spark.core.losses import SIDES, Side
@@ -91,7 +91,7 @@ def engine_over(
     exchange, loaded = chosen.choice.exchange, chosen.loaded
     log.info("exchange: %s (%s)", exchange, chosen.choice.reason)
     if isinstance(loaded, CollectedRatings):
-        return on_driver(spark, loaded, columns, begun(config).form, validation, execution.device)
+        return on_driver(spark, loaded, columns, at_start_rank(config).form, validation, execution.device)
     held: dict[str, frozenset[Side]] = {"broadcast": frozenset(SIDES), "mixed": frozenset([held_side(loaded)])}
     place: Storage = OnExecutors()  # by broadcast nothing is stored
     if exchange != "broadcast":

@@ -16,7 +16,7 @@ from pyspark.sql.types import IntegerType, LongType, StructType
 from onebit_spark.core.id_index import in_utc, one_array
 from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.engines.block_frames import HEAVY, Batches, Numbers, Placement, block_loads, place
-from onebit_spark.engines.blocking import CHUNKS, changed, chunks, numbered
+from onebit_spark.engines.blocking import CHUNKS, chunks, numbered, ratings_changed
 from onebit_spark.input.batches import ITEM, USER, joined
 from onebit_spark.input.packing import BUNDLES, read_bundles
 from onebit_spark.input.survey import PARTS_PER_CORE, SIDE_NUMBERS, PackedRatings, RatingSurvey
@@ -48,8 +48,8 @@ class NumberedIds:
 
 def number_ids(survey: RatingSurvey, release: ExitStack) -> dict[Side, NumberedIds]:
     """Sort the ids of both sides. A number is the position in the partition plus the sizes of those before it."""
-    joining = survey.grouped.sparkSession  # with the partitions of the user, for large joins with the ids
-    session = working_session(joining)
+    join_session = survey.grouped.sparkSession  # with the partitions of the user, for large joins with the ids
+    session = working_session(join_session)
     n_parts, order = PARTS_PER_CORE * parallelism(session), ("side", USER, ITEM)
     grouped = cut_from_plan(survey.grouped, session)
     ordered = cached(grouped.repartitionByRange(n_parts, *order).sortWithinPartitions(*order), release)
@@ -65,7 +65,7 @@ def number_ids(survey: RatingSurvey, release: ExitStack) -> dict[Side, NumberedI
         place_in_part = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << 33) - 1))  # the rest is the partition
         number = (offset + place_in_part).cast("long").alias("number")
         frame = lines.where(F.col("side") == own).select(F.col(column).alias("id"), number, "n")
-        numbered[side] = NumberedIds(cut_from_plan(cached(frame, release), joining), int(sizes.sum()))
+        numbered[side] = NumberedIds(cut_from_plan(cached(frame, release), join_session), int(sizes.sum()))
     return numbered
 
 
@@ -96,13 +96,13 @@ def encoded(packed: PackedRatings, ids: dict[Side, NumberedIds], placement: Plac
     """
     session = packed.cached.sparkSession  # it sends many short rows to Python
     n_parts = PARTS_PER_CORE * parallelism(session)
-    joining = working_session(session)
+    join_session = working_session(session)
     numbers = []
     for number, side in enumerate(SIDES):
         known = ids[side].frame.select("id", "number")
         kind = StructType([*SEGMENT_PLACE.fields, known.schema["id"]])
-        places = cut_from_plan(packed.bundles.select(*BUNDLES).mapInArrow(_Places(number), kind), joining)
-        known = cut_from_plan(known, joining).repartition(n_parts, "id")
+        places = cut_from_plan(packed.bundles.select(*BUNDLES).mapInArrow(_Places(number), kind), join_session)
+        known = cut_from_plan(known, join_session).repartition(n_parts, "id")
         joined = places.repartition(n_parts, "id").join(known, "id").select("segment", "place", "number")
         numbers.append(joined.mapInArrow(_Returned(number), RETURNED))
     bundles = packed.bundles.select(*BUNDLES)
@@ -194,9 +194,9 @@ class _EncodeNumbers:
             places = cell_array(lines["places"][i], np.int32)
             if which == side and len(places):
                 if places.max() >= len(numbers):
-                    raise changed("a part of it has fewer ids than before")
+                    raise ratings_changed("a part of it has fewer ids than before")
                 numbers[places] = cell_array(lines["numbers"][i], np.int64)
         ascending = here.take(pa.array(np.argsort(numbers)))
         if len(here) and (numbers.min() < 0 or not pc.all(pc.less(ascending[:-1], ascending[1:]), min_count=0).as_py()):
-            raise changed("a part of it has other ids than before")
+            raise ratings_changed("a part of it has other ids than before")
         return numbers

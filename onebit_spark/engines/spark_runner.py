@@ -183,15 +183,15 @@ class SparkRunner:
         """One line for each block: the new lines, and the sums."""
         here, there = self.sides[side], self.sides[OTHER[side]]
         sources, cells = _sources(own)
-        arriving: Source | None = None
+        from_partners: Source | None = None
         if partners is not None and isinstance(partners.at, Held):
-            arriving = Everywhere(partners.at.sent, partners.format)
+            from_partners = Everywhere(partners.at.sent, partners.format)
         elif partners is not None and isinstance(partners.at, Stored):
             routes = there.blocks.select("key", "block", "pointers", "routes", "ends", "row_weights")
             sender = Send(here.keys, partners.format, send)
             cells.append(cogrouped(routes, there.sent(partners.at.cells()), "key", sender, CELLS))
-            arriving = partners.format.mapped if send is None else send.format
-        run = RunStep(step, there.plan.placement, sources, arriving)
+            from_partners = partners.format.mapped if send is None else send.format
+        run = RunStep(step, there.plan.placement, sources, from_partners)
         if not cells:
             return here.ratings.mapInArrow(run.alone, RESULTS)
         return cogrouped(here.ratings, here.sent(reduce(DataFrame.unionAll, cells)), "key", run, RESULTS)

@@ -119,10 +119,10 @@ def _with_feature_means(
     if features is not None and step.feature_weights is not None:
         explained = np.asarray(features @ step.feature_weights)
     if partners.implicit is None or own is None:
-        return step if features is None else step.under(step.row_prior.knowing(explained))
+        return step if features is None else step.under(step.row_prior.shifted_by(explained))
     means, theirs = np.zeros((ratings.n_rows, rows.rank)), implicit_features.sent_vectors(partners)
     block.over_rows(lambda lo, hi: implicit_features.add_implicit_sums(ratings, lo, hi, theirs, own, means))
-    return step.under(step.row_prior.knowing(explained, means))
+    return step.under(step.row_prior.shifted_by(explained, means))
 
 
 def _update_range(

@@ -38,7 +38,7 @@ from onebit_spark.input.batches import ITEM, LABEL, USER, WEIGHT
 from onebit_spark.input.collect import CollectedPairs
 from onebit_spark.input.columns import column_problem, quoted, type_of
 from onebit_spark.input.rating_checks import Columns, RatingCounts
-from onebit_spark.input.ratings import check_ratings, prepared
+from onebit_spark.input.ratings import check_ratings, rating_lines
 from onebit_spark.platform.binary_cells import schema_of
 from onebit_spark.platform.plans import cached, cut_from_plan
 from onebit_spark.platform.sessions import broadcast
@@ -58,7 +58,7 @@ class Measure(Protocol):
 
 
 @contextmanager
-def measuring(
+def measure_for(
     ratings: DataFrame, columns: Columns, engine: SparkEngine, loss: str, unrated: Mapping[Side, IdLines]
 ) -> Iterator[Measure]:
     """How the ratings are measured: on the driver if they were collected, else by one job over cached pairs.
@@ -69,7 +69,7 @@ def measuring(
     if pairs is not None:
         yield _OnDriver(pairs, loss, dict(zip(SIDES, _coded(pairs.unfitted, unrated), strict=True)))
         return
-    named = prepared(ratings, columns)
+    named = rating_lines(ratings, columns)
     weight = F.col(WEIGHT) if WEIGHT in named.columns else F.lit(1.0)
     named = named.withColumn(WEIGHT, weight.cast("float"))
     occurring = [
@@ -293,7 +293,7 @@ def _signs(positive: NDArray[np.bool_]) -> DoubleArray:
     return np.where(positive, 1.0, -1.0)
 
 
-def divided(dataset: DataFrame, indicator: str | None) -> tuple[DataFrame, DataFrame | None]:
+def divide_by_indicator(dataset: DataFrame, indicator: str | None) -> tuple[DataFrame, DataFrame | None]:
     """The ratings to fit, and those for validation: the rows where the boolean column ``indicator`` is true."""
     if indicator is None:
         return dataset, None

@@ -2,7 +2,7 @@
 
     batches ─► under the names of ``batches``, labels and weights as numbers, without ratings of weight 0
             ─► what is wrong, with examples                                       (``Defects``)
-            ─► a coin for every cell: to fit ─► 9 bytes per rating                 (``Gathering``)
+            ─► a coin for every cell: to fit ─► 9 bytes per rating                 (``RatingCollector``)
                                       kept out ─► ids, label, group                (``KeptRatings``)
 
 It gives what Spark gives: the same checks and words, the same ratings held out, the same numbers of the ids.
@@ -33,9 +33,9 @@ from onebit_spark.input.batches import (
     USER,
     WEIGHT,
     CollectedRatings,
-    Gathering,
     Hashes,
     RatingBatch,
+    RatingCollector,
     joined,
     read_batch,
 )
@@ -44,11 +44,11 @@ from onebit_spark.input.rating_checks import (
     BIT,
     Columns,
     RatingCounts,
+    as_examples,
     column_problem,
+    counts_if_sound,
     fingerprint_of,
-    judged,
     of_both_classes,
-    shown,
     type_problems,
 )
 from onebit_spark.platform.files import Origin
@@ -136,11 +136,11 @@ class ArrowRatings:
 
     def divided(self, holdout: Holdout | None = None, nothing: str = "no rating is held out") -> DividedRatings:
         """Read all ratings: those to fit, and those that are held out. It is refused to hold out ``nothing``."""
-        fit, kept, defects = Gathering(self.columns.threshold, limit_for(0)), _Keeping(), Defects(self.columns)
+        fit, kept, defects = RatingCollector(self.columns.threshold, limit_for(0)), _Keeping(), Defects(self.columns)
         for given, plain, absent in self._tables():
             out = None if holdout is None or absent else holdout.drawn(plain)
             fit.limit = limit_for(fit.facts["n"] + len(plain))  # their number is not known before
-            parts: list[tuple[pa.Table, Gathering | _Keeping]] = [(plain, fit)]
+            parts: list[tuple[pa.Table, RatingCollector | _Keeping]] = [(plain, fit)]
             if out is not None:
                 parts = [(plain.filter(~out), fit), (plain.filter(out), kept)]
             defects.see(given, plain, [self._taken(part, taker) for part, taker in parts], absent)
@@ -160,13 +160,13 @@ class ArrowRatings:
             defects.see(given, plain, [self._taken(plain, kept)], absent)
         return kept.ratings(self._judged(defects.facts, defects), self.columns.threshold)
 
-    def _taken(self, table: pa.Table, taker: Gathering | _Keeping) -> dict[str, int]:
+    def _taken(self, table: pa.Table, taker: RatingCollector | _Keeping) -> dict[str, int]:
         batch = read_batch(table, self.columns.threshold)
         taker.add(table, batch)
         return batch.facts
 
     def _judged(self, facts: Counter[str], defects: Defects) -> RatingCounts:
-        return judged(self.columns, facts, self._boolean, defects.examples)
+        return counts_if_sound(self.columns, facts, self._boolean, defects.examples)
 
     def _fittable(self, facts: Counter[str], defects: Defects) -> RatingCounts:
         return of_both_classes(self._judged(facts, defects), self.columns)
@@ -299,7 +299,7 @@ class Defects:
         self._examples[name] += [list(line.values()) for line in lines]
 
     def examples(self, name: str) -> str:
-        return shown(self._examples[name])
+        return as_examples(self._examples[name])
 
 
 def one_ahead(items: Iterable[T]) -> Iterator[T]:

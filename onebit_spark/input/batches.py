@@ -132,10 +132,10 @@ class CollectedRatings:
         """The sketch of these ratings, and of n others by the hashes of their cells up to the limit."""
         cells = self.cells if others is None else np.concatenate([self.cells, others])
         hashes, ratings = np.unique(cells, return_counts=True)
-        return CellSketch(self.limit, hashes, ratings).under(limit_for(self.tally.n + n_others))
+        return CellSketch(self.limit, hashes, ratings).up_to(limit_for(self.tally.n + n_others))
 
 
-class Gathering:
+class RatingCollector:
     """What has come so far: 9 bytes per rating, 13 with weights, and what was counted of them."""
 
     def __init__(self, threshold: float | None, limit: int) -> None:
@@ -146,7 +146,7 @@ class Gathering:
         self._weights: list[NDArray[np.float32]] = []  # empty if there are none
         self._cells: list[Hashes] = []
 
-    def all_of(self, batches: Batches) -> Gathering:
+    def all_of(self, batches: Batches) -> RatingCollector:
         """Add all ratings of some batches. Null and NaN are noticed, and such ids are not kept."""
         for table in joined(batches, lambda batch: int(batch.nbytes), TABLE_BYTES):  # encoded with one dictionary
             self.add(table, read_batch(table, self.threshold))

@@ -28,8 +28,8 @@ from onebit_spark.input.batches import (
     USER,
     Batches,
     CollectedRatings,
-    Gathering,
     Hashes,
+    RatingCollector,
     SizeEstimate,
     read_batch,
 )
@@ -39,12 +39,12 @@ from onebit_spark.input.rating_checks import (
     Columns,
     RatingCounts,
     fingerprint_of,
+    may_be_refused,
     not_deterministic,
     of_both_classes,
-    suspect,
 )
 from onebit_spark.input.rating_files import rating_files
-from onebit_spark.input.ratings import aggregated, check_columns, check_ratings, raw, verdict
+from onebit_spark.input.ratings import aggregated, check_columns, check_ratings, checked_counts, unchecked_ratings
 from onebit_spark.platform.arrow_stream import cached_rows, collect_in_parts
 
 WIDTHS = {"boolean": 1, "tinyint": 1, "smallint": 2, "int": 4, "float": 4, "date": 4}  # bytes of an id; else 8
@@ -75,7 +75,7 @@ def text_bytes(df: DataFrame, columns: Columns) -> dict[str, Column]:
 
 def bytes_per_rating(df: DataFrame, columns: Columns, text: float) -> float:
     """Bytes of a rating on its way; those of the ids that are ``text`` are known."""
-    kinds = [field.dataType for field in raw(df, columns).schema]
+    kinds = [field.dataType for field in unchecked_ratings(df, columns).schema]
     widths = (WIDTHS.get(kind.simpleString(), 16 if isinstance(kind, DecimalType) else 8) for kind in kinds)
     return text + sum(1 / 8 + (0 if _is_text(kind) else width) for kind, width in zip(kinds, widths, strict=True))
 
@@ -97,22 +97,22 @@ def collect_ratings(df: DataFrame, columns: Columns, size: SizeEstimate, most_by
     files = rating_files(df, columns)
     batches = None if files is None else files.batches()
 
-    def gathered(batches: Batches) -> Gathering:
-        return Gathering(columns.threshold, limit_for(size.n)).all_of(batches)
+    def collector_of(batches: Batches) -> RatingCollector:
+        return RatingCollector(columns.threshold, limit_for(size.n)).all_of(batches)
 
     if batches is None:
-        collected = collect_in_parts(raw(df, columns), parts, F.xxhash64(USER, ITEM), gathered)
+        collected = collect_in_parts(unchecked_ratings(df, columns), parts, F.xxhash64(USER, ITEM), collector_of)
     else:
-        collected = gathered(one_ahead(batches))
+        collected = collector_of(one_ahead(batches))
     totals, changed = collected.facts, None
     if size.fingerprint is not None and (totals["n"], fingerprint_of(totals)) != (size.n, size.fingerprint):
         changed = not_deterministic(f"{size.n:,} ratings were counted, and those that came after are others")
-    if totals["absent"] or suspect(columns, totals):
+    if totals["absent"] or may_be_refused(columns, totals):
         check_ratings(df, columns)  # counts what is wrong, and refuses it
         raise changed or not_deterministic("ratings came that cannot be fitted, and are no longer there")
     if changed is not None:
         raise changed
-    return collected.ratings(of_both_classes(verdict(df, columns, totals), columns))
+    return collected.ratings(of_both_classes(checked_counts(df, columns, totals), columns))
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class CollectedPairs:
 
 def collect_pairs(df: DataFrame, columns: Columns, users: pa.Array, items: pa.Array, limit: int) -> CollectedPairs:
     """Ratings that were checked already, numbered by known ids."""
-    table = raw(df, columns).toArrow()
+    table = unchecked_ratings(df, columns).toArrow()
     (rows, new_users), (cols, new_items) = _numbered(table[USER], users), _numbered(table[ITEM], items)
     batch = read_batch(table, columns.threshold)
     cells = batch.hashes[batch.hashes <= limit]

@@ -16,8 +16,8 @@ from onebit_spark.input.batches import SizeEstimate
 from onebit_spark.input.collect import bytes_per_rating, text_bytes
 from onebit_spark.input.columns import quoted
 from onebit_spark.input.rating_checks import Columns, RatingCounts, fingerprint_of
-from onebit_spark.input.rating_files import derived
-from onebit_spark.input.ratings import check_columns, count_ratings, fingerprint, positive, verdict
+from onebit_spark.input.rating_files import mark_as_derived
+from onebit_spark.input.ratings import check_columns, checked_counts, count_ratings, fingerprint, positive
 
 
 def split_off(df: DataFrame, columns: Columns, fraction: float, seed: int) -> tuple[DataFrame, DataFrame]:
@@ -31,7 +31,7 @@ def split_off(df: DataFrame, columns: Columns, fraction: float, seed: int) -> tu
         raise RequestError(str(problem))
     check_columns(df, columns)
     held_out = coin(columns, fraction, seed)
-    return derived(df.where(~held_out), df, columns, Holdout(fraction, seed)), df.where(held_out)
+    return mark_as_derived(df.where(~held_out), df, columns, Holdout(fraction, seed)), df.where(held_out)
 
 
 def coin(columns: Columns, fraction: float, seed: int) -> Column:
@@ -64,7 +64,7 @@ def check_split(df: DataFrame, columns: Columns, fraction: float, seed: int) -> 
             **text_bytes(df, columns),
         },
     )
-    whole = verdict(df, columns, totals)
+    whole = checked_counts(df, columns, totals)
     held = {name: totals[f"held_{name}"] for name in HASH_PARTS}
     rest = fingerprint_of({name: totals[name] - held[name] for name in HASH_PARTS})
     n, size = totals["held_n"], bytes_per_rating(df, columns, totals["text"] / whole.n)

@@ -47,7 +47,7 @@ NO_COUNTS = np.empty((0, 2), np.int32)
 
 @dataclass(frozen=True)
 class Pack:
-    """Packs the ratings of a task (``ratings.raw``)."""
+    """Packs the ratings of a task (``ratings.unchecked_ratings``)."""
 
     threshold: float | None
     first_segment: Callable[[], int] = int  # its number, which no other task has

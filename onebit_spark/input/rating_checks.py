@@ -85,7 +85,7 @@ class RatingCounts:
         return 1 if 2 * self.positives >= self.n else -1
 
 
-def summed(*parts: RatingCounts) -> tuple[int, str]:
+def total_of(*parts: RatingCounts) -> tuple[int, str]:
     """The number and the fingerprint of ratings that were counted in parts."""
     words = (part.fingerprint.split("-") for part in parts)
     sums = (sum(int(word, 16) for word in same) for same in zip(*words, strict=True))
@@ -147,14 +147,16 @@ REFUSED = ("bad_user", "bad_item", "bad_label", "text_label", "bad_weight")
 BIT = {name: 1 << place for place, name in enumerate((*REFUSED, "plus", "minus", "zero", "other", "above"))}
 
 
-def suspect(columns: Columns, present: Mapping[str, int]) -> bool:
-    """Whether a kind of value is there that ``judged`` refuses, so that it must be counted."""
+def may_be_refused(columns: Columns, present: Mapping[str, int]) -> bool:
+    """Whether a kind of value is there that ``counts_if_sound`` refuses, so that it must be counted."""
     if any(present[name] for name in REFUSED):
         return True
     return columns.threshold is None and bool(present["other"] or (present["minus"] and present["zero"]))
 
 
-def judged(columns: Columns, totals: Mapping[str, int], boolean: bool, examples: Callable[[str], str]) -> RatingCounts:
+def counts_if_sound(
+    columns: Columns, totals: Mapping[str, int], boolean: bool, examples: Callable[[str], str]
+) -> RatingCounts:
     """The counts, or a RequestError with every defect, its count and three examples.
 
     Parameters
@@ -223,7 +225,7 @@ def _defects(columns: Columns, totals: Mapping[str, int], boolean: bool, example
     return problems
 
 
-def shown(lines: Sequence[Sequence[object]]) -> str:
+def as_examples(lines: Sequence[Sequence[object]]) -> str:
     """Lines of a table as examples: (a, x, 1), (b, y, 0)."""
     return ", ".join("(" + ", ".join(map(str, line)) + ")" for line in lines)
 

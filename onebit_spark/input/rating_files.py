@@ -46,7 +46,7 @@ class RowGroup(NamedTuple):
 
 @dataclass(frozen=True)
 class RatingReader:
-    """Reads ratings under the names of ``batches``, as ``ratings.raw`` has them: nothing is checked yet."""
+    """Reads ratings under the names of ``batches``, as ``ratings.unchecked_ratings`` has them."""
 
     columns: Mapping[str, str]  # name inside ─► column of the files
     types: Mapping[str, str]  # column ─► its type as Spark names it
@@ -123,7 +123,9 @@ class DerivedRatings:
 _DERIVED: WeakKeyDictionary[DataFrame, DerivedRatings] = WeakKeyDictionary()
 
 
-def derived(ratings: DataFrame, table: DataFrame, columns: Columns, holdout: Holdout | None = None) -> DataFrame:
+def mark_as_derived(
+    ratings: DataFrame, table: DataFrame, columns: Columns, holdout: Holdout | None = None
+) -> DataFrame:
     """The ratings, which are from now on known to be those of a table without the ones held out and of weight 0.
 
     Their plan does not tell that: it has a filter.
@@ -144,7 +146,7 @@ class RatingFiles:
     def mapped(
         self, spark: SparkSession, work: Callable[[Batches], Batches], schema: StructType
     ) -> DataFrame | None:  # fmt: skip
-        """``work`` on the ratings of every task, as ``ratings.raw`` has them; None if the executors cannot read them.
+        """``work`` on the ``unchecked_ratings`` of every task; None if the executors cannot read them.
 
         The executors open all files, to see whether they can, and what is in them. That is one small job.
         """

@@ -30,12 +30,12 @@ from onebit_spark.input.rating_checks import (
     Columns,
     Kind,
     RatingCounts,
-    judged,
-    shown,
-    suspect,
+    as_examples,
+    counts_if_sound,
+    may_be_refused,
     type_problems,
 )
-from onebit_spark.input.rating_files import derived
+from onebit_spark.input.rating_files import mark_as_derived
 
 MARKS = "__onebit_marks"
 
@@ -48,7 +48,7 @@ def with_weight(df: DataFrame, columns: Columns) -> DataFrame:
     if columns.weight is None:
         return df
     check_columns(df, columns)
-    return derived(df.where(not_zero(columns.weight)), df, columns)
+    return mark_as_derived(df.where(not_zero(columns.weight)), df, columns)
 
 
 def positive(df: DataFrame, label_col: str, threshold: float | None) -> Column:
@@ -59,17 +59,17 @@ def positive(df: DataFrame, label_col: str, threshold: float | None) -> Column:
 
 def check_ratings(df: DataFrame, columns: Columns) -> RatingCounts:
     """Validate and count without the ids: one aggregation to a single line. A single class is allowed."""
-    return verdict(df, columns, count_ratings(df, columns))
+    return checked_counts(df, columns, count_ratings(df, columns))
 
 
 def count_ratings(df: DataFrame, columns: Columns, further: Mapping[str, Column] | None = None) -> dict[str, int]:
-    """What ``verdict`` looks at, and ``further`` aggregates of ``df`` by their names, in one pass.
+    """What ``checked_counts`` looks at, and ``further`` aggregates of ``df`` by their names, in one pass.
 
     A flag is 1 if such ratings are there. Only if one must be refused does a second pass count them.
     """
     check_columns(df, columns)
     # A column of its own, so that Spark computes it once per rating though two aggregates use it.
-    placed = df.withColumns({MARKS: marks(df, columns)})
+    placed = df.withColumns({MARKS: flag_bits(df, columns)})
     aggregates = {
         "n": F.count(F.lit(1)),
         "above": F.count_if(F.col(MARKS).bitwiseAND(F.lit(BIT["above"])) != 0),
@@ -79,7 +79,7 @@ def count_ratings(df: DataFrame, columns: Columns, further: Mapping[str, Column]
     }
     totals = aggregated(placed, aggregates)
     present = {name: int(bool(totals["marks"] & bit)) for name, bit in BIT.items()}
-    if suspect(columns, present):
+    if may_be_refused(columns, present):
         present = aggregated(df, {name: F.count_if(flag) for name, flag in _flags(df, columns).items()})
     return {**present, **totals}
 
@@ -94,7 +94,7 @@ def aggregated(df: DataFrame, aggregates: Mapping[str, Column]) -> dict[str, int
 # ---- what is counted -------------------------------------------------------------------------------------------------
 
 
-def marks(df: DataFrame, columns: Columns) -> Column:
+def flag_bits(df: DataFrame, columns: Columns) -> Column:
     """The flags of a rating as the bits of one integer."""
     bits = [F.when(flag, F.lit(BIT[name])).otherwise(0) for name, flag in _flags(df, columns).items()]
     return reduce(lambda a, b: a.bitwiseOR(b), bits)
@@ -180,17 +180,17 @@ def kind_of(kind: T.DataType) -> Kind:
     return Kind(name, "none" if isinstance(kind, _NOT_IDS) else "id")
 
 
-def verdict(df: DataFrame, columns: Columns, totals: Mapping[str, int]) -> RatingCounts:
-    """The counts, or a RequestError: see ``rating_checks.judged``."""
+def checked_counts(df: DataFrame, columns: Columns, totals: Mapping[str, int]) -> RatingCounts:
+    """The counts, or a RequestError: see ``rating_checks.counts_if_sound``."""
     boolean = isinstance(type_of(df, columns.label), T.BooleanType)
 
     def examples(flag: str) -> str:
-        return shown(df.where(_flags(df, columns)[flag]).select(*map(quoted, columns.names)).take(3))
+        return as_examples(df.where(_flags(df, columns)[flag]).select(*map(quoted, columns.names)).take(3))
 
-    return judged(columns, totals, boolean, examples)
+    return counts_if_sound(columns, totals, boolean, examples)
 
 
-def prepared(df: DataFrame, columns: Columns, *further: str) -> DataFrame:
+def rating_lines(df: DataFrame, columns: Columns, *further: str) -> DataFrame:
     """(user, item, positive), the weights if there are any, and ``further`` columns, of ratings that were checked."""
     return df.select(
         F.col(quoted(columns.user)).alias(USER),
@@ -201,7 +201,7 @@ def prepared(df: DataFrame, columns: Columns, *further: str) -> DataFrame:
     )
 
 
-def raw(df: DataFrame, columns: Columns) -> DataFrame:
+def unchecked_ratings(df: DataFrame, columns: Columns) -> DataFrame:
     """The two ids, the label as a number, the cell's hash and the weight, if there is one: nothing is checked yet.
 
     Where both ids are integers there is no hash: ``read_batch`` computes it.

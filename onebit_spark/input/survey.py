@@ -34,9 +34,9 @@ from onebit_spark.core.sketch import CellSketch, limit_for
 from onebit_spark.input.batches import ITEM, USER, Batches
 from onebit_spark.input.columns import type_of
 from onebit_spark.input.packing import COUNTED, SIDE_NUMBERS, SUMMARY, CountIds, Pack, sum_counts
-from onebit_spark.input.rating_checks import Columns, RatingCounts, not_deterministic, of_both_classes, suspect
+from onebit_spark.input.rating_checks import Columns, RatingCounts, may_be_refused, not_deterministic, of_both_classes
 from onebit_spark.input.rating_files import rating_files
-from onebit_spark.input.ratings import check_columns, check_ratings, raw, verdict
+from onebit_spark.input.ratings import check_columns, check_ratings, checked_counts, unchecked_ratings
 from onebit_spark.platform.arrow_stream import map_rows, rows_session
 from onebit_spark.platform.binary_cells import binary_line, cell_array, schema_of
 from onebit_spark.platform.plans import cached, cut_from_plan, expect_long_lines, in_partitions, working_session
@@ -73,7 +73,7 @@ def packed_lines(df: DataFrame, columns: Columns) -> DataFrame:
     own, pack = rows_session(df.sparkSession), Pack(columns.threshold, first_segment)
     files = rating_files(df, columns)
     lines = None if files is None else files.mapped(own, pack, PACKED)
-    return map_rows(cut_from_plan(raw(df, columns), own), pack, PACKED) if lines is None else lines
+    return map_rows(cut_from_plan(unchecked_ratings(df, columns), own), pack, PACKED) if lines is None else lines
 
 
 def sum_facts(lines: DataFrame) -> Counter[str]:
@@ -212,10 +212,10 @@ def _surveyed(df: DataFrame, columns: Columns, collect_ids: bool, release: ExitS
 
 def packed_counts(df: DataFrame, columns: Columns, facts: Counter[str]) -> RatingCounts:
     """The counts of ratings by the facts of their bundles. Raises a RequestError if they cannot be fitted."""
-    if facts["absent"] or suspect(columns, facts):
+    if facts["absent"] or may_be_refused(columns, facts):
         check_ratings(df, columns)
         raise not_deterministic("ratings came that cannot be fitted, and are no longer there")
-    return of_both_classes(verdict(df, columns, facts), columns)
+    return of_both_classes(checked_counts(df, columns, facts), columns)
 
 
 def id_counts(bundles: DataFrame, n: int, df: DataFrame, columns: Columns) -> DataFrame:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 from onebit_spark.certificate.certified_fit import CertifiedFit
 from onebit_spark.core.choices import Choice
 from onebit_spark.core.config import AUTO, FORM_SETTINGS, FitConfig
-from onebit_spark.core.engine import Engine, settled
+from onebit_spark.core.engine import Engine, final_posteriors
 from onebit_spark.core.factor_tables import prior_row
 from onebit_spark.core.fitted_features import SIDE_OF, Who
 from onebit_spark.core.losses import SIDES, Side
@@ -82,7 +82,7 @@ def warm_start(
         for who, side in SIDE_OF.items()
     }
     settings = {name: info.parameters[name] for name in ("rank", "likelihood_weight", "implicit_features")}
-    return Start(posteriors, info.scales.forgetting_weights(), settings=settings)
+    return Start(posteriors, info.scales.without_feature_weights(), settings=settings)
 
 
 def resumed(checkpoint: Checkpoint, config: FitConfig, engine: Adopts) -> Start[Any]:
@@ -184,7 +184,7 @@ class Checkpointing(Generic[P]):
         if len(history) % self.interval:
             return
         with described(self.folder.spark, f"checkpoint of iteration {len(history)}"):
-            posterior = settled(engine, hierarchy)
+            posterior = final_posteriors(engine, hierarchy)
             reached = CertifiedFit(
                 hierarchy.scales, hierarchy.prior, history, False, "a checkpoint", posterior, [],
                 self.choice, codings_of(engine.features),

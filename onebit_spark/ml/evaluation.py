@@ -47,7 +47,7 @@ from onebit_spark.predictor.scored import (
 M = TypeVar("M", bound=FittedModel)
 
 
-def counting(model: FittedModel, ratings: DataFrame, threshold: float | None) -> tuple[DataFrame, Columns]:
+def ratings_that_count(model: FittedModel, ratings: DataFrame, threshold: float | None) -> tuple[DataFrame, Columns]:
     """The ratings that a model is judged by, and their columns: those of weight 0 do not count (docs/MATH.md, §16).
 
     The weight is looked for in the column of the fit. Ratings without this column all count.
@@ -254,7 +254,7 @@ def _scored(
 ) -> tuple[pa.Table, bool]:
     """The ratings scored, or a sample of about ``most``, and whether it is a sample."""
     threshold = model.info.threshold
-    ratings, columns = counting(model, ratings, threshold)
+    ratings, columns = ratings_that_count(model, ratings, threshold)
     n = (tally or check_ratings(ratings, columns)).n
     sampled = n > most
     if sampled:
@@ -277,7 +277,7 @@ def checked_ratings(model: FittedModel, ratings: DataFrame, threshold: float | N
         isinstance(field.dataType, BooleanType) for field in matching(ratings, model.info.columns["label"])
     ):
         threshold = model.info.threshold
-    ratings, columns = counting(model, ratings, threshold)
+    ratings, columns = ratings_that_count(model, ratings, threshold)
     return CheckedRatings(ratings, columns, check_ratings(ratings, columns))
 
 

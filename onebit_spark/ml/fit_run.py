@@ -11,21 +11,21 @@ from typing import Any, Generic, TypeVar
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from onebit_spark.certificate.certificates import Terms, document
+from onebit_spark.certificate.certificates import Terms, certificate_document
 from onebit_spark.certificate.certified_fit import CertifiedFit
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.execution import Execution
 from onebit_spark.core.factor_tables import prior_row
-from onebit_spark.core.fitted_features import SIDE_OF, FitFeatures, Who, digest, given_to
+from onebit_spark.core.fitted_features import SIDE_OF, FitFeatures, Who, digest, give_features
 from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.posterior import MODEL_VECTORS
-from onebit_spark.core.sketch import CellSketch, together
+from onebit_spark.core.sketch import CellSketch, merged_sketch
 from onebit_spark.core.solver import PhaseTimer, Start
 from onebit_spark.engines.exchange import ChosenExchange, choose_exchange, engine_over
 from onebit_spark.engines.spark_engine import SparkEngine
 from onebit_spark.engines.tables import factor_schema
-from onebit_spark.engines.validation import Validation, check_validation, measuring
+from onebit_spark.engines.validation import Validation, check_validation, measure_for
 from onebit_spark.input.collect import SizeEstimate
 from onebit_spark.input.columns import type_of
 from onebit_spark.input.features import collected_features
@@ -74,7 +74,7 @@ class ModelBuilder(Generic[M]):
             )
             for who, side in SIDE_OF.items()
         )
-        certificate = document(item.as_dict() for item in fit.certificates)
+        certificate = certificate_document(item.as_dict() for item in fit.certificates)
         return self.model_class(fields, users, items, certificate).fittedOn(self.fitted)
 
     def _unrated_lines(self, fit: CertifiedFit[Any], info: ModelInfo) -> dict[Side, pa.Table]:
@@ -168,9 +168,9 @@ def ready_to_fit(
         fitted = engine.fitted or sketch
         assert fitted is not None
         if initial is not None:
-            fitted = together(initial.fitted, fitted)
+            fitted = merged_sketch(initial.fitted, fitted)
         ids = {SIDE_OF[who]: engine.ids[SIDE_OF[who]].values for who in given.features}
-        features = given_to(engine.features, given.features, columns.ids, ids)
+        features = give_features(engine.features, given.features, columns.ids, ids)
         builder = ModelBuilder(given.ratings, config, columns, chosen, engine, fitted, features, model_class)
         start = _start(initial, earlier, config, engine)
         checkpointing, validation = None, None
@@ -178,7 +178,7 @@ def ready_to_fit(
             checkpointing = Checkpointing(checkpoints, execution.checkpoint_interval, builder.model)
         if given.validation is not None:
             unrated = {side: known.coded_unrated() for side, known in features.items()}
-            measure = measuring(given.validation, columns, engine, config.loss, unrated)
+            measure = measure_for(given.validation, columns, engine, config.loss, unrated)
             validation = Validation(release.enter_context(measure), engine, execution.patience)
         timer.end("blocking")
         yield ReadyFit(engine, chosen.tally.positives, start, validation, checkpointing, builder, timer)

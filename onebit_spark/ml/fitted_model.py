@@ -13,8 +13,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, LongType, StructField, StructType
 
-from onebit_spark.certificate.certificates import Certificate, document
-from onebit_spark.certificate.held_out import applied
+from onebit_spark.certificate.certificates import Certificate, certificate_document
+from onebit_spark.certificate.held_out import ungrouped_certificates
 from onebit_spark.core.factor_tables import CERTIFIED, DIRECTIONS, factor_columns
 from onebit_spark.core.fitted_features import SIDE_OF, Who
 from onebit_spark.core.model_info import ModelInfo
@@ -74,7 +74,7 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
     ) -> None:
         super().__init__()
         self.info = info
-        self.certificate = certificate or document([])
+        self.certificate = certificate or certificate_document([])
         self.users = users
         self.items = items
         self.source: str | None = None  # folder of a loaded model
@@ -101,7 +101,7 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
             factor_frame(spark, table, factor_schema(info, side, DIRECTIONS in table.column_names))
             for side, table in (("user", users), ("item", items))
         )
-        return cls(info, user_frame, item_frame, document(item.as_dict() for item in certificates))
+        return cls(info, user_frame, item_frame, certificate_document(item.as_dict() for item in certificates))
 
     def factorsOf(self, who: Who) -> DataFrame:
         """``users`` or ``items``."""
@@ -304,7 +304,7 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
     @property
     def certifiedErrors(self) -> list[float]:
         """The error rates that were requested, also those that could not be met."""
-        return [item["request"] for item in applied(self.certificate)]
+        return [item["request"] for item in ungrouped_certificates(self.certificate)]
 
     # ---- what was learnt ---------------------------------------------------------------------------------------------
 

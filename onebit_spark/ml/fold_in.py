@@ -25,20 +25,30 @@ from onebit_spark.core.factor_tables import (
     prior_row,
     read_factors,
 )
-from onebit_spark.core.fitted_features import PARTNER, SIDE_OF, IdLines, Who, coding_of, explained
+from onebit_spark.core.fitted_features import PARTNER, SIDE_OF, IdLines, Who, coding_of, feature_means
 from onebit_spark.core.id_index import one_array
 from onebit_spark.core.losses import OTHER, Side
 from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.core.sketch import HIGHEST, together
+from onebit_spark.core.sketch import HIGHEST, merged_sketch
 from onebit_spark.engines.block_frames import Batches
 from onebit_spark.engines.tables import factor_frame, factor_schema
 from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import matching
 from onebit_spark.input.features import collected_features
-from onebit_spark.input.ratings import ITEM, LABEL, USER, WEIGHT, Columns, count_ratings, prepared, verdict, with_weight
+from onebit_spark.input.ratings import (
+    ITEM,
+    LABEL,
+    USER,
+    WEIGHT,
+    Columns,
+    checked_counts,
+    count_ratings,
+    rating_lines,
+    with_weight,
+)
 from onebit_spark.ml.fitted_model import MOST_PAIRS, FittedModel
 from onebit_spark.ml.freshness import sketch_of
-from onebit_spark.platform.plans import kept
+from onebit_spark.platform.plans import computed_once
 from onebit_spark.platform.sessions import parallelism
 from onebit_spark.predictor.new_ratings import Before, FoldIn, updated_sides, warn_left_out
 from onebit_spark.predictor.served_model import ServedModel
@@ -116,7 +126,7 @@ def explained_means(model: FittedModel, features: DataFrame, who: Who) -> IdLine
         raise RequestError(f"{who} features: the model was fitted with {', '.join(lacking)}, which is not there")
     named = features.withColumnsRenamed({matching(features, name)[0].name: name for name in coding.columns})
     table = collected_features(named, column, info.id_types[who], who)
-    return IdLines(one_array(table[column]), explained(info, who, coding.coded(table)))
+    return IdLines(one_array(table[column]), feature_means(info, who, coding.coded(table)))
 
 
 @dataclass(frozen=True)
@@ -135,18 +145,18 @@ class NewRatings:
         for who in SIDE_OF:
             model.checkIdType(ratings, who)
         totals = count_ratings(ratings, columns)
-        n = verdict(ratings, columns, totals).n if totals["n"] else 0  # a batch may be empty
+        n = checked_counts(ratings, columns, totals).n if totals["n"] else 0  # a batch may be empty
         return cls(ratings, columns, n)
 
     def table(self) -> pa.Table:
-        """The ratings on the driver, with the columns of ``prepared``."""
-        return prepared(self.frame, self.columns).toArrow()
+        """The ratings on the driver, with the columns of ``rating_lines``."""
+        return rating_lines(self.frame, self.columns).toArrow()
 
     def seen_by(self, model: M) -> M:
         """The model, which now remembers that it was fitted on these ratings, too."""
         fitted = model.fitted
         limit = HIGHEST if fitted is None else fitted.limit
-        return model.fittedOn(together(fitted, sketch_of(self.frame, self.columns, self.n, limit)))
+        return model.fittedOn(merged_sketch(fitted, sketch_of(self.frame, self.columns, self.n, limit)))
 
 
 # ---- the new model ---------------------------------------------------------------------------------------------------
@@ -166,7 +176,7 @@ def side_frame(model: FittedModel, who: Who, table: pa.Table) -> DataFrame:
 
 def _with_new(model: FittedModel, given: NewRatings, who: Who, means: IdLines | None) -> DataFrame:
     """The factor table with the new rows, computed and kept by the executors."""
-    info, ratings = model.info, prepared(given.frame, given.columns)
+    info, ratings = model.info, rating_lines(given.frame, given.columns)
     new, plain = COLUMN_OF[who], factor_columns(*info.table_form)
     partners = model.factorsOf(PARTNER[who]).select(F.col("id").alias("__known"), F.struct(*plain).alias("lines"))
     # An inner join: ratings of partners that the model does not know are ignored.
@@ -178,7 +188,7 @@ def _with_new(model: FittedModel, given: NewRatings, who: Who, means: IdLines | 
     partner_prior = prior_row(info.scales, OTHER[SIDE_OF[who]], *info.table_form)
     task = _FoldInTask(FoldIn.of(info, SIDE_OF[who]), partner_prior, means)
     schema = factor_schema(replace(info, draw_narrowing=None), who)
-    folded = kept(placed.repartition(tasks, "id").mapInArrow(task, schema))
+    folded = computed_once(placed.repartition(tasks, "id").mapInArrow(task, schema))
     warn_left_out(who, ratings.select(new).distinct().count(), folded.count())
     return model.factorsOf(who).select("id", *plain).join(folded.select("id"), "id", "left_anti").unionByName(folded)
 

@@ -80,7 +80,7 @@ def rows_are_lost(error: Exception) -> bool:
     return "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND" in str(error)
 
 
-def kept(frame: DataFrame) -> DataFrame:
+def computed_once(frame: DataFrame) -> DataFrame:
     """The same rows, computed once. The executors keep them as long as a plan refers to them.
 
     Lost rows are computed again from the frame's source. External rows are kept, one object for each row. Inside a plan

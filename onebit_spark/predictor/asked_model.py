@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from onebit_spark.certificate.certificates import Certificate, Terms, with_freshness
-from onebit_spark.certificate.held_out import answering_threshold, applied, held_out_certificates
+from onebit_spark.certificate.held_out import answering_threshold, held_out_certificates, ungrouped_certificates
 from onebit_spark.core.array_input import label_problems
 from onebit_spark.core.arrow import arrow_table
 from onebit_spark.core.fitted_features import SIDE_OF, Who
@@ -144,7 +144,7 @@ class AskedModel:
         known = (rows >= 0) & (cols >= 0) if self.cold_start != "prior" else np.full(len(rows), True)
         for values in outputs.values():
             values[~known] = np.nan
-        if applied(self.certificate):
+        if ungrouped_certificates(self.certificate):
             threshold = answering_threshold(self.certificate, self.max_error)
             sure = self.predictor.confidence(outputs["score"], outputs["std"]) >= threshold
             outputs["answered"] = known & sure & (threshold < np.inf)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from onebit_spark.certificate.certificates import Certificate, Terms, document
+from onebit_spark.certificate.certificates import Certificate, Terms, certificate_document
 from onebit_spark.certificate.held_out import request_problems
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.settings import param_names
@@ -83,4 +83,4 @@ def with_certificates(
         for item in before["certificates"]
         if not instead_of or (item["name"] not in instead_of and not item.get("group"))
     ]
-    return document([*kept, *(item.as_dict() for item in certificates)])
+    return certificate_document([*kept, *(item.as_dict() for item in certificates)])

@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from onebit_spark.certificate.certificates import document
+from onebit_spark.certificate.certificates import certificate_document
 from onebit_spark.core.factor_tables import factor_columns, plain_lists
 from onebit_spark.core.fitted_features import SIDE_OF, Who
 from onebit_spark.core.losses import Side
@@ -148,7 +148,7 @@ def check_model(folder: View, path: object) -> None:
 def certificate_of(folder: View) -> dict[str, Any]:
     """The content of ``certificate.json`` in the folder of a model, if there is such a file."""
     if CERTIFICATE not in folder.names():
-        return document([])
+        return certificate_document([])
     try:
         content = json.loads(folder.text(CERTIFICATE))
     except ValueError as error:

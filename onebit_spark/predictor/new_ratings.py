@@ -65,8 +65,8 @@ class FoldIn:
         if explained is None:
             explained = np.zeros((block.n_rows, partners.dimension))
         if partners.implicit is None:
-            return self.prior.knowing(explained)
-        return self.prior.knowing(explained, self._implicit_means(block, partners))
+            return self.prior.shifted_by(explained)
+        return self.prior.shifted_by(explained, self._implicit_means(block, partners))
 
     def _implicit_means(self, block: RatingBlock, partners: RowPosterior) -> NDArray[np.float64]:
         """What implicit features add to the prior means of the rows."""

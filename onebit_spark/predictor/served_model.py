@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from onebit_spark.certificate.certificates import document
+from onebit_spark.certificate.certificates import certificate_document
 from onebit_spark.certificate.held_out import answering_threshold
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.factor_tables import newcomer_rows
-from onebit_spark.core.fitted_features import PARTNER, SIDE_OF, IdLines, Who, coding_of, explained
+from onebit_spark.core.fitted_features import PARTNER, SIDE_OF, IdLines, Who, coding_of, feature_means
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.errors import RequestError, refuse
 from onebit_spark.predictor.asked_model import AskedModel, positive_labels, who_problems
@@ -167,7 +167,7 @@ class ServedModel(AskedModel):
         """The model with other users or other items, and so without certificates."""
         users, items = (side, self.items) if who == "user" else (self.users, side)
         plain = replace(self.info, draw_narrowing=None, n_users=len(users.ids), n_items=len(items.ids), **info)
-        return ServedModel(plain, users, items, document([]), self.cold_start, self.max_error, self.params)
+        return ServedModel(plain, users, items, certificate_document([]), self.cold_start, self.max_error, self.params)
 
     def fold_in_features(self, features: pa.Table, who: Who = "user") -> ServedModel:
         """A model that also knows these users (or items), from their side features alone.
@@ -187,7 +187,7 @@ class ServedModel(AskedModel):
         if lacking := [name for name in coding.columns if name not in named.column_names]:
             raise RequestError(f"{who} features: the model was fitted with {', '.join(lacking)}, which is not there")
         ids = asked_ids(named[column], own.ids.type, f"the {who} ids").cast(own.ids.type)
-        rows = newcomer_rows(own.prior, explained(info, who, coding.coded(named)))
+        rows = newcomer_rows(own.prior, feature_means(info, who, coding.coded(named)))
         new = np.flatnonzero(own.positions(ids) < 0)
         side, learnt = own.with_rows(ids.take(pa.array(new)), rows.take(new)), dict(info.side_features or {})
         learnt[who] = {**learnt[who], "newcomers": learnt[who]["newcomers"] + len(new)}

@@ -21,7 +21,7 @@ from onebit_spark.core.settings import by_param
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.batches import ITEM, LABEL, USER, WEIGHT
 from onebit_spark.input.rating_checks import Columns
-from onebit_spark.input.ratings import cell_hash, prepared, with_weight
+from onebit_spark.input.ratings import cell_hash, rating_lines, with_weight
 from onebit_spark.input.survey import RatedIds, survey_ratings
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform.sessions import broadcast, driver_limits
@@ -91,7 +91,7 @@ class CrossValidation:
     def collected(self) -> FoldedSample:
         """The ratings in this process, as indices, in an order that does not depend on the partitions."""
         with_fold = self.ratings.withColumn(FOLD, self._fold())
-        table = prepared(with_fold, self.columns, FOLD).toArrow()
+        table = rating_lines(with_fold, self.columns, FOLD).toArrow()
         sides = {USER: self.surveyed.users, ITEM: self.surveyed.items}
         rows, cols = (IdIndex(ids.values).find(table[name]) for name, ids in sides.items())
         labels, fold = np.where(table[LABEL].to_numpy(), 1, -1), table[FOLD].to_numpy()
@@ -117,7 +117,7 @@ class CrossValidation:
         """The figures of ``folds.fit_fold``, computed on the whole cluster."""
         model = self.estimator(config).fit(train.drop(FOLD))
         # The test part with labels as booleans, and with the column names that the model expects.
-        inside = prepared(test, self.columns).withColumnsRenamed({USER: self.columns.user, ITEM: self.columns.item})
+        inside = rating_lines(test, self.columns).withColumnsRenamed({USER: self.columns.user, ITEM: self.columns.item})
         p = F.least(F.greatest("probability", F.lit(1e-15)), F.lit(1 - 1e-15))
         figures = (
             model.transform(inside)

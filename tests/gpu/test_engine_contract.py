@@ -171,7 +171,7 @@ def test_rows_without_idle_factors(both):
     kept = np.arange(both.config.rank)[::2]
     for side in SIDES:
         posterior = both.there.posteriors[side]
-        expected = both.here.posteriors[side].keeping(kept)
+        expected = both.here.posteriors[side].with_only(kept)
         found = both.there.runner.lines(both.there.combined(side, _Keep(kept), posterior))
         assert np.array_equal(found.location, expected.location)
         assert np.array_equal(found.scale, expected.scale)
@@ -182,7 +182,7 @@ class _Keep:
         self.factors = factors
 
     def __call__(self, posterior):
-        return posterior.keeping(self.factors)
+        return posterior.with_only(self.factors)
 
 
 def test_rows(both):

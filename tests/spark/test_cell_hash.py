@@ -6,7 +6,7 @@ import pytest
 
 from onebit_spark.core.hashes import SALT, SALT_HASH
 from onebit_spark.input.batches import HASH, read_batch
-from onebit_spark.input.ratings import Columns, cell_hash, raw
+from onebit_spark.input.ratings import Columns, cell_hash, unchecked_ratings
 
 
 @pytest.mark.parametrize("kinds", [("int64", "int32"), ("int8", "int64"), ("int16", "int16")])
@@ -17,7 +17,7 @@ def test_integer_cells(spark, kinds):
         for name, kind in zip(("user", "item"), kinds, strict=True)
     }
     df = spark.createDataFrame(pa.table({**columns, "label": pa.array(np.ones(200, np.int8))}))
-    plain = raw(df, Columns())
+    plain = unchecked_ratings(df, Columns())
     assert HASH not in plain.columns
     expected = df.select(cell_hash(df, Columns()).alias("h")).toArrow()["h"].to_numpy()
     np.testing.assert_array_equal(read_batch(plain.toArrow(), None).hashes, expected)
@@ -25,7 +25,7 @@ def test_integer_cells(spark, kinds):
 
 def test_text_is_hashed_by_spark(spark):
     df = spark.createDataFrame([("a", 1, 1)], "user string, item int, label int")
-    assert HASH in raw(df, Columns()).columns
+    assert HASH in unchecked_ratings(df, Columns()).columns
 
 
 def test_the_hash_of_the_salt(spark):

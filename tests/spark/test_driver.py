@@ -20,7 +20,7 @@ from onebit_spark.estimator import OneBitCompletion, fit_counted
 from onebit_spark.input.batches import LABEL, USER, count_labels
 from onebit_spark.input.collect import SizeEstimate
 from onebit_spark.input.prepared_ratings import RatingsFrame
-from onebit_spark.input.ratings import BIT, Columns, marks, raw, suspect
+from onebit_spark.input.ratings import BIT, Columns, flag_bits, may_be_refused, unchecked_ratings
 from onebit_spark.ml.freshness import sketch_of
 from onebit_spark.platform import arrow_stream
 from onebit_spark.platform.sessions import DriverLimits, is_connect
@@ -218,13 +218,13 @@ def test_labels_are_counted_here_as_by_spark(spark, threshold):
             continue
         lines = [(k, 0, value) for k, value in enumerate(labels)]
         df = spark.createDataFrame(lines, f"user int, item int, label {kind}")
-        marked = df.select("user", marks(df, columns).alias("marks")).orderBy("user").collect()
-        column = raw(df, columns).orderBy(USER).toArrow()[LABEL]
+        marked = df.select("user", flag_bits(df, columns).alias("marks")).orderBy("user").collect()
+        column = unchecked_ratings(df, columns).orderBy(USER).toArrow()[LABEL]
         for k, line in enumerate(marked):
             expected = {name: int(bool(line.marks & bit)) for name, bit in BIT.items()}
             _, found = count_labels(column.slice(k, 1), threshold)
-            assert suspect(columns, found) == suspect(columns, expected), (kind, labels[k])
-            if not suspect(columns, expected):
+            assert may_be_refused(columns, found) == may_be_refused(columns, expected), (kind, labels[k])
+            if not may_be_refused(columns, expected):
                 assert found == {"n": 1, **expected}, (kind, labels[k])
 
 

@@ -151,8 +151,8 @@ def test_a_sketch_is_what_a_count_gives(spark, ratings, monkeypatch):
     assert whole.n_ratings == twice.count()
     monkeypatch.setattr("onebit_spark.core.sketch.KEPT", 100)
     part = sketch_of(twice, Columns(), twice.count())
-    np.testing.assert_array_equal(part.hashes, whole.under(part.limit).hashes)
-    np.testing.assert_array_equal(part.ratings, whole.under(part.limit).ratings)
+    np.testing.assert_array_equal(part.hashes, whole.up_to(part.limit).hashes)
+    np.testing.assert_array_equal(part.ratings, whole.up_to(part.limit).ratings)
     assert 50 < part.n_ratings < 200
 
 

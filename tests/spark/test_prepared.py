@@ -18,7 +18,7 @@ from onebit_spark.input import packing
 from onebit_spark.input.collect import collect_bundles, collect_ratings, estimate_size
 from onebit_spark.input.packing import Pack
 from onebit_spark.input.prepared_ratings import BUNDLES, LONG_LINES, open_prepared, prepared_for, stored_bundles
-from onebit_spark.input.ratings import Columns, raw
+from onebit_spark.input.ratings import Columns, unchecked_ratings
 from onebit_spark.input.survey import PACKED
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.lineage import origin_of
@@ -117,7 +117,7 @@ def test_the_first_fit_prepares_and_other_ranks_follow(ratings, source, tmp_path
 
 def lines_of(ratings):
     """The lines that a single task packs."""
-    return list(Pack(None)(iter(raw(ratings, Columns()).toArrow().to_batches(50))))
+    return list(Pack(None)(iter(unchecked_ratings(ratings, Columns()).toArrow().to_batches(50))))
 
 
 def test_bundles_are_read_in_their_order(spark, ratings, tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ from onebit_spark.input.holdout import split_off
 from onebit_spark.input.prepared_ratings import RatingsFrame
 from onebit_spark.input.rating_checks import Columns
 from onebit_spark.input.rating_files import rating_files
-from onebit_spark.input.ratings import raw, with_weight
+from onebit_spark.input.ratings import unchecked_ratings, with_weight
 
 pytestmark = pytest.mark.classic
 
@@ -92,7 +92,7 @@ def test_the_same_ratings_as_by_spark(spark, folder, kind):
         ratings = split_off(ratings, columns, 0.3, 5)[0]
     found = pa.Table.from_batches(rating_files(ratings, columns).batches())
     assert (len(found) < N) == (kind != "nulls")
-    assert lines(found) == lines(raw(ratings, columns).toArrow())
+    assert lines(found) == lines(unchecked_ratings(ratings, columns).toArrow())
 
 
 @pytest.mark.parametrize("exchange", ["driver", "broadcast"])

@@ -15,7 +15,7 @@ from onebit_spark.certificate.certificates import (
     DRAWS_SHARE,
     KEPT_CELLS,
     Certificate,
-    document,
+    certificate_document,
     headline_of,
     holdout_certificate,
     kept_by_coin,
@@ -282,16 +282,16 @@ def test_terms_are_checked(terms):
 def test_the_headline_is_fixed_in_advance(certified):
     """holdout, else prior_split, else seeger, whichever is smaller."""
     certificates = [item.as_dict() for item in certified.certificates]
-    assert document(certificates)["headline"] == "seeger"
+    assert certificate_document(certificates)["headline"] == "seeger"
     held_out = holdout_certificate(3, 10, Terms(), 0.5).as_dict()
     assert held_out["bound"] > certificates[-1]["bound"] or certificates[-1]["vacuous"]
-    content = document([*certificates, held_out])
+    content = certificate_document([*certificates, held_out])
     assert content["headline"] == "holdout"
     assert headline_of(content) == held_out["statement"]
-    assert document([])["headline"] is None
+    assert certificate_document([])["headline"] is None
     of_a_group = {**held_out, "group": {"column": "age", "value": "old"}, "statement": "of a group"}
-    assert document([of_a_group])["headline"] is None
-    assert headline_of(document([of_a_group, held_out])) == held_out["statement"]
+    assert certificate_document([of_a_group])["headline"] is None
+    assert headline_of(certificate_document([of_a_group, held_out])) == held_out["statement"]
 
 
 @pytest.mark.parametrize(("bound", "majority", "vacuous"), [(0.3, 0.4, False), (0.45, 0.4, True), (0.5, 0.6, True)])

@@ -54,13 +54,13 @@ def test_with_factors(kind, intercept, implicit):
 def test_keeping(kind, intercept, implicit, factors):
     """Rows and columns of V in the order asked for; dropping added factors gives back what was there."""
     old, factors = some_posterior(kind, intercept, implicit), np.array(factors)
-    new, kept = old.keeping(factors), np.concatenate([np.arange(int(intercept)), factors + intercept])
+    new, kept = old.with_only(factors), np.concatenate([np.arange(int(intercept)), factors + intercept])
     np.testing.assert_array_equal(new.location, old.location[:, kept])
     np.testing.assert_array_equal(new.covariance, old.covariance[:, kept][:, :, kept])
     if implicit:
         for half, wide in zip(np.split(new.implicit, 6, axis=1), np.split(old.implicit, 6, axis=1), strict=True):
             np.testing.assert_array_equal(half, wide[:, factors])
-    back = old.with_factors(np.ones((7, 2)), 1.0).keeping(np.arange(3))
+    back = old.with_factors(np.ones((7, 2)), 1.0).with_only(np.arange(3))
     np.testing.assert_array_equal(back.packed(), old.packed())
 
 
@@ -138,7 +138,7 @@ def test_new_factors_are_singular_vectors_of_the_residuals(weighted, choices, mo
     added = grown["rows"].mean[:, 2:].astype(float) @ grown["cols"].mean[:, 2:].T.astype(float)
     assert np.linalg.norm(added - expected) < 1e-3 * np.linalg.norm(expected)
     for side in SIDES:
-        kept = grown[side].keeping(np.arange(2))
+        kept = grown[side].with_only(np.arange(2))
         np.testing.assert_array_equal(kept.packed(), before[side].packed())
         np.testing.assert_allclose(grown[side].spread[:, 2:], config.make_loss().start_deviation, rtol=1e-6)
         assert grown[side].form == wider.form

@@ -12,10 +12,10 @@ from onebit_spark.certificate.held_out import (
     Group,
     HeldOut,
     certifiable,
+    fewest_answered,
     first_rung,
     further_certificates,
     last_passed,
-    least,
     request_problems,
     selective_certificates,
 )
@@ -39,7 +39,7 @@ def most(repeats, delta=DELTA):
 
 @pytest.mark.parametrize(("request_", "delta"), [(0.05, 0.05), (0.1, 0.2), (0.3, 0.01)])
 def test_the_least_number_that_can_pass(request_, delta):
-    n = least(request_, delta)
+    n = fewest_answered(request_, delta)
     assert (1 - request_) ** n <= delta < (1 - request_) ** (n - 1)
     for size, passing in ((n, True), (n - 1, False)):
         held = HeldOut(np.array([size]), np.array([0]), 0.4)
@@ -60,9 +60,9 @@ def test_one_rung_passes_with_probability_delta_at_most():
 def test_the_test_begins_by_the_number_of_ratings_alone_and_stops_at_the_first_failure():
     n, r = 4000, 0.1
     start = first_rung(SHARES, n, r, 0.05)
-    assert n * SHARES[start + 1] < START * least(r, 0.05) <= n * SHARES[start]
-    few = 3 * least(r, 0.05)
-    assert few * SHARES[first_rung(SHARES, few, r, 0.05)] < 2 * least(r, 0.05)
+    assert n * SHARES[start + 1] < START * fewest_answered(r, 0.05) <= n * SHARES[start]
+    few = 3 * fewest_answered(r, 0.05)
+    assert few * SHARES[first_rung(SHARES, few, r, 0.05)] < 2 * fewest_answered(r, 0.05)
     answered = np.round(n * SHARES).astype(int)
     good = np.round(0.05 * answered).astype(int)
     assert last_passed(SHARES, HeldOut(answered, good, 0.4), r, 0.05) == 0
@@ -238,8 +238,8 @@ def test_groups_are_counted_by_their_sizes():
     sizes = {Group("g", str(k)): n for k, n in enumerate((500, 40, 400, 2, 30))}
     kept = certifiable(sizes, 0.1, 0.05)
     assert {group.value for group in kept} == {"0", "1", "2"}
-    assert min(sizes[group] for group in kept) >= least(0.1, 0.05 / 3)
-    assert sizes[Group("g", "4")] < least(0.1, 0.05 / 4)
+    assert min(sizes[group] for group in kept) >= fewest_answered(0.1, 0.05 / 3)
+    assert sizes[Group("g", "4")] < fewest_answered(0.1, 0.05 / 4)
     assert certifiable({Group("g", "a"): 3}, 0.1, 0.05) == set()
 
 

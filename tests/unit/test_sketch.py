@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onebit_spark.core import sketch
-from onebit_spark.core.sketch import HIGHEST, LOWEST, CellSketch, limit_for, together
+from onebit_spark.core.sketch import HIGHEST, LOWEST, CellSketch, limit_for, merged_sketch
 
 HASHES = st.lists(st.integers(-40, 40).map(lambda x: x * 2**57), max_size=60)
 LIMITS = st.integers(-41, 41).map(lambda x: x * 2**57 + 3)
@@ -78,9 +78,9 @@ def test_ratings_add_up_where_they_are_fresh_and_not_where_they_were_fitted_befo
 
 def test_what_came_before_is_unknown_without_a_sketch():
     new = make(np.arange(100))
-    assert not together(None, new).complete
-    assert not together(together(None, new), new).complete
-    assert together(new, new).complete
+    assert not merged_sketch(None, new).complete
+    assert not merged_sketch(merged_sketch(None, new), new).complete
+    assert merged_sketch(new, new).complete
 
 
 @pytest.mark.parametrize("exponent", [1.05, 1.3, 2.0])

@@ -69,7 +69,7 @@ def test_sums_over_the_rows_with_ratings(kind, features):
     active = np.arange(8) % 3 > 0
     known = rng.normal(size=posterior.location.shape) if features else np.zeros(posterior.location.shape)
     prior = RowPrior(line, np.ones_like(posterior.location))  # each row has a precision of its own: a learnt prior
-    found = statistics(old, posterior, prior.knowing(known) if features else prior, active)
+    found = statistics(old, posterior, prior.shifted_by(known) if features else prior, active)
     mean = line + known
     new, covariance = posterior.location[active], posterior.covariance[active]
     assert found.count == found.moments.count == 5
@@ -117,7 +117,7 @@ def test_the_statistics_of_mapped_rows(intercepts):
 
     def found(old, posterior, line, explained, told):
         return SideStatistics.of_rows(
-            old, posterior, line.knowing(explained, told), counts, RowSums(1.5, 2.5), features
+            old, posterior, line.shifted_by(explained, told), counts, RowSums(1.5, 2.5), features
         )
 
     mapped = found(

@@ -102,7 +102,7 @@ def test_the_statistics_after_a_step_are_those_of_the_moved_prior_means(intercep
     weights = weight_gram(lines(rng, 20))
 
     def found(told):
-        prior = line.knowing(np.zeros((n, size)), told)
+        prior = line.shifted_by(np.zeros((n, size)), told)
         return SideStatistics.of_rows(rows.location, rows, prior, counts, RowSums(0.0, 0.0), given)
 
     step = found(told).best_step(weights)
@@ -127,7 +127,7 @@ def told_by_half_steps(block, mean, steps):
         told = np.zeros((m, RANK))
         implicit_features.add_implicit_sums(block, 0, m, implicit_features.sent_vectors(cols), rows.implicit, told)
         implicit_features.leave_residuals(block, 0, m, rows, told)
-        known = prior.knowing(np.zeros((m, RANK)), told)
+        known = prior.shifted_by(np.zeros((m, RANK)), told)
         sums = SideStatistics.of_rows(mean, rows, known, block.distinct_counts, RowSums(0.0, 0.0))
         step = sums.best_step(weight_gram(cols))
         step.of_residuals.apply_to(rows, 0, m)

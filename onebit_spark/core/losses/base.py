@@ -41,8 +41,8 @@ class RowPrior:
     mean: NDArray[np.float64]
     precision: NDArray[np.float64]  # (1, D) or (rows, D): g = E[1/γ]; in a learnt prior the inverse variances
     # (rows, D): The part of ``mean`` that features explain (docs/MATH.md, §13 and §15)
-    known: NDArray[np.float64] | None = None
-    implicit_mean: NDArray[np.float64] | None = None  # (rows, K): The part of ``known`` that implicit features explain
+    explained: NDArray[np.float64] | None = None
+    implicit_mean: NDArray[np.float64] | None = None  # (rows, K): The part of it that implicit features explain
     # (D, D), 0 on its diagonal: what a map that waits for the rows makes of independent coordinates (``before``)
     coupling: NDArray[np.float64] | None = None
 
@@ -58,15 +58,17 @@ class RowPrior:
     def take(self, index: NDArray[np.integer] | slice) -> RowPrior:
         """The prior of the rows at ``index``, in that order."""
         mean, precision = (lines if len(lines) == 1 else lines[index] for lines in (self.mean, self.precision))
-        known, implicit_mean = (None if part is None else part[index] for part in (self.known, self.implicit_mean))
-        return RowPrior(mean, precision, known, implicit_mean, self.coupling)
+        explained, implicit_mean = (
+            None if part is None else part[index] for part in (self.explained, self.implicit_mean)
+        )
+        return RowPrior(mean, precision, explained, implicit_mean, self.coupling)
 
-    def knowing(self, known: NDArray[np.float64], implicit_mean: NDArray[np.float64] | None = None) -> RowPrior:
-        """The prior of all rows, with ``known`` (D columns) and ``implicit_mean`` (K columns) added to their means."""
+    def shifted_by(self, explained: NDArray[np.float64], implicit_mean: NDArray[np.float64] | None = None) -> RowPrior:
+        """The prior with ``explained`` (D columns) and ``implicit_mean`` (K columns) added to the means of all rows."""
         if implicit_mean is not None:
-            known = known.copy()
-            known[:, -implicit_mean.shape[1] :] += implicit_mean
-        return replace(self, mean=self.mean + known, known=known, implicit_mean=implicit_mean)
+            explained = explained.copy()
+            explained[:, -implicit_mean.shape[1] :] += implicit_mean
+        return replace(self, mean=self.mean + explained, explained=explained, implicit_mean=implicit_mean)
 
     def before(self, by: RowMap) -> RowPrior:
         """The same prior of rows that x ─► xT + t has yet to map: the mean (p − t)T⁻¹, the precision T diag(g) Tᵀ."""

@@ -21,7 +21,7 @@ from onebit_spark.core.spectral import (
     Rows,
     SquareSum,
     Table,
-    added,
+    add_tables,
     gram,
     spectral_start,
 )
@@ -107,7 +107,7 @@ class DeviceSigns:
 
     def tall(self, side: Side, make: Callable[..., Table], *tables: Any) -> Any:
         ratings = self.ratings[side]
-        if make is added:
+        if make is add_tables:
             return tables[0] + tables[1]
         if isinstance(make, Factors):
             factors = _scaled(ratings, tables[0], make.right)

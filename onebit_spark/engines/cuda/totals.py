@@ -41,7 +41,7 @@ def side_statistics(
         at += len(table)
     numbers, cross = results.get(), np.zeros((0, shape.size + 2 * shape.rank * shape.implicit))
     if features is not None:
-        shift = new.location.astype(np.float64) - prior.means(prior.known(implicit_means, shape.fixed))
+        shift = new.location.astype(np.float64) - prior.means(prior.all_explained(implicit_means, shape.fixed))
         if shape.implicit:
             assert new.implicit is not None
             directions = new.implicit[:, 4 * shape.rank :] * cp.sqrt(ratings.distinct.astype(np.float64))[:, None]

@@ -86,21 +86,21 @@ class DevicePrior:
         own = (NULL, NULL) if self.own is None else (self.own.location, self.own.deviation)
         return self.mean, self.precision, *own, or_null(self.explained)
 
-    def known(self, implicit_means: Any, fixed: int) -> Any:
+    def all_explained(self, implicit_means: Any, fixed: int) -> Any:
         """What features explain of the means, (rows, D), of it ``implicit_means`` (rows, K); None without any."""
         if implicit_means is None:
             return self.explained
         if self.explained is None:
-            known = cupy().zeros((len(implicit_means), len(self.mean)), np.float32)
+            explained = cupy().zeros((len(implicit_means), len(self.mean)), np.float32)
         else:
-            known = self.explained.copy()
-        known[:, fixed:] += implicit_means
-        return known
+            explained = self.explained.copy()
+        explained[:, fixed:] += implicit_means
+        return explained
 
-    def means(self, known: Any) -> Any:
+    def means(self, explained: Any) -> Any:
         """The prior means of all rows."""
         means = self.mean if self.own is None else self.own.location.astype(np.float64)
-        return means if known is None else means + known
+        return means if explained is None else means + explained
 
 
 LINES = 16  # rows whose lines a block makes, as in lines.cu

@@ -1,7 +1,7 @@
 """The certificates that held-out ratings give: of all predictions, within groups, and of those that are sure enough.
 
-The last is the selective certificate: on which pairs is the error rate at most r, and how many are they? (docs/MATH.md,
-§10)
+The last is the selective certificate (docs/MATH.md, §10): on which pairs is the error rate at most r, and how many are
+they?
 
 Rung t of a ladder answers a pair if its confidence |z| is at least the threshold of the rung. R(t) is the error rate
 among the answered pairs. Of the n_t held-out ratings that rung t answers, k_t are wrong. No threshold depends on these

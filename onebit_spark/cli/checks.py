@@ -1,4 +1,4 @@
-"""What the jobs refuse, in the words of their flags: outputs that they may not or cannot write, unfit tables."""
+"""What the jobs refuse, in the words of their flags: outputs that they cannot or may not write, and wrong tables."""
 
 from __future__ import annotations
 

@@ -13,11 +13,11 @@ from smalltables import TABLES
 
 
 @pytest.fixture
-def own_words(tmp_path_factory):
-    """A Python for the workers that writes what they say elsewhere: one that is killed may leave half a traceback."""
+def workers_apart(tmp_path_factory):
+    """A Python for Spark's workers whose stderr is a file: a worker that is killed may leave half a traceback."""
     folder = tmp_path_factory.mktemp("workers")
     python = folder / "python"
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@" 2>>{folder}/said\n')
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@" 2>>{folder}/stderr\n')
     python.chmod(0o755)
     return {"PYSPARK_PYTHON": str(python)}
 
@@ -27,7 +27,7 @@ def own_words(tmp_path_factory):
     [(os.killpg, signal.SIGINT, 130), pytest.param(os.kill, signal.SIGTERM, 143, marks=pytest.mark.slow)],
     ids=["Ctrl-C", "kill"],
 )
-def test_interrupted_and_resumed(spark, tmp_path, own_words, send, number, code):
+def test_interrupted_and_resumed(spark, tmp_path, workers_apart, send, number, code):
     """Ctrl-C reaches all processes of a terminal, Java too; ``kill`` reaches one."""
     kept, log = tmp_path / "checkpoints", tmp_path / "log"
     flags = ["--ratings", write(tmp_path / "ratings.parquet", TABLES["good"]), "--output", tmp_path / "model"]
@@ -35,7 +35,11 @@ def test_interrupted_and_resumed(spark, tmp_path, own_words, send, number, code)
     command = [sys.executable, ROOT / "jobs" / "fit.py", *flags, "--max-iter", 100_000]
     with log.open("w") as stream:
         process = subprocess.Popen(
-            list(map(str, command)), stdout=stream, stderr=stream, env=environment(**own_words), start_new_session=True
+            list(map(str, command)),
+            stdout=stream,
+            stderr=stream,
+            env=environment(**workers_apart),
+            start_new_session=True,
         )
         try:
             deadline = time.monotonic() + 120

@@ -1,24 +1,23 @@
 """Params with their getters and setters, and those that the estimator and its model share.
 
-userCol, getUserCol, setUserCol = text("userCol", "column of the user ids")      the line of ``explainParams``
-rank, getRank, setRank = declared("rank", int)                                   a setting of ``TABLES``
+userCol, getUserCol, setUserCol = text("userCol", "column of the user ids")      a Param with its documentation
+rank, getRank, setRank = declared("rank", int)                                   documented by a setting of ``TABLES``
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache, partial, wraps
 from inspect import signature
 from typing import Any, Self, TypeVar
 
 from pyspark.ml.param import Param, Params, TypeConverters
 
-from onebit_spark.certificate.certificates import Terms
-from onebit_spark.core.config import FitConfig
+from onebit_spark.core.config import FitConfig, Labels, Terms
 from onebit_spark.core.execution import Execution
 from onebit_spark.core.settings import Setting, documented_parameter, param_names
 from onebit_spark.core.settings import declared as settings_of
-from onebit_spark.input.rating_checks import Labels
+from onebit_spark.errors import RequestError
 from onebit_spark.predictor.asked_model import COLD_START
 
 T = TypeVar("T")
@@ -30,6 +29,30 @@ CONVERTERS: dict[type, Callable[[Any], Any]] = {
     str: TypeConverters.toString, int: TypeConverters.toInt, float: TypeConverters.toFloat,
     bool: TypeConverters.toBoolean,
 }  # fmt: skip
+
+REMOVED = {
+    "blocksDir": "Parquet files are read by Arrow, and every fit reads the ratings itself",
+    "calibrate": "the fit calibrates its probabilities where that pays; model.calibrate(ratings) uses held-out ratings",
+    "patience": "the fit chooses its length on a tenth of the ratings",
+    "shuffleStorage": "factors are stored in checkpointDir or the checkpoint folder of the SparkContext, else on the "
+    "executors",
+    "start": "every fit starts from the spectral start, or from setInitialModel(model)",
+    "validationIndicatorCol": "the fit chooses its length on a tenth of the ratings; certify held-out ratings with "
+    "model.certify",
+    "workDir": "set checkpointDir, or sparkContext.setCheckpointDir, to a folder that all executors can reach",
+}  # Params of earlier versions, and what to do instead
+
+
+def removed(name: str) -> str:
+    """The answer to a Param of an earlier version."""
+    return f"the Param {name} was removed: {REMOVED[name]}"
+
+
+def without_removed(metadata: dict[str, Any]) -> dict[str, Any]:
+    """The metadata of a saved estimator without the Params that an earlier version had."""
+    maps = ("paramMap", "defaultParamMap")
+    kept = {key: {name: value for name, value in metadata[key].items() if name not in REMOVED} for key in maps}
+    return {**metadata, **kept}
 
 
 @cache
@@ -125,6 +148,21 @@ def _named(function: F, verb: str, param: Param[Any]) -> F:
     function.__name__ = f"{verb}{param.name[0].upper()}{param.name[1:]}"
     function.__doc__ = f"{verb.capitalize()} ``{param.name}``: {param.doc}."
     return function
+
+
+def keyword_only(constructor: F) -> F:
+    """As pyspark's: the arguments are kept in ``_input_kwargs``. A removed Param raises a RequestError."""
+
+    @wraps(constructor)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
+        if args:
+            raise TypeError(f"{type(self).__name__} takes keyword arguments only")
+        if gone := [name for name in kwargs if name in REMOVED]:
+            raise RequestError("; ".join(map(removed, gone)))
+        self._input_kwargs = kwargs
+        constructor(self, **kwargs)
+
+    return wrapper  # type: ignore[return-value]
 
 
 def keyword_defaults(function: Callable[..., None]) -> dict[str, Any]:

@@ -107,7 +107,7 @@ def test_validation_scores_newcomers_as_the_model_does(ratings, user_features, e
     """Users that are watched only: most have features, user 0 has none. Items that are watched only have none."""
     marked = ratings.withColumn("held", F.col("user").cast("int") % 3 == 0).where("held or item != '7'").cache()
     known = user_features.where("user != '0'")
-    watched = estimator(exchange=exchange, maxIter=2, start="random", validationIndicatorCol="held")
+    watched = estimator(exchange=exchange, maxIter=2, validationIndicatorCol="held")
     made = watched.setUserFeatures(known).fit(marked)
     held = made.transform(marked.where("held"))
     own = -F.log(F.when(F.col("label") > 0, F.col("probability")).otherwise(1 - F.col("probability")))

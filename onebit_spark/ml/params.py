@@ -31,14 +31,10 @@ CONVERTERS: dict[type, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 REMOVED = {
-    "blocksDir": "Parquet files are read by Arrow, and every fit reads the ratings itself",
     "calibrate": "the fit calibrates its probabilities where that pays; model.calibrate(ratings) uses held-out ratings",
-    "patience": "the fit chooses its length on a tenth of the ratings",
     "shuffleStorage": "factors are stored in checkpointDir or the checkpoint folder of the SparkContext, else on the "
     "executors",
     "start": "every fit starts from the spectral start, or from setInitialModel(model)",
-    "validationIndicatorCol": "the fit chooses its length on a tenth of the ratings; certify held-out ratings with "
-    "model.certify",
     "workDir": "set checkpointDir, or sparkContext.setCheckpointDir, to a folder that all executors can reach",
 }  # Params of earlier versions, and what to do instead
 

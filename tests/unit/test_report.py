@@ -50,7 +50,6 @@ def info():
         label_coding="signed", threshold=None, majority=1,
         columns={"user": "<who>", "item": "what", "label": "said"}, id_types={"user": "int", "item": "int"},
         seconds={"survey": 0.25, "fit": 1.5}, repeats={"repeated_cells": 7, "repeated": 12, "conflicting": 3},
-        validation=[{"loss": 0.6 - 0.01 * t, "error": 0.3} for t in range(10)],
         diagnostics={
             "source": "held-out ratings", "fitted": False, "n": 900, "error": 0.1234, "calibration_error": curve.error,
             "reliability": curve.as_dict(),
@@ -67,7 +66,7 @@ def info():
 @pytest.fixture(scope="module")
 def bare(info):
     """Only its objective and its factors are drawn."""
-    return dataclasses.replace(info, diagnostics=None, validation=[])
+    return dataclasses.replace(info, diagnostics=None)
 
 
 @pytest.fixture(scope="module")

@@ -79,7 +79,7 @@ def test_it_says_what_was_fitted(page):
         assert told in page
     assert "At most 37.4% &lt;on new ones&gt;." in page
     assert page.count("It says nothing here.") == 1
-    assert page.count("<svg") == 6
+    assert page.count("<svg") == 5
     assert "look better than they are" not in page
 
 

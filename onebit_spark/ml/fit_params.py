@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from onebit_spark.ml.params import (
-    REMOVED,
     PredictionParams,
     declared,
     declared_or_word,
@@ -18,7 +17,7 @@ from onebit_spark.ml.params import (
     keyword_only,
     optional,
     optional_or_word,
-    removed,
+    refuse_removed,
 )
 
 
@@ -52,10 +51,6 @@ class FitParams(PredictionParams):
     checkpointDir, getCheckpointDir, setCheckpointDir = optional("checkpointDir", str)
     checkpointInterval, getCheckpointInterval, setCheckpointInterval = declared("checkpointInterval", int)
     resume, getResume, setResume = declared("resume", bool)
-    validationIndicatorCol, getValidationIndicatorCol, setValidationIndicatorCol = optional(
-        "validationIndicatorCol", str
-    )
-    patience, getPatience, setPatience = declared("patience", int)
     delta, getDelta, setDelta = declared("delta", float)
     certificatePriorSplit, getCertificatePriorSplit, setCertificatePriorSplit = optional("certificatePriorSplit", float)
     certificateGrid, getCertificateGrid, setCertificateGrid = declared("certificateGrid", int)
@@ -76,8 +71,8 @@ class FitParams(PredictionParams):
         numUserBlocks: int | None = None, numItemBlocks: int | None = None, exchange: str = "auto",
         device: str = "cpu", driverRatings: int | None = None, blocksDir: str | None = None,
         checkpointDir: str | None = None,
-        checkpointInterval: int = 10, resume: bool = False, validationIndicatorCol: str | None = None,
-        patience: int = 3, delta: float = 0.05, certificatePriorSplit: float | None = None, certificateGrid: int = 1,
+        checkpointInterval: int = 10, resume: bool = False, delta: float = 0.05,
+        certificatePriorSplit: float | None = None, certificateGrid: int = 1,
     ) -> None:  # fmt: skip
         super().__init__()
         self._setDefault(**keyword_defaults(FitParams.__init__))
@@ -87,9 +82,9 @@ class FitParams(PredictionParams):
 
         def __getattr__(self, name: str) -> Any:
             """A getter or setter of a removed Param says what to do instead."""
-            param = name[3:4].lower() + name[4:] if name.startswith(("get", "set")) else name
-            known = removed(param) if param in REMOVED else f"{type(self).__name__!r} object has no attribute {name!r}"
-            raise AttributeError(known)
+            if name.startswith(("get", "set")):
+                refuse_removed([name[3:4].lower() + name[4:]])
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
 FitParams.__init__.__doc__ = documented_params(FitParams, FitParams.__init__)

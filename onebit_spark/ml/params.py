@@ -6,19 +6,23 @@ rank, getRank, setRank = declared("rank", int)                                  
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterable
 from functools import cache, partial, wraps
 from inspect import signature
 from typing import Any, Self, TypeVar
 
 from pyspark.ml.param import Param, Params, TypeConverters
+from pyspark.ml.util import DefaultParamsReader
 
 from onebit_spark.core.config import FitConfig, Labels, Terms
 from onebit_spark.core.execution import Execution
 from onebit_spark.core.settings import Setting, documented_parameter, param_names
 from onebit_spark.core.settings import declared as settings_of
-from onebit_spark.errors import RequestError
+from onebit_spark.errors import refuse
 from onebit_spark.predictor.asked_model import COLD_START
+
+log = logging.getLogger("onebit_spark")
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Params)
@@ -30,25 +34,33 @@ CONVERTERS: dict[type, Callable[[Any], Any]] = {
     bool: TypeConverters.toBoolean,
 }  # fmt: skip
 
-REMOVED = {
+REMOVED = {  # Params of earlier versions, and what to do instead
     "calibrate": "the fit calibrates its probabilities where that pays; model.calibrate(ratings) uses held-out ratings",
+    "patience": "a tenth of the ratings decides how long a fit runs; maxIter and tol bound it",
     "shuffleStorage": "factors are stored in checkpointDir or the checkpoint folder of the SparkContext, else on the "
     "executors",
     "start": "every fit starts from the spectral start, or from setInitialModel(model)",
+    "validationIndicatorCol": "a tenth of the ratings decides how long a fit runs; evaluate the model on other ratings",
     "workDir": "set checkpointDir, or sparkContext.setCheckpointDir, to a folder that all executors can reach",
-}  # Params of earlier versions, and what to do instead
+}
 
 
-def removed(name: str) -> str:
-    """The answer to a Param of an earlier version."""
-    return f"the Param {name} was removed: {REMOVED[name]}"
+def refuse_removed(names: Iterable[str]) -> None:
+    """Raise a RequestError if one of these Params was removed."""
+    refuse([f"{name} was removed: {REMOVED[name]}" for name in names if name in REMOVED])
 
 
-def without_removed(metadata: dict[str, Any]) -> dict[str, Any]:
-    """The metadata of a saved estimator without the Params that an earlier version had."""
-    maps = ("paramMap", "defaultParamMap")
-    kept = {key: {name: value for name, value in metadata[key].items() if name not in REMOVED} for key in maps}
-    return {**metadata, **kept}
+def set_saved_params(instance: Any, metadata: dict[str, Any]) -> None:
+    """Set the Params that pyspark.ml has saved. Those that were removed since are left out."""
+    kept: dict[str, Any] = {
+        part: {name: value for name, value in metadata[part].items() if name not in REMOVED}
+        for part in ("paramMap", "defaultParamMap")
+        if part in metadata
+    }
+    for name in metadata["paramMap"]:
+        if name in REMOVED:
+            log.warning("the saved Param %s is left out: it was removed: %s", name, REMOVED[name])
+    DefaultParamsReader.getAndSetParams(instance, {**metadata, **kept})
 
 
 @cache
@@ -153,8 +165,7 @@ def keyword_only(constructor: F) -> F:
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
         if args:
             raise TypeError(f"{type(self).__name__} takes keyword arguments only")
-        if gone := [name for name in kwargs if name in REMOVED]:
-            raise RequestError("; ".join(map(removed, gone)))
+        refuse_removed(kwargs)
         self._input_kwargs = kwargs
         constructor(self, **kwargs)
 
@@ -209,6 +220,13 @@ class PredictionParams(Params):
             userCol="user", itemCol="item", scoreCol="score", stdCol="std", probabilityCol="probability",
             predictionCol="prediction", rawPredictionCol="rawPrediction", coldStartStrategy="prior",
         )  # fmt: skip
+
+    def __getattr__(self, name: str) -> Any:
+        """Setters and getters of removed Params name what to do instead."""
+        param = name[3:4].lower() + name[4:]
+        if name[:3] in ("set", "get") and param in REMOVED:
+            raise AttributeError(f"{param} was removed: {REMOVED[param]}")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _set_given(self, **params: Any) -> Self:
         """Set Params by name; None leaves one as it is."""

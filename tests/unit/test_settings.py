@@ -76,11 +76,11 @@ def test_the_constructor_takes_every_param_with_its_default():
 @pytest.mark.parametrize("name", REMOVED)
 def test_a_removed_param_says_what_to_do_instead(name):
     assert not OneBitCompletion().hasParam(name)
-    with pytest.raises(RequestError, match=f"^the Param {name} was removed: .{{20,}}"):
+    with pytest.raises(RequestError, match=f"^{name} was removed: .{{20,}}"):
         OneBitCompletion(rank=2, **{name: None})
-    with pytest.raises(RequestError, match=f"^the Param {name} was removed: "):
+    with pytest.raises(RequestError, match=f"^{name} was removed: "):
         OneBitCompletion().setParams(**{name: 3})
-    with pytest.raises(AttributeError, match=f"^the Param {name} was removed: "):
+    with pytest.raises(RequestError, match=f"^{name} was removed: "):
         getattr(OneBitCompletion(), f"set{name[0].upper()}{name[1:]}")(3)
 
 

@@ -1,5 +1,6 @@
 """Tables of a side on Spark: a line per row, held on the driver or stored on the cluster; factor tables of models."""
 
+
 from __future__ import annotations
 
 import uuid
@@ -28,8 +29,7 @@ from onebit_spark.core.factor_tables import (
 )
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.posterior import FloatArray, Form, RowPosterior
-from onebit_spark.engines.routes import BATCH_BYTES
-from onebit_spark.engines.runner import LineFormat, LineMap
+from onebit_spark.engines.engine import LineFormat, LineMap
 from onebit_spark.engines.steps import Lines
 from onebit_spark.platform.binary_cells import type_of
 from onebit_spark.platform.files import Location
@@ -37,6 +37,8 @@ from onebit_spark.platform.plans import forget, on_executors
 from onebit_spark.platform.sessions import broadcast
 from onebit_spark.platform.temporary_folders import TemporaryFolders
 
+BATCH_BYTES = 16 * 2**20  # of a batch that goes to Spark; it travels in a task, which may have 128 MB
+  # of a batch that goes to Spark; it travels in a task, which may have 128 MB
 
 class Broadcasts:
     """All that a fit has broadcast. It ends with what it was sent for, and at the latest with the fit."""

@@ -9,7 +9,6 @@ workers on Arrow.
 ``BlockedSide`` is one orientation, ``Blocking`` makes both.
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -283,6 +282,44 @@ def ratings_changed(detail: str) -> FitFailed:
     return not_deterministic(f"the source of the ratings changed while it was read: {detail}")
 
 
+# ---- routes of rows between blocks -----------------------------------------------------------------------------------
+
+ROUTED = schema_of(f"key int, {BLOCK_CELLS}, routes binary, ends binary, row_weights binary, rated long")
+
+
+@dataclass(frozen=True)
+class Route:
+    """Adds to each block its key, the rows that each block of the other side refers to, and sums of weights."""
+
+    build: Callable[[Batches], Batches]
+    keys: NDArray[np.int32]
+    there: Placement | None  # None: nothing is sent from here
+
+    def __call__(self, batches: Batches) -> Batches:
+        for batch in self.build(batches):
+            block = read_block({name: batch.column(name)[0] for name in batch.schema.names})
+            routes, ends = NO_ROUTES if self.there is None else routes_of(block, self.there)
+            rated = np.count_nonzero(block.ratings.row_counts)
+            key = pa.array([self.keys[block.number]], pa.int32())
+            # Without weights, the sums are the differences of the pointers.
+            sums = np.empty(0) if block.ratings.weights is None else block.ratings.row_weights
+            extra = binary_line(routes=routes, ends=ends, row_weights=sums, rated=rated)
+            names = ["key", *batch.schema.names, *extra.schema.names]
+            yield pa.RecordBatch.from_arrays([key, *batch.columns, *extra.columns], names=names)
+
+
+def routes_of(block: PlacedBlock, there: Placement) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """(routes, ends): block t of the other side refers to the rows at the positions routes[ends[t] : ends[t + 1]]."""
+    target = there.of(block.columns)[block.ratings.codes >> 1].astype(np.int64)
+    row = np.repeat(np.arange(block.ratings.n_rows), block.ratings.row_counts)
+    pairs = np.unique(target * max(1, block.ratings.n_rows) + row)
+    target, row = np.divmod(pairs, max(1, block.ratings.n_rows))
+    return row.astype(np.int32), np.searchsorted(target, np.arange(there.n_blocks + 1))
+
+
+NO_ROUTES = np.empty(0, np.int32), np.zeros(1, np.int64)
+
+
 # ---- both orientations -----------------------------------------------------------------------------------------------
 
 ROUTES = ("routes", "ends", "row_weights")  # what only a sender needs
@@ -426,7 +463,8 @@ def _in_tasks(chunks: DataFrame, plan: SidePlan) -> DataFrame:
     """The chunks of blocks in the partitions of their blocks."""
     return in_partitions(chunks, plan.n_tasks, F.col("block") % plan.n_tasks)
 
-# ---- ids that are numbered by a distributed sort ----
+
+# ---- ids that a distributed sort numbers -----------------------------------------------------------------------------
 
 
 WIDE = 2**30  # from so many rows or columns on, a number with a label bit needs more than 32 bits
@@ -604,40 +642,3 @@ class _EncodeNumbers:
         if len(here) and (numbers.min() < 0 or not pc.all(pc.less(ascending[:-1], ascending[1:]), min_count=0).as_py()):
             raise ratings_changed("a part of it has other ids than before")
         return numbers
-
-# ---- routes ----
-
-ROUTED = schema_of(f"key int, {BLOCK_CELLS}, routes binary, ends binary, row_weights binary, rated long")
-
-
-@dataclass(frozen=True)
-class Route:
-    """Adds to each block its key, the rows that each block of the other side refers to, and sums of weights."""
-
-    build: Callable[[Batches], Batches]
-    keys: NDArray[np.int32]
-    there: Placement | None  # None: nothing is sent from here
-
-    def __call__(self, batches: Batches) -> Batches:
-        for batch in self.build(batches):
-            block = read_block({name: batch.column(name)[0] for name in batch.schema.names})
-            routes, ends = NO_ROUTES if self.there is None else routes_of(block, self.there)
-            rated = np.count_nonzero(block.ratings.row_counts)
-            key = pa.array([self.keys[block.number]], pa.int32())
-            # Without weights, the sums are the differences of the pointers.
-            sums = np.empty(0) if block.ratings.weights is None else block.ratings.row_weights
-            extra = binary_line(routes=routes, ends=ends, row_weights=sums, rated=rated)
-            names = ["key", *batch.schema.names, *extra.schema.names]
-            yield pa.RecordBatch.from_arrays([key, *batch.columns, *extra.columns], names=names)
-
-
-def routes_of(block: PlacedBlock, there: Placement) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """(routes, ends): block t of the other side refers to the rows at the positions routes[ends[t] : ends[t + 1]]."""
-    target = there.of(block.columns)[block.ratings.codes >> 1].astype(np.int64)
-    row = np.repeat(np.arange(block.ratings.n_rows), block.ratings.row_counts)
-    pairs = np.unique(target * max(1, block.ratings.n_rows) + row)
-    target, row = np.divmod(pairs, max(1, block.ratings.n_rows))
-    return row.astype(np.int32), np.searchsorted(target, np.arange(there.n_blocks + 1))
-
-
-NO_ROUTES = np.empty(0, np.int32), np.zeros(1, np.int64)

@@ -8,7 +8,6 @@ Spark, mixed             one held, one stored               by broadcast; by a j
 Spark, shuffle           both stored on the cluster         by a join
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
@@ -40,6 +39,7 @@ Matrix = NDArray[np.float64]
 
 # Of a map that waits. A row is rounded to float32 as it is, and the map makes the square of this of the rounding.
 MOST_STRETCH = 30.0
+
 
 class LineMap(Protocol):
     """A map of every row: a ``RowMap`` or an ``ImplicitMove``."""
@@ -174,6 +174,7 @@ class Runner(Protocol[T]):
 
     def described(self, what: str) -> AbstractContextManager[None]:
         """Says what the work is about, wherever somebody looks."""
+
 
 class BlockEngine(Generic[T]):
     """An ``Engine`` (``core.engine``): both posteriors as tables, and the steps that change them.

@@ -1,6 +1,5 @@
 """SparkEngine: the engine on the ratings of a DataFrame, with their ids, on the driver or on the executors."""
 
-
 from __future__ import annotations
 
 import atexit
@@ -256,6 +255,7 @@ def blocks_by_size(n_ratings: int, n_rows: int, n_sent: int, form: Form, cores: 
 def tasks_by_size(n_ratings: int, n_blocks: int, cores: int) -> int:
     """A few blocks per task, as many as have the ratings of one large block: lines travel between fewer tasks."""
     return max(default_tasks(n_blocks, cores), min(n_blocks, -(-n_ratings // RATINGS_PER_BLOCK)))
+
 
 log = logging.getLogger("onebit_spark")
 

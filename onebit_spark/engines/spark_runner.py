@@ -12,7 +12,6 @@ both sides are held nothing is shuffled, and a step is one job. Every job starts
 So neither plan nor lineage grows, and what is lost with an executor is computed again from there.
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
@@ -39,14 +38,30 @@ from onebit_spark.engines.blocking import BlockedSide, Blocking
 from onebit_spark.engines.engine import LineFormat, LineMap, written
 from onebit_spark.engines.start import grown_posteriors, start_posteriors
 from onebit_spark.engines.steps import NO_SUMS, Lines, OnRows, PlacedBlock, RowStep, Step, Sums, total_weight
-from onebit_spark.engines.tables import Broadcasts, Held, Stored, Table
+from onebit_spark.engines.tables import BATCH_BYTES, Broadcasts, Held, Stored, Table
 from onebit_spark.input.rating_checks import not_deterministic
 from onebit_spark.platform.arrow_stream import arrow_batches
 from onebit_spark.platform.binary_cells import binary_line, cell_array, schema_of
 from onebit_spark.platform.plans import cogrouped, cut_from_plan
 from onebit_spark.platform.sessions import described
 
-# consts
+CELLS = schema_of("key int, place int, sender int, values binary")
+PLACED = schema_of("key int, rows binary, values binary")
+RESULTS = schema_of("key int, values binary, sums binary, n long, checksum long")
+NUMBERED = schema_of("number long, values binary")
+PARTNERS = -1  # the place of lines of the other side; tables of the same side have the places 0, 1, …
+Packing = Callable[[pa.RecordBatch], tuple[NDArray[np.int64], FloatArray]]
+
+
+class Transform(Protocol):
+    """What of some lines is sent, from the weights of their ratings and the lines."""
+
+    def __call__(self, weights: NDArray[Any], lines: Any, /) -> FloatArray: ...
+
+    @property
+    def format(self) -> LineFormat:
+        """Of what arrives."""
+
 
 class SparkRunner:
     """A ``Runner`` over both orientations of the ratings. Its tables are of the type ``Table``."""
@@ -243,26 +258,8 @@ def _value(cell: pa.Scalar) -> Any:
 def _sums_of(line: dict[str, Any]) -> Sums:
     return np.frombuffer(line["sums"], np.float64).copy()  # a view would keep the whole batch
 
-# ---- code of the workers: how a block gets its lines ----
 
-
-CELLS = schema_of("key int, place int, sender int, values binary")
-PLACED = schema_of("key int, rows binary, values binary")
-RESULTS = schema_of("key int, values binary, sums binary, n long, checksum long")
-NUMBERED = schema_of("number long, values binary")
-PARTNERS = -1  # the place of lines of the other side; tables of the same side have the places 0, 1, …
-
-Packing = Callable[[pa.RecordBatch], tuple[NDArray[np.int64], FloatArray]]
-
-
-class Transform(Protocol):
-    """What of some lines is sent, from the weights of their ratings and the lines."""
-
-    def __call__(self, weights: NDArray[Any], lines: Any, /) -> FloatArray: ...
-
-    @property
-    def format(self) -> LineFormat:
-        """Of what arrives."""
+# ---- code of the workers: how a block gets its rows ------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -277,10 +274,6 @@ class Everywhere:
 
 
 Source = LineFormat | Everywhere  # of a block's lines: they arrive in cells of this format, or are here already
-
-
-
-
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """Tables of a side on Spark: a line per row, held on the driver or stored on the cluster; factor tables of models."""
 
-
 from __future__ import annotations
 
 import uuid
@@ -38,7 +37,7 @@ from onebit_spark.platform.sessions import broadcast
 from onebit_spark.platform.temporary_folders import TemporaryFolders
 
 BATCH_BYTES = 16 * 2**20  # of a batch that goes to Spark; it travels in a task, which may have 128 MB
-  # of a batch that goes to Spark; it travels in a task, which may have 128 MB
+
 
 class Broadcasts:
     """All that a fit has broadcast. It ends with what it was sent for, and at the latest with the fit."""

@@ -3,7 +3,6 @@
     estimate_size ─► n, bytes per rating                            one aggregation; none if Spark's cache knows n
     collect_ratings ─► the ratings of every row, both sides' ids    one collect, or several that are small enough;
                                                                     none if this process can read their files
-    collect_bundles ─► the same, of ratings that were packed and checked before (``packing``)
 
 Whatever came is what is checked, fitted and certified. If the caller gives a fingerprint of what it counted before, the
 ratings that came must have it.
@@ -34,10 +33,8 @@ from onebit_spark.input.batches import (
     read_batch,
 )
 from onebit_spark.input.columns import quoted, type_of
-from onebit_spark.input.packing import UNPACKED, Unpacking
 from onebit_spark.input.rating_checks import (
     Columns,
-    RatingCounts,
     fingerprint_of,
     may_be_refused,
     not_deterministic,
@@ -143,14 +140,3 @@ def _numbered(ids: pa.ChunkedArray, known: pa.Array) -> tuple[Numbers, pa.Array]
     unknown = numbers < 0
     numbers[unknown] = np.arange(len(known), len(known) + np.count_nonzero(unknown))
     return numbers[codes], different.filter(pa.array(unknown))
-
-
-# ---- packed ratings --------------------------------------------------------------------------------------------------
-
-
-def collect_bundles(lines: DataFrame, tally: RatingCounts, n_bytes: int, most_bytes: int) -> CollectedRatings:
-    """The ratings of the lines of PACKED, which hold ``n_bytes``. ``most_bytes`` bounds one collect."""
-    limit, parts = limit_for(tally.n), max(1, -(-n_bytes // most_bytes))
-    key = F.col("segment") + F.col("place")
-    unpacked = collect_in_parts(lines.select(*UNPACKED), parts, key, lambda batches: Unpacking(limit).all_of(batches))
-    return unpacked.ratings(tally)

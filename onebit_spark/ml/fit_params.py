@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pyspark import keyword_only
-
 from onebit_spark.ml.params import (
     PredictionParams,
+    constructor_of_params,
     declared,
     declared_or_word,
     documented_params,
@@ -43,7 +42,6 @@ class FitParams(PredictionParams):
     exchange, getExchange, setExchange = declared("exchange", str)
     device, getDevice, setDevice = declared("device", str)
     driverRatings, getDriverRatings, setDriverRatings = optional("driverRatings", int)
-    blocksDir, getBlocksDir, setBlocksDir = optional("blocksDir", str)
     workDir, getWorkDir, setWorkDir = optional("workDir", str)
     shuffleStorage, getShuffleStorage, setShuffleStorage = declared("shuffleStorage", str)
     checkpointDir, getCheckpointDir, setCheckpointDir = optional("checkpointDir", str)
@@ -57,7 +55,7 @@ class FitParams(PredictionParams):
     certificatePriorSplit, getCertificatePriorSplit, setCertificatePriorSplit = optional("certificatePriorSplit", float)
     certificateGrid, getCertificateGrid, setCertificateGrid = declared("certificateGrid", int)
 
-    @keyword_only
+    @constructor_of_params
     def __init__(
         self, *,
         userCol: str = "user", itemCol: str = "item", scoreCol: str = "score", stdCol: str = "std",
@@ -69,10 +67,10 @@ class FitParams(PredictionParams):
         fitIntercept: bool = True, implicitFeatures: bool = True, solver: str = "mm", start: str = "spectral",
         covariance: str = "full", maxIter: int = 100, tol: float = 1e-05, seed: int = 0, calibrate: bool = True,
         numUserBlocks: int | None = None, numItemBlocks: int | None = None, exchange: str = "auto",
-        device: str = "cpu", driverRatings: int | None = None, blocksDir: str | None = None,
-        workDir: str | None = None, shuffleStorage: str = "files", checkpointDir: str | None = None,
-        checkpointInterval: int = 10, resume: bool = False, validationIndicatorCol: str | None = None,
-        patience: int = 3, delta: float = 0.05, certificatePriorSplit: float | None = None, certificateGrid: int = 1,
+        device: str = "cpu", driverRatings: int | None = None, workDir: str | None = None,
+        shuffleStorage: str = "files", checkpointDir: str | None = None, checkpointInterval: int = 10,
+        resume: bool = False, validationIndicatorCol: str | None = None, patience: int = 3, delta: float = 0.05,
+        certificatePriorSplit: float | None = None, certificateGrid: int = 1,
     ) -> None:  # fmt: skip
         super().__init__()
         self._setDefault(**keyword_defaults(FitParams.__init__))

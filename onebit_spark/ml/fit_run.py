@@ -29,7 +29,6 @@ from onebit_spark.engines.validation import Validation, check_validation, measur
 from onebit_spark.input.collect import SizeEstimate
 from onebit_spark.input.columns import type_of
 from onebit_spark.input.features import collected_features
-from onebit_spark.input.prepared_ratings import RatingsFrame, RatingsSource, prepared_for
 from onebit_spark.input.rating_checks import Columns
 from onebit_spark.input.survey import RatingSurvey
 from onebit_spark.ml.checkpoint import Checkpoint, CheckpointFolder, Checkpointing, resumed, subject_of, warm_start
@@ -197,12 +196,8 @@ def _exchange(given: FitInput, counted: SizeEstimate | None) -> AbstractContextM
     execution, columns = given.execution, given.columns
     if given.validation is not None:
         counted = None
-    source: RatingsSource = RatingsFrame(given.training, columns)
-    if execution.blocks_dir is not None:
-        source, counted = prepared_for(given.training, columns, execution.blocks_dir, counted), None
-        log.info("ratings: %s", source)
     wanted = "driver" if execution.device == "cuda" else execution.exchange
-    return choose_exchange(wanted, source, given.config.form, execution.driver_ratings, counted)
+    return choose_exchange(wanted, given.training, columns, given.config.form, execution.driver_ratings, counted)
 
 
 def _checkpoint_folder(given: FitInput, chosen: ChosenExchange, model_class: type[M]) -> CheckpointFolder | None:

@@ -23,10 +23,9 @@ TEXT = '''\
 
 from __future__ import annotations
 
-from pyspark import keyword_only
-
 from onebit_spark.ml.params import (
     PredictionParams,
+    constructor_of_params,
     declared,
     declared_or_word,
     documented_params,
@@ -40,7 +39,7 @@ class FitParams(PredictionParams):
     """The Params of a fit. A getter of a Param that is unset and has no default returns None."""
 
 {params}
-    @keyword_only
+    @constructor_of_params
     def __init__(
         self, *,
 {signature}

@@ -6,11 +6,12 @@ rank, getRank, setRank = declared("rank", int)                                  
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache, partial
+from collections.abc import Callable, Iterable
+from functools import cache, partial, wraps
 from inspect import signature
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from pyspark import keyword_only
 from pyspark.ml.param import Param, Params, TypeConverters
 
 from onebit_spark.certificate.certificates import Terms
@@ -18,6 +19,7 @@ from onebit_spark.core.config import FitConfig
 from onebit_spark.core.execution import Execution
 from onebit_spark.core.settings import Setting, documented_parameter, param_names
 from onebit_spark.core.settings import declared as settings_of
+from onebit_spark.errors import RequestError
 from onebit_spark.input.rating_checks import Labels
 from onebit_spark.predictor.asked_model import COLD_START
 
@@ -142,6 +144,38 @@ def documented_params(params: type[Params], constructor: Callable[..., None]) ->
     return "\n".join(["Parameters", "----------", *lines])
 
 
+# ---- what was removed ------------------------------------------------------------------------------------------------
+
+REMOVED = {  # Param, or method of the estimator ─► what to do instead
+    "blocksDir": "every fit reads the ratings; keep them as Parquet, which is read fastest",
+    "prepare": "fit the ratings directly; keep them as Parquet, which is read fastest",
+}
+
+
+class RemovedParam(RequestError, AttributeError):
+    """A Param or method that was removed. ``hasattr`` and ``hasParam`` are false for it."""
+
+
+def refuse_removed(names: Iterable[str]) -> None:
+    """Raise a RequestError if one of the names, or what it sets or gets, was removed."""
+    for name in names:
+        stem = name[3:4].lower() + name[4:] if name.startswith(("get", "set")) else name
+        if stem in REMOVED:
+            raise RemovedParam(f"{stem} was removed: {REMOVED[stem]}")
+
+
+def constructor_of_params(constructor: F) -> F:
+    """``pyspark.keyword_only``. An argument that was removed is answered by what to do instead."""
+    construct = keyword_only(constructor)
+
+    @wraps(constructor)
+    def checked(self: Any, *positional: Any, **params: Any) -> None:
+        refuse_removed(params)
+        construct(self, *positional, **params)
+
+    return checked  # type: ignore[return-value]
+
+
 A = TypeVar("A", bound="AnswerParams")
 
 
@@ -175,6 +209,12 @@ class PredictionParams(Params):
             userCol="user", itemCol="item", scoreCol="score", stdCol="std", probabilityCol="probability",
             predictionCol="prediction", rawPredictionCol="rawPrediction", coldStartStrategy="prior",
         )  # fmt: skip
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            refuse_removed([name])
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _set_given(self, **params: Any) -> Self:
         """Set Params by name; None leaves one as it is."""

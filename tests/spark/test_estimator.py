@@ -70,6 +70,20 @@ def test_params_by_keyword_only():
         OneBitCompletion().setParams(regParam=0.1)
 
 
+def test_what_was_removed_is_answered_by_what_to_do_instead():
+    estimator, line = OneBitCompletion(), "blocksDir was removed: every fit reads the ratings"
+    for use in (
+        lambda: OneBitCompletion(blocksDir="folder"),
+        lambda: estimator.setParams(blocksDir="folder"),
+        lambda: estimator.setBlocksDir("folder"),
+        lambda: estimator.blocksDir,
+    ):
+        with pytest.raises(RequestError, match=line):
+            use()
+    assert not estimator.hasParam("blocksDir")
+    assert not hasattr(estimator, "getBlocksDir")
+
+
 def test_copies_are_apart():
     estimator = OneBitCompletion(rank=4)
     copy = estimator.copy({estimator.rank: 5})

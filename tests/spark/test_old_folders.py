@@ -11,8 +11,10 @@ import json
 import numpy as np
 import pytest
 from modelfolders import FOLDERS, VERSIONS
+from pyspark.ml import Pipeline
 
 from onebit_spark.estimator import OneBitCompletion
+from onebit_spark.ml.params import REMOVED
 from onebit_spark.model import OneBitCompletionModel
 
 HEADLINES = {"logistic-1": "seeger", "logistic-2": "seeger", "logistic-3": None, "logistic-4": None}
@@ -44,3 +46,18 @@ def test_an_old_model_is_saved_as_one_of_today(spark, tmp_path, name):
 def test_an_estimator_of_version_1(spark):
     estimator = OneBitCompletion.load(str(FOLDERS / "estimator-1"))
     assert (estimator.getRank(), estimator.getCertificateGrid()) == (7, 3)
+
+
+def test_a_pipeline_with_params_that_were_removed(spark, tmp_path, caplog):
+    """They are left out. Only those that were set are worth a warning."""
+    Pipeline(stages=[OneBitCompletion(rank=7)]).save(str(tmp_path / "pipeline"))
+    (saved,) = (tmp_path / "pipeline" / "stages").glob("0_*/metadata/part-*.txt")
+    content = json.loads(saved.read_text())
+    content["paramMap"].update(dict.fromkeys(REMOVED, "old"))
+    content["defaultParamMap"].update(dict.fromkeys(REMOVED, "old"))
+    saved.write_text(json.dumps(content) + "\n")
+    for checksum in saved.parent.glob(".*.crc"):
+        checksum.unlink()
+    (estimator,) = Pipeline.load(str(tmp_path / "pipeline")).getStages()
+    assert estimator.getRank() == 7
+    assert all(f"the saved Param {name} is ignored" in caplog.text for name in REMOVED)

@@ -28,7 +28,6 @@ from onebit_spark.input.arrow_ratings import ArrowRatings, Holdout, KeptRatings
 from onebit_spark.input.arrow_table import ArrowTable, Unreadable, open_table
 from onebit_spark.input.batches import CollectedRatings
 from onebit_spark.input.file_readers import inferred, missing, spark_name
-from onebit_spark.input.prepared_folder import PreparedHere
 from onebit_spark.input.rating_checks import Columns, column_problem
 from onebit_spark.platform.files import table_format
 from onebit_spark.predictor.certification import CertificateRequest, fresh_to, with_certificates
@@ -143,16 +142,8 @@ class LocalRuntime:
         began, share = time.perf_counter(), division.holdout
         source = ArrowRatings(table, columns, division.by)
         holdout = None if share is None else Holdout(share, division.seed)
-        folder = None
-        if division.blocks is not None:
-            folder = PreparedHere.of(division.blocks, columns, source.id_types, source.origin(holdout))
-        to_fit, kept = None if folder is None or holdout is not None else folder.ratings(), None
-        if to_fit is None:
-            read = source.divided(holdout, checks.nothing_held_out(share or 0.0))
-            to_fit, kept = read.to_fit, read.kept
-            if folder is not None:
-                folder.keep(to_fit)
-        return LocalRatings(to_fit, kept, source.id_types, time.perf_counter() - began)
+        read = source.divided(holdout, checks.nothing_held_out(share or 0.0))
+        return LocalRatings(read.to_fit, read.kept, source.id_types, time.perf_counter() - began)
 
     def fit(
         self, plan: FitPlan, ratings: LocalRatings, features: Mapping[Who, ArrowTable],

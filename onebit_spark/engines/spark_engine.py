@@ -63,9 +63,9 @@ from onebit_spark.engines.tables import (
 )
 from onebit_spark.engines.threads import ThreadRunner
 from onebit_spark.input.batches import CollectedRatings, SizeEstimate
-from onebit_spark.input.prepared_ratings import RatingsSource
-from onebit_spark.input.rating_checks import RatingCounts
-from onebit_spark.input.survey import Ids, RatingSurvey
+from onebit_spark.input.collect import collect_ratings, estimate_size
+from onebit_spark.input.rating_checks import Columns, RatingCounts
+from onebit_spark.input.survey import Ids, RatingSurvey, survey_ratings
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.plans import cut_from_plan, expect_long_lines, working_session
 from onebit_spark.platform.sessions import (
@@ -273,7 +273,8 @@ class ChosenExchange:
 @contextmanager
 def choose_exchange(
     wanted: str,
-    ratings: RatingsSource,
+    ratings: DataFrame,
+    columns: Columns,
     form: Form,
     most_ratings: int | None = None,
     counted: SizeEstimate | None = None,
@@ -284,22 +285,23 @@ def choose_exchange(
     out to be too large, an aggregation counts them by their ids. ``counted``: the ``size`` of the ratings, if they
     were counted before.
     """
-    spark = ratings.spark
+    spark = ratings.sparkSession
     limits = ClusterLimits(driver_limits(spark), parallelism(spark), not is_connect(spark), most_ratings)
     if counted is None and (wanted == "driver" or (wanted == "auto" and most_ratings != 0)):
         with described(spark, "survey"):
-            counted = ratings.size()
+            counted = estimate_size(ratings, columns)
     choice = decide(wanted, counted, None, form, limits)
     if choice.exchange == "driver":
         assert counted is not None
         with described(spark, "gathering"):
-            collected = ratings.collected(counted, min(limits.driver.result * 4 // 5, limits.driver.heap // 4))
+            most_bytes = min(limits.driver.result * 4 // 5, limits.driver.heap // 4)
+            collected = collect_ratings(ratings, columns, counted, most_bytes)
         choice = decide(wanted, counted, collected, form, limits)
         if choice.exchange == "driver":
             yield ChosenExchange(choice, collected.tally, collected)
             return
         del collected  # or it would stay here until the fit ends
-    with ratings.surveyed(collect_ids=choice.exchange not in ("shuffle", "mixed")) as whole:
+    with survey_ratings(ratings, columns, collect_ids=choice.exchange not in ("shuffle", "mixed")) as whole:
         yield ChosenExchange(decide(wanted, counted, whole, form, limits), whole.tally, whole)
 
 

@@ -51,7 +51,6 @@ from onebit_spark.input.rating_checks import (
     of_both_classes,
     type_problems,
 )
-from onebit_spark.platform.files import Origin
 
 GROUP = "__onebit_group"
 EXAMPLES = 3
@@ -121,11 +120,6 @@ class ArrowRatings:
             raise RequestError("; ".join(problems))
         self.id_types = {who: kinds[who].name for who in ("user", "item")}
         self._boolean = kinds["label"].use == "boolean"
-
-    def origin(self, holdout: Holdout | None = None) -> Origin | None:
-        """Of the ratings that are not held out."""
-        table = self.table.origin
-        return None if table is None else Origin.by_arrow(table.files, table.query, self.columns, holdout)
 
     @staticmethod
     def _column(table: ArrowTable, name: str, role: str) -> str:

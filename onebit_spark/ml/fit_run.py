@@ -27,7 +27,6 @@ from onebit_spark.engines.tables import factor_schema
 from onebit_spark.input.collect import SizeEstimate
 from onebit_spark.input.columns import type_of
 from onebit_spark.input.features import collected_features
-from onebit_spark.input.prepared_ratings import RatingsFrame, RatingsSource, prepared_for
 from onebit_spark.input.rating_checks import Columns
 from onebit_spark.input.survey import RatingSurvey
 from onebit_spark.ml.checkpoint import Checkpoint, CheckpointFolder, Checkpointing, resumed, subject_of, warm_start
@@ -179,12 +178,8 @@ def checked_features(frames: Mapping[Who, DataFrame], ratings: DataFrame, column
 def _exchange(given: FitInput, counted: SizeEstimate | None) -> AbstractContextManager[ChosenExchange]:
     """Where the ratings are fitted, chosen by their counts. ``counted`` is about ``given.ratings``."""
     execution, columns = given.execution, given.columns
-    source: RatingsSource = RatingsFrame(given.ratings, columns)
-    if execution.blocks_dir is not None:
-        source, counted = prepared_for(given.ratings, columns, execution.blocks_dir, counted), None
-        log.info("ratings: %s", source)
     wanted = "driver" if execution.device == "cuda" else execution.exchange
-    return choose_exchange(wanted, source, given.config.form, execution.driver_ratings, counted)
+    return choose_exchange(wanted, given.ratings, columns, given.config.form, execution.driver_ratings, counted)
 
 
 def _checkpoint_folder(given: FitInput, chosen: ChosenExchange, model_class: type[M]) -> CheckpointFolder | None:

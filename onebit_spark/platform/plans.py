@@ -128,12 +128,6 @@ def expect_long_lines(session: SparkSession, most: int = 64) -> None:
         session.conf.set(BATCH_BYTES, str(LONG_LINES_BYTES))
 
 
-def read_whole_files(session: SparkSession) -> None:
-    """From now on a task reads files as a whole, each in its order, and no file is cut."""
-    for name in ("spark.sql.files.maxPartitionBytes", "spark.sql.files.openCostInBytes"):
-        session.conf.set(name, str(2**40))
-
-
 def in_partitions(frame: DataFrame, n: int, part: Column) -> DataFrame:
     """The rows in n partitions: row r in partition ``part(r)``. Spark 4.1 knows this as ``repartitionById``.
 

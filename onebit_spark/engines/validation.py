@@ -23,11 +23,11 @@ from pyspark.sql.types import BooleanType
 from onebit_spark.core.engine import Engine
 from onebit_spark.core.factor_tables import newcomer_rows, prior_row
 from onebit_spark.core.fitted_features import IdLines
+from onebit_spark.core.hyper_posterior import HierarchicalPrior, HyperPosterior
 from onebit_spark.core.id_index import IdIndex, one_array
 from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.posterior import DoubleArray, FloatArray, Form, RowPosterior
 from onebit_spark.core.prediction import held_out_sums
-from onebit_spark.core.scales import ScaleHierarchy, Scales
 from onebit_spark.core.solver import Iteration, Outcome
 from onebit_spark.engines.block_frames import Batches
 from onebit_spark.engines.numbering import NumberedIds
@@ -54,7 +54,7 @@ class Measure(Protocol):
     is by weight; the error rate counts every rating once.
     """
 
-    def __call__(self, scales: Scales, posteriors: dict[Side, Any]) -> tuple[float, float]: ...
+    def __call__(self, scales: HyperPosterior, posteriors: dict[Side, Any]) -> tuple[float, float]: ...
 
 
 @contextmanager
@@ -110,7 +110,7 @@ def _with_more(ids: pa.Array, more: pa.Array | None) -> pa.Array:
     return ids if more is None else pa.concat_arrays([ids, more])
 
 
-def _unrated_rows(posterior: Form, scales: Scales, side: Side, coded: FloatArray) -> RowPosterior:
+def _unrated_rows(posterior: Form, scales: HyperPosterior, side: Side, coded: FloatArray) -> RowPosterior:
     """Rows of ids that are not fitted: by their features, and last the prior, for ids that have none."""
     prior = prior_row(scales, side, posterior.kind, posterior.has_intercept, posterior.vectors)
     nothing = np.zeros((0, posterior.dimension))  # features say nothing on a side that has none
@@ -119,7 +119,7 @@ def _unrated_rows(posterior: Form, scales: Scales, side: Side, coded: FloatArray
     return rows.astype(posterior.precision)
 
 
-def _extended(posterior: RowPosterior, scales: Scales, side: Side, coded: FloatArray) -> RowPosterior:
+def _extended(posterior: RowPosterior, scales: HyperPosterior, side: Side, coded: FloatArray) -> RowPosterior:
     """The posterior with more rows: ids that are not fitted. The last one, number −1, has the prior."""
     more = _unrated_rows(posterior.form, scales, side, coded)
     location, scale = (np.vstack(both) for both in ((posterior.location, more.location), (posterior.scale, more.scale)))
@@ -132,7 +132,7 @@ class _OnDriver:
     loss: str
     coded: dict[Side, FloatArray]
 
-    def __call__(self, scales: Scales, posteriors: dict[Side, RowPosterior]) -> tuple[float, float]:
+    def __call__(self, scales: HyperPosterior, posteriors: dict[Side, RowPosterior]) -> tuple[float, float]:
         rows, cols = (_extended(posteriors[side], scales, side, self.coded[side]) for side in SIDES)
         pairs, n = self.pairs, len(self.pairs.rows)
         loss, wrong = held_out_sums(
@@ -150,7 +150,7 @@ class _ByBroadcast:
     loss: str
     coded: dict[Side, FloatArray]
 
-    def __call__(self, scales: Scales, posteriors: dict[Side, Any]) -> tuple[float, float]:
+    def __call__(self, scales: HyperPosterior, posteriors: dict[Side, Any]) -> tuple[float, float]:
         rows, cols = (
             _extended(self.engine.runner.lines(posteriors[side]), scales, side, self.coded[side]) for side in SIDES
         )
@@ -174,7 +174,7 @@ class _ByJoin:
     loss: str
     coded: dict[Side, FloatArray]
 
-    def __call__(self, scales: Scales, posteriors: dict[Side, Any]) -> tuple[float, float]:
+    def __call__(self, scales: HyperPosterior, posteriors: dict[Side, Any]) -> tuple[float, float]:
         joined, priors = self.pairs, []
         for side in SIDES:
             posterior = posteriors[side]
@@ -310,7 +310,7 @@ class _State:
 
     number: int
     loss: float
-    hierarchy: ScaleHierarchy
+    hierarchy: HierarchicalPrior
     posteriors: dict[Side, Any]
 
 
@@ -328,7 +328,7 @@ class Validation:
     def begin(self, choice: Any) -> None:
         """All settings are welcome."""
 
-    def __call__(self, engine: Engine[Any], hierarchy: ScaleHierarchy, history: list[Iteration]) -> str | None:
+    def __call__(self, engine: Engine[Any], hierarchy: HierarchicalPrior, history: list[Iteration]) -> str | None:
         """Measure; the reason to stop, if there is one."""
         began, iteration = time.perf_counter(), history[-1]
         posteriors: dict[Side, Any] = {side: engine.posterior(side) for side in SIDES}
@@ -342,7 +342,7 @@ class Validation:
             return f"none lower in patience = {self._patience} iterations"
         return None
 
-    def best(self, outcome: Outcome[ScaleHierarchy]) -> Outcome[ScaleHierarchy]:
+    def best(self, outcome: Outcome[HierarchicalPrior]) -> Outcome[HierarchicalPrior]:
         """The fit as it was when the held-out loss was lowest, in the engine too.
 
         It has converged only if that was in the iteration that converged.

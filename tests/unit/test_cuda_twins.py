@@ -165,7 +165,7 @@ def test_gradient_twin_against_the_kernels_of_the_cpu(means, spreads):
     case = Case(FitConfig(loss="hinge", solver="gradient", rank=3), True)
     own, shape, g = case.own, case.shape, case.g
     sums, hinge = twins.row_sums(*case.arguments, twins.hinge_own_lines(shape, own), case.table, case.kappa, 8, 0.0)
-    updated, found = case.updated(move_means=means, move_spreads=spreads)
+    updated, found = case.updated(move_means=means, move_covariances=spreads)
     for i in case.rated:
         x, spread = own.location[i], own.scale[i]
         if means:

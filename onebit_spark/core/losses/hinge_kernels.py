@@ -185,7 +185,7 @@ def update_rows_gradient(ratings, span, partner_table, rows, prior, numbers):
     (first, last), (location, spread, fixed) = span, rows
     pointers, codes, weights = ratings
     prior_mean, precision, _ = prior
-    kappa, rate, move_means, move_spreads, want_data = numbers
+    kappa, rate, move_means, move_covariances, want_data = numbers
     size = partner_table.shape[1] // 2
     free = size - fixed
     partners = np.empty((size, CHUNK_STRIDE))
@@ -224,7 +224,7 @@ def update_rows_gradient(ratings, span, partner_table, rows, prior, numbers):
                         gather(partner_table, codes, lo, hi, partners)
                     scores(partners, hi - lo, x, u)
                     hinge += _hinge_sum(codes, weights, lo, hi - lo, u)
-        if move_spreads:
+        if move_covariances:
             for k in range(free):
                 a_k = kappa * c * (absolute[fixed + k] + c * deviations[fixed + k])
                 spread[i, k] = 2.0 / (a_k + math.sqrt(a_k * a_k + 4.0 * g[k]))

@@ -18,7 +18,7 @@ move(const float* __restrict__ acc, const float* __restrict__ search, const i64*
      const float* __restrict__ own_mean, const float* __restrict__ own_deviation, const float* __restrict__ explained,
      const float* __restrict__ old, const float* __restrict__ step, float* __restrict__ location, float* scale,
      float* implicit, float* implicit_means, double* __restrict__ scalars, i64 n, double relaxation, double ridge, double rate,
-     int move_spreads) {
+     int move_covariances) {
   const Prior prior = {prior_mean, prior_precision, own_mean, own_deviation, explained};
   const int lane = threadIdx.x % LANES;
   const i64 i = blockIdx.x * (i64)ROWS_PER_BLOCK + threadIdx.x / LANES;
@@ -69,7 +69,7 @@ move(const float* __restrict__ acc, const float* __restrict__ search, const i64*
         x -= rate * (w * sign + g * (x - centre[pass]) - pull);
       }
       x = (double)(float)x;
-      if (move_spreads) scale[i * SIZE + k] = (float)(2.0 / (a + sqrt(a * a + 4.0 * g)));
+      if (move_covariances) scale[i * SIZE + k] = (float)(2.0 / (a + sqrt(a * a + 4.0 * g)));
       const double s = (double)scale[i * SIZE + k], shift = x - centre[pass];
       log_volume += log(s);
       distance += g * (shift * shift + s * s) - 1.0 - log(g);

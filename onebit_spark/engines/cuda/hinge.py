@@ -32,7 +32,7 @@ def updated(
     margin_floor, mean_floor = floors(step.iteration) if majorises else (0.0, 0.0)
     hinge, table = cp.empty(len(ratings.cuts.first_rows)), partner_lines(shape, partners)
     sums = row_sums(
-        ratings, shape.line, own_lines(shape, rows.location), table, step.weight, MODE_HINGE, hinge, margin_floor
+        ratings, shape.line, own_lines(shape, rows.location), table, step.kappa, MODE_HINGE, hinge, margin_floor
     )
     del table
     new, implicit_means = replace(rows, location=cp.empty_like(rows.location)), empty_implicit_means(shape, rows)
@@ -44,7 +44,7 @@ def updated(
         solve(ratings, step, shape, sums, prior, rows.location, towards, implicit_means, floor=mean_floor)
         gains = _searched(ratings, shape, rows.location, way, partners.location, step)
     moves = step.move_means and not majorises
-    rate = learning_rate(step.iteration) / (step.weight * step.ratings_per_row) if moves else 0.0
+    rate = learning_rate(step.iteration) / (step.kappa * step.ratings_per_row) if moves else 0.0
     scalars = cp.empty((3, *shape.row_blocks(rows.n_rows)[0]))
     kernel("hinge", "move", shape.row_macros)(
         *shape.row_blocks(rows.n_rows),
@@ -52,7 +52,7 @@ def updated(
             sums, gains, ratings.pointers, ratings.distinct if shape.implicit else NULL, *prior.arguments,
             rows.location, way, new.location, new.scale, or_null(new.implicit), or_null(implicit_means), scalars,
             np.int64(rows.n_rows), np.float64(step.relaxation), np.float64(RIDGE), np.float64(rate),
-            np.int32(step.move_spreads),
+            np.int32(step.move_covariances),
         ),
     )  # fmt: skip
     return new, implicit_means, scalars, hinge
@@ -66,7 +66,7 @@ def _searched(ratings: DeviceRatings, shape: Shape, old: Any, way: Any, partners
     put_row(shape, own[:, line.width :], way, 0.0)
     table = cupy().zeros((len(partners) + 1, line.width), np.float32)
     table[:-1, : shape.size], table[:-1, shape.size] = partners, 1.0
-    return row_sums(ratings, line, own, table, step.weight, MODE_SEARCH, number=step.relaxation)
+    return row_sums(ratings, line, own, table, step.kappa, MODE_SEARCH, number=step.relaxation)
 
 
 def own_lines(shape: Shape, location: Any) -> Any:

@@ -138,7 +138,7 @@ class Execution:
 # ---- GPUs ------------------------------------------------------------------------------------------------------------
 
 CUDA_MOST_RANK = 64  # factors that the kernels of a GPU are made for
-CUDA_LOSSES = ("logistic", "hinge")
+CUDA_LOSS = "logistic"  # the loss that they are made for
 
 
 def device_problems(config: FitConfig, execution: Execution) -> list[Problem]:
@@ -151,8 +151,8 @@ def device_problems(config: FitConfig, execution: Execution) -> list[Problem]:
     largest = config.max_rank if isinstance(config.rank, str) else config.rank
     if largest > CUDA_MOST_RANK:
         problems.append(Problem("device", f"'cuda' fits up to {CUDA_MOST_RANK} factors, not {largest}: choose 'cpu'"))
-    if config.loss not in CUDA_LOSSES:
-        problems.append(Problem("device", f"'cuda' has no kernels for the {config.loss} loss: choose 'cpu'"))
+    if config.loss != CUDA_LOSS:
+        problems.append(Problem("device", f"'cuda' fits the {CUDA_LOSS} loss, not {config.loss}: choose 'cpu'"))
     if config.precision != "float32":
         problems.append(Problem("device", f"'cuda' keeps factors as float32, not {config.precision}: choose 'cpu'"))
     lacking = no_device()

@@ -61,7 +61,7 @@ def test_sums_of_several_parts_are_added():
     rng = np.random.default_rng(1)
     parts = [HoldoutLoss(*rng.gamma(2.0, 1.0, 3), *map(int, rng.integers(1, 9, 2)), rng.random(BINS)) for _ in range(3)]
     total = HoldoutLoss.of_sums(np.sum([part.to_vector() for part in parts], axis=0))
-    for name in ("total", "squares", "weight", "errors", "n"):
+    for name in ("total", "squares", "total_weight", "errors", "n"):
         assert getattr(total, name) == pytest.approx(sum(getattr(part, name) for part in parts))
     np.testing.assert_allclose(total.margins, np.sum([part.margins for part in parts], axis=0))
 

@@ -70,7 +70,7 @@ STORAGES = ("files", "executors")
 @documented
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """How a fit is run. What comes out depends on none of these, unless a validation ends the fit early."""
+    """How a fit is run. The fit itself depends on none of these."""
 
     row_blocks: int | None = setting(
         None, "blocks of users (default: by size and cores)", check=at_least(1), param="numUserBlocks"
@@ -116,14 +116,6 @@ class Execution:
     checkpoint_dir: str | None = setting(None, "folder for checkpoints, from which a killed fit can go on")
     checkpoint_interval: int = setting(10, "iterations between two checkpoints", check=at_least(1))
     resume: bool = setting(False, "go on from a checkpoint in {checkpoint_dir}, if there is one", check=YES_OR_NO)
-    validation_indicator_col: str | None = setting(
-        None,
-        "boolean column: rows where it is true are not fitted; the loss on them ends a fit that gets worse",
-        key=None,
-    )
-    patience: int = setting(
-        3, "iterations without a better validation loss that end the fit", check=at_least(1), key=None
-    )
 
     def problems(self) -> list[Problem]:
         """All problems with these settings; an empty list if there are none."""

@@ -98,20 +98,6 @@ def test_nothing_is_broadcast(spark, file):
             OneBitCompletion(exchange=exchange).fit(ratings)
 
 
-def test_ratings_are_watched(spark, file, tmp_path):
-    """An item that is watched and not fitted has the prior."""
-    ratings = spark.read.parquet(str(file))
-    marked = ratings.withColumn("held_out", ratings["item"] % 5 == 3)
-    here, there = (
-        OneBitCompletion(
-            rank=2, maxIter=2, tol=0.0, validationIndicatorCol="held_out", exchange=exchange, workDir=str(tmp_path)
-        ).fit(marked).summary.validationHistory
-        for exchange in ("driver", "shuffle")
-    )  # fmt: skip
-    for one, other in zip(here, there, strict=True):
-        assert one == pytest.approx(other, rel=1e-5)
-
-
 def test_the_number_of_cores(spark):
     assert parallelism(spark) == 2
 

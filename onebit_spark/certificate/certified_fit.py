@@ -10,14 +10,13 @@ from typing import Generic, Protocol, TypeVar
 
 from onebit_spark.certificate.certificates import (
     Certificate,
-    Terms,
     gibbs_certificates,
     nine_tenths_certificate,
     prior_split_certificate,
     theorem1_certificate,
 )
 from onebit_spark.certificate.learnt_prior import LearntPrior, fit_near, learn_prior, with_spreads_of
-from onebit_spark.core.config import FitConfig
+from onebit_spark.core.config import FitConfig, Terms
 from onebit_spark.core.draws import Draws
 from onebit_spark.core.engine import Engine, final_posteriors
 from onebit_spark.core.feature_coding import FeatureCoding

@@ -143,7 +143,7 @@ def select_model(engine: Engine[P], config: FitConfig, start: Start[P] | None = 
         trial = search.best(given)
         kept = search.without_idle_factors(trial) if config.rank == AUTO else trial
     noise, chosen = None, replace(kept.config, max_iter=config.max_iter, tol=config.tol)
-    if config.calibrate and LOSSES[config.loss].score_noise > 0:
+    if LOSSES[config.loss].score_noise > 0:
         noise = trial.holdout.temperature_scaling(LOSSES[config.loss].score_noise)
     return SelectedModel(
         chosen, _final_start(kept, engine), candidates, ranks, 2**search.answers, trial.holdout, search.trail, noise

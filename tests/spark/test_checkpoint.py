@@ -36,7 +36,7 @@ def ratings(spark):
 
 def estimator(folder, **params):
     defaults = {"rank": 2, "maxIter": 4, "tol": 0.0, "checkpointDir": folder and str(folder), "checkpointInterval": 2}
-    return OneBitCompletion(**{**defaults, "start": "random", **params})
+    return OneBitCompletion(**{**defaults, **params})
 
 
 def factors(model):

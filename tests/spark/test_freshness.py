@@ -17,7 +17,7 @@ from onebit_spark.ml.freshness import check_fresh, sketch_of
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.simulate import simulate
 
-FAST = {"rank": 1, "maxIter": 1, "tol": 0.0, "start": "random"}
+FAST = {"rank": 1, "maxIter": 1, "tol": 0.0}
 SEEN = "are of cells that the model was fitted on"
 
 

@@ -105,7 +105,7 @@ def parts(ratings: DeviceRatings, side: Side, rows: RowPosterior, partners: RowP
 
     def half_step() -> None:
         new, implicit_means, scalars = updated(ratings, step, RatingSums.of(ratings, rows, partners, 1.0), prior)
-        side_statistics(ratings, rows.location, new, prior, implicit_means, scalars, False, None, None)
+        side_statistics(ratings, rows.location, new, prior, implicit_means, scalars, False, None)
 
     found = RatingSums.of(ratings, rows, partners, 1.0)
     return sums, reads, milliseconds(lambda: updated(ratings, step, found, prior)), milliseconds(half_step)

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from onebit_spark.certificate.certificates import Certificate, certificate_document
@@ -17,7 +18,6 @@ from onebit_spark.certificate.held_out import Group, HeldOutCounts, held_out_cer
 from onebit_spark.certificate.learnt_prior import NARROWING
 from onebit_spark.core import prediction
 from onebit_spark.core.array_input import checked_ratings, label_problems
-from onebit_spark.core.arrow import pa
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.config import FitConfig, Terms
 from onebit_spark.core.engine import prior_rows

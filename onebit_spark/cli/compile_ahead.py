@@ -28,7 +28,7 @@ from onebit_spark.core.config import FitConfig, Terms
 from onebit_spark.core.draws import Draws
 from onebit_spark.core.implicit_features import CoefStep, add_implicit_sums, gram_matrix, sent_vectors
 from onebit_spark.core.losses import SIDES
-from onebit_spark.core.losses.batched_solve import room_to_sweep, sweep_all
+from onebit_spark.core.losses.batched_solve import sweep_all, sweep_arrays
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.row_map import RowMap
 from onebit_spark.core.solver import solve
@@ -59,7 +59,7 @@ def compile_updates(config: FitConfig, weighted: bool) -> None:
 def compile_others(config: FitConfig, weighted: bool) -> None:
     """Parts of an update that it comes to late, then what can be done without one, in the order of a fit."""
     if config.loss == "logistic" and config.covariance == "full":
-        sweep_all(*room_to_sweep(RANK), RANK)
+        sweep_all(*sweep_arrays(RANK), RANK)
     gram_matrix(np.ones((4, RANK)))
     with _engine(weighted).running() as engine:
         plain = _plain(config)

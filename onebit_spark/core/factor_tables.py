@@ -15,9 +15,9 @@ With implicit features there is also ``implicit`` [w1, w2, r1, r2]: the weight a
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from onebit_spark.core.arrow import pa
 from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.id_index import IdIndex, one_array, wide
 from onebit_spark.core.losses import Side

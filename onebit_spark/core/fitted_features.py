@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from onebit_spark.core.arrow import pa
 from onebit_spark.core.factor_tables import factor_table, newcomer_rows
 from onebit_spark.core.feature_coding import FeatureCoding, Table32, learn_coding
 from onebit_spark.core.id_index import IdIndex, one_array

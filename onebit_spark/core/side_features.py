@@ -21,10 +21,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 
-from onebit_spark.core.arrow import pa
 from onebit_spark.core.feature_coding import FeatureCoding, Table32, learn_coding
 from onebit_spark.core.losses.base import Side
 from onebit_spark.core.posterior import FloatArray

@@ -22,11 +22,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from onebit_spark.core import prediction
-from onebit_spark.core.arrow import pa
 from onebit_spark.core.calibration import Calibration
 from onebit_spark.core.draws import drawn_scores
 from onebit_spark.core.execution import available_cores

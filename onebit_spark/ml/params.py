@@ -1,27 +1,28 @@
 """Params with their getters and setters, and those that the estimator and its model share.
 
-userCol, getUserCol, setUserCol = text("userCol", "column of the user ids")      the line of ``explainParams``
-rank, getRank, setRank = declared("rank", int)                                   a setting of ``TABLES``
+userCol, getUserCol, setUserCol = text("userCol", "column of the user ids")      a Param with its documentation
+rank, getRank, setRank = declared("rank", int)                                   documented by a setting of ``TABLES``
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from functools import cache, partial, wraps
 from inspect import signature
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
-from pyspark import keyword_only
 from pyspark.ml.param import Param, Params, TypeConverters
+from pyspark.ml.util import DefaultParamsReader
 
-from onebit_spark.certificate.certificates import Terms
-from onebit_spark.core.config import FitConfig
+from onebit_spark.core.config import FitConfig, Labels, Terms
 from onebit_spark.core.execution import Execution
 from onebit_spark.core.settings import Setting, documented_parameter, param_names
 from onebit_spark.core.settings import declared as settings_of
-from onebit_spark.errors import RequestError
-from onebit_spark.input.rating_checks import Labels
+from onebit_spark.errors import refuse
 from onebit_spark.predictor.asked_model import COLD_START
+
+log = logging.getLogger("onebit_spark")
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Params)
@@ -32,6 +33,35 @@ CONVERTERS: dict[type, Callable[[Any], Any]] = {
     str: TypeConverters.toString, int: TypeConverters.toInt, float: TypeConverters.toFloat,
     bool: TypeConverters.toBoolean,
 }  # fmt: skip
+
+REMOVED = {  # Params of earlier versions, and what to do instead
+    "blocksDir": "every fit reads the ratings; keep them as Parquet, which is read fastest",
+    "calibrate": "the fit calibrates its probabilities where that pays; model.calibrate(ratings) uses held-out ratings",
+    "patience": "a tenth of the ratings decides how long a fit runs; maxIter and tol bound it",
+    "shuffleStorage": "factors are stored in checkpointDir or the checkpoint folder of the SparkContext, else on the "
+    "executors",
+    "start": "every fit starts from the spectral start, or from setInitialModel(model)",
+    "validationIndicatorCol": "a tenth of the ratings decides how long a fit runs; evaluate the model on other ratings",
+    "workDir": "set checkpointDir, or sparkContext.setCheckpointDir, to a folder that all executors can reach",
+}
+
+
+def refuse_removed(names: Iterable[str]) -> None:
+    """Raise a RequestError if one of these Params was removed."""
+    refuse([f"{name} was removed: {REMOVED[name]}" for name in names if name in REMOVED])
+
+
+def set_saved_params(instance: Any, metadata: dict[str, Any]) -> None:
+    """Set the Params that pyspark.ml has saved. Those that were removed since are left out."""
+    kept: dict[str, Any] = {
+        part: {name: value for name, value in metadata[part].items() if name not in REMOVED}
+        for part in ("paramMap", "defaultParamMap")
+        if part in metadata
+    }
+    for name in metadata["paramMap"]:
+        if name in REMOVED:
+            log.warning("the saved Param %s is left out: it was removed: %s", name, REMOVED[name])
+    DefaultParamsReader.getAndSetParams(instance, {**metadata, **kept})
 
 
 @cache
@@ -129,6 +159,20 @@ def _named(function: F, verb: str, param: Param[Any]) -> F:
     return function
 
 
+def keyword_only(constructor: F) -> F:
+    """As pyspark's: the arguments are kept in ``_input_kwargs``. A removed Param raises a RequestError."""
+
+    @wraps(constructor)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
+        if args:
+            raise TypeError(f"{type(self).__name__} takes keyword arguments only")
+        refuse_removed(kwargs)
+        self._input_kwargs = kwargs
+        constructor(self, **kwargs)
+
+    return wrapper  # type: ignore[return-value]
+
+
 def keyword_defaults(function: Callable[..., None]) -> dict[str, Any]:
     """The defaults of a function's keyword arguments that are not None."""
     parameters = signature(function).parameters.values()
@@ -142,38 +186,6 @@ def documented_params(params: type[Params], constructor: Callable[..., None]) ->
         item, meaning = settings_with_params().get(name), getattr(params, name).doc
         lines += item.documented(name, names_of_params()) if item else documented_parameter(name, "str", meaning)
     return "\n".join(["Parameters", "----------", *lines])
-
-
-# ---- what was removed ------------------------------------------------------------------------------------------------
-
-REMOVED = {  # Param, or method of the estimator ─► what to do instead
-    "blocksDir": "every fit reads the ratings; keep them as Parquet, which is read fastest",
-    "prepare": "fit the ratings directly; keep them as Parquet, which is read fastest",
-}
-
-
-class RemovedParam(RequestError, AttributeError):
-    """A Param or method that was removed. ``hasattr`` and ``hasParam`` are false for it."""
-
-
-def refuse_removed(names: Iterable[str]) -> None:
-    """Raise a RequestError if one of the names, or what it sets or gets, was removed."""
-    for name in names:
-        stem = name[3:4].lower() + name[4:] if name.startswith(("get", "set")) else name
-        if stem in REMOVED:
-            raise RemovedParam(f"{stem} was removed: {REMOVED[stem]}")
-
-
-def constructor_of_params(constructor: F) -> F:
-    """``pyspark.keyword_only``. An argument that was removed is answered by what to do instead."""
-    construct = keyword_only(constructor)
-
-    @wraps(constructor)
-    def checked(self: Any, *positional: Any, **params: Any) -> None:
-        refuse_removed(params)
-        construct(self, *positional, **params)
-
-    return checked  # type: ignore[return-value]
 
 
 A = TypeVar("A", bound="AnswerParams")
@@ -210,11 +222,12 @@ class PredictionParams(Params):
             predictionCol="prediction", rawPredictionCol="rawPrediction", coldStartStrategy="prior",
         )  # fmt: skip
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            refuse_removed([name])
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    def __getattr__(self, name: str) -> Any:
+        """Setters and getters of removed Params name what to do instead."""
+        param = name[3:4].lower() + name[4:]
+        if name[:3] in ("set", "get") and param in REMOVED:
+            raise AttributeError(f"{param} was removed: {REMOVED[param]}")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _set_given(self, **params: Any) -> Self:
         """Set Params by name; None leaves one as it is."""

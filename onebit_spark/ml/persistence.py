@@ -41,7 +41,7 @@ from onebit_spark.engines.tables import collected_factors
 from onebit_spark.errors import RequestError
 from onebit_spark.ml.fitted_model import FittedModel
 from onebit_spark.ml.freshness import read_sketch, write_sketch
-from onebit_spark.ml.params import REMOVED
+from onebit_spark.ml.params import set_saved_params
 from onebit_spark.platform.files import Location, explained, replace_folder
 from onebit_spark.platform.sessions import described
 from onebit_spark.predictor.model_folder import CERTIFICATE, SEAL, certificate_of, check_model
@@ -150,20 +150,9 @@ class ModelReader(MLReader[M]):
             with explained("damaged model folder: metadata/"):
                 params = DefaultParamsReader.loadMetadata(folder.uri, self.sparkSession)
             model._resetUid(params["uid"])
-            _set_params(model, params)
+            set_saved_params(model, params)
         except (AssertionError, AttributeError, LookupError, TypeError, json.JSONDecodeError) as error:
             raise RequestError(f"damaged model folder: metadata/: {type(error).__name__} {error}") from None
-
-
-def _set_params(params: Any, saved: dict[str, Any]) -> None:
-    """Set saved Params. Those of an earlier version that were removed since are left out, with a warning."""
-    kept = {part: {name: value for name, value in saved[part].items() if name not in REMOVED} for part in _PARAM_MAPS}
-    for name in saved["paramMap"].keys() - kept["paramMap"].keys():
-        log.warning("the saved Param %s is ignored, for it was removed: %s", name, REMOVED[name])
-    DefaultParamsReader.getAndSetParams(params, {**saved, **kept})
-
-
-_PARAM_MAPS = ("paramMap", "defaultParamMap")
 
 
 class EstimatorWriter(MLWriter):
@@ -206,7 +195,7 @@ class EstimatorReader(MLReader[Any]):
         params = DefaultParamsReader.loadMetadata(folder.uri, self.sparkSession)
         estimator = self._class()
         estimator._resetUid(params["uid"])
-        _set_params(estimator, params)
+        set_saved_params(estimator, params)
         for who in params.get(SIDE_FEATURES, ()):  # an older version saved none
             with explained(f"cannot load {path}: {who}Features/"):
                 frame = _read_parquet(folder / f"{who}Features")

@@ -11,10 +11,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from onebit_spark.certificate.certificates import Certificate, Terms, with_freshness
+from onebit_spark.certificate.certificates import Certificate, with_freshness
 from onebit_spark.certificate.held_out import answering_threshold, held_out_certificates, ungrouped_certificates
 from onebit_spark.core.array_input import label_problems
 from onebit_spark.core.arrow import arrow_table
+from onebit_spark.core.config import Terms
 from onebit_spark.core.fitted_features import SIDE_OF, Who
 from onebit_spark.core.hashes import cell_hashes
 from onebit_spark.core.model_info import ModelInfo
@@ -23,7 +24,7 @@ from onebit_spark.core.sketch import HIGHEST, CellSketch
 from onebit_spark.errors import RequestError
 from onebit_spark.predictor.certification import CertificateRequest, fresh_to
 from onebit_spark.predictor.predictor import Predictor, moments_at
-from onebit_spark.predictor.scored import count_by_rung, figures_of, scored_table
+from onebit_spark.predictor.scored import count_by_level, figures_of, scored_table
 from onebit_spark.predictor.side import ModelSide, asked_ids
 from onebit_spark.predictor.top_n import Numbers
 
@@ -192,9 +193,9 @@ class AskedModel:
     ) -> tuple[dict[str, Any], list[Certificate]]:
         """The figures of scored ratings, and the certificates that they give: ``holdout`` first."""
         figures, lines = figures_of(scored)
-        counts = count_by_rung(self.info, lines, request.by)
-        ladder = self.info.ladder or EVERYTHING
-        certificates = held_out_certificates(ladder, counts, request.terms, request.max_error)
+        counts = count_by_level(self.info, lines, request.by)
+        thresholds = self.info.confidence_thresholds or EVERYTHING
+        certificates = held_out_certificates(thresholds, counts, request.terms, request.max_error)
         return figures, [with_freshness(item, fresh) for item in certificates]
 
 

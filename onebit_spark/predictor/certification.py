@@ -9,8 +9,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from onebit_spark.certificate.certificates import Certificate, Terms, certificate_document
+from onebit_spark.certificate.certificates import Certificate, certificate_document
 from onebit_spark.certificate.held_out import request_problems
+from onebit_spark.core.config import Terms
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.settings import param_names
 from onebit_spark.core.sketch import ENOUGH, CellSketch, Comparison
@@ -68,7 +69,7 @@ class CertificateRequest:
         """Why a model cannot be certified like this, before any rating is scored."""
         problems = [problem.in_words(param_names(Terms)) for problem in self.terms.problems()]
         problems += [f"maxError {problem}" for problem in request_problems(self.max_error)]
-        if self.max_error and info.ladder is None:
+        if self.max_error and info.confidence_thresholds is None:
             problems.append("the model was saved by a version that kept no confidences of its ratings: fit it again")
         return problems
 

@@ -7,12 +7,15 @@ features, among them those of two items without ratings.
 """
 
 import json
+import re
+import shutil
 
 import numpy as np
 import pytest
 from modelfolders import FOLDERS, VERSIONS
 from pyspark.ml import Pipeline
 
+from onebit_spark import RequestError
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.ml.params import REMOVED
 from onebit_spark.model import OneBitCompletionModel
@@ -48,16 +51,20 @@ def test_an_estimator_of_version_1(spark):
     assert (estimator.getRank(), estimator.getCertificateGrid()) == (7, 3)
 
 
-def test_a_pipeline_with_params_that_were_removed(spark, tmp_path, caplog):
-    """They are left out. Only those that were set are worth a warning."""
-    Pipeline(stages=[OneBitCompletion(rank=7)]).save(str(tmp_path / "pipeline"))
-    (saved,) = (tmp_path / "pipeline" / "stages").glob("0_*/metadata/part-*.txt")
-    content = json.loads(saved.read_text())
-    content["paramMap"].update(dict.fromkeys(REMOVED, "old"))
-    content["defaultParamMap"].update(dict.fromkeys(REMOVED, "old"))
-    saved.write_text(json.dumps(content) + "\n")
-    for checksum in saved.parent.glob(".*.crc"):
-        checksum.unlink()
-    (estimator,) = Pipeline.load(str(tmp_path / "pipeline")).getStages()
-    assert estimator.getRank() == 7
-    assert all(f"the saved Param {name} is ignored" in caplog.text for name in REMOVED)
+def test_removed_params(spark, tmp_path, caplog):
+    """They are left out when a folder has them, and setting one says what to do instead."""
+    for name, reason in REMOVED.items():
+        folder = tmp_path / name
+        shutil.copytree(FOLDERS / "estimator-1", folder)
+        (part,) = (folder / "metadata").glob("part-*")
+        part.write_text(part.read_text().replace('"rank":7', f'"rank":7,"{name}":"x"'))
+        (folder / "metadata" / f".{part.name}.crc").unlink(missing_ok=True)
+        assert Pipeline(stages=[OneBitCompletion.load(str(folder))]).getStages()[0].getRank() == 7
+        assert f"the saved Param {name} is left out" in caplog.text
+        told = f"^{re.escape(f'{name} was removed: {reason}')}$"
+        with pytest.raises(RequestError, match=told):
+            OneBitCompletion(**{name: "x"})
+        with pytest.raises(RequestError, match=told):
+            OneBitCompletion().setParams(**{name: "x"})
+        with pytest.raises(AttributeError, match=told):
+            getattr(OneBitCompletion(), f"set{name[0].upper()}{name[1:]}")

@@ -74,32 +74,19 @@ def test_a_weight_of_two_equals_the_rating_twice(ratings, data, exchange, loss):
 
 @pytest.fixture(scope="module")
 def parts(ratings):
-    """Weights that are no whole numbers, and a column that says which ratings are watched."""
-    fractions = ratings.withColumn("w", F.col("w") + F.col("user") / 64)
-    return fractions.withColumn("later", F.pmod("item", F.lit(5)) == 0).cache()
-
-
-@pytest.mark.classic
-@pytest.mark.parametrize(
-    "exchange", ["broadcast", *(pytest.param(other, marks=pytest.mark.slow) for other in ("mixed", "shuffle"))]
-)
-def test_the_validation_loss_is_a_weighted_mean(parts, exchange):
-    """The items that are watched are not fitted: they have the prior."""
-    choices = {"validationIndicatorCol": "later", "maxIter": 2}
-    here, there, plain = (
-        estimator(**choices, **more).fit(parts).summary.validationHistory
-        for more in ({}, {"exchange": exchange}, {"weightCol": None})
-    )
-    for name in ("loss", "error"):
-        np.testing.assert_allclose([step[name] for step in here], [step[name] for step in there], rtol=1e-5)
-    assert abs(here[0]["loss"] / plain[0]["loss"] - 1) > 1e-3
+    """Weights that are no whole numbers."""
+    return ratings.withColumn("w", F.col("w") + F.col("user") / 64).cache()
 
 
 @pytest.mark.slow
 def test_every_exchange_splits_alike(parts, monkeypatch):
     """A prior split, and in its part A chosen settings: both take ratings away, and their weights with them."""
-    few = {"core.choices.FEWEST": 50, "certificate.learnt_prior.REFIT_ITERATIONS": 1}
-    few |= {"core.choices.FIRST": 2, "core.choices.LOOK": 1, "core.choices.MORE": 1}
+    few = {"core.model_selection.FEWEST_RATINGS": 50, "certificate.learnt_prior.REFIT_ITERATIONS": 1}
+    few |= {
+        "core.model_selection.FIRST_ITERATIONS": 2,
+        "core.model_selection.TRIAL_ITERATIONS": 1,
+        "core.model_selection.FINAL_ITERATIONS": 1,
+    }
     for name, value in few.items():
         monkeypatch.setattr(f"onebit_spark.{name}", value)
     choices = {"certificatePriorSplit": 0.5, "likelihoodWeight": "auto", "maxIter": 1}

@@ -8,7 +8,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from onebit_spark.certificate.certificates import Certificate, Terms
-from onebit_spark.certificate.planning import plan
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.solver import NotConverged
 from onebit_spark.errors import FitFailed, RequestError
@@ -36,7 +35,6 @@ __all__ = [
     "fit_arrays",
     "fit_table",
     "load",
-    "plan",
 ]
 
 _AT_FIRST_USE = {
@@ -47,9 +45,13 @@ _AT_FIRST_USE = {
     "load": "onebit_spark.predictor.served_model",
 }
 
+_REMOVED = {"plan": "it is in a checkout, benchmarks/paper/planning.py"}
+
 
 def __getattr__(name: str) -> Any:
-    """What needs Spark or Arrow. It is imported at its first use."""
+    """Names that need Spark or Arrow are imported at their first use."""
+    if name in _REMOVED:
+        raise ImportError(f"onebit_spark.{name} is no longer part of the package: {_REMOVED[name]}")
     if name not in _AT_FIRST_USE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

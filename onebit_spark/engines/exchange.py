@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from onebit_spark.core.choices import at_start_rank
 from onebit_spark.core.config import FitConfig
@@ -21,10 +21,9 @@ from onebit_spark.core.posterior import Form
 from onebit_spark.engines.decide import Choice, ClusterLimits, decide, held_side
 from onebit_spark.engines.spark_engine import SparkEngine, on_driver, on_executors
 from onebit_spark.engines.tables import InFiles, OnExecutors, Storage
-from onebit_spark.errors import RequestError
 from onebit_spark.input.batches import CollectedRatings, SizeEstimate
 from onebit_spark.input.prepared_ratings import RatingsSource
-from onebit_spark.input.rating_checks import Columns, RatingCounts
+from onebit_spark.input.rating_checks import RatingCounts
 from onebit_spark.input.survey import RatingSurvey
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.sessions import (
@@ -84,26 +83,31 @@ def choose_exchange(
 
 
 def engine_over(
-    chosen: ChosenExchange, spark: SparkSession, columns: Columns, config: FitConfig, execution: Execution,
-    validation: DataFrame | None = None,
-) -> AbstractContextManager[SparkEngine]:  # fmt: skip
-    """The engine of the chosen exchange. The driver's collects the ratings for validation, too."""
+    chosen: ChosenExchange, spark: SparkSession, config: FitConfig, execution: Execution
+) -> AbstractContextManager[SparkEngine]:
+    """The engine of the chosen exchange."""
     exchange, loaded = chosen.choice.exchange, chosen.loaded
     log.info("exchange: %s (%s)", exchange, chosen.choice.reason)
     if isinstance(loaded, CollectedRatings):
-        return on_driver(spark, loaded, columns, at_start_rank(config).form, validation, execution.device)
+        return on_driver(spark, loaded, at_start_rank(config).form, execution.device)
     held: dict[str, frozenset[Side]] = {"broadcast": frozenset(SIDES), "mixed": frozenset([held_side(loaded)])}
     place: Storage = OnExecutors()  # by broadcast nothing is stored
     if exchange != "broadcast":
         TemporaryFolders.of(spark).delete_unread()  # the files of models that are gone
-        if execution.shuffle_storage != "executors":
-            place = InFiles(work_folder(spark, execution.work_dir or execution.checkpoint_dir))
+        folder = work_folder(spark, execution.work_dir or execution.checkpoint_dir)
+        if folder is not None:
+            place = InFiles(folder)
+        else:
+            log.warning(
+                "the factors are stored on the executors, and a lost executor ends the fit: set checkpointDir, or "
+                "sparkContext.setCheckpointDir, to a folder that all executors can reach"
+            )
     blocks = execution.row_blocks, execution.col_blocks
     return on_executors(spark, loaded, blocks, config.form, place, held.get(exchange, frozenset()))
 
 
-def work_folder(spark: SparkSession, given: str | None) -> Location:
-    """A new folder for files that all executors can reach.
+def work_folder(spark: SparkSession, given: str | None) -> Location | None:
+    """A new folder for files that all executors can reach, or None if no such folder is known.
 
     In ``given``, else in the application's checkpoint folder, else, on a single machine, in a temporary one.
     """
@@ -112,10 +116,7 @@ def work_folder(spark: SparkSession, given: str | None) -> Location:
     if base:
         return Location(spark, base) / name
     if not is_local(spark):
-        raise RequestError(
-            "exchange=shuffle and mixed need a folder that all executors can reach: set workDir or checkpointDir, or "
-            "sparkContext.setCheckpointDir; or shuffleStorage=executors, if a lost executor may end the fit"
-        )
+        return None
     temporary = tempfile.mkdtemp(prefix="onebit-")
     atexit.register(shutil.rmtree, temporary, ignore_errors=True)
     return Location(spark, temporary) / name

@@ -26,9 +26,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from onebit_spark.certificate.certificates import Terms
 from onebit_spark.core.compiled import sources
-from onebit_spark.core.config import FitConfig
+from onebit_spark.core.config import FitConfig, Terms
 from onebit_spark.core.execution import available_cores
 from onebit_spark.core.hashes import cell_hashes, fold_hashes
 from onebit_spark.core.metrics import log_loss

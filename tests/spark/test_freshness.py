@@ -17,7 +17,7 @@ from onebit_spark.ml.freshness import check_fresh, sketch_of
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.simulate import simulate
 
-FAST = {"rank": 1, "maxIter": 1, "tol": 0.0, "start": "random"}
+FAST = {"rank": 1, "maxIter": 1, "tol": 0.0}
 SEEN = "are of cells that the model was fitted on"
 
 
@@ -102,15 +102,6 @@ def test_ratings_that_were_folded_in_are_not_fresh(parts, model):
     assert fresh(model, newcomers)["checked"]
     with pytest.raises(RequestError, match=SEEN):  # fitted, and then folded in: that is not rated twice
         fresh(model.foldIn(parts[0]), parts[0])
-
-
-def test_ratings_that_were_watched_are_not_fresh(parts, ratings):
-    fitted, held_out = parts
-    marked = fitted.withColumn("watched", F.col("item") < 10)
-    model = OneBitCompletion(validationIndicatorCol="watched", **FAST).fit(marked)
-    with pytest.raises(RequestError, match=SEEN):
-        fresh(model, fitted.where("item < 10"))
-    assert fresh(model, held_out)["checked"]
 
 
 def test_an_initial_models_ratings_are_not_fresh(parts, model):

@@ -44,7 +44,7 @@ class ChosenExchange:
     """The ratings counted and loaded, and the exchange that was chosen for them."""
 
     choice: Choice  # the exchange, with the reason for it
-    tally: RatingCounts  # the counts of the ratings
+    counts: RatingCounts  # the counts of the ratings
     # what the engine of the exchange starts from: CollectedRatings for the driver's, RatingSurvey for the others
     loaded: CollectedRatings | RatingSurvey
 
@@ -77,11 +77,11 @@ def choose_exchange(
             collected = collect_ratings(ratings, columns, counted, most_bytes)
         choice = decide(wanted, counted, collected, form, limits)
         if choice.exchange == "driver":
-            yield ChosenExchange(choice, collected.tally, collected)
+            yield ChosenExchange(choice, collected.counts, collected)
             return
         del collected  # or it would stay here until the fit ends
     with survey_ratings(ratings, columns, collect_ids=choice.exchange not in ("shuffle", "mixed")) as whole:
-        yield ChosenExchange(decide(wanted, counted, whole, form, limits), whole.tally, whole)
+        yield ChosenExchange(decide(wanted, counted, whole, form, limits), whole.counts, whole)
 
 
 def engine_over(

@@ -43,7 +43,7 @@ from onebit_spark.engines.tables import Broadcasts, PackLines, Storage, collecte
 from onebit_spark.engines.threads import ThreadRunner
 from onebit_spark.input.batches import CollectedRatings
 from onebit_spark.input.survey import Ids, RatingSurvey
-from onebit_spark.platform.plans import cut_from_plan, expect_long_lines, working_session
+from onebit_spark.platform.plans import expect_long_lines, truncate_plan, working_session
 from onebit_spark.platform.sessions import described, parallelism
 
 PARTNER_BYTES = 256 * 2**20  # of the factor rows that one block may refer to
@@ -99,7 +99,7 @@ class SparkEngine(BlockEngine[Any]):
             return factor_frame(self._spark, table, schema)
         runner, ids = self.stored(side)
         numbered = StructType([StructField("number", LongType()), *schema.fields[1:]])
-        lines = cut_from_plan(runner.frame(side, parts, factor_lines, numbered), ids.sparkSession)
+        lines = truncate_plan(runner.frame(side, parts, factor_lines, numbered), ids.sparkSession)
         frame = ids.select("id", "number").join(lines, "number").select(*schema.names)
         if newcomers is not None:
             frame = frame.unionAll(factor_frame(ids.sparkSession, newcomers, schema))
@@ -155,9 +155,9 @@ def on_executors(
                 numbered = _with_sorted_ids(survey, blocks, parallelism(spark), form, held, release)
                 expect_long_lines(own)
             blocking = Blocking(own, storage, release, numbered.plans, numbered.wide)
-            sides = blocking.blocked(cut_from_plan(numbered.chunks, own))
+            sides = blocking.blocked(truncate_plan(numbered.chunks, own))
             for blocked in sides.values():
-                check_count(survey.tally.n, blocked.n_ratings)
+                check_count(survey.counts.n, blocked.n_ratings)
         runner = SparkRunner(blocking, sides, broadcasts, survey.weight is not None)
         check_weight(survey.weight, runner.total_weight)
         yield SparkEngine(spark, runner, numbered.ids, sides["rows"].repeats)
@@ -179,7 +179,7 @@ def _with_collected_ids(
     rated, plans = survey.rated_ids(), {}
     for (side, ids), given in zip(rated.ids.items(), blocks, strict=True):
         n = len(ids)
-        n_blocks = given or min(n, multiple_of(cores, default_blocks(rated.tally.n, n, cores)))
+        n_blocks = given or min(n, multiple_of(cores, default_blocks(rated.counts.n, n, cores)))
         placement, rows = placement_by_counts(ids.counts, n_blocks), np.arange(n)
         table = SideTable(ids.values, placement.of(rows), ids.counts, ids.positives)
         counted = Rows(rows, ids.counts, ids.positives) if rated.weight is None else None
@@ -196,7 +196,7 @@ def _with_sorted_ids(
     release: ExitStack,
 ) -> _Numbered:  # fmt: skip
     """A distributed sort numbers the ids. Nothing on the driver grows with them."""
-    n, ids = survey.tally.n, number_ids(survey, release)
+    n, ids = survey.counts.n, number_ids(survey, release)
     n_blocks: dict[Side, int] = {}
     for side, given in zip(SIDES, blocks, strict=True):
         sent = 0 if OTHER[side] in held else ids[OTHER[side]].n_rows

@@ -205,7 +205,7 @@ class LocalRuntime:
 
     @staticmethod
     def _with_rates(model: ServedModel, on: KeptRatings, figures: dict[str, Any]) -> dict[str, Any]:
-        return with_rates(figures, model.info, on.tally.n, on.tally.positives, on.threshold)
+        return with_rates(figures, model.info, on.counts.n, on.counts.positives, on.threshold)
 
     def certified(self, model: ServedModel, certificates: Sequence[Certificate]) -> ServedModel:
         return replace(model, certificate=with_certificates(model.certificate, certificates))
@@ -216,7 +216,7 @@ class LocalRuntime:
 
     def diagnosed(self, model: ServedModel, ratings: LocalRatings, source: str) -> ServedModel:
         kept = ratings.held_out
-        n = ratings.to_fit.tally.n if kept is None else kept.tally.n
+        n = ratings.to_fit.counts.n if kept is None else kept.counts.n
         scored = model.scored(*ratings.fitted_pairs) if kept is None else _scored(model, kept.sample(SAMPLE))
         figures = diagnosed(scored, f"a sample of {source}" if n > SAMPLE else source, kept is None)
         return replace(model, info=replace(model.info, diagnostics=figures))

@@ -67,7 +67,7 @@ from onebit_spark.input.collect import collect_ratings, estimate_size
 from onebit_spark.input.rating_checks import Columns, RatingCounts
 from onebit_spark.input.survey import Ids, RatingSurvey, survey_ratings
 from onebit_spark.platform.files import Location
-from onebit_spark.platform.plans import cut_from_plan, expect_long_lines, working_session
+from onebit_spark.platform.plans import expect_long_lines, truncate_plan, working_session
 from onebit_spark.platform.sessions import (
     checkpoint_folder,
     described,
@@ -131,7 +131,7 @@ class SparkEngine(BlockEngine[Any]):
             return factor_frame(self._spark, table, schema)
         runner, ids = self.stored(side)
         numbered = StructType([StructField("number", LongType()), *schema.fields[1:]])
-        lines = cut_from_plan(runner.frame(side, parts, factor_lines, numbered), ids.sparkSession)
+        lines = truncate_plan(runner.frame(side, parts, factor_lines, numbered), ids.sparkSession)
         frame = ids.select("id", "number").join(lines, "number").select(*schema.names)
         if newcomers is not None:
             frame = frame.unionAll(factor_frame(ids.sparkSession, newcomers, schema))
@@ -187,9 +187,9 @@ def on_executors(
                 numbered = _with_sorted_ids(survey, blocks, parallelism(spark), form, held, release)
                 expect_long_lines(own)
             blocking = Blocking(own, storage, release, numbered.plans, numbered.wide)
-            sides = blocking.blocked(cut_from_plan(numbered.chunks, own))
+            sides = blocking.blocked(truncate_plan(numbered.chunks, own))
             for blocked in sides.values():
-                check_count(survey.tally.n, blocked.n_ratings)
+                check_count(survey.counts.n, blocked.n_ratings)
         runner = SparkRunner(blocking, sides, broadcasts, survey.weight is not None)
         check_weight(survey.weight, runner.total_weight)
         yield SparkEngine(spark, runner, numbered.ids, sides["rows"].repeats)
@@ -211,7 +211,7 @@ def _with_collected_ids(
     rated, plans = survey.rated_ids(), {}
     for (side, ids), given in zip(rated.ids.items(), blocks, strict=True):
         n = len(ids)
-        n_blocks = given or min(n, multiple_of(cores, default_blocks(rated.tally.n, n, cores)))
+        n_blocks = given or min(n, multiple_of(cores, default_blocks(rated.counts.n, n, cores)))
         placement, rows = placement_by_counts(ids.counts, n_blocks), np.arange(n)
         table = SideTable(ids.values, placement.of(rows), ids.counts, ids.positives)
         counted = Rows(rows, ids.counts, ids.positives) if rated.weight is None else None
@@ -228,7 +228,7 @@ def _with_sorted_ids(
     release: ExitStack,
 ) -> _Numbered:  # fmt: skip
     """A distributed sort numbers the ids. Nothing on the driver grows with them."""
-    n, ids = survey.tally.n, number_ids(survey, release)
+    n, ids = survey.counts.n, number_ids(survey, release)
     n_blocks: dict[Side, int] = {}
     for side, given in zip(SIDES, blocks, strict=True):
         sent = 0 if OTHER[side] in held else ids[OTHER[side]].n_rows
@@ -265,7 +265,7 @@ class ChosenExchange:
     """The ratings counted and loaded, and the exchange that was chosen for them."""
 
     choice: Choice  # the exchange, with the reason for it
-    tally: RatingCounts  # the counts of the ratings
+    counts: RatingCounts  # the counts of the ratings
     # what the engine of the exchange starts from: CollectedRatings for the driver's, RatingSurvey for the others
     loaded: CollectedRatings | RatingSurvey
 
@@ -298,11 +298,11 @@ def choose_exchange(
             collected = collect_ratings(ratings, columns, counted, most_bytes)
         choice = decide(wanted, counted, collected, form, limits)
         if choice.exchange == "driver":
-            yield ChosenExchange(choice, collected.tally, collected)
+            yield ChosenExchange(choice, collected.counts, collected)
             return
         del collected  # or it would stay here until the fit ends
     with survey_ratings(ratings, columns, collect_ids=choice.exchange not in ("shuffle", "mixed")) as whole:
-        yield ChosenExchange(decide(wanted, counted, whole, form, limits), whole.tally, whole)
+        yield ChosenExchange(decide(wanted, counted, whole, form, limits), whole.counts, whole)
 
 
 def engine_over(

@@ -42,7 +42,7 @@ from onebit_spark.engines.tables import BATCH_BYTES, Broadcasts, Held, Stored, T
 from onebit_spark.input.rating_checks import not_deterministic
 from onebit_spark.platform.arrow_stream import arrow_batches
 from onebit_spark.platform.binary_cells import binary_line, cell_array, schema_of
-from onebit_spark.platform.plans import cogrouped, cut_from_plan
+from onebit_spark.platform.plans import cogrouped, truncate_plan
 from onebit_spark.platform.sessions import described
 
 CELLS = schema_of("key int, place int, sender int, values binary")
@@ -171,7 +171,7 @@ class SparkRunner:
         Rows without a line get the line ``empty``.
         """
         here = self.sides[side]
-        placed = cut_from_plan(lines.mapInArrow(Place(pack, here.plan.placement, here.keys), PLACED), self.spark)
+        placed = truncate_plan(lines.mapInArrow(Place(pack, here.plan.placement, here.keys), PLACED), self.spark)
         results = cogrouped(here.ratings, here.sent(placed), "key", Adopt(empty), RESULTS)
         return self._kept(side, results, format)[0]
 

@@ -84,21 +84,21 @@ class ModelBuilder(Generic[M]):
         return {side: table for side, table in lines.items() if table is not None}
 
     def _info(self, fit: CertifiedFit[Any]) -> ModelInfo:
-        columns, tally = self.columns, self.chosen.tally
+        columns, counts = self.columns, self.chosen.counts
         return info_of_fit(
             fit,
             self.engine,
             self.engine.repeats,
             {side: len(known.unrated_ids) for side, known in self.features.items()},
-            n_ratings=tally.n,
-            label_coding=tally.coding,
+            n_ratings=counts.n,
+            label_coding=counts.coding,
             threshold=columns.threshold,
-            majority=tally.majority,
+            majority=counts.majority,
             columns=columns.roles,
             total_weight=self.engine.total_weight if columns.weight is not None else None,
             id_types={who: type_of(self.ratings, name).simpleString() for who, name in columns.ids.items()},
-            n_positive=tally.positives,
-            fingerprint=tally.fingerprint,
+            n_positive=counts.positives,
+            fingerprint=counts.fingerprint,
             exchange=asdict(self.chosen.choice),
         )
 
@@ -164,7 +164,7 @@ def ready_to_fit(
         if checkpoints is not None:
             checkpointing = Checkpointing(checkpoints, execution.checkpoint_interval, builder.model)
         timer.end("blocking")
-        yield ReadyFit(engine, chosen.tally.positives, start, checkpointing, builder, timer)
+        yield ReadyFit(engine, chosen.counts.positives, start, checkpointing, builder, timer)
 
 
 def checked_features(frames: Mapping[Who, DataFrame], ratings: DataFrame, columns: Columns) -> dict[Who, pa.Table]:
@@ -188,7 +188,7 @@ def _checkpoint_folder(given: FitInput, chosen: ChosenExchange, model_class: typ
     if not folder:
         return None
     digests = {str(who): digest(table, getattr(given.columns, who)) for who, table in given.features.items()}
-    subject = subject_of(given.config, chosen.tally, given.terms.prior_split, digests)
+    subject = subject_of(given.config, chosen.counts, given.terms.prior_split, digests)
     return CheckpointFolder(given.ratings.sparkSession, folder, subject, model_class.load, write_model)
 
 

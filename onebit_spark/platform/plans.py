@@ -24,7 +24,7 @@ LONG_LINES_BYTES = 16 * 2**20
 JOB_ERRORS = (PySparkException, Py4JJavaError)  # what a failed job raises
 
 
-def cut_from_plan(frame: DataFrame, session: SparkSession | None = None) -> DataFrame:
+def truncate_plan(frame: DataFrame, session: SparkSession | None = None) -> DataFrame:
     """The same rows with a plan of one node, in this session. Cache and lineage stay the same.
 
     Otherwise every half step would analyse the plan of the user's source again, before Spark finds it in the cache.

@@ -114,11 +114,11 @@ def test_executors_and_the_driver_read_the_files(spark, folder, monkeypatch):
     monkeypatch.setattr(survey, "map_rows", lambda *_: pytest.fail("Spark has read the ratings"))
     ratings, dated = spark.read.parquet(folder), Columns(item="day")
     size = collect.estimate_size(ratings, Columns())
-    assert collect.collect_ratings(ratings, Columns(), size, 10**9).tally.n == N
+    assert collect.collect_ratings(ratings, Columns(), size, 10**9).counts.n == N
     with pytest.raises(pytest.fail.Exception):
         collect.collect_ratings(ratings, dated, size, 10**9)
     with survey.survey_ratings(ratings, Columns()) as found:
-        assert found.tally.n == N
+        assert found.counts.n == N
     with pytest.raises(pytest.fail.Exception), survey.survey_ratings(ratings, dated):
         pass
 

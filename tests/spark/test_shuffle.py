@@ -242,7 +242,7 @@ def test_ids_are_numbered_in_ascending_order(spark, ratings):
     with survey_ratings(ratings.repartition(7), Columns()) as counted, ExitStack() as release:
         survey, n_blocks = counted.rated_ids(), {"rows": 25, "cols": 9}
         numbered = number_ids(counted, release)
-        placed = placements(numbered, counted.tally.n, n_blocks)
+        placed = placements(numbered, counted.counts.n, n_blocks)
         for side, ids in survey.ids.items():
             lines = numbered[side].frame.orderBy("number").collect()
             assert [line["id"] for line in lines] == ids.values.to_pylist()

@@ -24,7 +24,7 @@ from onebit_spark.cli.requests import (
 )
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.execution import Execution, available_memory
-from onebit_spark.engines.decide import Refusal, on_driver
+from onebit_spark.engines.decide import Refusal, driver_exchange
 from onebit_spark.errors import RequestError
 from onebit_spark.input.arrow_table import count_rows, open_table, text_bytes
 from onebit_spark.input.batches import SizeEstimate
@@ -131,7 +131,7 @@ def too_large(request: JobRequest, wanted: str) -> Iterator[str]:
     size = SizeEstimate(rows, BYTES_IN_TRANSFER, weighted=request.weight_col is not None, id_bytes=ids)
     limits = DriverLimits(NO_LIMIT, NO_LIMIT, available_memory(), local=True)
     try:
-        answer = on_driver(wanted, size, 0, form, limits, most)
+        answer = driver_exchange(wanted, size, 0, form, limits, most)
     except RequestError as error:
         yield str(error)
         return

@@ -16,10 +16,9 @@ from onebit_spark.cli.checks import Target, refuse_outputs
 from onebit_spark.cli.requests import FitRequest, JobRequest, PredictRequest
 from onebit_spark.cli.runtime import Division, FitPlan
 from onebit_spark.core.fitted_features import Who
-from onebit_spark.core.settings import by_param
 from onebit_spark.core.solver import Iteration
 from onebit_spark.errors import RequestError
-from onebit_spark.estimator import OneBitCompletion, fit_counted
+from onebit_spark.estimator import fit_ratings
 from onebit_spark.input import holdout
 from onebit_spark.input.columns import quoted
 from onebit_spark.input.rating_checks import Columns, RatingCounts, not_deterministic, total_of
@@ -105,21 +104,12 @@ class SparkRuntime:
         progress: Callable[[Iteration], None],
     ) -> OneBitCompletionModel:  # fmt: skip
         """The fitted ratings must be those that were counted before."""
-        work = None if self._work is None else self._work.uri
-        estimator = OneBitCompletion(
-            userCol=plan.columns.user,
-            itemCol=plan.columns.item,
-            labelCol=plan.columns.label,
-            threshold=plan.columns.threshold,
-            weightCol=plan.columns.weight,
-            **by_param(plan.config),
-            **by_param(replace(plan.execution, work_dir=work)),
-            **by_param(plan.terms),
-        )
-        estimator.setUserFeatures(features.get("user")).setItemFeatures(features.get("item"))
+        execution = replace(plan.execution, work_dir=None if self._work is None else self._work.uri)
         counted = ratings.division
         size = None if counted is None else counted.to_fit
-        model = fit_counted(estimator.setProgress(progress), ratings.to_fit, size)
+        model = fit_ratings(
+            ratings.to_fit, plan.columns, plan.config, execution, plan.terms, features, progress, counted=size
+        ).setUserCol(plan.columns.user).setItemCol(plan.columns.item)  # fmt: skip
         if counted is not None:
             whole, info = counted.whole, model.info
             fitted = RatingCounts(info.n_ratings, info.n_positive, whole.coding, info.fingerprint)

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from onebit_spark import FitConfig, FitFailed, NotConverged, RequestError, fit_arrays
 from onebit_spark.engines.block_frames import default_blocks, default_tasks, multiple_of, placement_by_counts
-from onebit_spark.engines.spark_engine import on_executors
+from onebit_spark.engines.spark_engine import executor_engine
 from onebit_spark.engines.tables import InFiles
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.ratings import Columns
@@ -201,7 +201,7 @@ def test_a_nondeterministic_source_is_read_once(spark, ratings, exchange, tmp_pa
         counted.packed.cached.unpersist()  # as if the executors that hold it were lost
         held = frozenset(["rows", "cols"] if exchange == "broadcast" else [])
         place = InFiles(Location(spark, str(tmp_path / "work")))
-        engine = on_executors(spark, counted, (2, 2), FitConfig(rank=2).form, place, held)
+        engine = executor_engine(spark, counted, (2, 2), FitConfig(rank=2).form, place, held)
         with pytest.raises(FitFailed, match="not deterministic"):
             engine.__enter__()
 

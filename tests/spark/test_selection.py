@@ -6,7 +6,7 @@ from test_recommend import ALL_ITEMS, ALL_USERS, table_of
 
 from onebit_spark import FitConfig, RequestError, Terms
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.engines.spark_engine import on_executors
+from onebit_spark.engines.spark_engine import executor_engine
 from onebit_spark.engines.tables import OnExecutors
 from onebit_spark.engines.threads import LocalEngine
 from onebit_spark.input.ratings import Columns
@@ -62,7 +62,7 @@ def test_every_engine_counts_the_same(spark, blocks):
     held = frozenset(["rows", "cols"])
     with (
         survey_ratings(frame, Columns()) as counted,
-        on_executors(spark, counted, blocks, config.form, OnExecutors(), held) as engine,
+        executor_engine(spark, counted, blocks, config.form, OnExecutors(), held) as engine,
     ):
         first, second = (
             {side: engine.runner.table(side, rows) for side, rows in local.posteriors.items()} for _ in range(2)

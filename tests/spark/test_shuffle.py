@@ -17,7 +17,7 @@ from onebit_spark.core.config import FitConfig
 from onebit_spark.engines import decide
 from onebit_spark.engines.block_frames import placement_by_counts
 from onebit_spark.engines.blocking import number_ids, placements
-from onebit_spark.engines.spark_engine import on_executors, work_folder
+from onebit_spark.engines.spark_engine import executor_engine, work_folder
 from onebit_spark.engines.steps import total_weight
 from onebit_spark.engines.tables import InFiles, OnExecutors
 from onebit_spark.estimator import OneBitCompletion
@@ -204,7 +204,7 @@ def test_a_half_step_does_not_move_ratings(spark, ratings):
     config = FitConfig(rank=3, tol=0.0, max_iter=1, start="random")
     with (
         survey_ratings(ratings, Columns()) as counted,
-        on_executors(spark, counted, (3, 2), config.form, OnExecutors(), frozenset()) as engine,
+        executor_engine(spark, counted, (3, 2), config.form, OnExecutors(), frozenset()) as engine,
     ):
         engine.start(config, config.make_loss())
         own, partners = (engine.posterior(side) for side in ("rows", "cols"))
@@ -226,7 +226,7 @@ def test_mixed_shuffles_factors_of_one_side_only(spark, ratings, tmp_path):
     folder = Location(spark, str(tmp_path / "work"))
     with (
         survey_ratings(ratings, Columns()) as counted,
-        on_executors(spark, counted, (3, 2), config.form, InFiles(folder), frozenset(["cols"])) as engine,
+        executor_engine(spark, counted, (3, 2), config.form, InFiles(folder), frozenset(["cols"])) as engine,
     ):
         engine.start(config, config.make_loss())
         users, items = (engine.posterior(side) for side in ("rows", "cols"))
@@ -275,7 +275,7 @@ class TestChoice:
         form = FitConfig(rank=10).form
 
         def pick(users, wanted="auto", items=1000):
-            return decide.on_executors(wanted, self.Counted(users, items), form, driver_limits(spark), 2)
+            return decide.executor_exchange(wanted, self.Counted(users, items), form, driver_limits(spark), 2)
 
         assert form.row_bytes == (11 + 66 + 60) * 4
         assert pick(1000).exchange == "broadcast"
@@ -299,7 +299,7 @@ class TestChoice:
         machine = DriverLimits(result=2**40, heap=16 * 2**30, memory=28 * 2**30, local=True)
 
         def pick(cores=2, **other):
-            return decide.on_executors(
+            return decide.executor_exchange(
                 "auto", self.Counted(10**7, 10**6), form, dataclasses.replace(machine, **other), cores
             )
 

@@ -12,7 +12,7 @@ from estimators import estimator_with
 
 from onebit_spark import OneBitCompletion, OneBitCompletionModel, RequestError
 from onebit_spark.core.config import FitConfig
-from onebit_spark.engines.spark_engine import on_executors
+from onebit_spark.engines.spark_engine import executor_engine
 from onebit_spark.engines.tables import InFiles
 from onebit_spark.input.ratings import Columns
 from onebit_spark.input.survey import survey_ratings
@@ -81,7 +81,7 @@ def test_ratings_stay_and_nothing_stays_behind(spark, file, tmp_path):
     before, place = dict(spark.conf.getAll), InFiles(Location(spark, str(tmp_path / "work")))
     with (
         survey_ratings(spark.read.parquet(str(file)), Columns()) as counted,
-        on_executors(spark, counted, (3, 2), config.form, place, frozenset()) as engine,
+        executor_engine(spark, counted, (3, 2), config.form, place, frozenset()) as engine,
     ):
         engine.start(config, config.make_loss())
         own, partners = (engine.posterior(side) for side in ("rows", "cols"))

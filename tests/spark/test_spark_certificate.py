@@ -9,7 +9,7 @@ from onebit_spark import FitConfig, RequestError, Terms, fit_arrays
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.draws import Draws
 from onebit_spark.core.randomness import Split
-from onebit_spark.engines.spark_engine import on_executors
+from onebit_spark.engines.spark_engine import executor_engine
 from onebit_spark.engines.tables import OnExecutors
 from onebit_spark.engines.threads import LocalEngine
 from onebit_spark.estimator import OneBitCompletion
@@ -49,7 +49,7 @@ def test_the_same_draws_and_coins_as_in_process(spark, ratings, data, blocks):
     held = frozenset(["rows", "cols"])
     with (
         survey_ratings(ratings, Columns()) as counted,
-        on_executors(spark, counted, blocks, config.form, OnExecutors(), held) as engine,
+        executor_engine(spark, counted, blocks, config.form, OnExecutors(), held) as engine,
     ):
         engine.start_from({side: engine.runner.table(side, rows) for side, rows in local.posteriors.items()})
         assert [engine.gibbs_errors(each) for each in draws] == expected

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from onebit_spark.core.implicit_features import CoefStep
-from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.core.row_map import RowMap
+from onebit_spark.core.posterior import RowMap, RowPosterior
 from onebit_spark.engines.cuda.shapes import BLOCK, MODE_LOGISTIC, MODE_PRODUCT, LineShape, Shape
 from onebit_spark.engines.cuda.totals import THREADS, jobs, numbers_of
 from onebit_spark.engines.cuda.update import LINES

@@ -7,12 +7,19 @@ import pytest
 
 from onebit_spark.core.blocks import RatingBlock, repeats_of
 from onebit_spark.core.config import FitConfig
-from onebit_spark.core.draws import Draws, count_errors
-from onebit_spark.core.holdout_loss import BINS, WIDEST, HoldoutLoss
 from onebit_spark.core.losses import LOSSES
 from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.core.prediction import HIGHEST_OCTAVE, HISTOGRAM_BINS, LOWEST_OCTAVE, PER_OCTAVE, count_confidences
-from onebit_spark.core.randomness import Split
+from onebit_spark.core.prediction import (
+    BINS,
+    HIGHEST_OCTAVE,
+    HISTOGRAM_BINS,
+    LOWEST_OCTAVE,
+    PER_OCTAVE,
+    WIDEST,
+    HoldoutLoss,
+    count_confidences,
+)
+from onebit_spark.core.randomness import Draws, Split, count_errors
 from onebit_spark.core.spectral import Keyed, Numbered, Rows
 from onebit_spark.engines.cuda.shapes import Shape
 

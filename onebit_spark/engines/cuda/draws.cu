@@ -1,4 +1,4 @@
-// Draws from the posteriors, for certificates (core/draws.py). shapes.py sizes it.
+// Draws from the posteriors, for certificates (core/randomness.py). shapes.py sizes it.
 //
 //   SIZE, FIXED, SPREAD     as in lanes.cuh
 #include "random.cuh"

@@ -49,7 +49,7 @@ __device__ __forceinline__ void pair_moments(const Posteriors& of, bool here, i6
   variance = fmax(variance, 0.0);
 }
 
-// HoldoutLoss of ratings that were left out (core/holdout_loss.py): of their held-out losses Σ w, Σ of squares, of the weights, and of
+// HoldoutLoss of ratings that were left out (core/prediction.py): of their held-out losses Σ w, Σ of squares, of the weights, and of
 // wrong signs, as sums[0 … 3][block]; and 2²⁰ times the weights in each bin of the margins.
 #define THREADS 256
 extern "C" __global__ void __launch_bounds__(THREADS)

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onebit_spark.core.draws import Draws
-from onebit_spark.core.holdout_loss import BINS, WIDEST
 from onebit_spark.core.losses import Logistic
 from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.core.prediction import HIGHEST_OCTAVE, HISTOGRAM_BINS, LOWEST_OCTAVE, PER_OCTAVE
+from onebit_spark.core.prediction import BINS, HIGHEST_OCTAVE, HISTOGRAM_BINS, LOWEST_OCTAVE, PER_OCTAVE, WIDEST
+from onebit_spark.core.randomness import Draws
 from onebit_spark.engines.cuda.device import cupy, kernel, launch, or_null
 from onebit_spark.engines.cuda.ratings import DeviceRatings
 from onebit_spark.engines.cuda.shapes import Shape
@@ -24,7 +23,7 @@ MOST_BLOCKS = 2112  # sixteen for each multiprocessor of an H200
 
 
 def count_errors(ratings: DeviceRatings, rows: RowPosterior, cols: RowPosterior, draws: Draws) -> Sums:
-    """Errors of draws, and the ratings that were drawn for (``core.draws``)."""
+    """Errors of draws, and the ratings that were drawn for (``core.randomness``)."""
     shape, split = Shape.of(rows.form), draws.unseen_by
     factors = cupy().empty(rows.scale.shape)
     kernel("maps", "roots", shape.map_macros, shape.root_bytes)(
@@ -54,7 +53,7 @@ def count_confidences(
 
 
 def holdout_loss_sums(left: DeviceRatings, rows: RowPosterior, cols: RowPosterior) -> Sums:
-    """``HoldoutLoss`` of these ratings under the logistic loss (``core.holdout_loss``)."""
+    """``HoldoutLoss`` of these ratings under the logistic loss (``core.prediction``)."""
     cp, blocks = cupy(), max(1, min(MOST_BLOCKS, -(-left.n * LANES // THREADS)))
     parts, margins, sums = cp.empty((4, blocks)), cp.zeros(BINS, np.uint64), cp.empty(4)
     kernel("pairs", "holdout_loss", Shape.of(rows.form).pair_macros)(

@@ -14,9 +14,8 @@ from onebit_spark.core.blocks import RatingBlock, Repeats
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.implicit_features import ImplicitMove
 from onebit_spark.core.losses import OTHER, Loss, PriorLines, RowPrior, Side
-from onebit_spark.core.posterior import Form, RowPosterior, packed_size
+from onebit_spark.core.posterior import Form, RowMap, RowPosterior, packed_size
 from onebit_spark.core.randomness import Split
-from onebit_spark.core.row_map import RowMap
 from onebit_spark.core.spectral import Rows
 from onebit_spark.engines import steps
 from onebit_spark.engines.cuda import pairs

@@ -12,8 +12,7 @@ import numpy as np
 
 from onebit_spark.core.implicit_features import RIDGE, ImplicitMove
 from onebit_spark.core.losses import HalfStep, PriorLines
-from onebit_spark.core.posterior import Form, RowPosterior
-from onebit_spark.core.row_map import RowMap
+from onebit_spark.core.posterior import Form, RowMap, RowPosterior
 from onebit_spark.engines.cuda.device import NULL, cache_bytes, compile_soon, cupy, kernel, launch, or_null
 from onebit_spark.engines.cuda.ratings import DeviceRatings
 from onebit_spark.engines.cuda.shapes import (

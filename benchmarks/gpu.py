@@ -123,7 +123,7 @@ def timed_fit(host: list[Any], **settings: Any) -> str:
     whole, last = time.perf_counter() - began, np.diff(ended)
     return (
         f"{whole:.2f} s, of which {ended[0]:.2f} to the end of the first iteration; {len(ended)} iterations of "
-        f"{1e3 * np.median(last):.1f} ms; rank {fit.config.rank}, κ {fit.config.weight:g}"
+        f"{1e3 * np.median(last):.1f} ms; rank {fit.config.rank}, κ {fit.config.kappa:g}"
     )
 
 

@@ -123,7 +123,7 @@ class FitFeatures:
         rows = newcomer_rows(row, coding.coded(self.unrated) @ weights)
         drawn = None
         if narrowing is not None:
-            spread = (rows.deviation * narrowing).astype(rows.location.dtype)
+            spread = (rows.std * narrowing).astype(rows.location.dtype)
             drawn = RowPosterior(rows.location, spread, "spread", rows.has_intercept)
         return factor_table(self.unrated_ids, rows, drawn)
 

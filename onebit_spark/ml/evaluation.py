@@ -29,7 +29,7 @@ from onebit_spark.input.ratings import Columns, RatingCounts, check_ratings, pos
 from onebit_spark.ml.fitted_model import FittedModel
 from onebit_spark.ml.freshness import check_fresh
 from onebit_spark.ml.params import plainly_named
-from onebit_spark.ml.selection import answers, confidence, group_column, rung
+from onebit_spark.ml.selection import answers, confidence, group_column, level
 from onebit_spark.predictor import certification
 from onebit_spark.predictor.certification import CertificateRequest
 from onebit_spark.predictor.predictor import OUTPUTS
@@ -37,7 +37,7 @@ from onebit_spark.predictor.scored import (
     CALIBRATING,
     SAMPLE,
     calibrated,
-    count_by_rung,
+    count_by_level,
     diagnosed,
     figures_of,
     scored_table,
@@ -88,7 +88,7 @@ def predicted_pairs(model: FittedModel, pairs: DataFrame, n: int) -> DataFrame:
 def scored_by_spark(
     model: FittedModel, ratings: DataFrame, threshold: float | None, group: Column | None = None
 ) -> DataFrame:
-    """The same columns but confidence and rung, lazily, for any number of ratings."""
+    """The same columns but confidence and level, lazily, for any number of ratings."""
     scored = _by_spark(model, _asked(model, ratings, threshold, group))
     return scored.select(
         F.col("__positive").alias("positive"),
@@ -142,7 +142,7 @@ SMALLEST_PROBABILITY = 1e-15  # as metrics.log_loss
 
 
 def measure(
-    model: FittedModel, ratings: DataFrame, threshold: float | None, tally: RatingCounts, by: str | None = None
+    model: FittedModel, ratings: DataFrame, threshold: float | None, counts: RatingCounts, by: str | None = None
 ) -> tuple[dict[str, Any], HeldOutCounts]:
     """All figures of metrics.json, and the counts for selective certificates, in one pass.
 
@@ -158,24 +158,24 @@ def measure(
         Ratings with the columns of the fit.
     threshold : float or None
         Labels strictly greater are positive.
-    tally : RatingCounts
+    counts : RatingCounts
         The result of ``check_ratings`` on the same ratings.
     by : str, optional
         A column to group the ratings by.
     """
     group = None if by is None else group_column(by)
-    if tally.n <= COLLECT_LIMIT:
-        figures, lines = figures_of(scored_ratings(model, ratings, threshold, tally.n, group))
+    if counts.n <= COLLECT_LIMIT:
+        figures, lines = figures_of(scored_ratings(model, ratings, threshold, counts.n, group))
     else:
         scored = scored_by_spark(model, ratings, threshold, group)
-        placed = rung(model)(confidence(model, F.col("score"), F.col("std")))
-        figures, lines = _binned(scored.withColumn("rung", placed))
-    figures = with_rates(figures, model.info, tally.n, tally.positives, threshold)
-    return figures, count_by_rung(model.info, lines, by)
+        placed = level(model)(confidence(model, F.col("score"), F.col("std")))
+        figures, lines = _binned(scored.withColumn("level", placed))
+    figures = with_rates(figures, model.info, counts.n, counts.positives, threshold)
+    return figures, count_by_level(model.info, lines, by)
 
 
 def _binned(scored: DataFrame) -> tuple[dict[str, Any], pa.Table]:
-    """Sums by bin of the score, and by rung and group. The bins are equally wide in tanh(score/2), which is bounded."""
+    """Sums by bin of the score, and by level and group. The bins are equally wide in tanh(score/2)."""
     is_positive = F.col("positive")
     sign = F.when(is_positive, 1.0).otherwise(-1.0)
     chance = F.when(is_positive, F.col("probability")).otherwise(1 - F.col("probability"))
@@ -184,12 +184,12 @@ def _binned(scored: DataFrame) -> tuple[dict[str, Any], pa.Table]:
         F.floor((F.tanh(F.col("score") / 2) + 1) / 2 * (SCORE_BINS - 1)).alias("bin"),
         probability_bin(F.col("probability")).alias("probability_bin"),
     )
-    by_score, by_rung = ("bin", "probability_bin"), ("rung", "group")
-    sets = [[F.col(name) for name in names] for names in (by_score, by_rung)]
+    by_score, by_level = ("bin", "probability_bin"), ("level", "group")
+    sets = [[F.col(name) for name in names] for names in (by_score, by_level)]
     both = (
-        placed.groupingSets(sets, *by_score, *by_rung)
+        placed.groupingSets(sets, *by_score, *by_level)
         .agg(
-            F.grouping("bin").alias("of_rungs"),
+            F.grouping("bin").alias("of_levels"),
             F.count(F.lit(1)).alias("n"),
             F.count_if(is_positive).alias("n_positive"),
             F.count_if(~F.col("right")).alias("n_wrong"),
@@ -203,8 +203,8 @@ def _binned(scored: DataFrame) -> tuple[dict[str, Any], pa.Table]:
         .toArrow()
         .sort_by("bin")
     )
-    of_rungs = both["of_rungs"].to_numpy() == 1
-    bins, lines = both.filter(pa.array(~of_rungs)).drop_columns(["group"]), both.filter(pa.array(of_rungs))
+    of_levels = both["of_levels"].to_numpy() == 1
+    bins, lines = both.filter(pa.array(~of_levels)).drop_columns(["group"]), both.filter(pa.array(of_levels))
     column = {name: bins[name].to_numpy() for name in bins.column_names}
     place = np.unique(column["bin"], return_inverse=True)[1]
     positives = np.bincount(place, weights=column["n_positive"])
@@ -233,14 +233,14 @@ def probability_bin(probability: Column) -> Column:
 
 
 def diagnose(
-    model: FittedModel, ratings: DataFrame, source: str, fitted: bool, tally: RatingCounts | None = None
+    model: FittedModel, ratings: DataFrame, source: str, fitted: bool, counts: RatingCounts | None = None
 ) -> dict[str, Any]:
     """The figures that a report shows, of all ratings or of a sample; ``source`` says in words what they are.
 
-    ``fitted``: the model was fitted to them, so that the figures flatter it. ``tally``: of the ratings, if they were
+    ``fitted``: the model was fitted to them, so that the figures flatter it. ``counts``: of the ratings, if they were
     checked before.
     """
-    scored, sampled = _scored(model, ratings, SAMPLE, tally)
+    scored, sampled = _scored(model, ratings, SAMPLE, counts)
     return diagnosed(scored, f"a sample of {source}" if sampled else source, fitted)
 
 
@@ -250,12 +250,12 @@ def calibrate(model: FittedModel, ratings: DataFrame) -> Calibration:
 
 
 def _scored(
-    model: FittedModel, ratings: DataFrame, most: int, tally: RatingCounts | None = None
+    model: FittedModel, ratings: DataFrame, most: int, counts: RatingCounts | None = None
 ) -> tuple[pa.Table, bool]:
     """The ratings scored, or a sample of about ``most``, and whether it is a sample."""
     threshold = model.info.threshold
     ratings, columns = ratings_that_count(model, ratings, threshold)
-    n = (tally or check_ratings(ratings, columns)).n
+    n = (counts or check_ratings(ratings, columns)).n
     sampled = n > most
     if sampled:
         ratings = ratings.sample(fraction=most / n, seed=0)
@@ -268,7 +268,7 @@ class CheckedRatings:
 
     ratings: DataFrame
     columns: Columns
-    tally: RatingCounts
+    counts: RatingCounts
 
 
 def checked_ratings(model: FittedModel, ratings: DataFrame, threshold: float | None = None) -> CheckedRatings:
@@ -289,10 +289,10 @@ def certify(
     Ratings that the model was fitted on are refused, unless the caller knows their ``freshness``.
     """
     if freshness is None:
-        freshness = check_fresh(model, on.ratings, on.columns, on.tally)
-    figures, counts = measure(model, on.ratings, on.columns.threshold, on.tally, request.by)
-    ladder = model.info.ladder or EVERYTHING
-    certificates = held_out_certificates(ladder, counts, request.terms, request.max_error)
+        freshness = check_fresh(model, on.ratings, on.columns, on.counts)
+    figures, counts = measure(model, on.ratings, on.columns.threshold, on.counts, request.by)
+    thresholds = model.info.confidence_thresholds or EVERYTHING
+    certificates = held_out_certificates(thresholds, counts, request.terms, request.max_error)
     return figures, [with_freshness(item, freshness) for item in certificates]
 
 

@@ -9,9 +9,9 @@ from importlib.util import find_spec
 from typing import Any
 
 from onebit_spark.certificate.certificates import OF_PREDICTIONS
-from onebit_spark.core.choices import chose_rank, sentences
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.model_info import ModelInfo
+from onebit_spark.core.model_selection import chose_rank, sentences
 from onebit_spark.core.settings import declared
 from onebit_spark.report.figures import figures
 
@@ -138,8 +138,6 @@ def _notes(info: ModelInfo) -> Iterable[str]:
 
 def _certificate(info: ModelInfo, certificate: dict[str, Any] | None) -> Iterable[str]:
     if not certificate or not certificate["certificates"]:
-        if info.nine_tenths:
-            yield f"<h2>No certificate</h2><p>{escape(str(info.nine_tenths['statement']))}</p>"
         return
     yield "<h2>Certified limits on its errors</h2>"
     for one in certificate["certificates"]:

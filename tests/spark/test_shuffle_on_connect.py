@@ -59,7 +59,7 @@ def classic(file):
 def test_the_same_fit_as_in_a_classic_session(spark, file, classic, tmp_path, monkeypatch, storage):
     """``auto`` takes shuffle for ratings that the driver may not hold."""
     if storage == "executors":
-        monkeypatch.setattr("onebit_spark.engines.exchange.work_folder", lambda *_: None)
+        monkeypatch.setattr("onebit_spark.engines.spark_engine.work_folder", lambda *_: None)
     estimator = estimator_with(driverRatings=100, work_dir=str(tmp_path / "work"), **SETTINGS)
     fitted = estimator.fit(spark.read.parquet(str(file)))
     assert fitted.info.exchange["exchange"] == "shuffle"
@@ -69,7 +69,7 @@ def test_the_same_fit_as_in_a_classic_session(spark, file, classic, tmp_path, mo
     one, other = (OneBitCompletionModel.load(str(folder)) for folder in (tmp_path / "model", classic))
     assert one.info.objective_history == other.info.objective_history
     assert one.certificate == other.certificate
-    assert one.info.ladder == other.info.ladder
+    assert one.info.confidence_thresholds == other.info.confidence_thresholds
     for side in ("users", "items"):
         lines = [sorted(getattr(model, side).collect(), key=lambda line: line["id"]) for model in (one, other)]
         assert lines[0] == lines[1]

@@ -29,8 +29,8 @@ from onebit_spark.core.losses.base import (
     RowSums,
     Symmetry,
     kernel_arguments,
-    partner_deviation,
     partner_location,
+    partner_std,
     side_by_side,
 )
 from onebit_spark.core.losses.batched_solve import (
@@ -76,7 +76,7 @@ class GradientNumbers(NamedTuple):
     kappa: float
     rate: float
     move_means: bool
-    move_spreads: bool
+    move_covariances: bool
     want_data: bool
 
 
@@ -87,9 +87,9 @@ class Hinge(Loss):
     solver: Literal["mm", "gradient"] = "mm"
 
     name: ClassVar[str] = "hinge"
-    default_weight: ClassVar[float] = 2.0
-    chooses_weight: ClassVar[bool] = False
-    start_deviation: ClassVar[float] = 0.2  # much smaller, and columns of noise survive in a worse optimum
+    default_kappa: ClassVar[float] = 2.0
+    chooses_kappa: ClassVar[bool] = False
+    start_std: ClassVar[float] = 0.2  # much smaller, and columns of noise survive in a worse optimum
     start_shrinkage: ClassVar[float] = 0.7
     score_noise: ClassVar[float] = 0.0
 
@@ -123,25 +123,25 @@ class Hinge(Loss):
             return super().plan()
         # Algorithm 1's order: L mean, R mean, v^L, v^R (then γ).
         return [
-            Move("rows", means=True, spreads=False),
-            Move("cols", means=True, spreads=False),
-            Move("rows", means=False, spreads=True),
-            Move("cols", means=False, spreads=True),
+            Move("rows", means=True, covariances=False),
+            Move("cols", means=True, covariances=False),
+            Move("rows", means=False, covariances=True),
+            Move("cols", means=False, covariances=True),
         ]
 
     def partners(self, posterior: RowPosterior) -> Partners:
-        return side_by_side(partner_location(posterior), partner_deviation(posterior))
+        return side_by_side(partner_location(posterior), partner_std(posterior))
 
     def update_rows(
         self, block: RatingBlock, lo: int, hi: int, partners: Partners, rows: RowPosterior, step: HalfStep
     ) -> RowSums:
         ratings, own, prior = kernel_arguments(block, rows, step)
-        t, kappa = step.iteration, step.weight
+        t, kappa = step.iteration, step.kappa
         if self.solver == "mm":
             majoriser = MajoriserNumbers(kappa, step.relaxation, *floors(t), step.want_data)
             return RowSums(*update_rows_mm(ratings, (lo, hi), partners, own, prior, majoriser))
         rate = learning_rate(t) / (kappa * step.ratings_per_row)
-        gradient = GradientNumbers(kappa, rate, step.move_means, step.move_spreads, step.want_data)
+        gradient = GradientNumbers(kappa, rate, step.move_means, step.move_covariances, step.want_data)
         return RowSums(*update_rows_gradient(ratings, (lo, hi), partners, own, prior, gradient))
 
 
@@ -316,7 +316,7 @@ def update_rows_gradient(ratings, span, partner_table, rows, prior, numbers):
     (first, last), (location, spread, fixed) = span, rows
     pointers, codes, weights = ratings
     prior_mean, precision, _ = prior
-    kappa, rate, move_means, move_spreads, want_data = numbers
+    kappa, rate, move_means, move_covariances, want_data = numbers
     size = partner_table.shape[1] // 2
     free = size - fixed
     partners = np.empty((size, CHUNK_STRIDE))
@@ -355,7 +355,7 @@ def update_rows_gradient(ratings, span, partner_table, rows, prior, numbers):
                         gather(partner_table, codes, lo, hi, partners)
                     scores(partners, hi - lo, x, u)
                     hinge += _hinge_sum(codes, weights, lo, hi - lo, u)
-        if move_spreads:
+        if move_covariances:
             for k in range(free):
                 a_k = kappa * c * (absolute[fixed + k] + c * deviations[fixed + k])
                 spread[i, k] = 2.0 / (a_k + math.sqrt(a_k * a_k + 4.0 * g[k]))

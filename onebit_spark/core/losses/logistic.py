@@ -35,8 +35,8 @@ from onebit_spark.core.losses.base import (
     Partners,
     RowSums,
     kernel_arguments,
-    partner_deviation,
     partner_location,
+    partner_std,
     partner_table,
     side_by_side,
 )
@@ -87,9 +87,9 @@ class Logistic(Loss):
     name: ClassVar[str] = "logistic"
     # 1 is the paper's posterior. Share of correct signs at 1 and 1.2: Senate .9105, .9127; MovieLens-1M .7520, .7516;
     # MovieLens-100K .7354, .7317.
-    default_weight: ClassVar[float] = 1.0
-    chooses_weight: ClassVar[bool] = True
-    start_deviation: ClassVar[float] = math.sqrt(0.1)
+    default_kappa: ClassVar[float] = 1.0
+    chooses_kappa: ClassVar[bool] = True
+    start_std: ClassVar[float] = math.sqrt(0.1)
     start_shrinkage: ClassVar[float] = 0.5
     score_noise: ClassVar[float] = 8.0 / math.pi
 
@@ -117,7 +117,7 @@ class Logistic(Loss):
 
     def partners(self, posterior: RowPosterior) -> Partners:
         if self.structure == "diagonal":
-            return side_by_side(partner_location(posterior), partner_deviation(posterior) ** 2)
+            return side_by_side(partner_location(posterior), partner_std(posterior) ** 2)
         width = -(-packed_size(posterior.dimension + 1) // LANES) * LANES
         table = partner_table(posterior.n_rows, width, posterior.location.dtype)
         fill_partner_moments(posterior.location, posterior.scale, table)
@@ -127,7 +127,7 @@ class Logistic(Loss):
         self, block: RatingBlock, lo: int, hi: int, partners: Partners, rows: RowPosterior, step: HalfStep
     ) -> RowSums:
         ratings, own, prior = kernel_arguments(block, rows, step)
-        numbers = LogisticNumbers(step.weight, step.relaxation, step.want_data)
+        numbers = LogisticNumbers(step.kappa, step.relaxation, step.want_data)
         kernel = update_rows_full if self.structure == "full" else update_rows_diagonal
         return RowSums(*kernel(ratings, (lo, hi), partners, own, prior, numbers))
 

@@ -77,14 +77,14 @@ class DevicePrior:
         shared = cupy().asarray(shared)
         explained = None
         if features is not None:
-            weights = cupy().asarray(step.feature_weights)
-            explained = (features.astype(np.float64) @ weights).astype(np.float32)
+            coef = cupy().asarray(step.feature_coef)
+            explained = (features.astype(np.float64) @ coef).astype(np.float32)
         return cls(shared[0], shared[1:], lines, explained)
 
     @property
     def arguments(self) -> tuple[Any, ...]:
         """The prior as the kernels take it."""
-        lines = (NULL, NULL) if self.lines is None else (self.lines.location, self.lines.deviation)
+        lines = (NULL, NULL) if self.lines is None else (self.lines.location, self.lines.std)
         return self.mean, self.precision, *lines, or_null(self.explained)
 
     def means(self, implicit_means: Any, fixed: int) -> Any:
@@ -252,11 +252,11 @@ def side_statistics(
     covariance, gram, change_gram, change_cross, distance_gram, *implicit, three = np.split(numbers, np.cumsum(widths))
     log_volume, prior_distance, linear = three
     rank, square = shape.rank, (shape.size + shape.fixed,) * 2
-    weight_gram, direction_gram = np.zeros((0, 0)), np.zeros((0, square[0]))
+    coef_gram, direction_gram = np.zeros((0, 0)), np.zeros((0, square[0]))
     implicit_gram = np.zeros((rank + 1, rank + 1))
     implicit_gram[0, 0] = ratings.n
     if shape.implicit:
-        implicit_gram, weight_gram = implicit[0].reshape(rank + 1, rank + 1), _weight_gram(implicit[1:7], rank)
+        implicit_gram, coef_gram = implicit[0].reshape(rank + 1, rank + 1), _coef_gram(implicit[1:7], rank)
         direction_gram = _direction_gram([part.reshape(square)[-rank:] for part in implicit[7:]])
     return SideStatistics(
         count=ratings.n_rated,
@@ -268,23 +268,23 @@ def side_statistics(
         change_gram=change_gram.reshape(square),
         change_cross=change_cross.reshape(square),
         distance_gram=distance_gram.reshape(square),
-        weight_gram=weight_gram,
+        coef_gram=coef_gram,
         direction_gram=direction_gram,
         implicit_gram=implicit_gram,
         feature_cross=cross,
     )
 
 
-def gram_of_weights(ratings: DeviceRatings, rows: RowPosterior) -> Vector:
+def gram_of_coef(ratings: DeviceRatings, rows: RowPosterior) -> Vector:
     """The Gram matrix of [w z d] of all rows."""
     shape = Shape.of(rows.form)
     parts = _parts(ratings, shape, rows.location, rows, None, None, range(W_W, D_D + 1))
     sums = cupy().empty(len(parts))
     fold(parts, sums)
-    return _weight_gram(np.split(sums.get(), 6), shape.rank)
+    return _coef_gram(np.split(sums.get(), 6), shape.rank)
 
 
-def _weight_gram(parts: list[Vector], rank: int) -> Vector:
+def _coef_gram(parts: list[Vector], rank: int) -> Vector:
     """The Gram matrix of [w z d] from its blocks WW, WZ, WD, ZZ, ZD and DD."""
     ww, wz, wd, zz, zd, dd = (part.reshape(rank, rank) for part in parts)
     return np.block([[ww, wz, wd], [wz.T, zz, zd], [wd.T, zd.T, dd]])

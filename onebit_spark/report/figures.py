@@ -105,7 +105,9 @@ def plots(info: ModelInfo, certificates: Sequence[Mapping[str, Any]] = ()) -> It
     )
     if "risk_coverage" in seen:
         points = [item for item in certificates if item["name"] == "selective" and not item["group"]]
-        certified = " Orange: certified to be below the dotted line of the request." if points else ""
+        met = any(item["threshold"] is not None for item in points)
+        certified = " Dotted: the requested error rate." if points else ""
+        certified += " Orange points: certified to be below it." if met else ""
         yield Plot(
             "Answering only confident pairs",
             f"Error rate if only the most confident pairs are answered, on {source}.{certified}",
@@ -187,7 +189,7 @@ def _scores(axes: Axes, info: ModelInfo) -> None:
     low, high = centres[np.searchsorted(inside, 0.001)], centres[min(np.searchsorted(inside, 0.999), len(centres) - 1)]
     axes.axvline(0, color=GREY, linewidth=0.8)
     axes.set_xlim(low - 2 * scores["width"], high + 2 * scores["width"])
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.3 * max(np.max(scores[name]) for name in ("positive", "negative")) / total)  # and the legend
     axes.set(xlabel="score", ylabel="share of ratings")
     axes.legend(loc="upper left")
 
@@ -231,7 +233,7 @@ def _wider(scores: dict[str, Any]) -> dict[str, Any]:
     width, low = scores["width"], np.array(scores["low"])
     counts = {name: np.array(scores[name]) for name in ("positive", "negative")}
     place = np.round(low / width).astype(int)
-    while len(np.unique(place)) > 12 and sum(map(np.sum, counts.values())) / len(np.unique(place)) < 400:
+    while len(np.unique(place)) > 12 and sum(map(np.sum, counts.values())) / len(np.unique(place)) < 150:
         place, width = place // 2, 2 * width
     first = place.min()
     merged = {name: np.bincount(place - first, weights=values) for name, values in counts.items()}

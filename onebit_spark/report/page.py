@@ -211,4 +211,4 @@ def _table(caption: str, rows: dict[str, str]) -> str:
     lines = "".join(
         f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows.items() if value
     )
-    return f"<div><h2>{escape(caption)}</h2><table>{lines}</table></div>"
+    return f"<div><h3>{escape(caption)}</h3><table>{lines}</table></div>"

@@ -94,7 +94,7 @@ def test_error_and_majority_are_of_the_same_ratings(info):
 
 def test_plots_have_titles_words_for_axes_and_a_text_for_those_who_do_not_see_them(info, page):
     titles = ["Convergence", "Factors", "Probabilities", "Scores", "Answering only confident pairs"]
-    assert re.findall(r"<h3>(.*?)</h3>", page) == titles
+    assert re.findall(r"<figure><h3>(.*?)</h3>", page) == titles
     alts = re.findall(r'<svg role="img" aria-label="(.*?)"', page)
     assert len(alts) == len(titles)
     assert f"the objective fell from {info.objective_history[0]:,.6g} to" in alts[0]
@@ -149,8 +149,8 @@ def test_certified_points_are_on_the_curve(info):
     ours, bare = (
         report(info, {"headline": None, "certificates": found}) for found in ([met, unmet, {**met, "group": {}}], [])
     )
-    assert "Orange: certified" in ours
-    assert "Orange: certified" not in bare
+    assert "Orange points: certified" in ours
+    assert "Orange points: certified" not in bare
     assert "<b>selective, 0.080.</b> It answers." in ours
     assert "<b>selective, not met.</b> It answers." in ours
     in_group = {**CERTIFICATE["certificates"][0], "group": {"column": "age", "value": "1"}}

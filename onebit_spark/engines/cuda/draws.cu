@@ -1,4 +1,4 @@
-// Draws from the posteriors, for certificates (core/draws.py). shapes.py defines the macros.
+// Draws from the posteriors, for certificates (core/randomness.py). shapes.py defines the macros.
 //
 //   SIZE, FIXED, SPREAD     as in lanes.cuh
 #include "random.cuh"

@@ -49,7 +49,7 @@ __device__ __forceinline__ void pair_moments(const Posteriors& of, bool here, i6
   variance = fmax(variance, 0.0);
 }
 
-// Held-out ratings (core/holdout_loss.py): the sums of their losses, of squared losses, of weights, and of wrong signs, as
+// Held-out ratings (core/prediction.py): the sums of their losses, of squared losses, of weights, and of wrong signs, as
 // sums[0 … 3][block]; and the weights in each bin of the margins, times `units`. No weight counts for less than one unit.
 #define THREADS 256
 extern "C" __global__ void __launch_bounds__(THREADS)

@@ -22,7 +22,7 @@ def pytest_collection_modifyitems(items):
     for item in items:
         choices = item.callspec.params.values() if hasattr(item, "callspec") else ()
         named = [choice.get("exchange") if isinstance(choice, dict) else choice for choice in choices]
-        broadcasts = any(isinstance(name, str) and name == "broadcast" for name in named)
+        broadcasts = any(isinstance(name, str) and name in ("broadcast", "mixed") for name in named)
         if CONNECT and (broadcasts or item.get_closest_marker("classic")):
             item.add_marker(pytest.mark.skip(reason="needs a classic session"))
         if not CONNECT and item.get_closest_marker("connect"):

@@ -8,6 +8,7 @@ import pytest
 from modelinfo import info_of
 
 from onebit_spark import FitConfig, fit_arrays
+from onebit_spark.core import choices
 from onebit_spark.core.factor_tables import factor_table
 from onebit_spark.model import OneBitCompletionModel
 
@@ -23,6 +24,14 @@ def both_ways(request):
     """What small models do on the driver, and what others do on the executors."""
     if request.param == "on executors":
         request.getfixturevalue("on_executors")
+
+
+@pytest.fixture
+def quick_search(monkeypatch):
+    """A search that begins with two factors, on few ratings, in few iterations."""
+    few = {"FEWEST": 100, "SHORTEST": 1, "START_RANK": 2, "FIRST": 2, "LOOK": 1, "MORE": 4}
+    for name, value in few.items():
+        monkeypatch.setattr(choices, name, value)
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
-"""exchange=driver: the in-process fit on a DataFrame, in a few Spark jobs; where it is taken, and where it is not."""
+"""exchange=driver: how ratings are gathered on the driver, in which cases, and ids of every type."""
 
 import os
+import warnings
 from dataclasses import replace
 from datetime import date
 from decimal import Decimal
@@ -11,7 +12,7 @@ import pytest
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import functions as F
 
-from onebit_spark import FitConfig, FitFailed, RequestError, fit_arrays
+from onebit_spark import FitConfig, FitFailed, NotConverged, RequestError
 from onebit_spark.core import id_index
 from onebit_spark.engines import exchange as exchanges
 from onebit_spark.engines.decide import Choice, Refusal, on_driver
@@ -21,7 +22,6 @@ from onebit_spark.input.batches import LABEL, USER, count_labels
 from onebit_spark.input.collect import SizeEstimate
 from onebit_spark.input.prepared_ratings import RatingsFrame
 from onebit_spark.input.ratings import BIT, Columns, flag_bits, may_be_refused, unchecked_ratings
-from onebit_spark.ml.freshness import sketch_of
 from onebit_spark.platform import arrow_stream
 from onebit_spark.platform.sessions import DriverLimits, is_connect
 from onebit_spark.simulate import power_law_ratings
@@ -48,46 +48,6 @@ def fit(ratings, exchange="driver", **params):
 
 def factors(model):
     return [frame.orderBy("id").collect() for frame in (model.users, model.items)]
-
-
-@pytest.mark.parametrize(
-    ("loss", "prior", "intercepts", "covariance"),
-    [
-        ("logistic", "inverse-gamma", True, "full"),
-        ("logistic", "gamma", False, "diagonal"),
-        ("hinge", "inverse-gamma", False, "full"),
-        ("hinge", "gamma", True, "full"),
-    ],
-)
-def test_the_same_bits_as_in_process(ratings, data, loss, prior, intercepts, covariance):
-    shared = {"loss": loss, "prior": prior, "covariance": covariance, "rank": 3, "tol": 0.0}
-    expected = fit_arrays(*data, FitConfig(**shared, intercepts=intercepts, max_iter=15))
-    model = fit(ratings, **shared, fitIntercept=intercepts, maxIter=15)
-    assert model.summary.objectiveHistory == expected.objective_history
-    assert model.info.effective_rank == expected.effective_rank
-    for frame, side in ((model.userFactors, "rows"), (model.itemFactors, "cols")):
-        found = np.array([line.features for line in frame.orderBy("id").collect()])
-        np.testing.assert_array_equal(found, getattr(expected, side).mean[expected.rated[side]])
-
-
-@pytest.mark.classic
-@pytest.mark.parametrize(
-    "choices",
-    [{}, pytest.param({"certificatePriorSplit": 0.5, "loss": "hinge"}, marks=pytest.mark.slow)],
-    ids=str,
-)
-def test_all_that_a_model_has_is_as_by_broadcast(ratings, choices):
-    found, expected = fit(ratings, **choices), fit(ratings, "broadcast", **choices)
-    assert found.info.exchange["exchange"] == "driver"
-    for name in ("n_ratings", "n_users", "n_items", "n_positive", "fingerprint", "repeats", "label_coding", "id_types"):
-        assert getattr(found.info, name) == getattr(expected.info, name), name
-    assert found.info.repeats["repeated"] > 0
-    np.testing.assert_allclose(found.info.objective_history, expected.info.objective_history, rtol=1e-6)
-    for one, other in zip(found.certificate["certificates"], expected.certificate["certificates"], strict=True):
-        assert one["name"] == other["name"]
-        assert one["bound"] == pytest.approx(other["bound"], rel=1e-3)
-    np.testing.assert_array_equal(found.fitted.hashes, expected.fitted.hashes)
-    np.testing.assert_array_equal(found.fitted.ratings, expected.fitted.ratings)
 
 
 @pytest.mark.classic
@@ -184,6 +144,25 @@ def test_zero_is_one_id_whatever_its_sign(spark):
     assert model.users.count() == 2
 
 
+def test_ids_that_look_alike_stay_apart(spark):
+    """Case, blanks around, a composed and a decomposed é, a zero byte: each is an id of its own."""
+    users = ["a", "A", "a ", " a", "caf\u00e9", "cafe\u0301", "a\u0000", ""]
+    lines = [(user, item, 1 if (i + j) % 3 else -1) for i, user in enumerate(users) for j, item in enumerate("xyXY")]
+    lines += [("a", "x", 1), ("a", "x", -1)]  # both labels of a cell count
+    model = fit(spark.createDataFrame(lines, "user string, item string, label int"), rank=1, maxIter=1)
+    assert (model.info.n_users, model.info.n_items, model.info.n_ratings) == (8, 4, 34)
+    assert model.info.repeats == {"repeated_cells": 1, "repeated": 2, "conflicting": 1}
+    assert {line.id for line in model.userFactors.collect()} == set(users)
+
+
+def test_fits_that_did_not_converge_warn(ratings):
+    with pytest.warns(NotConverged, match="max_iter"):
+        fit(ratings, tol=1e-9, maxIter=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", NotConverged)
+        assert fit(ratings, tol=1e-2, maxIter=50).summary.converged
+
+
 @pytest.mark.classic
 def test_few_jobs_whatever_the_iterations(spark, ratings):
     def jobs_of(iterations, frame=ratings):
@@ -261,15 +240,6 @@ def test_ids_too_long_for_32_bit_offsets(ratings, monkeypatch):
     assert factors(found) == factors(expected)
     again = OneBitCompletion(exchange="driver", rank=3, maxIter=1, tol=0.0).setInitialModel(found).fit(ratings)
     assert again.info.n_users == 70
-
-
-def test_watched_ratings_are_in_the_sketch(ratings):
-    marked = ratings.withColumn("held", F.col("item") < 3)
-    model = fit(marked, validationIndicatorCol="held")
-    expected = sketch_of(ratings, Columns(), 1500)
-    np.testing.assert_array_equal(model.fitted.hashes, expected.hashes)
-    np.testing.assert_array_equal(model.fitted.ratings, expected.ratings)
-    assert len(model.summary.validationHistory) >= 1
 
 
 class TestWhereItIsTaken:

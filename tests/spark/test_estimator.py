@@ -299,6 +299,16 @@ def test_validation_needs_a_boolean_column(ratings):
             OneBitCompletion(validationIndicatorCol=column).fit(ratings)
 
 
+def test_an_initial_model_has_what_is_not_given(ratings):
+    """Rank, κ and features of the model, whatever they were; a rank that is given must be the same."""
+    first = OneBitCompletion(rank=3, likelihoodWeight=0.8, implicitFeatures=False, maxIter=3, tol=0.0).fit(ratings)
+    again = OneBitCompletion(maxRank=4, maxIter=2, tol=0.0).setInitialModel(first).fit(ratings)
+    settings = [again.info.parameters[name] for name in ("rank", "likelihood_weight", "implicit_features")]
+    assert settings == [3, 0.8, False]
+    assert again.info.choice is None
+    assert again.summary.objectiveHistory[0] < first.summary.objectiveHistory[-1]
+
+
 def test_a_warm_start_goes_on_where_the_model_ended(ratings):
     estimator = OneBitCompletion(rank=1, tol=1e-4, maxIter=100)
     cold = estimator.fit(ratings.where("item != 'i3'"))

@@ -134,7 +134,6 @@ def fits(n: int, ranks: list[int], iterations: int) -> None:
     del arrays
     plain = {"tol": 0, "likelihood_weight": 1.0, "implicit_features": False, "max_iter": iterations}
     asked: dict[str, dict[str, Any]] = {f"plain, rank {rank}": {"rank": rank, **plain} for rank in ranks}
-    asked["hinge, rank 10"] = {"rank": 10, "loss": "hinge", **plain}
     asked["rank 10, 100 iterations"] = {"rank": 10, "tol": 0, "likelihood_weight": 1.0}
     asked["all defaults"] = {}
     for name, settings in asked.items():

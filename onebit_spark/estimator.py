@@ -17,7 +17,6 @@ from onebit_spark.core.execution import Execution, device_problems
 from onebit_spark.core.fitted_features import Who
 from onebit_spark.core.settings import param_names
 from onebit_spark.core.solver import Iteration, PhaseTimer
-from onebit_spark.engines.validation import divide_by_indicator
 from onebit_spark.errors import refuse
 from onebit_spark.input.batches import SizeEstimate
 from onebit_spark.input.prepared_ratings import PreparedRatings, prepare_ratings
@@ -25,10 +24,9 @@ from onebit_spark.input.rating_checks import Columns, Labels
 from onebit_spark.input.ratings import with_weight
 from onebit_spark.ml.fit_params import FitParams
 from onebit_spark.ml.fit_run import FitInput, checked_features, ready_to_fit
+from onebit_spark.ml.params import refuse_removed
 from onebit_spark.ml.persistence import EstimatorReader, EstimatorWriter
 from onebit_spark.model import OneBitCompletionModel
-
-NOT_WITH_VALIDATION = "validationIndicatorCol does not go with prepared ratings, for a folder holds none to watch"
 
 S = TypeVar("S", Labels, FitConfig, Execution, Terms)
 
@@ -99,7 +97,7 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
         the columns, the threshold, the files of the source and the query over them. If the ratings do not come from
         files, it reads them once, for their number and fingerprint (docs/cluster.md).
         """
-        refuse(self.problems() or ([NOT_WITH_VALIDATION] if self.getValidationIndicatorCol() else []))
+        refuse(self.problems())
         columns = self.columns()
         return prepare_ratings(with_weight(ratings, columns), columns, dir, overwrite)
 
@@ -121,6 +119,7 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
 
     def setParams(self, **params: Any) -> Self:
         """Set Params by the names that the constructor knows; None leaves one as it is."""
+        refuse_removed(params)
         unknown = [name for name in params if not self.hasParam(name)]
         if unknown:
             raise TypeError(f"OneBitCompletion has no Param {', '.join(unknown)}")
@@ -155,10 +154,6 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
         if not problems:
             lacking = device_problems(self.fitConfig(), self.execution())
             problems = [problem.in_words(param_names(Execution)) for problem in lacking]
-        if self.getValidationIndicatorCol():
-            problems += [f"{name} does not go with validationIndicatorCol" for name in self.fromTheBeginning()]
-            if self.getBlocksDir():
-                problems.append(NOT_WITH_VALIDATION)
         if self.isSet(self.ratingCol) and self.isSet(self.labelCol):
             problems.append(
                 f"ratingCol {self.getRatingCol()!r} and labelCol {self.getLabelCol()!r} name the same thing: set one"
@@ -199,14 +194,17 @@ def fit_counted(
     estimator._check_request()
     timer, columns, execution = PhaseTimer(), estimator.columns(), estimator.execution()
     ratings = with_weight(dataset, columns)
-    training, validation = divide_by_indicator(ratings, execution.validation_indicator_col)
     features = checked_features(estimator._features, ratings, columns)
-    given = FitInput(
-        estimator.fitConfig(), execution, estimator.certificateTerms(), columns, ratings, training, validation, features
-    )
+    given = FitInput(estimator.fitConfig(), execution, estimator.certificateTerms(), columns, ratings, features)
     with ready_to_fit(given, OneBitCompletionModel, estimator._initial, counted, timer) as ready:
         fit = certified_fit(
-            ready.engine, given.config, given.terms, ready.positives, estimator._progress, ready.start, ready.watch
+            ready.engine,
+            given.config,
+            given.terms,
+            ready.positives,
+            estimator._progress,
+            ready.start,
+            ready.checkpointing,
         )
         model = ready.model(fit)
     return estimator._copyValues(model._resetUid(estimator.uid))

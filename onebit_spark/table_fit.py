@@ -161,13 +161,13 @@ class TableFit:
             folder = self._checkpoints(ratings)
             earlier = None if folder is None else folder.newest(self.execution.resume)
             start = None if earlier is None else resumed(earlier, self.config, engine)
-            watch = None
+            checkpoints = None
             if folder is not None:
-                watch = Checkpointing(folder, self.execution.checkpoint_interval, builder.at_checkpoint)
+                checkpoints = Checkpointing(folder, self.execution.checkpoint_interval, builder.at_checkpoint)
             timer.end("blocking")
-            fit = certified_fit(engine, self.config, self.terms, tally.positives, on_iteration, start, watch)
+            fit = certified_fit(engine, self.config, self.terms, tally.positives, on_iteration, start, checkpoints)
             timer.end("fit")
-            timer.divide_fit(fit.history[len(start.history) if start is not None else 0 :], None)
+            timer.divide_fit(fit.history[len(start.history) if start is not None else 0 :])
             return builder.finished(fit, {"survey": read, **timer.seconds})
 
     def _checkpoints(self, ratings: CollectedRatings) -> CheckpointFolder | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from functools import partial
+from typing import Generic, Protocol, TypeVar
 
 from onebit_spark.certificate.certificates import (
     Certificate,
@@ -28,7 +29,7 @@ from onebit_spark.core.priors import ScalePrior
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.scales import ScaleHierarchy, Scales
 from onebit_spark.core.side_features import codings_of
-from onebit_spark.core.solver import Iteration, Outcome, Start, Watch, solve
+from onebit_spark.core.solver import AfterIteration, Iteration, Outcome, Start, solve
 
 P = TypeVar("P")  # a posterior of a side, in the engine's own form
 
@@ -53,6 +54,16 @@ class CertifiedFit(Generic[P]):
     ladder: Ladder | None = None  # thresholds of the confidence, from the fitted ratings; None at a checkpoint
 
 
+class Checkpoints(Protocol[P]):
+    """Stores an unfinished fit every few iterations."""
+
+    def is_due(self, iterations: int) -> bool:
+        """Whether to store the fit after so many iterations."""
+
+    def write(self, fit: CertifiedFit[P]) -> None:
+        """Store the fit as it stands."""
+
+
 def certified_fit(
     engine: Engine[P],
     config: FitConfig,
@@ -60,27 +71,41 @@ def certified_fit(
     positives: int,
     on_iteration: Callable[[Iteration], None] | None = None,
     start: Start[P] | None = None,
-    watch: Watch[P] | None = None,
+    checkpoints: Checkpoints[P] | None = None,
 ) -> CertifiedFit[P]:
     """Fit the ratings of an engine, and certify the posterior. Without ``terms``, nothing is certified.
 
     With a prior split the model keeps the spreads of the first fit. The certified draws are narrower by
-    ``learnt_prior.NARROWING``. ``watch`` watches the fit and may end it; ``start`` is another start than that of the
-    configuration.
+    ``learnt_prior.NARROWING``. ``start`` replaces the start of the configuration.
     """
     majority_error = min(positives, engine.n_ratings - positives) / engine.n_ratings
     if terms is not None and terms.prior_split is not None:
         split = Split(config.seed ^ SPLIT_STREAM, terms.prior_split)
-        learnt = learn_prior(engine, config, split, on_iteration, start, watch)
+        learnt = learn_prior(engine, config, split, on_iteration, start, partial(_after_iteration, checkpoints))
         fit = _near_learnt_prior(engine, terms, learnt, majority_error)
     else:
         choice = choose(engine, config, start)
-        if watch is not None:
-            watch.begin(choice)
-        outcome = solve(engine, choice.config, on_iteration, choice.start, watch)
+        outcome = solve(engine, choice.config, on_iteration, choice.start, _after_iteration(checkpoints, choice))
         fit = _under_given_prior(engine, terms, choice, outcome, majority_error)
     counts = engine.confidences(fit.posterior, LOSSES[config.loss].score_noise)
     return replace(_of_model(engine, fit), ladder=Ladder.of_histogram(counts))
+
+
+def _after_iteration(checkpoints: Checkpoints[P] | None, choice: Choice[P]) -> AfterIteration[P, ScaleHierarchy] | None:
+    """What the solver calls after an iteration of a fit with these settings."""
+    if checkpoints is None:
+        return None
+
+    def write(engine: Engine[P], hierarchy: ScaleHierarchy, history: list[Iteration]) -> None:
+        if checkpoints.is_due(len(history)):
+            posterior, codings = final_posteriors(engine, hierarchy), codings_of(engine.features)
+            checkpoints.write(
+                CertifiedFit(
+                    hierarchy.scales, hierarchy.prior, history, False, "a checkpoint", posterior, [], choice, codings
+                )
+            )
+
+    return write
 
 
 def _of_model(engine: Engine[P], fit: CertifiedFit[P]) -> CertifiedFit[P]:

@@ -30,7 +30,7 @@ from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.scales import FixedPrior, ScaleHierarchy
 from onebit_spark.core.side_features import codings_of
-from onebit_spark.core.solver import Iteration, Outcome, Start, Watch, descend, solve
+from onebit_spark.core.solver import AfterIteration, Iteration, Outcome, Start, descend, solve
 from onebit_spark.errors import RequestError
 
 P = TypeVar("P")  # a posterior of a side, in the engine's own form
@@ -59,7 +59,7 @@ def learn_prior(
     split: Split,
     on_iteration: Callable[[Iteration], None] | None = None,
     start: Start[P] | None = None,
-    watch: Watch[P] | None = None,
+    after_iteration: Callable[[Choice[P]], AfterIteration[P, ScaleHierarchy] | None] = lambda choice: None,
 ) -> LearntPrior[P]:
     """Fit the ratings that the split chooses, and make the spreads narrower."""
     with engine.restricted(split) as chosen:
@@ -69,9 +69,7 @@ def learn_prior(
                 "for the prior, but both parts need some: choose another fraction or give more ratings"
             )
         choice = choose(chosen, config, start)  # on A: the prior must not depend on the other ratings
-        if watch is not None:
-            watch.begin(choice)
-        outcome = solve(chosen, choice.config, on_iteration, choice.start, watch)
+        outcome = solve(chosen, choice.config, on_iteration, choice.start, after_iteration(choice))
         learnt, codings = final_posteriors(chosen, outcome.hierarchy), codings_of(chosen.features)
     prior = FixedPrior(*(PriorLines(engine.combined(side, _sharpened, learnt[side])) for side in SIDES))
     return LearntPrior(split, outcome, learnt, prior, choice, codings)

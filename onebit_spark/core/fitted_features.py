@@ -114,10 +114,6 @@ class FitFeatures:
         features = SideFeatures(aligned, coding, coding.coded(aligned))
         return cls(features, known.filter(mask), table.filter(mask), [f"{whose} features: {note}" for note in notes])
 
-    def coded_unrated(self) -> IdLines:
-        """The features of the ids without ratings, coded like those of the others."""
-        return IdLines(self.unrated_ids, self.rated.coding.coded(self.unrated))
-
     def unrated_lines(
         self, row: RowPosterior, coding: FeatureCoding, weights: NDArray[np.float64], narrowing: float | None
     ) -> pa.Table | None:

@@ -60,7 +60,6 @@ class ModelInfo:
     n_positive: int = 0  # number of positive ratings
     repeats: dict[str, int] = field(default_factory=dict)  # repeated ratings of a cell: see ``core.blocks``
     fingerprint: str = ""  # hash of the set of ratings: see ``input.rating_checks``
-    validation: list[dict[str, float]] = field(default_factory=list)  # held-out loss and error after each iteration
     exchange: dict[str, str] = field(default_factory=dict)  # how factors travelled, and why this exchange was chosen
     calibration: dict[str, Any] | None = None  # see ``calibration.Calibration``
     scale_moments: dict[str, Any] | None = None  # what determines q(γ): see ``scales.Moments``

@@ -79,22 +79,6 @@ def score_noise(loss: str, calibration: Calibration | None = None) -> float:
     return LOSSES[loss].score_noise if calibration is None else calibration.noise
 
 
-def held_out_sums(
-    loss: str, rows: RowPosterior, cols: RowPosterior, row: NDArray[np.integer], col: NDArray[np.integer],
-    signs: DoubleArray, weights: FloatArray | None = None,
-) -> tuple[float, int]:  # fmt: skip
-    """Σ w_l times the held-out loss, and the number of wrong signs, over pairs (row[l], col[l]) with labels ±1."""
-    total, wrong, step = 0.0, 0, max(1, SLICE // rows.dimension**2)
-    for lo in range(0, len(signs), step):
-        part = slice(lo, lo + step)
-        pairs = rows.take(row[part]), cols.take(col[part])
-        scores = score(*pairs)
-        losses = LOSSES[loss].held_out(scores, variance(*pairs), signs[part])
-        total += float(np.sum(losses if weights is None else losses * weights[part]))
-        wrong += int(np.count_nonzero(scores * signs[part] <= 0))
-    return total, wrong
-
-
 # ---- confidence ------------------------------------------------------------------------------------------------------
 
 Histogram = NDArray[np.int64]

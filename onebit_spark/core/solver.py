@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,17 +125,8 @@ class Acceleration(Generic[H]):
     pace: Callable[[int], float] = unrelaxed  # ω after t iterations
 
 
-class Watch(Protocol[P]):
-    """Looks on during a fit, and may end it."""
-
-    def __call__(self, engine: Engine[P], hierarchy: ScaleHierarchy, history: list[Iteration]) -> str | None:
-        """Called after every iteration that does not end the fit; a reason ends it."""
-
-    def begin(self, choice: Any) -> None:
-        """Called before the first iteration with the settings of the fit, a ``choices.Choice``."""
-
-    def best(self, outcome: Outcome[ScaleHierarchy]) -> Outcome[ScaleHierarchy]:
-        """The outcome to keep, whatever iteration it is of; the engine's posteriors are set to its."""
+# Called with the engine, the hierarchy and the history after every iteration that does not end the fit.
+AfterIteration = Callable[[Engine[P], H, list[Iteration]], None]
 
 
 def solve(
@@ -143,7 +134,7 @@ def solve(
     config: FitConfig,
     on_iteration: Callable[[Iteration], None] | None = None,
     start: Start[P] | None = None,
-    watch: Watch[P] | None = None,
+    after_iteration: AfterIteration[P, ScaleHierarchy] | None = None,
     *,
     gauge: bool = True,
     relaxed: bool = True,
@@ -166,8 +157,7 @@ def solve(
     driver_step = GaugeStep(symmetry, not config.implicit_features) if gauge and symmetry else without_maps
     earlier = 0 if start is None else start.earlier
     pace = (lambda t: relaxation(t + earlier)) if relaxed else unrelaxed
-    outcome = descend(engine, config, hierarchy, on_iteration, start, watch, Acceleration(driver_step, pace))
-    return outcome if watch is None else watch.best(outcome)
+    return descend(engine, config, hierarchy, on_iteration, start, after_iteration, Acceleration(driver_step, pace))
 
 
 def descend(
@@ -176,7 +166,7 @@ def descend(
     hierarchy: H,
     on_iteration: Callable[[Iteration], None] | None = None,
     start: Start[P] | None = None,
-    watch: Callable[[Engine[P], H, list[Iteration]], str | None] | None = None,
+    after_iteration: AfterIteration[P, H] | None = None,
     acceleration: Acceleration[H] | None = None,
 ) -> Outcome[H]:
     """Iterate from the engine's posteriors until the objective and M stand still or ``max_iter`` is reached.
@@ -202,9 +192,8 @@ def descend(
         if config.tol > 0 and distance(history) <= config.tol:
             reason = f"objective and scores changed by less than tol = {config.tol:g}"
             return Outcome(alternation.hierarchy, history, True, reason)
-        stop = watch(engine, alternation.hierarchy, history) if watch is not None else None
-        if stop:
-            return Outcome(alternation.hierarchy, history, False, stop)
+        if after_iteration is not None:
+            after_iteration(engine, alternation.hierarchy, history)
     if planned is not None and len(history) >= planned.iterations:
         return Outcome(alternation.hierarchy, history, True, planned.reason)
     reason = f"max_iter = {last} reached"
@@ -329,9 +318,6 @@ class PhaseTimer:
         now = time.perf_counter()
         self.seconds[phase], self._last = now - self._last, now
 
-    def divide_fit(self, iterations: list[Iteration], validation: float | None) -> None:
-        """Of the seconds of the fit, those beside its iterations: the start, and the validation if there was one."""
+    def divide_fit(self, iterations: list[Iteration]) -> None:
+        """Book the seconds of the fit that its iterations did not take as those of the start."""
         self.seconds["start"] = self.seconds["fit"] - sum(step.seconds for step in iterations)
-        if validation is not None:
-            self.seconds["start"] -= validation
-            self.seconds["validation"] = validation

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from onebit_spark.core.choices import at_start_rank
 from onebit_spark.core.config import FitConfig
@@ -24,7 +24,7 @@ from onebit_spark.engines.tables import InFiles, OnExecutors, Storage
 from onebit_spark.errors import RequestError
 from onebit_spark.input.batches import CollectedRatings, SizeEstimate
 from onebit_spark.input.prepared_ratings import RatingsSource
-from onebit_spark.input.rating_checks import Columns, RatingCounts
+from onebit_spark.input.rating_checks import RatingCounts
 from onebit_spark.input.survey import RatingSurvey
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.sessions import (
@@ -84,14 +84,13 @@ def choose_exchange(
 
 
 def engine_over(
-    chosen: ChosenExchange, spark: SparkSession, columns: Columns, config: FitConfig, execution: Execution,
-    validation: DataFrame | None = None,
-) -> AbstractContextManager[SparkEngine]:  # fmt: skip
-    """The engine of the chosen exchange. The driver's collects the ratings for validation, too."""
+    chosen: ChosenExchange, spark: SparkSession, config: FitConfig, execution: Execution
+) -> AbstractContextManager[SparkEngine]:
+    """The engine of the chosen exchange."""
     exchange, loaded = chosen.choice.exchange, chosen.loaded
     log.info("exchange: %s (%s)", exchange, chosen.choice.reason)
     if isinstance(loaded, CollectedRatings):
-        return on_driver(spark, loaded, columns, at_start_rank(config).form, validation, execution.device)
+        return on_driver(spark, loaded, at_start_rank(config).form, execution.device)
     held: dict[str, frozenset[Side]] = {"broadcast": frozenset(SIDES), "mixed": frozenset([held_side(loaded)])}
     place: Storage = OnExecutors()  # by broadcast nothing is stored
     if exchange != "broadcast":

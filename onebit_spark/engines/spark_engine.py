@@ -42,8 +42,6 @@ from onebit_spark.engines.spark_runner import SparkRunner
 from onebit_spark.engines.tables import Broadcasts, PackLines, Storage, collected_factors, factor_frame, factor_lines
 from onebit_spark.engines.threads import ThreadRunner
 from onebit_spark.input.batches import CollectedRatings
-from onebit_spark.input.collect import CollectedPairs, collect_pairs
-from onebit_spark.input.rating_checks import Columns
 from onebit_spark.input.survey import Ids, RatingSurvey
 from onebit_spark.platform.plans import cut_from_plan, expect_long_lines, working_session
 from onebit_spark.platform.sessions import described, parallelism
@@ -62,13 +60,10 @@ class SparkEngine(BlockEngine[Any]):
     repeats : Repeats
         Cells that were rated more than once.
     fitted : CellSketch or None
-        Sketch of the rated cells, validation included, if the ratings were collected.
-    validation_pairs : CollectedPairs or None
-        Ratings that are measured after every iteration, if they were collected.
+        Sketch of the rated cells, if the ratings were collected.
     """
 
     fitted: CellSketch | None = None
-    validation_pairs: CollectedPairs | None = None
 
     def __init__(self, spark: SparkSession, runner: Any, ids: dict[Side, Any], repeats: Repeats) -> None:
         super().__init__(runner)
@@ -124,14 +119,9 @@ class SparkEngine(BlockEngine[Any]):
 
 @contextmanager
 def on_driver(
-    spark: SparkSession, collected: CollectedRatings, columns: Columns, form: Form,
-    validation: DataFrame | None = None, device: str = DEVICES[0],
-) -> Iterator[SparkEngine]:  # fmt: skip
-    """The engine on ratings that were collected. It collects those for validation, if there are any."""
-    pairs = None
-    if validation is not None:
-        with described(spark, "gathering"):
-            pairs = collect_pairs(validation, columns, collected.users, collected.items, collected.limit)
+    spark: SparkSession, collected: CollectedRatings, form: Form, device: str = DEVICES[0]
+) -> Iterator[SparkEngine]:
+    """The engine on ratings that were collected."""
     make: Any = ThreadRunner if device == "cpu" else partial(CudaRunner.of_block, form=form)
     with make(collected.ratings).running() as runner:
         ids = {
@@ -139,8 +129,7 @@ def on_driver(
             for side, values in zip(SIDES, (collected.users, collected.items), strict=True)
         }
         engine = SparkEngine(spark, runner, ids, repeats_of(collected.ratings))
-        engine.fitted = collected.sketch() if pairs is None else collected.sketch(pairs.cells, len(pairs.rows))
-        engine.validation_pairs = pairs
+        engine.fitted = collected.sketch()
         yield engine
 
 

@@ -128,11 +128,10 @@ class CollectedRatings:
     def n_items(self) -> int:
         return len(self.items)
 
-    def sketch(self, others: Hashes | None = None, n_others: int = 0) -> CellSketch:
-        """The sketch of these ratings, and of n others by the hashes of their cells up to the limit."""
-        cells = self.cells if others is None else np.concatenate([self.cells, others])
-        hashes, ratings = np.unique(cells, return_counts=True)
-        return CellSketch(self.limit, hashes, ratings).up_to(limit_for(self.tally.n + n_others))
+    def sketch(self) -> CellSketch:
+        """The sketch of these ratings."""
+        hashes, ratings = np.unique(self.cells, return_counts=True)
+        return CellSketch(self.limit, hashes, ratings).up_to(limit_for(self.tally.n))
 
 
 class RatingCollector:

@@ -14,23 +14,19 @@ import json
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from onebit_spark.certificate.certified_fit import CertifiedFit
-from onebit_spark.core.choices import Choice
 from onebit_spark.core.config import AUTO, FORM_SETTINGS, FitConfig
-from onebit_spark.core.engine import Engine, final_posteriors
 from onebit_spark.core.factor_tables import prior_row
 from onebit_spark.core.fitted_features import SIDE_OF, Who
 from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.model_info import METADATA, ModelInfo
 from onebit_spark.core.output_kinds import MODEL
 from onebit_spark.core.posterior import FIT_VECTORS, MODEL_VECTORS, RowPosterior
-from onebit_spark.core.scales import ScaleHierarchy
 from onebit_spark.core.settings import param_names
-from onebit_spark.core.side_features import codings_of
-from onebit_spark.core.solver import Iteration, Outcome, Plan, Start
+from onebit_spark.core.solver import Iteration, Plan, Start
 from onebit_spark.errors import RequestError
 from onebit_spark.input.rating_checks import RatingCounts
 from onebit_spark.platform.files import Location, replace_folder
@@ -168,31 +164,20 @@ class CheckpointFolder:
                 old.delete()
 
 
-@dataclass
+@dataclass(frozen=True)
 class Checkpointing(Generic[P]):
-    """Writes a checkpoint of a fit after every ``interval`` iterations."""
+    """Writes a checkpoint of a fit after every ``interval`` iterations (``certified_fit.Checkpoints``)."""
 
     folder: CheckpointFolder
     interval: int
     make_model: Callable[[CertifiedFit[P]], Any]
-    choice: Choice[P] = field(init=False)
 
-    def begin(self, choice: Choice[P]) -> None:
-        self.choice = choice
+    def is_due(self, iterations: int) -> bool:
+        return iterations % self.interval == 0
 
-    def __call__(self, engine: Engine[P], hierarchy: ScaleHierarchy, history: list[Iteration]) -> None:
-        if len(history) % self.interval:
-            return
-        with described(self.folder.spark, f"checkpoint of iteration {len(history)}"):
-            posterior = final_posteriors(engine, hierarchy)
-            reached = CertifiedFit(
-                hierarchy.scales, hierarchy.prior, history, False, "a checkpoint", posterior, [],
-                self.choice, codings_of(engine.features),
-            )  # fmt: skip
-            self.folder.write(self.make_model(reached), history)
-
-    def best(self, outcome: Outcome[ScaleHierarchy]) -> Outcome[ScaleHierarchy]:
-        return outcome
+    def write(self, fit: CertifiedFit[P]) -> None:
+        with described(self.folder.spark, f"checkpoint of iteration {len(fit.history)}"):
+            self.folder.write(self.make_model(fit), fit.history)
 
 
 def complete_checkpoints(folder: Location) -> list[Location]:

@@ -12,6 +12,7 @@ from onebit_spark.ml.params import (
     keyword_defaults,
     optional,
     optional_or_word,
+    refusing_removed,
 )
 
 
@@ -49,14 +50,11 @@ class FitParams(PredictionParams):
     checkpointDir, getCheckpointDir, setCheckpointDir = optional("checkpointDir", str)
     checkpointInterval, getCheckpointInterval, setCheckpointInterval = declared("checkpointInterval", int)
     resume, getResume, setResume = declared("resume", bool)
-    validationIndicatorCol, getValidationIndicatorCol, setValidationIndicatorCol = optional(
-        "validationIndicatorCol", str
-    )
-    patience, getPatience, setPatience = declared("patience", int)
     delta, getDelta, setDelta = declared("delta", float)
     certificatePriorSplit, getCertificatePriorSplit, setCertificatePriorSplit = optional("certificatePriorSplit", float)
     certificateGrid, getCertificateGrid, setCertificateGrid = declared("certificateGrid", int)
 
+    @refusing_removed
     @keyword_only
     def __init__(
         self, *,
@@ -71,12 +69,12 @@ class FitParams(PredictionParams):
         numUserBlocks: int | None = None, numItemBlocks: int | None = None, exchange: str = "auto",
         device: str = "cpu", driverRatings: int | None = None, blocksDir: str | None = None,
         workDir: str | None = None, shuffleStorage: str = "files", checkpointDir: str | None = None,
-        checkpointInterval: int = 10, resume: bool = False, validationIndicatorCol: str | None = None,
-        patience: int = 3, delta: float = 0.05, certificatePriorSplit: float | None = None, certificateGrid: int = 1,
+        checkpointInterval: int = 10, resume: bool = False, delta: float = 0.05,
+        certificatePriorSplit: float | None = None, certificateGrid: int = 1,
     ) -> None:  # fmt: skip
         super().__init__()
         self._setDefault(**keyword_defaults(FitParams.__init__))
-        self._set_given(**self._input_kwargs)  # type: ignore[attr-defined]
+        self._set_given(**self._input_kwargs)
 
 
 FitParams.__init__.__doc__ = documented_params(FitParams, FitParams.__init__)

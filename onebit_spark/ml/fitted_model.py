@@ -54,8 +54,6 @@ class TrainingSummary:
         Why the fit stopped.
     seconds : dict
         Seconds of each phase.
-    validationHistory : list of dict
-        Held-out loss and error rate after each iteration, with ``validationIndicatorCol``.
     """
 
     objectiveHistory: list[float]
@@ -63,7 +61,6 @@ class TrainingSummary:
     converged: bool
     reason: str
     seconds: dict[str, float]
-    validationHistory: list[dict[str, float]]
 
 
 class FittedModel(Model, AnswerParams, MLReadable[Any]):
@@ -341,9 +338,7 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
     def summary(self) -> TrainingSummary:
         """How the fit went."""
         info = self.info
-        return TrainingSummary(
-            info.objective_history, info.iterations, info.converged, info.reason, info.seconds, info.validation
-        )
+        return TrainingSummary(info.objective_history, info.iterations, info.converged, info.reason, info.seconds)
 
 
 def _types(schema: StructType) -> str:

@@ -33,6 +33,7 @@ from onebit_spark.ml.params import (
     keyword_defaults,
     optional,
     optional_or_word,
+    refusing_removed,
 )
 
 
@@ -40,6 +41,7 @@ class FitParams(PredictionParams):
     """The Params of a fit. A getter of a Param that is unset and has no default returns None."""
 
 {params}
+    @refusing_removed
     @keyword_only
     def __init__(
         self, *,
@@ -47,7 +49,7 @@ class FitParams(PredictionParams):
     ) -> None:  # fmt: skip
         super().__init__()
         self._setDefault(**keyword_defaults(FitParams.__init__))
-        self._set_given(**self._input_kwargs)  # type: ignore[attr-defined]
+        self._set_given(**self._input_kwargs)
 
 
 FitParams.__init__.__doc__ = documented_params(FitParams, FitParams.__init__)

@@ -6,30 +6,68 @@ rank, getRank, setRank = declared("rank", int)                                  
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache, partial
+import logging
+from collections.abc import Callable, Iterable
+from functools import cache, partial, wraps
 from inspect import signature
 from typing import Any, Self, TypeVar
 
 from pyspark.ml.param import Param, Params, TypeConverters
+from pyspark.ml.util import DefaultParamsReader
 
 from onebit_spark.certificate.certificates import Terms
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.execution import Execution
 from onebit_spark.core.settings import Setting, documented_parameter, param_names
 from onebit_spark.core.settings import declared as settings_of
+from onebit_spark.errors import refuse
 from onebit_spark.input.rating_checks import Labels
 from onebit_spark.predictor.asked_model import COLD_START
+
+log = logging.getLogger("onebit_spark")
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Params)
 F = TypeVar("F", bound=Callable[..., Any])
 
 TABLES = (Labels, FitConfig, Execution, Terms)  # where the settings of a fit are declared
+REMOVED = {  # Params of earlier versions: what to do instead
+    "validationIndicatorCol": "a tenth of the ratings decides how long a fit runs; evaluate the model on other ratings",
+    "patience": "a tenth of the ratings decides how long a fit runs; maxIter and tol bound it",
+}
 CONVERTERS: dict[type, Callable[[Any], Any]] = {
     str: TypeConverters.toString, int: TypeConverters.toInt, float: TypeConverters.toFloat,
     bool: TypeConverters.toBoolean,
 }  # fmt: skip
+
+
+def refuse_removed(names: Iterable[str]) -> None:
+    """Raise a RequestError if one of these Params was removed."""
+    refuse([f"{name} was removed: {REMOVED[name]}" for name in names if name in REMOVED])
+
+
+def refusing_removed(constructor: F) -> F:
+    """A constructor that refuses Params of earlier versions by name."""
+
+    @wraps(constructor)
+    def checked(self: Params, *args: Any, **params: Any) -> None:
+        refuse_removed(params)
+        constructor(self, *args, **params)
+
+    return checked  # type: ignore[return-value]
+
+
+def set_saved_params(instance: Any, metadata: dict[str, Any]) -> None:
+    """Set the Params that pyspark.ml has saved. Those that were removed since are left out."""
+    kept: dict[str, Any] = {
+        part: {name: value for name, value in metadata[part].items() if name not in REMOVED}
+        for part in ("paramMap", "defaultParamMap")
+        if part in metadata
+    }
+    for name in metadata["paramMap"]:
+        if name in REMOVED:
+            log.warning("the saved Param %s is left out: it was removed: %s", name, REMOVED[name])
+    DefaultParamsReader.getAndSetParams(instance, {**metadata, **kept})
 
 
 @cache
@@ -175,6 +213,13 @@ class PredictionParams(Params):
             userCol="user", itemCol="item", scoreCol="score", stdCol="std", probabilityCol="probability",
             predictionCol="prediction", rawPredictionCol="rawPrediction", coldStartStrategy="prior",
         )  # fmt: skip
+
+    def __getattr__(self, name: str) -> Any:
+        """Setters and getters of removed Params name what to do instead."""
+        param = name[3:4].lower() + name[4:]
+        if name[:3] in ("set", "get") and param in REMOVED:
+            raise AttributeError(f"{param} was removed: {REMOVED[param]}")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _set_given(self, **params: Any) -> Self:
         """Set Params by name; None leaves one as it is."""

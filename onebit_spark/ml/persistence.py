@@ -41,6 +41,7 @@ from onebit_spark.engines.tables import collected_factors
 from onebit_spark.errors import RequestError
 from onebit_spark.ml.fitted_model import FittedModel
 from onebit_spark.ml.freshness import read_sketch, write_sketch
+from onebit_spark.ml.params import set_saved_params
 from onebit_spark.platform.files import Location, explained, replace_folder
 from onebit_spark.platform.sessions import described
 from onebit_spark.predictor.model_folder import CERTIFICATE, SEAL, certificate_of, check_model
@@ -149,7 +150,7 @@ class ModelReader(MLReader[M]):
             with explained("damaged model folder: metadata/"):
                 params = DefaultParamsReader.loadMetadata(folder.uri, self.sparkSession)
             model._resetUid(params["uid"])
-            DefaultParamsReader.getAndSetParams(model, params)
+            set_saved_params(model, params)
         except (AssertionError, AttributeError, LookupError, TypeError, json.JSONDecodeError) as error:
             raise RequestError(f"damaged model folder: metadata/: {type(error).__name__} {error}") from None
 
@@ -194,7 +195,7 @@ class EstimatorReader(MLReader[Any]):
         params = DefaultParamsReader.loadMetadata(folder.uri, self.sparkSession)
         estimator = self._class()
         estimator._resetUid(params["uid"])
-        DefaultParamsReader.getAndSetParams(estimator, params)
+        set_saved_params(estimator, params)
         for who in params.get(SIDE_FEATURES, ()):  # an older version saved none
             with explained(f"cannot load {path}: {who}Features/"):
                 frame = _read_parquet(folder / f"{who}Features")

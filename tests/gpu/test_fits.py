@@ -16,9 +16,6 @@ FITS = {
     "spreads": {"covariance": "diagonal"},
     "twenty": {"rank": 20},
     "sixty-four": {"rank": 64, "max_iter": 3},
-    "hinge": {"loss": "hinge"},
-    "plain hinge": {"loss": "hinge", "implicit_features": False, "intercepts": False},
-    "gradient": {"loss": "hinge", "solver": "gradient", "rank": 4, "max_iter": 2},  # later ones amplify rounding
 }
 
 
@@ -61,10 +58,9 @@ def test_side_features(ratings):
     np.testing.assert_allclose(there.scales.features["rows"], here.scales.features["rows"], atol=1e-4)
 
 
-@pytest.mark.parametrize("loss", ["logistic", "hinge"])
-def test_chosen_weight_and_certificates(ratings, loss):
+def test_chosen_weight_and_certificates(ratings):
     rows, cols, labels, shape, _ = ratings(4, n=9000)
-    config = FitConfig(loss=loss, tol=0, max_iter=30, rank=5, implicit_features=False)
+    config = FitConfig(tol=0, max_iter=30, rank=5, implicit_features=False)
     here, there = (
         fit_arrays(rows, cols, labels, config, shape, certify=Terms(), device=place) for place in ("cpu", "cuda")
     )
@@ -77,11 +73,10 @@ def test_chosen_weight_and_certificates(ratings, loss):
     np.testing.assert_allclose(there.ladder.thresholds, here.ladder.thresholds, rtol=0.01)
 
 
-@pytest.mark.parametrize("loss", ["logistic", "hinge"])
-def test_choices(ratings, loss):
+def test_choices(ratings):
     """Rank, κ, implicit features and length by the last tenth: the same answers."""
     rows, cols, labels, shape, _ = ratings(9, n=12000)
-    config = FitConfig(loss=loss, max_rank=20, tol=0, max_iter=40)
+    config = FitConfig(max_rank=20, tol=0, max_iter=40)
     here, there = (fit_arrays(rows, cols, labels, config, shape, device=place) for place in ("cpu", "cuda"))
     assert there.config == here.config
     assert [entry["kept"] for entry in there.info.choice["trail"]] == [

@@ -134,8 +134,6 @@ def test_what_does_not_go_together_is_refused(ratings, tmp_path):
         OneBitCompletion(resume=True).fit(ratings)
     with pytest.raises(RequestError, match="checkpointInterval must be an integer of at least 1"):
         estimator(tmp_path, checkpointInterval=0).fit(ratings)
-    with pytest.raises(RequestError, match="checkpointDir does not go with validationIndicatorCol"):
-        estimator(tmp_path, validationIndicatorCol="held").fit(ratings.selectExpr("*", "false as held"))
     with pytest.raises(RequestError, match=r"PriorSplit does not go with an initial.*Dir does not go with an initial"):
         estimator(tmp_path, certificatePriorSplit=0.5).setInitialModel(object()).fit(ratings)
 

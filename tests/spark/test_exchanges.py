@@ -54,6 +54,7 @@ CASES = {  # settings of a fit
     "diagonal, weighted, prior split": {"covariance": "diagonal", "prior_split": 0.5, "weighted": True, "max_iter": 2},
     "draws": {"implicit_features": False},
     "chosen": {"rank": "auto", "max_rank": 4, "max_iter": 8},
+    "chosen after a split, weighted": {"rank": "auto", "max_rank": 4, "prior_split": 0.5, "weighted": True},
 }
 # Each loss, prior, solver and covariance on the driver, and on executors what differs there; the rest is slow.
 BY_DEFAULT = {

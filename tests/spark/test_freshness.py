@@ -104,15 +104,6 @@ def test_ratings_that_were_folded_in_are_not_fresh(parts, model):
         fresh(model.foldIn(parts[0]), parts[0])
 
 
-def test_ratings_that_were_watched_are_not_fresh(parts, ratings):
-    fitted, held_out = parts
-    marked = fitted.withColumn("watched", F.col("item") < 10)
-    model = OneBitCompletion(validationIndicatorCol="watched", **FAST).fit(marked)
-    with pytest.raises(RequestError, match=SEEN):
-        fresh(model, fitted.where("item < 10"))
-    assert fresh(model, held_out)["checked"]
-
-
 def test_an_initial_models_ratings_are_not_fresh(parts, model):
     fitted, held_out = parts
     later = OneBitCompletion(**FAST).setInitialModel(model).fit(held_out)

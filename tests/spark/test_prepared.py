@@ -253,8 +253,6 @@ def test_a_folder_appears_whole_or_not_at_all(spark, ratings, tmp_path):
         estimator().prepare(ratings, str(tmp_path / "mine"), overwrite=True)
     assert open_prepared(spark, folder).facts.tally.n < 900
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "prepared", "ratings"]
-    with pytest.raises(RequestError, match="validationIndicatorCol does not go with prepared ratings"):
-        estimator(folder, validationIndicatorCol="held").fit(ratings)
 
 
 def test_origins(spark, made, ratings):

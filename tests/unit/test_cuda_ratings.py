@@ -138,7 +138,6 @@ FORMS = {
     "full": {"rank": 4},
     "no intercepts": {"rank": 5, "intercepts": False},
     "spreads": {"rank": 10, "covariance": "diagonal"},
-    "hinge": {"rank": 3, "loss": "hinge"},
 }
 
 
@@ -173,8 +172,8 @@ def test_left_out_ratings(name, weighted):
     sums, margins, loss = np.full((4, blocks), np.nan), np.zeros(BINS, np.uint64), case.config.loss
     cudaoncpu.run(
         "pairs", "left_out", case.macros, blocks, 256, *case.ratings.places, case.ratings.codes,
-        case.ratings.block.weights, *case.arrays, np.int32(loss == "hinge"), np.float64(LOSSES[loss].score_noise),
-        np.float64(WIDEST), np.int32(BINS), sums, margins, np.int64(N),
+        case.ratings.block.weights, *case.arrays, np.float64(LOSSES[loss].score_noise), np.float64(WIDEST),
+        np.int32(BINS), sums, margins, np.int64(N),
     )  # fmt: skip
     expected = LeftOut.of_ratings(loss, case.ratings.block, 0, M, case.rows, case.cols)
     total, squares, weight, errors = sums.sum(axis=1)

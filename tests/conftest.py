@@ -13,7 +13,8 @@ HERE = Path(__file__).parent
 CONNECT = os.environ.get("ONEBIT_TEST_SESSION") == "connect"  # make test-connect
 
 # The first example of a test may compile a kernel: no deadline. The same examples in every run.
-settings.register_profile("onebit", deadline=None, derandomize=True)
+settings.register_profile("onebit", deadline=None, derandomize=True, max_examples=30)
+settings.register_profile("thorough", deadline=None, derandomize=True, max_examples=200)  # make test-all
 settings.load_profile("onebit")
 
 

@@ -109,6 +109,7 @@ def test_bad_data_ends_with_one_line_after_spark_stopped(folder, ratings):
     assert not (folder / "none").exists()
 
 
+@pytest.mark.slow
 def test_bad_arguments_end_before_spark_starts(folder):
     done = submit("fit", "--ratings", folder / "ratings.csv", "--rank", "0")
     assert done.returncode == 2

@@ -139,6 +139,7 @@ FORMS = {
     "no intercepts": {"rank": 5, "intercepts": False},
     "spreads": {"rank": 10, "covariance": "diagonal"},
 }
+NAMES = ["full", *(pytest.param(name, marks=pytest.mark.slow) for name in FORMS if name != "full")]
 
 
 def _posterior(config, n, seed):
@@ -166,7 +167,7 @@ class Case:
 
 
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", NAMES)
 def test_left_out_ratings(name, weighted):
     case, blocks = Case(name, weighted), 2
     sums, margins, loss = np.full((4, blocks), np.nan), np.zeros(BINS, np.uint64), case.config.loss
@@ -185,7 +186,7 @@ def test_left_out_ratings(name, weighted):
 
 
 @pytest.mark.parametrize("stride", [1, 5])
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", NAMES)
 def test_confidences(name, stride):
     case = Case(name)
     noise, counts = LOSSES[case.config.loss].score_noise, np.zeros(HISTOGRAM_BINS, np.uint64)
@@ -199,7 +200,7 @@ def test_confidences(name, stride):
     )
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", NAMES)
 def test_residuals(name):
     case = Case(name, weighted=True)
     weights, out = case.ratings.block.weights, np.full(N, np.nan, np.float32)
@@ -212,7 +213,7 @@ def test_residuals(name):
 
 
 @pytest.mark.parametrize("draws", [Draws(5, 3), Draws(6, 2, Split(3, 0.7))], ids=["all", "unseen"])
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", NAMES)
 def test_draws(name, draws):
     case, counts = Case(name), np.zeros(2, np.uint64)
     roots = np.full(case.rows.scale.shape, np.nan)

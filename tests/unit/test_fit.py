@@ -105,6 +105,7 @@ def test_the_seed_matters_to_the_random_start_only_through_the_start():
     assert other.objective_history != first.objective_history
 
 
+@pytest.mark.slow
 def test_spectral_start_beats_the_random_one():
     """A3, rank 3, hinge at κ = 2, IG(400, 10), no intercepts: mean 0-1 error against the truth over 6 draws.
 

@@ -209,7 +209,7 @@ def test_no_other_turning_is_better(symmetry, prior):
         return before.at(turned.rows, turned.cols)[1]
 
     rng = np.random.default_rng(4)
-    for _ in range(3):
+    for _ in range(1 if symmetry == "linear" else 3):
         start = rng.normal(size=25) if symmetry == "linear" else rng.normal(size=5)
         assert minimize(height, start, method="BFGS").fun >= reached - 1e-7 * abs(reached)
 
@@ -310,6 +310,7 @@ def test_saved_factors_do_not_permute_with_the_numbering(loss):
     np.testing.assert_allclose(other.cols.mean[new_col], fit.cols.mean, atol=tolerance * np.abs(fit.cols.mean).max())
 
 
+@pytest.mark.slow
 def test_half_the_iterations_are_enough():
     """A2, 200 × 200, logistic: those to within 1e−4 of the best objective known (measured: 21 without gauge
     and relaxation)."""

@@ -1,21 +1,20 @@
 """Bayesian completion of huge binary matrices on Spark, with a certified error rate.
 
-Importing this package starts no JVM and imports no Spark. ``OneBitCompletion`` and ``OneBitCompletionModel`` import
-pyspark at their first use; ``fit_table``, ``load`` and ``ServedModel`` import Parquet.
+Importing this package imports nothing else: every public name is imported at its first use. Only ``OneBitCompletion``
+and ``OneBitCompletionModel`` need pyspark.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from onebit_spark.certificate.certificates import Certificate, Terms
-from onebit_spark.certificate.planning import plan
-from onebit_spark.core.config import FitConfig
-from onebit_spark.core.solver import NotConverged
-from onebit_spark.errors import FitFailed, RequestError
-from onebit_spark.in_process import Fit, fit_arrays
-
 if TYPE_CHECKING:
+    from onebit_spark.certificate.certificates import Certificate
+    from onebit_spark.certificate.planning import plan
+    from onebit_spark.core.config import FitConfig, Terms
+    from onebit_spark.core.solver import NotConverged
+    from onebit_spark.errors import FitFailed, RequestError
     from onebit_spark.estimator import OneBitCompletion
+    from onebit_spark.in_process import Fit, fit_arrays
     from onebit_spark.model import OneBitCompletionModel
     from onebit_spark.predictor.served_model import ServedModel, load
     from onebit_spark.table_fit import fit_table
@@ -39,25 +38,40 @@ __all__ = [
     "plan",
 ]
 
-_AT_FIRST_USE = {
-    "OneBitCompletion": "onebit_spark.estimator",
-    "OneBitCompletionModel": "onebit_spark.model",
-    "ServedModel": "onebit_spark.predictor.served_model",
-    "fit_table": "onebit_spark.table_fit",
-    "load": "onebit_spark.predictor.served_model",
+_MODULES = {
+    "Certificate": "certificate.certificates",
+    "Fit": "in_process",
+    "FitConfig": "core.config",
+    "FitFailed": "errors",
+    "NotConverged": "core.solver",
+    "OneBitCompletion": "estimator",
+    "OneBitCompletionModel": "model",
+    "RequestError": "errors",
+    "ServedModel": "predictor.served_model",
+    "Terms": "core.config",
+    "fit_arrays": "in_process",
+    "fit_table": "table_fit",
+    "load": "predictor.served_model",
+    "plan": "certificate.planning",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """What needs Spark or Arrow. It is imported at its first use."""
-    if name not in _AT_FIRST_USE:
+    """Import a public name at its first use."""
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return getattr(import_module(_AT_FIRST_USE[name]), name)
+        value = getattr(import_module(f"onebit_spark.{_MODULES[name]}"), name)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("pyspark", "py4j", "pandas"):
             raise
         raise ImportError(
-            f"{name} needs pyspark, which is not installed: pip install 'onebit_spark[spark]', or run it on a cluster "
-            "that has Spark"
+            f"{name} needs pyspark, which is not installed: pip install '.[spark]' in a clone of onebit_spark, or "
+            "use a cluster that has Spark"
         ) from error
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

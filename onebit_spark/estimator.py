@@ -10,9 +10,8 @@ from pyspark.ml import Estimator
 from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame
 
-from onebit_spark.certificate.certificates import Terms
 from onebit_spark.certificate.certified_fit import certified_fit
-from onebit_spark.core.config import FitConfig
+from onebit_spark.core.config import FitConfig, Labels, Terms
 from onebit_spark.core.execution import Execution, device_problems
 from onebit_spark.core.fitted_features import Who
 from onebit_spark.core.settings import param_names
@@ -20,7 +19,7 @@ from onebit_spark.core.solver import Iteration, PhaseTimer
 from onebit_spark.errors import refuse
 from onebit_spark.input.batches import SizeEstimate
 from onebit_spark.input.prepared_ratings import PreparedRatings, prepare_ratings
-from onebit_spark.input.rating_checks import Columns, Labels
+from onebit_spark.input.rating_checks import Columns
 from onebit_spark.input.ratings import with_weight
 from onebit_spark.ml.fit_params import FitParams
 from onebit_spark.ml.fit_run import FitInput, checked_features, ready_to_fit

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from onebit_spark.certificate.certificates import Certificate, Terms, certificate_document
+from onebit_spark.certificate.certificates import Certificate, certificate_document
 from onebit_spark.certificate.certified_fit import CertifiedFit, certified_fit
 from onebit_spark.certificate.held_out import Group, HeldOutCounts, held_out_certificates, request_problems
 from onebit_spark.certificate.learnt_prior import NARROWING
@@ -20,7 +20,7 @@ from onebit_spark.core.array_input import checked_ratings, label_problems
 from onebit_spark.core.arrow import pa
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.choices import at_start_rank
-from onebit_spark.core.config import FitConfig
+from onebit_spark.core.config import FitConfig, Terms
 from onebit_spark.core.engine import prior_rows
 from onebit_spark.core.execution import Execution, device_problems
 from onebit_spark.core.factor_tables import prior_row

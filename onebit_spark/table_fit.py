@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from onebit_spark.certificate.certificates import Terms, certificate_document
+from onebit_spark.certificate.certificates import certificate_document
 from onebit_spark.certificate.certified_fit import CertifiedFit, certified_fit
 from onebit_spark.core.blocks import repeats_of
-from onebit_spark.core.config import FitConfig
+from onebit_spark.core.config import FitConfig, Labels, Terms
 from onebit_spark.core.execution import Execution, device_problems
 from onebit_spark.core.factor_tables import factor_table, ordered, prior_row
 from onebit_spark.core.fitted_features import SIDE_OF, FitFeatures, Who, digest, give_features
@@ -30,7 +30,7 @@ from onebit_spark.input.arrow_ratings import ArrowRatings
 from onebit_spark.input.arrow_table import ArrowTable, Unreadable
 from onebit_spark.input.batches import CollectedRatings
 from onebit_spark.input.file_readers import spark_name
-from onebit_spark.input.rating_checks import Columns, Labels, check_id_type, checked_lines, column_problem
+from onebit_spark.input.rating_checks import Columns, check_id_type, checked_lines, column_problem
 from onebit_spark.ml.checkpoint import CheckpointFolder, Checkpointing, resumed, subject_of
 from onebit_spark.predictor.fit_info import info_of_fit
 from onebit_spark.predictor.model_folder import local_path, write_into

@@ -10,7 +10,6 @@ from typing import Generic, Protocol, TypeVar
 
 from onebit_spark.certificate.certificates import (
     Certificate,
-    Terms,
     gibbs_certificates,
     nine_tenths_certificate,
     prior_split_certificate,
@@ -18,7 +17,7 @@ from onebit_spark.certificate.certificates import (
 )
 from onebit_spark.certificate.learnt_prior import LearntPrior, fit_near, learn_prior, with_spreads_of
 from onebit_spark.core.choices import Choice, choose
-from onebit_spark.core.config import FitConfig
+from onebit_spark.core.config import FitConfig, Terms
 from onebit_spark.core.draws import Draws
 from onebit_spark.core.engine import Engine, final_posteriors
 from onebit_spark.core.feature_coding import FeatureCoding

@@ -24,7 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betainc
 
-from onebit_spark.certificate.certificates import MEAN, UNSEEN, Certificate, Terms, holdout_certificate
+from onebit_spark.certificate.certificates import MEAN, UNSEEN, Certificate, holdout_certificate
+from onebit_spark.core.config import Terms
 from onebit_spark.core.prediction import Ladder
 from onebit_spark.errors import RequestError
 

@@ -65,7 +65,7 @@ def choose(request: SessionRequest, otherwise: str) -> Chosen:
     if obstacle is None:
         return Chosen(LOCAL, "the input is read by Arrow and fits this machine, and no cluster is named")
     if find_spec("pyspark") is None:
-        raise RequestError(f"{obstacle}: that needs Spark, which is not installed: pip install 'onebit_spark[spark]'")
+        raise RequestError(f"{obstacle}: that needs Spark, which is not installed: pip install '.[spark]' in a clone")
     return Chosen(SPARK, obstacle)
 
 

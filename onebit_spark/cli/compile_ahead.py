@@ -22,10 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from onebit_spark.certificate.certificates import Terms
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.compiled import nothing_is_compiled
-from onebit_spark.core.config import FitConfig
+from onebit_spark.core.config import FitConfig, Terms
 from onebit_spark.core.draws import Draws
 from onebit_spark.core.implicit_features import WeightStep, add_implicit_sums, gram_matrix, sent_vectors
 from onebit_spark.core.losses import SIDES

@@ -11,10 +11,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from onebit_spark.certificate.certificates import Certificate, Terms
+from onebit_spark.certificate.certificates import Certificate
 from onebit_spark.cli.checks import Target
 from onebit_spark.cli.requests import FitRequest, JobRequest, PredictRequest
-from onebit_spark.core.config import FitConfig
+from onebit_spark.core.config import FitConfig, Terms
 from onebit_spark.core.execution import Execution
 from onebit_spark.core.fitted_features import Who
 from onebit_spark.core.model_info import ModelInfo

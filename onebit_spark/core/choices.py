@@ -143,7 +143,7 @@ def choose(engine: Engine[P], config: FitConfig, start: Start[P] | None = None) 
         look = search.best(given)
         kept = search.without_idle_factors(look) if config.rank == AUTO else look
     noise, chosen = None, replace(kept.config, max_iter=config.max_iter, tol=config.tol)
-    if config.calibrate and LOSSES[config.loss].score_noise > 0:
+    if LOSSES[config.loss].score_noise > 0:
         noise = LabelNoise.of_left_out(look.left_out, LOSSES[config.loss].score_noise)
     return Choice(
         chosen, _begun(kept, engine), candidates, ranks, 2**search.answers, look.left_out, search.trail, noise

@@ -64,7 +64,6 @@ def _free_memory() -> int:
 
 DEVICES = ("cpu", "cuda")
 EXCHANGES = ("auto", "driver", "broadcast", "mixed", "shuffle")
-STORAGES = ("files", "executors")
 
 
 @documented
@@ -102,16 +101,9 @@ class Execution:
     )
     work_dir: str | None = setting(
         None,
-        "folder that all executors can reach, for the files of {exchange}=shuffle and mixed; unset: {checkpoint_dir}, "
-        "then the checkpoint folder of the SparkContext, then, on a single machine, a temporary one",
+        "folder that all executors can reach, for the files of {exchange}=shuffle and mixed; the jobs set it",
         key=None,
-    )
-    shuffle_storage: str = setting(
-        "files",
-        "where {exchange}=shuffle and mixed keep their tables: in files of {work_dir}, or on the executors, which "
-        "needs no folder, but a lost executor ends the fit",
-        choices=STORAGES,
-        key=None,
+        param=None,
     )
     checkpoint_dir: str | None = setting(None, "folder for checkpoints, from which a killed fit can go on")
     checkpoint_interval: int = setting(10, "iterations between two checkpoints", check=at_least(1))
@@ -157,7 +149,7 @@ def no_device() -> str | None:
     try:
         import cupy
     except ImportError:
-        return "needs CuPy, which is not installed: pip install 'onebit_spark[gpu]', or choose 'cpu'"
+        return "needs CuPy, which is not installed: pip install '.[gpu]' in a clone of onebit_spark, or choose 'cpu'"
     try:
         gpus = cupy.cuda.runtime.getDeviceCount()
     except Exception as error:  # the driver is missing, or too old

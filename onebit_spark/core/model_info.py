@@ -170,6 +170,8 @@ class ModelInfo:
             raise RequestError(f"damaged model folder: {METADATA} lacks {', '.join(missing)}")
         if version < 3 and isinstance(content["parameters"], dict):
             content["parameters"].setdefault("implicit_features", False)
+        if isinstance(content["parameters"], dict):
+            content["parameters"].pop("calibrate", None)  # a setting of version 0.2.0
         try:
             return cls(**{name: content[name] for name in _TYPES if name in content})._of_today()
         except ValueError as error:

@@ -21,7 +21,6 @@ from onebit_spark.core.posterior import Form
 from onebit_spark.engines.decide import Choice, ClusterLimits, decide, held_side
 from onebit_spark.engines.spark_engine import SparkEngine, on_driver, on_executors
 from onebit_spark.engines.tables import InFiles, OnExecutors, Storage
-from onebit_spark.errors import RequestError
 from onebit_spark.input.batches import CollectedRatings, SizeEstimate
 from onebit_spark.input.prepared_ratings import RatingsSource
 from onebit_spark.input.rating_checks import RatingCounts
@@ -95,14 +94,20 @@ def engine_over(
     place: Storage = OnExecutors()  # by broadcast nothing is stored
     if exchange != "broadcast":
         TemporaryFolders.of(spark).delete_unread()  # the files of models that are gone
-        if execution.shuffle_storage != "executors":
-            place = InFiles(work_folder(spark, execution.work_dir or execution.checkpoint_dir))
+        folder = work_folder(spark, execution.work_dir or execution.checkpoint_dir)
+        if folder is not None:
+            place = InFiles(folder)
+        else:
+            log.warning(
+                "the factors are stored on the executors, and a lost executor ends the fit: set checkpointDir, or "
+                "sparkContext.setCheckpointDir, to a folder that all executors can reach"
+            )
     blocks = execution.row_blocks, execution.col_blocks
     return on_executors(spark, loaded, blocks, config.form, place, held.get(exchange, frozenset()))
 
 
-def work_folder(spark: SparkSession, given: str | None) -> Location:
-    """A new folder for files that all executors can reach.
+def work_folder(spark: SparkSession, given: str | None) -> Location | None:
+    """A new folder for files that all executors can reach, or None if no such folder is known.
 
     In ``given``, else in the application's checkpoint folder, else, on a single machine, in a temporary one.
     """
@@ -111,10 +116,7 @@ def work_folder(spark: SparkSession, given: str | None) -> Location:
     if base:
         return Location(spark, base) / name
     if not is_local(spark):
-        raise RequestError(
-            "exchange=shuffle and mixed need a folder that all executors can reach: set workDir or checkpointDir, or "
-            "sparkContext.setCheckpointDir; or shuffleStorage=executors, if a lost executor may end the fit"
-        )
+        return None
     temporary = tempfile.mkdtemp(prefix="onebit-")
     atexit.register(shutil.rmtree, temporary, ignore_errors=True)
     return Location(spark, temporary) / name

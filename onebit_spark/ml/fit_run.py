@@ -11,9 +11,9 @@ from typing import Any, Generic, TypeVar
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from onebit_spark.certificate.certificates import Terms, certificate_document
+from onebit_spark.certificate.certificates import certificate_document
 from onebit_spark.certificate.certified_fit import CertifiedFit
-from onebit_spark.core.config import FitConfig
+from onebit_spark.core.config import FitConfig, Terms
 from onebit_spark.core.execution import Execution
 from onebit_spark.core.factor_tables import prior_row
 from onebit_spark.core.fitted_features import SIDE_OF, FitFeatures, Who, digest, give_features

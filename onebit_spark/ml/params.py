@@ -1,7 +1,7 @@
 """Params with their getters and setters, and those that the estimator and its model share.
 
-userCol, getUserCol, setUserCol = text("userCol", "column of the user ids")      the line of ``explainParams``
-rank, getRank, setRank = declared("rank", int)                                   a setting of ``TABLES``
+userCol, getUserCol, setUserCol = text("userCol", "column of the user ids")      a Param with its documentation
+rank, getRank, setRank = declared("rank", int)                                   documented by a setting of ``TABLES``
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ from typing import Any, Self, TypeVar
 from pyspark.ml.param import Param, Params, TypeConverters
 from pyspark.ml.util import DefaultParamsReader
 
-from onebit_spark.certificate.certificates import Terms
-from onebit_spark.core.config import FitConfig
+from onebit_spark.core.config import FitConfig, Labels, Terms
 from onebit_spark.core.execution import Execution
 from onebit_spark.core.settings import Setting, documented_parameter, param_names
 from onebit_spark.core.settings import declared as settings_of
 from onebit_spark.errors import refuse
-from onebit_spark.input.rating_checks import Labels
 from onebit_spark.predictor.asked_model import COLD_START
 
 log = logging.getLogger("onebit_spark")
@@ -31,30 +29,25 @@ S = TypeVar("S", bound=Params)
 F = TypeVar("F", bound=Callable[..., Any])
 
 TABLES = (Labels, FitConfig, Execution, Terms)  # where the settings of a fit are declared
-REMOVED = {  # Params of earlier versions: what to do instead
-    "validationIndicatorCol": "a tenth of the ratings decides how long a fit runs; evaluate the model on other ratings",
-    "patience": "a tenth of the ratings decides how long a fit runs; maxIter and tol bound it",
-}
 CONVERTERS: dict[type, Callable[[Any], Any]] = {
     str: TypeConverters.toString, int: TypeConverters.toInt, float: TypeConverters.toFloat,
     bool: TypeConverters.toBoolean,
 }  # fmt: skip
 
+REMOVED = {  # Params of earlier versions, and what to do instead
+    "calibrate": "the fit calibrates its probabilities where that pays; model.calibrate(ratings) uses held-out ratings",
+    "patience": "a tenth of the ratings decides how long a fit runs; maxIter and tol bound it",
+    "shuffleStorage": "factors are stored in checkpointDir or the checkpoint folder of the SparkContext, else on the "
+    "executors",
+    "start": "every fit starts from the spectral start, or from setInitialModel(model)",
+    "validationIndicatorCol": "a tenth of the ratings decides how long a fit runs; evaluate the model on other ratings",
+    "workDir": "set checkpointDir, or sparkContext.setCheckpointDir, to a folder that all executors can reach",
+}
+
 
 def refuse_removed(names: Iterable[str]) -> None:
     """Raise a RequestError if one of these Params was removed."""
     refuse([f"{name} was removed: {REMOVED[name]}" for name in names if name in REMOVED])
-
-
-def refusing_removed(constructor: F) -> F:
-    """A constructor that refuses Params of earlier versions by name."""
-
-    @wraps(constructor)
-    def checked(self: Params, *args: Any, **params: Any) -> None:
-        refuse_removed(params)
-        constructor(self, *args, **params)
-
-    return checked  # type: ignore[return-value]
 
 
 def set_saved_params(instance: Any, metadata: dict[str, Any]) -> None:
@@ -163,6 +156,20 @@ def _named(function: F, verb: str, param: Param[Any]) -> F:
     function.__name__ = f"{verb}{param.name[0].upper()}{param.name[1:]}"
     function.__doc__ = f"{verb.capitalize()} ``{param.name}``: {param.doc}."
     return function
+
+
+def keyword_only(constructor: F) -> F:
+    """As pyspark's: the arguments are kept in ``_input_kwargs``. A removed Param raises a RequestError."""
+
+    @wraps(constructor)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
+        if args:
+            raise TypeError(f"{type(self).__name__} takes keyword arguments only")
+        refuse_removed(kwargs)
+        self._input_kwargs = kwargs
+        constructor(self, **kwargs)
+
+    return wrapper  # type: ignore[return-value]
 
 
 def keyword_defaults(function: Callable[..., None]) -> dict[str, Any]:

@@ -11,10 +11,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from onebit_spark.certificate.certificates import Certificate, Terms, with_freshness
+from onebit_spark.certificate.certificates import Certificate, with_freshness
 from onebit_spark.certificate.held_out import answering_threshold, held_out_certificates, ungrouped_certificates
 from onebit_spark.core.array_input import label_problems
 from onebit_spark.core.arrow import arrow_table
+from onebit_spark.core.config import Terms
 from onebit_spark.core.fitted_features import SIDE_OF, Who
 from onebit_spark.core.hashes import cell_hashes
 from onebit_spark.core.model_info import ModelInfo

@@ -9,8 +9,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from onebit_spark.certificate.certificates import Certificate, Terms, certificate_document
+from onebit_spark.certificate.certificates import Certificate, certificate_document
 from onebit_spark.certificate.held_out import request_problems
+from onebit_spark.core.config import Terms
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.settings import param_names
 from onebit_spark.core.sketch import ENOUGH, CellSketch, Comparison

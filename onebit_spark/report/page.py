@@ -49,7 +49,7 @@ def page_of(info: ModelInfo, certificate: dict[str, Any]) -> str | None:
     if info.diagnostics is None:
         return None
     if find_spec("matplotlib") is None:
-        log.warning("no report.html: its plots need matplotlib (pip install 'onebit_spark[plots]')")
+        log.warning("no report.html: its plots need matplotlib (pip install '.[plots]')")
         return None
     return report(info, certificate)
 

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onebit_spark.certificate.certificates import Terms
-from onebit_spark.core.config import FitConfig
+from onebit_spark.core.config import FitConfig, Terms
 from onebit_spark.core.hashes import cell_hashes, fold_hashes
 from onebit_spark.core.metrics import log_loss
 from onebit_spark.core.solver import NotConverged

@@ -94,7 +94,7 @@ def plotted(
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
-        log.warning("no tuning.png: it needs matplotlib (pip install 'onebit_spark[plots]')")
+        log.warning("no tuning.png: it needs matplotlib (pip install '.[plots]')")
         return None
     shown = sorted(scores, key=lambda score: score.error)[:most]
     figure = Figure(figsize=(9, 1.2 + 0.25 * len(shown)), layout="constrained")

@@ -38,7 +38,7 @@ def ratings(spark):
 
 def estimator(folder, **params):
     defaults = {"rank": 2, "maxIter": 4, "tol": 0.0, "checkpointDir": folder and str(folder), "checkpointInterval": 2}
-    return OneBitCompletion(**{**defaults, "start": "random", **params})
+    return OneBitCompletion(**{**defaults, **params})
 
 
 def factors(model):
@@ -68,7 +68,7 @@ def test_it_ends_at_the_same_fit(ratings, tmp_path, choices):
 @pytest.mark.parametrize("during_the_choice", [False, True])
 def test_interrupted_before_the_first_checkpoint(ratings, tmp_path, monkeypatch, during_the_choice):
     """What the ratings choose is chosen again. ``test_exchanges.py`` interrupts a fit after a checkpoint."""
-    chosen = {"rank": "auto", "maxRank": 4, "start": "spectral", "exchange": "driver"}
+    chosen = {"rank": "auto", "maxRank": 4, "exchange": "driver"}
     whole = estimator(tmp_path / "whole", **chosen).fit(ratings)
     with monkeypatch.context() as patched:
         if during_the_choice:

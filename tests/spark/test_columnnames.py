@@ -27,7 +27,7 @@ def case_counts(spark):
 
 
 def estimator(**options):
-    return OneBitCompletion(rank=2, maxIter=1, tol=0.0, start="random", **options)
+    return OneBitCompletion(rank=2, maxIter=1, tol=0.0, **options)
 
 
 def test_case_does_not_count(spark, ratings):

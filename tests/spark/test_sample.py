@@ -26,7 +26,7 @@ def ratings(spark):
 
 @pytest.fixture(scope="module")
 def split(ratings):
-    settings = {"rank": 2, "maxIter": 4, "tol": 0.0, "start": "random", "certificatePriorSplit": 0.5}
+    settings = {"rank": 2, "maxIter": 4, "tol": 0.0, "certificatePriorSplit": 0.5}
     return OneBitCompletion(exchange="driver", **settings).fit(ratings)
 
 

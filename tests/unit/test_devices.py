@@ -45,7 +45,7 @@ def test_what_a_machine_lacks(monkeypatch):
 
 def test_no_cupy(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
-    assert "needs CuPy, which is not installed: pip install 'onebit_spark[gpu]'" in execution.no_device.__wrapped__()
+    assert "needs CuPy, which is not installed: pip install '.[gpu]'" in execution.no_device.__wrapped__()
 
 
 def test_an_unknown_device_is_refused():

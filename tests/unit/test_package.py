@@ -37,7 +37,7 @@ except ImportError as error:
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0] == "[1]"
     assert "OneBitCompletion needs pyspark" in done.stdout
-    assert "pip install 'onebit_spark[spark]'" in done.stdout
+    assert "pip install '.[spark]'" in done.stdout
 
 
 def test_the_estimator_is_imported_when_it_is_asked_for():

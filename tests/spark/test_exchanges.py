@@ -10,7 +10,6 @@ import os
 import numpy as np
 import pyarrow as pa
 import pytest
-from estimators import estimator_with
 from pyspark.sql import functions as F
 from test_checkpoint import Interrupted, interrupt_after
 
@@ -21,6 +20,7 @@ from onebit_spark.core.randomness import Split
 from onebit_spark.engines.spark_engine import on_executors
 from onebit_spark.engines.tables import OnExecutors
 from onebit_spark.engines.threads import LocalEngine
+from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.ratings import Columns
 from onebit_spark.input.survey import survey_ratings
 from onebit_spark.platform.sessions import is_connect
@@ -122,7 +122,7 @@ def tables(spark, features):
 
 def estimator(exchange, **settings):
     params = {"rank": 3, "maxIter": 2, "tol": 0.0, **BLOCKS}
-    return estimator_with(exchange=exchange, **{**params, **settings})
+    return OneBitCompletion(exchange=exchange, **{**params, **settings})
 
 
 def split_case(case):

@@ -139,7 +139,10 @@ def test_on_connect_nothing_is_broadcast(spark, ratings):  # noqa: F811
 @pytest.mark.slow
 @pytest.mark.classic
 def test_nothing_stays_behind(spark, ratings, tmp_path):  # noqa: F811
-    model = estimator("shuffle", maxIter=1, work_dir=str(tmp_path)).fit(ratings)
+    completion = estimator("shuffle", maxIter=1)
+    execution = dataclasses.replace(completion.execution(), work_dir=str(tmp_path))
+    completion.execution = lambda: execution
+    model = completion.fit(ratings)
     left = list(tmp_path.iterdir())
     assert [path.name.endswith("-model") for path in left] == [True]  # the model reads its factors there
     assert model.users.count() == 70

@@ -67,7 +67,7 @@ BY_DEFAULT = {
         "diagonal",
         "gradient",
     ),
-    "broadcast": ("15 iterations", "hinge, gamma", "prior split"),
+    "broadcast": ("default", "hinge, gamma", "prior split"),
     "mixed": ("weights and features",),
     "shuffle": ("default",),
 }  # fmt: skip

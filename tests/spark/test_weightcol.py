@@ -10,7 +10,6 @@ from test_checkpoint import Interrupted, interrupt_after
 
 from onebit_spark import FitConfig, FitFailed, RequestError, fit_arrays
 from onebit_spark.cli.summaries import fit_summary
-from onebit_spark.core.hashes import weight_hashes
 from onebit_spark.engines.decide import Choice, Refusal, on_driver
 from onebit_spark.estimator import OneBitCompletion, fit_counted
 from onebit_spark.input.collect import SizeEstimate, estimate_size
@@ -142,12 +141,6 @@ def test_weights_that_change_are_caught(ratings):
     counted = SizeEstimate(info.n_ratings, 20.0, info.fingerprint, weighted=True)
     with pytest.raises(FitFailed, match="not deterministic"):
         fit_counted(estimator(exchange="driver", maxIter=1), source, counted)
-
-
-def test_hashes_are_those_of_spark(spark):
-    weights = np.exp(np.random.default_rng(1).normal(scale=5, size=300)).astype(np.float32)
-    found = spark.createDataFrame(pa.table({"w": weights})).select(F.xxhash64("w").alias("h")).toArrow()["h"].to_numpy()
-    np.testing.assert_array_equal(weight_hashes(weights), found)
 
 
 def test_checkpoints_belong_to_the_weights(ratings, tmp_path):

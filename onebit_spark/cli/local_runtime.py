@@ -37,6 +37,7 @@ from onebit_spark.predictor.scored import CALIBRATING, SAMPLE, calibrated, diagn
 from onebit_spark.predictor.served_model import ServedModel, load
 from onebit_spark.report.page import REPORT, page_of
 from onebit_spark.table_fit import TableFit, checked_features
+from onebit_spark.tuning.cross_validation import CrossValidation, local_validation
 
 USERS_AT_ONCE = 100_000  # whose recommendations are held at once
 EXAMPLES = 3
@@ -177,10 +178,10 @@ class LocalRuntime:
         column = model.info.columns[who]
         return model.fold_in_features(checked_features(features, column, model.info.id_types[who], who), who)
 
-    def validation(self, table: ArrowTable, columns: Columns, folds: int, seed: int) -> Any:
-        from onebit_spark.tuning.folds import LocalValidation
-
-        return LocalValidation.of(table, columns, folds, seed)
+    def validation(
+        self, table: ArrowTable, columns: Columns, folds: int, seed: int, worker_limit: int
+    ) -> AbstractContextManager[CrossValidation]:
+        return local_validation(table, columns, folds, seed, worker_limit)
 
     # ---- quality -----------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,7 +35,7 @@ from onebit_spark.ml.evaluation import (
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform.files import Location
 from onebit_spark.predictor.certification import CertificateRequest
-from onebit_spark.tuning.cross_validation import CrossValidation
+from onebit_spark.tuning.cross_validation import CrossValidation, spark_validation
 
 
 @dataclass(frozen=True)
@@ -141,8 +141,10 @@ class SparkRuntime:
     def with_featured_ids(self, model: OneBitCompletionModel, features: DataFrame, who: Who) -> OneBitCompletionModel:
         return model.foldInFeatures(features, who)
 
-    def validation(self, table: DataFrame, columns: Columns, folds: int, seed: int) -> CrossValidation:
-        return CrossValidation.of(table, columns, folds, seed)
+    def validation(
+        self, table: DataFrame, columns: Columns, folds: int, seed: int, worker_limit: int
+    ) -> AbstractContextManager[CrossValidation]:
+        return spark_validation(table, columns, folds, seed, worker_limit)
 
     # ---- quality -----------------------------------------------------------------------------------------------------
 

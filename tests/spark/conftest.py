@@ -8,7 +8,7 @@ import pytest
 from modelinfo import info_of
 
 from onebit_spark import FitConfig, fit_arrays
-from onebit_spark.core import choices
+from onebit_spark.core import model_selection
 from onebit_spark.core.factor_tables import factor_table
 from onebit_spark.model import OneBitCompletionModel
 
@@ -29,9 +29,10 @@ def both_ways(request):
 @pytest.fixture
 def quick_search(monkeypatch):
     """A search that begins with two factors, on few ratings, in few iterations."""
-    few = {"FEWEST": 100, "SHORTEST": 1, "START_RANK": 2, "FIRST": 2, "LOOK": 1, "MORE": 4}
+    few = {"FEWEST_RATINGS": 100, "SHORTEST_FIT": 1, "START_RANK": 2}
+    few |= {"FIRST_ITERATIONS": 2, "TRIAL_ITERATIONS": 1, "FINAL_ITERATIONS": 4}
     for name, value in few.items():
-        monkeypatch.setattr(choices, name, value)
+        monkeypatch.setattr(model_selection, name, value)
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from onebit_spark import RequestError
-from onebit_spark.core import choices
+from onebit_spark.core import model_selection
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.ml.checkpoint import HISTORY, CheckpointFolder, clear_checkpoints
 from onebit_spark.ml.persistence import write_model
@@ -72,7 +72,7 @@ def test_interrupted_before_the_first_checkpoint(ratings, tmp_path, monkeypatch,
     whole = estimator(tmp_path / "whole", **chosen).fit(ratings)
     with monkeypatch.context() as patched:
         if during_the_choice:
-            patched.setattr(choices._Search, "_grown", lambda *_: interrupt_after(1)(SimpleNamespace(number=1)))
+            patched.setattr(model_selection._Search, "_grown", lambda *_: interrupt_after(1)(SimpleNamespace(number=1)))
         with pytest.raises(Interrupted):
             estimator(tmp_path / "kept", **chosen).setProgress(interrupt_after(1)).fit(ratings)
     assert not list((tmp_path / "kept").glob("iteration-*"))

@@ -19,9 +19,12 @@ def on_executors(monkeypatch):
     monkeypatch.setattr("onebit_spark.ml.fitted_model.MOST_BYTES", -1)
 
 
-@pytest.fixture(params=["here", "on executors"])
+@pytest.fixture(params=["here", pytest.param("on executors", marks=pytest.mark.slow)])
 def both_ways(request):
-    """What small models do on the driver, and what others do on the executors."""
+    """What small models do on the driver, and what others do on the executors.
+
+    By default a test of each method compares the two.
+    """
     if request.param == "on executors":
         request.getfixturevalue("on_executors")
 

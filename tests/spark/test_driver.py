@@ -120,7 +120,7 @@ IDS = {
     ("user", "item"),
     [
         ("string", "long"),
-        ("decimal(20,2)", "binary"),
+        pytest.param("decimal(20,2)", "binary", marks=pytest.mark.slow),
         pytest.param("date", "double", marks=pytest.mark.slow),
         pytest.param("boolean", "string", marks=pytest.mark.slow),
     ],
@@ -188,7 +188,7 @@ LABELS = {
 }
 
 
-@pytest.mark.parametrize("threshold", [None, 3.3])
+@pytest.mark.parametrize("threshold", [None, pytest.param(3.3, marks=pytest.mark.slow)])
 def test_labels_are_counted_here_as_by_spark(spark, threshold):
     """Of every type, each label by itself: whether it is refused, and if not, what it is."""
     columns = Columns(threshold=threshold)
@@ -207,7 +207,7 @@ def test_labels_are_counted_here_as_by_spark(spark, threshold):
                 assert found == {"n": 1, **expected}, (kind, labels[k])
 
 
-@pytest.mark.parametrize("what", ["the sample", "the labels"])
+@pytest.mark.parametrize("what", ["the sample", pytest.param("the labels", marks=pytest.mark.slow)])
 def test_a_nondeterministic_source_is_fitted_as_it_came(ratings, what):
     """Drawn anew whenever the source is read. What a caller has counted before must come again."""
 

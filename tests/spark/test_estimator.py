@@ -129,6 +129,7 @@ def test_the_als_example_of_sparks_documentation(spark):
 # ---- pipelines and searches ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_cross_validation_in_a_pipeline_saved_and_loaded(ratings, tmp_path):
     completion = OneBitCompletion(**LEARNING)
     pipeline = Pipeline(stages=[SQLTransformer(statement="SELECT user, item, label FROM __THIS__"), completion])

@@ -73,7 +73,9 @@ def fitted(ratings, users, items, **options):
 
 
 @pytest.mark.classic
-@pytest.mark.parametrize("exchange", ["broadcast", pytest.param("shuffle", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "exchange", ["driver", *(pytest.param(e, marks=pytest.mark.slow) for e in ("broadcast", "shuffle"))]
+)
 def test_a_learnt_prior_codes_the_features_of_its_own_users(spark, ratings, user_features, exchange):
     """Twenty more users with one rating each, which a coin gives to the prior or not. All of them have 50 for ``a``."""
     more = spark.range(20).selectExpr("concat('more ', id) as user")

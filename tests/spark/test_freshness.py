@@ -82,6 +82,7 @@ def test_other_integral_widths_are_the_same_ids(parts, model):
         fresh(model, parts[0].selectExpr("cast(user as int)", "cast(item as smallint)", "label"))
 
 
+@pytest.mark.slow
 def test_text_ids(parts):
     fitted, held_out = (
         part.selectExpr("concat('u', user) as user", "concat('i', item) as item", "label") for part in parts
@@ -104,6 +105,7 @@ def test_ratings_that_were_folded_in_are_not_fresh(parts, model):
         fresh(model.foldIn(parts[0]), parts[0])
 
 
+@pytest.mark.slow
 def test_an_initial_models_ratings_are_not_fresh(parts, model):
     fitted, held_out = parts
     later = OneBitCompletion(**FAST).setInitialModel(model).fit(held_out)
@@ -114,7 +116,7 @@ def test_an_initial_models_ratings_are_not_fresh(parts, model):
     assert fresh(again, held_out)["checked"]
 
 
-@pytest.mark.parametrize("kept", [sketch.KEPT, 1000])
+@pytest.mark.parametrize("kept", [1000, pytest.param(sketch.KEPT, marks=pytest.mark.slow)])
 def test_fresh_ratings_of_cells_that_are_rated_often(spark, monkeypatch, kept):
     """Drawn with replacement, some cells far more often than others: many fall on fitted cells, as they should."""
     monkeypatch.setattr("onebit_spark.core.sketch.KEPT", kept)

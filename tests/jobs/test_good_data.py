@@ -2,13 +2,15 @@
 
 import json
 import shutil
+import subprocess
+import sys
 
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from modelfolders import FOLDERS
-from running import write
+from running import run_here, write
 from smalltables import NO_HEADER, TABLES, run_job, table
 
 
@@ -282,3 +284,56 @@ def test_users_without_ratings_are_predicted_from_their_features(folder, results
     assert first[90] == pytest.approx(first[91])
     assert later[90] != pytest.approx(later[91])
     assert "What the side features of users do to the score" in (folder / "featured" / "report.html").read_text()
+
+
+# ---- without Spark ---------------------------------------------------------------------------------------------------
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt
+
+
+def test_a_killed_fit_goes_on(tmp_path):
+    ratings = write(tmp_path / "ratings", HUNDREDS)
+    flags = ["--ratings", ratings, "--rank", "2", "--tol", "0", "--no-report", "--likelihood-weight", "1"]
+
+    def fit(output, checkpoints, iterations, *more):
+        keep = ["--checkpoint-dir", tmp_path / checkpoints, "--checkpoint-interval", "2", "--max-iter", iterations]
+        return run_here("fit", *flags, *keep, *more, "--output", tmp_path / output, runtime="local")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("onebit_spark.cli.local_runtime.LocalRuntime.save", interrupted)
+        code, _, err = fit("resumed", "c", 5)
+    assert code == 130, err
+    assert "iteration-000004 is complete: to go on from it, run the same command with --resume" in err
+    assert not (tmp_path / "resumed").exists()
+    assert fit("resumed", "c", 7, "--resume")[0] == fit("whole", "d", 7)[0] == 0
+    resumed, whole = (figures(tmp_path / name / "metadata.json") for name in ("resumed", "whole"))
+    assert resumed["objective_history"] == whole["objective_history"]
+    assert pq.read_table(tmp_path / "resumed" / "users") == pq.read_table(tmp_path / "whole" / "users")
+    assert not list((tmp_path / "c").iterdir())
+
+
+def test_nothing_of_spark_is_imported(tmp_path):
+    """In a fresh interpreter without pyspark, matplotlib and tqdm, with all jobs. One table of pairs is empty."""
+    write(tmp_path / "ratings.parquet", HUNDREDS)
+    write(tmp_path / "pairs.parquet", HUNDREDS.slice(0, 0).select(["user", "item"]))
+    program = f"""
+import sys
+sys.modules.update(dict.fromkeys(["pyspark", "py4j", "matplotlib", "tqdm"]))
+from onebit_spark.__main__ import main
+here = {str(tmp_path)!r}
+ratings, quick = ["--ratings", f"{{here}}/ratings.parquet"], ["--max-iter", "4", "--tol", "0", "--rank", "2"]
+codes = [
+    main(["fit", *ratings, "--holdout", "0.2", "--output", f"{{here}}/m", *quick]),
+    main(["predict", "--model", f"{{here}}/m", "--pairs", f"{{here}}/pairs.parquet", "--output", f"{{here}}/p"]),
+    main(["evaluate", "--model", f"{{here}}/m", *ratings]),
+    main(["tune", *ratings, "--folds", "2", "--max-iter", "2", "--output", f"{{here}}/t"]),
+]
+print(codes, sorted(name for name in sys.modules if name.startswith(("pyspark.", "py4j."))))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=900)
+    assert done.stdout.splitlines()[-1:] == ["[0, 0, 0, 0] []"], done.stderr
+    assert "no report.html: its plots need matplotlib" in done.stderr
+    assert "no tuning.png: it needs matplotlib" in done.stderr
+    assert pq.read_table(tmp_path / "p").num_rows == 0

@@ -13,9 +13,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DoubleType, IntegerType
 
 from onebit_spark import RequestError
-from onebit_spark.core import prediction
-from onebit_spark.core.factor_tables import factor_table
-from onebit_spark.predictor.predictor import Predictor
 
 KINDS = [
     {"loss": loss, "covariance": covariance, "intercepts": intercepts}
@@ -48,27 +45,6 @@ def assert_same_as_fit(predictions, fit, users=USERS, items=ITEMS):
 
 
 # ---- the numerics of a batch, without Spark --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("slice_size", [2**20, 50])
-@pytest.mark.parametrize("choices", KINDS, ids=KIND_NAMES)
-def test_scorer_equals_the_fit(make_fit, monkeypatch, choices, slice_size):
-    monkeypatch.setattr(prediction, "SLICE", slice_size)
-    fit = make_fit(**choices)
-
-    def lines(posterior, n, index):
-        table = factor_table(pa.array(np.arange(n)), posterior.take(slice(n))).drop_columns("id")
-        known = pa.array([i if 0 <= i < n else None for i in index])
-        return table.to_struct_array().combine_chunks().take(known)
-
-    predictor = Predictor.of(fit.info)
-    users, items = lines(fit.rows, 28, USERS), lines(fit.cols, 18, ITEMS)
-    for part in (slice(None), slice(2, 9), slice(0, 0)):  # Arrow slices share their parents' buffers
-        result = predictor.score_lines((users[part], items[part]))
-        np.testing.assert_array_equal(result.field("prediction"), fit.predict(USERS[part], ITEMS[part]))
-        for name in ("score", "std", "probability"):
-            expected = getattr(fit, name)(USERS[part], ITEMS[part])
-            np.testing.assert_allclose(result.field(name), expected, rtol=1e-6, atol=1e-7)
 
 
 # ---- transform -------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from modelfolders import nearest_by_inner_product, text_ids
 from running import run_here
 
 import onebit_spark
-from onebit_spark import FitConfig, RequestError, Terms, fit_arrays
+from onebit_spark import FitConfig, Terms, fit_arrays
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.simulate import simulate
 
@@ -303,24 +303,3 @@ def test_vectors(make_named, tmp_path, intercepts):
     found = {who: best[5 * at : 5 * at + 5] for at, who in enumerate(tables["users"]["id"].to_pylist())}
     lists = model.recommendForAllUsers(5, z=0.0).toArrow().to_pylist()
     assert found == {line["user"]: [one["item"] for one in line["recommendations"]] for line in lists}
-
-
-def test_vectors_appear_whole_or_not_at_all(make_named, tmp_path, monkeypatch):
-    model, path = make_named(), tmp_path / "vectors"
-    model.save(str(tmp_path / "m"))
-    model.exportVectors(path)
-    with pytest.raises(RequestError, match=r"exists: .*overwritten"):
-        model.exportVectors(path)
-    make_named(intercepts=False).exportVectors(path, overwrite=True)
-    assert len(pq.read_table(path / "users")["vector"][0]) == 3
-    with pytest.raises(RequestError, match="still reads its factors there"):
-        OneBitCompletionModel.load(str(tmp_path / "m")).exportVectors(tmp_path / "m", overwrite=True)
-
-    def killed(*args):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("onebit_spark.ml.persistence.Location.write_text", killed)
-    with pytest.raises(KeyboardInterrupt):
-        model.exportVectors(path, overwrite=True)
-    assert len(pq.read_table(path / "users")["vector"][0]) == 3
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["m", "vectors"]

@@ -11,7 +11,6 @@ from typing import Generic, Protocol, TypeVar
 from onebit_spark.certificate.certificates import (
     Certificate,
     gibbs_certificates,
-    nine_tenths_certificate,
     prior_split_certificate,
     theorem1_certificate,
 )
@@ -49,7 +48,6 @@ class CertifiedFit(Generic[P]):
     choice: SelectedModel[P]  # rank, κ and features, and how they were chosen
     codings: dict[Side, FeatureCoding]  # of side features in the fit: after a prior split, in that of A
     drawn: dict[Side, P] | None = None  # after a prior split: the posterior whose draws are certified
-    nine_tenths: Certificate | None = None  # if κ was chosen: a limit for the fit that chose it, not for this one
     confidence_thresholds: ConfidenceThresholds | None = None  # from the fitted ratings; None at a checkpoint
 
 
@@ -144,7 +142,6 @@ def _under_given_prior(
     return CertifiedFit(
         hierarchy.scales, hierarchy.prior, outcome.history, outcome.converged, outcome.reason,
         final_posteriors(engine, hierarchy), certificates, choice, codings_of(engine.features),
-        nine_tenths=_of_nine_tenths(choice, terms, majority_error),
     )  # fmt: skip
 
 
@@ -167,15 +164,7 @@ def _near_learnt_prior(
         learnt.choice,
         learnt.codings,
         drawn,
-        _of_nine_tenths(learnt.choice, terms, majority_error),
     )
-
-
-def _of_nine_tenths(choice: SelectedModel[P], terms: Terms | None, majority_error: float) -> Certificate | None:
-    holdout = choice.holdout
-    if terms is None or holdout is None or not holdout.n:
-        return None
-    return nine_tenths_certificate(holdout.errors, holdout.n, choice.fits, terms, majority_error)
 
 
 def prior_cost(config: FitConfig, n_lines: int) -> float:

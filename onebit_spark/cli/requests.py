@@ -139,10 +139,6 @@ class FitRequest(RatingsRequest):
         if (self.predict is None) != (self.predictions is None and self.output_table is None):
             yield "--predict PAIRS and --predictions FOLDER (or --output-table TABLE) go together: give both or neither"
         yield from table_problems(self.output_table, self.paths(self.inputs))
-        blocks = self.execution().blocks_dir
-        for name, path in self.paths(self.outputs).items():
-            if blocks and (_holds(path, blocks) or _holds(blocks, path)):
-                yield f"--blocks {blocks} and {name} {path} lie one in the other: choose another"
         yield from super().problems()
 
     def fit_config(self) -> FitConfig:

@@ -42,12 +42,11 @@ class Model(Protocol):
 
 @dataclass(frozen=True)
 class Division:
-    """How ratings are divided before the fit, and where those to fit are kept for the next one."""
+    """How ratings are divided before the fit."""
 
     holdout: float | None  # the share that is kept out of the fit
     seed: int
     by: str | None  # a column to group those by
-    blocks: str | None = None  # a folder of prepared ratings
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ class SparkRatings:
 
     to_fit: DataFrame
     held_out: CheckedRatings | None = None
-    division: holdout.Division | None = None  # counts of both parts
+    division: holdout.SplitCounts | None = None  # counts of both parts
 
 
 class SparkRuntime:
@@ -155,7 +155,7 @@ class SparkRuntime:
         return checked_ratings(model, table, threshold)
 
     def measure(self, model: OneBitCompletionModel, on: CheckedRatings) -> dict[str, Any]:
-        return measure(model, on.ratings, on.columns.threshold, on.tally)[0]
+        return measure(model, on.ratings, on.columns.threshold, on.counts)[0]
 
     def certify(
         self, model: OneBitCompletionModel, on: CheckedRatings, request: CertificateRequest,
@@ -172,7 +172,7 @@ class SparkRuntime:
     def diagnosed(self, model: OneBitCompletionModel, ratings: SparkRatings, source: str) -> OneBitCompletionModel:
         if ratings.held_out is None:
             return model.diagnose(ratings.to_fit, source, fitted=True)
-        return model.diagnose(ratings.held_out.ratings, source, tally=ratings.held_out.tally)
+        return model.diagnose(ratings.held_out.ratings, source, counts=ratings.held_out.counts)
 
     # ---- predictions -------------------------------------------------------------------------------------------------
 

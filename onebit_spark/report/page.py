@@ -138,8 +138,6 @@ def _notes(info: ModelInfo) -> Iterable[str]:
 
 def _certificate(info: ModelInfo, certificate: dict[str, Any] | None) -> Iterable[str]:
     if not certificate or not certificate["certificates"]:
-        if info.nine_tenths:
-            yield f"<h2>No certificate</h2><p>{escape(str(info.nine_tenths['statement']))}</p>"
         return
     yield "<h2>Certified limits on its errors</h2>"
     for one in certificate["certificates"]:

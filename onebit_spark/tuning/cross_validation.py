@@ -210,7 +210,7 @@ def local_validation(
     source = ArrowRatings(table, columns)
     ratings = source.divided().to_fit
     sample, fold = folded_sample(ratings, n_folds, seed)
-    alone = ratings.tally.n <= worker_limit
+    alone = ratings.counts.n <= worker_limit
 
     def work(task: Task) -> TaskResult:
         test = fold == task["fold"]
@@ -221,7 +221,7 @@ def local_validation(
         return TableFit(config, Terms(grid=settings), columns, source.id_types).model(ratings)
 
     at_once, resources = (available_cores(), "one core each") if alone else (1, "all cores together")
-    yield CrossValidation(ratings.tally, n_folds, seed, work, at_once, resources, fit_all)
+    yield CrossValidation(ratings.counts, n_folds, seed, work, at_once, resources, fit_all)
 
 
 @contextmanager
@@ -257,7 +257,7 @@ def spark_validation(
             return fit_fold(sample.take(~test), sample.take(test), FitConfig(**task["config"]))
 
         work = in_memory if limits.local else on_workers(spark, in_memory)
-        counts, at_once = collected.tally, parallelism(spark)
+        counts, at_once = collected.counts, parallelism(spark)
         try:
             yield CrossValidation(counts, n_folds, seed, work, at_once, "one worker each", fit_all)
         finally:
@@ -272,7 +272,7 @@ def spark_validation(
         test = F.col(FOLD) == task["fold"]
         model = estimator_of(FitConfig(**task["config"]), columns).fit(folded.where(~test).drop(FOLD))
         kept = checked_ratings(model, folded.where(test), columns.threshold)
-        figures, _ = measure(model, kept.ratings, columns.threshold, kept.tally)
+        figures, _ = measure(model, kept.ratings, columns.threshold, kept.counts)
         info = model.info
         return {
             "errors": figures["n_wrong"],

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from onebit_spark import FitConfig, FitFailed, NotConverged, RequestError
 from onebit_spark.core import id_index
-from onebit_spark.engines import exchange as exchanges
+from onebit_spark.engines import spark_engine
 from onebit_spark.engines.decide import Choice, Refusal, on_driver
 from onebit_spark.engines.spark_engine import choose_exchange
 from onebit_spark.estimator import OneBitCompletion, fit_counted
@@ -306,7 +306,7 @@ class TestWhereItIsTaken:
         assert told["reason"].startswith("as asked; 1,500 ratings")
 
     def test_who_asks_for_the_driver_is_refused_before_the_ratings_are_gathered(self, ratings, monkeypatch):
-        monkeypatch.setattr(exchanges, "driver_limits", lambda spark: DriverLimits(2**30, 2**30, 2**10, local=True))
-        monkeypatch.setattr(exchanges, "collect_ratings", lambda *_: pytest.fail("they were gathered"))
+        monkeypatch.setattr(spark_engine, "driver_limits", lambda spark: DriverLimits(2**30, 2**30, 2**10, local=True))
+        monkeypatch.setattr(spark_engine, "collect_ratings", lambda *_: pytest.fail("they were gathered"))
         with pytest.raises(RequestError, match=r"exchange=driver cannot work: 1,500 ratings .* can take 0 MB: choose"):
             fit(ratings, "driver", driverRatings=0)

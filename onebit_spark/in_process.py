@@ -23,7 +23,6 @@ from onebit_spark.core.config import FitConfig, Terms
 from onebit_spark.core.engine import prior_rows
 from onebit_spark.core.execution import Execution, device_problems
 from onebit_spark.core.factor_tables import prior_row
-from onebit_spark.core.feature_coding import FeatureCoding
 from onebit_spark.core.fitted_features import Who
 from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.losses import SIDES, Side
@@ -33,7 +32,7 @@ from onebit_spark.core.posterior import DoubleArray, RowPosterior, effective_ran
 from onebit_spark.core.prediction import EVERYTHING, ConfidenceThresholds
 from onebit_spark.core.priors import ScalePrior
 from onebit_spark.core.randomness import pair_streams
-from onebit_spark.core.side_features import SideFeatures
+from onebit_spark.core.side_features import FeatureCoding, SideFeatures
 from onebit_spark.core.solver import Iteration
 from onebit_spark.engines.cuda.runner import CudaEngine
 from onebit_spark.engines.threads import LocalEngine

@@ -9,7 +9,7 @@ from typing import Any
 from onebit_spark.certificate import bounds
 from onebit_spark.certificate.learnt_prior import NARROWING
 from onebit_spark.core.config import Terms
-from onebit_spark.core.draws import Draws, GibbsErrors
+from onebit_spark.core.randomness import Draws, GibbsErrors
 from onebit_spark.core.solver import Iteration
 
 DRAWS_SHARE = 0.2  # the share of δ for the draws that estimate the Gibbs risk: .05 is .04 + .01

@@ -20,8 +20,7 @@ from onebit_spark.certificate.certificates import (
     kept_by_coin,
     prior_split_certificate,
 )
-from onebit_spark.core.draws import Draws, GibbsErrors
-from onebit_spark.core.randomness import Split
+from onebit_spark.core.randomness import Draws, GibbsErrors, Split
 from onebit_spark.simulate import simulate
 
 DELTA = 0.2
@@ -97,7 +96,7 @@ def test_meaningless_numbers_are_refused(bad):
 @pytest.fixture
 def few_draws(monkeypatch):
     """Of the certified risk, and of the true one, which is then known to about .002."""
-    monkeypatch.setattr("onebit_spark.core.draws.ENOUGH_DRAWS", 20_000)
+    monkeypatch.setattr("onebit_spark.core.randomness.ENOUGH_DRAWS", 20_000)
     monkeypatch.setattr("knownrisk.SEEDS", 20)
 
 

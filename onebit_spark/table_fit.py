@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from onebit_spark.certificate.certificates import certificate_document
 from onebit_spark.certificate.certified_fit import CertifiedFit, certified_fit
+from onebit_spark.core.arrow import spark_name
 from onebit_spark.core.blocks import repeats_of
 from onebit_spark.core.config import FitConfig, Labels, Terms
 from onebit_spark.core.execution import Execution, device_problems
@@ -27,10 +28,9 @@ from onebit_spark.engines.engine import BlockEngine
 from onebit_spark.engines.threads import ThreadRunner
 from onebit_spark.errors import RequestError
 from onebit_spark.input.arrow_ratings import ArrowRatings
-from onebit_spark.input.arrow_table import ArrowTable, Unreadable
 from onebit_spark.input.batches import CollectedRatings
-from onebit_spark.input.file_readers import spark_name
 from onebit_spark.input.rating_checks import Columns, check_id_type, checked_lines, column_problem
+from onebit_spark.input.tables import ArrowTable, Unreadable
 from onebit_spark.ml.checkpoint import CheckpointFolder, Checkpointing, resumed, subject_of
 from onebit_spark.predictor.fit_info import info_of_fit
 from onebit_spark.predictor.model_folder import local_path, write_into

@@ -15,7 +15,7 @@ from onebit_spark.cli.flags import as_flag, filled, flag, flag_of, in_flags, tak
 from onebit_spark.core.config import FitConfig, Labels, Terms
 from onebit_spark.core.execution import Execution, device_problems
 from onebit_spark.core.output_kinds import METRICS, MODEL, PREDICTIONS, OutputKind
-from onebit_spark.input.data_files import COMPRESSIONS, ENDINGS
+from onebit_spark.input.tables import COMPRESSIONS, ENDINGS
 
 FILES = ("parquet", "csv", "json")
 TABLE_FORMATS = {"delta": "Delta Lake", "iceberg": "Iceberg", "hudi": "Hudi"}  # Spark needs their packages

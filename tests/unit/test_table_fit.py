@@ -14,8 +14,8 @@ from onebit_spark.core import execution
 from onebit_spark.core.execution import Execution
 from onebit_spark.engines.threads import ThreadRunner
 from onebit_spark.input.arrow_ratings import ArrowRatings
-from onebit_spark.input.arrow_table import ArrowTable
 from onebit_spark.input.rating_checks import Columns
+from onebit_spark.input.tables import ArrowTable
 from onebit_spark.table_fit import TableFit
 
 QUICK = FitConfig(rank=2, max_iter=6, tol=0.0, likelihood_weight=1.0)

@@ -25,12 +25,11 @@ import numpy as np
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.compiled import nothing_is_compiled
 from onebit_spark.core.config import FitConfig, Terms
-from onebit_spark.core.draws import Draws
 from onebit_spark.core.implicit_features import CoefStep, add_implicit_sums, gram_matrix, sent_vectors
 from onebit_spark.core.losses import SIDES
 from onebit_spark.core.losses.batched_solve import sweep_all, sweep_arrays
-from onebit_spark.core.randomness import Split
-from onebit_spark.core.row_map import RowMap
+from onebit_spark.core.posterior import RowMap
+from onebit_spark.core.randomness import Draws, Split
 from onebit_spark.core.solver import solve
 from onebit_spark.engines.threads import LocalEngine
 from onebit_spark.in_process import fit_arrays

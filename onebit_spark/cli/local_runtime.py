@@ -221,6 +221,9 @@ class LocalRuntime:
         figures = diagnosed(scored, f"a sample of {source}" if n > SAMPLE else source, kept is None)
         return replace(model, info=replace(model.info, diagnostics=figures))
 
+    def noted(self, model: ServedModel, facts: Mapping[str, Any]) -> ServedModel:
+        return replace(model, info=replace(model.info, diagnostics={**(model.info.diagnostics or {}), "job": facts}))
+
     # ---- predictions -------------------------------------------------------------------------------------------------
 
     def predict(self, model: ServedModel, pairs: ArrowTable, n: int, target: Target) -> None:

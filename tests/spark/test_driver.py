@@ -15,7 +15,7 @@ from onebit_spark import FitConfig, FitFailed, RequestError, fit_arrays
 from onebit_spark.core import id_index
 from onebit_spark.engines import exchange as exchanges
 from onebit_spark.engines.decide import Choice, Refusal, on_driver
-from onebit_spark.engines.exchange import choose_exchange
+from onebit_spark.engines.spark_engine import choose_exchange
 from onebit_spark.estimator import OneBitCompletion, fit_counted
 from onebit_spark.input.batches import LABEL, USER, count_labels
 from onebit_spark.input.collect import SizeEstimate, estimate_size

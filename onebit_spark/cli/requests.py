@@ -58,7 +58,7 @@ class JobRequest(SessionRequest):
         default=None,
         choices=RUNTIMES,
     )
-    option: dict[str, str] = flag("option of Spark's reader, such as sep=; (repeatable)", default=dict)  # noqa: RUF009
+    option: dict[str, str] = flag("option of the reader, such as sep=; CSV is RFC 4180 (repeatable)", default=dict)  # noqa: RUF009
     overwrite: bool = flag("replace an earlier output of this job", default=False)
 
     inputs: ClassVar[tuple[str, ...]] = ()

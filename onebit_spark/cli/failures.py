@@ -1,8 +1,7 @@
 """How a job fails: one line that names the cause; and how Ctrl-C or SIGTERM ends it, in order.
 
 The exit code of a signal is the one that shells expect. Python ignores an exception in a finaliser or in the callback
-of a weak reference, and a signal may come in the middle of one. So KeyboardInterrupt is raised again until somebody
-handles it.
+of a weak reference, and py4j has many finalisers. So KeyboardInterrupt is raised again until it is handled.
 """
 
 from __future__ import annotations
@@ -20,15 +19,16 @@ from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 from typing import Any
 
-from onebit_spark.core.solver import NotConverged
 from onebit_spark.errors import FitFailed, RequestError
 
 LONGEST_REASON = 600  # characters of a failure that are shown
 
 
 @contextmanager
-def failures_in_words() -> Iterator[None]:
+def explained_failures() -> Iterator[None]:
     """Turn Spark's exceptions into ours while the JVM that holds their messages still runs."""
+    from onebit_spark.core.solver import NotConverged
+
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NotConverged)  # the summary says so
@@ -48,8 +48,8 @@ def failures_in_words() -> Iterator[None]:
 
 
 @contextmanager
-def noting_success(success: str) -> Iterator[None]:
-    """If the body fails, say in the message what was already done."""
+def failures_after(success: str) -> Iterator[None]:
+    """If the body fails, the message first says what was done before."""
     try:
         yield
     except RequestError as error:
@@ -59,7 +59,7 @@ def noting_success(success: str) -> Iterator[None]:
 
 
 def reason_of(error: BaseException) -> str:
-    """The telling line of an exception: of a worker's traceback or of a Java stack, the cause at its root."""
+    """One line about an exception: the root cause in a worker's traceback or in a Java stack."""
     name, text = type(error).__name__, str(error).split("\n\nJVM stacktrace:")[0]
     if name == "Py4JNetworkError" or isinstance(error, ConnectionError):
         return "Spark's driver ended unexpectedly, perhaps out of memory: see its log, and raise --driver-memory"
@@ -91,7 +91,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def print_traceback() -> None:
-    """The whole traceback, if ONEBIT_DEBUG asks for it."""
+    """Print the whole traceback if the environment variable ONEBIT_DEBUG is 1."""
     if os.environ.get("ONEBIT_DEBUG") == "1":
         traceback.print_exc()
 
@@ -101,20 +101,20 @@ def print_traceback() -> None:
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 AGAIN = signal.SIGALRM  # what this process sends itself
 AGAIN_SECONDS = 0.3
-HUSH_SECONDS = 2.0  # the most that a busy or dead JVM is waited for
+SILENCE_SECONDS = 2.0  # the longest wait for a busy or dead JVM
 
 
 class Interrupts:
-    """Within it, the first signal raises KeyboardInterrupt and is remembered; a second one ends the process at once.
+    """Within it, the first signal raises KeyboardInterrupt and is recorded; a second one ends the process at once.
 
-    Only the main thread can wait for signals. In another one nothing changes.
+    Only the main thread can handle signals. In another thread nothing changes.
     """
 
     def __init__(self) -> None:
         self.received: int | None = None
         self._before: dict[int, Any] = {}
-        self._hush: Callable[[], None] | None = None
-        self._noticed = threading.Event()
+        self._silence: Callable[[], None] | None = None
+        self._handled = threading.Event()
         self._unraisable_hook = sys.unraisablehook
 
     def __enter__(self) -> Interrupts:
@@ -125,38 +125,38 @@ class Interrupts:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.notice()
+        self.handled()
         if self.received is not None:
             logging.disable(logging.NOTSET)
             sys.unraisablehook = self._unraisable_hook
         self._handle(self._before)
 
-    def listen(self, hush: Callable[[], None] | None = None) -> None:
-        """Wait for the signals: again where a Spark session has begun, whose own handler has taken our place.
+    def listen(self, silence: Callable[[], None] | None = None) -> None:
+        """Install the handlers; again after a Spark session has started, which installs its own.
 
-        ``hush`` keeps Spark from logging what breaks off. It runs in another thread: the signal may come in the middle
-        of a call of the JVM, and a second call from the same thread fails.
+        ``silence`` stops Spark's logging. It runs in another thread: the signal may arrive during a call of the JVM,
+        and a second call from the same thread fails.
         """
-        self._hush = hush
+        self._silence = silence
         if self.received is None:
             self._handle(dict.fromkeys(SIGNALS, self._receive))
 
-    def notice(self) -> None:
-        """Whoever handles KeyboardInterrupt says so. It is not raised again."""
-        self._noticed.set()
+    def handled(self) -> None:
+        """KeyboardInterrupt has been caught and is not raised again."""
+        self._handled.set()
 
     @contextmanager
-    def in_words(self, advice: Callable[[], str]) -> Iterator[None]:
-        """Give the KeyboardInterrupt of the body the advice while the JVM, which sees the files, still runs.
+    def with_advice(self, advice: Callable[[], str]) -> Iterator[None]:
+        """Add the advice to a KeyboardInterrupt of the body while the JVM, which can list files, still runs.
 
-        If it ended with the signal too, as under spark-submit, any exception may come first.
+        Under spark-submit the JVM ends with the signal too, so any exception may come first.
         """
         try:
             yield
         except BaseException as error:
             if self.received is None and not isinstance(error, KeyboardInterrupt):
                 raise
-            self.notice()
+            self.handled()
             words = ""
             with suppress(Exception):
                 words = advice()
@@ -172,10 +172,10 @@ class Interrupts:
         self._handle(dict.fromkeys(SIGNALS, signal.SIG_DFL))
         logging.disable()  # py4j logs the traceback of the call that it is in
         sys.unraisablehook = lambda _: None
-        if self._hush is not None:
-            hushing = threading.Thread(target=self._hush, daemon=True)
-            hushing.start()
-            hushing.join(HUSH_SECONDS)
+        if self._silence is not None:
+            silencing = threading.Thread(target=self._silence, daemon=True)
+            silencing.start()
+            silencing.join(SILENCE_SECONDS)
         self._handle({AGAIN: self._raise_again})
         threading.Thread(target=self._insist, daemon=True).start()
         raise KeyboardInterrupt
@@ -183,12 +183,12 @@ class Interrupts:
     def _insist(self) -> None:
         main = threading.main_thread().ident
         assert main is not None
-        while not self._noticed.wait(AGAIN_SECONDS):
+        while not self._handled.wait(AGAIN_SECONDS):
             if sys._current_exceptions().get(main) in (None, (None, None, None)):  # else it is on its way out
                 signal.pthread_kill(main, AGAIN)
 
     def _raise_again(self, number: int, frame: FrameType | None) -> None:
-        if not self._noticed.is_set():
+        if not self._handled.is_set():
             raise KeyboardInterrupt
 
     @staticmethod

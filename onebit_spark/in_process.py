@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from onebit_spark.certificate.certificates import Certificate, certificate_document
@@ -17,22 +18,21 @@ from onebit_spark.certificate.held_out import Group, HeldOutCounts, held_out_cer
 from onebit_spark.certificate.learnt_prior import NARROWING
 from onebit_spark.core import prediction
 from onebit_spark.core.array_input import checked_ratings, label_problems
-from onebit_spark.core.arrow import pa
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.choices import at_start_rank
 from onebit_spark.core.config import FitConfig, Terms
 from onebit_spark.core.engine import prior_rows
 from onebit_spark.core.execution import Execution, device_problems
 from onebit_spark.core.factor_tables import prior_row
 from onebit_spark.core.feature_coding import FeatureCoding
 from onebit_spark.core.fitted_features import Who
+from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.model_info import ModelInfo
+from onebit_spark.core.model_selection import at_start_rank
 from onebit_spark.core.posterior import DoubleArray, RowPosterior, effective_rank
-from onebit_spark.core.prediction import EVERYTHING, Ladder
+from onebit_spark.core.prediction import EVERYTHING, ConfidenceThresholds
 from onebit_spark.core.priors import ScalePrior
 from onebit_spark.core.randomness import pair_streams
-from onebit_spark.core.scales import Scales
 from onebit_spark.core.side_features import SideFeatures
 from onebit_spark.core.solver import Iteration
 from onebit_spark.engines.cuda.runner import CudaEngine
@@ -58,7 +58,7 @@ class Fit:
         Settings, counts and history of the fit: the ``metadata.json`` of its model.
     rows, cols : RowPosterior
         Posterior of the rows and of the columns.
-    scales : Scales
+    scales : HyperPosterior
         q(γ) and q(μ).
     history : list of Iteration
         One entry per iteration.
@@ -76,7 +76,7 @@ class Fit:
         What was certified, if ``fit_arrays`` was asked for it.
     drawn : dict of side to RowPosterior, optional
         After a prior split: the posterior that ``sample`` draws from.
-    ladder : Ladder
+    confidence_thresholds : ConfidenceThresholds
         Thresholds of the confidence, from the fitted ratings.
     weight_losses : dict of float to float
         If κ was chosen: each κ that was tried, with its loss on a tenth of the ratings.
@@ -96,7 +96,7 @@ class Fit:
     info: ModelInfo = field(repr=False)
     rows: RowPosterior
     cols: RowPosterior
-    scales: Scales = field(repr=False)
+    scales: HyperPosterior = field(repr=False)
     history: list[Iteration] = field(repr=False)
     converged: bool
     reason: str
@@ -105,7 +105,7 @@ class Fit:
     rated: dict[Side, NDArray[np.bool_]] = field(repr=False)
     certificates: list[Certificate] = field(default_factory=list, repr=False)
     drawn: dict[Side, RowPosterior] | None = field(default=None, repr=False)
-    ladder: Ladder = field(default=EVERYTHING, repr=False)
+    confidence_thresholds: ConfidenceThresholds = field(default=EVERYTHING, repr=False)
     weight_losses: dict[float, float] = field(default_factory=dict, repr=False)
     nine_tenths: Certificate | None = field(default=None, repr=False)
     codings: dict[Side, FeatureCoding] = field(default_factory=dict, repr=False)
@@ -269,11 +269,11 @@ class Fit:
         positive, predicted = np.asarray(labels) > 0, self.predict(rows, cols) > 0
         values = () if groups is None else np.unique(np.asarray(groups))
         counts = HeldOutCounts.of(
-            self.ladder, self.ladder.rung(self.confidence(rows, cols)), 1, predicted != positive,
-            positive != (self.majority > 0),
+            self.confidence_thresholds, self.confidence_thresholds.level(self.confidence(rows, cols)), 1,
+            predicted != positive, positive != (self.majority > 0),
             ((Group("group", str(value)), np.asarray(groups) == value) for value in values),
         )  # fmt: skip
-        return held_out_certificates(self.ladder, counts, terms, max_error)
+        return held_out_certificates(self.confidence_thresholds, counts, terms, max_error)
 
     def answered(self, rows: ArrayLike, cols: ArrayLike, certificate: Certificate) -> NDArray[np.bool_]:
         """Which pairs the model answers under a selective certificate; none if its request could not be met."""
@@ -368,7 +368,7 @@ def fit_arrays(
         rated={side: engine.counts(side) > 0 for side in SIDES},
         certificates=fit.certificates,
         drawn=fit.drawn and {side: engine.runner.lines(lines) for side, lines in fit.drawn.items()},
-        ladder=fit.ladder or EVERYTHING,
+        confidence_thresholds=fit.confidence_thresholds or EVERYTHING,
         weight_losses=fit.choice.losses,
         nine_tenths=fit.nine_tenths,
         codings=fit.codings,

@@ -16,7 +16,7 @@ from onebit_spark.certificate.certified_fit import CertifiedFit, certified_fit
 from onebit_spark.core.blocks import repeats_of
 from onebit_spark.core.config import FitConfig, Labels, Terms
 from onebit_spark.core.execution import Execution, device_problems
-from onebit_spark.core.factor_tables import factor_table, ordered, prior_row
+from onebit_spark.core.factor_tables import align_factors, factor_table, prior_row
 from onebit_spark.core.fitted_features import SIDE_OF, FitFeatures, Who, digest, give_features
 from onebit_spark.core.losses import Side
 from onebit_spark.core.model_info import ModelInfo
@@ -227,7 +227,7 @@ class _Engine(BlockEngine[Any]):
 
     def adopted(self, side: Side, factors: ModelSide, prior: RowPosterior, precision: str) -> Any:
         """The posterior of the ids of this engine. Those that the model lacks get the one row of ``prior``."""
-        return self.runner.table(side, ordered(factors.table, self.ids[side], prior, precision))
+        return self.runner.table(side, align_factors(factors.table, self.ids[side], prior, precision))
 
 
 @dataclass(frozen=True)

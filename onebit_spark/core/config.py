@@ -147,25 +147,25 @@ class FitConfig:
         return self.factors + int(self.intercepts)
 
     @property
-    def weight(self) -> float:
+    def kappa(self) -> float:
         """κ: ``likelihood_weight`` if it is a number, else the default of the loss."""
         given = self.likelihood_weight
-        return self.default_weight if given is None or isinstance(given, str) else given
+        return self.default_kappa if given is None or isinstance(given, str) else given
 
     @property
-    def default_weight(self) -> float:
+    def default_kappa(self) -> float:
         """The κ of the loss, where none is given or chosen."""
         from onebit_spark.core.losses import LOSSES
 
-        return LOSSES[self.loss].default_weight
+        return LOSSES[self.loss].default_kappa
 
     @property
-    def chooses_weight(self) -> bool:
+    def chooses_kappa(self) -> bool:
         """Whether κ is to be chosen on a part of the ratings."""
         if self.likelihood_weight is None:
             from onebit_spark.core.losses import LOSSES
 
-            return LOSSES[self.loss].chooses_weight
+            return LOSSES[self.loss].chooses_kappa
         return self.likelihood_weight == AUTO
 
     def make_loss(self) -> Loss:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from onebit_spark.core.arrow import pa
 from onebit_spark.core.factor_tables import factor_table, newcomer_rows
 from onebit_spark.core.feature_coding import FeatureCoding, Table32, learn_coding
 from onebit_spark.core.id_index import IdIndex, one_array
@@ -123,7 +123,7 @@ class FitFeatures:
         rows = newcomer_rows(row, coding.coded(self.unrated) @ weights)
         drawn = None
         if narrowing is not None:
-            spread = (rows.deviation * narrowing).astype(rows.location.dtype)
+            spread = (rows.std * narrowing).astype(rows.location.dtype)
             drawn = RowPosterior(rows.location, spread, "spread", rows.has_intercept)
         return factor_table(self.unrated_ids, rows, drawn)
 

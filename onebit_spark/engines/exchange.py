@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from onebit_spark.core.choices import at_start_rank
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.execution import Execution
 from onebit_spark.core.losses import SIDES, Side
+from onebit_spark.core.model_selection import at_start_rank
 from onebit_spark.core.posterior import Form
 from onebit_spark.engines.decide import Choice, ClusterLimits, decide, held_side
 from onebit_spark.engines.spark_engine import SparkEngine, on_driver, on_executors

@@ -14,7 +14,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from onebit_spark.core.blocks import Repeats, repeats_of
 from onebit_spark.core.execution import DEVICES
-from onebit_spark.core.factor_tables import factor_table, ordered
+from onebit_spark.core.factor_tables import align_factors, factor_table
 from onebit_spark.core.losses import OTHER, SIDES, Side
 from onebit_spark.core.posterior import Form, RowPosterior
 from onebit_spark.core.sketch import CellSketch
@@ -108,7 +108,7 @@ class SparkEngine(BlockEngine[Any]):
     def adopted(self, side: Side, factors: DataFrame, prior: RowPosterior, precision: str) -> Any:
         """The posterior of this engine's ids from a factor table. Ids that it lacks get the one row of ``prior``."""
         if self.is_held(side):
-            rows = ordered(collected_factors(factors), self.ids[side].values, prior, precision)
+            rows = align_factors(collected_factors(factors), self.ids[side].values, prior, precision)
             return self.runner.table(side, rows)
         runner, ids = self.stored(side)
         lines = ids.select("id", "number").join(factors, "id")

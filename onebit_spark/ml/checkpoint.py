@@ -26,7 +26,7 @@ from onebit_spark.core.model_info import METADATA, ModelInfo
 from onebit_spark.core.output_kinds import MODEL
 from onebit_spark.core.posterior import FIT_VECTORS, MODEL_VECTORS, RowPosterior
 from onebit_spark.core.settings import param_names
-from onebit_spark.core.solver import Iteration, Plan, Start
+from onebit_spark.core.solver import Iteration, IterationPlan, Start
 from onebit_spark.errors import RequestError
 from onebit_spark.input.rating_checks import RatingCounts
 from onebit_spark.platform.files import Location, replace_folder
@@ -78,7 +78,7 @@ def warm_start(
         for who, side in SIDE_OF.items()
     }
     settings = {name: info.parameters[name] for name in ("rank", "likelihood_weight", "implicit_features")}
-    return Start(posteriors, info.scales.without_feature_weights(), settings=settings)
+    return Start(posteriors, info.scales.without_feature_coef(), settings=settings)
 
 
 def resumed(checkpoint: Checkpoint, config: FitConfig, engine: Adopts) -> Start[Any]:
@@ -88,7 +88,7 @@ def resumed(checkpoint: Checkpoint, config: FitConfig, engine: Adopts) -> Start[
     if info.choice is None:
         return start
     planned = info.choice["planned"]
-    plan = None if planned is None else Plan(*planned)
+    plan = None if planned is None else IterationPlan(*planned)
     return replace(start, record=info.choice, earlier=info.choice["earlier"], planned=plan)
 
 
@@ -105,7 +105,7 @@ def _check_form(model: Startable, config: FitConfig) -> None:
 
 def _chosen(name: str, config: FitConfig) -> bool:
     """Whether a setting is left to the data, so that it may be what it was in the initial model."""
-    choosing = config.rank == AUTO or config.chooses_weight
+    choosing = config.rank == AUTO or config.chooses_kappa
     return getattr(config, name) == AUTO or (name == "implicit_features" and config.implicit_features and choosing)
 
 
@@ -201,7 +201,7 @@ def subject_of(
         "ratings": tally.n,
         "fingerprint of the ratings": tally.fingerprint,
         **{name: value for name, value in asdict(config).items() if name not in MAY_DIFFER},
-        "likelihood_weight": AUTO if config.chooses_weight else config.weight,
+        "likelihood_weight": AUTO if config.chooses_kappa else config.kappa,
         "prior_split": prior_split,
         **{f"fingerprint of the {who} features": value for who, value in (features or {}).items()},
     }

@@ -29,7 +29,7 @@ from onebit_spark.input.ratings import Columns, RatingCounts, check_ratings, pos
 from onebit_spark.ml.fitted_model import FittedModel
 from onebit_spark.ml.freshness import check_fresh
 from onebit_spark.ml.params import plainly_named
-from onebit_spark.ml.selection import answers, confidence, group_column, rung
+from onebit_spark.ml.selection import answers, confidence, group_column, level
 from onebit_spark.predictor import certification
 from onebit_spark.predictor.certification import CertificateRequest
 from onebit_spark.predictor.predictor import OUTPUTS
@@ -37,7 +37,7 @@ from onebit_spark.predictor.scored import (
     CALIBRATING,
     SAMPLE,
     calibrated,
-    count_by_rung,
+    count_by_level,
     diagnosed,
     figures_of,
     scored_table,
@@ -88,7 +88,7 @@ def predicted_pairs(model: FittedModel, pairs: DataFrame, n: int) -> DataFrame:
 def scored_by_spark(
     model: FittedModel, ratings: DataFrame, threshold: float | None, group: Column | None = None
 ) -> DataFrame:
-    """The same columns but confidence and rung, lazily, for any number of ratings."""
+    """The same columns but confidence and level, lazily, for any number of ratings."""
     scored = _by_spark(model, _asked(model, ratings, threshold, group))
     return scored.select(
         F.col("__positive").alias("positive"),
@@ -168,14 +168,14 @@ def measure(
         figures, lines = figures_of(scored_ratings(model, ratings, threshold, tally.n, group))
     else:
         scored = scored_by_spark(model, ratings, threshold, group)
-        placed = rung(model)(confidence(model, F.col("score"), F.col("std")))
-        figures, lines = _binned(scored.withColumn("rung", placed))
+        placed = level(model)(confidence(model, F.col("score"), F.col("std")))
+        figures, lines = _binned(scored.withColumn("level", placed))
     figures = with_rates(figures, model.info, tally.n, tally.positives, threshold)
-    return figures, count_by_rung(model.info, lines, by)
+    return figures, count_by_level(model.info, lines, by)
 
 
 def _binned(scored: DataFrame) -> tuple[dict[str, Any], pa.Table]:
-    """Sums by bin of the score, and by rung and group. The bins are equally wide in tanh(score/2), which is bounded."""
+    """Sums by bin of the score, and by level and group. The bins are equally wide in tanh(score/2)."""
     is_positive = F.col("positive")
     sign = F.when(is_positive, 1.0).otherwise(-1.0)
     chance = F.when(is_positive, F.col("probability")).otherwise(1 - F.col("probability"))
@@ -184,12 +184,12 @@ def _binned(scored: DataFrame) -> tuple[dict[str, Any], pa.Table]:
         F.floor((F.tanh(F.col("score") / 2) + 1) / 2 * (SCORE_BINS - 1)).alias("bin"),
         probability_bin(F.col("probability")).alias("probability_bin"),
     )
-    by_score, by_rung = ("bin", "probability_bin"), ("rung", "group")
-    sets = [[F.col(name) for name in names] for names in (by_score, by_rung)]
+    by_score, by_level = ("bin", "probability_bin"), ("level", "group")
+    sets = [[F.col(name) for name in names] for names in (by_score, by_level)]
     both = (
-        placed.groupingSets(sets, *by_score, *by_rung)
+        placed.groupingSets(sets, *by_score, *by_level)
         .agg(
-            F.grouping("bin").alias("of_rungs"),
+            F.grouping("bin").alias("of_levels"),
             F.count(F.lit(1)).alias("n"),
             F.count_if(is_positive).alias("n_positive"),
             F.count_if(~F.col("right")).alias("n_wrong"),
@@ -203,8 +203,8 @@ def _binned(scored: DataFrame) -> tuple[dict[str, Any], pa.Table]:
         .toArrow()
         .sort_by("bin")
     )
-    of_rungs = both["of_rungs"].to_numpy() == 1
-    bins, lines = both.filter(pa.array(~of_rungs)).drop_columns(["group"]), both.filter(pa.array(of_rungs))
+    of_levels = both["of_levels"].to_numpy() == 1
+    bins, lines = both.filter(pa.array(~of_levels)).drop_columns(["group"]), both.filter(pa.array(of_levels))
     column = {name: bins[name].to_numpy() for name in bins.column_names}
     place = np.unique(column["bin"], return_inverse=True)[1]
     positives = np.bincount(place, weights=column["n_positive"])
@@ -291,8 +291,8 @@ def certify(
     if freshness is None:
         freshness = check_fresh(model, on.ratings, on.columns, on.tally)
     figures, counts = measure(model, on.ratings, on.columns.threshold, on.tally, request.by)
-    ladder = model.info.ladder or EVERYTHING
-    certificates = held_out_certificates(ladder, counts, request.terms, request.max_error)
+    thresholds = model.info.confidence_thresholds or EVERYTHING
+    certificates = held_out_certificates(thresholds, counts, request.terms, request.max_error)
     return figures, [with_freshness(item, freshness) for item in certificates]
 
 

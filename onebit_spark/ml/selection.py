@@ -37,12 +37,12 @@ def confidence(model: Answering, score: Column, std: Column) -> Column:
     return F.when(score == 0, 0.0).when(root == 0, float("inf")).otherwise(F.abs(score) / root)
 
 
-def rung(model: Answering) -> Callable[..., Column]:
-    """A function from a confidence to the highest rung of the model's ladder that answers it."""
-    ladder = model.info.ladder or EVERYTHING
+def level(model: Answering) -> Callable[..., Column]:
+    """A function from a confidence to the highest level of the model that answers it."""
+    thresholds = model.info.confidence_thresholds or EVERYTHING
 
     def place(confidences: pa.Array) -> pa.Array:
-        return pa.array(ladder.rung(confidences.to_numpy(zero_copy_only=False)))
+        return pa.array(thresholds.level(confidences.to_numpy(zero_copy_only=False)))
 
     return arrow_udf(place, [DoubleType()], RUNG)
 

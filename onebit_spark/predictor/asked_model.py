@@ -24,7 +24,7 @@ from onebit_spark.core.sketch import HIGHEST, CellSketch
 from onebit_spark.errors import RequestError
 from onebit_spark.predictor.certification import CertificateRequest, fresh_to
 from onebit_spark.predictor.predictor import Predictor, moments_at
-from onebit_spark.predictor.scored import count_by_rung, figures_of, scored_table
+from onebit_spark.predictor.scored import count_by_level, figures_of, scored_table
 from onebit_spark.predictor.side import ModelSide, asked_ids
 from onebit_spark.predictor.top_n import Numbers
 
@@ -193,9 +193,9 @@ class AskedModel:
     ) -> tuple[dict[str, Any], list[Certificate]]:
         """The figures of scored ratings, and the certificates that they give: ``holdout`` first."""
         figures, lines = figures_of(scored)
-        counts = count_by_rung(self.info, lines, request.by)
-        ladder = self.info.ladder or EVERYTHING
-        certificates = held_out_certificates(ladder, counts, request.terms, request.max_error)
+        counts = count_by_level(self.info, lines, request.by)
+        thresholds = self.info.confidence_thresholds or EVERYTHING
+        certificates = held_out_certificates(thresholds, counts, request.terms, request.max_error)
         return figures, [with_freshness(item, fresh) for item in certificates]
 
 

@@ -69,7 +69,7 @@ class CertificateRequest:
         """Why a model cannot be certified like this, before any rating is scored."""
         problems = [problem.in_words(param_names(Terms)) for problem in self.terms.problems()]
         problems += [f"maxError {problem}" for problem in request_problems(self.max_error)]
-        if self.max_error and info.ladder is None:
+        if self.max_error and info.confidence_thresholds is None:
             problems.append("the model was saved by a version that kept no confidences of its ratings: fit it again")
         return problems
 

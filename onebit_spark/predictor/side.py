@@ -8,8 +8,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from onebit_spark.core.arrow import pa, pc
 from onebit_spark.core.factor_tables import (
     CERTIFIED,
     DIRECTIONS,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from onebit_spark import FitConfig, Terms, fit_arrays
-from onebit_spark.core import choices
+from onebit_spark.core import model_selection
 from onebit_spark.engines.cuda import device, runner
 
 FITS = {
@@ -70,7 +70,7 @@ def test_chosen_weight_and_certificates(ratings):
     np.testing.assert_allclose(
         [found.bound for found in there.certificates], [found.bound for found in here.certificates], rtol=1e-4
     )
-    np.testing.assert_allclose(there.ladder.thresholds, here.ladder.thresholds, rtol=0.01)
+    np.testing.assert_allclose(there.confidence_thresholds.values, here.confidence_thresholds.values, rtol=0.01)
 
 
 def test_choices(ratings):
@@ -139,7 +139,7 @@ def test_what_is_wrong_is_said_as_on_the_cpu(change, words):
 
 def test_growth_stops_where_the_memory_ends(ratings, monkeypatch, caplog):
     rows, cols, labels, shape, _ = ratings(9, n=12000)
-    monkeypatch.setattr(choices, "START_RANK", 1)
+    monkeypatch.setattr(model_selection, "START_RANK", 1)
     whole = fit_arrays(rows, cols, labels, FitConfig(max_rank=8), shape, device="cuda")
     assert whole.config.rank > 1
     there = device.bytes_needed(len(rows), *shape, FitConfig(rank=1).form, False)

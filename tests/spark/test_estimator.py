@@ -145,7 +145,7 @@ def test_cross_validation_in_a_pipeline_saved_and_loaded(ratings, tmp_path):
     assert isinstance(best, OneBitCompletionModel)
     chosen = grid[int(np.argmax(found.avgMetrics))]
     assert best.rank == chosen[completion.rank]
-    assert best.info.config.weight == chosen[completion.likelihoodWeight]
+    assert best.info.config.kappa == chosen[completion.likelihoodWeight]
     found.save(str(tmp_path / "found"))
     again = CrossValidatorModel.load(str(tmp_path / "found"))
     assert again.avgMetrics == found.avgMetrics

@@ -55,8 +55,8 @@ def assert_same_bits(one, other):
     assert one.info.objective_history == other.info.objective_history
     assert one.info.effective_rank == other.info.effective_rank
     assert one.certificate == other.certificate
-    assert one.info.ladder == other.info.ladder
-    assert len(one.info.ladder.shares) > 1
+    assert one.info.confidence_thresholds == other.info.confidence_thresholds
+    assert len(one.info.confidence_thresholds.shares) > 1
     for found, expected in ((one.users, other.users), (one.items, other.items)):
         assert found.schema.simpleString() == expected.schema.simpleString()
         lines, others = (sorted(frame.collect(), key=lambda line: line["id"]) for frame in (found, expected))

@@ -69,7 +69,7 @@ def test_the_same_fit_as_in_a_classic_session(spark, file, classic, tmp_path, mo
     one, other = (OneBitCompletionModel.load(str(folder)) for folder in (tmp_path / "model", classic))
     assert one.info.objective_history == other.info.objective_history
     assert one.certificate == other.certificate
-    assert one.info.ladder == other.info.ladder
+    assert one.info.confidence_thresholds == other.info.confidence_thresholds
     for side in ("users", "items"):
         lines = [sorted(getattr(model, side).collect(), key=lambda line: line["id"]) for model in (one, other)]
         assert lines[0] == lines[1]

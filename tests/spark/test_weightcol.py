@@ -81,8 +81,12 @@ def parts(ratings):
 @pytest.mark.slow
 def test_every_exchange_splits_alike(parts, monkeypatch):
     """A prior split, and in its part A chosen settings: both take ratings away, and their weights with them."""
-    few = {"core.choices.FEWEST": 50, "certificate.learnt_prior.REFIT_ITERATIONS": 1}
-    few |= {"core.choices.FIRST": 2, "core.choices.LOOK": 1, "core.choices.MORE": 1}
+    few = {"core.model_selection.FEWEST_RATINGS": 50, "certificate.learnt_prior.REFIT_ITERATIONS": 1}
+    few |= {
+        "core.model_selection.FIRST_ITERATIONS": 2,
+        "core.model_selection.TRIAL_ITERATIONS": 1,
+        "core.model_selection.FINAL_ITERATIONS": 1,
+    }
     for name, value in few.items():
         monkeypatch.setattr(f"onebit_spark.{name}", value)
     choices = {"certificatePriorSplit": 0.5, "likelihoodWeight": "auto", "maxIter": 1}

@@ -103,14 +103,14 @@ def choosing_fit(world, rng, n, config, terms):
     """
     cells, labels = world.ratings(rng, n)
     rows, cols = (index[cells] for index in world.pairs)
-    measured, measure = [], LocalEngine.left_out_loss
+    measured, measure = [], LocalEngine.holdout_loss
 
     def recording(engine, loss, posterior, split):
         found = measure(engine, loss, posterior, split)
         measured.append((found, posterior, engine.runner.ratings["rows"], split))
         return found
 
-    with warnings.catch_warnings(), patch.object(LocalEngine, "left_out_loss", recording):
+    with warnings.catch_warnings(), patch.object(LocalEngine, "holdout_loss", recording):
         warnings.simplefilter("ignore", NotConverged)
         fit = fit_arrays(rows, cols, labels, config, world.shape, threads=1, certify=terms)
     limit = fit.nine_tenths

@@ -5,7 +5,7 @@ import cudatwins as twins
 import numpy as np
 import pytest
 
-from onebit_spark.core.implicit_features import WeightStep
+from onebit_spark.core.implicit_features import CoefStep
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.row_map import RowMap
 from onebit_spark.engines.cuda.shapes import BLOCK, MODE_LOGISTIC, MODE_PRODUCT, LineShape, Shape
@@ -210,8 +210,8 @@ def test_maps(name):
 @pytest.mark.parametrize("name", ["four factors", "spreads", "several warps"])
 def test_steps_of_the_weights(name):
     shape, rng = SHAPES[name], np.random.default_rng(7)
-    rows, step = posterior(rng, shape, M), WeightStep(rng.normal(size=(2 * shape.rank, shape.rank)))
-    for by in (step.of_weights, step.of_residuals):
+    rows, step = posterior(rng, shape, M), CoefStep(rng.normal(size=(2 * shape.rank, shape.rank)))
+    for by in (step.of_coef, step.of_residuals):
         expected, moved = rows.copy(), rows.copy()
         by.apply_to(expected, 0, M)
         cudaoncpu.run(

@@ -49,11 +49,11 @@ __device__ __forceinline__ void pair_moments(const Posteriors& of, bool here, i6
   variance = fmax(variance, 0.0);
 }
 
-// LeftOut of ratings that were left out (core/left_out.py): of their held-out losses Σ w, Σ of squares, of the weights, and of
+// HoldoutLoss of ratings that were left out (core/holdout_loss.py): of their held-out losses Σ w, Σ of squares, of the weights, and of
 // wrong signs, as sums[0 … 3][block]; and 2²⁰ times the weights in each bin of the margins.
 #define THREADS 256
 extern "C" __global__ void __launch_bounds__(THREADS)
-left_out(const i64* __restrict__ pointers, const int* __restrict__ first_rows, int n_tasks, i64 n_rows,
+holdout_loss(const i64* __restrict__ pointers, const int* __restrict__ first_rows, int n_tasks, i64 n_rows,
          const u32* __restrict__ codes, const float* __restrict__ weights, const float* __restrict__ row_location,
          const float* __restrict__ row_scale, const float* __restrict__ col_location, const float* __restrict__ col_scale,
          double noise, double widest, int bins, double* __restrict__ sums, u64* __restrict__ margins, i64 n) {

@@ -34,7 +34,7 @@ from onebit_spark.engines.cuda.device import (
 from onebit_spark.engines.cuda.ratings import DeviceRatings, Orientations, device_ratings, orientations_of
 from onebit_spark.engines.cuda.shapes import WARP, Shape
 from onebit_spark.engines.cuda.start import grown_posteriors, start_posteriors, total_weight
-from onebit_spark.engines.cuda.totals import fold, side_statistics, weight_gram
+from onebit_spark.engines.cuda.totals import coef_gram, fold, side_statistics
 from onebit_spark.engines.cuda.update import (
     DevicePrior,
     RatingSums,
@@ -90,16 +90,16 @@ class CudaRunner:
         half, ratings, (rows, *more) = step.step, self.ratings[side], own
         self._prepare(rows.form)
         lines = more.pop(0) if isinstance(half.prior, PriorLines) else None
-        features = more.pop(0) if half.feature_weights is not None else None
+        features = more.pop(0) if half.feature_coef is not None else None
         prior = DevicePrior.of(half, rows.dimension, lines, features)
         self._next = None
         rating_sums, self._ahead = self._ahead, None
-        if rating_sums is None or not rating_sums.are_of(rows, partners, half.weight):
-            rating_sums = RatingSums.of(ratings, rows, partners, half.weight)
+        if rating_sums is None or not rating_sums.are_of(rows, partners, half.kappa):
+            rating_sums = RatingSums.of(ratings, rows, partners, half.kappa)
         new, implicit_means, scalars = updated(ratings, half, rating_sums, prior)
         del rating_sums
         if half.want_data:
-            self._next = partial(RatingSums.of, self.ratings[OTHER[side]], partners, new, half.weight)
+            self._next = partial(RatingSums.of, self.ratings[OTHER[side]], partners, new, half.kappa)
         statistics = side_statistics(
             ratings, rows.location, new, prior, implicit_means, scalars, half.want_data, features
         )
@@ -127,22 +127,22 @@ class CudaRunner:
             return [pairs.count_errors(ratings, rows, partners, step.draws)]
         if isinstance(step, steps.Confidences):
             return [pairs.count_confidences(ratings, rows, partners, step.noise, step.stride)]
-        assert isinstance(step, steps.MeasureLeftOut)
-        return [pairs.left_out_sums(self._left(step.split), rows, partners)]
+        assert isinstance(step, steps.MeasureHoldoutLoss)
+        return [pairs.holdout_loss_sums(self._left(step.split), rows, partners)]
 
     def run_rows(self, side: Side, step: RowStep, own: Sequence[Any], format: LineFormat) -> Any:
         if isinstance(step, steps.FillUnrated):
             explained = None
-            if step.feature_weights is not None:
-                explained = (own[1] @ cupy().asarray(step.feature_weights)).astype(np.float32)
+            if step.feature_coef is not None:
+                explained = (own[1] @ cupy().asarray(step.feature_coef)).astype(np.float32)
             return _with_prior(own[0], self.ratings[side], step.prior, explained)
         assert isinstance(step, steps.Combine)
         return step.make(*own)  # numpy's functions and indices serve arrays of the device as well
 
     def row_sums(self, side: Side, step: RowStep, own: Sequence[Any] = ()) -> list[Sums]:
         posterior: RowPosterior = own[0]
-        if step is steps.weight_gram:
-            return [weight_gram(self.ratings[side], posterior)]
+        if step is steps.coef_gram:
+            return [coef_gram(self.ratings[side], posterior)]
         assert step is steps.column_squares
         mean: Any = posterior.mean.astype(np.float64)
         return [np.diag((mean.T @ mean).get()).copy()]

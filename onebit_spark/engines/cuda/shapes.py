@@ -1,6 +1,6 @@
 """How the kernels are sized for one form of a row, and where their numbers are in memory.
 
-A partner's line has the moments E[z zᵀ] of z = [R, 1], packed (``core.losses.logistic_kernels``), and behind them what
+A partner's line has the moments E[z zᵀ] of z = [R, 1], packed (``core.losses.logistic``), and behind them what
 implicit features tell. A group of threads reads it together. With 4 threads, of which each holds 20 moments:
 
     memory        0 1 2 3   4 5 6 7   8 9 10 11   12 13 14 15   16 17 18 19   …   76 77 78 79

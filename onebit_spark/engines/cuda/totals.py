@@ -49,11 +49,11 @@ def side_statistics(
     covariance, gram, change_gram, change_cross, distance_gram, *implicit, three = np.split(numbers, np.cumsum(widths))
     log_volume, prior_distance, linear = three
     rank, square = shape.rank, (shape.size + shape.fixed,) * 2
-    weight_gram, direction_gram = np.zeros((0, 0)), np.zeros((0, square[0]))
+    coef_gram, direction_gram = np.zeros((0, 0)), np.zeros((0, square[0]))
     implicit_gram = np.zeros((rank + 1, rank + 1))
     implicit_gram[0, 0] = ratings.n
     if shape.implicit:
-        implicit_gram, weight_gram = implicit[0].reshape(rank + 1, rank + 1), _weight_gram(implicit[1:7], rank)
+        implicit_gram, coef_gram = implicit[0].reshape(rank + 1, rank + 1), _coef_gram(implicit[1:7], rank)
         direction_gram = _direction_gram([part.reshape(square)[-rank:] for part in implicit[7:]])
     return SideStatistics(
         count=ratings.n_rated,
@@ -65,23 +65,23 @@ def side_statistics(
         change_gram=change_gram.reshape(square),
         change_cross=change_cross.reshape(square),
         distance_gram=distance_gram.reshape(square),
-        weight_gram=weight_gram,
+        coef_gram=coef_gram,
         direction_gram=direction_gram,
         implicit_gram=implicit_gram,
         feature_cross=cross,
     )
 
 
-def weight_gram(ratings: DeviceRatings, rows: RowPosterior) -> Vector:
+def coef_gram(ratings: DeviceRatings, rows: RowPosterior) -> Vector:
     """The Gram matrix of [w z d] of all rows."""
     shape = Shape.of(rows.form)
     parts = _parts(ratings, shape, rows.location, rows, None, None, range(W_W, D_D + 1))
     sums = cupy().empty(len(parts))
     fold(parts, sums)
-    return _weight_gram(np.split(sums.get(), 6), shape.rank)
+    return _coef_gram(np.split(sums.get(), 6), shape.rank)
 
 
-def _weight_gram(parts: list[Vector], rank: int) -> Vector:
+def _coef_gram(parts: list[Vector], rank: int) -> Vector:
     """The Gram matrix of [w z d] from its blocks WW, WZ, WD, ZZ, ZD and DD."""
     ww, wz, wd, zz, zd, dd = (part.reshape(rank, rank) for part in parts)
     return np.block([[ww, wz, wd], [wz.T, zz, zd], [wd.T, zd.T, dd]])

@@ -69,14 +69,14 @@ class DevicePrior:
         mean, precision = lines[0], lines[1:]
         explained = None
         if features is not None:
-            weights = cupy().asarray(step.feature_weights)
+            weights = cupy().asarray(step.feature_coef)
             explained = (features.astype(np.float64) @ weights).astype(np.float32)
         return cls(mean, precision, own, explained)
 
     @property
     def arguments(self) -> tuple[Any, ...]:
         """As the kernels read it."""
-        own = (NULL, NULL) if self.own is None else (self.own.location, self.own.deviation)
+        own = (NULL, NULL) if self.own is None else (self.own.location, self.own.std)
         return self.mean, self.precision, *own, or_null(self.explained)
 
     def all_explained(self, implicit_means: Any, fixed: int) -> Any:
@@ -105,21 +105,21 @@ class RatingSums(NamedTuple):
 
     rows: RowPosterior
     partners: RowPosterior
-    weight: float  # κ
+    kappa: float  # κ
     sums: Any
     data: Any  # κ Σ_l w_l [log(1 + e^{−ξ}) + ξ/2] of every task
 
     @classmethod
-    def of(cls, ratings: DeviceRatings, rows: RowPosterior, partners: RowPosterior, weight: float) -> RatingSums:
+    def of(cls, ratings: DeviceRatings, rows: RowPosterior, partners: RowPosterior, kappa: float) -> RatingSums:
         shape = Shape.of(rows.form)
         own, table = own_lines(shape, rows), partner_lines(shape, partners)
         data = cupy().empty(len(ratings.cuts.first_rows))
-        sums = row_sums(ratings, shape.line, own, table, weight, data=data)
-        return cls(rows, partners, weight, sums, data)
+        sums = row_sums(ratings, shape.line, own, table, kappa, data=data)
+        return cls(rows, partners, kappa, sums, data)
 
-    def are_of(self, rows: RowPosterior, partners: RowPosterior, weight: float) -> bool:
+    def are_of(self, rows: RowPosterior, partners: RowPosterior, kappa: float) -> bool:
         """Whether they are of these very rows. Rows that are changed in place must not be asked for again."""
-        return self.rows is rows and self.partners is partners and self.weight == weight
+        return self.rows is rows and self.partners is partners and self.kappa == kappa
 
 
 def updated(

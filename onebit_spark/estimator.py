@@ -191,19 +191,27 @@ def fit_counted(
 ) -> OneBitCompletionModel:
     """``estimator.fit(dataset)``. ``counted``: by an earlier pass over these ratings. They are the same since."""
     estimator._check_request()
-    timer, columns, execution = PhaseTimer(), estimator.columns(), estimator.execution()
-    ratings = with_weight(dataset, columns)
-    features = checked_features(estimator._features, ratings, columns)
-    given = FitInput(estimator.fitConfig(), execution, estimator.certificateTerms(), columns, ratings, features)
-    with ready_to_fit(given, OneBitCompletionModel, estimator._initial, counted, timer) as ready:
-        fit = certified_fit(
-            ready.engine,
-            given.config,
-            given.terms,
-            ready.positives,
-            estimator._progress,
-            ready.start,
-            ready.checkpointing,
-        )
-        model = ready.model(fit)
+    model = fit_ratings(
+        dataset, estimator.columns(), estimator.fitConfig(), estimator.execution(), estimator.certificateTerms(),
+        estimator._features, estimator._progress, estimator._initial, counted,
+    )  # fmt: skip
     return estimator._copyValues(model._resetUid(estimator.uid))
+
+
+def fit_ratings(
+    dataset: DataFrame,
+    columns: Columns,
+    config: FitConfig,
+    execution: Execution,
+    terms: Terms,
+    features: Mapping[Who, DataFrame] = MappingProxyType({}),
+    progress: Callable[[Iteration], None] | None = None,
+    initial: OneBitCompletionModel | None = None,
+    counted: SizeEstimate | None = None,
+) -> OneBitCompletionModel:
+    """A model of the ratings, with settings that were checked. The estimator and the jobs call this."""
+    timer, ratings = PhaseTimer(), with_weight(dataset, columns)
+    given = FitInput(config, execution, terms, columns, ratings, checked_features(features, ratings, columns))
+    with ready_to_fit(given, OneBitCompletionModel, initial, counted, timer) as ready:
+        fit = certified_fit(ready.engine, config, terms, ready.positives, progress, ready.start, ready.checkpointing)
+        return ready.model(fit)

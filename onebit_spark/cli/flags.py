@@ -17,9 +17,11 @@ from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
+from textwrap import fill, wrap
 from types import NoneType
 from typing import Any, ClassVar, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
+from onebit_spark.core.execution import RARE, RESUMING
 from onebit_spark.core.settings import Problem, Setting, declared, words_in
 from onebit_spark.errors import RequestError
 
@@ -28,32 +30,28 @@ REMOVED = {
     "no_calibrate": "the fit calibrates its probabilities where that pays; --calibrate uses held-out ratings instead",
 }  # flag or key of an earlier version, and what to do instead
 
-GROUPS = {
-    "input": "format option user_col item_col label_col threshold weight_col user_features item_features",
-    "model": "rank max_rank loss prior likelihood_weight alpha beta intercepts implicit_features covariance solver "
-    "max_iter tol seed",
-    "certificates and probabilities": "holdout delta max_error certify_by certificate_prior_split certificate_grid "
-    "calibrate",
-    "output": "predict predictions output output_table report overwrite quiet config",
-    "resuming": "checkpoint_dir resume",
-    "Spark and devices": "runtime device exchange remote",
-}  # title ─► flags, in the order of --help
-RARE = ("row_blocks", "col_blocks", "driver_ratings", "checkpoint_interval", "log_level")  # named in one line of --help
+MAIN = "the flags that most people need"
+INPUT, MODEL, CERTIFICATES, OUTPUT, SPARK = (
+    "input", "model", "certificates and probabilities", "output", "Spark and devices"
+)  # fmt: skip
+GROUPS = (MAIN, INPUT, MODEL, CERTIFICATES, OUTPUT, RESUMING, SPARK)  # of --help, which names those of RARE in one line
 
 _WANTED = {str: "text", int: "an integer", float: "a number", bool: "true or false"}
 
 
-def flag(help: str, *, default: Any = MISSING, choices: Sequence[str] = (), metavar: str | None = None) -> Any:
+def flag(
+    help: str, *, default: Any = MISSING, choices: Sequence[str] = (), metavar: str | None = None, group: str = MAIN
+) -> Any:
     """Declare a flag. It is required if it has no default, and a repeatable key=value if the default is ``dict``."""
-    metadata = {"help": help, "choices": tuple(choices), "metavar": metavar}
+    metadata = {"help": help, "choices": tuple(choices), "metavar": metavar, "group": group}
     if default is dict:
         return field(default_factory=dict, metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
-def settings(table: type, *only: str, **help: str) -> Any:
+def settings(table: type, group: str, *only: str, **help: str) -> Any:
     """Declare a flag for each setting of a table that has a key, or for ``only`` some; ``help`` replaces help texts."""
-    return field(default_factory=table, metadata={"table": table, "only": only, "help": help})
+    return field(default_factory=table, metadata={"table": table, "group": group, "only": only, "help": help})
 
 
 class Checked(Protocol):
@@ -111,6 +109,7 @@ class Flag:
     help: str
     choices: tuple[str, ...]
     metavar: str
+    group: str  # of --help
     words: tuple[str, ...] = ()  # that are allowed beside numbers
     setting: tuple[str, str] | None = None  # the field of the request and the setting in its table
 
@@ -157,8 +156,8 @@ def flags_of(request: type[Checked]) -> dict[str, Flag]:
                     text = item.metadata["help"].get(setting.name) or setting.described(names)
                     flags[key] = Flag(
                         setting.kind, setting.default, False, text, setting.choices,
-                        _metavar(key, setting.kind, setting.choices, setting.words), setting.words,
-                        (item.name, setting.name),
+                        _metavar(key, setting.kind, setting.choices, setting.words),
+                        setting.group or item.metadata["group"], setting.words, (item.name, setting.name),
                     )  # fmt: skip
             continue
         hint = hints[item.name]
@@ -168,9 +167,9 @@ def flags_of(request: type[Checked]) -> dict[str, Flag]:
             else next((option for option in get_args(hint) if option is not NoneType), hint)
         )
         required = item.default is MISSING and item.default_factory is MISSING
-        text, choices, metavar = item.metadata["help"], item.metadata["choices"], item.metadata["metavar"]
-        metavar = metavar or _metavar(item.name, kind, choices)
-        flags[item.name] = Flag(kind, item.default, required, text, choices, metavar, words_in(hint))
+        text, choices, group = item.metadata["help"], item.metadata["choices"], item.metadata["group"]
+        metavar = item.metadata["metavar"] or _metavar(item.name, kind, choices)
+        flags[item.name] = Flag(kind, item.default, required, text, choices, metavar, group, words_in(hint))
     return flags
 
 
@@ -202,6 +201,19 @@ class _Parser(argparse.ArgumentParser):
         raise RequestError(f"{message} (--help lists all flags)")
 
 
+class _Formatter(argparse.HelpFormatter):
+    """No line breaks within a flag or another word with a hyphen."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=30)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return wrap(text, width, break_on_hyphens=False)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return fill(text, width, break_on_hyphens=False)
+
+
 def _from_command_line(
     request: type[Checked], flags: Mapping[str, Flag], prog: str, argv: Sequence[str] | None
 ) -> tuple[dict[str, Any], list[str]]:
@@ -219,42 +231,36 @@ def _from_command_line(
 def _parser(request: type[Checked], flags: Mapping[str, Flag], prog: str) -> argparse.ArgumentParser:
     """The flags in the groups of --help."""
     needed = [f"{as_flag(name)} {item.metavar}" for name, item in flags.items() if item.required]
-    rare = [f"{as_flag(name)} {flags[name].metavar}" for name in RARE if name in flags]
+    rare = [f"{as_flag(name)} {item.metavar}" for name, item in flags.items() if item.group == RARE]
     parser = _Parser(
         prog=prog,
         usage=" ".join([prog, *needed, "[flags]"]),
         description=request.__doc__,
-        epilog=f"Rarely needed: {', '.join(rare)} (docs/commands.md)." if rare else None,
+        epilog=f"Rarely needed: {', '.join(rare)}." if rare else None,
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
         add_help=False,
-        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=30),
+        formatter_class=_Formatter,
     )
-    left = {name: item for name, item in flags.items() if name not in RARE}
-    main = {name: left.pop(name) for name in request.main}
-    groups = {"the flags that most people need": main}
-    for title, names in GROUPS.items():
-        groups[title] = {name: left.pop(name) for name in names.split() if name in left}
-    groups["the flags that most people need"] |= left  # flags of jobs outside the package
+    groups: dict[str, dict[str, Flag]] = {title: {} for title in (*GROUPS, RARE)}
+    for name in sorted(flags, key=lambda name: (*request.main, name).index(name)):
+        groups[MAIN if name in request.main else flags[name].group][name] = flags[name]
     for title, members in groups.items():
         group = parser.add_argument_group(title)
         for name, item in members.items():
-            _add(group, name, item)
-    for name in RARE:
-        if name in flags:
-            parser.add_argument(as_flag(name), help=argparse.SUPPRESS)
+            _add(group, name, item, argparse.SUPPRESS if title == RARE else item.described)
     parser.add_argument_group("help").add_argument("-h", "--help", action="help", help="show this text")
     return parser
 
 
-def _add(group: Any, name: str, item: Flag) -> None:
+def _add(group: Any, name: str, item: Flag, help: str) -> None:
     if item.kind is not bool:
         action = "append" if item.kind is dict else "store"
-        group.add_argument(as_flag(name), action=action, help=item.described, metavar=item.metavar)
+        group.add_argument(as_flag(name), action=action, help=help, metavar=item.metavar)
     elif item.default:
-        group.add_argument(as_flag(name), action=argparse.BooleanOptionalAction, help=item.described)
+        group.add_argument(as_flag(name), action=argparse.BooleanOptionalAction, help=help)
     else:
-        group.add_argument(as_flag(name), action="store_true", help=item.described)
+        group.add_argument(as_flag(name), action="store_true", help=help)
         if f"no_{name}" not in REMOVED:  # for a key of the config file
             group.add_argument(as_flag(f"no_{name}"), action="store_false", dest=name, help=argparse.SUPPRESS)
 

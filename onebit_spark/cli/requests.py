@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import ClassVar
 from urllib.parse import urlsplit
 
-from onebit_spark.cli.flags import as_flag, flag, in_flags, settings
+from onebit_spark.cli.flags import CERTIFICATES, INPUT, OUTPUT, SPARK, as_flag, flag, in_flags, settings
+from onebit_spark.cli.flags import MODEL as MODEL_FLAGS
 from onebit_spark.core.config import FitConfig, Labels, Terms
-from onebit_spark.core.execution import Execution, device_problems
+from onebit_spark.core.execution import RARE, Execution, device_problems
 from onebit_spark.core.output_kinds import METRICS, MODEL, PREDICTIONS, OutputKind
 
 FILES = ("parquet", "csv", "json")
@@ -32,14 +33,15 @@ class SessionRequest:
 
     main: ClassVar[tuple[str, ...]] = ()  # the flags that --help shows first
 
-    quiet: bool = flag("print only errors and where the output is", default=False)
+    quiet: bool = flag("print only errors and where the output is", default=False, group=OUTPUT)
     log_level: str | None = flag(
-        "how much Spark logs (default: warn, unless you configured it)",
-        default=None,
-        choices=LOG_LEVELS,
+        "how much Spark logs (default: warn, unless you configured it)", default=None, choices=LOG_LEVELS, group=RARE
     )
     remote: str | None = flag(
-        "address of a Spark Connect server, such as sc://host:15002 (default: $SPARK_REMOTE)", default=None
+        "address of a Spark Connect server, such as sc://host:15002 (default: $SPARK_REMOTE)",
+        default=None,
+        metavar="URL",
+        group=SPARK,
     )
 
     def problems(self) -> Iterator[str]:
@@ -52,16 +54,17 @@ class JobRequest(SessionRequest):
     """The flags of jobs that read tables."""
 
     format: str | None = flag(
-        "format of the input (default: by the file extension, else parquet)", default=None, choices=FORMATS
+        "format of the input (default: by the file extension, else parquet)", default=None, choices=FORMATS, group=INPUT
     )
     runtime: str | None = flag(
         "where the job runs: local is this process and needs no Java; auto is local, unless something needs Spark "
         "(default: auto; with jobs/*.py: spark)",
         default=None,
         choices=RUNTIMES,
+        group=SPARK,
     )
-    option: dict[str, str] = flag("option of the reader, such as sep=; (repeatable)", default=dict)
-    overwrite: bool = flag("replace an earlier output of this job", default=False)
+    option: dict[str, str] = flag("option of the reader, such as sep=; (repeatable)", default=dict, group=INPUT)
+    overwrite: bool = flag("replace an earlier output of this job", default=False, group=OUTPUT)
 
     inputs: ClassVar[tuple[str, ...]] = ()
     outputs: ClassVar[Mapping[str, OutputKind]] = {}
@@ -91,9 +94,9 @@ class RatingsRequest(JobRequest):
     """The flags of the jobs that fit ratings: where the ratings are, and their columns."""
 
     ratings: str = flag("path of the ratings")
-    user_col: str = flag("column of the user ids", default="user")
-    item_col: str = flag("column of the item ids", default="item")
-    labels: Labels = settings(Labels)
+    user_col: str = flag("column of the user ids", default="user", group=INPUT)
+    item_col: str = flag("column of the item ids", default="item", group=INPUT)
+    labels: Labels = settings(Labels, INPUT)
 
     def problems(self) -> Iterator[str]:
         yield from in_flags(Labels, self.labels.problems())
@@ -107,24 +110,35 @@ class FitRequest(RatingsRequest):
     """Fit a model to ratings of users on items, each positive or negative."""
 
     output: str = flag("folder for the model", metavar="FOLDER")
-    fit_config: FitConfig = settings(FitConfig)
-    execution: Execution = settings(Execution)
-    terms: Terms = settings(Terms)
-    holdout: float | None = flag("keep this share of the ratings out of the fit, to certify the model", default=None)
-    calibrate: bool = flag("calibrate the probabilities on the held-out ratings", default=False)
+    fit_config: FitConfig = settings(FitConfig, MODEL_FLAGS)
+    execution: Execution = settings(Execution, SPARK)
+    terms: Terms = settings(Terms, CERTIFICATES)
+    holdout: float | None = flag(
+        "keep this share of the ratings out of the fit, to certify the model", default=None, group=CERTIFICATES
+    )
+    calibrate: bool = flag("calibrate the probabilities on the held-out ratings", default=False, group=CERTIFICATES)
     max_error: tuple[float, ...] = flag(
-        "answer only pairs with a certified error rate of at most this, such as 0.05; several: 0.1,0.05", default=()
+        "answer only pairs with a certified error rate of at most this, such as 0.05; several: 0.1,0.05",
+        default=(),
+        group=CERTIFICATES,
     )
     certify_by: str | None = flag(
-        "column of the ratings: certify within each of its groups as well", default=None, metavar="COLUMN"
+        "column of the ratings: certify within each of its groups as well",
+        default=None,
+        metavar="COLUMN",
+        group=CERTIFICATES,
     )
-    predict: str | None = flag("path of user-item pairs to predict after the fit", default=None)
-    predictions: str | None = flag("folder for these predictions, or a file PATH.csv", default=None)
-    output_table: str | None = flag("catalog table for these predictions", default=None, metavar="TABLE")
-    user_features: str | None = flag("path of side features of the users: one line per user, any columns", default=None)
-    item_features: str | None = flag("path of side features of the items: one line per item, any columns", default=None)
-    report: bool = flag("draw report.html, the fit in pictures (default: yes)", default=True)
-    config: str | None = flag("TOML file with any of these flags as keys; flags win", default=None)
+    predict: str | None = flag("path of user-item pairs to predict after the fit", default=None, group=OUTPUT)
+    predictions: str | None = flag("folder for these predictions, or a file PATH.csv", default=None, group=OUTPUT)
+    output_table: str | None = flag("catalog table for these predictions", default=None, metavar="TABLE", group=OUTPUT)
+    user_features: str | None = flag(
+        "path of side features of the users: one line per user, any columns", default=None, group=INPUT
+    )
+    item_features: str | None = flag(
+        "path of side features of the items: one line per item, any columns", default=None, group=INPUT
+    )
+    report: bool = flag("draw report.html, the fit in pictures (default: yes)", default=True, group=OUTPUT)
+    config: str | None = flag("TOML file with any of these flags as keys; flags win", default=None, group=OUTPUT)
 
     main = ("ratings", "output", "user_col", "item_col", "label_col", "threshold", "holdout", "max_error", "predict",
             "predictions")  # fmt: skip
@@ -153,12 +167,16 @@ class PredictRequest(JobRequest):
 
     model: str = flag("folder of the model", metavar="FOLDER")
     output: str | None = flag("folder for the predictions, or a file PATH.csv", default=None)
-    output_table: str | None = flag("catalog table for the predictions", default=None, metavar="TABLE")
+    output_table: str | None = flag("catalog table for the predictions", default=None, metavar="TABLE", group=OUTPUT)
     pairs: str | None = flag("path of the user-item pairs, in columns named as in the fit", default=None)
     top: int | None = flag("instead of pairs: recommend this many items to every user", default=None)
     exclude_seen: str | None = flag("path of ratings; --top does not recommend these pairs", default=None)
-    user_features: str | None = flag("path of side features of users without ratings in the fit", default=None)
-    item_features: str | None = flag("path of side features of items without ratings in the fit", default=None)
+    user_features: str | None = flag(
+        "path of side features of users without ratings in the fit", default=None, group=INPUT
+    )
+    item_features: str | None = flag(
+        "path of side features of items without ratings in the fit", default=None, group=INPUT
+    )
 
     main = ("model", "pairs", "top", "exclude_seen", "output", "overwrite")
     inputs = ("model", "pairs", "exclude_seen", "user_features", "item_features")
@@ -184,13 +202,14 @@ class EvaluateRequest(JobRequest):
     model: str = flag("folder of the model", metavar="FOLDER")
     ratings: str = flag("path of the ratings, in columns named as in the fit")
     labels: Labels = settings(
-        Labels, "threshold", threshold="labels strictly greater are positive (default: as in the fit)"
+        Labels, INPUT, "threshold", threshold="labels strictly greater are positive (default: as in the fit)"
     )
     certify: bool = flag(
         "certify an upper limit on the error rate; the ratings must not have been fitted", default=False
     )
     terms: Terms = settings(
         Terms,
+        CERTIFICATES,
         "delta",
         "grid",
         delta="the certificate holds with probability 1 − δ",
@@ -199,11 +218,13 @@ class EvaluateRequest(JobRequest):
     max_error: tuple[float, ...] = flag(
         "with --certify: which share of the pairs can be answered with at most this error rate, such as 0.05",
         default=(),
+        group=CERTIFICATES,
     )
     certify_by: str | None = flag(
         "with --certify: column of the ratings; certify within each of its groups as well",
         default=None,
         metavar="COLUMN",
+        group=CERTIFICATES,
     )
     output: str | None = flag("JSON file for the figures, such as metrics.json", default=None)
 
@@ -227,6 +248,7 @@ class TuneRequest(RatingsRequest):
     folds: int = flag("number of folds; each is held out once", default=5)
     fit_config: FitConfig = settings(
         FitConfig,
+        MODEL_FLAGS,
         "max_iter",
         "tol",
         "seed",

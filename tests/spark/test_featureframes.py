@@ -11,7 +11,7 @@ from test_engine import assert_same, estimator, frame
 
 from onebit_spark import FitConfig, RequestError, fit_arrays
 from onebit_spark.cli.requests import FitRequest
-from onebit_spark.cli.spark_tables import read_features
+from onebit_spark.cli.spark_runtime import read_features
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.simulate import simulate

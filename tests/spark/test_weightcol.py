@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from test_checkpoint import Interrupted, interrupt_after
 
 from onebit_spark import FitConfig, FitFailed, RequestError, fit_arrays
-from onebit_spark.cli.summaries import fit_summary
+from onebit_spark.cli.jobs import fit_summary
 from onebit_spark.core.hashes import weight_hashes
 from onebit_spark.engines.decide import Choice, Refusal, on_driver
 from onebit_spark.estimator import OneBitCompletion, fit_counted

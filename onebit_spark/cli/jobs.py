@@ -1,0 +1,281 @@
+"""fit, predict and evaluate, on any runtime; and what they print at their end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from onebit_spark.certificate.certificates import headline_of, kept_by_coin
+from onebit_spark.certificate.held_out import SELECTIVE
+from onebit_spark.cli.failures import failures_after
+from onebit_spark.cli.progress import Clock, Progress
+from onebit_spark.cli.requests import EvaluateRequest, FitRequest, PredictRequest, RatingsRequest
+from onebit_spark.cli.runtime import InputTable, Ratings, Runtime, Target, check_id_types
+from onebit_spark.core.fitted_features import Who
+from onebit_spark.core.model_info import ModelInfo
+from onebit_spark.core.model_selection import chose_rank, sentences
+from onebit_spark.input.rating_checks import Columns
+from onebit_spark.ml.checkpoint import clear_checkpoints, complete_checkpoints
+from onebit_spark.platform.files import Location
+from onebit_spark.predictor.certification import KEPT_OUT, CertificateRequest
+from onebit_spark.report.page import REPORT
+
+MOST_STATEMENTS = 40  # certificates of groups that are printed
+
+
+# ---- fit -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a fit reads."""
+
+    ratings: Ratings
+    features: dict[Who, InputTable]
+    pairs: InputTable | None = None  # to predict after the fit
+    n_pairs: int = 0
+
+
+def fit(runtime: Runtime, request: FitRequest) -> None:
+    """Ratings in, a certified model out."""
+    runtime.refuse(request)
+    clock, columns, config = Clock(), columns_of(request), request.fit_config
+    with runtime.work_folder(request.output):
+        inputs = _read(runtime, request, columns, clock)
+        with clock("preparing"), Progress(config.max_iter, config.tol, quiet=request.quiet) as progress:
+            model = runtime.fit(
+                inputs.ratings, columns, config, request.execution, request.terms, inputs.features, progress
+            )
+        clock.move("preparing", "iterations", progress.seconds)
+        model = _judged(runtime, request, inputs, model, clock)
+        with clock("saving"):
+            runtime.save(model, request.output, request.overwrite)
+            if checkpoints := request.execution.checkpoint_dir:
+                clear_checkpoints(runtime.session, checkpoints)
+        if inputs.pairs is not None:
+            with clock("predicting"), failures_after(f"the model is saved in {request.output}, but predicting failed"):
+                runtime.predict(model, inputs.pairs, inputs.n_pairs, Target.of(request))
+    drawn = not request.quiet and (Location(runtime.session, request.output) / REPORT).exists()  # needs matplotlib
+    report = f"{request.output.rstrip('/')}/{REPORT}" if drawn else None
+    places = {"report": report, "model": request.output, **Target.of(request).places}
+    print_summary(fit_summary(model.info, model.certificate), clock, request.quiet, places)
+
+
+def how_to_resume(runtime: Runtime, request: FitRequest) -> str:
+    """Which checkpoint there is, and how to go on."""
+    folder = request.execution.checkpoint_dir
+    if folder is None:
+        return "No checkpoint was kept: with --checkpoint-dir FOLDER a fit keeps them, and --resume goes on."
+    checkpoints = complete_checkpoints(Location(runtime.session, folder))
+    if not checkpoints:
+        return f"There is no checkpoint in {folder} yet: the same command starts from the beginning."
+    return f"The checkpoint {checkpoints[-1].uri} is complete: to go on from it, run the same command with --resume."
+
+
+def columns_of(request: RatingsRequest) -> Columns:
+    labels = request.labels
+    return Columns(request.user_col, request.item_col, labels.label_col, labels.threshold, labels.weight_col)
+
+
+def _read(runtime: Runtime, request: FitRequest, columns: Columns, clock: Clock) -> Inputs:
+    """Read, check and hold out. The pairs are counted while the ratings are read."""
+    ids, pairs, counted, by = (columns.user, columns.item), None, None, request.certify_by
+    with ThreadPoolExecutor(1) as executor:
+        with clock("reading"):
+            names = dict.fromkeys((*columns.names, *([] if by is None else [by])))
+            table = runtime.table(request, "ratings", tuple(names))
+            features = runtime.features(request, columns.ids)
+            if request.predict:
+                pairs = runtime.table(request, "predict", ids)
+                types = runtime.types(pairs, ids), runtime.types(table, ids)
+                check_id_types(*types, "predict", runtime.is_text(request, "predict"))
+                counted = executor.submit(runtime.count_pairs, pairs, ids)
+        with clock("holding out" if request.holdout is not None and runtime.session is not None else "reading"):
+            ratings = runtime.ratings(table, columns, request.holdout, request.fit_config.seed, by)
+        return Inputs(ratings, features, pairs, 0 if counted is None else counted.result())
+
+
+def _judged(runtime: Runtime, request: FitRequest, inputs: Inputs, model: Any, clock: Clock) -> Any:
+    """The model with its certificates, its calibration and the figures of its report."""
+    held_out = inputs.ratings.held_out
+    if held_out is not None:
+        with clock("certifying"):
+            wanted = CertificateRequest(request.terms, request.max_error, request.certify_by)
+            _, certificates = runtime.certify(model, held_out, wanted, KEPT_OUT)
+            repeated = bool(model.info.repeats.get("repeated"))
+            model = runtime.certified(model, [kept_by_coin(item, repeated) for item in certificates])
+    with clock("measuring"):
+        source = "training ratings" if held_out is None else "held-out ratings"
+        if request.calibrate and held_out is not None:
+            model = runtime.calibrated(model, held_out)
+            source = "the held-out ratings that calibrated it"
+        if request.report:
+            model = runtime.diagnosed(model, inputs.ratings, source)
+    return model
+
+
+# ---- predict and evaluate --------------------------------------------------------------------------------------------
+
+
+def predict(runtime: Runtime, request: PredictRequest) -> None:
+    """Predict pairs, or recommend the best items to every user."""
+    runtime.refuse(request)
+    clock, target = Clock(), Target.of(request)
+    asked = "pairs" if request.pairs else "exclude_seen" if request.exclude_seen else None
+    pairs, n = None, 0
+    with clock("reading"):
+        model = runtime.load(request.model)
+        user, item = model.info.columns["user"], model.info.columns["item"]
+        for who, features in runtime.features(request, {"user": user, "item": item}).items():
+            model = runtime.with_featured_ids(model, features, who)
+        if asked:
+            pairs = runtime.table(request, asked, (user, item))
+            expected = {user: model.info.id_types["user"], item: model.info.id_types["item"]}
+            check_id_types(runtime.types(pairs, (user, item)), expected, asked, runtime.is_text(request, asked))
+            n = runtime.count_pairs(pairs, (user, item))
+    with clock("predicting"):
+        if request.top is None:
+            runtime.predict(model, pairs, n, target)
+            done = f"Predicted {n:,} pairs."
+        else:
+            runtime.recommend(model, request.top, pairs, target)
+            done = f"Recommended {request.top} items to each of {model.info.n_users:,} users"
+            done += f", none of the {n:,} pairs of --exclude-seen." if pairs is not None else "."
+    print_summary([done], clock, request.quiet, target.places)
+
+
+def evaluate(runtime: Runtime, request: EvaluateRequest) -> None:
+    """Measure a model on ratings, and certify it."""
+    runtime.refuse(request)
+    clock = Clock()
+    wanted = CertificateRequest(request.terms, request.max_error, request.certify_by)
+    with clock("reading"):
+        model = runtime.load(request.model)
+        by = [request.certify_by] if request.certify_by is not None else []
+        columns, types = model.info.columns, model.info.id_types
+        weight = [columns["weight"]] if "weight" in columns else []
+        needed = tuple(dict.fromkeys((columns["user"], columns["item"], columns["label"], *by)))
+        table = runtime.table(request, "ratings", needed, weight)
+        expected = {columns[who]: types[who] for who in ("user", "item")}
+        csv = runtime.is_text(request, "ratings")
+        check_id_types(runtime.types(table, tuple(expected)), expected, "ratings", csv)
+        ratings = runtime.judged_by(model, table, request.labels.threshold, wanted)
+    with clock("evaluating"):
+        if request.certify:
+            figures, certificates = runtime.certify(model, ratings, wanted)
+            figures["certificate"] = certificates[0].as_dict()
+            figures["certificates"] = [item.as_dict() for item in certificates]
+        else:
+            figures = runtime.measure(model, ratings)
+    if request.output:
+        text = json.dumps(figures, indent=2, allow_nan=False) + "\n"
+        Location(runtime.session, request.output).write_text(text)
+    print_summary(evaluation_summary(figures), clock, request.quiet, {"metrics": request.output})
+
+
+# ---- what they print -------------------------------------------------------------------------------------------------
+
+
+def print_summary(lines: Iterable[str], clock: Clock | None, quiet: bool, places: Mapping[str, str | None]) -> None:
+    """Print the summary, the seconds, and where the outputs are. A quiet job prints only the paths."""
+    if not quiet:
+        print(*lines, *([] if clock is None else [f"Time: {clock}."]), sep="\n")
+    for name, path in places.items():
+        if path:
+            print(path if quiet else f"{name}: {path}", flush=True)
+
+
+def fit_summary(info: ModelInfo, certificate: Mapping[str, Any]) -> Iterator[str]:
+    """What was fitted, how it ended, and what is certified."""
+    share, (users, items) = info.n_positive / info.n_ratings, info.rated
+    yield f"Fitted {info.n_ratings:,} ratings of {users:,} users on {items:,} items, {share:.1%} of them positive."
+    for who, features in (info.side_features or {}).items():
+        yield (
+            f"Side features of the {who}s: {len(features['coding']):,}. {features['newcomers']:,} {who}s without "
+            "ratings are predicted from them."
+        )
+    if info.repeats["repeated"]:
+        yield (
+            f"{info.repeats['repeated_cells']:,} cells were rated more than once ({info.repeats['repeated']:,} ratings "
+            f"beyond the first), every rating counts; {info.repeats['conflicting']:,} of them with both labels."
+        )
+    if info.total_weight is not None:
+        yield (
+            f"Weighted by the column {info.columns['weight']!r}: the weights sum to {info.total_weight:,.6g}. "
+            "Certificates count every rating once; theorem1 does not hold with weights and is left out."
+        )
+    last = f"{info.iterations} iteration{'s' if info.iterations > 1 else ''}: {info.reason}"
+    if info.converged:
+        yield f"Converged after {last}."
+    elif info.parameters["tol"] == 0:
+        yield f"Stopped after {last}, as asked with tol = 0."
+    else:
+        yield f"Not converged after {last}. The predictions can be used; a larger --max-iter may improve them."
+    rank = info.parameters["rank"]
+    off, full = rank - info.effective_rank, "a larger --rank may or may not predict better"
+    chosen = "a tenth of the ratings asked for no more" if rank < info.config.max_rank else "--max-rank allows no more"
+    advice = chosen if chose_rank(info.choice) else f"{full}: --rank auto tries"
+    yield f"Effective rank {info.effective_rank} of {rank}: {f'{off} not needed' if off else advice}."
+    if info.choice:
+        yield from sentences(info.choice)
+    certified = headline_of(certificate)
+    if not certified:
+        yield _why_no_certificate(info)
+        if info.nine_tenths:
+            yield f"{info.nine_tenths['statement']} To certify the model itself: --holdout 0.1."
+    else:
+        yield f"Certificate ({certificate['headline']}): {certified}"
+    yield from further_statements(certificate["certificates"])
+    for one in certificate["certificates"]:
+        if one["name"] == "prior_split":
+            yield (
+                f"The model has learnt almost only from {one['prior_fraction']:.0%} of the ratings, its prior's: a "
+                "fit without a prior split predicts better."
+            )
+
+
+def _why_no_certificate(info: ModelInfo) -> str:
+    """Which features the fit used, and what gives a certificate."""
+    who, implicit = list(info.side_features or {}), info.config.implicit_features
+    used = ["implicit features, which are on by default"] if implicit else []
+    used += [f"side features of the {one}s" for one in who]
+    without = ["--no-implicit-features"] if implicit else []
+    without += [f"no --{one}-features" for one in who]
+    return (
+        f"No certificate: the fit used {', and '.join(used)}. With these, a certificate takes ratings that are kept "
+        "out (--holdout 0.1) or a prior split (--certificate-prior-split 0.5). Or fit without them: "
+        f"{', '.join(without)}."
+    )
+
+
+def evaluation_summary(figures: dict[str, Any]) -> Iterator[str]:
+    yield f"{figures['n']:,} ratings, {figures['n_positive'] / figures['n']:.1%} positive"
+    for side, words in (("user", "of a user"), ("item", "on an item")):
+        if figures[f"n_unknown_{side}"]:
+            yield f"  {figures[f'n_unknown_{side}']:,} of them {words} that the model has never seen"
+    low, high = figures["error_low"], figures["error_high"]
+    yield f"error      {figures['error']:.4f}   95% interval {low:.4f} to {high:.4f}"
+    yield f"  (always predicting the majority of the training data: {figures['majority_error']:.4f})"
+    if figures["auc"] is None:
+        yield "auc        none: only one class is present"
+    else:
+        off = f"   within {figures['auc_error']:.0e}" if figures["auc_error"] else ""
+        yield f"auc        {figures['auc']:.4f}{off}"
+    for name in ("log_loss", "brier", "hinge_loss"):
+        yield f"{name:<10} {figures[name]:.4f}"
+    yield f"calibration error {figures['calibration_error']:.4f}: mean distance of probabilities from frequencies"
+    if "certificate" in figures:
+        yield figures["certificate"]["statement"]
+        yield from further_statements(figures["certificates"])
+
+
+def further_statements(certificates: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """The sentences of selective certificates and of certificates for groups, at most ``MOST_STATEMENTS``."""
+    further = [item for item in certificates if item["name"] == SELECTIVE or item.get("group")]
+    for item in further[:MOST_STATEMENTS]:
+        yield f"Certificate ({item['name']}): {item['statement']}"
+    if len(further) > MOST_STATEMENTS:
+        yield f"… and {len(further) - MOST_STATEMENTS} more certificates of groups, in the output."

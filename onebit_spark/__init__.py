@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from onebit_spark.certificate.certificates import Certificate
-    from onebit_spark.certificate.planning import plan
     from onebit_spark.core.config import FitConfig, Terms
     from onebit_spark.core.solver import NotConverged
     from onebit_spark.errors import FitFailed, RequestError
@@ -35,7 +34,6 @@ __all__ = [
     "fit_arrays",
     "fit_table",
     "load",
-    "plan",
 ]
 
 _MODULES = {
@@ -52,12 +50,15 @@ _MODULES = {
     "fit_arrays": "in_process",
     "fit_table": "table_fit",
     "load": "predictor.served_model",
-    "plan": "certificate.planning",
 }
+
+_REMOVED = {"plan": "it is in a checkout, benchmarks/paper/planning.py"}
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name at its first use."""
+    if name in _REMOVED:
+        raise ImportError(f"onebit_spark.{name} is no longer part of the package: {_REMOVED[name]}")
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

@@ -18,7 +18,6 @@ from onebit_spark.core.settings import param_names
 from onebit_spark.core.solver import Iteration, PhaseTimer
 from onebit_spark.errors import refuse
 from onebit_spark.input.batches import SizeEstimate
-from onebit_spark.input.prepared_ratings import PreparedRatings, prepare_ratings
 from onebit_spark.input.rating_checks import Columns
 from onebit_spark.input.ratings import with_weight
 from onebit_spark.ml.fit_params import FitParams
@@ -87,18 +86,6 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
         others = {name: frame for name, frame in self._features.items() if name != who}
         self._features = others if features is None else {**others, who: features}
         return self
-
-    def prepare(self, ratings: DataFrame, dir: str, overwrite: bool = False) -> PreparedRatings:
-        """Read, check and count the ratings once, and write them to a folder, for many fits with ``blocksDir``.
-
-        The folder appears whole or not at all; one that exists is refused, unless ``overwrite``. All executors must be
-        able to reach it. A fit from it gives the same model, to the bit, and refuses to fit other ratings. It compares
-        the columns, the threshold, the files of the source and the query over them. If the ratings do not come from
-        files, it reads them once, for their number and fingerprint (docs/cluster.md).
-        """
-        refuse(self.problems())
-        columns = self.columns()
-        return prepare_ratings(with_weight(ratings, columns), columns, dir, overwrite)
 
     def _fit(self, dataset: DataFrame) -> OneBitCompletionModel:
         return fit_counted(self, dataset)

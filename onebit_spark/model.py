@@ -175,7 +175,7 @@ class OneBitCompletionModel(FittedModel, MLWritable, MLReadable["OneBitCompletio
         source: str = "held-out ratings",
         *,
         fitted: bool = False,
-        tally: RatingCounts | None = None,
+        counts: RatingCounts | None = None,
     ) -> OneBitCompletionModel:
         """This model with the figures of its report, measured on ``ratings``.
 
@@ -187,10 +187,10 @@ class OneBitCompletionModel(FittedModel, MLWritable, MLReadable["OneBitCompletio
             What these ratings are, in words, for the report.
         fitted : bool
             Whether the model was fitted to them. Then the report warns that the figures are too good.
-        tally : RatingCounts, optional
+        counts : RatingCounts, optional
             The count of the ratings, if they were checked before.
         """
-        return self.changed(diagnostics=diagnose(self, ratings, source, fitted, tally))
+        return self.changed(diagnostics=diagnose(self, ratings, source, fitted, counts))
 
     def calibrate(self, ratings: DataFrame) -> OneBitCompletionModel:
         """This model with a probability that agrees with the frequencies in ``ratings`` (docs/MATH.md, §8.4).

@@ -154,7 +154,7 @@ class TableFit:
         self, ratings: CollectedRatings, on_iteration: Callable[[Iteration], None] | None = None, read: float = 0.0
     ) -> ServedModel:
         """Fit the ratings, which took ``read`` seconds to read."""
-        timer, tally = PhaseTimer(), ratings.tally
+        timer, counts = PhaseTimer(), ratings.counts
         with _Engine.over(ratings, self.config.form, self.execution.device, self.threads) as engine:
             known = give_features(engine.features, self.features, self.columns.ids, engine.ids)
             builder = _Builder(self, ratings, engine, known)
@@ -165,7 +165,7 @@ class TableFit:
             if folder is not None:
                 checkpoints = Checkpointing(folder, self.execution.checkpoint_interval, builder.at_checkpoint)
             timer.end("blocking")
-            fit = certified_fit(engine, self.config, self.terms, tally.positives, on_iteration, start, checkpoints)
+            fit = certified_fit(engine, self.config, self.terms, counts.positives, on_iteration, start, checkpoints)
             timer.end("fit")
             timer.divide_fit(fit.history[len(start.history) if start is not None else 0 :])
             return builder.finished(fit, {"survey": read, **timer.seconds})
@@ -176,7 +176,7 @@ class TableFit:
         digests = {str(who): digest(table, self.columns.roles[who]) for who, table in self.features.items()}
         split = None if self.terms is None else self.terms.prior_split
         return CheckpointFolder(
-            None, folder, subject_of(self.config, ratings.tally, split, digests), _Earlier.of, _write
+            None, folder, subject_of(self.config, ratings.counts, split, digests), _Earlier.of, _write
         )
 
 
@@ -266,20 +266,20 @@ class _Builder:
         return table if lines is None else pa.concat_tables([table, lines.cast(table.schema)])
 
     def _info(self, fit: CertifiedFit[Any]) -> ModelInfo:
-        columns, tally, engine = self.given.columns, self.ratings.tally, self.engine
+        columns, counts, engine = self.given.columns, self.ratings.counts, self.engine
         return info_of_fit(
             fit,
             engine,
             engine.repeats,
             {side: len(known.unrated_ids) for side, known in self.features.items()},
-            n_ratings=tally.n,
-            label_coding=tally.coding,
+            n_ratings=counts.n,
+            label_coding=counts.coding,
             threshold=columns.threshold,
-            majority=tally.majority,
+            majority=counts.majority,
             columns=columns.roles,
             total_weight=engine.total_weight if columns.weight is not None else None,
             id_types=self.given.id_types,
-            n_positive=tally.positives,
-            fingerprint=tally.fingerprint,
+            n_positive=counts.positives,
+            fingerprint=counts.fingerprint,
             exchange=dict(self.given.exchange),
         )

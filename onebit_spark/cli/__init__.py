@@ -1,8 +1,8 @@
 """The jobs: fit, predict, evaluate, tune. Each reads its input, calls the package once, and writes.
 
-flags ◄ requests (flags of each job) ◄ running (chooses the runtime, exit codes) ◄ failures (causes, signals)
+flags ◄ requests (flags of each job) ◄ running (the runtime of a job, failures, signals, exit codes)
 runtime (what a job needs of it, shared checks) ◄ local_runtime (this process), spark_runtime (a session)
-jobs (fit, predict, evaluate) and tune_job, on any runtime; progress (lines, bars and times)
+fit_job, model_jobs (predict, evaluate), tune_job: on any runtime; progress (lines, bars and times)
 compile_ahead: kernels are compiled while Spark starts or a file is read
 
 A wrong argument is answered before numpy, Arrow or Spark is imported. So the functions below import what they need.
@@ -18,19 +18,19 @@ from onebit_spark.cli.running import LOCAL, Job
 
 
 def _fit(runtime: Any, request: FitRequest) -> None:
-    from onebit_spark.cli.jobs import fit
+    from onebit_spark.cli.fit_job import fit
 
     fit(runtime, request)
 
 
 def _predict(runtime: Any, request: PredictRequest) -> None:
-    from onebit_spark.cli.jobs import predict
+    from onebit_spark.cli.model_jobs import predict
 
     predict(runtime, request)
 
 
 def _evaluate(runtime: Any, request: EvaluateRequest) -> None:
-    from onebit_spark.cli.jobs import evaluate
+    from onebit_spark.cli.model_jobs import evaluate
 
     evaluate(runtime, request)
 
@@ -42,7 +42,7 @@ def _tune(runtime: Any, request: TuneRequest) -> None:
 
 
 def _how_to_resume(runtime: Any, request: FitRequest) -> str:
-    from onebit_spark.cli.jobs import how_to_resume
+    from onebit_spark.cli.fit_job import how_to_resume
 
     return how_to_resume(runtime, request)
 
@@ -58,7 +58,7 @@ def _warm_up(request: FitRequest, runtime: str) -> None:
             import onebit_spark.cli.local_runtime
         else:
             import onebit_spark.cli.spark_runtime
-        import onebit_spark.cli.jobs  # noqa: F401
+        import onebit_spark.cli.fit_job  # noqa: F401
 
         if request.report:
             import matplotlib.figure  # noqa: F401

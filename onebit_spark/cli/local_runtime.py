@@ -37,6 +37,7 @@ from onebit_spark.predictor.scored import CALIBRATING, SAMPLE, calibrated, diagn
 from onebit_spark.predictor.served_model import ServedModel, load
 from onebit_spark.report.page import REPORT, page_of
 from onebit_spark.table_fit import TableFit, checked_features
+from onebit_spark.tuning.cross_validation import CrossValidation, local_validation
 
 USERS_AT_ONCE = 100_000  # whose recommendations are held at once
 EXAMPLES = 3
@@ -170,10 +171,10 @@ class LocalRuntime:
         column = model.info.columns[who]
         return model.fold_in_features(checked_features(features, column, model.info.id_types[who], who), who)
 
-    def validation(self, table: ArrowTable, columns: Columns, folds: int, seed: int) -> Any:
-        from onebit_spark.tuning.folds import LocalValidation
-
-        return LocalValidation.of(table, columns, folds, seed)
+    def validation(
+        self, table: ArrowTable, columns: Columns, folds: int, seed: int, worker_limit: int
+    ) -> AbstractContextManager[CrossValidation]:
+        return local_validation(table, columns, folds, seed, worker_limit)
 
     # ---- quality -----------------------------------------------------------------------------------------------------
 
@@ -206,7 +207,7 @@ class LocalRuntime:
 
     @staticmethod
     def _with_rates(model: ServedModel, on: KeptRatings, figures: dict[str, Any]) -> dict[str, Any]:
-        return with_rates(figures, model.info, on.tally.n, on.tally.positives, on.threshold)
+        return with_rates(figures, model.info, on.counts.n, on.counts.positives, on.threshold)
 
     def certified(self, model: ServedModel, certificates: Sequence[Certificate]) -> ServedModel:
         return replace(model, certificate=with_certificates(model.certificate, certificates))
@@ -217,7 +218,7 @@ class LocalRuntime:
 
     def diagnosed(self, model: ServedModel, ratings: LocalRatings, source: str) -> ServedModel:
         kept = ratings.held_out
-        n = ratings.to_fit.tally.n if kept is None else kept.tally.n
+        n = ratings.to_fit.counts.n if kept is None else kept.counts.n
         scored = model.scored(*ratings.fitted_pairs) if kept is None else _scored(model, kept.sample(SAMPLE))
         figures = diagnosed(scored, f"a sample of {source}" if n > SAMPLE else source, kept is None)
         return replace(model, info=replace(model.info, diagnostics=figures))

@@ -1,6 +1,10 @@
 """How a job runs: arguments, then a runtime, then the work; and how it ends: an exit code and one last line.
 
 A job runs in this process, unless something needs Spark. The choice is printed with its reason.
+
+Ctrl-C and SIGTERM end a job in order, with the exit code that shells expect. Python ignores an exception in a finaliser
+or in the callback of a weak reference, and py4j has many finalisers. So KeyboardInterrupt is raised again until it is
+handled.
 """
 
 from __future__ import annotations
@@ -9,9 +13,12 @@ import logging
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
 import threading
+import traceback
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -19,9 +26,9 @@ from functools import partial
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from onebit_spark.cli.failures import Interrupts, explained_failures, print_traceback, reason_of
 from onebit_spark.cli.flags import as_flag, parse
 from onebit_spark.cli.requests import (
     TABLE_FORMATS,
@@ -35,7 +42,7 @@ from onebit_spark.cli.requests import (
 )
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.execution import Execution, available_memory
-from onebit_spark.errors import FitFailed, RequestError
+from onebit_spark.errors import FitFailed, RequestError, reason_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -336,3 +343,148 @@ def _silence(spark: SparkSession) -> None:
     with suppress(Exception):
         if not is_connect(spark):
             log_nothing(spark)
+
+
+# ---- failures --------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def explained_failures() -> Iterator[None]:
+    """Turn Spark's exceptions into ours while the JVM that holds their messages still runs."""
+    from onebit_spark.core.solver import NotConverged
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NotConverged)  # the summary says so
+            yield
+    except (RequestError, FitFailed):
+        print_traceback()
+        raise
+    except Exception as error:
+        print_traceback()
+        reason = reason_of(error)
+        if "FAILED_READ_FILE" in str(error):
+            file = re.search(r"reading file (\S+?)\.?\s", str(error))
+            raise RequestError(f"the file {file[1] if file else ''} cannot be read, is it damaged? {reason}") from error
+        if "onebit_spark.errors.RequestError: " in str(error):  # of a task in Python
+            raise RequestError(reason) from error
+        raise FitFailed(reason) from error
+
+
+@contextmanager
+def failures_after(success: str) -> Iterator[None]:
+    """If the body fails, the message first says what was done before."""
+    try:
+        yield
+    except RequestError as error:
+        raise RequestError(f"{success}: {error}") from error
+    except Exception as error:
+        raise FitFailed(f"{success}: {reason_of(error)}") from error
+
+
+def print_traceback() -> None:
+    """Print the whole traceback if the environment variable ONEBIT_DEBUG is 1."""
+    if os.environ.get("ONEBIT_DEBUG") == "1":
+        traceback.print_exc()
+
+
+# ---- signals ---------------------------------------------------------------------------------------------------------
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+AGAIN = signal.SIGALRM  # what this process sends itself
+AGAIN_SECONDS = 0.3
+SILENCE_SECONDS = 2.0  # the longest wait for a busy or dead JVM
+
+
+class Interrupts:
+    """Within it, the first signal raises KeyboardInterrupt and is recorded; a second one ends the process at once.
+
+    Only the main thread can handle signals. In another thread nothing changes.
+    """
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._before: dict[int, Any] = {}
+        self._silence: Callable[[], None] | None = None
+        self._handled = threading.Event()
+        self._unraisable_hook = sys.unraisablehook
+
+    def __enter__(self) -> Interrupts:
+        self._before = {number: signal.getsignal(number) for number in (*SIGNALS, AGAIN)}
+        self.listen()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.handled()
+        if self.received is not None:
+            logging.disable(logging.NOTSET)
+            sys.unraisablehook = self._unraisable_hook
+        self._install(self._before)
+
+    def listen(self, silence: Callable[[], None] | None = None) -> None:
+        """Install the handlers; again after a Spark session has started, which installs its own.
+
+        ``silence`` stops Spark's logging. It runs in another thread: the signal may arrive during a call of the JVM,
+        and a second call from the same thread fails.
+        """
+        self._silence = silence
+        if self.received is None:
+            self._install(dict.fromkeys(SIGNALS, self._receive))
+
+    def handled(self) -> None:
+        """KeyboardInterrupt has been caught and is not raised again."""
+        self._handled.set()
+
+    @contextmanager
+    def with_advice(self, advice: Callable[[], str]) -> Iterator[None]:
+        """Add the advice to a KeyboardInterrupt of the body while the JVM, which can list files, still runs.
+
+        Under spark-submit the JVM ends with the signal too, so any exception may come first.
+        """
+        try:
+            yield
+        except BaseException as error:
+            if self.received is None and not isinstance(error, KeyboardInterrupt):
+                raise
+            self.handled()
+            words = ""
+            with suppress(Exception):
+                words = advice()
+            raise KeyboardInterrupt(words) from error
+
+    @property
+    def exit_code(self) -> int:
+        """130 after SIGINT, 143 after SIGTERM."""
+        return 128 + (self.received or signal.SIGINT)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        self.received = number
+        self._install(dict.fromkeys(SIGNALS, signal.SIG_DFL))
+        logging.disable()  # py4j logs the traceback of the call that it is in
+        sys.unraisablehook = lambda _: None
+        if self._silence is not None:
+            silencing = threading.Thread(target=self._silence, daemon=True)
+            silencing.start()
+            silencing.join(SILENCE_SECONDS)
+        self._install({AGAIN: self._raise_again})
+        threading.Thread(target=self._insist, daemon=True).start()
+        raise KeyboardInterrupt
+
+    def _insist(self) -> None:
+        main = threading.main_thread().ident
+        assert main is not None
+        while not self._handled.wait(AGAIN_SECONDS):
+            if sys._current_exceptions().get(main) in (None, (None, None, None)):  # else it is on its way out
+                signal.pthread_kill(main, AGAIN)
+
+    def _raise_again(self, number: int, frame: FrameType | None) -> None:
+        if not self._handled.is_set():
+            raise KeyboardInterrupt
+
+    @staticmethod
+    def _install(handlers: dict[int, Any]) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in handlers.items():
+                signal.signal(number, handler)

@@ -23,6 +23,7 @@ from onebit_spark.errors import RequestError
 from onebit_spark.input.rating_checks import INTEGRAL, Columns, as_examples
 from onebit_spark.platform.files import RENAMING, Location, explained
 from onebit_spark.predictor.certification import CertificateRequest
+from onebit_spark.tuning.cross_validation import CrossValidation
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,26 +47,6 @@ class Ratings(Protocol):
 
     @property
     def held_out(self) -> TestRatings | None: ...
-
-
-class Validation(Protocol):
-    """Ratings divided into folds."""
-
-    @property
-    def n(self) -> int:
-        """The number of ratings."""
-
-    def tasks(self, configs: Sequence[FitConfig]) -> list[dict[str, Any]]:
-        """One task per configuration and fold. The folds of one configuration follow each other."""
-
-    def in_workers(self, tasks: Sequence[dict[str, Any]], ledger: Any, progress: Any) -> list[dict[str, Any]]:
-        """The results of all tasks: fits side by side, on one core each."""
-
-    def one_after_the_other(self, tasks: Sequence[dict[str, Any]], ledger: Any, progress: Any) -> list[dict[str, Any]]:
-        """The same, each on all cores."""
-
-    def model(self, config: FitConfig, settings: int) -> Model:
-        """The fit of all ratings with a configuration that was chosen among ``settings`` many."""
 
 
 class Target(NamedTuple):
@@ -133,8 +114,10 @@ class Runtime(Protocol):
     def with_featured_ids(self, model: Any, features: InputTable, who: Who) -> Any:
         """The model, which also knows the ids in a table of side features."""
 
-    def validation(self, table: InputTable, columns: Columns, folds: int, seed: int) -> Validation:
-        """The ratings of a table, checked, in folds."""
+    def validation(
+        self, table: InputTable, columns: Columns, folds: int, seed: int, worker_limit: int
+    ) -> AbstractContextManager[CrossValidation]:
+        """The ratings of a table, checked, in folds. Each fit runs on one core up to ``worker_limit`` ratings."""
 
     # ---- quality -----------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,6 @@ from pyspark.sql import functions as F
 
 from onebit_spark.certificate.certificates import Certificate
 from onebit_spark.cli import runtime
-from onebit_spark.cli.failures import reason_of
 from onebit_spark.cli.flags import as_flag
 from onebit_spark.cli.requests import FILES, FitRequest, JobRequest, PredictRequest, exists_already, is_table_name
 from onebit_spark.cli.runtime import Target
@@ -22,11 +21,11 @@ from onebit_spark.core.execution import Execution
 from onebit_spark.core.fitted_features import Who
 from onebit_spark.core.output_kinds import PREDICTED, PREDICTIONS
 from onebit_spark.core.solver import Iteration
-from onebit_spark.errors import RequestError
+from onebit_spark.errors import RequestError, reason_of
 from onebit_spark.estimator import fit_ratings
 from onebit_spark.input.columns import matching, missing, quoted
 from onebit_spark.input.data_files import Format, ending, format_of, is_data
-from onebit_spark.input.holdout import Division, check_split, split_off
+from onebit_spark.input.holdout import SplitCounts, check_split, split_off
 from onebit_spark.input.rating_checks import Columns, RatingCounts, not_deterministic, total_of
 from onebit_spark.input.ratings import with_weight
 from onebit_spark.ml.evaluation import (
@@ -42,7 +41,7 @@ from onebit_spark.ml.params import plainly_named
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform.files import Location, replace_folder, table_format
 from onebit_spark.predictor.certification import CertificateRequest
-from onebit_spark.tuning.cross_validation import CrossValidation
+from onebit_spark.tuning.cross_validation import CrossValidation, spark_validation
 
 NOT_JSON = "_corrupt_record"  # Spark's column for lines that are no JSON objects
 
@@ -53,7 +52,7 @@ class SparkRatings:
 
     to_fit: DataFrame
     held_out: CheckedRatings | None = None
-    division: Division | None = None  # counts of both parts
+    division: SplitCounts | None = None  # counts of both parts
 
 
 class SparkRuntime:
@@ -143,8 +142,10 @@ class SparkRuntime:
     def with_featured_ids(self, model: OneBitCompletionModel, features: DataFrame, who: Who) -> OneBitCompletionModel:
         return model.foldInFeatures(features, who)
 
-    def validation(self, table: DataFrame, columns: Columns, folds: int, seed: int) -> CrossValidation:
-        return CrossValidation.of(table, columns, folds, seed)
+    def validation(
+        self, table: DataFrame, columns: Columns, folds: int, seed: int, worker_limit: int
+    ) -> AbstractContextManager[CrossValidation]:
+        return spark_validation(table, columns, folds, seed, worker_limit)
 
     # ---- quality -----------------------------------------------------------------------------------------------------
 
@@ -155,7 +156,7 @@ class SparkRuntime:
         return checked_ratings(model, table, threshold)
 
     def measure(self, model: OneBitCompletionModel, on: CheckedRatings) -> dict[str, Any]:
-        return measure(model, on.ratings, on.columns.threshold, on.tally)[0]
+        return measure(model, on.ratings, on.columns.threshold, on.counts)[0]
 
     def certify(
         self, model: OneBitCompletionModel, on: CheckedRatings, request: CertificateRequest,
@@ -172,7 +173,7 @@ class SparkRuntime:
     def diagnosed(self, model: OneBitCompletionModel, ratings: SparkRatings, source: str) -> OneBitCompletionModel:
         if ratings.held_out is None:
             return model.diagnose(ratings.to_fit, source, fitted=True)
-        return model.diagnose(ratings.held_out.ratings, source, tally=ratings.held_out.tally)
+        return model.diagnose(ratings.held_out.ratings, source, counts=ratings.held_out.counts)
 
     # ---- predictions -------------------------------------------------------------------------------------------------
 

@@ -96,11 +96,6 @@ class Execution:
         check=at_least(0),
         group=RARE,
     )
-    blocks_dir: str | None = setting(
-        None,
-        "folder of prepared ratings: the first fit writes it, the next ones read it instead of the ratings",
-        key="blocks",
-    )
     work_dir: str | None = setting(
         None,
         "folder that all executors can reach, for the files of {exchange}=shuffle and mixed; the jobs set it",

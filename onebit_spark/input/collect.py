@@ -28,10 +28,8 @@ from onebit_spark.input.batches import (
     SizeEstimate,
 )
 from onebit_spark.input.columns import quoted, type_of
-from onebit_spark.input.packing import UNPACKED, Unpacking
 from onebit_spark.input.rating_checks import (
     Columns,
-    RatingCounts,
     fingerprint_of,
     may_be_refused,
     not_deterministic,
@@ -107,14 +105,3 @@ def collect_ratings(df: DataFrame, columns: Columns, size: SizeEstimate, most_by
     if changed is not None:
         raise changed
     return collected.ratings(of_both_classes(checked_counts(df, columns, totals), columns))
-
-
-# ---- packed ratings --------------------------------------------------------------------------------------------------
-
-
-def collect_bundles(lines: DataFrame, tally: RatingCounts, n_bytes: int, most_bytes: int) -> CollectedRatings:
-    """The ratings of the lines of PACKED, which hold ``n_bytes``. ``most_bytes`` bounds one collect."""
-    limit, parts = limit_for(tally.n), max(1, -(-n_bytes // most_bytes))
-    key = F.col("segment") + F.col("place")
-    unpacked = collect_in_parts(lines.select(*UNPACKED), parts, key, lambda batches: Unpacking(limit).all_of(batches))
-    return unpacked.ratings(tally)

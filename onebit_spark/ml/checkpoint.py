@@ -194,12 +194,12 @@ def clear_checkpoints(spark: SparkSession | None, folder: str) -> None:
 
 
 def subject_of(
-    config: FitConfig, tally: RatingCounts, prior_split: float | None, features: dict[str, int] | None = None
+    config: FitConfig, counts: RatingCounts, prior_split: float | None, features: dict[str, int] | None = None
 ) -> dict[str, Any]:
     """What identifies a fit: the ratings, and all settings that its iterations depend on."""
     return {
-        "ratings": tally.n,
-        "fingerprint of the ratings": tally.fingerprint,
+        "ratings": counts.n,
+        "fingerprint of the ratings": counts.fingerprint,
         **{name: value for name, value in asdict(config).items() if name not in MAY_DIFFER},
         "likelihood_weight": AUTO if config.chooses_kappa else config.kappa,
         "prior_split": prior_split,

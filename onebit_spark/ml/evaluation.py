@@ -142,7 +142,7 @@ SMALLEST_PROBABILITY = 1e-15  # as metrics.log_loss
 
 
 def measure(
-    model: FittedModel, ratings: DataFrame, threshold: float | None, tally: RatingCounts, by: str | None = None
+    model: FittedModel, ratings: DataFrame, threshold: float | None, counts: RatingCounts, by: str | None = None
 ) -> tuple[dict[str, Any], HeldOutCounts]:
     """All figures of metrics.json, and the counts for selective certificates, in one pass.
 
@@ -158,19 +158,19 @@ def measure(
         Ratings with the columns of the fit.
     threshold : float or None
         Labels strictly greater are positive.
-    tally : RatingCounts
+    counts : RatingCounts
         The result of ``check_ratings`` on the same ratings.
     by : str, optional
         A column to group the ratings by.
     """
     group = None if by is None else group_column(by)
-    if tally.n <= COLLECT_LIMIT:
-        figures, lines = figures_of(scored_ratings(model, ratings, threshold, tally.n, group))
+    if counts.n <= COLLECT_LIMIT:
+        figures, lines = figures_of(scored_ratings(model, ratings, threshold, counts.n, group))
     else:
         scored = scored_by_spark(model, ratings, threshold, group)
         placed = level(model)(confidence(model, F.col("score"), F.col("std")))
         figures, lines = _binned(scored.withColumn("level", placed))
-    figures = with_rates(figures, model.info, tally.n, tally.positives, threshold)
+    figures = with_rates(figures, model.info, counts.n, counts.positives, threshold)
     return figures, count_by_level(model.info, lines, by)
 
 
@@ -233,14 +233,14 @@ def probability_bin(probability: Column) -> Column:
 
 
 def diagnose(
-    model: FittedModel, ratings: DataFrame, source: str, fitted: bool, tally: RatingCounts | None = None
+    model: FittedModel, ratings: DataFrame, source: str, fitted: bool, counts: RatingCounts | None = None
 ) -> dict[str, Any]:
     """The figures that a report shows, of all ratings or of a sample; ``source`` says in words what they are.
 
-    ``fitted``: the model was fitted to them, so that the figures flatter it. ``tally``: of the ratings, if they were
+    ``fitted``: the model was fitted to them, so that the figures flatter it. ``counts``: of the ratings, if they were
     checked before.
     """
-    scored, sampled = _scored(model, ratings, SAMPLE, tally)
+    scored, sampled = _scored(model, ratings, SAMPLE, counts)
     return diagnosed(scored, f"a sample of {source}" if sampled else source, fitted)
 
 
@@ -250,12 +250,12 @@ def calibrate(model: FittedModel, ratings: DataFrame) -> Calibration:
 
 
 def _scored(
-    model: FittedModel, ratings: DataFrame, most: int, tally: RatingCounts | None = None
+    model: FittedModel, ratings: DataFrame, most: int, counts: RatingCounts | None = None
 ) -> tuple[pa.Table, bool]:
     """The ratings scored, or a sample of about ``most``, and whether it is a sample."""
     threshold = model.info.threshold
     ratings, columns = ratings_that_count(model, ratings, threshold)
-    n = (tally or check_ratings(ratings, columns)).n
+    n = (counts or check_ratings(ratings, columns)).n
     sampled = n > most
     if sampled:
         ratings = ratings.sample(fraction=most / n, seed=0)
@@ -268,7 +268,7 @@ class CheckedRatings:
 
     ratings: DataFrame
     columns: Columns
-    tally: RatingCounts
+    counts: RatingCounts
 
 
 def checked_ratings(model: FittedModel, ratings: DataFrame, threshold: float | None = None) -> CheckedRatings:
@@ -289,8 +289,8 @@ def certify(
     Ratings that the model was fitted on are refused, unless the caller knows their ``freshness``.
     """
     if freshness is None:
-        freshness = check_fresh(model, on.ratings, on.columns, on.tally)
-    figures, counts = measure(model, on.ratings, on.columns.threshold, on.tally, request.by)
+        freshness = check_fresh(model, on.ratings, on.columns, on.counts)
+    figures, counts = measure(model, on.ratings, on.columns.threshold, on.counts, request.by)
     thresholds = model.info.confidence_thresholds or EVERYTHING
     certificates = held_out_certificates(thresholds, counts, request.terms, request.max_error)
     return figures, [with_freshness(item, freshness) for item in certificates]

@@ -47,7 +47,6 @@ class FitParams(PredictionParams):
     exchange, getExchange, setExchange = declared("exchange", str)
     device, getDevice, setDevice = declared("device", str)
     driverRatings, getDriverRatings, setDriverRatings = optional("driverRatings", int)
-    blocksDir, getBlocksDir, setBlocksDir = optional("blocksDir", str)
     checkpointDir, getCheckpointDir, setCheckpointDir = optional("checkpointDir", str)
     checkpointInterval, getCheckpointInterval, setCheckpointInterval = declared("checkpointInterval", int)
     resume, getResume, setResume = declared("resume", bool)
@@ -69,7 +68,7 @@ class FitParams(PredictionParams):
         fitIntercept: bool = True, implicitFeatures: bool = True, solver: str = "mm",
         covariance: str = "full", maxIter: int = 100, tol: float = 1e-05, seed: int = 0,
         numUserBlocks: int | None = None, numItemBlocks: int | None = None, exchange: str = "auto",
-        device: str = "cpu", driverRatings: int | None = None, blocksDir: str | None = None,
+        device: str = "cpu", driverRatings: int | None = None,
         checkpointDir: str | None = None,
         checkpointInterval: int = 10, resume: bool = False, delta: float = 0.05,
         certificatePriorSplit: float | None = None, certificateGrid: int = 1,

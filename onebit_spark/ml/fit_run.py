@@ -22,13 +22,11 @@ from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.posterior import MODEL_VECTORS
 from onebit_spark.core.sketch import CellSketch, merged_sketch
 from onebit_spark.core.solver import PhaseTimer, Start
-from onebit_spark.engines.exchange import ChosenExchange, choose_exchange, engine_over
-from onebit_spark.engines.spark_engine import SparkEngine
+from onebit_spark.engines.spark_engine import ChosenExchange, SparkEngine, choose_exchange, engine_over
 from onebit_spark.engines.tables import factor_schema
 from onebit_spark.input.collect import SizeEstimate
 from onebit_spark.input.columns import type_of
 from onebit_spark.input.features import collected_features
-from onebit_spark.input.prepared_ratings import RatingsFrame, RatingsSource, prepared_for
 from onebit_spark.input.rating_checks import Columns
 from onebit_spark.input.survey import RatingSurvey
 from onebit_spark.ml.checkpoint import Checkpoint, CheckpointFolder, Checkpointing, resumed, subject_of, warm_start
@@ -86,21 +84,21 @@ class ModelBuilder(Generic[M]):
         return {side: table for side, table in lines.items() if table is not None}
 
     def _info(self, fit: CertifiedFit[Any]) -> ModelInfo:
-        columns, tally = self.columns, self.chosen.tally
+        columns, counts = self.columns, self.chosen.counts
         return info_of_fit(
             fit,
             self.engine,
             self.engine.repeats,
             {side: len(known.unrated_ids) for side, known in self.features.items()},
-            n_ratings=tally.n,
-            label_coding=tally.coding,
+            n_ratings=counts.n,
+            label_coding=counts.coding,
             threshold=columns.threshold,
-            majority=tally.majority,
+            majority=counts.majority,
             columns=columns.roles,
             total_weight=self.engine.total_weight if columns.weight is not None else None,
             id_types={who: type_of(self.ratings, name).simpleString() for who, name in columns.ids.items()},
-            n_positive=tally.positives,
-            fingerprint=tally.fingerprint,
+            n_positive=counts.positives,
+            fingerprint=counts.fingerprint,
             exchange=asdict(self.chosen.choice),
         )
 
@@ -166,7 +164,7 @@ def ready_to_fit(
         if checkpoints is not None:
             checkpointing = Checkpointing(checkpoints, execution.checkpoint_interval, builder.model)
         timer.end("blocking")
-        yield ReadyFit(engine, chosen.tally.positives, start, checkpointing, builder, timer)
+        yield ReadyFit(engine, chosen.counts.positives, start, checkpointing, builder, timer)
 
 
 def checked_features(frames: Mapping[Who, DataFrame], ratings: DataFrame, columns: Columns) -> dict[Who, pa.Table]:
@@ -180,12 +178,8 @@ def checked_features(frames: Mapping[Who, DataFrame], ratings: DataFrame, column
 def _exchange(given: FitInput, counted: SizeEstimate | None) -> AbstractContextManager[ChosenExchange]:
     """Where the ratings are fitted, chosen by their counts. ``counted`` is about ``given.ratings``."""
     execution, columns = given.execution, given.columns
-    source: RatingsSource = RatingsFrame(given.ratings, columns)
-    if execution.blocks_dir is not None:
-        source, counted = prepared_for(given.ratings, columns, execution.blocks_dir, counted), None
-        log.info("ratings: %s", source)
     wanted = "driver" if execution.device == "cuda" else execution.exchange
-    return choose_exchange(wanted, source, given.config.form, execution.driver_ratings, counted)
+    return choose_exchange(wanted, given.ratings, columns, given.config.form, execution.driver_ratings, counted)
 
 
 def _checkpoint_folder(given: FitInput, chosen: ChosenExchange, model_class: type[M]) -> CheckpointFolder | None:
@@ -194,7 +188,7 @@ def _checkpoint_folder(given: FitInput, chosen: ChosenExchange, model_class: typ
     if not folder:
         return None
     digests = {str(who): digest(table, getattr(given.columns, who)) for who, table in given.features.items()}
-    subject = subject_of(given.config, chosen.tally, given.terms.prior_split, digests)
+    subject = subject_of(given.config, chosen.counts, given.terms.prior_split, digests)
     return CheckpointFolder(given.ratings.sparkSession, folder, subject, model_class.load, write_model)
 
 

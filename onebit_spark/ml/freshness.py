@@ -34,13 +34,13 @@ def sketch_of(ratings: DataFrame, columns: Columns, n: int, limit: int = HIGHEST
     return _sketch(cells, limit)
 
 
-def check_fresh(model: FittedModel, ratings: DataFrame, columns: Columns, tally: RatingCounts) -> dict[str, Any]:
+def check_fresh(model: FittedModel, ratings: DataFrame, columns: Columns, counts: RatingCounts) -> dict[str, Any]:
     """Refuse ratings that the model was fitted on, in whole or in part; else how they compare, for a certificate.
 
     ``checked`` is false, with a ``reason``, where it could not be seen.
     """
     known = model.fitted
-    return NOT_KNOWN if known is None else fresh_to(known, sketch_of(ratings, columns, tally.n, known.limit))
+    return NOT_KNOWN if known is None else fresh_to(known, sketch_of(ratings, columns, counts.n, known.limit))
 
 
 def write_sketch(sketch: CellSketch, folder: Location) -> None:

@@ -35,6 +35,7 @@ CONVERTERS: dict[type, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 REMOVED = {  # Params of earlier versions, and what to do instead
+    "blocksDir": "every fit reads the ratings; keep them as Parquet, which is read fastest",
     "calibrate": "the fit calibrates its probabilities where that pays; model.calibrate(ratings) uses held-out ratings",
     "patience": "a tenth of the ratings decides how long a fit runs; maxIter and tol bound it",
     "shuffleStorage": "factors are stored in checkpointDir or the checkpoint folder of the SparkContext, else on the "

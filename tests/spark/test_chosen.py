@@ -9,7 +9,7 @@ from test_engine import SCORE_TOLERANCE, frame, scores
 
 from onebit_spark import FitConfig, RequestError, fit_arrays
 from onebit_spark.certificate import bounds
-from onebit_spark.cli.jobs import fit_summary
+from onebit_spark.cli.fit_job import fit_summary
 from onebit_spark.core import model_selection
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.simulate import simulate

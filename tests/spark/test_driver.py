@@ -15,11 +15,10 @@ from onebit_spark import FitConfig, FitFailed, RequestError, fit_arrays
 from onebit_spark.core import id_index
 from onebit_spark.engines import exchange as exchanges
 from onebit_spark.engines.decide import Choice, Refusal, on_driver
-from onebit_spark.engines.exchange import choose_exchange
+from onebit_spark.engines.spark_engine import choose_exchange
 from onebit_spark.estimator import OneBitCompletion, fit_counted
 from onebit_spark.input.batches import LABEL, USER, count_labels
-from onebit_spark.input.collect import SizeEstimate
-from onebit_spark.input.prepared_ratings import RatingsFrame
+from onebit_spark.input.collect import SizeEstimate, estimate_size
 from onebit_spark.input.ratings import BIT, Columns, flag_bits, may_be_refused, unchecked_ratings
 from onebit_spark.platform import arrow_stream
 from onebit_spark.platform.sessions import DriverLimits, is_connect
@@ -291,7 +290,7 @@ class TestWhereItIsTaken:
 
     def test_the_text_of_the_ids_counts(self, ratings):
         """Each of the different ids, once: 70 users of 4 bytes and an offset; their number is an estimate."""
-        counted = RatingsFrame(ratings, Columns()).size()
+        counted = estimate_size(ratings, Columns())
         assert counted.id_bytes == pytest.approx(70 * 8, rel=0.1)
         form, text = self.FORM, SizeEstimate(10**7, 80.0, id_bytes=36.0 * 10**7)
         assert isinstance(on_driver("auto", SizeEstimate(10**7, 80.0), 0, form, self.LAPTOP, None), Choice)
@@ -314,10 +313,10 @@ class TestWhereItIsTaken:
     def test_none_on_the_driver(self, ratings):
         form = FitConfig(rank=3).form
         for most, reason in ((0, "driverRatings = 0; the factors"), (1499, "1,500 ratings are more")):
-            with choose_exchange("auto", RatingsFrame(ratings, Columns()), form, most) as found:
+            with choose_exchange("auto", ratings, Columns(), form, most) as found:
                 assert found.choice.exchange == "broadcast"
                 assert found.choice.reason.startswith(reason)
-        with choose_exchange("auto", RatingsFrame(ratings, Columns()), form) as found:
+        with choose_exchange("auto", ratings, Columns(), form) as found:
             assert found.choice.exchange == "driver"
 
     @pytest.mark.parametrize("most", [0, 1499])
@@ -328,6 +327,6 @@ class TestWhereItIsTaken:
 
     def test_who_asks_for_the_driver_is_refused_before_the_ratings_are_gathered(self, ratings, monkeypatch):
         monkeypatch.setattr(exchanges, "driver_limits", lambda spark: DriverLimits(2**30, 2**30, 2**10, local=True))
-        monkeypatch.setattr(RatingsFrame, "collected", lambda *_: pytest.fail("they were gathered"))
+        monkeypatch.setattr(exchanges, "collect_ratings", lambda *_: pytest.fail("they were gathered"))
         with pytest.raises(RequestError, match=r"exchange=driver cannot work: 1,500 ratings .* can take 0 MB: choose"):
             fit(ratings, "driver", driverRatings=0)

@@ -7,7 +7,7 @@ import pytest
 from test_engine import assert_same, estimator, frame, in_process
 
 from onebit_spark import RequestError
-from onebit_spark.cli.jobs import fit_summary
+from onebit_spark.cli.fit_job import fit_summary
 from onebit_spark.core.factor_tables import IMPLICIT
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.simulate import simulate

@@ -65,10 +65,10 @@ def test_the_same_figures_wherever_they_are_scored(spark, make_model, monkeypatc
     rng = np.random.default_rng(4)
     table = {"user": rng.integers(0, 30, 500), "item": rng.integers(0, 20, 500), "label": rng.choice([-1, 1], 500)}
     ratings = spark.createDataFrame(pa.table(table))
-    tally, model = check_ratings(ratings, Columns()), make_model()
-    here, counted = measure(model, ratings, None, tally)
+    counts, model = check_ratings(ratings, Columns()), make_model()
+    here, counted = measure(model, ratings, None, counts)
     monkeypatch.setattr("onebit_spark.ml.fitted_model.MOST_BYTES", -1)
-    there, also = measure(model, ratings, None, tally)
+    there, also = measure(model, ratings, None, counts)
     assert here.keys() == there.keys()
     for name, value in here.items():
         assert value == (pytest.approx(there[name], rel=1e-9) if value is not None else None), name

@@ -16,9 +16,8 @@ from onebit_spark import FitFailed, RequestError
 from onebit_spark.core.config import FitConfig
 from onebit_spark.engines import decide
 from onebit_spark.engines.block_frames import placement_by_counts
-from onebit_spark.engines.exchange import work_folder
-from onebit_spark.engines.numbering import number_ids, placements
-from onebit_spark.engines.spark_engine import on_executors
+from onebit_spark.engines.blocking import number_ids, placements
+from onebit_spark.engines.spark_engine import on_executors, work_folder
 from onebit_spark.engines.steps import total_weight
 from onebit_spark.engines.tables import InFiles, OnExecutors
 from onebit_spark.estimator import OneBitCompletion
@@ -187,7 +186,7 @@ def test_tables_on_the_executors(spark, ratings, tmp_path, monkeypatch):
     """The same fit without a folder. The model outlasts the engine, and its factors are all that remains."""
     before = set(spark.sparkContext._jsc.getPersistentRDDs())
     with monkeypatch.context() as cluster:
-        cluster.setattr("onebit_spark.engines.exchange.work_folder", lambda *_: None)
+        cluster.setattr("onebit_spark.engines.spark_engine.work_folder", lambda *_: None)
         model = fit(ratings, "shuffle", start="random")
     gc.collect()
     assert not list(tmp_path.iterdir())
@@ -243,7 +242,7 @@ def test_ids_are_numbered_in_ascending_order(spark, ratings):
     with survey_ratings(ratings.repartition(7), Columns()) as counted, ExitStack() as release:
         survey, n_blocks = counted.rated_ids(), {"rows": 25, "cols": 9}
         numbered = number_ids(counted, release)
-        placed = placements(numbered, counted.tally.n, n_blocks)
+        placed = placements(numbered, counted.counts.n, n_blocks)
         for side, ids in survey.ids.items():
             lines = numbered[side].frame.orderBy("number").collect()
             assert [line["id"] for line in lines] == ids.values.to_pylist()

@@ -59,7 +59,7 @@ def classic(file):
 def test_the_same_fit_as_in_a_classic_session(spark, file, classic, tmp_path, monkeypatch, storage):
     """``auto`` takes shuffle for ratings that the driver may not hold."""
     if storage == "executors":
-        monkeypatch.setattr("onebit_spark.engines.exchange.work_folder", lambda *_: None)
+        monkeypatch.setattr("onebit_spark.engines.spark_engine.work_folder", lambda *_: None)
     estimator = estimator_with(driverRatings=100, work_dir=str(tmp_path / "work"), **SETTINGS)
     fitted = estimator.fit(spark.read.parquet(str(file)))
     assert fitted.info.exchange["exchange"] == "shuffle"

@@ -9,16 +9,16 @@ from pyspark.sql import functions as F
 from test_checkpoint import Interrupted, interrupt_after
 
 from onebit_spark import FitConfig, FitFailed, RequestError, fit_arrays
-from onebit_spark.cli.jobs import fit_summary
+from onebit_spark.cli.fit_job import fit_summary
 from onebit_spark.core.hashes import weight_hashes
 from onebit_spark.engines.decide import Choice, Refusal, on_driver
 from onebit_spark.estimator import OneBitCompletion, fit_counted
-from onebit_spark.input.collect import SizeEstimate, estimate_size
-from onebit_spark.input.ratings import Columns
+from onebit_spark.input.collect import SizeEstimate, collect_ratings, estimate_size
+from onebit_spark.input.ratings import Columns, with_weight
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform.sessions import DriverLimits
 from onebit_spark.simulate import simulate
-from onebit_spark.tuning.cross_validation import CrossValidation
+from onebit_spark.tuning.cross_validation import folded_sample, spark_validation
 
 SHAPE = (40, 30)
 ITERATIONS = 2
@@ -245,16 +245,18 @@ def test_the_memory_of_the_driver_counts_them(ratings):
     assert isinstance(on_driver("auto", SizeEstimate(n * 5, 0.0, weighted=True), 0, form, limits, None), Refusal)
 
 
-def test_folds_carry_the_weights(spark, ratings, data):
-    """Also the ledger: other weights are other tasks."""
-    validation = CrossValidation.of(ratings, Columns(weight="w"), 2, seed=1)
-    folded = validation.collected()
-    sample = folded.sample
+def test_folds_carry_the_weights(ratings, data):
+    """Ratings of weight 0 are gone. Other weights make other tasks."""
+    columns = Columns(weight="w")
+    size = estimate_size(with_weight(ratings, columns), columns)
+    sample, fold = folded_sample(collect_ratings(with_weight(ratings, columns), columns, size, 2**30), 2, seed=1)
     rows, cols, labels, weights = data
     expected = {line for line in zip(rows, cols, labels, weights, strict=True) if line[3]}
     assert set(zip(sample.rows, sample.cols, sample.labels, sample.weights, strict=True)) == expected
-    half = sample.take(folded.fold == 0)
+    half = sample.take(fold == 0)
     assert len(half.weights) == len(half) < len(sample)
-    assert validation.estimator(FitConfig()).getWeightCol() == "w"
-    other = CrossValidation.of(ratings.withColumn("w", F.col("w") * 2), Columns(weight="w"), 2, seed=1)
-    assert validation.tasks([FitConfig()]) != other.tasks([FitConfig()])
+    tasks = []
+    for source in (ratings, ratings.withColumn("w", F.col("w") * 2)):
+        with spark_validation(source, columns, 2, 1, worker_limit=10**6) as validation:
+            tasks.append(validation.tasks([FitConfig()]))
+    assert tasks[0] != tasks[1]

@@ -11,7 +11,7 @@ from test_cli import refusal
 
 from onebit_spark import cli
 from onebit_spark.cli import running as jobrun
-from onebit_spark.cli.failures import AGAIN_SECONDS
+from onebit_spark.cli.running import AGAIN_SECONDS
 from onebit_spark.errors import RequestError
 
 
@@ -88,8 +88,8 @@ def test_the_telling_line_of_a_failure(error, reason):
 def run(monkeypatch, work, arguments, advice=""):
     """A fit that does this work on a session that is none."""
     monkeypatch.setattr(jobrun, "spark_session", lambda *_: nullcontext())
-    monkeypatch.setattr("onebit_spark.cli.jobs.fit", work)
-    monkeypatch.setattr("onebit_spark.cli.jobs.how_to_resume", lambda *_: advice)
+    monkeypatch.setattr("onebit_spark.cli.fit_job.fit", work)
+    monkeypatch.setattr("onebit_spark.cli.fit_job.how_to_resume", lambda *_: advice)
     return cli.fit(arguments)
 
 

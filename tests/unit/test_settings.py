@@ -21,7 +21,7 @@ from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.ratings import Columns
 from onebit_spark.ml.fit_params import FitParams
 from onebit_spark.ml.params import REMOVED, TABLES, PredictionParams, settings_with_params
-from onebit_spark.tuning.cross_validation import CrossValidation
+from onebit_spark.tuning.cross_validation import estimator_of
 
 ANOTHER = {str: "elsewhere", int: 7, float: 0.25}
 
@@ -102,11 +102,10 @@ def test_params_hand_every_setting_on():
 def test_cross_validation_hands_every_setting_on():
     """Also solver and covariance, which no grid varies."""
     config = unlike_the_default(FitConfig)
-    validation = CrossValidation(None, Columns("u", "i", "y", 3.5), None, 2, 1)
-    estimator = validation.estimator(config, settings=7)
+    estimator = estimator_of(config, Columns("u", "i", "y", 3.5, "w"), settings=7)
     assert estimator.fitConfig() == config
     assert estimator.certificateTerms() == Terms(grid=7)
-    assert estimator.columns() == Columns("u", "i", "y", 3.5)
+    assert estimator.columns() == Columns("u", "i", "y", 3.5, "w")
 
 
 # ---- flags and keys --------------------------------------------------------------------------------------------------

@@ -44,8 +44,7 @@ from onebit_spark.engines.cuda.update import (
     prepare_ratings,
     updated,
 )
-from onebit_spark.engines.engine import BlockEngine
-from onebit_spark.engines.runner import LineFormat, LineMap
+from onebit_spark.engines.engine import BlockEngine, LineFormat, LineMap
 from onebit_spark.engines.steps import RowStep, Step, Sums
 
 MOST_BLOCKS = 8448  # sixty-four for each multiprocessor of an H200

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Sequence
 
 LONGEST_REASON = 600  # characters of a failure that are shown
@@ -31,6 +32,9 @@ def reason_of(error: BaseException) -> str:
         return "Spark did not start: see the lines above; it needs Java 17 or newer (set JAVA_HOME)"
     if "java.lang.OutOfMemoryError" in text:
         return "Spark ran out of memory: raise --driver-memory and --executor-memory, or --row-blocks and --col-blocks"
+    if "No space left on device" in text and isinstance(error, OSError):
+        where = error.filename or f"the output, or of temporary files ({tempfile.gettempdir()})"
+        return f"the disk is full: free some space on the disk of {where}"
     if "No space left on device" in text:
         return (
             "the disk is full: free some space on the disk of the output, or on that of spark.local.dir, where Spark "

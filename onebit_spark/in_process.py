@@ -23,7 +23,6 @@ from onebit_spark.core.config import FitConfig, Terms
 from onebit_spark.core.engine import prior_rows
 from onebit_spark.core.execution import Execution, device_problems
 from onebit_spark.core.factor_tables import prior_row
-from onebit_spark.core.feature_coding import FeatureCoding
 from onebit_spark.core.fitted_features import Who
 from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.losses import SIDES, Side
@@ -33,7 +32,7 @@ from onebit_spark.core.posterior import DoubleArray, RowPosterior, effective_ran
 from onebit_spark.core.prediction import EVERYTHING, ConfidenceThresholds
 from onebit_spark.core.priors import ScalePrior
 from onebit_spark.core.randomness import pair_streams
-from onebit_spark.core.side_features import SideFeatures
+from onebit_spark.core.side_features import FeatureCoding, SideFeatures
 from onebit_spark.core.solver import Iteration
 from onebit_spark.engines.cuda.runner import CudaEngine
 from onebit_spark.engines.threads import LocalEngine
@@ -80,9 +79,6 @@ class Fit:
         Thresholds of the confidence, from the fitted ratings.
     weight_losses : dict of float to float
         If κ was chosen: each κ that was tried, with its loss on a tenth of the ratings.
-    nine_tenths : Certificate, optional
-        If κ was chosen, and ``fit_arrays`` was asked to certify: a limit for the fit of nine tenths of the ratings that
-        chose it. It is not about this fit (§14).
     codings : dict of side to FeatureCoding
         How side features became numbers. Their weights W are in ``scales.features``.
 
@@ -107,7 +103,6 @@ class Fit:
     drawn: dict[Side, RowPosterior] | None = field(default=None, repr=False)
     confidence_thresholds: ConfidenceThresholds = field(default=EVERYTHING, repr=False)
     weight_losses: dict[float, float] = field(default_factory=dict, repr=False)
-    nine_tenths: Certificate | None = field(default=None, repr=False)
     codings: dict[Side, FeatureCoding] = field(default_factory=dict, repr=False)
 
     @property
@@ -370,7 +365,6 @@ def fit_arrays(
         drawn=fit.drawn and {side: engine.runner.lines(lines) for side, lines in fit.drawn.items()},
         confidence_thresholds=fit.confidence_thresholds or EVERYTHING,
         weight_losses=fit.choice.losses,
-        nine_tenths=fit.nine_tenths,
         codings=fit.codings,
     )
 

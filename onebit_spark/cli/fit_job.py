@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from onebit_spark import __version__
 from onebit_spark.certificate.certificates import headline_of, kept_by_coin
 from onebit_spark.certificate.held_out import SELECTIVE
+from onebit_spark.cli.flags import command_of
 from onebit_spark.cli.progress import Clock, Progress
 from onebit_spark.cli.requests import FitRequest, RatingsRequest
 from onebit_spark.cli.running import failures_after
@@ -47,6 +50,8 @@ def fit(runtime: Runtime, request: FitRequest) -> None:
             )
         clock.move("preparing", "iterations", progress.seconds)
         model = _judged(runtime, request, inputs, model, clock)
+        if request.report:
+            model = runtime.noted(model, _facts(request, clock))
         with clock("saving"):
             runtime.save(model, request.output, request.overwrite)
             if checkpoints := request.execution.checkpoint_dir:
@@ -58,6 +63,17 @@ def fit(runtime: Runtime, request: FitRequest) -> None:
     report = f"{request.output.rstrip('/')}/{REPORT}" if drawn else None
     places = {"report": report, "model": request.output, **Target.of(request).places}
     print_summary(fit_summary(model.info, model.certificate), clock, request.quiet, places)
+
+
+def _facts(request: FitRequest, clock: Clock) -> dict[str, Any]:
+    """What the report shows about the job."""
+    return {
+        "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        "version": __version__,
+        "input": request.ratings,
+        "command": command_of("fit", request),
+        "seconds": dict(clock.seconds),
+    }
 
 
 def how_to_resume(runtime: Runtime, request: FitRequest) -> str:
@@ -161,8 +177,6 @@ def fit_summary(info: ModelInfo, certificate: Mapping[str, Any]) -> Iterator[str
     certified = headline_of(certificate)
     if not certified:
         yield _why_no_certificate(info)
-        if info.nine_tenths:
-            yield f"{info.nine_tenths['statement']} To certify the model itself: --holdout 0.1."
     else:
         yield f"Certificate ({certificate['headline']}): {certified}"
     yield from further_statements(certificate["certificates"])
@@ -175,16 +189,12 @@ def fit_summary(info: ModelInfo, certificate: Mapping[str, Any]) -> Iterator[str
 
 
 def _why_no_certificate(info: ModelInfo) -> str:
-    """Which features the fit used, and what gives a certificate."""
-    who, implicit = list(info.side_features or {}), info.config.implicit_features
-    used = ["implicit features, which are on by default"] if implicit else []
-    used += [f"side features of the {one}s" for one in who]
-    without = ["--no-implicit-features"] if implicit else []
-    without += [f"no --{one}-features" for one in who]
+    """Which features the fit used, and which flag certifies the model."""
+    used = ["implicit features"] if info.config.implicit_features else []
+    used += [f"side features of the {who}s" for who in info.side_features or ()]
     return (
-        f"No certificate: the fit used {', and '.join(used)}. With these, a certificate takes ratings that are kept "
-        "out (--holdout 0.1) or a prior split (--certificate-prior-split 0.5). Or fit without them: "
-        f"{', '.join(without)}."
+        f"No certificate, because the prior depends on {' and '.join(used)}: --holdout 0.1 keeps some ratings out of "
+        "the fit and certifies the model on them."
     )
 
 

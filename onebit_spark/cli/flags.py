@@ -11,6 +11,7 @@ A config file has the same names as keys. One RequestError names all mistakes.
 from __future__ import annotations
 
 import argparse
+import shlex
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -92,6 +93,24 @@ def parse(request: type[Request], prog: str, argv: Sequence[str] | None = None) 
 
 def as_flag(name: str) -> str:
     return "--" + name.replace("_", "-")
+
+
+def command_of(job: str, request: Any) -> str:
+    """The command with the flags of a request that differ from their defaults, also those of a config file."""
+    words = ["onebit-spark", job]
+    for name, item in flags_of(type(request)).items():
+        flag, value = as_flag(name), request
+        for field_name in item.setting or (name,):
+            value = getattr(value, field_name)
+        if name == "config" or value == item.default or value == {}:
+            continue
+        if item.kind is bool:
+            words.append(flag if value else flag.replace("--", "--no-", 1))
+        elif item.kind is dict:
+            words += [word for key, text in value.items() for word in (flag, f"{key}={text}")]
+        else:
+            words += [flag, ",".join(map(str, value)) if item.kind is tuple else str(value)]
+    return shlex.join(words)
 
 
 def in_flags(table: type, problems: Iterable[Problem]) -> Iterator[str]:

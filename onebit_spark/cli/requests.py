@@ -63,7 +63,9 @@ class JobRequest(SessionRequest):
         choices=RUNTIMES,
         group=SPARK,
     )
-    option: dict[str, str] = flag("option of the reader, such as sep=; (repeatable)", default=dict, group=INPUT)
+    option: dict[str, str] = flag(
+        "option of the reader, such as sep=; CSV is RFC 4180 (repeatable)", default=dict, group=INPUT
+    )
     overwrite: bool = flag("replace an earlier output of this job", default=False, group=OUTPUT)
 
     inputs: ClassVar[tuple[str, ...]] = ()

@@ -220,8 +220,7 @@ def needs_spark(request: JobRequest) -> Iterator[str]:
 
 def _unreadable(request: JobRequest, name: str, path: str) -> Iterator[str]:
     """Why Arrow cannot read an input."""
-    from onebit_spark.input.data_files import format_of
-    from onebit_spark.input.file_readers import option_problems
+    from onebit_spark.input.tables import format_of, option_problems
     from onebit_spark.predictor.model_folder import REMOTE
 
     if is_table_name(path) and not Path(path).exists():
@@ -251,8 +250,8 @@ def too_large(request: JobRequest, wanted: str) -> Iterator[str]:
     if not isinstance(request, RatingsRequest):
         return
     from onebit_spark.engines.decide import Refusal, on_driver
-    from onebit_spark.input.arrow_table import count_rows
     from onebit_spark.input.batches import SizeEstimate
+    from onebit_spark.input.tables import count_rows
     from onebit_spark.platform.sessions import NO_LIMIT, DriverLimits
 
     rows, ids = None, 0.0
@@ -276,14 +275,13 @@ def too_large(request: JobRequest, wanted: str) -> Iterator[str]:
 
 def _id_bytes(request: RatingsRequest, rows: int) -> float:
     """Of ids that are text. The types of JSON lines are known only after reading them all: the job checks these."""
-    from onebit_spark.input.arrow_table import open_table, text_bytes
-    from onebit_spark.input.data_files import format_of
+    from onebit_spark.input.tables import format_of, id_text_bytes, open_table
 
     if (request.format or format_of(request.ratings).name) == "json":
         return 0.0
     options = {key: value for key, value in request.option.items() if key.lower() != "inferschema"}  # reads all
     table = open_table(request.ratings, request.format, options)
-    return text_bytes(table, (request.user_col, request.item_col), rows)
+    return id_text_bytes(table, (request.user_col, request.item_col), rows)
 
 
 # ---- Spark sessions --------------------------------------------------------------------------------------------------
@@ -364,11 +362,25 @@ def explained_failures() -> Iterator[None]:
         print_traceback()
         reason = reason_of(error)
         if "FAILED_READ_FILE" in str(error):
-            file = re.search(r"reading file (\S+?)\.?\s", str(error))
-            raise RequestError(f"the file {file[1] if file else ''} cannot be read, is it damaged? {reason}") from error
+            raise RequestError(_unread_file(str(error), reason)) from error
         if "onebit_spark.errors.RequestError: " in str(error):  # of a task in Python
             raise RequestError(reason) from error
         raise FitFailed(reason) from error
+
+
+def _unread_file(error: str, reason: str) -> str:
+    """Why Spark cannot read a file."""
+    from onebit_spark.input.tables import wrong_header, wrong_line, wrong_quotes
+
+    found = re.search(r"reading file (\S+?)\.?\s", error)
+    file = re.sub("^file:/+", "file:/", found[1]) if found else ""
+    if "CSV header does not conform" in error:
+        return wrong_header(file)
+    if "Unescaped quote character" in error:
+        return wrong_quotes(file)
+    if line := re.search(r"Malformed CSV record: (.*?)(?: SQLSTATE|$)", error, re.MULTILINE):
+        return wrong_line(file, line[1])
+    return f"the file {file} cannot be read, is it damaged? {reason}"
 
 
 @contextmanager

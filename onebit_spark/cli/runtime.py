@@ -21,6 +21,7 @@ from onebit_spark.core.output_kinds import OutputKind
 from onebit_spark.core.solver import Iteration
 from onebit_spark.errors import RequestError
 from onebit_spark.input.rating_checks import INTEGRAL, Columns, as_examples
+from onebit_spark.input.tables import separator_in
 from onebit_spark.platform.files import RENAMING, Location, explained
 from onebit_spark.predictor.certification import CertificateRequest
 from onebit_spark.tuning.cross_validation import CrossValidation
@@ -144,6 +145,9 @@ class Runtime(Protocol):
     def diagnosed(self, model: Any, ratings: Ratings, source: str) -> Any:
         """The model with the figures of its report: of the held-out ratings, or else of the fitted ones."""
 
+    def noted(self, model: Any, facts: Mapping[str, Any]) -> Any:
+        """The diagnosed model with what its report says about the job."""
+
     # ---- predictions -------------------------------------------------------------------------------------------------
 
     def predict(self, model: Any, pairs: InputTable, n: int, target: Target) -> None:
@@ -201,8 +205,6 @@ def writable(spark: SparkSession | None, flag: str, path: str, inside: bool = Fa
 
 # ---- tables ----------------------------------------------------------------------------------------------------------
 
-OTHER_SEPARATORS = (";", "\t", "|")  # of CSV
-
 
 def is_lake_table(request: JobRequest, name: str, lake: str) -> RequestError:
     """The input is a folder of a Delta, Iceberg or Hudi table."""
@@ -222,7 +224,7 @@ def no_columns(
         if hasattr(request, "user_col")
         else "rename them"
     )
-    separator = next((sign for sign in OTHER_SEPARATORS if len(columns) == 1 and sign in columns[0]), None)
+    separator = separator_in(columns)
     if csv and separator is not None:
         cure = f"they look separated by {separator!r}: add --option 'sep={separator}'"
     elif csv:

@@ -20,14 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.core.config import FitConfig
-from onebit_spark.core.draws import Draws, GibbsErrors
-from onebit_spark.core.holdout_loss import HoldoutLoss
 from onebit_spark.core.implicit_features import CoefStep
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, PriorLines, RowPrior, Side
-from onebit_spark.core.posterior import SENT_VECTORS, FloatArray, Form, RowPosterior
-from onebit_spark.core.prediction import Histogram, every_so_many
-from onebit_spark.core.randomness import Split
-from onebit_spark.core.row_map import RowMap
+from onebit_spark.core.posterior import SENT_VECTORS, FloatArray, Form, RowMap, RowPosterior
+from onebit_spark.core.prediction import Histogram, HoldoutLoss, every_so_many
+from onebit_spark.core.randomness import Draws, GibbsErrors, Split
 from onebit_spark.core.side_features import SideTables, coded_by_rated, rated_gram
 from onebit_spark.core.spectral import Rows
 from onebit_spark.core.statistics import SideStatistics

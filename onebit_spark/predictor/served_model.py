@@ -191,7 +191,7 @@ class ServedModel(AskedModel):
         new = np.flatnonzero(own.positions(ids) < 0)
         side, learnt = own.with_rows(ids.take(pa.array(new)), rows.take(new)), dict(info.side_features or {})
         learnt[who] = {**learnt[who], "newcomers": learnt[who]["newcomers"] + len(new)}
-        return self._with_side(who, side, side_features=learnt, nine_tenths=None)
+        return self._with_side(who, side, side_features=learnt)
 
     def folded_rows(
         self, who: Who, ids: pa.Array, partners: Numbers, positive: NDArray[np.bool_],

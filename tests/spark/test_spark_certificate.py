@@ -7,8 +7,7 @@ import pytest
 
 from onebit_spark import FitConfig, RequestError, Terms, fit_arrays
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.draws import Draws
-from onebit_spark.core.randomness import Split
+from onebit_spark.core.randomness import Draws, Split
 from onebit_spark.engines.spark_engine import on_executors
 from onebit_spark.engines.tables import OnExecutors
 from onebit_spark.engines.threads import LocalEngine

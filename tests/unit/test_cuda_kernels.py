@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 
 from onebit_spark.core.implicit_features import CoefStep
-from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.core.row_map import RowMap
+from onebit_spark.core.posterior import RowMap, RowPosterior
+from onebit_spark.engines.cuda.half_step import LINES, THREADS, jobs, numbers_of
 from onebit_spark.engines.cuda.shapes import BLOCK, MODE_LOGISTIC, MODE_PRODUCT, LineShape, Shape
-from onebit_spark.engines.cuda.totals import THREADS, jobs, numbers_of
-from onebit_spark.engines.cuda.update import LINES
 
 pytestmark = pytest.mark.skipif(cudaoncpu.COMPILER is None, reason="needs g++ to compile the kernels")
 
@@ -83,12 +81,12 @@ def test_half_step(name):
     """Lines, sums and solutions."""
     shape, rng = SHAPES[name], np.random.default_rng(1)
     own, partners, ratings, line = posterior(rng, shape, M), posterior(rng, shape, C), Ratings(rng), SHAPES[name].line
-    table, mine = twins.partner_lines(shape, partners), twins.own_lines(shape, own)
-    made = np.full((C + 1, line.width), np.nan, np.float32), np.full((M, shape.own_width), np.nan, np.float32)
+    table, mine = twins.other_lines(shape, partners), twins.row_lines(shape, own)
+    made = np.full((C + 1, line.width), np.nan, np.float32), np.full((M, shape.row_width), np.nan, np.float32)
     macros = shape.row_macros
     blocks = -(-(C + 1) // LINES)
-    cudaoncpu.run("lines", "fill_partners", macros, blocks, BLOCK, *_arrays(partners), made[0], np.int64(C))
-    cudaoncpu.run("lines", "fill_own", macros, blocks, BLOCK, own.location, own.scale, made[1], np.int64(M))
+    cudaoncpu.run("lines", "fill_others", macros, blocks, BLOCK, *_arrays(partners), made[0], np.int64(C))
+    cudaoncpu.run("lines", "fill_rows", macros, blocks, BLOCK, own.location, own.scale, made[1], np.int64(M))
     np.testing.assert_allclose(made[0], table, atol=1e-5)
     np.testing.assert_allclose(made[1], mine, atol=1e-5)
 

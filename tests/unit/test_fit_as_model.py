@@ -82,16 +82,6 @@ def test_certificates_and_certified_draws_are_kept(ratings, tmp_path):
     assert CERTIFIED in again.users.table.column_names
 
 
-def test_repeated_cells_are_told_with_the_limit_of_nine_tenths(ratings, monkeypatch):
-    monkeypatch.setattr("onebit_spark.core.model_selection.FEWEST_RATINGS", 100)
-    for repeated in (True, False):
-        cells = np.unique(np.stack(ratings[:2]), axis=1, return_index=True)[1]
-        given = ratings if repeated else tuple(part[cells] for part in ratings)
-        config = FitConfig(rank=2, max_iter=3, tol=0, likelihood_weight="auto")
-        fit = fit_arrays(*given, config, threads=1, certify=Terms())
-        assert ("repeatedly" in fit.info.nine_tenths["statement"]) == repeated
-
-
 def test_a_folder_is_not_overwritten_by_chance(make_fit, tmp_path):
     fit, path = make_fit(), tmp_path / "model"
     fit.save(path)

@@ -18,9 +18,8 @@ from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.gauge import Gauge, GaugeStep
 from onebit_spark.core.hyper_posterior import HierarchicalPrior, HyperPosterior
 from onebit_spark.core.losses import SIDES
-from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.posterior import RowMap, RowPosterior
 from onebit_spark.core.priors import PRIORS
-from onebit_spark.core.row_map import RowMap
 from onebit_spark.core.side_features import SideFeatures
 from onebit_spark.core.solver import Start, solve
 from onebit_spark.engines.threads import LocalEngine

@@ -34,7 +34,8 @@ MAY_IMPORT = {
     "estimator": "model ml engines input platform certificate core errors",
     "tuning": "estimator model table_fit in_process ml predictor input platform certificate core errors",
     "cli": (
-        "tuning table_fit in_process estimator model ml predictor engines input platform report certificate core errors"
+        "__init__ tuning table_fit in_process estimator model ml predictor engines input platform report certificate "
+        "core errors"
     ),
     "demo": "cli estimator simulate",
     "__init__": "estimator model table_fit predictor in_process certificate core errors",  # the public face

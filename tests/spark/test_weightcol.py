@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from test_checkpoint import Interrupted, interrupt_after
 
 from onebit_spark import FitConfig, FitFailed, RequestError, fit_arrays
-from onebit_spark.cli.summaries import fit_summary
+from onebit_spark.cli.fit_job import fit_summary
 from onebit_spark.core.config import Terms
 from onebit_spark.engines.decide import Exchange, Refusal, driver_exchange
 from onebit_spark.estimator import OneBitCompletion, fit_ratings

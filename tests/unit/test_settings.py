@@ -134,12 +134,12 @@ def test_flags_hand_every_setting_on(arguments, monkeypatch):
     request = parse(
         FitRequest, "fit", [*arguments, *(word for x in (config, execution, terms) for word in flags_for(x))]
     )
-    assert request.fit_config() == config
+    assert request.fit_config == config
     no_flags = {name: item.default for name, item in declared(Execution).items() if item.key is None}
-    assert request.execution() == replace(execution, **no_flags)
-    assert request.terms() == terms
+    assert request.execution == replace(execution, **no_flags)
+    assert request.terms == terms
     plain = parse(FitRequest, "fit", arguments)
-    assert (plain.fit_config(), plain.execution(), plain.terms()) == (FitConfig(), Execution(), Terms())
+    assert (plain.fit_config, plain.execution, plain.terms) == (FitConfig(), Execution(), Terms())
 
 
 def test_the_example_config_shows_every_key_and_its_default(request):
@@ -154,7 +154,7 @@ def test_the_best_setting_is_a_config_of_the_fit(arguments, tmp_path):
     config = unlike_the_default(FitConfig)
     (tmp_path / "best.toml").write_text(as_toml(config, settings=5))
     request = parse(FitRequest, "fit", [*arguments, "--config", str(tmp_path / "best.toml")])
-    assert (request.fit_config(), request.terms().grid) == (config, 5)
+    assert (request.fit_config, request.terms.grid) == (config, 5)
 
 
 # ---- the recipe in docs/ARCHITECTURE.md ------------------------------------------------------------------------------

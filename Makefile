@@ -51,7 +51,7 @@ test-all: style
 	$(MAKE) test-connect
 
 # Where nothing is compiled yet, both processes of the suite would compile the kernels of fits. Here each is compiled
-# once: 78 s of CPU, as measured, on both cores.
+# once, on both cores.
 kernels: setup
 	@$(BIN)/python tests/kernels.py
 

@@ -19,16 +19,16 @@ from onebit_spark.cli.checks import Target, refuse_outputs
 from onebit_spark.cli.flags import as_flag
 from onebit_spark.cli.requests import FILES, FitRequest, JobRequest, PredictRequest
 from onebit_spark.cli.runtime import Division, FitPlan
+from onebit_spark.core.arrow import spark_name
 from onebit_spark.core.fitted_features import SIDE_OF, Who
 from onebit_spark.core.output_kinds import PREDICTIONS
 from onebit_spark.core.sketch import HIGHEST, CellSketch
 from onebit_spark.core.solver import Iteration
 from onebit_spark.errors import RequestError
 from onebit_spark.input.arrow_ratings import ArrowRatings, Holdout, KeptRatings
-from onebit_spark.input.arrow_table import ArrowTable, Unreadable, open_table
 from onebit_spark.input.batches import CollectedRatings
-from onebit_spark.input.file_readers import inferred, missing, spark_name
 from onebit_spark.input.rating_checks import Columns, column_problem
+from onebit_spark.input.tables import ArrowTable, Unreadable, inferred, null_or_nan, open_table
 from onebit_spark.platform.files import table_format
 from onebit_spark.predictor.certification import CertificateRequest, fresh_to, with_certificates
 from onebit_spark.predictor.model_folder import replaced_folder
@@ -127,7 +127,7 @@ class LocalRuntime:
         for batch in pairs.batches(ids):
             n += len(batch)
             for column in ids:
-                absent = np.flatnonzero(missing(batch[column]))
+                absent = np.flatnonzero(null_or_nan(batch[column]))
                 counts[column] += len(absent)
                 lines = batch.take(pa.array(absent[: EXAMPLES - len(examples[column])])).to_pylist()
                 examples[column] += [list(line.values()) for line in lines]

@@ -278,7 +278,7 @@ class Form:
 
 
 @jit
-def _total(lines, chosen):  # type: ignore[no-untyped-def]
+def _total(lines, chosen):
     """The sum of the chosen lines."""
     total = np.zeros(lines.shape[1])
     for i in range(len(lines)):

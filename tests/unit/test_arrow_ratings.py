@@ -16,8 +16,8 @@ from onebit_spark.core.sketch import KEPT
 from onebit_spark.errors import RequestError
 from onebit_spark.input import arrow_ratings
 from onebit_spark.input.arrow_ratings import ArrowRatings, Holdout
-from onebit_spark.input.arrow_table import ArrowTable, open_table
 from onebit_spark.input.rating_checks import Columns
+from onebit_spark.input.tables import ArrowTable, open_table
 
 
 def table_of(users, items, labels, **more):

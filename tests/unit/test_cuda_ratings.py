@@ -105,7 +105,7 @@ def test_sums_of_rows_and_their_normals(ratings):
     run("count_changes", M, keys, counts, np.int64(M))
     assert counts[0] == len(np.unique(np.stack([total, positive]), axis=1).T)
     for make, sums in ((Keyed(3, 11), (total, positive)), (Numbered(3, 12, 0.5), (None, None))):
-        normals, deviation = np.empty((M, 3)), getattr(make, "deviation", 1.0)
+        normals, deviation = np.empty((M, 3)), getattr(make, "std", 1.0)
         seed = np.uint64(make.seed), np.int32(3), np.float64(deviation)
         run("keyed_normals", 3 * M, block.row_pointers, *sums, *seed, normals, np.int64(M))
         np.testing.assert_allclose(normals, make(counted), atol=1e-12)

@@ -115,7 +115,7 @@ class DeviceSigns:
             return cupy().hstack([factors, keyed_normals(ratings, make.fillers, make.seed + 1, make.noise, False)])
         assert isinstance(make, Keyed | Numbered)
         numbered = isinstance(make, Numbered)
-        return keyed_normals(ratings, make.width, make.seed, getattr(make, "deviation", 1.0), numbered)
+        return keyed_normals(ratings, make.width, make.seed, getattr(make, "std", 1.0), numbered)
 
     def product(self, side: Side, table: Any, right: Table) -> Any:
         line = LineShape.of_columns(right.shape[1])

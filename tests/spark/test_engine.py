@@ -166,7 +166,7 @@ def test_nothing_stays_cached_or_broadcast(spark, ratings, monkeypatch):
 
     made.clear()
     monkeypatch.setattr(
-        "onebit_spark.core.hyper_posterior.update_scales", lambda *_: (_ for _ in ()).throw(RuntimeError("boom"))
+        "onebit_spark.core.hyper_posterior.HyperPosterior.at", lambda *_: (_ for _ in ()).throw(RuntimeError("boom"))
     )
     with pytest.raises(RuntimeError, match="boom"):
         estimator(maxIter=1).fit(ratings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from onebit_spark.certificate.certificates import certificate_document
 from onebit_spark.certificate.certified_fit import CertifiedFit, certified_fit
+from onebit_spark.core.arrow import spark_name
 from onebit_spark.core.blocks import repeats_of
 from onebit_spark.core.config import FitConfig, Labels, Terms
 from onebit_spark.core.execution import Execution, device_problems
@@ -27,10 +28,9 @@ from onebit_spark.engines.engine import BlockEngine
 from onebit_spark.engines.threads import ThreadRunner
 from onebit_spark.errors import RequestError
 from onebit_spark.input.arrow_ratings import ArrowRatings
-from onebit_spark.input.arrow_table import ArrowTable, Unreadable
 from onebit_spark.input.batches import CollectedRatings
-from onebit_spark.input.file_readers import spark_name
 from onebit_spark.input.rating_checks import Columns, check_id_type, checked_lines, column_problem
+from onebit_spark.input.tables import ArrowTable, Unreadable
 from onebit_spark.ml.checkpoint import CheckpointFolder, Checkpointing, resumed, subject_of
 from onebit_spark.predictor.fit_info import info_of_fit
 from onebit_spark.predictor.model_folder import local_path, write_into
@@ -53,13 +53,14 @@ def fit_table(
     on_iteration: Callable[[Iteration], None] | None = None,
     threads: int | None = None,
     device: str = "cpu",
+    options: Mapping[str, str] | None = None,
 ) -> ServedModel:
     """Fit a table of ratings in this process. Neither Java nor Spark is needed.
 
     Parameters
     ----------
     ratings : pyarrow.Table, DataFrame of pandas or polars, or path
-        One line per rating. A path is that of a file or folder of Parquet, CSV or JSON lines, by its ending.
+        One line per rating. A path is that of a file or folder of Parquet, CSV or JSON lines, by its extension.
     config : FitConfig, optional
         The settings.
     user_col, item_col, label_col : str
@@ -78,6 +79,9 @@ def fit_table(
         Number of threads. Default: all cores.
     device : {"cpu", "cuda"}
         Where the fit runs. On a GPU it needs CuPy, and it is the same fit up to rounding (docs/SCALING.md).
+    options : mapping, optional
+        How the files of paths are read: ``{"sep": ";"}`` for example, and ``{"format": "csv"}`` where the extension
+        does not say it (docs/local.md).
 
     Returns
     -------
@@ -105,10 +109,12 @@ def fit_table(
     if problems := problems or device_problems(config, execution):
         raise RequestError("; ".join(map(str, problems)))
     columns = Columns(user_col, item_col, label_col, threshold, weight_col)
-    source = ArrowRatings(_opened(ratings, "the ratings"), columns)
+    source = ArrowRatings(_opened(ratings, "the ratings", options), columns)
     given: dict[Who, Any] = {"user": user_features, "item": item_features}
     features = {
-        who: checked_features(_opened(table, f"the {who} features"), columns.roles[who], source.id_types[who], who)
+        who: checked_features(
+            _opened(table, f"the {who} features", options), columns.roles[who], source.id_types[who], who
+        )
         for who, table in given.items()
         if table is not None
     }
@@ -117,9 +123,9 @@ def fit_table(
     return fit.model(read, on_iteration, time.perf_counter() - began)
 
 
-def _opened(given: Any, what: str) -> ArrowTable:
+def _opened(given: Any, what: str, options: Mapping[str, str] | None) -> ArrowTable:
     try:
-        return ArrowTable.of(given)
+        return ArrowTable.of(given, options)
     except FileNotFoundError:
         raise RequestError(f"{what}: {given} does not exist") from None
     except Unreadable as error:
@@ -155,12 +161,14 @@ class TableFit:
     ) -> ServedModel:
         """Fit the ratings, which took ``read`` seconds to read."""
         timer, counts = PhaseTimer(), ratings.counts
-        with _Engine.over(ratings, self.config.form, self.execution.device, self.threads) as engine:
+        with ExitStack() as release:
+            over = _Engine.over(ratings, self.config.form, self.execution.device, self.threads)
+            engine = release.enter_context(over)
             known = give_features(engine.features, self.features, self.columns.ids, engine.ids)
             builder = _Builder(self, ratings, engine, known)
             folder = self._checkpoints(ratings)
-            earlier = None if folder is None else folder.newest(self.execution.resume)
-            start = None if earlier is None else resumed(earlier, self.config, engine)
+            earlier = None if folder is None else release.enter_context(folder.claimed(self.execution.resume))
+            start = None if earlier is None else resumed(earlier, self.config, engine.adopted)
             checkpoints = None
             if folder is not None:
                 checkpoints = Checkpointing(folder, self.execution.checkpoint_interval, builder.at_checkpoint)

@@ -2,10 +2,13 @@
 
 import json
 import logging
+from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 
 from onebit_spark import RequestError
+from onebit_spark.core import model_selection
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.ml.checkpoint import HISTORY, CheckpointFolder, clear_checkpoints
 from onebit_spark.ml.persistence import write_model
@@ -45,14 +48,7 @@ def factors(model):
 
 
 @pytest.mark.parametrize(
-    "choices",
-    [
-        {"loss": "hinge", "exchange": "broadcast"},
-        {"loss": "hinge", "exchange": "driver"},
-        {"certificatePriorSplit": 0.5, "exchange": "driver"},
-        pytest.param({"certificatePriorSplit": 0.5, "exchange": "broadcast"}, marks=pytest.mark.slow),
-    ],
-    ids=str,
+    "choices", [{"loss": "hinge", "exchange": "driver"}, {"certificatePriorSplit": 0.5, "exchange": "driver"}], ids=str
 )
 def test_it_ends_at_the_same_fit(ratings, tmp_path, choices):
     """Interrupted in iteration 3, after the checkpoint of iteration 2; the hinge's floors depend on the iteration."""
@@ -67,6 +63,23 @@ def test_it_ends_at_the_same_fit(ratings, tmp_path, choices):
     assert resumed.summary.objectiveHistory == whole.summary.objectiveHistory
     assert factors(resumed) == factors(whole)
     assert resumed.certificate == whole.certificate
+
+
+@pytest.mark.usefixtures("quick_search")
+@pytest.mark.parametrize("during_the_choice", [False, True])
+def test_interrupted_before_the_first_checkpoint(ratings, tmp_path, monkeypatch, during_the_choice):
+    """What the ratings choose is chosen again. ``test_exchanges.py`` interrupts a fit after a checkpoint."""
+    chosen = {"rank": "auto", "maxRank": 4, "exchange": "driver"}
+    whole = estimator(tmp_path / "whole", **chosen).fit(ratings)
+    with monkeypatch.context() as patched:
+        if during_the_choice:
+            patched.setattr(model_selection._Search, "_grown", lambda *_: interrupt_after(1)(SimpleNamespace(number=1)))
+        with pytest.raises(Interrupted):
+            estimator(tmp_path / "kept", **chosen).setProgress(interrupt_after(1)).fit(ratings)
+    assert not list((tmp_path / "kept").glob("iteration-*"))
+    resumed = estimator(tmp_path / "kept", resume=True, **chosen).fit(ratings)
+    assert resumed.summary.objectiveHistory == whole.summary.objectiveHistory
+    assert factors(resumed) == factors(whole)
 
 
 def test_a_checkpoint_is_a_model(spark, ratings, tmp_path):
@@ -115,6 +128,17 @@ def test_a_rating_more_is_another_fit(ratings, tmp_path):
     estimator(tmp_path, maxIter=2).fit(doubled(first))
     with pytest.raises(RequestError, match="of another fit: fingerprint of the ratings was"):
         estimator(tmp_path, resume=True).fit(doubled(second))
+
+
+def test_only_spark_dataframes_are_fitted():
+    with pytest.raises(RequestError, match=r"takes a Spark DataFrame, not a pandas DataFrame: use spark\.create"):
+        OneBitCompletion(rank=2).fit(pd.DataFrame({"user": [1], "item": [2], "label": [1]}))
+
+
+def test_an_initial_model_has_at_most_the_largest_rank(ratings):
+    large = OneBitCompletion(rank=5, maxIter=1, tol=0.0).fit(ratings)
+    with pytest.raises(RequestError, match="it has 5 factors, and maxRank is 4 here"):
+        OneBitCompletion(rank="auto", maxRank=4).setInitialModel(large).fit(ratings)
 
 
 def test_what_does_not_go_together_is_refused(ratings, tmp_path):

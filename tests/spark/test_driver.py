@@ -1,6 +1,7 @@
-"""exchange=driver: the in-process fit on a DataFrame, in a few Spark jobs; where it is taken, and where it is not."""
+"""exchange=driver: how ratings are gathered on the driver, in which cases, and ids of every type."""
 
 import os
+import warnings
 from dataclasses import replace
 from datetime import date
 from decimal import Decimal
@@ -11,12 +12,13 @@ import pytest
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import functions as F
 
-from onebit_spark import FitConfig, FitFailed, RequestError, fit_arrays
+from onebit_spark import FitConfig, FitFailed, NotConverged, RequestError
 from onebit_spark.core import id_index
-from onebit_spark.engines import exchange as exchanges
-from onebit_spark.engines.decide import Choice, Refusal, on_driver
-from onebit_spark.engines.spark_engine import choose_exchange
-from onebit_spark.estimator import OneBitCompletion, fit_counted
+from onebit_spark.core.config import Terms
+from onebit_spark.engines import spark_engine
+from onebit_spark.engines.decide import Exchange, Refusal, driver_exchange
+from onebit_spark.engines.spark_engine import load_ratings
+from onebit_spark.estimator import OneBitCompletion, fit_ratings
 from onebit_spark.input.batches import LABEL, USER, count_labels
 from onebit_spark.input.collect import SizeEstimate, estimate_size
 from onebit_spark.input.ratings import BIT, Columns, flag_bits, may_be_refused, unchecked_ratings
@@ -46,46 +48,6 @@ def fit(ratings, exchange="driver", **params):
 
 def factors(model):
     return [frame.orderBy("id").collect() for frame in (model.users, model.items)]
-
-
-@pytest.mark.parametrize(
-    ("loss", "prior", "intercepts", "covariance"),
-    [
-        ("logistic", "inverse-gamma", True, "full"),
-        ("logistic", "gamma", False, "diagonal"),
-        ("hinge", "inverse-gamma", False, "full"),
-        ("hinge", "gamma", True, "full"),
-    ],
-)
-def test_the_same_bits_as_in_process(ratings, data, loss, prior, intercepts, covariance):
-    shared = {"loss": loss, "prior": prior, "covariance": covariance, "rank": 3, "tol": 0.0}
-    expected = fit_arrays(*data, FitConfig(**shared, intercepts=intercepts, max_iter=15))
-    model = fit(ratings, **shared, fitIntercept=intercepts, maxIter=15)
-    assert model.summary.objectiveHistory == expected.objective_history
-    assert model.info.effective_rank == expected.effective_rank
-    for frame, side in ((model.userFactors, "rows"), (model.itemFactors, "cols")):
-        found = np.array([line.features for line in frame.orderBy("id").collect()])
-        np.testing.assert_array_equal(found, getattr(expected, side).mean[expected.rated[side]])
-
-
-@pytest.mark.classic
-@pytest.mark.parametrize(
-    "choices",
-    [{}, pytest.param({"certificatePriorSplit": 0.5, "loss": "hinge"}, marks=pytest.mark.slow)],
-    ids=str,
-)
-def test_all_that_a_model_has_is_as_by_broadcast(ratings, choices):
-    found, expected = fit(ratings, **choices), fit(ratings, "broadcast", **choices)
-    assert found.info.exchange["exchange"] == "driver"
-    for name in ("n_ratings", "n_users", "n_items", "n_positive", "fingerprint", "repeats", "label_coding", "id_types"):
-        assert getattr(found.info, name) == getattr(expected.info, name), name
-    assert found.info.repeats["repeated"] > 0
-    np.testing.assert_allclose(found.info.objective_history, expected.info.objective_history, rtol=1e-6)
-    for one, other in zip(found.certificate["certificates"], expected.certificate["certificates"], strict=True):
-        assert one["name"] == other["name"]
-        assert one["bound"] == pytest.approx(other["bound"], rel=1e-3)
-    np.testing.assert_array_equal(found.fitted.hashes, expected.fitted.hashes)
-    np.testing.assert_array_equal(found.fitted.ratings, expected.fitted.ratings)
 
 
 @pytest.mark.classic
@@ -158,7 +120,7 @@ IDS = {
     ("user", "item"),
     [
         ("string", "long"),
-        ("decimal(20,2)", "binary"),
+        pytest.param("decimal(20,2)", "binary", marks=pytest.mark.slow),
         pytest.param("date", "double", marks=pytest.mark.slow),
         pytest.param("boolean", "string", marks=pytest.mark.slow),
     ],
@@ -180,6 +142,25 @@ def test_zero_is_one_id_whatever_its_sign(spark):
     model = fit(ratings, rank=1, maxIter=1)
     assert (model.info.n_users, model.info.repeats["repeated"]) == (2, 4)
     assert model.users.count() == 2
+
+
+def test_ids_that_look_alike_stay_apart(spark):
+    """Case, blanks around, a composed and a decomposed é, a zero byte: each is an id of its own."""
+    users = ["a", "A", "a ", " a", "caf\u00e9", "cafe\u0301", "a\u0000", ""]
+    lines = [(user, item, 1 if (i + j) % 3 else -1) for i, user in enumerate(users) for j, item in enumerate("xyXY")]
+    lines += [("a", "x", 1), ("a", "x", -1)]  # both labels of a cell count
+    model = fit(spark.createDataFrame(lines, "user string, item string, label int"), rank=1, maxIter=1)
+    assert (model.info.n_users, model.info.n_items, model.info.n_ratings) == (8, 4, 34)
+    assert model.info.repeats == {"repeated_cells": 1, "repeated": 2, "conflicting": 1}
+    assert {line.id for line in model.userFactors.collect()} == set(users)
+
+
+def test_fits_that_did_not_converge_warn(ratings):
+    with pytest.warns(NotConverged, match="max_iter"):
+        fit(ratings, tol=1e-9, maxIter=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", NotConverged)
+        assert fit(ratings, tol=1e-2, maxIter=50).summary.converged
 
 
 @pytest.mark.classic
@@ -207,7 +188,7 @@ LABELS = {
 }
 
 
-@pytest.mark.parametrize("threshold", [None, 3.3])
+@pytest.mark.parametrize("threshold", [None, pytest.param(3.3, marks=pytest.mark.slow)])
 def test_labels_are_counted_here_as_by_spark(spark, threshold):
     """Of every type, each label by itself: whether it is refused, and if not, what it is."""
     columns = Columns(threshold=threshold)
@@ -226,7 +207,7 @@ def test_labels_are_counted_here_as_by_spark(spark, threshold):
                 assert found == {"n": 1, **expected}, (kind, labels[k])
 
 
-@pytest.mark.parametrize("what", ["the sample", "the labels"])
+@pytest.mark.parametrize("what", ["the sample", pytest.param("the labels", marks=pytest.mark.slow)])
 def test_a_nondeterministic_source_is_fitted_as_it_came(ratings, what):
     """Drawn anew whenever the source is read. What a caller has counted before must come again."""
 
@@ -245,7 +226,7 @@ def test_a_nondeterministic_source_is_fitted_as_it_came(ratings, what):
     counted = SizeEstimate(info.n_ratings, 20.0, info.fingerprint)
     estimator = OneBitCompletion(rank=2, maxIter=1, exchange="driver")
     with pytest.raises(FitFailed, match="not deterministic"):
-        fit_counted(estimator, source, counted)
+        fit_ratings(source, estimator.columns(), estimator.fitConfig(), estimator.execution(), Terms(), counted=counted)
     assert estimator.fit(source).info.n_ratings <= ratings.count()  # nothing is left over for the next fit
 
 
@@ -265,42 +246,43 @@ class TestWhereItIsTaken:
     LAPTOP = DriverLimits(result=2**30, heap=2**30, memory=8 * 2**30, local=True)
 
     def ask(self, n, ids=1000, wanted="auto", limits=LAPTOP, most=None):
-        return on_driver(wanted, SizeEstimate(n, 20.0), 2 * ids, self.FORM, limits, most)
+        return driver_exchange(wanted, SizeEstimate(n, 20.0), 2 * ids, self.FORM, limits, most)
 
     def test_up_to_a_limit_that_follows_from_the_memory(self):
-        assert self.ask(10**6) == Choice(
+        assert self.ask(10**6) == Exchange(
             "driver",
-            "1,000,000 ratings and their factors take about 107 MB of the driver's memory; its limit is 100,000,000 "
-            "ratings: at most 100,000,000 on one machine",
+            "1,000,000 ratings and their factors take about 107 MB of the driver's memory (it takes up to 100,000,000 "
+            "ratings on one machine)",
         )
         small = DriverLimits(result=2**30, heap=2**29, memory=2**30, local=True)
         refused = self.ask(3 * 10**7, limits=small)
         assert isinstance(refused, Refusal)
         assert "half of the 1,024 MB that are free hold 18," in refused.reason
-        assert isinstance(self.ask(8 * 10**6, limits=small), Choice)
+        assert isinstance(self.ask(8 * 10**6, limits=small), Exchange)
 
     def test_beside_a_cluster_it_is_lower(self):
         cluster = DriverLimits(result=2**30, heap=2**30, memory=2**36, local=False)
-        assert isinstance(self.ask(2 * 10**7, limits=cluster), Choice)
+        assert isinstance(self.ask(2 * 10**7, limits=cluster), Exchange)
         assert "beside a cluster" in self.ask(2 * 10**7 + 1, limits=cluster).reason
 
     def test_the_users_limit_comes_first(self):
         assert "driverRatings = 999" in self.ask(1000, most=999).reason
-        assert isinstance(self.ask(1000, most=1000), Choice)
+        assert isinstance(self.ask(1000, most=1000), Exchange)
 
     def test_the_text_of_the_ids_counts(self, ratings):
         """Each of the different ids, once: 70 users of 4 bytes and an offset; their number is an estimate."""
         counted = estimate_size(ratings, Columns())
         assert counted.id_bytes == pytest.approx(70 * 8, rel=0.1)
         form, text = self.FORM, SizeEstimate(10**7, 80.0, id_bytes=36.0 * 10**7)
-        assert isinstance(on_driver("auto", SizeEstimate(10**7, 80.0), 0, form, self.LAPTOP, None), Choice)
+        assert isinstance(driver_exchange("auto", SizeEstimate(10**7, 80.0), 0, form, self.LAPTOP, None), Exchange)
         assert (
-            "half of the 8,192 MB" in on_driver("auto", replace(text, n=9 * 10**7), 0, form, self.LAPTOP, None).reason
+            "half of the 8,192 MB"
+            in driver_exchange("auto", replace(text, n=9 * 10**7), 0, form, self.LAPTOP, None).reason
         )
         small = DriverLimits(result=2**30, heap=2**30, memory=2**30, local=True)
-        assert isinstance(on_driver("driver", SizeEstimate(10**7, 80.0), 0, form, small, None), Choice)
+        assert isinstance(driver_exchange("driver", SizeEstimate(10**7, 80.0), 0, form, small, None), Exchange)
         with pytest.raises(RequestError, match="exchange=driver cannot work"):
-            on_driver("driver", text, 0, form, small, None)
+            driver_exchange("driver", text, 0, form, small, None)
 
     def test_not_with_factors_that_the_heap_cannot_hold(self):
         assert "the factors of 4,000,000 ids" in self.ask(10**7, ids=2 * 10**6).reason
@@ -313,11 +295,11 @@ class TestWhereItIsTaken:
     def test_none_on_the_driver(self, ratings):
         form = FitConfig(rank=3).form
         for most, reason in ((0, "driverRatings = 0; the factors"), (1499, "1,500 ratings are more")):
-            with choose_exchange("auto", ratings, Columns(), form, most) as found:
-                assert found.choice.exchange == "broadcast"
-                assert found.choice.reason.startswith(reason)
-        with choose_exchange("auto", ratings, Columns(), form) as found:
-            assert found.choice.exchange == "driver"
+            with load_ratings("auto", ratings, Columns(), form, most) as (found, _):
+                assert found.exchange == "broadcast"
+                assert found.reason.startswith(reason)
+        with load_ratings("auto", ratings, Columns(), form) as (found, _):
+            assert found.exchange == "driver"
 
     @pytest.mark.parametrize("most", [0, 1499])
     def test_who_asks_for_the_driver_gets_it_whatever_auto_may_take(self, ratings, most):
@@ -326,7 +308,7 @@ class TestWhereItIsTaken:
         assert told["reason"].startswith("as asked; 1,500 ratings")
 
     def test_who_asks_for_the_driver_is_refused_before_the_ratings_are_gathered(self, ratings, monkeypatch):
-        monkeypatch.setattr(exchanges, "driver_limits", lambda spark: DriverLimits(2**30, 2**30, 2**10, local=True))
-        monkeypatch.setattr(exchanges, "collect_ratings", lambda *_: pytest.fail("they were gathered"))
+        monkeypatch.setattr(spark_engine, "driver_limits", lambda spark: DriverLimits(2**30, 2**30, 2**10, local=True))
+        monkeypatch.setattr(spark_engine, "collect_ratings", lambda *_: pytest.fail("they were gathered"))
         with pytest.raises(RequestError, match=r"exchange=driver cannot work: 1,500 ratings .* can take 0 MB: choose"):
             fit(ratings, "driver", driverRatings=0)

@@ -118,7 +118,7 @@ def row_microseconds(config: FitConfig, length: int, repeats: int) -> float:
         for n in (n_rows, n_cols)
     )
     prior = RowPrior(np.zeros((1, dimension)), np.full((1, dimension), 2.0))
-    partners = loss.partners(other)
+    partners = loss.other_lines(other)
     least = [np.inf, np.inf]
     for _ in range(repeats + 1):
         for want_data in (False, True):

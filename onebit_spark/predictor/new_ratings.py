@@ -45,7 +45,7 @@ class FoldIn:
     def of(cls, info: ModelInfo, side: Side) -> FoldIn:
         config, scales = info.config, info.scales
         loss = replace(config, solver="mm").make_loss()  # the steps of "gradient" do not converge
-        return cls(loss, side, config.kappa, scales.prior(side, config.intercepts), scales.moments)
+        return cls(loss, side, config.kappa, scales.row_prior(side), scales.moments)
 
     def rows(
         self, block: RatingBlock, partners: RowPosterior, explained: NDArray[np.float64] | None = None

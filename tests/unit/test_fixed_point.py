@@ -33,7 +33,7 @@ def settled_and_fitted(side, **choices):
     fit, config = fitted(**choices)
     block = RatingBlock.from_coordinates(*ratings(), (25, 15))
     own, other = (fit.rows, fit.cols) if side == "rows" else (fit.cols, fit.rows)
-    prior = fit.scales.prior(side, config.intercepts)
+    prior = fit.scales.row_prior(side)
     block = block if side == "rows" else block.transpose()
     settled = converged_rows(config.make_loss(), block, other, side, config.kappa, prior)
     return settled, own, other, block, prior, config

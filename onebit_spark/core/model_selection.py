@@ -130,6 +130,8 @@ def select_model(engine: Engine[P], config: FitConfig, start: Start[P] | None = 
         return SelectedModel(given, start)
     candidates = len(KAPPA_FACTORS) if config.chooses_kappa else 1
     ranks = config.max_rank if config.rank == AUTO else 1
+    if start is not None and start.history and start.record is None:  # an interrupted fit that had nothing to choose
+        return SelectedModel(given, start)
     if start is not None:
         return _as_before(given, config, start, candidates, ranks)
     asked = config.likelihood_weight == AUTO

@@ -11,9 +11,9 @@ from pyspark.ml.linalg import Vectors
 from pyspark.sql import functions as F
 
 from onebit_spark import RequestError
+from onebit_spark.cli.fit_job import fit_summary
 from onebit_spark.cli.requests import FitRequest
-from onebit_spark.cli.spark_tables import read_features
-from onebit_spark.cli.summaries import fit_summary
+from onebit_spark.cli.spark_runtime import read_features
 from onebit_spark.core.factor_tables import IMPLICIT
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.model import OneBitCompletionModel

@@ -72,6 +72,7 @@ def test_the_als_example_of_sparks_documentation(spark):
         maxIter=5, userCol="userId", itemCol="movieId", ratingCol="rating", coldStartStrategy="drop", threshold=3,
         numUserBlocks=2, numItemBlocks=2, checkpointInterval=2,
     )  # fmt: skip
+    assert als.copy().setNumBlocks(3).getNumItemBlocks() == 3
     model = als.fit(training)
 
     predictions = model.transform(test)

@@ -229,7 +229,7 @@ class _Search(Generic[P]):
             for side, posterior in trial.start.posteriors.items()
         }
         config, scales = replace(trial.config, rank=len(kept)), trial.start.scales
-        scales = scales.of_factors(kept, config.intercepts)
+        scales = scales.of_factors(kept)
         return replace(trial, config=config, start=replace(trial.start, posteriors=posteriors, scales=scales))
 
     def _first_trial(self, config: FitConfig) -> Trial[P]:
@@ -273,7 +273,7 @@ class _Search(Generic[P]):
         self._part.start_from(trial.start.posteriors)
         posteriors = self._part.grown(config, config.make_loss())
         index = np.where(np.arange(config.factors) < old, np.arange(config.factors), -1)
-        scales = trial.start.scales.of_factors(index, config.intercepts)
+        scales = trial.start.scales.of_factors(index)
         return self._trial(config, replace(trial.start, posteriors=posteriors, scales=scales), FIRST_ITERATIONS)
 
     def _settled(self, trial: Trial[P]) -> Trial[P]:
@@ -291,7 +291,7 @@ class _Search(Generic[P]):
         outcome = solve(self._part, replace(config, tol=0.0, max_iter=before + iterations), start=start)
         posteriors = final_posteriors(self._part, outcome.hierarchy)
         holdout = self._engine.holdout_loss(config.loss, posteriors, self._split)
-        return Trial(config, Start(posteriors, outcome.hierarchy.scales, outcome.history), holdout)
+        return Trial(config, Start(posteriors, outcome.hierarchy, outcome.history), holdout)
 
     def _kept(self, changed: Trial[P], trial: Trial[P]) -> bool:
         kept = changed.beats(trial)

@@ -9,7 +9,7 @@ them. Each change begins at the best state so far, so nothing is fitted twice. A
 switched off are dropped (docs/MATH.md, §14).
 
 With weights the loss of the tenth is a weighted mean, as in the objective. The random choice of the tenth ignores the
-weights. It keeps all ratings of a cell together: otherwise a fit that repeats the ratings it has seen would be favoured.
+weights. It keeps all ratings of a cell together: otherwise a fit that repeats the ratings it has seen would win.
 """
 
 from __future__ import annotations
@@ -186,7 +186,10 @@ def _final_start(trial: Trial[P], engine: Engine[P]) -> Start[P]:
     The coefficients of side features start at 0, because their coding depends on which rows have ratings.
     """
     before = trial.iterations
-    reason = f"a held-out tenth of the ratings stopped the fit of the others after {before}; these are with all ratings"
+    reason = (
+        f"these used all ratings; {before} before used nine tenths of them, until the loss of the last tenth no longer "
+        "fell"
+    )
     scales = replace(trial.start.scales, features={}) if engine.features else trial.start.scales
     return Start(trial.start.posteriors, scales, earlier=before, planned=IterationPlan(FINAL_ITERATIONS, reason))
 
@@ -203,9 +206,9 @@ class _Search(Generic[P]):
         trial, asked = self._first_trial(given), self._asked
         if asked.chooses_kappa:
             trial = self._with_best_kappa(trial)
-        while (
-            asked.rank == AUTO and (rank := trial.config.factors) < asked.max_rank and len(self._in_use(trial)) == rank
-        ):
+        while asked.rank == AUTO and (rank := trial.config.factors) < asked.max_rank:
+            if len(self._in_use(trial)) < rank:
+                break
             wider = replace(trial.config, rank=min(2 * rank, asked.max_rank))
             if short := self._engine.shortage(wider):
                 log.warning("choosing by a tenth of the ratings: rank %d is not tried: %s", wider.factors, short)

@@ -20,7 +20,7 @@ from onebit_spark.core.settings import by_param
 from onebit_spark.core.solver import Iteration
 from onebit_spark.errors import RequestError
 from onebit_spark.estimator import OneBitCompletion, fit_counted
-from onebit_spark.input import holdout
+from onebit_spark.input import collect
 from onebit_spark.input.columns import quoted
 from onebit_spark.input.rating_checks import Columns, RatingCounts, not_deterministic, total_of
 from onebit_spark.input.ratings import with_weight
@@ -44,7 +44,7 @@ class SparkRatings:
 
     to_fit: DataFrame
     held_out: CheckedRatings | None = None
-    division: holdout.SplitCounts | None = None  # counts of both parts
+    division: collect.SplitCounts | None = None  # counts of both parts
 
 
 class SparkRuntime:
@@ -94,10 +94,10 @@ class SparkRuntime:
         ratings, share = with_weight(table, columns), division.holdout
         if share is None:
             return SparkRatings(ratings)
-        counted = holdout.check_split(ratings, columns, share, division.seed)
+        counted = collect.check_split(ratings, columns, share, division.seed)
         if not counted.held_out.n:
             raise RequestError(checks.nothing_held_out(share))
-        to_fit, held_out = holdout.split_off(ratings, columns, share, division.seed)
+        to_fit, held_out = collect.split_off(ratings, columns, share, division.seed)
         return SparkRatings(to_fit, CheckedRatings(held_out, columns, counted.held_out), counted)
 
     def fit(

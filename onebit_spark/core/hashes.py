@@ -42,7 +42,7 @@ def cell_hashes(users: pa.ChunkedArray | pa.Array, items: pa.ChunkedArray | pa.A
 
 
 def coin_drawn(users: pa.ChunkedArray, items: pa.ChunkedArray, seed: int) -> NDArray[np.uint64]:
-    """The 32 bits that ``holdout.coin`` compares with the share: of ``xxhash64(seed, user, item)``."""
+    """The 32 bits that ``collect.coin`` compares with the share: of ``xxhash64(seed, user, item)``."""
     start = np.full(1, SPARK_SEED)
     first = hashed(pa.array([seed], pa.int32() if -(2**31) <= seed < 2**31 else pa.int64()), start)
     hashes = np.full(len(users), first[0], np.uint64)

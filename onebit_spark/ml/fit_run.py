@@ -25,8 +25,7 @@ from onebit_spark.core.solver import PhaseTimer, Start
 from onebit_spark.engines.spark_engine import ChosenExchange, SparkEngine, choose_exchange, engine_over
 from onebit_spark.engines.tables import factor_schema
 from onebit_spark.input.collect import SizeEstimate
-from onebit_spark.input.columns import type_of
-from onebit_spark.input.features import collected_features
+from onebit_spark.input.columns import collected_features, type_of
 from onebit_spark.input.rating_checks import Columns
 from onebit_spark.input.survey import RatingSurvey
 from onebit_spark.ml.checkpoint import Checkpoint, CheckpointFolder, Checkpointing, resumed, subject_of, warm_start

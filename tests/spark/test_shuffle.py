@@ -25,9 +25,8 @@ from onebit_spark.input.ratings import Columns
 from onebit_spark.input.survey import survey_ratings
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform.files import Location
-from onebit_spark.platform.plans import forget, partition_keys, spark_hash
+from onebit_spark.platform.plans import TemporaryFolders, forget, partition_keys, spark_hash
 from onebit_spark.platform.sessions import DriverLimits, driver_limits
-from onebit_spark.platform.temporary_folders import TemporaryFolders
 from onebit_spark.simulate import power_law_ratings
 
 pytestmark = pytest.mark.classic
@@ -240,10 +239,10 @@ def test_mixed_shuffles_factors_of_one_side_only(spark, ratings, tmp_path):
 
 def test_ids_are_numbered_in_ascending_order(spark, ratings):
     with survey_ratings(ratings.repartition(7), Columns()) as counted, ExitStack() as release:
-        survey, n_blocks = counted.rated_ids(), {"rows": 25, "cols": 9}
+        n_blocks = {"rows": 25, "cols": 9}
         numbered = number_ids(counted, release)
         placed = placements(numbered, counted.counts.n, n_blocks)
-        for side, ids in survey.ids.items():
+        for side, ids in counted.ids().items():
             lines = numbered[side].frame.orderBy("number").collect()
             assert [line["id"] for line in lines] == ids.values.to_pylist()
             assert [line["number"] for line in lines] == list(range(len(ids))) == list(range(numbered[side].n_rows))

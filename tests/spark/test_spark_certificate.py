@@ -12,7 +12,7 @@ from onebit_spark.engines.spark_engine import on_executors
 from onebit_spark.engines.tables import OnExecutors
 from onebit_spark.engines.threads import LocalEngine
 from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.input.holdout import split_off
+from onebit_spark.input.collect import split_off
 from onebit_spark.input.ratings import Columns
 from onebit_spark.input.survey import survey_ratings
 from onebit_spark.model import OneBitCompletionModel

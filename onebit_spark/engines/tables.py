@@ -150,7 +150,7 @@ class InFiles:
         return frame.sparkSession.read.schema(schema).parquet(place.uri), place.delete
 
     def outlasting(self, frame: DataFrame, schema: StructType) -> DataFrame:
-        """In a folder beside this one: see ``temporary_folders``."""
+        """In a folder beside this one: see ``plans.TemporaryFolders``."""
         folder = self.folder.sibling(f"{self.folder.name}-model")
         part = folder / uuid.uuid4().hex
         frame.write.parquet(part.uri)

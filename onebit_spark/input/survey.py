@@ -1,11 +1,11 @@
-"""Ratings in: packed by one pass that finds every defect, and the ids of both sides counted.
+"""Ratings packed on the executors by one pass that finds every defect, and the ids of both sides counted.
 
     few ids      SUMMARY of all bundles ─► the driver counts them                    one job that runs no Python
     many ids     bundles ─CountIds─► ids of every segment, in parts by a hash of the id ─shuffle─► sum_counts
                  ─► one line per id, cached ─► how many there are
 
-``batches.Pack`` has counted the ratings of each segment's ids: no rating is read again. An exchange that shuffles needs the
-lines. After few ids were counted on the driver, they are made at the first use.
+``batches.Pack`` has counted the ratings of each segment's ids, so no rating is read again. An exchange that shuffles
+needs one line per id. If the driver has counted few ids, these lines are made when they are first used.
 
 Packed ratings stay on the disks of the executors (``PackedRatings``).
 """

@@ -36,7 +36,7 @@ print(len(ahead), *sorted(kernels() - ahead))
 """
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", ["logistic", pytest.param("hinge", marks=pytest.mark.slow)])
 def test_a_fit_compiles_nothing_more(name):
     """In a process of its own: this one may have compiled anything."""
     done = subprocess.run([sys.executable, "-c", FIT_AFTER, repr(SETTINGS[name])], capture_output=True, text=True)

@@ -22,6 +22,8 @@ SHAPES = {
     "an edge": Shape(33, 1, False),
     "several warps": Shape(40, 1, True),
 }
+SMOKE = "four factors"
+NAMES = [SMOKE, *(pytest.param(name, marks=pytest.mark.slow) for name in SHAPES if name != SMOKE)]
 PACE, RIDGE = 1.2, 5.0  # of a step
 
 
@@ -76,7 +78,7 @@ class Ratings:
         return acc, data.sum()
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", NAMES)
 def test_half_step(name):
     """Lines, sums and solutions."""
     shape, rng = SHAPES[name], np.random.default_rng(1)
@@ -178,7 +180,7 @@ def test_products_with_the_sign_matrix(columns):
     np.testing.assert_allclose(found[ratings.rated], expected[ratings.rated], atol=1e-5)
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", NAMES)
 def test_maps(name):
     shape, rng = SHAPES[name], np.random.default_rng(3)
     rows, size = posterior(rng, shape, M), shape.size
@@ -205,7 +207,7 @@ def test_maps(name):
         np.testing.assert_allclose(mapped.implicit, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["four factors", "spreads", "several warps"])
+@pytest.mark.parametrize("name", NAMES)
 def test_steps_of_the_weights(name):
     shape, rng = SHAPES[name], np.random.default_rng(7)
     rows, step = posterior(rng, shape, M), CoefStep(rng.normal(size=(2 * shape.rank, shape.rank)))
@@ -219,7 +221,7 @@ def test_steps_of_the_weights(name):
         np.testing.assert_allclose(moved.implicit, expected.implicit, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", NAMES)
 def test_roots(name):
     shape = SHAPES[name]
     rows, out = posterior(np.random.default_rng(6), shape, M), np.full((M, _scale_width(shape)), np.nan)
@@ -239,7 +241,7 @@ def _scale_width(shape):
     return shape.size if shape.spread else shape.packed
 
 
-@pytest.mark.parametrize("name", ["one factor", "four factors", "no intercepts", "spreads", "several warps"])
+@pytest.mark.parametrize("name", NAMES)
 def test_totals(name):
     """All sums over rows, by two blocks, each with more rows than it reads at once; ``fold`` adds up blocks."""
     shape, blocks, rng = SHAPES[name], 2, np.random.default_rng(4)

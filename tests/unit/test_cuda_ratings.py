@@ -147,6 +147,7 @@ FORMS = {
     "no intercepts": {"rank": 5, "intercepts": False},
     "spreads": {"rank": 10, "covariance": "diagonal"},
 }
+NAMES = ["full", *(pytest.param(name, marks=pytest.mark.slow) for name in FORMS if name != "full")]
 
 
 def _posterior(config, n, seed):
@@ -174,7 +175,7 @@ class Case:
 
 
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", NAMES)
 def test_left_out_ratings(name, weighted):
     case = Case(name, weighted)
     sums, margins = _left_out(case, weight_unit(case.ratings.block.row_weights.sum()))
@@ -209,7 +210,7 @@ def _left_out(case, unit):
 
 
 @pytest.mark.parametrize("stride", [1, 5])
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", NAMES)
 def test_confidences(name, stride):
     case = Case(name)
     noise, counts = Logistic.score_noise, np.zeros(HISTOGRAM_BINS, np.uint64)
@@ -223,7 +224,7 @@ def test_confidences(name, stride):
     )
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", NAMES)
 def test_residuals(name):
     case = Case(name, weighted=True)
     weights, out = case.ratings.block.weights, np.full(N, np.nan, np.float32)
@@ -236,7 +237,7 @@ def test_residuals(name):
 
 
 @pytest.mark.parametrize("draws", [Draws(5, 3), Draws(6, 2, Split(3, 0.7))], ids=["all", "unseen"])
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", NAMES)
 def test_draws(name, draws):
     case, counts = Case(name), np.zeros(2, np.uint64)
     roots = np.full(case.rows.scale.shape, np.nan)

@@ -179,7 +179,7 @@ class Fit:
         """The posterior of each side, and the prior as one more, last row."""
         sides: dict[Side, RowPosterior] = {"rows": self.rows, "cols": self.cols}
         return {
-            side: stacked(posterior, prior_rows(self.scales.unseen(side, self.config.intercepts), 1, posterior))
+            side: stacked(posterior, prior_rows(self.scales.unseen(side), 1, posterior))
             for side, posterior in ((side, replace(lines, implicit=None)) for side, lines in sides.items())
         }
 

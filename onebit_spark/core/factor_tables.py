@@ -128,7 +128,7 @@ def prior_row(scales: HyperPosterior, side: Side, kind: Kind, intercepts: bool, 
 
     ``vectors`` is their number in ``implicit``.
     """
-    prior = scales.unseen(side, intercepts)
+    prior = scales.unseen(side)
     mean = prior.mean.astype(np.float32)
     row = RowPosterior.isotropic(mean, 1.0 / np.sqrt(prior.precision[0]), kind, intercepts)
     return row.with_implicit(vectors) if vectors else row

@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "table_fit": "ml predictor engines input platform certificate core errors",
     "ml": "predictor engines input platform report certificate core errors",
     "model": "ml engines input platform report certificate core errors",
-    "estimator": "model ml engines input platform certificate core errors",
+    "estimator": "model ml predictor engines input platform certificate core errors",
     "tuning": "estimator model table_fit in_process ml predictor input platform certificate core errors",
     "cli": (
         "__init__ tuning table_fit in_process estimator model ml predictor engines input platform report certificate "

@@ -6,7 +6,7 @@ from scipy.sparse import coo_array, diags_array
 
 from onebit_spark import FitConfig, fit_arrays
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.spectral import OVERSAMPLING, Keyed, Rows, random_start, spectral_start
+from onebit_spark.core.spectral import OVERSAMPLING, Keyed, Rows, spectral_start
 from onebit_spark.engines.start import StartTables
 from onebit_spark.engines.threads import ThreadRunner
 from onebit_spark.simulate import power_law_ratings, simulate
@@ -118,13 +118,6 @@ def test_tables_are_made_in_parts(monkeypatch):
     for found, expected in zip(spectral_start(engine(*data), 5, seed=0), whole, strict=True):
         assert found.shape == expected.shape
         np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5 * np.abs(expected).max())
-
-
-def test_random_start_depends_on_the_seed():
-    matrix = engine(*gapped())
-    first, same, other = (random_start(matrix, 3, seed)[0] for seed in (1, 1, 2))
-    np.testing.assert_array_equal(first, same)
-    assert not np.any(first == other)
 
 
 def test_columns_of_noise_start_small_and_die():

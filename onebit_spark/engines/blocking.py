@@ -52,8 +52,7 @@ from onebit_spark.engines.block_frames import (
 from onebit_spark.engines.steps import PlacedBlock
 from onebit_spark.engines.tables import Storage
 from onebit_spark.errors import FitFailed
-from onebit_spark.input.batches import ITEM, USER, joined
-from onebit_spark.input.packing import BUNDLES, NO_WEIGHTS, Bundle, read_bundles
+from onebit_spark.input.batches import BUNDLES, ITEM, NO_WEIGHTS, USER, Bundle, joined, read_bundles
 from onebit_spark.input.rating_checks import not_deterministic
 from onebit_spark.input.survey import PARTS_PER_CORE, SIDE_NUMBERS, PackedRatings, RatingSurvey
 from onebit_spark.platform.binary_cells import binary_line, cell_array, schema_of

@@ -32,9 +32,8 @@ from onebit_spark.engines.engine import RowLayout, RowTransform
 from onebit_spark.engines.steps import Rows
 from onebit_spark.platform.binary_cells import type_of
 from onebit_spark.platform.files import Location
-from onebit_spark.platform.plans import forget, on_executors
+from onebit_spark.platform.plans import TemporaryFolders, forget, on_executors
 from onebit_spark.platform.sessions import broadcast
-from onebit_spark.platform.temporary_folders import TemporaryFolders
 
 BATCH_BYTES = 16 * 2**20  # of a batch that goes to Spark; it travels in a task, which may have 128 MB
 
@@ -151,7 +150,7 @@ class InFiles:
         return frame.sparkSession.read.schema(schema).parquet(place.uri), place.delete
 
     def persist(self, frame: DataFrame, schema: StructType) -> DataFrame:
-        """In a folder beside this one: see ``temporary_folders``."""
+        """In a folder beside this one: see ``plans.TemporaryFolders``."""
         folder = self.folder.sibling(f"{self.folder.name}-model")
         part = folder / uuid.uuid4().hex
         frame.write.parquet(part.uri)

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from onebit_spark import RequestError
 from onebit_spark.core import sketch
 from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.input.holdout import split_off
+from onebit_spark.input.collect import split_off
 from onebit_spark.input.ratings import Columns, check_ratings
 from onebit_spark.ml.freshness import check_fresh, sketch_of
 from onebit_spark.model import OneBitCompletionModel

@@ -20,7 +20,7 @@ from onebit_spark.engines.blocking import Build, Route, routes_of
 from onebit_spark.engines.engine import RowLayout
 from onebit_spark.engines.spark_runner import RunStep
 from onebit_spark.engines.steps import PlacedBlock, Product
-from onebit_spark.input.packing import NO_WEIGHTS
+from onebit_spark.input.batches import NO_WEIGHTS
 from onebit_spark.platform.binary_cells import MOST_BYTES, binary_line, cell_array
 
 

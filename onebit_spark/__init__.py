@@ -1,7 +1,7 @@
 """Bayesian completion of huge binary matrices on Spark, with a certified error rate.
 
 Importing this package starts no JVM and imports no Spark. ``OneBitCompletion`` and ``OneBitCompletionModel`` import
-pyspark at their first use; ``fit_table``, ``load`` and ``ServedModel`` import Parquet.
+pyspark at their first use.
 """
 
 from importlib import import_module
@@ -12,13 +12,15 @@ from onebit_spark.certificate.planning import plan
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.solver import NotConverged
 from onebit_spark.errors import FitFailed, RequestError
-from onebit_spark.in_process import Fit, fit_arrays
 
 if TYPE_CHECKING:
     from onebit_spark.estimator import OneBitCompletion
+    from onebit_spark.in_process import fit_arrays, fit_table
     from onebit_spark.model import OneBitCompletionModel
-    from onebit_spark.predictor.served_model import ServedModel, load
-    from onebit_spark.table_fit import fit_table
+    from onebit_spark.predictor.fitted_model import FittedModel, load
+
+    Fit = FittedModel  # names of earlier versions
+    ServedModel = FittedModel
 
 __version__ = "0.2.0"
 
@@ -27,6 +29,7 @@ __all__ = [
     "Fit",
     "FitConfig",
     "FitFailed",
+    "FittedModel",
     "NotConverged",
     "OneBitCompletion",
     "OneBitCompletionModel",
@@ -42,14 +45,17 @@ __all__ = [
 _AT_FIRST_USE = {
     "OneBitCompletion": "onebit_spark.estimator",
     "OneBitCompletionModel": "onebit_spark.model",
-    "ServedModel": "onebit_spark.predictor.served_model",
-    "fit_table": "onebit_spark.table_fit",
-    "load": "onebit_spark.predictor.served_model",
+    "FittedModel": "onebit_spark.predictor.fitted_model",
+    "fit_arrays": "onebit_spark.in_process",
+    "fit_table": "onebit_spark.in_process",
+    "load": "onebit_spark.predictor.fitted_model",
 }
+_ALIASES = {"Fit": "FittedModel", "ServedModel": "FittedModel"}
 
 
 def __getattr__(name: str) -> Any:
-    """What needs Spark or Arrow. It is imported at its first use."""
+    """Import a public name at its first use."""
+    name = _ALIASES.get(name, name)
     if name not in _AT_FIRST_USE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

@@ -15,13 +15,13 @@ from onebit_spark.core.fitted_features import Who, feature_effects
 from onebit_spark.errors import RequestError
 from onebit_spark.input.rating_checks import RatingCounts
 from onebit_spark.ml.evaluation import CertificateRequest, calibrate, certified, diagnose, with_certificates
-from onebit_spark.ml.fitted_model import FittedModel
+from onebit_spark.ml.fitted_model import SparkModel
 from onebit_spark.ml.fold_in import fold_in, fold_in_features, update
 from onebit_spark.ml.persistence import ModelReader, ModelWriter, export_vectors
 from onebit_spark.ml.recommend import Request, recommend
 
 
-class OneBitCompletionModel(FittedModel, MLWritable, MLReadable["OneBitCompletionModel"]):
+class OneBitCompletionModel(SparkModel, MLWritable, MLReadable["OneBitCompletionModel"]):
     """A fitted model. ``OneBitCompletion.fit`` makes it; ``transform`` predicts pairs.
 
     The methods return new models and DataFrames. They do not change the model.

@@ -24,6 +24,7 @@ from onebit_spark.core.output_kinds import PREDICTIONS
 from onebit_spark.core.sketch import HIGHEST, CellSketch
 from onebit_spark.core.solver import Iteration
 from onebit_spark.errors import RequestError
+from onebit_spark.in_process import TableFit, checked_features
 from onebit_spark.input.arrow_ratings import ArrowRatings, Holdout, KeptRatings
 from onebit_spark.input.arrow_table import ArrowTable, Unreadable, open_table
 from onebit_spark.input.batches import CollectedRatings
@@ -32,11 +33,10 @@ from onebit_spark.input.prepared_folder import PreparedHere
 from onebit_spark.input.rating_checks import Columns, column_problem
 from onebit_spark.platform.files import table_format
 from onebit_spark.predictor.certification import CertificateRequest, fresh_to, with_certificates
+from onebit_spark.predictor.fitted_model import FittedModel, load
 from onebit_spark.predictor.model_folder import replaced_folder
 from onebit_spark.predictor.scored import CALIBRATING, SAMPLE, calibrated, diagnosed, figures_of, with_rates
-from onebit_spark.predictor.served_model import ServedModel, load
 from onebit_spark.report.page import REPORT, page_of
-from onebit_spark.table_fit import TableFit, checked_features
 
 USERS_AT_ONCE = 100_000  # whose recommendations are held at once
 EXAMPLES = 3
@@ -157,7 +157,7 @@ class LocalRuntime:
     def fit(
         self, plan: FitPlan, ratings: LocalRatings, features: Mapping[Who, ArrowTable],
         progress: Callable[[Iteration], None],
-    ) -> ServedModel:  # fmt: skip
+    ) -> FittedModel:  # fmt: skip
         tables = {
             who: checked_features(table, plan.columns.roles[who], ratings.id_types[who], who)
             for who, table in features.items()
@@ -166,14 +166,14 @@ class LocalRuntime:
         fit = TableFit(plan.config, plan.terms, plan.columns, ratings.id_types, tables, plan.execution, where)
         return fit.model(ratings.to_fit, progress, ratings.seconds)
 
-    def load(self, path: str) -> ServedModel:
+    def load(self, path: str) -> FittedModel:
         return replace(load(path), cold_start="prior")
 
-    def save(self, model: ServedModel, path: str, overwrite: bool) -> None:
+    def save(self, model: FittedModel, path: str, overwrite: bool) -> None:
         page = page_of(model.info, model.certificate)
         model.save(path, overwrite, {} if page is None else {REPORT: page})
 
-    def with_featured_ids(self, model: ServedModel, features: ArrowTable, who: Who) -> ServedModel:
+    def with_featured_ids(self, model: FittedModel, features: ArrowTable, who: Who) -> FittedModel:
         column = model.info.columns[who]
         return model.fold_in_features(checked_features(features, column, model.info.id_types[who], who), who)
 
@@ -185,7 +185,7 @@ class LocalRuntime:
     # ---- quality -----------------------------------------------------------------------------------------------------
 
     def judged_by(
-        self, model: ServedModel, table: ArrowTable, threshold: float | None, request: CertificateRequest
+        self, model: FittedModel, table: ArrowTable, threshold: float | None, request: CertificateRequest
     ) -> KeptRatings:
         info, names = model.info, model.info.columns
         if threshold is None and not pa.types.is_boolean(table.schema.field(names["label"]).type):
@@ -198,11 +198,11 @@ class LocalRuntime:
             raise RequestError("; ".join(problems))
         return ratings.kept()
 
-    def measure(self, model: ServedModel, on: KeptRatings) -> dict[str, Any]:
+    def measure(self, model: FittedModel, on: KeptRatings) -> dict[str, Any]:
         return self._with_rates(model, on, figures_of(_scored(model, on))[0])
 
     def certify(
-        self, model: ServedModel, on: KeptRatings, request: CertificateRequest,
+        self, model: FittedModel, on: KeptRatings, request: CertificateRequest,
         freshness: Mapping[str, Any] | None = None,
     ) -> tuple[dict[str, Any], list[Certificate]]:  # fmt: skip
         if freshness is None:
@@ -212,17 +212,17 @@ class LocalRuntime:
         return self._with_rates(model, on, figures), certificates
 
     @staticmethod
-    def _with_rates(model: ServedModel, on: KeptRatings, figures: dict[str, Any]) -> dict[str, Any]:
+    def _with_rates(model: FittedModel, on: KeptRatings, figures: dict[str, Any]) -> dict[str, Any]:
         return with_rates(figures, model.info, on.tally.n, on.tally.positives, on.threshold)
 
-    def certified(self, model: ServedModel, certificates: Sequence[Certificate]) -> ServedModel:
+    def certified(self, model: FittedModel, certificates: Sequence[Certificate]) -> FittedModel:
         return replace(model, certificate=with_certificates(model.certificate, certificates))
 
-    def calibrated(self, model: ServedModel, on: KeptRatings) -> ServedModel:
+    def calibrated(self, model: FittedModel, on: KeptRatings) -> FittedModel:
         calibration = calibrated(_scored(model, on.sample(CALIBRATING)))
         return replace(model, info=replace(model.info, calibration=calibration.as_dict()))
 
-    def diagnosed(self, model: ServedModel, ratings: LocalRatings, source: str) -> ServedModel:
+    def diagnosed(self, model: FittedModel, ratings: LocalRatings, source: str) -> FittedModel:
         kept = ratings.held_out
         n = ratings.to_fit.tally.n if kept is None else kept.tally.n
         scored = model.scored(*ratings.fitted_pairs) if kept is None else _scored(model, kept.sample(SAMPLE))
@@ -231,7 +231,7 @@ class LocalRuntime:
 
     # ---- predictions -------------------------------------------------------------------------------------------------
 
-    def predict(self, model: ServedModel, pairs: ArrowTable, n: int, target: Target) -> None:
+    def predict(self, model: FittedModel, pairs: ArrowTable, n: int, target: Target) -> None:
         user, item = (model.info.columns[who] for who in SIDE_OF)
         boolean = model.info.label_coding == "boolean"
 
@@ -248,7 +248,7 @@ class LocalRuntime:
 
         _write(lines(), target)
 
-    def recommend(self, model: ServedModel, n: int, seen: ArrowTable | None, target: Target) -> None:
+    def recommend(self, model: FittedModel, n: int, seen: ArrowTable | None, target: Target) -> None:
         user, item = (model.info.columns[who] for who in SIDE_OF)
         pairs = None if seen is None else seen.table()
         taken = None if pairs is None else (pairs[user], pairs[item])
@@ -284,6 +284,6 @@ def _one_of(table: ArrowTable, column: str) -> str:
     return matching[0]
 
 
-def _scored(model: ServedModel, on: KeptRatings) -> pa.Table:
+def _scored(model: FittedModel, on: KeptRatings) -> pa.Table:
     rows, cols = model.users.positions(on.users), model.items.positions(on.items)
     return model.scored(rows, cols, on.positive, on.groups)

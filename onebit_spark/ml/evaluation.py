@@ -26,7 +26,7 @@ from onebit_spark.core.prediction import EVERYTHING
 from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import column_problem, matching, quoted
 from onebit_spark.input.ratings import Columns, RatingCounts, check_ratings, positive, with_weight
-from onebit_spark.ml.fitted_model import FittedModel
+from onebit_spark.ml.fitted_model import SparkModel
 from onebit_spark.ml.freshness import check_fresh
 from onebit_spark.ml.params import plainly_named
 from onebit_spark.ml.selection import answers, confidence, group_column, rung
@@ -44,10 +44,10 @@ from onebit_spark.predictor.scored import (
     with_rates,
 )
 
-M = TypeVar("M", bound=FittedModel)
+M = TypeVar("M", bound=SparkModel)
 
 
-def ratings_that_count(model: FittedModel, ratings: DataFrame, threshold: float | None) -> tuple[DataFrame, Columns]:
+def ratings_that_count(model: SparkModel, ratings: DataFrame, threshold: float | None) -> tuple[DataFrame, Columns]:
     """The ratings that a model is judged by, and their columns: those of weight 0 do not count (docs/MATH.md, §16).
 
     The weight is looked for in the column of the fit. Ratings without this column all count.
@@ -64,7 +64,7 @@ def ratings_that_count(model: FittedModel, ratings: DataFrame, threshold: float 
 
 
 def scored_ratings(
-    model: FittedModel, ratings: DataFrame, threshold: float | None, n: int, group: Column | None = None
+    model: SparkModel, ratings: DataFrame, threshold: float | None, n: int, group: Column | None = None
 ) -> pa.Table:
     """One line for each of n checked ratings, on the driver: see ``predictor.scored``."""
     asked = _asked(model, ratings, threshold, group)
@@ -73,7 +73,7 @@ def scored_ratings(
     return scored_table(model.info, lines.rename_columns({"__positive": "positive", "__group": "group"}))
 
 
-def predicted_pairs(model: FittedModel, pairs: DataFrame, n: int) -> DataFrame:
+def predicted_pairs(model: SparkModel, pairs: DataFrame, n: int) -> DataFrame:
     """What ``transform`` appends to n checked pairs of ids, under its usual names."""
     if not model.fitsHere(n):
         return model.transform(pairs)
@@ -86,7 +86,7 @@ def predicted_pairs(model: FittedModel, pairs: DataFrame, n: int) -> DataFrame:
 
 
 def scored_by_spark(
-    model: FittedModel, ratings: DataFrame, threshold: float | None, group: Column | None = None
+    model: SparkModel, ratings: DataFrame, threshold: float | None, group: Column | None = None
 ) -> DataFrame:
     """The same columns but confidence and rung, lazily, for any number of ratings."""
     scored = _by_spark(model, _asked(model, ratings, threshold, group))
@@ -102,7 +102,7 @@ def scored_by_spark(
     )
 
 
-def _asked(model: FittedModel, ratings: DataFrame, threshold: float | None, group: Column | None) -> DataFrame:
+def _asked(model: SparkModel, ratings: DataFrame, threshold: float | None, group: Column | None) -> DataFrame:
     """The two ids, the label as a boolean and the group."""
     labelled = ratings.withColumn("__positive", positive(ratings, model.info.columns["label"], threshold))
     ids = (F.col(quoted(column)) for column in (model.getUserCol(), model.getItemCol()))
@@ -110,7 +110,7 @@ def _asked(model: FittedModel, ratings: DataFrame, threshold: float | None, grou
     return labelled.select(*ids, "__positive", group.alias("__group"))
 
 
-def _scored_here(model: FittedModel, pairs: DataFrame) -> pa.Table:
+def _scored_here(model: SparkModel, pairs: DataFrame) -> pa.Table:
     """The pairs with ``OUTPUTS``, unknown_user and unknown_item, on the driver. Ids must not be null.
 
     One job collects the pairs, two more the factors of a model that was loaded, when it is asked for the first time.
@@ -125,7 +125,7 @@ def _scored_here(model: FittedModel, pairs: DataFrame) -> pa.Table:
     return table
 
 
-def _by_spark(model: FittedModel, asked: DataFrame) -> DataFrame:
+def _by_spark(model: SparkModel, asked: DataFrame) -> DataFrame:
     scored = plainly_named(model).transform(asked)
     for who in SIDE_OF:
         ids = model.factorsOf(who).select(F.col("id").alias(f"__known_{who}"))
@@ -142,7 +142,7 @@ SMALLEST_PROBABILITY = 1e-15  # as metrics.log_loss
 
 
 def measure(
-    model: FittedModel, ratings: DataFrame, threshold: float | None, tally: RatingCounts, by: str | None = None
+    model: SparkModel, ratings: DataFrame, threshold: float | None, tally: RatingCounts, by: str | None = None
 ) -> tuple[dict[str, Any], HeldOutCounts]:
     """All figures of metrics.json, and the counts for selective certificates, in one pass.
 
@@ -152,7 +152,7 @@ def measure(
 
     Parameters
     ----------
-    model : FittedModel
+    model : SparkModel
         The model.
     ratings : DataFrame
         Ratings with the columns of the fit.
@@ -233,7 +233,7 @@ def probability_bin(probability: Column) -> Column:
 
 
 def diagnose(
-    model: FittedModel, ratings: DataFrame, source: str, fitted: bool, tally: RatingCounts | None = None
+    model: SparkModel, ratings: DataFrame, source: str, fitted: bool, tally: RatingCounts | None = None
 ) -> dict[str, Any]:
     """The figures that a report shows, of all ratings or of a sample; ``source`` says in words what they are.
 
@@ -244,13 +244,13 @@ def diagnose(
     return diagnosed(scored, f"a sample of {source}" if sampled else source, fitted)
 
 
-def calibrate(model: FittedModel, ratings: DataFrame) -> Calibration:
+def calibrate(model: SparkModel, ratings: DataFrame) -> Calibration:
     """The map from score and spread to probability that is likeliest on these ratings, which must not be fitted."""
     return calibrated(_scored(model, ratings, CALIBRATING)[0])
 
 
 def _scored(
-    model: FittedModel, ratings: DataFrame, most: int, tally: RatingCounts | None = None
+    model: SparkModel, ratings: DataFrame, most: int, tally: RatingCounts | None = None
 ) -> tuple[pa.Table, bool]:
     """The ratings scored, or a sample of about ``most``, and whether it is a sample."""
     threshold = model.info.threshold
@@ -271,7 +271,7 @@ class CheckedRatings:
     tally: RatingCounts
 
 
-def checked_ratings(model: FittedModel, ratings: DataFrame, threshold: float | None = None) -> CheckedRatings:
+def checked_ratings(model: SparkModel, ratings: DataFrame, threshold: float | None = None) -> CheckedRatings:
     """Check and count ratings. The default threshold is that of the fit, unless the labels are booleans."""
     if threshold is None and not any(
         isinstance(field.dataType, BooleanType) for field in matching(ratings, model.info.columns["label"])
@@ -282,7 +282,7 @@ def checked_ratings(model: FittedModel, ratings: DataFrame, threshold: float | N
 
 
 def certify(
-    model: FittedModel, on: CheckedRatings, request: CertificateRequest, freshness: Mapping[str, Any] | None = None
+    model: SparkModel, on: CheckedRatings, request: CertificateRequest, freshness: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], list[Certificate]]:
     """The figures of a model on ratings, and the certificates that they give: ``holdout`` first.
 
@@ -296,7 +296,7 @@ def certify(
     return figures, [with_freshness(item, freshness) for item in certificates]
 
 
-def check_request(model: FittedModel, ratings: DataFrame, request: CertificateRequest) -> None:
+def check_request(model: SparkModel, ratings: DataFrame, request: CertificateRequest) -> None:
     """Refuse, before any rating is scored, what cannot be certified."""
     problems = request.problems(model.info)
     if request.by is not None and (problem := column_problem(ratings, request.by, " to group by")):
@@ -305,7 +305,7 @@ def check_request(model: FittedModel, ratings: DataFrame, request: CertificateRe
         raise RequestError("; ".join(problems))
 
 
-def certified(model: FittedModel, ratings: DataFrame, request: CertificateRequest) -> list[Certificate]:
+def certified(model: SparkModel, ratings: DataFrame, request: CertificateRequest) -> list[Certificate]:
     """The certificates that ratings with the columns of the fit give."""
     check_request(model, ratings, request)
     return certify(model, checked_ratings(model, ratings), request)[1]

@@ -33,12 +33,12 @@ from onebit_spark.input.prepared_ratings import RatingsFrame, RatingsSource, pre
 from onebit_spark.input.rating_checks import Columns
 from onebit_spark.input.survey import RatingSurvey
 from onebit_spark.ml.checkpoint import Checkpoint, CheckpointFolder, Checkpointing, resumed, subject_of, warm_start
-from onebit_spark.ml.fitted_model import FittedModel
+from onebit_spark.ml.fitted_model import SparkModel
 from onebit_spark.ml.freshness import sketch_of
 from onebit_spark.ml.persistence import write_model
 from onebit_spark.predictor.fit_info import info_of_fit
 
-M = TypeVar("M", bound=FittedModel)
+M = TypeVar("M", bound=SparkModel)
 
 log = logging.getLogger("onebit_spark")
 
@@ -224,7 +224,7 @@ def _sketch(given: FitInput, chosen: ChosenExchange, n_validation: int) -> CellS
 
 
 def _start(
-    initial: FittedModel | None, earlier: Checkpoint | None, config: FitConfig, engine: SparkEngine
+    initial: SparkModel | None, earlier: Checkpoint | None, config: FitConfig, engine: SparkEngine
 ) -> Start[Any] | None:
     """Where the fit starts, if not where its configuration says: from a checkpoint, or from an initial model."""
     if earlier is not None:

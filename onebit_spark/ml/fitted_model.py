@@ -1,4 +1,4 @@
-"""FittedModel: the factors and the predictions of a fitted model. Further methods are in ``model``."""
+"""SparkModel: the factors and the predictions of a fitted model. Further methods are in ``model``."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from onebit_spark.ml.params import AnswerParams
 from onebit_spark.ml.selection import answers, chosen_threshold
 from onebit_spark.platform.arrow_stream import arrow_udf
 from onebit_spark.platform.sessions import as_bytes
+from onebit_spark.predictor.fitted_model import FittedModel
 from onebit_spark.predictor.predictor import OUTPUTS, Predictor
-from onebit_spark.predictor.served_model import ServedModel
 from onebit_spark.predictor.side import ModelSide
 
 SCORED = StructType([StructField(name, DoubleType()) for name in OUTPUTS])
@@ -66,7 +66,7 @@ class TrainingSummary:
     validationHistory: list[dict[str, float]]
 
 
-class FittedModel(Model, AnswerParams, MLReadable[Any]):
+class SparkModel(Model, AnswerParams, MLReadable[Any]):
     """Base class of ``OneBitCompletionModel``, which documents the attributes."""
 
     def __init__(
@@ -163,12 +163,12 @@ class FittedModel(Model, AnswerParams, MLReadable[Any]):
         """Whether the model and so many pairs are small enough to be asked on the driver."""
         return pairs <= MOST_PAIRS and (self.info.n_users + self.info.n_items) * self.bytesPerRow <= MOST_BYTES
 
-    def served(self) -> ServedModel:
+    def served(self) -> FittedModel:
         """This model on the driver. Its factors are collected when they are first asked for. For small models."""
         if not self._collected:
             users, items = collected_factors(self.users), collected_factors(self.items)
             self._collected.append((ModelSide.of(users, self.info, "user"), ModelSide.of(items, self.info, "item")))
-        return ServedModel(self.info, *self._collected[0], self.certificate)
+        return FittedModel(self.info, *self._collected[0], self.certificate)
 
     def sample(self, dataset: DataFrame, seed: int = 0) -> DataFrame:
         """Append one random draw per pair: ``sampledScore`` and ``sampledPrediction`` (docs/MATH.md, §9.4).

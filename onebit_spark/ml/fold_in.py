@@ -46,15 +46,15 @@ from onebit_spark.input.ratings import (
     rating_lines,
     with_weight,
 )
-from onebit_spark.ml.fitted_model import MOST_PAIRS, FittedModel
+from onebit_spark.ml.fitted_model import MOST_PAIRS, SparkModel
 from onebit_spark.ml.freshness import sketch_of
 from onebit_spark.platform.plans import computed_once
 from onebit_spark.platform.sessions import parallelism
+from onebit_spark.predictor.fitted_model import FittedModel
 from onebit_spark.predictor.new_ratings import Before, FoldIn, updated_sides, warn_left_out
-from onebit_spark.predictor.served_model import ServedModel
 from onebit_spark.predictor.side import ModelSide, arrow_type
 
-M = TypeVar("M", bound=FittedModel)
+M = TypeVar("M", bound=SparkModel)
 
 COLUMN_OF: dict[Who, str] = {"user": USER, "item": ITEM}  # of prepared ratings
 RATINGS_PER_TASK = 200_000  # each rating comes with the factors of its partner
@@ -117,7 +117,7 @@ def _check_who(who: str) -> None:
         raise RequestError(f"who must be 'user' or 'item', not {who!r}")
 
 
-def explained_means(model: FittedModel, features: DataFrame, who: Who) -> IdLines:
+def explained_means(model: SparkModel, features: DataFrame, who: Who) -> IdLines:
     """The means that side features explain, Wᵀf (ids × D)."""
     info, coding = model.info, coding_of(model.info, who)
     column = model.idCol(who)
@@ -138,7 +138,7 @@ class NewRatings:
     n: int
 
     @classmethod
-    def of(cls, model: FittedModel, ratings: DataFrame, threshold: float | None) -> NewRatings:
+    def of(cls, model: SparkModel, ratings: DataFrame, threshold: float | None) -> NewRatings:
         weight = model.info.columns.get("weight")
         columns = Columns(model.getUserCol(), model.getItemCol(), model.info.columns["label"], threshold, weight)
         ratings = with_weight(ratings, columns)
@@ -169,12 +169,12 @@ def with_side(model: M, who: Who, factors: DataFrame, n: int, **info: Any) -> M:
     return model.changed(items=factors, n_items=n, **info)
 
 
-def side_frame(model: FittedModel, who: Who, table: pa.Table) -> DataFrame:
+def side_frame(model: SparkModel, who: Who, table: pa.Table) -> DataFrame:
     """A factor table without certified spreads as a DataFrame."""
     return factor_frame(model.users.sparkSession, table, factor_schema(replace(model.info, draw_narrowing=None), who))
 
 
-def _with_new(model: FittedModel, given: NewRatings, who: Who, means: IdLines | None) -> DataFrame:
+def _with_new(model: SparkModel, given: NewRatings, who: Who, means: IdLines | None) -> DataFrame:
     """The factor table with the new rows, computed and kept by the executors."""
     info, ratings = model.info, rating_lines(given.frame, given.columns)
     new, plain = COLUMN_OF[who], factor_columns(*info.table_form)
@@ -262,7 +262,7 @@ class _Touched:
     new: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, model: FittedModel, who: Who, table: pa.Table, served: ServedModel | None) -> _Touched:
+    def of(cls, model: SparkModel, who: Who, table: pa.Table, served: FittedModel | None) -> _Touched:
         """``served``: the whole model, if it is on the driver. Else the factors of these ids are collected."""
         side = None if served is None else served.side(who)
         kind = arrow_type(model.info.id_types[who]) if side is None else side.ids.type
@@ -273,11 +273,11 @@ class _Touched:
             lines = model.factorsOf(who).join(asked, "id", "left_semi").toArrow()
             side = ModelSide.of(lines, model.info, who)
         positions = side.positions(ids)
-        return cls(ids, encoded.indices.to_numpy().astype(np.int64), side.posterior.take(positions), positions < 0)
+        return cls(ids, encoded.indices.to_numpy().astype(np.int64), side.at(positions, implicit=True), positions < 0)
 
 
 def _with_updated(
-    model: FittedModel, who: Who, ids: pa.Array, rows: RowPosterior, served: ServedModel | None
+    model: SparkModel, who: Who, ids: pa.Array, rows: RowPosterior, served: FittedModel | None
 ) -> DataFrame:
     """The factor table of a side with the updated lines in place of the old ones."""
     if served is not None:

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from onebit_spark.core.sketch import HIGHEST, CellSketch, limit_for
 from onebit_spark.input.ratings import Columns, RatingCounts, cell_hash
-from onebit_spark.ml.fitted_model import FittedModel
+from onebit_spark.ml.fitted_model import SparkModel
 from onebit_spark.platform.files import Location, explained
 from onebit_spark.platform.sessions import described
 from onebit_spark.predictor.certification import NOT_KNOWN, fresh_to
@@ -34,7 +34,7 @@ def sketch_of(ratings: DataFrame, columns: Columns, n: int, limit: int = HIGHEST
     return _sketch(cells, limit)
 
 
-def check_fresh(model: FittedModel, ratings: DataFrame, columns: Columns, tally: RatingCounts) -> dict[str, Any]:
+def check_fresh(model: SparkModel, ratings: DataFrame, columns: Columns, tally: RatingCounts) -> dict[str, Any]:
     """Refuse ratings that the model was fitted on, in whole or in part; else how they compare, for a certificate.
 
     ``checked`` is false, with a ``reason``, where it could not be seen.

@@ -19,7 +19,7 @@ from onebit_spark.core.execution import Execution
 from onebit_spark.core.settings import Setting, documented_parameter, param_names
 from onebit_spark.core.settings import declared as settings_of
 from onebit_spark.input.rating_checks import Labels
-from onebit_spark.predictor.asked_model import COLD_START
+from onebit_spark.predictor.fitted_model import COLD_START
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Params)

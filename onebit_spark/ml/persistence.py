@@ -39,14 +39,14 @@ from onebit_spark.core.model_info import METADATA, ModelInfo
 from onebit_spark.core.output_kinds import ESTIMATOR, MODEL, VECTORS
 from onebit_spark.engines.tables import collected_factors
 from onebit_spark.errors import RequestError
-from onebit_spark.ml.fitted_model import FittedModel
+from onebit_spark.ml.fitted_model import SparkModel
 from onebit_spark.ml.freshness import read_sketch, write_sketch
 from onebit_spark.platform.files import Location, explained, replace_folder
 from onebit_spark.platform.sessions import described
 from onebit_spark.predictor.model_folder import CERTIFICATE, SEAL, certificate_of, check_model
 from onebit_spark.report.page import REPORT, page_of
 
-M = TypeVar("M", bound=FittedModel)
+M = TypeVar("M", bound=SparkModel)
 
 log = logging.getLogger("onebit_spark")
 
@@ -57,7 +57,7 @@ SIDE_FEATURES = "sideFeatures"  # in an estimator's metadata
 class ModelWriter(MLWriter):
     """``model.write()``. The folder appears whole or not at all. An old one remains until the new one is complete."""
 
-    def __init__(self, model: FittedModel) -> None:
+    def __init__(self, model: SparkModel) -> None:
         super().__init__()
         self._model = model
 
@@ -69,7 +69,7 @@ class ModelWriter(MLWriter):
             write_model(self._model, folder)
 
 
-def write_model(model: FittedModel, folder: str) -> None:
+def write_model(model: SparkModel, folder: str) -> None:
     """Write the model into ``folder``. ``metadata.json`` is written last."""
     spark = model.users.sparkSession
     with ThreadPoolExecutor(1) as beside:  # the report is drawn while Spark writes
@@ -85,7 +85,7 @@ def write_model(model: FittedModel, folder: str) -> None:
     (Location(spark, folder) / METADATA).write_text(model.info.to_json())
 
 
-def _write_factors(model: FittedModel, factors: DataFrame, folder: Location) -> None:
+def _write_factors(model: SparkModel, factors: DataFrame, folder: Location) -> None:
     """As Parquet: a small table by this process, which is faster than a Spark job, and a large one by the executors."""
     if model.fitsHere(0):
         content = io.BytesIO()
@@ -96,7 +96,7 @@ def _write_factors(model: FittedModel, factors: DataFrame, folder: Location) -> 
     factors.write.parquet(folder.uri)
 
 
-def export_vectors(model: FittedModel, path: str | os.PathLike[str], overwrite: bool) -> None:
+def export_vectors(model: SparkModel, path: str | os.PathLike[str], overwrite: bool) -> None:
     """Write the vectors of ``predictor.model_folder``: tables ``users`` and ``items``. Nothing is collected."""
     spark = model.users.sparkSession
     if Location(spark, path).uri == model.source:
@@ -144,7 +144,7 @@ class ModelReader(MLReader[M]):
             raise RequestError(f"damaged model folder: it has no {name}/")
         return folder / name
 
-    def _set_params(self, model: FittedModel, folder: Location) -> None:
+    def _set_params(self, model: SparkModel, folder: Location) -> None:
         try:
             with explained("damaged model folder: metadata/"):
                 params = DefaultParamsReader.loadMetadata(folder.uri, self.sparkSession)

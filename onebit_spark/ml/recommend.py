@@ -22,7 +22,7 @@ from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.engines.block_frames import Batches
 from onebit_spark.errors import refuse
 from onebit_spark.input.columns import checked_ids, refuse_stream
-from onebit_spark.ml.fitted_model import FittedModel
+from onebit_spark.ml.fitted_model import SparkModel
 from onebit_spark.platform.binary_cells import binary_line
 from onebit_spark.platform.plans import in_partitions
 from onebit_spark.platform.sessions import parallelism
@@ -42,7 +42,7 @@ class Request:
     floor: float | None = None  # least confidence of a pair
 
 
-def recommend(model: FittedModel, who: Who, request: Request, subset: DataFrame | None = None) -> DataFrame:
+def recommend(model: SparkModel, who: Who, request: Request, subset: DataFrame | None = None) -> DataFrame:
     """Recommendations for every user (``who`` = "user") or every item that the model knows, or for those of ``subset``.
 
     Returns
@@ -65,17 +65,17 @@ def recommend(model: FittedModel, who: Who, request: Request, subset: DataFrame 
     return ranked.select(F.col("id").alias(model.idCol(who)), shown.alias("recommendations"))
 
 
-def _ranked_here(model: FittedModel, who: Who, rank: _Rank, schema: str) -> DataFrame:
+def _ranked_here(model: SparkModel, who: Who, rank: _Rank, schema: str) -> DataFrame:
     """All ids of a small model, ranked on the driver: no Python worker has to start."""
     served = model.served()
     asking, others = served.side(who), served.side(PARTNER[who])
-    best = best_of(asking.posterior, np.arange(len(asking.ids)), others.known, rank.n, rank.ranking)
+    best = best_of(asking.known, np.arange(len(asking.ids)), others.known, rank.n, rank.ranking)
     lists = rank.lists(asking.ids, others.ids, best)
     return model.users.sparkSession.createDataFrame(pa.Table.from_batches([lists]), schema)
 
 
 def _ranked(
-    model: FittedModel, who: Who, request: Request, subset: DataFrame | None, rank: _Rank, schema: str
+    model: SparkModel, who: Who, request: Request, subset: DataFrame | None, rank: _Rank, schema: str
 ) -> DataFrame:
     """Blocks compared with blocks on the executors."""
     asking, seen = model.factorsOf(who), request.exclude_seen
@@ -101,11 +101,11 @@ def _ranked(
 # ---- the two sides ---------------------------------------------------------------------------------------------------
 
 
-def _n_blocks(model: FittedModel, who: Who) -> int:
+def _n_blocks(model: SparkModel, who: Who) -> int:
     return max(1, -(-model.info.count(who) * model.bytesPerRow // BLOCK_BYTES))
 
 
-def _ids(model: FittedModel, who: Who, dataset: DataFrame) -> DataFrame:
+def _ids(model: SparkModel, who: Who, dataset: DataFrame) -> DataFrame:
     """The ids of one side in the user's DataFrame, as ``id``."""
     refuse_stream(dataset, f"the {who}s to recommend for")
     model.checkIdType(dataset, who)
@@ -113,7 +113,7 @@ def _ids(model: FittedModel, who: Who, dataset: DataFrame) -> DataFrame:
     return dataset.select(checked.alias("id"))
 
 
-def _seen(model: FittedModel, who: Who, ratings: DataFrame) -> DataFrame:
+def _seen(model: SparkModel, who: Who, ratings: DataFrame) -> DataFrame:
     """For every id of one side, the ids of the other side that are excluded."""
     both = who, PARTNER[who]
     refuse_stream(ratings, "the pairs to exclude")
@@ -124,7 +124,7 @@ def _seen(model: FittedModel, who: Who, ratings: DataFrame) -> DataFrame:
     return ratings.groupBy(own.alias("id")).agg(F.collect_set(theirs).alias("seen"))
 
 
-def _packed(model: FittedModel, who: Who, factors: DataFrame, n_blocks: int, prefix: str) -> DataFrame:
+def _packed(model: SparkModel, who: Who, factors: DataFrame, n_blocks: int, prefix: str) -> DataFrame:
     """One row per block, one block per partition. After the shuffle, a block is packed once and used many times."""
     info, form = model.info, (model.info.kind, model.info.config.intercepts)
     seen = [name for name in factors.columns if name == "seen"]

@@ -21,13 +21,12 @@ from onebit_spark.core.config import FitConfig
 from onebit_spark.core.hashes import cell_hashes, fold_hashes
 from onebit_spark.core.metrics import log_loss
 from onebit_spark.core.solver import NotConverged
-from onebit_spark.in_process import fit_arrays
+from onebit_spark.in_process import TableFit, fit_arrays
 from onebit_spark.input.arrow_ratings import ArrowRatings
 from onebit_spark.input.arrow_table import ArrowTable
 from onebit_spark.input.batches import CollectedRatings
 from onebit_spark.input.rating_checks import Columns, RatingCounts
-from onebit_spark.predictor.served_model import ServedModel
-from onebit_spark.table_fit import TableFit
+from onebit_spark.predictor.fitted_model import FittedModel
 from onebit_spark.tuning.tasks import Advances, Ledger, Task, TaskResult, run_one_by_one, run_tasks
 
 FoldResult = dict[str, Any]  # errors, n, log_loss, iterations, converged, effective_rank, seconds
@@ -178,6 +177,6 @@ class LocalValidation:
         sample = Sample.of(rows, cols, labels, (block.n_rows, block.n_columns), block.weights)
         return FoldedSample(sample, fold.astype(np.int32))
 
-    def model(self, config: FitConfig, settings: int) -> ServedModel:
+    def model(self, config: FitConfig, settings: int) -> FittedModel:
         """The fit of all ratings with a configuration that was chosen among ``settings`` many."""
         return TableFit(config, Terms(grid=settings), self.columns, self.id_types).model(self.ratings)

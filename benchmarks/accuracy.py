@@ -167,7 +167,7 @@ def parts(splits: int | None, names: list[str], device: str) -> None:
                 correct = float(np.mean(fit.predict(test.rows, test.cols) == test.labels))
                 error = reliability(test.labels, probability).error
                 lines.append((correct, log_loss(test.labels, probability), error, len(fit.history)))
-                weights.add(f"{fit.config.weight:g}")
+                weights.add(f"{fit.config.kappa:g}")
             seconds = (time.perf_counter() - began) / len(lines)
             mean, spread = np.mean(lines, axis=0), np.std(lines, axis=0, ddof=1)
             print(
@@ -199,7 +199,7 @@ def choices(splits: int | None, names: list[str], device: str) -> None:
                 error = reliability(test.labels, probability).error
                 before = 0 if fit.info.choice is None else fit.info.choice["earlier"]
                 lines.append((correct, log_loss(test.labels, probability), error, before, len(fit.history)))
-                chosen.append((fit.config.rank, fit.config.weight, int(fit.config.implicit_features)))
+                chosen.append((fit.config.rank, fit.config.kappa, int(fit.config.implicit_features)))
             mean, spread = np.mean(lines, axis=0), np.std(lines, axis=0, ddof=1)
             told = [" ".join(f"{value:g}" for value in sorted(set(values))) for values in zip(*chosen, strict=True)]
             print(

@@ -30,10 +30,10 @@ from onebit_spark import FitConfig
 from onebit_spark.core import prediction
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.engine import Engine
+from onebit_spark.core.hyper_posterior import HierarchicalPrior
 from onebit_spark.core.losses import LOSSES, SIDES
 from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.core.scales import ScaleHierarchy
-from onebit_spark.core.solver import Iteration, Outcome, distance, solve
+from onebit_spark.core.solver import Iteration, distance, solve
 from onebit_spark.engines.threads import LocalEngine
 from onebit_spark.simulate import simulate
 
@@ -66,17 +66,14 @@ HELD_OUT_MARK = 5e-4
 
 @dataclass
 class Curve:
-    """A watch that measures the held-out loss after every iteration."""
+    """The held-out loss after every iteration."""
 
     loss: str
     test: Ratings
     held_out: list[float] = field(default_factory=list)
     history: list[Iteration] = field(default_factory=list)
 
-    def begin(self, choice: object) -> None:
-        """All settings are given."""
-
-    def __call__(self, engine: Engine[RowPosterior], hierarchy: ScaleHierarchy, history: list[Iteration]) -> None:
+    def __call__(self, engine: Engine[RowPosterior], hierarchy: HierarchicalPrior, history: list[Iteration]) -> None:
         rows, cols = (engine.posterior(side, hierarchy.row_prior(side)) for side in SIDES)
         pairs = rows.take(self.test.rows), cols.take(self.test.cols)
         losses = LOSSES[self.loss].held_out(
@@ -84,9 +81,6 @@ class Curve:
         )
         self.held_out.append(float(np.mean(losses)))
         self.history = list(history)
-
-    def best(self, outcome: Outcome[ScaleHierarchy]) -> Outcome[ScaleHierarchy]:
-        return outcome
 
     @property
     def objective(self) -> list[float]:
@@ -118,10 +112,10 @@ def curve(ratings: Ratings, config: FitConfig, gauge: bool, relaxed: bool) -> Cu
     train, test = split(ratings, 0.1, seed=0)
     shape = int(ratings.rows.max()) + 1, int(ratings.cols.max()) + 1
     block = RatingBlock.from_coordinates(train.rows, train.cols, train.labels > 0, shape)
-    watch = Curve(config.loss, test)
+    found = Curve(config.loss, test)
     with LocalEngine(block).running() as engine:
-        solve(engine, config, watch=watch, gauge=gauge, relaxed=relaxed)
-    return watch
+        solve(engine, config, after_iteration=found, gauge=gauge, relaxed=relaxed)
+    return found
 
 
 def compare(name: str, loss: str, fits: list[str], iterations: int, features: bool, log: Path | None) -> None:

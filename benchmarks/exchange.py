@@ -72,7 +72,7 @@ def measure(options: argparse.Namespace) -> dict[str, str]:
 
     with tempfile.TemporaryDirectory() as work, MemoryWatch() as memory:
         estimator = OneBitCompletion(
-            rank=10, loss="hinge", start="random", maxIter=2, tol=0.0, exchange=options.exchanges[0], workDir=work
+            rank=10, loss="hinge", maxIter=2, tol=0.0, exchange=options.exchanges[0], checkpointDir=work
         ).setProgress(note)
         began = time.perf_counter()
         model = estimator.fit(spark.read.parquet(options.measure))

@@ -105,7 +105,7 @@ def parts(ratings: DeviceRatings, side: Side, rows: RowPosterior, partners: RowP
 
     def half_step() -> None:
         new, implicit_means, scalars = updated(ratings, step, RatingSums.of(ratings, rows, partners, 1.0), prior)
-        side_statistics(ratings, rows.location, new, prior, implicit_means, scalars, False, None, None)
+        side_statistics(ratings, rows.location, new, prior, implicit_means, scalars, False, None)
 
     found = RatingSums.of(ratings, rows, partners, 1.0)
     return sums, reads, milliseconds(lambda: updated(ratings, step, found, prior)), milliseconds(half_step)
@@ -123,7 +123,7 @@ def timed_fit(host: list[Any], **settings: Any) -> str:
     whole, last = time.perf_counter() - began, np.diff(ended)
     return (
         f"{whole:.2f} s, of which {ended[0]:.2f} to the end of the first iteration; {len(ended)} iterations of "
-        f"{1e3 * np.median(last):.1f} ms; rank {fit.config.rank}, κ {fit.config.weight:g}"
+        f"{1e3 * np.median(last):.1f} ms; rank {fit.config.rank}, κ {fit.config.kappa:g}"
     )
 
 
@@ -134,7 +134,6 @@ def fits(n: int, ranks: list[int], iterations: int) -> None:
     del arrays
     plain = {"tol": 0, "likelihood_weight": 1.0, "implicit_features": False, "max_iter": iterations}
     asked: dict[str, dict[str, Any]] = {f"plain, rank {rank}": {"rank": rank, **plain} for rank in ranks}
-    asked["hinge, rank 10"] = {"rank": 10, "loss": "hinge", **plain}
     asked["rank 10, 100 iterations"] = {"rank": 10, "tol": 0, "likelihood_weight": 1.0}
     asked["all defaults"] = {}
     for name, settings in asked.items():

@@ -24,9 +24,9 @@ from record import provenance
 
 from onebit_spark import FitConfig
 from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.losses import HalfStep, RowPrior, Side
 from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.core.scales import Scales
 from onebit_spark.engines.threads import LocalEngine
 from onebit_spark.simulate import power_law_ratings
 
@@ -84,12 +84,12 @@ def half_steps(ratings: RatingBlock, config: FitConfig, threads: int, repeats: i
     loss = config.make_loss()
     with LocalEngine(ratings, threads).running() as engine:
         engine.start(config, loss)
-        scales = Scales.at_start(config.factors)
+        scales = HyperPosterior.at_start(config.factors)
 
         def once(side: Side) -> float:
             prior = scales.prior(side, config.intercepts)
             began = clock()
-            engine.half_step(loss, HalfStep(side, 5, config.weight, prior, 1.0, want_data=side == "cols"))
+            engine.half_step(loss, HalfStep(side, 5, config.kappa, prior, 1.0, want_data=side == "cols"))
             return clock() - began
 
         times = [(once("rows"), once("cols")) for _ in range(repeats + 1)]
@@ -123,7 +123,7 @@ def row_microseconds(config: FitConfig, length: int, repeats: int) -> float:
     for _ in range(repeats + 1):
         for want_data in (False, True):
             after = before.copy()
-            step: HalfStep[RowPosterior] = HalfStep("rows", 5, config.weight, prior, 1.0, want_data=want_data)
+            step: HalfStep[RowPosterior] = HalfStep("rows", 5, config.kappa, prior, 1.0, want_data=want_data)
             began = time.thread_time()
             loss.update_rows(ratings, 0, n_rows, partners, after, step)
             least[want_data] = min(least[want_data], time.thread_time() - began)

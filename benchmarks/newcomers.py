@@ -113,7 +113,7 @@ def folded(fit: FittedModel, case: Case, given: NDArray[np.bool_], known: NDArra
         told = newcomer_means(block, partners, centre[0], moments.typical(case.side))
     zero = np.zeros((own.n_rows, own.dimension))
     prior = prior.shifted_by(zero if known is None else known, told)
-    settled = converged_rows(fit.config.make_loss(), block, partners, case.side, fit.config.weight, prior)
+    settled = converged_rows(fit.config.make_loss(), block, partners, case.side, fit.config.kappa, prior)
     made, new = own.copy(), block.row_counts > 0
     made.location[new], made.scale[new] = settled.location[new], settled.scale[new]
     return made

@@ -21,7 +21,6 @@ from scale import IDS, write_ratings
 from session import local_session
 
 from onebit_spark.input import collect, survey
-from onebit_spark.input.prepared_ratings import RatingsFrame
 from onebit_spark.input.rating_checks import Columns
 
 
@@ -37,14 +36,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         write_ratings(options, Path(folder))
         spark = local_session(driver_memory="6g", spark_driver_maxResultSize="0")
-        ratings = RatingsFrame(spark.read.parquet(folder), Columns())
-        size = ratings.size()
+        ratings, columns = spark.read.parquet(folder), Columns()
+        size = collect.estimate_size(ratings, columns)
 
-        def survey() -> None:
-            with ratings.surveyed():
+        def surveyed() -> None:
+            with survey.survey_ratings(ratings, columns):
                 pass
 
-        works: dict[str, Callable[[], object]] = {"survey": survey, "collect": lambda: ratings.collected(size, 2**30)}
+        works: dict[str, Callable[[], object]] = {
+            "survey": surveyed,
+            "collect": lambda: collect.collect_ratings(ratings, columns, size, 2**30),
+        }
         for repeat in range(options.repeats):
             for name, work in works.items():
                 print(f"{name:<8} {repeat + 1}   by Arrow {measured(work)}   by the JVM {by_spark(work)}", flush=True)

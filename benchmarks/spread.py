@@ -122,7 +122,7 @@ def movielens() -> None:
             for std in deviations(fit, test.rows, test.cols)
         ]
         print(
-            f"{rank:3}{fit.config.weight:6g}{fit.effective_rank:8}{cells[0]:>15}{cells[1]:>15}{seconds:9.1f}",
+            f"{rank:3}{fit.config.kappa:6g}{fit.effective_rank:8}{cells[0]:>15}{cells[1]:>15}{seconds:9.1f}",
             flush=True,
         )
 

@@ -1,19 +1,17 @@
 """Bayesian completion of huge binary matrices on Spark, with a certified error rate.
 
-Importing this package starts no JVM and imports no Spark. ``OneBitCompletion`` and ``OneBitCompletionModel`` import
-pyspark at their first use.
+Importing this package imports nothing else: every public name is imported at its first use. Only ``OneBitCompletion``
+and ``OneBitCompletionModel`` need pyspark.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from onebit_spark.certificate.certificates import Certificate, Terms
-from onebit_spark.certificate.planning import plan
-from onebit_spark.core.config import FitConfig
-from onebit_spark.core.solver import NotConverged
-from onebit_spark.errors import FitFailed, RequestError
-
 if TYPE_CHECKING:
+    from onebit_spark.certificate.certificates import Certificate
+    from onebit_spark.core.config import FitConfig, Terms
+    from onebit_spark.core.solver import NotConverged
+    from onebit_spark.errors import FitFailed, RequestError
     from onebit_spark.estimator import OneBitCompletion
     from onebit_spark.in_process import fit_arrays, fit_table
     from onebit_spark.model import OneBitCompletionModel
@@ -39,31 +37,47 @@ __all__ = [
     "fit_arrays",
     "fit_table",
     "load",
-    "plan",
 ]
 
-_AT_FIRST_USE = {
-    "OneBitCompletion": "onebit_spark.estimator",
-    "OneBitCompletionModel": "onebit_spark.model",
-    "FittedModel": "onebit_spark.predictor.fitted_model",
-    "fit_arrays": "onebit_spark.in_process",
-    "fit_table": "onebit_spark.in_process",
-    "load": "onebit_spark.predictor.fitted_model",
+_MODULES = {
+    "Certificate": "certificate.certificates",
+    "FitConfig": "core.config",
+    "FitFailed": "errors",
+    "FittedModel": "predictor.fitted_model",
+    "NotConverged": "core.solver",
+    "OneBitCompletion": "estimator",
+    "OneBitCompletionModel": "model",
+    "RequestError": "errors",
+    "Terms": "core.config",
+    "fit_arrays": "in_process",
+    "fit_table": "in_process",
+    "load": "predictor.fitted_model",
 }
-_ALIASES = {"Fit": "FittedModel", "ServedModel": "FittedModel"}
+
+_ALIASES = {"Fit": "FittedModel", "ServedModel": "FittedModel"}  # names of earlier versions
+_REMOVED = {"plan": "it is in a checkout, benchmarks/paper/planning.py"}
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name at its first use."""
-    name = _ALIASES.get(name, name)
-    if name not in _AT_FIRST_USE:
+    if name in _REMOVED:
+        raise ImportError(f"onebit_spark.{name} is no longer part of the package: {_REMOVED[name]}")
+    if name in _ALIASES:
+        return __getattr__(_ALIASES[name])
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return getattr(import_module(_AT_FIRST_USE[name]), name)
+        value = getattr(import_module(f"onebit_spark.{_MODULES[name]}"), name)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("pyspark", "py4j", "pandas"):
             raise
         raise ImportError(
-            f"{name} needs pyspark, which is not installed: pip install 'onebit_spark[spark]', or run it on a cluster "
-            "that has Spark"
+            f"{name} needs pyspark, which is not installed: pip install '.[spark]' in a clone of onebit_spark, or "
+            "use a cluster that has Spark"
         ) from error
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

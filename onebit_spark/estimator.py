@@ -10,25 +10,21 @@ from pyspark.ml import Estimator
 from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame
 
-from onebit_spark.certificate.certificates import Terms
 from onebit_spark.certificate.certified_fit import certified_fit
-from onebit_spark.core.config import FitConfig
+from onebit_spark.core.config import FitConfig, Labels, Terms
 from onebit_spark.core.execution import Execution, device_problems
 from onebit_spark.core.fitted_features import Who
 from onebit_spark.core.settings import param_names
 from onebit_spark.core.solver import Iteration, PhaseTimer
-from onebit_spark.engines.validation import divide_by_indicator
 from onebit_spark.errors import refuse
 from onebit_spark.input.batches import SizeEstimate
-from onebit_spark.input.prepared_ratings import PreparedRatings, prepare_ratings
-from onebit_spark.input.rating_checks import Columns, Labels
+from onebit_spark.input.rating_checks import Columns
 from onebit_spark.input.ratings import with_weight
 from onebit_spark.ml.fit_params import FitParams
 from onebit_spark.ml.fit_run import FitInput, checked_features, ready_to_fit
+from onebit_spark.ml.params import refuse_removed
 from onebit_spark.ml.persistence import EstimatorReader, EstimatorWriter
 from onebit_spark.model import OneBitCompletionModel
-
-NOT_WITH_VALIDATION = "validationIndicatorCol does not go with prepared ratings, for a folder holds none to watch"
 
 S = TypeVar("S", Labels, FitConfig, Execution, Terms)
 
@@ -91,18 +87,6 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
         self._features = others if features is None else {**others, who: features}
         return self
 
-    def prepare(self, ratings: DataFrame, dir: str, overwrite: bool = False) -> PreparedRatings:
-        """Read, check and count the ratings once, and write them to a folder, for many fits with ``blocksDir``.
-
-        The folder appears whole or not at all; one that exists is refused, unless ``overwrite``. All executors must be
-        able to reach it. A fit from it gives the same model, to the bit, and refuses to fit other ratings. It compares
-        the columns, the threshold, the files of the source and the query over them. If the ratings do not come from
-        files, it reads them once, for their number and fingerprint (docs/cluster.md).
-        """
-        refuse(self.problems() or ([NOT_WITH_VALIDATION] if self.getValidationIndicatorCol() else []))
-        columns = self.columns()
-        return prepare_ratings(with_weight(ratings, columns), columns, dir, overwrite)
-
     def _fit(self, dataset: DataFrame) -> OneBitCompletionModel:
         return fit_counted(self, dataset)
 
@@ -121,6 +105,7 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
 
     def setParams(self, **params: Any) -> Self:
         """Set Params by the names that the constructor knows; None leaves one as it is."""
+        refuse_removed(params)
         unknown = [name for name in params if not self.hasParam(name)]
         if unknown:
             raise TypeError(f"OneBitCompletion has no Param {', '.join(unknown)}")
@@ -155,10 +140,6 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
         if not problems:
             lacking = device_problems(self.fitConfig(), self.execution())
             problems = [problem.in_words(param_names(Execution)) for problem in lacking]
-        if self.getValidationIndicatorCol():
-            problems += [f"{name} does not go with validationIndicatorCol" for name in self.fromTheBeginning()]
-            if self.getBlocksDir():
-                problems.append(NOT_WITH_VALIDATION)
         if self.isSet(self.ratingCol) and self.isSet(self.labelCol):
             problems.append(
                 f"ratingCol {self.getRatingCol()!r} and labelCol {self.getLabelCol()!r} name the same thing: set one"
@@ -199,14 +180,17 @@ def fit_counted(
     estimator._check_request()
     timer, columns, execution = PhaseTimer(), estimator.columns(), estimator.execution()
     ratings = with_weight(dataset, columns)
-    training, validation = divide_by_indicator(ratings, execution.validation_indicator_col)
     features = checked_features(estimator._features, ratings, columns)
-    given = FitInput(
-        estimator.fitConfig(), execution, estimator.certificateTerms(), columns, ratings, training, validation, features
-    )
+    given = FitInput(estimator.fitConfig(), execution, estimator.certificateTerms(), columns, ratings, features)
     with ready_to_fit(given, OneBitCompletionModel, estimator._initial, counted, timer) as ready:
         fit = certified_fit(
-            ready.engine, given.config, given.terms, ready.positives, estimator._progress, ready.start, ready.watch
+            ready.engine,
+            given.config,
+            given.terms,
+            ready.positives,
+            estimator._progress,
+            ready.start,
+            ready.checkpointing,
         )
         model = ready.model(fit)
     return estimator._copyValues(model._resetUid(estimator.uid))

@@ -16,17 +16,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from onebit_spark.certificate.certificates import Terms, certificate_document
+from onebit_spark.certificate.certificates import certificate_document
 from onebit_spark.certificate.certified_fit import CertifiedFit, certified_fit
 from onebit_spark.core.array_input import checked_ratings
 from onebit_spark.core.blocks import RatingBlock, repeats_of
-from onebit_spark.core.choices import at_start_rank
-from onebit_spark.core.config import FitConfig
+from onebit_spark.core.config import FitConfig, Labels, Terms
 from onebit_spark.core.execution import Execution, device_problems
-from onebit_spark.core.factor_tables import factor_table, ordered, prior_row
+from onebit_spark.core.factor_tables import align_factors, factor_table, prior_row
 from onebit_spark.core.fitted_features import SIDE_OF, FitFeatures, Who, digest, give_features
 from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.model_info import ModelInfo
+from onebit_spark.core.model_selection import at_start_rank
 from onebit_spark.core.posterior import Form, RowPosterior
 from onebit_spark.core.side_features import SideFeatures
 from onebit_spark.core.solver import Iteration, PhaseTimer
@@ -38,7 +38,7 @@ from onebit_spark.input.arrow_ratings import ArrowRatings
 from onebit_spark.input.arrow_table import ArrowTable, Unreadable
 from onebit_spark.input.batches import CollectedRatings
 from onebit_spark.input.file_readers import spark_name
-from onebit_spark.input.rating_checks import Columns, Labels, check_id_type, checked_lines, column_problem
+from onebit_spark.input.rating_checks import Columns, check_id_type, checked_lines, column_problem
 from onebit_spark.ml.checkpoint import CheckpointFolder, Checkpointing, resumed, subject_of
 from onebit_spark.predictor.fit_info import info_of_fit
 from onebit_spark.predictor.fitted_model import FittedModel, load
@@ -291,20 +291,20 @@ class TableFit:
         self, ratings: CollectedRatings, on_iteration: Callable[[Iteration], None] | None = None, read: float = 0.0
     ) -> FittedModel:
         """Fit the ratings, which took ``read`` seconds to read."""
-        timer, tally = PhaseTimer(), ratings.tally
+        timer, counts = PhaseTimer(), ratings.counts
         with _Engine.over(ratings, self.config.form, self.execution.device, self.threads) as engine:
             known = give_features(engine.features, self.features, self.columns.ids, engine.ids)
             builder = _Builder(self, ratings, engine, known)
             folder = self._checkpoints(ratings)
             earlier = None if folder is None else folder.newest(self.execution.resume)
             start = None if earlier is None else resumed(earlier, self.config, engine)
-            watch = None
+            checkpoints = None
             if folder is not None:
-                watch = Checkpointing(folder, self.execution.checkpoint_interval, builder.at_checkpoint)
+                checkpoints = Checkpointing(folder, self.execution.checkpoint_interval, builder.at_checkpoint)
             timer.end("blocking")
-            fit = certified_fit(engine, self.config, self.terms, tally.positives, on_iteration, start, watch)
+            fit = certified_fit(engine, self.config, self.terms, counts.positives, on_iteration, start, checkpoints)
             timer.end("fit")
-            timer.divide_fit(fit.history[len(start.history) if start is not None else 0 :], None)
+            timer.divide_fit(fit.history[len(start.history) if start is not None else 0 :])
             return builder.finished(fit, {"survey": read, **timer.seconds})
 
     def _checkpoints(self, ratings: CollectedRatings) -> CheckpointFolder | None:
@@ -313,7 +313,7 @@ class TableFit:
         digests = {str(who): digest(table, self.columns.roles[who]) for who, table in self.features.items()}
         split = None if self.terms is None else self.terms.prior_split
         return CheckpointFolder(
-            None, folder, subject_of(self.config, ratings.tally, split, digests), _Earlier.of, _write
+            None, folder, subject_of(self.config, ratings.counts, split, digests), _Earlier.of, _write
         )
 
 
@@ -364,7 +364,7 @@ class _Engine(BlockEngine[Any]):
 
     def adopted(self, side: Side, factors: ModelSide, prior: RowPosterior, precision: str) -> Any:
         """The posterior of the ids of this engine. Those that the model lacks get the one row of ``prior``."""
-        return self.runner.table(side, ordered(factors.table, self.ids[side], prior, precision))
+        return self.runner.table(side, align_factors(factors.table, self.ids[side], prior, precision))
 
 
 @dataclass(frozen=True)
@@ -403,20 +403,20 @@ class _Builder:
         return table if lines is None else pa.concat_tables([table, lines.cast(table.schema)])
 
     def _info(self, fit: CertifiedFit[Any]) -> ModelInfo:
-        columns, tally, engine = self.given.columns, self.ratings.tally, self.engine
+        columns, counts, engine = self.given.columns, self.ratings.counts, self.engine
         return info_of_fit(
             fit,
             engine,
             engine.repeats,
             {side: len(known.unrated_ids) for side, known in self.features.items()},
-            n_ratings=tally.n,
-            label_coding=tally.coding,
+            n_ratings=counts.n,
+            label_coding=counts.coding,
             threshold=columns.threshold,
-            majority=tally.majority,
+            majority=counts.majority,
             columns=columns.roles,
             total_weight=engine.total_weight if columns.weight is not None else None,
             id_types=self.given.id_types,
-            n_positive=tally.positives,
-            fingerprint=tally.fingerprint,
+            n_positive=counts.positives,
+            fingerprint=counts.fingerprint,
             exchange=dict(self.given.exchange),
         )

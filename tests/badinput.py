@@ -49,7 +49,7 @@ TEXTS = {
 HELD_OUT = ["--ratings", "{}/hundreds", "--holdout", "0.1"]
 MODELS = {  # for those jobs that are refused after they have read a model
     "model": ("fit", ["--ratings", "{}/good", "--output", "{}/model"]),
-    "held-out model": ("fit", [*HELD_OUT, "--blocks", "{}/prepared", "--output", "{}/most_model"]),
+    "held-out model": ("fit", [*HELD_OUT, "--output", "{}/most_model"]),
     "integer model": ("fit", ["--ratings", "{}/integers", "--output", "{}/integer_model"]),
 }
 
@@ -186,31 +186,10 @@ CASES = {
         ["--model", "{}/integer_model", "--ratings", "{}/half_of_integers", "--certify"],
         ["100.0% of them are of cells that the model was fitted on"],
     ),
-    "bad ratings to prepare": (
+    "a flag that was removed": (
         "fit",
-        ["--ratings", "{}/outside", "--blocks", "{}/absent-blocks"],
-        ["2 ratings with label outside"],
-    ),
-    "prepared with another threshold": (
-        "fit",
-        [*HELD_OUT, "--blocks", "{}/prepared", "--threshold", "0.5"],
-        ["are others: threshold was None and is 0.5", "delete this one"],
-    ),
-    "prepared with another holdout": (
-        "fit",
-        ["--ratings", "{}/hundreds", "--holdout", "0.5", "--blocks", "{}/prepared"],
-        ["ratings were prepared, and", "are to be fitted"],
-    ),
-    "prepared without a holdout": (
-        "fit",
-        ["--ratings", "{}/hundreds", "--blocks", "{}/prepared"],
-        ["the query that makes the ratings of the source's files is another"],
-    ),
-    "nothing prepared there": ("fit", ["--ratings", "{}/good", "--blocks", "{}/void"], ["void exists and holds no"]),
-    "prepared in the output": (
-        "fit",
-        ["--ratings", "{}/good", "--blocks", "{}/absent-9/blocks", "--output", "{}/absent-9"],
-        ["--blocks", "--output", "lie one in the other"],
+        ["--ratings", "{}/good", "--blocks", "{}/prepared"],
+        ["--blocks was removed: every fit reads the ratings"],
     ),
     "metrics taken": (
         "evaluate",
@@ -268,7 +247,6 @@ CASES = {
         ["--ratings", "{}/good", "--checkpoint-dir", "{}/good"],
         ["--checkpoint-dir ", "/good is not a folder that you can write to"],
     ),
-    "prepared below a file": ("fit", ["--ratings", "{}/good", "--blocks", "{}/good/b"], ["--blocks", "cannot be made"]),
     "where nobody can write": (
         "fit",
         ["--ratings", "{}/good", "--output", "/proc/model"],

@@ -9,7 +9,7 @@ def info_of(fit, id_types):
     """As if the fit had been made by Spark from 400 ratings of 28 users on 18 items."""
     scales = fit.scales
     return ModelInfo(
-        parameters={**dataclasses.asdict(fit.config), "likelihood_weight": fit.config.weight},
+        parameters={**dataclasses.asdict(fit.config), "likelihood_weight": fit.config.kappa},
         n_ratings=400,
         n_users=28,
         n_items=18,

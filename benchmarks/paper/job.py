@@ -3,7 +3,7 @@
 OUTPUT/REPRODUCTION.md      written again after every experiment, from all results in the folder
 OUTPUT/tables.csv …         one line per draw; tables.json says how they were made
 OUTPUT/noise.png
-OUTPUT/tasks/tables/ …      results of finished tasks: see tasks.Ledger
+OUTPUT/tasks/tables/ …      results of finished tasks, one JSON file each: a killed run continues from them
 """
 
 from __future__ import annotations
@@ -94,16 +94,23 @@ def _run(
     from onebit_spark.cli.checks import refuse_output
     from onebit_spark.cli.progress import TaskProgress
     from onebit_spark.platform.files import continued_folder
-    from onebit_spark.tuning.tasks import Ledger, run_tasks
+    from onebit_spark.tuning.cross_validation import on_workers, run_tasks
     from paper.provenance import provenance
 
     folder = refuse_output(spark, "--output", request.output, REPRODUCTION, overwrite=True)  # a killed run continues
     began = time.perf_counter()
+    by_spark, slots = on_workers(spark, work), parallelism(spark)
     with continued_folder(spark, (folder / "tasks" / experiment.name).uri, LEDGER, request.overwrite) as tasks:
-        ledger = Ledger(spark, tasks.uri, ("onebit_spark", "paper"))
-        resumed = len(ledger) > 0
+        results: list[Record] = []
+
+        def run_all(batch: Sequence[Record]) -> list[Record]:
+            done = run_tasks(batch, by_spark, tasks, progress.advance, slots, ("onebit_spark", "paper"))
+            results.extend(done)
+            return done
+
         with TaskProgress(experiment.n_tasks, experiment.name, quiet=request.quiet) as progress:
-            records = experiment.run(lambda batch: run_tasks(spark, batch, work, ledger, progress))
+            records = experiment.run(run_all)
+        resumed = progress.worked < experiment.n_tasks
     meta = {
         **provenance(),
         **facts,
@@ -111,8 +118,8 @@ def _run(
         "seeds": f"{experiment.seeds[0]} to {experiment.seeds[-1]}",
         "tuning_seeds": ", ".join(map(str, experiment.tuning_seeds)),
         "fits": experiment.n_tasks,
-        "task_seconds": ledger.seconds,
-        "slots": parallelism(spark),
+        "task_seconds": sum(result["seconds"] for result in results),
+        "slots": slots,
         "wall_seconds": None if resumed else time.perf_counter() - began,
     }
     _write(folder, experiment.name, records, meta)

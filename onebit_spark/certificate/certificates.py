@@ -8,8 +8,8 @@ from typing import Any
 
 from onebit_spark.certificate import bounds
 from onebit_spark.certificate.learnt_prior import NARROWING
+from onebit_spark.core.config import Terms
 from onebit_spark.core.draws import Draws, GibbsErrors
-from onebit_spark.core.settings import SHARE, Problem, at_least, documented, problems_of, setting
 from onebit_spark.core.solver import Iteration
 
 DRAWS_SHARE = 0.2  # the share of δ for the draws that estimate the Gibbs risk: .05 is .04 + .01
@@ -27,35 +27,6 @@ NINE_TENTHS = "mean predictor of a fit of nine tenths of the ratings, made to ch
 TENTH = "ratings sampled like those of the last tenth, not all cells of the matrix"
 UNSEEN = "ratings sampled like the ones that were kept out, not all cells of the matrix"
 KEPT_CELLS = "ratings of the cells that a coin kept out of the fit, sampled like those, not all cells of the matrix"
-
-
-@documented
-@dataclass(frozen=True, kw_only=True)
-class Terms:
-    """What must be decided before the fit, so that its certificates hold (docs/MATH.md, §9.6)."""
-
-    delta: float = setting(0.05, "a certificate holds with probability 1 − δ", check=SHARE, see="§9")
-    prior_split: float | None = setting(
-        None,
-        "certify random draws with a prior that is learnt from this share of the ratings; the saved model then has "
-        "learnt almost only from that share",
-        check=SHARE,
-        see="§9.5",
-        key="certificate_prior_split",
-        param="certificatePriorSplit",
-    )
-    grid: int = setting(
-        1,
-        "number of settings that are compared on these ratings; each is certified at δ/grid",
-        check=at_least(1),
-        see="§9.6",
-        key="certificate_grid",
-        param="certificateGrid",
-    )
-
-    def problems(self) -> list[Problem]:
-        """All problems with these terms; an empty list if there are none."""
-        return problems_of(self)
 
 
 @dataclass(frozen=True, kw_only=True)

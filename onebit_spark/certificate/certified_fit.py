@@ -5,30 +5,30 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from functools import partial
+from typing import Generic, Protocol, TypeVar
 
 from onebit_spark.certificate.certificates import (
     Certificate,
-    Terms,
     gibbs_certificates,
     nine_tenths_certificate,
     prior_split_certificate,
     theorem1_certificate,
 )
 from onebit_spark.certificate.learnt_prior import LearntPrior, fit_near, learn_prior, with_spreads_of
-from onebit_spark.core.choices import Choice, choose
-from onebit_spark.core.config import FitConfig
+from onebit_spark.core.config import FitConfig, Terms
 from onebit_spark.core.draws import Draws
 from onebit_spark.core.engine import Engine, final_posteriors
 from onebit_spark.core.feature_coding import FeatureCoding
+from onebit_spark.core.hyper_posterior import HierarchicalPrior, HyperPosterior
 from onebit_spark.core.losses import LOSSES, SIDES, Side
+from onebit_spark.core.model_selection import SelectedModel, select_model
 from onebit_spark.core.posterior import MODEL_VECTORS, RowPosterior
-from onebit_spark.core.prediction import Ladder
+from onebit_spark.core.prediction import ConfidenceThresholds
 from onebit_spark.core.priors import ScalePrior
 from onebit_spark.core.randomness import Split
-from onebit_spark.core.scales import ScaleHierarchy, Scales
 from onebit_spark.core.side_features import codings_of
-from onebit_spark.core.solver import Iteration, Outcome, Start, Watch, solve
+from onebit_spark.core.solver import AfterIteration, Iteration, Outcome, Start, solve
 
 P = TypeVar("P")  # a posterior of a side, in the engine's own form
 
@@ -39,18 +39,28 @@ SPLIT_STREAM, DRAW_STREAM = 0x5B117, 0xD7A35  # so that the coins and the draws 
 class CertifiedFit(Generic[P]):
     """A fit with its certificates."""
 
-    scales: Scales  # q(γ) and q(μ)
+    scales: HyperPosterior  # q(γ) and q(μ)
     prior: ScalePrior  # π^γ with the α and β that were used
     history: list[Iteration]
     converged: bool
     reason: str  # why the fit stopped
     posterior: dict[Side, P]
     certificates: list[Certificate]
-    choice: Choice[P]  # rank, κ and features, and how they were chosen
+    choice: SelectedModel[P]  # rank, κ and features, and how they were chosen
     codings: dict[Side, FeatureCoding]  # of side features in the fit: after a prior split, in that of A
     drawn: dict[Side, P] | None = None  # after a prior split: the posterior whose draws are certified
     nine_tenths: Certificate | None = None  # if κ was chosen: a limit for the fit that chose it, not for this one
-    ladder: Ladder | None = None  # thresholds of the confidence, from the fitted ratings; None at a checkpoint
+    confidence_thresholds: ConfidenceThresholds | None = None  # from the fitted ratings; None at a checkpoint
+
+
+class Checkpoints(Protocol[P]):
+    """Stores an unfinished fit every few iterations."""
+
+    def is_due(self, iterations: int) -> bool:
+        """Whether to store the fit after so many iterations."""
+
+    def write(self, fit: CertifiedFit[P]) -> None:
+        """Store the fit as it stands."""
 
 
 def certified_fit(
@@ -60,27 +70,43 @@ def certified_fit(
     positives: int,
     on_iteration: Callable[[Iteration], None] | None = None,
     start: Start[P] | None = None,
-    watch: Watch[P] | None = None,
+    checkpoints: Checkpoints[P] | None = None,
 ) -> CertifiedFit[P]:
     """Fit the ratings of an engine, and certify the posterior. Without ``terms``, nothing is certified.
 
     With a prior split the model keeps the spreads of the first fit. The certified draws are narrower by
-    ``learnt_prior.NARROWING``. ``watch`` watches the fit and may end it; ``start`` is another start than that of the
-    configuration.
+    ``learnt_prior.NARROWING``. ``start`` replaces the start of the configuration.
     """
     majority_error = min(positives, engine.n_ratings - positives) / engine.n_ratings
     if terms is not None and terms.prior_split is not None:
         split = Split(config.seed ^ SPLIT_STREAM, terms.prior_split)
-        learnt = learn_prior(engine, config, split, on_iteration, start, watch)
+        learnt = learn_prior(engine, config, split, on_iteration, start, partial(_after_iteration, checkpoints))
         fit = _near_learnt_prior(engine, terms, learnt, majority_error)
     else:
-        choice = choose(engine, config, start)
-        if watch is not None:
-            watch.begin(choice)
-        outcome = solve(engine, choice.config, on_iteration, choice.start, watch)
+        choice = select_model(engine, config, start)
+        outcome = solve(engine, choice.config, on_iteration, choice.start, _after_iteration(checkpoints, choice))
         fit = _under_given_prior(engine, terms, choice, outcome, majority_error)
     counts = engine.confidences(fit.posterior, LOSSES[config.loss].score_noise)
-    return replace(_of_model(engine, fit), ladder=Ladder.of_histogram(counts))
+    return replace(_of_model(engine, fit), confidence_thresholds=ConfidenceThresholds.of_histogram(counts))
+
+
+def _after_iteration(
+    checkpoints: Checkpoints[P] | None, choice: SelectedModel[P]
+) -> AfterIteration[P, HierarchicalPrior] | None:
+    """What the solver calls after an iteration of a fit with these settings."""
+    if checkpoints is None:
+        return None
+
+    def write(engine: Engine[P], hierarchy: HierarchicalPrior, history: list[Iteration]) -> None:
+        if checkpoints.is_due(len(history)):
+            posterior, codings = final_posteriors(engine, hierarchy), codings_of(engine.features)
+            checkpoints.write(
+                CertifiedFit(
+                    hierarchy.scales, hierarchy.prior, history, False, "a checkpoint", posterior, [], choice, codings
+                )
+            )
+
+    return write
 
 
 def _of_model(engine: Engine[P], fit: CertifiedFit[P]) -> CertifiedFit[P]:
@@ -96,11 +122,15 @@ def _model_vectors(posterior: RowPosterior) -> RowPosterior:
 
 
 def _under_given_prior(
-    engine: Engine[P], terms: Terms | None, choice: Choice[P], outcome: Outcome[ScaleHierarchy], majority_error: float
+    engine: Engine[P],
+    terms: Terms | None,
+    choice: SelectedModel[P],
+    outcome: Outcome[HierarchicalPrior],
+    majority_error: float,
 ) -> CertifiedFit[P]:
     config, certificates = choice.config, list[Certificate]()
     hierarchy = outcome.hierarchy
-    learns = config.implicit_features or hierarchy.feature_weights
+    learns = config.implicit_features or hierarchy.feature_coef
     if terms is not None and not learns:  # features make the prior depend on the sample
         draws = Draws.enough(engine.n_ratings, config.seed ^ DRAW_STREAM)
         counted = engine.gibbs_errors(draws)
@@ -108,7 +138,7 @@ def _under_given_prior(
         last, n = outcome.history[-1], counted.ratings
         certificates = gibbs_certificates(last, counted, draws, terms, majority_error, cost)
         if config.loss == "hinge" and not engine.weighted:
-            lam = config.weight * n
+            lam = config.kappa * n
             theorem1 = theorem1_certificate(last, n, lam, terms, majority_error, cost, choice.candidates)
             certificates = [theorem1, *certificates]
     return CertifiedFit(
@@ -141,11 +171,11 @@ def _near_learnt_prior(
     )
 
 
-def _of_nine_tenths(choice: Choice[P], terms: Terms | None, majority_error: float) -> Certificate | None:
-    left_out = choice.left_out
-    if terms is None or left_out is None or not left_out.n:
+def _of_nine_tenths(choice: SelectedModel[P], terms: Terms | None, majority_error: float) -> Certificate | None:
+    holdout = choice.holdout
+    if terms is None or holdout is None or not holdout.n:
         return None
-    return nine_tenths_certificate(left_out.errors, left_out.n, choice.fits, terms, majority_error)
+    return nine_tenths_certificate(holdout.errors, holdout.n, choice.fits, terms, majority_error)
 
 
 def prior_cost(config: FitConfig, n_lines: int) -> float:

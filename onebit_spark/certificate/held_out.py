@@ -3,14 +3,14 @@
 The last is the selective certificate (docs/MATH.md, §10): on which pairs is the error rate at most r, and how many are
 they?
 
-Rung t of a ladder answers a pair if its confidence |z| is at least the threshold of the rung. R(t) is the error rate
-among the answered pairs. Of the n_t held-out ratings that rung t answers, k_t are wrong. No threshold depends on these
+Level t answers a pair if its confidence |z| is at least the threshold of the level. R(t) is the error rate
+among the answered pairs. Of the n_t held-out ratings that level t answers, k_t are wrong. No threshold depends on these
 ratings, so given n_t, k_t is Binomial(n_t, R(t)). R(t) ≤ r holds with confidence 1 − δ if P(Binomial(n_t, r) ≤ k_t) ≤
 δ.
 
-Fixed-sequence test: begin at a high rung, go down one by one, stop at the first that fails, keep the last that passed.
-The result is wrong only if the *first* rung of the sequence with R(t) > r passes. This has probability δ at most. So
-one δ is enough for all rungs, for any shape of R(t). Several requests and groups share δ.
+Fixed-sequence test: begin at a high level, go down one by one, stop at the first that fails, keep the last that passed.
+The result is wrong only if the *first* level of the sequence with R(t) > r passes. This has probability δ at most. So
+one δ is enough for all levels, for any shape of R(t). Several requests and groups share δ.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betainc
 
-from onebit_spark.certificate.certificates import MEAN, UNSEEN, Certificate, Terms, holdout_certificate
-from onebit_spark.core.prediction import Ladder
+from onebit_spark.certificate.certificates import MEAN, UNSEEN, Certificate, holdout_certificate
+from onebit_spark.core.config import Terms
+from onebit_spark.core.prediction import ConfidenceThresholds
 from onebit_spark.errors import RequestError
 
 SELECTIVE = "selective"
 ANSWERED = "mean predictor: the sign of the score, where the confidence reaches the threshold (column `answered`)"
-START = 10.0  # the first rung of the test should answer so many times the least number that can pass
+START = 10.0  # the first level of the test should answer so many times the least number that can pass
 HINTS = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45)
 
 
@@ -51,21 +52,21 @@ class Group:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Counts of held-out ratings per rung of a ladder."""
+    """Counts of held-out ratings per confidence level."""
 
-    answered: NDArray[np.int64]  # n_t, the ratings that each rung answers
+    answered: NDArray[np.int64]  # n_t, the ratings that each level answers
     wrong: NDArray[np.int64]  # k_t, the wrong ones among them
     majority_error: float  # of always predicting the majority class of the training data
 
     @classmethod
-    def counted(cls, rung: NDArray[Any], n: Any, wrong: Any, off_majority: Any, rungs: int) -> HeldOut:
-        """Count lines of ratings, given the highest rung that answers each, out of ``rungs``.
+    def counted(cls, level: NDArray[Any], n: Any, wrong: Any, off_majority: Any, levels: int) -> HeldOut:
+        """Count lines of ratings, given the highest level that answers each, out of ``levels``.
 
         A line has n ratings, ``wrong`` predictions among them, and labels that are not the majority class.
         """
-        total, off = np.sum(np.broadcast_to(n, rung.shape)), np.sum(off_majority)
-        by_rung = (np.bincount(rung, np.broadcast_to(each, rung.shape), rungs) for each in (n, wrong))
-        answered, errors = (np.cumsum(each[::-1])[::-1].astype(np.int64) for each in by_rung)
+        total, off = np.sum(np.broadcast_to(n, level.shape)), np.sum(off_majority)
+        by_level = (np.bincount(level, np.broadcast_to(each, level.shape), levels) for each in (n, wrong))
+        answered, errors = (np.cumsum(each[::-1])[::-1].astype(np.int64) for each in by_level)
         return cls(answered, errors, float(off / total))
 
     @property
@@ -93,10 +94,10 @@ def request_problems(requests: Iterable[Any]) -> list[str]:
     ]
 
 
-def first_rung(shares: Sequence[float], n: int, request: float, delta: float) -> int | None:
-    """The rung where the test on n ratings begins, from the shares of the fitted ratings. None if n is too small.
+def first_level(shares: Sequence[float], n: int, request: float, delta: float) -> int | None:
+    """The level where the test on n ratings begins, from the shares of the fitted ratings. None if n is too small.
 
-    It is the highest rung that should answer min(10·fewest, √(n·fewest)) ratings. With five times ``fewest``, the test
+    It is the highest level that should answer min(10·fewest, √(n·fewest)) ratings. With five times ``fewest``, the test
     fails by chance too often: if R(t) = r/2 there, it passes in 70% of the cases, and in 93% with ten times. The model
     is also less confident on held-out ratings than on fitted ones, so fewer are answered than expected.
     """
@@ -108,8 +109,8 @@ def first_rung(shares: Sequence[float], n: int, request: float, delta: float) ->
 
 
 def last_passed(shares: Sequence[float], held: HeldOut, request: float, delta: float) -> int | None:
-    """The last rung that passes the fixed-sequence test; None if the first one fails."""
-    start = first_rung(shares, held.n, request, delta)
+    """The last level that passes the fixed-sequence test; None if the first one fails."""
+    start = first_level(shares, held.n, request, delta)
     if start is None:
         return None
     down = slice(start, None, -1)
@@ -120,25 +121,30 @@ def last_passed(shares: Sequence[float], held: HeldOut, request: float, delta: f
 
 
 def selective_certificates(
-    ladder: Ladder, held: HeldOut, terms: Terms, requests: Sequence[float], groups: int = 1, group: Group | None = None
+    thresholds: ConfidenceThresholds,
+    held: HeldOut,
+    terms: Terms,
+    requests: Sequence[float],
+    groups: int = 1,
+    group: Group | None = None,
 ) -> list[Certificate]:
     """One certificate per request. Requests, groups and compared settings share δ."""
     requests = list(dict.fromkeys(requests))
     sharing = len(requests) * groups
-    return [_certificate(ladder, held, terms, request, sharing, group) for request in requests]
+    return [_certificate(thresholds, held, terms, request, sharing, group) for request in requests]
 
 
 def _certificate(
-    ladder: Ladder, held: HeldOut, terms: Terms, request: float, sharing: int, group: Group | None
+    thresholds: ConfidenceThresholds, held: HeldOut, terms: Terms, request: float, sharing: int, group: Group | None
 ) -> Certificate:
     share = terms.delta / (terms.grid * sharing)
-    rung = last_passed(ladder.shares, held, request, share)
-    hint = _hint(ladder, held, request, share) if rung is None else None
-    n_answered, errors = (0, 0) if rung is None else (int(held.answered[rung]), int(held.wrong[rung]))
+    level = last_passed(thresholds.shares, held, request, share)
+    hint = _hint(thresholds, held, request, share) if level is None else None
+    n_answered, errors = (0, 0) if level is None else (int(held.answered[level]), int(held.wrong[level]))
     inputs = {
         "request": request,
         "requests": sharing,
-        "threshold": None if rung is None else ladder.thresholds[rung],
+        "threshold": None if level is None else thresholds.values[level],
         "answered_share": n_answered / held.n,
         "n_answered": n_answered,
         "errors": errors,
@@ -146,11 +152,11 @@ def _certificate(
         "delta_share": share,
         "grid": terms.grid,
     }
-    if rung is None:
+    if level is None:
         inputs["hint"] = hint
     bare = Certificate(
         name=SELECTIVE,
-        bound=1.0 if rung is None else request,
+        bound=1.0 if level is None else request,
         bounds=ANSWERED,
         over=UNSEEN,
         delta=terms.delta,
@@ -159,14 +165,14 @@ def _certificate(
         statement="",
         inputs=inputs,
     )
-    text = _unmet(bare, share) if rung is None else _met(bare)
+    text = _unmet(bare, share) if level is None else _met(bare)
     return replace(bare, statement=text if group is None else f"Where {group}: {text[0].lower()}{text[1:]}")
 
 
-def _hint(ladder: Ladder, held: HeldOut, request: float, share: float) -> float | None:
+def _hint(thresholds: ConfidenceThresholds, held: HeldOut, request: float, share: float) -> float | None:
     """The smallest larger request that would pass. It is chosen on these ratings, so it is not a certificate."""
     larger = (other for other in HINTS if other > request)
-    return next((other for other in larger if last_passed(ladder.shares, held, other, share) is not None), None)
+    return next((other for other in larger if last_passed(thresholds.shares, held, other, share) is not None), None)
 
 
 def _met(item: Certificate) -> str:
@@ -245,28 +251,28 @@ COIN = 0.5  # a group must be large enough for a holdout bound below this
 
 @dataclass(frozen=True)
 class HeldOutCounts:
-    """Counts of held-out ratings per rung of a ladder: of all, and of each group."""
+    """Counts of held-out ratings per confidence level: of all, and of each group."""
 
     whole: HeldOut
     groups: Mapping[Group, HeldOut] = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls, ladder: Ladder, rung: NDArray[Any], n: Any, wrong: NDArray[Any], off_majority: NDArray[Any],
-        groups: Iterable[tuple[Group, NDArray[np.bool_]]] = (),
+        cls, thresholds: ConfidenceThresholds, level: NDArray[Any], n: Any, wrong: NDArray[Any],
+        off_majority: NDArray[Any], groups: Iterable[tuple[Group, NDArray[np.bool_]]] = (),
     ) -> HeldOutCounts:  # fmt: skip
         """Count lines as ``HeldOut.counted``; ``groups`` yields each group with its lines."""
-        n, rungs = np.broadcast_to(n, rung.shape), len(ladder.thresholds)
-        whole = HeldOut.counted(rung, n, wrong, off_majority, rungs)
+        n, levels = np.broadcast_to(n, level.shape), len(thresholds.values)
+        whole = HeldOut.counted(level, n, wrong, off_majority, levels)
         parts = {
-            group: HeldOut.counted(rung[inside], n[inside], wrong[inside], off_majority[inside], rungs)
+            group: HeldOut.counted(level[inside], n[inside], wrong[inside], off_majority[inside], levels)
             for group, inside in groups
         }
         return cls(whole, parts)
 
 
 def held_out_certificates(
-    ladder: Ladder, counts: HeldOutCounts, terms: Terms, requests: Sequence[float] = ()
+    thresholds: ConfidenceThresholds, counts: HeldOutCounts, terms: Terms, requests: Sequence[float] = ()
 ) -> list[Certificate]:
     """All certificates of a model's predictions: ``holdout`` first, then the ``further_certificates``.
 
@@ -274,18 +280,22 @@ def held_out_certificates(
     """
     whole = counts.whole
     first = holdout_certificate(whole.errors, whole.n, terms, whole.majority_error)
-    return [first, *further_certificates(ladder, whole, counts.groups, terms, requests)]
+    return [first, *further_certificates(thresholds, whole, counts.groups, terms, requests)]
 
 
 def further_certificates(
-    ladder: Ladder, whole: HeldOut, groups: Mapping[Group, HeldOut], terms: Terms, requests: Sequence[float]
+    thresholds: ConfidenceThresholds,
+    whole: HeldOut,
+    groups: Mapping[Group, HeldOut],
+    terms: Terms,
+    requests: Sequence[float],
 ) -> list[Certificate]:
     """``selective`` for each request; then ``holdout`` and ``selective`` for each group (docs/MATH.md, §10.4).
 
     The groups share δ, separately for the two names. A group that is too small is left out. This is decided by its
     number of ratings, never by its errors.
     """
-    certificates = selective_certificates(ladder, whole, terms, requests) if requests else []
+    certificates = selective_certificates(thresholds, whole, terms, requests) if requests else []
     sizes, share = {group: held.n for group, held in groups.items()}, terms.delta / terms.grid
     kept = certifiable(sizes, COIN, share)
     for group, held in groups.items():
@@ -300,7 +310,7 @@ def further_certificates(
     kept = certifiable(sizes, easiest, share)
     for group, held in groups.items():
         if group in kept:
-            certificates += selective_certificates(ladder, held, terms, requests, len(kept), group)
+            certificates += selective_certificates(thresholds, held, terms, requests, len(kept), group)
         else:
             needed = fewest_answered(easiest, share / max(1, len(kept)))
             certificates.append(_too_small(SELECTIVE, group, held, terms, needed))

@@ -21,16 +21,16 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from onebit_spark.core.choices import Choice, choose
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.engine import Engine, final_posteriors
 from onebit_spark.core.feature_coding import FeatureCoding
+from onebit_spark.core.hyper_posterior import FixedPrior, HierarchicalPrior
 from onebit_spark.core.losses import SIDES, PriorLines, Side
+from onebit_spark.core.model_selection import SelectedModel, select_model
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.randomness import Split
-from onebit_spark.core.scales import FixedPrior, ScaleHierarchy
 from onebit_spark.core.side_features import codings_of
-from onebit_spark.core.solver import Iteration, Outcome, Start, Watch, descend, solve
+from onebit_spark.core.solver import AfterIteration, Iteration, Outcome, Start, descend, solve
 from onebit_spark.errors import RequestError
 
 P = TypeVar("P")  # a posterior of a side, in the engine's own form
@@ -46,10 +46,10 @@ class LearntPrior(Generic[P]):
     """A learnt prior, and the fit that it comes from."""
 
     split: Split  # chooses the ratings A; only the others may be used to certify
-    first_fit: Outcome[ScaleHierarchy]  # the fit of A
+    first_fit: Outcome[HierarchicalPrior]  # the fit of A
     first_posterior: dict[Side, P]  # ρ_A; rows without a rating in A have the prior
     prior: FixedPrior[P]  # π
-    choice: Choice[P]  # the settings of the fit of A
+    choice: SelectedModel[P]  # the settings of the fit of A
     codings: dict[Side, FeatureCoding]  # of side features, from the rows with ratings in A
 
 
@@ -59,7 +59,7 @@ def learn_prior(
     split: Split,
     on_iteration: Callable[[Iteration], None] | None = None,
     start: Start[P] | None = None,
-    watch: Watch[P] | None = None,
+    after_iteration: Callable[[SelectedModel[P]], AfterIteration[P, HierarchicalPrior] | None] = lambda choice: None,
 ) -> LearntPrior[P]:
     """Fit the ratings that the split chooses, and make the spreads narrower."""
     with engine.restricted(split) as chosen:
@@ -68,10 +68,8 @@ def learn_prior(
                 f"a prior split of {split.fraction:g} leaves {chosen.n_ratings:,} of {engine.n_ratings:,} ratings "
                 "for the prior, but both parts need some: choose another fraction or give more ratings"
             )
-        choice = choose(chosen, config, start)  # on A: the prior must not depend on the other ratings
-        if watch is not None:
-            watch.begin(choice)
-        outcome = solve(chosen, choice.config, on_iteration, choice.start, watch)
+        choice = select_model(chosen, config, start)  # on A: the prior must not depend on the other ratings
+        outcome = solve(chosen, choice.config, on_iteration, choice.start, after_iteration(choice))
         learnt, codings = final_posteriors(chosen, outcome.hierarchy), codings_of(chosen.features)
     prior = FixedPrior(*(PriorLines(engine.combined(side, _sharpened, learnt[side])) for side in SIDES))
     return LearntPrior(split, outcome, learnt, prior, choice, codings)
@@ -89,7 +87,7 @@ def fit_near(engine: Engine[P], learnt: LearntPrior[P]) -> Outcome[FixedPrior[P]
 
 def _sharpened(posterior: RowPosterior) -> RowPosterior:
     """N(E x_i, diag(var x_i)/t) of every row."""
-    deviation = posterior.deviation * np.float32(NARROWING)
+    deviation = posterior.std * np.float32(NARROWING)
     return RowPosterior(posterior.location, deviation, "spread", posterior.has_intercept)
 
 

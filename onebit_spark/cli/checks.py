@@ -43,8 +43,6 @@ def refuse_outputs(spark: SparkSession | None, request: JobRequest) -> None:
         execution = request.execution()
         if execution.checkpoint_dir:
             writable(spark, "--checkpoint-dir", execution.checkpoint_dir, inside=True)
-        if execution.blocks_dir and not Location(spark, execution.blocks_dir).exists():
-            writable(spark, "--blocks", execution.blocks_dir)
 
 
 def refuse_output(spark: SparkSession | None, flag: str, path: str, kind: OutputKind, overwrite: bool) -> Location:

@@ -36,13 +36,7 @@ from onebit_spark.predictor.model_folder import REMOTE
 LOCAL, SPARK = "local", "spark"
 BYTES_IN_TRANSFER = 24.0  # of a rating on its way: two ids and a label
 PATHS = ("ratings", "predict", "pairs", "exclude_seen", "user_features", "item_features")
-HERE_ONLY = (
-    "model",
-    "output",
-    "predictions",
-    "checkpoint_dir",
-    "blocks",
-)  # paths that must be on this machine without Spark
+HERE_ONLY = ("model", "output", "predictions", "checkpoint_dir")  # paths that must be on this machine without Spark
 
 
 class Chosen(NamedTuple):
@@ -65,7 +59,7 @@ def choose(request: SessionRequest, otherwise: str) -> Chosen:
     if obstacle is None:
         return Chosen(LOCAL, "the input is read by Arrow and fits this machine, and no cluster is named")
     if find_spec("pyspark") is None:
-        raise RequestError(f"{obstacle}: that needs Spark, which is not installed: pip install 'onebit_spark[spark]'")
+        raise RequestError(f"{obstacle}: that needs Spark, which is not installed: pip install '.[spark]' in a clone")
     return Chosen(SPARK, obstacle)
 
 

@@ -22,14 +22,13 @@ from typing import Any
 
 import numpy as np
 
-from onebit_spark.certificate.certificates import Terms
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.compiled import nothing_is_compiled
-from onebit_spark.core.config import FitConfig
+from onebit_spark.core.config import FitConfig, Terms
 from onebit_spark.core.draws import Draws
-from onebit_spark.core.implicit_features import WeightStep, add_implicit_sums, gram_matrix, sent_vectors
+from onebit_spark.core.implicit_features import CoefStep, add_implicit_sums, gram_matrix, sent_vectors
 from onebit_spark.core.losses import SIDES
-from onebit_spark.core.losses.batched_solve import room_to_sweep, sweep_all
+from onebit_spark.core.losses.batched_solve import sweep_all, sweep_arrays
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.row_map import RowMap
 from onebit_spark.core.solver import solve
@@ -60,7 +59,7 @@ def compile_updates(config: FitConfig, weighted: bool) -> None:
 def compile_others(config: FitConfig, weighted: bool) -> None:
     """Parts of an update that it comes to late, then what can be done without one, in the order of a fit."""
     if config.loss == "logistic" and config.covariance == "full":
-        sweep_all(*room_to_sweep(RANK), RANK)
+        sweep_all(*sweep_arrays(RANK), RANK)
     gram_matrix(np.ones((4, RANK)))
     with _engine(weighted).running() as engine:
         plain = _plain(config)
@@ -69,7 +68,7 @@ def compile_others(config: FitConfig, weighted: bool) -> None:
         if plain.implicit_features:
             _compile_implicit(engine)
         with engine.restricted(split):
-            engine.left_out_loss(plain.loss, engine.posteriors, split)
+            engine.holdout_loss(plain.loss, engine.posteriors, split)
         if loss.symmetry:
             same = np.eye(plain.dimension)
             engine.apply({side: RowMap(same, np.zeros(plain.dimension), same) for side in SIDES})
@@ -85,7 +84,7 @@ def _compile_implicit(engine: LocalEngine) -> None:
     block, rows, cols = engine.runner.ratings["rows"], engine.posteriors["rows"], engine.posteriors["cols"]
     assert block.distinct_counts.all()
     add_implicit_sums(block, 0, block.n_rows, sent_vectors(cols), rows.implicit, np.zeros((block.n_rows, rows.rank)))
-    engine.move_weights("rows", WeightStep(np.ones((2 * RANK, RANK))))
+    engine.move_coef("rows", CoefStep(np.ones((2 * RANK, RANK))))
 
 
 def _plain(config: FitConfig) -> FitConfig:

@@ -72,7 +72,7 @@ def _columns(request: FitRequest) -> Columns:
 def _read(runtime: Runtime, request: FitRequest, columns: Columns, clock: Clock) -> Inputs:
     """Read, check and divide. The pairs are checked while the ratings are."""
     ids, pairs, counted = (columns.user, columns.item), None, None
-    division = Division(request.holdout, request.fit_config().seed, request.certify_by, request.execution().blocks_dir)
+    division = Division(request.holdout, request.fit_config().seed, request.certify_by)
     with ThreadPoolExecutor(1) as beside:
         with clock("reading"):
             by = [request.certify_by] if request.certify_by is not None else []

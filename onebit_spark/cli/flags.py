@@ -24,6 +24,9 @@ from typing import Any, Protocol, TypeVar, get_args, get_origin, get_type_hints
 from onebit_spark.core.settings import Problem, Setting, declared, words_in
 from onebit_spark.errors import RequestError
 
+REMOVED = {  # flag, or key of a config file ─► what to do instead
+    "blocks": "every fit reads the ratings; keep them as Parquet, which is read fastest",
+}
 _WANTED = {str: "text", int: "an integer", float: "a number", bool: "true or false"}
 
 
@@ -154,8 +157,13 @@ def _from_command_line(
             action = "append" if item.kind is dict else "store"
             metavar = "KEY=VALUE" if item.kind is dict else name.split("_")[-1].upper()
             parser.add_argument(as_flag(name), action=action, help=item.described, metavar=metavar)
-    given, extra = parser.parse_known_args(argv)
-    return vars(given), [_unknown(argument, [as_flag(name) for name in flags]) for argument in extra]
+    for name in REMOVED.keys() - flags.keys():
+        parser.add_argument(as_flag(name), nargs="?", help=argparse.SUPPRESS)
+    parsed, extra = parser.parse_known_args(argv)
+    given = vars(parsed)
+    problems = [f"{as_flag(name)} was removed: {REMOVED[name]}" for name in given if name not in flags]
+    problems += [_unknown(argument, [as_flag(name) for name in flags]) for argument in extra]
+    return {name: value for name, value in given.items() if name in flags}, problems
 
 
 def _unknown(argument: str, known: list[str]) -> str:
@@ -175,9 +183,15 @@ def _from_file(flags: dict[str, _Flag], path: str) -> tuple[dict[str, Any], list
         return {}, [f"--config {path} is not TOML: {error}"]
     allowed = [name for name in flags if name != "config"]
     keys = {key: key.replace("-", "_") for key in table}
-    unknown = [key for key, name in keys.items() if name not in allowed]
+    unknown = [key for key, name in keys.items() if name not in allowed and name not in REMOVED]
     listed = ", ".join(name.replace("_", "-") for name in allowed)
-    problems = [f"unknown key {', '.join(map(repr, unknown))} in {path}; allowed keys: {listed}"] if unknown else []
+    problems = [
+        f"{key} in {path} was removed: {REMOVED[name]}"
+        for key, name in keys.items()
+        if name in REMOVED and name not in allowed
+    ]
+    if unknown:
+        problems.append(f"unknown key {', '.join(map(repr, unknown))} in {path}; allowed keys: {listed}")
     return {name: table[key] for key, name in keys.items() if name in allowed}, problems
 
 

@@ -29,7 +29,6 @@ from onebit_spark.input.arrow_ratings import ArrowRatings, Holdout, KeptRatings
 from onebit_spark.input.arrow_table import ArrowTable, Unreadable, open_table
 from onebit_spark.input.batches import CollectedRatings
 from onebit_spark.input.file_readers import inferred, missing, spark_name
-from onebit_spark.input.prepared_folder import PreparedHere
 from onebit_spark.input.rating_checks import Columns, column_problem
 from onebit_spark.platform.files import table_format
 from onebit_spark.predictor.certification import CertificateRequest, fresh_to, with_certificates
@@ -37,6 +36,7 @@ from onebit_spark.predictor.fitted_model import FittedModel, load
 from onebit_spark.predictor.model_folder import replaced_folder
 from onebit_spark.predictor.scored import CALIBRATING, SAMPLE, calibrated, diagnosed, figures_of, with_rates
 from onebit_spark.report.page import REPORT, page_of
+from onebit_spark.tuning.cross_validation import CrossValidation, local_validation
 
 USERS_AT_ONCE = 100_000  # whose recommendations are held at once
 EXAMPLES = 3
@@ -63,7 +63,7 @@ class LocalRatings:
 
 
 class LocalRuntime:
-    """The jobs in this process. Tables are ArrowTables, models ServedModels. ``why`` says why it was chosen."""
+    """The jobs in this process. Tables are ArrowTables, models FittedModels. ``why`` says why it was chosen."""
 
     session = None
 
@@ -143,16 +143,8 @@ class LocalRuntime:
         began, share = time.perf_counter(), division.holdout
         source = ArrowRatings(table, columns, division.by)
         holdout = None if share is None else Holdout(share, division.seed)
-        folder = None
-        if division.blocks is not None:
-            folder = PreparedHere.of(division.blocks, columns, source.id_types, source.origin(holdout))
-        to_fit, kept = None if folder is None or holdout is not None else folder.ratings(), None
-        if to_fit is None:
-            read = source.divided(holdout, checks.nothing_held_out(share or 0.0))
-            to_fit, kept = read.to_fit, read.kept
-            if folder is not None:
-                folder.keep(to_fit)
-        return LocalRatings(to_fit, kept, source.id_types, time.perf_counter() - began)
+        read = source.divided(holdout, checks.nothing_held_out(share or 0.0))
+        return LocalRatings(read.to_fit, read.kept, source.id_types, time.perf_counter() - began)
 
     def fit(
         self, plan: FitPlan, ratings: LocalRatings, features: Mapping[Who, ArrowTable],
@@ -177,10 +169,10 @@ class LocalRuntime:
         column = model.info.columns[who]
         return model.fold_in_features(checked_features(features, column, model.info.id_types[who], who), who)
 
-    def validation(self, table: ArrowTable, columns: Columns, folds: int, seed: int) -> Any:
-        from onebit_spark.tuning.folds import LocalValidation
-
-        return LocalValidation.of(table, columns, folds, seed)
+    def validation(
+        self, table: ArrowTable, columns: Columns, folds: int, seed: int, worker_limit: int
+    ) -> AbstractContextManager[CrossValidation]:
+        return local_validation(table, columns, folds, seed, worker_limit)
 
     # ---- quality -----------------------------------------------------------------------------------------------------
 
@@ -213,7 +205,7 @@ class LocalRuntime:
 
     @staticmethod
     def _with_rates(model: FittedModel, on: KeptRatings, figures: dict[str, Any]) -> dict[str, Any]:
-        return with_rates(figures, model.info, on.tally.n, on.tally.positives, on.threshold)
+        return with_rates(figures, model.info, on.counts.n, on.counts.positives, on.threshold)
 
     def certified(self, model: FittedModel, certificates: Sequence[Certificate]) -> FittedModel:
         return replace(model, certificate=with_certificates(model.certificate, certificates))
@@ -224,7 +216,7 @@ class LocalRuntime:
 
     def diagnosed(self, model: FittedModel, ratings: LocalRatings, source: str) -> FittedModel:
         kept = ratings.held_out
-        n = ratings.to_fit.tally.n if kept is None else kept.tally.n
+        n = ratings.to_fit.counts.n if kept is None else kept.counts.n
         scored = model.scored(*ratings.fitted_pairs) if kept is None else _scored(model, kept.sample(SAMPLE))
         figures = diagnosed(scored, f"a sample of {source}" if n > SAMPLE else source, kept is None)
         return replace(model, info=replace(model.info, diagnostics=figures))

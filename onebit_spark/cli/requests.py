@@ -5,19 +5,17 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 from urllib.parse import urlsplit
 
-from onebit_spark.certificate.certificates import Terms
 from onebit_spark.certificate.held_out import request_problems
 from onebit_spark.cli.flags import as_flag, filled, flag, flag_of, in_flags, takes
-from onebit_spark.core.config import FitConfig
+from onebit_spark.core.config import FitConfig, Labels, Terms
 from onebit_spark.core.execution import Execution, device_problems
 from onebit_spark.core.output_kinds import METRICS, MODEL, PREDICTIONS, OutputKind
 from onebit_spark.input.data_files import COMPRESSIONS, ENDINGS
-from onebit_spark.input.rating_checks import Labels
 
 FILES = ("parquet", "csv", "json")
 TABLE_FORMATS = {"delta": "Delta Lake", "iceberg": "Iceberg", "hudi": "Hudi"}  # Spark needs their packages
@@ -111,11 +109,7 @@ class FitRequest(RatingsRequest):
 
     output: str = flag("folder for the model")
     holdout: float | None = flag("share of the ratings that is kept out of the fit, to certify the model", default=None)
-    calibrate: bool | None = flag(
-        "calibrate the probabilities on the held-out ratings; --no-calibrate: not at all (default: on the tenth of the "
-        "ratings that chooses, where that pays)",
-        default=None,
-    )
+    calibrate: bool = flag("calibrate the probabilities on the held-out ratings", default=False)
     max_error: tuple[float, ...] = flag(
         "answer only pairs with a certified error rate of at most this, such as 0.05; several: 0.1,0.05", default=()
     )
@@ -145,14 +139,10 @@ class FitRequest(RatingsRequest):
         if (self.predict is None) != (self.predictions is None and self.output_table is None):
             yield "--predict PAIRS and --predictions FOLDER (or --output-table TABLE) go together: give both or neither"
         yield from table_problems(self.output_table, self.paths(self.inputs))
-        blocks = self.execution().blocks_dir
-        for name, path in self.paths(self.outputs).items():
-            if blocks and (_holds(path, blocks) or _holds(blocks, path)):
-                yield f"--blocks {blocks} and {name} {path} lie one in the other: choose another"
         yield from super().problems()
 
     def fit_config(self) -> FitConfig:
-        return replace(filled(FitConfig, self), calibrate=self.calibrate is None)
+        return filled(FitConfig, self)
 
     def execution(self) -> Execution:
         return filled(Execution, self)

@@ -11,16 +11,17 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from onebit_spark.certificate.certificates import Certificate, Terms
+from onebit_spark.certificate.certificates import Certificate
 from onebit_spark.cli.checks import Target
 from onebit_spark.cli.requests import FitRequest, JobRequest, PredictRequest
-from onebit_spark.core.config import FitConfig
+from onebit_spark.core.config import FitConfig, Terms
 from onebit_spark.core.execution import Execution
 from onebit_spark.core.fitted_features import Who
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.solver import Iteration
 from onebit_spark.input.rating_checks import Columns
 from onebit_spark.predictor.certification import CertificateRequest
+from onebit_spark.tuning.cross_validation import CrossValidation
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,12 +42,11 @@ class Model(Protocol):
 
 @dataclass(frozen=True)
 class Division:
-    """How ratings are divided before the fit, and where those to fit are kept for the next one."""
+    """How ratings are divided before the fit."""
 
     holdout: float | None  # the share that is kept out of the fit
     seed: int
     by: str | None  # a column to group those by
-    blocks: str | None = None  # a folder of prepared ratings
 
 
 @dataclass(frozen=True)
@@ -68,26 +68,6 @@ class Ratings(Protocol):
 
     @property
     def held_out(self) -> Kept | None: ...
-
-
-class Validation(Protocol):
-    """Ratings divided into folds."""
-
-    @property
-    def n(self) -> int:
-        """The number of ratings."""
-
-    def tasks(self, configs: Sequence[FitConfig]) -> list[dict[str, Any]]:
-        """One task per configuration and fold. The folds of one configuration follow each other."""
-
-    def in_workers(self, tasks: Sequence[dict[str, Any]], ledger: Any, progress: Any) -> list[dict[str, Any]]:
-        """The results of all tasks: fits side by side, on one core each."""
-
-    def one_after_the_other(self, tasks: Sequence[dict[str, Any]], ledger: Any, progress: Any) -> list[dict[str, Any]]:
-        """The same, each on all cores."""
-
-    def model(self, config: FitConfig, settings: int) -> Model:
-        """The fit of all ratings with a configuration that was chosen among ``settings`` many."""
 
 
 class Runtime(Protocol):
@@ -137,8 +117,10 @@ class Runtime(Protocol):
     def with_featured_ids(self, model: Any, features: Table, who: Who) -> Any:
         """The model, which also knows the ids in a table of side features."""
 
-    def validation(self, table: Table, columns: Columns, folds: int, seed: int) -> Validation:
-        """The ratings of a table, checked, in folds."""
+    def validation(
+        self, table: Table, columns: Columns, folds: int, seed: int, worker_limit: int
+    ) -> AbstractContextManager[CrossValidation]:
+        """The ratings of a table, checked, in folds. Each fit runs on one core up to ``worker_limit`` ratings."""
 
     # ---- quality -----------------------------------------------------------------------------------------------------
 

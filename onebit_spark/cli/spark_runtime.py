@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,12 +30,11 @@ from onebit_spark.ml.evaluation import (
     check_request,
     checked_ratings,
     measure,
-    with_certificates,
 )
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform.files import Location
 from onebit_spark.predictor.certification import CertificateRequest
-from onebit_spark.tuning.cross_validation import CrossValidation
+from onebit_spark.tuning.cross_validation import CrossValidation, spark_validation
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class SparkRatings:
 
     to_fit: DataFrame
     held_out: CheckedRatings | None = None
-    division: holdout.Division | None = None  # counts of both parts
+    division: holdout.SplitCounts | None = None  # counts of both parts
 
 
 class SparkRuntime:
@@ -141,28 +140,30 @@ class SparkRuntime:
     def with_featured_ids(self, model: OneBitCompletionModel, features: DataFrame, who: Who) -> OneBitCompletionModel:
         return model.foldInFeatures(features, who)
 
-    def validation(self, table: DataFrame, columns: Columns, folds: int, seed: int) -> CrossValidation:
-        return CrossValidation.of(table, columns, folds, seed)
+    def validation(
+        self, table: DataFrame, columns: Columns, folds: int, seed: int, worker_limit: int
+    ) -> AbstractContextManager[CrossValidation]:
+        return spark_validation(table, columns, folds, seed, worker_limit)
 
     # ---- quality -----------------------------------------------------------------------------------------------------
 
     def judged_by(
         self, model: OneBitCompletionModel, table: DataFrame, threshold: float | None, request: CertificateRequest
     ) -> CheckedRatings:
-        check_request(model, table, request)
-        return checked_ratings(model, table, threshold)
+        check_request(model.factors, table, request)
+        return checked_ratings(model.factors, table, threshold)
 
     def measure(self, model: OneBitCompletionModel, on: CheckedRatings) -> dict[str, Any]:
-        return measure(model, on.ratings, on.columns.threshold, on.tally)[0]
+        return measure(model.factors, on.ratings, on.columns.threshold, on.counts)[0]
 
     def certify(
         self, model: OneBitCompletionModel, on: CheckedRatings, request: CertificateRequest,
         freshness: Mapping[str, Any] | None = None,
     ) -> tuple[dict[str, Any], list[Certificate]]:  # fmt: skip
-        return certify(model, on, request, freshness)
+        return certify(model.factors, model.fitted, on, request, freshness)
 
     def certified(self, model: OneBitCompletionModel, certificates: Sequence[Certificate]) -> OneBitCompletionModel:
-        return with_certificates(model, certificates)
+        return model.withCertificates(certificates)
 
     def calibrated(self, model: OneBitCompletionModel, on: CheckedRatings) -> OneBitCompletionModel:
         return model.calibrate(on.ratings)
@@ -170,7 +171,7 @@ class SparkRuntime:
     def diagnosed(self, model: OneBitCompletionModel, ratings: SparkRatings, source: str) -> OneBitCompletionModel:
         if ratings.held_out is None:
             return model.diagnose(ratings.to_fit, source, fitted=True)
-        return model.diagnose(ratings.held_out.ratings, source, tally=ratings.held_out.tally)
+        return model.diagnose(ratings.held_out.ratings, source, counts=ratings.held_out.counts)
 
     # ---- predictions -------------------------------------------------------------------------------------------------
 

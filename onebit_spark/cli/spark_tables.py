@@ -18,7 +18,6 @@ from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import matching, missing, quoted
 from onebit_spark.input.data_files import Format, ending, format_of, is_data
 from onebit_spark.ml.evaluation import predicted_pairs
-from onebit_spark.ml.params import plainly_named
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform.files import Location, replace_folder, table_format
 
@@ -157,10 +156,10 @@ def write_lines(spark: SparkSession, lines: DataFrame, target: Target) -> None:
 
 def predictions(model: OneBitCompletionModel, pairs: DataFrame, n: int) -> DataFrame:
     """User, item, score, std, probability, prediction, and ``answered`` if an error rate was certified."""
-    predicted = predicted_pairs(plainly_named(model, answeredCol="answered"), pairs, n)
+    predicted = predicted_pairs(model.factors, pairs, n)
     prediction = F.col("prediction") > 0 if model.info.label_coding == "boolean" else F.col("prediction").cast("int")
     ids = [F.col(quoted(column)) for column in pairs.columns]
-    answered = ["answered"] if model.certifiedErrors else []
+    answered = [model.answers(F.col("score"), F.col("std")).alias("answered")] if model.certifiedErrors else []
     return predicted.select(*ids, "score", "std", "probability", prediction.alias("prediction"), *answered)
 
 

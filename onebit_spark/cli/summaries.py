@@ -8,8 +8,8 @@ from typing import Any
 from onebit_spark.certificate.certificates import headline_of
 from onebit_spark.certificate.held_out import SELECTIVE
 from onebit_spark.cli.progress import Clock
-from onebit_spark.core.choices import chose_rank, sentences
 from onebit_spark.core.model_info import ModelInfo
+from onebit_spark.core.model_selection import chose_rank, sentences
 
 MOST_STATEMENTS = 40
 

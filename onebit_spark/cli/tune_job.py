@@ -5,7 +5,7 @@ OUTPUT/settings/    Parquet, one line per setting: mean error, standard error, l
 OUTPUT/tuning.png   the settings in order, and the limit of the one-standard-error rule; needs matplotlib
 OUTPUT/best.toml    the chosen setting, as keys of `fit.py --config`
 OUTPUT/model/       the fit of all ratings with it; written last
-OUTPUT/tasks/       results of finished tasks: see tasks.Ledger
+OUTPUT/tasks/       results of finished fits, one JSON file per setting and fold: a killed run continues from them
 """
 
 from __future__ import annotations
@@ -29,10 +29,8 @@ from onebit_spark.core.output_kinds import TUNING
 from onebit_spark.core.settings import declared
 from onebit_spark.input.rating_checks import Columns
 from onebit_spark.platform.files import Location, continued_folder
-from onebit_spark.tuning import grid
-from onebit_spark.tuning.folds import Score, choose, score
-from onebit_spark.tuning.grid import VARIED, read_grid
-from onebit_spark.tuning.tasks import Ledger, Task, TaskResult
+from onebit_spark.tuning.cross_validation import Task, TaskResult, run_tasks
+from onebit_spark.tuning.grid import VARIED, Score, choose, plotted, read_grid, score
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,24 +52,22 @@ def run(runtime: Runtime, request: TuneRequest) -> None:
     _refuse_output(spark, request)
     columns = Columns(request.user_col, request.item_col, request.label_col, request.threshold, request.weight_col)
     ratings = runtime.table(request, "ratings", columns.names)
-    validation = runtime.validation(ratings, columns, request.folds, request.seed)
-    alone = validation.n <= request.worker_limit
-    tasks = validation.tasks(configs)
-    with continued_folder(spark, request.output, TUNING, request.overwrite) as folder:
-        ledger = Ledger(spark, (folder / "tasks").uri)
+    with (
+        runtime.validation(ratings, columns, request.folds, request.seed, request.worker_limit) as validation,
+        continued_folder(spark, request.output, TUNING, request.overwrite) as folder,
+    ):
+        tasks = validation.tasks(configs)
         with TaskProgress(len(tasks), "tuning", quiet=request.quiet) as progress:
-            run_all = validation.in_workers if alone else validation.one_after_the_other
-            results = run_all(tasks, ledger, progress)
+            results = run_tasks(tasks, validation.work, folder / "tasks", progress.advance, validation.at_once)
         folds = [results[first : first + request.folds] for first in range(0, len(results), request.folds)]
         scores = [score(config, of_config) for config, of_config in zip(configs, folds, strict=True)]
         chosen = choose(scores)
         _write_results(folder, tasks, results, scores, chosen)
-        runtime.save(validation.model(chosen.config, len(configs)), (folder / "model").uri, overwrite=True)
-    workers = ("one core each", "all cores together") if spark is None else ("one worker each", "all workers together")
-    how = workers[0] if alone else workers[1]
+        runtime.save(validation.fit_all(chosen.config, len(configs)), (folder / "model").uri, overwrite=True)
+    n, resources = validation.counts.n, validation.resources
     lowest = min(score.error for score in scores)
     summary = [
-        f"{len(configs)} settings, {request.folds} folds of {validation.n:,} ratings: {len(tasks)} fits, {how}.",
+        f"{len(configs)} settings, {request.folds} folds of {n:,} ratings: {len(tasks)} fits, {resources}.",
         f"Lowest error {lowest:.4f}; the cheapest setting within one standard error of it:",
         f"  {in_words(chosen.config)}: error {chosen.error:.4f} ± {chosen.standard_error:.4f}",
     ]
@@ -125,6 +121,6 @@ def _write_results(
         pq.write_table(pa.Table.from_pylist(rows, pa.schema([*VARIED_COLUMNS, *columns])), content)
         (folder / name).delete()
         (folder / name / "part-00000.parquet").write_bytes(content.getvalue())
-    if (plot := grid.plotted(scores, chosen, in_words)) is not None:
+    if (plot := plotted(scores, chosen, in_words)) is not None:
         (folder / "tuning.png").write_bytes(plot)
     (folder / "best.toml").write_text(as_toml(chosen.config, len(scores)))

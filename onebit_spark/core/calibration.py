@@ -1,11 +1,14 @@
-"""Calibration: a map from score and spread to a probability that agrees with observed frequencies (docs/MATH.md, §8.4).
+"""Calibration: a map from score and variance to a probability that agrees with observed frequencies.
 
-It is learnt on held-out ratings in two steps. The first step fits a slope (Platt, 1999) and a noise. The second step
-replaces the straight line by a piecewise linear function. Both give the probability ½ at score 0.
+``Calibration`` is piecewise linear in the logit and is fitted to held-out ratings in two steps (docs/MATH.md, §8.4).
+The first step fits a slope (Platt, 1999) and a noise. The second step replaces the straight line by a piecewise linear
+function. ``TemperatureScaling`` has two parameters (Guo et al., 2017, with label noise; §14). All of them give the
+probability ½ at score 0.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -131,10 +134,86 @@ def _log_loss(u: DoubleArray, positives: DoubleArray, negatives: DoubleArray) ->
     return float(value), negatives * expit(u) - positives * expit(-u)
 
 
+# ---- temperature and label noise -------------------------------------------------------------------------------------
+
+MOST_NOISE = 0.5
+LAST_KNOT, N_KNOTS = 40.0, 161  # of the piecewise linear function that stores a ``TemperatureScaling``
+
+
+@dataclass(frozen=True)
+class TemperatureScaling:
+    """P(y) = ε/2 + (1 − ε) σ(τ y z) with z = score/√(1 + π·variance/8).
+
+    The signs and the order of the scores are kept.
+    """
+
+    noise: float  # ε, the share of random labels
+    temperature: float  # τ
+
+    @classmethod
+    def fit(cls, z: DoubleArray, shares: DoubleArray, n: int) -> TemperatureScaling | None:
+        """The best ε and τ for held-out margins y·z.
+
+        τ and ε are each used only if they lower the loss by more than the standard error of the difference. None: the
+        plain link is as good.
+
+        Parameters
+        ----------
+        z : array
+            Margins y·z.
+        shares : array
+            The share of the held-out ratings at each margin, by weight.
+        n : int
+            Number of ratings.
+        """
+
+        def losses(link: TemperatureScaling) -> DoubleArray:
+            return -np.log(link.probability(z))
+
+        def fitted(with_noise: bool) -> TemperatureScaling:
+            def loss(x: DoubleArray) -> tuple[float, DoubleArray]:
+                link = cls(float(x[1]) if with_noise else 0.0, math.exp(x[0]))
+                p, s = link.probability(z), expit(link.temperature * z)
+                by_temperature = (1 - link.noise) * s * (1 - s) * link.temperature * z
+                slopes = [by_temperature, 0.5 - s] if with_noise else [by_temperature]
+                return float(shares @ losses(link)), np.array([-(shares @ (slope / p)) for slope in slopes])
+
+            start, bounds = np.array([0.0, 0.05]), [(-3.0, 3.0), (0.0, MOST_NOISE)]
+            x = minimise(loss, start[: 1 + with_noise], bounds[: 1 + with_noise])
+            return cls(float(x[1]) if with_noise else 0.0, float(np.exp(x[0])))
+
+        def better(link: TemperatureScaling, other: TemperatureScaling) -> bool:
+            gain = losses(other) - losses(link)
+            mean = shares @ gain
+            return bool(mean > math.sqrt(shares @ (gain - mean) ** 2 / n))
+
+        best = plain = cls(0.0, 1.0)
+        for with_noise in (False, True):
+            candidate = fitted(with_noise)
+            if better(candidate, best):
+                best = candidate
+        return None if best is plain else best
+
+    def probability(self, z: DoubleArray) -> DoubleArray:
+        """P of the label of this sign, from its margin z."""
+        return np.asarray(0.5 * self.noise + (1.0 - self.noise) * expit(self.temperature * z))
+
+    def calibration(self, score_noise: float) -> Calibration:
+        """The same as a piecewise linear function of score/√(c + variance), where c is the noise of the score."""
+        scale = math.sqrt(score_noise)
+        if self.noise == 0:
+            knots = np.array([-LAST_KNOT, LAST_KNOT])
+            return Calibration(score_noise, knots.tolist(), (self.temperature * scale * knots).tolist())
+        inner = np.linspace(-1.0, 1.0, N_KNOTS)
+        knots = LAST_KNOT * inner**3 / (self.temperature * scale)  # denser around 0
+        p = self.probability(scale * knots)
+        return Calibration(score_noise, knots.tolist(), (np.log(p) - np.log1p(-p)).tolist())
+
+
 def minimise(
     loss: Callable[[DoubleArray], Any], start: DoubleArray, bounds: Sequence[tuple[float, float]]
 ) -> DoubleArray:
-    """Where a function that returns its value and its gradient is least."""
-    from scipy.optimize import minimize  # takes time to import, and few processes calibrate
+    """The minimum of a function that returns its value and its gradient."""
+    from scipy.optimize import minimize  # slow to import, and few processes calibrate
 
     return np.asarray(minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds).x)

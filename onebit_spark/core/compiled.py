@@ -3,8 +3,6 @@
 The key of numba's own cache is the file and the path of a function. Here kernels of different files call each other, so
 an edit of an inner loop would go unnoticed. A zip that is sent to an executor has a new path in every application. The
 key of this cache is the *content* of all files that contain kernels. It is in a folder that only the user can write to.
-
-Without numba all kernels are plain Python: right, and thousands of times slower. A machine with a GPU may do without.
 """
 
 from __future__ import annotations
@@ -23,24 +21,14 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from onebit_spark.core import plain_intrinsics
+import numba
+import numba.extending
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
 
 try:
     import fcntl
 except ModuleNotFoundError:
     fcntl = None  # type: ignore[assignment]
-
-try:
-    import numba
-    import numba.extending
-    from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
-
-    COMPILES = True
-except ModuleNotFoundError:
-    CompileResultCacheImpl = FunctionCache = _CacheLocator = object  # type: ignore[assignment, misc]
-    COMPILES = False
 
 log = logging.getLogger("onebit_spark")
 
@@ -57,8 +45,6 @@ def jit(function: Callable[..., Any]) -> Callable[..., Any]:
 
     Division by zero gives ±∞ or NaN, as in numpy: the test for it would keep a loop from vector instructions.
     """
-    if not COMPILES:
-        return np.errstate(all="ignore")(function)
     dispatcher = numba.njit(**_ARITHMETIC, nogil=True, **_NOT_FOR_C)(function)
     if cache_folder() is not None:
         dispatcher._cache = _Cache(function)
@@ -70,13 +56,11 @@ def inner(function: Callable[..., Any]) -> Callable[..., Any]:
 
     Called from Python it is plain Python.
     """
-    return numba.extending.register_jitable(**_ARITHMETIC)(function) if COMPILES else function
+    return numba.extending.register_jitable(**_ARITHMETIC)(function)
 
 
 def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function that writes LLVM's instructions itself, for kernels to call. They leave out its first argument."""
-    if not COMPILES:
-        return getattr(plain_intrinsics, function.__name__)
     return numba.extending.intrinsic(function)
 
 
@@ -98,7 +82,7 @@ def cache_folder() -> Path | None:
 
 def nothing_is_compiled() -> bool:
     """Whether there is a cache, and no kernel in it."""
-    folder = cache_folder() if COMPILES else None
+    folder = cache_folder()
     return folder is not None and not any(folder.glob("*.nbi"))
 
 

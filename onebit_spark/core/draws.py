@@ -60,19 +60,21 @@ def count_errors(
     coin = (-1, 0.0) if split is None else (split.seed, split.fraction)
     how = _How(rows.kind == "covariance", rows.has_intercept, draws.seed, draws.per_rating, *coin)
     return GibbsErrors(
-        *_count_errors(block.row_pointers, block.codes, (lo, hi), row_numbers, _normals(rows), _normals(cols), how)
+        *_count_errors(
+            block.row_pointers, block.codes, (lo, hi), row_numbers, _posteriors(rows), _posteriors(cols), how
+        )
     )
 
 
-class _Normals(NamedTuple):
+class _Posteriors(NamedTuple):
     """The posteriors of some rows, as a kernel reads them."""
 
     location: NDArray[Any]
     scale: NDArray[Any]
 
 
-def _normals(rows: RowPosterior) -> _Normals:
-    return _Normals(rows.location, rows.scale)
+def _posteriors(rows: RowPosterior) -> _Posteriors:
+    return _Posteriors(rows.location, rows.scale)
 
 
 class _How(NamedTuple):
@@ -228,7 +230,7 @@ def _scores_of(x, mean, scale, full, has_intercept, n, score, variance, part):
 def drawn_scores(rows: RowPosterior, cols: RowPosterior, states: NDArray[np.uint64]) -> NDArray[np.float64]:
     """One draw of u per pair (line l of ``rows``, line l of ``cols``), from the random stream of the pair."""
     out = np.empty(rows.n_rows)
-    _draw_pairs(_normals(rows), _normals(cols), rows.kind == "covariance", rows.has_intercept, states, out)
+    _draw_pairs(_posteriors(rows), _posteriors(cols), rows.kind == "covariance", rows.has_intercept, states, out)
     return out
 
 

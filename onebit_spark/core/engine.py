@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.draws import Draws, GibbsErrors
-from onebit_spark.core.implicit_features import WeightStep
-from onebit_spark.core.left_out import LeftOut
+from onebit_spark.core.holdout_loss import HoldoutLoss
+from onebit_spark.core.hyper_posterior import HierarchicalPrior
+from onebit_spark.core.implicit_features import CoefStep
 from onebit_spark.core.losses import SIDES, HalfStep, Loss, RowPrior, Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.row_map import RowMap
-from onebit_spark.core.scales import ScaleHierarchy
 from onebit_spark.core.side_features import SideTables
 from onebit_spark.core.statistics import SideStatistics
 
@@ -56,10 +56,10 @@ class Engine(Protocol[P]):
     def apply(self, maps: dict[Side, RowMap]) -> None:
         """Map every row of both sides, at once or before ``posterior`` gives it."""
 
-    def move_weights(self, side: Side, step: WeightStep) -> None:
+    def move_coef(self, side: Side, step: CoefStep) -> None:
         """Move the other side's weights (``implicit``), of which the prior means of this side are made."""
 
-    def weight_gram(self, side: Side) -> NDArray[np.float64]:
+    def coef_gram(self, side: Side) -> NDArray[np.float64]:
         """The Gram matrix of [w z d], the side's weights for the other side (``implicit``); 0 × 0 without."""
 
     def column_norms(self, side: Side, posterior: P) -> NDArray[np.float64]:
@@ -69,7 +69,7 @@ class Engine(Protocol[P]):
         """Σ_i f_i f_iᵀ of the side features of the rows with ratings, p × p; None if the side has no features."""
 
     def posterior(
-        self, side: Side, unseen: RowPrior | None = None, feature_weights: NDArray[np.float64] | None = None
+        self, side: Side, unseen: RowPrior | None = None, feature_coef: NDArray[np.float64] | None = None
     ) -> P:
         """The side's posterior as it stands.
 
@@ -85,7 +85,7 @@ class Engine(Protocol[P]):
     def confidences(self, posterior: dict[Side, P], noise: float) -> NDArray[np.int64]:
         """The histogram of the ratings' confidences (``prediction``) under this posterior: one map step."""
 
-    def left_out_loss(self, loss: str, posterior: dict[Side, P], split: Split) -> LeftOut:
+    def holdout_loss(self, loss: str, posterior: dict[Side, P], split: Split) -> HoldoutLoss:
         """Held-out loss and errors of the ratings that the split does *not* choose, under a posterior: one map step."""
 
     def restricted(self, split: Split) -> AbstractContextManager[Engine[P]]:
@@ -95,9 +95,9 @@ class Engine(Protocol[P]):
         """
 
 
-def final_posteriors(engine: Engine[P], hierarchy: ScaleHierarchy) -> dict[Side, P]:
+def final_posteriors(engine: Engine[P], hierarchy: HierarchicalPrior) -> dict[Side, P]:
     """Both posteriors, with the prior in the rows without ratings."""
-    return {side: engine.posterior(side, hierarchy.unseen(side), hierarchy.feature_weights.get(side)) for side in SIDES}
+    return {side: engine.posterior(side, hierarchy.unseen(side), hierarchy.feature_coef.get(side)) for side in SIDES}
 
 
 def with_prior(

@@ -64,13 +64,12 @@ def _free_memory() -> int:
 
 DEVICES = ("cpu", "cuda")
 EXCHANGES = ("auto", "driver", "broadcast", "mixed", "shuffle")
-STORAGES = ("files", "executors")
 
 
 @documented
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """How a fit is run. What comes out depends on none of these, unless a validation ends the fit early."""
+    """How a fit is run. The fit itself depends on none of these."""
 
     row_blocks: int | None = setting(
         None, "blocks of users (default: by size and cores)", check=at_least(1), param="numUserBlocks"
@@ -95,35 +94,15 @@ class Execution:
         "cluster); 0: none",
         check=at_least(0),
     )
-    blocks_dir: str | None = setting(
-        None,
-        "folder of prepared ratings: the first fit writes it, the next ones read it instead of the ratings",
-        key="blocks",
-    )
     work_dir: str | None = setting(
         None,
-        "folder that all executors can reach, for the files of {exchange}=shuffle and mixed; unset: {checkpoint_dir}, "
-        "then the checkpoint folder of the SparkContext, then, on a single machine, a temporary one",
+        "folder that all executors can reach, for the files of {exchange}=shuffle and mixed; the jobs set it",
         key=None,
-    )
-    shuffle_storage: str = setting(
-        "files",
-        "where {exchange}=shuffle and mixed keep their tables: in files of {work_dir}, or on the executors, which "
-        "needs no folder, but a lost executor ends the fit",
-        choices=STORAGES,
-        key=None,
+        param=None,
     )
     checkpoint_dir: str | None = setting(None, "folder for checkpoints, from which a killed fit can go on")
     checkpoint_interval: int = setting(10, "iterations between two checkpoints", check=at_least(1))
     resume: bool = setting(False, "go on from a checkpoint in {checkpoint_dir}, if there is one", check=YES_OR_NO)
-    validation_indicator_col: str | None = setting(
-        None,
-        "boolean column: rows where it is true are not fitted; the loss on them ends a fit that gets worse",
-        key=None,
-    )
-    patience: int = setting(
-        3, "iterations without a better validation loss that end the fit", check=at_least(1), key=None
-    )
 
     def problems(self) -> list[Problem]:
         """All problems with these settings; an empty list if there are none."""
@@ -138,7 +117,7 @@ class Execution:
 # ---- GPUs ------------------------------------------------------------------------------------------------------------
 
 CUDA_MOST_RANK = 64  # factors that the kernels of a GPU are made for
-CUDA_LOSSES = ("logistic", "hinge")
+CUDA_LOSS = "logistic"  # the loss that they are made for
 
 
 def device_problems(config: FitConfig, execution: Execution) -> list[Problem]:
@@ -151,8 +130,8 @@ def device_problems(config: FitConfig, execution: Execution) -> list[Problem]:
     largest = config.max_rank if isinstance(config.rank, str) else config.rank
     if largest > CUDA_MOST_RANK:
         problems.append(Problem("device", f"'cuda' fits up to {CUDA_MOST_RANK} factors, not {largest}: choose 'cpu'"))
-    if config.loss not in CUDA_LOSSES:
-        problems.append(Problem("device", f"'cuda' has no kernels for the {config.loss} loss: choose 'cpu'"))
+    if config.loss != CUDA_LOSS:
+        problems.append(Problem("device", f"'cuda' fits the {CUDA_LOSS} loss, not {config.loss}: choose 'cpu'"))
     if config.precision != "float32":
         problems.append(Problem("device", f"'cuda' keeps factors as float32, not {config.precision}: choose 'cpu'"))
     lacking = no_device()
@@ -165,7 +144,7 @@ def no_device() -> str | None:
     try:
         import cupy
     except ImportError:
-        return "needs CuPy, which is not installed: pip install 'onebit_spark[gpu]', or choose 'cpu'"
+        return "needs CuPy, which is not installed: pip install '.[gpu]' in a clone of onebit_spark, or choose 'cpu'"
     try:
         gpus = cupy.cuda.runtime.getDeviceCount()
     except Exception as error:  # the driver is missing, or too old

@@ -15,13 +15,13 @@ With implicit features there is also ``implicit`` [w1, w2, r1, r2]: the weight a
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from onebit_spark.core.arrow import pa
+from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.id_index import IdIndex, one_array, wide
 from onebit_spark.core.losses import Side
 from onebit_spark.core.posterior import MODEL_VECTORS, DoubleArray, FloatArray, Kind, RowPosterior
-from onebit_spark.core.scales import Scales
 from onebit_spark.errors import RequestError
 
 CERTIFIED = "certified_spread"
@@ -59,7 +59,7 @@ def factor_table(ids: pa.Array, posterior: RowPosterior, drawn: RowPosterior | N
         if posterior.vectors > MODEL_VECTORS:
             columns[DIRECTIONS] = _lists(posterior.implicit[:, kept:])
     if drawn is not None:
-        columns[CERTIFIED] = _lists(drawn.deviation)
+        columns[CERTIFIED] = _lists(drawn.std)
     return pa.table(columns)
 
 
@@ -93,7 +93,7 @@ def read_factors(lines: pa.StructArray, prior: RowPosterior) -> RowPosterior:
     return RowPosterior(location, scale, prior.kind, prior.has_intercept, implicit)
 
 
-def ordered(factors: pa.Table, ids: pa.Array, prior: RowPosterior, precision: str) -> RowPosterior:
+def align_factors(factors: pa.Table, ids: pa.Array, prior: RowPosterior, precision: str) -> RowPosterior:
     """The posterior of ``ids`` from a factor table in any order. Ids that it lacks get the one row of ``prior``."""
     known = factors["id"].type
     if wide(known) != wide(ids.type) and not (pa.types.is_integer(known) and pa.types.is_integer(ids.type)):
@@ -124,7 +124,7 @@ def _read_locations(
 
 
 def prior_row(
-    scales: Scales, side: Side, kind: Kind, intercepts: bool, vectors: int = 0, precision: str = "float32"
+    scales: HyperPosterior, side: Side, kind: Kind, intercepts: bool, vectors: int = 0, precision: str = "float32"
 ) -> RowPosterior:
     """The prior of an id that was never rated, as a posterior of one row (docs/MATH.md, §8.2).
 

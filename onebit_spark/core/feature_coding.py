@@ -16,9 +16,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from onebit_spark.core.arrow import pa, pc
 from onebit_spark.core.id_index import one_array
 
 MOST_VALUES = 1_000  # of a column of strings, and elements of an array

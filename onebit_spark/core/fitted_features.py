@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from onebit_spark.core.arrow import pa
 from onebit_spark.core.factor_tables import factor_table, newcomer_rows
 from onebit_spark.core.feature_coding import FeatureCoding, Table32, learn_coding
 from onebit_spark.core.id_index import IdIndex, one_array
@@ -114,10 +114,6 @@ class FitFeatures:
         features = SideFeatures(aligned, coding, coding.coded(aligned))
         return cls(features, known.filter(mask), table.filter(mask), [f"{whose} features: {note}" for note in notes])
 
-    def coded_unrated(self) -> IdLines:
-        """The features of the ids without ratings, coded like those of the others."""
-        return IdLines(self.unrated_ids, self.rated.coding.coded(self.unrated))
-
     def unrated_lines(
         self, row: RowPosterior, coding: FeatureCoding, weights: NDArray[np.float64], narrowing: float | None
     ) -> pa.Table | None:
@@ -127,7 +123,7 @@ class FitFeatures:
         rows = newcomer_rows(row, coding.coded(self.unrated) @ weights)
         drawn = None
         if narrowing is not None:
-            spread = (rows.deviation * narrowing).astype(rows.location.dtype)
+            spread = (rows.std * narrowing).astype(rows.location.dtype)
             drawn = RowPosterior(rows.location, spread, "spread", rows.has_intercept)
         return factor_table(self.unrated_ids, rows, drawn)
 

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from onebit_spark.core.hyper_posterior import INTERCEPT_MEAN_VARIANCE, HierarchicalPrior, HyperPosterior
 from onebit_spark.core.losses import Side, Symmetry
 from onebit_spark.core.priors import ScalePrior
 from onebit_spark.core.row_map import RowMap
-from onebit_spark.core.scales import INTERCEPT_MEAN_VARIANCE, ScaleHierarchy, Scales
 from onebit_spark.core.statistics import SideMoments, SideStatistics
 
 Vector = NDArray[np.float64]
@@ -67,7 +67,7 @@ class Gauge:
         return self.then(beside_intercept(a), beside_intercept(inverse_transpose))
 
 
-Move = Callable[[Gauge, Scales, ScalePrior], Gauge]
+GaugeMove = Callable[[Gauge, HyperPosterior, ScalePrior], Gauge]
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,8 @@ class GaugeStep:
     may_centre: bool = True
 
     def __call__(
-        self, hierarchy: ScaleHierarchy, rows: SideStatistics, cols: SideStatistics
-    ) -> tuple[ScaleHierarchy, float, dict[Side, RowMap]]:
+        self, hierarchy: HierarchicalPrior, rows: SideStatistics, cols: SideStatistics
+    ) -> tuple[HierarchicalPrior, float, dict[Side, RowMap]]:
         gauge = Gauge.of(rows.moments, cols.moments)
         updated, divergence = hierarchy.at(gauge.rows, gauge.cols)
         for move in self._moves(hierarchy.intercepts):
@@ -87,7 +87,7 @@ class GaugeStep:
             reached, lower = hierarchy.at(candidate.rows, candidate.cols)
             if lower < divergence - LEAST_FALL * abs(divergence):
                 gauge, updated, divergence = candidate, reached, lower
-        gauge = ordered(gauge)
+        gauge = by_strength(gauge)
         if gauge.is_identity:
             return updated, divergence, {}
         maps: dict[Side, RowMap] = {
@@ -95,7 +95,7 @@ class GaugeStep:
         }  # fmt: skip
         return *hierarchy.at(gauge.rows, gauge.cols), maps
 
-    def _moves(self, intercepts: bool) -> list[Move]:
+    def _moves(self, intercepts: bool) -> list[GaugeMove]:
         if self.symmetry == "scaling":
             return [levelled, rescaled] if intercepts else [rescaled]
         if not intercepts:
@@ -103,7 +103,7 @@ class GaugeStep:
         return [levelled, centred, rotated] if self.may_centre else [levelled, rotated]
 
 
-def levelled(gauge: Gauge, scales: Scales, prior: ScalePrior) -> Gauge:
+def levelled(gauge: Gauge, scales: HyperPosterior, prior: ScalePrior) -> Gauge:
     """s = (g_d Σ E d_j − h Σ E b_i/m1) / (m2 g_d + h): the best one if m_μ follows, as it does right after.
 
     With m_μ at its best the rows' part is ½ h (Σ E b_i/m1 + s)², 1/h = σ0² + 1/(m1 g_b).
@@ -116,7 +116,7 @@ def levelled(gauge: Gauge, scales: Scales, prior: ScalePrior) -> Gauge:
     return gauge.then(RowMap.shifting(s), RowMap.shifting(-s))
 
 
-def centred(gauge: Gauge, scales: Scales, prior: ScalePrior) -> Gauge:
+def centred(gauge: Gauge, scales: HyperPosterior, prior: ScalePrior) -> Gauge:
     """c = [m1 diag g + g_d S_R]⁻¹(g∘Σ E L_i − g_d Σ E[R_j d_j]), then
     e = [m2 diag g + g_b S_L]⁻¹(g∘Σ E R_j − g_b Σ E[L_i(b_i − m_μ)]).
 
@@ -136,7 +136,7 @@ def centred(gauge: Gauge, scales: Scales, prior: ScalePrior) -> Gauge:
     return moved
 
 
-def rotated(gauge: Gauge, scales: Scales, prior: ScalePrior) -> Gauge:
+def rotated(gauge: Gauge, scales: HyperPosterior, prior: ScalePrior) -> Gauge:
     """A = C⁻ᵀU diag t with S_L = CCᵀ and CᵀS_R C = U diag(Λ) Uᵀ: then AᵀS_L A = diag t², A⁻¹S_R A⁻ᵀ = diag(Λ/t²).
 
     Signs go on from the start: the old factor with the largest part in a new one enters it with a plus.
@@ -150,14 +150,14 @@ def rotated(gauge: Gauge, scales: Scales, prior: ScalePrior) -> Gauge:
     return gauge.turned(back * t, root @ vectors / t)
 
 
-def rescaled(gauge: Gauge, scales: Scales, prior: ScalePrior) -> Gauge:
+def rescaled(gauge: Gauge, scales: HyperPosterior, prior: ScalePrior) -> Gauge:
     """A = diag(t/√S_L): what is left of ``rotated`` where rows keep spreads."""
     size = np.diag(gauge.rows.factors)
     t = best_stretch(size * np.diag(gauge.cols.factors), gauge.rows.count, gauge.cols.count, prior) / np.sqrt(size)
     return gauge.turned(np.diag(t), np.diag(1.0 / t))
 
 
-def ordered(gauge: Gauge) -> Gauge:
+def by_strength(gauge: Gauge) -> Gauge:
     """The factors by ‖E L_k‖·‖E R_k‖, the strongest first."""
     order = np.argsort(-_squares(gauge.rows) * _squares(gauge.cols), kind="stable")
     permutation = np.eye(len(order))[:, order]

@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from onebit_spark.core.arrow import pa, pc
 from onebit_spark.core.compiled import inner, jit
 from onebit_spark.core.prefetch import AHEAD, prefetch
 

@@ -14,9 +14,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from onebit_spark.core.arrow import pa, pc
 from onebit_spark.core.compiled import jit
 from onebit_spark.core.id_hash_table import Codes, IdHashTable, hashes_of
 

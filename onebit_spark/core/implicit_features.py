@@ -16,7 +16,7 @@ half step sums these over the partners of each row and gets
     p_i = (Fw)_i,   s_i = |Ω_i|^{−½}(Fz)_i,   q_i = |Ω_i|^{−½}(Fd)_i,   z_i = (Σ_{j∈Ω_i} r_j − ρ w_i) / (|Ω_i| + ρ)
 
 so implicit features need no pass of their own. The weights themselves move by a step that the driver finds,
-the best one in the span of the gradient and the last step (``WeightStep``).
+the best one in the span of the gradient and the last step (``CoefStep``).
 
 Given the means M = E[L] of a side, the best weights W of the other side are a ridge regression. γ cancels in it:
 
@@ -142,7 +142,7 @@ def newcomer_means(
     return np.where(counts < typical, begun, means)
 
 
-def weight_gram(posterior: RowPosterior) -> NDArray[np.float64]:
+def coef_gram(posterior: RowPosterior) -> NDArray[np.float64]:
     """The Gram matrix of [w z d] (3K × 3K); 0 × 0 without implicit features."""
     if posterior.implicit is None:
         return np.zeros((0, 0))
@@ -218,13 +218,13 @@ class ImplicitMove:
 
 
 @dataclass(frozen=True)
-class WeightStep:
+class CoefStep:
     """W ─► W + ZA + DB."""
 
     matrix: Matrix  # [A; B], 2K × K
 
     @classmethod
-    def best(cls, directions: Matrix, residuals: Matrix, weights: Matrix) -> WeightStep:
+    def best(cls, directions: Matrix, residuals: Matrix, weights: Matrix) -> CoefStep:
         """From YᵀY (2K × 2K), YᵀR (2K × K) and the Gram matrix of [W Z D] (3K × 3K)."""
         rank = residuals.shape[1]
         system = directions + RIDGE * weights[rank:, rank:]
@@ -240,7 +240,7 @@ class WeightStep:
         return cls(unit[:, None] * (inverse @ (unit[:, None] * right)))
 
     @property
-    def of_weights(self) -> ImplicitMove:
+    def of_coef(self) -> ImplicitMove:
         """What happens to a line of those who are rated."""
         return ImplicitMove(self.matrix, 0, 2)
 
@@ -249,12 +249,12 @@ class WeightStep:
         """What happens to a line of those who rate."""
         return ImplicitMove(-self.matrix, 1, 4)
 
-    def before(self, by: RowMap) -> WeightStep:
+    def before(self, by: RowMap) -> CoefStep:
         """The same step of lines that x ─► xT has yet to map: TAT⁻¹ and TBT⁻¹."""
         rank = self.matrix.shape[1]
         turn = by.matrix[-rank:, -rank:]
         mapped = np.concatenate([turn @ part for part in np.split(self.matrix, 2)])
-        return WeightStep(np.ascontiguousarray(np.linalg.solve(turn.T, mapped.T).T, np.float64))
+        return CoefStep(np.ascontiguousarray(np.linalg.solve(turn.T, mapped.T).T, np.float64))
 
     def moved(self, weights: Matrix) -> Matrix:
         """The Gram matrix of [W Z D] after the step."""

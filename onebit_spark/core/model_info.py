@@ -13,11 +13,11 @@ import numpy as np
 
 from onebit_spark.core.calibration import Calibration
 from onebit_spark.core.config import FORM_SETTINGS, FitConfig
+from onebit_spark.core.hyper_posterior import HyperPosterior, Moments
 from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.posterior import MODEL_VECTORS, Kind
-from onebit_spark.core.prediction import Ladder
+from onebit_spark.core.prediction import ConfidenceThresholds
 from onebit_spark.core.priors import ScalePrior
-from onebit_spark.core.scales import Moments, Scales
 from onebit_spark.errors import RequestError
 
 FORMAT_VERSION = 4
@@ -26,7 +26,7 @@ LABEL_CODINGS = ("signed", "binary", "boolean", "threshold")  # −1/1, 0/1, fal
 
 CALIBRATION = {entry.name for entry in dataclasses.fields(Calibration)}
 MOMENTS = {entry.name for entry in dataclasses.fields(Moments) if entry.default is dataclasses.MISSING}
-# Entry of ``intercept_prior`` ─► field of ``Scales``.
+# Entry of ``intercept_prior`` ─► field of ``HyperPosterior``.
 INTERCEPT_PRIOR = {
     "mean": "mean", "mean_variance": "mean_variance", "user_inverse_gamma": "row_intercept",
     "item_inverse_gamma": "col_intercept",
@@ -60,16 +60,16 @@ class ModelInfo:
     n_positive: int = 0  # number of positive ratings
     repeats: dict[str, int] = field(default_factory=dict)  # repeated ratings of a cell: see ``core.blocks``
     fingerprint: str = ""  # hash of the set of ratings: see ``input.rating_checks``
-    validation: list[dict[str, float]] = field(default_factory=list)  # held-out loss and error after each iteration
     exchange: dict[str, str] = field(default_factory=dict)  # how factors travelled, and why this exchange was chosen
     calibration: dict[str, Any] | None = None  # see ``calibration.Calibration``
-    scale_moments: dict[str, Any] | None = None  # what determines q(γ): see ``scales.Moments``
+    scale_moments: dict[str, Any] | None = None  # what determines q(γ): see ``hyper_posterior.Moments``
     # after a prior split: the factor by which the spread of an unknown id is multiplied in certified draws (§9.4)
     draw_narrowing: float | None = None
-    # thresholds of the confidence, from the fitted ratings: see ``prediction.Ladder``
+    # thresholds of the confidence, from the fitted ratings: see ``prediction.ConfidenceThresholds``
     confidences: dict[str, Any] | None = None
     weight_losses: dict[str, float] | None = None  # if κ was chosen: the held-out loss of each κ that was tried
-    choice: dict[str, Any] | None = None  # if a tenth of the ratings chose: how, see ``choices.Choice.as_dict``
+    # if a tenth of the ratings chose the settings: how, see ``model_selection.SelectedModel.as_dict``
+    choice: dict[str, Any] | None = None
     # If κ was chosen: a limit on the errors of the fit of nine tenths of the ratings that chose it, as an entry of
     # ``certificate.json``. It is not about the model (§14).
     nine_tenths: dict[str, Any] | None = None
@@ -106,7 +106,7 @@ class ModelInfo:
         return -1.0 if self.label_coding == "signed" else 0.0
 
     @property
-    def scales(self) -> Scales:
+    def scales(self) -> HyperPosterior:
         """q(γ), q(μ) and W. Unknown ids are predicted from them. The inverse of ``scale_fields``."""
         learned = self.side_features or {}
         features: dict[Side, Any] = {
@@ -114,7 +114,7 @@ class ModelInfo:
             for side, who in zip(SIDES, ("user", "item"), strict=True)
             if who in learned
         }
-        return Scales(
+        return HyperPosterior(
             np.asarray(self.inverse_gamma, np.float64),
             moments=None if self.scale_moments is None else Moments.from_dict(self.scale_moments),
             features=features,
@@ -142,9 +142,9 @@ class ModelInfo:
         return None if self.calibration is None else Calibration(**self.calibration)
 
     @property
-    def ladder(self) -> Ladder | None:
+    def confidence_thresholds(self) -> ConfidenceThresholds | None:
         """The thresholds that a selective certificate chooses from, or None in an older model."""
-        return None if self.confidences is None else Ladder.from_dict(self.confidences)
+        return None if self.confidences is None else ConfidenceThresholds.from_dict(self.confidences)
 
     def to_json(self) -> str:
         """The text of ``metadata.json``."""
@@ -171,6 +171,8 @@ class ModelInfo:
             raise RequestError(f"damaged model folder: {METADATA} lacks {', '.join(missing)}")
         if version < 3 and isinstance(content["parameters"], dict):
             content["parameters"].setdefault("implicit_features", False)
+        if isinstance(content["parameters"], dict):
+            content["parameters"].pop("calibrate", None)  # a setting of version 0.2.0
         try:
             return cls(**{name: content[name] for name in _TYPES if name in content})._of_today()
         except ValueError as error:
@@ -205,7 +207,7 @@ class ModelInfo:
             yield f"majority must be 1 or −1, not {self.majority}"
         if self.confidences is not None:
             try:
-                Ladder.from_dict(self.confidences)
+                ConfidenceThresholds.from_dict(self.confidences)
             except (LookupError, TypeError, ValueError) as error:
                 yield f"confidences are not valid: {error}"
 
@@ -223,7 +225,7 @@ class ModelInfo:
                 yield f"{name} must hold {', '.join(sorted(needed))}, not {value}"
 
 
-def scale_fields(scales: Scales, intercepts: bool) -> dict[str, Any]:
+def scale_fields(scales: HyperPosterior, intercepts: bool) -> dict[str, Any]:
     """The fields of ``ModelInfo`` that hold q(γ) and q(μ)."""
     return {
         "inverse_gamma": np.asarray(scales.factor).tolist(),

@@ -5,7 +5,6 @@
     estimator          pyspark.ml's metadata/ of an estimator
     predictions        Parquet part files, and no other files, with the columns score, std and probability
     vectors            users/ and items/ of Parquet part files, and _SUCCESS
-    prepared ratings   prepared.json
     tuning             tasks/ with a ledger, or best.toml and a model
     ledger             the results of tasks
     reproduction       tasks/ with an experiment of the paper
@@ -176,9 +175,6 @@ MODEL = OutputKind("a model", lambda output: _is_model(output) or _saved_class(o
 ESTIMATOR = OutputKind("an estimator", lambda output: _saved_class(output) == "OneBitCompletion")
 PREDICTIONS = OutputKind("a folder of predictions", _is_predictions)
 VECTORS = OutputKind("a folder of vectors", _is_vectors)
-PREPARED = OutputKind(
-    "a folder of prepared ratings", lambda output: "format_version" in _entries(output.text("prepared.json"))
-)
 TUNING = OutputKind("a result of tuning", _is_tuning)
 LEDGER = OutputKind("a folder of results", _is_ledger)
 REPRODUCTION = OutputKind("a folder of experiments", lambda output: bool(EXPERIMENTS & set(output.names("tasks"))))

@@ -113,7 +113,7 @@ class RowPosterior:
         return self.location[:, 0] if self.has_intercept else None
 
     @property
-    def deviation(self) -> FloatArray:
+    def std(self) -> FloatArray:
         """Posterior standard deviation of every free coordinate (m × D), the intercept first."""
         if self.kind == "spread":
             return self.scale
@@ -122,7 +122,7 @@ class RowPosterior:
     @property
     def spread(self) -> FloatArray:
         """Posterior standard deviation of the K factor columns (m × K): the hinge's s, or √diag V."""
-        return self.deviation[:, int(self.has_intercept) :]
+        return self.std[:, int(self.has_intercept) :]
 
     @property
     def covariance(self) -> FloatArray:

@@ -5,8 +5,8 @@ See docs/MATH.md, §8.1 and §10.1–2.
     confidence |z| = |score| / √(c + variance)      c: the noise of the loss (logistic 8/π, hinge 0)
 
 The uncalibrated probability is a function of z. It rounds to 1 for large z, where z still orders the pairs. A fit keeps
-a histogram of the confidences of its ratings, with fine bins that are equally wide in log₂ |z|. The ``Ladder`` of
-thresholds comes from this histogram, so no threshold depends on held-out ratings.
+a histogram of the confidences of its ratings, with fine bins that are equally wide in log₂ |z|. The
+``ConfidenceThresholds`` come from this histogram, so no threshold depends on held-out ratings.
 """
 # mypy: disallow-untyped-defs=False
 
@@ -52,7 +52,7 @@ def variance(rows: RowPosterior, cols: RowPosterior) -> DoubleArray:
         row_var, col_var = rows.spread.astype(np.float64) ** 2, cols.spread.astype(np.float64) ** 2
         total = np.sum(row_var * col_mean**2 + (row_mean**2 + row_var) * col_var, axis=1)
         if rows.has_intercept:
-            total += rows.deviation[:, 0].astype(np.float64) ** 2 + cols.deviation[:, 0].astype(np.float64) ** 2
+            total += rows.std[:, 0].astype(np.float64) ** 2 + cols.std[:, 0].astype(np.float64) ** 2
         return np.asarray(total)
     first = int(rows.has_intercept)
     row_cov, col_cov = rows.covariance.astype(np.float64), cols.covariance.astype(np.float64)
@@ -85,22 +85,6 @@ def score_noise(loss: str, calibration: Calibration | None = None) -> float:
     return LOSSES[loss].score_noise if calibration is None else calibration.noise
 
 
-def held_out_sums(
-    loss: str, rows: RowPosterior, cols: RowPosterior, row: NDArray[np.integer], col: NDArray[np.integer],
-    signs: DoubleArray, weights: FloatArray | None = None,
-) -> tuple[float, int]:  # fmt: skip
-    """Σ w_l times the held-out loss, and the number of wrong signs, over pairs (row[l], col[l]) with labels ±1."""
-    total, wrong, step = 0.0, 0, max(1, SLICE // rows.dimension**2)
-    for lo in range(0, len(signs), step):
-        part = slice(lo, lo + step)
-        pairs = rows.take(row[part]), cols.take(col[part])
-        scores = score(*pairs)
-        losses = LOSSES[loss].held_out(scores, variance(*pairs), signs[part])
-        total += float(np.sum(losses if weights is None else losses * weights[part]))
-        wrong += int(np.count_nonzero(scores * signs[part] <= 0))
-    return total, wrong
-
-
 # ---- confidence ------------------------------------------------------------------------------------------------------
 
 Histogram = NDArray[np.int64]
@@ -108,9 +92,9 @@ Histogram = NDArray[np.int64]
 LOWEST_OCTAVE, HIGHEST_OCTAVE = -8, 16  # range of log₂ |z|; the first and the last bin take what is outside
 PER_OCTAVE = 512
 HISTOGRAM_BINS = (HIGHEST_OCTAVE - LOWEST_OCTAVE) * PER_OCTAVE
-RUNG_STEP = 1.02  # each rung answers so many times as many ratings as the next higher one
+LEVEL_STEP = 1.02  # each level answers so many times as many ratings as the next higher one
 ENOUGH = 4_000_000  # ratings of which the confidence is computed; of twice as many on, only some
-FEWEST = 10  # the highest rung answers at least so many fitted ratings
+FEWEST = 10  # the highest level answers at least so many fitted ratings
 
 
 def confidence(score: NDArray[np.float64], std: NDArray[np.float64], noise: float) -> NDArray[np.float64]:
@@ -121,55 +105,55 @@ def confidence(score: NDArray[np.float64], std: NDArray[np.float64], noise: floa
 
 
 @dataclass(frozen=True)
-class Ladder:
-    """Thresholds of the confidence. Rung j answers a pair if its confidence is at least ``thresholds[j]``::
+class ConfidenceThresholds:
+    """Thresholds of the confidence. Level j answers a pair if its confidence is at least ``values[j]``::
 
-    rung          0      1      2    …
+    level         0      1      2    …
     threshold     0    0.013  0.027  …
     share         1    0.980  0.961  …
     """
 
-    shares: tuple[float, ...]  # Share of the fitted ratings that each rung answers. The first is 1.
-    thresholds: tuple[float, ...]  # The thresholds, ascending. The first is 0: rung 0 answers everything.
+    shares: tuple[float, ...]  # Share of the fitted ratings that each level answers. The first is 1.
+    values: tuple[float, ...]  # The thresholds, ascending. The first is 0: level 0 answers everything.
 
     def __post_init__(self) -> None:
-        if not (len(self.shares) == len(self.thresholds) > 0 and self.shares[0] == 1 and self.thresholds[0] == 0):
-            raise ValueError("a ladder begins with the threshold 0 and the share 1, and has one share per threshold")
-        if np.any(np.diff(self.thresholds) <= 0) or np.any(np.diff(self.shares) > 0):
-            raise ValueError("the thresholds of a ladder ascend, and their shares descend")
+        if not (len(self.shares) == len(self.values) > 0 and self.shares[0] == 1 and self.values[0] == 0):
+            raise ValueError("the first confidence threshold is 0 with the share 1, and each threshold has a share")
+        if np.any(np.diff(self.values) <= 0) or np.any(np.diff(self.shares) > 0):
+            raise ValueError("confidence thresholds must ascend, and their shares must not")
 
     @classmethod
-    def of_histogram(cls, counts: Histogram) -> Ladder:
-        """Rungs at the edges of bins. Each rung answers 2% more ratings than the next higher one, or one bin more."""
+    def of_histogram(cls, counts: Histogram) -> ConfidenceThresholds:
+        """Levels at the edges of bins. Each level answers 2% more ratings than the next higher one, or one bin more."""
         total = int(counts.sum())
         above = np.cumsum(counts[::-1])[::-1]  # ratings in this bin or a higher one
-        rungs = int(math.log(max(total / FEWEST, 1.0)) / math.log(RUNG_STEP)) + 1
-        wanted = total * RUNG_STEP ** -np.arange(rungs)
+        levels = int(math.log(max(total / FEWEST, 1.0)) / math.log(LEVEL_STEP)) + 1
+        wanted = total * LEVEL_STEP ** -np.arange(levels)
         edges = np.unique(np.searchsorted(-above, -wanted + 1e-9 * wanted, side="right") - 1)
         edges = np.union1d(edges, [0])
         thresholds = [float(f"{2.0 ** (LOWEST_OCTAVE + edge / PER_OCTAVE):.7g}") for edge in edges[1:]]
         shares = [float(f"{above[edge] / total:.7g}") for edge in edges[1:]]
         return cls((1.0, *shares), (0.0, *thresholds))
 
-    def rung(self, confidences: NDArray[np.float64]) -> NDArray[np.int16]:
-        """The highest rung that answers each confidence."""
-        return (np.searchsorted(self.thresholds, confidences, side="right") - 1).astype(np.int16)
+    def level(self, confidences: NDArray[np.float64]) -> NDArray[np.int16]:
+        """The highest level that answers each confidence."""
+        return (np.searchsorted(self.values, confidences, side="right") - 1).astype(np.int16)
 
     def as_dict(self) -> dict[str, Any]:
         """The fields by name, as lists."""
-        return {"shares": list(self.shares), "thresholds": list(self.thresholds)}
+        return {"shares": list(self.shares), "thresholds": list(self.values)}
 
     @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> Ladder:
+    def from_dict(cls, fields: dict[str, Any]) -> ConfidenceThresholds:
         """The inverse of ``as_dict``."""
         return cls(tuple(fields["shares"]), tuple(fields["thresholds"]))
 
 
-EVERYTHING = Ladder((1.0,), (0.0,))
+EVERYTHING = ConfidenceThresholds((1.0,), (0.0,))
 
 
 def every_so_many(n_ratings: int) -> int:
-    """The stride of a sample that is large enough for the ladder."""
+    """The stride of a sample that is large enough for the thresholds."""
     return max(1, n_ratings // ENOUGH)
 
 

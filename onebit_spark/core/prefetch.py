@@ -7,12 +7,11 @@ changes no result.
 
 from __future__ import annotations
 
-from onebit_spark.core.compiled import COMPILES, inner, intrinsic
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.np.arrayobj import make_array
 
-if COMPILES:
-    from llvmlite import ir
-    from numba.core import cgutils, types
-    from numba.np.arrayobj import make_array
+from onebit_spark.core.compiled import inner, intrinsic
 
 AHEAD = 8  # ratings
 CACHE_LINE = 64  # bytes

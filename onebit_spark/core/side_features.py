@@ -9,7 +9,7 @@ regression. γ_k cancels in it. With G = Σ f_i f_iᵀ over the rows with rating
     W ─► W + ω (G + ρI)⁻¹ (Σ f_i d_iᵀ − ρW),     0 < ω < 2
 
 never raises the objective. ω = 1 is the exact solution. Where implicit features move as well, they go first
-(``WeightStep``), and the d_i are the distances after their step (docs/MATH.md, §15).
+(``CoefStep``), and the d_i are the distances after their step (docs/MATH.md, §15).
 
 A half step sums Σ f_i d_iᵀ (p × D numbers) beside its other statistics. The driver moves W. No pass and no Spark job is
 added.
@@ -21,10 +21,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 
-from onebit_spark.core.arrow import pa
 from onebit_spark.core.feature_coding import FeatureCoding, Table32, learn_coding
 from onebit_spark.core.losses.base import Side
 from onebit_spark.core.posterior import FloatArray

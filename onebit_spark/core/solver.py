@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.engine import Engine
 from onebit_spark.core.gauge import GaugeStep
+from onebit_spark.core.hyper_posterior import HierarchicalPrior, Hierarchy, HyperPosterior
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Side
 from onebit_spark.core.losses.base import Move
 from onebit_spark.core.posterior import FIT_VECTORS, MODEL_VECTORS, RowPosterior
 from onebit_spark.core.row_map import RowMap
-from onebit_spark.core.scales import Hierarchy, ScaleHierarchy, Scales
 from onebit_spark.core.side_features import FeatureRidge, of_known_size
 from onebit_spark.core.statistics import SideStatistics, relative_change
 from onebit_spark.errors import FitFailed
@@ -87,7 +87,7 @@ class Outcome(Generic[H]):
     reason: str  # why the fit ended
 
 
-class Plan(NamedTuple):
+class IterationPlan(NamedTuple):
     """A number of iterations that was chosen, and why. A fit that made them all is done."""
 
     iterations: int
@@ -99,13 +99,13 @@ class Start(Generic[P]):
     """Where a fit may start instead of where its configuration says: the posterior of an earlier one."""
 
     posteriors: dict[Side, P]  # of the rows and of the columns
-    scales: Scales  # the driver's share
+    scales: HyperPosterior  # the driver's share
     # of a fit that was interrupted there: the fit goes on as if it had not been
     history: list[Iteration] = field(default_factory=list)
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the earlier fit: rank, κ and implicit features
-    record: Mapping[str, Any] | None = None  # how they were chosen: see ``choices.Choice.as_dict``
+    record: Mapping[str, Any] | None = None  # how they were chosen: see ``model_selection.SelectedModel.as_dict``
     earlier: int = 0  # iterations that led there on a part of the ratings: steps are as relaxed as after so many
-    planned: Plan | None = None  # how long the fit goes on, if that was chosen
+    planned: IterationPlan | None = None  # how long the fit goes on, if that was chosen
 
 
 # The driver's step of an iteration: the hierarchy after both sides moved, KL(ρ‖π), and maps for the rows, if any.
@@ -125,17 +125,8 @@ class Acceleration(Generic[H]):
     pace: Callable[[int], float] = unrelaxed  # ω after t iterations
 
 
-class Watch(Protocol[P]):
-    """Looks on during a fit, and may end it."""
-
-    def __call__(self, engine: Engine[P], hierarchy: ScaleHierarchy, history: list[Iteration]) -> str | None:
-        """Called after every iteration that does not end the fit; a reason ends it."""
-
-    def begin(self, choice: Any) -> None:
-        """Called before the first iteration with the settings of the fit, a ``choices.Choice``."""
-
-    def best(self, outcome: Outcome[ScaleHierarchy]) -> Outcome[ScaleHierarchy]:
-        """The outcome to keep, whatever iteration it is of; the engine's posteriors are set to its."""
+# Called with the engine, the hierarchy and the history after every iteration that does not end the fit.
+AfterIteration = Callable[[Engine[P], H, list[Iteration]], None]
 
 
 def solve(
@@ -143,11 +134,11 @@ def solve(
     config: FitConfig,
     on_iteration: Callable[[Iteration], None] | None = None,
     start: Start[P] | None = None,
-    watch: Watch[P] | None = None,
+    after_iteration: AfterIteration[P, HierarchicalPrior] | None = None,
     *,
     gauge: bool = True,
     relaxed: bool = True,
-) -> Outcome[ScaleHierarchy]:
+) -> Outcome[HierarchicalPrior]:
     """Fit the paper's model: start, then descend, relaxed and with a gauge where the loss has a symmetry."""
     prior = config.make_prior(engine.count("rows") + engine.count("cols"))
     if start is None:
@@ -159,15 +150,14 @@ def solve(
             {side: engine.combined(side, without_directions, old) for side, old in start.posteriors.items()}
         )
         start = replace(start, scales=start.scales.without_directions())
-    scales = Scales.at_start(config.factors) if start is None else start.scales
+    scales = HyperPosterior.at_start(config.factors) if start is None else start.scales
     grams = {side: gram for side in SIDES if (gram := engine.feature_gram(side)) is not None}
     scales = replace(scales, features=of_known_size(scales.features, grams, config.dimension))
-    hierarchy, symmetry = ScaleHierarchy(scales, prior, config.intercepts, config.weight), config.make_loss().symmetry
+    hierarchy, symmetry = HierarchicalPrior(scales, prior, config.intercepts), config.make_loss().symmetry
     driver_step = GaugeStep(symmetry, not config.implicit_features) if gauge and symmetry else without_maps
     earlier = 0 if start is None else start.earlier
     pace = (lambda t: relaxation(t + earlier)) if relaxed else unrelaxed
-    outcome = descend(engine, config, hierarchy, on_iteration, start, watch, Acceleration(driver_step, pace))
-    return outcome if watch is None else watch.best(outcome)
+    return descend(engine, config, hierarchy, on_iteration, start, after_iteration, Acceleration(driver_step, pace))
 
 
 def descend(
@@ -176,7 +166,7 @@ def descend(
     hierarchy: H,
     on_iteration: Callable[[Iteration], None] | None = None,
     start: Start[P] | None = None,
-    watch: Callable[[Engine[P], H, list[Iteration]], str | None] | None = None,
+    after_iteration: AfterIteration[P, H] | None = None,
     acceleration: Acceleration[H] | None = None,
 ) -> Outcome[H]:
     """Iterate from the engine's posteriors until the objective and M stand still or ``max_iter`` is reached.
@@ -202,9 +192,8 @@ def descend(
         if config.tol > 0 and distance(history) <= config.tol:
             reason = f"objective and scores changed by less than tol = {config.tol:g}"
             return Outcome(alternation.hierarchy, history, True, reason)
-        stop = watch(engine, alternation.hierarchy, history) if watch is not None else None
-        if stop:
-            return Outcome(alternation.hierarchy, history, False, stop)
+        if after_iteration is not None:
+            after_iteration(engine, alternation.hierarchy, history)
     if planned is not None and len(history) >= planned.iterations:
         return Outcome(alternation.hierarchy, history, True, planned.reason)
     reason = f"max_iter = {last} reached"
@@ -220,8 +209,8 @@ class _Alternation(Generic[P, H]):
         self.hierarchy = hierarchy
         self._engine, self._config, self._acceleration = engine, config, acceleration
         self._ratings_per_row = 2 * engine.total_weight / (engine.count("rows") + engine.count("cols"))
-        self._weights = hierarchy.weight_grams or {side: engine.weight_gram(side) for side in SIDES}
-        self._ridges = {side: FeatureRidge.of(_gram(engine, side)) for side in hierarchy.feature_weights}
+        self._weights = hierarchy.coef_grams or {side: engine.coef_gram(side) for side in SIDES}
+        self._ridges = {side: FeatureRidge.of(_gram(engine, side)) for side in hierarchy.feature_coef}
         self._latest: dict[Side, SideStatistics] = {}
         self._moved: dict[Side, SideStatistics] = {}  # of the last half step that moved means
 
@@ -231,26 +220,26 @@ class _Alternation(Generic[P, H]):
             yield HalfStep(
                 side=move.side,
                 iteration=number - 1,
-                weight=self._config.weight,
+                kappa=self._config.kappa,
                 prior=self.hierarchy.row_prior(move.side),
                 ratings_per_row=self._ratings_per_row,
                 move_means=move.means,
-                move_spreads=move.spreads,
+                move_covariances=move.covariances,
                 want_data=position == len(plan) - 1,
                 relaxation=self._acceleration.pace(number - 1),
-                feature_weights=self.hierarchy.feature_weights.get(move.side),
+                feature_coef=self.hierarchy.feature_coef.get(move.side),
             )
 
     def learn(self, step: HalfStep[P], statistics: SideStatistics) -> None:
         """The step of the implicit weights, and the sums of the side that has moved."""
         side, weights = step.side, self._weights
         other = OTHER[side]
-        weights[side] = statistics.weight_gram
-        if len(statistics.weight_gram):
+        weights[side] = statistics.coef_gram
+        if len(statistics.coef_gram):
             better = statistics.best_step(weights[other])
-            self._engine.move_weights(side, better)
+            self._engine.move_coef(side, better)
             statistics, weights[other] = statistics.after(better), better.moved(weights[other])
-        self._latest[side] = statistics.with_ridge(weights[other], step.feature_weights)
+        self._latest[side] = statistics.with_ridge(weights[other], step.feature_coef)
         if step.move_means:
             self._moved[side] = self._latest[side]
 
@@ -258,7 +247,7 @@ class _Alternation(Generic[P, H]):
         """The driver's step. Gives the objective, KL(ρ‖π) in it, and how far the scores moved."""
         latest, data, pace = self._latest, self._engine.data_term(), self._acceleration.pace(number - 1)
         features = {
-            side: ridge.moved(self.hierarchy.feature_weights[side], latest[side].feature_cross, pace)
+            side: ridge.moved(self.hierarchy.feature_coef[side], latest[side].feature_cross, pace)
             for side, ridge in self._ridges.items()
         }
         hierarchy, divergence, maps = self._acceleration.driver_step(self.hierarchy, latest["rows"], latest["cols"])
@@ -268,7 +257,7 @@ class _Alternation(Generic[P, H]):
             self._weights = {side: _mapped(gram, maps[OTHER[side]]) for side, gram in self._weights.items()}
             features = {side: learnt @ maps[side].matrix for side, learnt in features.items()}
             mean_grams = {side: maps[side].of_implicit_gram(gram) for side, gram in mean_grams.items()}
-        self.hierarchy = hierarchy.with_grams(self._weights, mean_grams).with_feature_weights(features)
+        self.hierarchy = hierarchy.with_grams(self._weights, mean_grams).with_feature_coef(features)
         change = relative_change(self._moved["rows"], self._moved["cols"], self._config.intercepts)
         return data + divergence, divergence, change
 
@@ -329,9 +318,6 @@ class PhaseTimer:
         now = time.perf_counter()
         self.seconds[phase], self._last = now - self._last, now
 
-    def divide_fit(self, iterations: list[Iteration], validation: float | None) -> None:
-        """Of the seconds of the fit, those beside its iterations: the start, and the validation if there was one."""
+    def divide_fit(self, iterations: list[Iteration]) -> None:
+        """Book the seconds of the fit that its iterations did not take as those of the start."""
         self.seconds["start"] = self.seconds["fit"] - sum(step.seconds for step in iterations)
-        if validation is not None:
-            self.seconds["start"] -= validation
-            self.seconds["validation"] = validation

@@ -88,7 +88,7 @@ class Numbered:
 class Factors:
     """Makes the factors of the start, D^{−½} table·right."""
 
-    right: Table  # what the lines of a tall table are multiplied with
+    right: Table  # what the lines of a row table are multiplied with
     fillers: int  # further columns of keyed noise, for factors beyond the rank of the spectrum
     seed: int  # seed of this noise
     noise: float = 0.0  # its size
@@ -180,7 +180,7 @@ LEAST_SIGNAL = 1e-3  # the least √f: a column of exact zeros would stay zero i
 
 
 class SignMatrix(Protocol[T]):
-    """Products with Y, which is never formed. A tall table T has one line per row of a side, in the engine's form."""
+    """Products with Y, which is never formed. A row table T has one line per row of a side, in the engine's form."""
 
     total_weight: float  # n, or the sum of the weights
 
@@ -190,7 +190,7 @@ class SignMatrix(Protocol[T]):
     def distinct_keys(self, side: Side, enough: int) -> int:
         """Number of different (counts, positives) of the rows of the side. From ``enough`` on it need not be exact."""
 
-    def tall(self, side: Side, make: Callable[..., Table], *tables: T) -> T:
+    def row_table(self, side: Side, make: Callable[..., Table], *tables: T) -> T:
         """The table make(rows, *tables), line by line."""
 
     def product(self, side: Side, table: T, right: Table) -> T:
@@ -204,16 +204,18 @@ def spectral_start(matrix: SignMatrix[T], rank: int, seed: int, margin: float = 
     """The spectral start: L (m1 × K) and R (m2 × K) from Y. Rows without ratings get zeros."""
     width = min(rank + OVERSAMPLING, matrix.count("rows"), matrix.count("cols"))
     right = np.eye(width)
-    z = matrix.tall("cols", Keyed(width, seed))
+    z = matrix.row_table("cols", Keyed(width, seed))
     if matrix.distinct_keys("cols", FEW_KEYS * width) < FEW_KEYS * width:
-        z = matrix.tall("cols", add_tables, z, matrix.product("cols", matrix.tall("rows", Keyed(width, seed)), right))
+        z = matrix.row_table(
+            "cols", add_tables, z, matrix.product("cols", matrix.row_table("rows", Keyed(width, seed)), right)
+        )
     for _ in range(SUBSPACE_ITERATIONS):
         z = matrix.product("cols", matrix.product("rows", z, right), np.eye(right.shape[1]))
         basis = _orthonormal(matrix.total("cols", gram, z))
         if basis is None:
             # The data are so symmetric that the keyed lines cancel exactly. Only in this case the positions of the
             # columns are used.
-            z = matrix.tall("cols", Numbered(width, seed))
+            z = matrix.row_table("cols", Numbered(width, seed))
             basis = _orthonormal(matrix.total("cols", gram, z))
             assert basis is not None
         right = basis
@@ -236,14 +238,14 @@ def spectral_start(matrix: SignMatrix[T], rank: int, seed: int, margin: float = 
             factors.filled(float(square) / (matrix.count(side) * max(kept, 1)))
             for side, factors, square in zip(SIDES, (rows, cols), squares, strict=True)
         )
-    return matrix.tall("rows", rows, w), matrix.tall("cols", cols, z)
+    return matrix.row_table("rows", rows, w), matrix.row_table("cols", cols, z)
 
 
 def random_start(matrix: SignMatrix[T], rank: int, seed: int) -> tuple[T, T]:
     """Independent normal factors with scores of variance 1, for comparison with ``spectral_start``."""
     return (
-        matrix.tall("rows", Numbered(rank, 2 * seed, rank**-0.25)),
-        matrix.tall("cols", Numbered(rank, 2 * seed + 1, rank**-0.25)),
+        matrix.row_table("rows", Numbered(rank, 2 * seed, rank**-0.25)),
+        matrix.row_table("cols", Numbered(rank, 2 * seed + 1, rank**-0.25)),
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from onebit_spark.core.implicit_features import RIDGE, WeightStep, gram_matrix, weight_gram
+from onebit_spark.core.implicit_features import RIDGE, CoefStep, coef_gram, gram_matrix
 from onebit_spark.core.losses.base import RowPrior, RowSums
 from onebit_spark.core.posterior import FloatArray, Form, RowPosterior
 from onebit_spark.core.row_map import RowMap
@@ -98,8 +98,8 @@ class SideStatistics:
         XᵀX, ΔᵀΔ and ΔᵀX, for the stopping rule. The last is not symmetric.
     distance_gram : array
         X'ᵀX' of the new means, less what features explain. With ``covariance`` it gives the γ and μ updates.
-    weight_gram : array of shape (3K, 3K)
-        Σ_i [w z d]_i [w z d]_iᵀ of the rows' implicit weights for the other side (``WeightStep``); 0 × 0 without.
+    coef_gram : array of shape (3K, 3K)
+        Σ_i [w z d]_i [w z d]_iᵀ of the rows' implicit weights for the other side (``CoefStep``); 0 × 0 without.
     direction_gram : array of shape (2K, · + 2K)
         YᵀX' and YᵀY, where Y = [S Q] is what a step of the other side's weights along Z and D adds to the prior means.
     implicit_gram : array of shape (K + 1, K + 1)
@@ -117,7 +117,7 @@ class SideStatistics:
     change_gram: Annotated[Vector, "augmented", "augmented"]
     change_cross: Annotated[Vector, "augmented", "augmented"]
     distance_gram: Annotated[Vector, "augmented", "augmented"]
-    weight_gram: Annotated[Vector, "weights", "weights"]
+    coef_gram: Annotated[Vector, "weights", "weights"]
     direction_gram: Annotated[Vector, "directions", "augmented, directions"]
     implicit_gram: Annotated[Vector, "rank + 1", "rank + 1"]
     feature_cross: Annotated[Vector, "features", "dimension, directions"]
@@ -155,7 +155,7 @@ class SideStatistics:
             change_gram=change_gram,
             change_cross=cross,
             distance_gram=distance_gram,
-            weight_gram=weight_gram(posterior),
+            coef_gram=coef_gram(posterior),
             direction_gram=direction_gram,
             implicit_gram=_implicit_gram(prior.implicit_mean, counts[pick], posterior.rank),
             feature_cross=_feature_cross(features, pick, np.hstack([shift, directions])),
@@ -174,7 +174,7 @@ class SideStatistics:
         through = {
             "dimension": by.matrix,
             "augmented": augmented,
-            "weights": RowMap.linear(by.other).of_vectors(rank, len(self.weight_gram) // rank),
+            "weights": RowMap.linear(by.other).of_vectors(rank, len(self.coef_gram) // rank),
             "directions": directions,
             "augmented, directions": scipy.linalg.block_diag(augmented, directions),
             "dimension, directions": scipy.linalg.block_diag(by.matrix, directions),
@@ -188,14 +188,14 @@ class SideStatistics:
         }
         return replace(self, **values, log_volume=self.log_volume + self.count * by.log_determinant)
 
-    def best_step(self, weight_gram: Vector) -> WeightStep:
-        """The best step of the other side's weights, whose ``weight_gram`` this is."""
-        size, rank = len(self.gram), len(weight_gram) // 3
-        return WeightStep.best(
-            self.direction_gram[:, size:], self.direction_gram[:, size - rank : size], weight_gram
+    def best_step(self, coef_gram: Vector) -> CoefStep:
+        """The best step of the other side's weights, whose ``coef_gram`` this is."""
+        size, rank = len(self.gram), len(coef_gram) // 3
+        return CoefStep.best(
+            self.direction_gram[:, size:], self.direction_gram[:, size - rank : size], coef_gram
         )  # fmt: skip
 
-    def after(self, step: WeightStep) -> SideStatistics:
+    def after(self, step: CoefStep) -> SideStatistics:
         """The same after a step of the other side's weights: the distances are X' − [0, YC] in the place of X'."""
         size, (directions, rank) = len(self.gram), step.matrix.shape
         change = np.zeros((directions, size))
@@ -209,17 +209,17 @@ class SideStatistics:
             feature_cross=cross - explained @ change[:, size - cross.shape[1] :],
         )
 
-    def with_ridge(self, weight_gram: Vector, feature_weights: Vector | None) -> SideStatistics:
+    def with_ridge(self, coef_gram: Vector, feature_coef: Vector | None) -> SideStatistics:
         """The same with the ridge of the weights that made the prior means of these rows.
 
         ρ Σ_j w_j w_jᵀ of the implicit features' weights, and ρ WᵀW of the side features'.
         """
         total = self.distance_gram.copy()
-        if rank := len(weight_gram) // 3:
-            total[-rank:, -rank:] += RIDGE * weight_gram[:rank, :rank]
-        if feature_weights is not None:
-            dimension = feature_weights.shape[1]
-            total[-dimension:, -dimension:] += FEATURE_RIDGE * feature_weights.T @ feature_weights
+        if rank := len(coef_gram) // 3:
+            total[-rank:, -rank:] += RIDGE * coef_gram[:rank, :rank]
+        if feature_coef is not None:
+            dimension = feature_coef.shape[1]
+            total[-dimension:, -dimension:] += FEATURE_RIDGE * feature_coef.T @ feature_coef
         return replace(self, distance_gram=total)
 
     @property
@@ -293,7 +293,7 @@ def _prior_distance(shift: Vector, posterior: RowPosterior, pick: slice | NDArra
     """``SideStatistics.prior_distance``; 0 of rows that share a prior."""
     if len(precision) < len(shift):
         return 0.0
-    variance = posterior.deviation[pick].astype(np.float64) ** 2
+    variance = posterior.std[pick].astype(np.float64) ** 2
     return float(np.sum(precision * (shift**2 + variance) - 1 - np.log(precision)))
 
 

@@ -2,5 +2,5 @@
 
 steps (what a block computes) ◄ runner (where steps run), start ◄ engine ◄ threads (a runner; no Spark)
 block_frames ◄ routes ◄ tables ◄ blocking (both orientations) ◄ numbering, spark_runner ◄ spark_engine
-    ◄ decide (which exchange), exchange (its engine), validation
+    ◄ decide (which exchange), exchange (its engine)
 """

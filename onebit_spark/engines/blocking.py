@@ -48,7 +48,7 @@ from onebit_spark.errors import FitFailed
 from onebit_spark.input.packing import BUNDLES, NO_WEIGHTS, Bundle, read_bundles
 from onebit_spark.input.rating_checks import not_deterministic
 from onebit_spark.platform.binary_cells import binary_line, cell_array, schema_of
-from onebit_spark.platform.plans import cached, cut_from_plan, in_partitions, partition_keys
+from onebit_spark.platform.plans import cached, in_partitions, partition_keys, truncate_plan
 from onebit_spark.platform.sessions import is_connect
 
 Part = TypeVar("Part")
@@ -406,7 +406,7 @@ class Blocking:
             blocks = cached(built, self.release, StorageLevel.DISK_ONLY)
             lines = blocks.select("key", "n", "checksum", "rated", *REPEATS).toArrow().to_pylist()
         if not self.is_joined:
-            blocks = cut_from_plan(blocks, self.session)  # a cut frame no longer says how it is partitioned
+            blocks = truncate_plan(blocks, self.session)  # a cut frame no longer says how it is partitioned
         checksums = {line["key"]: (line["n"], line["checksum"]) for line in lines}
         rated, *repeated = (sum(line[name] for line in lines) for name in ("rated", *REPEATS))
         return BlockedSide(blocks, here, keys, checksums, rated, Repeats(*repeated))

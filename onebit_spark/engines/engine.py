@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.draws import Draws, GibbsErrors
-from onebit_spark.core.implicit_features import WeightStep
-from onebit_spark.core.left_out import LeftOut
+from onebit_spark.core.holdout_loss import HoldoutLoss
+from onebit_spark.core.implicit_features import CoefStep
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, PriorLines, RowPrior, Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.prediction import Histogram, every_so_many
@@ -107,7 +107,7 @@ class BlockEngine(Generic[T]):
         if isinstance(prior, PriorLines):
             own.append(prior.lines)
             prior = PriorLines(None)
-        if step.feature_weights is not None:
+        if step.feature_coef is not None:
             own.append(self._feature_table(side))
         form, update = own[0].form, steps.Update(loss, step.under(prior))
         with self.runner.described(f"iteration {step.iteration + 1}, {side}"):
@@ -131,20 +131,20 @@ class BlockEngine(Generic[T]):
             self._tables[side] = self.runner.mapped(side, self._tables[side], by)
         self._maps = {}
 
-    def move_weights(self, side: Side, step: WeightStep) -> None:
+    def move_coef(self, side: Side, step: CoefStep) -> None:
         if not step.matrix.any():
             return
         if self._maps:
             step = step.before(self._maps[side])
-        for whose, by in ((side, step.of_residuals), (OTHER[side], step.of_weights)):
+        for whose, by in ((side, step.of_residuals), (OTHER[side], step.of_coef)):
             self._tables[whose] = self.runner.mapped(whose, self._tables[whose], by)
 
-    def weight_gram(self, side: Side) -> Matrix:
+    def coef_gram(self, side: Side) -> Matrix:
         posterior = self.posteriors[side]
         if not posterior.form.has_implicit:
             return np.zeros((0, 0))
         size = 3 * posterior.form.rank
-        return np.sum(self.runner.row_sums(side, steps.weight_gram, [posterior]), axis=0).reshape(size, size)
+        return np.sum(self.runner.row_sums(side, steps.coef_gram, [posterior]), axis=0).reshape(size, size)
 
     def column_norms(self, side: Side, posterior: Any) -> Matrix:
         return np.sqrt(np.sum(self.runner.row_sums(side, steps.column_squares, [posterior]), axis=0))
@@ -153,12 +153,12 @@ class BlockEngine(Generic[T]):
         known = self.features.get(side)
         return None if known is None else rated_gram(known.coded, self.counts(side))
 
-    def posterior(self, side: Side, unseen: RowPrior | None = None, feature_weights: Matrix | None = None) -> Any:
+    def posterior(self, side: Side, unseen: RowPrior | None = None, feature_coef: Matrix | None = None) -> Any:
         posterior = self.posteriors[side]
         if unseen is None or self.count(side) == self.runner.n_rows(side):
             return posterior
-        own = [posterior] if feature_weights is None else [posterior, self._feature_table(side)]
-        fill = steps.FillUnrated(unseen, feature_weights)
+        own = [posterior] if feature_coef is None else [posterior, self._feature_table(side)]
+        fill = steps.FillUnrated(unseen, feature_coef)
         return self.runner.run_rows(side, fill, own, LineFormat.of(posterior.form))
 
     def combined(self, side: Side, make: Callable[..., RowPosterior], *posteriors: Any) -> Any:
@@ -175,10 +175,10 @@ class BlockEngine(Generic[T]):
             total = self._over_ratings(steps.Confidences(noise, every_so_many(self.n_ratings)), posterior)
         return total.astype(np.int64)
 
-    def left_out_loss(self, loss: str, posterior: dict[Side, Any], split: Split) -> LeftOut:
+    def holdout_loss(self, loss: str, posterior: dict[Side, Any], split: Split) -> HoldoutLoss:
         with self.runner.described("loss of the last tenth"):
-            total = self._over_ratings(steps.MeasureLeftOut(loss, split), posterior)
-        return LeftOut.of_sums(total)
+            total = self._over_ratings(steps.MeasureHoldoutLoss(loss, split), posterior)
+        return HoldoutLoss.of_sums(total)
 
     @contextmanager
     def restricted(self, split: Split) -> Iterator[BlockEngine[T]]:

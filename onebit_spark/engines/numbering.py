@@ -21,7 +21,7 @@ from onebit_spark.input.batches import ITEM, USER, joined
 from onebit_spark.input.packing import BUNDLES, read_bundles
 from onebit_spark.input.survey import PARTS_PER_CORE, SIDE_NUMBERS, PackedRatings, RatingSurvey
 from onebit_spark.platform.binary_cells import binary_line, cell_array, schema_of
-from onebit_spark.platform.plans import cached, cogrouped, cut_from_plan, working_session
+from onebit_spark.platform.plans import cached, cogrouped, truncate_plan, working_session
 from onebit_spark.platform.sessions import parallelism
 
 WIDE = 2**30  # from so many rows or columns on, a number with a label bit needs more than 32 bits
@@ -51,9 +51,9 @@ def number_ids(survey: RatingSurvey, release: ExitStack) -> dict[Side, NumberedI
     join_session = survey.grouped.sparkSession  # with the partitions of the user, for large joins with the ids
     session = working_session(join_session)
     n_parts, order = PARTS_PER_CORE * parallelism(session), ("side", USER, ITEM)
-    grouped = cut_from_plan(survey.grouped, session)
+    grouped = truncate_plan(survey.grouped, session)
     ordered = cached(grouped.repartitionByRange(n_parts, *order).sortWithinPartitions(*order), release)
-    lines, part = cut_from_plan(ordered), F.spark_partition_id()
+    lines, part = truncate_plan(ordered), F.spark_partition_id()
     counts = lines.groupBy("side", part.alias("part")).count().collect()
     numbered: dict[Side, NumberedIds] = {}
     for side, column in zip(SIDES, (USER, ITEM), strict=True):
@@ -65,7 +65,7 @@ def number_ids(survey: RatingSurvey, release: ExitStack) -> dict[Side, NumberedI
         place_in_part = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << 33) - 1))  # the rest is the partition
         number = (offset + place_in_part).cast("long").alias("number")
         frame = lines.where(F.col("side") == own).select(F.col(column).alias("id"), number, "n")
-        numbered[side] = NumberedIds(cut_from_plan(cached(frame, release), join_session), int(sizes.sum()))
+        numbered[side] = NumberedIds(truncate_plan(cached(frame, release), join_session), int(sizes.sum()))
     return numbered
 
 
@@ -101,12 +101,12 @@ def encoded(packed: PackedRatings, ids: dict[Side, NumberedIds], placement: Plac
     for number, side in enumerate(SIDES):
         known = ids[side].frame.select("id", "number")
         kind = StructType([*SEGMENT_PLACE.fields, known.schema["id"]])
-        places = cut_from_plan(packed.bundles.select(*BUNDLES).mapInArrow(_Places(number), kind), join_session)
-        known = cut_from_plan(known, join_session).repartition(n_parts, "id")
+        places = truncate_plan(packed.bundles.select(*BUNDLES).mapInArrow(_Places(number), kind), join_session)
+        known = truncate_plan(known, join_session).repartition(n_parts, "id")
         joined = places.repartition(n_parts, "id").join(known, "id").select("segment", "place", "number")
         numbers.append(joined.mapInArrow(_Returned(number), RETURNED))
     bundles = packed.bundles.select(*BUNDLES)
-    returned = cut_from_plan(numbers[0].unionAll(numbers[1]), bundles.sparkSession)
+    returned = truncate_plan(numbers[0].unionAll(numbers[1]), bundles.sparkSession)
     bundles, returned = (frame.repartition(n_parts, "segment") for frame in (bundles, returned))
     return cogrouped(bundles, returned, "segment", _EncodeNumbers(placement, wide), CHUNKS)
 

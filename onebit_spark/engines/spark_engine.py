@@ -14,7 +14,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from onebit_spark.core.blocks import Repeats, repeats_of
 from onebit_spark.core.execution import DEVICES
-from onebit_spark.core.factor_tables import factor_table, ordered
+from onebit_spark.core.factor_tables import align_factors, factor_table
 from onebit_spark.core.losses import OTHER, SIDES, Side
 from onebit_spark.core.posterior import Form, RowPosterior
 from onebit_spark.core.sketch import CellSketch
@@ -42,10 +42,8 @@ from onebit_spark.engines.spark_runner import SparkRunner
 from onebit_spark.engines.tables import Broadcasts, PackLines, Storage, collected_factors, factor_frame, factor_lines
 from onebit_spark.engines.threads import ThreadRunner
 from onebit_spark.input.batches import CollectedRatings
-from onebit_spark.input.collect import CollectedPairs, collect_pairs
-from onebit_spark.input.rating_checks import Columns
 from onebit_spark.input.survey import Ids, RatingSurvey
-from onebit_spark.platform.plans import cut_from_plan, expect_long_lines, working_session
+from onebit_spark.platform.plans import expect_long_lines, truncate_plan, working_session
 from onebit_spark.platform.sessions import described, parallelism
 
 PARTNER_BYTES = 256 * 2**20  # of the factor rows that one block may refer to
@@ -62,13 +60,10 @@ class SparkEngine(BlockEngine[Any]):
     repeats : Repeats
         Cells that were rated more than once.
     fitted : CellSketch or None
-        Sketch of the rated cells, validation included, if the ratings were collected.
-    validation_pairs : CollectedPairs or None
-        Ratings that are measured after every iteration, if they were collected.
+        Sketch of the rated cells, if the ratings were collected.
     """
 
     fitted: CellSketch | None = None
-    validation_pairs: CollectedPairs | None = None
 
     def __init__(self, spark: SparkSession, runner: Any, ids: dict[Side, Any], repeats: Repeats) -> None:
         super().__init__(runner)
@@ -104,7 +99,7 @@ class SparkEngine(BlockEngine[Any]):
             return factor_frame(self._spark, table, schema)
         runner, ids = self.stored(side)
         numbered = StructType([StructField("number", LongType()), *schema.fields[1:]])
-        lines = cut_from_plan(runner.frame(side, parts, factor_lines, numbered), ids.sparkSession)
+        lines = truncate_plan(runner.frame(side, parts, factor_lines, numbered), ids.sparkSession)
         frame = ids.select("id", "number").join(lines, "number").select(*schema.names)
         if newcomers is not None:
             frame = frame.unionAll(factor_frame(ids.sparkSession, newcomers, schema))
@@ -113,7 +108,7 @@ class SparkEngine(BlockEngine[Any]):
     def adopted(self, side: Side, factors: DataFrame, prior: RowPosterior, precision: str) -> Any:
         """The posterior of this engine's ids from a factor table. Ids that it lacks get the one row of ``prior``."""
         if self.is_held(side):
-            rows = ordered(collected_factors(factors), self.ids[side].values, prior, precision)
+            rows = align_factors(collected_factors(factors), self.ids[side].values, prior, precision)
             return self.runner.table(side, rows)
         runner, ids = self.stored(side)
         lines = ids.select("id", "number").join(factors, "id")
@@ -124,14 +119,9 @@ class SparkEngine(BlockEngine[Any]):
 
 @contextmanager
 def on_driver(
-    spark: SparkSession, collected: CollectedRatings, columns: Columns, form: Form,
-    validation: DataFrame | None = None, device: str = DEVICES[0],
-) -> Iterator[SparkEngine]:  # fmt: skip
-    """The engine on ratings that were collected. It collects those for validation, if there are any."""
-    pairs = None
-    if validation is not None:
-        with described(spark, "gathering"):
-            pairs = collect_pairs(validation, columns, collected.users, collected.items, collected.limit)
+    spark: SparkSession, collected: CollectedRatings, form: Form, device: str = DEVICES[0]
+) -> Iterator[SparkEngine]:
+    """The engine on ratings that were collected."""
     make: Any = ThreadRunner if device == "cpu" else partial(CudaRunner.of_block, form=form)
     with make(collected.ratings).running() as runner:
         ids = {
@@ -139,8 +129,7 @@ def on_driver(
             for side, values in zip(SIDES, (collected.users, collected.items), strict=True)
         }
         engine = SparkEngine(spark, runner, ids, repeats_of(collected.ratings))
-        engine.fitted = collected.sketch() if pairs is None else collected.sketch(pairs.cells, len(pairs.rows))
-        engine.validation_pairs = pairs
+        engine.fitted = collected.sketch()
         yield engine
 
 
@@ -166,9 +155,9 @@ def on_executors(
                 numbered = _with_sorted_ids(survey, blocks, parallelism(spark), form, held, release)
                 expect_long_lines(own)
             blocking = Blocking(own, storage, release, numbered.plans, numbered.wide)
-            sides = blocking.blocked(cut_from_plan(numbered.chunks, own))
+            sides = blocking.blocked(truncate_plan(numbered.chunks, own))
             for blocked in sides.values():
-                check_count(survey.tally.n, blocked.n_ratings)
+                check_count(survey.counts.n, blocked.n_ratings)
         runner = SparkRunner(blocking, sides, broadcasts, survey.weight is not None)
         check_weight(survey.weight, runner.total_weight)
         yield SparkEngine(spark, runner, numbered.ids, sides["rows"].repeats)
@@ -190,7 +179,7 @@ def _with_collected_ids(
     rated, plans = survey.rated_ids(), {}
     for (side, ids), given in zip(rated.ids.items(), blocks, strict=True):
         n = len(ids)
-        n_blocks = given or min(n, multiple_of(cores, default_blocks(rated.tally.n, n, cores)))
+        n_blocks = given or min(n, multiple_of(cores, default_blocks(rated.counts.n, n, cores)))
         placement, rows = placement_by_counts(ids.counts, n_blocks), np.arange(n)
         table = SideTable(ids.values, placement.of(rows), ids.counts, ids.positives)
         counted = Rows(rows, ids.counts, ids.positives) if rated.weight is None else None
@@ -207,7 +196,7 @@ def _with_sorted_ids(
     release: ExitStack,
 ) -> _Numbered:  # fmt: skip
     """A distributed sort numbers the ids. Nothing on the driver grows with them."""
-    n, ids = survey.tally.n, number_ids(survey, release)
+    n, ids = survey.counts.n, number_ids(survey, release)
     n_blocks: dict[Side, int] = {}
     for side, given in zip(SIDES, blocks, strict=True):
         sent = 0 if OTHER[side] in held else ids[OTHER[side]].n_rows

@@ -55,7 +55,7 @@ from onebit_spark.engines.steps import Lines, OnRows, RowStep, Step, Sums, total
 from onebit_spark.engines.tables import Broadcasts, Held, Stored, Table
 from onebit_spark.input.rating_checks import not_deterministic
 from onebit_spark.platform.arrow_stream import arrow_batches
-from onebit_spark.platform.plans import cogrouped, cut_from_plan
+from onebit_spark.platform.plans import cogrouped, truncate_plan
 from onebit_spark.platform.sessions import described
 
 
@@ -167,7 +167,7 @@ class SparkRunner:
         Rows without a line get the line ``empty``.
         """
         here = self.sides[side]
-        placed = cut_from_plan(lines.mapInArrow(Place(pack, here.plan.placement, here.keys), PLACED), self.spark)
+        placed = truncate_plan(lines.mapInArrow(Place(pack, here.plan.placement, here.keys), PLACED), self.spark)
         results = cogrouped(here.ratings, here.sent(placed), "key", Adopt(empty), RESULTS)
         return self._kept(side, results, format)[0]
 

@@ -48,8 +48,7 @@ def grown_posteriors(
     more = config.factors - posteriors["rows"].form.rank
     tables = spectral_start(matrix, more, config.seed, GROWN_MARGIN)
     return {
-        side: matrix.grown(side, table, loss.start_deviation, config.form)
-        for side, table in zip(SIDES, tables, strict=True)
+        side: matrix.grown(side, table, loss.start_std, config.form) for side, table in zip(SIDES, tables, strict=True)
     }
 
 
@@ -65,7 +64,7 @@ class InitialPosterior:
         if config.intercepts:
             factors = np.insert(factors * loss.start_shrinkage, 0, 0.0, axis=1)
         location = factors.astype(config.precision)
-        posterior = RowPosterior.isotropic(location, loss.start_deviation, loss.kind, config.intercepts)
+        posterior = RowPosterior.isotropic(location, loss.start_std, loss.kind, config.intercepts)
         return posterior.with_implicit(FIT_VECTORS) if config.implicit_features else posterior
 
 
@@ -112,7 +111,7 @@ class StartTables:
         parts = self._runner.row_sums(side, DistinctKeys(enough))
         return len(np.unique(np.concatenate([part.reshape(-1, 2) for part in parts]), axis=0))
 
-    def tall(self, side: Side, make: Callable[..., Table], *tables: Any) -> Array | StoredLines:
+    def row_table(self, side: Side, make: Callable[..., Table], *tables: Any) -> Array | StoredLines:
         rows = self._runner.held_rows(side)
         if rows is None:
             return StoredLines(make, tables)

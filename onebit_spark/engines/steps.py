@@ -22,7 +22,7 @@ from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.compiled import jit
 from onebit_spark.core.draws import Draws, count_errors
 from onebit_spark.core.engine import with_prior
-from onebit_spark.core.left_out import LeftOut
+from onebit_spark.core.holdout_loss import HoldoutLoss
 from onebit_spark.core.losses import HalfStep, Loss, PriorLines, RowPrior
 from onebit_spark.core.losses.base import Partners
 from onebit_spark.core.losses.row_sums import add_signed_rows
@@ -103,7 +103,7 @@ class Update:
         step, (rows, *more) = self.step, own
         if isinstance(step.prior, PriorLines):
             step = step.under(RowPrior.at(more.pop(0)))
-        features = more.pop(0) if step.feature_weights is not None else None
+        features = more.pop(0) if step.feature_coef is not None else None
         step = _with_feature_means(block, partners, rows, step, features)
         table = self.loss.partners(partners)
         parts = block.over_rows(partial(_update_range, self.loss, block, table, rows, step, features))
@@ -116,8 +116,8 @@ def _with_feature_means(
     """The step under the prior means that follow from the features of the rows; new directions of their weights."""
     own, ratings = rows.implicit, block.ratings
     explained = np.zeros((ratings.n_rows, rows.dimension))
-    if features is not None and step.feature_weights is not None:
-        explained = np.asarray(features @ step.feature_weights)
+    if features is not None and step.feature_coef is not None:
+        explained = np.asarray(features @ step.feature_coef)
     if partners.implicit is None or own is None:
         return step if features is None else step.under(step.row_prior.shifted_by(explained))
     means, theirs = np.zeros((ratings.n_rows, rows.rank)), implicit_features.sent_vectors(partners)
@@ -154,16 +154,16 @@ class FillUnrated:
     """The posterior with the prior in rows without ratings; with the means that their side features explain, if any."""
 
     prior: RowPrior
-    feature_weights: NDArray[np.float64] | None = None
+    feature_coef: NDArray[np.float64] | None = None
 
     def __call__(self, rows: Rows, own: list[Any]) -> Result:
-        explained = None if self.feature_weights is None else own[1] @ self.feature_weights
+        explained = None if self.feature_coef is None else own[1] @ self.feature_coef
         return with_prior(own[0], np.asarray(rows.counts == 0), self.prior, explained), NO_SUMS
 
 
-def weight_gram(rows: Rows, own: list[RowPosterior]) -> Result:
+def coef_gram(rows: Rows, own: list[RowPosterior]) -> Result:
     """The Gram matrix of [w z d], the implicit weights for the other side."""
-    return None, implicit_features.weight_gram(own[0]).ravel()
+    return None, implicit_features.coef_gram(own[0]).ravel()
 
 
 def column_squares(rows: Rows, own: list[RowPosterior]) -> Result:
@@ -203,15 +203,15 @@ class Confidences:
 
 
 @dataclass(frozen=True)
-class MeasureLeftOut:
-    """The held-out loss of the ratings that a split does not choose. The sums are ``LeftOut``."""
+class MeasureHoldoutLoss:
+    """The held-out loss of the ratings that a split does not choose. The sums are ``HoldoutLoss``."""
 
     loss: str
     split: Split
 
     def __call__(self, block: PlacedBlock, own: list[RowPosterior], partners: RowPosterior) -> Result:
         left = self.split.left_of(block.ratings, block.rows)
-        parts = block.over_rows(lambda lo, hi: LeftOut.of_ratings(self.loss, left, lo, hi, own[0], partners))
+        parts = block.over_rows(lambda lo, hi: HoldoutLoss.of_ratings(self.loss, left, lo, hi, own[0], partners))
         return None, np.sum([part.to_vector() for part in parts], axis=0)
 
 

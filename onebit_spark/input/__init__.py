@@ -4,11 +4,10 @@ rating_checks (what is wrong, in words) ◄ batches (ratings as they arrive) ◄
 
     by Arrow, without Spark
 data_files ◄ file_readers (in Spark's types) ◄ arrow_table ◄ arrow_ratings
-packing ◄ prepared_folder (packed ratings in a folder)
 
     by Spark
 columns ◄ rating_files (plain Parquet, by Arrow) ◄ ratings (under inside names, every defect counted)
-    ◄ survey (packed in the executors, ids counted) ◄ prepared_ratings (the same in a folder)
+    ◄ survey (packed in the executors, ids counted)
     ◄ collect (on the driver) ◄ holdout
 
 features: side features.

@@ -51,7 +51,6 @@ from onebit_spark.input.rating_checks import (
     of_both_classes,
     type_problems,
 )
-from onebit_spark.platform.files import Origin
 
 GROUP = "__onebit_group"
 EXAMPLES = 3
@@ -80,14 +79,14 @@ class KeptRatings:
     positive: Mask
     cells: Hashes  # hashes of the cells
     groups: pa.ChunkedArray | None  # as text
-    tally: RatingCounts
+    counts: RatingCounts
     threshold: float | None  # labels strictly greater are positive
 
     def sample(self, most: int) -> KeptRatings:
         """These ratings, or about so many of them, without their groups."""
-        if self.tally.n <= most:
+        if self.counts.n <= most:
             return self
-        places = np.sort(np.random.default_rng(0).choice(self.tally.n, most, replace=False))
+        places = np.sort(np.random.default_rng(0).choice(self.counts.n, most, replace=False))
         users, items = (ids.take(pa.array(places)) for ids in (self.users, self.items))
         return replace(
             self, users=users, items=items, positive=self.positive[places], cells=self.cells[places], groups=None
@@ -122,11 +121,6 @@ class ArrowRatings:
         self.id_types = {who: kinds[who].name for who in ("user", "item")}
         self._boolean = kinds["label"].use == "boolean"
 
-    def origin(self, holdout: Holdout | None = None) -> Origin | None:
-        """Of the ratings that are not held out."""
-        table = self.table.origin
-        return None if table is None else Origin.by_arrow(table.files, table.query, self.columns, holdout)
-
     @staticmethod
     def _column(table: ArrowTable, name: str, role: str) -> str:
         columns = table.matching(name)
@@ -149,8 +143,8 @@ class ArrowRatings:
         whole = self._judged(defects.facts, defects)
         if not kept.facts["n"]:
             raise RequestError(nothing)
-        tally = RatingCounts(kept.facts["n"], kept.facts["above"], whole.coding, fingerprint_of(kept.facts))
-        held_out = kept.ratings(tally, self.columns.threshold)
+        counts = RatingCounts(kept.facts["n"], kept.facts["above"], whole.coding, fingerprint_of(kept.facts))
+        held_out = kept.ratings(counts, self.columns.threshold)
         return DividedRatings(fit.ratings(self._fittable(fit.facts, defects)), held_out)
 
     def kept(self) -> KeptRatings:
@@ -200,11 +194,11 @@ class _Keeping:
         self._positive.append(batch.positive)
         self._cells.append(batch.hashes)
 
-    def ratings(self, tally: RatingCounts, threshold: float | None) -> KeptRatings:
+    def ratings(self, counts: RatingCounts, threshold: float | None) -> KeptRatings:
         table = pa.concat_tables(self._tables)
         groups = table[GROUP] if GROUP in table.schema.names else None
         positive, cells = np.concatenate(self._positive), np.concatenate(self._cells)
-        return KeptRatings(table[USER], table[ITEM], positive, cells, groups, tally, threshold)
+        return KeptRatings(table[USER], table[ITEM], positive, cells, groups, counts, threshold)
 
 
 # ---- one table of ratings --------------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from onebit_spark.core.arrow import arrow_table
 from onebit_spark.errors import RequestError
 from onebit_spark.input.data_files import DataFile, Format, data_files, format_of, in_one_line
 from onebit_spark.input.file_readers import INFERRED, READERS, ROWS_PER_BATCH, NotJson, as_spark, inferred_types
-from onebit_spark.platform.files import Origin
 
 PARTITION_TYPES = INFERRED[:3]
 
@@ -26,7 +25,6 @@ class ArrowTable:
     schema: pa.Schema  # its columns, in the types of Spark
     batches: Callable[[Sequence[str]], Iterator[pa.RecordBatch]]  # of these columns, in these types
     format: str | None = None  # of its files
-    origin: Origin | None = None  # of the rows, if files determine them
 
     @classmethod
     def of(cls, given: Any) -> ArrowTable:
@@ -109,13 +107,7 @@ def open_table(path: str, format: str | None = None, options: Mapping[str, str] 
                     ]
                     yield _in_types(pa.RecordBatch.from_arrays(columns, list(names)), names, schema)
 
-    return ArrowTable(schema, batches, known.name, _origin(files, known, schema))
-
-
-def _origin(files: Sequence[DataFile], known: Format, schema: pa.Schema) -> Origin | None:
-    times = {file.path: (file.size, file.changed // 10**6) for file in files if file.changed is not None}
-    complete = len(times) == len(files)
-    return Origin.by_arrow(times, known.name, sorted(known.options.items()), schema) if complete else None
+    return ArrowTable(schema, batches, known.name)
 
 
 def count_rows(path: str, format: str | None, options: Mapping[str, str]) -> int | None:

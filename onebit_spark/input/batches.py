@@ -113,7 +113,7 @@ class SizeEstimate:
 class CollectedRatings:
     """All ratings on the driver."""
 
-    tally: RatingCounts
+    counts: RatingCounts
     users: pa.Array  # the ids, ascending; so are the items
     items: pa.Array
     ratings: RatingBlock  # row and column are the positions of user and item among the ids
@@ -128,11 +128,10 @@ class CollectedRatings:
     def n_items(self) -> int:
         return len(self.items)
 
-    def sketch(self, others: Hashes | None = None, n_others: int = 0) -> CellSketch:
-        """The sketch of these ratings, and of n others by the hashes of their cells up to the limit."""
-        cells = self.cells if others is None else np.concatenate([self.cells, others])
-        hashes, ratings = np.unique(cells, return_counts=True)
-        return CellSketch(self.limit, hashes, ratings).up_to(limit_for(self.tally.n + n_others))
+    def sketch(self) -> CellSketch:
+        """The sketch of these ratings."""
+        hashes, ratings = np.unique(self.cells, return_counts=True)
+        return CellSketch(self.limit, hashes, ratings).up_to(limit_for(self.counts.n))
 
 
 class RatingCollector:
@@ -162,7 +161,7 @@ class RatingCollector:
         if here.weights is not None:
             self._weights.append(here.weights)
 
-    def ratings(self, tally: RatingCounts) -> CollectedRatings:
+    def ratings(self, counts: RatingCounts) -> CollectedRatings:
         """The ratings. What was kept of them is freed on the way."""
         rows, users = self._users.positions()
         codes, items = self._items.positions()
@@ -175,4 +174,4 @@ class RatingCollector:
         weights = np.concatenate(self._weights) if self._weights else None
         self._weights.clear()
         ratings = RatingBlock.from_codes(rows, codes, (len(users), len(items)), weights)
-        return CollectedRatings(tally, users, items, ratings, np.concatenate(self._cells), self.limit)
+        return CollectedRatings(counts, users, items, ratings, np.concatenate(self._cells), self.limit)

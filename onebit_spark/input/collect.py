@@ -3,7 +3,6 @@
     estimate_size ─► n, bytes per rating                            one aggregation; none if Spark's cache knows n
     collect_ratings ─► the ratings of every row, both sides' ids    one collect, or several that are small enough;
                                                                     none if this process can read their files
-    collect_bundles ─► the same, of ratings that were packed and checked before (``packing``)
 
 Whatever came is what is checked, fitted and certified. If the caller gives a fingerprint of what it counted before, the
 ratings that came must have it.
@@ -11,16 +10,12 @@ ratings that came must have it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, DataType, DecimalType, StringType
 
-from onebit_spark.core.id_index import IdIndex, encode
 from onebit_spark.core.sketch import limit_for
 from onebit_spark.input.arrow_ratings import one_ahead
 from onebit_spark.input.batches import (
@@ -28,16 +23,12 @@ from onebit_spark.input.batches import (
     USER,
     Batches,
     CollectedRatings,
-    Hashes,
     RatingCollector,
     SizeEstimate,
-    read_batch,
 )
 from onebit_spark.input.columns import quoted, type_of
-from onebit_spark.input.packing import UNPACKED, Unpacking
 from onebit_spark.input.rating_checks import (
     Columns,
-    RatingCounts,
     fingerprint_of,
     may_be_refused,
     not_deterministic,
@@ -113,44 +104,3 @@ def collect_ratings(df: DataFrame, columns: Columns, size: SizeEstimate, most_by
     if changed is not None:
         raise changed
     return collected.ratings(of_both_classes(checked_counts(df, columns, totals), columns))
-
-
-@dataclass(frozen=True)
-class CollectedPairs:
-    """Other ratings, numbered like those of the fit; ids that are not fitted follow, in the order of ``unfitted``."""
-
-    rows: Numbers
-    columns: Numbers
-    positive: NDArray[np.bool_]
-    cells: Hashes
-    unfitted: tuple[pa.Array, pa.Array]
-    weights: NDArray[np.float32] | None = None
-
-
-def collect_pairs(df: DataFrame, columns: Columns, users: pa.Array, items: pa.Array, limit: int) -> CollectedPairs:
-    """Ratings that were checked already, numbered by known ids."""
-    table = unchecked_ratings(df, columns).toArrow()
-    (rows, new_users), (cols, new_items) = _numbered(table[USER], users), _numbered(table[ITEM], items)
-    batch = read_batch(table, columns.threshold)
-    cells = batch.hashes[batch.hashes <= limit]
-    return CollectedPairs(rows, cols, batch.positive, cells, (new_users, new_items), batch.weights)
-
-
-def _numbered(ids: pa.ChunkedArray, known: pa.Array) -> tuple[Numbers, pa.Array]:
-    """The numbers of ids, first of the known ones, then of the others; and these others, each once."""
-    codes, different = encode(ids.cast(known.type))
-    numbers = IdIndex(known).find(different)
-    unknown = numbers < 0
-    numbers[unknown] = np.arange(len(known), len(known) + np.count_nonzero(unknown))
-    return numbers[codes], different.filter(pa.array(unknown))
-
-
-# ---- packed ratings --------------------------------------------------------------------------------------------------
-
-
-def collect_bundles(lines: DataFrame, tally: RatingCounts, n_bytes: int, most_bytes: int) -> CollectedRatings:
-    """The ratings of the lines of PACKED, which hold ``n_bytes``. ``most_bytes`` bounds one collect."""
-    limit, parts = limit_for(tally.n), max(1, -(-n_bytes // most_bytes))
-    key = F.col("segment") + F.col("place")
-    unpacked = collect_in_parts(lines.select(*UNPACKED), parts, key, lambda batches: Unpacking(limit).all_of(batches))
-    return unpacked.ratings(tally)

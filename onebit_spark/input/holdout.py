@@ -42,7 +42,7 @@ def coin(columns: Columns, fraction: float, seed: int) -> Column:
 
 
 @dataclass(frozen=True)
-class Division:
+class SplitCounts:
     """Ratings counted before they are divided."""
 
     whole: RatingCounts
@@ -50,7 +50,7 @@ class Division:
     to_fit: SizeEstimate  # the others, so that they need not be counted again
 
 
-def check_split(df: DataFrame, columns: Columns, fraction: float, seed: int) -> Division:
+def check_split(df: DataFrame, columns: Columns, fraction: float, seed: int) -> SplitCounts:
     """Validate and count all ratings, and those that ``split_off`` holds out, in one pass."""
     held_out = coin(columns, fraction, seed)
     parts = zip(HASH_PARTS, fingerprint(df, columns), strict=True)
@@ -68,7 +68,7 @@ def check_split(df: DataFrame, columns: Columns, fraction: float, seed: int) -> 
     held = {name: totals[f"held_{name}"] for name in HASH_PARTS}
     rest = fingerprint_of({name: totals[name] - held[name] for name in HASH_PARTS})
     n, size = totals["held_n"], bytes_per_rating(df, columns, totals["text"] / whole.n)
-    return Division(
+    return SplitCounts(
         whole,
         RatingCounts(n, totals["held_above"], whole.coding, fingerprint_of(held)),
         SizeEstimate(whole.n - n, size, rest, columns.weight is not None, totals["id_bytes"]),

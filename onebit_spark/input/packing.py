@@ -9,8 +9,7 @@ A task cuts its ratings into bundles, one line each. A segment is a run of bundl
 one of items. A bundle names the ids that are new in its segment, so a segment is read in its order. Its last line has
 no ratings: it tells how many ratings, and how many positive ones, each id of the segment has.
 
-``survey`` packs the ratings of a DataFrame, ``prepared_folder`` those of this process. No Spark is imported here.
-``Unpacking`` gathers packed ratings in this process, in any order of their lines.
+``survey`` packs the ratings of a DataFrame. This module imports no Spark.
 """
 
 from __future__ import annotations
@@ -24,21 +23,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.compiled import jit
 from onebit_spark.core.id_hash_table import hashes_of
-from onebit_spark.core.id_index import IdColumn, IdEncoder, sum_by_id
+from onebit_spark.core.id_index import IdEncoder, sum_by_id
 from onebit_spark.core.sketch import limit_for
-from onebit_spark.input.batches import ITEM, USER, Batches, CollectedRatings, Hashes, joined, read_batch
-from onebit_spark.input.rating_checks import RatingCounts
+from onebit_spark.input.batches import ITEM, USER, Batches, joined, read_batch
 from onebit_spark.platform.binary_cells import binary_line, cell_array, ids_cell, read_ids
 
 BUNDLE = 2_000_000  # ratings of a line
 SEGMENT = 16_000_000  # ratings that share their dictionaries
 BINARY_CELLS = ("user_ids", "item_ids", "users", "codes", "weights", "cells", "user_counts", "item_counts")
-LINES = pa.schema(  # as Arrow has them; ``survey.PACKED`` is the same for Spark
-    [("segment", pa.int64()), ("place", pa.int32()), ("facts", pa.string()), *((n, pa.binary()) for n in BINARY_CELLS)]
-)
 SUMMARY = ("user_ids", "item_ids", "user_counts", "item_counts", "cells")  # the columns that are not per rating
 NOTHING = np.empty(0, np.int32)
 NO_WEIGHTS = np.empty(0, np.float32)
@@ -153,63 +147,6 @@ def read_bundles(batches: Batches) -> Iterator[Bundle]:
                 cell_array(codes, np.int32),
                 cell_array(weights, np.float32),
             )
-
-
-# ---- unpacking -------------------------------------------------------------------------------------------------------
-
-UNPACKED = (*BUNDLES, "cells")  # the columns that are taken
-
-Numbers = NDArray[np.int32]
-
-
-class Unpacking:
-    """The bundles that have come so far, and the hashes of their cells up to ``limit``."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._bundles: list[Bundle] = []
-        self._cells: list[Hashes] = []
-
-    def all_of(self, batches: Batches) -> Unpacking:
-        """Add all bundles of some lines."""
-        for batch in batches:
-            self._bundles.extend(read_bundles(iter([batch])))
-            hashes = (cell_array(cell, np.int64) for cell in batch["cells"])
-            self._cells.extend(cells[cells <= self._limit] for cells in hashes)
-        return self
-
-    def ratings(self, tally: RatingCounts) -> CollectedRatings:
-        """The ratings, numbered across segments. Each bundle is freed when it is taken up."""
-        bundles = sorted(self._bundles, key=lambda bundle: (bundle.segment, bundle.place), reverse=True)
-        self._bundles.clear()
-        users, user_numbers = _segment_numbers(bundles, "user_ids")
-        items, item_numbers = _segment_numbers(bundles, "item_ids")
-        n = sum(len(bundle.users) for bundle in bundles)
-        rows, codes = np.empty(n, np.int32), np.empty(n, np.int32)
-        weights = np.empty(n, np.float32) if any(len(bundle.weights) for bundle in bundles) else None
-        place = 0
-        while bundles:
-            bundle = bundles.pop()
-            here = slice(place, place + len(bundle.users))
-            np.take(user_numbers[bundle.segment], bundle.users, out=rows[here], mode="clip")
-            codes[here] = item_numbers[bundle.segment][bundle.codes >> 1] << 1 | bundle.codes & 1
-            if weights is not None:
-                weights[here] = bundle.weights
-            place = here.stop
-        ratings = RatingBlock.from_codes(rows, codes, (len(users), len(items)), weights)
-        return CollectedRatings(tally, users, items, ratings, np.concatenate(self._cells), self._limit)
-
-
-def _segment_numbers(bundles: list[Bundle], side: str) -> tuple[pa.Array, dict[int, Numbers]]:
-    """The different ids in ascending order; segment ─► the number of each of its ids. The bundles come last first."""
-    parts: dict[int, list[pa.Array]] = {}
-    for bundle in reversed(bundles):  # in the order of the segment
-        parts.setdefault(bundle.segment, []).append(getattr(bundle, side))
-    column, n_ids = IdColumn(), {segment: sum(map(len, ids)) for segment, ids in parts.items()}
-    for ids in parts.values():
-        column.add(pa.chunked_array(ids))
-    numbers, known = column.positions()
-    return known, dict(zip(n_ids, np.split(numbers, np.cumsum(list(n_ids.values()))[:-1]), strict=True))
 
 
 # ---- ids and their counts --------------------------------------------------------------------------------------------

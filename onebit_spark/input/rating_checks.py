@@ -16,26 +16,7 @@ import pyarrow.compute as pc
 from onebit_spark.core.fitted_features import Who
 from onebit_spark.core.hashes import HASH_PARTS
 from onebit_spark.core.id_index import one_array, sum_by_id
-from onebit_spark.core.settings import FINITE, Problem, documented, problems_of, setting
 from onebit_spark.errors import FitFailed, RequestError
-
-
-@documented
-@dataclass(frozen=True, kw_only=True)
-class Labels:
-    """Where the labels are, and what they mean."""
-
-    label_col: str = setting("label", "column of the labels: −1/1, 0/1, boolean, or a number with {threshold}")
-    rating_col: str | None = setting(None, "ALS's name for {label_col}; set only one of the two", key=None)
-    threshold: float | None = setting(None, "labels strictly greater are positive, the others negative", check=FINITE)
-    weight_col: str | None = setting(
-        None, "column of positive weights: a rating counts as so many; 0: as if absent (default: all are 1)", see="§16"
-    )
-
-    def problems(self) -> list[Problem]:
-        """All problems with these settings; an empty list if there are none."""
-        return problems_of(self)
-
 
 Coding = Literal["signed", "binary", "boolean", "threshold"]
 Use = Literal["number", "boolean", "text", "id", "none"]  # what a column can be used for; the first three are ids, too

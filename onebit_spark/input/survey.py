@@ -39,7 +39,7 @@ from onebit_spark.input.rating_files import rating_files
 from onebit_spark.input.ratings import check_columns, check_ratings, checked_counts, unchecked_ratings
 from onebit_spark.platform.arrow_stream import map_rows, rows_session
 from onebit_spark.platform.binary_cells import binary_line, cell_array, schema_of
-from onebit_spark.platform.plans import cached, cut_from_plan, expect_long_lines, in_partitions, working_session
+from onebit_spark.platform.plans import cached, expect_long_lines, in_partitions, truncate_plan, working_session
 from onebit_spark.platform.sessions import described, driver_limits, parallelism
 
 PACKED = schema_of(
@@ -65,7 +65,7 @@ class PackedRatings:
         facts = sum_facts(kept)
         own = working_session(df.sparkSession)
         expect_long_lines(own, 1)
-        return cls(cut_from_plan(kept, own), facts, kept)
+        return cls(truncate_plan(kept, own), facts, kept)
 
 
 def packed_lines(df: DataFrame, columns: Columns) -> DataFrame:
@@ -73,7 +73,7 @@ def packed_lines(df: DataFrame, columns: Columns) -> DataFrame:
     own, pack = rows_session(df.sparkSession), Pack(columns.threshold, first_segment)
     files = rating_files(df, columns)
     lines = None if files is None else files.mapped(own, pack, PACKED)
-    return map_rows(cut_from_plan(unchecked_ratings(df, columns), own), pack, PACKED) if lines is None else lines
+    return map_rows(truncate_plan(unchecked_ratings(df, columns), own), pack, PACKED) if lines is None else lines
 
 
 def sum_facts(lines: DataFrame) -> Counter[str]:
@@ -118,7 +118,7 @@ class Ids:
 class RatedIds:
     """The ratings counted, with the ids of both sides on the driver."""
 
-    tally: RatingCounts
+    counts: RatingCounts
     users: Ids
     items: Ids
     weight: float | None = None  # the sum of the weights
@@ -148,7 +148,7 @@ class Summary:
 class RatingSurvey:
     """The ratings packed and counted."""
 
-    tally: RatingCounts
+    counts: RatingCounts
     n_users: int
     n_items: int
     packed: PackedRatings
@@ -164,11 +164,11 @@ class RatingSurvey:
     def rated_ids(self) -> RatedIds:
         """With the ids, on the driver."""
         users, items = _sides(self.grouped.toArrow()) if self.summary is None else self.summary.ids
-        return RatedIds(self.tally, users, items, self.weight)
+        return RatedIds(self.counts, users, items, self.weight)
 
     def sketch(self) -> CellSketch:
         """The sketch of the ratings."""
-        limit = limit_for(self.tally.n)
+        limit = limit_for(self.counts.n)
         if self.summary is None:
             bundles = self.packed.bundles
             with described(bundles.sparkSession, "sketch"):
@@ -194,20 +194,20 @@ def survey_ratings(df: DataFrame, columns: Columns, collect_ids: bool = True) ->
 
 def _surveyed(df: DataFrame, columns: Columns, collect_ids: bool, release: ExitStack) -> RatingSurvey:
     packed = PackedRatings.of(df, columns, release)
-    tally = packed_counts(df, columns, packed.facts)
+    counts = packed_counts(df, columns, packed.facts)
     weight = None if columns.weight is None else float(packed.facts["weight"])
 
     def group() -> DataFrame:
-        ids = id_counts(packed.bundles, tally.n, df, columns)
-        return cached(cut_from_plan(ids, packed.cached.sparkSession), release)
+        ids = id_counts(packed.bundles, counts.n, df, columns)
+        return cached(truncate_plan(ids, packed.cached.sparkSession), release)
 
     most_bytes = min(SUMMARY_BYTES, driver_limits(df.sparkSession).result // 2) if collect_ids else 0
     if packed.facts["summary_bytes"] <= most_bytes:
         summary = Summary.of(packed.bundles)
         n_users, n_items = map(len, summary.ids)
-        return RatingSurvey(tally, n_users, n_items, packed, group, weight, summary)
+        return RatingSurvey(counts, n_users, n_items, packed, group, weight, summary)
     grouped = group()
-    return RatingSurvey(tally, *numbers_of_ids(grouped), packed, lambda: grouped, weight)
+    return RatingSurvey(counts, *numbers_of_ids(grouped), packed, lambda: grouped, weight)
 
 
 def packed_counts(df: DataFrame, columns: Columns, facts: Counter[str]) -> RatingCounts:

@@ -14,23 +14,19 @@ import json
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from onebit_spark.certificate.certified_fit import CertifiedFit
-from onebit_spark.core.choices import Choice
 from onebit_spark.core.config import AUTO, FORM_SETTINGS, FitConfig
-from onebit_spark.core.engine import Engine, final_posteriors
 from onebit_spark.core.factor_tables import prior_row
 from onebit_spark.core.fitted_features import SIDE_OF, Who
 from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.model_info import METADATA, ModelInfo
 from onebit_spark.core.output_kinds import MODEL
 from onebit_spark.core.posterior import FIT_VECTORS, MODEL_VECTORS, RowPosterior
-from onebit_spark.core.scales import ScaleHierarchy
 from onebit_spark.core.settings import param_names
-from onebit_spark.core.side_features import codings_of
-from onebit_spark.core.solver import Iteration, Outcome, Plan, Start
+from onebit_spark.core.solver import Iteration, IterationPlan, Start
 from onebit_spark.errors import RequestError
 from onebit_spark.input.rating_checks import RatingCounts
 from onebit_spark.platform.files import Location, replace_folder
@@ -82,7 +78,7 @@ def warm_start(
         for who, side in SIDE_OF.items()
     }
     settings = {name: info.parameters[name] for name in ("rank", "likelihood_weight", "implicit_features")}
-    return Start(posteriors, info.scales.without_feature_weights(), settings=settings)
+    return Start(posteriors, info.scales.without_feature_coef(), settings=settings)
 
 
 def resumed(checkpoint: Checkpoint, config: FitConfig, engine: Adopts) -> Start[Any]:
@@ -92,7 +88,7 @@ def resumed(checkpoint: Checkpoint, config: FitConfig, engine: Adopts) -> Start[
     if info.choice is None:
         return start
     planned = info.choice["planned"]
-    plan = None if planned is None else Plan(*planned)
+    plan = None if planned is None else IterationPlan(*planned)
     return replace(start, record=info.choice, earlier=info.choice["earlier"], planned=plan)
 
 
@@ -109,7 +105,7 @@ def _check_form(model: Startable, config: FitConfig) -> None:
 
 def _chosen(name: str, config: FitConfig) -> bool:
     """Whether a setting is left to the data, so that it may be what it was in the initial model."""
-    choosing = config.rank == AUTO or config.chooses_weight
+    choosing = config.rank == AUTO or config.chooses_kappa
     return getattr(config, name) == AUTO or (name == "implicit_features" and config.implicit_features and choosing)
 
 
@@ -168,31 +164,20 @@ class CheckpointFolder:
                 old.delete()
 
 
-@dataclass
+@dataclass(frozen=True)
 class Checkpointing(Generic[P]):
-    """Writes a checkpoint of a fit after every ``interval`` iterations."""
+    """Writes a checkpoint of a fit after every ``interval`` iterations (``certified_fit.Checkpoints``)."""
 
     folder: CheckpointFolder
     interval: int
     make_model: Callable[[CertifiedFit[P]], Any]
-    choice: Choice[P] = field(init=False)
 
-    def begin(self, choice: Choice[P]) -> None:
-        self.choice = choice
+    def is_due(self, iterations: int) -> bool:
+        return iterations % self.interval == 0
 
-    def __call__(self, engine: Engine[P], hierarchy: ScaleHierarchy, history: list[Iteration]) -> None:
-        if len(history) % self.interval:
-            return
-        with described(self.folder.spark, f"checkpoint of iteration {len(history)}"):
-            posterior = final_posteriors(engine, hierarchy)
-            reached = CertifiedFit(
-                hierarchy.scales, hierarchy.prior, history, False, "a checkpoint", posterior, [],
-                self.choice, codings_of(engine.features),
-            )  # fmt: skip
-            self.folder.write(self.make_model(reached), history)
-
-    def best(self, outcome: Outcome[ScaleHierarchy]) -> Outcome[ScaleHierarchy]:
-        return outcome
+    def write(self, fit: CertifiedFit[P]) -> None:
+        with described(self.folder.spark, f"checkpoint of iteration {len(fit.history)}"):
+            self.folder.write(self.make_model(fit), fit.history)
 
 
 def complete_checkpoints(folder: Location) -> list[Location]:
@@ -209,14 +194,14 @@ def clear_checkpoints(spark: SparkSession | None, folder: str) -> None:
 
 
 def subject_of(
-    config: FitConfig, tally: RatingCounts, prior_split: float | None, features: dict[str, int] | None = None
+    config: FitConfig, counts: RatingCounts, prior_split: float | None, features: dict[str, int] | None = None
 ) -> dict[str, Any]:
     """What identifies a fit: the ratings, and all settings that its iterations depend on."""
     return {
-        "ratings": tally.n,
-        "fingerprint of the ratings": tally.fingerprint,
+        "ratings": counts.n,
+        "fingerprint of the ratings": counts.fingerprint,
         **{name: value for name, value in asdict(config).items() if name not in MAY_DIFFER},
-        "likelihood_weight": AUTO if config.chooses_weight else config.weight,
+        "likelihood_weight": AUTO if config.chooses_kappa else config.kappa,
         "prior_split": prior_split,
         **{f"fingerprint of the {who} features": value for who, value in (features or {}).items()},
     }

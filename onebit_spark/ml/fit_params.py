@@ -1,8 +1,12 @@
-"""The estimator's Params. Written by ``python -m onebit_spark.ml.make_params``: change the settings, not this file."""
+"""The estimator's Params: one per setting of ``TABLES`` in params.py, where each is documented and checked.
+
+They are written out, so that readers, editors and type checkers see them. tests/unit/test_settings.py compares this
+file with the declarations.
+"""
 
 from __future__ import annotations
 
-from pyspark import keyword_only
+from typing import TYPE_CHECKING, Any
 
 from onebit_spark.ml.params import (
     PredictionParams,
@@ -10,8 +14,10 @@ from onebit_spark.ml.params import (
     declared_or_word,
     documented_params,
     keyword_defaults,
+    keyword_only,
     optional,
     optional_or_word,
+    refuse_removed,
 )
 
 
@@ -32,30 +38,23 @@ class FitParams(PredictionParams):
     fitIntercept, getFitIntercept, setFitIntercept = declared("fitIntercept", bool)
     implicitFeatures, getImplicitFeatures, setImplicitFeatures = declared("implicitFeatures", bool)
     solver, getSolver, setSolver = declared("solver", str)
-    start, getStart, setStart = declared("start", str)
     covariance, getCovariance, setCovariance = declared("covariance", str)
     maxIter, getMaxIter, setMaxIter = declared("maxIter", int)
     tol, getTol, setTol = declared("tol", float)
     seed, getSeed, setSeed = declared("seed", int)
-    calibrate, getCalibrate, setCalibrate = declared("calibrate", bool)
     numUserBlocks, getNumUserBlocks, setNumUserBlocks = optional("numUserBlocks", int)
     numItemBlocks, getNumItemBlocks, setNumItemBlocks = optional("numItemBlocks", int)
     exchange, getExchange, setExchange = declared("exchange", str)
     device, getDevice, setDevice = declared("device", str)
     driverRatings, getDriverRatings, setDriverRatings = optional("driverRatings", int)
-    blocksDir, getBlocksDir, setBlocksDir = optional("blocksDir", str)
-    workDir, getWorkDir, setWorkDir = optional("workDir", str)
-    shuffleStorage, getShuffleStorage, setShuffleStorage = declared("shuffleStorage", str)
     checkpointDir, getCheckpointDir, setCheckpointDir = optional("checkpointDir", str)
     checkpointInterval, getCheckpointInterval, setCheckpointInterval = declared("checkpointInterval", int)
     resume, getResume, setResume = declared("resume", bool)
-    validationIndicatorCol, getValidationIndicatorCol, setValidationIndicatorCol = optional(
-        "validationIndicatorCol", str
-    )
-    patience, getPatience, setPatience = declared("patience", int)
     delta, getDelta, setDelta = declared("delta", float)
     certificatePriorSplit, getCertificatePriorSplit, setCertificatePriorSplit = optional("certificatePriorSplit", float)
     certificateGrid, getCertificateGrid, setCertificateGrid = declared("certificateGrid", int)
+
+    _input_kwargs: dict[str, Any]
 
     @keyword_only
     def __init__(
@@ -66,17 +65,25 @@ class FitParams(PredictionParams):
         ratingCol: str | None = None, threshold: float | None = None, weightCol: str | None = None,
         loss: str = "logistic", prior: str = "inverse-gamma", rank: int | str = "auto", maxRank: int = 64,
         likelihoodWeight: float | str | None = None, alpha: float | None = None, beta: float | None = None,
-        fitIntercept: bool = True, implicitFeatures: bool = True, solver: str = "mm", start: str = "spectral",
-        covariance: str = "full", maxIter: int = 100, tol: float = 1e-05, seed: int = 0, calibrate: bool = True,
+        fitIntercept: bool = True, implicitFeatures: bool = True, solver: str = "mm",
+        covariance: str = "full", maxIter: int = 100, tol: float = 1e-05, seed: int = 0,
         numUserBlocks: int | None = None, numItemBlocks: int | None = None, exchange: str = "auto",
-        device: str = "cpu", driverRatings: int | None = None, blocksDir: str | None = None,
-        workDir: str | None = None, shuffleStorage: str = "files", checkpointDir: str | None = None,
-        checkpointInterval: int = 10, resume: bool = False, validationIndicatorCol: str | None = None,
-        patience: int = 3, delta: float = 0.05, certificatePriorSplit: float | None = None, certificateGrid: int = 1,
+        device: str = "cpu", driverRatings: int | None = None,
+        checkpointDir: str | None = None,
+        checkpointInterval: int = 10, resume: bool = False, delta: float = 0.05,
+        certificatePriorSplit: float | None = None, certificateGrid: int = 1,
     ) -> None:  # fmt: skip
         super().__init__()
         self._setDefault(**keyword_defaults(FitParams.__init__))
-        self._set_given(**self._input_kwargs)  # type: ignore[attr-defined]
+        self._set_given(**self._input_kwargs)
+
+    if not TYPE_CHECKING:  # a type checker would accept every name
+
+        def __getattr__(self, name: str) -> Any:
+            """A getter or setter of a removed Param says what to do instead."""
+            if name.startswith(("get", "set")):
+                refuse_removed([name[3:4].lower() + name[4:]])
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
 FitParams.__init__.__doc__ = documented_params(FitParams, FitParams.__init__)

@@ -11,9 +11,9 @@ from typing import Any, Generic, TypeVar
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from onebit_spark.certificate.certificates import Terms, certificate_document
+from onebit_spark.certificate.certificates import certificate_document
 from onebit_spark.certificate.certified_fit import CertifiedFit
-from onebit_spark.core.config import FitConfig
+from onebit_spark.core.config import FitConfig, Terms
 from onebit_spark.core.execution import Execution
 from onebit_spark.core.factor_tables import prior_row
 from onebit_spark.core.fitted_features import SIDE_OF, FitFeatures, Who, digest, give_features
@@ -25,20 +25,16 @@ from onebit_spark.core.solver import PhaseTimer, Start
 from onebit_spark.engines.exchange import ChosenExchange, choose_exchange, engine_over
 from onebit_spark.engines.spark_engine import SparkEngine
 from onebit_spark.engines.tables import factor_schema
-from onebit_spark.engines.validation import Validation, check_validation, measure_for
 from onebit_spark.input.collect import SizeEstimate
 from onebit_spark.input.columns import type_of
 from onebit_spark.input.features import collected_features
-from onebit_spark.input.prepared_ratings import RatingsFrame, RatingsSource, prepared_for
 from onebit_spark.input.rating_checks import Columns
 from onebit_spark.input.survey import RatingSurvey
 from onebit_spark.ml.checkpoint import Checkpoint, CheckpointFolder, Checkpointing, resumed, subject_of, warm_start
-from onebit_spark.ml.fitted_model import SparkModel
-from onebit_spark.ml.freshness import sketch_of
 from onebit_spark.ml.persistence import write_model
 from onebit_spark.predictor.fit_info import info_of_fit
 
-M = TypeVar("M", bound=SparkModel)
+M = TypeVar("M", bound=Any)  # OneBitCompletionModel
 
 log = logging.getLogger("onebit_spark")
 
@@ -88,21 +84,21 @@ class ModelBuilder(Generic[M]):
         return {side: table for side, table in lines.items() if table is not None}
 
     def _info(self, fit: CertifiedFit[Any]) -> ModelInfo:
-        columns, tally = self.columns, self.chosen.tally
+        columns, counts = self.columns, self.chosen.counts
         return info_of_fit(
             fit,
             self.engine,
             self.engine.repeats,
             {side: len(known.unrated_ids) for side, known in self.features.items()},
-            n_ratings=tally.n,
-            label_coding=tally.coding,
+            n_ratings=counts.n,
+            label_coding=counts.coding,
             threshold=columns.threshold,
-            majority=tally.majority,
+            majority=counts.majority,
             columns=columns.roles,
             total_weight=self.engine.total_weight if columns.weight is not None else None,
             id_types={who: type_of(self.ratings, name).simpleString() for who, name in columns.ids.items()},
-            n_positive=tally.positives,
-            fingerprint=tally.fingerprint,
+            n_positive=counts.positives,
+            fingerprint=counts.fingerprint,
             exchange=asdict(self.chosen.choice),
         )
 
@@ -115,9 +111,7 @@ class FitInput:
     execution: Execution
     terms: Terms
     columns: Columns
-    ratings: DataFrame  # all ratings: ``training``, and ``validation`` if there are such
-    training: DataFrame  # those that are fitted, and those that choose when the fit ends
-    validation: DataFrame | None
+    ratings: DataFrame
     features: dict[Who, pa.Table]  # side features
 
 
@@ -128,23 +122,16 @@ class ReadyFit(Generic[M]):
     engine: SparkEngine
     positives: int
     start: Start[Any] | None  # if not where the configuration says
-    validation: Validation | None
     checkpointing: Checkpointing[Any] | None
     builder: ModelBuilder[M]
     timer: PhaseTimer
 
-    @property
-    def watch(self) -> Validation | Checkpointing[Any] | None:
-        return self.validation or self.checkpointing
-
     def model(self, fit: CertifiedFit[Any]) -> M:
         """The model of the fit, which has just ended."""
-        timer, validation = self.timer, self.validation
-        timer.end("fit")
+        self.timer.end("fit")
         before = 0 if self.start is None else len(self.start.history)
-        timer.divide_fit(fit.history[before:], validation.seconds if validation is not None else None)
-        curve = validation.history if validation is not None else []
-        return self.builder.model(fit, outlasting=True, seconds=timer.seconds, validation=curve)
+        self.timer.divide_fit(fit.history[before:])
+        return self.builder.model(fit, outlasting=True, seconds=self.timer.seconds)
 
 
 @contextmanager
@@ -158,13 +145,13 @@ def ready_to_fit(
     config, execution = given.config, given.execution
     with ExitStack() as release:
         chosen = release.enter_context(_exchange(given, counted))
-        n_validation = 0 if given.validation is None else check_validation(given.validation, given.columns).n
         timer.end("survey")
         checkpoints = _checkpoint_folder(given, chosen, model_class)
         earlier = checkpoints.newest(execution.resume) if checkpoints is not None else None
-        sketch = _sketch(given, chosen, n_validation)  # before the heap is full of blocks
+        survey = chosen.loaded if isinstance(chosen.loaded, RatingSurvey) else None
+        sketch = None if survey is None else survey.sketch()  # before the heap is full of blocks
         spark, columns = given.ratings.sparkSession, given.columns
-        engine = release.enter_context(engine_over(chosen, spark, columns, config, execution, given.validation))
+        engine = release.enter_context(engine_over(chosen, spark, config, execution))
         fitted = engine.fitted or sketch
         assert fitted is not None
         if initial is not None:
@@ -173,15 +160,11 @@ def ready_to_fit(
         features = give_features(engine.features, given.features, columns.ids, ids)
         builder = ModelBuilder(given.ratings, config, columns, chosen, engine, fitted, features, model_class)
         start = _start(initial, earlier, config, engine)
-        checkpointing, validation = None, None
+        checkpointing = None
         if checkpoints is not None:
             checkpointing = Checkpointing(checkpoints, execution.checkpoint_interval, builder.model)
-        if given.validation is not None:
-            unrated = {side: known.coded_unrated() for side, known in features.items()}
-            measure = measure_for(given.validation, columns, engine, config.loss, unrated)
-            validation = Validation(release.enter_context(measure), engine, execution.patience)
         timer.end("blocking")
-        yield ReadyFit(engine, chosen.tally.positives, start, validation, checkpointing, builder, timer)
+        yield ReadyFit(engine, chosen.counts.positives, start, checkpointing, builder, timer)
 
 
 def checked_features(frames: Mapping[Who, DataFrame], ratings: DataFrame, columns: Columns) -> dict[Who, pa.Table]:
@@ -195,14 +178,8 @@ def checked_features(frames: Mapping[Who, DataFrame], ratings: DataFrame, column
 def _exchange(given: FitInput, counted: SizeEstimate | None) -> AbstractContextManager[ChosenExchange]:
     """Where the ratings are fitted, chosen by their counts. ``counted`` is about ``given.ratings``."""
     execution, columns = given.execution, given.columns
-    if given.validation is not None:
-        counted = None
-    source: RatingsSource = RatingsFrame(given.training, columns)
-    if execution.blocks_dir is not None:
-        source, counted = prepared_for(given.training, columns, execution.blocks_dir, counted), None
-        log.info("ratings: %s", source)
     wanted = "driver" if execution.device == "cuda" else execution.exchange
-    return choose_exchange(wanted, source, given.config.form, execution.driver_ratings, counted)
+    return choose_exchange(wanted, given.ratings, columns, given.config.form, execution.driver_ratings, counted)
 
 
 def _checkpoint_folder(given: FitInput, chosen: ChosenExchange, model_class: type[M]) -> CheckpointFolder | None:
@@ -211,21 +188,11 @@ def _checkpoint_folder(given: FitInput, chosen: ChosenExchange, model_class: typ
     if not folder:
         return None
     digests = {str(who): digest(table, getattr(given.columns, who)) for who, table in given.features.items()}
-    subject = subject_of(given.config, chosen.tally, given.terms.prior_split, digests)
+    subject = subject_of(given.config, chosen.counts, given.terms.prior_split, digests)
     return CheckpointFolder(given.ratings.sparkSession, folder, subject, model_class.load, write_model)
 
 
-def _sketch(given: FitInput, chosen: ChosenExchange, n_validation: int) -> CellSketch | None:
-    """Which cells choose the model, those of the validation included. None: the driver's engine knows."""
-    if not isinstance(chosen.loaded, RatingSurvey):
-        return None
-    whole = sketch_of(given.ratings, given.columns, chosen.tally.n + n_validation) if n_validation else None
-    return whole or chosen.loaded.sketch()
-
-
-def _start(
-    initial: SparkModel | None, earlier: Checkpoint | None, config: FitConfig, engine: SparkEngine
-) -> Start[Any] | None:
+def _start(initial: Any, earlier: Checkpoint | None, config: FitConfig, engine: SparkEngine) -> Start[Any] | None:
     """Where the fit starts, if not where its configuration says: from a checkpoint, or from an initial model."""
     if earlier is not None:
         return resumed(earlier, config, engine)

@@ -1,25 +1,28 @@
 """Params with their getters and setters, and those that the estimator and its model share.
 
-userCol, getUserCol, setUserCol = text("userCol", "column of the user ids")      the line of ``explainParams``
-rank, getRank, setRank = declared("rank", int)                                   a setting of ``TABLES``
+userCol, getUserCol, setUserCol = text("userCol", "column of the user ids")      a Param with its documentation
+rank, getRank, setRank = declared("rank", int)                                   documented by a setting of ``TABLES``
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache, partial
+import logging
+from collections.abc import Callable, Iterable
+from functools import cache, partial, wraps
 from inspect import signature
 from typing import Any, Self, TypeVar
 
 from pyspark.ml.param import Param, Params, TypeConverters
+from pyspark.ml.util import DefaultParamsReader
 
-from onebit_spark.certificate.certificates import Terms
-from onebit_spark.core.config import FitConfig
+from onebit_spark.core.config import FitConfig, Labels, Terms
 from onebit_spark.core.execution import Execution
 from onebit_spark.core.settings import Setting, documented_parameter, param_names
 from onebit_spark.core.settings import declared as settings_of
-from onebit_spark.input.rating_checks import Labels
+from onebit_spark.errors import refuse
 from onebit_spark.predictor.fitted_model import COLD_START
+
+log = logging.getLogger("onebit_spark")
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Params)
@@ -30,6 +33,35 @@ CONVERTERS: dict[type, Callable[[Any], Any]] = {
     str: TypeConverters.toString, int: TypeConverters.toInt, float: TypeConverters.toFloat,
     bool: TypeConverters.toBoolean,
 }  # fmt: skip
+
+REMOVED = {  # Params of earlier versions, and what to do instead
+    "blocksDir": "every fit reads the ratings; keep them as Parquet, which is read fastest",
+    "calibrate": "the fit calibrates its probabilities where that pays; model.calibrate(ratings) uses held-out ratings",
+    "patience": "a tenth of the ratings decides how long a fit runs; maxIter and tol bound it",
+    "shuffleStorage": "factors are stored in checkpointDir or the checkpoint folder of the SparkContext, else on the "
+    "executors",
+    "start": "every fit starts from the spectral start, or from setInitialModel(model)",
+    "validationIndicatorCol": "a tenth of the ratings decides how long a fit runs; evaluate the model on other ratings",
+    "workDir": "set checkpointDir, or sparkContext.setCheckpointDir, to a folder that all executors can reach",
+}
+
+
+def refuse_removed(names: Iterable[str]) -> None:
+    """Raise a RequestError if one of these Params was removed."""
+    refuse([f"{name} was removed: {REMOVED[name]}" for name in names if name in REMOVED])
+
+
+def set_saved_params(instance: Any, metadata: dict[str, Any]) -> None:
+    """Set the Params that pyspark.ml has saved. Those that were removed since are left out."""
+    kept: dict[str, Any] = {
+        part: {name: value for name, value in metadata[part].items() if name not in REMOVED}
+        for part in ("paramMap", "defaultParamMap")
+        if part in metadata
+    }
+    for name in metadata["paramMap"]:
+        if name in REMOVED:
+            log.warning("the saved Param %s is left out: it was removed: %s", name, REMOVED[name])
+    DefaultParamsReader.getAndSetParams(instance, {**metadata, **kept})
 
 
 @cache
@@ -127,6 +159,20 @@ def _named(function: F, verb: str, param: Param[Any]) -> F:
     return function
 
 
+def keyword_only(constructor: F) -> F:
+    """As pyspark's: the arguments are kept in ``_input_kwargs``. A removed Param raises a RequestError."""
+
+    @wraps(constructor)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
+        if args:
+            raise TypeError(f"{type(self).__name__} takes keyword arguments only")
+        refuse_removed(kwargs)
+        self._input_kwargs = kwargs
+        constructor(self, **kwargs)
+
+    return wrapper  # type: ignore[return-value]
+
+
 def keyword_defaults(function: Callable[..., None]) -> dict[str, Any]:
     """The defaults of a function's keyword arguments that are not None."""
     parameters = signature(function).parameters.values()
@@ -140,9 +186,6 @@ def documented_params(params: type[Params], constructor: Callable[..., None]) ->
         item, meaning = settings_with_params().get(name), getattr(params, name).doc
         lines += item.documented(name, names_of_params()) if item else documented_parameter(name, "str", meaning)
     return "\n".join(["Parameters", "----------", *lines])
-
-
-A = TypeVar("A", bound="AnswerParams")
 
 
 class PredictionParams(Params):
@@ -176,6 +219,13 @@ class PredictionParams(Params):
             predictionCol="prediction", rawPredictionCol="rawPrediction", coldStartStrategy="prior",
         )  # fmt: skip
 
+    def __getattr__(self, name: str) -> Any:
+        """Setters and getters of removed Params name what to do instead."""
+        param = name[3:4].lower() + name[4:]
+        if name[:3] in ("set", "get") and param in REMOVED:
+            raise AttributeError(f"{param} was removed: {REMOVED[param]}")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     def _set_given(self, **params: Any) -> Self:
         """Set Params by name; None leaves one as it is."""
         return self._set(**{name: value for name, value in params.items() if value is not None})
@@ -202,14 +252,3 @@ class AnswerParams(PredictionParams):
     def __init__(self) -> None:
         super().__init__()
         self._setDefault(answeredCol="answered")
-
-
-PLAIN_NAMES = {
-    "scoreCol": "score", "stdCol": "std", "probabilityCol": "probability", "predictionCol": "prediction",
-    "rawPredictionCol": "", "answeredCol": "", "coldStartStrategy": "prior",
-}  # fmt: skip
-
-
-def plainly_named(model: A, **names: str) -> A:
-    """A copy that predicts all pairs and has the default output columns, or ``names``, instead of its own Params."""
-    return model.copy({model.getParam(name): value for name, value in {**PLAIN_NAMES, **names}.items()})

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,28 +104,6 @@ class HadoopPath:
             stream.write(bytearray(content))
         finally:
             stream.close()
-
-
-def statuses(spark: SparkSession, uris: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """URI of a file ─► its length in bytes, and the time of its last change in milliseconds.
-
-    Every folder is listed once. Files that are not there are left out.
-    """
-    jvm_session: Any = spark._jsparkSession
-    configuration = jvm_session.sessionState().newHadoopConf()
-    make_path, make_uri = (getattr(spark._jvm, name) for name in (PATH, "java.net.URI"))
-    listed: dict[str, dict[str, tuple[int, int]]] = {}
-    known = {}
-    for uri in uris:
-        path = make_path(make_uri(uri))
-        folder, name = path.getParent(), str(path.getName())
-        if (key := str(folder.toString())) not in listed:
-            files = folder.getFileSystem(configuration)
-            entries = files.listStatus(folder) if files.exists(folder) else []
-            listed[key] = {str(e.getPath().getName()): (int(e.getLen()), int(e.getModificationTime())) for e in entries}
-        if name in listed[key]:
-            known[uri] = listed[key][name]
-    return known
 
 
 class ArrowPath:

@@ -1,4 +1,4 @@
-"""Files by URI, folders that appear whole or not at all, and the files that rows come from (``Origin``).
+"""Files by URI, and folders that appear whole or not at all.
 
 This module imports no Spark.
 """
@@ -6,11 +6,9 @@ This module imports no Spark.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from onebit_spark.core.output_kinds import OutputKind, deleted_on_error
@@ -21,47 +19,10 @@ from onebit_spark.platform.sessions import is_connect
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-BY_ARROW = "arrow-"
-
-
-@dataclass(frozen=True)
-class Origin:
-    """What rows are made of. Those of the same origin are the same."""
-
-    # Digest of all that is done to the files: Spark's analysed plan, or BY_ARROW and the options of Arrow's readers.
-    query: str
-    # URI ─► length in bytes, and time of the last change in milliseconds, as they are now.
-    files: dict[str, tuple[int, int]]
-
-    @classmethod
-    def by_arrow(cls, files: dict[str, tuple[int, int]], *options: object) -> Origin:
-        """Of files that Arrow reads with these options."""
-        return cls(BY_ARROW + hashlib.sha256("\n".join(map(str, options)).encode()).hexdigest()[:32], files)
-
-    def is_comparable(self, now: Origin) -> bool:
-        """Whether both are described by the same reader. Otherwise only the rows themselves can be compared."""
-        return self.query.startswith(BY_ARROW) == now.query.startswith(BY_ARROW)
-
-    def differences(self, now: Origin) -> list[str]:
-        """In words, what another origin has that this one had not."""
-        words = []
-        gone, new = sorted(self.files.keys() - now.files.keys()), sorted(now.files.keys() - self.files.keys())
-        both = sorted(self.files.keys() & now.files.keys())
-        changed = [name for name in both if tuple(self.files[name]) != tuple(now.files[name])]
-        for names, what in ((changed, "changed"), (new, "new"), (gone, "gone")):
-            if len(names) == 1:
-                words.append(f"a file of the source is {what}, {names[0]}")
-            elif names:
-                words.append(f"{len(names):,} files of the source are {what}, such as {names[0]}")
-        if not words and self.query != now.query:
-            words.append("the query that makes the ratings of the source's files is another")
-        return words
-
-
 RENAMING = ("file", "hdfs", "viewfs", "webhdfs", "swebhdfs")  # schemes that rename a folder in one atomic step
 FAILURES = {"Py4JJavaError", "PySparkException", "OSError", "ArrowInvalid"}
 LARGEST = 2**26  # bytes of a file by which an output is recognised
-SEALS = ("metadata.json", "prepared.json", "_SUCCESS")  # written last; a folder without one of these is not complete
+SEALS = ("metadata.json", "_SUCCESS")  # written last; a folder without one of these is not complete
 
 
 class Location:

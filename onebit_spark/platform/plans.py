@@ -24,7 +24,7 @@ LONG_LINES_BYTES = 16 * 2**20
 JOB_ERRORS = (PySparkException, Py4JJavaError)  # what a failed job raises
 
 
-def cut_from_plan(frame: DataFrame, session: SparkSession | None = None) -> DataFrame:
+def truncate_plan(frame: DataFrame, session: SparkSession | None = None) -> DataFrame:
     """The same rows with a plan of one node, in this session. Cache and lineage stay the same.
 
     Otherwise every half step would analyse the plan of the user's source again, before Spark finds it in the cache.
@@ -126,12 +126,6 @@ def expect_long_lines(session: SparkSession, most: int = 64) -> None:
         session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(most))
     else:
         session.conf.set(BATCH_BYTES, str(LONG_LINES_BYTES))
-
-
-def read_whole_files(session: SparkSession) -> None:
-    """From now on a task reads files as a whole, each in its order, and no file is cut."""
-    for name in ("spark.sql.files.maxPartitionBytes", "spark.sql.files.openCostInBytes"):
-        session.conf.set(name, str(2**40))
 
 
 def in_partitions(frame: DataFrame, n: int, part: Column) -> DataFrame:

@@ -142,16 +142,6 @@ def broadcast(spark: SparkSession, value: V) -> Broadcast[V]:
     return spark.sparkContext.broadcast(value)
 
 
-def join_group(spark: SparkSession, name: str) -> None:
-    """From now on, the jobs of this thread belong to a group."""
-    spark.sparkContext.setJobGroup(name, "tasks", interruptOnCancel=True)
-
-
-def cancel_group(spark: SparkSession, name: str) -> None:
-    """End the jobs of a group."""
-    spark.sparkContext.cancelJobGroup(name)
-
-
 def log_nothing(spark: SparkSession) -> None:
     """From now on, Spark logs nothing."""
     spark.sparkContext.setLogLevel("OFF")

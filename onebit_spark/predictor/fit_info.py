@@ -51,7 +51,7 @@ def info_of_fit(
         **scale_fields(scales, fit.choice.config.intercepts),
         side_features=features or None,
         draw_narrowing=None if fit.drawn is None else NARROWING,
-        confidences=None if fit.ladder is None else fit.ladder.as_dict(),
+        confidences=None if fit.confidence_thresholds is None else fit.confidence_thresholds.as_dict(),
         weight_losses={f"{weight:g}": loss for weight, loss in fit.choice.losses.items()} or None,
         choice=fit.choice.as_dict(),
         calibration=None if fit.choice.calibration is None else fit.choice.calibration.as_dict(),

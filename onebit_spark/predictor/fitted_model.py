@@ -12,20 +12,20 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from onebit_spark.certificate.certificates import Certificate, Terms, certificate_document, with_freshness
+from onebit_spark.certificate.certificates import Certificate, certificate_document, with_freshness
 from onebit_spark.certificate.held_out import answering_threshold, held_out_certificates, ungrouped_certificates
 from onebit_spark.core.array_input import label_problems
 from onebit_spark.core.arrow import arrow_table
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.config import FitConfig
+from onebit_spark.core.config import FitConfig, Terms
 from onebit_spark.core.factor_tables import newcomer_rows
 from onebit_spark.core.fitted_features import PARTNER, SIDE_OF, IdLines, Who, coding_of, feature_means
 from onebit_spark.core.hashes import cell_hashes, pair_hashes
+from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.posterior import DoubleArray, RowPosterior
-from onebit_spark.core.prediction import EVERYTHING, Ladder
+from onebit_spark.core.prediction import EVERYTHING, ConfidenceThresholds
 from onebit_spark.core.priors import ScalePrior
-from onebit_spark.core.scales import Scales
 from onebit_spark.core.sketch import HIGHEST, CellSketch
 from onebit_spark.core.solver import Iteration
 from onebit_spark.errors import RequestError, refuse
@@ -33,7 +33,7 @@ from onebit_spark.predictor.certification import CertificateRequest, fresh_to
 from onebit_spark.predictor.model_folder import read_model, write_model, write_vectors
 from onebit_spark.predictor.new_ratings import FoldIn, warn_left_out
 from onebit_spark.predictor.predictor import Predictor
-from onebit_spark.predictor.scored import count_by_rung, figures_of, scored_table
+from onebit_spark.predictor.scored import count_by_level, figures_of, scored_table
 from onebit_spark.predictor.side import ModelSide, asked_ids, moments_at, scores_at
 from onebit_spark.predictor.top_n import Numbers, best_of, ranking_problems
 
@@ -135,7 +135,7 @@ class FittedModel:
         return self.info.config
 
     @cached_property
-    def scales(self) -> Scales:
+    def scales(self) -> HyperPosterior:
         """q(γ) and q(μ), and the weights of side features."""
         return self.info.scales
 
@@ -175,9 +175,9 @@ class FittedModel:
         return self.info.majority
 
     @cached_property
-    def ladder(self) -> Ladder:
+    def confidence_thresholds(self) -> ConfidenceThresholds:
         """Thresholds of the confidence, from the fitted ratings (§10.2)."""
-        return self.info.ladder or EVERYTHING
+        return self.info.confidence_thresholds or EVERYTHING
 
     @property
     def certificates(self) -> list[Certificate]:
@@ -408,8 +408,7 @@ class FittedModel:
             One value per rating. Certify within each group as well; the groups share δ.
         """
         request = CertificateRequest(terms or Terms(), tuple(max_error), None if groups is None else "group")
-        if problems := request.problems(self.info):
-            raise RequestError("; ".join(problems))
+        refuse(request.problems(self.info, {}))
         ids, rows, cols = self.pairs(users, items)
         positive = positive_labels(labels, self.info.threshold, len(rows), "user", "certify")
         asked = CellSketch.of(cell_hashes(*ids), HIGHEST if self.fitted is None else self.fitted.limit)
@@ -421,9 +420,9 @@ class FittedModel:
     ) -> tuple[dict[str, Any], list[Certificate]]:
         """The figures of scored ratings, and the certificates that they give: ``holdout`` first."""
         figures, lines = figures_of(scored)
-        counts = count_by_rung(self.info, lines, request.by)
-        ladder = self.info.ladder or EVERYTHING
-        certificates = held_out_certificates(ladder, counts, request.terms, request.max_error)
+        counts = count_by_level(self.info, lines, request.by)
+        confidence_thresholds = self.info.confidence_thresholds or EVERYTHING
+        certificates = held_out_certificates(confidence_thresholds, counts, request.terms, request.max_error)
         return figures, [with_freshness(item, fresh) for item in certificates]
 
     # ---- new users and items -----------------------------------------------------------------------------------------

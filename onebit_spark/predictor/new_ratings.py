@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.fitted_features import PARTNER, Who
+from onebit_spark.core.hyper_posterior import Moments
 from onebit_spark.core.implicit_features import newcomer_means, prior_means
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, RowPrior, Side
 from onebit_spark.core.losses.base import Partners
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.core.scales import Moments
 
 log = logging.getLogger("onebit_spark")
 
@@ -37,7 +37,7 @@ class FoldIn:
 
     loss: Loss  # its row update is used
     side: Side  # side of the new rows
-    weight: float  # κ
+    kappa: float  # κ
     prior: RowPrior  # prior of the new rows, one line
     moments: Moments | None  # what implicit features say on average
 
@@ -45,7 +45,7 @@ class FoldIn:
     def of(cls, info: ModelInfo, side: Side) -> FoldIn:
         config, scales = info.config, info.scales
         loss = replace(config, solver="mm").make_loss()  # the steps of "gradient" do not converge
-        return cls(loss, side, config.weight, scales.prior(side, config.intercepts), scales.moments)
+        return cls(loss, side, config.kappa, scales.prior(side, config.intercepts), scales.moments)
 
     def rows(
         self, block: RatingBlock, partners: RowPosterior, explained: NDArray[np.float64] | None = None
@@ -55,7 +55,7 @@ class FoldIn:
         ``explained`` are the means that side features explain (rows × D).
         """
         prior = self.priors(block, partners, explained)
-        rows = converged_rows(self.loss, block, partners, self.side, self.weight, prior)
+        rows = converged_rows(self.loss, block, partners, self.side, self.kappa, prior)
         return rows if partners.implicit is None else rows.with_implicit()
 
     def priors(
@@ -77,7 +77,7 @@ class FoldIn:
 
 
 def converged_rows(
-    loss: Loss, block: RatingBlock, partners: RowPosterior, side: Side, weight: float, prior: RowPrior
+    loss: Loss, block: RatingBlock, partners: RowPosterior, side: Side, kappa: float, prior: RowPrior
 ) -> RowPosterior:
     """The posterior of every row of ``block``, given the posterior of its columns: the row update from the prior.
 
@@ -90,7 +90,7 @@ def converged_rows(
     rows = RowPosterior.isotropic(start, 1.0 / np.sqrt(prior.precision[0]), partners.kind, partners.has_intercept)
     table = loss.partners(partners)
     for number in range(FOLD_IN_ROUNDS):
-        step: HalfStep[RowPosterior] = HalfStep(side, number, weight, prior, ratings_per_row=1.0)
+        step: HalfStep[RowPosterior] = HalfStep(side, number, kappa, prior, ratings_per_row=1.0)
         if _largest_change(loss, block, table, rows, step) <= FOLD_IN_CHANGE:
             break
     return rows
@@ -142,7 +142,7 @@ def updated_sides(info: ModelInfo, block: RatingBlock, before: dict[Side, Before
         largest = 0.0
         for side in SIDES:
             loss = fold_in[side].loss
-            step: HalfStep[RowPosterior] = HalfStep(side, number, fold_in[side].weight, priors[side], ratings_per_row=1)
+            step: HalfStep[RowPosterior] = HalfStep(side, number, fold_in[side].kappa, priors[side], ratings_per_row=1)
             change = _largest_change(loss, blocks[side], loss.partners(now[OTHER[side]]), now[side], step)
             largest = max(largest, change)
         if largest <= UPDATE_CHANGE:

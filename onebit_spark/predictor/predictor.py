@@ -22,21 +22,21 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from onebit_spark.core import prediction
-from onebit_spark.core.arrow import pa
 from onebit_spark.core.calibration import Calibration
 from onebit_spark.core.draws import drawn_scores
 from onebit_spark.core.factor_tables import prior_row, read_certified, read_factors
+from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.losses import SIDES, Side
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.posterior import DoubleArray, Kind, RowPosterior
 from onebit_spark.core.prediction import confidence
 from onebit_spark.core.priors import ScalePrior
 from onebit_spark.core.randomness import pair_streams, uniforms
-from onebit_spark.core.scales import Scales
 from onebit_spark.predictor.top_n import Numbers, Ranking
 
 SCALE_STREAM = np.uint64(0x5CA1E)  # keeps the draws of γ and μ apart from those of the factors
@@ -48,7 +48,7 @@ Flags = NDArray[np.bool_]
 class ColdStartDraws:
     """How rows and columns without ratings are drawn."""
 
-    scales: Scales  # q(γ) and q(μ) of the fit
+    scales: HyperPosterior  # q(γ) and q(μ) of the fit
     prior: ScalePrior  # π^γ
     narrowing: float | None = None  # after a prior split: t^{−½}, by which the spreads of the prior are multiplied
 
@@ -87,7 +87,7 @@ class ColdStartDraws:
         }
 
     def _implicit(self, side: Side, location: DoubleArray, deviation: DoubleArray) -> tuple[DoubleArray, DoubleArray]:
-        """With the mean and the variance of what implicit features add (``Scales.unseen``)."""
+        """With the mean and the variance of what implicit features add (``HyperPosterior.unseen``)."""
         implicit = None if self.scales.moments is None else self.scales.moments.implicit_moments(side)
         if implicit is None:
             return location, deviation

@@ -2,7 +2,7 @@
 
 positive, right, unknown_user, unknown_item    boolean
 score, std, probability, confidence            double
-rung                                           of the model's ladder: smallint
+level                                          of confidence: smallint
 group                                          string, or null
 
 The figures: error rates, reliability, scores by class, risk–coverage, calibration.
@@ -36,14 +36,14 @@ def scored_table(info: ModelInfo, lines: pa.Table) -> pa.Table:
             "right": (prediction > 0) == positive,
             **{name: lines[name] for name in ("unknown_user", "unknown_item", "score", "std", "probability")},
             "confidence": confidence,
-            "rung": (info.ladder or EVERYTHING).rung(confidence),
+            "level": (info.confidence_thresholds or EVERYTHING).level(confidence),
             "group": lines["group"],
         }
     )
 
 
 def figures_of(table: pa.Table) -> tuple[dict[str, Any], pa.Table]:
-    """Error, losses, AUC and so on of scored ratings, and what ``count_by_rung`` counts."""
+    """Error, losses, AUC and so on of scored ratings, and what ``count_by_level`` counts."""
     column = {name: table[name].to_numpy() for name in table.column_names if name != "group"}
     labels = np.where(column["positive"], 1.0, -1.0)
     scores, probabilities = column["score"], column["probability"]
@@ -60,7 +60,7 @@ def figures_of(table: pa.Table) -> tuple[dict[str, Any], pa.Table]:
         "calibration_error": metrics.reliability(labels, probabilities).error,
         "auc": None if np.isnan(auc) else auc,  # JSON has no NaN
         "auc_error": 0.0,
-    }, pa.table({"rung": table["rung"], "group": table["group"], **counts})
+    }, pa.table({"level": table["level"], "group": table["group"], **counts})
 
 
 def with_rates(
@@ -82,12 +82,12 @@ def with_rates(
     }
 
 
-def count_by_rung(info: ModelInfo, lines: pa.Table, by: str | None) -> HeldOutCounts:
-    """Count lines with the columns rung, group, n, n_wrong and n_positive; ``by`` is the column of the groups."""
-    rung, n, wrong, positives = (lines[name].to_numpy() for name in ("rung", "n", "n_wrong", "n_positive"))
+def count_by_level(info: ModelInfo, lines: pa.Table, by: str | None) -> HeldOutCounts:
+    """Count lines with the columns level, group, n, n_wrong and n_positive; ``by`` is the column of the groups."""
+    level, n, wrong, positives = (lines[name].to_numpy() for name in ("level", "n", "n_wrong", "n_positive"))
     off_majority = n - positives if info.majority > 0 else positives
     groups = () if by is None else _groups(lines["group"], by)
-    return HeldOutCounts.of(info.ladder or EVERYTHING, rung, n, wrong, off_majority, groups)
+    return HeldOutCounts.of(info.confidence_thresholds or EVERYTHING, level, n, wrong, off_majority, groups)
 
 
 def _groups(values: pa.ChunkedArray, by: str) -> Iterator[tuple[Group, NDArray[np.bool_]]]:

@@ -8,9 +8,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from onebit_spark.core import prediction
-from onebit_spark.core.arrow import pa, pc
 from onebit_spark.core.execution import available_cores
 from onebit_spark.core.factor_tables import (
     CERTIFIED,
@@ -107,7 +108,7 @@ def _chosen(lines: FloatArray, unknown: FloatArray, positions: Numbers) -> Float
 
 def _independent(prior: RowPosterior) -> RowPosterior:
     """The prior as standard deviations."""
-    return RowPosterior(prior.location, prior.deviation, "spread", prior.has_intercept)
+    return RowPosterior(prior.location, prior.std, "spread", prior.has_intercept)
 
 
 # ---- pairs -----------------------------------------------------------------------------------------------------------

@@ -46,8 +46,6 @@ def figures(info: ModelInfo, certificates: Sequence[Mapping[str, Any]] = ()) -> 
         "The objective after each iteration, above its last value. It is minimised.": _objective,
         "How much each factor varies, 1/E[1/γ]. The prior switched off the orange ones.": _spectrum,
     }
-    if info.validation:
-        wanted["Held-out ratings during the fit. The model is the one with the lowest loss."] = _validation
     for who in (name for name in SIDE_OF if name in (info.side_features or ())):
         caption = f"What the side features of {who}s do to the score. A number: one standard deviation more of it."
         wanted[caption] = partial(_effects, who)
@@ -112,20 +110,6 @@ def _spectrum(axes: Axes, info: ModelInfo) -> None:
     axes.set_xlabel("factor, by size")
     axes.set_ylabel("1/E[1/γ]")
     axes.locator_params(axis="x", integer=True)
-
-
-def _validation(axes: Axes, info: ModelInfo) -> None:
-    at = np.arange(1, len(info.validation) + 1)
-    loss, error = (np.array([point[name] for point in info.validation]) for name in ("loss", "error"))
-    axes.plot(at, loss, color=BLUE, marker="o", markersize=3)
-    axes.axvline(info.iterations, color=LIGHT, zorder=0)
-    axes.set_xlabel("iteration")
-    axes.set_ylabel("loss", color=BLUE)
-    axes.locator_params(axis="x", integer=True)
-    right = axes.twinx()
-    right.plot(at, error, color=ORANGE, linestyle="--")
-    right.set_ylabel("error rate", color=ORANGE)
-    right.grid(visible=False)
 
 
 def _reliability(axes: Axes, info: ModelInfo) -> None:

@@ -9,9 +9,9 @@ from importlib.util import find_spec
 from typing import Any
 
 from onebit_spark.certificate.certificates import OF_PREDICTIONS
-from onebit_spark.core.choices import chose_rank, sentences
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.model_info import ModelInfo
+from onebit_spark.core.model_selection import chose_rank, sentences
 from onebit_spark.core.settings import declared
 from onebit_spark.report.figures import figures
 
@@ -49,7 +49,7 @@ def page_of(info: ModelInfo, certificate: dict[str, Any]) -> str | None:
     if info.diagnostics is None:
         return None
     if find_spec("matplotlib") is None:
-        log.warning("no report.html: its plots need matplotlib (pip install 'onebit_spark[plots]')")
+        log.warning("no report.html: its plots need matplotlib (pip install '.[plots]')")
         return None
     return report(info, certificate)
 

@@ -1,4 +1,1 @@
-"""Cross-validation: many fits as Spark tasks, to choose the settings.
-
-grid ◄ folds (ratings as arrays, one fold, the choice) ◄ cross_validation ─► tasks (each done once, resumable)
-"""
+"""Cross-validation: ``grid`` lists the settings to compare and chooses one, ``cross_validation`` fits every fold."""

@@ -1,141 +1,303 @@
-"""Cross-validation on Spark, in one of two ways.
+"""Cross-validation: every setting is fitted once per fold, without the ratings of that fold, and judged on them.
 
-If one worker can hold all ratings, they are sent to all workers, and every fit is one Spark task. Otherwise the fits
-run one after the other, each on the whole cluster. The fold of a rating is a hash of its cell (user, item). So the
-folds are the same in both ways, and in every run. And all ratings of a cell are held out together: none is predicted
-from another rating of its own cell.
+    for each setting, for each fold:  result file there? ─► skip  :  fit, and write its result file
+
+The fold of a rating is a hash of its cell (user, item). So the folds are the same on every runtime and in every run,
+and all ratings of a cell are held out together: none is predicted from another rating of its own cell.
+
+Ratings that fit one worker are fitted in memory, many fits side by side with one core each. Larger ones are fitted one
+after the other, each on all cores or on the whole cluster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import hashlib
+import json
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+import pyarrow as pa
+from numpy.typing import NDArray
 
-from onebit_spark.core.config import FitConfig
-from onebit_spark.core.id_index import IdIndex
+from onebit_spark.core.compiled import sources
+from onebit_spark.core.config import FitConfig, Terms
+from onebit_spark.core.execution import available_cores
+from onebit_spark.core.hashes import cell_hashes, fold_hashes
+from onebit_spark.core.metrics import log_loss
 from onebit_spark.core.settings import by_param
-from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.input.batches import ITEM, LABEL, USER, WEIGHT
-from onebit_spark.input.rating_checks import Columns
-from onebit_spark.input.ratings import cell_hash, rating_lines, with_weight
-from onebit_spark.input.survey import RatedIds, survey_ratings
-from onebit_spark.model import OneBitCompletionModel
-from onebit_spark.platform.sessions import broadcast, driver_limits
-from onebit_spark.tuning.folds import FoldedSample, Sample, fit_fold, fold_tasks
-from onebit_spark.tuning.tasks import Advances, Ledger, Task, TaskResult, run_one_by_one, run_tasks
+from onebit_spark.core.solver import NotConverged
+from onebit_spark.in_process import TableFit, fit_arrays
+from onebit_spark.input.arrow_ratings import ArrowRatings
+from onebit_spark.input.arrow_table import ArrowTable
+from onebit_spark.input.batches import CollectedRatings
+from onebit_spark.input.rating_checks import Columns, RatingCounts
+from onebit_spark.platform.files import Location
+from onebit_spark.platform.sessions import broadcast, driver_limits, parallelism
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from onebit_spark.estimator import OneBitCompletion
+
+Task = dict[str, Any]  # of JSON values, which determine the result
+TaskResult = dict[str, Any]  # of JSON values, with ``seconds``
 
 FOLD = "__onebit_fold"
 
 
-@dataclass(frozen=True)
-class CrossValidation:
-    """Ratings in a DataFrame, divided into folds."""
+# ---- tasks that are done once ----------------------------------------------------------------------------------------
 
-    ratings: DataFrame
-    columns: Columns
-    surveyed: RatedIds  # their ids and counts
-    n_folds: int
-    seed: int  # of the folds
+
+def run_tasks(
+    tasks: Sequence[Task], work: Callable[[Task], TaskResult], folder: Location, advance: Callable[[int, float], None],
+    at_once: int = 1, packages: Sequence[str] = ("onebit_spark",),
+) -> list[TaskResult]:  # fmt: skip
+    """Do ``work(task)`` for every task, ``at_once`` of them in threads. The results have the order of the tasks.
+
+    Each result is a JSON file in the folder, which appears whole or not at all. A task whose file is there is skipped,
+    so a killed run continues. Each version of the code of the ``packages`` has its own subfolder.
+
+    ``advance`` counts finished tasks and their seconds on the clock, 0 for those of an earlier run.
+    """
+    folder = folder / f"code-{source_digest(packages)}"
+    keys = [json.dumps(task, sort_keys=True) for task in tasks]
+    names = {key: f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json" for key in keys}
+    there = set(folder.names())
+    results = {key: json.loads((folder / name).read_text())["result"] for key, name in names.items() if name in there}
+    missing = {key: task for key, task in zip(keys, tasks, strict=True) if key not in results}
+    advance(len(tasks) - len(missing), 0.0)
+    at_once = max(1, min(at_once, len(missing)))
+
+    def once(key: str) -> None:
+        results[key] = timed(work, missing[key])
+        (folder / names[key]).write_text(json.dumps({"task": missing[key], "result": results[key]}) + "\n")
+
+    with ThreadPoolExecutor(at_once) as pool:
+        futures = {pool.submit(once, key): key for key in missing}
+        try:
+            for future in as_completed(futures):
+                future.result()
+                advance(1, results[futures[future]]["seconds"] / at_once)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return [results[key] for key in keys]
+
+
+def timed(work: Callable[[Task], TaskResult], task: Task) -> TaskResult:
+    """The result of a task with its seconds, if ``work`` has not measured them itself."""
+    began = time.perf_counter()
+    result = work(task)
+    return {"seconds": time.perf_counter() - began, **result}
+
+
+def source_digest(packages: Iterable[str]) -> str:
+    """A hash of the source of some packages, also from a zip."""
+    digest = hashlib.sha256()
+    for package in packages:
+        for name, source in sorted(sources(files(package), package), key=lambda pair: pair[0]):
+            digest.update(name.encode() + source.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def on_workers(spark: SparkSession, work: Callable[[Task], TaskResult]) -> Callable[[Task], TaskResult]:
+    """``work`` as a Spark job of one task, which a thread of the driver starts."""
+
+    def in_worker(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            texts = [json.dumps(timed(work, json.loads(text))) for text in batch.column("task").to_pylist()]
+            yield pa.RecordBatch.from_pydict({"result": texts})
+
+    def by_spark(task: Task) -> TaskResult:
+        line = spark.createDataFrame(pa.table({"task": [json.dumps(task)]})).coalesce(1)
+        return json.loads(line.mapInArrow(in_worker, "result string").toArrow()["result"][0].as_py())
+
+    return by_spark
+
+
+# ---- ratings in memory -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Ratings of a matrix, each with its row and column."""
+
+    rows: NDArray[np.int32]
+    cols: NDArray[np.int32]
+    labels: NDArray[np.int8]  # ±1
+    shape: tuple[int, int]  # of the matrix
+    weights: NDArray[np.float32] | None = None
 
     @classmethod
-    def of(cls, ratings: DataFrame, columns: Columns, n_folds: int, seed: int) -> CrossValidation:
-        """Check the ratings, and count them."""
-        ratings = with_weight(ratings, columns)
-        with survey_ratings(ratings, columns) as survey:
-            return cls(ratings, columns, survey.rated_ids(), n_folds, seed)
+    def of(
+        cls, rows: NDArray, cols: NDArray, labels: NDArray, shape: tuple[int, int], weights: NDArray | None = None
+    ) -> Sample:
+        return cls(rows.astype(np.int32), cols.astype(np.int32), labels.astype(np.int8), shape, weights)
 
-    @property
-    def n(self) -> int:
-        """The number of ratings."""
-        return self.surveyed.tally.n
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, which: NDArray) -> Sample:
+        """The ratings at these positions, or where a mask is true."""
+        weights = None if self.weights is None else self.weights[which]
+        return Sample(self.rows[which], self.cols[which], self.labels[which], self.shape, weights)
+
+
+def folded_sample(ratings: CollectedRatings, n_folds: int, seed: int) -> tuple[Sample, NDArray[np.int32]]:
+    """The ratings in the order of rows and columns, and the fold of each."""
+    block = ratings.ratings
+    rows = np.repeat(np.arange(block.n_rows), block.row_counts)
+    cols, labels = block.codes >> 1, np.where(block.codes & 1, 1, -1)
+    cells = cell_hashes(ratings.users.take(rows), ratings.items.take(cols))
+    fold = (fold_hashes(cells, seed) % n_folds).astype(np.int32)
+    return Sample.of(rows, cols, labels, (block.n_rows, block.n_columns), block.weights), fold
+
+
+def fit_fold(train: Sample, test: Sample, config: FitConfig, threads: int | None = 1) -> TaskResult:
+    """Fit one part of the ratings, and count the errors on the other. A score of exactly 0 predicts the majority."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotConverged)
+        sides = train.rows, train.cols, train.labels
+        fit = fit_arrays(*sides, config, train.shape, weights=train.weights, threads=threads)
+    return {
+        "errors": int(np.count_nonzero(fit.predict(test.rows, test.cols) != test.labels)),
+        "n": len(test),
+        "log_loss": log_loss(test.labels, fit.probability(test.rows, test.cols)),
+        "iterations": len(fit.history),
+        "converged": fit.converged,
+        "effective_rank": fit.effective_rank,
+    }
+
+
+# ---- cross-validation on both runtimes -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CrossValidation:
+    """Ratings in folds, and how they are fitted."""
+
+    counts: RatingCounts  # of all ratings
+    n_folds: int
+    seed: int  # of the folds
+    work: Callable[[Task], TaskResult]  # fits and judges one fold
+    at_once: int  # fits side by side
+    resources: str  # of one fit, in words
+    fit_all: Callable[[FitConfig, int], Any]  # the model of all ratings, whose setting was chosen among so many
 
     def tasks(self, configs: Sequence[FitConfig]) -> list[Task]:
-        """One task per configuration and fold. The folds of one configuration follow each other."""
-        ids = len(self.surveyed.users), len(self.surveyed.items)
-        return fold_tasks(self.surveyed.tally, ids, self.n_folds, self.seed, configs)
+        """One task per setting and fold. The folds of a setting follow each other."""
+        data = [self.counts.n, self.counts.positives, self.counts.fingerprint]
+        return [
+            {"data": data, "folds": self.n_folds, "fold": fold, "seed": self.seed, "config": asdict(config)}
+            for config in configs
+            for fold in range(self.n_folds)
+        ]
 
-    def model(self, config: FitConfig, settings: int) -> OneBitCompletionModel:
-        """The fit of all ratings with a configuration that was chosen among ``settings`` many."""
-        return self.estimator(config, settings).fit(self.ratings)
 
-    def in_workers(self, tasks: Sequence[Task], ledger: Ledger, progress: Advances) -> list[TaskResult]:
-        """Run every fit as a task of one worker, which has all ratings. On one machine, threads share them."""
-        spark = self.ratings.sparkSession
-        data = broadcast(spark, self.collected())
+@contextmanager
+def local_validation(
+    table: ArrowTable, columns: Columns, n_folds: int, seed: int, worker_limit: int
+) -> Iterator[CrossValidation]:
+    """Cross-validation in this process. Up to ``worker_limit`` ratings, fits run side by side with one core each."""
+    source = ArrowRatings(table, columns)
+    ratings = source.divided().to_fit
+    sample, fold = folded_sample(ratings, n_folds, seed)
+    alone = ratings.counts.n <= worker_limit
 
-        def work(task: Task) -> TaskResult:
-            return fit_fold(data.value, task["fold"], FitConfig(**task["config"]))
+    def work(task: Task) -> TaskResult:
+        test = fold == task["fold"]
+        config = FitConfig(**task["config"])
+        return fit_fold(sample.take(~test), sample.take(test), config, threads=1 if alone else None)
 
+    def fit_all(config: FitConfig, settings: int) -> Any:
+        return TableFit(config, Terms(grid=settings), columns, source.id_types).model(ratings)
+
+    at_once, resources = (available_cores(), "one core each") if alone else (1, "all cores together")
+    yield CrossValidation(ratings.counts, n_folds, seed, work, at_once, resources, fit_all)
+
+
+@contextmanager
+def spark_validation(
+    ratings: DataFrame, columns: Columns, n_folds: int, seed: int, worker_limit: int
+) -> Iterator[CrossValidation]:
+    """Cross-validation on a session.
+
+    Up to ``worker_limit`` ratings, every worker holds all of them and each fit is one Spark task; with a local master
+    the fits are threads of this process. More ratings are fitted by the whole cluster, one fit after the other.
+    """
+    from pyspark.sql import functions as F
+
+    from onebit_spark.input.collect import collect_ratings, estimate_size
+    from onebit_spark.input.ratings import cell_hash, check_ratings, with_weight
+    from onebit_spark.ml.evaluation import checked_ratings, measure
+
+    spark = ratings.sparkSession
+    ratings = with_weight(ratings, columns)
+    size = estimate_size(ratings, columns)
+
+    def fit_all(config: FitConfig, settings: int) -> Any:
+        return estimator_of(config, columns, settings).fit(ratings)
+
+    if size.n <= worker_limit:
+        limits = driver_limits(spark)
+        collected = collect_ratings(ratings, columns, size, min(limits.result, limits.heap // 4))
+        data = broadcast(spark, folded_sample(collected, n_folds, seed))
+
+        def in_memory(task: Task) -> TaskResult:
+            sample, fold = data.value
+            test = fold == task["fold"]
+            return fit_fold(sample.take(~test), sample.take(test), FitConfig(**task["config"]))
+
+        work = in_memory if limits.local else on_workers(spark, in_memory)
+        counts, at_once = collected.counts, parallelism(spark)
         try:
-            return run_tasks(spark, tasks, work, ledger, progress, here=driver_limits(spark).local)
+            yield CrossValidation(counts, n_folds, seed, work, at_once, "one worker each", fit_all)
         finally:
             data.destroy()
+        return
 
-    def one_after_the_other(self, tasks: Sequence[Task], ledger: Ledger, progress: Advances) -> list[TaskResult]:
-        """Run the fits one after the other, each on the whole cluster."""
-        folded = self.ratings.withColumn(FOLD, self._fold()).persist()
+    counts = check_ratings(ratings, columns)
+    hashed = F.xxhash64(cell_hash(ratings, columns), F.lit(seed))
+    folded = ratings.withColumn(FOLD, F.pmod(hashed, F.lit(n_folds)).cast("int")).persist()
 
-        def work(task: Task) -> TaskResult:
-            held_out = F.col(FOLD) == task["fold"]
-            return self._fit(folded.where(~held_out), folded.where(held_out), FitConfig(**task["config"]))
-
-        try:
-            return run_one_by_one(tasks, work, ledger, progress)
-        finally:
-            folded.unpersist()
-
-    def collected(self) -> FoldedSample:
-        """The ratings in this process, as indices, in an order that does not depend on the partitions."""
-        with_fold = self.ratings.withColumn(FOLD, self._fold())
-        table = rating_lines(with_fold, self.columns, FOLD).toArrow()
-        sides = {USER: self.surveyed.users, ITEM: self.surveyed.items}
-        rows, cols = (IdIndex(ids.values).find(table[name]) for name, ids in sides.items())
-        labels, fold = np.where(table[LABEL].to_numpy(), 1, -1), table[FOLD].to_numpy()
-        weights = table[WEIGHT].to_numpy() if self.columns.weight is not None else None
-        order = np.lexsort((labels if weights is None else weights, labels, cols, rows))
-        shape = (len(self.surveyed.users), len(self.surveyed.items))
-        sample = Sample.of(rows[order], cols[order], labels[order], shape, None if weights is None else weights[order])
-        return FoldedSample(sample, fold[order].astype(np.int32))
-
-    def estimator(self, config: FitConfig, settings: int = 1) -> OneBitCompletion:
-        """The estimator for a configuration that was chosen among ``settings`` many on these ratings."""
-        return OneBitCompletion(
-            userCol=self.columns.user,
-            itemCol=self.columns.item,
-            labelCol=self.columns.label,
-            threshold=self.columns.threshold,
-            weightCol=self.columns.weight,
-            certificateGrid=settings,
-            **by_param(config),
-        )
-
-    def _fit(self, train: DataFrame, test: DataFrame, config: FitConfig) -> TaskResult:
-        """The figures of ``folds.fit_fold``, computed on the whole cluster."""
-        model = self.estimator(config).fit(train.drop(FOLD))
-        # The test part with labels as booleans, and with the column names that the model expects.
-        inside = rating_lines(test, self.columns).withColumnsRenamed({USER: self.columns.user, ITEM: self.columns.item})
-        p = F.least(F.greatest("probability", F.lit(1e-15)), F.lit(1 - 1e-15))
-        figures = (
-            model.transform(inside)
-            .agg(
-                F.count_if((F.col("prediction") > 0) != F.col(LABEL)).alias("errors"),
-                F.count(F.lit(1)).alias("n"),
-                F.mean(-F.log(F.when(F.col(LABEL), p).otherwise(1 - p))).alias("log_loss"),
-            )
-            .collect()[0]
-        )
+    def on_the_cluster(task: Task) -> TaskResult:
+        test = F.col(FOLD) == task["fold"]
+        model = estimator_of(FitConfig(**task["config"]), columns).fit(folded.where(~test).drop(FOLD))
+        kept = checked_ratings(model.factors, folded.where(test), columns.threshold)
+        figures, _ = measure(model.factors, kept.ratings, columns.threshold, kept.counts)
         info = model.info
         return {
-            **figures.asDict(),
+            "errors": figures["n_wrong"],
+            "n": figures["n"],
+            "log_loss": figures["log_loss"],
             "iterations": info.iterations,
             "converged": info.converged,
             "effective_rank": info.effective_rank,
         }
 
-    def _fold(self) -> Column:
-        hashed = F.xxhash64(cell_hash(self.ratings, self.columns), F.lit(self.seed))
-        return F.pmod(hashed, F.lit(self.n_folds)).cast("int")
+    try:
+        yield CrossValidation(counts, n_folds, seed, on_the_cluster, 1, "all workers together", fit_all)
+    finally:
+        folded.unpersist()
+
+
+def estimator_of(config: FitConfig, columns: Columns, settings: int = 1) -> OneBitCompletion:
+    """The estimator with a setting that was chosen among ``settings`` many on these ratings."""
+    from onebit_spark.estimator import OneBitCompletion
+
+    return OneBitCompletion(
+        userCol=columns.user,
+        itemCol=columns.item,
+        labelCol=columns.label,
+        threshold=columns.threshold,
+        weightCol=columns.weight,
+        certificateGrid=settings,
+        **by_param(config),
+    )

@@ -1,9 +1,12 @@
-"""The settings that are compared: all combinations of some lists, from a TOML file; and the plot of how they did.
+"""The settings that are compared, which of them is chosen, and the plot of their errors.
 
-    rank = [5, 10]                     ─►   {rank: 5, intercepts: true}, {rank: 5, intercepts: false},
-    intercepts = [true, false]              {rank: 10, intercepts: true}, {rank: 10, intercepts: false}
+A TOML file lists values, and all combinations are tried. It may have several such products, in tables named [[grid]].
 
-A file may have several such products, in tables named [[grid]].
+    prior = ["gamma", "inverse-gamma"]   ─►   {prior: gamma, alpha: 5}, {prior: gamma, alpha: 50},
+    alpha = [5, 50]                           {prior: inverse-gamma, alpha: 5}, {prior: inverse-gamma, alpha: 50}
+
+One-standard-error rule: consider all settings whose mean error is within one standard error of the lowest. Take the
+smallest rank, then no intercepts, then the smallest error.
 """
 
 from __future__ import annotations
@@ -11,14 +14,16 @@ from __future__ import annotations
 import io
 import logging
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from onebit_spark.core.config import AUTO, FitConfig
 from onebit_spark.errors import RequestError
-from onebit_spark.tuning.folds import Score, limit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,11 +35,11 @@ VARIED = ("loss", "prior", "likelihood_weight", "alpha", "beta", "rank", "interc
 DEFAULT_GRID = """
 [[grid]]
 loss = "logistic"
-rank = [5, 10, 20]
-likelihood-weight = [0.8, 1.0, 1.25]
+prior = ["inverse-gamma", "gamma"]
 
 [[grid]]
 loss = "hinge"
+prior = ["inverse-gamma", "gamma"]
 rank = 10
 likelihood-weight = [1.0, 2.0, 4.0]
 intercepts = false
@@ -84,17 +89,55 @@ def settings_of(text: str, source: str) -> list[Combination]:
     return [setting for number, setting in enumerate(settings) if setting not in settings[:number]]
 
 
+# ---- the choice ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Score:
+    """The result of a setting over all folds."""
+
+    config: FitConfig
+    error: float  # mean of the error rates
+    standard_error: float  # of ``error``
+    log_loss: float  # mean
+    seconds: float  # of all its fits
+
+
+def score(config: FitConfig, folds: Sequence[Mapping[str, Any]]) -> Score:
+    """The score of a setting from the results of its folds."""
+    rates = np.array([fold["errors"] / fold["n"] for fold in folds])
+    return Score(
+        config=config,
+        error=float(rates.mean()),
+        standard_error=float(rates.std(ddof=1) / np.sqrt(len(rates))),
+        log_loss=float(np.average([fold["log_loss"] for fold in folds], weights=[fold["n"] for fold in folds])),
+        seconds=float(sum(fold["seconds"] for fold in folds)),
+    )
+
+
+def limit(scores: Sequence[Score]) -> float:
+    """The lowest mean error plus its standard error: settings up to here count as equally good."""
+    lowest = min(scores, key=lambda score: score.error)
+    return lowest.error + lowest.standard_error
+
+
+def choose(scores: Sequence[Score]) -> Score:
+    """The setting that the one-standard-error rule chooses."""
+    equal = [score for score in scores if score.error <= limit(scores)]
+    return min(equal, key=lambda score: (score.config.factors, score.config.intercepts, score.error))
+
+
 def plotted(
     scores: Sequence[Score], chosen: Score, name_of: Callable[[FitConfig], str], most: int = 30
 ) -> bytes | None:
-    """The most accurate settings, the best on top, with standard errors and the limit that ``choose`` uses.
+    """A PNG of the most accurate settings, the best on top, with standard errors and the limit of ``choose``.
 
-    None, with a warning, without matplotlib.
+    Without matplotlib it logs a warning and returns None.
     """
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
-        log.warning("no tuning.png: it needs matplotlib (pip install 'onebit_spark[plots]')")
+        log.warning("no tuning.png: it needs matplotlib (pip install '.[plots]')")
         return None
     shown = sorted(scores, key=lambda score: score.error)[:most]
     figure = Figure(figsize=(9, 1.2 + 0.25 * len(shown)), layout="constrained")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from onebit_spark import FitConfig, Terms, fit_arrays
-from onebit_spark.core import choices
+from onebit_spark.core import model_selection
 from onebit_spark.engines.cuda import device, runner
 
 FITS = {
@@ -16,9 +16,6 @@ FITS = {
     "spreads": {"covariance": "diagonal"},
     "twenty": {"rank": 20},
     "sixty-four": {"rank": 64, "max_iter": 3},
-    "hinge": {"loss": "hinge"},
-    "plain hinge": {"loss": "hinge", "implicit_features": False, "intercepts": False},
-    "gradient": {"loss": "hinge", "solver": "gradient", "rank": 4, "max_iter": 2},  # later ones amplify rounding
 }
 
 
@@ -61,10 +58,9 @@ def test_side_features(ratings):
     np.testing.assert_allclose(there.scales.features["rows"], here.scales.features["rows"], atol=1e-4)
 
 
-@pytest.mark.parametrize("loss", ["logistic", "hinge"])
-def test_chosen_weight_and_certificates(ratings, loss):
+def test_chosen_weight_and_certificates(ratings):
     rows, cols, labels, shape, _ = ratings(4, n=9000)
-    config = FitConfig(loss=loss, tol=0, max_iter=30, rank=5, implicit_features=False)
+    config = FitConfig(tol=0, max_iter=30, rank=5, implicit_features=False)
     here, there = (
         fit_arrays(rows, cols, labels, config, shape, certify=Terms(), device=place) for place in ("cpu", "cuda")
     )
@@ -74,14 +70,13 @@ def test_chosen_weight_and_certificates(ratings, loss):
     np.testing.assert_allclose(
         [found.bound for found in there.certificates], [found.bound for found in here.certificates], rtol=1e-4
     )
-    np.testing.assert_allclose(there.ladder.thresholds, here.ladder.thresholds, rtol=0.01)
+    np.testing.assert_allclose(there.confidence_thresholds.values, here.confidence_thresholds.values, rtol=0.01)
 
 
-@pytest.mark.parametrize("loss", ["logistic", "hinge"])
-def test_choices(ratings, loss):
+def test_choices(ratings):
     """Rank, κ, implicit features and length by the last tenth: the same answers."""
     rows, cols, labels, shape, _ = ratings(9, n=12000)
-    config = FitConfig(loss=loss, max_rank=20, tol=0, max_iter=40)
+    config = FitConfig(max_rank=20, tol=0, max_iter=40)
     here, there = (fit_arrays(rows, cols, labels, config, shape, device=place) for place in ("cpu", "cuda"))
     assert there.config == here.config
     assert [entry["kept"] for entry in there.info.choice["trail"]] == [
@@ -144,7 +139,7 @@ def test_what_is_wrong_is_said_as_on_the_cpu(change, words):
 
 def test_growth_stops_where_the_memory_ends(ratings, monkeypatch, caplog):
     rows, cols, labels, shape, _ = ratings(9, n=12000)
-    monkeypatch.setattr(choices, "START_RANK", 1)
+    monkeypatch.setattr(model_selection, "START_RANK", 1)
     whole = fit_arrays(rows, cols, labels, FitConfig(max_rank=8), shape, device="cuda")
     assert whole.config.rank > 1
     there = device.bytes_needed(len(rows), *shape, FitConfig(rank=1).form, False)

@@ -33,24 +33,24 @@ def folder(tmp_path_factory):
 
 
 def killed_half_way(log, tasks, *command):
-    """Start a job, and kill it once its ledger holds a few files. How many."""
+    """Start a job, and kill it once there are a few results. How many."""
     with log.open("w") as stream:
         process = subprocess.Popen(
             list(map(str, command)), stdout=stream, stderr=stream, env=environment(), start_new_session=True
         )
         try:
             deadline = time.monotonic() + 200
-            while len(list(tasks.rglob("*.jsonl"))) < 3 and process.poll() is None and time.monotonic() < deadline:
+            while len(list(tasks.rglob("*.json"))) < 3 and process.poll() is None and time.monotonic() < deadline:
                 time.sleep(0.05)
             assert process.poll() is None, log.read_text()
         finally:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    return sum(len(file.read_text().splitlines()) for file in tasks.rglob("*.jsonl"))
+    return len(list(tasks.rglob("*.json")))
 
 
 def lines_of(tasks):
-    return [json.loads(line) for file in tasks.rglob("*.jsonl") for line in file.read_text().splitlines()]
+    return [json.loads(file.read_text()) for file in tasks.rglob("*.json")]
 
 
 def tuning(folder, output):
@@ -63,7 +63,7 @@ def tuning(folder, output):
 
 @pytest.fixture(scope="module")
 def tuned(spark, folder):
-    """A folder with a tuning that nobody disturbed, and what it printed."""
+    """A folder with an uninterrupted tuning, and what it printed."""
     code, out, err = run_here("tune", *tuning(folder, folder / "tuned")[2:])
     assert code == 0, err
     return folder / "tuned", out

@@ -84,9 +84,8 @@ GOOD = {  # in this order: later ones use the models of earlier ones
         "fit",
         line("--ratings {}/hundreds --output {}/certified --holdout 0.3 --certificate-prior-split 0.5 --delta 0.1")
         + line("--max-error 0.45,0.01 --certify-by age --predict {}/hundreds --predictions {}/of_hundreds")
-        + line("--blocks {}/blocks --report"),
+        + line("--report"),
     ),
-    "prepared": ("fit", line("--ratings {}/hundreds --output {}/prepared --holdout 0.3 --blocks {}/blocks")),
     "featured": (
         "fit",
         line("--ratings {}/hundreds --output {}/featured --user-features {}/user_features --report")

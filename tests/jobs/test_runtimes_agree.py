@@ -153,20 +153,5 @@ def test_a_fit_that_was_killed_on_spark_goes_on_here(spark, data, tmp_path):
     assert pq.read_table(tmp_path / "resumed" / "users") == pq.read_table(tmp_path / "whole" / "users")
 
 
-@pytest.mark.parametrize("first", RUNTIMES)
-def test_ratings_prepared_by_one_are_fitted_by_the_other(spark, data, tmp_path, first):
-    flags = ["--ratings", data / "ratings.parquet", "--weight-col", "w", "--rank", "2", "--max-iter", "2", "--tol", "0"]
-    flags += ["--no-report"]
-    for runtime in sorted(RUNTIMES, key=lambda name: name != first):
-        more = [*RUNTIMES[runtime], "--blocks", tmp_path / "prepared", "--output", tmp_path / runtime]
-        code, _, err = run_here("fit", *flags, *more, runtime=runtime)
-        assert code == 0, err
-    here, there = (pq.read_table(tmp_path / runtime / "users") for runtime in RUNTIMES)
-    assert here.sort_by("id").cast(there.schema) == there.sort_by("id")
-    blocks = ["--exchange", "broadcast", "--blocks", tmp_path / "prepared", "--output", tmp_path / "blocks"]
-    code, _, err = run_here("fit", *flags, *blocks)
-    assert code == 0, err
-
-
 def interrupted(*_):
     raise KeyboardInterrupt

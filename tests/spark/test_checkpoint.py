@@ -36,7 +36,7 @@ def ratings(spark):
 
 def estimator(folder, **params):
     defaults = {"rank": 2, "maxIter": 4, "tol": 0.0, "checkpointDir": folder and str(folder), "checkpointInterval": 2}
-    return OneBitCompletion(**{**defaults, "start": "random", **params})
+    return OneBitCompletion(**{**defaults, **params})
 
 
 def factors(model):
@@ -122,8 +122,6 @@ def test_what_does_not_go_together_is_refused(ratings, tmp_path):
         OneBitCompletion(resume=True).fit(ratings)
     with pytest.raises(RequestError, match="checkpointInterval must be an integer of at least 1"):
         estimator(tmp_path, checkpointInterval=0).fit(ratings)
-    with pytest.raises(RequestError, match="checkpointDir does not go with validationIndicatorCol"):
-        estimator(tmp_path, validationIndicatorCol="held").fit(ratings.selectExpr("*", "false as held"))
     with pytest.raises(RequestError, match=r"PriorSplit does not go with an initial.*Dir does not go with an initial"):
         estimator(tmp_path, certificatePriorSplit=0.5).setInitialModel(object()).fit(ratings)
 

@@ -10,7 +10,7 @@ from test_engine import SCORE_TOLERANCE, frame, scores
 from onebit_spark import FitConfig, RequestError, fit_arrays
 from onebit_spark.certificate import bounds
 from onebit_spark.cli.summaries import fit_summary
-from onebit_spark.core import choices
+from onebit_spark.core import model_selection
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.simulate import simulate
 
@@ -21,9 +21,16 @@ SETTINGS = "rank", "likelihood_weight", "implicit_features"
 @pytest.fixture
 def quick(monkeypatch):
     """A search that begins with two factors, on few ratings, in few iterations."""
-    few = {"FEWEST": 100, "SHORTEST": 1, "START_RANK": 2, "FIRST": 2, "LOOK": 1, "MORE": 4}
+    few = {
+        "FEWEST_RATINGS": 100,
+        "SHORTEST_FIT": 1,
+        "START_RANK": 2,
+        "FIRST_ITERATIONS": 2,
+        "TRIAL_ITERATIONS": 1,
+        "FINAL_ITERATIONS": 4,
+    }
     for name, value in few.items():
-        monkeypatch.setattr(choices, name, value)
+        monkeypatch.setattr(model_selection, name, value)
 
 
 @pytest.fixture(scope="module")
@@ -98,16 +105,16 @@ def test_an_interrupted_fit_ends_at_the_same_fit(quick, ratings, tmp_path, excha
 
 def test_an_interruption_during_the_choice(quick, ratings, tmp_path, monkeypatch):
     whole = estimator(checkpointDir=str(tmp_path / "whole")).fit(ratings)
-    grown = choices._Search._grown
+    grown = model_selection._Search._grown
     with monkeypatch.context() as patched:
 
         def interrupted(*_):
             raise Interrupted
 
-        patched.setattr(choices._Search, "_grown", interrupted)
+        patched.setattr(model_selection._Search, "_grown", interrupted)
         with pytest.raises(Interrupted):
             estimator(checkpointDir=str(tmp_path / "kept")).fit(ratings)
-    assert choices._Search._grown is grown
+    assert model_selection._Search._grown is grown
     resumed = estimator(checkpointDir=str(tmp_path / "kept"), resume=True).fit(ratings)
     assert resumed.summary.objectiveHistory == whole.summary.objectiveHistory
     assert factors(resumed) == factors(whole)

@@ -15,7 +15,7 @@ from onebit_spark.estimator import OneBitCompletion
 def ratings(spark):
     rng = np.random.default_rng(0)
     user, item = rng.integers(0, 20, 300), rng.integers(0, 15, 300)
-    columns = {"User": user, "ITEM": item, "Label": (user + item) % 2, "W": np.ones(300), "Held": rng.random(300) < 0.2}
+    columns = {"User": user, "ITEM": item, "Label": (user + item) % 2, "W": np.ones(300)}
     return spark.createDataFrame(pa.table(columns)).cache()
 
 
@@ -27,13 +27,13 @@ def case_counts(spark):
 
 
 def estimator(**options):
-    return OneBitCompletion(rank=2, maxIter=1, tol=0.0, start="random", **options)
+    return OneBitCompletion(rank=2, maxIter=1, tol=0.0, **options)
 
 
 def test_case_does_not_count(spark, ratings):
-    asked = estimator(exchange="driver", weightCol="w", validationIndicatorCol="held")
+    asked = estimator(exchange="driver", weightCol="w")
     model = asked.setUserFeatures(ratings.groupBy("User").agg(F.first("ITEM").alias("Age"))).fit(ratings)
-    assert model.info.n_ratings == ratings.where("not Held").count()
+    assert model.info.n_ratings == ratings.count()
     assert model.transform(ratings).where("std > 0").count() == 300
     fresh = spark.createDataFrame([(77, 0, 1, 1.0), (77, 1, 0, 1.0)], "USER long, Item long, LABEL int, w double")
     features = spark.createDataFrame([(77, 3)], "uSER long, AGE long")

@@ -8,15 +8,17 @@ import pyarrow.compute as pc
 import pytest
 
 from onebit_spark import FitConfig, RequestError
-from onebit_spark.cli.progress import TaskProgress
+from onebit_spark.input.arrow_table import ArrowTable
 from onebit_spark.input.ratings import Columns
+from onebit_spark.platform.files import Location
 from onebit_spark.simulate import simulate
-from onebit_spark.tuning.cross_validation import CrossValidation
-from onebit_spark.tuning.tasks import Ledger
+from onebit_spark.tuning import cross_validation
+from onebit_spark.tuning.cross_validation import local_validation, on_workers, run_tasks, spark_validation
 
 pytestmark = pytest.mark.classic
 
 CONFIGS = [FitConfig(loss=loss, rank=2, max_iter=4, tol=0) for loss in ("logistic", "hinge")]
+SMALL = 10**6
 
 
 @pytest.fixture(scope="module")
@@ -27,27 +29,31 @@ def table():
     return pa.table({"user": users, "item": items, "label": (data.labels > 0).astype(np.int32)})
 
 
-@pytest.fixture
-def validation(spark, table):
-    return CrossValidation.of(spark.createDataFrame(table), Columns(), 2, seed=1)
+def results(validation, folder):
+    """The results of all tasks, without their seconds."""
+    done = run_tasks(validation.tasks(CONFIGS), validation.work, folder, lambda *_: None, validation.at_once)
+    return [{name: value for name, value in result.items() if name != "seconds"} for result in done]
 
 
-def test_all_ways_agree(spark, validation, tmp_path, monkeypatch):
-    """In threads of this process, in Python workers, and one fit after the other on the whole cluster."""
-    tasks = validation.tasks(CONFIGS)
-    assert [(task["config"]["loss"], task["fold"]) for task in tasks] == [
-        (loss, fold) for loss in ("logistic", "hinge") for fold in range(2)
-    ]
-    progress = TaskProgress(12, "test", quiet=True)
+def test_all_ways_agree(spark, table, tmp_path, monkeypatch):
+    """Without Spark, in threads of the driver, in Python workers, and one fit after the other on the whole cluster."""
+    frame = spark.createDataFrame(table)
     kept = spark.sparkContext._jsc.getPersistentRDDs().size()
-    alone = validation.in_workers(tasks, Ledger(spark, str(tmp_path / "a")), progress)
-    together = validation.one_after_the_other(tasks, Ledger(spark, str(tmp_path / "b")), progress)
-    monkeypatch.setattr("onebit_spark.tuning.cross_validation.driver_limits", lambda _: SimpleNamespace(local=False))
-    apart = validation.in_workers(tasks, Ledger(spark, str(tmp_path / "c")), progress)
-    assert progress.done == 12
-    assert [without_seconds(result) for result in apart] == [without_seconds(result) for result in alone]
-    assert sum(result["n"] for result in alone[:2]) == 600
-    for one, other in zip(alone, together, strict=True):
+    with local_validation(ArrowTable.of(table), Columns(), 2, 1, SMALL) as validation:
+        tasks, plain = validation.tasks(CONFIGS), results(validation, Location(None, tmp_path / "plain"))
+    with spark_validation(frame, Columns(), 2, 1, SMALL) as validation:
+        assert validation.tasks(CONFIGS) == tasks
+        threads = results(validation, Location(spark, tmp_path / "threads"))
+    with spark_validation(frame, Columns(), 2, 1, worker_limit=10) as validation:
+        assert validation.tasks(CONFIGS) == tasks
+        together = results(validation, Location(spark, tmp_path / "together"))
+    limits = SimpleNamespace(local=False, result=2**30, heap=2**30)
+    monkeypatch.setattr(cross_validation, "driver_limits", lambda _: limits)
+    with spark_validation(frame, Columns(), 2, 1, SMALL) as validation:
+        workers = results(validation, Location(spark, tmp_path / "workers"))
+    assert plain == threads == workers
+    assert sum(result["n"] for result in plain[:2]) == 600
+    for one, other in zip(plain, together, strict=True):
         assert one["n"] == other["n"]
         assert abs(one["errors"] - other["errors"]) <= 2  # the last bits of a score near 0
         assert one["log_loss"] == pytest.approx(other["log_loss"], rel=1e-3)
@@ -56,62 +62,34 @@ def test_all_ways_agree(spark, validation, tmp_path, monkeypatch):
     assert spark.sparkContext._jsc.getPersistentRDDs().size() == kept
 
 
-def without_seconds(result):
-    return {name: value for name, value in result.items() if name != "seconds"}
+def test_a_failure_in_a_worker_ends_the_run_and_keeps_what_was_done(spark, tmp_path):
+    def square(task):
+        if task["x"] == 3:
+            raise ValueError("three")
+        return {"square": task["x"] ** 2}
+
+    folder, tasks = Location(spark, tmp_path / "tasks"), [{"x": x} for x in range(4)]
+    with pytest.raises(Exception, match="three"):
+        run_tasks(tasks, on_workers(spark, square), folder, lambda *_: None)
+    assert len(list((tmp_path / "tasks").rglob("*.json"))) == 3
+    assert not list((tmp_path / "tasks").rglob("*.crc"))
+    again = run_tasks(tasks, lambda task: {"square": task["x"] + 6}, folder, lambda *_: None)
+    assert [result["square"] for result in again] == [0, 1, 4, 9]
 
 
-def test_what_the_cluster_has_fitted_is_not_fitted_again(spark, validation, tmp_path):
-    tasks = validation.tasks(CONFIGS[:1])[:1]
-    ledger = Ledger(spark, str(tmp_path))
-    made_up = {"errors": 1, "n": 2, "log_loss": 0.5, "seconds": 0.1}
-    ledger.record(tasks, [made_up])
-    assert validation.one_after_the_other(tasks, ledger, TaskProgress(1, "test", quiet=True)) == [made_up]
-
-
-def test_folds_do_not_depend_on_where_the_ratings_lie(spark, table, validation):
-    shuffled = table.take(np.random.default_rng(0).permutation(len(table)))
-    other = CrossValidation.of(spark.createDataFrame(shuffled).repartition(5), Columns(), 2, seed=1)
-    assert other.tasks(CONFIGS) == validation.tasks(CONFIGS)
-    one, two = validation.collected(), other.collected()
-    for name in ("rows", "cols", "labels"):
-        np.testing.assert_array_equal(getattr(one.sample, name), getattr(two.sample, name))
-    np.testing.assert_array_equal(one.fold, two.fold)
-    assert np.bincount(one.fold).min() > 150  # thirds of 600
-    reseeded = CrossValidation.of(spark.createDataFrame(table), Columns(), 2, seed=2)
-    assert not np.array_equal(reseeded.collected().fold, one.fold)
-    assert reseeded.tasks(CONFIGS) != validation.tasks(CONFIGS)
-
-
-def test_all_ratings_of_a_cell_are_held_out_together(spark, table):
-    """Whatever their labels: else the − of a cell would predict its +."""
-    opposite = table.set_column(2, "label", pc.cast(pc.subtract(1, table["label"]), pa.int32()))
-    folded = CrossValidation.of(spark.createDataFrame(pa.concat_tables([table, opposite])), Columns(), 5, seed=1)
-    data = folded.collected()
-    cells = set(zip(data.sample.rows, data.sample.cols, strict=True))
-    assert len(cells) == len(table)
-    assert len(set(zip(data.sample.rows, data.sample.cols, data.fold, strict=True))) == len(cells)
-
-
-def test_ratings_that_occur_twice_are_seen(spark, table):
+@pytest.mark.parametrize("worker_limit", [SMALL, 1])
+def test_ratings_that_occur_twice_are_seen(spark, table, worker_limit):
     """As many ratings of as many users, items and labels: only which of them are there twice differs."""
+    same = table.filter(pc.and_(pc.equal(table["label"], 1), pc.equal(table["user"], table["user"][0])))
     tasks = []
     for twice in (0, 1):
-        same = table.filter(pc.and_(pc.equal(table["label"], 1), pc.equal(table["user"], table["user"][0])))
         doubled = spark.createDataFrame(pa.concat_tables([table, same.slice(twice, 1)]))
-        tasks.append(CrossValidation.of(doubled, Columns(), 2, seed=1).tasks(CONFIGS))
+        with spark_validation(doubled, Columns(), 2, 1, worker_limit) as validation:
+            tasks.append(validation.tasks(CONFIGS))
     assert tasks[0] != tasks[1]
-
-
-def test_the_collected_ratings_are_those_that_came_in(table, validation):
-    sample = validation.collected().sample
-    users, items = (side.values.to_pylist() for side in (validation.surveyed.users, validation.surveyed.items))
-    triples = {
-        (users[i], items[j], int(y > 0)) for i, j, y in zip(sample.rows, sample.cols, sample.labels, strict=True)
-    }
-    assert triples == set(zip(*(table[name].to_pylist() for name in ("user", "item", "label")), strict=True))
 
 
 def test_bad_ratings_are_refused(spark):
     bad = spark.createDataFrame(pa.table({"user": [1, 2], "item": [1, 2], "label": [1, 7]}))
-    with pytest.raises(RequestError, match="1 ratings with label outside"):
-        CrossValidation.of(bad, Columns(), 2, seed=1)
+    with pytest.raises(RequestError, match="1 ratings with label outside"), spark_validation(bad, Columns(), 2, 1, 10):
+        pass

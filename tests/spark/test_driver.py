@@ -18,10 +18,8 @@ from onebit_spark.engines.decide import Choice, Refusal, on_driver
 from onebit_spark.engines.exchange import choose_exchange
 from onebit_spark.estimator import OneBitCompletion, fit_counted
 from onebit_spark.input.batches import LABEL, USER, count_labels
-from onebit_spark.input.collect import SizeEstimate
-from onebit_spark.input.prepared_ratings import RatingsFrame
+from onebit_spark.input.collect import SizeEstimate, estimate_size
 from onebit_spark.input.ratings import BIT, Columns, flag_bits, may_be_refused, unchecked_ratings
-from onebit_spark.ml.freshness import sketch_of
 from onebit_spark.platform import arrow_stream
 from onebit_spark.platform.sessions import DriverLimits, is_connect
 from onebit_spark.simulate import power_law_ratings
@@ -253,23 +251,13 @@ def test_a_nondeterministic_source_is_fitted_as_it_came(ratings, what):
 
 def test_ids_too_long_for_32_bit_offsets(ratings, monkeypatch):
     """Every array of text is taken for one of more than 2 GiB."""
-    marked = ratings.withColumn("held", F.col("item") < 3)
-    expected = fit(marked, validationIndicatorCol="held")
+    some = ratings.where("item >= 3")
+    expected = fit(some)
     monkeypatch.setattr(id_index, "MOST_TEXT", 0)
-    found = fit(marked, validationIndicatorCol="held")
-    assert found.summary.validationHistory == expected.summary.validationHistory
+    found = fit(some)
     assert factors(found) == factors(expected)
     again = OneBitCompletion(exchange="driver", rank=3, maxIter=1, tol=0.0).setInitialModel(found).fit(ratings)
     assert again.info.n_users == 70
-
-
-def test_watched_ratings_are_in_the_sketch(ratings):
-    marked = ratings.withColumn("held", F.col("item") < 3)
-    model = fit(marked, validationIndicatorCol="held")
-    expected = sketch_of(ratings, Columns(), 1500)
-    np.testing.assert_array_equal(model.fitted.hashes, expected.hashes)
-    np.testing.assert_array_equal(model.fitted.ratings, expected.ratings)
-    assert len(model.summary.validationHistory) >= 1
 
 
 class TestWhereItIsTaken:
@@ -302,7 +290,7 @@ class TestWhereItIsTaken:
 
     def test_the_text_of_the_ids_counts(self, ratings):
         """Each of the different ids, once: 70 users of 4 bytes and an offset; their number is an estimate."""
-        counted = RatingsFrame(ratings, Columns()).size()
+        counted = estimate_size(ratings, Columns())
         assert counted.id_bytes == pytest.approx(70 * 8, rel=0.1)
         form, text = self.FORM, SizeEstimate(10**7, 80.0, id_bytes=36.0 * 10**7)
         assert isinstance(on_driver("auto", SizeEstimate(10**7, 80.0), 0, form, self.LAPTOP, None), Choice)
@@ -325,10 +313,10 @@ class TestWhereItIsTaken:
     def test_none_on_the_driver(self, ratings):
         form = FitConfig(rank=3).form
         for most, reason in ((0, "driverRatings = 0; the factors"), (1499, "1,500 ratings are more")):
-            with choose_exchange("auto", RatingsFrame(ratings, Columns()), form, most) as found:
+            with choose_exchange("auto", ratings, Columns(), form, most) as found:
                 assert found.choice.exchange == "broadcast"
                 assert found.choice.reason.startswith(reason)
-        with choose_exchange("auto", RatingsFrame(ratings, Columns()), form) as found:
+        with choose_exchange("auto", ratings, Columns(), form) as found:
             assert found.choice.exchange == "driver"
 
     @pytest.mark.parametrize("most", [0, 1499])
@@ -339,6 +327,6 @@ class TestWhereItIsTaken:
 
     def test_who_asks_for_the_driver_is_refused_before_the_ratings_are_gathered(self, ratings, monkeypatch):
         monkeypatch.setattr(exchanges, "driver_limits", lambda spark: DriverLimits(2**30, 2**30, 2**10, local=True))
-        monkeypatch.setattr(RatingsFrame, "collected", lambda *_: pytest.fail("they were gathered"))
+        monkeypatch.setattr(exchanges, "collect_ratings", lambda *_: pytest.fail("they were gathered"))
         with pytest.raises(RequestError, match=r"exchange=driver cannot work: 1,500 ratings .* can take 0 MB: choose"):
             fit(ratings, "driver", driverRatings=0)

@@ -141,10 +141,10 @@ def persisted(spark):
 def test_one_job_a_half_step(spark, ratings):
     """Three more iterations of two half steps each: exactly six more jobs."""
     before = jobs_run(spark)
-    estimator(maxIter=1, start="random").fit(ratings)
+    estimator(maxIter=1).fit(ratings)
     short = len(jobs_run(spark) - before)
     before = jobs_run(spark)
-    estimator(maxIter=4, start="random").fit(ratings)
+    estimator(maxIter=4).fit(ratings)
     assert len(jobs_run(spark) - before) - short == 6
 
 
@@ -166,7 +166,7 @@ def test_nothing_stays_cached_or_broadcast(spark, ratings, monkeypatch):
 
     made.clear()
     monkeypatch.setattr(
-        "onebit_spark.core.scales.update_scales", lambda *_: (_ for _ in ()).throw(RuntimeError("boom"))
+        "onebit_spark.core.hyper_posterior.update_scales", lambda *_: (_ for _ in ()).throw(RuntimeError("boom"))
     )
     with pytest.raises(RuntimeError, match="boom"):
         estimator(maxIter=1).fit(ratings)
@@ -208,9 +208,7 @@ def test_a_nondeterministic_source_is_read_once(spark, ratings, exchange, tmp_pa
 
 def test_both_labels_of_a_cell_count(spark):
     lines = [("u", "i", 1), ("u", "i", -1), ("u", "i", 1), ("v", "i", -1), ("v", "j", 1)]
-    model = estimator(rank=1, maxIter=1, start="random").fit(
-        spark.createDataFrame(lines, "user string, item string, label int")
-    )
+    model = estimator(rank=1, maxIter=1).fit(spark.createDataFrame(lines, "user string, item string, label int"))
     assert model.info.n_ratings == 5
     assert model.info.repeats == {"repeated_cells": 1, "repeated": 2, "conflicting": 1}
 

@@ -16,12 +16,12 @@ from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.model import OneBitCompletionModel
 
 LEARNING = {"rank": 2, "maxIter": 2, "tol": 0.0}  # enough to beat guessing
-QUICK = {**LEARNING, "start": "random"}  # where any model will do
+QUICK = {**LEARNING}  # where any model will do
 
 
 @pytest.fixture(scope="module")
 def ratings(spark):
-    """400 ratings of 30 users on 20 items, with stars 1 … 5 and their sign; a fifth is marked for validation."""
+    """400 ratings of 30 users on 20 items, with stars 1 … 5 and their sign."""
     rng = np.random.default_rng(3)
     user, item = rng.integers(0, 30, 400), rng.integers(0, 20, 400)
     taste = rng.normal(size=30)[user] * rng.normal(size=20)[item] + 0.7 * rng.normal(size=400)
@@ -31,7 +31,6 @@ def ratings(spark):
         "item": np.char.add("i", item.astype(str)),
         "stars": stars,
         "label": np.where(stars > 3.5, 1.0, 0.0),
-        "held": rng.random(400) < 0.2,
     }
     df = spark.createDataFrame(pa.table(table)).cache()
     yield df
@@ -78,14 +77,14 @@ def test_copies_are_apart():
 
 def test_all_that_is_wrong_is_said_at_once(ratings):
     estimator = OneBitCompletion(
-        loss="square", rank=0, maxIter=0, likelihoodWeight=-1.0, numUserBlocks=0, patience=0, labelCol="label",
+        loss="square", rank=0, maxIter=0, likelihoodWeight=-1.0, numUserBlocks=0, labelCol="label",
         ratingCol="stars", coldStartStrategy="guess", itemCol="user",
     )  # fmt: skip
     with pytest.raises(RequestError) as refused:
         estimator.fit(ratings)
     for told in (
         "loss must be one of hinge, logistic, not 'square'", "rank must be", "maxIter must be", "likelihoodWeight must",
-        "numUserBlocks must", "patience must", "ratingCol 'stars' and labelCol 'label' name the same thing",
+        "numUserBlocks must", "ratingCol 'stars' and labelCol 'label' name the same thing",
         "coldStartStrategy must be one of prior, drop, nan", "three different columns",
     ):  # fmt: skip
         assert told in str(refused.value)
@@ -146,7 +145,7 @@ def test_cross_validation_in_a_pipeline_saved_and_loaded(ratings, tmp_path):
     assert isinstance(best, OneBitCompletionModel)
     chosen = grid[int(np.argmax(found.avgMetrics))]
     assert best.rank == chosen[completion.rank]
-    assert best.info.config.weight == chosen[completion.likelihoodWeight]
+    assert best.info.config.kappa == chosen[completion.likelihoodWeight]
     found.save(str(tmp_path / "found"))
     again = CrossValidatorModel.load(str(tmp_path / "found"))
     assert again.avgMetrics == found.avgMetrics
@@ -236,67 +235,7 @@ def test_problems_name_the_param():
     ]
 
 
-# ---- validation during the fit, and warm starts ----------------------------------------------------------------------
-
-
-@pytest.mark.classic
-@pytest.mark.parametrize(
-    "exchange",
-    ["driver", "broadcast", *(pytest.param(other, marks=pytest.mark.slow) for other in ("mixed", "shuffle"))],
-)
-def test_validation_stops_the_fit_at_its_best(ratings, exchange):
-    """κ = 30 counts each rating thirty times: the held-out loss soon rises."""
-    estimator = OneBitCompletion(
-        validationIndicatorCol="held",
-        patience=2,
-        likelihoodWeight=30.0,
-        maxIter=60,
-        tol=0.0,
-        rank=5,
-        alpha=1.0,
-        exchange=exchange,
-    )
-    kept = ratings.sparkSession.sparkContext._jsc.getPersistentRDDs
-    assert ratings.count()  # now it is in the cache
-    before = kept().size()
-    model = estimator.fit(ratings)
-    assert kept().size() == before
-    curve = [point["loss"] for point in model.summary.validationHistory]
-    best = int(np.argmin(curve)) + 1
-    assert len(curve) == best + 2 < 60
-    assert len(model.summary.objectiveHistory) == model.summary.totalIterations == best
-    assert f"lowest in iteration {best} of {best + 2}" in model.summary.reason
-    assert model.summary.reason.endswith("(none lower in patience = 2 iterations)")
-    assert model.info.n_ratings == ratings.where("not held").count()
-    held = model.transform(ratings.where("held"))
-    own = -F.log(F.when(F.col("label") > 0, F.col("probability")).otherwise(1 - F.col("probability")))
-    wrong = F.avg(((F.col("score") > 0) != (F.col("label") > 0)).cast("double"))
-    loss, error = held.agg(F.avg(own), wrong).first()
-    assert loss == pytest.approx(min(curve), rel=1e-6)
-    assert error == pytest.approx(model.summary.validationHistory[best - 1]["error"])
-
-
-@pytest.mark.parametrize(("weight", "alpha", "best_is_last"), [(2.0, 100.0, True), (30.0, 1.0, False)])
-def test_the_iteration_that_converges_is_measured_too(ratings, weight, alpha, best_is_last):
-    """κ = 30 overfits from early on, a strong prior prevents it; patience lets both go on until they converge."""
-    ended = []
-    estimator = OneBitCompletion(
-        validationIndicatorCol="held", patience=100, likelihoodWeight=weight, maxIter=100, tol=0.01, rank=2, alpha=alpha
-    ).setProgress(ended.append)
-    summary = estimator.fit(ratings).summary
-    curve = [point["loss"] for point in summary.validationHistory]
-    assert len(curve) == len(ended) < 100
-    assert summary.totalIterations == int(np.argmin(curve)) + 1
-    assert (summary.totalIterations == len(ended)) is best_is_last
-    assert summary.converged is best_is_last
-    assert "objective and scores changed by less than tol = 0.01" in summary.reason
-    assert ("the validation loss was lowest in iteration" in summary.reason) is not best_is_last
-
-
-def test_validation_needs_a_boolean_column(ratings):
-    for column in ("stars", "nowhere"):
-        with pytest.raises(RequestError, match=f"'{column}' must be a boolean column"):
-            OneBitCompletion(validationIndicatorCol=column).fit(ratings)
+# ---- warm starts -----------------------------------------------------------------------------------------------------
 
 
 def test_a_warm_start_goes_on_where_the_model_ended(ratings):

@@ -99,24 +99,6 @@ def test_a_learnt_prior_codes_the_features_of_its_own_users(spark, ratings, user
     assert 0 < k < 20
 
 
-@pytest.mark.classic
-@pytest.mark.parametrize(
-    "exchange", ["driver", "broadcast", *(pytest.param(each, marks=pytest.mark.slow) for each in ("mixed", "shuffle"))]
-)
-def test_validation_scores_newcomers_as_the_model_does(ratings, user_features, exchange):
-    """Users that are watched only: most have features, user 0 has none. Items that are watched only have none."""
-    marked = ratings.withColumn("held", F.col("user").cast("int") % 3 == 0).where("held or item != '7'").cache()
-    known = user_features.where("user != '0'")
-    watched = estimator(exchange=exchange, maxIter=2, start="random", validationIndicatorCol="held")
-    made = watched.setUserFeatures(known).fit(marked)
-    held = made.transform(marked.where("held"))
-    own = -F.log(F.when(F.col("label") > 0, F.col("probability")).otherwise(1 - F.col("probability")))
-    wrong = (F.col("score") > 0) != (F.col("label") > 0)
-    loss, error = held.agg(F.avg(own), F.avg(wrong.cast("double"))).first()
-    best = made.summary.validationHistory[made.summary.totalIterations - 1]
-    assert (best["loss"], best["error"]) == pytest.approx((loss, error), rel=1e-6)
-
-
 def test_ids_without_ratings_are_predicted_from_their_features(spark, model, numbers):
     pairs = spark.createDataFrame([(str(N_USERS), "0"), ("nobody", "0")], "user string, item string")
     known, unknown = model.transform(pairs).orderBy(F.desc("user")).select("user", "score", "std").collect()[::-1]

@@ -12,12 +12,12 @@ from onebit_spark import RequestError
 from onebit_spark.core import sketch
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.holdout import split_off
-from onebit_spark.input.ratings import Columns, check_ratings
-from onebit_spark.ml.freshness import check_fresh, sketch_of
+from onebit_spark.input.ratings import Columns
+from onebit_spark.ml.evaluation import check_fresh, checked_ratings, sketch_of
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.simulate import simulate
 
-FAST = {"rank": 1, "maxIter": 1, "tol": 0.0, "start": "random"}
+FAST = {"rank": 1, "maxIter": 1, "tol": 0.0}
 SEEN = "are of cells that the model was fitted on"
 
 
@@ -47,7 +47,7 @@ def model(parts):
 
 
 def fresh(model, ratings):
-    return check_fresh(model, ratings, Columns(), check_ratings(ratings, Columns()))
+    return check_fresh(model.fitted, checked_ratings(model.factors, ratings))
 
 
 @pytest.mark.parametrize(
@@ -102,15 +102,6 @@ def test_ratings_that_were_folded_in_are_not_fresh(parts, model):
     assert fresh(model, newcomers)["checked"]
     with pytest.raises(RequestError, match=SEEN):  # fitted, and then folded in: that is not rated twice
         fresh(model.foldIn(parts[0]), parts[0])
-
-
-def test_ratings_that_were_watched_are_not_fresh(parts, ratings):
-    fitted, held_out = parts
-    marked = fitted.withColumn("watched", F.col("item") < 10)
-    model = OneBitCompletion(validationIndicatorCol="watched", **FAST).fit(marked)
-    with pytest.raises(RequestError, match=SEEN):
-        fresh(model, fitted.where("item < 10"))
-    assert fresh(model, held_out)["checked"]
 
 
 def test_an_initial_models_ratings_are_not_fresh(parts, model):

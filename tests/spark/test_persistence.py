@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.ml import Pipeline
 from pyspark.ml.util import DefaultParamsReader
 
 from onebit_spark import RequestError
@@ -15,6 +16,7 @@ from onebit_spark.core.model_info import FORMAT_VERSION, ModelInfo
 from onebit_spark.core.output_kinds import PREDICTIONS
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.ml import persistence
+from onebit_spark.ml.params import REMOVED
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform import files as filesystem
 from onebit_spark.platform.files import Location, replace_folder
@@ -314,3 +316,23 @@ def test_info_refuses_what_it_could_not_read_back(make_model):
         dataclasses.replace(info, objective_history=[float("nan")]).to_json()
     told = dataclasses.replace(info, n_users=info.n_users, inverse_gamma=[np.float32(x) for x in info.inverse_gamma])
     assert len(ModelInfo.from_json(told.to_json()).inverse_gamma) == 3
+
+
+def test_an_estimator_with_removed_params_loads(spark, tmp_path):
+    """By itself and in a pipeline, as versions before 0.3 saved it: with values and with defaults."""
+    estimator = OneBitCompletion(rank=3, userCol="reader")
+    estimator.save(str(tmp_path / "estimator"))
+    Pipeline(stages=[estimator]).save(str(tmp_path / "pipeline"))
+    for file in tmp_path.rglob("metadata/part-00000"):
+        metadata = json.loads(file.read_text())
+        if metadata["class"].endswith("OneBitCompletion"):
+            metadata["paramMap"] |= {"start": "random", "workDir": "hdfs:///work"}
+            metadata["defaultParamMap"] |= dict.fromkeys(REMOVED, 1)
+            file.write_text(json.dumps(metadata))
+            file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
+    (stage,) = Pipeline.load(str(tmp_path / "pipeline")).getStages()
+    for loaded in (OneBitCompletion.load(str(tmp_path / "estimator")), stage):
+        assert (loaded.getRank(), loaded.getUserCol(), loaded.uid) == (3, "reader", estimator.uid)
+        assert {param.name for param in loaded.extractParamMap()} == {
+            param.name for param in estimator.extractParamMap()
+        }

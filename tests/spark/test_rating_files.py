@@ -1,6 +1,5 @@
 """Ratings in Parquet files that Arrow reads past the JVM: the same ratings, fits and messages as by Spark's reader."""
 
-from dataclasses import replace
 from decimal import Decimal
 
 import numpy as np
@@ -14,7 +13,6 @@ from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input import collect, survey
 from onebit_spark.input.batches import HASH
 from onebit_spark.input.holdout import split_off
-from onebit_spark.input.prepared_ratings import RatingsFrame
 from onebit_spark.input.rating_checks import Columns
 from onebit_spark.input.rating_files import rating_files
 from onebit_spark.input.ratings import unchecked_ratings, with_weight
@@ -114,14 +112,14 @@ def test_executors_and_the_driver_read_the_files(spark, folder, monkeypatch):
     """No rating comes from Spark's reader, unless an id is of a type that depends on its settings."""
     monkeypatch.setattr(collect, "collect_in_parts", lambda *_: pytest.fail("Spark has read the ratings"))
     monkeypatch.setattr(survey, "map_rows", lambda *_: pytest.fail("Spark has read the ratings"))
-    ratings = RatingsFrame(spark.read.parquet(folder), Columns())
-    dated = replace(ratings, columns=Columns(item="day"))
-    assert ratings.collected(ratings.size(), 10**9).tally.n == N
+    ratings, dated = spark.read.parquet(folder), Columns(item="day")
+    size = collect.estimate_size(ratings, Columns())
+    assert collect.collect_ratings(ratings, Columns(), size, 10**9).counts.n == N
     with pytest.raises(pytest.fail.Exception):
-        dated.collected(ratings.size(), 10**9)
-    with ratings.surveyed() as found:
-        assert found.tally.n == N
-    with pytest.raises(pytest.fail.Exception), dated.surveyed():
+        collect.collect_ratings(ratings, dated, size, 10**9)
+    with survey.survey_ratings(ratings, Columns()) as found:
+        assert found.counts.n == N
+    with pytest.raises(pytest.fail.Exception), survey.survey_ratings(ratings, dated):
         pass
 
 

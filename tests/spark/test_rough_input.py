@@ -68,7 +68,7 @@ def test_ids_that_look_alike_stay_apart(spark):
     users = ["a", "A", "a ", " a", "caf\u00e9", "cafe\u0301", "a\u0000", ""]
     lines = [(user, item, 1 if (i + j) % 3 else -1) for i, user in enumerate(users) for j, item in enumerate("xyXY")]
     ratings = spark.createDataFrame(lines, "user string, item string, label int")
-    model = OneBitCompletion(maxIter=1, start="random", **PARAMS).fit(ratings)
+    model = OneBitCompletion(maxIter=1, **PARAMS).fit(ratings)
     assert (model.info.n_users, model.info.n_items) == (8, 4)
     assert {line.id for line in model.userFactors.collect()} == set(users)
     assert model.transform(ratings).count() == len(lines)

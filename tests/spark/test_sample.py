@@ -26,7 +26,7 @@ def ratings(spark):
 
 @pytest.fixture(scope="module")
 def split(ratings):
-    settings = {"rank": 2, "maxIter": 4, "tol": 0.0, "start": "random", "certificatePriorSplit": 0.5}
+    settings = {"rank": 2, "maxIter": 4, "tol": 0.0, "certificatePriorSplit": 0.5}
     return OneBitCompletion(exchange="broadcast", **settings).fit(ratings)
 
 
@@ -54,8 +54,8 @@ def test_a_prior_split_saves_the_spreads_of_its_draws(split, ratings, tmp_path):
 @pytest.mark.slow
 def test_both_exchanges_save_the_same_draws(split, ratings, tmp_path):
     shuffled = OneBitCompletion(
-        rank=2, maxIter=4, tol=0.0, start="random", certificatePriorSplit=0.5, exchange="shuffle",
-        workDir=str(tmp_path), numUserBlocks=2, numItemBlocks=2,
+        rank=2, maxIter=4, tol=0.0, certificatePriorSplit=0.5, exchange="shuffle",
+        numUserBlocks=2, numItemBlocks=2,
     ).fit(ratings)  # fmt: skip
     pairs = ratings.select("user", "item")
     found, expected = scores(shuffled.sample(pairs)), scores(split.sample(pairs))

@@ -42,7 +42,7 @@ def make_known(make_fit, make_model):
     """A model that has kept its confidences."""
 
     def make(**choices):
-        return make_model(info={"confidences": make_fit(**choices).ladder.as_dict()}, **choices)
+        return make_model(info={"confidences": make_fit(**choices).confidence_thresholds.as_dict()}, **choices)
 
     return make
 
@@ -161,7 +161,7 @@ def test_which_error_rate_and_under_which_name(spark, make_known, ratings, tmp_p
     model.setMaxError(0.001).save(str(tmp_path / "model"))
     again = OneBitCompletionModel.load(str(tmp_path / "model"))
     assert again.certificate == model.certificate
-    assert again.info.ladder == model.info.ladder
+    assert again.info.confidence_thresholds == model.info.confidence_thresholds
     assert again.getMaxError() == 0.001
     assert not again.transform(ratings).where("answered").head(1)
     new = spark.createDataFrame([(77, 1, 1), (77, 2, -1)], "user long, item long, label int")

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pyarrow as pa
 import pytest
+from estimators import estimator_with
 from pyspark.sql import functions as F
 
 from onebit_spark import FitFailed, RequestError
@@ -47,15 +48,15 @@ def ratings(spark):
 
 def fit(ratings, exchange, **params):
     defaults = {"rank": 3, "maxIter": 2, "tol": 0.0, **BLOCKS}
-    return OneBitCompletion(exchange=exchange, **{**defaults, **params}).fit(ratings)
+    return estimator_with(exchange=exchange, **{**defaults, **params}).fit(ratings)
 
 
 def assert_same_bits(one, other):
     assert one.info.objective_history == other.info.objective_history
     assert one.info.effective_rank == other.info.effective_rank
     assert one.certificate == other.certificate
-    assert one.info.ladder == other.info.ladder
-    assert len(one.info.ladder.shares) > 1
+    assert one.info.confidence_thresholds == other.info.confidence_thresholds
+    assert len(one.info.confidence_thresholds.shares) > 1
     for found, expected in ((one.users, other.users), (one.items, other.items)):
         assert found.schema.simpleString() == expected.schema.simpleString()
         lines, others = (sorted(frame.collect(), key=lambda line: line["id"]) for frame in (found, expected))
@@ -159,7 +160,7 @@ def test_mixed_holds_the_side_with_fewer_ids(ratings):
 def test_nothing_stays_behind(spark, ratings, tmp_path):
     before = dict(spark.conf.getAll)
     cached = set(spark.sparkContext._jsc.getPersistentRDDs())
-    model = fit(ratings, "shuffle", start="random", maxIter=1, workDir=str(tmp_path))
+    model = fit(ratings, "shuffle", start="random", maxIter=1, work_dir=str(tmp_path))
     left = list(tmp_path.iterdir())
     assert [path.name.endswith("-model") for path in left] == [True]  # the model reads its factors there
     assert model.users.count() == 70
@@ -182,10 +183,12 @@ def test_nothing_stays_behind(spark, ratings, tmp_path):
 
 
 @pytest.mark.slow
-def test_tables_on_the_executors(spark, ratings, tmp_path):
+def test_tables_on_the_executors(spark, ratings, tmp_path, monkeypatch):
     """The same fit without a folder. The model outlasts the engine, and its factors are all that remains."""
     before = set(spark.sparkContext._jsc.getPersistentRDDs())
-    model = fit(ratings, "shuffle", start="random", shuffleStorage="executors", workDir=str(tmp_path / "work"))
+    with monkeypatch.context() as cluster:
+        cluster.setattr("onebit_spark.engines.exchange.work_folder", lambda *_: None)
+        model = fit(ratings, "shuffle", start="random")
     gc.collect()
     assert not list(tmp_path.iterdir())
     assert len(set(spark.sparkContext._jsc.getPersistentRDDs()) - before) == 2
@@ -240,7 +243,7 @@ def test_ids_are_numbered_in_ascending_order(spark, ratings):
     with survey_ratings(ratings.repartition(7), Columns()) as counted, ExitStack() as release:
         survey, n_blocks = counted.rated_ids(), {"rows": 25, "cols": 9}
         numbered = number_ids(counted, release)
-        placed = placements(numbered, counted.tally.n, n_blocks)
+        placed = placements(numbered, counted.counts.n, n_blocks)
         for side, ids in survey.ids.items():
             lines = numbered[side].frame.orderBy("number").collect()
             assert [line["id"] for line in lines] == ids.values.to_pylist()
@@ -308,10 +311,9 @@ class TestChoice:
         assert pick(result=2**30).exchange == "mixed"
         assert "; broadcast would need a spark.driver.maxResultSize of 3,441 MB" in pick(result=2**30).reason
 
-    def test_a_cluster_needs_a_folder_that_all_can_reach(self):
+    def test_a_cluster_may_have_no_folder_that_all_can_reach(self):
         context = SimpleNamespace(getCheckpointDir=lambda: None, master="yarn")
-        with pytest.raises(RequestError, match=r"set workDir or checkpointDir, or .* or shuffleStorage=executors"):
-            work_folder(SimpleNamespace(sparkContext=context, _jsparkSession=None), None)
+        assert work_folder(SimpleNamespace(sparkContext=context, _jsparkSession=None), None) is None
 
     def test_an_unknown_exchange(self, ratings):
         with pytest.raises(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from estimators import estimator_with
 
 from onebit_spark import OneBitCompletion, OneBitCompletionModel, RequestError
 from onebit_spark.core.config import FitConfig
@@ -21,7 +22,7 @@ from onebit_spark.simulate import power_law_ratings
 
 pytestmark = pytest.mark.connect
 
-SETTINGS = {"rank": 3, "maxIter": 2, "tol": 0.0, "start": "random", "numUserBlocks": 3, "numItemBlocks": 2}
+SETTINGS = {"rank": 3, "maxIter": 2, "tol": 0.0, "numUserBlocks": 3, "numItemBlocks": 2}
 CLASSIC = """
 import sys
 from pyspark.sql import SparkSession
@@ -54,10 +55,12 @@ def classic(file):
     return folder
 
 
-@pytest.mark.parametrize("storage", ["files", "executors"])
-def test_the_same_fit_as_in_a_classic_session(spark, file, classic, tmp_path, storage):
+@pytest.mark.parametrize("storage", ["files", "executors"])  # the latter without a folder
+def test_the_same_fit_as_in_a_classic_session(spark, file, classic, tmp_path, monkeypatch, storage):
     """``auto`` takes shuffle for ratings that the driver may not hold."""
-    estimator = OneBitCompletion(driverRatings=100, shuffleStorage=storage, workDir=str(tmp_path / "work"), **SETTINGS)
+    if storage == "executors":
+        monkeypatch.setattr("onebit_spark.engines.exchange.work_folder", lambda *_: None)
+    estimator = estimator_with(driverRatings=100, work_dir=str(tmp_path / "work"), **SETTINGS)
     fitted = estimator.fit(spark.read.parquet(str(file)))
     assert fitted.info.exchange["exchange"] == "shuffle"
     assert fitted.users.count() == 70  # the engine is gone
@@ -66,7 +69,7 @@ def test_the_same_fit_as_in_a_classic_session(spark, file, classic, tmp_path, st
     one, other = (OneBitCompletionModel.load(str(folder)) for folder in (tmp_path / "model", classic))
     assert one.info.objective_history == other.info.objective_history
     assert one.certificate == other.certificate
-    assert one.info.ladder == other.info.ladder
+    assert one.info.confidence_thresholds == other.info.confidence_thresholds
     for side in ("users", "items"):
         lines = [sorted(getattr(model, side).collect(), key=lambda line: line["id"]) for model in (one, other)]
         assert lines[0] == lines[1]
@@ -96,20 +99,6 @@ def test_nothing_is_broadcast(spark, file):
     for exchange in ("broadcast", "mixed"):
         with pytest.raises(RequestError, match="not Spark Connect: choose exchange=driver or exchange=shuffle"):
             OneBitCompletion(exchange=exchange).fit(ratings)
-
-
-def test_ratings_are_watched(spark, file, tmp_path):
-    """An item that is watched and not fitted has the prior."""
-    ratings = spark.read.parquet(str(file))
-    marked = ratings.withColumn("held_out", ratings["item"] % 5 == 3)
-    here, there = (
-        OneBitCompletion(
-            rank=2, maxIter=2, tol=0.0, validationIndicatorCol="held_out", exchange=exchange, workDir=str(tmp_path)
-        ).fit(marked).summary.validationHistory
-        for exchange in ("driver", "shuffle")
-    )  # fmt: skip
-    for one, other in zip(here, there, strict=True):
-        assert one == pytest.approx(other, rel=1e-5)
 
 
 def test_the_number_of_cores(spark):

@@ -106,7 +106,7 @@ def test_the_holdout_is_the_same_however_the_input_lies(ratings):
 
 
 def test_the_certificate_is_saved_with_the_model(ratings, tmp_path):
-    model = OneBitCompletion(rank=2, maxIter=1, tol=0.0, start="random", implicitFeatures=False).fit(ratings)
+    model = OneBitCompletion(rank=2, maxIter=1, tol=0.0, implicitFeatures=False).fit(ratings)
     path = tmp_path / "model"
     model.save(str(path))
     assert json.loads((path / "certificate.json").read_text()) == model.certificate

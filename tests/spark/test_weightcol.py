@@ -13,12 +13,12 @@ from onebit_spark.cli.summaries import fit_summary
 from onebit_spark.core.hashes import weight_hashes
 from onebit_spark.engines.decide import Choice, Refusal, on_driver
 from onebit_spark.estimator import OneBitCompletion, fit_counted
-from onebit_spark.input.collect import SizeEstimate, estimate_size
-from onebit_spark.input.ratings import Columns
+from onebit_spark.input.collect import SizeEstimate, collect_ratings, estimate_size
+from onebit_spark.input.ratings import Columns, with_weight
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform.sessions import DriverLimits
 from onebit_spark.simulate import simulate
-from onebit_spark.tuning.cross_validation import CrossValidation
+from onebit_spark.tuning.cross_validation import folded_sample, spark_validation
 
 SHAPE = (40, 30)
 ITERATIONS = 2
@@ -74,32 +74,19 @@ def test_a_weight_of_two_equals_the_rating_twice(ratings, data, exchange, loss):
 
 @pytest.fixture(scope="module")
 def parts(ratings):
-    """Weights that are no whole numbers, and a column that says which ratings are watched."""
-    fractions = ratings.withColumn("w", F.col("w") + F.col("user") / 64)
-    return fractions.withColumn("later", F.pmod("item", F.lit(5)) == 0).cache()
-
-
-@pytest.mark.classic
-@pytest.mark.parametrize(
-    "exchange", ["broadcast", *(pytest.param(other, marks=pytest.mark.slow) for other in ("mixed", "shuffle"))]
-)
-def test_the_validation_loss_is_a_weighted_mean(parts, exchange):
-    """The items that are watched are not fitted: they have the prior."""
-    choices = {"validationIndicatorCol": "later", "maxIter": 2}
-    here, there, plain = (
-        estimator(**choices, **more).fit(parts).summary.validationHistory
-        for more in ({}, {"exchange": exchange}, {"weightCol": None})
-    )
-    for name in ("loss", "error"):
-        np.testing.assert_allclose([step[name] for step in here], [step[name] for step in there], rtol=1e-5)
-    assert abs(here[0]["loss"] / plain[0]["loss"] - 1) > 1e-3
+    """Weights that are no whole numbers."""
+    return ratings.withColumn("w", F.col("w") + F.col("user") / 64).cache()
 
 
 @pytest.mark.slow
 def test_every_exchange_splits_alike(parts, monkeypatch):
     """A prior split, and in its part A chosen settings: both take ratings away, and their weights with them."""
-    few = {"core.choices.FEWEST": 50, "certificate.learnt_prior.REFIT_ITERATIONS": 1}
-    few |= {"core.choices.FIRST": 2, "core.choices.LOOK": 1, "core.choices.MORE": 1}
+    few = {"core.model_selection.FEWEST_RATINGS": 50, "certificate.learnt_prior.REFIT_ITERATIONS": 1}
+    few |= {
+        "core.model_selection.FIRST_ITERATIONS": 2,
+        "core.model_selection.TRIAL_ITERATIONS": 1,
+        "core.model_selection.FINAL_ITERATIONS": 1,
+    }
     for name, value in few.items():
         monkeypatch.setattr(f"onebit_spark.{name}", value)
     choices = {"certificatePriorSplit": 0.5, "likelihoodWeight": "auto", "maxIter": 1}
@@ -258,16 +245,18 @@ def test_the_memory_of_the_driver_counts_them(ratings):
     assert isinstance(on_driver("auto", SizeEstimate(n * 5, 0.0, weighted=True), 0, form, limits, None), Refusal)
 
 
-def test_folds_carry_the_weights(spark, ratings, data):
-    """Also the ledger: other weights are other tasks."""
-    validation = CrossValidation.of(ratings, Columns(weight="w"), 2, seed=1)
-    folded = validation.collected()
-    sample = folded.sample
+def test_folds_carry_the_weights(ratings, data):
+    """Ratings of weight 0 are gone. Other weights make other tasks."""
+    columns = Columns(weight="w")
+    size = estimate_size(with_weight(ratings, columns), columns)
+    sample, fold = folded_sample(collect_ratings(with_weight(ratings, columns), columns, size, 2**30), 2, seed=1)
     rows, cols, labels, weights = data
     expected = {line for line in zip(rows, cols, labels, weights, strict=True) if line[3]}
     assert set(zip(sample.rows, sample.cols, sample.labels, sample.weights, strict=True)) == expected
-    half = sample.take(folded.fold == 0)
+    half = sample.take(fold == 0)
     assert len(half.weights) == len(half) < len(sample)
-    assert validation.estimator(FitConfig()).getWeightCol() == "w"
-    other = CrossValidation.of(ratings.withColumn("w", F.col("w") * 2), Columns(weight="w"), 2, seed=1)
-    assert validation.tasks([FitConfig()]) != other.tasks([FitConfig()])
+    tasks = []
+    for source in (ratings, ratings.withColumn("w", F.col("w") * 2)):
+        with spark_validation(source, columns, 2, 1, worker_limit=10**6) as validation:
+            tasks.append(validation.tasks([FitConfig()]))
+    assert tasks[0] != tasks[1]

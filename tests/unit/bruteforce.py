@@ -42,7 +42,7 @@ def scale(prior, second_moment, count):
     return Scale(float(rho @ np.exp(-x)), float(rho @ x), float(kl), count)
 
 
-class Scales(NamedTuple):
+class HyperPosterior(NamedTuple):
     """q(γ) of the K factors and of both intercepts, and q(μ) = N(m_μ, v_μ)."""
 
     factors: list[Scale]
@@ -66,15 +66,15 @@ def best_scales(prior, rows, cols, mean=0.0, mean_variance=1.0):
     first = int(rows.has_intercept)
 
     def second_moment(posterior, k, centre=0.0):
-        return np.sum((posterior.location[:, k] - centre) ** 2 + posterior.deviation[:, k] ** 2)
+        return np.sum((posterior.location[:, k] - centre) ** 2 + posterior.std[:, k] ** 2)
 
     m1, m2 = rows.n_rows, cols.n_rows
     factors = [
         scale(prior, second_moment(rows, k) + second_moment(cols, k), m1 + m2) for k in range(first, rows.dimension)
     ]
     if not first:
-        return Scales(factors)
-    return Scales(
+        return HyperPosterior(factors)
+    return HyperPosterior(
         factors,
         scale(prior, second_moment(rows, 0, mean) + m1 * mean_variance, m1),
         scale(prior, second_moment(cols, 0), m2),

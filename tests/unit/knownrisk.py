@@ -86,7 +86,8 @@ def one_fit(world, rng, n, config, terms):
         if item.name == "seeger":
             lines.append(("no-kl", bounds.seeger(item.inputs["gibbs_risk"], 0.0, item.n, terms.delta), gibbs))
         if item.name == "prior_split":
-            as_told = replace(fit, drawn=None)
+            users, items = (replace(side, certified=None) for side in (fit.users, fit.items))
+            as_told = replace(fit, users=users, items=items, info=replace(fit.info, draw_narrowing=None))
             lines.append(("wide draws", item.bound, world.risk(drawn_wrong(as_told, world), ~coin)))
     wrong = fit.predict(rows, cols) != labels
     mean = world.risk(fit.predict(*world.pairs) != world.signs, coin)
@@ -103,14 +104,14 @@ def choosing_fit(world, rng, n, config, terms):
     """
     cells, labels = world.ratings(rng, n)
     rows, cols = (index[cells] for index in world.pairs)
-    measured, measure = [], LocalEngine.left_out_loss
+    measured, measure = [], LocalEngine.holdout_loss
 
     def recording(engine, loss, posterior, split):
         found = measure(engine, loss, posterior, split)
         measured.append((found, posterior, engine.runner.ratings["rows"], split))
         return found
 
-    with warnings.catch_warnings(), patch.object(LocalEngine, "left_out_loss", recording):
+    with warnings.catch_warnings(), patch.object(LocalEngine, "holdout_loss", recording):
         warnings.simplefilter("ignore", NotConverged)
         fit = fit_arrays(rows, cols, labels, config, world.shape, threads=1, certify=terms)
     limit = fit.nine_tenths

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.priors import ScalePrior
-from onebit_spark.core.scales import Scales
 
 Array = NDArray[np.float64]
 
@@ -41,7 +41,7 @@ class RowProblem:
     partner_covariance: Array  # Cov(z_j) of every rating (n × A × A), zero where z_j is fixed at 1
     prior_mean: Array  # p (D)
     precision: Array  # g (D)
-    weight: float  # κ
+    kappa: float  # κ
     rating_weights: Array | None = None  # w_l of every rating (n); None: all are 1
     coupling: Array | None = None  # the prior's precision off its diagonal (D × D); None: 0
 
@@ -49,7 +49,7 @@ class RowProblem:
     def weights(self) -> Array:
         """κ w_l of every rating."""
         ones = np.ones(len(self.labels))
-        return self.weight * (ones if self.rating_weights is None else self.rating_weights.astype(np.float64))
+        return self.kappa * (ones if self.rating_weights is None else self.rating_weights.astype(np.float64))
 
     @property
     def fixed(self) -> int:
@@ -211,7 +211,7 @@ def stretch_height(prior: ScalePrior, product: float, m1: int, m2: int) -> Calla
     return height
 
 
-def weighted_squares(rows: RowPosterior, cols: RowPosterior, scales: Scales) -> float:
+def weighted_squares(rows: RowPosterior, cols: RowPosterior, scales: HyperPosterior) -> float:
     """½ Σ g E(x − p)² over both sides and all coordinates, row by row: what centring makes smaller."""
     total = 0.0
     for posterior, own, centre in ((rows, scales.row_intercept, scales.mean), (cols, scales.col_intercept, 0.0)):

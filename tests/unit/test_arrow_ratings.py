@@ -39,7 +39,7 @@ def in_words(ratings):
         "rows": block.row_pointers.tolist(),
         "codes": block.codes.tolist(),
         "weights": weights,
-        "tally": ratings.tally,
+        "counts": ratings.counts,
         "sketch": [ratings.sketch().hashes.tolist(), ratings.sketch().ratings.tolist()],
     }
 
@@ -74,7 +74,7 @@ def test_any_chunks_and_types_give_the_same_ratings(lines, size, kind, as_dictio
     assert [found["rows"], found["codes"]] == [expected["rows"], expected["codes"]]
     assert [int(user) for user in found["users"]] == expected["users"]
     if pa.types.is_integer(kind):  # of which all widths are the same ids
-        assert found["tally"] == whole.tally
+        assert found["counts"] == whole.counts
         assert found["sketch"] == in_words(whole)["sketch"]
 
 
@@ -87,8 +87,8 @@ def test_any_files_give_the_same_ratings(lines, form, seed):
     with tempfile.TemporaryDirectory() as folder:
         path = written(table, Path(folder), form)
         expected, found = read(table).to_fit, read(open_table(str(path))).to_fit
-        assert in_words(found) == {**in_words(expected), "tally": found.tally}
-        assert found.tally.fingerprint == expected.tally.fingerprint
+        assert in_words(found) == {**in_words(expected), "counts": found.counts}
+        assert found.counts.fingerprint == expected.counts.fingerprint
         try:
             expected = read(table, holdout=Holdout(0.4, seed))
         except RequestError as error:
@@ -100,7 +100,7 @@ def test_any_files_give_the_same_ratings(lines, form, seed):
         assert sorted(zip(found.kept.users.to_pylist(), found.kept.cells, strict=True)) == sorted(
             zip(expected.kept.users.to_pylist(), expected.kept.cells, strict=True)
         )
-        assert found.kept.tally == expected.kept.tally
+        assert found.kept.counts == expected.kept.counts
 
 
 def written(table, folder, form):
@@ -137,7 +137,7 @@ def test_a_coin_for_every_cell():
     fitted = set(zip(rows.tolist(), ratings.to_fit.items.to_numpy()[block.codes >> 1].tolist(), strict=True))
     assert not kept & fitted
     assert kept | fitted == set(zip(users.tolist(), items.tolist(), strict=True))
-    assert block.n_ratings + ratings.kept.tally.n == 4000
+    assert block.n_ratings + ratings.kept.counts.n == 4000
     assert 0.2 < len(kept) / 1200 < 0.4
 
 
@@ -146,7 +146,7 @@ def test_weights(tmp_path):
     table = table_of(["a", "a", "b", "c"], ["x", "y", "x", "z"], [1, 0, 0, 1], w=["2", "1.5", "0.25", "0"])
     found = in_words(read(table, Columns(weight="w")).to_fit)
     assert (found["users"], found["items"], found["weights"]) == (["a", "b"], ["x", "y"], [2.0, 1.5, 0.25])
-    assert found["tally"].n == 3
+    assert found["counts"].n == 3
     with pytest.raises(RequestError, match="there is no rating of positive weight"):
         read(table.slice(3), Columns(weight="w"))
 
@@ -166,8 +166,8 @@ def test_minus_zero_is_zero():
     ],
 )  # fmt: skip
 def test_codings(labels, threshold, coding, positives):
-    tally = read(table_of([1, 2, 3], ["x", "y", "z"], labels), Columns(threshold=threshold)).to_fit.tally
-    assert (tally.coding, tally.positives, tally.n) == (coding, positives, 3)
+    counts = read(table_of([1, 2, 3], ["x", "y", "z"], labels), Columns(threshold=threshold)).to_fit.counts
+    assert (counts.coding, counts.positives, counts.n) == (coding, positives, 3)
 
 
 BAD = {

@@ -8,12 +8,12 @@ from onebit_spark.core.losses import LOSSES
 from onebit_spark.core.losses.batched_solve import (
     LANES,
     cholesky,
+    cholesky_solve,
     half_log_det_inverse,
-    room_to_sweep,
-    solve,
     sweep_all,
+    sweep_arrays,
 )
-from onebit_spark.core.losses.logistic_kernels import softplus_sum, tau_weights
+from onebit_spark.core.losses.logistic import softplus_sum, tau_weights
 from onebit_spark.core.posterior import RowPosterior
 
 
@@ -28,8 +28,8 @@ def solved(matrices, right):
     i, j = np.tril_indices(size)
     c, b = matrices[:, i, j].T.copy(), right.T.copy()
     cholesky(c, size)
-    solve(c, b, size)
-    system, pivots, scratch = room_to_sweep(size)
+    cholesky_solve(c, b, size)
+    system, pivots, scratch = sweep_arrays(size)
     system[: len(i)], system[len(i) : -1] = matrices[:, i, j].T, right.T
     sweep_all(system, pivots, scratch, size)
     log_volume = np.array([half_log_det_inverse(pivots, lane) for lane in range(LANES)])

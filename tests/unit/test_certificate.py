@@ -23,7 +23,7 @@ from onebit_spark.certificate.certificates import (
     prior_split_certificate,
 )
 from onebit_spark.core.draws import Draws, GibbsErrors
-from onebit_spark.core.left_out import BINS, LeftOut
+from onebit_spark.core.holdout_loss import BINS, HoldoutLoss
 from onebit_spark.core.randomness import Split
 from onebit_spark.engines.threads import LocalEngine
 from onebit_spark.simulate import simulate
@@ -142,7 +142,7 @@ def test_answers_hold(repeats):
 
 @pytest.fixture
 def few_may_choose(monkeypatch):
-    monkeypatch.setattr("onebit_spark.core.choices.FEWEST", 100)
+    monkeypatch.setattr("onebit_spark.core.model_selection.FEWEST_RATINGS", 100)
 
 
 @pytest.mark.parametrize("repeats", [15, pytest.param(400, marks=pytest.mark.slow)])
@@ -158,14 +158,14 @@ def test_what_the_tenth_says_of_the_other_nine_holds(few_may_choose, repeats):
 def test_the_tenth_pays_for_picking_a_candidate(few_may_choose, monkeypatch, data, repeats):
     """All fits err on 30%, and lucky ones are picked: at δ/fits the limit holds, at δ it does not."""
     rng, n, risk = np.random.default_rng(0), 400, 0.3
-    for name, iterations in (("FIRST", 2), ("LOOK", 1), ("MORE", 1)):
-        monkeypatch.setattr(f"onebit_spark.core.choices.{name}", iterations)
+    for name, iterations in (("FIRST_ITERATIONS", 2), ("TRIAL_ITERATIONS", 1), ("FINAL_ITERATIONS", 1)):
+        monkeypatch.setattr(f"onebit_spark.core.model_selection.{name}", iterations)
 
     def by_luck(*_):
         errors = rng.binomial(n, risk)
-        return LeftOut(float(errors), float(errors), float(n), errors, n, np.zeros(BINS))
+        return HoldoutLoss(float(errors), float(errors), float(n), errors, n, np.zeros(BINS))
 
-    monkeypatch.setattr(LocalEngine, "left_out_loss", by_luck)
+    monkeypatch.setattr(LocalEngine, "holdout_loss", by_luck)
     config, below, unpaid = FitConfig(rank=1, likelihood_weight="auto", max_iter=9, start="random"), 0, 0
     for _ in range(repeats):
         with warnings.catch_warnings():

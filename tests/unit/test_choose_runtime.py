@@ -30,7 +30,7 @@ def chosen(*flags, request=FitRequest, otherwise="auto"):
 def test_a_file_runs_here():
     assert chosen().name == "local"
     assert chosen("--ratings", "in.csv", "--option", "sep=;").name == "local"
-    assert chosen("--exchange", "driver", "--checkpoint-dir", "c", "--blocks", "b").name == "local"
+    assert chosen("--exchange", "driver", "--checkpoint-dir", "c").name == "local"
     assert chosen("--runtime", "spark") == ("spark", "as asked")
     assert chosen("--runtime", "local") == ("local", "as asked")
 
@@ -58,7 +58,6 @@ NEEDS_SPARK = {
     ("--exchange", "shuffle"): "--exchange shuffle fits on executors",
     ("--row-blocks", "4"): "--row-blocks divides the ratings for executors",
     ("--driver-ratings", "0"): "--driver-ratings 0 fits on executors",
-    ("--blocks", "s3://b/c"): "--blocks s3://b/c is not on this machine",
 }
 
 

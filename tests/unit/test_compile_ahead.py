@@ -30,7 +30,7 @@ def test_neither_does_the_part_of_the_other(name, monkeypatch):
         compile_others(config, weighted)
         with pytest.raises(AssertionError, match="this is the other's part"):
             compile_updates(config, weighted)
-    for name in ("gibbs_errors", "confidences", "left_out_loss", "apply"):
+    for name in ("gibbs_errors", "confidences", "holdout_loss", "apply"):
         monkeypatch.setattr(BlockEngine, name, forbidden)
     monkeypatch.setitem(spectral.STARTS, "spectral", forbidden)
     compile_updates(config, weighted)

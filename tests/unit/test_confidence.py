@@ -1,4 +1,4 @@
-"""The confidences' histogram against the plain formulas, whatever the blocks; and the ladder that is read off it."""
+"""The confidences' histogram against the plain formulas, for any blocks; and the thresholds that are read off it."""
 
 import numpy as np
 import pytest
@@ -12,10 +12,10 @@ from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.prediction import (
     EVERYTHING,
     HISTOGRAM_BINS,
+    LEVEL_STEP,
     LOWEST_OCTAVE,
     PER_OCTAVE,
-    RUNG_STEP,
-    Ladder,
+    ConfidenceThresholds,
     bin_of,
     confidence,
     count_confidences,
@@ -94,30 +94,30 @@ def test_bins_are_where_they_say():
         assert bin_of(z) == expected
 
 
-def test_each_rung_answers_two_percent_more():
+def test_each_level_answers_two_percent_more():
     rng = np.random.default_rng(2)
     z = rng.gamma(1.5, size=200_000)
-    ladder = Ladder.of_histogram(histogram(z))
-    answered = np.array([np.mean(z >= t) for t in ladder.thresholds])
-    np.testing.assert_allclose(answered, ladder.shares, atol=2e-5)
-    assert ladder.shares[0] == 1
+    thresholds = ConfidenceThresholds.of_histogram(histogram(z))
+    answered = np.array([np.mean(z >= t) for t in thresholds.values])
+    np.testing.assert_allclose(answered, thresholds.shares, atol=2e-5)
+    assert thresholds.shares[0] == 1
     few = np.searchsorted(-answered, -0.001)  # above, single ratings count
-    assert np.all(answered[:few] / answered[1 : few + 1] < RUNG_STEP * 1.02)
-    assert ladder.shares[-1] < 2e-4
-    rungs = ladder.rung(z[:1000])
+    assert np.all(answered[:few] / answered[1 : few + 1] < LEVEL_STEP * 1.02)
+    assert thresholds.shares[-1] < 2e-4
+    levels = thresholds.level(z[:1000])
     for j in (0, 5, 100):
-        np.testing.assert_array_equal(rungs >= j, z[:1000] >= ladder.thresholds[j])
-    assert Ladder.from_dict(ladder.as_dict()) == ladder
+        np.testing.assert_array_equal(levels >= j, z[:1000] >= thresholds.values[j])
+    assert ConfidenceThresholds.from_dict(thresholds.as_dict()) == thresholds
 
 
 def test_ties_and_few_ratings_make_a_short_ladder():
     counts = np.zeros(HISTOGRAM_BINS, np.int64)
     counts[[100, 900]] = 70, 30
-    assert Ladder.of_histogram(counts).shares == (1.0, 1.0, 0.3)
-    assert EVERYTHING.rung(np.array([0.0, 5.0])).tolist() == [0, 0]
+    assert ConfidenceThresholds.of_histogram(counts).shares == (1.0, 1.0, 0.3)
+    assert EVERYTHING.level(np.array([0.0, 5.0])).tolist() == [0, 0]
     for shares, thresholds in (((0.9,), (0.0,)), ((1.0,), (0.1,)), ((1.0, 0.5), (0.0, 0.0)), ((1.0,), (0.0, 1.0))):
-        with pytest.raises(ValueError, match="ladder"):
-            Ladder(shares, thresholds)
+        with pytest.raises(ValueError, match="confidence threshold"):
+            ConfidenceThresholds(shares, thresholds)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -127,5 +127,7 @@ def test_a_fit_keeps_the_ladder_of_its_own_ratings(loss):
     labels = np.where(rng.normal(size=30)[i] * rng.normal(size=20)[j] + rng.normal(size=900) > 0, 1, -1)
     fit = fit_arrays(i, j, labels, FitConfig(loss=loss, rank=2, max_iter=5, tol=0), shape=(33, 21))
     z = fit.confidence(i, j)
-    assert len(fit.ladder.shares) > 50
-    np.testing.assert_allclose([np.mean(z >= t) for t in fit.ladder.thresholds], fit.ladder.shares, atol=2 / 900)
+    assert len(fit.confidence_thresholds.shares) > 50
+    np.testing.assert_allclose(
+        [np.mean(z >= t) for t in fit.confidence_thresholds.values], fit.confidence_thresholds.shares, atol=2 / 900
+    )

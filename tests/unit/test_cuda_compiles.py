@@ -10,11 +10,9 @@ import pytest
 
 from onebit_spark.engines.cuda.device import OPTIONS, plain_text
 from onebit_spark.engines.cuda.shapes import (
-    MODE_HINGE,
     MODE_LOGISTIC,
     MODE_PRODUCT,
     MODE_READS,
-    MODE_SEARCH,
     RATING_MACROS,
     LineShape,
     Shape,
@@ -25,8 +23,6 @@ SHAPES = {
     "thirty-two": Shape(33, 1, True),
     "sixty-four": Shape(65, 1, True),
     "spreads": Shape(20, 0, False, True),
-    "hinge": Shape(11, 1, True, True, True),
-    "many hinge": Shape(65, 1, True, True, True),
 }
 
 
@@ -67,12 +63,10 @@ def test_kernels_of_ratings(source):
     assert not any(spilled(compiled(source, RATING_MACROS if source == "ratings" else {})))
 
 
-@pytest.mark.parametrize("source", ["lines", "solve", "maps", "totals", "pairs", "hinge", "draws"])
+@pytest.mark.parametrize("source", ["lines", "solve", "maps", "totals", "pairs", "draws"])
 @pytest.mark.parametrize("name", SHAPES)
 def test_kernels_of_rows(name, source):
     shape = SHAPES[name]
-    if source == "hinge" and not shape.hinge:
-        return
     macros = {"maps": shape.map_macros, "totals": shape.total_macros, "pairs": shape.pair_macros}
     macros["draws"] = shape.pair_macros
     told = spilled(compiled(source, macros.get(source, shape.row_macros)))
@@ -85,6 +79,5 @@ def test_kernels_of_rows(name, source):
 @pytest.mark.parametrize("name", SHAPES)
 def test_sums(name, ahead):
     shape, product = SHAPES[name], LineShape.of_columns(SHAPES[name].rank + 6)
-    modes = {MODE_HINGE: shape.line, MODE_SEARCH: shape.search_line} if shape.hinge else {MODE_LOGISTIC: shape.line}
-    for mode, line in {**modes, MODE_PRODUCT: product, MODE_READS: shape.line}.items():
+    for mode, line in {MODE_LOGISTIC: shape.line, MODE_PRODUCT: product, MODE_READS: shape.line}.items():
         assert max(spilled(compiled("sums", line.sum_macros(True, mode, not ahead)))) <= 16

@@ -5,18 +5,10 @@ import cudatwins as twins
 import numpy as np
 import pytest
 
-from onebit_spark.core.implicit_features import WeightStep
+from onebit_spark.core.implicit_features import CoefStep
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.row_map import RowMap
-from onebit_spark.engines.cuda.shapes import (
-    BLOCK,
-    MODE_HINGE,
-    MODE_LOGISTIC,
-    MODE_PRODUCT,
-    MODE_SEARCH,
-    LineShape,
-    Shape,
-)
+from onebit_spark.engines.cuda.shapes import BLOCK, MODE_LOGISTIC, MODE_PRODUCT, LineShape, Shape
 from onebit_spark.engines.cuda.totals import THREADS, jobs, numbers_of
 from onebit_spark.engines.cuda.update import LINES
 
@@ -32,12 +24,6 @@ SHAPES = {
     "an edge": Shape(33, 1, False),
     "several warps": Shape(40, 1, True),
 }
-HINGE_SHAPES = {
-    "four factors": Shape(5, 1, True, True, True),
-    "no intercepts": Shape(3, 0, False, True, True),
-    "several warps": Shape(36, 1, True, True, True),
-}
-FRACTIONS = (1.0, 0.5, 0.25, 0.125)
 PACE, RIDGE = 1.2, 5.0  # of a step
 
 
@@ -68,7 +54,7 @@ class Ratings:
         self.rated = np.diff(self.pointers) > 0
         self.first_rows = twins.first_rows(self.pointers, TASK)
 
-    def summed(self, line, own, table, weights=None, mode=MODE_LOGISTIC, number=0.0):
+    def summed(self, line, own, table, weights=None, mode=MODE_LOGISTIC):
         """``sum_rows`` and the joins."""
         macros, tasks = {**line.sum_macros(weights is not None, mode), "TASK": TASK}, len(self.first_rows)
         acc, data = np.full((M, line.sums), np.nan, np.float32), np.zeros(tasks)
@@ -76,8 +62,7 @@ class Ratings:
         cudaoncpu.run(
             "sums", "sum_rows", macros, -(-tasks // line.tasks_per_block), line.threads,
             self.codes.astype(np.uint32), weights, self.pointers, self.first_rows, own, table, acc, partial,
-            data if mode in (MODE_LOGISTIC, MODE_HINGE) else None, np.int64(N), np.int32(tasks), np.uint32(C),
-            np.float32(KAPPA), np.float32(number),
+            data if mode == MODE_LOGISTIC else None, np.int64(N), np.int32(tasks), np.uint32(C), np.float32(KAPPA),
         )  # fmt: skip
         alone = acc.copy()
         few = self.first_rows, np.int32(tasks), self.pointers, partial
@@ -121,7 +106,7 @@ def test_half_step(name):
     _check_solution(shape, ratings, own, sums, mean, precision, _solved(shape, ratings, own, acc, mean, precision))
 
 
-def _solved(shape, ratings, own, acc, mean, precision, floor=0.0):
+def _solved(shape, ratings, own, acc, mean, precision):
     """``solve``: location, scale, implicit, what is told, and the scalars."""
     (blocks,), (threads,) = shape.row_blocks(M)
     location, scale, scalars = np.full_like(own.location, np.nan), own.scale.copy(), np.full((3, blocks), np.nan)
@@ -131,7 +116,7 @@ def _solved(shape, ratings, own, acc, mean, precision, floor=0.0):
     cudaoncpu.run(
         "solve", "solve", shape.row_macros, blocks, threads, acc, ratings.pointers,
         ratings.distinct if shape.implicit else None, mean, precision, None, None, None, own.location, location, scale,
-        implicit, told, scalars, np.int64(M), np.float64(PACE), np.float64(RIDGE), np.float64(floor),
+        implicit, told, scalars, np.int64(M), np.float64(PACE), np.float64(RIDGE),
     )  # fmt: skip
     return location, scale, implicit, told, scalars.sum(axis=1)
 
@@ -181,125 +166,6 @@ def _check_directions(shape, sums, count, old, new):
     np.testing.assert_allclose(q, steps / count, rtol=1e-4, atol=1e-5)
 
 
-class HingeCase:
-    """Lines and sums of the hinge loss, by the kernels and by their twins."""
-
-    def __init__(self, shape, number):
-        rng = np.random.default_rng(5)
-        self.shape, self.own, self.partners, self.ratings = (
-            shape,
-            posterior(rng, shape, M),
-            posterior(rng, shape, C),
-            Ratings(rng),
-        )
-        self.own.location[:] *= 0.3  # margins on both sides of 1
-        self.weights = rng.uniform(0.2, 3, N).astype(np.float32)
-        self.mean, self.g = rng.normal(size=shape.size), rng.uniform(0.5, 2, shape.size)
-        table, mine = twins.partner_lines(shape, self.partners), twins.hinge_own_lines(shape, self.own)
-        made = np.full((C + 1, shape.line.width), np.nan, np.float32)
-        lines = *_arrays(self.partners), made, np.int64(C)
-        cudaoncpu.run("lines", "fill_partners", shape.row_macros, -(-(C + 1) // LINES), BLOCK, *lines)
-        np.testing.assert_allclose(made, table, atol=1e-5)
-        self.acc, self.data = self.ratings.summed(
-            shape.line, mine.astype(np.float32), made, self.weights, MODE_HINGE, number
-        )
-        pointers, codes = self.ratings.pointers, self.ratings.codes
-        self.sums, expected = twins.row_sums(
-            shape.line, pointers, codes, self.weights, mine, table, KAPPA, TASK, number
-        )
-        np.testing.assert_allclose(self.acc[self.ratings.rated], self.sums[self.ratings.rated], rtol=1e-4, atol=1e-4)
-        assert self.data == pytest.approx(expected, rel=1e-6)
-
-    def searched(self, way):
-        shape, line, width = self.shape, self.shape.search_line, self.shape.search_line.width
-        own, table = np.zeros((M, 2 * width), np.float32), np.zeros((C + 1, width), np.float32)
-        for i, x in enumerate(self.own.location):
-            own[i, : shape.size + 1] = twins.beside_partner(shape, x)
-            own[i, width : width + shape.size + 1] = twins.beside_partner(shape, way[i], 0.0)
-        table[:C, : shape.size], table[:C, shape.size] = self.partners.location, 1.0
-        return self.ratings.summed(line, own, table, self.weights, MODE_SEARCH, PACE)[0]
-
-    def moved(self, search, way, told, implicit, rate=0.0):
-        """``move``: location, scale, and the scalars."""
-        (blocks,), (threads,) = self.shape.row_blocks(M)
-        location, scale = np.full_like(self.own.location, np.nan), self.own.scale.copy()
-        scalars = np.full((3, blocks), np.nan)
-        cudaoncpu.run(
-            "hinge", "move", self.shape.row_macros, blocks, threads, self.acc, search, self.ratings.pointers,
-            self.ratings.distinct if self.shape.implicit else None, self.mean, np.diag(self.g), None, None, None,
-            self.own.location, way, location, scale, implicit, told, scalars, np.int64(M),
-            np.float64(PACE), np.float64(RIDGE), np.float64(rate), np.int32(1),
-        )  # fmt: skip
-        return location, scale, scalars.sum(axis=1)
-
-    def check(self, made, means, gains):
-        """Against the means that a twin has found: deviations, residuals and scalars."""
-        shape, (location, scale, implicit, scalars) = self.shape, made
-        volume, distance, data = 0.0, 0.0, sum(gains)
-        for i in np.flatnonzero(self.ratings.rated):
-            centre, x, spread = self.centre(i), means[i], twins.hinge_spread(shape, self.sums[i], self.g)
-            np.testing.assert_allclose(location[i], x, rtol=1e-4, atol=2e-5)
-            np.testing.assert_allclose(scale[i], spread, rtol=1e-5)
-            if shape.implicit:
-                residual = (x - centre)[shape.fixed :] / np.sqrt(self.ratings.distinct[i])
-                np.testing.assert_allclose(implicit[i, shape.rank : 2 * shape.rank], residual, rtol=1e-3, atol=1e-4)
-                _check_directions(shape, self.sums[i], self.ratings.distinct[i], self.own.implicit[i], implicit[i])
-            volume += np.log(spread).sum()
-            distance += np.sum(self.g * ((x - centre) ** 2 + spread**2) - 1 - np.log(self.g))
-            data += twins.hinge_data(shape, self.sums[i], x, spread)
-        assert np.array_equal(location[~self.ratings.rated], self.own.location[~self.ratings.rated])
-        np.testing.assert_allclose(scalars, [volume, distance, -data], rtol=1e-4)
-
-    def centre(self, i):
-        """The prior mean of a row."""
-        shape, centre = self.shape, self.mean.copy()
-        if shape.implicit:
-            mine = self.sums[i, shape.line.implicit_places(np.arange(shape.rank))]
-            centre[shape.fixed :] += mine / np.sqrt(self.ratings.distinct[i])
-        return centre
-
-
-@pytest.mark.parametrize("name", HINGE_SHAPES)
-def test_hinge_half_step(name):
-    """The majoriser's minimum, the search on the way to it, and the moves: a whole step, a part of one, or none."""
-    shape, margin_floor, mean_floor, fractions = HINGE_SHAPES[name], 0.4, 0.1, PACE * np.array(FRACTIONS)
-    case = HingeCase(shape, margin_floor)
-    way, _, implicit, told, _ = _solved(shape, case.ratings, case.own, case.acc, case.mean, np.diag(case.g), mean_floor)
-    rated, old = np.flatnonzero(case.ratings.rated), case.own.location
-    for i in rated:
-        x, _ = twins.solved(shape, case.sums[i], case.centre(i), np.diag(case.g), old[i], mean_floor)
-        np.testing.assert_allclose(way[i], x, rtol=1e-3, atol=1e-4)
-    way[rated[1]] *= 4.0  # too far: a part of the step is taken
-    way[rated[2]] *= -0.1  # the wrong way: none is
-    found = case.searched(way)
-    pointers, codes = case.ratings.pointers, case.ratings.codes
-    gains = twins.search(shape, pointers, codes, case.weights, old, way, case.partners, KAPPA, fractions)
-    np.testing.assert_allclose(found[rated], gains[rated], rtol=1e-3, atol=1e-4)
-    location, scale, scalars = case.moved(found, way, told, implicit)
-    means = {
-        i: twins.moved(shape, case.sums[i], gains[i], case.centre(i), case.g, old[i], way[i], fractions) for i in rated
-    }
-    taken = [(x - old[i])[0] / way[i][0] / PACE for i, (x, _) in means.items()]
-    assert {0.0, 1.0} < set(np.round(taken, 3))
-    case.check(
-        (location, scale, implicit, scalars),
-        {i: x for i, (x, _) in means.items()},
-        [gain for _, gain in means.values()],
-    )
-
-
-def test_hinge_gradient():
-    shape, rate = HINGE_SHAPES["four factors"], 0.05
-    case = HingeCase(shape, 0.0)
-    implicit, told = case.own.implicit.copy(), np.full((M, shape.rank), np.nan, np.float32)
-    location, scale, scalars = case.moved(None, None, told, implicit, rate)
-    means = {
-        i: twins.descended(shape, case.sums[i], case.centre(i), case.g, case.own.location[i], rate)
-        for i in np.flatnonzero(case.ratings.rated)
-    }
-    case.check((location, scale, implicit, scalars), means, [])
-
-
 @pytest.mark.parametrize("columns", [5, 17])
 def test_products_with_the_sign_matrix(columns):
     rng, line = np.random.default_rng(2), LineShape.of_columns(columns)
@@ -344,8 +210,8 @@ def test_maps(name):
 @pytest.mark.parametrize("name", ["four factors", "spreads", "several warps"])
 def test_steps_of_the_weights(name):
     shape, rng = SHAPES[name], np.random.default_rng(7)
-    rows, step = posterior(rng, shape, M), WeightStep(rng.normal(size=(2 * shape.rank, shape.rank)))
-    for by in (step.of_weights, step.of_residuals):
+    rows, step = posterior(rng, shape, M), CoefStep(rng.normal(size=(2 * shape.rank, shape.rank)))
+    for by in (step.of_coef, step.of_residuals):
         expected, moved = rows.copy(), rows.copy()
         by.apply_to(expected, 0, M)
         cudaoncpu.run(

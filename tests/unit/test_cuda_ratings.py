@@ -8,7 +8,7 @@ import pytest
 from onebit_spark.core.blocks import RatingBlock, repeats_of
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.draws import Draws, count_errors
-from onebit_spark.core.left_out import BINS, WIDEST, LeftOut
+from onebit_spark.core.holdout_loss import BINS, WIDEST, HoldoutLoss
 from onebit_spark.core.losses import LOSSES
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.prediction import HIGHEST_OCTAVE, HISTOGRAM_BINS, LOWEST_OCTAVE, PER_OCTAVE, count_confidences
@@ -138,7 +138,6 @@ FORMS = {
     "full": {"rank": 4},
     "no intercepts": {"rank": 5, "intercepts": False},
     "spreads": {"rank": 10, "covariance": "diagonal"},
-    "hinge": {"rank": 3, "loss": "hinge"},
 }
 
 
@@ -172,14 +171,14 @@ def test_left_out_ratings(name, weighted):
     case, blocks = Case(name, weighted), 2
     sums, margins, loss = np.full((4, blocks), np.nan), np.zeros(BINS, np.uint64), case.config.loss
     cudaoncpu.run(
-        "pairs", "left_out", case.macros, blocks, 256, *case.ratings.places, case.ratings.codes,
-        case.ratings.block.weights, *case.arrays, np.int32(loss == "hinge"), np.float64(LOSSES[loss].score_noise),
-        np.float64(WIDEST), np.int32(BINS), sums, margins, np.int64(N),
+        "pairs", "holdout_loss", case.macros, blocks, 256, *case.ratings.places, case.ratings.codes,
+        case.ratings.block.weights, *case.arrays, np.float64(LOSSES[loss].score_noise), np.float64(WIDEST),
+        np.int32(BINS), sums, margins, np.int64(N),
     )  # fmt: skip
-    expected = LeftOut.of_ratings(loss, case.ratings.block, 0, M, case.rows, case.cols)
+    expected = HoldoutLoss.of_ratings(loss, case.ratings.block, 0, M, case.rows, case.cols)
     total, squares, weight, errors = sums.sum(axis=1)
     np.testing.assert_allclose(
-        [total, squares, weight], [expected.total, expected.squares, expected.weight], rtol=1e-12
+        [total, squares, weight], [expected.total, expected.squares, expected.total_weight], rtol=1e-12
     )
     assert errors == expected.errors
     np.testing.assert_array_equal(margins * 2.0**-20, expected.margins)

@@ -8,11 +8,9 @@ from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.execution import CUDA_MOST_RANK
 from onebit_spark.core.losses import HalfStep, RowPrior
-from onebit_spark.core.losses.hinge import floors, learning_rate
 from onebit_spark.core.posterior import RowPosterior, packed_size
 from onebit_spark.engines.cuda.shapes import MOST_MOMENTS, LineShape, Shape
 
-FRACTIONS = (1.0, 0.5, 0.25, 0.125)
 FORMS = [
     (rank, intercepts, implicit) for rank in (1, 4, 7, 10) for intercepts in (True, False) for implicit in (True, False)
 ]
@@ -20,10 +18,9 @@ FORMS = [
 
 @pytest.mark.parametrize("fixed", [0, 1])
 @pytest.mark.parametrize("implicit", [True, False])
-@pytest.mark.parametrize("hinge", [True, False])
-def test_every_sum_has_a_place_of_its_own(fixed, implicit, hinge):
+def test_every_sum_has_a_place_of_its_own(fixed, implicit):
     for rank in range(1, CUDA_MOST_RANK + 1):
-        check_places(Shape(rank + fixed, fixed, implicit, hinge, hinge))
+        check_places(Shape(rank + fixed, fixed, implicit))
 
 
 def check_places(shape):
@@ -32,7 +29,6 @@ def check_places(shape):
         np.arange(packed_size(shape.size + 1)),
         line.signed_places(shape.packed + np.arange(shape.size + 1)),
         line.implicit_places(np.arange(4 * shape.rank)) if shape.implicit else np.empty(0, int),
-        line.weighed_places(np.arange(2 * shape.size)) if shape.hinge else np.empty(0, int),
     ]
     flat = np.concatenate(places)
     assert len(np.unique(flat)) == len(flat)
@@ -41,8 +37,6 @@ def check_places(shape):
     assert line.moments <= MOST_MOMENTS
     assert line.moments % 4 == 0
     assert line.implicit % 4 != 3
-    assert line.weighed % 4 != 3
-    assert shape.search_line.group >= len(FRACTIONS)  # a thread for each fraction of a step
     assert line.width % 4 == 0  # lines begin at 16 bytes
     down, across = shape.grid
     assert down % across == 0  # a line of a system has its place in all columns of threads
@@ -83,7 +77,7 @@ class Case:
         size = config.dimension
         self.prior = RowPrior(rng.normal(size=(1, size)), rng.uniform(0.5, 2, (1, size)))
         self.mean, self.g = self.prior.mean[0], self.prior.precision[0]
-        self.shape = Shape.of(self.own.form, config.loss == "hinge")
+        self.shape = Shape.of(self.own.form)
         again = np.append(False, (block.codes[1:] >> 1) == (block.codes[:-1] >> 1))
         again[block.row_pointers[:-1][block.row_counts > 0]] = False
         self.codes = block.codes.astype(np.int64) | again.astype(np.int64) << 31
@@ -133,50 +127,6 @@ def test_twin_against_the_kernels_of_the_cpu(rank, intercepts, implicit, covaria
         weight = 1.0 if block.weights is None else block.weights[l]
         linear += 0.5 * kappa * weight * (1.0 if code & 1 else -1.0) * _score(updated, partners, i, code >> 1)
     np.testing.assert_allclose(data - linear, found.data, rtol=1e-5)
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize(("rank", "intercepts"), [(1, True), (4, True), (5, False), (10, True)])
-def test_hinge_twin_against_the_kernels_of_the_cpu(rank, intercepts, weighted):
-    """The majoriser, the search on the way to its minimum, and the deviations."""
-    case = Case(FitConfig(loss="hinge", rank=rank, intercepts=intercepts), weighted, relaxation=1.7)
-    own, shape, g, (margin_floor, mean_floor) = case.own, case.shape, case.g, floors(0)
-    sums, hinge = twins.row_sums(
-        *case.arguments, twins.hinge_own_lines(shape, own), case.table, case.kappa, 8, margin_floor
-    )
-    ways = np.zeros(own.location.shape)
-    for i in case.rated:
-        ways[i], _ = twins.solved(shape, sums[i], case.mean, np.diag(g), own.location[i], mean_floor)
-    fractions = 1.7 * np.array(FRACTIONS)
-    _, *ratings = case.arguments
-    gains = twins.search(shape, *ratings, own.location, ways, case.partners, case.kappa, fractions)
-    updated, found = case.updated()
-    for i in case.rated:
-        x, gain = twins.moved(shape, sums[i], gains[i], case.mean, g, own.location[i], ways[i], fractions)
-        spread = twins.hinge_spread(shape, sums[i], g)
-        np.testing.assert_allclose(updated.location[i], x, rtol=2e-5, atol=2e-6)
-        np.testing.assert_allclose(updated.scale[i], spread, rtol=2e-6)
-        hinge += gain + twins.hinge_data(shape, sums[i], x, spread)
-    np.testing.assert_allclose(hinge, found.data, rtol=1e-6)
-
-
-@pytest.mark.parametrize(("means", "spreads"), [(True, False), (False, True)])
-def test_gradient_twin_against_the_kernels_of_the_cpu(means, spreads):
-    case = Case(FitConfig(loss="hinge", solver="gradient", rank=3), True)
-    own, shape, g = case.own, case.shape, case.g
-    sums, hinge = twins.row_sums(*case.arguments, twins.hinge_own_lines(shape, own), case.table, case.kappa, 8, 0.0)
-    updated, found = case.updated(move_means=means, move_spreads=spreads)
-    for i in case.rated:
-        x, spread = own.location[i], own.scale[i]
-        if means:
-            x = twins.descended(shape, sums[i], case.mean, g, own.location[i], learning_rate(0) / case.kappa)
-        if spreads:
-            spread = twins.hinge_spread(shape, sums[i], g)
-        np.testing.assert_allclose(updated.location[i], x, rtol=2e-5, atol=2e-6)
-        np.testing.assert_allclose(updated.scale[i], spread, rtol=2e-6)
-        hinge += twins.hinge_data(shape, sums[i], x, spread)
-    if not means:
-        np.testing.assert_allclose(hinge, found.data, rtol=1e-6)
 
 
 def _score(rows, cols, i, j):

@@ -24,9 +24,10 @@ def told(config, execution=CUDA):
 @pytest.mark.usefixtures("with_a_gpu")
 def test_what_a_gpu_cannot_fit():
     assert told(FitConfig()) == []
-    assert told(FitConfig(loss="hinge", solver="gradient")) == []
+    assert told(FitConfig(covariance="diagonal", prior="gamma")) == []
     assert told(FitConfig(rank=CUDA_MOST_RANK)) == []
     assert told(FitConfig(rank=65)) == ["device 'cuda' fits up to 64 factors, not 65: choose 'cpu'"]
+    assert told(FitConfig(loss="hinge")) == ["device 'cuda' fits the logistic loss, not hinge: choose 'cpu'"]
     assert told(FitConfig(max_rank=100)) == ["device 'cuda' fits up to 64 factors, not 100: choose 'cpu'"]
     assert told(FitConfig(precision="float64")) == ["device 'cuda' keeps factors as float32, not float64: choose 'cpu'"]
     assert told(FitConfig(), Execution(device="cuda", exchange="shuffle")) == [
@@ -44,14 +45,7 @@ def test_what_a_machine_lacks(monkeypatch):
 
 def test_no_cupy(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
-    assert "needs CuPy, which is not installed: pip install 'onebit_spark[gpu]'" in execution.no_device.__wrapped__()
-
-
-def test_a_loss_without_kernels_is_refused(monkeypatch):
-    monkeypatch.setattr(execution, "no_device", lambda: None)
-    assert told(FitConfig(loss="hinge")) == []
-    monkeypatch.setattr(execution, "CUDA_LOSSES", ("logistic",))
-    assert told(FitConfig(loss="hinge")) == ["device 'cuda' has no kernels for the hinge loss: choose 'cpu'"]
+    assert "needs CuPy, which is not installed: pip install '.[gpu]'" in execution.no_device.__wrapped__()
 
 
 def test_an_unknown_device_is_refused():
@@ -66,4 +60,4 @@ def test_memory_grows_with_ratings_rows_and_rank():
     assert bytes_needed(*size, FitConfig(rank=10).form, True) == small + 16 * 10**6
     assert bytes_needed(*size, FitConfig(rank=32).form, False) > small
     assert bytes_needed(10**7, 100, 100, FitConfig(rank=10).form, False) == 46 * 10**7
-    assert bytes_needed(*size, FitConfig(rank=10, loss="hinge").form, False) < small
+    assert bytes_needed(*size, FitConfig(rank=10, covariance="diagonal").form, False) < small

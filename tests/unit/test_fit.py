@@ -62,7 +62,7 @@ def test_an_unknown_index_has_the_prior(loss):
     np.testing.assert_allclose(fit.score([4, 5, 6], [20, 1000, -1]), fit.rows.intercept[4:7])
     assert fit.score([99], [99])[0] == pytest.approx(fit.scales.mean)
     # var u = 1/g_b + var d + Σ_k (R² + s_R²)/g_k
-    spread = fit.cols.deviation[4]
+    spread = fit.cols.std[4]
     second = fit.cols.mean[4] ** 2 + spread[1:] ** 2
     variance = 1 / fit.scales.row_intercept + spread[0] ** 2 + np.sum(second / fit.inverse_gamma)
     assert fit.std([99], [4])[0] == pytest.approx(np.sqrt(variance))

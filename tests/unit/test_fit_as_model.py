@@ -26,7 +26,7 @@ def test_its_folder_predicts_as_it_does(make_fit, tmp_path, choices):
     assert (model.info.n_users, model.info.n_items) == (28, 18)
     assert (model.info.n_ratings, model.info.effective_rank) == (500, fit.effective_rank)
     assert model.info.objective_history == fit.objective_history
-    assert model.info.ladder == fit.ladder
+    assert model.info.confidence_thresholds == fit.confidence_thresholds
 
 
 def test_single_precision_is_kept_to_the_bit(make_fit, tmp_path):
@@ -75,7 +75,7 @@ def test_certificates_and_certified_draws_are_kept(ratings, tmp_path):
     model = onebit_spark.load(tmp_path / "model")
     assert model.certificate["certificates"] == json.loads(json.dumps([item.as_dict() for item in fit.certificates]))
     assert model.info.draw_narrowing is not None
-    np.testing.assert_array_equal(model.users.certified.scale, fit.users.certified.deviation.astype(np.float32))
+    np.testing.assert_array_equal(model.users.certified.scale, fit.users.certified.std.astype(np.float32))
     model.save(tmp_path / "again")
     again = onebit_spark.load(tmp_path / "again")
     assert again.users.table.equals(model.users.table)
@@ -83,7 +83,7 @@ def test_certificates_and_certified_draws_are_kept(ratings, tmp_path):
 
 
 def test_repeated_cells_are_told_with_the_limit_of_nine_tenths(ratings, monkeypatch):
-    monkeypatch.setattr("onebit_spark.core.choices.FEWEST", 100)
+    monkeypatch.setattr("onebit_spark.core.model_selection.FEWEST_RATINGS", 100)
     for repeated in (True, False):
         cells = np.unique(np.stack(ratings[:2]), axis=1, return_index=True)[1]
         given = ratings if repeated else tuple(part[cells] for part in ratings)

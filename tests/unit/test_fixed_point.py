@@ -8,7 +8,7 @@ import pytest
 
 from onebit_spark import FitConfig, NotConverged, fit_arrays
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.losses.base import partner_deviation, partner_location
+from onebit_spark.core.losses.base import partner_location, partner_std
 from onebit_spark.predictor.new_ratings import converged_rows
 
 
@@ -35,7 +35,7 @@ def settled_and_fitted(side, **choices):
     own, other = (fit.rows, fit.cols) if side == "rows" else (fit.cols, fit.rows)
     prior = fit.scales.prior(side, config.intercepts)
     block = block if side == "rows" else block.transpose()
-    settled = converged_rows(config.make_loss(), block, other, side, config.weight, prior)
+    settled = converged_rows(config.make_loss(), block, other, side, config.kappa, prior)
     return settled, own, other, block, prior, config
 
 
@@ -45,7 +45,7 @@ def settled_and_fitted(side, **choices):
 def test_logistic_rows_of_a_converged_fit_are_reproduced(covariance, intercepts, side):
     settled, own, *_ = settled_and_fitted(side, covariance=covariance, intercepts=intercepts)
     np.testing.assert_allclose(settled.location, own.location, atol=1e-3)
-    np.testing.assert_allclose(settled.deviation, own.deviation, atol=1e-3)
+    np.testing.assert_allclose(settled.std, own.std, atol=1e-3)
 
 
 @pytest.mark.parametrize("side", ["rows", "cols"])
@@ -53,18 +53,18 @@ def test_logistic_rows_of_a_converged_fit_are_reproduced(covariance, intercepts,
 def test_hinge_rows_of_a_converged_fit_are_reproduced(intercepts, side):
     """Nearly: the update stops at the hinge's kinks, a few thousandths of a row's objective above its minimum."""
     settled, own, other, block, prior, config = settled_and_fitted(side, loss="hinge", intercepts=intercepts)
-    z, s = partner_location(other).astype(float), partner_deviation(other).astype(float)
+    z, s = partner_location(other).astype(float), partner_std(other).astype(float)
     row = np.repeat(np.arange(block.n_rows), block.row_counts)
     col, sign = block.codes >> 1, 2.0 * (block.codes & 1) - 1.0
     w = np.zeros((block.n_rows, z.shape[1]))
-    np.add.at(w, row, config.weight * np.sqrt(2 / np.pi) * s[col])
+    np.add.at(w, row, config.kappa * np.sqrt(2 / np.pi) * s[col])
 
     def objective(location):
         x = np.insert(location, 0, 1.0, axis=1) if intercepts else location
         u = np.einsum("lk,lk->l", x[row], z[col])
-        hinge = np.bincount(row, config.weight * np.maximum(1 - sign * u, 0))
+        hinge = np.bincount(row, config.kappa * np.maximum(1 - sign * u, 0))
         penalty = w[:, int(intercepts) :] * np.abs(location) + 0.5 * prior.precision * (location - prior.mean) ** 2
         return hinge + penalty.sum(axis=1)
 
     np.testing.assert_allclose(objective(settled.location), objective(own.location), rtol=5e-3)
-    np.testing.assert_allclose(settled.deviation, own.deviation, atol=1e-3)
+    np.testing.assert_allclose(settled.std, own.std, atol=1e-3)

@@ -16,11 +16,11 @@ from onebit_spark import FitConfig, fit_arrays
 from onebit_spark.core import gauge, prediction
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.gauge import Gauge, GaugeStep
+from onebit_spark.core.hyper_posterior import HierarchicalPrior, HyperPosterior
 from onebit_spark.core.losses import SIDES
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.priors import PRIORS
 from onebit_spark.core.row_map import RowMap
-from onebit_spark.core.scales import ScaleHierarchy, Scales
 from onebit_spark.core.side_features import SideFeatures
 from onebit_spark.core.solver import Start, solve
 from onebit_spark.engines.threads import LocalEngine
@@ -47,8 +47,8 @@ def moments(posterior):
 
 
 def hierarchy(prior, intercepts, rank=5):
-    scales = Scales(np.linspace(0.5, 3.0, rank), row_intercept=1.3, col_intercept=0.8, mean=0.2)
-    return ScaleHierarchy(scales, PRIORS[prior](ALPHA, BETA), intercepts)
+    scales = HyperPosterior(np.linspace(0.5, 3.0, rank), row_intercept=1.3, col_intercept=0.8, mean=0.2)
+    return HierarchicalPrior(scales, PRIORS[prior](ALPHA, BETA), intercepts)
 
 
 def scores_and_variances(rows, cols):
@@ -141,7 +141,7 @@ def test_no_score_changes_and_the_objective_falls(symmetry, intercepts, move, pr
     before = hierarchy(prior, intercepts)
     start = Gauge.of(moments(rows), moments(cols))
     updated, divergence = before.at(start.rows, start.cols)
-    found = gauge.ordered(move(start, updated.scales, before.prior))
+    found = gauge.by_strength(move(start, updated.scales, before.prior))
     mapped = applied(found, rows, cols)
     for new, old in zip(scores_and_variances(*mapped), scores_and_variances(rows, cols), strict=True):
         np.testing.assert_allclose(new, old, rtol=1e-12, atol=1e-12 * np.abs(old).max())
@@ -355,9 +355,7 @@ def test_a_map_may_wait(options):
         np.testing.assert_allclose(*values, rtol=1e-8)
     for side in SIDES:
         np.testing.assert_allclose(posteriors[side], expected[side], atol=1e-8 * np.abs(expected[side]).max())
-        np.testing.assert_allclose(
-            lazy.hierarchy.feature_weights[side], eager.hierarchy.feature_weights[side], atol=1e-8
-        )
+        np.testing.assert_allclose(lazy.hierarchy.feature_coef[side], eager.hierarchy.feature_coef[side], atol=1e-8)
 
 
 def test_a_map_that_would_magnify_rounding_does_not_wait(monkeypatch):

@@ -8,9 +8,9 @@ from fitting import simulated
 
 from onebit_spark import FitConfig
 from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.hyper_posterior import HyperPosterior, Moments
 from onebit_spark.core.losses import SIDES
 from onebit_spark.core.posterior import Form, factors_in_use
-from onebit_spark.core.scales import Moments, Scales
 from onebit_spark.core.solver import Start, solve
 from onebit_spark.engines.start import GROWN_MARGIN, ResidualTables
 from onebit_spark.engines.threads import LocalEngine
@@ -67,10 +67,10 @@ def test_keeping(kind, intercept, implicit, factors):
 def test_scales_of_other_factors():
     rng = np.random.default_rng(3)
     told = {side: rng.random((2, 3)) for side in ("row_implicit", "col_implicit")}
-    grams = {side: rng.random((9, 9)) for side in ("row_weights", "col_weights")}  # of three vectors each
+    grams = {side: rng.random((9, 9)) for side in ("row_coef_gram", "col_coef_gram")}  # of three vectors each
     moments = Moments(rng.random(3), 0.5, 0.7, 9, 8, **grams, **told, ratings=44.0)
     features = {"rows": rng.random((5, 4))}
-    scales = Scales(rng.random(3), 2.0, 3.0, 0.1, 0.2, moments, features)
+    scales = HyperPosterior(rng.random(3), 2.0, 3.0, 0.1, 0.2, moments, features)
     new = scales.of_factors(np.array([2, -1, 0]), intercepts=True)
     np.testing.assert_array_equal(new.factor, [scales.factor[2], 1.0, scales.factor[0]])
     np.testing.assert_array_equal(new.moments.factor, [moments.factor[2], 0.0, moments.factor[0]])
@@ -87,7 +87,7 @@ def test_scales_of_other_factors():
     for name in ("row_intercept", "col_intercept", "mean", "mean_variance"):
         assert getattr(new, name) == getattr(scales, name)
     assert (new.moments.rows, new.moments.cols, new.moments.ratings) == (9, 8, 44.0)
-    assert Scales.at_start(2).of_factors(np.array([0, 1, -1]), False).moments is None
+    assert HyperPosterior.at_start(2).of_factors(np.array([0, 1, -1]), False).moments is None
 
 
 def test_factors_in_use():
@@ -140,7 +140,7 @@ def test_new_factors_are_singular_vectors_of_the_residuals(weighted, choices, mo
     for side in SIDES:
         kept = grown[side].with_only(np.arange(2))
         np.testing.assert_array_equal(kept.packed(), before[side].packed())
-        np.testing.assert_allclose(grown[side].spread[:, 2:], config.make_loss().start_deviation, rtol=1e-6)
+        np.testing.assert_allclose(grown[side].spread[:, 2:], config.make_loss().start_std, rtol=1e-6)
         assert grown[side].form == wider.form
 
 

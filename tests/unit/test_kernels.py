@@ -44,7 +44,7 @@ def hinge_mm(row, mean, scale, step, dtype):
 def hinge_gradient(row, mean, scale, step, dtype):
     if not step.move_means:
         return readable.hinge_spread_row(row, mean)
-    rate = learning_rate(step.iteration) / (step.weight * step.ratings_per_row)
+    rate = learning_rate(step.iteration) / (step.kappa * step.ratings_per_row)
     return readable.hinge_gradient_row(row, mean, scale, rate)
 
 
@@ -70,7 +70,7 @@ def key(loss):
 
 def move_name(pair):
     loss, move = pair
-    return name(loss) + "-means" * move.means + "-spreads" * move.spreads
+    return name(loss) + "-means" * move.means + "-spreads" * move.covariances
 
 
 def make_block(rng, weighted=False):
@@ -104,7 +104,7 @@ def make_prior(rng, rows, dimension, mean_lines, precision_lines):
     return RowPrior(mean, np.diag(whole)[None, :].copy(), coupling=whole - np.diag(np.diag(whole)))
 
 
-def row_problem(block, i, partners, prior, weight):
+def row_problem(block, i, partners, prior, kappa):
     """The i-th row of a block as its readable twin sees it."""
     here = slice(block.row_pointers[i], block.row_pointers[i + 1])
     codes = block.codes[here]
@@ -118,21 +118,21 @@ def row_problem(block, i, partners, prior, weight):
         partner_covariance=covariance[codes >> 1],
         prior_mean=prior.mean[i if len(prior.mean) > 1 else 0],
         precision=prior.precision[i if len(prior.precision) > 1 else 0],
-        weight=weight,
+        kappa=kappa,
         rating_weights=None if block.weights is None else block.weights[here],
         coupling=prior.coupling,
     )
 
 
-def half_step(side, weight, prior, move, want_data=True, relaxation=1.0):
+def half_step(side, kappa, prior, move, want_data=True, relaxation=1.0):
     return HalfStep(
         side=side,
         iteration=4,
-        weight=weight,
+        kappa=kappa,
         prior=prior,
         ratings_per_row=RATINGS_PER_ROW,
         move_means=move.means,
-        move_spreads=move.spreads,
+        move_covariances=move.covariances,
         want_data=want_data,
         relaxation=relaxation,
     )
@@ -146,11 +146,11 @@ def test_every_registered_loss_has_a_twin(loss):
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("precision_lines", ["one", "per row"])
 @pytest.mark.parametrize("mean_lines", ["one", "per row"])
-@pytest.mark.parametrize(("weight", "relaxation"), [(0.3, 1.0), (1.0, 1.0), (1.0, 1.7), (8.0, 1.4)])
+@pytest.mark.parametrize(("kappa", "relaxation"), [(0.3, 1.0), (1.0, 1.0), (1.0, 1.7), (8.0, 1.4)])
 @pytest.mark.parametrize("intercepts", [False, True])
 @pytest.mark.parametrize("move", MOVES, ids=move_name)
-def test_kernel_agrees_with_its_twin(move, intercepts, weight, relaxation, mean_lines, precision_lines, dtype):
-    check_kernel(make_block, move, intercepts, weight, relaxation, mean_lines, precision_lines, dtype)
+def test_kernel_agrees_with_its_twin(move, intercepts, kappa, relaxation, mean_lines, precision_lines, dtype):
+    check_kernel(make_block, move, intercepts, kappa, relaxation, mean_lines, precision_lines, dtype)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -169,7 +169,7 @@ def test_a_prior_with_correlations(intercepts, mean_lines, dtype):
     check_kernel(make_block, (loss, loss.plan()[0]), intercepts, 0.7, 1.4, mean_lines, "matrix", dtype)
 
 
-def check_kernel(make, move, intercepts, weight, relaxation, mean_lines, precision_lines, dtype):
+def check_kernel(make, move, intercepts, kappa, relaxation, mean_lines, precision_lines, dtype):
     loss, move = move
     rng = np.random.default_rng(1)
     by_row = make(rng)
@@ -182,13 +182,13 @@ def check_kernel(make, move, intercepts, weight, relaxation, mean_lines, precisi
         other = posteriors["cols" if side == "rows" else "rows"]
         before, after = posteriors[side], posteriors[side].copy()
         prior = make_prior(rng, block.n_rows, before.dimension, mean_lines, precision_lines)
-        step = half_step(side, weight, prior, move, move.spreads, relaxation)  # a plan asks in its last move
+        step = half_step(side, kappa, prior, move, move.covariances, relaxation)  # a plan asks in its last move
         sums = loss.update_rows(block, 0, block.n_rows, loss.partners(other), after, step)
 
         log_volume = data = 0.0
         mean, scale = before.location.astype(float), _scale(before)
         for i in np.flatnonzero(block.row_counts):
-            problem = row_problem(block, i, other, prior, weight)
+            problem = row_problem(block, i, other, prior, kappa)
             updated = TWINS[key(loss)](problem, mean[i].copy(), scale[i].copy(), step, dtype)
             mean[i], scale[i] = updated.mean, updated.scale
             log_volume += updated.log_volume
@@ -201,7 +201,7 @@ def check_kernel(make, move, intercepts, weight, relaxation, mean_lines, precisi
         moved = np.any(after.location != before.location, axis=1) | np.any(after.scale != before.scale, axis=1)
         np.testing.assert_array_equal(moved, block.row_counts > 0)
         assert np.array_equal(after.location, before.location) == (not move.means)
-        assert np.array_equal(after.scale, before.scale) == (not move.spreads)
+        assert np.array_equal(after.scale, before.scale) == (not move.covariances)
 
 
 def _scale(posterior):

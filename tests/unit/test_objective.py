@@ -8,9 +8,9 @@ from test_kernels import VARIANTS, half_step, key, make_posterior, make_prior, n
 
 from onebit_spark import FitConfig, fit_arrays
 from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.hyper_posterior import INTERCEPT_MEAN_VARIANCE
 from onebit_spark.core.losses import LOSSES
 from onebit_spark.core.priors import PRIORS
-from onebit_spark.core.scales import INTERCEPT_MEAN_VARIANCE
 
 SHAPE = (14, 11)
 
@@ -44,7 +44,7 @@ def test_objective_is_the_long_formula_at_the_returned_state(loss, prior, interc
         fit = fit_arrays(*data, config)
         mean, variance = (fit.scales.mean, fit.scales.mean_variance) if intercepts else (0.0, 1.0)
         scales = bruteforce.best_scales(config.make_prior(sum(SHAPE)), fit.rows, fit.cols, mean, variance)
-        expected = bruteforce.objective(loss.name, data, config.weight, fit.rows, fit.cols, scales)
+        expected = bruteforce.objective(loss.name, data, config.kappa, fit.rows, fit.cols, scales)
         assert fit.objective_history[-1] == pytest.approx(expected, rel=1e-9)
         divergence = bruteforce.divergence(fit.rows, fit.cols, scales)
         assert fit.history[-1].divergence == pytest.approx(divergence, rel=1e-9, abs=1e-9 * abs(expected))
@@ -125,7 +125,7 @@ def test_the_rest_of_the_objective_is_the_divergence(loss, prior, intercepts):
         precision="float64",
     )
     fit = fit_arrays(*data, config)
-    divergence = fit.objective_history[-1] - config.weight * bruteforce.data_term(loss, data, fit.rows, fit.cols)
+    divergence = fit.objective_history[-1] - config.kappa * bruteforce.data_term(loss, data, fit.rows, fit.cols)
     pi, mean, variance = config.make_prior(sum(SHAPE)), fit.scales.mean, fit.scales.mean_variance
     draws, first = 4000, int(intercepts)
     log_ratio = np.zeros(draws)
@@ -134,7 +134,7 @@ def test_the_rest_of_the_objective_is_the_divergence(loss, prior, intercepts):
         log_ratio += stats.norm.logpdf(mu, mean, np.sqrt(variance)) - stats.norm.logpdf(mu)
 
     def second_moment(side, k, centre=0.0):
-        return np.sum((side.location[:, k] - centre) ** 2 + side.deviation[:, k] ** 2)
+        return np.sum((side.location[:, k] - centre) ** 2 + side.std[:, k] ** 2)
 
     def draw_gamma(s, m):
         rho = RHO_OF_GAMMA[prior](pi, s, m)

@@ -54,7 +54,6 @@ CASES = {
     "part files of another format": ({"part-0.csv": "score,std,probability"}, set()),
     "vectors": ({"users/part-0.parquet": "", "items/part-0.parquet": "", "_SUCCESS": ""}, {"VECTORS"}),
     "somebody's users and items": ({"users/part-0.parquet": "", "items/part-0.parquet": ""}, set()),
-    "prepared ratings": ({"prepared.json": '{"format_version": 1}', "ids/part-0.parquet": ""}, {"PREPARED"}),
     "a tuned model": ({"best.toml": "rank = 3", "model/metadata.json": INFO}, {"TUNING"}),
     "a killed tuning": ({"tasks/code-1a2b/x.jsonl": "{}"}, {"TUNING"}),
     "a killed tuning of version 1": ({"tasks/x.jsonl": "{}"}, {"TUNING"}),

@@ -35,9 +35,9 @@ except ImportError as error:
 """
     done = run_without(["pyspark", "py4j", "pandas", "matplotlib", "tqdm"], program)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[0] == "[1]"
+    assert done.stdout.splitlines()[0] == "[1.0]"
     assert "OneBitCompletion needs pyspark" in done.stdout
-    assert "pip install 'onebit_spark[spark]'" in done.stdout
+    assert "pip install '.[spark]'" in done.stdout
 
 
 def test_the_estimator_is_imported_when_it_is_asked_for():

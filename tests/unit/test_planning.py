@@ -3,10 +3,8 @@
 import math
 
 import pytest
+from paper.planning import Setup, corollary1, corollary2, plan, theorem2
 from scipy.special import gammaln
-
-from onebit_spark import plan
-from onebit_spark.certificate.planning import Setup, corollary1, corollary2, theorem2
 
 PROBLEM = {"m1": 100, "m2": 60, "rank": 3, "max_entry": 1.5, "budget": 5}
 N, LAM = 50_000, 9000.0
@@ -105,3 +103,8 @@ def test_a_given_lambda_needs_so_many_ratings(which, noise, fewest):
 def test_wrong_plans_are_refused(wrong):
     with pytest.raises(ValueError, match=r"must|give either|corollary2|budget"):
         plan(10, 10, 3, 1.0, **wrong)
+
+
+def test_the_package_says_where_plan_went():
+    with pytest.raises(ImportError, match=r"onebit_spark\.plan is no longer .*benchmarks/paper/planning\.py"):
+        from onebit_spark import plan as _  # noqa: F401

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from onebit_spark.cli import progress as module
-from onebit_spark.cli.progress import Progress, expected_iterations
+from onebit_spark.cli.progress import Progress, TaskProgress, expected_iterations
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.solver import Iteration
 from onebit_spark.in_process import fit_arrays
@@ -139,3 +139,25 @@ def test_a_fit_is_shown_by_what_it_waits_for(monkeypatch):
 @pytest.mark.parametrize(("seconds", "text"), [(0.2, "0 s"), (99, "99 s"), (240, "4 min"), (7500, "2 h 05 min")])
 def test_durations(seconds, text):
     assert module.duration(seconds) == text
+
+
+def test_progress_is_over_all_tasks_and_says_how_long(monkeypatch):
+    monkeypatch.setattr("onebit_spark.cli.progress.TASK_LINE_EVERY_SECONDS", 0.0)
+    stream = io.StringIO()
+    with TaskProgress(10, "tables", stream=stream) as progress:
+        progress.advance(4, seconds=0.0)  # done in an earlier run: says nothing about the speed
+        progress.advance(2, seconds=6.0)
+        progress.advance(4, seconds=12.0)
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "tables: 4 of 10 fits"
+    assert lines[1] == "tables: 6 of 10 fits, about 12 s left"
+    assert lines[2] == "tables: 10 of 10 fits"
+    assert len(lines) == 3
+
+
+def test_progress_on_a_terminal_is_one_bar():
+    stream = Terminal()
+    with TaskProgress(4, "noise", stream=stream) as progress:
+        progress.advance(2, seconds=10.0)
+    assert re.search(r"noise 2/4 \|.*about 10 s left", stream.getvalue())
+    assert "\n" not in stream.getvalue().strip()

@@ -50,7 +50,6 @@ def info():
         label_coding="signed", threshold=None, majority=1,
         columns={"user": "<who>", "item": "what", "label": "said"}, id_types={"user": "int", "item": "int"},
         seconds={"survey": 0.25, "fit": 1.5}, repeats={"repeated_cells": 7, "repeated": 12, "conflicting": 3},
-        validation=[{"loss": 0.6 - 0.01 * t, "error": 0.3} for t in range(10)],
         diagnostics={
             "source": "held-out ratings", "fitted": False, "n": 900, "error": 0.1234, "calibration_error": curve.error,
             "reliability": curve.as_dict(),
@@ -67,7 +66,7 @@ def info():
 @pytest.fixture(scope="module")
 def bare(info):
     """Only its objective and its factors are drawn."""
-    return dataclasses.replace(info, diagnostics=None, validation=[])
+    return dataclasses.replace(info, diagnostics=None)
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +79,7 @@ def test_it_says_what_was_fitted(page):
         assert told in page
     assert "At most 37.4% &lt;on new ones&gt;." in page
     assert page.count("It says nothing here.") == 1
-    assert page.count("<svg") == 6
+    assert page.count("<svg") == 5
     assert "look better than they are" not in page
 
 

@@ -13,20 +13,20 @@ from onebit_spark.certificate.held_out import (
     HeldOut,
     certifiable,
     fewest_answered,
-    first_rung,
+    first_level,
     further_certificates,
     last_passed,
     request_problems,
     selective_certificates,
 )
-from onebit_spark.core.prediction import Ladder
+from onebit_spark.core.prediction import ConfidenceThresholds
 from onebit_spark.simulate import simulate
 
 DELTA, REPEATS = 0.2, 1000
-RUNGS = 120
-SHARES = 1.03 ** -np.arange(RUNGS)
-LADDER = Ladder((1.0, *SHARES[1:].tolist()), (0.0, *np.arange(1.0, RUNGS).tolist()))
-MASS = SHARES - np.append(SHARES[1:], 0.0)  # of the ratings whose highest rung is j
+LEVELS = 120
+SHARES = 1.03 ** -np.arange(LEVELS)
+THRESHOLDS = ConfidenceThresholds((1.0, *SHARES[1:].tolist()), (0.0, *np.arange(1.0, LEVELS).tolist()))
+MASS = SHARES - np.append(SHARES[1:], 0.0)  # of the ratings whose highest level is j
 
 
 def most(repeats, delta=DELTA):
@@ -46,7 +46,7 @@ def test_the_least_number_that_can_pass(request_, delta):
         assert (last_passed((1.0,), held, request_, delta) == 0) is passing
 
 
-def test_one_rung_passes_with_probability_delta_at_most():
+def test_one_level_passes_with_probability_delta_at_most():
     """All 2^n outcomes of n ratings that are wrong with probability r exactly."""
     n, r, delta = 12, 0.2, 0.15
     passing = 0.0
@@ -59,10 +59,10 @@ def test_one_rung_passes_with_probability_delta_at_most():
 
 def test_the_test_begins_by_the_number_of_ratings_alone_and_stops_at_the_first_failure():
     n, r = 4000, 0.1
-    start = first_rung(SHARES, n, r, 0.05)
+    start = first_level(SHARES, n, r, 0.05)
     assert n * SHARES[start + 1] < START * fewest_answered(r, 0.05) <= n * SHARES[start]
     few = 3 * fewest_answered(r, 0.05)
-    assert few * SHARES[first_rung(SHARES, few, r, 0.05)] < 2 * fewest_answered(r, 0.05)
+    assert few * SHARES[first_level(SHARES, few, r, 0.05)] < 2 * fewest_answered(r, 0.05)
     answered = np.round(n * SHARES).astype(int)
     good = np.round(0.05 * answered).astype(int)
     assert last_passed(SHARES, HeldOut(answered, good, 0.4), r, 0.05) == 0
@@ -78,31 +78,31 @@ def test_the_test_begins_by_the_number_of_ratings_alone_and_stops_at_the_first_f
 
 # ---- how often it is wrong -------------------------------------------------------------------------------------------
 
-# The error rate of the ratings whose highest rung is j, and so R(t), which need not be monotone.
+# The error rate of the ratings whose highest level is j, and so R(t), which need not be monotone.
 CURVES = {
-    "rising": np.linspace(0.35, 0.0, RUNGS),
-    "always at the request": np.full(RUNGS, 0.1001),
-    "a bump": 0.06 + 0.3 * np.exp(-0.5 * ((np.arange(RUNGS) - 40) / 6) ** 2),
-    "worst where it is surest": np.where(np.arange(RUNGS) > 60, 0.2, 0.02),
+    "rising": np.linspace(0.35, 0.0, LEVELS),
+    "always at the request": np.full(LEVELS, 0.1001),
+    "a bump": 0.06 + 0.3 * np.exp(-0.5 * ((np.arange(LEVELS) - 40) / 6) ** 2),
+    "worst where it is surest": np.where(np.arange(LEVELS) > 60, 0.2, 0.02),
 }
 
 
 def true_risk(curve):
-    """R(t) of every rung."""
+    """R(t) of every level."""
     return np.cumsum((MASS * curve)[::-1])[::-1] / np.cumsum(MASS[::-1])[::-1]
 
 
 def drawn(rng, curve, n):
-    rung = rng.choice(RUNGS, n, p=MASS / MASS.sum())
-    return rung, rng.random(n) < curve[rung]
+    level = rng.choice(LEVELS, n, p=MASS / MASS.sum())
+    return level, rng.random(n) < curve[level]
 
 
 def violations(choose, curve, requests=(0.1,), n=1500, repeats=REPEATS):
-    """How often any request's rung has R(t) above it."""
+    """How often any request's level has R(t) above it."""
     rng, risk, count = np.random.default_rng(7), true_risk(curve), 0
     for _ in range(repeats):
-        rung, wrong = drawn(rng, curve, n)
-        held = HeldOut.counted(rung, 1, wrong, wrong, RUNGS)
+        level, wrong = drawn(rng, curve, n)
+        held = HeldOut.counted(level, 1, wrong, wrong, LEVELS)
         chosen = [(choose(held, r), r) for r in requests]
         count += any(j is not None and risk[j] > r for j, r in chosen)
     return count / repeats
@@ -118,19 +118,19 @@ def test_it_is_wrong_with_probability_delta_at_most(name):
 
 
 def test_it_is_not_loose():
-    """At R(t) just above the request everywhere the first rung decides, and uses δ up as far as integers allow."""
-    fewest = int(1500 * SHARES[first_rung(SHARES, 1500, 0.1, DELTA)])
+    """At R(t) just above the request everywhere the first level decides, and uses δ up as far as integers allow."""
+    fewest = int(1500 * SHARES[first_level(SHARES, 1500, 0.1, DELTA)])
     level = binom.cdf(binom.ppf(DELTA, fewest, 0.1) - 1, fewest, 0.1)
     assert violations(sequence(DELTA), CURVES["always at the request"]) > 0.5 * level > 0.03
 
 
 def best_of_all(held, r):
-    """Broken: any rung that passes, chosen by what was seen, each at the whole δ."""
+    """Broken: any level that passes, chosen by what was seen, each at the whole δ."""
     passing = np.flatnonzero(binom.cdf(held.wrong, held.answered, r) <= DELTA)
     return passing[0] if len(passing) else None
 
 
-def test_a_rung_chosen_by_its_errors_is_caught():
+def test_a_level_chosen_by_its_errors_is_caught():
     broken = violations(best_of_all, CURVES["always at the request"])
     assert broken > most(REPEATS) + 0.1
 
@@ -150,14 +150,14 @@ def test_requests_share_delta():
     """Together they are wrong with probability δ at most; each at the whole δ, more often."""
     curve, requests = CURVES["rising"], (0.1, 0.14, 0.18, 0.22)
     assert violations(sequence(DELTA / len(requests)), curve, requests, repeats=400) <= most(400)
-    held = HeldOut.counted(*_sample(), RUNGS)
-    several = selective_certificates(LADDER, held, Terms(delta=DELTA, grid=3), requests)
+    held = HeldOut.counted(*_sample(), LEVELS)
+    several = selective_certificates(THRESHOLDS, held, Terms(delta=DELTA, grid=3), requests)
     for item, request_ in zip(several, requests, strict=True):
-        (alone,) = selective_certificates(LADDER, held, Terms(delta=DELTA / 12), [request_])
+        (alone,) = selective_certificates(THRESHOLDS, held, Terms(delta=DELTA / 12), [request_])
         assert item.inputs["threshold"] == alone.inputs["threshold"]
         assert item.inputs["delta_share"] == pytest.approx(DELTA / 12)
         assert item.delta == DELTA
-    flat, several = np.full(RUNGS, 0.1001), (0.1, 0.0999, 0.1 - 1e-6, 0.1 - 1e-9)
+    flat, several = np.full(LEVELS, 0.1001), (0.1, 0.0999, 0.1 - 1e-6, 0.1 - 1e-9)
     unshared = [violations(sequence(DELTA), flat, [r], n=1500 + 40 * k) for k, r in enumerate(several)]
     assert 1 - np.prod(1 - np.array(unshared)) > most(REPEATS)  # four independent requests at the whole δ each
 
@@ -189,48 +189,48 @@ def test_delta_is_over_all_requests_met_or_not(repeats):
 
 
 def _sample(n=4000, curve="rising", seed=5):
-    rung, wrong = drawn(np.random.default_rng(seed), CURVES[curve], n)
-    return rung, 1, wrong, np.random.default_rng(0).random(n) < 0.4
+    level, wrong = drawn(np.random.default_rng(seed), CURVES[curve], n)
+    return level, 1, wrong, np.random.default_rng(0).random(n) < 0.4
 
 
 # ---- certificates ----------------------------------------------------------------------------------------------------
 
 
 def test_a_request_that_is_met():
-    held = HeldOut.counted(*_sample(), RUNGS)
-    (item,) = selective_certificates(LADDER, held, Terms(), [0.2])
+    held = HeldOut.counted(*_sample(), LEVELS)
+    (item,) = selective_certificates(THRESHOLDS, held, Terms(), [0.2])
     told = item.as_dict()
-    rung = LADDER.thresholds.index(told["threshold"])
+    level = THRESHOLDS.values.index(told["threshold"])
     assert (told["name"], told["bound"], told["request"], told["group"], told["vacuous"]) == (
         "selective", 0.2, 0.2, None, False,
     )  # fmt: skip
-    assert told["n_answered"] == held.answered[rung]
-    assert told["errors"] == held.wrong[rung]
+    assert told["n_answered"] == held.answered[level]
+    assert told["errors"] == held.wrong[level]
     assert binom.cdf(told["errors"], told["n_answered"], 0.2) <= 0.05
-    assert binom.cdf(held.wrong[rung - 1], held.answered[rung - 1], 0.2) > 0.05
+    assert binom.cdf(held.wrong[level - 1], held.answered[level - 1], 0.2) > 0.05
     assert item.statement == (
         "With 95% confidence, at most 20% of the predictions that it answers are wrong, on ratings like those that "
         f"were kept out; it answered {told['answered_share']:.1%} of 4,000, and "
         f"{told['errors'] / told['n_answered']:.1%} of these were wrong."
     )
     dull = HeldOut(held.answered, held.wrong, 0.15)
-    (item,) = selective_certificates(LADDER, dull, Terms(), [0.2])
+    (item,) = selective_certificates(THRESHOLDS, dull, Terms(), [0.2])
     assert item.vacuous
     assert "That says nothing" in item.statement
 
 
 def test_a_request_that_cannot_be_met_answers_nothing_and_hints():
-    held = HeldOut.counted(*_sample(curve="worst where it is surest"), RUNGS)
-    (item,) = selective_certificates(LADDER, held, Terms(), [0.05])
+    held = HeldOut.counted(*_sample(curve="worst where it is surest"), LEVELS)
+    (item,) = selective_certificates(THRESHOLDS, held, Terms(), [0.05])
     told = item.as_dict()
     assert (told["threshold"], told["n_answered"], told["answered_share"], told["bound"]) == (None, 0, 0.0, 1.0)
     assert item.vacuous
     assert told["hint"] == 0.3
     assert "A request of 30% might be met (a hint, not a certificate" in item.statement
-    (met,) = selective_certificates(LADDER, held, Terms(), [told["hint"]])
+    (met,) = selective_certificates(THRESHOLDS, held, Terms(), [told["hint"]])
     assert met.inputs["threshold"] is not None
-    few = HeldOut.counted(*_sample(20), RUNGS)
-    (item,) = selective_certificates(LADDER, few, Terms(), [0.05])
+    few = HeldOut.counted(*_sample(20), LEVELS)
+    (item,) = selective_certificates(THRESHOLDS, few, Terms(), [0.05])
     assert "20 ratings are too few, at least 59 are needed; so nothing is answered" in item.statement
 
 
@@ -244,10 +244,10 @@ def test_groups_are_counted_by_their_sizes():
 
 
 def test_groups_share_delta_and_small_ones_are_named():
-    held = {Group("age", name): HeldOut.counted(*_sample(n, seed=n), RUNGS) for name, n in (("old", 3000), ("new", 4))}
-    held[Group("age", None)] = HeldOut.counted(*_sample(2000, seed=1), RUNGS)
-    whole = HeldOut.counted(*_sample(5004), RUNGS)
-    found = further_certificates(LADDER, whole, held, Terms(delta=0.1, grid=2), [0.2, 0.3])
+    held = {Group("age", name): HeldOut.counted(*_sample(n, seed=n), LEVELS) for name, n in (("old", 3000), ("new", 4))}
+    held[Group("age", None)] = HeldOut.counted(*_sample(2000, seed=1), LEVELS)
+    whole = HeldOut.counted(*_sample(5004), LEVELS)
+    found = further_certificates(THRESHOLDS, whole, held, Terms(delta=0.1, grid=2), [0.2, 0.3])
     told = [(item.name, (item.inputs["group"] or {}).get("value"), item.inputs.get("request")) for item in found]
     assert told == [
         ("selective", None, 0.2), ("selective", None, 0.3),

@@ -6,18 +6,22 @@ import tomllib
 from dataclasses import fields, replace
 
 import pytest
+from pyspark.ml.param import Param
 
-from onebit_spark import FitConfig, Terms
+from onebit_spark import FitConfig, RequestError, Terms
 from onebit_spark.cli.flags import as_flag, parse
 from onebit_spark.cli.requests import FitRequest
 from onebit_spark.cli.tune_job import as_toml
 from onebit_spark.core.execution import Execution
+from onebit_spark.core.losses import LOSSES
+from onebit_spark.core.priors import PRIORS
 from onebit_spark.core.settings import Problem, by_param, declared
+from onebit_spark.core.spectral import STARTS
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input.ratings import Columns
-from onebit_spark.ml import make_params
-from onebit_spark.ml.params import TABLES, PredictionParams, settings_with_params
-from onebit_spark.tuning.cross_validation import CrossValidation
+from onebit_spark.ml.fit_params import FitParams
+from onebit_spark.ml.params import REMOVED, TABLES, PredictionParams, settings_with_params
+from onebit_spark.tuning.cross_validation import estimator_of
 
 ANOTHER = {str: "elsewhere", int: 7, float: 0.25}
 
@@ -44,9 +48,20 @@ def test_every_field_is_a_setting_with_a_help(table):
 
 
 def test_the_written_params_are_those_of_the_tables():
-    assert make_params.FILE.read_text(encoding="utf-8") == make_params.written(), (
-        "settings have changed: run python -m onebit_spark.ml.make_params"
-    )
+    """Each has a Param with a getter and a setter, and an argument of its type, in the order of the tables."""
+    written = {name: value for name, value in vars(FitParams).items() if isinstance(value, Param)}
+    assert list(written) == list(settings_with_params())
+    arguments = inspect.signature(FitParams.__init__).parameters
+    for name, item in settings_with_params().items():
+        capital = name[0].upper() + name[1:]
+        assert written[name].name == name
+        for verb in ("get", "set"):
+            method = getattr(FitParams, verb + capital)
+            assert method.__name__ == verb + capital
+            assert written[name].doc in method.__doc__
+        kind = item.kind.__name__ + (" | str" if item.words else "") + (" | None" if item.optional else "")
+        assert arguments[name].annotation == kind
+        assert (getattr(OneBitCompletion(), "get" + capital)() is None) == item.optional
 
 
 def test_the_constructor_takes_every_param_with_its_default():
@@ -58,6 +73,24 @@ def test_the_constructor_takes_every_param_with_its_default():
     assert {param.name for param in OneBitCompletion().params} == set(expected)
 
 
+@pytest.mark.parametrize("name", REMOVED)
+def test_a_removed_param_says_what_to_do_instead(name):
+    assert not OneBitCompletion().hasParam(name)
+    with pytest.raises(RequestError, match=f"^{name} was removed: .{{20,}}"):
+        OneBitCompletion(rank=2, **{name: None})
+    with pytest.raises(RequestError, match=f"^{name} was removed: "):
+        OneBitCompletion().setParams(**{name: 3})
+    with pytest.raises(RequestError, match=f"^{name} was removed: "):
+        getattr(OneBitCompletion(), f"set{name[0].upper()}{name[1:]}")(3)
+
+
+def test_arguments_are_keywords_and_known():
+    with pytest.raises(TypeError, match="takes keyword arguments only"):
+        OneBitCompletion("user")
+    with pytest.raises(TypeError, match="unexpected keyword argument 'rnak'"):
+        OneBitCompletion(rnak=3)
+
+
 def test_params_hand_every_setting_on():
     config, execution, terms = (unlike_the_default(table) for table in (FitConfig, Execution, Terms))
     estimator = OneBitCompletion(**by_param(config), **by_param(execution), **by_param(terms))
@@ -67,13 +100,12 @@ def test_params_hand_every_setting_on():
 
 
 def test_cross_validation_hands_every_setting_on():
-    """Also solver, covariance and start, which no grid varies."""
+    """Also solver and covariance, which no grid varies."""
     config = unlike_the_default(FitConfig)
-    validation = CrossValidation(None, Columns("u", "i", "y", 3.5), None, 2, 1)
-    estimator = validation.estimator(config, settings=7)
+    estimator = estimator_of(config, Columns("u", "i", "y", 3.5, "w"), settings=7)
     assert estimator.fitConfig() == config
     assert estimator.certificateTerms() == Terms(grid=7)
-    assert estimator.columns() == Columns("u", "i", "y", 3.5)
+    assert estimator.columns() == Columns("u", "i", "y", 3.5, "w")
 
 
 # ---- flags and keys --------------------------------------------------------------------------------------------------
@@ -102,20 +134,12 @@ def test_flags_hand_every_setting_on(arguments, monkeypatch):
     request = parse(
         FitRequest, "fit", [*arguments, *(word for x in (config, execution, terms) for word in flags_for(x))]
     )
-    assert request.fit_config() == replace(config, start=FitConfig().start, calibrate=True)  # these have no flags here
+    assert request.fit_config() == config
     no_flags = {name: item.default for name, item in declared(Execution).items() if item.key is None}
     assert request.execution() == replace(execution, **no_flags)
     assert request.terms() == terms
     plain = parse(FitRequest, "fit", arguments)
     assert (plain.fit_config(), plain.execution(), plain.terms()) == (FitConfig(), Execution(), Terms())
-
-
-@pytest.mark.parametrize(("given", "by_the_tenth"), [([], True), (["--calibrate"], False), (["--no-calibrate"], False)])
-def test_probabilities_are_calibrated_once_or_not_at_all(arguments, given, by_the_tenth):
-    """Unless told otherwise on the tenth that chooses; else on the held-out ratings, or nowhere."""
-    request = parse(FitRequest, "fit", [*arguments, "--holdout", "0.1", *given])
-    assert request.fit_config().calibrate == by_the_tenth
-    assert bool(request.calibrate) == (given == ["--calibrate"])
 
 
 def test_the_example_config_shows_every_key_and_its_default(request):
@@ -127,7 +151,7 @@ def test_the_example_config_shows_every_key_and_its_default(request):
 
 
 def test_the_best_setting_is_a_config_of_the_fit(arguments, tmp_path):
-    config = replace(unlike_the_default(FitConfig), start=FitConfig().start, calibrate=True)
+    config = unlike_the_default(FitConfig)
     (tmp_path / "best.toml").write_text(as_toml(config, settings=5))
     request = parse(FitRequest, "fit", [*arguments, "--config", str(tmp_path / "best.toml")])
     assert (request.fit_config(), request.terms().grid) == (config, 5)
@@ -178,6 +202,12 @@ def test_each_front_end_has_its_own_name_of_a_field():
         "likelihoodWeight must be a positive finite number or auto, not -1.0",
         "numUserBlocks must be an integer of at least 1, not 0",
     ]
+
+
+def test_the_names_are_those_of_the_registries():
+    settings = declared(FitConfig)
+    assert (settings["loss"].choices, settings["prior"].choices) == (tuple(LOSSES), tuple(PRIORS))
+    assert settings["start"].choices == tuple(STARTS)
 
 
 def test_a_value_is_told_as_it_is():

@@ -67,8 +67,8 @@ def test_the_statistics_by_hand():
     weights = rng.normal(size=(P, config.dimension))
     told_by = engine.posteriors["cols"].implicit[:, :2].copy()
     step = HalfStep(
-        side="rows", iteration=0, weight=1.0, prior=hierarchy.row_prior("rows"), ratings_per_row=1.0,
-        feature_weights=weights,
+        side="rows", iteration=0, kappa=1.0, prior=hierarchy.row_prior("rows"), ratings_per_row=1.0,
+        feature_coef=weights,
     )  # fmt: skip
     found = engine.half_step(loss, step)
     block, rows = engine.runner.ratings["rows"], engine.posteriors["rows"]
@@ -109,7 +109,7 @@ def test_rows_without_ratings_have_the_mean_that_their_features_explain():
     rated = features[np.unique(rows)]
     coded = (features[-extra:] - rated.mean(axis=0)) / rated.std(axis=0) / np.sqrt(P)
     np.testing.assert_allclose(fit.rows.location[-extra:], unseen.mean + coded @ weights, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(fit.rows.deviation[-extra:] ** -2.0, np.tile(unseen.precision, (extra, 1)), rtol=1e-4)
+    np.testing.assert_allclose(fit.rows.std[-extra:] ** -2.0, np.tile(unseen.precision, (extra, 1)), rtol=1e-4)
 
 
 @pytest.mark.parametrize("implicit", [False, True])

@@ -52,7 +52,7 @@ def objective(info, block, before, after):
     rows, cols = np.repeat(np.arange(block.n_rows), block.row_counts), block.codes >> 1
     data = hinge_data if info.config.loss == "hinge" else logistic_data
     pairs = after["rows"].take(rows), after["cols"].take(cols)
-    total = info.config.weight * data(*pairs, np.where(block.codes & 1, 1.0, -1.0))
+    total = info.config.kappa * data(*pairs, np.where(block.codes & 1, 1.0, -1.0))
     for side, ratings in (("rows", block), ("cols", block.transpose())):
         prior = new_ratings.update_prior(FoldIn.of(info, side), ratings, before[side], before[OTHER[side]])
         for g, p, x, v in zip(

@@ -1,16 +1,22 @@
-"""Grids, folds and the rule by which a setting is chosen."""
+"""Grids, folds, tasks that are done once, and the rule by which a setting is chosen."""
 
 import re
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from onebit_spark import FitConfig, RequestError, fit_arrays
 from onebit_spark.cli.tune_job import as_toml, in_words
+from onebit_spark.input.arrow_ratings import ArrowRatings
+from onebit_spark.input.arrow_table import ArrowTable
+from onebit_spark.input.rating_checks import Columns
+from onebit_spark.platform.files import Location
 from onebit_spark.simulate import simulate
-from onebit_spark.tuning.folds import FoldedSample, Sample, Score, choose, fit_fold, limit, score
-from onebit_spark.tuning.grid import read_grid, settings_of
+from onebit_spark.tuning import cross_validation
+from onebit_spark.tuning.cross_validation import Sample, fit_fold, folded_sample, local_validation, run_tasks
+from onebit_spark.tuning.grid import Score, choose, limit, read_grid, score, settings_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,7 +37,7 @@ def test_grids_follow_each_other_and_nothing_is_tried_twice():
 
 def test_the_commented_grid_is_the_default():
     assert read_grid(str(ROOT / "conf" / "grid.toml")) == read_grid()
-    assert len(read_grid()) == 12
+    assert len(read_grid()) == 8
 
 
 @pytest.mark.parametrize(
@@ -90,21 +96,151 @@ def test_the_score_is_over_folds_not_over_ratings():
     assert (found.log_loss, found.seconds) == (1.75, 3.0)
 
 
-@pytest.fixture(scope="module")
-def sample():
+def test_a_fold_is_fitted_without_its_own_ratings():
     data = simulate("B1", 2, (40, 30), 0.5, seed=1)
-    return Sample.of(data.rows, data.cols, data.labels, (40, 30))
-
-
-def test_a_fold_is_fitted_without_its_own_ratings(sample):
-    fold = np.arange(len(sample), dtype=np.int32) % 4
+    sample, fold = Sample.of(data.rows, data.cols, data.labels, (40, 30)), np.arange(len(data.rows)) % 4
     config = FitConfig(rank=2, max_iter=20, tol=0)
-    found = fit_fold(FoldedSample(sample, fold), 1, config)
     train, test = sample.take(fold != 1), sample.take(fold == 1)
+    found = fit_fold(train, test, config)
     fit = fit_arrays(train.rows, train.cols, train.labels, config, sample.shape)
     assert found["errors"] == np.count_nonzero(fit.predict(test.rows, test.cols) != test.labels)
     assert found["errors"] < 0.35 * found["n"]
     assert (found["n"], found["iterations"], found["converged"]) == (150, 20, False)
+
+
+# ---- folds -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def table():
+    """Text ids, labels 0/1; every cell was rated twice, with opposite labels."""
+    data = simulate("B1", 2, (40, 30), 0.5, seed=4)
+    users, items = (np.char.add(name, index.astype(str)) for name, index in (("u", data.rows), ("i", data.cols)))
+    labels = (data.labels > 0).astype(np.int32)
+    return pa.table({"user": np.tile(users, 2), "item": np.tile(items, 2), "label": np.append(labels, 1 - labels)})
+
+
+def folded(table, seed=1):
+    ratings = ArrowRatings(ArrowTable.of(table), Columns()).divided().to_fit
+    return ratings, *folded_sample(ratings, 5, seed)
+
+
+def test_the_folded_ratings_are_those_that_came_in(table):
+    ratings, sample, _ = folded(table)
+    users, items = ratings.users.to_pylist(), ratings.items.to_pylist()
+    lines = [(users[i], items[j], int(y > 0)) for i, j, y in zip(sample.rows, sample.cols, sample.labels, strict=True)]
+    assert sorted(lines) == sorted(zip(*(table[name].to_pylist() for name in table.column_names), strict=True))
+
+
+def test_folds_depend_on_the_cell_and_the_seed_only(table):
+    _, sample, fold = folded(table)
+    _, shuffled, other = folded(table.take(np.random.default_rng(0).permutation(len(table))))
+    for name in ("rows", "cols"):
+        np.testing.assert_array_equal(getattr(sample, name), getattr(shuffled, name))
+    np.testing.assert_array_equal(fold, other)
+    assert np.bincount(fold).min() > 150  # fifths of 1,200
+    assert not np.array_equal(folded(table, seed=2)[2], fold)
+
+
+def test_all_ratings_of_a_cell_are_held_out_together(table):
+    """Otherwise the − of a cell would be used to predict its +."""
+    _, sample, fold = folded(table)
+    cells = set(zip(sample.rows, sample.cols, strict=True))
+    assert 2 * len(cells) == len(sample)
+    assert len(set(zip(sample.rows, sample.cols, fold, strict=True))) == len(cells)
+
+
+def test_other_ratings_folds_seeds_and_settings_are_other_tasks(table):
+    def keys(table=table, folds=2, seed=1, **settings):
+        with local_validation(ArrowTable.of(table), Columns(), folds, seed, 10**6) as validation:
+            return [str(task) for task in validation.tasks([FitConfig(**settings)])]
+
+    assert len({*keys(), *keys(table.slice(1)), *keys(folds=3), *keys(seed=2), *keys(rank=3)}) == 2 + 2 + 3 + 2 + 2
+
+
+# ---- tasks that are done once ----------------------------------------------------------------------------------------
+
+
+def squared(task):
+    return {"square": task["x"] ** 2}
+
+
+class Progress:
+    """Counts what it is called with."""
+
+    def __init__(self):
+        self.before = self.worked = 0
+
+    def __call__(self, tasks, seconds):
+        if seconds:
+            self.worked += tasks
+        else:
+            self.before += tasks
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return Location(None, tmp_path / "tasks")
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_results_come_in_the_order_of_the_tasks(folder, tmp_path, at_once):
+    progress = Progress()
+    results = run_tasks([{"x": x} for x in (5, 1, 3, 1, 2)], squared, folder, progress, at_once)
+    assert [result["square"] for result in results] == [25, 1, 9, 1, 4]
+    assert all(result["seconds"] > 0 for result in results)
+    assert len(list(tmp_path.rglob("*.json"))) == 4  # the same task twice is one
+    assert (progress.before, progress.worked) == (1, 4)
+
+
+def test_what_is_done_is_not_done_again(folder):
+    first = run_tasks([{"x": 1}, {"x": 2}], squared, folder, Progress())
+
+    def only_new(task):
+        assert task["x"] == 3
+        return squared(task)
+
+    progress = Progress()
+    results = run_tasks([{"x": 1}, {"x": 3}, {"x": 2}], only_new, folder, progress)
+    assert [result["square"] for result in results] == [1, 9, 4]
+    assert [results[0], results[2]] == first  # to the last digit of the seconds
+    assert (progress.before, progress.worked) == (2, 1)
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_a_failure_ends_the_run_and_keeps_what_was_done(folder, at_once):
+    def fails_at_the_end(task):
+        if task["x"] == 7:
+            raise ValueError("seven")
+        return squared(task)
+
+    tasks = [{"x": x} for x in range(8)]
+    with pytest.raises(ValueError, match="seven"):
+        run_tasks(tasks, fails_at_the_end, folder, Progress(), at_once)
+    progress = Progress()
+    results = run_tasks(tasks, squared, folder, progress)
+    assert [result["square"] for result in results] == [x * x for x in range(8)]
+    assert 0 < progress.before < 8
+
+
+def test_half_a_file_of_a_killed_run_does_not_count(folder, tmp_path):
+    """A file is written under a hidden name, and renamed."""
+    run_tasks([{"x": 1}], squared, folder, Progress())
+    (file,) = tmp_path.rglob("*.json")
+    whole = file.read_text()
+    file.unlink()
+    (file.parent / f".{file.name}.writing").write_text(whole[:20])
+    progress = Progress()
+    assert run_tasks([{"x": 1}], squared, folder, progress)[0]["square"] == 1
+    assert progress.worked == 1
+
+
+def test_results_of_other_code_do_not_count(folder, monkeypatch):
+    run_tasks([{"x": 1}], squared, folder, Progress())
+    monkeypatch.setattr(cross_validation, "source_digest", lambda _: "other")
+    progress = Progress()
+    run_tasks([{"x": 1}], squared, folder, progress)
+    assert progress.worked == 1
 
 
 def test_the_choice_in_words_and_as_a_config_file():

@@ -131,7 +131,7 @@ def test_the_loss_that_chooses_kappa_is_a_weighted_mean():
     block = RatingBlock.from_coordinates(rows, cols, labels > 0, SHAPE, random_weights(len(rows)).astype(np.float32))
     engine, config, split = LocalEngine(block), FitConfig(rank=2), Split(3, 0.7)
     engine.start(config, config.make_loss())
-    found = engine.left_out_loss("logistic", engine.posteriors, split).loss
+    found = engine.holdout_loss("logistic", engine.posteriors, split).loss
     left = split.left_of(block, np.arange(SHAPE[0]))
     pairs = (
         engine.posteriors["rows"].take(np.repeat(np.arange(SHAPE[0]), left.row_counts)),

@@ -49,7 +49,7 @@ class RowPrior:
     @classmethod
     def at(cls, lines: RowPosterior) -> RowPrior:
         """The prior with the mean and the deviations of these rows."""
-        return cls(lines.location.astype(np.float64), lines.deviation.astype(np.float64) ** -2)
+        return cls(lines.location.astype(np.float64), lines.std.astype(np.float64) ** -2)
 
     def rows(self, lo: int, hi: int) -> RowPrior:
         """The prior of the rows lo … hi−1 alone."""
@@ -94,16 +94,16 @@ class HalfStep(Generic[P]):
 
     side: Side  # the side that moves
     iteration: int  # number of the iteration, from 0
-    weight: float  # κ, the weight of one rating
+    kappa: float  # κ, the weight of one rating
     prior: RowPrior | PriorLines[P]  # prior of the rows of this side
     ratings_per_row: float  # 2n/m, the scale of a gradient step; with weights n is their sum
     move_means: bool = True  # whether the means move, and whether the spreads do
-    move_spreads: bool = True
+    move_covariances: bool = True
     want_data: bool = False  # whether to add up the objective's data term at the new state, by rows of this side
     # ω, from 1 to below 2: means move ω times as far as to the minimum of their majoriser (docs/MATH.md, §7.3)
     relaxation: float = 1.0
     # (p, D): W: a row with the side features f has the prior mean Wᵀf (§15)
-    feature_weights: NDArray[np.float64] | None = None
+    feature_coef: NDArray[np.float64] | None = None
 
     def under(self, prior: RowPrior | PriorLines[Q]) -> HalfStep[Q]:
         """The same step under another prior, or under the same one in another form."""
@@ -111,9 +111,9 @@ class HalfStep(Generic[P]):
 
     def before(self, by: RowMap) -> HalfStep[P]:
         """The same step on rows that ``by`` has yet to map. Its partners wait for their map as well."""
-        learnt = self.feature_weights
+        learnt = self.feature_coef
         learnt = None if learnt is None else np.asarray(np.linalg.solve(by.matrix.T, learnt.T).T, np.float64)
-        return replace(self, prior=self.row_prior.before(by), feature_weights=learnt)
+        return replace(self, prior=self.row_prior.before(by), feature_coef=learnt)
 
     @property
     def row_prior(self) -> RowPrior:
@@ -127,7 +127,7 @@ class Move(NamedTuple):
 
     side: Side
     means: bool
-    spreads: bool
+    covariances: bool
 
 
 class KernelRatings(NamedTuple):
@@ -168,9 +168,9 @@ class Loss(ABC):
     """A convex surrogate of the 0-1 loss with its row update. Stateless; registered by name in ``LOSSES``."""
 
     name: ClassVar[str]
-    default_weight: ClassVar[float]  # κ where none is given or chosen
-    chooses_weight: ClassVar[bool]  # whether κ is chosen on a part of the ratings where none is given
-    start_deviation: ClassVar[float]  # standard deviation of every coordinate at the start
+    default_kappa: ClassVar[float]  # κ where none is given or chosen
+    chooses_kappa: ClassVar[bool]  # whether κ is chosen on a part of the ratings where none is given
+    start_std: ClassVar[float]  # standard deviation of every coordinate at the start
     start_shrinkage: ClassVar[float]  # the spectral start's factor in a model with intercepts
     score_noise: ClassVar[float]  # c: ``probability`` grows with score/√(c + variance), and with nothing else
 
@@ -204,7 +204,7 @@ class Loss(ABC):
 
     def plan(self) -> list[Move]:
         """The map steps of one iteration, in order."""
-        return [Move("rows", means=True, spreads=True), Move("cols", means=True, spreads=True)]
+        return [Move("rows", means=True, covariances=True), Move("cols", means=True, covariances=True)]
 
     @abstractmethod
     def partners(self, posterior: RowPosterior) -> Partners:
@@ -238,9 +238,9 @@ def partner_location(posterior: RowPosterior) -> FloatArray:
     return np.insert(posterior.location, 1, 1, axis=1) if posterior.has_intercept else posterior.location
 
 
-def partner_deviation(posterior: RowPosterior) -> FloatArray:
+def partner_std(posterior: RowPosterior) -> FloatArray:
     """The standard deviations in the same layout: [s_dj, 0, s_j]."""
-    return np.insert(posterior.deviation, 1, 0, axis=1) if posterior.has_intercept else posterior.deviation
+    return np.insert(posterior.std, 1, 0, axis=1) if posterior.has_intercept else posterior.std
 
 
 def partner_table(rows: int, columns: int, dtype: np.dtype[np.floating]) -> FloatArray:

@@ -28,33 +28,33 @@ import math
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import models, register_model
+from numba.np.arrayobj import make_array
 
-from onebit_spark.core.compiled import COMPILES, inner, intrinsic, jit
-from onebit_spark.core.plain_intrinsics import LANES
+from onebit_spark.core.compiled import inner, intrinsic, jit
 
-if COMPILES:
-    from llvmlite import ir
-    from numba.core import cgutils, types
-    from numba.extending import models, register_model
-    from numba.np.arrayobj import make_array
-
+LANES = 8  # rows whose systems are solved together
 MOST_RATINGS = 1024  # of several rows together: their partners stay in the second-level cache until they are read again
 
-if COMPILES:
-    _LINE = ir.VectorType(ir.DoubleType(), LANES)
+_LINE = ir.VectorType(ir.DoubleType(), LANES)
 
-    class Lanes(types.Type):
-        """The type of a line in a compiled function."""
 
-        def __init__(self) -> None:
-            super().__init__("Lanes")
+class Lanes(types.Type):
+    """The type of a line in a compiled function."""
 
-    lanes = Lanes()
+    def __init__(self) -> None:
+        super().__init__("Lanes")
 
-    @register_model(Lanes)
-    class _LanesModel(models.PrimitiveModel):
-        def __init__(self, manager: Any, kind: Lanes) -> None:
-            super().__init__(manager, kind, _LINE)
+
+lanes = Lanes()
+
+
+@register_model(Lanes)
+class _LanesModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, kind: Lanes) -> None:
+        super().__init__(manager, kind, _LINE)
 
 
 def _address(context, builder, kind, array, line):
@@ -177,7 +177,7 @@ def fill_up(system, solution, size, count):
 
 
 @inner
-def room(size):
+def solve_arrays(size):
     """Arrays for the packed systems and the solutions of a batch."""
     return np.empty((size * (size + 1) // 2, LANES)), np.empty((size, LANES))
 
@@ -201,7 +201,7 @@ def cholesky(c, size):
 
 
 @jit
-def solve(c, b, size):
+def cholesky_solve(c, b, size):
     """Overwrite ``b`` (D lines) with (C Cᵀ)⁻¹ b."""
     for i in range(size):
         row = i * (i + 1) // 2
@@ -235,7 +235,7 @@ BLOCK = 4  # coordinates that are swept together
 
 
 @jit
-def room_to_sweep(size):
+def sweep_arrays(size):
     """Arrays for the systems of a batch, for the reciprocals of their pivots, and for the lines of a sweep."""
     lines = (size + 1) * (size + 2) // 2
     return np.zeros((lines, LANES)), np.empty((size, LANES)), np.empty((3, BLOCK * (size + 1 + BLOCK), LANES))

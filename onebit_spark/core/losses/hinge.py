@@ -7,6 +7,7 @@ The objective is F = λ·AVB. Given the other side it separates over rows, and i
 
 With weights, κ w_l stands in the place of κ in every sum over ratings (docs/MATH.md, §16).
 """
+# mypy: disallow-untyped-defs=False
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.compiled import jit
 from onebit_spark.core.losses.base import (
     HalfStep,
     Loss,
@@ -27,12 +29,35 @@ from onebit_spark.core.losses.base import (
     RowSums,
     Symmetry,
     kernel_arguments,
-    partner_deviation,
     partner_location,
+    partner_std,
     side_by_side,
 )
-from onebit_spark.core.losses.hinge_kernels import update_rows_gradient, update_rows_mm
+from onebit_spark.core.losses.batched_solve import (
+    LANES,
+    cholesky,
+    cholesky_solve,
+    fill_up,
+    next_batch,
+    solve_arrays,
+    sum_of_logs,
+)
+from onebit_spark.core.losses.row_sums import (
+    CHUNK,
+    CHUNK_STRIDE,
+    add_gram,
+    add_projection_and_absolute,
+    chunk_of,
+    gather,
+    gather_and_add,
+    scores,
+    signed_weight,
+    weight_of,
+)
 from onebit_spark.core.posterior import FloatArray, Kind, RowPosterior
+
+SPREAD_FACTOR = math.sqrt(2 / math.pi)  # c: E|Z| of a standard normal Z
+HALVINGS = 3
 
 
 class MajoriserNumbers(NamedTuple):
@@ -51,7 +76,7 @@ class GradientNumbers(NamedTuple):
     kappa: float
     rate: float
     move_means: bool
-    move_spreads: bool
+    move_covariances: bool
     want_data: bool
 
 
@@ -62,9 +87,9 @@ class Hinge(Loss):
     solver: Literal["mm", "gradient"] = "mm"
 
     name: ClassVar[str] = "hinge"
-    default_weight: ClassVar[float] = 2.0
-    chooses_weight: ClassVar[bool] = False
-    start_deviation: ClassVar[float] = 0.2  # much smaller, and columns of noise survive in a worse optimum
+    default_kappa: ClassVar[float] = 2.0
+    chooses_kappa: ClassVar[bool] = False
+    start_std: ClassVar[float] = 0.2  # much smaller, and columns of noise survive in a worse optimum
     start_shrinkage: ClassVar[float] = 0.7
     score_noise: ClassVar[float] = 0.0
 
@@ -98,25 +123,25 @@ class Hinge(Loss):
             return super().plan()
         # Algorithm 1's order: L mean, R mean, v^L, v^R (then γ).
         return [
-            Move("rows", means=True, spreads=False),
-            Move("cols", means=True, spreads=False),
-            Move("rows", means=False, spreads=True),
-            Move("cols", means=False, spreads=True),
+            Move("rows", means=True, covariances=False),
+            Move("cols", means=True, covariances=False),
+            Move("rows", means=False, covariances=True),
+            Move("cols", means=False, covariances=True),
         ]
 
     def partners(self, posterior: RowPosterior) -> Partners:
-        return side_by_side(partner_location(posterior), partner_deviation(posterior))
+        return side_by_side(partner_location(posterior), partner_std(posterior))
 
     def update_rows(
         self, block: RatingBlock, lo: int, hi: int, partners: Partners, rows: RowPosterior, step: HalfStep
     ) -> RowSums:
         ratings, own, prior = kernel_arguments(block, rows, step)
-        t, kappa = step.iteration, step.weight
+        t, kappa = step.iteration, step.kappa
         if self.solver == "mm":
             majoriser = MajoriserNumbers(kappa, step.relaxation, *floors(t), step.want_data)
             return RowSums(*update_rows_mm(ratings, (lo, hi), partners, own, prior, majoriser))
         rate = learning_rate(t) / (kappa * step.ratings_per_row)
-        gradient = GradientNumbers(kappa, rate, step.move_means, step.move_spreads, step.want_data)
+        gradient = GradientNumbers(kappa, rate, step.move_means, step.move_covariances, step.want_data)
         return RowSums(*update_rows_gradient(ratings, (lo, hi), partners, own, prior, gradient))
 
 
@@ -128,3 +153,217 @@ def floors(t: int) -> tuple[float, float]:
 def learning_rate(t: int) -> float:
     """Step sizes of Algorithm 1 after t iterations, in units of λ over the weight of an average row: 1/√(1+t)."""
     return 1.0 / math.sqrt(1.0 + t)
+
+
+# ---- kernels ---------------------------------------------------------------------------------------------------------
+#
+# Both read the same sums over a row's ratings. The chunks of a row's partners stay gathered in ``partners``: a row of
+# one chunk is gathered once, however often its scores are needed.
+
+
+@jit
+def _majorise(codes, weights, lo, n, u, floor, gram_weights, signed_weights):
+    """Weights of (1−yu)_+ ≤ ½(1−yu) + (1−yu)²/(4ω) + ω/4 at ω = max(|1−yu|, floor); returns Σ w(1−yu)_+."""
+    total = 0.0
+    codes, weights = chunk_of(codes, lo, n), chunk_of(weights, lo, n)
+    for l in range(n):
+        y, w = signed_weight(codes, None, l), weight_of(weights, l)
+        margin = 1.0 - y * u[l]
+        total += w * max(margin, 0.0)
+        h = 0.5 / max(abs(margin), floor)
+        gram_weights[l] = w * h
+        signed_weights[l] = w * y * (0.5 + h)
+    return total
+
+
+@jit
+def _subgradient(codes, weights, lo, n, u, signed_weights):
+    """−∂/∂u of Σ w(1−yu)_+: w y where yu < 1; returns Σ w(1−yu)_+."""
+    total = 0.0
+    codes, weights = chunk_of(codes, lo, n), chunk_of(weights, lo, n)
+    for l in range(n):
+        y, w = signed_weight(codes, None, l), weight_of(weights, l)
+        margin = 1.0 - y * u[l]
+        total += w * max(margin, 0.0)
+        signed_weights[l] = w * y if margin > 0.0 else 0.0
+    return total
+
+
+@jit
+def _hinge_sum(codes, weights, lo, n, u):
+    """Σ w(1−yu)_+."""
+    total = 0.0
+    for l in range(n):
+        total += weight_of(weights, lo + l) * max(1.0 - signed_weight(codes, None, lo + l) * u[l], 0.0)
+    return total
+
+
+@jit
+def _penalty(x, fixed, w, prior_mean, precision):
+    """Σ_k w_k|x_k| + ½ Σ_k g_k (x_k − p_k)² over the free coordinates of the augmented x."""
+    total = 0.0
+    for k in range(len(precision)):
+        total += w[fixed + k] * abs(x[fixed + k])
+        total += 0.5 * precision[k] * (x[fixed + k] - prior_mean[k]) ** 2
+    return total
+
+
+@jit
+def update_rows_mm(ratings, span, partner_table, rows, prior, numbers):
+    """Rows span[0] … span[1] − 1: one majorised step of the means, and the exact spreads.
+
+    The floors make the majoriser loose at the old point. So a step that does not lower the row's own part of F is
+    halved, at most ``HALVINGS`` times; then the old mean stays. Returns Σ_i Σ_k log s_ik and the data term.
+    """
+    (first, last), (location, spread, fixed) = span, rows
+    pointers, codes, weights = ratings
+    prior_mean, precision, _ = prior
+    kappa, relaxation, margin_floor, mean_floor, want_data = numbers
+    size = partner_table.shape[1] // 2
+    free = size - fixed
+    partners = np.empty((LANES, size, CHUNK_STRIDE))
+    u, gram_weights, signed_weights, scratch = np.empty(CHUNK), np.empty(CHUNK), np.empty(CHUNK), np.empty(CHUNK)
+    gram = np.empty(size * (size + 1) // 2)
+    linear, absolute, deviations = np.empty(size), np.empty(size), np.empty(size)
+    hinge, old, candidate = np.empty(LANES), np.ones((LANES, size)), np.ones(size)
+    a, w = np.empty((LANES, size)), np.empty((LANES, size))
+    system, solution = solve_arrays(free)
+    members = np.empty(LANES, np.int64)
+    rounded = np.empty(1, location.dtype)
+    c = SPREAD_FACTOR
+    log_volume, data = 0.0, 0.0
+    while first < last:
+        count, first = next_batch(pointers, first, last, members)
+        if count == 0:
+            break
+        for b in range(count):
+            i, x = members[b], old[b]
+            p = prior_mean[i if len(prior_mean) > 1 else 0]
+            g = precision[i if len(precision) > 1 else 0]
+            gram[:] = 0.0
+            linear[:] = 0.0
+            absolute[:] = 0.0
+            deviations[:] = 0.0
+            for k in range(free):
+                x[fixed + k] = location[i, k]
+            hinge[b] = 0.0
+            for lo in range(pointers[i], pointers[i + 1], CHUNK):
+                hi = min(lo + CHUNK, pointers[i + 1])
+                n = hi - lo
+                gather_and_add(partner_table, codes, weights, lo, hi, partners[b], deviations)
+                scores(partners[b], n, x, u)
+                hinge[b] += _majorise(codes, weights, lo, n, u, margin_floor, gram_weights, signed_weights)
+                add_gram(partners[b], n, gram_weights, scratch, gram)
+                add_projection_and_absolute(partners[b], n, signed_weights, weights, lo, linear, absolute)
+            for k in range(size):  # the slopes of F in s_k and in |x_k|
+                a[b, k] = kappa * c * (absolute[k] + c * deviations[k])
+                w[b, k] = kappa * c * deviations[k]
+            # A = κ Σ h R Rᵀ + diag(g + w/ξ),  b = κ Σ y(½+h) R − A_Ff + g∘p,  at ξ = max(|x|, floor)
+            for k in range(free):
+                row, shifted = k * (k + 1) // 2, (k + fixed) * (k + fixed + 1) // 2 + fixed
+                for m in range(k + 1):
+                    system[row + m, b] = kappa * gram[shifted + m]
+                system[row + k, b] += g[k] + w[b, fixed + k] / max(abs(x[fixed + k]), mean_floor)
+                solution[k, b] = kappa * linear[fixed + k] + g[k] * p[k]
+                if fixed == 1:
+                    solution[k, b] -= kappa * gram[shifted - 1]
+        fill_up(system, solution, free, count)
+        cholesky(system, free)
+        cholesky_solve(system, solution, free)
+        for b in range(count):
+            i, x = members[b], old[b]
+            p = prior_mean[i if len(prior_mean) > 1 else 0]
+            g = precision[i if len(precision) > 1 else 0]
+            old_value = kappa * hinge[b] + _penalty(x, fixed, w[b], p, g)
+            fraction = relaxation
+            for _ in range(HALVINGS + 1):
+                for k in range(free):
+                    rounded[0] = x[fixed + k] + fraction * (solution[k, b] - x[fixed + k])
+                    candidate[fixed + k] = rounded[0]
+                new_hinge = 0.0
+                for lo in range(pointers[i], pointers[i + 1], CHUNK):
+                    hi = min(lo + CHUNK, pointers[i + 1])
+                    if pointers[i + 1] - pointers[i] > CHUNK:  # else its partners are still there
+                        gather(partner_table, codes, lo, hi, partners[b])
+                    scores(partners[b], hi - lo, candidate, u)
+                    new_hinge += _hinge_sum(codes, weights, lo, hi - lo, u)
+                if kappa * new_hinge + _penalty(candidate, fixed, w[b], p, g) <= old_value:
+                    hinge[b] = new_hinge
+                    for k in range(fixed, size):
+                        x[k] = candidate[k]
+                    break
+                fraction *= 0.5
+            for k in range(free):
+                location[i, k] = x[fixed + k]
+                a_k = a[b, fixed + k]
+                spread[i, k] = 2.0 / (a_k + math.sqrt(a_k * a_k + 4.0 * g[k]))
+            log_volume += sum_of_logs(spread, i)
+            if want_data:
+                data += kappa * hinge[b]
+                for k in range(size):
+                    data += w[b, k] * abs(x[k])
+                for k in range(free):
+                    data += a[b, fixed + k] * spread[i, k]
+    return log_volume, data
+
+
+@jit
+def update_rows_gradient(ratings, span, partner_table, rows, prior, numbers):
+    """Rows span[0] … span[1] − 1 by Algorithm 1: a gradient step of the means, or the exact spreads, or both.
+
+    ∂F/∂x_k = −κ Σ_l y_l R_jk 1(y_l u_l < 1) + w_k sign(x_k) + g_k (x_k − p_k).
+    """
+    (first, last), (location, spread, fixed) = span, rows
+    pointers, codes, weights = ratings
+    prior_mean, precision, _ = prior
+    kappa, rate, move_means, move_covariances, want_data = numbers
+    size = partner_table.shape[1] // 2
+    free = size - fixed
+    partners = np.empty((size, CHUNK_STRIDE))
+    u, signed_weights = np.empty(CHUNK), np.empty(CHUNK)
+    linear, absolute, deviations = np.empty(size), np.empty(size), np.empty(size)
+    x, c = np.ones(size), SPREAD_FACTOR
+    log_volume, data = 0.0, 0.0
+    for i in range(first, last):
+        if pointers[i] == pointers[i + 1]:
+            continue
+        p = prior_mean[i if len(prior_mean) > 1 else 0]
+        g = precision[i if len(precision) > 1 else 0]
+        linear[:] = 0.0
+        absolute[:] = 0.0
+        deviations[:] = 0.0
+        for k in range(free):
+            x[fixed + k] = location[i, k]
+        hinge = 0.0
+        for lo in range(pointers[i], pointers[i + 1], CHUNK):
+            hi = min(lo + CHUNK, pointers[i + 1])
+            gather_and_add(partner_table, codes, weights, lo, hi, partners, deviations)
+            scores(partners, hi - lo, x, u)
+            hinge += _subgradient(codes, weights, lo, hi - lo, u, signed_weights)
+            add_projection_and_absolute(partners, hi - lo, signed_weights, weights, lo, linear, absolute)
+        if move_means:
+            for k in range(free):
+                w_k = kappa * c * deviations[fixed + k]
+                slope = -kappa * linear[fixed + k] + w_k * np.sign(x[fixed + k]) + g[k] * (x[fixed + k] - p[k])
+                x[fixed + k] -= rate * slope
+                location[i, k] = x[fixed + k]
+            if want_data:
+                hinge = 0.0
+                for lo in range(pointers[i], pointers[i + 1], CHUNK):
+                    hi = min(lo + CHUNK, pointers[i + 1])
+                    if pointers[i + 1] - pointers[i] > CHUNK:
+                        gather(partner_table, codes, lo, hi, partners)
+                    scores(partners, hi - lo, x, u)
+                    hinge += _hinge_sum(codes, weights, lo, hi - lo, u)
+        if move_covariances:
+            for k in range(free):
+                a_k = kappa * c * (absolute[fixed + k] + c * deviations[fixed + k])
+                spread[i, k] = 2.0 / (a_k + math.sqrt(a_k * a_k + 4.0 * g[k]))
+        log_volume += sum_of_logs(spread, i)
+        if want_data:
+            data += kappa * hinge
+            for k in range(size):
+                data += kappa * c * deviations[k] * abs(x[k])
+            for k in range(free):
+                data += kappa * c * (absolute[fixed + k] + c * deviations[fixed + k]) * spread[i, k]
+    return log_volume, data

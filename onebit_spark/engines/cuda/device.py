@@ -48,7 +48,7 @@ def bytes_needed(n: int, n_rows: int, n_cols: int, form: Form, weighted: bool) -
     weights 80. A row has its posterior three times (a choice goes back to a saved state), its lines and its sums. The
     start has four tables of double precision.
     """
-    shape = Shape.of(form, hinge=form.kind == "spread")  # the hinge's lines are the longer ones
+    shape = Shape.of(form)
     row = 4 * (3 * form.width + shape.own_width + shape.line.sums + shape.line.width)
     start = 8 * 4 * (form.rank + 6)
     return max(n * (80 if weighted else 46), n * (32 if weighted else 16) + (n_rows + n_cols) * max(row, start))

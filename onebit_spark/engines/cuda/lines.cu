@@ -1,8 +1,7 @@
-// The lines of rows that sums.cu reads: those of partners, and own ones. HINGE, GROUP, MOMENTS, IMPLICIT and WEIGHED:
-// as in rows.cuh.
+// The lines of rows that sums.cu reads: those of partners, and own ones. GROUP, MOMENTS and IMPLICIT as in sums.cu.
 #include "lanes.cuh"
 
-#define WIDTH ((MOMENTS + IMPLICIT + WEIGHED) * GROUP)
+#define WIDTH ((MOMENTS + IMPLICIT) * GROUP)
 
 // Which entry (a, b), a ≥ b, of a packed triangle is number q
 __device__ __forceinline__ void entry_of(int q, int& a, int& b) {
@@ -23,24 +22,21 @@ __device__ __forceinline__ float covariance(const float* __restrict__ scale, int
 // A block makes the lines of LINES rows; a thread makes the same number of each.
 #define LINES 16
 
-// [E[R Rᵀ] packed, E[R], 1, 0 …, implicit, 0 …] of every partner R = [d, …]; one more line of zeros is for nobody. For the
-// hinge loss [R Rᵀ packed, R, 1, 0 …, implicit, 0 …, deviations, |R| with 1 in the place of |d|, 0 …].
+// [E[R Rᵀ] packed, E[R], 1, 0 …, implicit, 0 …] of every partner R = [d, …]; one more line of zeros is for nobody.
 extern "C" __global__ void fill_partners(const float* __restrict__ location, const float* __restrict__ scale,
                                          const float* __restrict__ implicit, float* __restrict__ out, i64 n) {
   const i64 begin = blockIdx.x * (i64)LINES, end = begin + LINES < n + 1 ? begin + LINES : n + 1;
   for (int s = threadIdx.x; s < WIDTH; s += blockDim.x) {
     int a, b;
     entry_of(s, a, b);
-    const int k = s - MOMENTS * GROUP, w = k - IMPLICIT * GROUP;
+    const int k = s - MOMENTS * GROUP;
     for (i64 j = begin; j < end; j++) {
       const float* x = location + j * SIZE;
       float value = 0.f;
       if (j < n) {
-        if (a < SIZE) value = x[a] * x[b] + (HINGE ? 0.f : covariance(scale + j * SCALE, a, b));
+        if (a < SIZE) value = x[a] * x[b] + covariance(scale + j * SCALE, a, b);
         else if (a == SIZE) value = b < SIZE ? x[b] : 1.f;
         else if (IMPLICIT && k >= 0 && k < SENT * RANK) value = implicit[j * (VECTORS * RANK) + k];
-        else if (WEIGHED && w >= 0 && w < SIZE) value = scale[j * SCALE + w];
-        else if (WEIGHED && w >= SIZE && w < 2 * SIZE) value = FIXED && w == SIZE ? 1.f : fabsf(x[w - SIZE]);
       }
       out[j * WIDTH + s] = value;
     }

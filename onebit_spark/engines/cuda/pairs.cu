@@ -49,14 +49,14 @@ __device__ __forceinline__ void pair_moments(const Posteriors& of, bool here, i6
   variance = fmax(variance, 0.0);
 }
 
-// LeftOut of ratings that were left out (core/left_out.py): of their held-out losses Σ w, Σ of squares, of the weights, and of
+// HoldoutLoss of ratings that were left out (core/holdout_loss.py): of their held-out losses Σ w, Σ of squares, of the weights, and of
 // wrong signs, as sums[0 … 3][block]; and 2²⁰ times the weights in each bin of the margins.
 #define THREADS 256
 extern "C" __global__ void __launch_bounds__(THREADS)
-left_out(const i64* __restrict__ pointers, const int* __restrict__ first_rows, int n_tasks, i64 n_rows,
+holdout_loss(const i64* __restrict__ pointers, const int* __restrict__ first_rows, int n_tasks, i64 n_rows,
          const u32* __restrict__ codes, const float* __restrict__ weights, const float* __restrict__ row_location,
          const float* __restrict__ row_scale, const float* __restrict__ col_location, const float* __restrict__ col_scale,
-         int hinge, double noise, double widest, int bins, double* __restrict__ sums, u64* __restrict__ margins, i64 n) {
+         double noise, double widest, int bins, double* __restrict__ sums, u64* __restrict__ margins, i64 n) {
   __shared__ double parts[4][THREADS];
   const Ratings ratings = {pointers, first_rows, n_tasks, n_rows};
   const Posteriors of = {row_location, row_scale, col_location, col_scale};
@@ -70,7 +70,7 @@ left_out(const i64* __restrict__ pointers, const int* __restrict__ first_rows, i
     if (!here || threadIdx.x % PAIR_LANES) continue;
     const double margin = codes[l] & 1 ? score : -score, weight = weights ? (double)weights[l] : 1.0;
     const double u = -margin / sqrt(1.0 + 3.141592653589793 * variance / 8.0);
-    const double loss = hinge ? fmax(1.0 - margin, 0.0) : fmax(u, 0.0) + log1p(exp(-fabs(u)));
+    const double loss = fmax(u, 0.0) + log1p(exp(-fabs(u)));
     total[0] += weight * loss;
     total[1] += weight * loss * loss;
     total[2] += weight;

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.core.draws import Draws
-from onebit_spark.core.left_out import BINS, WIDEST
-from onebit_spark.core.losses import LOSSES, Hinge
+from onebit_spark.core.holdout_loss import BINS, WIDEST
+from onebit_spark.core.losses import Logistic
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.prediction import HIGHEST_OCTAVE, HISTOGRAM_BINS, LOWEST_OCTAVE, PER_OCTAVE
 from onebit_spark.engines.cuda.device import cupy, kernel, launch, or_null
@@ -53,16 +53,15 @@ def count_confidences(
     return np.asarray(counts.get(), np.float64)
 
 
-def left_out_sums(left: DeviceRatings, loss: str, rows: RowPosterior, cols: RowPosterior) -> Sums:
-    """``LeftOut`` of these ratings (``core.left_out``)."""
+def holdout_loss_sums(left: DeviceRatings, rows: RowPosterior, cols: RowPosterior) -> Sums:
+    """``HoldoutLoss`` of these ratings under the logistic loss (``core.holdout_loss``)."""
     cp, blocks = cupy(), max(1, min(MOST_BLOCKS, -(-left.n * LANES // THREADS)))
     parts, margins, sums = cp.empty((4, blocks)), cp.zeros(BINS, np.uint64), cp.empty(4)
-    kernel("pairs", "left_out", Shape.of(rows.form).pair_macros)(
+    kernel("pairs", "holdout_loss", Shape.of(rows.form).pair_macros)(
         (blocks,), (THREADS,),
         (
             *left.places, left.codes, or_null(left.weights), rows.location, rows.scale, cols.location, cols.scale,
-            np.int32(loss == Hinge.name), np.float64(LOSSES[loss].score_noise), np.float64(WIDEST), np.int32(BINS),
-            parts, margins, np.int64(left.n),
+            np.float64(Logistic.score_noise), np.float64(WIDEST), np.int32(BINS), parts, margins, np.int64(left.n),
         ),
     )  # fmt: skip
     fold(parts, sums)

@@ -30,7 +30,7 @@ class Cuts(NamedTuple):
     many: Any  # rows with more than MANY_TASKS tasks of ratings: a block of threads joins their parts
 
 
-class RowSums(NamedTuple):
+class DeviceRowSums(NamedTuple):
     """Of each row, float64 and int32."""
 
     weights: Any  # the sum of the weights of its ratings
@@ -104,7 +104,7 @@ class DeviceRatings:
         return int(np.count_nonzero(self.counts))
 
     @cached_property
-    def row_sums(self) -> RowSums:
+    def row_sums(self) -> DeviceRowSums:
         return self._summed(self.weights)
 
     @property
@@ -131,12 +131,12 @@ class DeviceRatings:
         return int(self._unweighted.positives.sum())
 
     @property
-    def _unweighted(self) -> RowSums:
+    def _unweighted(self) -> DeviceRowSums:
         return self.row_sums if self.weights is None else self._summed(None)
 
-    def _summed(self, weights: Any) -> RowSums:
+    def _summed(self, weights: Any) -> DeviceRowSums:
         m, cp = self.n_rows, cupy()
-        sums = RowSums(cp.empty(m), cp.empty(m), cp.empty(m), cp.empty(m, np.int32))
+        sums = DeviceRowSums(cp.empty(m), cp.empty(m), cp.empty(m), cp.empty(m, np.int32))
         launch(_kernel("count_rows"), 32 * m, self.pointers, self.codes, or_null(weights), *sums, np.int64(m))
         return sums
 

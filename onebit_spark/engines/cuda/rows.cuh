@@ -1,7 +1,6 @@
 // What the kernels share that read the sums of rows: places of numbers, and the prior of a row.
 //
-//   HINGE     whether the sums are those of the hinge loss
-//   GROUP, MOMENTS, SIGNED, IMPLICIT, WEIGHED, VALUES as in sums.cu
+//   GROUP, MOMENTS, SIGNED, IMPLICIT, VALUES as in sums.cu
 #include "lanes.cuh"
 
 #define SUMS (VALUES * GROUP)
@@ -10,14 +9,11 @@
 
 // The sum of number s of the moments is number s of a row's sums. Here is the signed sum of it
 __device__ __forceinline__ int signed_moment(int s) { return s + SIGNED * GROUP; }
-// The same of COUNT numbers per thread that are read apart, and whose values begin at FIRST: a thread that has fewer than
-// four left has room for four
-template <int COUNT, int FIRST> __device__ __forceinline__ int apart(int s) {
-  const int rest = COUNT % 4 ? COUNT % 4 : 4, beyond = s - (COUNT - COUNT % 4) * GROUP;
-  return FIRST * GROUP + (beyond < 0 ? s : s - beyond + 4 * (beyond / rest) + beyond % rest);
+// The sum of number s of the implicit vectors: a thread that has fewer than four of them left has room for four
+__device__ __forceinline__ int implicit_sum(int s) {
+  const int rest = IMPLICIT % 4 ? IMPLICIT % 4 : 4, beyond = s - (IMPLICIT - IMPLICIT % 4) * GROUP;
+  return (MOMENTS + SIGNED) * GROUP + (beyond < 0 ? s : s - beyond + 4 * (beyond / rest) + beyond % rest);
 }
-__device__ __forceinline__ int implicit_sum(int s) { return apart<IMPLICIT, MOMENTS + SIGNED>(s); }
-__device__ __forceinline__ int weighed_sum(int s) { return apart<WEIGHED, MOMENTS + SIGNED + (IMPLICIT + 3) / 4 * 4>(s); }
 
 // The coordinate of a partner [d, R, 1] (or [R, 1]) that stands beside coordinate a of a row
 __device__ __forceinline__ int beside(int a) { return FIXED && a == 0 ? SIZE : a; }
@@ -51,17 +47,5 @@ implicit_mean(const float* __restrict__ sums, int k, double count, double ridge,
   implicit[4 * RANK + k] = (float)((double)sums[implicit_sum(2 * RANK + k)] / count);
   implicit[5 * RANK + k] = (float)((double)sums[implicit_sum(3 * RANK + k)] / count);
   return rsqrt(count) * (double)sums[implicit_sum(k)];
-}
-#endif
-
-#if HINGE
-#define SPREAD_FACTOR 0.7978845608028654  // c = √(2/π)
-// w_a = κc Σ w_l s_ja, the slope of the objective in |x_a|; a partner's 1 has no deviation
-__device__ __forceinline__ double slope_of_mean(const float* __restrict__ sums, int a) {
-  return FIXED && a == 0 ? 0.0 : SPREAD_FACTOR * (double)sums[weighed_sum(a)];
-}
-// κc Σ w_l (|z_ja| + c s_ja), the slope in the deviation of x_a
-__device__ __forceinline__ double slope_of_spread(const float* __restrict__ sums, int a) {
-  return SPREAD_FACTOR * ((double)sums[weighed_sum(SIZE + a)] + slope_of_mean(sums, a));
 }
 #endif

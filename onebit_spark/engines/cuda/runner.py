@@ -13,13 +13,13 @@ from numpy.typing import ArrayLike, NDArray
 from onebit_spark.core.blocks import RatingBlock, Repeats
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.implicit_features import ImplicitMove
-from onebit_spark.core.losses import OTHER, Hinge, Loss, PriorLines, RowPrior, Side
+from onebit_spark.core.losses import OTHER, Loss, PriorLines, RowPrior, Side
 from onebit_spark.core.posterior import Form, RowPosterior, packed_size
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.row_map import RowMap
 from onebit_spark.core.spectral import Rows
 from onebit_spark.engines import steps
-from onebit_spark.engines.cuda import hinge, pairs
+from onebit_spark.engines.cuda import pairs
 from onebit_spark.engines.cuda.device import (
     bytes_needed,
     check_memory,
@@ -34,7 +34,7 @@ from onebit_spark.engines.cuda.device import (
 from onebit_spark.engines.cuda.ratings import DeviceRatings, Orientations, device_ratings, orientations_of
 from onebit_spark.engines.cuda.shapes import WARP, Shape
 from onebit_spark.engines.cuda.start import grown_posteriors, start_posteriors, total_weight
-from onebit_spark.engines.cuda.totals import fold, side_statistics, weight_gram
+from onebit_spark.engines.cuda.totals import coef_gram, fold, side_statistics
 from onebit_spark.engines.cuda.update import (
     DevicePrior,
     RatingSums,
@@ -59,7 +59,7 @@ class CudaRunner:
         self.n_ratings = ratings["rows"].n
         self.weighted = ratings["rows"].weights is not None
         self.total_weight = total_weight(ratings["rows"])
-        self._prepared: set[tuple[Form, Loss]] = set()
+        self._prepared: set[Form] = set()
         self._left_out: tuple[Split, DeviceRatings] | None = None
         self._ahead: RatingSums | None = None  # of the next half step: the data term of the last one needed them
         self._next: Callable[[], RatingSums] | None = None  # makes them
@@ -88,33 +88,29 @@ class CudaRunner:
     ) -> tuple[Any, list[Sums]]:
         assert isinstance(step, steps.Update)
         half, ratings, (rows, *more) = step.step, self.ratings[side], own
-        self._prepare(rows.form, step.loss)
+        self._prepare(rows.form)
         lines = more.pop(0) if isinstance(half.prior, PriorLines) else None
-        features = more.pop(0) if half.feature_weights is not None else None
+        features = more.pop(0) if half.feature_coef is not None else None
         prior = DevicePrior.of(half, rows.dimension, lines, features)
-        self._next, data = None, None
-        if isinstance(step.loss, Hinge):
-            new, implicit_means, scalars, data = hinge.updated(ratings, step.loss, half, rows, partners, prior)
-        else:
-            rating_sums, self._ahead = self._ahead, None
-            if rating_sums is None or not rating_sums.are_of(rows, partners, half.weight):
-                rating_sums = RatingSums.of(ratings, rows, partners, half.weight)
-            new, implicit_means, scalars = updated(ratings, half, rating_sums, prior)
-            del rating_sums
-            if half.want_data:
-                self._next = partial(RatingSums.of, self.ratings[OTHER[side]], partners, new, half.weight)
-        data = data if half.want_data else None
+        self._next = None
+        rating_sums, self._ahead = self._ahead, None
+        if rating_sums is None or not rating_sums.are_of(rows, partners, half.kappa):
+            rating_sums = RatingSums.of(ratings, rows, partners, half.kappa)
+        new, implicit_means, scalars = updated(ratings, half, rating_sums, prior)
+        del rating_sums
+        if half.want_data:
+            self._next = partial(RatingSums.of, self.ratings[OTHER[side]], partners, new, half.kappa)
         statistics = side_statistics(
-            ratings, rows.location, new, prior, implicit_means, scalars, half.want_data, data, features
+            ratings, rows.location, new, prior, implicit_means, scalars, half.want_data, features
         )
         return new, [statistics.to_vector()]
 
-    def _prepare(self, form: Form, loss: Loss) -> None:
+    def _prepare(self, form: Form) -> None:
         """Begin to compile what such a half step needs, the first time."""
-        if (form, loss) not in self._prepared:
-            self._prepared.add((form, loss))
+        if form not in self._prepared:
+            self._prepared.add(form)
             for ratings in self.ratings.values():
-                prepare_half_step(ratings, form, isinstance(loss, Hinge))
+                prepare_half_step(ratings, form)
 
     def data_term(self, summed: float) -> float:
         """Its first part comes with the sums of the next half step, which wait until the weights have moved."""
@@ -131,22 +127,22 @@ class CudaRunner:
             return [pairs.count_errors(ratings, rows, partners, step.draws)]
         if isinstance(step, steps.Confidences):
             return [pairs.count_confidences(ratings, rows, partners, step.noise, step.stride)]
-        assert isinstance(step, steps.MeasureLeftOut)
-        return [pairs.left_out_sums(self._left(step.split), step.loss, rows, partners)]
+        assert isinstance(step, steps.MeasureHoldoutLoss)
+        return [pairs.holdout_loss_sums(self._left(step.split), rows, partners)]
 
     def run_rows(self, side: Side, step: RowStep, own: Sequence[Any], format: LineFormat) -> Any:
         if isinstance(step, steps.FillUnrated):
             explained = None
-            if step.feature_weights is not None:
-                explained = (own[1] @ cupy().asarray(step.feature_weights)).astype(np.float32)
+            if step.feature_coef is not None:
+                explained = (own[1] @ cupy().asarray(step.feature_coef)).astype(np.float32)
             return _with_prior(own[0], self.ratings[side], step.prior, explained)
         assert isinstance(step, steps.Combine)
         return step.make(*own)  # numpy's functions and indices serve arrays of the device as well
 
     def row_sums(self, side: Side, step: RowStep, own: Sequence[Any] = ()) -> list[Sums]:
         posterior: RowPosterior = own[0]
-        if step is steps.weight_gram:
-            return [weight_gram(self.ratings[side], posterior)]
+        if step is steps.coef_gram:
+            return [coef_gram(self.ratings[side], posterior)]
         assert step is steps.column_squares
         mean: Any = posterior.mean.astype(np.float64)
         return [np.diag((mean.T @ mean).get()).copy()]
@@ -168,7 +164,7 @@ class CudaRunner:
         return table
 
     def start(self, config: FitConfig, loss: Loss) -> dict[Side, RowPosterior]:
-        self._prepare(config.form, loss)
+        self._prepare(config.form)
         return start_posteriors(self.ratings, config, loss)
 
     def shortage(self, config: FitConfig) -> str | None:
@@ -179,7 +175,7 @@ class CudaRunner:
         return f"it takes about {needed / 1e9:.1f} GB of GPU memory, and there are {there / 1e9:.1f}"
 
     def grown(self, posteriors: dict[Side, RowPosterior], config: FitConfig, loss: Loss) -> dict[Side, RowPosterior]:
-        self._prepare(config.form, loss)
+        self._prepare(config.form)
         return grown_posteriors(self.ratings, posteriors, config, loss)
 
     @contextmanager

@@ -1,6 +1,6 @@
 """How the kernels are sized for one form of a row, and where their numbers are in memory.
 
-A partner's line has the moments E[z zᵀ] of z = [R, 1], packed (``core.losses.logistic_kernels``), and behind them what
+A partner's line has the moments E[z zᵀ] of z = [R, 1], packed (``core.losses.logistic``), and behind them what
 implicit features tell. A group of threads reads it together. With 4 threads, of which each holds 20 moments:
 
     memory        0 1 2 3   4 5 6 7   8 9 10 11   12 13 14 15   16 17 18 19   …   76 77 78 79
@@ -13,7 +13,7 @@ different ratings of a row. In the end each group keeps a part of the sums, and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property
 
 import numpy as np
@@ -26,12 +26,11 @@ Places = NDArray[np.int64]
 GROUPS = (4, 8, 16, 32, 64, 96)  # threads that may share a rating, or map a row together
 # Threads that solve a row together: so many lines and columns of them, for systems up to this size
 GRIDS = {12: (2, 2), 16: (4, 2), 24: (4, 4), 32: (8, 4), 64: (8, 8)}
-CANDIDATES = 4  # steps that a search compares
 MOST_MOMENTS = 24  # of a thread: more would not fit its registers
 TASK = 512  # ratings of a task
 MANY_TASKS = 32  # a row with more tasks than that is joined by a block of threads of its own
 RATING_MACROS = {"TASK": TASK}
-MODE_LOGISTIC, MODE_PRODUCT, MODE_READS, MODE_HINGE, MODE_SEARCH = range(5)  # what sums.cu adds up
+MODE_LOGISTIC, MODE_PRODUCT, MODE_READS = range(3)  # what sums.cu adds up
 WARP, BLOCK = 32, 128  # threads
 REGISTERS = 65536  # of a multiprocessor
 OTHER_REGISTERS = 28  # of a thread of sums.cu: addresses, codes and the like
@@ -54,8 +53,6 @@ class LineShape:
     moments: int  # numbers of a line that each of them holds
     implicit: int = 0  # the same of the implicit vectors
     signed: int = 0  # how many of the last moments are summed with the labels as well
-    weighed: int = 0  # numbers that are summed with the weights of the ratings
-    searches: bool = False  # whether nothing but losses of a few steps is summed
 
     @classmethod
     def of_columns(cls, columns: int) -> LineShape:
@@ -71,22 +68,22 @@ class LineShape:
     @property
     def values(self) -> int:
         """Sums per thread."""
-        return 1 if self.searches else _rounded(self._summed, 4 * self.groups)
+        return _rounded(self._summed, 4 * self.groups)
 
     @property
     def _summed(self) -> int:
         """Sums per thread that are not always 0."""
-        return sum(_rounded(part, 4) for part in (self.moments, self.signed, self.implicit, self.weighed))
+        return sum(_rounded(part, 4) for part in (self.moments, self.signed, self.implicit))
 
     @property
     def width(self) -> int:
         """Numbers of a line."""
-        return (self.moments + self.implicit + self.weighed) * self.group
+        return (self.moments + self.implicit) * self.group
 
     @property
     def sums(self) -> int:
         """Sums of a row."""
-        return CANDIDATES if self.searches else self.values * self.group
+        return self.values * self.group
 
     @property
     def threads(self) -> int:
@@ -102,28 +99,19 @@ class LineShape:
         return numbers + self.signed * self.group
 
     def implicit_places(self, numbers: Places) -> Places:
-        """The same of the implicit vectors."""
-        return self._apart(numbers, self.implicit, self.moments + self.signed)
+        """Where the sums of these numbers of the implicit vectors are.
 
-    def weighed_places(self, numbers: Places) -> Places:
-        """The same of the numbers that are summed with weights."""
-        return self._apart(numbers, self.weighed, self.moments + self.signed + _rounded(self.implicit, 4))
-
-    def _apart(self, numbers: Places, count: int, first: int) -> Places:
-        """Of ``count`` numbers per thread that are read apart, and whose values begin at ``first``.
-
-        A thread that has fewer than four left has room for four.
+        A thread that has fewer than four of them left has room for four.
         """
+        count, first = self.implicit, (self.moments + self.signed) * self.group
         rest, beyond = count % 4 or 4, numbers - (count - count % 4) * self.group
-        return first * self.group + np.where(
-            beyond < 0, numbers, numbers - beyond + 4 * (beyond // rest) + beyond % rest
-        )
+        return first + np.where(beyond < 0, numbers, numbers - beyond + 4 * (beyond // rest) + beyond % rest)
 
     @property
     def macros(self) -> dict[str, int]:
         return {
             "GROUP": self.group, "MOMENTS": self.moments, "IMPLICIT": self.implicit, "SIGNED": self.signed,
-            "WEIGHED": self.weighed, "VALUES": self.values,
+            "VALUES": self.values,
         }  # fmt: skip
 
     def sum_macros(self, weighted: bool, mode: int, cached: bool = False) -> dict[str, int]:
@@ -133,9 +121,8 @@ class LineShape:
         side by side as have room for theirs. The order of the sums is the same.
         """
         ahead = 1 if cached else 2
-        read = self.moments + self.implicit + self.weighed
-        own = (2 if self.searches else 1) * self.moments
-        registers = ahead * read + own + (1 if self.searches else self._summed) + OTHER_REGISTERS + 8 * ahead
+        read = self.moments + self.implicit
+        registers = ahead * read + self.moments + self._summed + OTHER_REGISTERS + 8 * ahead
         blocks = max(1, REGISTERS // (self.threads * registers))
         return {
             **self.macros, **RATING_MACROS, "MANY_TASKS": MANY_TASKS, "AHEAD": ahead, "WEIGHTED": int(weighted),
@@ -151,12 +138,11 @@ class Shape:
     fixed: int  # 1 with intercepts, else 0
     implicit: bool  # whether the rows have implicit features
     spread: bool = False  # whether a row keeps standard deviations instead of a covariance
-    hinge: bool = False  # whether it is fitted to the hinge loss
 
     @classmethod
     @cache
-    def of(cls, form: Form, hinge: bool = False) -> Shape:
-        return cls(form.dimension, int(form.has_intercept), form.has_implicit, form.kind == "spread", hinge)
+    def of(cls, form: Form) -> Shape:
+        return cls(form.dimension, int(form.has_intercept), form.has_implicit, form.kind == "spread")
 
     @property
     def rank(self) -> int:
@@ -167,29 +153,21 @@ class Shape:
         """Entries of a covariance."""
         return packed_size(self.size)
 
-    @property
-    def search_line(self) -> LineShape:
-        """Of the partners' lines [R, 1] that a search of the hinge loss reads."""
-        return replace(LineShape.of_columns(self.size + 1), searches=True)
-
     @cached_property
     def line(self) -> LineShape:
-        """The moments of [R, 1], D + 1 coordinates, and 4K numbers of implicit features; 2D more for the hinge loss."""
+        """The moments of [R, 1], D + 1 coordinates, and 4K numbers of implicit features."""
         numbers = packed_size(self.size + 1)
         group = next(threads for threads in GROUPS if MOST_MOMENTS * threads >= _rounded(numbers, 4 * threads))
         moments = _rounded(numbers, 4 * group) // group
-        implicit, weighed = (
-            _one_read(-(-numbers // group))
-            for numbers in (SENT_VECTORS * self.rank * self.implicit, 2 * self.size * self.hinge)
-        )
-        return LineShape(group, moments, implicit, moments - self.packed // (4 * group) * 4, weighed)
+        implicit = _one_read(-(-SENT_VECTORS * self.rank * self.implicit // group))
+        return LineShape(group, moments, implicit, moments - self.packed // (4 * group) * 4)
 
     @property
     def own_width(self) -> int:
         """Numbers of a row's own line: moments alone."""
         return self.line.moments * self.line.group
 
-    # ---- lines.cu, solve.cu, hinge.cu, maps.cu -----------------------------------------------------------------------
+    # ---- lines.cu, solve.cu, maps.cu ---------------------------------------------------------------------------------
 
     @property
     def edge(self) -> int:
@@ -238,8 +216,8 @@ class Shape:
 
     @cached_property
     def row_macros(self) -> dict[str, int]:
-        """Of ``lines.cu``, ``solve.cu`` and ``hinge.cu``."""
-        return {**self.line.macros, **self.map_macros, "HINGE": int(self.hinge), "EDGE": self.edge}
+        """Of ``lines.cu`` and ``solve.cu``."""
+        return {**self.line.macros, **self.map_macros, "EDGE": self.edge}
 
     @cached_property
     def map_macros(self) -> dict[str, int]:

@@ -99,8 +99,6 @@ __device__ __forceinline__ void sweep(double (&a)[TALL][WIDE], double (&edge)[TA
 // x ~ N(A⁻¹ b, A⁻¹) of every row with ratings, from its sums, under its prior; `implicit_means` are added to the
 // prior means. They and `location` are written anew, `scale` and `implicit` in place. scalars: Σ ½ log det V (or Σ log s),
 // Σ g((x − p)² + var) − 1 − log g with g the diagonal of G, and Σ ½κ y E[u] of all ratings.
-// With the hinge loss, A has w/max(|x|, floor) added to its diagonal, and `location` is the step A⁻¹(b − Ax) from the old x:
-// hinge.cu goes on. Its sums have b − Ax at once; b and A, rounded apart, would leave an error in the place of a short step.
 // Rows without ratings solve x = 0, so that the threads of a warp stay together.
 extern "C" __global__ void __launch_bounds__(BLOCK)
 solve(const float* __restrict__ acc, const i64* __restrict__ pointers, const int* __restrict__ distinct,
@@ -108,7 +106,7 @@ solve(const float* __restrict__ acc, const i64* __restrict__ pointers, const int
       const float* __restrict__ own_mean, const float* __restrict__ own_deviation, const float* __restrict__ explained,
       const float* __restrict__ old, float* __restrict__ location, float* __restrict__ scale,
       float* __restrict__ implicit, float* __restrict__ implicit_means, double* __restrict__ scalars, i64 n, double relaxation,
-      double ridge, double floor) {
+      double ridge) {
   __shared__ Room rooms[ROWS_PER_BLOCK];
   __shared__ bool solved[ROWS_PER_BLOCK];
   const Prior prior = {prior_mean, prior_precision, own_mean, own_deviation, explained};
@@ -130,7 +128,7 @@ solve(const float* __restrict__ acc, const i64* __restrict__ pointers, const int
         p += mine;
       }
 #endif
-      room.mean[k] = HINGE ? p - (double)old[row * SIZE + k] : p;
+      room.mean[k] = p;
     }
   }
   SYNC();
@@ -144,13 +142,7 @@ solve(const float* __restrict__ acc, const i64* __restrict__ pointers, const int
     if (rated) {
       d = sum(k, k) + prior.precision_of(row, k, k);
       b = (double)sums[signed_moment(PACKED + beside(k))];
-#if HINGE
-      const double x0 = (double)old[row * SIZE + k], bend = slope_of_mean(sums, k) / fmax(fabs(x0), floor);
-      d += bend;
-      b -= bend * x0;
-#else
       if (FIXED) b -= (double)room.packed[TRIANGLE(beside(k), 0)];
-#endif
       if (own_deviation) b += prior.precision_of(row, k, k) * room.mean[k];
       else
         for (int j = 0; j < SIZE; j++) b += prior_precision[j * SIZE + k] * room.mean[j];
@@ -217,10 +209,6 @@ solve(const float* __restrict__ acc, const i64* __restrict__ pointers, const int
   if (EDGE && lane == 0) room.packed[TRIANGLE(CORE, CORE)] = (float)(-corner * room.unit[CORE] * room.unit[CORE]);
   SYNC();
 #endif
-#if HINGE
-  for (int k = lane; k < SIZE; k += LANES)
-    if (row < n) location[row * SIZE + k] = rated ? (float)room.right[k] : 0.f;
-#else
   double log_volume = rated && !SPREAD ? -0.5 * log(volume) : 0.0, distance = 0.0, linear = 0.0;
   for (int k = lane; k < SIZE; k += LANES) {
     if (row >= n) continue;
@@ -254,6 +242,5 @@ solve(const float* __restrict__ acc, const i64* __restrict__ pointers, const int
 #if !SPREAD
   for (int e = threadIdx.x; e < ROWS_PER_BLOCK * PACKED; e += BLOCK)
     if (solved[e / PACKED]) scale[first * PACKED + e] = rooms[e / PACKED].packed[e % PACKED];
-#endif
 #endif
 }

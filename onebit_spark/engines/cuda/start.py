@@ -48,8 +48,7 @@ def grown_posteriors(
     more = config.factors - posteriors["rows"].rank
     tables: tuple[Any, Any] = spectral_start(matrix, more, config.seed, GROWN_MARGIN)
     return {
-        side: _with_factors(posteriors[side], table, loss.start_deviation)
-        for side, table in zip(SIDES, tables, strict=True)
+        side: _with_factors(posteriors[side], table, loss.start_std) for side, table in zip(SIDES, tables, strict=True)
     }
 
 
@@ -80,18 +79,18 @@ def _posterior(factors: Any, config: FitConfig, loss: Loss) -> RowPosterior:
     location = cp.zeros((rows, size), np.float32)
     location[:, fixed:] = factors * loss.start_shrinkage if fixed else factors
     if loss.kind == "spread":
-        scale = cp.full((rows, size), loss.start_deviation, np.float32)
+        scale = cp.full((rows, size), loss.start_std, np.float32)
     else:
         scale = cp.zeros((rows, packed_size(size)), np.float32)
         for k in range(size):
-            scale[:, packed_size(k + 1) - 1] = np.float32(loss.start_deviation) ** 2
+            scale[:, packed_size(k + 1) - 1] = np.float32(loss.start_std) ** 2
     implicit = cp.zeros((rows, FIT_VECTORS * config.factors), np.float32) if config.implicit_features else None
     return RowPosterior(location, scale, loss.kind, config.intercepts, implicit)
 
 
 @dataclass(frozen=True)
 class DeviceSigns:
-    """A ``SignMatrix`` (``core.spectral``). A tall table is an array of the device."""
+    """A ``SignMatrix`` (``core.spectral``). A row table is an array of the device."""
 
     ratings: Orientations
 
@@ -105,7 +104,7 @@ class DeviceSigns:
     def distinct_keys(self, side: Side, enough: int) -> int:
         return count_distinct(self.ratings[side])
 
-    def tall(self, side: Side, make: Callable[..., Table], *tables: Any) -> Any:
+    def row_table(self, side: Side, make: Callable[..., Table], *tables: Any) -> Any:
         ratings = self.ratings[side]
         if make is add_tables:
             return tables[0] + tables[1]

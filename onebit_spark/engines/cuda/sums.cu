@@ -4,8 +4,7 @@
 //   MOMENTS    numbers of a partner's line that a thread holds; a multiple of 4
 //   IMPLICIT   the same of the implicit vectors
 //   SIGNED     how many of the last MOMENTS are summed with the labels as well
-//   WEIGHED    the same of numbers that are summed with the weights of the ratings
-//   VALUES     sums of a thread: MOMENTS, SIGNED, IMPLICIT and WEIGHED, each rounded up to 4, and all to 4 for every group
+//   VALUES     sums of a thread: MOMENTS, SIGNED and IMPLICIT, each rounded up to 4, and all to 4 for every group
 //   TASK       ratings of a task: a warp (or the warps of a group) takes one task
 //   AHEAD      ratings of a group that are read together
 //   WEIGHTED   whether ratings have weights
@@ -18,12 +17,10 @@ typedef long long i64;
 #define WARPS ((GROUP + 31) / 32)
 #define GROUPS (GROUP < 32 ? 32 / GROUP : 1)
 #define THREADS (WARPS > 1 ? GROUP : 128)
-#define READ (MOMENTS + IMPLICIT + WEIGHED)  // numbers of a line that a thread reads
+#define READ (MOMENTS + IMPLICIT)  // numbers of a line that a thread reads
 #define WIDTH (READ * GROUP)
-#define CANDIDATES 4  // steps that a search compares
-#define SUMS (MODE == SEARCH ? CANDIDATES : VALUES * GROUP)
+#define SUMS (VALUES * GROUP)
 #define KEPT (VALUES / GROUPS)
-#define FIRST_WEIGHED (MOMENTS + SIGNED + (IMPLICIT + 3) / 4 * 4)  // among the values
 #define REPEATED 0x80000000u
 
 // Registers `first` … `first + count − 1` of thread t, of a line
@@ -99,35 +96,25 @@ __device__ __forceinline__ int task_number() {
 //   LOGISTIC   2κτ(ξ_l)·w_l·moments, ½κ y_l w_l·(the last moments), and once per cell the implicit vectors
 //   PRODUCT    y_l w_l·line: the product with the sign matrix
 //   READS      the lines, as LOGISTIC reads them, and no arithmetic but a sum: the ceiling of a half step
-//   HINGE      κh_l w_l·moments, κ(½ + h_l(1 − y_l u_l)) y_l w_l·(the last moments), h_l = ½/max(|1 − y_l u_l|, number),
-//              κw_l·weighed, and the implicit vectors. If `number` is 0: h_l = 0, and y_l w_l only of ratings with y_l u_l < 1
-//   SEARCH     κw_l[(1 − y_l(u_l + f s_l))_+ − (1 − y_l u_l)_+] for f = number, number/2, …; own lines are x and a step s
 #define LOGISTIC 0
 #define PRODUCT 1
 #define READS 2
-#define HINGE 3
-#define SEARCH 4
 #if MODE == LOGISTIC
 #define OWN MOMENTS
-#elif MODE == HINGE
-#define OWN SIGNED  // the last moments are z itself
-#elif MODE == SEARCH
-#define OWN (2 * MOMENTS)
 #else
 #define OWN 0
 #endif
-#define DOTS (MODE == SEARCH ? 2 : 1)
 
 // acc[row] = the sums. Those of a row that several tasks share go to `partial`, two places per task: its first row, if that
 // began before, and its last, if that goes on. If asked for, data[task] = κ Σ_l w_l [log(1 + e^{−ξ}) + ξ/2] over the ratings
-// of a task, or κ Σ_l w_l (1 − y_l u_l)_+.
+// of a task.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 sum_rows(const u32* __restrict__ codes, const float* __restrict__ weights, const i64* __restrict__ pointers,
          const int* __restrict__ first_rows, const float* __restrict__ own, const float* __restrict__ partners,
          float* __restrict__ acc, float* __restrict__ partial, double* __restrict__ data, i64 n, int n_tasks, u32 nobody,
-         float kappa, float number) {
+         float kappa) {
 #if GROUP > 32
-  __shared__ float shared[2 * DOTS * AHEAD * WARPS];
+  __shared__ float shared[2 * AHEAD * WARPS];
 #else
   float* shared = 0;
 #endif
@@ -147,10 +134,8 @@ sum_rows(const u32* __restrict__ codes, const float* __restrict__ weights, const
     const int length = (int)(stop - at);
     float w[OWN + 1], values[VALUES];
     float loss = 0.f, product = 1.f;  // Σ ξ/2 + log(1 + e^{−ξ}); of some logarithms only the product yet
-    double gained = 0.0;
     const float* mine = own + (size_t)row * (OWN * GROUP);
-    read_line<0, OWN / DOTS>(mine, t, w);
-    if (DOTS == 2) read_line<OWN / DOTS, OWN / DOTS>(mine, t, w + OWN / DOTS);
+    read_line<0, OWN>(mine, t, w);
 #pragma unroll
     for (int v = 0; v < VALUES; v++) values[v] = 0.f;
     const u32* here = codes + at;
@@ -160,7 +145,7 @@ sum_rows(const u32* __restrict__ codes, const float* __restrict__ weights, const
     for (int u = 0; u < AHEAD; u++) { const int e = GROUPS * u + g; next[u] = e < length ? __ldcs(here + e) : none; }
     for (int o = 0; o < length; o += GROUPS * AHEAD) {
       u32 code[AHEAD];
-      float p[AHEAD][READ], x[DOTS * AHEAD], weight[AHEAD];
+      float p[AHEAD][READ], x[AHEAD], weight[AHEAD];
 #pragma unroll
       for (int u = 0; u < AHEAD; u++) {
         code[u] = next[u];
@@ -168,7 +153,6 @@ sum_rows(const u32* __restrict__ codes, const float* __restrict__ weights, const
         if (u == 0 || o + GROUPS * u < length) {
           read_line<0, MOMENTS>(line, t, p[u]);
           read_line<MOMENTS, IMPLICIT>(line, t, p[u] + MOMENTS);
-          read_line<MOMENTS + IMPLICIT, WEIGHED>(line, t, p[u] + MOMENTS + IMPLICIT);
         }
         weight[u] = 1.f;
 #if WEIGHTED
@@ -183,19 +167,18 @@ sum_rows(const u32* __restrict__ codes, const float* __restrict__ weights, const
       }
 #if OWN
 #pragma unroll
-      for (int u = 0; u < DOTS * AHEAD; u++) {
+      for (int u = 0; u < AHEAD; u++) {
         float even = 0.f, odd = 0.f;
-        if (u < DOTS || o + GROUPS * (u / DOTS) < length) {
-          const int first = u % DOTS * (OWN / DOTS), beside = MODE == HINGE ? MOMENTS - SIGNED : 0;
+        if (u == 0 || o + GROUPS * u < length) {
 #pragma unroll
-          for (int q = 0; q < OWN / DOTS; q += 2) {
-            even += w[first + q] * p[u / DOTS][beside + q];
-            odd += w[first + q + 1] * p[u / DOTS][beside + q + 1];
+          for (int q = 0; q < OWN; q += 2) {
+            even += w[q] * p[u][q];
+            odd += w[q + 1] * p[u][q + 1];
           }
         }
         x[u] = even + odd;
       }
-      group_sum<DOTS * AHEAD>(x, shared, turn);
+      group_sum<AHEAD>(x, shared, turn);
 #endif
 #pragma unroll
       for (int u = 0; u < AHEAD; u++) {
@@ -213,14 +196,6 @@ sum_rows(const u32* __restrict__ codes, const float* __restrict__ weights, const
             if (product > 1e18f) { loss += logf(product); product = 1.f; }
 #endif
           }
-#elif MODE == HINGE
-          const float margin = 1.f - sign * x[u];
-          const float half = number > 0.f ? 0.5f / fmaxf(fabsf(margin), number) : 0.f;
-          const float push = number > 0.f ? 0.5f + half * margin : margin > 0.f ? 1.f : 0.f;
-          const float bend = kappa * weight[u] * half, pull = kappa * weight[u] * sign * push;
-          if (data && o + GROUPS * u + g < length) loss += weight[u] * fmaxf(margin, 0.f);
-#endif
-#if MODE == LOGISTIC || MODE == HINGE
           const float once = code[u] & REPEATED ? 0.f : 1.f;
 #pragma unroll
           for (int q = 0; q < MOMENTS; q++) values[q] += bend * p[u][q];
@@ -228,13 +203,6 @@ sum_rows(const u32* __restrict__ codes, const float* __restrict__ weights, const
           for (int q = 0; q < SIGNED; q++) values[MOMENTS + q] += pull * p[u][MOMENTS - SIGNED + q];
 #pragma unroll
           for (int q = 0; q < IMPLICIT; q++) values[MOMENTS + SIGNED + q] += once * p[u][MOMENTS + q];
-#pragma unroll
-          for (int q = 0; q < WEIGHED; q++)
-            values[FIRST_WEIGHED + q] += kappa * weight[u] * p[u][MOMENTS + IMPLICIT + q];
-#elif MODE == SEARCH
-          // Not as a difference of two hinges: a row gains in the second order of its step, which would be lost.
-          const float margin = 1.f - sign * x[2 * u], step = sign * ldexpf(number, -t) * x[2 * u + 1];
-          gained += (double)(weight[u] * (margin > 0.f ? fmaxf(-step, -margin) : fmaxf(margin - step, 0.f)));
 #elif MODE == PRODUCT
 #pragma unroll
           for (int q = 0; q < MOMENTS; q++) values[q] += sign * weight[u] * p[u][q];
@@ -243,31 +211,23 @@ sum_rows(const u32* __restrict__ codes, const float* __restrict__ weights, const
           for (int q = 0; q < MOMENTS; q++) values[q] += p[u][q];
 #pragma unroll
           for (int q = 0; q < IMPLICIT; q++) values[MOMENTS + SIGNED + q] += p[u][MOMENTS + q];
-#pragma unroll
-          for (int q = 0; q < WEIGHED; q++) values[FIRST_WEIGHED + q] += p[u][MOMENTS + IMPLICIT + q];
 #endif
         }
       }
     }
     const bool whole = row_begin >= begin && row_end <= end;
     float* to = whole ? acc + (size_t)row * SUMS : partial + (size_t)(2 * (i64)task + (row_begin < begin ? 0 : 1)) * SUMS;
-#if MODE == SEARCH
-#pragma unroll
-    for (int bit = 16; bit >= GROUP; bit >>= 1) gained += __shfl_xor_sync(EVERYONE, gained, bit);
-    if (lane < CANDIDATES) to[lane] = (float)((double)kappa * gained);
-#else
     add_groups<VALUES / 2, 16>(values, lane);
 #pragma unroll
     for (int f = 0; f < KEPT / 4; f++) {
       const float4 some = {values[4 * f], values[4 * f + 1], values[4 * f + 2], values[4 * f + 3]};
       __stcs((float4*)to + (g * (KEPT / 4) + f) * GROUP + t, some);
     }
-#endif
     if (data) total += (double)loss + (double)logf(product);
     at = stop;
     if (stop < end) { row_begin = row_end; row++; row_end = pointers[row + 1]; }
   }
-#if MODE == LOGISTIC || MODE == HINGE
+#if MODE == LOGISTIC
   if (data) {
 #pragma unroll
     for (int bit = 16; bit >= GROUP; bit >>= 1) total += __shfl_xor_sync(EVERYONE, total, bit);

@@ -23,22 +23,19 @@ SCALES, T_T, W_W, D_D, Q_Q = 0, 5, 6, 11, 16  # numbers of jobs, as in totals.cu
 
 def side_statistics(
     ratings: DeviceRatings, old: Any, new: RowPosterior, prior: DevicePrior, implicit_means: Any, scalars: Any,
-    wants_data: bool, data: Any, features: Any,
+    wants_data: bool, features: Any,
 ) -> SideStatistics:  # fmt: skip
     """``SideStatistics`` of updated rows.
 
     ``old`` are their means before, ``implicit_means`` what implicit features add to the prior means. ``scalars`` are
-    the three sums of ``solve`` by blocks, and ``data`` the first part of the data term by tasks, where it is known by
-    now.
+    the three sums of ``solve`` by blocks. The first part of the data term comes with the next half step
+    (``CudaRunner.data_term``).
     """
     shape, cp = Shape.of(new.form), cupy()
     parts = _parts(ratings, shape, old, new, prior.explained, implicit_means, jobs(shape))
-    tables = [parts, scalars, *([] if data is None else [data[None, :]])]
-    results = cp.empty(sum(len(table) for table in tables))
-    at = 0
-    for table in tables:
-        fold(table, results[at : at + len(table)])
-        at += len(table)
+    results = cp.empty(len(parts) + len(scalars))
+    fold(parts, results[: len(parts)])
+    fold(scalars, results[len(parts) :])
     numbers, cross = results.get(), np.zeros((0, shape.size + 2 * shape.rank * shape.implicit))
     if features is not None:
         shift = new.location.astype(np.float64) - prior.means(prior.all_explained(implicit_means, shape.fixed))
@@ -49,44 +46,42 @@ def side_statistics(
         shift *= cp.diff(ratings.pointers)[:, None] > 0
         cross = (features.astype(np.float64).T @ shift).get()
     widths = [numbers_of(shape, job) for job in jobs(shape)]
-    covariance, gram, change_gram, change_cross, distance_gram, *implicit, three, first = np.split(
-        numbers, np.cumsum([*widths, 3])
-    )
+    covariance, gram, change_gram, change_cross, distance_gram, *implicit, three = np.split(numbers, np.cumsum(widths))
     log_volume, prior_distance, linear = three
     rank, square = shape.rank, (shape.size + shape.fixed,) * 2
-    weight_gram, direction_gram = np.zeros((0, 0)), np.zeros((0, square[0]))
+    coef_gram, direction_gram = np.zeros((0, 0)), np.zeros((0, square[0]))
     implicit_gram = np.zeros((rank + 1, rank + 1))
     implicit_gram[0, 0] = ratings.n
     if shape.implicit:
-        implicit_gram, weight_gram = implicit[0].reshape(rank + 1, rank + 1), _weight_gram(implicit[1:7], rank)
+        implicit_gram, coef_gram = implicit[0].reshape(rank + 1, rank + 1), _coef_gram(implicit[1:7], rank)
         direction_gram = _direction_gram([part.reshape(square)[-rank:] for part in implicit[7:]])
     return SideStatistics(
         count=ratings.n_rated,
         covariance=_square_of(covariance, shape),
         prior_distance=float(prior_distance),
         log_volume=float(log_volume),
-        data=float((first[0] if len(first) else 0.0) - linear) if wants_data else 0.0,
+        data=float(-linear) if wants_data else 0.0,
         gram=gram.reshape(square),
         change_gram=change_gram.reshape(square),
         change_cross=change_cross.reshape(square),
         distance_gram=distance_gram.reshape(square),
-        weight_gram=weight_gram,
+        coef_gram=coef_gram,
         direction_gram=direction_gram,
         implicit_gram=implicit_gram,
         feature_cross=cross,
     )
 
 
-def weight_gram(ratings: DeviceRatings, rows: RowPosterior) -> Vector:
+def coef_gram(ratings: DeviceRatings, rows: RowPosterior) -> Vector:
     """The Gram matrix of [w z d] of all rows."""
     shape = Shape.of(rows.form)
     parts = _parts(ratings, shape, rows.location, rows, None, None, range(W_W, D_D + 1))
     sums = cupy().empty(len(parts))
     fold(parts, sums)
-    return _weight_gram(np.split(sums.get(), 6), shape.rank)
+    return _coef_gram(np.split(sums.get(), 6), shape.rank)
 
 
-def _weight_gram(parts: list[Vector], rank: int) -> Vector:
+def _coef_gram(parts: list[Vector], rank: int) -> Vector:
     """The Gram matrix of [w z d] from its blocks WW, WZ, WD, ZZ, ZD and DD."""
     ww, wz, wd, zz, zd, dd = (part.reshape(rank, rank) for part in parts)
     return np.block([[ww, wz, wd], [wz.T, zz, zd], [wd.T, zd.T, dd]])

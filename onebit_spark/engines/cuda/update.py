@@ -18,10 +18,8 @@ from onebit_spark.engines.cuda.device import NULL, cache_bytes, compile_soon, cu
 from onebit_spark.engines.cuda.ratings import DeviceRatings
 from onebit_spark.engines.cuda.shapes import (
     BLOCK,
-    MODE_HINGE,
     MODE_LOGISTIC,
     MODE_PRODUCT,
-    MODE_SEARCH,
     RATING_MACROS,
     LineShape,
     Shape,
@@ -34,16 +32,11 @@ def sum_macros(line: LineShape, ratings: DeviceRatings, mode: int) -> dict[str, 
     return line.sum_macros(ratings.weights is not None, mode, lines <= cache_bytes())
 
 
-def prepare_half_step(ratings: DeviceRatings, form: Form, hinge: bool) -> None:
+def prepare_half_step(ratings: DeviceRatings, form: Form) -> None:
     """Begin to compile what a half step needs, and what follows a fit."""
-    shape = Shape.of(form, hinge)
+    shape = Shape.of(form)
     compile_soon("solve", shape.row_macros)
-    if hinge:
-        compile_soon("sums", sum_macros(shape.line, ratings, MODE_HINGE))
-        compile_soon("sums", sum_macros(shape.search_line, ratings, MODE_SEARCH))
-        compile_soon("hinge", shape.row_macros)
-    else:
-        compile_soon("sums", sum_macros(shape.line, ratings, MODE_LOGISTIC))
+    compile_soon("sums", sum_macros(shape.line, ratings, MODE_LOGISTIC))
     compile_soon("lines", shape.row_macros)
     compile_soon("maps", shape.map_macros)
     compile_soon("totals", shape.total_macros)
@@ -76,14 +69,14 @@ class DevicePrior:
         mean, precision = lines[0], lines[1:]
         explained = None
         if features is not None:
-            weights = cupy().asarray(step.feature_weights)
+            weights = cupy().asarray(step.feature_coef)
             explained = (features.astype(np.float64) @ weights).astype(np.float32)
         return cls(mean, precision, own, explained)
 
     @property
     def arguments(self) -> tuple[Any, ...]:
         """As the kernels read it."""
-        own = (NULL, NULL) if self.own is None else (self.own.location, self.own.deviation)
+        own = (NULL, NULL) if self.own is None else (self.own.location, self.own.std)
         return self.mean, self.precision, *own, or_null(self.explained)
 
     def all_explained(self, implicit_means: Any, fixed: int) -> Any:
@@ -112,21 +105,21 @@ class RatingSums(NamedTuple):
 
     rows: RowPosterior
     partners: RowPosterior
-    weight: float  # κ
+    kappa: float  # κ
     sums: Any
     data: Any  # κ Σ_l w_l [log(1 + e^{−ξ}) + ξ/2] of every task
 
     @classmethod
-    def of(cls, ratings: DeviceRatings, rows: RowPosterior, partners: RowPosterior, weight: float) -> RatingSums:
+    def of(cls, ratings: DeviceRatings, rows: RowPosterior, partners: RowPosterior, kappa: float) -> RatingSums:
         shape = Shape.of(rows.form)
         own, table = own_lines(shape, rows), partner_lines(shape, partners)
         data = cupy().empty(len(ratings.cuts.first_rows))
-        sums = row_sums(ratings, shape.line, own, table, weight, data=data)
-        return cls(rows, partners, weight, sums, data)
+        sums = row_sums(ratings, shape.line, own, table, kappa, data=data)
+        return cls(rows, partners, kappa, sums, data)
 
-    def are_of(self, rows: RowPosterior, partners: RowPosterior, weight: float) -> bool:
+    def are_of(self, rows: RowPosterior, partners: RowPosterior, kappa: float) -> bool:
         """Whether they are of these very rows. Rows that are changed in place must not be asked for again."""
-        return self.rows is rows and self.partners is partners and self.weight == weight
+        return self.rows is rows and self.partners is partners and self.kappa == kappa
 
 
 def updated(
@@ -138,29 +131,17 @@ def updated(
     """
     shape = Shape.of(sums.rows.form)
     new = replace(sums.rows, location=cupy().empty_like(sums.rows.location))
-    implicit_means, scalars = empty_implicit_means(shape, new), cupy().empty((3, *shape.row_blocks(new.n_rows)[0]))
-    solve(ratings, step, shape, sums.sums, prior, sums.rows.location, new, implicit_means, scalars)
-    return new, implicit_means, scalars
-
-
-def solve(
-    ratings: DeviceRatings, step: HalfStep[None], shape: Shape, sums: Any, prior: DevicePrior, old: Any,
-    new: RowPosterior, implicit_means: Any, scalars: Any = NULL, floor: float = 0.0,
-) -> None:  # fmt: skip
-    """``solve.cu``: the system of every row."""
+    implicit_means = cupy().empty((new.n_rows, new.rank), np.float32) if shape.implicit else None
+    scalars = cupy().empty((3, *shape.row_blocks(new.n_rows)[0]))
     kernel("solve", "solve", shape.row_macros)(
         *shape.row_blocks(new.n_rows),
         (
-            sums, ratings.pointers, ratings.distinct if shape.implicit else NULL, *prior.arguments, old, new.location,
-            new.scale, or_null(new.implicit), or_null(implicit_means), scalars, np.int64(new.n_rows),
-            np.float64(step.relaxation), np.float64(RIDGE), np.float64(floor),
+            sums.sums, ratings.pointers, ratings.distinct if shape.implicit else NULL, *prior.arguments,
+            sums.rows.location, new.location, new.scale, or_null(new.implicit), or_null(implicit_means), scalars,
+            np.int64(new.n_rows), np.float64(step.relaxation), np.float64(RIDGE),
         ),
     )  # fmt: skip
-
-
-def empty_implicit_means(shape: Shape, rows: RowPosterior) -> Any:
-    """Where the kernels write what implicit features add to the prior means; None if there are none."""
-    return cupy().empty((rows.n_rows, rows.rank), np.float32) if shape.implicit else None
+    return new, implicit_means, scalars
 
 
 # ---- lines and sums --------------------------------------------------------------------------------------------------
@@ -185,7 +166,7 @@ def own_lines(shape: Shape, rows: RowPosterior) -> Any:
 
 def row_sums(
     ratings: DeviceRatings, line: LineShape, own: Any, table: Any, kappa: float = 1.0, mode: int = MODE_LOGISTIC,
-    data: Any = None, number: float = 0.0,
+    data: Any = None,
 ) -> Any:  # fmt: skip
     """Sums over the ratings of every row (``sums.cu``). Only products set those of rows without ratings, to 0."""
     cp, cuts = cupy(), ratings.cuts
@@ -198,7 +179,7 @@ def row_sums(
         (
             ratings.codes, or_null(ratings.weights), ratings.pointers, cuts.first_rows, or_null(own), table, acc,
             partial, or_null(data), np.int64(ratings.n), np.int32(n_tasks), np.uint32(ratings.n_columns),
-            np.float32(kappa), np.float32(number),
+            np.float32(kappa),
         ),
     )  # fmt: skip
     if n_tasks > 1:

@@ -5,9 +5,9 @@ import pytest
 
 from onebit_spark import FitConfig
 from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.hyper_posterior import FixedPrior
 from onebit_spark.core.losses import SIDES, PriorLines, RowPrior
 from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.core.scales import FixedPrior
 from onebit_spark.core.solver import descend
 from onebit_spark.engines.threads import LocalEngine
 from onebit_spark.simulate import simulate

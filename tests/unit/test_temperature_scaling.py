@@ -1,4 +1,4 @@
-"""LabelNoise: finds what was put in, leaves calibrated labels alone, and keeps signs and order of the scores."""
+"""TemperatureScaling finds what was put in, leaves calibrated labels alone, and keeps signs and order of scores."""
 
 import math
 
@@ -6,32 +6,32 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from onebit_spark.core.left_out import BINS, WIDEST, LabelNoise, LeftOut, margin_of_bins
+from onebit_spark.core.holdout_loss import BINS, WIDEST, HoldoutLoss, TemperatureScaling, margin_of_bins
 from onebit_spark.core.losses import LOSSES
 
 NOISE = LOSSES["logistic"].score_noise  # 8/π
 
 
-def left_out(noise, temperature, n=40_000, weight=1.0, seed=0):
+def holdout(noise, temperature, n=40_000, weight=1.0, seed=0):
     """Ratings with P(y) = ε/2 + (1 − ε) σ(τ y z), z ~ N(0, 2²), each of the same weight, as a histogram of margins."""
     rng = np.random.default_rng(seed)
     z = 2.0 * rng.normal(size=n)
     signs = np.where(rng.random(n) < 0.5 * noise + (1 - noise) * expit(temperature * z), 1, -1)
     margins, _ = np.histogram(signs * z / math.sqrt(NOISE), np.linspace(-WIDEST, WIDEST, BINS + 1))
-    return LeftOut(0.0, 0.0, weight * n, 0, n, weight * margins.astype(float))
+    return HoldoutLoss(0.0, 0.0, weight * n, 0, n, weight * margins.astype(float))
 
 
 @pytest.mark.parametrize(("noise", "temperature"), [(0.2, 1.0), (0.1, 1.5), (0.0, 0.6), (0.3, 0.8)])
 def test_what_was_put_in_is_found(noise, temperature):
-    found = LabelNoise.of_left_out(left_out(noise, temperature), NOISE)
+    found = holdout(noise, temperature).temperature_scaling(NOISE)
     assert found.noise == pytest.approx(noise, abs=0.02)
     assert found.temperature == pytest.approx(temperature, rel=0.07)
 
 
 def test_it_is_the_most_likely():
     """No neighbour has a lower loss, by the formula."""
-    told = left_out(0.2, 1.3)
-    found, z = LabelNoise.of_left_out(told, NOISE), margin_of_bins() * math.sqrt(NOISE)
+    told = holdout(0.2, 1.3)
+    found, z = TemperatureScaling.fit(told, NOISE), margin_of_bins() * math.sqrt(NOISE)
 
     def loss(noise, temperature):
         return -told.margins @ np.log(0.5 * noise + (1 - noise) * expit(temperature * z)) / told.n
@@ -44,25 +44,27 @@ def test_it_is_the_most_likely():
 
 def test_calibrated_labels_are_left_alone():
     """By chance the gain is above its standard error now and then; never by much."""
-    found = [LabelNoise.of_left_out(left_out(0.0, 1.0, 5000, seed=seed), NOISE) for seed in range(20)]
+    found = [holdout(0.0, 1.0, 5000, seed=seed).temperature_scaling(NOISE) for seed in range(20)]
     assert sum(one is None for one in found) >= 14
     assert all(one.noise < 0.03 and 0.9 < one.temperature < 1.12 for one in found if one is not None)
 
 
 def test_few_ratings_say_nothing():
     """Half of this gain is within the standard error of eight ratings."""
-    assert LabelNoise.of_left_out(LeftOut.of_sums(np.zeros(5 + BINS)), NOISE) is None
-    assert LabelNoise.of_left_out(left_out(0.05, 1.0, n=8), NOISE) is None
+    assert HoldoutLoss.of_sums(np.zeros(5 + BINS)).temperature_scaling(NOISE) is None
+    assert holdout(0.05, 1.0, n=8).temperature_scaling(NOISE) is None
 
 
 def test_weights_are_no_ratings():
     """A hundred times the weight is as much evidence as before."""
     for seed in range(10):
-        once, heavy = (LabelNoise.of_left_out(left_out(0.0, 1.0, 5000, w, seed), NOISE) for w in (1.0, 100.0))
+        once, heavy = (holdout(0.0, 1.0, 5000, w, seed).temperature_scaling(NOISE) for w in (1.0, 100.0))
         assert (once is None) == (heavy is None)
 
 
-@pytest.mark.parametrize("told", [LabelNoise(0.2, 1.3), LabelNoise(0.0, 0.7), LabelNoise(0.5, 3.0)])
+@pytest.mark.parametrize(
+    "told", [TemperatureScaling(0.2, 1.3), TemperatureScaling(0.0, 0.7), TemperatureScaling(0.5, 3.0)]
+)
 def test_the_stored_calibration_is_the_formula(told):
     scores = np.concatenate([np.linspace(-30, 30, 1201), [0.0, 1e-6, -1e-6]])
     for variance in (0.0, 0.8, 5.0):

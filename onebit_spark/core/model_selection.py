@@ -23,62 +23,62 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from onebit_spark.core.calibration import Calibration
+from onebit_spark.core.calibration import Calibration, TemperatureScaling
 from onebit_spark.core.config import AUTO, FitConfig
 from onebit_spark.core.engine import Engine, final_posteriors
-from onebit_spark.core.left_out import LabelNoise, LeftOut
+from onebit_spark.core.holdout_loss import HoldoutLoss
 from onebit_spark.core.losses import LOSSES, SIDES
 from onebit_spark.core.posterior import RowPosterior, factors_in_use
 from onebit_spark.core.randomness import Split
-from onebit_spark.core.solver import Plan, Start, solve
+from onebit_spark.core.solver import IterationPlan, Start, solve
 
 log = logging.getLogger("onebit_spark")
 
 P = TypeVar("P")  # a posterior of a side, in the engine's own form
 
 # The candidates for κ, times the default of the loss: ten to a decade, a quarter to four.
-FACTORS = (0.25, 0.32, 0.4, 0.5, 0.63, 0.8, 1.0, 1.25, 1.6, 2.0, 2.5, 3.2, 4.0)
+KAPPA_FACTORS = (0.25, 0.32, 0.4, 0.5, 0.63, 0.8, 1.0, 1.25, 1.6, 2.0, 2.5, 3.2, 4.0)
 START_RANK = 10  # where a chosen rank begins, and what it is where nothing can be chosen
 FITTED_SHARE = 0.9
-FEWEST = 5_000  # a tenth of fewer ratings cannot tell the candidates apart
-SHORTEST = 30  # iterations of a fit; a shorter one would take less time than the choice
-LOOK, FIRST = 2, 4  # iterations between two looks at the tenth, and before a change can be kept
-GAIN = 0.1  # of the standard error: what a change must gain
-MORE = 8  # iterations with all ratings
+FEWEST_RATINGS = 5_000  # a tenth of fewer ratings cannot tell the candidates apart
+SHORTEST_FIT = 30  # iterations of a fit; a shorter one would take less time than the choice
+TRIAL_ITERATIONS, FIRST_ITERATIONS = 2, 4  # iterations between two looks at the tenth, and before a change can be kept
+LEAST_GAIN = 0.1  # of the standard error: what a change must gain
+FINAL_ITERATIONS = 8  # iterations with all ratings
 COIN_STREAM = 0x3A9F1  # so that these coins differ from the other coins of a seed
 
 
 @dataclass(frozen=True)
-class Look(Generic[P]):
+class Trial(Generic[P]):
     """A state of a fit of the nine tenths, and what the last tenth says of it."""
 
     config: FitConfig
     start: Start[P]
-    left_out: LeftOut
+    holdout: HoldoutLoss
 
     @property
     def loss(self) -> float:
-        return self.left_out.loss
+        return self.holdout.loss
 
     @property
     def iterations(self) -> int:
         return len(self.start.history)
 
-    def beats(self, other: Look[P]) -> bool:
+    def beats(self, other: Trial[P]) -> bool:
         """Whether its loss is lower by more than the rule asks for."""
-        return self.loss < other.loss - GAIN * self.left_out.standard_error
+        return self.loss < other.loss - LEAST_GAIN * self.holdout.standard_error
 
     def as_dict(self, kept: bool) -> dict[str, Any]:
-        """A line of ``Choice.trail``."""
+        """A line of ``SelectedModel.trail``."""
         config = self.config
         return {
-            "rank": config.factors, "weight": config.weight, "implicit_features": config.implicit_features,
+            "rank": config.factors, "weight": config.kappa, "implicit_features": config.implicit_features,
             "iterations": self.iterations, "loss": self.loss, "kept": kept,
         }  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Choice(Generic[P]):
+class SelectedModel(Generic[P]):
     """The settings of a fit, given or chosen."""
 
     config: FitConfig  # rank, κ and implicit features are settled
@@ -87,13 +87,13 @@ class Choice(Generic[P]):
     ranks: int = 1  # how many ranks it might have been; each has a prior of its own
     # 2^q, where the last tenth has said yes or no q times: it picked one of so many fits of the others (§14)
     fits: int = 1
-    left_out: LeftOut | None = None  # the last tenth under the fit of the others that it picked
-    trail: list[dict[str, Any]] = field(default_factory=list)  # what was tried, in order: see ``Look.as_dict``
-    noise: LabelNoise | None = None  # how the probabilities are calibrated, where that pays
+    holdout: HoldoutLoss | None = None  # the last tenth under the fit of the others that it picked
+    trail: list[dict[str, Any]] = field(default_factory=list)  # what was tried, in order: see ``Trial.as_dict``
+    noise: TemperatureScaling | None = None  # how the probabilities are calibrated, where that pays
 
     @property
-    def weight(self) -> float:
-        return self.config.weight
+    def kappa(self) -> float:
+        return self.config.kappa
 
     @property
     def losses(self) -> dict[float, float]:
@@ -125,47 +125,47 @@ def at_start_rank(config: FitConfig) -> FitConfig:
     return replace(config, rank=min(START_RANK, config.max_rank)) if config.rank == AUTO else config
 
 
-def choose(engine: Engine[P], config: FitConfig, start: Start[P] | None = None) -> Choice[P]:
+def select_model(engine: Engine[P], config: FitConfig, start: Start[P] | None = None) -> SelectedModel[P]:
     """The settings of a fit: those given, those of the start, or those that a tenth of the ratings prefers."""
-    given = replace(at_start_rank(config), likelihood_weight=config.weight)
-    if not (config.chooses_weight or config.rank == AUTO):
-        return Choice(given, start)
-    candidates = len(FACTORS) if config.chooses_weight else 1
+    given = replace(at_start_rank(config), likelihood_weight=config.kappa)
+    if not (config.chooses_kappa or config.rank == AUTO):
+        return SelectedModel(given, start)
+    candidates = len(KAPPA_FACTORS) if config.chooses_kappa else 1
     ranks = config.max_rank if config.rank == AUTO else 1
     if start is not None:
         return _as_before(given, config, start, candidates, ranks)
     asked = config.likelihood_weight == AUTO
-    if engine.n_ratings < FEWEST or (config.max_iter < SHORTEST and not asked):
-        return Choice(given)
+    if engine.n_ratings < FEWEST_RATINGS or (config.max_iter < SHORTEST_FIT and not asked):
+        return SelectedModel(given)
     split = Split(config.seed ^ COIN_STREAM, FITTED_SHARE, by_cell=True)
     with engine.restricted(split) as part:
         search = _Search(engine, part, config, split)
-        look = search.best(given)
-        kept = search.without_idle_factors(look) if config.rank == AUTO else look
+        trial = search.best(given)
+        kept = search.without_idle_factors(trial) if config.rank == AUTO else trial
     noise, chosen = None, replace(kept.config, max_iter=config.max_iter, tol=config.tol)
-    if config.calibrate and LOSSES[config.loss].score_noise > 0:
-        noise = LabelNoise.of_left_out(look.left_out, LOSSES[config.loss].score_noise)
-    return Choice(
-        chosen, _begun(kept, engine), candidates, ranks, 2**search.answers, look.left_out, search.trail, noise
+    if LOSSES[config.loss].score_noise > 0:
+        noise = trial.holdout.temperature_scaling(LOSSES[config.loss].score_noise)
+    return SelectedModel(
+        chosen, _final_start(kept, engine), candidates, ranks, 2**search.answers, trial.holdout, search.trail, noise
     )
 
 
-def _as_before(given: FitConfig, asked: FitConfig, start: Start[P], candidates: int, ranks: int) -> Choice[P]:
+def _as_before(given: FitConfig, asked: FitConfig, start: Start[P], candidates: int, ranks: int) -> SelectedModel[P]:
     """The settings of the fit that it starts from, where they are not given."""
-    chosen = {"likelihood_weight": asked.chooses_weight, "rank": asked.rank == AUTO, "implicit_features": True}
+    chosen = {"likelihood_weight": asked.chooses_kappa, "rank": asked.rank == AUTO, "implicit_features": True}
     config = replace(given, **{name: value for name, value in start.settings.items() if chosen[name]})
     record = start.record or {}
-    noise = LabelNoise(**record["noise"]) if record.get("noise") else None
-    return Choice(config, start, candidates, ranks, trail=list(record.get("trail", ())), noise=noise)
+    noise = TemperatureScaling(**record["noise"]) if record.get("noise") else None
+    return SelectedModel(config, start, candidates, ranks, trail=list(record.get("trail", ())), noise=noise)
 
 
 def chose_rank(record: Mapping[str, Any] | None) -> bool:
-    """Whether ``Choice.as_dict`` has a rank that was chosen."""
+    """Whether ``SelectedModel.as_dict`` has a rank that was chosen."""
     return record is not None and record["ranks"] > 1
 
 
 def sentences(record: Mapping[str, Any]) -> Iterator[str]:
-    """``Choice.as_dict`` in sentences."""
+    """``SelectedModel.as_dict`` in sentences."""
     tried = (
         f"{entry['loss']:.4f} with {entry['rank']} factors and the weight {entry['weight']:g}"
         + ("" if entry["implicit_features"] else " without implicit features")
@@ -178,17 +178,18 @@ def sentences(record: Mapping[str, Any]) -> Iterator[str]:
         yield f"Probabilities are calibrated on that tenth: {silent}the temperature is {noise['temperature']:.3g}."
 
 
-def _begun(look: Look[P], engine: Engine[P]) -> Start[P]:
+def _final_start(trial: Trial[P], engine: Engine[P]) -> Start[P]:
     """Where the fit of all ratings begins: where the fit of the nine tenths ended.
 
     The weights of side features are learnt afresh: they are coded by the rows with ratings, here more than there.
     """
-    before = look.iterations
+    before = trial.iterations
     reason = (
-        f"after {before} iterations on nine tenths of the ratings the last tenth gained no more; {MORE} more on all"
+        f"after {before} iterations on nine tenths of the ratings the last tenth gained no more; {FINAL_ITERATIONS} "
+        "more on all"
     )
-    scales = replace(look.start.scales, features={}) if engine.features else look.start.scales
-    return Start(look.start.posteriors, scales, earlier=before, planned=Plan(MORE, reason))
+    scales = replace(trial.start.scales, features={}) if engine.features else trial.start.scales
+    return Start(trial.start.posteriors, scales, earlier=before, planned=IterationPlan(FINAL_ITERATIONS, reason))
 
 
 class _Search(Generic[P]):
@@ -203,126 +204,128 @@ class _Search(Generic[P]):
         self.trail: list[dict[str, Any]] = []
         self.answers = 0
 
-    def best(self, given: FitConfig) -> Look[P]:
+    def best(self, given: FitConfig) -> Trial[P]:
         """The state that no change improves."""
-        look, asked = self._begun(given), self._asked
-        if asked.chooses_weight:
-            look = self._weighed(look)
-        while asked.rank == AUTO and look.config.factors < asked.max_rank and self._used(look) == look.config.factors:
-            wider = replace(look.config, rank=min(2 * look.config.factors, asked.max_rank))
+        trial, asked = self._first_trial(given), self._asked
+        if asked.chooses_kappa:
+            trial = self._with_best_kappa(trial)
+        while (
+            asked.rank == AUTO and trial.config.factors < asked.max_rank and self._used(trial) == trial.config.factors
+        ):
+            wider = replace(trial.config, rank=min(2 * trial.config.factors, asked.max_rank))
             if short := self._engine.shortage(wider):
                 log.warning("choosing by a tenth of the ratings: rank %d is not tried: %s", wider.factors, short)
                 break
-            grown = self._settled(self._grown(look, wider))
-            if not self._kept(grown, look):
+            grown = self._settled(self._grown(trial, wider))
+            if not self._kept(grown, trial):
                 break
-            look = self._weighed(grown) if asked.chooses_weight else grown
-        return look
+            trial = self._with_best_kappa(grown) if asked.chooses_kappa else grown
+        return trial
 
-    def without_idle_factors(self, look: Look[P]) -> Look[P]:
+    def without_idle_factors(self, trial: Trial[P]) -> Trial[P]:
         """The state without the factors that the prior has switched off."""
-        kept = self._in_use(look)
-        if len(kept) == look.config.factors:
-            return look
+        kept = self._in_use(trial)
+        if len(kept) == trial.config.factors:
+            return trial
         kept = kept if len(kept) else np.arange(1)
         posteriors = {
-            side: self._part.combined(side, _Keeping(kept), posterior)
-            for side, posterior in look.start.posteriors.items()
+            side: self._part.combined(side, _KeepFactors(kept), posterior)
+            for side, posterior in trial.start.posteriors.items()
         }
-        config, scales = replace(look.config, rank=len(kept)), look.start.scales
+        config, scales = replace(trial.config, rank=len(kept)), trial.start.scales
         scales = scales.of_factors(kept, config.intercepts)
-        return replace(look, config=config, start=replace(look.start, posteriors=posteriors, scales=scales))
+        return replace(trial, config=config, start=replace(trial.start, posteriors=posteriors, scales=scales))
 
-    def _begun(self, config: FitConfig) -> Look[P]:
+    def _first_trial(self, config: FitConfig) -> Trial[P]:
         """The first fit, with or without implicit features."""
-        look = self._look(config, None, FIRST)
+        trial = self._trial(config, None, FIRST_ITERATIONS)
         if config.implicit_features:
-            plain = self._look(replace(config, implicit_features=False), None, FIRST)
-            pays = self._asked_if(look.beats(plain))
+            plain = self._trial(replace(config, implicit_features=False), None, FIRST_ITERATIONS)
+            pays = self._answered(trial.beats(plain))
             if not pays:
-                look, plain = self._settled(look), self._settled(plain)
-                pays = self._asked_if(look.beats(plain))
-            look, refused = (look, plain) if pays else (plain, look)
+                trial, plain = self._settled(trial), self._settled(plain)
+                pays = self._answered(trial.beats(plain))
+            trial, refused = (trial, plain) if pays else (plain, trial)
             self._record(refused, False)
-        look = self._settled(look)
-        self._record(look, True)
-        return look
+        trial = self._settled(trial)
+        self._record(trial, True)
+        return trial
 
-    def _weighed(self, look: Look[P]) -> Look[P]:
+    def _with_best_kappa(self, trial: Trial[P]) -> Trial[P]:
         """With the κ that is best for this rank: upwards while that helps, else downwards."""
-        weights = [factor * self._asked.default_weight for factor in FACTORS]
-        first = look
+        weights = [factor * self._asked.default_kappa for factor in KAPPA_FACTORS]
+        first = trial
         for step in (1, -1):
-            while 0 <= (place := weights.index(look.config.weight) + step) < len(weights):
-                config = replace(look.config, likelihood_weight=weights[place])
-                changed = self._look(config, look.start, LOOK)
-                if self._asked_if(changed.loss < look.loss + GAIN * look.left_out.standard_error):
-                    changed = self._look(config, changed.start, FIRST - LOOK)
-                if not self._kept(changed, look):
+            while 0 <= (place := weights.index(trial.config.kappa) + step) < len(weights):
+                config = replace(trial.config, likelihood_weight=weights[place])
+                changed = self._trial(config, trial.start, TRIAL_ITERATIONS)
+                if self._answered(changed.loss < trial.loss + LEAST_GAIN * trial.holdout.standard_error):
+                    changed = self._trial(config, changed.start, FIRST_ITERATIONS - TRIAL_ITERATIONS)
+                if not self._kept(changed, trial):
                     break
-                look = changed
-            if look is not first:
-                look, chosen = self._settled(look), look
-                if look is not chosen:
-                    self._record(look, True)
+                trial = changed
+            if trial is not first:
+                trial, chosen = self._settled(trial), trial
+                if trial is not chosen:
+                    self._record(trial, True)
                 break
-        return look
+        return trial
 
-    def _grown(self, look: Look[P], config: FitConfig) -> Look[P]:
+    def _grown(self, trial: Trial[P], config: FitConfig) -> Trial[P]:
         """With as many factors as ``config`` says."""
-        old = look.config.factors
-        self._part.start_from(look.start.posteriors)
+        old = trial.config.factors
+        self._part.start_from(trial.start.posteriors)
         posteriors = self._part.grown(config, config.make_loss())
         index = np.where(np.arange(config.factors) < old, np.arange(config.factors), -1)
-        scales = look.start.scales.of_factors(index, config.intercepts)
-        return self._look(config, replace(look.start, posteriors=posteriors, scales=scales), FIRST)
+        scales = trial.start.scales.of_factors(index, config.intercepts)
+        return self._trial(config, replace(trial.start, posteriors=posteriors, scales=scales), FIRST_ITERATIONS)
 
-    def _settled(self, look: Look[P]) -> Look[P]:
+    def _settled(self, trial: Trial[P]) -> Trial[P]:
         """After as many iterations as help."""
-        while look.iterations + LOOK <= self._asked.max_iter:
-            more = self._look(look.config, look.start, LOOK)
-            if not self._asked_if(more.beats(look)):
-                return more if self._asked_if(more.loss < look.loss) else look
-            look = more
-        return look
+        while trial.iterations + TRIAL_ITERATIONS <= self._asked.max_iter:
+            more = self._trial(trial.config, trial.start, TRIAL_ITERATIONS)
+            if not self._answered(more.beats(trial)):
+                return more if self._answered(more.loss < trial.loss) else trial
+            trial = more
+        return trial
 
-    def _look(self, config: FitConfig, start: Start[P] | None, iterations: int) -> Look[P]:
-        """So many iterations more, and a look at the tenth."""
+    def _trial(self, config: FitConfig, start: Start[P] | None, iterations: int) -> Trial[P]:
+        """So many iterations more, and a trial at the tenth."""
         before = 0 if start is None else len(start.history)
         outcome = solve(self._part, replace(config, tol=0.0, max_iter=before + iterations), start=start)
         posteriors = final_posteriors(self._part, outcome.hierarchy)
-        left_out = self._engine.left_out_loss(config.loss, posteriors, self._split)
-        return Look(config, Start(posteriors, outcome.hierarchy.scales, outcome.history), left_out)
+        holdout = self._engine.holdout_loss(config.loss, posteriors, self._split)
+        return Trial(config, Start(posteriors, outcome.hierarchy.scales, outcome.history), holdout)
 
-    def _kept(self, changed: Look[P], look: Look[P]) -> bool:
-        kept = self._asked_if(changed.beats(look))
+    def _kept(self, changed: Trial[P], trial: Trial[P]) -> bool:
+        kept = self._answered(changed.beats(trial))
         self._record(changed, kept)
         return kept
 
-    def _asked_if(self, answer: bool) -> bool:
+    def _answered(self, answer: bool) -> bool:
         self.answers += 1
         return answer
 
-    def _record(self, look: Look[P], kept: bool) -> None:
-        self.trail.append(look.as_dict(kept))
-        config = look.config
+    def _record(self, trial: Trial[P], kept: bool) -> None:
+        self.trail.append(trial.as_dict(kept))
+        config = trial.config
         log.info(
             "choosing by a tenth of the ratings: rank %d, weight %g%s: loss %.4f after %d iterations, %s",
-            config.factors, config.weight, "" if config.implicit_features else ", no implicit features", look.loss,
-            look.iterations, "kept" if kept else "not kept",
+            config.factors, config.kappa, "" if config.implicit_features else ", no implicit features", trial.loss,
+            trial.iterations, "kept" if kept else "not kept",
         )  # fmt: skip
 
-    def _in_use(self, look: Look[P]) -> NDArray[np.int64]:
+    def _in_use(self, trial: Trial[P]) -> NDArray[np.int64]:
         part = self._part
-        rows, cols = (part.column_norms(side, look.start.posteriors[side]) for side in SIDES)
+        rows, cols = (part.column_norms(side, trial.start.posteriors[side]) for side in SIDES)
         return factors_in_use(rows, cols, part.count("rows"), part.count("cols"))
 
-    def _used(self, look: Look[P]) -> int:
-        return len(self._in_use(look))
+    def _used(self, trial: Trial[P]) -> int:
+        return len(self._in_use(trial))
 
 
 @dataclass(frozen=True)
-class _Keeping:
+class _KeepFactors:
     factors: NDArray[np.int64]
 
     def __call__(self, posterior: RowPosterior) -> RowPosterior:

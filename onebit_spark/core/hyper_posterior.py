@@ -1,6 +1,6 @@
 """What the rows' normal priors are made of, and how far the posterior has moved from it: KL(ρ‖π).
 
-``ScaleHierarchy`` is the paper's: scales γ_k under a Gamma or inverse-Gamma prior, updated after every iteration.
+``HierarchicalPrior`` is the paper's: scales γ_k under a Gamma or inverse-Gamma prior, updated after every iteration.
 ``FixedPrior`` is a normal prior of each row that was settled before: a learnt one.
 """
 
@@ -32,12 +32,12 @@ class Hierarchy(Protocol[P]):
         """The hierarchy after both sides moved, and KL(ρ‖π) with it."""
 
     @property
-    def weight_grams(self) -> dict[Side, NDArray[np.float64]] | None:
+    def coef_grams(self) -> dict[Side, NDArray[np.float64]] | None:
         """The Gram matrices of [w z d], both sides' weights for the other side, if they are remembered."""
         return None
 
     def with_grams(
-        self, weight_grams: dict[Side, NDArray[np.float64]], mean_grams: dict[Side, NDArray[np.float64]]
+        self, coef_grams: dict[Side, NDArray[np.float64]], mean_grams: dict[Side, NDArray[np.float64]]
     ) -> Self:
         """The same, with these Gram matrices of the implicit weights, and of the prior means that follow from them.
 
@@ -46,16 +46,20 @@ class Hierarchy(Protocol[P]):
         return self
 
     @property
-    def feature_weights(self) -> Mapping[Side, NDArray[np.float64]]:
+    def feature_coef(self) -> Mapping[Side, NDArray[np.float64]]:
         """W of the sides that have side features."""
         return {}
 
-    def with_feature_weights(self, feature_weights: Mapping[Side, NDArray[np.float64]]) -> Self:
+    def with_feature_coef(self, feature_coef: Mapping[Side, NDArray[np.float64]]) -> Self:
         """The same, with these weights of the side features."""
         return self
 
 
-STORED_NAMES = {"row_implicit": "row_told", "col_implicit": "col_told"}  # of fields of ``Moments`` in metadata.json
+# Field of ``Moments`` ─► its key in metadata.json.
+STORED_NAMES = {
+    "row_coef_gram": "row_weights", "col_coef_gram": "col_weights", "row_implicit": "row_told",
+    "col_implicit": "col_told",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -70,8 +74,8 @@ class Moments:
     cols: int
     # (3K, 3K): The Gram matrix of [w z d], the implicit weights that the rows have for the columns with their
     # directions, and the columns for the rows (§13); in a model (K, K), of the weights alone
-    row_weights: NDArray[np.float64] | None = None
-    col_weights: NDArray[np.float64] | None = None
+    row_coef_gram: NDArray[np.float64] | None = None
+    col_coef_gram: NDArray[np.float64] | None = None
     # (2, K): Mean and variance, over the ratings, of the prior means that follow from them for the rows and for the
     # columns
     row_implicit: NDArray[np.float64] | None = None
@@ -100,7 +104,7 @@ class Moments:
 
 
 @dataclass(frozen=True)
-class Scales:
+class HyperPosterior:
     """The driver's share of the posterior: q(γ), q(μ) = N(m_μ, v_μ) and W.
 
     Parameters
@@ -126,7 +130,7 @@ class Scales:
     features: Mapping[Side, NDArray[np.float64]] = field(default_factory=dict)
 
     @classmethod
-    def at_start(cls, rank: int) -> Scales:
+    def at_start(cls, rank: int) -> HyperPosterior:
         return cls(np.ones(rank))
 
     def unseen(self, side: Side, intercepts: bool) -> RowPrior:
@@ -144,7 +148,7 @@ class Scales:
         variance[:, -len(self.factor) :] += explained[1]
         return RowPrior(mean, 1.0 / variance)
 
-    def of_factors(self, index: NDArray[np.integer], intercepts: bool) -> Scales:
+    def of_factors(self, index: NDArray[np.integer], intercepts: bool) -> HyperPosterior:
         """The same of other factors: ``index`` are numbers of these ones, −1 is a new factor."""
 
         def placed(table: NDArray[np.float64], axes: tuple[int, ...], first: int = 0) -> NDArray[np.float64]:
@@ -160,7 +164,7 @@ class Scales:
             axes = {"factor": (0,), "row_implicit": (1,), "col_implicit": (1,)}
             tables: dict[str, Any] = {name: getattr(moments, name) for name in axes}
             tables = {name: None if table is None else placed(table, axes[name]) for name, table in tables.items()}
-            for name in ("row_weights", "col_weights"):
+            for name in ("row_coef_gram", "col_coef_gram"):
                 gram = getattr(moments, name)
                 if gram is not None:
                     n, old, new = len(gram) // len(self.factor), len(self.factor), len(index)
@@ -171,19 +175,19 @@ class Scales:
         factor = np.where(index < 0, 1.0, placed(self.factor, (0,)))
         return replace(self, factor=factor, moments=moments, features=features)
 
-    def without_directions(self) -> Scales:
+    def without_directions(self) -> HyperPosterior:
         """The same with the implicit weights, and no direction for them."""
         rank, moments = len(self.factor), self.moments
-        if moments is None or moments.row_weights is None or moments.col_weights is None:
+        if moments is None or moments.row_coef_gram is None or moments.col_coef_gram is None:
             return self
-        rows, cols = (gram[:rank, :rank] for gram in (moments.row_weights, moments.col_weights))
-        return replace(self, moments=replace(moments, row_weights=rows, col_weights=cols))
+        rows, cols = (gram[:rank, :rank] for gram in (moments.row_coef_gram, moments.col_coef_gram))
+        return replace(self, moments=replace(moments, row_coef_gram=rows, col_coef_gram=cols))
 
-    def without_feature_weights(self) -> Scales:
+    def without_feature_coef(self) -> HyperPosterior:
         """The same without the weights of features, and without their Gram matrices: they belong to one fit."""
         if self.moments is None:
             return replace(self, features={})
-        alone = replace(self.moments, row_weights=None, col_weights=None, row_implicit=None, col_implicit=None)
+        alone = replace(self.moments, row_coef_gram=None, col_coef_gram=None, row_implicit=None, col_implicit=None)
         return replace(self, moments=alone, features={})
 
     def prior(self, side: Side, intercepts: bool) -> RowPrior:
@@ -197,13 +201,12 @@ class Scales:
 
 
 @dataclass(frozen=True)
-class ScaleHierarchy(Hierarchy[Any]):
-    """q(γ) and q(μ) under the prior π^γ, and the weight κ of a rating that they were fitted with."""
+class HierarchicalPrior(Hierarchy[Any]):
+    """The hierarchical prior of the rows: q(γ) and q(μ) under the prior π^γ."""
 
-    scales: Scales
+    scales: HyperPosterior
     prior: ScalePrior
     intercepts: bool
-    weight: float = 1.0
 
     def row_prior(self, side: Side) -> RowPrior:
         return self.scales.prior(side, self.intercepts)
@@ -216,25 +219,25 @@ class ScaleHierarchy(Hierarchy[Any]):
         return self.at(rows.moments, cols.moments)
 
     @property
-    def weight_grams(self) -> dict[Side, NDArray[np.float64]] | None:
+    def coef_grams(self) -> dict[Side, NDArray[np.float64]] | None:
         moments = self.scales.moments
-        if moments is None or moments.row_weights is None or moments.col_weights is None:
+        if moments is None or moments.row_coef_gram is None or moments.col_coef_gram is None:
             return None
         rank = len(self.scales.factor)
 
         def whole(gram: NDArray[np.float64]) -> NDArray[np.float64]:
             return np.pad(gram, (0, 3 * rank - len(gram)))
 
-        return {"rows": whole(moments.row_weights), "cols": whole(moments.col_weights)}
+        return {"rows": whole(moments.row_coef_gram), "cols": whole(moments.col_coef_gram)}
 
     def with_grams(
-        self, weight_grams: dict[Side, NDArray[np.float64]], mean_grams: dict[Side, NDArray[np.float64]]
+        self, coef_grams: dict[Side, NDArray[np.float64]], mean_grams: dict[Side, NDArray[np.float64]]
     ) -> Self:
         assert self.scales.moments is not None
         moments = replace(
             self.scales.moments,
-            row_weights=weight_grams["rows"] if len(weight_grams["rows"]) else None,
-            col_weights=weight_grams["cols"] if len(weight_grams["cols"]) else None,
+            row_coef_gram=coef_grams["rows"] if len(coef_grams["rows"]) else None,
+            col_coef_gram=coef_grams["cols"] if len(coef_grams["cols"]) else None,
             row_implicit=mean_and_variance(mean_grams["rows"]),
             col_implicit=mean_and_variance(mean_grams["cols"]),
             ratings=float(mean_grams["rows"][0, 0]),
@@ -242,11 +245,11 @@ class ScaleHierarchy(Hierarchy[Any]):
         return replace(self, scales=replace(self.scales, moments=moments))
 
     @property
-    def feature_weights(self) -> Mapping[Side, NDArray[np.float64]]:
+    def feature_coef(self) -> Mapping[Side, NDArray[np.float64]]:
         return self.scales.features
 
-    def with_feature_weights(self, feature_weights: Mapping[Side, NDArray[np.float64]]) -> Self:
-        return replace(self, scales=replace(self.scales, features=feature_weights))
+    def with_feature_coef(self, feature_coef: Mapping[Side, NDArray[np.float64]]) -> Self:
+        return replace(self, scales=replace(self.scales, features=feature_coef))
 
     def at(self, rows: SideMoments, cols: SideMoments) -> tuple[Self, float]:
         """The hierarchy after the γ step, and KL(ρ‖π) with it, from the moments of both sides."""
@@ -271,8 +274,8 @@ class FixedPrior(Hierarchy[P]):
 
 
 def update_scales(
-    scales: Scales, rows: SideMoments, cols: SideMoments, prior: ScalePrior, intercepts: bool
-) -> tuple[Scales, float]:
+    scales: HyperPosterior, rows: SideMoments, cols: SideMoments, prior: ScalePrior, intercepts: bool
+) -> tuple[HyperPosterior, float]:
     """The γ step (and μ before γ_b), and KL(ρ‖π) right after it.
 
     With every γ at its optimum, KL(ρ‖π) = −Σ log s − Σ_k (log Z_k + m_k/2) + KL(q(μ)‖π(μ)), free of cancellation.

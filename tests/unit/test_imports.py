@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "predictor": "certificate core errors",
     "in_process": "ml predictor engines input platform certificate core errors",
     "ml": "predictor engines input platform report certificate core errors",
-    "model": "ml engines input platform report certificate core errors",
+    "model": "ml predictor engines input platform report certificate core errors",
     "estimator": "model ml engines input platform certificate core errors",
     "tuning": "estimator model in_process ml predictor input platform certificate core errors",
     "cli": ("tuning in_process estimator model ml predictor engines input platform report certificate core errors"),
@@ -188,4 +188,4 @@ fit = fit_arrays([0, 0, 1, 1], [0, 1, 0, 1], [1, 1, 1, 0], FitConfig(rank=1, tol
 print(fit.predict([0, 1], [0, 0]).tolist(), sorted({"pyspark", "py4j"} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
-    assert done.stdout.strip() == "[1, 1] []"
+    assert done.stdout.strip() == "[1.0, 1.0] []"

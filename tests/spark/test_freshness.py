@@ -178,10 +178,10 @@ def test_a_damaged_sketch(model, tmp_path):
     path = tmp_path / "model"
     model.save(str(path))
     assert json.loads((path / "metadata.json").read_text())["fitted"] == {"limit": 2**63 - 1, "complete": True}
-    (path / "fitted" / "cells.parquet").write_bytes(b"not a Parquet file at all")
+    (path / "fitted" / "part-00000.parquet").write_bytes(b"not a Parquet file at all")
     with pytest.raises(RequestError, match="damaged model folder: fitted/"):
         fresh(OneBitCompletionModel.load(str(path)), model.users.selectExpr("id as user", "id as item", "1 as label"))
-    (path / "fitted" / "cells.parquet").unlink()
+    (path / "fitted" / "part-00000.parquet").unlink()
     (path / "fitted").rmdir()
     with pytest.raises(RequestError, match="damaged model folder: it has no fitted/"):
         OneBitCompletionModel.load(str(path))

@@ -42,16 +42,14 @@ docs: setup
 # the other process: 8% of the time of small fits, as measured.
 PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=20
 
-# Types and documentation are checked while the tests run.
-test: style
-	@$(MAKE) --no-print-directory --jobs=3 suite types docs
+# Six minutes on two cores. The slow tests, types and documentation are checked by `make test-all`, and in jobs of their
+# own in CI.
+test: style suite
 
-test-all: style
-	@$(MAKE) --no-print-directory --jobs=3 suite-all types docs
-	$(MAKE) test-connect
+test-all: lint docs suite-all test-connect
 
 # Where nothing is compiled yet, both processes of the suite would compile the kernels of fits. Here each is compiled
-# once: 78 s of CPU, as measured, on both cores.
+# once, on both cores.
 kernels: setup
 	@$(BIN)/python tests/kernels.py
 
@@ -59,7 +57,7 @@ suite: kernels
 	$(RUN) $(PYTEST)
 
 suite-all: kernels
-	$(RUN) $(PYTEST) -m ""
+	$(RUN) $(PYTEST) -m "" --hypothesis-profile thorough
 
 # The tests that start Spark, with another version of it in an environment of its own: make test-spark40, test-spark41 …
 test-spark%:

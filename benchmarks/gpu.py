@@ -22,19 +22,19 @@ from record import provenance
 from onebit_spark import FitConfig, NotConverged, fit_arrays
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, RowPrior, Side
 from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.engines.cuda.device import bytes_needed, cupy, download, room
-from onebit_spark.engines.cuda.ratings import DeviceRatings, orientations
-from onebit_spark.engines.cuda.shapes import MODE_READS, Shape
-from onebit_spark.engines.cuda.start import start_posteriors
-from onebit_spark.engines.cuda.totals import side_statistics
-from onebit_spark.engines.cuda.update import (
+from onebit_spark.engines.cuda.device import bytes_needed, cupy, download, usable_bytes
+from onebit_spark.engines.cuda.half_step import (
     DevicePrior,
     RatingSums,
-    own_lines,
-    partner_lines,
-    row_sums,
+    other_lines,
+    rating_sums,
+    row_lines,
+    side_statistics,
     updated,
 )
+from onebit_spark.engines.cuda.ratings import DeviceRatings, orientations
+from onebit_spark.engines.cuda.shapes import MODE_READS, Shape
+from onebit_spark.engines.cuda.start import device_start
 from onebit_spark.errors import RequestError
 
 TABLES = ("first", "steps", "fits")
@@ -77,14 +77,14 @@ def milliseconds(work: Callable[[], Any], repeats: int = 5) -> float:
 def steps(n: int, rank: int, implicit: bool) -> None:
     """The parts of a half step of both sides."""
     form, extent = FitConfig(rank=rank, implicit_features=implicit).form, (n // 100, n // 1000)
-    if (needed := bytes_needed(n, *extent, form, False)) > room():
+    if (needed := bytes_needed(n, *extent, form, False)) > usable_bytes():
         print(f"| {n:.0e} | {rank} | {'yes' if implicit else 'no'} | {needed / 1e9:.0f} GB |", flush=True)
         return
     rows, cols, labels, extent = simulated(n)
     ratings = orientations(rows, cols, (labels > 0).view(np.uint8), extent)
     del rows, cols, labels
     config = FitConfig(rank=rank, implicit_features=implicit, likelihood_weight=1.0)
-    posteriors = start_posteriors(ratings, config, config.make_loss())
+    posteriors = device_start(ratings, config, config.make_loss())
     for side in SIDES:
         sums, reads, systems, whole = parts(ratings[side], side, posteriors[side], posteriors[OTHER[side]])
         print(
@@ -94,20 +94,20 @@ def steps(n: int, rank: int, implicit: bool) -> None:
         )
 
 
-def parts(ratings: DeviceRatings, side: Side, rows: RowPosterior, partners: RowPosterior) -> tuple[float, ...]:
+def parts(ratings: DeviceRatings, side: Side, rows: RowPosterior, others: RowPosterior) -> tuple[float, ...]:
     """Milliseconds of the sums over ratings, of their reads alone, of the systems, and of the whole half step."""
     shape, size = Shape.of(rows.form), rows.dimension
-    own, table = own_lines(shape, rows), partner_lines(shape, partners)
-    sums = milliseconds(lambda: row_sums(ratings, shape.line, own, table))
-    reads = milliseconds(lambda: row_sums(ratings, shape.line, own, table, mode=MODE_READS))
+    of_rows, of_others = row_lines(shape, rows), other_lines(shape, others)
+    sums = milliseconds(lambda: rating_sums(ratings, shape.line, of_rows, of_others))
+    reads = milliseconds(lambda: rating_sums(ratings, shape.line, of_rows, of_others, mode=MODE_READS))
     step: HalfStep[None] = HalfStep(side, 0, 1.0, RowPrior(np.zeros((1, size)), np.ones((1, size))), 1.0)
     prior = DevicePrior.of(step, size, None, None)
 
     def half_step() -> None:
-        new, implicit_means, scalars = updated(ratings, step, RatingSums.of(ratings, rows, partners, 1.0), prior)
+        new, implicit_means, scalars = updated(ratings, step, RatingSums.of(ratings, rows, others, 1.0), prior)
         side_statistics(ratings, rows.location, new, prior, implicit_means, scalars, False, None)
 
-    found = RatingSums.of(ratings, rows, partners, 1.0)
+    found = RatingSums.of(ratings, rows, others, 1.0)
     return sums, reads, milliseconds(lambda: updated(ratings, step, found, prior)), milliseconds(half_step)
 
 

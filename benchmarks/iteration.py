@@ -29,7 +29,7 @@ from onebit_spark import FitConfig
 from onebit_spark.core import implicit_features
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.losses import Logistic
-from onebit_spark.core.row_map import RowMap
+from onebit_spark.core.posterior import RowMap
 from onebit_spark.core.solver import solve
 from onebit_spark.core.statistics import SideStatistics
 from onebit_spark.engines.threads import LocalEngine

@@ -28,11 +28,11 @@ from record import provenance
 from onebit_spark import FitConfig, FittedModel, NotConverged, fit_arrays
 from onebit_spark.core import prediction
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.feature_coding import learn_coding
 from onebit_spark.core.fitted_features import coding_of
 from onebit_spark.core.implicit_features import newcomer_means
 from onebit_spark.core.losses import Side
 from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.side_features import learn_coding
 from onebit_spark.predictor.new_ratings import converged_rows
 
 FOLDED = (0, 1, 3, 10)

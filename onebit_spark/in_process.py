@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from onebit_spark.certificate.certificates import certificate_document
 from onebit_spark.certificate.certified_fit import CertifiedFit, certified_fit
 from onebit_spark.core.array_input import checked_ratings
+from onebit_spark.core.arrow import spark_name
 from onebit_spark.core.blocks import RatingBlock, repeats_of
 from onebit_spark.core.config import FitConfig, Labels, Terms
 from onebit_spark.core.execution import Execution, device_problems
@@ -35,10 +36,9 @@ from onebit_spark.engines.engine import BlockEngine
 from onebit_spark.engines.threads import LocalEngine, ThreadRunner
 from onebit_spark.errors import RequestError
 from onebit_spark.input.arrow_ratings import ArrowRatings
-from onebit_spark.input.arrow_table import ArrowTable, Unreadable
 from onebit_spark.input.batches import CollectedRatings
-from onebit_spark.input.file_readers import spark_name
 from onebit_spark.input.rating_checks import Columns, check_id_type, checked_lines, column_problem
+from onebit_spark.input.tables import ArrowTable, Unreadable
 from onebit_spark.ml.checkpoint import CheckpointFolder, Checkpointing, resumed, subject_of
 from onebit_spark.predictor.fit_info import info_of_fit
 from onebit_spark.predictor.fitted_model import FittedModel, load
@@ -190,13 +190,14 @@ def fit_table(
     on_iteration: Callable[[Iteration], None] | None = None,
     threads: int | None = None,
     device: str = "cpu",
+    options: Mapping[str, str] | None = None,
 ) -> FittedModel:
     """Fit a table of ratings in this process. Neither Java nor Spark is needed.
 
     Parameters
     ----------
     ratings : pyarrow.Table, DataFrame of pandas or polars, or path
-        One line per rating. A path is that of a file or folder of Parquet, CSV or JSON lines, by its ending.
+        One line per rating. A path is that of a file or folder of Parquet, CSV or JSON lines, by its extension.
     config : FitConfig, optional
         The settings.
     user_col, item_col, label_col : str
@@ -215,6 +216,9 @@ def fit_table(
         Number of threads. Default: all cores.
     device : {"cpu", "cuda"}
         Where the fit runs. On a GPU it needs CuPy, and it is the same fit up to rounding (docs/SCALING.md).
+    options : mapping, optional
+        How the files of paths are read: ``{"sep": ";"}`` for example, and ``{"format": "csv"}`` where the extension
+        does not say it (docs/local.md).
 
     Returns
     -------
@@ -242,10 +246,12 @@ def fit_table(
     if problems := problems or device_problems(config, execution):
         raise RequestError("; ".join(map(str, problems)))
     columns = Columns(user_col, item_col, label_col, threshold, weight_col)
-    source = ArrowRatings(_opened(ratings, "the ratings"), columns)
+    source = ArrowRatings(_opened(ratings, "the ratings", options), columns)
     given: dict[Who, Any] = {"user": user_features, "item": item_features}
     features = {
-        who: checked_features(_opened(table, f"the {who} features"), columns.roles[who], source.id_types[who], who)
+        who: checked_features(
+            _opened(table, f"the {who} features", options), columns.roles[who], source.id_types[who], who
+        )
         for who, table in given.items()
         if table is not None
     }
@@ -254,9 +260,9 @@ def fit_table(
     return fit.model(read, on_iteration, time.perf_counter() - began)
 
 
-def _opened(given: Any, what: str) -> ArrowTable:
+def _opened(given: Any, what: str, options: Mapping[str, str] | None) -> ArrowTable:
     try:
-        return ArrowTable.of(given)
+        return ArrowTable.of(given, options)
     except FileNotFoundError:
         raise RequestError(f"{what}: {given} does not exist") from None
     except Unreadable as error:

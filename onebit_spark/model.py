@@ -452,7 +452,7 @@ class OneBitCompletionModel(Model, AnswerParams, MLWritable, MLReadable["OneBitC
         else:
             plain = ["id", *factor_columns(*self.info.table_form)]
             model = type(self)(
-                replace(self.info, draw_narrowing=None, nine_tenths=None, **info),
+                replace(self.info, draw_narrowing=None, **info),
                 (self.users if users is None else users).select(*plain),
                 (self.items if items is None else items).select(*plain),
             )

@@ -1,9 +1,14 @@
-"""Simulated binary matrices with a known truth: the paper's simulations (Section 6), and a large sparse matrix."""
+"""Simulated binary matrices with a known truth: the paper's simulations (Section 6), and a large sparse matrix.
+
+``python -m onebit_spark.simulate FOLDER`` writes the files that the guides use.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import argparse
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,7 +18,7 @@ from onebit_spark.core.metrics import error_rate
 
 KINDS = ("A1", "A2", "A3", "B1", "B2", "B3")
 
-_CHUNK = 1 << 18  # power_law_chunks draws so many ratings at a time, with some megabytes of memory
+_CHUNK = 1 << 18  # ratings that power_law_chunks draws at a time, in some megabytes of memory
 
 Ratings = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int8]]  # rows, cols, labels
 
@@ -190,3 +195,56 @@ def _check(kind: str, rank: int, shape: tuple[int, int], fraction: float, switch
         wrong.append(f"switch must lie in [0, ½], beyond which sign(M) is not the best prediction, got {switch}")
     if wrong:
         raise ValueError("; ".join(wrong))
+
+
+# ---- files for the guides --------------------------------------------------------------------------------------------
+
+
+def write_files(folder: Path, n_users: int = 500, n_items: int = 300, n_ratings: int = 60_000, seed: int = 0) -> None:
+    """Write tables of ratings with 3 hidden factors and logistic noise::
+
+    ratings.parquet     eight tenths of the ratings: user, item, label (±1), stars (1 to 5; above 3.5 is positive)
+    held_out.parquet    one tenth, to evaluate and certify with
+    incoming/           one tenth, as ratings that come later
+    pairs.parquet       user and item of the held-out ratings
+    films.parquet       features of the items: item, year, genre; new_films.parquet: of two more
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    drawn = simulate("B3", 3, (n_users, n_items), n_ratings / (n_users * n_items), seed=seed)
+    rng = np.random.default_rng(seed)
+    names = np.array(["ann", "bob", *(f"user {number}" for number in range(2, n_users))])
+    stars = np.where(drawn.labels > 0, rng.integers(4, 6, n_ratings), rng.integers(1, 4, n_ratings))
+    ratings = pa.table({"user": names[drawn.rows], "item": drawn.cols, "label": drawn.labels, "stars": stars})
+    tenth = n_ratings // 10
+    held_out, later = ratings.slice(0, tenth), ratings.slice(tenth, tenth)
+    items = np.arange(n_items + 2)
+    genres = np.array(["comedy", "drama", "documentary"])[items % 3]
+    films = pa.table({"item": items, "year": 1950 + items % 70, "genre": genres})
+    (folder / "incoming").mkdir(parents=True, exist_ok=True)
+    for name, table in {
+        "ratings.parquet": ratings.slice(2 * tenth),
+        "held_out.parquet": held_out,
+        "incoming/today.parquet": later,
+        "pairs.parquet": held_out.select(["user", "item"]),
+        "films.parquet": films.slice(0, n_items),
+        "new_films.parquet": films.slice(n_items),
+    }.items():
+        pq.write_table(table, folder / name)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        "python -m onebit_spark.simulate", description="Write simulated ratings to try out."
+    )
+    parser.add_argument("folder", nargs="?", default=".", type=Path, help="folder for the files (default: .)")
+    for name, default in (("users", 500), ("items", 300), ("ratings", 60_000), ("seed", 0)):
+        parser.add_argument(f"--{name}", default=default, type=int, help=f"(default: {default})")
+    chosen = parser.parse_args(argv)
+    write_files(chosen.folder, chosen.users, chosen.items, chosen.ratings, chosen.seed)
+    print(f"wrote ratings.parquet, held_out.parquet, pairs.parquet and others to {chosen.folder}")
+
+
+if __name__ == "__main__":
+    main()

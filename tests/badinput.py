@@ -72,7 +72,7 @@ CASES = {
         ["no column 'user', 'item', 'label'; its columns are who, what, how", "--user-col"],
     ),
     "missing csv column": ("fit", ["--ratings", "{}/no_header.csv", *CSV], ["no column 'user'", "header=false"]),
-    "not parquet": ("fit", ["--ratings", "{}/text.parquet"], ["cannot be read as parquet", "--format"]),
+    "not parquet": ("fit", ["--ratings", "{}/text.parquet"], ["cannot be read as parquet", "check the format"]),
     "empty folder": ("fit", ["--ratings", "{}/void"], ["void holds no parquet file"]),
     "file system": ("fit", ["--ratings", "foo://x/y"], ["--ratings foo://x/y cannot be read", "foo"]),
     "output on a strange file system": (

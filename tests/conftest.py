@@ -13,7 +13,8 @@ HERE = Path(__file__).parent
 CONNECT = os.environ.get("ONEBIT_TEST_SESSION") == "connect"  # make test-connect
 
 # The first example of a test may compile a kernel: no deadline. The same examples in every run.
-settings.register_profile("onebit", deadline=None, derandomize=True)
+settings.register_profile("onebit", deadline=None, derandomize=True, max_examples=30)
+settings.register_profile("thorough", deadline=None, derandomize=True, max_examples=200)  # make test-all
 settings.load_profile("onebit")
 
 
@@ -22,7 +23,7 @@ def pytest_collection_modifyitems(items):
     for item in items:
         choices = item.callspec.params.values() if hasattr(item, "callspec") else ()
         named = [choice.get("exchange") if isinstance(choice, dict) else choice for choice in choices]
-        broadcasts = any(isinstance(name, str) and name == "broadcast" for name in named)
+        broadcasts = any(isinstance(name, str) and name in ("broadcast", "mixed") for name in named)
         if CONNECT and (broadcasts or item.get_closest_marker("classic")):
             item.add_marker(pytest.mark.skip(reason="needs a classic session"))
         if not CONNECT and item.get_closest_marker("connect"):

@@ -21,8 +21,8 @@ def _covariance(rows, i, a, b):
     return rows.scale[i, triangle(max(a, b), min(a, b))]
 
 
-def partner_lines(shape, rows):
-    """``fill_partners``: [E[R Rᵀ] packed, E[R], 1, 0 …, w, r, z, d, 0 …], and a line of zeros for nobody."""
+def other_lines(shape, rows):
+    """``fill_others``: [E[R Rᵀ] packed, E[R], 1, 0 …, w, r, z, d, 0 …], and a line of zeros for nobody."""
     out, line = np.zeros((rows.n_rows + 1, shape.line.width)), shape.line
     for j in range(rows.n_rows):
         x = np.append(rows.location[j], 1.0)
@@ -36,9 +36,9 @@ def partner_lines(shape, rows):
     return out
 
 
-def own_lines(shape, rows):
-    """``fill_own``: E[x xᵀ] of [1, L, b] (or [L, 0]), off-diagonal entries doubled."""
-    out, size = np.zeros((rows.n_rows, shape.own_width)), shape.size
+def row_lines(shape, rows):
+    """``fill_rows``: E[x xᵀ] of [1, L, b] (or [L, 0]), off-diagonal entries doubled."""
+    out, size = np.zeros((rows.n_rows, shape.row_width)), shape.size
     for i in range(rows.n_rows):
         # the coordinate of the row that stands beside each of the partner's
         order = [None, *range(1, size), 0] if shape.fixed else [*range(size), None]

@@ -1,4 +1,4 @@
-"""Compiles the kernels of fits, where nothing is compiled yet: one process those of a loss, one those of the other.
+"""Compiles the kernels of fits where nothing is compiled yet: one process for each loss.
 
 Otherwise both processes of the suite would compile all of them.
 """
@@ -6,15 +6,14 @@ Otherwise both processes of the suite would compile all of them.
 from concurrent.futures import ProcessPoolExecutor
 
 from onebit_spark import FitConfig
-from onebit_spark.cli.compile_ahead import compile_others, compile_updates
+from onebit_spark.cli.compile_ahead import compile_ahead
 from onebit_spark.core.compiled import nothing_is_compiled
 
 
 def compile_fits(loss):
     config = FitConfig(loss=loss, implicit_features=loss == "logistic")
     for weighted in (False, True):
-        compile_updates(config, weighted)
-        compile_others(config, weighted)
+        compile_ahead(config, weighted)
 
 
 if __name__ == "__main__" and nothing_is_compiled():

@@ -4,8 +4,10 @@ import contextlib
 import io
 import logging
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -35,6 +37,31 @@ def run(command, env=None, cwd=None, patience=900):
         list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=patience,
         env=environment(**(env or {})), cwd=cwd,
     )  # fmt: skip
+
+
+@contextlib.contextmanager
+def started(command, log, env=None, cwd=None):
+    """A process in a session of its own, which writes to the log and does not outlive the block."""
+    with log.open("w") as stream:
+        process = subprocess.Popen(
+            list(map(str, command)), stdout=stream, stderr=stream, env=environment(**(env or {})), cwd=cwd,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def wait_for(event, process, log, patience=900):
+    """Wait until the event is there, while the process runs. What takes longer in seconds hangs."""
+    deadline = time.monotonic() + patience
+    while not event():
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.02)
 
 
 def submit(job, *arguments, patience=900):

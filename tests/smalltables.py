@@ -1,4 +1,4 @@
-"""Tables of four ratings, and many jobs on them, in one Spark session or without Spark."""
+"""Tables of four ratings, and jobs on them, in one Spark session or without Spark."""
 
 import pyarrow as pa
 import pytest
@@ -21,25 +21,17 @@ TABLES = {
 }
 
 
-def run_jobs(jobs, folder, runtime="spark"):
-    """{name: (job, arguments, …)} ─► {name: (exit code, stdout, stderr)}, one after the other.
+def run_job(command, folder, runtime="spark"):
+    """Run ``fit --ratings {}/good …``, where ``{}`` is the folder: exit code, stdout, stderr.
 
-    ``{}`` in an argument is the folder. Fits are short, and draw a report only if they are asked to; a job that names
-    no output is given one, absent-….
+    Fits are short, and draw a report only with ``--report``. A job that names no output is given one, absent-0.
     """
-    results = {}
-    for number, (name, (job, arguments, *_)) in enumerate(jobs.items()):
-        arguments = [argument.format(folder) for argument in arguments]
-        if job == "fit":
-            arguments += FAST if "--report" in arguments else [*FAST, "--no-report"]
-        if "--output" not in arguments and job != "evaluate":
-            arguments += ["--output", f"{folder}/absent-{number}"]
-        with pytest.MonkeyPatch.context() as patch:
-            if runtime == "spark":
-                patch.setenv(
-                    "PYSPARK_GATEWAY_PORT", "0"
-                )  # as under spark-submit: only Spark can tell what a path means
-            if "binned" in name:
-                patch.setattr("onebit_spark.ml.evaluation.COLLECT_LIMIT", 0)
-            results[name] = run_here(job, *arguments, runtime=runtime)
-    return results
+    job, *arguments = (word.format(folder) for word in command.split())
+    if job == "fit":
+        arguments += FAST if "--report" in arguments else [*FAST, "--no-report"]
+    if "--output" not in arguments and job != "evaluate":
+        arguments += ["--output", f"{folder}/absent-0"]
+    with pytest.MonkeyPatch.context() as patch:
+        if runtime == "spark":
+            patch.setenv("PYSPARK_GATEWAY_PORT", "0")  # as under spark-submit: only Spark can tell what a path means
+        return run_here(job, *arguments, runtime=runtime)

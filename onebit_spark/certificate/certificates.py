@@ -9,7 +9,7 @@ from typing import Any
 from onebit_spark.certificate import bounds
 from onebit_spark.certificate.learnt_prior import NARROWING
 from onebit_spark.core.config import Terms
-from onebit_spark.core.draws import Draws, GibbsErrors
+from onebit_spark.core.randomness import Draws, GibbsErrors
 from onebit_spark.core.solver import Iteration
 
 DRAWS_SHARE = 0.2  # the share of δ for the draws that estimate the Gibbs risk: .05 is .04 + .01
@@ -23,8 +23,6 @@ REST = (
     "ratings sampled like those that the prior was not learnt from (where no cell is rated twice: of cells other than "
     "the prior's), not all cells of the matrix"
 )
-NINE_TENTHS = "mean predictor of a fit of nine tenths of the ratings, made to choose their weight; not of the model"
-TENTH = "ratings sampled like those of the last tenth, not all cells of the matrix"
 UNSEEN = "ratings sampled like the ones that were kept out, not all cells of the matrix"
 KEPT_CELLS = "ratings of the cells that a coin kept out of the fit, sampled like those, not all cells of the matrix"
 
@@ -174,20 +172,6 @@ def holdout_certificate(errors: int, n: int, terms: Terms, majority_error: float
     )  # fmt: skip
 
 
-def nine_tenths_certificate(errors: int, n: int, fits: int, terms: Terms, majority_error: float) -> Certificate:
-    """What the tenth that chose κ says of the fit of the other nine. It is not about the model (docs/MATH.md, §14).
-
-    None of the fits that were compared has seen the tenth. But the tenth has picked one of them. So each is certified
-    at δ/fits, whether it was made or not.
-    """
-    item = _stated(
-        errors / n, name="nine_tenths", bound=bounds.holdout(errors, n, terms.delta / (terms.grid * fits)),
-        bounds=NINE_TENTHS, over=TENTH, delta=terms.delta, n=n, majority_error=majority_error,
-        inputs={"errors": errors, "fits": fits, "grid": terms.grid},
-    )  # fmt: skip
-    return replace(item, statement=f"{item.statement} This is about that fit, not about the model.")
-
-
 def kept_by_coin(item: Certificate, repeated: bool) -> Certificate:
     """The certificate for ratings that were held out by a coin per cell (docs/MATH.md, §9.2).
 
@@ -231,13 +215,10 @@ def _stated(seen: float | None, **fields: Any) -> Certificate:
 
 
 def _statement(item: Certificate, seen: float | None) -> str:
-    who = {MEAN: "the model's predictions", NINE_TENTHS: "the predictions of a fit of nine tenths of the ratings"}.get(
-        item.bounds, "random draws from the model (`sample`)"
-    )
+    who = "the model's predictions" if item.bounds == MEAN else "random draws from the model (`sample`)"
     where = {
         UNSEEN: "those that were kept out",
         REST: "those that its prior was not learnt from",
-        TENTH: "those of the last tenth",
     }.get(item.over, "these")
     limit = f"at most {min(item.bound, 1):.1%} of ratings like {where}"
     text = f"With {100 * (1 - item.delta):.6g}% confidence, {who} are wrong on {limit}"

@@ -11,23 +11,20 @@ from typing import Generic, Protocol, TypeVar
 from onebit_spark.certificate.certificates import (
     Certificate,
     gibbs_certificates,
-    nine_tenths_certificate,
     prior_split_certificate,
     theorem1_certificate,
 )
 from onebit_spark.certificate.learnt_prior import LearntPrior, fit_near, learn_prior, with_spreads_of
 from onebit_spark.core.config import FitConfig, Terms
-from onebit_spark.core.draws import Draws
 from onebit_spark.core.engine import Engine, final_posteriors
-from onebit_spark.core.feature_coding import FeatureCoding
 from onebit_spark.core.hyper_posterior import HierarchicalPrior, HyperPosterior
 from onebit_spark.core.losses import LOSSES, SIDES, Side
 from onebit_spark.core.model_selection import SelectedModel, select_model
 from onebit_spark.core.posterior import MODEL_VECTORS, RowPosterior
 from onebit_spark.core.prediction import ConfidenceThresholds
 from onebit_spark.core.priors import ScalePrior
-from onebit_spark.core.randomness import Split
-from onebit_spark.core.side_features import codings_of
+from onebit_spark.core.randomness import Draws, Split
+from onebit_spark.core.side_features import FeatureCoding, codings_of
 from onebit_spark.core.solver import AfterIteration, Iteration, Outcome, Start, solve
 
 P = TypeVar("P")  # a posterior of a side, in the engine's own form
@@ -49,7 +46,6 @@ class CertifiedFit(Generic[P]):
     choice: SelectedModel[P]  # rank, κ and features, and how they were chosen
     codings: dict[Side, FeatureCoding]  # of side features in the fit: after a prior split, in that of A
     drawn: dict[Side, P] | None = None  # after a prior split: the posterior whose draws are certified
-    nine_tenths: Certificate | None = None  # if κ was chosen: a limit for the fit that chose it, not for this one
     confidence_thresholds: ConfidenceThresholds | None = None  # from the fitted ratings; None at a checkpoint
 
 
@@ -144,7 +140,6 @@ def _under_given_prior(
     return CertifiedFit(
         hierarchy.scales, hierarchy.prior, outcome.history, outcome.converged, outcome.reason,
         final_posteriors(engine, hierarchy), certificates, choice, codings_of(engine.features),
-        nine_tenths=_of_nine_tenths(choice, terms, majority_error),
     )  # fmt: skip
 
 
@@ -167,15 +162,7 @@ def _near_learnt_prior(
         learnt.choice,
         learnt.codings,
         drawn,
-        _of_nine_tenths(learnt.choice, terms, majority_error),
     )
-
-
-def _of_nine_tenths(choice: SelectedModel[P], terms: Terms | None, majority_error: float) -> Certificate | None:
-    holdout = choice.holdout
-    if terms is None or holdout is None or not holdout.n:
-        return None
-    return nine_tenths_certificate(holdout.errors, holdout.n, choice.fits, terms, majority_error)
 
 
 def prior_cost(config: FitConfig, n_lines: int) -> float:

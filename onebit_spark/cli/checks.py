@@ -11,6 +11,7 @@ from onebit_spark.cli.requests import TABLE_FORMATS, FitRequest, JobRequest, Pre
 from onebit_spark.core.output_kinds import OutputKind
 from onebit_spark.errors import RequestError
 from onebit_spark.input.rating_checks import INTEGRAL, as_examples
+from onebit_spark.input.tables import separator_in
 from onebit_spark.platform.files import RENAMING, Location, explained
 
 if TYPE_CHECKING:
@@ -81,8 +82,6 @@ def writable(spark: SparkSession | None, flag: str, path: str, inside: bool = Fa
 
 # ---- tables ----------------------------------------------------------------------------------------------------------
 
-OTHER_SEPARATORS = (";", "\t", "|")  # of CSV
-
 
 def is_lake_table(request: JobRequest, name: str, lake: str) -> RequestError:
     """The input is a folder of a Delta, Iceberg or Hudi table."""
@@ -102,7 +101,7 @@ def no_columns(
         if hasattr(request, "user_col")
         else "rename them"
     )
-    separator = next((sign for sign in OTHER_SEPARATORS if len(columns) == 1 and sign in columns[0]), None)
+    separator = separator_in(columns)
     if csv and separator is not None:
         cure = f"they look separated by {separator!r}: add --option 'sep={separator}'"
     elif csv:

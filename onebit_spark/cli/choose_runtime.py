@@ -26,10 +26,8 @@ from onebit_spark.core.config import FitConfig
 from onebit_spark.core.execution import Execution, available_memory
 from onebit_spark.engines.decide import Refusal, on_driver
 from onebit_spark.errors import RequestError
-from onebit_spark.input.arrow_table import count_rows, open_table, text_bytes
 from onebit_spark.input.batches import SizeEstimate
-from onebit_spark.input.data_files import format_of
-from onebit_spark.input.file_readers import option_problems
+from onebit_spark.input.tables import count_rows, format_of, id_text_bytes, open_table, option_problems
 from onebit_spark.platform.sessions import NO_LIMIT, DriverLimits
 from onebit_spark.predictor.model_folder import REMOTE
 
@@ -145,4 +143,4 @@ def _id_bytes(request: RatingsRequest, rows: int) -> float:
         return 0.0
     options = {key: value for key, value in request.option.items() if key.lower() != "inferschema"}  # reads all
     table = open_table(request.ratings, request.format, options)
-    return text_bytes(table, (request.user_col, request.item_col), rows)
+    return id_text_bytes(table, (request.user_col, request.item_col), rows)

@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import sys
+import tempfile
 import threading
 import traceback
 import warnings
@@ -22,6 +23,7 @@ from typing import Any
 
 from onebit_spark.core.solver import NotConverged
 from onebit_spark.errors import FitFailed, RequestError
+from onebit_spark.input.tables import wrong_header, wrong_line, wrong_quotes
 
 LONGEST_REASON = 600  # characters of a failure that are shown
 
@@ -40,11 +42,23 @@ def failures_in_words() -> Iterator[None]:
         print_traceback()
         reason = reason_of(error)
         if "FAILED_READ_FILE" in str(error):
-            file = re.search(r"reading file (\S+?)\.?\s", str(error))
-            raise RequestError(f"the file {file[1] if file else ''} cannot be read, is it damaged? {reason}") from error
+            raise RequestError(_unread_file(str(error), reason)) from error
         if "onebit_spark.errors.RequestError: " in str(error):  # of a task in Python
             raise RequestError(reason) from error
         raise FitFailed(reason) from error
+
+
+def _unread_file(error: str, reason: str) -> str:
+    """Why Spark cannot read a file."""
+    found = re.search(r"reading file (\S+?)\.?\s", error)
+    file = re.sub("^file:/+", "file:/", found[1]) if found else ""
+    if "CSV header does not conform" in error:
+        return wrong_header(file)
+    if "Unescaped quote character" in error:
+        return wrong_quotes(file)
+    if line := re.search(r"Malformed CSV record: (.*?)(?: SQLSTATE|$)", error, re.MULTILINE):
+        return wrong_line(file, line[1])
+    return f"the file {file} cannot be read, is it damaged? {reason}"
 
 
 @contextmanager
@@ -67,6 +81,9 @@ def reason_of(error: BaseException) -> str:
         return "Spark did not start: see the lines above; it needs Java 17 or newer (set JAVA_HOME)"
     if "java.lang.OutOfMemoryError" in text:
         return "Spark ran out of memory: raise --driver-memory and --executor-memory, or --row-blocks and --col-blocks"
+    if "No space left on device" in text and isinstance(error, OSError):
+        where = error.filename or f"the output, or of temporary files ({tempfile.gettempdir()})"
+        return f"the disk is full: free some space on the disk of {where}"
     if "No space left on device" in text:
         return (
             "the disk is full: free some space on the disk of the output, or on that of spark.local.dir, where Spark "

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from onebit_spark import __version__
 from onebit_spark.certificate.certificates import kept_by_coin
 from onebit_spark.cli.checks import Target, check_id_types
 from onebit_spark.cli.failures import noting_success
+from onebit_spark.cli.flags import command_of
 from onebit_spark.cli.progress import Clock, Progress
 from onebit_spark.cli.requests import FitRequest
 from onebit_spark.cli.runtime import Division, FitPlan, Ratings, Runtime, Table
@@ -41,6 +44,8 @@ def run(runtime: Runtime, request: FitRequest) -> None:
             model = runtime.fit(plan, inputs.ratings, inputs.features, progress)
         clock.split("fitting", "preparing", "iterations", progress.seconds)
         model = _judged(runtime, request, inputs, model, clock)
+        if request.report:
+            model = runtime.noted(model, _facts(request, clock))
         with clock("saving"):
             runtime.save(model, request.output, request.overwrite)
             if checkpoints := request.execution().checkpoint_dir:
@@ -52,6 +57,17 @@ def run(runtime: Runtime, request: FitRequest) -> None:
     report = f"{request.output.rstrip('/')}/{REPORT}" if drawn else None
     places = {"report": report, "model": request.output, **Target.of(request).places}
     print_summary(fit_summary(model.info, model.certificate), clock, request.quiet, places)
+
+
+def _facts(request: FitRequest, clock: Clock) -> dict[str, Any]:
+    """What the report says about the job: when, by which version, from what, by which command, in which seconds."""
+    return {
+        "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        "version": __version__,
+        "input": request.ratings,
+        "command": command_of("fit", request),
+        "seconds": dict(clock.seconds),
+    }
 
 
 def when_interrupted(runtime: Runtime, request: FitRequest) -> str:

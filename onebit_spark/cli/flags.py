@@ -12,6 +12,7 @@ One RequestError names all mistakes. Settings that are declared elsewhere (``Fit
 from __future__ import annotations
 
 import argparse
+import shlex
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -76,6 +77,22 @@ def parse(request: type[Request], prog: str, argv: Sequence[str] | None = None) 
 
 def as_flag(name: str) -> str:
     return "--" + name.replace("_", "-")
+
+
+def command_of(job: str, request: Any) -> str:
+    """The command with the flags of a request that differ from their defaults, also those of a config file."""
+    words = ["onebit-spark", job]
+    for name, item in _flags_of(type(request)).items():
+        value, flag = getattr(request, name), as_flag(name)
+        if name == "config" or value == item.default or value == {}:
+            continue
+        if item.kind is bool:
+            words.append(flag if value else flag.replace("--", "--no-", 1))
+        elif item.kind is dict:
+            words += [word for key, text in value.items() for word in (flag, f"{key}={text}")]
+        else:
+            words += [flag, ",".join(map(str, value)) if item.kind is tuple else str(value)]
+    return shlex.join(words)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from onebit_spark.cli.checks import Target, refuse_outputs
 from onebit_spark.cli.flags import as_flag
 from onebit_spark.cli.requests import FILES, FitRequest, JobRequest, PredictRequest
 from onebit_spark.cli.runtime import Division, FitPlan
+from onebit_spark.core.arrow import spark_name
 from onebit_spark.core.fitted_features import SIDE_OF, Who
 from onebit_spark.core.output_kinds import PREDICTIONS
 from onebit_spark.core.sketch import HIGHEST, CellSketch
@@ -26,10 +27,9 @@ from onebit_spark.core.solver import Iteration
 from onebit_spark.errors import RequestError
 from onebit_spark.in_process import TableFit, checked_features
 from onebit_spark.input.arrow_ratings import ArrowRatings, Holdout, KeptRatings
-from onebit_spark.input.arrow_table import ArrowTable, Unreadable, open_table
 from onebit_spark.input.batches import CollectedRatings
-from onebit_spark.input.file_readers import inferred, missing, spark_name
 from onebit_spark.input.rating_checks import Columns, column_problem
+from onebit_spark.input.tables import ArrowTable, Unreadable, inferred, null_or_nan, open_table
 from onebit_spark.platform.files import table_format
 from onebit_spark.predictor.certification import CertificateRequest, fresh_to, with_certificates
 from onebit_spark.predictor.fitted_model import FittedModel, load
@@ -127,7 +127,7 @@ class LocalRuntime:
         for batch in pairs.batches(ids):
             n += len(batch)
             for column in ids:
-                absent = np.flatnonzero(missing(batch[column]))
+                absent = np.flatnonzero(null_or_nan(batch[column]))
                 counts[column] += len(absent)
                 lines = batch.take(pa.array(absent[: EXAMPLES - len(examples[column])])).to_pylist()
                 examples[column] += [list(line.values()) for line in lines]
@@ -220,6 +220,9 @@ class LocalRuntime:
         scored = model.scored(*ratings.fitted_pairs) if kept is None else _scored(model, kept.sample(SAMPLE))
         figures = diagnosed(scored, f"a sample of {source}" if n > SAMPLE else source, kept is None)
         return replace(model, info=replace(model.info, diagnostics=figures))
+
+    def noted(self, model: FittedModel, facts: Mapping[str, Any]) -> FittedModel:
+        return replace(model, info=replace(model.info, diagnostics={**(model.info.diagnostics or {}), "job": facts}))
 
     # ---- predictions -------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from onebit_spark.cli.flags import as_flag, filled, flag, flag_of, in_flags, tak
 from onebit_spark.core.config import FitConfig, Labels, Terms
 from onebit_spark.core.execution import Execution, device_problems
 from onebit_spark.core.output_kinds import METRICS, MODEL, PREDICTIONS, OutputKind
-from onebit_spark.input.data_files import COMPRESSIONS, ENDINGS
+from onebit_spark.input.tables import COMPRESSIONS, ENDINGS
 
 FILES = ("parquet", "csv", "json")
 TABLE_FORMATS = {"delta": "Delta Lake", "iceberg": "Iceberg", "hudi": "Hudi"}  # Spark needs their packages
@@ -58,7 +58,7 @@ class JobRequest(SessionRequest):
         default=None,
         choices=RUNTIMES,
     )
-    option: dict[str, str] = flag("option of Spark's reader, such as sep=; (repeatable)", default=dict)  # noqa: RUF009
+    option: dict[str, str] = flag("option of the reader, such as sep=; CSV is RFC 4180 (repeatable)", default=dict)  # noqa: RUF009
     overwrite: bool = flag("replace an earlier output of this job", default=False)
 
     inputs: ClassVar[tuple[str, ...]] = ()

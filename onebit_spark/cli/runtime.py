@@ -145,6 +145,9 @@ class Runtime(Protocol):
     def diagnosed(self, model: Any, ratings: Ratings, source: str) -> Any:
         """The model with the figures of its report: of the held-out ratings, or else of the fitted ones."""
 
+    def noted(self, model: Any, facts: Mapping[str, Any]) -> Any:
+        """The diagnosed model with what its report says about the job."""
+
     # ---- predictions -------------------------------------------------------------------------------------------------
 
     def predict(self, model: Any, pairs: Table, n: int, target: Target) -> None:

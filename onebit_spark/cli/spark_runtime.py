@@ -173,6 +173,9 @@ class SparkRuntime:
             return model.diagnose(ratings.to_fit, source, fitted=True)
         return model.diagnose(ratings.held_out.ratings, source, counts=ratings.held_out.counts)
 
+    def noted(self, model: OneBitCompletionModel, facts: Mapping[str, Any]) -> OneBitCompletionModel:
+        return model.changed(diagnostics={**(model.info.diagnostics or {}), "job": facts})
+
     # ---- predictions -------------------------------------------------------------------------------------------------
 
     def predict(self, model: OneBitCompletionModel, pairs: DataFrame, n: int, target: Target) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType
 
 from onebit_spark.cli import checks
 from onebit_spark.cli.checks import Target
@@ -16,12 +17,22 @@ from onebit_spark.core.fitted_features import Who
 from onebit_spark.core.output_kinds import PREDICTED, PREDICTIONS
 from onebit_spark.errors import RequestError
 from onebit_spark.input.columns import matching, missing, quoted
-from onebit_spark.input.data_files import Format, ending, format_of, is_data
+from onebit_spark.input.tables import (
+    EMPTY_CSV,
+    NOT_JSON,
+    Format,
+    Unreadable,
+    csv_problems,
+    ending,
+    format_of,
+    is_data,
+    spark_csv,
+)
 from onebit_spark.ml.evaluation import predicted_pairs
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform.files import Location, replace_folder, table_format
 
-NOT_JSON = "_corrupt_record"  # Spark's column for lines that are no JSON objects
+CORRUPT = "_corrupt_record"  # Spark's column for lines that are no JSON objects
 
 
 def format_here(spark: SparkSession, request: JobRequest, name: str) -> Format:
@@ -32,17 +43,21 @@ def format_here(spark: SparkSession, request: JobRequest, name: str) -> Format:
     if ending(path) is not None or is_table_name(path):
         return format_of(path)
     try:
-        return format_of(path, _files_in(Location(spark, path)))
+        files = list(_files_in(Location(spark, path)))
     except RequestError:
-        return format_of(path)  # whatever is wrong with the path shows when it is read
+        files = []  # whatever is wrong with the path shows when it is read
+    try:
+        return format_of(path, files)
+    except Unreadable as error:
+        raise RequestError(f"{as_flag(name)} {path} {error}") from None
 
 
 def _files_in(folder: Location) -> Iterator[str]:
-    for place in folder.children():
-        if is_data(place.name):
-            yield place.name
-            if "=" in place.name:
-                yield from _files_in(place)
+    for name in filter(is_data, folder.names()):
+        if "=" in name:
+            yield from _files_in(folder / name)
+        elif ending(name) is not None or "." not in name or not (folder / name).is_folder():
+            yield name
 
 
 def read_table(
@@ -89,10 +104,13 @@ def _loaded(spark: SparkSession, request: JobRequest, name: str, format: Format,
     if format.name in FILES and (lake := table_format(spark, path)):
         raise checks.is_lake_table(request, name, lake)
     options = {**format.options, **options}
-    if format.name == "csv" and not any(key.lower() == "header" for key in options):
-        options = {**options, "header": "true"}
+    if format.name == "csv":
+        if problems := csv_problems(options):
+            raise RequestError(f"{flag} {path} cannot be read: {'; '.join(problems)}")
+        options = spark_csv(options)
     try:
-        return spark.read.format(format.name).options(**options).load(path)
+        table = spark.read.format(format.name).options(**options).load(path)
+        return _of_one_header(table, path, options) if format.name == "csv" else table
     except Exception as error:
         if "PATH_NOT_FOUND" in str(error):
             if is_table_name(path) and spark.catalog.tableExists(path):
@@ -100,17 +118,30 @@ def _loaded(spark: SparkSession, request: JobRequest, name: str, format: Format,
             kind = ", neither as a path nor as a table" if is_table_name(path) else ""
             raise RequestError(f"{flag} {path} does not exist{kind}") from error
         if "UNABLE_TO_INFER_SCHEMA" in str(error):
-            raise RequestError(f"{flag} {path} holds no {format.name} file: check the path and --format") from error
-        reason = f"{flag} {path} cannot be read as {format.name} (check --format and --option): {reason_of(error)}"
+            raise RequestError(f"{flag} {path} holds no {format.name} file: check the path and the format") from error
+        reason = f"{flag} {path} cannot be read as {format.name} (check the format and its options): {reason_of(error)}"
         raise RequestError(reason) from error
 
 
+def _of_one_header(table: DataFrame, path: str, options: Mapping[str, str]) -> DataFrame:
+    """The table. If it has several files, a file with another header line than the first one ends the job.
+
+    Spark reads CSV by the position of its columns. It compares header lines if a schema is given, in which a column
+    without a name has an empty one.
+    """
+    given = {key.lower(): value.strip().lower() for key, value in options.items()}
+    if given.get("header") != "true" or "enforceschema" in given or len(table.inputFiles()) < 2:
+        return table
+    fields = [StructField("" if f.name == f"_c{n}" else f.name, f.dataType) for n, f in enumerate(table.schema)]
+    reader = table.sparkSession.read.format("csv").schema(StructType(fields))
+    return reader.options(**{**options, "enforceSchema": "false"}).load(path).toDF(*table.columns)
+
+
 def _check_columns(table: DataFrame, request: JobRequest, name: str, format: Format, columns: Sequence[str]) -> None:
-    if format.name == "json" and NOT_JSON in table.columns:
-        raise RequestError(
-            f"{as_flag(name)} {getattr(request, name)} has lines that are no JSON objects: write one object per line; "
-            "--option multiLine=true reads a file of one array"
-        )
+    if format.name == "json" and CORRUPT in table.columns:
+        raise RequestError(f"{as_flag(name)} {getattr(request, name)} {NOT_JSON}")
+    if format.name == "csv" and not table.columns:
+        raise RequestError(f"{as_flag(name)} {getattr(request, name)} {EMPTY_CSV}")
     if absent := [column for column in columns if not matching(table, column)]:
         raise checks.no_columns(request, name, absent, table.columns, format.name == "csv")
 

@@ -59,8 +59,6 @@ def fit_summary(info: ModelInfo, certificate: Mapping[str, Any]) -> Iterator[str
     certified = headline_of(certificate)
     if not certified:
         yield _why_no_certificate(info)
-        if info.nine_tenths:
-            yield f"{info.nine_tenths['statement']} To certify the model itself: --holdout 0.1."
     else:
         yield f"Certificate ({certificate['headline']}): {certified}"
     yield from further_statements(certificate["certificates"])
@@ -73,16 +71,12 @@ def fit_summary(info: ModelInfo, certificate: Mapping[str, Any]) -> Iterator[str
 
 
 def _why_no_certificate(info: ModelInfo) -> str:
-    """Which features the fit used, and what gives a certificate."""
-    who, implicit = list(info.side_features or {}), info.config.implicit_features
-    used = ["implicit features, which are on by default"] if implicit else []
-    used += [f"side features of the {one}s" for one in who]
-    without = ["--no-implicit-features"] if implicit else []
-    without += [f"no --{one}-features" for one in who]
+    """Which features the fit used, and which flag certifies the model."""
+    used = ["implicit features"] if info.config.implicit_features else []
+    used += [f"side features of the {who}s" for who in info.side_features or ()]
     return (
-        f"No certificate: the fit used {', and '.join(used)}. With these, a certificate takes ratings that are kept "
-        "out (--holdout 0.1) or a prior split (--certificate-prior-split 0.5). Or fit without them: "
-        f"{', '.join(without)}."
+        f"No certificate, because the prior depends on {' and '.join(used)}: --holdout 0.1 keeps some ratings out of "
+        "the fit and certifies the model on them."
     )
 
 

@@ -1,8 +1,9 @@
-"""jit: numba's compiler with a cache that survives zipped, read-only and per-application installs, and edits.
+"""jit: numba's compiler with a cache that works for zipped, read-only and per-application installs, and after edits.
 
-The key of numba's own cache is the file and the path of a function. Here kernels of different files call each other, so
-an edit of an inner loop would go unnoticed. A zip that is sent to an executor has a new path in every application. The
-key of this cache is the *content* of all files that contain kernels. It is in a folder that only the user can write to.
+Numba's own cache is keyed by the path of a file and the name of a function. Here kernels of different files call each
+other, so an edit of an inner loop would go unnoticed, and a zip that is sent to an executor has a new path in every
+application. This cache is keyed by the *content* of all files that contain kernels. Its folder is writable by the user
+alone.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import re
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
@@ -23,6 +25,7 @@ from typing import Any
 
 import numba
 import numba.extending
+from numba.core import event
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
 
 try:
@@ -35,7 +38,7 @@ log = logging.getLogger("onebit_spark")
 # Sums may be reordered and fused, for vector instructions. Infinities and NaN keep their meaning.
 REORDERED_SUMS = frozenset({"reassoc", "contract", "nsz"})
 _ARITHMETIC: dict[str, Any] = {"error_model": "numpy", "fastmath": set(REORDERED_SUMS)}
-_NOT_FOR_C: dict[str, Any] = {"no_cfunc_wrapper": True}  # a way in from C takes time to compile, and nobody uses it
+_NOT_FOR_C: dict[str, Any] = {"no_cfunc_wrapper": True}  # an entry point for C takes time to compile and is not used
 
 _IMPORT = re.compile(r"^(?:from|import) (?P<module>[\w.]+)(?: import (?P<names>\([^)]*\)|.*))?", re.MULTILINE)
 
@@ -52,7 +55,7 @@ def jit(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def inner(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that only kernels call. It is compiled with them, without a way in from Python and without a cache.
+    """A function that only kernels call. It is compiled as a part of them, without a cache entry of its own.
 
     Called from Python it is plain Python.
     """
@@ -60,13 +63,39 @@ def inner(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that writes LLVM's instructions itself, for kernels to call. They leave out its first argument."""
+    """A function that emits LLVM instructions, for kernels to call. Calls omit its first argument, ``typing``."""
     return numba.extending.intrinsic(function)
+
+
+class _CompileTimer(event.Listener):
+    """Adds up the time during which kernels are compiled. Numba compiles one at a time, and callees within callers."""
+
+    def __init__(self) -> None:
+        self.depth, self.began, self.total = 0, 0.0, 0.0
+
+    def on_start(self, event: Any) -> None:
+        if self.depth == 0:
+            self.began = time.perf_counter()
+        self.depth += 1
+
+    def on_end(self, event: Any) -> None:
+        self.depth -= 1
+        if self.depth == 0:
+            self.total += time.perf_counter() - self.began
+
+
+_timer = _CompileTimer()
+event.register("numba:compile", _timer)
+
+
+def compile_seconds() -> float:
+    """Seconds during which this process has compiled kernels so far, in any thread."""
+    return _timer.total + (time.perf_counter() - _timer.began if _timer.depth else 0.0)
 
 
 @cache
 def cache_folder() -> Path | None:
-    """The first of these that can be written to: $ONEBIT_CACHE, the user's cache folder, the temporary folder."""
+    """The first writable one of $ONEBIT_CACHE, the user's cache folder, and the temporary folder."""
     digest = _kernel_digest()
     for base in _candidates():
         folder = base / f"kernels-{digest[:16]}"
@@ -81,7 +110,7 @@ def cache_folder() -> Path | None:
 
 
 def nothing_is_compiled() -> bool:
-    """Whether there is a cache, and no kernel in it."""
+    """Whether there is a cache without any kernel."""
     folder = cache_folder()
     return folder is not None and not any(folder.glob("*.nbi"))
 
@@ -110,7 +139,7 @@ def _kernel_digest() -> str:
 
 
 def digest_of(texts: Mapping[str, bytes]) -> str:
-    """A hash of those modules (name ─► source) that contain kernels or that kernels depend on."""
+    """A hash of the modules (name ─► source) that contain kernels or that kernels depend on."""
     digest = hashlib.sha256(numba.__version__.encode())
     for name in sorted(kernel_modules(texts)):
         digest.update(f"\n# {name}\n".encode() + texts[name])
@@ -133,7 +162,7 @@ def kernel_modules(texts: Mapping[str, bytes]) -> set[str]:
 
 
 def _imported(text: bytes, known: Container[str]) -> Iterator[str]:
-    """The modules that a file imports at its top. By a pattern: to parse the files would delay every process."""
+    """The modules that a file imports at its top, by a pattern: parsing the files would slow down every start."""
     for match in _IMPORT.finditer(text.decode()):
         for name in re.findall(r"\w+", match["names"] or "") or [""]:
             submodule = f"{match['module']}.{name}"
@@ -150,7 +179,7 @@ def sources(folder: Traversable, name: str) -> Iterator[tuple[str, Traversable]]
 
 
 class _Locator(_CacheLocator):
-    """Where the compiled form of a kernel is, for source in a file or in an archive."""
+    """The place of a compiled kernel in the cache, for source in a file or in an archive."""
 
     def __init__(self, function: Callable[..., Any], source_file: str) -> None:
         self._py_file = source_file
@@ -175,19 +204,19 @@ class _CacheFiles(CompileResultCacheImpl):
 
 
 class _Cache(FunctionCache):
-    """Says once that something is compiled: nothing else is slow without a word."""
+    """Numba's cache, which logs once that kernels are compiled and lets one process write at a time."""
 
     _impl_class = _CacheFiles
 
     def save_overload(self, sig: Any, data: Any) -> None:
         _say_compiling()
-        with _locked(cache_folder()):  # two processes would give the same name to two forms of a kernel
+        with _locked(cache_folder()):  # otherwise two processes could give the same name to two kernels
             super().save_overload(sig, data)
 
 
 @contextmanager
 def _locked(folder: Path | None) -> Iterator[None]:
-    """While no other process is in such a body. Where files cannot be locked, nothing is."""
+    """Hold the folder's lock file. Where files cannot be locked, nothing is locked."""
     with ExitStack() as release:
         if folder is not None and fcntl is not None:
             with suppress(OSError):

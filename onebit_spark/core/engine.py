@@ -10,14 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.core.config import FitConfig
-from onebit_spark.core.draws import Draws, GibbsErrors
-from onebit_spark.core.holdout_loss import HoldoutLoss
 from onebit_spark.core.hyper_posterior import HierarchicalPrior
 from onebit_spark.core.implicit_features import CoefStep
 from onebit_spark.core.losses import SIDES, HalfStep, Loss, RowPrior, Side
-from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.core.randomness import Split
-from onebit_spark.core.row_map import RowMap
+from onebit_spark.core.posterior import RowMap, RowPosterior
+from onebit_spark.core.prediction import HoldoutLoss
+from onebit_spark.core.randomness import Draws, GibbsErrors, Split
 from onebit_spark.core.side_features import SideTables
 from onebit_spark.core.statistics import SideStatistics
 

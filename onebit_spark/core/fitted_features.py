@@ -13,12 +13,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from onebit_spark.core.factor_tables import factor_table, newcomer_rows
-from onebit_spark.core.feature_coding import FeatureCoding, Table32, learn_coding
 from onebit_spark.core.id_index import IdIndex, one_array
 from onebit_spark.core.losses import OTHER, Side
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.core.side_features import SideFeatures, SideTables
+from onebit_spark.core.side_features import FeatureCoding, SideFeatures, SideTables, Table32, learn_coding
 from onebit_spark.errors import RequestError
 
 Who = Literal["user", "item"]

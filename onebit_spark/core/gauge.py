@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from onebit_spark.core.hyper_posterior import INTERCEPT_MEAN_VARIANCE, HierarchicalPrior, HyperPosterior
 from onebit_spark.core.losses import Side, Symmetry
+from onebit_spark.core.posterior import RowMap
 from onebit_spark.core.priors import ScalePrior
-from onebit_spark.core.row_map import RowMap
 from onebit_spark.core.statistics import SideMoments, SideStatistics
 
 Vector = NDArray[np.float64]

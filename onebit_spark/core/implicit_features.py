@@ -46,8 +46,7 @@ from numpy.typing import NDArray
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.compiled import jit
 from onebit_spark.core.losses.row_sums import CHUNK, add_weighted_rows
-from onebit_spark.core.posterior import SENT_VECTORS, FloatArray, RowPosterior
-from onebit_spark.core.row_map import RowMap
+from onebit_spark.core.posterior import SENT_VECTORS, FloatArray, RowMap, RowPosterior
 
 
 def gram_matrix(lines: NDArray[np.floating]) -> NDArray[np.float64]:

@@ -70,10 +70,7 @@ class ModelInfo:
     weight_losses: dict[str, float] | None = None  # if κ was chosen: the held-out loss of each κ that was tried
     # if a tenth of the ratings chose the settings: how, see ``model_selection.SelectedModel.as_dict``
     choice: dict[str, Any] | None = None
-    # If κ was chosen: a limit on the errors of the fit of nine tenths of the ratings that chose it, as an entry of
-    # ``certificate.json``. It is not about the model (§14).
-    nine_tenths: dict[str, Any] | None = None
-    # for ``user`` and ``item``, if they have side features: ``coding`` (``feature_coding.FeatureCoding``), ``weights``
+    # for ``user`` and ``item``, if they have side features: ``coding`` (``side_features.FeatureCoding``), ``weights``
     # W (p × D), and the number of ``newcomers``, ids without ratings
     side_features: dict[str, dict[str, Any]] | None = None
     total_weight: float | None = None  # if the fit was weighted: the sum of the weights

@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from onebit_spark.core.calibration import Calibration, TemperatureScaling
 from onebit_spark.core.config import AUTO, FitConfig
 from onebit_spark.core.engine import Engine, final_posteriors
-from onebit_spark.core.holdout_loss import HoldoutLoss
 from onebit_spark.core.losses import LOSSES, SIDES
 from onebit_spark.core.posterior import RowPosterior, factors_in_use
+from onebit_spark.core.prediction import HoldoutLoss
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.solver import IterationPlan, Start, solve
 
@@ -85,11 +85,9 @@ class SelectedModel(Generic[P]):
     start: Start[P] | None = None  # where the fit of all ratings begins
     candidates: int = 1  # How many κ it might have been, given other labels. Theorem 1 pays for all, tried or not.
     ranks: int = 1  # how many ranks it might have been; each has a prior of its own
-    # 2^q, where the last tenth has said yes or no q times: it picked one of so many fits of the others (§14)
-    fits: int = 1
-    holdout: HoldoutLoss | None = None  # the last tenth under the fit of the others that it picked
     trail: list[dict[str, Any]] = field(default_factory=list)  # what was tried, in order: see ``Trial.as_dict``
     noise: TemperatureScaling | None = None  # how the probabilities are calibrated, where that pays
+    holdout: HoldoutLoss | None = None  # the loss of the last tenth under the fit of the others that was kept
 
     @property
     def kappa(self) -> float:
@@ -145,9 +143,7 @@ def select_model(engine: Engine[P], config: FitConfig, start: Start[P] | None = 
     noise, chosen = None, replace(kept.config, max_iter=config.max_iter, tol=config.tol)
     if LOSSES[config.loss].score_noise > 0:
         noise = trial.holdout.temperature_scaling(LOSSES[config.loss].score_noise)
-    return SelectedModel(
-        chosen, _final_start(kept, engine), candidates, ranks, 2**search.answers, trial.holdout, search.trail, noise
-    )
+    return SelectedModel(chosen, _final_start(kept, engine), candidates, ranks, search.trail, noise, trial.holdout)
 
 
 def _as_before(given: FitConfig, asked: FitConfig, start: Start[P], candidates: int, ranks: int) -> SelectedModel[P]:
@@ -195,14 +191,12 @@ def _final_start(trial: Trial[P], engine: Engine[P]) -> Start[P]:
 class _Search(Generic[P]):
     """Fits of the nine tenths (``part``), judged by the last tenth.
 
-    ``trail`` has all that were tried. ``answers`` counts how often the tenth said yes or no: what it has picked is one
-    of the leaves of a tree of such questions, and the limit of §14 pays for its depth.
+    ``trail`` has all that were tried.
     """
 
     def __init__(self, engine: Engine[P], part: Engine[P], asked: FitConfig, split: Split) -> None:
         self._engine, self._part, self._asked, self._split = engine, part, asked, split
         self.trail: list[dict[str, Any]] = []
-        self.answers = 0
 
     def best(self, given: FitConfig) -> Trial[P]:
         """The state that no change improves."""
@@ -241,10 +235,10 @@ class _Search(Generic[P]):
         trial = self._trial(config, None, FIRST_ITERATIONS)
         if config.implicit_features:
             plain = self._trial(replace(config, implicit_features=False), None, FIRST_ITERATIONS)
-            pays = self._answered(trial.beats(plain))
+            pays = trial.beats(plain)
             if not pays:
                 trial, plain = self._settled(trial), self._settled(plain)
-                pays = self._answered(trial.beats(plain))
+                pays = trial.beats(plain)
             trial, refused = (trial, plain) if pays else (plain, trial)
             self._record(refused, False)
         trial = self._settled(trial)
@@ -259,7 +253,7 @@ class _Search(Generic[P]):
             while 0 <= (place := weights.index(trial.config.kappa) + step) < len(weights):
                 config = replace(trial.config, likelihood_weight=weights[place])
                 changed = self._trial(config, trial.start, TRIAL_ITERATIONS)
-                if self._answered(changed.loss < trial.loss + LEAST_GAIN * trial.holdout.standard_error):
+                if changed.loss < trial.loss + LEAST_GAIN * trial.holdout.standard_error:
                     changed = self._trial(config, changed.start, FIRST_ITERATIONS - TRIAL_ITERATIONS)
                 if not self._kept(changed, trial):
                     break
@@ -284,8 +278,8 @@ class _Search(Generic[P]):
         """After as many iterations as help."""
         while trial.iterations + TRIAL_ITERATIONS <= self._asked.max_iter:
             more = self._trial(trial.config, trial.start, TRIAL_ITERATIONS)
-            if not self._answered(more.beats(trial)):
-                return more if self._answered(more.loss < trial.loss) else trial
+            if not more.beats(trial):
+                return more if more.loss < trial.loss else trial
             trial = more
         return trial
 
@@ -298,13 +292,9 @@ class _Search(Generic[P]):
         return Trial(config, Start(posteriors, outcome.hierarchy.scales, outcome.history), holdout)
 
     def _kept(self, changed: Trial[P], trial: Trial[P]) -> bool:
-        kept = self._answered(changed.beats(trial))
+        kept = changed.beats(trial)
         self._record(changed, kept)
         return kept
-
-    def _answered(self, answer: bool) -> bool:
-        self.answers += 1
-        return answer
 
     def _record(self, trial: Trial[P], kept: bool) -> None:
         self.trail.append(trial.as_dict(kept))

@@ -1,4 +1,5 @@
-"""RowPosterior: the Gaussian variational posterior of every row of one side."""
+"""The Gaussian variational posterior of every row of a side (``RowPosterior``), and affine maps of it (``RowMap``)."""
+# mypy: disallow-untyped-defs=False
 
 from __future__ import annotations
 
@@ -9,13 +10,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from onebit_spark.core.compiled import jit
+from onebit_spark.core.compiled import inner, jit
 
 FloatArray = NDArray[np.floating]  # float32 or float64
 DoubleArray = NDArray[np.float64]
 Kind = Literal["spread", "covariance"]
 
-# Vectors of length K in ``implicit``: what a model keeps, what a rating reads of its partner, and what a fit keeps.
+# Vectors of length K in ``implicit``: in a model, sent to the rows that rate this one, and in a fit.
 MODEL_VECTORS, SENT_VECTORS, FIT_VECTORS = 2, 4, 6
 
 RANK_THRESHOLD = 0.01  # share of the strongest factor; a weaker factor is not in use
@@ -50,8 +51,8 @@ class RowPosterior:
     has_intercept : bool
         Whether the first coordinate is an intercept.
     implicit : array, m × 6K, optional
-        With implicit features: the vectors [w r z d s q] of a row
-        (``core.implicit_features``). A model keeps [w r] of it, and [w r z d] are sent to partners.
+        With implicit features: the vectors [w r z d s q] of a row (``core.implicit_features``). A
+        model keeps [w r], and [w r z d] are sent to partners.
     """
 
     location: FloatArray
@@ -114,7 +115,7 @@ class RowPosterior:
 
     @property
     def std(self) -> FloatArray:
-        """Posterior standard deviation of every free coordinate (m × D), the intercept first."""
+        """Posterior standard deviation of every free coordinate (m × D), with the intercept first."""
         if self.kind == "spread":
             return self.scale
         return np.sqrt(self.scale[:, _diagonal(self.dimension)])
@@ -126,7 +127,7 @@ class RowPosterior:
 
     @property
     def covariance(self) -> FloatArray:
-        """V_i for every row (m × D × D), the intercept first where there is one."""
+        """V_i of every row (m × D × D), with the intercept first."""
         rows, dimension = self.location.shape
         full = np.zeros((rows, dimension, dimension), self.scale.dtype)
         if self.kind == "spread":
@@ -140,8 +141,8 @@ class RowPosterior:
     def total_covariance(self, chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
         """Σ_i V_i of the chosen rows (D × D)."""
         if self.kind == "spread":
-            spreads = self.scale[chosen]
-            return np.diag(np.einsum("ik,ik->k", spreads, spreads, dtype=np.float64))
+            std = self.scale[chosen]
+            return np.diag(np.einsum("ik,ik->k", std, std, dtype=np.float64))
         total = np.zeros((self.dimension, self.dimension))
         i, j = np.tril_indices(self.dimension)
         total[i, j] = total[j, i] = _total(self.scale, chosen)
@@ -177,22 +178,22 @@ class RowPosterior:
         blank = np.zeros_like(self.implicit, shape=(self.n_rows, (vectors - kept) * self.rank))
         return replace(self, implicit=np.concatenate([self.implicit[:, : kept * self.rank], blank], axis=1))
 
-    def with_factors(self, factors: FloatArray, deviation: float) -> RowPosterior:
-        """The same with more factors (m × ΔK means), independent of the others, and implicit vectors of 0."""
+    def with_factors(self, factors: FloatArray, std: float) -> RowPosterior:
+        """The same with further factors (m × ΔK means), independent of the others; their implicit vectors are 0."""
         more, dimension = factors.shape[1], self.dimension + factors.shape[1]
         wider = Form(dimension, self.kind, self.has_intercept, self.location.dtype.name, self.vectors)
         rows = wider.unpacked(np.zeros((self.n_rows, wider.width), wider.precision))
         rows.location[:] = np.hstack([self.location, factors])
-        rows.scale[:, : self.scale.shape[1]] = self.scale  # the triangle of the first coordinates stands first
+        rows.scale[:, : self.scale.shape[1]] = self.scale  # the triangle of the first coordinates comes first
         new = np.arange(self.dimension, dimension) if self.kind == "spread" else _diagonal(dimension)[-more:]
-        rows.scale[:, new] = deviation if self.kind == "spread" else deviation**2
+        rows.scale[:, new] = std if self.kind == "spread" else std**2
         if rows.implicit is not None and self.implicit is not None:
             for n in range(self.vectors):
                 rows.implicit[:, n * rows.rank :][:, : self.rank] = self.implicit[:, n * self.rank :][:, : self.rank]
         return rows
 
     def with_only(self, factors: NDArray[np.integer]) -> RowPosterior:
-        """The posterior of these factors, and of the intercept: what was said of the others is dropped."""
+        """The marginal posterior of these factors and of the intercept."""
         kept = np.concatenate([np.arange(int(self.has_intercept)), factors + int(self.has_intercept)])
         scale = self.scale[:, kept]
         if self.kind == "covariance":
@@ -205,29 +206,27 @@ class RowPosterior:
         return RowPosterior(self.location[:, kept], scale, self.kind, self.has_intercept, implicit)
 
     def put(self, index: NDArray[np.integer] | NDArray[np.bool_], rows: RowPosterior) -> None:
-        """Write other rows to the places ``index``. Where they have no implicit vectors, zeros are written."""
+        """Overwrite the rows at ``index``. Implicit vectors that ``rows`` lacks become 0."""
         self.location[index], self.scale[index] = rows.location, rows.scale
         if self.implicit is not None:
             self.implicit[index] = 0.0 if rows.implicit is None else rows.implicit
 
     @classmethod
-    def isotropic(
-        cls, location: FloatArray, standard_deviation: FloatArray | float, kind: Kind, has_intercept: bool
-    ) -> RowPosterior:
-        """A posterior with independent coordinates. The deviation is broadcast over rows and coordinates."""
+    def isotropic(cls, location: FloatArray, std: FloatArray | float, kind: Kind, has_intercept: bool) -> RowPosterior:
+        """A posterior with independent coordinates. ``std`` is broadcast over rows and coordinates."""
         rows, dimension = location.shape
-        deviations = np.broadcast_to(np.asarray(standard_deviation, location.dtype), (rows, dimension))
+        stds = np.broadcast_to(np.asarray(std, location.dtype), (rows, dimension))
         if kind == "spread":
-            scale = deviations.copy()
+            scale = stds.copy()
         else:
             scale = np.zeros((rows, packed_size(dimension)), location.dtype)
-            scale[:, _diagonal(dimension)] = deviations**2
+            scale[:, _diagonal(dimension)] = stds**2
         return cls(location, scale, kind, has_intercept)
 
 
 @dataclass(frozen=True)
 class Form:
-    """Layout of one row of a posterior in a table: location, scale and implicit side by side."""
+    """Layout of one row of a posterior in a table: location, scale and implicit, side by side."""
 
     dimension: int  # D, the number of free coordinates
     kind: Kind  # what the scale contains: see ``RowPosterior``
@@ -257,7 +256,7 @@ class Form:
 
     @property
     def sent(self) -> Form:
-        """The layout of what the partners of a row read of it."""
+        """The layout of the part of a row that its partners read."""
         return replace(self, vectors=min(self.vectors, SENT_VECTORS))
 
     @property
@@ -266,7 +265,7 @@ class Form:
         return self.width * np.dtype(self.precision).itemsize
 
     def empty(self, n_rows: int = 0) -> RowPosterior:
-        """Room for so many rows."""
+        """An uninitialised posterior of ``n_rows`` rows."""
         return self.unpacked(np.empty((n_rows, self.width), self.precision))
 
     def unpacked(self, table: FloatArray) -> RowPosterior:
@@ -279,7 +278,7 @@ class Form:
 
 
 @jit
-def _total(lines, chosen):  # type: ignore[no-untyped-def]
+def _total(lines, chosen):
     """The sum of the chosen lines."""
     total = np.zeros(lines.shape[1])
     for i in range(len(lines)):
@@ -294,8 +293,8 @@ def factors_in_use(row_norms: DoubleArray, col_norms: DoubleArray, n_rows: int, 
     """The numbers of the factors in use (docs/MATH.md, §8.5).
 
     The strength of a factor is the root mean square of what it adds to a score, ‖E L_k‖·‖E R_k‖/√(m1·m2). A factor is
-    in use if its strength is at least .01 and at least 1% of the largest strength. The first limit matters for labels
-    of pure noise: there all factors are switched off, and what remains of them is of similar size.
+    in use if its strength is at least .01 and at least 1% of the largest strength. The first limit matters for random
+    labels: there all factors are switched off, and their remainders have similar sizes.
 
     Parameters
     ----------
@@ -311,3 +310,168 @@ def factors_in_use(row_norms: DoubleArray, col_norms: DoubleArray, n_rows: int, 
 def effective_rank(row_norms: DoubleArray, col_norms: DoubleArray, n_rows: int, n_cols: int) -> int:
     """Number of ``factors_in_use``."""
     return len(factors_in_use(row_norms, col_norms, n_rows, n_cols))
+
+
+# ---- affine maps of all rows -----------------------------------------------------------------------------------------
+
+Matrix = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class RowMap:
+    """x ─► xT + t for the D free coordinates of every row, so E x ─► E x·T + t and V ─► TᵀVT.
+
+    Independent coordinates stay independent only if T has one entry per line and column; then s ─► s·|T|. The implicit
+    vectors of a row are mapped with it: w, z and d by the T of the other side, r, s and q by its own T.
+    """
+
+    matrix: Matrix  # T, D × D
+    shift: Matrix  # t, D
+    other: Matrix | None = None  # T of the other side, needed for ``implicit`` only
+
+    @classmethod
+    def linear(cls, matrix: Matrix) -> RowMap:
+        return cls(matrix, np.zeros(len(matrix)))
+
+    @classmethod
+    def shifting(cls, shift: Matrix) -> RowMap:
+        return cls(np.eye(len(shift)), shift)
+
+    @classmethod
+    def identity(cls, dimension: int) -> RowMap:
+        return cls.linear(np.eye(dimension))
+
+    @property
+    def is_identity(self) -> bool:
+        return not self.shift.any() and bool(np.all(self.matrix == np.eye(len(self.shift))))
+
+    def then(self, after: RowMap) -> RowMap:
+        """This map followed by ``after``."""
+        other = None if self.other is None or after.other is None else self.other @ after.other
+        return RowMap(self.matrix @ after.matrix, self.shift @ after.matrix + after.shift, other)
+
+    def beside(self, other: RowMap) -> RowMap:
+        """This map together with the matrix of the other side's map."""
+        return replace(self, other=other.matrix)
+
+    @property
+    def augmented(self) -> Matrix:
+        """T̃ with [1, x] ─► [1, x]T̃ = [1, xT + t]."""
+        dimension = len(self.shift)
+        whole = np.zeros((dimension + 1, dimension + 1))
+        whole[0, 0], whole[0, 1:], whole[1:, 1:] = 1.0, self.shift, self.matrix
+        return whole
+
+    @property
+    def stretch(self) -> float:
+        """The condition number of T."""
+        return float(np.linalg.cond(self.matrix))
+
+    @property
+    def log_determinant(self) -> float:
+        """log|det T|, which the map adds to the log volume of one row."""
+        return float(np.linalg.slogdet(self.matrix)[1])
+
+    def of_vectors(self, rank: int, vectors: int) -> Matrix:
+        """The matrix that maps ``vectors`` vectors of K coordinates, side by side."""
+        return np.asarray(np.kron(np.eye(vectors), self.matrix[-rank:, -rank:]), np.float64)
+
+    def of_implicit_gram(self, gram: Matrix) -> Matrix:
+        """Σ_i n_i [1, p_i][1, p_i]ᵀ of prior means p_i (K coordinates) after the map."""
+        rank = len(gram) - 1
+        whole = np.eye(rank + 1)
+        whole[1:, 1:] = self.matrix[-rank:, -rank:]
+        return np.asarray(whole.T @ gram @ whole)
+
+    def applied(self, posterior: RowPosterior) -> RowPosterior:
+        """A mapped copy of the rows."""
+        mapped = posterior.copy()
+        self.apply_to(mapped, 0, mapped.n_rows)
+        return mapped
+
+    def apply_to(self, posterior: RowPosterior, lo: int, hi: int) -> None:
+        """Map rows lo … hi−1 in place. The result of a row depends bit for bit on that row alone."""
+        kernel = _map_covariances if posterior.kind == "covariance" else _map_stds
+        kernel(posterior.location, posterior.scale, self.matrix, self.shift, lo, hi)
+        if posterior.implicit is not None:
+            assert self.other is not None
+            first = int(posterior.has_intercept)
+            own, other = (np.ascontiguousarray(t[first:, first:]) for t in (self.matrix, self.other))
+            _map_implicit(posterior.implicit, other, own, posterior.vectors, lo, hi)
+
+
+@inner
+def _map_locations(location, matrix, shift, i, out):
+    for k in range(len(shift)):
+        out[k] = shift[k]
+    for j in range(len(shift)):
+        x = np.float64(location[i, j])
+        for k in range(len(shift)):
+            out[k] += x * matrix[j, k]
+    for k in range(len(shift)):
+        location[i, k] = out[k]
+
+
+@jit
+def _map_stds(location, std, matrix, shift, first, last):
+    size = len(shift)
+    out = np.empty(size)
+    for i in range(first, last):
+        _map_locations(location, matrix, shift, i, out)
+        out[:] = 0.0
+        for j in range(size):
+            s = np.float64(std[i, j])
+            for k in range(size):
+                out[k] += s * abs(matrix[j, k])
+        for k in range(size):
+            std[i, k] = out[k]
+
+
+@jit
+def _map_covariances(location, covariance, matrix, shift, first, last):
+    """TᵀVT = Tᵀ(VT), V from its packed lower triangle and back."""
+    size = len(shift)
+    out, half = np.empty(size), np.empty((size, size))
+    for i in range(first, last):
+        _map_locations(location, matrix, shift, i, out)
+        v = covariance[i]
+        half[:] = 0.0
+        q = 0
+        for a in range(size):
+            for b in range(a + 1):
+                value = np.float64(v[q])
+                for k in range(size):
+                    half[a, k] += value * matrix[b, k]
+                if b < a:
+                    for k in range(size):
+                        half[b, k] += value * matrix[a, k]
+                q += 1
+        q = 0
+        for a in range(size):
+            for b in range(a + 1):
+                out[b] = 0.0
+            for j in range(size):
+                t = matrix[j, a]
+                for b in range(a + 1):
+                    out[b] += t * half[j, b]
+            for b in range(a + 1):
+                v[q] = out[b]
+                q += 1
+
+
+@jit
+def _map_implicit(implicit, weight_matrix, residual_matrix, vectors, first, last):
+    """[w r z d s q] ─► [wT' rT zT' dT' sT qT], where T' is the map of the other side's factors."""
+    size = len(weight_matrix)
+    out = np.empty(size)
+    for i in range(first, last):
+        for vector in range(vectors):
+            matrix = weight_matrix if vector in (0, 2, 3) else residual_matrix
+            begin = vector * size
+            out[:] = 0.0
+            for j in range(size):
+                x = np.float64(implicit[i, begin + j])
+                for k in range(size):
+                    out[k] += x * matrix[j, k]
+            for k in range(size):
+                implicit[i, begin + k] = out[k]

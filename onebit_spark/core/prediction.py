@@ -1,12 +1,12 @@
-"""Score, variance, probability and confidence of a cell from the posteriors of its row and its column.
+"""Score, variance, probability, confidence and held-out loss of cells, from the posteriors of rows and columns.
 
-See docs/MATH.md, §8.1 and §10.1–2.
+See docs/MATH.md, §8.1, §10.1–2 and §14.
 
     confidence |z| = |score| / √(c + variance)      c: the noise of the loss (logistic 8/π, hinge 0)
 
-The uncalibrated probability is a function of z. It rounds to 1 for large z, where z still orders the pairs. A fit keeps
-a histogram of the confidences of its ratings, with fine bins that are equally wide in log₂ |z|. The
-``ConfidenceThresholds`` come from this histogram, so no threshold depends on held-out ratings.
+The uncalibrated probability is a function of z. For large z it rounds to 1, while z still orders the pairs. A fit keeps
+a histogram of the confidences of its ratings, with fine bins of equal width in log₂ |z|. The ``ConfidenceThresholds``
+are computed from this histogram, so no threshold depends on held-out ratings.
 """
 # mypy: disallow-untyped-defs=False
 
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.calibration import Calibration
+from onebit_spark.core.calibration import Calibration, TemperatureScaling
 from onebit_spark.core.compiled import inner, jit
 from onebit_spark.core.losses import LOSSES
 from onebit_spark.core.posterior import DoubleArray, FloatArray, RowPosterior
@@ -56,8 +56,8 @@ def variance(rows: RowPosterior, cols: RowPosterior) -> DoubleArray:
         return np.asarray(total)
     first = int(rows.has_intercept)
     row_cov, col_cov = rows.covariance.astype(np.float64), cols.covariance.astype(np.float64)
-    # In the free coordinates of row i the partner is z_j = [1, R_j], whose covariance is that of R_j alone. d_j adds
-    # its own variance, and its covariance with R_j times E[L_i].
+    # In the free coordinates of row i the partner is z_j = [1, R_j], with the covariance of R_j. d_j adds its variance
+    # and its covariance with R_j times E[L_i].
     row_partner, col_partner = _as_partner(cols), _as_partner(rows)
     total = np.einsum("la,lab,lb->l", row_partner, row_cov, row_partner)
     total += np.einsum("la,lab,lb->l", col_partner, col_cov, col_partner)
@@ -92,9 +92,9 @@ Histogram = NDArray[np.int64]
 LOWEST_OCTAVE, HIGHEST_OCTAVE = -8, 16  # range of log₂ |z|; the first and the last bin take what is outside
 PER_OCTAVE = 512
 HISTOGRAM_BINS = (HIGHEST_OCTAVE - LOWEST_OCTAVE) * PER_OCTAVE
-LEVEL_STEP = 1.02  # each level answers so many times as many ratings as the next higher one
-ENOUGH = 4_000_000  # ratings of which the confidence is computed; of twice as many on, only some
-FEWEST = 10  # the highest level answers at least so many fitted ratings
+LEVEL_STEP = 1.02  # the ratio of the numbers of ratings that a level and the next higher one answer
+ENOUGH = 4_000_000  # ratings for the histogram; fits of at least twice as many ratings take a sample
+FEWEST = 10  # fitted ratings that the highest level answers
 
 
 def confidence(score: NDArray[np.float64], std: NDArray[np.float64], noise: float) -> NDArray[np.float64]:
@@ -113,8 +113,8 @@ class ConfidenceThresholds:
     share         1    0.980  0.961  …
     """
 
-    shares: tuple[float, ...]  # Share of the fitted ratings that each level answers. The first is 1.
-    values: tuple[float, ...]  # The thresholds, ascending. The first is 0: level 0 answers everything.
+    shares: tuple[float, ...]  # share of the fitted ratings that each level answers; the first is 1
+    values: tuple[float, ...]  # the thresholds, ascending; the first is 0, so level 0 answers everything
 
     def __post_init__(self) -> None:
         if not (len(self.shares) == len(self.values) > 0 and self.shares[0] == 1 and self.values[0] == 0):
@@ -163,8 +163,8 @@ def count_confidences(
 ) -> Histogram:  # fmt: skip
     """The histogram of the confidences of the ratings of rows lo … hi−1. Histograms of several rows are added.
 
-    With a ``stride`` s, every s-th rating of a row counts. The first one depends on the number of the row, so short
-    rows are not all read at the same place, and the layout of the blocks does not matter.
+    With a ``stride`` s, every s-th rating of a row counts. The position of the first one depends on the number of the
+    row. So short rows are sampled at different positions, and the layout of the blocks does not matter.
     """
     counts = np.zeros(HISTOGRAM_BINS, np.int64)
     _count(
@@ -246,3 +246,97 @@ def _count(
                 counts[HISTOGRAM_BINS - 1] += 1
             else:
                 counts[bin_of(abs(score) / root)] += 1
+
+
+# ---- the loss of held-out ratings ------------------------------------------------------------------------------------
+
+WIDEST = 12.0  # margins are clipped to ±12
+BINS = 2048
+
+
+@dataclass(frozen=True)
+class HoldoutLoss:
+    """Sums over held-out ratings under a posterior. The sums of several blocks are added."""
+
+    total: float  # Σ w_l times the held-out loss
+    squares: float  # Σ w_l times its square
+    total_weight: float  # Σ w_l
+    errors: int  # wrong signs; a score of 0 counts as wrong
+    n: int  # number of ratings
+    margins: DoubleArray  # Σ w_l in each bin of the margins y·score/√(c + variance), where c is the noise of the loss
+
+    @classmethod
+    def of_ratings(
+        cls, loss: str, block: RatingBlock, lo: int, hi: int, rows: RowPosterior, cols: RowPosterior
+    ) -> HoldoutLoss:
+        """The sums over the ratings of the rows lo … hi−1."""
+        first, last = block.row_pointers[lo], block.row_pointers[hi]
+        signs = np.where(block.codes[first:last] & 1, 1.0, -1.0)
+        weights = np.ones(len(signs)) if block.weights is None else block.weights[first:last].astype(np.float64)
+        scores, variances = np.empty(len(signs)), np.empty(len(signs))
+        form = rows.kind == "covariance", rows.has_intercept
+        _fill_predictions(
+            block.row_pointers, block.codes, lo, hi, rows.location, rows.scale, cols.location, cols.scale, form,
+            scores, variances,
+        )  # fmt: skip
+        losses = LOSSES[loss].held_out(scores, variances, signs)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            margins = np.where(scores == 0, 0.0, signs * scores / np.sqrt(LOSSES[loss].score_noise + variances))
+        place = np.clip((margins + WIDEST) * (BINS / (2 * WIDEST)), 0, BINS - 1).astype(np.int64)
+        return cls(
+            float(losses @ weights), float(losses**2 @ weights), float(weights.sum()),
+            int(np.count_nonzero(scores * signs <= 0)), len(signs),
+            np.bincount(place, weights, BINS).astype(np.float64),
+        )  # fmt: skip
+
+    def to_vector(self) -> DoubleArray:
+        """The numbers as one vector."""
+        return np.concatenate([[self.total, self.squares, self.total_weight, self.errors, self.n], self.margins])
+
+    @classmethod
+    def of_sums(cls, sums: NDArray[np.float64]) -> HoldoutLoss:
+        """The inverse of ``to_vector``, for the sum over all blocks."""
+        total, squares, total_weight, errors, n = sums[:5]
+        return cls(float(total), float(squares), float(total_weight), int(errors), int(n), sums[5:])
+
+    @property
+    def loss(self) -> float:
+        """The weighted mean loss."""
+        return self.total / self.total_weight if self.total_weight else 0.0
+
+    @property
+    def standard_error(self) -> float:
+        """The standard error of ``loss``."""
+        return math.sqrt(max(self.squares / self.total_weight - self.loss**2, 0.0) / self.n) if self.n else 0.0
+
+    def temperature_scaling(self, score_noise: float) -> TemperatureScaling | None:
+        """The calibration that these ratings prefer to the plain link, if any."""
+        if not self.total_weight > 0:
+            return None
+        margins = margin_of_bins() * math.sqrt(score_noise)
+        return TemperatureScaling.fit(margins, self.margins / self.total_weight, self.n)
+
+
+def margin_of_bins() -> DoubleArray:
+    """The margin at the centre of every bin."""
+    return np.asarray((np.arange(BINS) + 0.5) * (2 * WIDEST / BINS) - WIDEST, np.float64)
+
+
+@jit
+def _fill_predictions(
+    pointers, codes, first, last, row_location, row_scale, col_location, col_scale, form, scores, variances
+):
+    """Score and variance of every rating of the rows."""
+    full, has_intercept = form
+    size, offset = row_location.shape[1], pointers[first]
+    w, z = np.empty(size), np.empty(size)
+    own, met = np.empty(row_scale.shape[1]), np.empty(row_scale.shape[1])
+    for i in range(first, last):
+        if pointers[i] == pointers[i + 1]:
+            continue
+        fill_row_terms(row_location[i], row_scale[i], full, has_intercept, w, own, met)
+        base = np.float64(row_location[i, 0]) if has_intercept else 0.0
+        for l in range(pointers[i], pointers[i + 1]):
+            j = codes[l] >> 1
+            score, variance = pair_moments(w, own, met, base, col_location[j], col_scale[j], full, has_intercept, z)
+            scores[l - offset], variances[l - offset] = score, max(variance, 0.0)

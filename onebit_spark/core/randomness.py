@@ -1,13 +1,12 @@
-"""Random numbers that belong to a rating: functions of the seed, the row and the position in the row only.
+"""Random numbers of ratings, random splits (``Split``) and random draws from the posterior (``Draws``).
 
-The ratings of a row are in the order of their columns, in every engine and for every order of the input. So the random
-numbers of a rating are the same in every layout, and the same again when a lost task is repeated.
+The random numbers of a rating are functions of the seed, the row and the position in the row. The ratings of a row are
+in the order of their columns, in every engine and for every order of the input. So the numbers are the same in every
+layout, and the same again when a lost task is repeated.
 
-A stream is a 64-bit counter with steps of the golden ratio, and each value is scrambled when it is read (SplitMix64:
+A stream is a 64-bit counter with steps of the golden ratio; each value is scrambled when it is read (SplitMix64:
 Steele, Lea and Flood, 2014). The streams of different ratings start at scrambled values, so they are practically
 independent.
-
-``Split`` divides ratings by a random coin per rating or per cell, which does not depend on the labels.
 """
 # mypy: disallow-untyped-defs=False
 
@@ -15,12 +14,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.core.blocks import RatingBlock, empty_like
 from onebit_spark.core.compiled import inner, jit
+from onebit_spark.core.posterior import RowPosterior
 
 STEP = np.uint64(0x9E3779B97F4A7C15)  # 2⁶⁴ divided by the golden ratio
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -69,8 +70,8 @@ def fill_normals(state, out):
 def fill_lanes(states, n, out, work):
     """``fill_normals`` for n streams side by side: out[a, k] is the a-th normal of stream k, and its state moves on.
 
-    Logarithm, cosine and sine are short sums here, right to 1e−15, because the compiler turns a loop over them into
-    vector instructions. ``work`` is an array of 4 lines that are as long as those of ``out``.
+    Logarithm, cosine and sine are short sums with an error of 1e−15, because the compiler turns a loop over these into
+    vector instructions. ``work`` has 4 lines of the same length as those of ``out``.
     """
     uniforms, turns, radii, spare = work[0], work[1], work[2], work[3]
     for a in range(0, len(out), 2):
@@ -102,7 +103,7 @@ def _fill_radii(bits, n, mantissas, mantissa_bits, radii):
 
 @inner
 def _fill_points(radii, turns, n, first, second):
-    """r·cos and r·sin of angles that are given in turns, by the angle to the nearest multiple of π/2."""
+    """r·cos and r·sin of angles in turns, by the angle to the nearest multiple of π/2."""
     for k in range(n):
         quarter = int(4.0 * turns[k] + 0.5)
         g = (4.0 * turns[k] - quarter) * (0.5 * math.pi)
@@ -138,22 +139,22 @@ def uniforms(states, width):
     return out
 
 
-# ---- parts of the ratings --------------------------------------------------------------------------------------------
+# ---- random splits of the ratings ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Split:
     """Chooses every rating, or every cell, with the probability ``fraction``.
 
-    The coin is a function of the seed, the row and the position in the row. It does not depend on the label. A coin per
+    The random number is a function of the seed, the row and the position in the row, not of the label. One number per
     rating makes the chosen ratings A and the others B independent samples from one distribution, as a learnt prior
-    needs (docs/MATH.md, §9.5). A coin per cell keeps all ratings of a cell together, so that none of B is predicted
-    from another of its own cell (§14).
+    requires (docs/MATH.md, §9.5). One number per cell keeps all ratings of a cell together, so that no rating of B is
+    predicted from another one of its cell (§14).
     """
 
-    seed: int  # seed of the coins
+    seed: int
     fraction: float  # probability that a rating is chosen, between 0 and 1
-    by_cell: bool = False  # whether all ratings of a cell share a coin
+    by_cell: bool = False  # whether the ratings of a cell are chosen together
 
     def __post_init__(self) -> None:
         if not 0 < self.fraction < 1:
@@ -181,7 +182,7 @@ def chosen(seed, fraction, row, position):
 
 @jit
 def _keep(pointers, codes, weights, row_numbers, coin, those):
-    """The ratings whose coin fell on ``those``."""
+    """The ratings that are chosen (``those`` is true), or the others."""
     seed, fraction, by_cell = coin
     kept_pointers, kept = np.zeros_like(pointers), np.empty_like(codes)
     carried = empty_like(weights)
@@ -189,7 +190,7 @@ def _keep(pointers, codes, weights, row_numbers, coin, those):
     for i in range(len(pointers) - 1):
         position = -1
         for l in range(pointers[i], pointers[i + 1]):
-            # The ratings of a row are in the order of their columns, so those of a cell follow each other.
+            # The ratings of a row are in the order of their columns, so those of a cell are neighbours.
             if not by_cell or l == pointers[i] or codes[l] >> 1 != codes[l - 1] >> 1:
                 position += 1
             if chosen(seed, fraction, row_numbers[i], position) == those:
@@ -199,3 +200,234 @@ def _keep(pointers, codes, weights, row_numbers, coin, those):
                 n += 1
         kept_pointers[i + 1] = n
     return kept_pointers, kept[:n].copy(), None if weights is None else carried[:n].copy()
+
+
+# ---- draws from the posterior ----------------------------------------------------------------------------------------
+
+ENOUGH_DRAWS = 2_000_000  # in total; the confidence limit then exceeds the risk by about .001
+LANES = 32  # ratings whose draws are computed side by side
+MOST_PER_RATING = 16  # with so few ratings, more draws hardly improve the bound
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Draws that estimate the Gibbs risk ∫ r_n dρ: how often a draw from the posterior errs (docs/MATH.md, §9.3).
+
+    For every rating, ``per_rating`` fresh pairs (L_i, R_j) are drawn from ρ. A draw with y·u ≤ 0 is an error. Given the
+    ratings and ρ, the draws are independent Bernoulli trials with mean ∫ r_n dρ.
+
+    u = b_i + d_j + L_i·R_j is drawn in two steps: x_i = [b_i, L_i] from N(M_i, V_i), then u given x_i. The latter is
+    normal with mean b_i + E[d_j] + L_i·E[R_j] and variance x'ᵀ V_j x', where x' = [1, L_i] multiplies [d_j, R_j].
+    """
+
+    seed: int
+    per_rating: int  # T, the number of draws per rating
+    # draw only for the ratings that this split did *not* choose: those that a learnt prior has not seen
+    unseen_by: Split | None = None
+
+    @classmethod
+    def enough(cls, n_ratings: int, seed: int, unseen_by: Split | None = None) -> Draws:
+        """As many draws as a sharp limit requires. Their number is fixed before the first draw."""
+        wanted = -(-ENOUGH_DRAWS // max(1, n_ratings))
+        return cls(seed, max(1, min(wanted, MOST_PER_RATING)), unseen_by)
+
+
+class GibbsErrors(NamedTuple):
+    """Counts over some rows. The counts of several sets of rows are added."""
+
+    errors: int  # draws that erred
+    ratings: int  # ratings that were drawn for
+
+
+def count_errors(
+    block: RatingBlock, lo: int, hi: int, row_numbers: NDArray[np.int64], rows: RowPosterior, cols: RowPosterior,
+    draws: Draws,
+) -> GibbsErrors:  # fmt: skip
+    """Draw for the ratings of the rows lo … hi−1. Row r of the block is row ``row_numbers[r]`` of the matrix."""
+    split = draws.unseen_by
+    coin = (-1, 0.0) if split is None else (split.seed, split.fraction)
+    how = _How(rows.kind == "covariance", rows.has_intercept, draws.seed, draws.per_rating, *coin)
+    return GibbsErrors(
+        *_count_errors(
+            block.row_pointers, block.codes, (lo, hi), row_numbers, _posteriors(rows), _posteriors(cols), how
+        )
+    )
+
+
+class _Posteriors(NamedTuple):
+    """The posteriors of some rows, as a kernel reads them."""
+
+    location: NDArray[Any]
+    scale: NDArray[Any]
+
+
+def _posteriors(rows: RowPosterior) -> _Posteriors:
+    return _Posteriors(rows.location, rows.scale)
+
+
+class _How(NamedTuple):
+    """The form of a row, and which draws are made. A seed of −1: there is no split."""
+
+    full: bool
+    has_intercept: bool
+    seed: int
+    per_rating: int
+    split_seed: int
+    split_fraction: float
+
+
+@inner
+def _cholesky_of_row(scale, full, out):
+    """The lower triangle C with V_i = C Cᵀ. A pivot that is negative by rounding is replaced by 0."""
+    size = len(out)
+    if not full:
+        for k in range(size):
+            out[k, k] = scale[k]
+        return
+    q = 0
+    for a in range(size):
+        for b in range(a + 1):
+            s = np.float64(scale[q])
+            for k in range(b):
+                s -= out[a, k] * out[b, k]
+            if a == b:
+                out[a, a] = math.sqrt(max(s, 0.0))
+            else:
+                out[a, b] = s / out[b, b] if out[b, b] > 0.0 else 0.0
+            q += 1
+
+
+@inner
+def _quadratic_form(scale, full, x):
+    """xᵀ V x from the packed lower triangle, or from standard deviations."""
+    total, q = 0.0, 0
+    for a in range(len(x)):
+        if full:
+            s = 0.0
+            for b in range(a):
+                s += scale[q + b] * x[b]
+            q += a + 1
+            total += x[a] * (2.0 * s + scale[q - 1] * x[a])
+        else:
+            total += (scale[a] * x[a]) ** 2
+    return total
+
+
+@inner
+def _draw_score(row_location, root, col_location, col_scale, full, has_intercept, normals, x):
+    """One draw of u for a row (its Cholesky factor is ``root``) and a column. ``x`` is a work array."""
+    size = len(row_location)
+    for a in range(size):
+        s = np.float64(row_location[a])
+        if full:
+            for b in range(a + 1):
+                s += root[a, b] * normals[b]
+        else:
+            s += root[a, a] * normals[a]
+        x[a] = s
+    u = 0.0
+    if has_intercept:
+        u += x[0]
+        x[0] = 1.0
+    for a in range(size):
+        u += x[a] * col_location[a]
+    return u + math.sqrt(max(_quadratic_form(col_scale, full, x), 0.0)) * normals[size]
+
+
+@jit
+def _count_errors(pointers, codes, span, row_numbers, rows, cols, how):
+    """``_draw_score`` for ``LANES`` ratings of a row side by side, which share the Cholesky factor of the row."""
+    first, last = span
+    row_location, row_scale, col_location, col_scale = rows.location, rows.scale, cols.location, cols.scale
+    full, has_intercept, seed, per_rating, split_seed, split_fraction = how
+    size, packed = row_location.shape[1], row_scale.shape[1]
+    root, work = np.zeros((size, size)), np.empty((4, LANES))
+    states, signs = np.empty(LANES, np.uint64), np.empty(LANES)
+    mean, scale = np.empty((size, LANES)), np.empty((packed, LANES))  # of the partners
+    drawn, x = np.empty((size + 1, LANES)), np.empty((size, LANES))
+    score, variance, part = np.empty(LANES), np.empty(LANES), np.empty(LANES)
+    errors, ratings = 0, 0
+    for i in range(first, last):
+        if pointers[i] == pointers[i + 1]:
+            continue
+        _cholesky_of_row(row_scale[i], full, root)
+        n = 0
+        for l in range(pointers[i], pointers[i + 1]):
+            position = l - pointers[i]
+            if split_seed < 0 or not chosen(split_seed, split_fraction, row_numbers[i], position):
+                j = codes[l] >> 1
+                states[n], signs[n] = stream(seed, row_numbers[i], position), 2.0 * (codes[l] & 1) - 1.0
+                for a in range(size):
+                    mean[a, n] = col_location[j, a]
+                for q in range(packed):
+                    scale[q, n] = col_scale[j, q]
+                n += 1
+            if n == 0 or (n < LANES and l + 1 < pointers[i + 1]):
+                continue
+            for _ in range(per_rating):
+                fill_lanes(states, n, drawn, work)
+                for k in range(n):
+                    states[k] += STEP
+                _draw_rows(row_location[i], root, full, drawn, n, x)
+                _scores_of(x, mean, scale, full, has_intercept, n, score, variance, part)
+                for k in range(n):
+                    u = score[k] + math.sqrt(max(variance[k], 0.0)) * drawn[size, k]
+                    errors += signs[k] * u <= 0.0
+            ratings += n
+            n = 0
+    return errors, ratings
+
+
+@inner
+def _draw_rows(location, root, full, drawn, n, x):
+    """n draws of one row, side by side: x = M_i + C·normals."""
+    for a in range(len(location)):
+        for k in range(n):
+            x[a, k] = location[a]
+        for b in range(0 if full else a, a + 1):
+            c = root[a, b]
+            for k in range(n):
+                x[a, k] += c * drawn[b, k]
+
+
+@inner
+def _scores_of(x, mean, scale, full, has_intercept, n, score, variance, part):
+    """Mean and variance of u given the draws x of the rows, side by side. An intercept in x becomes 1."""
+    for k in range(n):
+        score[k], variance[k] = 0.0, 0.0
+        if has_intercept:
+            score[k], x[0, k] = x[0, k], 1.0
+    q = 0
+    for a in range(len(x)):
+        for k in range(n):
+            score[k] += x[a, k] * mean[a, k]
+        if full:
+            for k in range(n):
+                part[k] = 0.0
+            for b in range(a):
+                for k in range(n):
+                    part[k] += scale[q + b, k] * x[b, k]
+            q += a + 1
+            for k in range(n):
+                variance[k] += x[a, k] * (2.0 * part[k] + scale[q - 1, k] * x[a, k])
+        else:
+            for k in range(n):
+                variance[k] += (scale[a, k] * x[a, k]) ** 2
+
+
+def drawn_scores(rows: RowPosterior, cols: RowPosterior, states: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """One draw of u per pair (line l of ``rows``, line l of ``cols``), from the random stream of the pair."""
+    out = np.empty(rows.n_rows)
+    _draw_pairs(_posteriors(rows), _posteriors(cols), rows.kind == "covariance", rows.has_intercept, states, out)
+    return out
+
+
+@jit
+def _draw_pairs(rows, cols, full, has_intercept, states, out):
+    row_location, row_scale, col_location, col_scale = rows.location, rows.scale, cols.location, cols.scale
+    size = row_location.shape[1]
+    root, normals, x = np.zeros((size, size)), np.empty(size + 1), np.empty(size)
+    for l in range(len(out)):
+        _cholesky_of_row(row_scale[l], full, root)
+        fill_normals(states[l], normals)
+        out[l] = _draw_score(row_location[l], root, col_location[l], col_scale[l], full, has_intercept, normals, x)

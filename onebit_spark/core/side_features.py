@@ -1,31 +1,32 @@
-"""Side features: what is known of a row beside its ratings, such as an age, a genre or a skill.
+"""Side features: what is known of a row besides its ratings, such as an age, a genre or a skill (docs/MATH.md, §15).
 
     x_i ~ N(m + Wᵀf_i + p_i, diag γ),     W_·k ~ N(0, (γ_k/ρ) I)
 
-x_i are all D coordinates of row i, the intercept included. f_i are its p side features (``feature_coding``). m is the
-mean of the intercepts, p_i what the implicit features add (``implicit_features``). Given the means, W is a ridge
-regression. γ_k cancels in it. With G = Σ f_i f_iᵀ over the rows with ratings and d_i = E x_i − (m + Wᵀf_i + p_i),
+x_i are the D coordinates of row i, including the intercept. f_i are its p side features, coded as numbers
+(``FeatureCoding``). m is the mean of the intercepts, and p_i is the part of the prior mean that implicit features
+explain (``implicit_features``). Given the means, W solves a ridge regression in which γ_k cancels. With
+G = Σ f_i f_iᵀ over the rows with ratings and d_i = E x_i − (m + Wᵀf_i + p_i),
 
     W ─► W + ω (G + ρI)⁻¹ (Σ f_i d_iᵀ − ρW),     0 < ω < 2
 
-never raises the objective. ω = 1 is the exact solution. Where implicit features move as well, they go first
-(``CoefStep``), and the d_i are the distances after their step (docs/MATH.md, §15).
-
-A half step sums Σ f_i d_iᵀ (p × D numbers) beside its other statistics. The driver moves W. No pass and no Spark job is
-added.
+never raises the objective, and ω = 1 is the exact solution. Implicit features move first (``CoefStep``), and the d_i
+are the distances after their step. A half step sums Σ f_i d_iᵀ (p × D numbers) along with its other statistics, and the
+driver updates W, so that no further pass over the ratings is needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 
-from onebit_spark.core.feature_coding import FeatureCoding, Table32, learn_coding
+from onebit_spark.core.id_index import one_array
 from onebit_spark.core.losses.base import Side
 from onebit_spark.core.posterior import FloatArray
 
@@ -36,9 +37,9 @@ FEATURE_RIDGE = 5.0  # ρ
 
 @dataclass(frozen=True)
 class FeatureRidge:
-    """The regression of the means of a side on its side features."""
+    """The ridge regression of the means of a side on its side features."""
 
-    factorised: tuple[Vector, bool]  # Cholesky factor of G + ρI, as scipy gives it
+    factorised: tuple[Vector, bool]  # Cholesky factor of G + ρI, in the form of ``scipy.linalg.cho_factor``
 
     @classmethod
     def of(cls, gram: Vector) -> FeatureRidge:
@@ -58,7 +59,7 @@ def rated_gram(features: FloatArray, counts: NDArray[np.int64]) -> Vector:
 
 
 def of_known_size(weights: Mapping[Side, Vector], grams: Mapping[Side, Vector], dimension: int) -> dict[Side, Vector]:
-    """W of every side that has features: as given where it fits them, else 0."""
+    """W of every side with features: the given one if its shape is right, else 0."""
     sized: dict[Side, Vector] = {}
     for side, gram in grams.items():
         shape = len(gram), dimension
@@ -72,7 +73,7 @@ def of_known_size(weights: Mapping[Side, Vector], grams: Mapping[Side, Vector], 
 
 @dataclass(frozen=True)
 class SideFeatures:
-    """The side features of all rows of a side, coded by those of the rows with ratings."""
+    """The side features of all rows of a side. Their coding is learnt from the rows with ratings."""
 
     table: pa.Table  # one line per row
     coding: FeatureCoding  # how columns become numbers
@@ -80,13 +81,13 @@ class SideFeatures:
 
     @classmethod
     def over(cls, table: pa.Table, rated: NDArray[np.bool_]) -> SideFeatures:
-        """The coding is learnt from the rated rows alone."""
+        """The features of a table with one line per row."""
         coding, _ = learn_coding(table.filter(pa.array(rated)), "")
         return cls(table, coding, coding.coded(table))
 
     @classmethod
     def of_rows(cls, given: ArrayLike | pa.Table, rated: NDArray[np.bool_], name: str) -> SideFeatures:
-        """Those of an array or a table with one line per row."""
+        """The features of an array or a table with one line per row, which is checked."""
         table = given if isinstance(given, pa.Table) else _as_table(given, name)
         if table.num_rows != len(rated):
             raise ValueError(f"{name} must have {len(rated):,} lines, one per row or column, not {table.num_rows:,}")
@@ -97,11 +98,12 @@ SideTables = dict[Side, SideFeatures]  # of the sides that have any
 
 
 def codings_of(features: SideTables) -> dict[Side, FeatureCoding]:
+    """The coding of every side that has features."""
     return {side: known.coding for side, known in features.items()}
 
 
 def coded_by_rated(features: SideTables, counts: Callable[[Side], NDArray[np.int64]]) -> SideTables:
-    """The same features, coded by the rows with ratings among these: what is fitted to a part depends on it alone."""
+    """The same features, with codings that are learnt from the rows with ratings in a part of the ratings."""
     coded = {side: SideFeatures.over(known.table, counts(side) > 0) for side, known in features.items()}
     return {side: known for side, known in coded.items() if known.coding.features}
 
@@ -111,3 +113,217 @@ def _as_table(given: ArrayLike, name: str) -> pa.Table:
     if numbers.ndim != 2:
         raise ValueError(f"{name} must have lines and columns, not the shape {numbers.shape}")
     return pa.table({str(place): column for place, column in enumerate(numbers.T)})
+
+
+# ---- coding of feature columns ---------------------------------------------------------------------------------------
+
+MOST_VALUES = 1_000  # of different strings in a column, and of elements of an array
+
+Table32 = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One coded feature."""
+
+    column: str  # name of the column
+    value: str | None  # the string that it stands for
+    element: int | None  # its position in an array of numbers
+    centre: float  # its number is (z − centre)·scale
+    scale: float
+
+    @property
+    def name(self) -> str:
+        """Such as ``age``, ``genre=Drama`` or ``embedding[3]``."""
+        if self.value is not None:
+            return f"{self.column}={self.value}"
+        return self.column if self.element is None else f"{self.column}[{self.element}]"
+
+
+@dataclass(frozen=True)
+class FeatureCoding:
+    """How the columns of a table of side features become numbers, one float32 per feature and id.
+
+    A number or a boolean is one feature, a string one feature per value, an array of numbers one feature per element,
+    and an array of strings one feature per value. A feature is (z − centre)·scale, where centre and std are the mean
+    and the standard deviation over the ids of the table. The features of a column share the weight of one column::
+
+        scale = 1 / (std · √(features of the column · columns)),     so ‖f_i‖² is about 1
+
+    A missing or unknown value counts as the mean, 0.
+    """
+
+    features: tuple[Feature, ...]
+
+    @property
+    def names(self) -> list[str]:
+        return [feature.name for feature in self.features]
+
+    def as_list(self) -> list[dict[str, Any]]:
+        """For JSON."""
+        return [asdict(feature) for feature in self.features]
+
+    @classmethod
+    def from_list(cls, entries: Iterable[Mapping[str, Any]]) -> FeatureCoding:
+        """The inverse of ``as_list``."""
+        return cls(tuple(Feature(**entry) for entry in entries))
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that the coding reads, each once."""
+        return list(dict.fromkeys(feature.column for feature in self.features))
+
+    def coded(self, table: pa.Table) -> Table32:
+        """The features of every line of a table that has these columns (rows × p)."""
+        lines = np.zeros((table.num_rows, len(self.features)), np.float32)
+        for name in self.columns:
+            raw = _Raw.of(one_array(table[name]))
+            for place, feature in enumerate(self.features):
+                if feature.column == name:
+                    z = raw.numbers(feature)
+                    lines[:, place] = np.where(np.isfinite(z), (z - feature.centre) * feature.scale, 0.0)
+        return lines
+
+
+@dataclass(frozen=True)
+class _Raw:
+    """The decoded values of a column. ``numbers`` gives those of a feature, with nan where they are missing."""
+
+    numeric: NDArray[np.float64] | None  # lines × elements
+    codes: NDArray[np.int64]  # of the strings, flattened
+    lines: NDArray[np.int64]  # the line of each string
+    values: dict[str, int]  # string ─► code
+    present: NDArray[np.bool_]  # lines that are not null
+
+    @classmethod
+    def of(cls, column: pa.Array) -> _Raw:
+        present = column.is_valid().to_numpy(zero_copy_only=False)
+        nothing = np.zeros(0, np.int64)
+        kind = column.type
+        if pa.types.is_dictionary(kind):
+            return cls.of(column.dictionary_decode())
+        if is_list(kind):
+            lines, flat = pc.list_parent_indices(column).to_numpy().astype(np.int64), pc.list_flatten(column)
+            if is_text(kind.value_type):
+                return cls(None, *_encoded(flat, lines), present)
+            return cls(_square(flat, lines, len(column)), nothing, nothing, {}, present)
+        if is_text(kind):
+            return cls(None, *_encoded(column, np.arange(len(column))), present)
+        return cls(as_doubles(column)[:, None], nothing, nothing, {}, present)
+
+    def numbers(self, feature: Feature) -> NDArray[np.float64]:
+        if self.numeric is not None:
+            place = feature.element or 0
+            return self.numeric[:, place] if place < self.numeric.shape[1] else np.full(len(self.numeric), np.nan)
+        z = np.where(self.present, 0.0, np.nan)
+        code = self.values.get(str(feature.value), -1)
+        z[self.lines[self.codes == code]] = 1.0
+        return z
+
+
+def learn_coding(table: pa.Table, id_column: str) -> tuple[FeatureCoding, list[str]]:
+    """The coding of all columns but the ids, and a note on each column that is left out or has missing values."""
+    by_column: list[list[Feature]] = []
+    notes: list[str] = []
+    for name in table.column_names:
+        if name == id_column:
+            continue
+        column = one_array(table[name])
+        problem = _refused(column.type)
+        features, gaps = ([], 0) if problem else _learnt(name, column)
+        if problem or not features:
+            notes.append(f"{name} is left out: {problem or _why_empty(column)}")
+            continue
+        if gaps:
+            notes.append(f"{name}: {gaps:,} of {len(column):,} values are missing and count as the mean")
+        by_column.append(features)
+    shared = [
+        replace(feature, scale=feature.scale / np.sqrt(len(features) * len(by_column)))
+        for features in by_column
+        for feature in features
+    ]
+    return FeatureCoding(tuple(shared)), notes
+
+
+def _learnt(name: str, column: pa.Array) -> tuple[list[Feature], int]:
+    """The features of one column, before the division by √columns, and the number of missing values."""
+    raw = _Raw.of(column)
+    if raw.numeric is not None:
+        elements: list[int | None] = [None] if not is_list(column.type) else list(range(raw.numeric.shape[1]))
+        wanted = [Feature(name, None, element, 0.0, 1.0) for element in elements]
+        gaps = int(np.sum(~np.isfinite(raw.numeric).all(axis=1)))
+    else:
+        gaps = int(np.sum(~raw.present))
+        wanted = [Feature(name, value, None, 0.0, 1.0) for value in sorted(raw.values)]
+    if len(wanted) > MOST_VALUES:
+        return [], gaps
+    features = []
+    for feature in wanted:
+        z = raw.numbers(feature)
+        z = z[np.isfinite(z)]
+        if len(z) and z.std() > 1e-9 * max(1.0, float(np.abs(z).max())):
+            features.append(replace(feature, centre=float(z.mean()), scale=float(1.0 / z.std())))
+    return features, gaps
+
+
+def _refused(kind: pa.DataType) -> str | None:
+    inner = kind.value_type if is_list(kind) else kind
+    if pa.types.is_dictionary(inner):
+        inner = inner.value_type
+    if is_text(inner) or _is_number(inner):
+        return None
+    return f"a column of type {kind} cannot be a feature; take numbers, booleans, strings or arrays of them"
+
+
+def _why_empty(column: pa.Array) -> str:
+    raw = _Raw.of(column)
+    n = len(raw.values) if raw.numeric is None else raw.numeric.shape[1]
+    if n > MOST_VALUES:
+        what = "different values" if raw.numeric is None else "elements"
+        return f"it has {n:,} {what}, and at most {MOST_VALUES:,} are used"
+    if not raw.present.any():
+        return "all its values are missing"
+    return "it has only one value"
+
+
+def is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_decimal(kind)
+    )
+
+
+def as_doubles(column: pa.Array) -> NDArray[np.float64]:
+    """The column as float64, with nan for null."""
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.int8())
+    return np.asarray(pc.fill_null(column.cast(pa.float64()), np.nan).to_numpy(zero_copy_only=False), np.float64)
+
+
+def _encoded(
+    strings: pa.Array, lines: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], dict[str, int]]:
+    """Codes of the strings that are not null, the line of each, and the code of each string."""
+    valid = strings.is_valid().to_numpy(zero_copy_only=False)
+    coded = pc.dictionary_encode(strings.drop_null())
+    values = {value: code for code, value in enumerate(coded.dictionary.to_pylist())}
+    return coded.indices.to_numpy().astype(np.int64), lines[valid], values
+
+
+def _square(flat: pa.Array, lines: NDArray[np.int64], n: int) -> NDArray[np.float64]:
+    """Lists of numbers as a matrix; nan where a list is shorter than the longest one."""
+    lengths = np.bincount(lines, minlength=n) if len(lines) else np.zeros(n, np.int64)
+    out = np.full((n, int(lengths.max(initial=0))), np.nan)
+    first = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    out[lines, np.arange(len(lines)) - first[lines]] = as_doubles(flat)
+    return out

@@ -17,8 +17,7 @@ from onebit_spark.core.gauge import GaugeStep
 from onebit_spark.core.hyper_posterior import HierarchicalPrior, Hierarchy, HyperPosterior
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Side
 from onebit_spark.core.losses.base import Move
-from onebit_spark.core.posterior import FIT_VECTORS, MODEL_VECTORS, RowPosterior
-from onebit_spark.core.row_map import RowMap
+from onebit_spark.core.posterior import FIT_VECTORS, MODEL_VECTORS, RowMap, RowPosterior
 from onebit_spark.core.side_features import FeatureRidge, of_known_size
 from onebit_spark.core.statistics import SideStatistics, relative_change
 from onebit_spark.errors import FitFailed

@@ -2,19 +2,17 @@
 
     D_r^{−½} Y D_c^{−½} ≈ U Σ Vᵀ,   L = t·D_r^{−½} U (FΣ)^{½},   R = t·D_c^{−½} V (FΣ)^{½},   t² = n / (2 Σ_k f_k σ_k²)
 
-Y is the sparse matrix of signs (repeated cells are summed), D the numbers of ratings. With weights, a rating counts as
-w_l ratings: in Y, in D, in n and in the keys below (docs/MATH.md, §16). With this t the mean margin y_l·u_l over the n
-ratings is ½, because Σ_l y_l u_l = t² tr((FΣ)^{½}Uᵀ D_r^{−½}Y D_c^{−½} V(FΣ)^{½}) = t² Σ_k f_k σ_k². So no pass over
-the ratings is needed. f_k = (1 − σ_+²/σ_k²)² shrinks factors that are hardly above σ_+, the smallest singular value
-that is computed. It is beyond the K wanted ones and estimates the edge of the noise. A column of noise starts so small
-that the prior switches it off at once. At full size it would survive in a worse optimum (hinge, type B with noise 3:
-rank 5, and an objective that is 6% higher).
+Y is the sparse matrix of signs (repeated cells are summed), and D are the numbers of ratings. With weights, a rating
+counts as w_l ratings in Y, D, n and the keys below (§16). With this t the mean margin y_l·u_l over the n ratings is ½,
+because Σ_l y_l u_l = t² tr((FΣ)^{½}Uᵀ D_r^{−½}Y D_c^{−½} V(FΣ)^{½}) = t² Σ_k f_k σ_k². So no pass over the ratings is
+needed. f_k = (1 − σ_+²/σ_k²)² shrinks factors that are hardly above σ_+, the smallest computed singular value, which is
+beyond the K wanted ones and estimates the edge of the noise. A column of noise then starts so small that the prior
+switches it off at once. At full size it would survive in a worse optimum (hinge, type B with noise 3: rank 5, and an
+objective that is 6% higher).
 
 The subspace iteration starts from a random matrix. Its line for column j is a hash of the seed, the number of ratings
-of j and the number of positive ratings of j. It does not depend on the position of j. If too few columns differ in
-these counts, Yᵀ times such lines for the rows is added. Then columns with equal counts differ too.
-
-First below: what the start computes line by line. Then the start itself, on a ``SignMatrix``.
+of j and the number of positive ratings of j, but not of the position of j. If too few columns differ in these counts,
+Yᵀ times such lines for the rows is added, so that columns with equal counts differ too.
 """
 
 from __future__ import annotations
@@ -33,18 +31,18 @@ from onebit_spark.core.losses.base import SIDES, Side
 T = TypeVar("T")
 
 Table = NDArray[np.float64]  # one line per row of a side
-StartTable = NDArray[np.float32]  # a table that Y is multiplied with, and the product: a start needs no more digits
+StartTable = NDArray[np.float32]  # a factor or the result of a product with Y: a start needs no more digits
 Integers = NDArray[np.int64]
 
-NOISE = 1e-2  # size of the columns that the spectrum cannot fill, relative to the typical factor
+NOISE = 1e-2  # size of factors beyond the rank of the spectrum, relative to a typical factor
 
 
 class Rows(NamedTuple):
     """Some rows of a side."""
 
-    numbers: Integers  # their numbers
-    counts: Sums  # their numbers of ratings, or the sums of their ratings' weights
-    positives: Sums  # the same of their positive ratings
+    numbers: Integers  # positions of the rows in their side
+    counts: Sums  # numbers of ratings, or sums of the ratings' weights
+    positives: Sums  # the same for positive ratings
 
     def part(self, which: slice) -> Rows:
         return Rows(self.numbers[which], self.counts[which], self.positives[which])
@@ -57,7 +55,7 @@ class Rows(NamedTuple):
 
 
 def scaled_product(rows: Rows, table: NDArray[np.floating], right: Table) -> StartTable:
-    """D^{−½} table·right, as it is multiplied by Y."""
+    """D^{−½} table·right, the right factor of a product with Y."""
     return np.asarray(rows.scale * (table @ right), np.float32)
 
 
@@ -74,22 +72,22 @@ class Keyed:
 
 @dataclass(frozen=True)
 class Numbered:
-    """Makes ``width`` normals per row of this ``deviation``, from a hash of (``seed``, row); 0 for empty rows."""
+    """Makes ``width`` normals per row with this standard deviation, from a hash of (seed, row); 0 for empty rows."""
 
     width: int
     seed: int
-    deviation: float = 1.0
+    std: float = 1.0
 
     def __call__(self, rows: Rows) -> Table:
-        return self.deviation * _normals((rows.numbers,), self.width, self.seed) * (rows.counts > 0)[:, None]
+        return self.std * _normals((rows.numbers,), self.width, self.seed) * (rows.counts > 0)[:, None]
 
 
 @dataclass(frozen=True)
 class Factors:
     """Makes the factors of the start, D^{−½} table·right."""
 
-    right: Table  # what the lines of a row table are multiplied with
-    fillers: int  # further columns of keyed noise, for factors beyond the rank of the spectrum
+    right: Table  # the right factor of a row table
+    fillers: int  # columns of keyed noise, for factors beyond the rank of the spectrum
     seed: int  # seed of this noise
     noise: float = 0.0  # its size
 
@@ -100,11 +98,11 @@ class Factors:
         return np.hstack([factors, self.noise * Keyed(self.fillers, self.seed + 1)(rows)])
 
     def turned(self, sign: Table) -> Factors:
-        """With other signs of the columns."""
+        """The same with other signs of the columns."""
         return Factors(self.right * sign, self.fillers, self.seed, self.noise)
 
     def filled(self, mean_square: float) -> Factors:
-        """With noise that is small compared with factors of this mean square."""
+        """The same with noise that is small compared to factors of this mean square."""
         return Factors(self.right, self.fillers, self.seed, NOISE * np.sqrt(mean_square) or NOISE)
 
 
@@ -147,7 +145,7 @@ def _normals(keys: tuple[Sums, ...], width: int, seed: int) -> Table:
 
 
 def _as_key(values: Sums) -> NDArray[np.uint64]:
-    """Whole numbers as such, of whatever type; other sums of weights by their bits."""
+    """Integers by their value, whatever their type; other sums of weights by their bits."""
     if values.dtype.kind == "i":
         return values.astype(np.uint64)
     whole = (values == np.rint(values)) & (values < 2.0**63)
@@ -172,10 +170,10 @@ def distinct_keys(rows: Rows) -> Sums:
 
 SUBSPACE_ITERATIONS = 2  # with this oversampling, more iterations change neither the objective nor the error of a fit
 OVERSAMPLING = 6
-NEGLIGIBLE = 1e-5  # directions below this share of the largest are rounding errors: products have 24 bits
-NO_FACTOR = 3e-4  # singular values of Y below this share of the largest make no factor
+NEGLIGIBLE = 1e-5  # directions below this share of the largest are rounding errors of float32 products
+NO_FACTOR = 3e-4  # singular values of Y below this share of the largest are ignored
 FEW_KEYS = 4  # with fewer distinct (ratings, positives) per direction, the keys of the rows are added
-MARGIN = 0.5  # mean of y·u at the start; a little small is better than a little large
+MARGIN = 0.5  # mean of y·u at the start; too small is better than too large
 LEAST_SIGNAL = 1e-3  # the least √f: a column of exact zeros would stay zero in every iteration
 
 
@@ -213,8 +211,8 @@ def spectral_start(matrix: SignMatrix[T], rank: int, seed: int, margin: float = 
         z = matrix.product("cols", matrix.product("rows", z, right), np.eye(right.shape[1]))
         basis = _orthonormal(matrix.total("cols", gram, z))
         if basis is None:
-            # The data are so symmetric that the keyed lines cancel exactly. Only in this case the positions of the
-            # columns are used.
+            # The data are so symmetric that the keyed lines cancel exactly. Only then are the positions of the columns
+            # used.
             z = matrix.row_table("cols", Numbered(width, seed))
             basis = _orthonormal(matrix.total("cols", gram, z))
             assert basis is not None
@@ -226,10 +224,11 @@ def spectral_start(matrix: SignMatrix[T], rank: int, seed: int, margin: float = 
     sigma, rotation = np.sqrt(values[:kept]), vectors[:, :kept]
     edge = values[-1] if len(values) > rank else 0.0
     shrinkage = np.maximum(1.0 - edge / values[:kept], LEAST_SIGNAL)
-    scale = np.sqrt(margin * matrix.total_weight / np.sum((shrinkage * sigma) ** 2))
+    # Without a factor, Y is 0: every cell was rated both ways equally often.
+    scale = np.sqrt(margin * matrix.total_weight / np.sum((shrinkage * sigma) ** 2)) if kept else 0.0
     for_rows = Factors(rotation * (scale * shrinkage / np.sqrt(sigma)), rank - kept, seed)
     for_cols = Factors(right @ rotation * (scale * shrinkage * np.sqrt(sigma)), rank - kept, seed)
-    # Σ_j R_jk³ is made positive. A sum over columns does not depend on their numbering.
+    # The signs make Σ_j R_jk³ positive. A sum over columns does not depend on their numbering.
     sign = np.where(matrix.total("cols", CubeSums(for_cols), z) < 0, -1.0, 1.0)
     rows, cols = for_rows.turned(sign), for_cols.turned(sign)
     if kept < rank:
@@ -253,7 +252,7 @@ STARTS = {"spectral": spectral_start, "random": random_start}
 
 
 def _orthonormal(gram: Table) -> Table | None:
-    """A such that z·A has orthonormal columns and spans z, from the K×K matrix zᵀz. None if z is 0."""
+    """A such that z·A has orthonormal columns and spans z, from the matrix zᵀz. None if z is 0."""
     values, vectors = np.linalg.eigh(gram)
     if not values[-1] > 0:
         return None

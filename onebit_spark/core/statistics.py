@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from onebit_spark.core.implicit_features import RIDGE, CoefStep, coef_gram, gram_matrix
 from onebit_spark.core.losses.base import RowPrior, RowSums
-from onebit_spark.core.posterior import FloatArray, Form, RowPosterior
-from onebit_spark.core.row_map import RowMap
+from onebit_spark.core.posterior import FloatArray, Form, RowMap, RowPosterior
 from onebit_spark.core.side_features import FEATURE_RIDGE
 
 Vector = NDArray[np.float64]

@@ -1,6 +1,6 @@
-"""One engine: it runs the map steps in this process, on the driver or on the executors of a Spark cluster.
+"""One engine: it runs the map steps in this process, on a GPU, on the driver or on the executors of a Spark cluster.
 
-steps (what a block computes) ◄ runner (where steps run), start ◄ engine ◄ threads (a runner; no Spark)
-block_frames ◄ routes ◄ tables ◄ blocking (both orientations) ◄ numbering, spark_runner ◄ spark_engine
-    ◄ decide (which exchange), exchange (its engine)
+steps (work on a block) ◄ engine (which steps run on which tables) ◄ start ◄ threads (a runner in this process)
+block_frames ◄ tables ◄ blocking (both orientations) ◄ spark_runner (steps as Spark jobs)
+decide (which exchange) ◄ spark_engine (the engine of a DataFrame of ratings)
 """

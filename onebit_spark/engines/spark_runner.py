@@ -16,12 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from itertools import pairwise
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from pyspark import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -30,33 +33,34 @@ from onebit_spark.core.losses import OTHER, Loss, Side
 from onebit_spark.core.posterior import FloatArray
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.spectral import Rows
-from onebit_spark.engines.block_frames import worker_errors
+from onebit_spark.engines.block_frames import Batches, Placement, read_ascending, read_block, worker_errors
 from onebit_spark.engines.blocking import BlockedSide, Blocking
-from onebit_spark.engines.routes import (
-    CELLS,
-    NUMBERED,
-    PLACED,
-    RESULTS,
-    Adopt,
-    EachRow,
-    Everywhere,
-    Packing,
-    Place,
-    ReadNumbered,
-    RunStep,
-    Send,
-    Source,
-    Transform,
-    numbered_lines,
-)
-from onebit_spark.engines.runner import LineFormat, LineMap, written
+from onebit_spark.engines.engine import LineFormat, LineMap, written
 from onebit_spark.engines.start import grown_posteriors, start_posteriors
-from onebit_spark.engines.steps import Lines, OnRows, RowStep, Step, Sums, total_weight
-from onebit_spark.engines.tables import Broadcasts, Held, Stored, Table
+from onebit_spark.engines.steps import NO_SUMS, Lines, OnRows, PlacedBlock, RowStep, Step, Sums, total_weight
+from onebit_spark.engines.tables import BATCH_BYTES, Broadcasts, Held, Stored, Table
 from onebit_spark.input.rating_checks import not_deterministic
 from onebit_spark.platform.arrow_stream import arrow_batches
+from onebit_spark.platform.binary_cells import binary_line, cell_array, schema_of
 from onebit_spark.platform.plans import cogrouped, truncate_plan
 from onebit_spark.platform.sessions import described
+
+CELLS = schema_of("key int, place int, sender int, values binary")
+PLACED = schema_of("key int, rows binary, values binary")
+RESULTS = schema_of("key int, values binary, sums binary, n long, checksum long")
+NUMBERED = schema_of("number long, values binary")
+PARTNERS = -1  # the place of lines of the other side; tables of the same side have the places 0, 1, …
+Packing = Callable[[pa.RecordBatch], tuple[NDArray[np.int64], FloatArray]]
+
+
+class Transform(Protocol):
+    """What of some lines is sent, from the weights of their ratings and the lines."""
+
+    def __call__(self, weights: NDArray[Any], lines: Any, /) -> FloatArray: ...
+
+    @property
+    def format(self) -> LineFormat:
+        """Of what arrives."""
 
 
 class SparkRunner:
@@ -253,3 +257,190 @@ def _value(cell: pa.Scalar) -> Any:
 
 def _sums_of(line: dict[str, Any]) -> Sums:
     return np.frombuffer(line["sums"], np.float64).copy()  # a view would keep the whole batch
+
+
+# ---- code of the workers: how a block gets its rows ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Everywhere:
+    """Lines that every worker holds."""
+
+    sent: Broadcast[Lines]
+    format: LineFormat
+
+    def at(self, numbers: NDArray[np.int64]) -> Lines:
+        return self.format.taken(self.sent.value, numbers)
+
+
+Source = LineFormat | Everywhere  # of a block's lines: they arrive in cells of this format, or are here already
+
+
+@dataclass(frozen=True)
+class Send:
+    """Sends each block of the other side the lines that it refers to."""
+
+    keys: NDArray[np.int32]
+    format: LineFormat
+    transform: Transform | None
+
+    def __call__(self, block: pa.Table, cells: pa.Table) -> pa.Table:
+        pointers, ends = cell_array(block["pointers"][0], np.int64), cell_array(block["ends"][0], np.int64)
+        routes, weights = cell_array(block["routes"][0], np.int32), cell_array(block["row_weights"][0], np.float64)
+        numbers, n_rows = cell_array(cells["values"][0], self.format.dtype), len(pointers) - 1
+        if self.transform is not None:
+            lines = self.format.read(numbers, n_rows)
+            values = self.transform(weights if len(weights) else np.diff(pointers), lines)
+        elif self.format.maps:
+            values = written(self.format.read(numbers, n_rows))
+        else:
+            values = numbers.reshape(n_rows, -1)
+        sender = block["block"][0].as_py()
+        parts = [
+            binary_line(key=self.keys[to], place=PARTNERS, sender=sender, values=values[routes[lo:hi]])
+            for to, (lo, hi) in enumerate(pairwise(ends))
+            if lo < hi
+        ]
+        return pa.Table.from_batches(parts) if parts else NO_CELLS
+
+
+@dataclass(frozen=True)
+class RunStep:
+    """Runs a step on each block, with its own lines and those of its partners."""
+
+    step: Step
+    there: Placement
+    own: list[Source]
+    partners: Source | None
+
+    def __call__(self, blocks: pa.Table, cells: pa.Table) -> pa.Table:
+        return pa.Table.from_batches([self._result({name: blocks[name][0] for name in blocks.schema.names}, cells)])
+
+    def alone(self, batches: Batches) -> Batches:
+        """The same for blocks that no cells arrive for."""
+        for batch in batches:
+            for i in range(batch.num_rows):
+                yield self._result({name: batch.column(name)[i] for name in batch.schema.names}, NO_CELLS)
+
+    def _result(self, block_cells: dict[str, Any], cells: pa.Table) -> pa.RecordBatch:
+        block = read_block(block_cells)
+        own = _own_lines(cells, self.own, block.rows)
+        lines, sums = self.step(block, own, self._partners(block, cells))
+        return _result_line(block_cells["key"].as_py(), block, np.empty(0) if lines is None else written(lines), sums)
+
+    def _partners(self, block: PlacedBlock, cells: pa.Table) -> Lines | None:
+        """The partners in the order of the block's columns. The columns and the lines of each sender ascend.
+
+        A block that a split has emptied has no partners. No cell says then how many numbers a line has.
+        """
+        if self.partners is None or isinstance(self.partners, Everywhere):
+            return None if self.partners is None else self.partners.at(block.columns)
+        places, senders = cells["place"].to_pylist(), cells["sender"].to_pylist()
+        arrived = {senders[i]: cells["values"][i] for i, place in enumerate(places) if place == PARTNERS}
+        sender_of = self.there.of(block.columns)
+        order = np.argsort(sender_of, kind="stable")
+        edges = np.searchsorted(sender_of[order], np.arange(self.there.n_blocks + 1))
+        partners = np.empty((0, 0), self.partners.dtype)
+        for sender in np.flatnonzero(np.diff(edges)):
+            positions = order[edges[sender] : edges[sender + 1]]
+            values = cell_array(arrived[int(sender)], self.partners.dtype).reshape(len(positions), -1)
+            if not len(partners):
+                partners = np.empty((len(block.columns), values.shape[1]), self.partners.dtype)
+            partners[positions] = values
+        return self.partners.read(partners, len(partners))
+
+
+def numbered_lines(numbers: NDArray[np.int64], values: FloatArray) -> pa.Table:
+    """(number, values): one line for each row, in batches that can travel in a task."""
+    values = np.ascontiguousarray(values)
+    size = max(1, values.shape[1] * values.itemsize)
+    cells = pa.FixedSizeBinaryArray.from_buffers(pa.binary(size), len(values), [None, pa.py_buffer(values)])
+    table = pa.table({"number": numbers, "values": cells.cast(pa.binary())})
+    return pa.Table.from_batches(table.to_batches(max_chunksize=max(1, BATCH_BYTES // size)), table.schema)
+
+
+@dataclass(frozen=True)
+class ReadNumbered:
+    """Row numbers and values from such lines."""
+
+    dtype: str
+
+    def __call__(self, batch: pa.RecordBatch) -> tuple[NDArray[np.int64], FloatArray]:
+        values = np.frombuffer(b"".join(batch.column("values").to_pylist()), self.dtype)
+        return batch.column("number").to_numpy(), values.reshape(batch.num_rows, -1)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Groups lines in any order by the block of their rows."""
+
+    pack: Packing
+    placement: Placement
+    keys: NDArray[np.int32]
+
+    def __call__(self, batches: Batches) -> Batches:
+        for batch in batches:
+            numbers, values = self.pack(batch)
+            blocks = self.placement.of(numbers)
+            for block in np.unique(blocks):
+                here = blocks == block
+                yield binary_line(key=int(self.keys[block]), rows=numbers[here], values=values[here])
+
+
+@dataclass(frozen=True)
+class Adopt:
+    """Makes one block of a table from lines for some of its rows. The other rows get the line ``empty``."""
+
+    empty: FloatArray
+
+    def __call__(self, blocks: pa.Table, placed: pa.Table) -> pa.Table:
+        block = read_block({name: blocks[name][0] for name in blocks.schema.names})
+        values = np.repeat(self.empty, len(block.rows), axis=0)
+        for i in range(placed.num_rows):
+            numbers = cell_array(placed["rows"][i], np.int64)
+            places = np.searchsorted(block.rows, numbers)
+            values[places] = cell_array(placed["values"][i], values.dtype).reshape(len(numbers), -1)
+        return pa.Table.from_batches([_result_line(blocks["key"][0].as_py(), block, values, NO_SUMS)])
+
+
+@dataclass(frozen=True)
+class EachRow:
+    """Applies ``work`` to the numbers of a block's rows and their lines in the tables."""
+
+    work: Callable[[NDArray[np.int64], list[Any]], pa.Table]
+    own: list[Source]
+
+    def __call__(self, blocks: pa.Table, cells: pa.Table) -> pa.Table:
+        return self._done(blocks["rows"][0], cells)
+
+    def alone(self, batches: Batches) -> Batches:
+        """The same for blocks that no cells arrive for."""
+        for batch in batches:
+            for rows in batch.column("rows"):
+                yield from self._done(rows, NO_CELLS).to_batches()
+
+    def _done(self, rows: Any, cells: pa.Table) -> pa.Table:
+        numbers = read_ascending(rows)
+        return self.work(numbers, _own_lines(cells, self.own, numbers))
+
+
+def _result_line(key: int, block: PlacedBlock, values: FloatArray, sums: Sums) -> pa.RecordBatch:
+    n, sums = block.ratings.n_ratings, np.asarray(sums, np.float64)
+    return binary_line(key=key, values=values, sums=sums, n=n, checksum=block.checksum)
+
+
+def _own_lines(cells: pa.Table, sources: list[Source], rows: NDArray[np.int64]) -> list[Lines]:
+    """The block's lines of each table of its own side, in the order of their places."""
+    at = {place: i for i, place in enumerate(cells["place"].to_pylist()) if place != PARTNERS}
+    return [
+        source.at(rows)
+        if isinstance(source, Everywhere)
+        else source.read(cell_array(cells["values"][at[place]], source.dtype), len(rows))
+        for place, source in enumerate(sources)
+    ]
+
+
+NO_CELLS = pa.table(
+    {"key": pa.array([], pa.int32()), "place": pa.array([], pa.int32()), "sender": pa.array([], pa.int32()),
+     "values": pa.array([], pa.binary())}
+)  # fmt: skip

@@ -13,7 +13,7 @@ from onebit_spark.core.config import FitConfig
 from onebit_spark.core.losses import OTHER, SIDES, Loss, Side
 from onebit_spark.core.posterior import FIT_VECTORS, Form, RowPosterior
 from onebit_spark.core.spectral import STARTS, Rows, Table, distinct_keys, gram, scaled_product, spectral_start
-from onebit_spark.engines.runner import LineFormat, Runner
+from onebit_spark.engines.engine import LineFormat, Runner
 from onebit_spark.engines.steps import (
     DistinctKeys,
     Grow,

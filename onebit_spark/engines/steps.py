@@ -20,15 +20,13 @@ from numpy.typing import NDArray
 from onebit_spark.core import implicit_features
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.compiled import jit
-from onebit_spark.core.draws import Draws, count_errors
 from onebit_spark.core.engine import with_prior
-from onebit_spark.core.holdout_loss import HoldoutLoss
 from onebit_spark.core.losses import HalfStep, Loss, PriorLines, RowPrior
 from onebit_spark.core.losses.base import Partners
 from onebit_spark.core.losses.row_sums import add_signed_rows
 from onebit_spark.core.posterior import FloatArray, RowPosterior
-from onebit_spark.core.prediction import count_confidences
-from onebit_spark.core.randomness import Split
+from onebit_spark.core.prediction import HoldoutLoss, count_confidences
+from onebit_spark.core.randomness import Draws, Split, count_errors
 from onebit_spark.core.spectral import Rows, StartTable, Table, distinct_keys, scaled_product
 from onebit_spark.core.statistics import SideStatistics
 

@@ -28,14 +28,15 @@ from onebit_spark.core.factor_tables import (
 )
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.posterior import FloatArray, Form, RowPosterior
-from onebit_spark.engines.routes import BATCH_BYTES
-from onebit_spark.engines.runner import LineFormat, LineMap
+from onebit_spark.engines.engine import LineFormat, LineMap
 from onebit_spark.engines.steps import Lines
 from onebit_spark.platform.binary_cells import type_of
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.plans import forget, on_executors
 from onebit_spark.platform.sessions import broadcast
 from onebit_spark.platform.temporary_folders import TemporaryFolders
+
+BATCH_BYTES = 16 * 2**20  # of a batch that goes to Spark; it travels in a task, which may have 128 MB
 
 
 class Broadcasts:

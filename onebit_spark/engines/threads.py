@@ -19,8 +19,7 @@ from onebit_spark.core.losses import OTHER, Loss, Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.spectral import Rows
-from onebit_spark.engines.engine import BlockEngine
-from onebit_spark.engines.runner import LineFormat, LineMap
+from onebit_spark.engines.engine import BlockEngine, LineFormat, LineMap
 from onebit_spark.engines.start import grown_posteriors, start_posteriors
 from onebit_spark.engines.steps import Lines, PlacedBlock, RowStep, Step, Sums
 

@@ -21,10 +21,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from onebit_spark.core.arrow import spark_name
 from onebit_spark.core.hashes import cell_hashes, coin_drawn
 from onebit_spark.core.sketch import limit_for
 from onebit_spark.errors import RequestError
-from onebit_spark.input.arrow_table import ArrowTable
 from onebit_spark.input.batches import (
     HASH,
     ITEM,
@@ -39,10 +39,10 @@ from onebit_spark.input.batches import (
     joined,
     read_batch,
 )
-from onebit_spark.input.file_readers import kind_of, missing, numbers_of
 from onebit_spark.input.rating_checks import (
     BIT,
     Columns,
+    Kind,
     RatingCounts,
     as_examples,
     column_problem,
@@ -51,6 +51,7 @@ from onebit_spark.input.rating_checks import (
     of_both_classes,
     type_problems,
 )
+from onebit_spark.input.tables import ArrowTable, null_or_nan, separator_in, text_to_numbers
 
 GROUP = "__onebit_group"
 EXAMPLES = 3
@@ -114,7 +115,7 @@ class ArrowRatings:
             names[GROUP] = self._column(table, by, " to group by")
         self.table = table.named(names)
         kinds = {
-            role: kind_of(self.table.schema.field(inside).type) for role, inside in roles.items() if inside in names
+            role: column_kind(self.table.schema.field(inside).type) for role, inside in roles.items() if inside in names
         }
         if problems := type_problems(columns, kinds):
             raise RequestError("; ".join(problems))
@@ -125,6 +126,8 @@ class ArrowRatings:
     def _column(table: ArrowTable, name: str, role: str) -> str:
         columns = table.matching(name)
         if problem := column_problem(len(columns), name, role, table.schema.names):
+            if (sign := separator_in(table.schema.names)) is not None:
+                problem += f": its fields look separated by {sign!r}, set options={{'sep': {sign!r}}}"
             raise RequestError(problem)
         return columns[0]
 
@@ -224,7 +227,7 @@ def plain_numbers(given: pa.Table) -> pa.Table:
             columns[name] = pc.add(given[name], pa.scalar(0.0, given[name].type))
     label = given[LABEL]
     if pa.types.is_string(label.type):
-        columns[LABEL] = numbers_of(label)
+        columns[LABEL] = text_to_numbers(label, booleans=True)
     elif pa.types.is_decimal(label.type):
         columns[LABEL] = label.cast(pa.float64())
     if WEIGHT in columns:
@@ -242,7 +245,7 @@ def _as_text(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _weights(given: pa.ChunkedArray) -> pa.ChunkedArray:
     """As 32-bit floats. Text that is no number becomes null, and 1e39 infinite."""
-    numbers = numbers_of(given) if pa.types.is_string(given.type) else given.cast(pa.float64())
+    numbers = text_to_numbers(given) if pa.types.is_string(given.type) else given.cast(pa.float64())
     return numbers.cast(pa.float32(), safe=False)
 
 
@@ -273,10 +276,10 @@ class Defects:
         label = plain[LABEL].cast(pa.int8()) if pa.types.is_boolean(plain[LABEL].type) else plain[LABEL]
         number = label.cast(pa.float64())
         text = np.asarray(pc.and_(number.is_null(), given[LABEL].is_valid()))  # there, but no number
-        absent = missing(number)
+        absent = null_or_nan(number)
         defects = {
-            "bad_user": missing(plain[USER]),
-            "bad_item": missing(plain[ITEM]),
+            "bad_user": null_or_nan(plain[USER]),
+            "bad_item": null_or_nan(plain[ITEM]),
             "bad_label": absent & ~text,
             "text_label": text,
             "other": ~absent & ~np.isin(number.to_numpy(), (1.0, -1.0, 0.0)),
@@ -294,6 +297,19 @@ class Defects:
 
     def examples(self, name: str) -> str:
         return as_examples(self._examples[name])
+
+
+def column_kind(kind: pa.DataType) -> Kind:
+    """What a column of this type can be used for."""
+    name = spark_name(kind)
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return Kind(name, "number")
+    if pa.types.is_boolean(kind):
+        return Kind(name, "boolean")
+    if pa.types.is_string(kind):
+        return Kind(name, "text")
+    is_id = pa.types.is_binary(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind)
+    return Kind(name, "id" if is_id else "none")
 
 
 def one_ahead(items: Iterable[T]) -> Iterator[T]:

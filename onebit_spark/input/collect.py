@@ -3,6 +3,7 @@
     estimate_size ─► n, bytes per rating                            one aggregation; none if Spark's cache knows n
     collect_ratings ─► the ratings of every row, both sides' ids    one collect, or several that are small enough;
                                                                     none if this process can read their files
+    collect_bundles ─► the same, of ratings that were packed and checked before (``packing``)
 
 Whatever came is what is checked, fitted and certified. If the caller gives a fingerprint of what it counted before, the
 ratings that came must have it.

@@ -1,4 +1,4 @@
-"""Side features as a DataFrame: one line per id, with any columns that ``core.feature_coding`` can code."""
+"""Side features as a DataFrame: one line per id, with any columns that ``core.side_features`` can code."""
 
 from __future__ import annotations
 

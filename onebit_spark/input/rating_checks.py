@@ -183,7 +183,7 @@ def _defects(columns: Columns, totals: Mapping[str, int], boolean: bool, example
         "bad_label": (f"null or NaN in column {columns.label!r}", "drop them"),
         "text_label": (
             f"no number in column {columns.label!r}",
-            "labels are −1/1, 0/1, booleans, or numbers with a threshold; convert text to 0 and 1 first",
+            "labels are −1/1, 0/1, true/false, or numbers with a threshold; convert other text first",
         ),
         "bad_weight": (
             f"a negative or infinite weight, null, NaN or no number in column {columns.weight!r}",

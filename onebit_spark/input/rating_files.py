@@ -24,12 +24,12 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DecimalType, StructType
 
+from onebit_spark.core.arrow import as_spark, in_spark_type, spark_name
 from onebit_spark.input.arrow_ratings import Holdout, is_incomplete, plain_numbers, without_zeros
 from onebit_spark.input.batches import ITEM, LABEL, USER, WEIGHT, Batches
 from onebit_spark.input.columns import matching, quoted
-from onebit_spark.input.data_files import DataFile
-from onebit_spark.input.file_readers import ROWS_PER_BATCH, as_spark, spark_name
 from onebit_spark.input.rating_checks import INTEGRAL, Columns
+from onebit_spark.input.tables import ROWS_PER_BATCH, DataFile
 from onebit_spark.platform.binary_cells import schema_of
 from onebit_spark.platform.file_systems import file_system
 from onebit_spark.platform.lineage import parquet_files
@@ -80,7 +80,7 @@ class RatingReader:
 
     def _raw(self, batch: pa.RecordBatch) -> pa.Table:
         values = {inside: batch[column] for inside, column in self.columns.items()}
-        given = pa.table({inside: column.cast(as_spark(column.type)) for inside, column in values.items()})
+        given = pa.table({inside: in_spark_type(column, inside) for inside, column in values.items()})
         plain = plain_numbers(without_zeros(given))
         if self.holdout is None or any(map(is_incomplete, (plain[USER], plain[ITEM]))):  # the latter are refused
             return plain
@@ -89,7 +89,7 @@ class RatingReader:
 
 def _opened(path: str) -> DataFile:
     system, inside = file_system(path)
-    return DataFile(system, inside, system.get_file_info(inside).size, None, {})
+    return DataFile(system, inside, system.get_file_info(inside).size)
 
 
 def even_tasks(groups: Sequence[RowGroup], n_tasks: int) -> list[list[RowGroup]]:

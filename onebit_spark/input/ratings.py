@@ -145,11 +145,15 @@ def cell_hash(df: DataFrame, columns: Columns) -> Column:
 
 
 def label_number(df: DataFrame, label_col: str) -> Column:
-    """The label as a double; text that is no number becomes null."""
+    """The label as a double. Text that is no number becomes null; true and false are 1 and 0."""
     column = F.col(quoted(label_col))
     if isinstance(type_of(df, label_col), T.BooleanType):
         return column.cast("int").cast("double")
-    return column.try_cast("double")
+    number = column.try_cast("double")
+    if not isinstance(type_of(df, label_col), T.StringType):
+        return number
+    word = F.lower(F.trim(column))
+    return F.when(word == "true", F.lit(1.0)).when(word == "false", F.lit(0.0)).otherwise(number)
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------
@@ -163,12 +167,12 @@ def check_columns(df: DataFrame, columns: Columns) -> None:
     if not problems and len({matching(df, name)[0].name for name in (columns.user, columns.item, columns.label)}) < 3:
         problems.append("user, item and label must be three different columns")
     if not problems:
-        problems = type_problems(columns, {role: kind_of(type_of(df, name)) for role, name in columns.roles.items()})
+        problems = type_problems(columns, {role: spark_kind(type_of(df, name)) for role, name in columns.roles.items()})
     if problems:
         raise RequestError("; ".join(problems))
 
 
-def kind_of(kind: T.DataType) -> Kind:
+def spark_kind(kind: T.DataType) -> Kind:
     """What a column of this type can be used for."""
     name = kind.simpleString()
     if isinstance(kind, T.NumericType):

@@ -22,8 +22,7 @@ from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.posterior import MODEL_VECTORS
 from onebit_spark.core.sketch import CellSketch, merged_sketch
 from onebit_spark.core.solver import PhaseTimer, Start
-from onebit_spark.engines.exchange import ChosenExchange, choose_exchange, engine_over
-from onebit_spark.engines.spark_engine import SparkEngine
+from onebit_spark.engines.spark_engine import ChosenExchange, SparkEngine, choose_exchange, engine_over
 from onebit_spark.engines.tables import factor_schema
 from onebit_spark.input.collect import SizeEstimate
 from onebit_spark.input.columns import type_of

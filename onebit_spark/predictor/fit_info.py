@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from onebit_spark.certificate.certificates import kept_by_coin
 from onebit_spark.certificate.certified_fit import CertifiedFit
 from onebit_spark.certificate.learnt_prior import NARROWING
 from onebit_spark.core.blocks import Repeats
@@ -23,7 +22,7 @@ def info_of_fit(
 
     ``unrated`` counts the ids without ratings of a side with side features.
     """
-    scales, limit = fit.scales, fit.nine_tenths
+    scales = fit.scales
     n_users, n_items = (engine.count(side) for side in SIDES)
     row_norms, col_norms = (engine.column_norms(side, fit.posterior[side]) for side in SIDES)
     features: dict[str, dict[str, Any]] = {
@@ -55,7 +54,6 @@ def info_of_fit(
         weight_losses={f"{weight:g}": loss for weight, loss in fit.choice.losses.items()} or None,
         choice=fit.choice.as_dict(),
         calibration=None if fit.choice.calibration is None else fit.choice.calibration.as_dict(),
-        nine_tenths=None if limit is None else kept_by_coin(limit, repeats.repeated > 0).as_dict(),
         repeats=asdict(repeats),
         **ratings,
     )

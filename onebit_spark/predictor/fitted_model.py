@@ -184,12 +184,6 @@ class FittedModel:
         """The certificates of the model: see ``certificate``."""
         return [Certificate.from_dict(item) for item in self.certificate["certificates"]]
 
-    @property
-    def nine_tenths(self) -> Certificate | None:
-        """If κ was chosen: a limit for the fit of nine tenths of the ratings that chose it, not for this one (§14)."""
-        limit = self.info.nine_tenths
-        return None if limit is None else Certificate.from_dict(limit)
-
     def side(self, who: Who) -> ModelSide:
         """The users or the items."""
         return self.users if who == "user" else self.items
@@ -490,7 +484,7 @@ class FittedModel:
         new = np.flatnonzero(own.positions(ids) < 0)
         side, learnt = own.with_rows(ids.take(pa.array(new)), rows.take(new)), dict(info.side_features or {})
         learnt[who] = {**learnt[who], "newcomers": learnt[who]["newcomers"] + len(new)}
-        return self._with_side(who, side, side_features=learnt, nine_tenths=None)
+        return self._with_side(who, side, side_features=learnt)
 
     def folded_rows(
         self, who: Who, ids: pa.Array, partners: Numbers, positive: NDArray[np.bool_],

@@ -28,7 +28,6 @@ from scipy.special import ndtri
 
 from onebit_spark.core import prediction
 from onebit_spark.core.calibration import Calibration
-from onebit_spark.core.draws import drawn_scores
 from onebit_spark.core.factor_tables import prior_row, read_certified, read_factors
 from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.losses import SIDES, Side
@@ -36,7 +35,7 @@ from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.posterior import DoubleArray, Kind, RowPosterior
 from onebit_spark.core.prediction import confidence
 from onebit_spark.core.priors import ScalePrior
-from onebit_spark.core.randomness import pair_streams, uniforms
+from onebit_spark.core.randomness import drawn_scores, pair_streams, uniforms
 from onebit_spark.predictor.top_n import Numbers, Ranking
 
 SCALE_STREAM = np.uint64(0x5CA1E)  # keeps the draws of γ and μ apart from those of the factors

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,15 +16,15 @@ from onebit_spark.core.fitted_features import SIDE_OF, Who, feature_effects
 from onebit_spark.core.model_info import ModelInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from matplotlib.axes import Axes
 
-BLUE, ORANGE, GREY, LIGHT = "#2b6cb0", "#c05621", "#4a5568", "#cbd5e0"
+BLUE, ORANGE, GREY, LIGHT, GRID = "#2b6cb0", "#c05621", "#4a5568", "#cbd5e0", "#edf2f7"
+# The page gives these names a colour for bright and one for dark screens.
+CSS_NAMES = {BLUE: "--blue", ORANGE: "--orange", GREY: "--grey", LIGHT: "--light", GRID: "--grid"}
 SIZE = (4.6, 3.0)  # inches
 STYLE: dict[Any, Any] = {
     "font.size": 9,
-    "axes.titlesize": 10,
+    "text.color": GREY,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.edgecolor": GREY,
@@ -31,49 +33,94 @@ STYLE: dict[Any, Any] = {
     "ytick.color": GREY,
     "legend.frameon": False,
     "axes.grid": True,
-    "grid.color": "#edf2f7",
+    "grid.color": GRID,
     "axes.axisbelow": True,
 }
 
 MOST_FEATURES, LONGEST_NAME = 14, 28
 
-Plot = Callable[["Axes", ModelInfo], None]
+Draw = Callable[["Axes", ModelInfo], None]
 
 
-def figures(info: ModelInfo, certificates: Sequence[Mapping[str, Any]] = ()) -> dict[str, str]:
-    """All plots for which the model has data: caption ─► SVG."""
-    wanted: dict[str, Plot] = {
-        "The objective after each iteration, above its last value. It is minimised.": _objective,
-        "How much each factor varies, 1/E[1/γ]. The prior switched off the orange ones.": _spectrum,
-    }
+@dataclass(frozen=True)
+class Plot:
+    """A plot of the page."""
+
+    title: str
+    caption: str
+    alt: str  # what it shows, for those who do not see it
+    draw: Draw
+
+    def svg(self, info: ModelInfo) -> str:
+        """The markup. Colours are names of the page's style sheet."""
+        with _axes(self.title) as (axes, text):
+            self.draw(axes, info)
+        markup = text.getvalue()
+        markup = markup[markup.index("<svg") :].replace("<svg", f'<svg role="img" aria-label="{escape(self.alt)}"', 1)
+        for colour, name in CSS_NAMES.items():
+            markup = markup.replace(colour, f"var({name})")
+        return markup
+
+
+def plots(info: ModelInfo, certificates: Sequence[Mapping[str, Any]] = ()) -> Iterator[Plot]:
+    """All plots for which the model has data."""
+    history = info.objective_history
+    yield Plot(
+        "Convergence",
+        "The objective is minimised. The plot shows how far it is above its last value.",
+        f"Line plot: the objective fell from {history[0]:,.6g} to {history[-1]:,.6g} in {len(history)} iterations.",
+        _objective,
+    )
+    off = len(info.inverse_gamma) - info.effective_rank
+    yield Plot(
+        "Factors",
+        "The scale of a factor is 1/E[1/γ]." + (" The prior has switched off the orange ones." if off else ""),
+        f"Bar plot: the scales of {len(info.inverse_gamma)} factors, of which {info.effective_rank} are in use.",
+        _spectrum,
+    )
     for who in (name for name in SIDE_OF if name in (info.side_features or ())):
-        caption = f"What the side features of {who}s do to the score. A number: one standard deviation more of it."
-        wanted[caption] = partial(_effects, who)
-    if info.diagnostics:
-        source = info.diagnostics["source"]
-        wanted[f"Predicted probability against observed frequency, on {source}. The line is perfect."] = _reliability
-        wanted[f"Scores by class, on {source}. A score on the wrong side of 0 is an error."] = _scores
-        if "risk_coverage" in info.diagnostics:
-            points = [item for item in certificates if item["name"] == "selective" and not item["group"]]
-            caption = f"Error rate if only the most confident pairs are answered, on {source}."
-            caption += " Orange: certified to be below the dotted line of the request." if points else ""
-            wanted[caption] = partial(_risk_coverage, points)
-    return {caption: _svg(plot, info) for caption, plot in wanted.items()}
-
-
-def _svg(plot: Plot, info: ModelInfo) -> str:
-    salt = str(getattr(plot, "__name__", getattr(plot, "args", "")))  # of a partial: its arguments
-    with _axes(salt) as (axes, text):
-        plot(axes, info)
-    markup = text.getvalue()
-    return markup[markup.index("<svg") :]
+        yield Plot(
+            f"Features of {who}s",
+            "The change of the score by a category, or by one standard deviation of a number.",
+            f"Bar plot: how the side features of {who}s change the score.",
+            partial(_effects, who),
+        )
+    seen = info.diagnostics
+    if not seen:
+        return
+    source = seen["source"]
+    yield Plot(
+        "Probabilities",
+        f"Predicted probability and observed frequency, on {source}, with two standard errors. On the diagonal they "
+        "agree. The bars show how many ratings there are.",
+        f"Line plot: observed frequencies by predicted probability; they differ by {seen['calibration_error']:.3f} on "
+        "average.",
+        _reliability,
+    )
+    yield Plot(
+        "Scores",
+        f"Scores by class, on {source}. A score on the wrong side of 0 is an error.",
+        f"Histograms of the scores of positive and negative ratings; {seen['error']:.1%} are on the wrong side of 0.",
+        _scores,
+    )
+    if "risk_coverage" in seen:
+        points = [item for item in certificates if item["name"] == "selective" and not item["group"]]
+        met = any(item["threshold"] is not None for item in points)
+        certified = " Dotted: the requested error rate." if points else ""
+        certified += " Orange points: certified to be below it." if met else ""
+        yield Plot(
+            "Answering only confident pairs",
+            f"Error rate if only the most confident pairs are answered, on {source}.{certified}",
+            f"Line plot: the error rate rises to {seen['error']:.1%} as the share of answered pairs rises to 100%.",
+            partial(_risk_coverage, points),
+        )
 
 
 @contextmanager
 def _axes(salt: str) -> Iterator[tuple[Axes, io.StringIO]]:
     """Axes whose figure is written into the text at the end. The salt makes the ids of two plots different.
 
-    The layout is found here: a figure that finds it itself is drawn twice.
+    The layout is computed here, once: a figure with a layout engine is drawn twice.
     """
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -86,7 +133,7 @@ def _axes(salt: str) -> Iterator[tuple[Axes, io.StringIO]]:
         FigureCanvasSVG(figure)
         yield figure.add_subplot(), text
         ConstrainedLayoutEngine().execute(figure)
-        figure.savefig(text, format="svg", metadata={"Date": None})
+        figure.savefig(text, format="svg", metadata={"Date": None}, transparent=True)
 
 
 def _objective(axes: Axes, info: ModelInfo) -> None:
@@ -98,7 +145,7 @@ def _objective(axes: Axes, info: ModelInfo) -> None:
     if np.count_nonzero(shown):
         axes.set_yscale("log")
     axes.set_xlabel("iteration")
-    axes.set_ylabel(f"objective − {values[-1]:,.6g}")
+    axes.set_ylabel("objective above its last value")
     axes.locator_params(axis="x", integer=True)
 
 
@@ -107,8 +154,8 @@ def _spectrum(axes: Axes, info: ModelInfo) -> None:
     colours = [BLUE if k < info.effective_rank else ORANGE for k in range(len(scale))]
     axes.bar(np.arange(1, len(scale) + 1), scale, color=colours)
     axes.set_yscale("log" if scale[-1] < 0.05 * scale[0] else "linear")
-    axes.set_xlabel("factor, by size")
-    axes.set_ylabel("1/E[1/γ]")
+    axes.set_xlabel("factor, largest first")
+    axes.set_ylabel("scale of a factor")
     axes.locator_params(axis="x", integer=True)
 
 
@@ -142,13 +189,13 @@ def _scores(axes: Axes, info: ModelInfo) -> None:
     low, high = centres[np.searchsorted(inside, 0.001)], centres[min(np.searchsorted(inside, 0.999), len(centres) - 1)]
     axes.axvline(0, color=GREY, linewidth=0.8)
     axes.set_xlim(low - 2 * scores["width"], high + 2 * scores["width"])
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.3 * max(np.max(scores[name]) for name in ("positive", "negative")) / total)  # and the legend
     axes.set(xlabel="score", ylabel="share of ratings")
     axes.legend(loc="upper left")
 
 
 def _effects(who: Who, axes: Axes, info: ModelInfo) -> None:
-    """The features with the largest effects."""
+    """Draw the features with the largest effects."""
     effects = sorted(feature_effects(info, who), key=lambda one: abs(one[1]))[-MOST_FEATURES:]
     sizes = np.array([one[1] for one in effects])
     axes.barh([one[0][:LONGEST_NAME] for one in effects], sizes, color=np.where(sizes < 0, ORANGE, BLUE).tolist())
@@ -159,7 +206,7 @@ def _effects(who: Who, axes: Axes, info: ModelInfo) -> None:
 
 
 def _risk_coverage(points: Sequence[Mapping[str, Any]], axes: Axes, info: ModelInfo) -> None:
-    """``points`` are selective certificates. A request that could not be met is a line without a point."""
+    """Draw the curve, and ``points``, selective certificates. A request that was not met is a line without a point."""
     curve = _diagnostics(info)["risk_coverage"]
     shares, errors = np.array(curve["share"]), np.array(curve["error"])
     shown = shares >= 0.01  # for a smaller share the error is too noisy
@@ -186,7 +233,7 @@ def _wider(scores: dict[str, Any]) -> dict[str, Any]:
     width, low = scores["width"], np.array(scores["low"])
     counts = {name: np.array(scores[name]) for name in ("positive", "negative")}
     place = np.round(low / width).astype(int)
-    while len(np.unique(place)) > 12 and sum(map(np.sum, counts.values())) / len(np.unique(place)) < 400:
+    while len(np.unique(place)) > 12 and sum(map(np.sum, counts.values())) / len(np.unique(place)) < 150:
         place, width = place // 2, 2 * width
     first = place.min()
     merged = {name: np.bincount(place - first, weights=values) for name, values in counts.items()}

@@ -13,7 +13,7 @@ from onebit_spark.core.config import FitConfig
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.model_selection import chose_rank, sentences
 from onebit_spark.core.settings import declared
-from onebit_spark.report.figures import figures
+from onebit_spark.report.figures import plots
 
 log = logging.getLogger("onebit_spark")
 
@@ -25,27 +25,32 @@ REPEAT_WORDS = {
 }
 
 CSS = """
-body { font: 15px/1.5 system-ui, "Helvetica Neue", Arial, sans-serif; color: #1a202c; background: #fff;
+:root { color-scheme: light dark; --text: #1a202c; --grey: #4a5568; --light: #cbd5e0; --grid: #edf2f7; --page: #fff;
+        --blue: #2b6cb0; --orange: #c05621; }
+@media (prefers-color-scheme: dark) { :root { --text: #e2e8f0; --grey: #a0aec0; --light: #4a5568; --grid: #2d3748;
+        --page: #171c26; --blue: #63a4e8; --orange: #ed8b4e; } }
+body { font: 15px/1.5 system-ui, "Helvetica Neue", Arial, sans-serif; color: var(--text); background: var(--page);
        max-width: 62rem; margin: 2rem auto; padding: 0 1.5rem; }
-h1 { font-size: 1.6rem; margin: 0 0 .2rem; } h2 { font-size: 1.1rem; margin: 2.2rem 0 .6rem; color: #2d3748; }
-p { margin: .4rem 0; max-width: 48rem; } .subtitle { color: #4a5568; }
+h1 { font-size: 1.6rem; margin: 0 0 .2rem; } h2 { font-size: 1.1rem; margin: 2.2rem 0 .6rem; }
+h3 { font-size: .95rem; margin: 0 0 .2rem; } p { margin: .4rem 0; max-width: 48rem; } .subtitle { color: var(--grey); }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(11rem, 1fr)); gap: .8rem; margin: 1.4rem 0; }
-.tile { border: 1px solid #e2e8f0; border-top: 3px solid #2b6cb0; border-radius: 4px; padding: .6rem .8rem; }
-.tile b { display: block; font-size: 1.5rem; line-height: 1.3; font-weight: 600; } .tile span { color: #4a5568; }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(24rem, 1fr)); gap: 1rem 1.6rem; }
+.tile { border: 1px solid var(--light); border-top: 3px solid var(--blue); border-radius: 4px; padding: .6rem .8rem; }
+.tile b { display: block; font-size: 1.5rem; line-height: 1.3; font-weight: 600; } .tile span { color: var(--grey); }
+.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(24rem, 1fr)); gap: 1.4rem 1.6rem; }
 figure { margin: 0; break-inside: avoid; } figure svg { width: 100%; height: auto; display: block; }
-figcaption { font-size: .85rem; color: #4a5568; }
+figcaption { font-size: .85rem; color: var(--grey); }
 table { border-collapse: collapse; font-size: .9rem; } td, th { text-align: left; padding: .15rem 1.4rem .15rem 0; }
-th { font-weight: 400; color: #4a5568; } td { font-variant-numeric: tabular-nums; }
+th { font-weight: 400; color: var(--grey); } td { font-variant-numeric: tabular-nums; }
+code { font-size: .85rem; overflow-wrap: anywhere; }
 .columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(17rem, 1fr)); gap: 0 2rem; }
-.note { border-left: 3px solid #c05621; padding-left: .8rem; }
+.note { border-left: 3px solid var(--orange); padding-left: .8rem; }
 @media print { body { margin: 0; max-width: none; font-size: 11pt; } h2 { break-after: avoid; }
   .tile, table, p { break-inside: avoid; } .plots { grid-template-columns: 1fr 1fr; } }
 """
 
 
 def page_of(info: ModelInfo, certificate: dict[str, Any]) -> str | None:
-    """The page of a model that was diagnosed, if there is something to draw it with."""
+    """The page of a model that was diagnosed. Without matplotlib it logs a warning and returns None."""
     if info.diagnostics is None:
         return None
     if find_spec("matplotlib") is None:
@@ -67,19 +72,21 @@ def report(info: ModelInfo, certificate: dict[str, Any] | None = None) -> str:
             f"<title>onebit_spark: {escape(title)}</title><style>{CSS}</style></head><body>",
             f"<h1>{escape(title)}</h1>",
             f'<p class="subtitle">{escape(_fitted(info))}</p>',
+            *_job(info),
             _tiles(_headline(info, certificate)),
             *_notes(info),
-            '<h2>The fit, and its quality</h2><div class="plots">',
+            '<h2>The fit and its quality</h2><div class="plots">',
             *(
-                f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>"
-                for caption, svg in figures(info, certificate["certificates"] if certificate else ()).items()
+                f"<figure><h3>{escape(plot.title)}</h3>{plot.svg(info)}"
+                f"<figcaption>{escape(plot.caption)}</figcaption></figure>"
+                for plot in plots(info, certificate["certificates"] if certificate else ())
             ),
             "</div>",
             *_certificate(info, certificate),
             '<h2>In detail</h2><div class="columns">',
             _table("Data", _data(info)),
             _table("Settings", _settings(info)),
-            _table("Seconds", {phase: f"{seconds:.2f}" for phase, seconds in info.seconds.items()}),
+            _table("Seconds", {phase: f"{seconds:.2f}" for phase, seconds in _seconds(info).items()}),
             "</div></body></html>",
         ]
     )
@@ -92,13 +99,27 @@ def _fitted(info: ModelInfo) -> str:
     return f"A 1-bit matrix completion by variational Bayes: {kind}; {end} after {info.iterations} iterations."
 
 
+def _job(info: ModelInfo) -> Iterable[str]:
+    """When, by which version, from which input and by which command the model was fitted, if a job has noted it."""
+    if job := (info.diagnostics or {}).get("job"):
+        made = f"{job['date']}, onebit_spark {job['version']}, from {job['input']}"
+        yield f'<p class="subtitle">{escape(made)}</p>'
+        yield f"<p><code>{escape(job['command'])}</code></p>"
+
+
+def _seconds(info: ModelInfo) -> dict[str, float]:
+    """The seconds of a job, under the names that it prints; else those of the fit."""
+    return (info.diagnostics or {}).get("job", {}).get("seconds") or info.seconds
+
+
 def _headline(info: ModelInfo, certificate: dict[str, Any] | None) -> Iterable[tuple[str, str]]:
     """Pairs of a figure and its meaning."""
     seen = info.diagnostics
     if seen:
         yield f"{seen['error']:.1%}", f"of {seen['source']} predicted wrongly"
-        minority = min(info.n_positive, info.n_ratings - info.n_positive) / info.n_ratings
-        yield f"{minority:.1%}", "wrong if the majority class is always predicted"
+        n_positive, n_negative = (sum(seen["scores"][label]) for label in ("positive", "negative"))
+        off_majority = (n_negative if info.majority > 0 else n_positive) / (n_positive + n_negative)
+        yield f"{off_majority:.1%}", "of the same ratings are wrong if the majority class is always predicted"
         yield f"{seen['calibration_error']:.3f}", "average error of the probabilities"
     yield f"{info.effective_rank} of {info.config.rank}", "factors in use"
     headline = _best(certificate)
@@ -138,8 +159,6 @@ def _notes(info: ModelInfo) -> Iterable[str]:
 
 def _certificate(info: ModelInfo, certificate: dict[str, Any] | None) -> Iterable[str]:
     if not certificate or not certificate["certificates"]:
-        if info.nine_tenths:
-            yield f"<h2>No certificate</h2><p>{escape(str(info.nine_tenths['statement']))}</p>"
         return
     yield "<h2>Certified limits on its errors</h2>"
     for one in certificate["certificates"]:
@@ -190,4 +209,4 @@ def _table(caption: str, rows: dict[str, str]) -> str:
     lines = "".join(
         f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows.items() if value
     )
-    return f"<div><h2>{escape(caption)}</h2><table>{lines}</table></div>"
+    return f"<div><h3>{escape(caption)}</h3><table>{lines}</table></div>"

@@ -35,9 +35,9 @@ from onebit_spark.core.settings import by_param
 from onebit_spark.core.solver import NotConverged
 from onebit_spark.in_process import TableFit, fit_arrays
 from onebit_spark.input.arrow_ratings import ArrowRatings
-from onebit_spark.input.arrow_table import ArrowTable
 from onebit_spark.input.batches import CollectedRatings
 from onebit_spark.input.rating_checks import Columns, RatingCounts
+from onebit_spark.input.tables import ArrowTable
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.sessions import broadcast, driver_limits, parallelism
 

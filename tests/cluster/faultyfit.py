@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from eventlog import EventLog, event_log_settings
 from jvm import QUICK
-from standalone import send, wait_for
+from standalone import WORKERS, send, unfinished_tasks, wait_for
 
 from onebit_spark.simulate import power_law_ratings
 
@@ -81,18 +81,31 @@ class ClusterFit:
         with self.started() as process:
             for phase, fault in faults.items():
                 self.reaches(phase, process)
-                executor = self.busy_executor(phase)
-                send(signal.SIGSTOP, [executor])  # lest it ends its task before it dies
-                fault(executor)
+                fault(self.stopped_executor(phase))
             self.ends_well(process)
         return self
 
-    def busy_executor(self, phase):
-        """Wait until an executor has begun a task of the phase; returns its process."""
-        found = []
-        stages = self.log.stages(phase)
-        wait_for(lambda: found.append(self._cluster.busy_executor(stages)) or found[-1], 60, "a task", every=0)
-        return found[-1]
+    def stopped_executor(self, phase):
+        """The process of an executor that stands still (SIGSTOP) in the middle of a task of the phase.
+
+        Waits for a task that has begun. If it ends before the executor is stopped, the next task is waited for.
+        """
+        stages, executors, found = self.log.stages(phase), self._cluster.executors(), []
+
+        def stop_one():
+            if len(executors) < len(WORKERS):  # one was killed, and another starts in its place
+                executors[:] = self._cluster.executors()
+            for executor in executors:
+                if unfinished_tasks(executor, stages):
+                    send(signal.SIGSTOP, [executor])
+                    if unfinished_tasks(executor, stages):
+                        found.append(executor)
+                        return True
+                    send(signal.SIGCONT, [executor])
+            return False
+
+        wait_for(stop_one, PATIENCE, f"a task of the phase {phase}", every=0)
+        return found[0]
 
     @contextmanager
     def started(self):

@@ -74,15 +74,9 @@ class Cluster:
         """kill −9 of an executor and its Python processes; its worker goes on, and starts another."""
         kill(executor, *descendants(executor))
 
-    def busy_executor(self, stages):
-        """The process of an executor that has begun a task of one of these stages, or None."""
-        begun = re.compile(rf"Running task \S+ in stage ({'|'.join(map(str, stages))})\.")
-        for worker in self._workers.values():
-            for executor in descendants(worker.pid)[:1]:
-                log = Path(f"/proc/{executor}/cwd/stderr")  # an executor runs in the folder of its logs
-                if log.exists() and begun.search(log.read_text()):
-                    return executor
-        return None
+    def executors(self):
+        """The processes of the executors that run now."""
+        return [executor for worker in self._workers.values() for executor in descendants(worker.pid)[:1]]
 
     def close(self):
         for process in (*self._workers.values(), self._master):
@@ -116,6 +110,20 @@ class Cluster:
         return (
             len(alive) == len(WORKERS) and not state["activeapps"] and not any(worker["coresused"] for worker in alive)
         )
+
+
+def unfinished_tasks(executor, stages):
+    """The tasks of these stages that an executor has begun and has not reported as finished, from its own log.
+
+    An executor logs that a task has finished before it tells the driver.
+    """
+    log = Path(f"/proc/{executor}/cwd/stderr")  # an executor runs in the folder of its logs
+    try:
+        text = log.read_text()
+    except OSError:  # it has ended
+        return set()
+    task = rf"task (\S+ in stage (?:{'|'.join(map(str, stages))})\.\S+ \(TID \d+\))"
+    return set(re.findall(f"Running {task}", text)) - set(re.findall(f"Finished {task}", text))
 
 
 def without_pythonpath():

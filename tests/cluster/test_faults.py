@@ -99,8 +99,10 @@ def test_a_straggler_is_overtaken(cluster, quiet, make_fit):
     with fit.started() as process:
         for step in STRAGGLING:  # a short task can end before it is stopped: then the next step is tried
             job = fit.reaches(step, process)
-            stopped = descendants(fit.busy_executor(step))
+            executor = fit.stopped_executor(step)
+            stopped = descendants(executor)
             send(signal.SIGSTOP, stopped)
+            send(signal.SIGCONT, [executor])  # it goes on, its Python processes stand still
             try:
                 wait_for(partial(fit.log.ended, job), 60, "the end of a half step without its straggler", every=0.01)
             finally:

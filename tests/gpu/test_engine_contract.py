@@ -7,10 +7,9 @@ import pytest
 
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.config import FitConfig
-from onebit_spark.core.draws import Draws
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, RowPrior
-from onebit_spark.core.randomness import Split
-from onebit_spark.core.row_map import RowMap
+from onebit_spark.core.posterior import RowMap
+from onebit_spark.core.randomness import Draws, Split
 from onebit_spark.engines.cuda.runner import CudaEngine, CudaRunner
 from onebit_spark.engines.steps import Confidences
 from onebit_spark.engines.threads import LocalEngine

@@ -144,7 +144,7 @@ def test_growth_stops_where_the_memory_ends(ratings, monkeypatch, caplog):
     assert whole.config.rank > 1
     there = device.bytes_needed(len(rows), *shape, FitConfig(rank=1).form, False)
     monkeypatch.setattr(device, "bytes_needed", lambda *sizes: there)
-    monkeypatch.setattr(runner, "room", lambda: there)
+    monkeypatch.setattr(runner, "usable_bytes", lambda: there)
     monkeypatch.setattr(runner, "bytes_needed", lambda n, rows, cols, form, weighted: there + form.rank - 1)
     fit = fit_arrays(rows, cols, labels, FitConfig(max_rank=8), shape, device="cuda")
     assert fit.config.rank == 1

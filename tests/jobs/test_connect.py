@@ -25,6 +25,7 @@ def free_port():
             pytest.skip(f"something else listens at port {PORT}")
 
 
+@pytest.mark.slow
 def test_a_fit_with_predictions(spark, tmp_path):
     data = simulate("A2", rank=2, shape=(40, 30), fraction=0.6, seed=1)
     ratings = pa.table({"user": [f"u{i}" for i in data.rows], "item": data.cols, "label": data.labels})

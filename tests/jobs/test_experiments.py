@@ -1,11 +1,7 @@
 """tune.py and reproduce.py from end to end: small data, killed on the way, and started again."""
 
 import json
-import os
-import signal
-import subprocess
 import sys
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from paper import experiments
 from paper.methods import METHODS
-from running import ROOT, environment, run, run_here, submit, write
+from running import ROOT, run, run_here, started, submit, wait_for, write
 
 from onebit_spark.simulate import simulate
 
@@ -34,18 +30,8 @@ def folder(tmp_path_factory):
 
 def killed_half_way(log, tasks, *command):
     """Start a job, and kill it once there are a few results. How many."""
-    with log.open("w") as stream:
-        process = subprocess.Popen(
-            list(map(str, command)), stdout=stream, stderr=stream, env=environment(), start_new_session=True
-        )
-        try:
-            deadline = time.monotonic() + 200
-            while len(list(tasks.rglob("*.json"))) < 3 and process.poll() is None and time.monotonic() < deadline:
-                time.sleep(0.05)
-            assert process.poll() is None, log.read_text()
-        finally:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+    with started(command, log) as process:
+        wait_for(lambda: len(list(tasks.rglob("*.json"))) >= 3, process, log)
     return len(list(tasks.rglob("*.json")))
 
 

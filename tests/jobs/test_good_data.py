@@ -1,15 +1,17 @@
-"""Good data in every coding and format, and what the jobs write about them."""
+"""Good data in every coding and format, and what the jobs write about them: without Spark; on Spark it is slow."""
 
 import json
 import shutil
+import subprocess
+import sys
 
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from modelfolders import FOLDERS
-from running import write
-from smalltables import NO_HEADER, TABLES, run_jobs, table
+from running import run_here, write
+from smalltables import NO_HEADER, TABLES, run_job, table
 
 
 def rated(numbers):
@@ -35,99 +37,69 @@ GOOD_TABLES = {
 }
 
 
-def line(text):
-    return text.split()
-
-
 GOOD = {  # in this order: later ones use the models of earlier ones
-    "model": ("fit", ["--ratings", "{}/good", "--output", "{}/model"]),
+    "model": "fit --ratings {}/good --output {}/model",
     "stars": (
-        "fit",
-        line("--ratings {}/stars --threshold 3.5 --output {}/star_model --predict {}/score --predictions {}/of_stars"),
+        "fit --ratings {}/stars --threshold 3.5 --output {}/star_model --predict {}/score --predictions {}/of_stars"
     ),
-    "booleans": (
-        "fit",
-        line("--ratings {}/booleans --output {}/b_model --predict {}/good --predictions {}/of_booleans"),
-    ),
+    "booleans": "fit --ratings {}/booleans --output {}/b_model --predict {}/good --predictions {}/of_booleans",
     "integers": (
-        "fit",
-        line("--ratings {}/integers --output {}/old --overwrite --quiet")
-        + line("--predict {}/short_integers --predictions {}/of_integers"),
+        "fit --ratings {}/integers --output {}/old --overwrite --quiet --predict {}/short_integers "
+        "--predictions {}/of_integers"
     ),
     "csv": (
-        "fit",
-        line("--ratings {}/no_header.csv --format csv --option header=false --user-col _c0 --item-col _c1")
-        + line("--label-col _c2 --output {}/csv_model --predict {}/no_header.csv --predictions {}/of_csv"),
+        "fit --ratings {}/no_header.csv --format csv --option header=false --user-col _c0 --item-col _c1 "
+        "--label-col _c2 --output {}/csv_model --predict {}/no_header.csv --predictions {}/of_csv"
     ),
     "json": (
-        "fit",
-        line("--ratings {}/numbers.jsonl --format json --output {}/json_model")
-        + line("--predict {}/few.jsonl --predictions {}/of_json"),
+        "fit --ratings {}/numbers.jsonl --format json --output {}/json_model --predict {}/few.jsonl "
+        "--predictions {}/of_json"
     ),
     "json, predicted": (
-        "predict",
-        line("--model {}/json_model --top 1 --exclude-seen {}/few.jsonl --format json --output {}/json_top"),
+        "predict --model {}/json_model --top 1 --exclude-seen {}/few.jsonl --format json --output {}/json_top"
     ),
-    "json, evaluated": (
-        "evaluate",
-        line("--model {}/json_model --ratings {}/few.jsonl --format json --output {}/json.json"),
-    ),
+    "json, evaluated": "evaluate --model {}/json_model --ratings {}/few.jsonl --format json --output {}/json.json",
     "json, tuned": (
-        "tune",
-        line("--ratings {}/numbers.jsonl --format json --grid {}/grid.toml --folds 2 --max-iter 2 --tol 0")
-        + line("--output {}/tuned"),
+        "tune --ratings {}/numbers.jsonl --format json --grid {}/grid.toml --folds 2 --max-iter 2 --tol 0 "
+        "--output {}/tuned"
     ),
-    "evaluated": ("evaluate", line("--model {}/model --ratings {}/good --output {}/model/exact.json")),
-    "binned": ("evaluate", line("--model {}/model --ratings {}/good --output {}/binned.json")),
-    "binned one class": ("evaluate", line("--model {}/model --ratings {}/one_class --output {}/one.json")),
+    "evaluated": "evaluate --model {}/model --ratings {}/good --output {}/model/exact.json",
     "certified": (
-        "fit",
-        line("--ratings {}/hundreds --output {}/certified --holdout 0.3 --certificate-prior-split 0.5 --delta 0.1")
-        + line("--max-error 0.45,0.01 --certify-by age --predict {}/hundreds --predictions {}/of_hundreds")
-        + line("--report"),
+        "fit --ratings {}/hundreds --output {}/certified --holdout 0.3 --certificate-prior-split 0.5 --delta "
+        "0.1 --max-error 0.45,0.01 --certify-by age --predict {}/hundreds --predictions {}/of_hundreds "
+        "--report"
     ),
     "featured": (
-        "fit",
-        line("--ratings {}/hundreds --output {}/featured --user-features {}/user_features --report")
-        + line("--predict {}/newcomers --predictions {}/of_newcomers"),
+        "fit --ratings {}/hundreds --output {}/featured --user-features {}/user_features --report --predict "
+        "{}/newcomers --predictions {}/of_newcomers"
     ),
-    "newer": (
-        "predict",
-        line("--model {}/featured --pairs {}/newcomers --user-features {}/newer_features --output {}/of_newer"),
-    ),
+    "newer": "predict --model {}/featured --pairs {}/newcomers --user-features {}/newer_features --output {}/of_newer",
     "fresh": (
-        "evaluate",
-        line("--model {}/certified --ratings {}/later --certify --delta 0.01 --output {}/fresh.json")
-        + line("--max-error 0.4 --certify-by age"),
+        "evaluate --model {}/certified --ratings {}/later --certify --delta 0.01 --output {}/fresh.json "
+        "--max-error 0.4 --certify-by age"
     ),
     "weighted": (
-        "fit",
-        line("--ratings {}/weighted --weight-col w --output {}/weighted_model --holdout 0.3 --no-implicit-features")
-        + line("--loss hinge --report"),
+        "fit --ratings {}/weighted --weight-col w --output {}/weighted_model --holdout 0.3 "
+        "--no-implicit-features --loss hinge --report"
     ),
-    "weighted measured": (
-        "evaluate",
-        line("--model {}/weighted_model --ratings {}/weighted --output {}/weighted.json"),
-    ),
-    "weighted csv": (
-        "fit",
-        line("--ratings {}/weighted.csv --format csv --weight-col w --output {}/weighted_csv"),
-    ),
-    "too few to tell": (
-        "evaluate",
-        line("--model {}/certified --ratings {}/few --certify --output {}/few.json"),
-    ),
+    "weighted measured": "evaluate --model {}/weighted_model --ratings {}/weighted --output {}/weighted.json",
+    "weighted csv": "fit --ratings {}/weighted.csv --format csv --weight-col w --output {}/weighted_csv",
+    "too few to tell": "evaluate --model {}/certified --ratings {}/few --certify --output {}/few.json",
     "top": (
-        "predict",
-        line("--model {}/certified --top 3 --exclude-seen {}/seen.csv --format csv --option sep=;")
-        + line("--option inferSchema=true --output {}/top"),
+        "predict --model {}/certified --top 3 --exclude-seen {}/seen.csv --format csv --option sep=; --option "
+        "inferSchema=true --output {}/top"
     ),
-    "strangers": ("evaluate", line("--model {}/star_model --ratings {}/strangers --output {}/s.json")),
+    "strangers": "evaluate --model {}/star_model --ratings {}/strangers --output {}/s.json",
 }
 
 
+@pytest.fixture(scope="module", params=["local", pytest.param("spark", marks=pytest.mark.slow)])
+def runtime(request):
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(runtime, tmp_path_factory):
     folder = tmp_path_factory.mktemp("good")
     for name, content in {**TABLES, **GOOD_TABLES}.items():
         write(folder / name, content)
@@ -144,9 +116,11 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def results(spark, folder):
+def results(request, runtime, folder):
     """All jobs of this file, one after the other."""
-    return run_jobs(GOOD, folder)
+    if runtime == "spark":
+        request.getfixturevalue("spark")
+    return {name: run_job(command, folder, runtime) for name, command in GOOD.items()}
 
 
 @pytest.mark.parametrize("name", GOOD)
@@ -222,28 +196,11 @@ def figures(path):
     return json.loads(path.read_text())
 
 
-def test_the_binned_evaluation_agrees_with_the_collected_one(folder, results):
-    exact, binned = figures(folder / "model" / "exact.json"), figures(folder / "binned.json")
-    assert exact.pop("auc_error") == 0
-    error = binned.pop("auc_error")
-    assert 0 <= error < 0.5
-    assert abs(exact.pop("auc") - binned.pop("auc")) <= error + 1e-12
-    assert exact.pop("threshold") is binned.pop("threshold") is None
-    assert exact == pytest.approx(binned, rel=1e-12)
-    assert exact["n"] == 4
-    assert exact["majority_error"] == 0.25
-
-
 def test_evaluation_takes_the_models_threshold_and_counts_unknown_ids(folder, results):
     counted = figures(folder / "s.json")
     assert (counted["threshold"], counted["n"], counted["n_positive"]) == (3.5, 4, 2)
     assert (counted["n_unknown_user"], counted["n_unknown_item"]) == (2, 1)
     assert "2 of them of a user that the model has never seen" in results["strangers"][1]
-
-
-def test_one_class_has_no_auc(folder, results):
-    assert figures(folder / "one.json")["auc"] is None
-    assert "only one class" in results["binned one class"][1]
 
 
 def test_what_a_fit_certifies(folder, results):
@@ -327,3 +284,56 @@ def test_users_without_ratings_are_predicted_from_their_features(folder, results
     assert first[90] == pytest.approx(first[91])
     assert later[90] != pytest.approx(later[91])
     assert "What the side features of users do to the score" in (folder / "featured" / "report.html").read_text()
+
+
+# ---- without Spark ---------------------------------------------------------------------------------------------------
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt
+
+
+def test_a_killed_fit_goes_on(tmp_path):
+    ratings = write(tmp_path / "ratings", HUNDREDS)
+    flags = ["--ratings", ratings, "--rank", "2", "--tol", "0", "--no-report", "--likelihood-weight", "1"]
+
+    def fit(output, checkpoints, iterations, *more):
+        keep = ["--checkpoint-dir", tmp_path / checkpoints, "--checkpoint-interval", "2", "--max-iter", iterations]
+        return run_here("fit", *flags, *keep, *more, "--output", tmp_path / output, runtime="local")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("onebit_spark.cli.local_runtime.LocalRuntime.save", interrupted)
+        code, _, err = fit("resumed", "c", 5)
+    assert code == 130, err
+    assert "iteration-000004 is complete: to go on from it, run the same command with --resume" in err
+    assert not (tmp_path / "resumed").exists()
+    assert fit("resumed", "c", 7, "--resume")[0] == fit("whole", "d", 7)[0] == 0
+    resumed, whole = (figures(tmp_path / name / "metadata.json") for name in ("resumed", "whole"))
+    assert resumed["objective_history"] == whole["objective_history"]
+    assert pq.read_table(tmp_path / "resumed" / "users") == pq.read_table(tmp_path / "whole" / "users")
+    assert not list((tmp_path / "c").iterdir())
+
+
+def test_nothing_of_spark_is_imported(tmp_path):
+    """In a fresh interpreter without pyspark, matplotlib and tqdm, with all jobs. One table of pairs is empty."""
+    write(tmp_path / "ratings.parquet", HUNDREDS)
+    write(tmp_path / "pairs.parquet", HUNDREDS.slice(0, 0).select(["user", "item"]))
+    program = f"""
+import sys
+sys.modules.update(dict.fromkeys(["pyspark", "py4j", "matplotlib", "tqdm"]))
+from onebit_spark.__main__ import main
+here = {str(tmp_path)!r}
+ratings, quick = ["--ratings", f"{{here}}/ratings.parquet"], ["--max-iter", "4", "--tol", "0", "--rank", "2"]
+codes = [
+    main(["fit", *ratings, "--holdout", "0.2", "--output", f"{{here}}/m", *quick]),
+    main(["predict", "--model", f"{{here}}/m", "--pairs", f"{{here}}/pairs.parquet", "--output", f"{{here}}/p"]),
+    main(["evaluate", "--model", f"{{here}}/m", *ratings]),
+    main(["tune", *ratings, "--folds", "2", "--max-iter", "2", "--output", f"{{here}}/t"]),
+]
+print(codes, sorted(name for name in sys.modules if name.startswith(("pyspark.", "py4j."))))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=900)
+    assert done.stdout.splitlines()[-1:] == ["[0, 0, 0, 0] []"], done.stderr
+    assert "no report.html: its plots need matplotlib" in done.stderr
+    assert "no tuning.png: it needs matplotlib" in done.stderr
+    assert pq.read_table(tmp_path / "p").num_rows == 0

@@ -38,8 +38,15 @@ LEFT_BEHIND = {  # expressions that hold at the end
 }
 
 
+PAGES = [guide for guide in GUIDES if list(snippets(guide))]
+BY_DEFAULT = "README.md"  # the other guides are slow
+
+
 @pytest.mark.usefixtures("short_als")
-@pytest.mark.parametrize("guide", [guide for guide in GUIDES if list(snippets(guide))], ids=lambda guide: guide.name)
+@pytest.mark.parametrize(
+    "guide",
+    [pytest.param(page, marks=[] if page.name == BY_DEFAULT else [pytest.mark.slow], id=page.name) for page in PAGES],
+)
 def test_the_guide_runs(guide, spark, clone, monkeypatch):
     if guide.name == "mlflow.md":
         pytest.importorskip("mlflow")

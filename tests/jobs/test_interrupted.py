@@ -3,12 +3,10 @@
 import os
 import re
 import signal
-import subprocess
 import sys
-import time
 
 import pytest
-from running import ROOT, environment, run_here, write
+from running import ROOT, run_here, started, wait_for, write
 from smalltables import TABLES
 
 
@@ -33,22 +31,10 @@ def test_interrupted_and_resumed(spark, tmp_path, workers_apart, send, number, c
     flags = ["--ratings", write(tmp_path / "ratings.parquet", TABLES["good"]), "--output", tmp_path / "model"]
     flags += ["--rank", 2, "--tol", 0, "--no-report", "--checkpoint-dir", kept, "--checkpoint-interval", 1]
     command = [sys.executable, ROOT / "jobs" / "fit.py", *flags, "--max-iter", 100_000]
-    with log.open("w") as stream:
-        process = subprocess.Popen(
-            list(map(str, command)),
-            stdout=stream,
-            stderr=stream,
-            env=environment(**workers_apart),
-            start_new_session=True,
-        )
-        try:
-            deadline = time.monotonic() + 120
-            while not list(kept.glob("iteration-*")) and process.poll() is None and time.monotonic() < deadline:
-                time.sleep(0.05)
-            send(process.pid, number)
-            assert process.wait(60) == code, log.read_text()
-        finally:
-            process.kill()
+    with started(command, log, env=workers_apart) as process:
+        wait_for(lambda: list(kept.glob("iteration-*")), process, log)
+        send(process.pid, number)
+        assert process.wait(900) == code, log.read_text()
     *before, last = log.read_text().splitlines()
     assert all(re.match("iteration|exchange: |compiling kernels|WARNING: Using incubator", line) for line in before), (
         before

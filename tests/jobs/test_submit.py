@@ -1,20 +1,16 @@
 """The jobs from end to end, as a user starts them: spark-submit, plain Python in a bare checkout; and killed."""
 
 import json
-import os
 import shutil
-import signal
 import site
-import subprocess
 import sys
-import time
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
-from running import ROOT, environment, run, run_here, submit, write
+from running import ROOT, run, run_here, started, submit, wait_for, write
 
 from onebit_spark.simulate import simulate
 
@@ -113,6 +109,7 @@ def test_bad_data_ends_with_one_line_after_spark_stopped(folder, ratings):
     assert not (folder / "none").exists()
 
 
+@pytest.mark.slow
 def test_bad_arguments_end_before_spark_starts(folder):
     done = submit("fit", "--ratings", folder / "ratings.csv", "--rank", "0")
     assert done.returncode == 2
@@ -148,19 +145,8 @@ def test_killed_half_way_and_resumed_by_plain_python_from_a_bare_checkout(folder
     command = [*job, "--config", folder / "job.toml", "--rank", "3", "--output", "plain"]
     command = [*map(str, command), "--checkpoint-dir", str(kept), "--checkpoint-interval", "1"]
     command += ["--exchange", "broadcast"]  # in Python workers
-    with log.open("w") as stream:
-        process = subprocess.Popen(
-            [*command, "--max-iter", "100000"], stdout=stream, stderr=stream, env=environment(**bare_only), cwd=folder,
-            start_new_session=True,
-        )  # fmt: skip
-        try:
-            deadline = time.monotonic() + 300
-            while not (kept / "iteration-000002").exists() and process.poll() is None and time.monotonic() < deadline:
-                time.sleep(0.01)
-            assert process.poll() is None, log.read_text()
-        finally:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+    with started([*command, "--max-iter", "100000"], log, env=bare_only, cwd=folder) as process:
+        wait_for(lambda: list(kept.glob("iteration-00000[2-9]")), process, log)
     assert not [path.name for path in folder.iterdir() if "plain" in path.name]
     newest = max(path.name for path in kept.iterdir() if not path.name.startswith("."))
     done = run([*command, "--resume", "--max-iter", str(max(4, int(newest[-6:])))], env=bare_only, cwd=folder)

@@ -8,6 +8,7 @@ import pytest
 from modelinfo import info_of
 
 from onebit_spark import FitConfig, fit_arrays
+from onebit_spark.core import model_selection
 from onebit_spark.core.factor_tables import factor_table
 from onebit_spark.model import OneBitCompletionModel
 
@@ -18,11 +19,23 @@ def on_executors(monkeypatch):
     monkeypatch.setattr("onebit_spark.ml.spark_factors.MOST_BYTES", -1)
 
 
-@pytest.fixture(params=["here", "on executors"])
+@pytest.fixture(params=["here", pytest.param("on executors", marks=pytest.mark.slow)])
 def both_ways(request):
-    """What small models do on the driver, and what others do on the executors."""
+    """What small models do on the driver, and what others do on the executors.
+
+    By default a test of each method compares the two.
+    """
     if request.param == "on executors":
         request.getfixturevalue("on_executors")
+
+
+@pytest.fixture
+def quick_search(monkeypatch):
+    """A search that begins with two factors, on few ratings, in few iterations."""
+    few = {"FEWEST_RATINGS": 100, "SHORTEST_FIT": 1, "START_RANK": 2}
+    few |= {"FIRST_ITERATIONS": 2, "TRIAL_ITERATIONS": 1, "FINAL_ITERATIONS": 4}
+    for name, value in few.items():
+        monkeypatch.setattr(model_selection, name, value)
 
 
 @pytest.fixture(scope="session")

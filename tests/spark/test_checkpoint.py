@@ -2,10 +2,12 @@
 
 import json
 import logging
+from types import SimpleNamespace
 
 import pytest
 
 from onebit_spark import RequestError
+from onebit_spark.core import model_selection
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.ml.checkpoint import HISTORY, CheckpointFolder, clear_checkpoints
 from onebit_spark.ml.persistence import write_model
@@ -45,14 +47,7 @@ def factors(model):
 
 
 @pytest.mark.parametrize(
-    "choices",
-    [
-        {"loss": "hinge", "exchange": "broadcast"},
-        {"loss": "hinge", "exchange": "driver"},
-        {"certificatePriorSplit": 0.5, "exchange": "driver"},
-        pytest.param({"certificatePriorSplit": 0.5, "exchange": "broadcast"}, marks=pytest.mark.slow),
-    ],
-    ids=str,
+    "choices", [{"loss": "hinge", "exchange": "driver"}, {"certificatePriorSplit": 0.5, "exchange": "driver"}], ids=str
 )
 def test_it_ends_at_the_same_fit(ratings, tmp_path, choices):
     """Interrupted in iteration 3, after the checkpoint of iteration 2; the hinge's floors depend on the iteration."""
@@ -67,6 +62,23 @@ def test_it_ends_at_the_same_fit(ratings, tmp_path, choices):
     assert resumed.summary.objectiveHistory == whole.summary.objectiveHistory
     assert factors(resumed) == factors(whole)
     assert resumed.certificate == whole.certificate
+
+
+@pytest.mark.usefixtures("quick_search")
+@pytest.mark.parametrize("during_the_choice", [False, True])
+def test_interrupted_before_the_first_checkpoint(ratings, tmp_path, monkeypatch, during_the_choice):
+    """What the ratings choose is chosen again. ``test_exchanges.py`` interrupts a fit after a checkpoint."""
+    chosen = {"rank": "auto", "maxRank": 4, "exchange": "driver"}
+    whole = estimator(tmp_path / "whole", **chosen).fit(ratings)
+    with monkeypatch.context() as patched:
+        if during_the_choice:
+            patched.setattr(model_selection._Search, "_grown", lambda *_: interrupt_after(1)(SimpleNamespace(number=1)))
+        with pytest.raises(Interrupted):
+            estimator(tmp_path / "kept", **chosen).setProgress(interrupt_after(1)).fit(ratings)
+    assert not list((tmp_path / "kept").glob("iteration-*"))
+    resumed = estimator(tmp_path / "kept", resume=True, **chosen).fit(ratings)
+    assert resumed.summary.objectiveHistory == whole.summary.objectiveHistory
+    assert factors(resumed) == factors(whole)
 
 
 def test_a_checkpoint_is_a_model(spark, ratings, tmp_path):

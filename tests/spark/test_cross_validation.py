@@ -8,8 +8,8 @@ import pyarrow.compute as pc
 import pytest
 
 from onebit_spark import FitConfig, RequestError
-from onebit_spark.input.arrow_table import ArrowTable
 from onebit_spark.input.ratings import Columns
+from onebit_spark.input.tables import ArrowTable
 from onebit_spark.platform.files import Location
 from onebit_spark.simulate import simulate
 from onebit_spark.tuning import cross_validation

@@ -1,6 +1,7 @@
-"""exchange=driver: the in-process fit on a DataFrame, in a few Spark jobs; where it is taken, and where it is not."""
+"""exchange=driver: how ratings are gathered on the driver, in which cases, and ids of every type."""
 
 import os
+import warnings
 from dataclasses import replace
 from datetime import date
 from decimal import Decimal
@@ -11,11 +12,11 @@ import pytest
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import functions as F
 
-from onebit_spark import FitConfig, FitFailed, RequestError, fit_arrays
+from onebit_spark import FitConfig, FitFailed, NotConverged, RequestError
 from onebit_spark.core import id_index
-from onebit_spark.engines import exchange as exchanges
+from onebit_spark.engines import spark_engine
 from onebit_spark.engines.decide import Choice, Refusal, on_driver
-from onebit_spark.engines.exchange import choose_exchange
+from onebit_spark.engines.spark_engine import choose_exchange
 from onebit_spark.estimator import OneBitCompletion, fit_counted
 from onebit_spark.input.batches import LABEL, USER, count_labels
 from onebit_spark.input.collect import SizeEstimate, estimate_size
@@ -46,46 +47,6 @@ def fit(ratings, exchange="driver", **params):
 
 def factors(model):
     return [frame.orderBy("id").collect() for frame in (model.users, model.items)]
-
-
-@pytest.mark.parametrize(
-    ("loss", "prior", "intercepts", "covariance"),
-    [
-        ("logistic", "inverse-gamma", True, "full"),
-        ("logistic", "gamma", False, "diagonal"),
-        ("hinge", "inverse-gamma", False, "full"),
-        ("hinge", "gamma", True, "full"),
-    ],
-)
-def test_the_same_bits_as_in_process(ratings, data, loss, prior, intercepts, covariance):
-    shared = {"loss": loss, "prior": prior, "covariance": covariance, "rank": 3, "tol": 0.0}
-    expected = fit_arrays(*data, FitConfig(**shared, intercepts=intercepts, max_iter=15))
-    model = fit(ratings, **shared, fitIntercept=intercepts, maxIter=15)
-    assert model.summary.objectiveHistory == expected.objective_history
-    assert model.info.effective_rank == expected.effective_rank
-    for frame, side in ((model.userFactors, "rows"), (model.itemFactors, "cols")):
-        found = np.array([line.features for line in frame.orderBy("id").collect()])
-        np.testing.assert_array_equal(found, getattr(expected, side).mean[expected.rated[side]])
-
-
-@pytest.mark.classic
-@pytest.mark.parametrize(
-    "choices",
-    [{}, pytest.param({"certificatePriorSplit": 0.5, "loss": "hinge"}, marks=pytest.mark.slow)],
-    ids=str,
-)
-def test_all_that_a_model_has_is_as_by_broadcast(ratings, choices):
-    found, expected = fit(ratings, **choices), fit(ratings, "broadcast", **choices)
-    assert found.info.exchange["exchange"] == "driver"
-    for name in ("n_ratings", "n_users", "n_items", "n_positive", "fingerprint", "repeats", "label_coding", "id_types"):
-        assert getattr(found.info, name) == getattr(expected.info, name), name
-    assert found.info.repeats["repeated"] > 0
-    np.testing.assert_allclose(found.info.objective_history, expected.info.objective_history, rtol=1e-6)
-    for one, other in zip(found.certificate["certificates"], expected.certificate["certificates"], strict=True):
-        assert one["name"] == other["name"]
-        assert one["bound"] == pytest.approx(other["bound"], rel=1e-3)
-    np.testing.assert_array_equal(found.fitted.hashes, expected.fitted.hashes)
-    np.testing.assert_array_equal(found.fitted.ratings, expected.fitted.ratings)
 
 
 @pytest.mark.classic
@@ -158,7 +119,7 @@ IDS = {
     ("user", "item"),
     [
         ("string", "long"),
-        ("decimal(20,2)", "binary"),
+        pytest.param("decimal(20,2)", "binary", marks=pytest.mark.slow),
         pytest.param("date", "double", marks=pytest.mark.slow),
         pytest.param("boolean", "string", marks=pytest.mark.slow),
     ],
@@ -180,6 +141,25 @@ def test_zero_is_one_id_whatever_its_sign(spark):
     model = fit(ratings, rank=1, maxIter=1)
     assert (model.info.n_users, model.info.repeats["repeated"]) == (2, 4)
     assert model.users.count() == 2
+
+
+def test_ids_that_look_alike_stay_apart(spark):
+    """Case, blanks around, a composed and a decomposed é, a zero byte: each is an id of its own."""
+    users = ["a", "A", "a ", " a", "caf\u00e9", "cafe\u0301", "a\u0000", ""]
+    lines = [(user, item, 1 if (i + j) % 3 else -1) for i, user in enumerate(users) for j, item in enumerate("xyXY")]
+    lines += [("a", "x", 1), ("a", "x", -1)]  # both labels of a cell count
+    model = fit(spark.createDataFrame(lines, "user string, item string, label int"), rank=1, maxIter=1)
+    assert (model.info.n_users, model.info.n_items, model.info.n_ratings) == (8, 4, 34)
+    assert model.info.repeats == {"repeated_cells": 1, "repeated": 2, "conflicting": 1}
+    assert {line.id for line in model.userFactors.collect()} == set(users)
+
+
+def test_fits_that_did_not_converge_warn(ratings):
+    with pytest.warns(NotConverged, match="max_iter"):
+        fit(ratings, tol=1e-9, maxIter=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", NotConverged)
+        assert fit(ratings, tol=1e-2, maxIter=50).summary.converged
 
 
 @pytest.mark.classic
@@ -207,7 +187,7 @@ LABELS = {
 }
 
 
-@pytest.mark.parametrize("threshold", [None, 3.3])
+@pytest.mark.parametrize("threshold", [None, pytest.param(3.3, marks=pytest.mark.slow)])
 def test_labels_are_counted_here_as_by_spark(spark, threshold):
     """Of every type, each label by itself: whether it is refused, and if not, what it is."""
     columns = Columns(threshold=threshold)
@@ -226,7 +206,7 @@ def test_labels_are_counted_here_as_by_spark(spark, threshold):
                 assert found == {"n": 1, **expected}, (kind, labels[k])
 
 
-@pytest.mark.parametrize("what", ["the sample", "the labels"])
+@pytest.mark.parametrize("what", ["the sample", pytest.param("the labels", marks=pytest.mark.slow)])
 def test_a_nondeterministic_source_is_fitted_as_it_came(ratings, what):
     """Drawn anew whenever the source is read. What a caller has counted before must come again."""
 
@@ -326,7 +306,7 @@ class TestWhereItIsTaken:
         assert told["reason"].startswith("as asked; 1,500 ratings")
 
     def test_who_asks_for_the_driver_is_refused_before_the_ratings_are_gathered(self, ratings, monkeypatch):
-        monkeypatch.setattr(exchanges, "driver_limits", lambda spark: DriverLimits(2**30, 2**30, 2**10, local=True))
-        monkeypatch.setattr(exchanges, "collect_ratings", lambda *_: pytest.fail("they were gathered"))
+        monkeypatch.setattr(spark_engine, "driver_limits", lambda spark: DriverLimits(2**30, 2**30, 2**10, local=True))
+        monkeypatch.setattr(spark_engine, "collect_ratings", lambda *_: pytest.fail("they were gathered"))
         with pytest.raises(RequestError, match=r"exchange=driver cannot work: 1,500 ratings .* can take 0 MB: choose"):
             fit(ratings, "driver", driverRatings=0)

@@ -129,6 +129,7 @@ def test_the_als_example_of_sparks_documentation(spark):
 # ---- pipelines and searches ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_cross_validation_in_a_pipeline_saved_and_loaded(ratings, tmp_path):
     completion = OneBitCompletion(**LEARNING)
     pipeline = Pipeline(stages=[SQLTransformer(statement="SELECT user, item, label FROM __THIS__"), completion])
@@ -236,6 +237,16 @@ def test_problems_name_the_param():
 
 
 # ---- warm starts -----------------------------------------------------------------------------------------------------
+
+
+def test_an_initial_model_has_what_is_not_given(ratings):
+    """Rank, κ and features of the model, whatever they were; a rank that is given must be the same."""
+    first = OneBitCompletion(rank=3, likelihoodWeight=0.8, implicitFeatures=False, maxIter=3, tol=0.0).fit(ratings)
+    again = OneBitCompletion(maxRank=4, maxIter=2, tol=0.0).setInitialModel(first).fit(ratings)
+    settings = [again.info.parameters[name] for name in ("rank", "likelihood_weight", "implicit_features")]
+    assert settings == [3, 0.8, False]
+    assert again.info.choice is None
+    assert again.summary.objectiveHistory[0] < first.summary.objectiveHistory[-1]
 
 
 def test_a_warm_start_goes_on_where_the_model_ended(ratings):

@@ -82,6 +82,7 @@ def test_other_integral_widths_are_the_same_ids(parts, model):
         fresh(model, parts[0].selectExpr("cast(user as int)", "cast(item as smallint)", "label"))
 
 
+@pytest.mark.slow
 def test_text_ids(parts):
     fitted, held_out = (
         part.selectExpr("concat('u', user) as user", "concat('i', item) as item", "label") for part in parts
@@ -104,6 +105,7 @@ def test_ratings_that_were_folded_in_are_not_fresh(parts, model):
         fresh(model.foldIn(parts[0]), parts[0])
 
 
+@pytest.mark.slow
 def test_an_initial_models_ratings_are_not_fresh(parts, model):
     fitted, held_out = parts
     later = OneBitCompletion(**FAST).setInitialModel(model).fit(held_out)
@@ -114,7 +116,7 @@ def test_an_initial_models_ratings_are_not_fresh(parts, model):
     assert fresh(again, held_out)["checked"]
 
 
-@pytest.mark.parametrize("kept", [sketch.KEPT, 1000])
+@pytest.mark.parametrize("kept", [1000, pytest.param(sketch.KEPT, marks=pytest.mark.slow)])
 def test_fresh_ratings_of_cells_that_are_rated_often(spark, monkeypatch, kept):
     """Drawn with replacement, some cells far more often than others: many fall on fitted cells, as they should."""
     monkeypatch.setattr("onebit_spark.core.sketch.KEPT", kept)
@@ -185,3 +187,35 @@ def test_a_damaged_sketch(model, tmp_path):
     (path / "fitted").rmdir()
     with pytest.raises(RequestError, match="damaged model folder: it has no fitted/"):
         OneBitCompletionModel.load(str(path))
+
+
+# ---- held-out ratings and saved certificates -------------------------------------------------------------------------
+
+
+def test_the_holdout_is_the_same_however_the_input_lies(ratings):
+    """By cell, whatever the partitions; no cell is on both sides, and nothing is lost."""
+    columns = Columns()
+    fitted, held_out = split_off(ratings, columns, 0.3, 5)
+    again = split_off(ratings.repartition(7).sortWithinPartitions("label"), columns, 0.3, 5)[1]
+    cells = {tuple(line) for line in held_out.collect()}
+    assert cells == {tuple(line) for line in again.collect()}
+    assert fitted.count() + held_out.count() == ratings.count()
+    assert fitted.join(held_out, ["user", "item"]).isEmpty()
+    assert held_out.count() / ratings.count() == pytest.approx(0.3, abs=5 * np.sqrt(0.21 / 1000))
+    assert cells != {tuple(line) for line in split_off(ratings, columns, 0.3, 6)[1].collect()}
+    with pytest.raises(RequestError, match="seed must be an integer from 0"):
+        split_off(ratings, columns, 0.3, 2**63)
+
+
+def test_the_certificate_is_saved_with_the_model(ratings, tmp_path):
+    model = OneBitCompletion(rank=2, maxIter=1, tol=0.0, implicitFeatures=False).fit(ratings)
+    path = tmp_path / "model"
+    model.save(str(path))
+    assert json.loads((path / "certificate.json").read_text()) == model.certificate
+    assert OneBitCompletionModel.load(str(path)).certificate == model.certificate
+    assert model.certificate["headline"] == "seeger"
+    (path / "certificate.json").write_text("{}")
+    with pytest.raises(RequestError, match=r"certificate\.json holds no certificates"):
+        OneBitCompletionModel.load(str(path))
+    (path / "certificate.json").unlink()
+    assert OneBitCompletionModel.load(str(path)).certificate["certificates"] == []

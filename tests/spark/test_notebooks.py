@@ -34,7 +34,8 @@ def choose(data, file, monkeypatch, tmp_path):
         pytest.skip(f"{file} is not in the folder ONEBIT_DATA")
 
 
-@pytest.mark.parametrize("data", [pytest.param("real", marks=pytest.mark.slow), "simulated"])
+@pytest.mark.slow
+@pytest.mark.parametrize("data", ["real", "simulated"])
 def test_films(spark, monkeypatch, tmp_path, data):
     choose(data, "ml-100k/u.data", monkeypatch, tmp_path)
     left, drawn = run("films")
@@ -45,7 +46,7 @@ def test_films(spark, monkeypatch, tmp_path, data):
     assert left["certified"].headline.startswith("With 95% confidence, the model's predictions are wrong on at most")
 
 
-@pytest.mark.parametrize("data", ["real", "simulated"])
+@pytest.mark.parametrize("data", [pytest.param("real", marks=pytest.mark.slow), "simulated"])
 def test_roll_calls(monkeypatch, tmp_path, data):
     choose(data, "senate/votes.parquet", monkeypatch, tmp_path)
     left, drawn = run("rollcalls")

@@ -93,8 +93,9 @@ def test_the_same_ratings_as_by_spark(spark, folder, kind):
     assert lines(found) == lines(unchecked_ratings(ratings, columns).toArrow())
 
 
-@pytest.mark.parametrize("exchange", ["driver", "broadcast"])
-@pytest.mark.parametrize("columns", [{}, {"weightCol": "w", "itemCol": "money"}])
+@pytest.mark.parametrize(
+    ("exchange", "columns"), [("driver", {}), ("broadcast", {"weightCol": "w", "itemCol": "money"})]
+)
 def test_the_same_fit_to_the_bit(spark, folder, request, exchange, columns):
     ratings = spark.read.parquet(folder)
     estimator = OneBitCompletion(rank=2, maxIter=3, tol=0.0, exchange=exchange, **columns)

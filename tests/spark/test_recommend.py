@@ -52,7 +52,7 @@ def test_for_all_users_by_probability(make_fit, make_model, choices):
     assert_same(table_of(found, "user", "item"), expected(make_fit(**choices), 5))
 
 
-@pytest.mark.usefixtures("both_ways")
+@pytest.mark.usefixtures("on_executors")
 def test_for_all_items_by_a_lower_limit_over_many_blocks(make_fit, make_model, monkeypatch):
     monkeypatch.setattr("onebit_spark.ml.recommend.BLOCK_BYTES", 1200)  # several blocks per side
     found = make_model().setItemCol("what").recommendForAllItems(4, z=1.5)

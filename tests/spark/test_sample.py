@@ -27,14 +27,13 @@ def ratings(spark):
 @pytest.fixture(scope="module")
 def split(ratings):
     settings = {"rank": 2, "maxIter": 4, "tol": 0.0, "certificatePriorSplit": 0.5}
-    return OneBitCompletion(exchange="broadcast", **settings).fit(ratings)
+    return OneBitCompletion(exchange="driver", **settings).fit(ratings)
 
 
 def scores(sampled):
     return {(line.user, line.item): line.sampledScore for line in sampled.collect()}
 
 
-@pytest.mark.classic
 def test_a_prior_split_saves_the_spreads_of_its_draws(split, ratings, tmp_path):
     """The saved model draws as the fitted one does: closely around the score, far within ``std``."""
     split.save(str(tmp_path / "model"))
@@ -50,24 +49,6 @@ def test_a_prior_split_saves_the_spreads_of_its_draws(split, ratings, tmp_path):
     assert "certified_spread" not in loaded.foldIn(ratings.where("user < 3")).users.columns
 
 
-@pytest.mark.classic
-@pytest.mark.slow
-def test_both_exchanges_save_the_same_draws(split, ratings, tmp_path):
-    shuffled = OneBitCompletion(
-        rank=2, maxIter=4, tol=0.0, certificatePriorSplit=0.5, exchange="shuffle",
-        numUserBlocks=2, numItemBlocks=2,
-    ).fit(ratings)  # fmt: skip
-    pairs = ratings.select("user", "item")
-    found, expected = scores(shuffled.sample(pairs)), scores(split.sample(pairs))
-    assert set(found) == set(expected)
-    for pair, score in expected.items():
-        assert found[pair] == pytest.approx(score, abs=1e-4)
-    (one,), (other,) = (model.certificate["certificates"] for model in (split, shuffled))
-    assert one["bound"] == pytest.approx(other["bound"], rel=1e-3)
-    assert shuffled.info.parameters["alpha"] == split.info.parameters["alpha"]
-
-
-@pytest.mark.classic
 def test_draws_follow_from_seed_and_ids_alone(split, spark):
     pairs = spark.createDataFrame([(1, 2), (1, 900), (900, 2), (901, 902), (3, 4)], "user int, item long")
     whole = scores(split.sample(pairs.coalesce(1), seed=1))
@@ -86,7 +67,6 @@ def test_a_plain_fit_draws_as_widely_as_std_says(ratings, spark):
         assert np.std(away) == pytest.approx(1, abs=0.15)
 
 
-@pytest.mark.classic
 def test_alpha_after_a_split_is_the_one_that_was_used(split):
     """m is counted on the ratings that the prior was learnt from, here all 50 users and 40 items."""
     assert split.info.parameters["alpha"] == pytest.approx(0.1 * (split.info.scale_moments["rows"] + 40))

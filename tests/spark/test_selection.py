@@ -4,15 +4,8 @@ import numpy as np
 import pytest
 from test_recommend import ALL_ITEMS, ALL_USERS, table_of
 
-from onebit_spark import FitConfig, RequestError, Terms
-from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.engines.spark_engine import on_executors
-from onebit_spark.engines.tables import OnExecutors
-from onebit_spark.engines.threads import LocalEngine
-from onebit_spark.input.ratings import Columns
-from onebit_spark.input.survey import survey_ratings
+from onebit_spark import RequestError, Terms
 from onebit_spark.model import OneBitCompletionModel
-from onebit_spark.simulate import simulate
 
 REQUESTS = (0.08, 0.001)
 UNTOLD = "the model does not say which ratings it was fitted on"
@@ -45,31 +38,6 @@ def make_known(make_fit, make_model):
         return make_model(info={"confidences": make_fit(**choices).confidence_thresholds.as_dict()}, **choices)
 
     return make
-
-
-@pytest.mark.classic
-@pytest.mark.parametrize("blocks", [pytest.param((1, 1), marks=pytest.mark.slow), (3, 2)])
-def test_every_engine_counts_the_same(spark, blocks):
-    data = simulate("B2", rank=2, shape=(50, 40), fraction=0.5, seed=2)
-    lines = list(zip(data.rows.tolist(), data.cols.tolist(), data.labels.tolist(), strict=True))
-    frame = spark.createDataFrame(lines, "user long, item long, label int")
-    block = RatingBlock.from_coordinates(data.rows, data.cols, data.labels > 0, (50, 40))
-    with LocalEngine(block, 1).running() as local:
-        config = FitConfig(rank=2)
-        local.start(config, config.make_loss())
-        expected = local.confidences(local.posteriors, 0.7)
-    assert expected.sum() == len(data.rows)
-    held = frozenset(["rows", "cols"])
-    with (
-        survey_ratings(frame, Columns()) as counted,
-        on_executors(spark, counted, blocks, config.form, OnExecutors(), held) as engine,
-    ):
-        first, second = (
-            {side: engine.runner.table(side, rows) for side, rows in local.posteriors.items()} for _ in range(2)
-        )
-        engine.start_from(first)
-        for posteriors in (first, first, second):  # what is out already, and what is not
-            np.testing.assert_array_equal(engine.confidences(posteriors, 0.7), expected)
 
 
 @pytest.mark.parametrize("loss", [pytest.param("hinge", marks=pytest.mark.slow), "logistic"])

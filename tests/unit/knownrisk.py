@@ -14,15 +14,12 @@ holds ratings out, so what they certify is the distribution of ratings of held-o
 
 import warnings
 from dataclasses import dataclass, replace
-from unittest.mock import patch
 
 import numpy as np
 
 from onebit_spark import FitConfig, NotConverged, Terms, fit_arrays
 from onebit_spark.certificate import bounds
 from onebit_spark.certificate.certificates import holdout_certificate
-from onebit_spark.core.prediction import score
-from onebit_spark.engines.threads import LocalEngine
 
 SHAPE = (40, 30)
 SEEDS = 60  # draws of every cell: the true risk is known to about .001
@@ -94,52 +91,6 @@ def one_fit(world, rng, n, config, terms):
     for name, part in (("holdout", held), ("fitted", ~held)):
         bound = holdout_certificate(int(wrong[part].sum()), int(part.sum()), terms, 0.5).bound
         lines.append((name, bound, mean))
-    return lines
-
-
-def choosing_fit(world, rng, n, config, terms):
-    """(name, bound, true risk) of what the tenth that chose κ says of the fit of the other nine.
-
-    "fitted tenths" is broken on purpose: the same bound from the ratings that this fit has seen.
-    """
-    cells, labels = world.ratings(rng, n)
-    rows, cols = (index[cells] for index in world.pairs)
-    measured, measure = [], LocalEngine.holdout_loss
-
-    def recording(engine, loss, posterior, split):
-        found = measure(engine, loss, posterior, split)
-        measured.append((found, posterior, engine.runner.ratings["rows"], split))
-        return found
-
-    with warnings.catch_warnings(), patch.object(LocalEngine, "holdout_loss", recording):
-        warnings.simplefilter("ignore", NotConverged)
-        fit = fit_arrays(rows, cols, labels, config, world.shape, threads=1, certify=terms)
-    limit = fit.nine_tenths
-    as_printed = (one for one in measured if one[0].errors == limit.inputs["errors"])
-    _, winner, block, split = min(as_printed, key=lambda one: one[0].loss)
-
-    def scores(row, col):
-        return score(winner["rows"].take(row), winner["cols"].take(col))
-
-    numbers = np.arange(block.n_rows)
-    seen, left = split.chosen_of(block, numbers), split.left_of(block, numbers)
-    coin = rng.random(world.signs.size) < 0.1  # of the cells that nobody rated, for the limit is about those as well
-    coin[cells] = np.isin(cells, np.repeat(numbers, left.row_counts) * world.shape[1] + (left.codes >> 1))
-    risk = world.risk(scores(*world.pairs) * world.signs <= 0, coin)
-    signs = 2.0 * (seen.codes & 1) - 1
-    wrong = scores(np.repeat(np.arange(seen.n_rows), seen.row_counts), seen.codes >> 1) * signs <= 0
-    share = limit.delta / limit.inputs["fits"]
-    return [
-        ("nine tenths", limit.bound, risk),
-        ("fitted tenths", bounds.holdout(int(wrong.sum()), seen.n_ratings, share), risk),
-    ]
-
-
-def choosing(config, n, switch, repeats, terms, seed=0):
-    """All lines of ``choosing_fit`` for many worlds."""
-    rng, lines = np.random.default_rng(seed), []
-    for repeat in range(repeats):
-        lines += choosing_fit(World.drawn(rng, switch), rng, n, replace(config, seed=repeat), terms)
     return lines
 
 
@@ -232,8 +183,6 @@ if __name__ == "__main__":
                 experiment(FitConfig(loss=loss, rank=3, max_iter=30, implicit_features=False), 2000, 0.1, 400, terms),
             )
     show("answers", answering(FitConfig(rank=3, max_iter=30), 4000, 0.05, 400, 0.2, (0.15, 0.1)))
-    auto = FitConfig(rank=3, likelihood_weight="auto", max_iter=1)
-    show("κ", choosing(auto, 5000, 0.1, 400, Terms(delta=0.2)))
     noisy = FitConfig(rank=10, likelihood_weight=8.0, max_iter=30, implicit_features=False)
     show("noise", experiment(noisy, 2000, 0.5, 400, Terms(delta=0.2)))
     for features in (True, False):

@@ -16,8 +16,8 @@ from onebit_spark.core.sketch import KEPT
 from onebit_spark.errors import RequestError
 from onebit_spark.input import arrow_ratings
 from onebit_spark.input.arrow_ratings import ArrowRatings, Holdout
-from onebit_spark.input.arrow_table import ArrowTable, open_table
 from onebit_spark.input.rating_checks import Columns
+from onebit_spark.input.tables import ArrowTable, open_table
 
 
 def table_of(users, items, labels, **more):
@@ -59,7 +59,6 @@ LINES = st.lists(
 ID_TYPES = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float64(), pa.decimal128(12, 0))
 
 
-@settings(deadline=None, max_examples=60)
 @given(LINES, st.integers(1, 9), st.sampled_from(ID_TYPES), st.booleans())
 def test_any_chunks_and_types_give_the_same_ratings(lines, size, kind, as_dictionary):
     users, items, labels = (pa.array(column) for column in zip(*lines, strict=True))
@@ -78,7 +77,7 @@ def test_any_chunks_and_types_give_the_same_ratings(lines, size, kind, as_dictio
         assert found["sketch"] == in_words(whole)["sketch"]
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=15)
 @given(LINES, st.sampled_from(["csv", "csv.gz", "parquet", "partitions", "two files"]), st.integers(0, 4))
 def test_any_files_give_the_same_ratings(lines, form, seed):
     """As text, for CSV is text; and the same ones are held out."""

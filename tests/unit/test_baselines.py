@@ -10,8 +10,6 @@ from paper.baselines.simple import fit_logistic, fit_majority
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from onebit_spark.simulate import simulate
-
 
 def nuclear(x):
     return np.linalg.svd(x, compute_uv=False).sum()
@@ -67,24 +65,6 @@ def test_the_truncated_svd_projects_like_the_whole_one(monkeypatch, radius):
     np.testing.assert_allclose(truncated(x), whole, atol=1e-8)
 
 
-def test_the_projection_onto_ball_and_box_solves_its_quadratic_programme():
-    """Against SLSQP on a 2 × 2 matrix, whose nuclear norm is √(‖x‖² + 2|det x|)."""
-    x = np.array([[2.0, -1.0], [0.5, 1.5]])
-    radius, bound = 1.4, 0.7
-
-    def norm(z):
-        return np.sqrt(z @ z + 2 * abs(z[0] * z[3] - z[1] * z[2]))
-
-    found = minimize(
-        lambda z: np.sum((z - x.ravel()) ** 2), 0.1 * x.ravel(), bounds=[(-bound, bound)] * 4, method="SLSQP",
-        constraints={"type": "ineq", "fun": lambda z: radius - norm(z)}, options={"ftol": 1e-12, "maxiter": 500},
-    )  # fmt: skip
-    p = _Projection(radius, bound, tol=1e-9, max_rounds=5000)(x)
-    assert np.abs(p).max() <= bound
-    assert nuclear(p) <= radius * (1 + 1e-6)
-    assert np.sum((p - x) ** 2) == pytest.approx(found.fun, rel=1e-5)
-
-
 @pytest.mark.parametrize("radius", [1.0, 6.0])
 def test_davenport_reaches_the_optimum(radius):
     """f is convex, so its linearisation bounds f(x) − min f by ⟨∇f, x⟩ + τ‖∇f‖₂ (the gap of Frank and Wolfe)."""
@@ -129,23 +109,6 @@ def test_davenport_with_the_box_agrees_with_a_general_optimiser():
     best = min(minimize(loss, z, constraints=constraints, method="SLSQP", options=options).fun for z in starts)
     assert np.abs(fit.matrix).max() <= bound
     assert fit.objective == pytest.approx(best, rel=1e-5)
-
-
-def test_davenport_recovers_a_matrix_and_says_when_it_did_not_converge():
-    data = simulate("A1", 2, (60, 50), 0.4)
-    fit = fit_davenport(data.rows, data.cols, data.labels, (60, 50), 200.0, tol=1e-2)
-    assert fit.converged
-    assert data.error(fit.matrix) < 0.01
-    short = fit_davenport(data.rows, data.cols, data.labels, (60, 50), 200.0, tol=1e-2, max_iter=1)
-    assert not short.converged
-    assert short.stationarity > 1e-2
-    assert fit.score([0, 60, -1], [1, 0, 0]).tolist() == [fit.matrix[0, 1], 0, 0]
-
-
-@pytest.mark.parametrize("choice", [{"radius": 0.0}, {"radius": 1.0, "bound": -1.0}])
-def test_davenport_refuses_an_empty_set(choice):
-    with pytest.raises(ValueError, match="must be positive"):
-        fit_davenport([0, 0], [0, 1], [1, -1], (1, 2), **choice)
 
 
 def test_the_majority_is_the_share_of_positives():

@@ -1,15 +1,14 @@
 """The bounds against brute force, their coverage on data whose true risk is known, and what is refused."""
 
 import math
-import warnings
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from knownrisk import answering, choosing, experiment, summary
+from knownrisk import answering, experiment, summary
 from scipy.stats import binom
 
-from onebit_spark import FitConfig, NotConverged, RequestError, Terms, fit_arrays
+from onebit_spark import FitConfig, RequestError, Terms, fit_arrays
 from onebit_spark.certificate import bounds
 from onebit_spark.certificate.certificates import (
     DRAWS_SHARE,
@@ -19,13 +18,9 @@ from onebit_spark.certificate.certificates import (
     headline_of,
     holdout_certificate,
     kept_by_coin,
-    nine_tenths_certificate,
     prior_split_certificate,
 )
-from onebit_spark.core.draws import Draws, GibbsErrors
-from onebit_spark.core.holdout_loss import BINS, HoldoutLoss
-from onebit_spark.core.randomness import Split
-from onebit_spark.engines.threads import LocalEngine
+from onebit_spark.core.randomness import Draws, GibbsErrors, Split
 from onebit_spark.simulate import simulate
 
 DELTA = 0.2
@@ -101,7 +96,7 @@ def test_meaningless_numbers_are_refused(bad):
 @pytest.fixture
 def few_draws(monkeypatch):
     """Of the certified risk, and of the true one, which is then known to about .002."""
-    monkeypatch.setattr("onebit_spark.core.draws.ENOUGH_DRAWS", 20_000)
+    monkeypatch.setattr("onebit_spark.core.randomness.ENOUGH_DRAWS", 20_000)
     monkeypatch.setattr("knownrisk.SEEDS", 20)
 
 
@@ -138,42 +133,6 @@ def test_answers_hold(repeats):
     for name in ("selective", "selective by group", "holdout by group"):
         assert violated[name][0] <= allowed(repeats), name
     assert violated["peeking"][0] > allowed(repeats)
-
-
-@pytest.fixture
-def few_may_choose(monkeypatch):
-    monkeypatch.setattr("onebit_spark.core.model_selection.FEWEST_RATINGS", 100)
-
-
-@pytest.mark.parametrize("repeats", [15, pytest.param(400, marks=pytest.mark.slow)])
-def test_what_the_tenth_says_of_the_other_nine_holds(few_may_choose, repeats):
-    """The limit of the fit that chose κ; the same from the ratings that this fit has seen does not hold."""
-    config = FitConfig(rank=2, likelihood_weight="auto", max_iter=1)
-    violated = summary(choosing(config, 1000, 0.1, repeats, Terms(delta=DELTA)))
-    assert violated["nine tenths"][0] <= allowed(repeats)
-    assert violated["fitted tenths"][0] > allowed(repeats)
-
-
-@pytest.mark.parametrize("repeats", [80, pytest.param(400, marks=pytest.mark.slow)])
-def test_the_tenth_pays_for_picking_a_candidate(few_may_choose, monkeypatch, data, repeats):
-    """All fits err on 30%, and lucky ones are picked: at δ/fits the limit holds, at δ it does not."""
-    rng, n, risk = np.random.default_rng(0), 400, 0.3
-    for name, iterations in (("FIRST_ITERATIONS", 2), ("TRIAL_ITERATIONS", 1), ("FINAL_ITERATIONS", 1)):
-        monkeypatch.setattr(f"onebit_spark.core.model_selection.{name}", iterations)
-
-    def by_luck(*_):
-        errors = rng.binomial(n, risk)
-        return HoldoutLoss(float(errors), float(errors), float(n), errors, n, np.zeros(BINS))
-
-    monkeypatch.setattr(LocalEngine, "holdout_loss", by_luck)
-    config, below, unpaid = FitConfig(rank=1, likelihood_weight="auto", max_iter=9, start="random"), 0, 0
-    for _ in range(repeats):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", NotConverged)
-            limit = fit_arrays(*data, config, certify=Terms(delta=DELTA), threads=1).nine_tenths
-        below += limit.bound < risk
-        unpaid += bounds.holdout(limit.inputs["errors"], n, DELTA) < risk
-    assert below / repeats <= allowed(repeats) < unpaid / repeats
 
 
 def test_a_bound_without_its_kl_is_caught(few_draws):
@@ -309,16 +268,6 @@ def test_statements_say_what_they_bound():
         "out; they were wrong on 10.0% of 1,000. The majority class is wrong on 40.0%."
     )
     assert "That says nothing" in bad.statement
-
-
-def test_the_tenth_says_that_it_is_not_about_the_model():
-    item = nine_tenths_certificate(100, 1000, 6, Terms(), 0.4)
-    assert item.bound == bounds.holdout(100, 1000, 0.05 / 6)
-    assert item.statement == (
-        "With 95% confidence, the predictions of a fit of nine tenths of the ratings are wrong on at most 12.5% of "
-        "ratings like those of the last tenth; they were wrong on 10.0% of 1,000. The majority class is wrong on "
-        "40.0%. This is about that fit, not about the model."
-    )
 
 
 def test_a_coin_per_cell_certifies_the_cells_that_it_kept_out():

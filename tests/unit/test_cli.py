@@ -294,7 +294,7 @@ def test_an_existing_output_is_refused_and_untouched(capsys, here, path):
     arguments = ["--ratings", "in.parquet", "--output", path.format(here=here)]
     assert "exists already: choose another path or add --overwrite" in refusal(capsys, "fit", arguments)
     assert (here / "out" / "keep").read_text() == "mine"
-    parse(FitRequest, "fit", [*arguments, "--overwrite"])
+    assert parse(FitRequest, "fit", [*arguments, "--overwrite"]).overwrite
 
 
 def test_an_output_may_not_hold_what_is_read(capsys, here):
@@ -304,13 +304,14 @@ def test_an_output_may_not_hold_what_is_read(capsys, here):
     assert "lies in --output data, which is replaced as a whole" in refusal(capsys, "fit", arguments)
     arguments = [*GOOD["fit"], "--predict", "in.parquet", "--predictions", "./out"]
     assert "--predictions ./out lies in --output out" in refusal(capsys, "fit", arguments)
-    request_of("--predict", "in.parquet", "--predictions", "out-2")
-    parse(EvaluateRequest, "evaluate", ["--model", "data", "--ratings", "in.parquet", "--output", "data/metrics.json"])
+    assert request_of("--predict", "in.parquet", "--predictions", "out-2").predictions == "out-2"
+    figures = ["--model", "data", "--ratings", "in.parquet", "--output", "data/metrics.json"]
+    assert parse(EvaluateRequest, "evaluate", figures).output == "data/metrics.json"
 
 
 @pytest.mark.parametrize("path", ["hdfs:///nowhere", "s3a://bucket/nowhere", "data/*.parquet", "part-[0-9]"])
 def test_paths_that_only_spark_can_see_are_left_to_it(path):
-    parse(FitRequest, "fit", ["--ratings", path, "--output", "out"])
+    assert parse(FitRequest, "fit", ["--ratings", path, "--output", "out"]).ratings == path
 
 
 def test_what_is_certainly_local(monkeypatch):

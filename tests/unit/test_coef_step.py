@@ -11,8 +11,7 @@ from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.implicit_features import RIDGE, CoefStep, coef_gram
 from onebit_spark.core.losses import RowPrior
 from onebit_spark.core.losses.base import RowSums
-from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.core.row_map import RowMap
+from onebit_spark.core.posterior import RowMap, RowPosterior
 from onebit_spark.core.statistics import SideStatistics
 
 RANK = 3

@@ -1,47 +1,25 @@
-"""Kernels compiled ahead: two processes share the work, and neither does the part of the other."""
+"""Kernels compiled ahead: a fit compiles nothing more. The time it takes is booked, and processes share a cache."""
 
 import fcntl
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from onebit_spark import FitConfig
-from onebit_spark.cli import compile_ahead
-from onebit_spark.cli.compile_ahead import compile_others, compile_updates
-from onebit_spark.core import compiled, spectral
-from onebit_spark.engines.engine import BlockEngine
+from onebit_spark.core import compiled
 
 SETTINGS = {  # with and without weights
     "logistic": (FitConfig(), False),
     "hinge": (FitConfig(loss="hinge", implicit_features=False), True),
 }
-
-
-def forbidden(*_, **__):
-    raise AssertionError("this is the other's part")
-
-
-@pytest.mark.parametrize("name", SETTINGS)
-def test_neither_does_the_part_of_the_other(name, monkeypatch):
-    config, weighted = SETTINGS[name]
-    with monkeypatch.context() as patch:
-        patch.setattr(BlockEngine, "half_step", forbidden)
-        compile_others(config, weighted)
-        with pytest.raises(AssertionError, match="this is the other's part"):
-            compile_updates(config, weighted)
-    for name in ("gibbs_errors", "confidences", "holdout_loss", "apply"):
-        monkeypatch.setattr(BlockEngine, name, forbidden)
-    monkeypatch.setitem(spectral.STARTS, "spectral", forbidden)
-    compile_updates(config, weighted)
-
-
 FIT_AFTER = """
 import gc, sys
 import numpy as np
 from numba.core.dispatcher import Dispatcher
 from onebit_spark import FitConfig, Terms, fit_arrays
-from onebit_spark.cli.compile_ahead import compile_others, compile_updates
+from onebit_spark.cli.compile_ahead import compile_ahead
 
 def kernels():
     dispatchers = (one for one in gc.get_objects() if isinstance(one, Dispatcher))
@@ -49,8 +27,7 @@ def kernels():
     return {(one.__name__, str(form)) for one in ours for form in one.signatures}
 
 config, weighted = eval(sys.argv[1])
-compile_updates(config, weighted)
-compile_others(config, weighted)
+compile_ahead(config, weighted)
 ahead, random = kernels(), np.random.default_rng(0)
 rows, cols = random.integers(0, 60, 3000), random.integers(0, 50, 3000)
 labels = np.where(random.normal(size=60)[rows] * random.normal(size=50)[cols] > 0, 1, -1)
@@ -59,7 +36,7 @@ print(len(ahead), *sorted(kernels() - ahead))
 """
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", ["logistic", pytest.param("hinge", marks=pytest.mark.slow)])
 def test_a_fit_compiles_nothing_more(name):
     """In a process of its own: this one may have compiled anything."""
     done = subprocess.run([sys.executable, "-c", FIT_AFTER, repr(SETTINGS[name])], capture_output=True, text=True)
@@ -69,15 +46,23 @@ def test_a_fit_compiles_nothing_more(name):
     assert int(known) > 10
 
 
-def test_two_processes_where_nothing_is_compiled(monkeypatch):
-    started = []
-    real = compile_ahead._start_another_process
-    monkeypatch.setattr(compile_ahead, "_start_another_process", lambda *given: started.append(real(*given)))
-    config = FitConfig(rank=2)
-    for nothing in (False, True):
-        monkeypatch.setattr(compile_ahead, "nothing_is_compiled", lambda nothing=nothing: nothing)
-        compile_ahead.compile_ahead(config, weighted=False)
-        assert [process.wait(300) for process in started] == [0] * nothing
+def test_seconds_of_compiling(tmp_path, monkeypatch):
+    monkeypatch.setattr(compiled, "cache_folder", lambda: None)
+
+    @compiled.jit
+    def inner(x):
+        return x.sum()
+
+    @compiled.jit
+    def outer(x):
+        return inner(x) + 1.0
+
+    before = compiled.compile_seconds()
+    outer(np.ones(3))
+    first = compiled.compile_seconds()
+    assert first > before
+    outer(np.ones(4))
+    assert compiled.compile_seconds() == first
 
 
 def test_whether_something_is_compiled(tmp_path, monkeypatch):
@@ -86,7 +71,7 @@ def test_whether_something_is_compiled(tmp_path, monkeypatch):
     (tmp_path / "kernel.nbi").touch()
     assert not compiled.nothing_is_compiled()
     monkeypatch.setattr(compiled, "cache_folder", lambda: None)
-    assert not compiled.nothing_is_compiled()  # what is compiled by another process would be lost
+    assert not compiled.nothing_is_compiled()  # a process cannot compile for another one
 
 
 def test_one_process_at_a_time_writes_to_the_cache(tmp_path):

@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 
 from onebit_spark.core.implicit_features import CoefStep
-from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.core.row_map import RowMap
+from onebit_spark.core.posterior import RowMap, RowPosterior
+from onebit_spark.engines.cuda.half_step import LINES, THREADS, jobs, numbers_of
 from onebit_spark.engines.cuda.shapes import BLOCK, MODE_LOGISTIC, MODE_PRODUCT, LineShape, Shape
-from onebit_spark.engines.cuda.totals import THREADS, jobs, numbers_of
-from onebit_spark.engines.cuda.update import LINES
 
 pytestmark = pytest.mark.skipif(cudaoncpu.COMPILER is None, reason="needs g++ to compile the kernels")
 
@@ -24,6 +22,8 @@ SHAPES = {
     "an edge": Shape(33, 1, False),
     "several warps": Shape(40, 1, True),
 }
+SMOKE = "four factors"
+NAMES = [SMOKE, *(pytest.param(name, marks=pytest.mark.slow) for name in SHAPES if name != SMOKE)]
 PACE, RIDGE = 1.2, 5.0  # of a step
 
 
@@ -78,17 +78,17 @@ class Ratings:
         return acc, data.sum()
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", NAMES)
 def test_half_step(name):
     """Lines, sums and solutions."""
     shape, rng = SHAPES[name], np.random.default_rng(1)
     own, partners, ratings, line = posterior(rng, shape, M), posterior(rng, shape, C), Ratings(rng), SHAPES[name].line
-    table, mine = twins.partner_lines(shape, partners), twins.own_lines(shape, own)
-    made = np.full((C + 1, line.width), np.nan, np.float32), np.full((M, shape.own_width), np.nan, np.float32)
+    table, mine = twins.other_lines(shape, partners), twins.row_lines(shape, own)
+    made = np.full((C + 1, line.width), np.nan, np.float32), np.full((M, shape.row_width), np.nan, np.float32)
     macros = shape.row_macros
     blocks = -(-(C + 1) // LINES)
-    cudaoncpu.run("lines", "fill_partners", macros, blocks, BLOCK, *_arrays(partners), made[0], np.int64(C))
-    cudaoncpu.run("lines", "fill_own", macros, blocks, BLOCK, own.location, own.scale, made[1], np.int64(M))
+    cudaoncpu.run("lines", "fill_others", macros, blocks, BLOCK, *_arrays(partners), made[0], np.int64(C))
+    cudaoncpu.run("lines", "fill_rows", macros, blocks, BLOCK, own.location, own.scale, made[1], np.int64(M))
     np.testing.assert_allclose(made[0], table, atol=1e-5)
     np.testing.assert_allclose(made[1], mine, atol=1e-5)
 
@@ -180,7 +180,7 @@ def test_products_with_the_sign_matrix(columns):
     np.testing.assert_allclose(found[ratings.rated], expected[ratings.rated], atol=1e-5)
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", NAMES)
 def test_maps(name):
     shape, rng = SHAPES[name], np.random.default_rng(3)
     rows, size = posterior(rng, shape, M), shape.size
@@ -207,7 +207,7 @@ def test_maps(name):
         np.testing.assert_allclose(mapped.implicit, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["four factors", "spreads", "several warps"])
+@pytest.mark.parametrize("name", NAMES)
 def test_steps_of_the_weights(name):
     shape, rng = SHAPES[name], np.random.default_rng(7)
     rows, step = posterior(rng, shape, M), CoefStep(rng.normal(size=(2 * shape.rank, shape.rank)))
@@ -221,7 +221,7 @@ def test_steps_of_the_weights(name):
         np.testing.assert_allclose(moved.implicit, expected.implicit, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", NAMES)
 def test_roots(name):
     shape = SHAPES[name]
     rows, out = posterior(np.random.default_rng(6), shape, M), np.full((M, _scale_width(shape)), np.nan)
@@ -241,7 +241,7 @@ def _scale_width(shape):
     return shape.size if shape.spread else shape.packed
 
 
-@pytest.mark.parametrize("name", ["one factor", "four factors", "no intercepts", "spreads", "several warps"])
+@pytest.mark.parametrize("name", NAMES)
 def test_totals(name):
     """All sums over rows, by two blocks, each with more rows than it reads at once; ``fold`` adds up blocks."""
     shape, blocks, rng = SHAPES[name], 2, np.random.default_rng(4)

@@ -7,13 +7,21 @@ import pytest
 
 from onebit_spark.core.blocks import RatingBlock, repeats_of
 from onebit_spark.core.config import FitConfig
-from onebit_spark.core.draws import Draws, count_errors
-from onebit_spark.core.holdout_loss import BINS, WIDEST, HoldoutLoss
-from onebit_spark.core.losses import LOSSES
+from onebit_spark.core.losses import Logistic
 from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.core.prediction import HIGHEST_OCTAVE, HISTOGRAM_BINS, LOWEST_OCTAVE, PER_OCTAVE, count_confidences
-from onebit_spark.core.randomness import Split
+from onebit_spark.core.prediction import (
+    BINS,
+    HIGHEST_OCTAVE,
+    HISTOGRAM_BINS,
+    LOWEST_OCTAVE,
+    PER_OCTAVE,
+    WIDEST,
+    HoldoutLoss,
+    count_confidences,
+)
+from onebit_spark.core.randomness import Draws, Split, count_errors
 from onebit_spark.core.spectral import Keyed, Numbered, Rows
+from onebit_spark.engines.cuda.pairs import weight_unit
 from onebit_spark.engines.cuda.shapes import Shape
 
 pytestmark = pytest.mark.skipif(cudaoncpu.COMPILER is None, reason="needs g++ to compile the kernels")
@@ -97,7 +105,7 @@ def test_sums_of_rows_and_their_normals(ratings):
     run("count_changes", M, keys, counts, np.int64(M))
     assert counts[0] == len(np.unique(np.stack([total, positive]), axis=1).T)
     for make, sums in ((Keyed(3, 11), (total, positive)), (Numbered(3, 12, 0.5), (None, None))):
-        normals, deviation = np.empty((M, 3)), getattr(make, "deviation", 1.0)
+        normals, deviation = np.empty((M, 3)), getattr(make, "std", 1.0)
         seed = np.uint64(make.seed), np.int32(3), np.float64(deviation)
         run("keyed_normals", 3 * M, block.row_pointers, *sums, *seed, normals, np.int64(M))
         np.testing.assert_allclose(normals, make(counted), atol=1e-12)
@@ -139,6 +147,7 @@ FORMS = {
     "no intercepts": {"rank": 5, "intercepts": False},
     "spreads": {"rank": 10, "covariance": "diagonal"},
 }
+NAMES = ["full", *(pytest.param(name, marks=pytest.mark.slow) for name in FORMS if name != "full")]
 
 
 def _posterior(config, n, seed):
@@ -166,29 +175,45 @@ class Case:
 
 
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", NAMES)
 def test_left_out_ratings(name, weighted):
-    case, blocks = Case(name, weighted), 2
-    sums, margins, loss = np.full((4, blocks), np.nan), np.zeros(BINS, np.uint64), case.config.loss
-    cudaoncpu.run(
-        "pairs", "holdout_loss", case.macros, blocks, 256, *case.ratings.places, case.ratings.codes,
-        case.ratings.block.weights, *case.arrays, np.float64(LOSSES[loss].score_noise), np.float64(WIDEST),
-        np.int32(BINS), sums, margins, np.int64(N),
-    )  # fmt: skip
-    expected = HoldoutLoss.of_ratings(loss, case.ratings.block, 0, M, case.rows, case.cols)
+    case = Case(name, weighted)
+    sums, margins = _left_out(case, weight_unit(case.ratings.block.row_weights.sum()))
+    expected = HoldoutLoss.of_ratings("logistic", case.ratings.block, 0, M, case.rows, case.cols)
     total, squares, weight, errors = sums.sum(axis=1)
     np.testing.assert_allclose(
         [total, squares, weight], [expected.total, expected.squares, expected.total_weight], rtol=1e-12
     )
     assert errors == expected.errors
-    np.testing.assert_array_equal(margins * 2.0**-20, expected.margins)
+    np.testing.assert_array_equal(margins, expected.margins)
+
+
+@pytest.mark.parametrize("weight", [1e-9, 1e9])
+def test_no_weight_is_lost_among_the_margins(weight):
+    case = Case("full", weighted=True)
+    case.ratings.block.weights[:] = weight
+    total = N * float(np.float32(weight))
+    _, margins = _left_out(case, weight_unit(total))
+    assert margins.sum() == pytest.approx(total, rel=1e-12)
+
+
+def _left_out(case, unit):
+    """Sums by blocks, and the weights in the bins of the margins."""
+    blocks = 2
+    sums, margins = np.full((4, blocks), np.nan), np.zeros(BINS, np.uint64)
+    cudaoncpu.run(
+        "pairs", "holdout_loss", case.macros, blocks, 256, *case.ratings.places, case.ratings.codes,
+        case.ratings.block.weights, *case.arrays, np.float64(Logistic.score_noise), np.float64(WIDEST),
+        np.int32(BINS), np.float64(1 / unit), sums, margins, np.int64(N),
+    )  # fmt: skip
+    return sums, margins * unit
 
 
 @pytest.mark.parametrize("stride", [1, 5])
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", NAMES)
 def test_confidences(name, stride):
     case = Case(name)
-    noise, counts = LOSSES[case.config.loss].score_noise, np.zeros(HISTOGRAM_BINS, np.uint64)
+    noise, counts = Logistic.score_noise, np.zeros(HISTOGRAM_BINS, np.uint64)
     case.run(
         "confidences", 8 * N, *case.arrays, np.float64(noise), np.int64(stride), np.float64(LOWEST_OCTAVE),
         np.float64(HIGHEST_OCTAVE), np.int32(PER_OCTAVE), counts, np.int64(N),
@@ -199,7 +224,7 @@ def test_confidences(name, stride):
     )
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", NAMES)
 def test_residuals(name):
     case = Case(name, weighted=True)
     weights, out = case.ratings.block.weights, np.full(N, np.nan, np.float32)
@@ -212,7 +237,7 @@ def test_residuals(name):
 
 
 @pytest.mark.parametrize("draws", [Draws(5, 3), Draws(6, 2, Split(3, 0.7))], ids=["all", "unseen"])
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", NAMES)
 def test_draws(name, draws):
     case, counts = Case(name), np.zeros(2, np.uint64)
     roots = np.full(case.rows.scale.shape, np.nan)

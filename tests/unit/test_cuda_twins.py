@@ -82,7 +82,7 @@ class Case:
         again[block.row_pointers[:-1][block.row_counts > 0]] = False
         self.codes = block.codes.astype(np.int64) | again.astype(np.int64) << 31
         self.arguments = self.shape.line, block.row_pointers, self.codes, block.weights
-        self.table = twins.partner_lines(self.shape, self.partners)
+        self.table = twins.other_lines(self.shape, self.partners)
 
     def updated(self, **how):
         """The rows and the sums of the CPU."""
@@ -103,7 +103,7 @@ def test_twin_against_the_kernels_of_the_cpu(rank, intercepts, implicit, covaria
     config = FitConfig(rank=rank, intercepts=intercepts, implicit_features=implicit, covariance=covariance)
     case = Case(config, weighted)
     own, partners, block, shape, kappa, m = case.own, case.partners, case.block, case.shape, case.kappa, case.m
-    sums, _ = twins.row_sums(*case.arguments, twins.own_lines(shape, own), case.table, kappa, 8)
+    sums, _ = twins.row_sums(*case.arguments, twins.row_lines(shape, own), case.table, kappa, 8)
     expected = [twins.solved(shape, sums[i], case.mean, np.diag(case.g)) for i in range(m)]
 
     updated, found = case.updated()
@@ -121,7 +121,7 @@ def test_twin_against_the_kernels_of_the_cpu(rank, intercepts, implicit, covaria
         expected = [partners.implicit[some, : 4 * rank].sum(axis=0) for some in columns]
         np.testing.assert_allclose(told, expected, atol=1e-5)
 
-    _, data = twins.row_sums(*case.arguments, twins.own_lines(shape, updated), case.table, kappa, 8)
+    _, data = twins.row_sums(*case.arguments, twins.row_lines(shape, updated), case.table, kappa, 8)
     linear = 0.0
     for l, (i, code) in enumerate(zip(np.repeat(np.arange(m), block.row_counts), block.codes, strict=True)):
         weight = 1.0 if block.weights is None else block.weights[l]

@@ -12,18 +12,24 @@ from onebit_spark.core.priors import PRIORS
 LARGEST_RISE = {"float64": 1e-9, "float32": 1e-6}  # of the objective, relative
 
 
-@pytest.mark.parametrize(("prior", "intercepts", "precision"), half_of(PRIORS, [False, True], LARGEST_RISE))
+@pytest.mark.parametrize("precision", LARGEST_RISE)
+@pytest.mark.parametrize("intercepts", [False, True])
+@pytest.mark.parametrize("prior", PRIORS)
 @pytest.mark.parametrize("loss", MONOTONE, ids=name)
-@pytest.mark.parametrize("kind", ["A2", "B3", "MovieLens-100K"])
+@pytest.mark.parametrize(
+    "kind", ["small", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("A2", "B3", "MovieLens-100K"))]
+)
 def test_objective_never_rises(kind, loss, prior, intercepts, precision, request):
     """40 iterations of the simulations, where logistic fits decrease by less than 1e−6 at the end; 12 of MovieLens."""
+    data = simulated("A2", shape=(60, 50)) if kind == "small" else data_named(kind, request)
     iterations = 12 if kind == "MovieLens-100K" else 40
     config = config_of(loss, prior=prior, intercepts=intercepts, precision=precision, rank=10, max_iter=iterations)
-    history = np.array(fit_arrays(*data_named(kind, request), config).objective_history)
+    history = np.array(fit_arrays(*data, config).objective_history)
     assert np.max(np.diff(history) / np.abs(history[1:])) <= LARGEST_RISE[precision]
     assert history[-1] < history[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", LARGEST_RISE)
 @pytest.mark.parametrize("loss", MONOTONE, ids=name)
 def test_objective_does_not_rise_at_the_end_either(loss, precision):
@@ -34,7 +40,9 @@ def test_objective_does_not_rise_at_the_end_either(loss, precision):
 
 
 @pytest.mark.parametrize(("prior", "intercepts"), half_of(PRIORS, [False, True]))
-@pytest.mark.parametrize("kind", ["A2", "B3", "MovieLens-100K"])
+@pytest.mark.parametrize(
+    "kind", ["A2", *(pytest.param(each, marks=pytest.mark.slow) for each in ("B3", "MovieLens-100K"))]
+)
 def test_mm_ends_no_higher_than_gradient_descent(kind, prior, intercepts, request):
     """The same number of iterations of each; Algorithm 1's gradient is the yardstick."""
     data, iterations = data_named(kind, request), 20 if kind == "MovieLens-100K" else 60

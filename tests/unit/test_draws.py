@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.draws import Draws, count_errors
 from onebit_spark.core.posterior import RowPosterior, packed_size
-from onebit_spark.core.randomness import Split, fill_lanes, fill_normals, stream, uniform
+from onebit_spark.core.randomness import Draws, Split, count_errors, fill_lanes, fill_normals, stream, uniform
 
 M1, M2, D = 12, 9, 4
 

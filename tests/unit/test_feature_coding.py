@@ -6,8 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from onebit_spark.core.feature_coding import MOST_VALUES, FeatureCoding, learn_coding
-from onebit_spark.core.side_features import SideFeatures
+from onebit_spark.core.side_features import MOST_VALUES, FeatureCoding, SideFeatures, learn_coding
 
 
 def coded(**columns):

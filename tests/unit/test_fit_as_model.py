@@ -38,26 +38,6 @@ def test_single_precision_is_kept_to_the_bit(make_fit, tmp_path):
     assert model.recommend(n=5).equals(fit.recommend(n=5))
 
 
-def test_it_recommends(make_fit):
-    fit = make_fit()
-    users, items = (index.ravel() for index in np.indices((28, 18)))
-    best = np.argsort(-fit.probability(users, items).reshape(28, 18), axis=1)[:, :4]
-    assert fit.recommend(n=4)["item"].to_pylist() == best.ravel().tolist()
-    assert fit.recommend([3], 2, seen=([3], [best[3, 0]]))["item"].to_pylist() == best[3, 1:3].tolist()
-    assert set(fit.recommend(0, 3, "item").column_names) >= {"item", "rank", "user"}
-
-
-def test_it_folds_in(make_fit, ratings, tmp_path):
-    fit = make_fit(tol=1e-11, max_iter=1500)
-    users, items, labels = ratings
-    mine = users == np.bincount(users).argmax()
-    folded = fit.fold_in(np.full(mine.sum(), 99), items[mine], labels[mine])
-    every = np.arange(18)
-    np.testing.assert_allclose(folded.score(99, every), fit.score(users[mine][0], every), atol=3e-3)
-    folded.save(tmp_path / "folded")
-    assert onebit_spark.load(tmp_path / "folded").predictions(99, every).equals(folded.predictions(99, every))
-
-
 def test_rows_without_ratings_are_known_by_their_features(ratings, tmp_path):
     features = np.random.default_rng(2).normal(size=(30, 2))
     fit = fit_arrays(*ratings, FitConfig(rank=2, max_iter=5, tol=0), (30, 20), threads=1, row_features=features)
@@ -80,16 +60,6 @@ def test_certificates_and_certified_draws_are_kept(ratings, tmp_path):
     again = onebit_spark.load(tmp_path / "again")
     assert again.users.table.equals(model.users.table)
     assert CERTIFIED in again.users.table.column_names
-
-
-def test_repeated_cells_are_told_with_the_limit_of_nine_tenths(ratings, monkeypatch):
-    monkeypatch.setattr("onebit_spark.core.model_selection.FEWEST_RATINGS", 100)
-    for repeated in (True, False):
-        cells = np.unique(np.stack(ratings[:2]), axis=1, return_index=True)[1]
-        given = ratings if repeated else tuple(part[cells] for part in ratings)
-        config = FitConfig(rank=2, max_iter=3, tol=0, likelihood_weight="auto")
-        fit = fit_arrays(*given, config, threads=1, certify=Terms())
-        assert ("repeatedly" in fit.info.nine_tenths["statement"]) == repeated
 
 
 def test_a_folder_is_not_overwritten_by_chance(make_fit, tmp_path):

@@ -18,9 +18,8 @@ from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.gauge import Gauge, GaugeStep
 from onebit_spark.core.hyper_posterior import HierarchicalPrior, HyperPosterior
 from onebit_spark.core.losses import SIDES
-from onebit_spark.core.posterior import RowPosterior
+from onebit_spark.core.posterior import RowMap, RowPosterior
 from onebit_spark.core.priors import PRIORS
-from onebit_spark.core.row_map import RowMap
 from onebit_spark.core.side_features import SideFeatures
 from onebit_spark.core.solver import Start, solve
 from onebit_spark.engines.threads import LocalEngine
@@ -209,7 +208,7 @@ def test_no_other_turning_is_better(symmetry, prior):
         return before.at(turned.rows, turned.cols)[1]
 
     rng = np.random.default_rng(4)
-    for _ in range(3):
+    for _ in range(1 if symmetry == "linear" else 3):
         start = rng.normal(size=25) if symmetry == "linear" else rng.normal(size=5)
         assert minimize(height, start, method="BFGS").fun >= reached - 1e-7 * abs(reached)
 
@@ -308,21 +307,6 @@ def test_saved_factors_do_not_permute_with_the_numbering(loss):
     tolerance = {"logistic": 1e-6, "hinge": 1e-3}[loss.name]
     np.testing.assert_allclose(other.rows.mean[new_row], fit.rows.mean, atol=tolerance * np.abs(fit.rows.mean).max())
     np.testing.assert_allclose(other.cols.mean[new_col], fit.cols.mean, atol=tolerance * np.abs(fit.cols.mean).max())
-
-
-def test_half_the_iterations_are_enough():
-    """A2, 200 × 200, logistic: those to within 1e−4 of the best objective known (measured: 21 without gauge
-    and relaxation)."""
-    histories = {
-        turned: solved(simulated("A2"), FitConfig(tol=0, max_iter=60, implicit_features=False), turned)[0].history
-        for turned in (0, 1)
-    }
-    best = min(step.objective for history in histories.values() for step in history)
-    needed = {
-        turned: next(step.number for step in history if step.objective <= best + 1e-4 * abs(best))
-        for turned, history in histories.items()
-    }
-    assert needed[1] <= 0.6 * needed[0]
 
 
 class Eager(LocalEngine):

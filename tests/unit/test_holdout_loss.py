@@ -8,9 +8,8 @@ from fitting import simulated
 
 from onebit_spark import FitConfig
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.holdout_loss import BINS, WIDEST, HoldoutLoss, margin_of_bins
 from onebit_spark.core.losses import LOSSES, SIDES
-from onebit_spark.core.prediction import score, variance
+from onebit_spark.core.prediction import BINS, WIDEST, HoldoutLoss, margin_of_bins, score, variance
 from onebit_spark.core.randomness import Split
 from onebit_spark.engines.threads import LocalEngine
 

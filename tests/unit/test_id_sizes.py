@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from onebit_spark.input.arrow_table import ArrowTable, n_different, text_bytes
+from onebit_spark.input.tables import ArrowTable, id_text_bytes, n_different
 
 
 def first(ids, n=1000):
@@ -31,7 +31,7 @@ def test_how_many_differ(name):
 def test_only_text_counts():
     table = pa.table({"User": first(np.arange(1000)), "item": np.arange(1000), "label": ["1"] * 1000})
     opened = ArrowTable.of(table)
-    assert text_bytes(opened, ("user", "item"), 1000) == pytest.approx(1000 * (9 + 4), rel=0.01)
-    assert text_bytes(opened, ("user", "item"), 10**6) == pytest.approx(10**6 * (9 + 4), rel=0.01)
-    assert text_bytes(opened, ("item",), 10**6) == text_bytes(opened, ("nothing",), 10**6) == 0
-    assert text_bytes(ArrowTable.of(table.slice(0, 1)), ("user",), 10**6) == 0
+    assert id_text_bytes(opened, ("user", "item"), 1000) == pytest.approx(1000 * (9 + 4), rel=0.01)
+    assert id_text_bytes(opened, ("user", "item"), 10**6) == pytest.approx(10**6 * (9 + 4), rel=0.01)
+    assert id_text_bytes(opened, ("item",), 10**6) == id_text_bytes(opened, ("nothing",), 10**6) == 0
+    assert id_text_bytes(ArrowTable.of(table.slice(0, 1)), ("user",), 10**6) == 0

@@ -32,7 +32,9 @@ MAY_IMPORT = {
     "model": "ml predictor engines input platform report certificate core errors",
     "estimator": "model ml engines input platform certificate core errors",
     "tuning": "estimator model in_process ml predictor input platform certificate core errors",
-    "cli": ("tuning in_process estimator model ml predictor engines input platform report certificate core errors"),
+    "cli": (
+        "__init__ tuning in_process estimator model ml predictor engines input platform report certificate core errors"
+    ),
     "demo": "cli estimator simulate",
     "__init__": "estimator model predictor in_process certificate core errors",  # the public face
     "__main__": "__init__ cli",

@@ -15,10 +15,10 @@ SCORE_TOLERANCE = {"logistic": 1e-5, "hinge": 1e-3}  # of the largest |score|; t
 
 @pytest.mark.parametrize(("prior", "intercepts", "precision"), half_of(PRIORS, [False, True], ["float64", "float32"]))
 @pytest.mark.parametrize("loss", MONOTONE, ids=name)
-@pytest.mark.parametrize("kind", ["A2", "MovieLens-100K"])
+@pytest.mark.parametrize("kind", ["small", pytest.param("MovieLens-100K", marks=pytest.mark.slow)])
 def test_order_and_numbering_change_nothing(kind, loss, prior, intercepts, precision, request):
     """Ratings shuffled, rows and columns renumbered: 15 iterations end at the same objective and scores."""
-    rows, cols, labels = data_named(kind, request)
+    rows, cols, labels = simulated("A2", shape=(100, 80)) if kind == "small" else data_named(kind, request)
     rng = np.random.default_rng(0)
     order, new_row, new_col = (rng.permutation(size) for size in (len(rows), rows.max() + 1, cols.max() + 1))
     config = config_of(loss, prior=prior, intercepts=intercepts, precision=precision, rank=5, max_iter=15)
@@ -73,7 +73,7 @@ def test_threads_change_no_bit(loss):
     assert_same_bits(fits[0], fits[2])
 
 
-@pytest.mark.parametrize("fits", [40, pytest.param(150, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("fits", [10, pytest.param(150, marks=pytest.mark.slow)])
 def test_the_place_of_arrays_in_memory_changes_no_bit(fits):
     """Other arrays are allocated between the fits. A vectorised loop may test at run time whether arrays overlap."""
     rows, cols, labels = power_law_ratings(60, 40, 1500, seed=3)

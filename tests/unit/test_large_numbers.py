@@ -16,9 +16,9 @@ from onebit_spark.engines.block_frames import (
     positions,
     read_ascending,
 )
-from onebit_spark.engines.blocking import Build
-from onebit_spark.engines.routes import Route, RunStep, routes_of
-from onebit_spark.engines.runner import LineFormat
+from onebit_spark.engines.blocking import Build, Route, routes_of
+from onebit_spark.engines.engine import LineFormat
+from onebit_spark.engines.spark_runner import RunStep
 from onebit_spark.engines.steps import PlacedBlock, Product
 from onebit_spark.input.packing import NO_WEIGHTS
 from onebit_spark.platform.binary_cells import MOST_BYTES, binary_line, cell_array

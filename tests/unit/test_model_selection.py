@@ -186,7 +186,7 @@ def test_a_rank_and_a_weight_that_are_given_leave_nothing_to_choose():
     np.testing.assert_array_equal(fit.rows.location, engine.posterior("rows").location)
     assert replace(fit.config, alpha=None, beta=None) == config
     assert fit.config.implicit_features
-    assert (fit.info.choice, fit.info.calibration, fit.nine_tenths, fit.info.weight_losses) == (None,) * 4
+    assert (fit.info.choice, fit.info.calibration, fit.info.weight_losses) == (None, None, None)
 
 
 def test_when_there_is_too_little_to_choose(monkeypatch):
@@ -200,7 +200,7 @@ def test_when_there_is_too_little_to_choose(monkeypatch):
         few = select_model(engine, FitConfig(loss=loss))
         assert (few.config.rank, few.kappa, few.start) == (START_RANK, LOSSES[loss].default_kappa, None)
         assert few.as_dict() is few.calibration is None
-        assert (few.candidates, few.ranks, few.fits) == (1, 1, 1)
+        assert (few.candidates, few.ranks) == (1, 1)
     assert select_model(engine, FitConfig(max_rank=4)).config.rank == 4
 
 
@@ -271,16 +271,6 @@ def test_features_that_pay_are_kept():
     labels = np.where(rng.logistic(size=len(rows)) < 2.0 * like, 1, -1)
     choice = select_model(engine_of(rows, cols, labels), FitConfig(rank=3, likelihood_weight="auto"))
     assert choice.config.implicit_features
-
-
-def test_the_limit_of_the_nine_tenths_pays_for_every_answer():
-    fit = fitted(data("B2"), certify=Terms(delta=0.1))
-    limit = fit.nine_tenths
-    answers = math.log2(limit.inputs["fits"])
-    assert answers == int(answers) >= len(fit.info.choice["trail"])
-    expected = bounds.holdout(limit.inputs["errors"], limit.n, 0.1 / limit.inputs["fits"])
-    assert limit.bound == expected
-    assert limit.n == pytest.approx(0.1 * len(data("B2")[0]), rel=0.15)
 
 
 def test_theorem_1_pays_for_all_weights_that_might_have_been_chosen():

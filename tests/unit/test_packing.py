@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from onebit_spark import FitFailed
 from onebit_spark.engines.block_frames import Placement
-from onebit_spark.engines.numbering import _EncodeNumbers
+from onebit_spark.engines.blocking import _EncodeNumbers
 from onebit_spark.input import packing
 from onebit_spark.input.packing import CountIds, Pack, read_bundles, sum_counts
 from onebit_spark.input.ratings import ITEM, LABEL, USER

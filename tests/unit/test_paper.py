@@ -15,10 +15,10 @@ from paper import experiments as paper
 from paper import figures
 from paper import reproduction_page as page
 from paper.comparison import paired_comparison
-from paper.methods import METHODS, count_wrong_signs
+from paper.methods import METHODS
 from paper.movielens import download_movielens, read_movielens
 from paper.published import MOVIELENS_CORRECT, PUBLISHED_ERRORS
-from paper.samples import fingerprint, folds, split
+from paper.samples import folds, split
 
 from onebit_spark import RequestError
 from onebit_spark.simulate import simulate
@@ -60,13 +60,6 @@ def test_the_setting_with_the_fewest_errors_is_reported_and_tuned_on_other_draws
     assert all(record["setting"] == best and record["error"] == 0.25 for record in records)
 
 
-def test_a_method_with_one_setting_is_not_tuned():
-    experiment = paper.Experiment("x", (paper.Case.of({}, "majority class"),), (0,), (11, 12))
-    recorder = Recorder(lambda task: {"error": 0.5})
-    experiment.run(recorder)
-    assert [task["do"] for task in recorder.tasks] == ["draw"]
-
-
 def test_the_tables_hold_every_cell_of_the_paper():
     cases = paper.tables(1).cases
     cells = {(case.data["rank"], case.data["kind"], case.method) for case in cases}
@@ -97,16 +90,6 @@ def test_a_simulation_task_measures_all_cells_and_cross_validates_the_observed_o
     tuned = paper.simulation_task({"do": "tune", **cell, "setting": setting})
     assert sum(tuned["sizes"]) == 720  # 20% of 60 × 60
     assert sum(tuned["errors"]) < 0.15 * 720
-
-
-def test_a_score_of_zero_is_the_training_majority():
-    class Zero:
-        def score(self, rows, cols):
-            return np.zeros(len(rows))
-
-    index = np.zeros(3, dtype=np.int32)
-    train = Sample(index, index, np.array([-1, -1, 1], dtype=np.int8), (1, 1))
-    assert count_wrong_signs(Zero(), train, train) == 1
 
 
 # ---- MovieLens -------------------------------------------------------------------------------------------------------
@@ -199,13 +182,6 @@ def test_folds_cut_a_sample_into_parts(sample):
     assert (len(train), len(test)) == (500, 100)
 
 
-def test_fingerprints_tell_samples_apart(sample):
-    other = sample.take(np.arange(len(sample)))
-    assert fingerprint(other) == fingerprint(sample)
-    other.labels[0] *= -1
-    assert fingerprint(other) != fingerprint(sample)
-
-
 # ---- the page --------------------------------------------------------------------------------------------------------
 
 
@@ -244,17 +220,6 @@ def test_differences_beyond_two_standard_deviations_are_named():
     text = " ".join(page.tables_section(table_records(moved), META).split())
     assert "Above the paper: Logit-G on B3, rank 3 (17.00; paper 16)." in text
     assert "Below the paper: HL-IG on A3, rank 5 (25.70; paper 26.7)." in text
-
-
-@pytest.mark.parametrize(
-    ("draws", "words"),
-    [
-        ((1000, 1001), "settled on draws 0 to 239; the reported draws had not been looked at."),
-        ((239, 240), "settled on draws 0 to 239, and 1 of the reported draws are among them."),
-    ],
-)
-def test_the_page_says_whether_its_draws_were_seen_before(draws, words):
-    assert words in " ".join(page.tables_section(table_records(published, draws), META).split())
 
 
 def test_the_noise_section_and_its_figure():

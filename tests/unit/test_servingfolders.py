@@ -88,9 +88,12 @@ def test_a_failed_rename_brings_the_old_folder_back(tmp_path, monkeypatch):
 
 
 def edit(**changes):
+    """Changes in metadata.json; what is changed to ``edit`` is missing."""
+
     def damage(path):
-        told = json.loads((path / "metadata.json").read_text()) | changes
-        (path / "metadata.json").write_text(json.dumps(told))
+        content = json.loads((path / "metadata.json").read_text()) | changes
+        kept = {name: value for name, value in content.items() if value is not edit}
+        (path / "metadata.json").write_text(json.dumps(kept))
 
     return damage
 
@@ -117,7 +120,16 @@ DAMAGES = {
     "missing": (shutil.rmtree, "no model at .*no such folder"),
     "half-written": (lambda path: (path / "metadata.json").unlink(), r"not a model \(or half-written\)"),
     "newer": (edit(format_version=99), f"format_version 99, and this onebit_spark reads version {FORMAT_VERSION}"),
+    "no version": (edit(format_version=edit), "damaged model folder: .*format_version"),
     "no JSON": (lambda path: (path / "metadata.json").write_text("{"), "metadata.json is not JSON"),
+    "not a dict": (lambda path: (path / "metadata.json").write_text("[]"), "damaged model folder"),
+    "binary": (lambda path: (path / "metadata.json").write_bytes(b"\x00\xff"), "damaged model folder"),
+    "missing keys": (edit(majority=edit, columns=edit), "lacks majority, columns"),
+    "wrong type": (edit(n_users="many"), "n_users cannot be 'many'"),
+    "parameters": (edit(parameters={"loss": "hinge", "depth": 1}), "lack .*'covariance'.* unknown .'depth'"),
+    "gamma": (edit(inverse_gamma=[1.0]), "inverse_gamma has 1 entries for rank 2"),
+    "intercepts": (edit(intercept_prior=None), "intercept_prior cannot be None"),
+    "label coding": (edit(label_coding="±"), "label_coding must be one of signed"),
     "certificate": (lambda path: (path / "certificate.json").write_text("[]"), "holds no certificates"),
     "no items": (lambda path: shutil.rmtree(path / "items"), "it has no items/"),
     "empty items": (emptied, "damaged model folder: items/"),

@@ -160,10 +160,3 @@ def test_power_law_crosses_chunks_and_follows_the_seed(monkeypatch):
     assert first[0].max() < 20
     assert first[1].max() < 10
     assert set(np.unique(first[2])) == {-1, 1}
-
-
-def test_power_law_ends():
-    rows, cols, labels = power_law_ratings(5, 5, 0)
-    assert rows.size == cols.size == labels.size == 0
-    with pytest.raises(ValueError, match="at least 1"):
-        power_law_ratings(0, 5, 10)

@@ -116,16 +116,6 @@ def test_bessel_far_outside_the_needed_range():
     assert np.isfinite(log_bessel_k([0.0, 1e9], 1e100)).all()
 
 
-def test_shapes_broadcast():
-    order, z = np.array([[0.5], [300.0]]), np.array([1e-3, 1.0, 400.0])
-    for function in (log_bessel_k, bessel_k_ratio, log_bessel_k_derivative):
-        table = function(order, z)
-        assert table.shape == (2, 3)
-        np.testing.assert_allclose(table, [[function(v, x) for x in z] for v in order[:, 0]], rtol=1e-14)
-        assert np.ndim(function(2.0, 3.0)) == 0
-        assert function(np.empty(0), 1.0).shape == (0,)
-
-
 orders = st.one_of(st.floats(-40, 40), st.floats(-1e9, 1e9))
 arguments = st.floats(-8, 10).map(lambda exponent: 10.0**exponent)
 
@@ -137,15 +127,6 @@ def test_recurrence(order, z):
     order = abs(order)
     up, down = bessel_k_ratio(-order, z), bessel_k_ratio(order, z)
     assert down / up + 2 * order / z / up == pytest.approx(1.0, rel=1e-13)
-
-
-@settings(deadline=None)
-@given(orders, arguments, st.floats(1e-3, 1.0))
-def test_monotone(order, z, growth):
-    """K decreases in z; its log-derivative in ν has the sign of ν; the ratio decreases in ν."""
-    assert log_bessel_k(order, z * (1 + growth)) < log_bessel_k(order, z)
-    assert order * log_bessel_k_derivative(order, z) >= 0
-    assert bessel_k_ratio(order, z) >= bessel_k_ratio(order + growth, z) * (1 - 1e-13)
 
 
 def kl_exact(q, p):
@@ -185,10 +166,3 @@ def test_kl_inverse_edges():
     q = np.array([0.0, 1e-9, 0.3, 1.0])
     np.testing.assert_array_equal(kl_inverse(q, 0.0), q)
     np.testing.assert_array_equal(kl_inverse(q, np.inf), 1.0)
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.floats(1e-12, 0.999), st.floats(1e-12, 0.999))
-def test_kl_inverse_undoes_kl(a, b):
-    q, p = min(a, b), max(a, b)
-    assert kl_inverse(q, kl(q, p)) == pytest.approx(p, rel=1e-12)

@@ -136,3 +136,13 @@ def test_columns_of_noise_start_small_and_die():
     assert sizes[3:].max() < 0.5 * sizes[2]
     config = FitConfig(loss="hinge", prior="gamma", intercepts=False, max_iter=100, tol=0)
     assert fit_arrays(*data, config).effective_rank == 3
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_labels_that_cancel_in_every_cell_start_from_noise():
+    """Y = 0: there is no singular value to divide by."""
+    rows, cols = (index.ravel().repeat(2) for index in np.indices((6, 5)))
+    start = spectral_start(engine(rows, cols, np.tile([1, -1], 30)), 2, seed=0)
+    for table in start:
+        assert np.all(np.isfinite(table))
+        assert np.all(np.any(table != 0, axis=1))

@@ -7,7 +7,7 @@ import pytest
 from test_kernels import make_posterior
 
 from onebit_spark.core.losses import RowPrior, RowSums
-from onebit_spark.core.row_map import RowMap
+from onebit_spark.core.posterior import RowMap
 from onebit_spark.core.statistics import SideStatistics, relative_change
 
 

@@ -15,8 +15,8 @@ from onebit_spark.core.execution import Execution
 from onebit_spark.engines.threads import ThreadRunner
 from onebit_spark.in_process import TableFit
 from onebit_spark.input.arrow_ratings import ArrowRatings
-from onebit_spark.input.arrow_table import ArrowTable
 from onebit_spark.input.rating_checks import Columns
+from onebit_spark.input.tables import ArrowTable
 
 QUICK = FitConfig(rank=2, max_iter=6, tol=0.0, likelihood_weight=1.0)
 
@@ -210,3 +210,12 @@ def test_checkpoints_of_other_fits_are_refused(likes, tmp_path):
         fitted(likes.slice(100), resume, max_iter=3)
     content = json.loads(next(tmp_path.glob("*/checkpoint.json")).read_text())
     assert content["subject"]["ratings"] == 500
+
+
+def test_a_file_with_another_separator(tmp_path):
+    (tmp_path / "likes.txt").write_text(
+        "user;item;label\n" + "".join(f"u{k % 5};i{k % 7};{k % 2}\n" for k in range(40))
+    )
+    with pytest.raises(RequestError, match=r"fields look separated by ';', set options=\{'sep': ';'\}"):
+        fit_table(tmp_path / "likes.txt", options={"format": "csv"})
+    assert fit_table(tmp_path / "likes.txt", QUICK, options={"format": "csv", "sep": ";"}).info.n_users == 5

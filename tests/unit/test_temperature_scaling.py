@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from onebit_spark.core.holdout_loss import BINS, WIDEST, HoldoutLoss, TemperatureScaling, margin_of_bins
 from onebit_spark.core.losses import LOSSES
+from onebit_spark.core.prediction import BINS, WIDEST, HoldoutLoss, TemperatureScaling, margin_of_bins
 
 NOISE = LOSSES["logistic"].score_noise  # 8/π
 

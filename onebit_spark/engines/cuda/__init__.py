@@ -1,1 +1,1 @@
-"""The steps on a GPU: one more runner. It needs CuPy and a device of NVIDIA; the kernels are compiled at first use."""
+"""The steps on an NVIDIA GPU, through CuPy. Kernels are compiled at their first use."""

@@ -1,7 +1,7 @@
-"""The GPU of this machine: what it can take, its compiled kernels, and arrays on their way to it and back.
+"""The GPU of this machine: its memory, its compiled kernels, and transfers of arrays.
 
-The device reads and writes only memory that is pinned. A copy of other memory goes through a buffer of the driver, at
-1 or 2 GB/s. Here threads copy pieces into pinned buffers of their own, while others are on their way.
+The device reads and writes pinned memory only. A copy of other memory goes through a buffer of the driver, at 1 or
+2 GB/s. Here several threads copy pieces into pinned buffers of their own while other pieces are being transferred.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from onebit_spark.errors import RequestError
 INCLUDE = re.compile(r'#include "(\w+\.cuh)"')
 OPTIONS = ("-std=c++17",)
 COMPILERS = 8  # modules that are compiled at a time
-SPARE = 0.9  # share of the free memory that a fit may plan with
+SPARE = 0.9  # share of the free memory that a fit may use
 
 
 @cache
 def cupy() -> Any:
-    """CuPy. ``core.execution`` has looked before whether it is there."""
+    """CuPy; a RequestError if it cannot be used here."""
     lacking = no_device()
     if lacking is not None:
         raise RequestError(f"device='cuda' {lacking}")
@@ -41,28 +41,28 @@ def cupy() -> Any:
 
 
 def bytes_needed(n: int, n_rows: int, n_cols: int, form: Form, weighted: bool) -> int:
-    """Of GPU memory, at the peak of a fit.
+    """GPU memory at the peak of a fit.
 
-    A fit holds a rating in 4 bytes in each orientation, and as many again for the nine tenths that make the choices;
-    weights take as much. While the nine tenths are sorted, before there are any rows, a rating takes 46 bytes, with
-    weights 80. A row has its posterior three times (a choice goes back to a saved state), its lines and its sums. The
-    start has four tables of double precision.
+    A rating takes 4 bytes in each orientation, and the same again in the nine tenths on which the settings are chosen;
+    weights double both. While the nine tenths are sorted, before any row exists, a rating takes 46 bytes, with weights
+    80. A row takes its posterior three times (the choice may return to a saved state), its lines and its sums. The
+    start takes four tables of double precision.
     """
     shape = Shape.of(form)
-    row = 4 * (3 * form.width + shape.own_width + shape.line.sums + shape.line.width)
+    row = 4 * (3 * form.width + shape.row_width + shape.line.sums + shape.line.width)
     start = 8 * 4 * (form.rank + 6)
     return max(n * (80 if weighted else 46), n * (32 if weighted else 16) + (n_rows + n_cols) * max(row, start))
 
 
-def room() -> int:
-    """Bytes that a fit may plan with: what is free, and what this process holds."""
+def usable_bytes() -> int:
+    """GPU memory that a fit may use: what is free, and what CuPy's pool already holds in this process."""
     free, _ = cupy().cuda.runtime.memGetInfo()
     return int(SPARE * (free + cupy().get_default_memory_pool().total_bytes()))
 
 
 def check_memory(n: int, n_rows: int, n_cols: int, form: Form, weighted: bool) -> None:
-    """Refuse what does not fit the memory of the device."""
-    needed, there = bytes_needed(n, n_rows, n_cols, form, weighted), room()
+    """Refuse a fit that needs more memory than the device has."""
+    needed, there = bytes_needed(n, n_rows, n_cols, form, weighted), usable_bytes()
     if needed > there:
         raise RequestError(
             f"device='cuda' cannot work: {n:,} ratings of {n_rows:,} rows and {n_cols:,} columns take about "
@@ -73,29 +73,25 @@ def check_memory(n: int, n_rows: int, n_cols: int, form: Form, weighted: bool) -
 
 @cache
 def cache_bytes() -> int:
-    """The second-level cache of the device."""
+    """The size of the device's second-level cache."""
     return int(cupy().cuda.Device().attributes["L2CacheSize"])
 
 
 def kernel(source: str, name: str, macros: Mapping[str, int], shared_bytes: int = 0) -> Any:
-    """A kernel of a .cu file of this folder, sized by these macros. CuPy keeps what it has compiled on disk."""
-    return _kernel(source, name, tuple(sorted(macros.items())), shared_bytes)
+    """A kernel of a .cu file of this folder, compiled with these macros. CuPy caches what it has compiled on disk."""
+    return _function(source, name, tuple(sorted(macros.items())), shared_bytes)
 
 
 @cache
-def _kernel(source: str, name: str, macros: tuple[tuple[str, int], ...], shared_bytes: int) -> Any:
-    function = _module(source, macros).get_function(name)
+def _function(source: str, name: str, macros: tuple[tuple[str, int], ...], shared_bytes: int) -> Any:
+    function = _compiling(source, macros).result().get_function(name)
     if shared_bytes > 48 * 1024:
         function.max_dynamic_shared_size_bytes = shared_bytes
     return function
 
 
-def _module(source: str, macros: tuple[tuple[str, int], ...]) -> Any:
-    return _compiling(source, macros).result()
-
-
 def compile_soon(source: str, macros: Mapping[str, int]) -> None:
-    """Begin to compile a .cu file for these macros; whoever needs one of its kernels waits for it."""
+    """Start compiling a .cu file with these macros. ``kernel`` waits for the result."""
     _compiling(source, tuple(sorted(macros.items())))
 
 
@@ -106,7 +102,7 @@ def _compiling(source: str, macros: tuple[tuple[str, int], ...]) -> Future[Any]:
 
 @cache
 def _compilers() -> ThreadPoolExecutor:
-    """Threads: the compiler does not hold the interpreter's lock."""
+    """Threads suffice: the compiler does not hold the interpreter lock."""
     return ThreadPoolExecutor(COMPILERS)
 
 
@@ -117,9 +113,9 @@ def _compiled(source: str, macros: tuple[tuple[str, int], ...]) -> Any:
 
 
 def plain_text(source: str, macros: Iterable[tuple[str, int]]) -> str:
-    """A .cu file with its macros, without the Greek letters of its comments.
+    """A .cu file after its macros, without the Greek letters of its comments.
 
-    The macros are text, not options: CuPy asks the compiler for its version once for every set of options.
+    The macros are part of the text and not options: CuPy queries the compiler's version for every set of options.
     """
     defined = "".join(f"#define {name} {value}\n" for name, value in macros)
     return (defined + text_of(source)).encode("ascii", "ignore").decode()
@@ -129,18 +125,18 @@ def text_of(source: str) -> str:
     """A .cu file of this folder, with the files that it includes. The folder may be in a zip."""
 
     def text(name: str) -> str:
-        own = files(__package__).joinpath(name).read_text(encoding="utf-8")
-        return INCLUDE.sub(lambda match: text(match[1]), own)
+        plain = files(__package__).joinpath(name).read_text(encoding="utf-8")
+        return INCLUDE.sub(lambda match: text(match[1]), plain)
 
     return text(f"{source}.cu")
 
 
-THREADS = 256  # of a block whose threads work alone
-NULL = np.intp(0)  # a pointer to nothing
+THREADS = 256  # threads of a block
+NULL = np.intp(0)  # a null pointer
 
 
 def or_null(array: Any) -> Any:
-    """An array as an argument of a kernel; None is a pointer to nothing."""
+    """An array as an argument of a kernel; a null pointer for None."""
     return NULL if array is None else array
 
 
@@ -154,14 +150,14 @@ def launch(function: Any, n: int, *arguments: Any) -> None:
 PIECE = 16 * 2**20  # bytes
 MOST_THREADS = 8
 
-_own = threading.local()
+_local = threading.local()
 
 
 def upload(array: NDArray[Any]) -> Any:
-    """The array on the device."""
+    """Copy an array to the device."""
     array = np.ascontiguousarray(array)
     out = cupy().empty(array.shape, array.dtype)
-    _wait()  # this memory may have been freed a moment ago, and a kernel that has yet to run may still read it
+    _wait()  # a queued kernel may still read this memory, if it was freed a moment ago
     source, target = array.reshape(-1), out.reshape(-1)
 
     def work(part: slice, buffer: NDArray[Any], stream: Any) -> None:
@@ -174,7 +170,7 @@ def upload(array: NDArray[Any]) -> Any:
 
 
 def download(array: Any) -> NDArray[Any]:
-    """An array of the device, here."""
+    """Copy an array of the device to the host."""
     array = cupy().ascontiguousarray(array)
     _wait()
     out = np.empty(array.shape, array.dtype)
@@ -190,17 +186,17 @@ def download(array: Any) -> NDArray[Any]:
 
 
 def uploaded(posterior: RowPosterior) -> RowPosterior:
-    """A posterior whose arrays are on the device."""
+    """Copy a posterior to the device."""
     return _with_arrays(posterior, lambda array: upload(array.astype(np.float32, copy=False)))
 
 
 def downloaded(posterior: RowPosterior) -> RowPosterior:
-    """The inverse."""
+    """Copy a posterior of the device to the host."""
     return _with_arrays(posterior, download)
 
 
 def _wait() -> None:
-    """Until all kernels are done: the pieces travel on streams of their own."""
+    """Wait for all kernels: the pieces are transferred on other streams."""
     cupy().cuda.get_current_stream().synchronize()
 
 
@@ -210,17 +206,17 @@ def _with_arrays(posterior: RowPosterior, move: Callable[[Any], Any]) -> RowPost
 
 
 def _in_pieces(array: NDArray[Any], work: Callable[[slice, NDArray[Any], Any], None]) -> None:
-    """``work`` for every piece, with a pinned buffer and a stream."""
+    """Call ``work`` for every piece, with a pinned buffer and a stream."""
     length = max(1, PIECE // array.itemsize)
     pieces = [slice(lo, min(lo + length, len(array))) for lo in range(0, len(array), length)]
 
     def one(part: slice) -> None:
-        if not hasattr(_own, "buffer"):
+        if not hasattr(_local, "buffer"):
             import cupyx
 
-            _own.buffer, _own.stream = cupyx.empty_pinned(PIECE, np.uint8), cupy().cuda.Stream(non_blocking=True)
+            _local.buffer, _local.stream = cupyx.empty_pinned(PIECE, np.uint8), cupy().cuda.Stream(non_blocking=True)
         size = (part.stop - part.start) * array.itemsize
-        work(part, _own.buffer[:size].view(array.dtype), _own.stream)
+        work(part, _local.buffer[:size].view(array.dtype), _local.stream)
 
     if len(pieces) < 2:
         for part in pieces:

@@ -1,4 +1,4 @@
-// Draws from the posteriors, for certificates (core/draws.py). shapes.py sizes it.
+// Draws from the posteriors, for certificates (core/randomness.py). shapes.py defines the macros.
 //
 //   SIZE, FIXED, SPREAD     as in lanes.cuh
 #include "random.cuh"
@@ -6,8 +6,8 @@
 #define SCALE (SPREAD ? SIZE : SIZE * (SIZE + 1) / 2)
 #define TRIANGLE(a, b) ((a) * ((a) + 1) / 2 + (b))
 
-// How many draws of the ratings' scores err, and how many ratings were drawn for: counts[0] and counts[1]. `roots` are
-// the Cholesky factors of the rows' covariances. With a split (split_seed ≥ 0) only for ratings that it did not choose.
+// counts[0]: the number of draws of ratings' scores with the wrong sign; counts[1]: the number of ratings drawn for. `roots` are
+// the Cholesky factors of the rows' covariances. With a split (split_seed ≥ 0) only ratings that it did not choose count.
 extern "C" __global__ void count_errors(const i64* __restrict__ pointers, const int* __restrict__ first_rows, int n_tasks,
                                         i64 n_rows, const u32* __restrict__ codes, const float* __restrict__ row_location,
                                         const double* __restrict__ roots, const float* __restrict__ col_location,

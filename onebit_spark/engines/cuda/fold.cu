@@ -1,4 +1,4 @@
-// Sums of long lines of numbers, in a fixed order. Header-free, for nvrtc.
+// Sums of long lines of numbers, in a fixed order. No headers, for nvrtc.
 typedef long long i64;
 
 // out[line] = the sum of `count` numbers, for every line of a table

@@ -1,7 +1,7 @@
-// What all kernels on rows share: sizes, and the threads of a row. Header-free, for nvrtc; shapes.py sizes it.
+// Shared by all kernels on rows: sizes, and the threads of a row. No headers, for nvrtc; shapes.py defines the macros.
 //
 //   SIZE             D, the free coordinates of a row: [b, L] with intercepts (FIXED = 1), L without (FIXED = 0)
-//   SPREAD           whether a row keeps D standard deviations instead of a packed covariance
+//   SPREAD           whether a row has D standard deviations instead of a packed covariance
 //   DOWN, ACROSS     threads that work on a row together: a part of a warp, or several warps
 typedef unsigned int u32;
 typedef long long i64;
@@ -10,8 +10,8 @@ typedef long long i64;
 #define SCALE (SPREAD ? SIZE : PACKED)
 #define TRIANGLE(a, b) ((a) * ((a) + 1) / 2 + (b))
 #define EVERYONE 0xffffffffu
-// Implicit features: vectors of length RANK that a row has, [w r z d s q], and the first of them, which its partners read
-// (core/implicit_features.py)
+// Implicit features (core/implicit_features.py): a row has the vectors [w r z d s q] of length RANK; the other side reads the
+// first SENT of them.
 #define VECTORS 6
 #define SENT 4
 #define LANES (DOWN * ACROSS)
@@ -23,7 +23,7 @@ typedef long long i64;
 #define SYNC() __syncwarp()
 #endif
 
-// A sum over the threads of a row, which all of them get. All threads of the block must come here.
+// The sum over the threads of a row, in all of them. All threads of the block must call it.
 __device__ __forceinline__ double lane_sum(double x) {
 #pragma unroll
   for (int bit = 1; bit < (LANES < 32 ? LANES : 32); bit <<= 1) x += __shfl_xor_sync(EVERYONE, x, bit);
@@ -38,7 +38,7 @@ __device__ __forceinline__ double lane_sum(double x) {
   return x;
 }
 
-// Three numbers of every row, added up by blocks: scalars[0 … 2][block]
+// Add up three numbers of every row by blocks: scalars[0 … 2][block]
 __device__ __forceinline__ void add_up(double first, double second, double third, double* __restrict__ scalars) {
   __shared__ double of_rows[3][ROWS_PER_BLOCK];
   const int member = threadIdx.x / LANES;

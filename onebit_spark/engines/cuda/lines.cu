@@ -1,9 +1,9 @@
-// The lines of rows that sums.cu reads: those of partners, and own ones. GROUP, MOMENTS and IMPLICIT as in sums.cu.
+// Writes the lines that sums.cu reads: of the other side, and of the rows. GROUP, MOMENTS and IMPLICIT as in sums.cu.
 #include "lanes.cuh"
 
 #define WIDTH ((MOMENTS + IMPLICIT) * GROUP)
 
-// Which entry (a, b), a ≥ b, of a packed triangle is number q
+// Entry number q of a packed triangle is (a, b), a ≥ b
 __device__ __forceinline__ void entry_of(int q, int& a, int& b) {
   a = (int)((sqrtf(8.f * q + 1.f) - 1.f) * 0.5f);
   while (TRIANGLE(a + 1, 0) <= q) a++;
@@ -19,12 +19,12 @@ __device__ __forceinline__ float covariance(const float* __restrict__ scale, int
 #endif
 }
 
-// A block makes the lines of LINES rows; a thread makes the same number of each.
+// A block writes the lines of LINES rows; a thread writes the same number of each line.
 #define LINES 16
 
-// [E[R Rᵀ] packed, E[R], 1, 0 …, implicit, 0 …] of every partner R = [d, …]; one more line of zeros is for nobody.
-extern "C" __global__ void fill_partners(const float* __restrict__ location, const float* __restrict__ scale,
-                                         const float* __restrict__ implicit, float* __restrict__ out, i64 n) {
+// [E[R Rᵀ] packed, E[R], 1, 0 …, implicit, 0 …] of every row R = [d, …] of the other side, and one line of zeros at the end.
+extern "C" __global__ void fill_others(const float* __restrict__ location, const float* __restrict__ scale,
+                                       const float* __restrict__ implicit, float* __restrict__ out, i64 n) {
   const i64 begin = blockIdx.x * (i64)LINES, end = begin + LINES < n + 1 ? begin + LINES : n + 1;
   for (int s = threadIdx.x; s < WIDTH; s += blockDim.x) {
     int a, b;
@@ -43,10 +43,10 @@ extern "C" __global__ void fill_partners(const float* __restrict__ location, con
   }
 }
 
-// E[x xᵀ] of the row [1, L, b] (or [L, 0]) where a partner has E[z zᵀ], off-diagonal entries doubled: their product is
-// E[(x·z)²].
-extern "C" __global__ void fill_own(const float* __restrict__ location, const float* __restrict__ scale,
-                                    float* __restrict__ out, i64 n) {
+// E[x xᵀ] of the row x = [1, L, b] (or [L, 0]) in the places of E[z zᵀ], off-diagonal entries doubled: the inner product of
+// both lines is E[(x·z)²].
+extern "C" __global__ void fill_rows(const float* __restrict__ location, const float* __restrict__ scale,
+                                     float* __restrict__ out, i64 n) {
   const i64 begin = blockIdx.x * (i64)LINES, end = begin + LINES < n ? begin + LINES : n;
   for (int s = threadIdx.x; s < MOMENTS * GROUP; s += blockDim.x) {
     int a, b;

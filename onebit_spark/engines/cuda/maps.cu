@@ -1,9 +1,9 @@
-// Work on posteriors of rows, without their ratings. MAP_LANES threads map a row.
+// Kernels on posteriors of rows that do not need their ratings. MAP_LANES threads map a row.
 #include "lanes.cuh"
 
-#define STRIDE (SIZE | 1)  // an odd stride: the lines of a column are in different banks
+#define STRIDE (SIZE | 1)  // odd, so that the entries of a column are in different banks
 
-// The prior in the place of rows without ratings: its mean, and what features explain of it; its line of scales
+// Set rows without ratings to their prior: its mean plus `explained`, and its line of scales
 extern "C" __global__ void fill_unrated(const i64* __restrict__ pointers, const float* __restrict__ mean,
                                         const float* __restrict__ explained, const float* __restrict__ line,
                                         float* __restrict__ location, float* __restrict__ scale, float* __restrict__ implicit,
@@ -20,8 +20,8 @@ extern "C" __global__ void fill_unrated(const i64* __restrict__ pointers, const 
 
 // ---- roots of covariances ----------------------------------------------------------------------------------------------
 
-// C with V = C Cᵀ of every row, packed; a pivot that is negative by rounding becomes 0. Spreads as they are. (No __restrict__
-// on what several threads share: it would allow the compiler to keep numbers over a barrier.)
+// C with V = C Cᵀ of every row, packed; a pivot that is negative by rounding becomes 0. Deviations are copied. (No
+// __restrict__ on shared memory: the compiler could keep numbers in registers over a barrier.)
 extern "C" __global__ void __launch_bounds__(BLOCK)
 roots(const float* __restrict__ scale, double* __restrict__ out, i64 n) {
   const int member = threadIdx.x / LANES, lane = threadIdx.x % LANES;
@@ -52,7 +52,7 @@ roots(const float* __restrict__ scale, double* __restrict__ out, i64 n) {
 
 // ---- one affine map of every row -----------------------------------------------------------------------------------------
 
-// x ─► xT + t, V ─► TᵀVT (or s ─► s·|T|), and the implicit vectors: w, z and d by T', that of the other side, r, s and q by T
+// x ─► xT + t, V ─► TᵀVT (or s ─► s·|T|). Of the implicit vectors, T' of the other side maps w, z and d, and T maps r, s, q.
 #define MAP_ROWS (MAP_LANES > 32 ? 1 : 128 / MAP_LANES)
 #define PASSES ((SIZE + MAP_LANES - 1) / MAP_LANES)
 extern "C" __global__ void __launch_bounds__(MAP_ROWS * MAP_LANES)
@@ -142,7 +142,8 @@ map_rows(float* location, float* scale, float* implicit,
 
 // ---- a step of the implicit weights --------------------------------------------------------------------------------------
 
-// x ─► x + yC and y₂ ─► yC, where x is vector `value` of a row, y = [y₁ y₂] are `directions` and the next (ImplicitMove)
+// x ─► x + yC and y₂ ─► yC, where x is vector `value` of a row and y = [y₁ y₂] are vectors `directions` and `directions` + 1
+// (ImplicitMove)
 extern "C" __global__ void __launch_bounds__(MAP_ROWS * MAP_LANES)
 move_implicit(float* implicit, const double* __restrict__ matrix, int value, int directions, i64 n) {
   const int member = threadIdx.x / MAP_LANES, lane = threadIdx.x % MAP_LANES;

@@ -1,4 +1,4 @@
-// Work on ratings under the posteriors of their rows and columns. shapes.py sizes it.
+// Kernels on ratings and the posteriors of their rows and columns. shapes.py defines the macros.
 //
 //   SIZE, FIXED, SPREAD     as in lanes.cuh
 #include "random.cuh"
@@ -15,8 +15,8 @@ struct Posteriors {
   const float* col_scale;
 };
 
-// Mean and variance of the score of a rating, by PAIR_LANES threads, which all get them: var u = Σ V_i∘z zᵀ + V_j∘(w wᵀ + V_i),
-// w = [1, L_i], z = [1, R_j]; the line and the column of an intercept are not in V_i∘V_j.
+// Mean and variance of the score of a rating, computed by PAIR_LANES threads and returned in all of them:
+// var u = Σ V_i∘z zᵀ + V_j∘(w wᵀ + V_i), w = [1, L_i], z = [1, R_j]; V_i∘V_j is without the intercepts' line and column.
 __device__ __forceinline__ void pair_moments(const Posteriors& of, bool here, i64 i, i64 j, double& mean, double& variance) {
   const int lane = threadIdx.x % PAIR_LANES;
   mean = variance = 0.0;
@@ -49,14 +49,14 @@ __device__ __forceinline__ void pair_moments(const Posteriors& of, bool here, i6
   variance = fmax(variance, 0.0);
 }
 
-// HoldoutLoss of ratings that were left out (core/holdout_loss.py): of their held-out losses Σ w, Σ of squares, of the weights, and of
-// wrong signs, as sums[0 … 3][block]; and 2²⁰ times the weights in each bin of the margins.
+// Held-out ratings (core/prediction.py): the sums of their losses, of squared losses, of weights, and of wrong signs, as
+// sums[0 … 3][block]; and the weights in each bin of the margins, times `units`. No weight counts for less than one unit.
 #define THREADS 256
 extern "C" __global__ void __launch_bounds__(THREADS)
 holdout_loss(const i64* __restrict__ pointers, const int* __restrict__ first_rows, int n_tasks, i64 n_rows,
          const u32* __restrict__ codes, const float* __restrict__ weights, const float* __restrict__ row_location,
          const float* __restrict__ row_scale, const float* __restrict__ col_location, const float* __restrict__ col_scale,
-         double noise, double widest, int bins, double* __restrict__ sums, u64* __restrict__ margins, i64 n) {
+         double noise, double widest, int bins, double units, double* __restrict__ sums, u64* __restrict__ margins, i64 n) {
   __shared__ double parts[4][THREADS];
   const Ratings ratings = {pointers, first_rows, n_tasks, n_rows};
   const Posteriors of = {row_location, row_scale, col_location, col_scale};
@@ -77,7 +77,7 @@ holdout_loss(const i64* __restrict__ pointers, const int* __restrict__ first_row
     total[3] += margin <= 0.0;
     const double z = score == 0.0 ? 0.0 : margin / sqrt(noise + variance), place = (z + widest) * (bins / (2.0 * widest));
     const int bin = place > 0.0 ? (place < bins - 1.0 ? (int)place : bins - 1) : 0;
-    atomicAdd(margins + bin, (u64)rint(weight * 1048576.0));
+    atomicAdd(margins + bin, (u64)fmax(rint(weight * units), 1.0));
   }
   for (int k = 0; k < 4; k++) parts[k][threadIdx.x] = total[k];
   __syncthreads();
@@ -88,7 +88,7 @@ holdout_loss(const i64* __restrict__ pointers, const int* __restrict__ first_row
   }
 }
 
-// The histogram of the confidences of every stride-th rating (core/confidence.py)
+// The histogram of the confidences of every stride-th rating (core/prediction.py)
 extern "C" __global__ void confidences(const i64* __restrict__ pointers, const int* __restrict__ first_rows, int n_tasks,
                                        i64 n_rows, const u32* __restrict__ codes, const float* __restrict__ row_location,
                                        const float* __restrict__ row_scale, const float* __restrict__ col_location,

@@ -1,4 +1,4 @@
-"""Steps over all ratings on the GPU: draws, confidences, the loss of ratings that were left out, and residuals."""
+"""Steps over all ratings on the GPU: draws, confidences, the loss of held-out ratings, and residuals."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onebit_spark.core.draws import Draws
-from onebit_spark.core.holdout_loss import BINS, WIDEST
 from onebit_spark.core.losses import Logistic
 from onebit_spark.core.posterior import RowPosterior
-from onebit_spark.core.prediction import HIGHEST_OCTAVE, HISTOGRAM_BINS, LOWEST_OCTAVE, PER_OCTAVE
+from onebit_spark.core.prediction import BINS, HIGHEST_OCTAVE, HISTOGRAM_BINS, LOWEST_OCTAVE, PER_OCTAVE, WIDEST
+from onebit_spark.core.randomness import Draws
 from onebit_spark.engines.cuda.device import cupy, kernel, launch, or_null
+from onebit_spark.engines.cuda.half_step import fold
 from onebit_spark.engines.cuda.ratings import DeviceRatings
 from onebit_spark.engines.cuda.shapes import Shape
-from onebit_spark.engines.cuda.totals import fold
 
 Sums = NDArray[np.float64]
 
-LANES, THREADS = 8, 256  # of a rating, and of a block, as in pairs.cu
+LANES, THREADS = 8, 256  # threads of a rating and of a block, as in pairs.cu
 MOST_BLOCKS = 2112  # sixteen for each multiprocessor of an H200
+TOTAL_BITS = 62  # the weights of held-out ratings are added up as integers below 2^62
 
 
-def count_errors(ratings: DeviceRatings, rows: RowPosterior, cols: RowPosterior, draws: Draws) -> Sums:
-    """Errors of draws, and the ratings that were drawn for (``core.draws``)."""
+def drawn_errors(ratings: DeviceRatings, rows: RowPosterior, cols: RowPosterior, draws: Draws) -> Sums:
+    """The number of errors of draws, and of ratings that were drawn for (``core.draws``)."""
     shape, split = Shape.of(rows.form), draws.unseen_by
     factors = cupy().empty(rows.scale.shape)
     kernel("maps", "roots", shape.map_macros, shape.root_bytes)(
@@ -40,10 +40,10 @@ def count_errors(ratings: DeviceRatings, rows: RowPosterior, cols: RowPosterior,
     return np.asarray(counts.get(), np.float64)
 
 
-def count_confidences(
+def confidence_histogram(
     ratings: DeviceRatings, rows: RowPosterior, cols: RowPosterior, noise: float, stride: int
 ) -> Sums:
-    """The histogram of the confidences of every ``stride``-th rating (``core.prediction``)."""
+    """A histogram of the confidences of every ``stride``-th rating (``core.prediction``)."""
     counts, octaves = cupy().zeros(HISTOGRAM_BINS, np.uint64), (np.float64(LOWEST_OCTAVE), np.float64(HIGHEST_OCTAVE))
     launch(
         kernel("pairs", "confidences", Shape.of(rows.form).pair_macros), LANES * ratings.n, *ratings.places,
@@ -54,25 +54,35 @@ def count_confidences(
 
 
 def holdout_loss_sums(left: DeviceRatings, rows: RowPosterior, cols: RowPosterior) -> Sums:
-    """``HoldoutLoss`` of these ratings under the logistic loss (``core.holdout_loss``)."""
+    """``HoldoutLoss`` of these ratings under the logistic loss (``core.holdout_loss``).
+
+    The histogram of margins counts weights in a unit that is a power of 2, so the order of the sums changes nothing.
+    """
     cp, blocks = cupy(), max(1, min(MOST_BLOCKS, -(-left.n * LANES // THREADS)))
+    unit = weight_unit(left.total_weight)
     parts, margins, sums = cp.empty((4, blocks)), cp.zeros(BINS, np.uint64), cp.empty(4)
     kernel("pairs", "holdout_loss", Shape.of(rows.form).pair_macros)(
         (blocks,), (THREADS,),
         (
             *left.places, left.codes, or_null(left.weights), rows.location, rows.scale, cols.location, cols.scale,
-            np.float64(Logistic.score_noise), np.float64(WIDEST), np.int32(BINS), parts, margins, np.int64(left.n),
+            np.float64(Logistic.score_noise), np.float64(WIDEST), np.int32(BINS), np.float64(1 / unit), parts, margins,
+            np.int64(left.n),
         ),
     )  # fmt: skip
     fold(parts, sums)
-    return np.concatenate([np.insert(sums.get(), 4, left.n), margins.get() * 2.0**-20])
+    return np.concatenate([np.insert(sums.get(), 4, left.n), margins.get() * unit])
 
 
-def residual_weights(ratings: DeviceRatings, rows: RowPosterior, partners: RowPosterior) -> Any:
+def weight_unit(total: float) -> float:
+    """The smallest power of 2 such that weights with this sum stay below 2^62 units. No weight is less than a unit."""
+    return 2.0 ** (int(np.frexp(total)[1]) - TOTAL_BITS)
+
+
+def residual_weights(ratings: DeviceRatings, rows: RowPosterior, others: RowPosterior) -> Any:
     """w_l σ(−y_l u_l) of every rating, u_l the mean of its score."""
     shape, out = Shape.of(rows.form), cupy().empty(ratings.n, np.float32)
     launch(
         kernel("pairs", "residuals", shape.pair_macros), ratings.n, *ratings.places, ratings.codes,
-        or_null(ratings.weights), rows.location, partners.location, out, np.int64(ratings.n),
+        or_null(ratings.weights), rows.location, others.location, out, np.int64(ratings.n),
     )  # fmt: skip
     return out

@@ -1,4 +1,4 @@
-// Random numbers of a rating (core/randomness.py), and the row of a rating. Header-free, for nvrtc.
+// Random numbers of a rating (core/randomness.py), and the row of a rating. No headers, for nvrtc.
 //
 //   TASK     ratings of a task, as in sums.cu
 typedef unsigned int u32;
@@ -21,7 +21,7 @@ __device__ __forceinline__ double uniform(u64 state) {
   return ((double)(scrambled(state) >> 11) + 0.5) * 1.1102230246251565e-16;  // 2⁻⁵³
 }
 
-// The ratings by rows: where each row begins, and the row of the first rating of each task
+// Where the ratings of each row begin, and the row of the first rating of each task
 struct Ratings {
   const i64* pointers;
   const int* first_rows;

@@ -1,16 +1,16 @@
-// Work on ratings, without the posteriors of their rows and columns.
+// Kernels on ratings that do not need the posteriors of their rows and columns.
 #include "random.cuh"
 
 // ---- sorting -----------------------------------------------------------------------------------------------------------
 
-// Sortable: the row, the column and the label of every rating
+// Sortable keys of the row, the column and the label of every rating
 extern "C" __global__ void fill_keys(const int* __restrict__ rows, const int* __restrict__ columns,
                                      const unsigned char* __restrict__ positive, u64* __restrict__ keys, i64 n) {
   const i64 l = my_number();
   if (l < n) keys[l] = (u64)(u32)rows[l] << 32 | (u32)columns[l] << 1 | (positive[l] ? 1u : 0u);
 }
 
-// The same of the other orientation, from ratings that are sorted by row
+// The keys of the other orientation, from ratings that are sorted by row
 extern "C" __global__ void fill_transposed_keys(const i64* __restrict__ pointers, const int* __restrict__ first_rows,
                                                 int n_tasks, i64 n_rows, const u32* __restrict__ codes,
                                                 u64* __restrict__ keys, i64 n) {
@@ -20,7 +20,7 @@ extern "C" __global__ void fill_transposed_keys(const i64* __restrict__ pointers
   keys[l] = (u64)(code >> 1) << 32 | row << 1 | (code & 1u);
 }
 
-// The codes of sorted keys: column << 1 | positive, and a bit for a cell that the rating before has as well
+// The codes of sorted keys: column << 1 | positive, and a bit that marks a rating of the same cell as the one before
 extern "C" __global__ void fill_codes(const u64* __restrict__ keys, u32* __restrict__ codes, i64 n) {
   const i64 l = my_number();
   if (l < n) codes[l] = (u32)keys[l] | (l > 0 && keys[l] >> 1 == keys[l - 1] >> 1 ? REPEATED : 0u);
@@ -62,8 +62,8 @@ extern "C" __global__ void mark_repeated(const i64* __restrict__ pointers, const
     codes[l] = plain[l] | (l > pointers[row] && plain[l] >> 1 == plain[l - 1] >> 1 ? REPEATED : 0u);
 }
 
-// Of every row: the sum of its weights (of all ratings, of the positive ones), 1/√ of the first (0 without ratings), and its
-// number of different columns. Such sums of float32 numbers are exact in double precision as a rule, in whatever order.
+// For every row: the sums of its weights and of its positive weights, 1/√ of the first sum (0 without ratings), and the
+// number of its different columns. In double precision such sums of float32 numbers are usually exact, in any order.
 extern "C" __global__ void count_rows(const i64* __restrict__ pointers, const u32* __restrict__ codes,
                                       const float* __restrict__ weights, double* __restrict__ total,
                                       double* __restrict__ positive, double* __restrict__ root, int* __restrict__ distinct,
@@ -88,7 +88,7 @@ extern "C" __global__ void count_rows(const i64* __restrict__ pointers, const u3
   if (lane == 0) { total[row] = all; positive[row] = plus; root[row] = all > 0.0 ? rsqrt(all) : 0.0; distinct[row] = cells; }
 }
 
-// The coins of 32 ratings of a row side by side (core/split.py): which of them are chosen. `cells` counts the coins so far.
+// Which of 32 adjacent ratings of a row a split chooses (core/randomness.py). `cells` counts the random numbers used so far.
 __device__ __forceinline__ u32 chosen(u32 code, bool here, i64 row, u64 seed, double fraction, bool by_cell, i64& cells) {
   const int lane = threadIdx.x & 31;
   const u32 fresh = __ballot_sync(EVERYONE, here && !(by_cell && (code & REPEATED)));
@@ -97,7 +97,7 @@ __device__ __forceinline__ u32 chosen(u32 code, bool here, i64 row, u64 seed, do
   return __ballot_sync(EVERYONE, here && uniform(stream(seed, (u64)row, (u64)position)) < fraction);
 }
 
-// How many ratings of every row a split chooses
+// The number of ratings of every row that a split chooses
 extern "C" __global__ void count_split(const i64* __restrict__ pointers, const u32* __restrict__ codes, u64 seed,
                                        double fraction, int by_cell, i64* __restrict__ counts, i64 n_rows) {
   const i64 row = my_number() >> 5;
@@ -147,22 +147,22 @@ __device__ __forceinline__ void add(u64* counts, int k, bool counted) {
   if ((threadIdx.x & 31) == 0 && those) atomicAdd(counts + k, (u64)__popc(those));
 }
 
-// counts[0]: how many bytes are not 0
+// counts[0]: the number of bytes that are not 0
 extern "C" __global__ void count_marked(const unsigned char* __restrict__ marked, u64* __restrict__ counts, i64 n) {
   const i64 k = my_number();
   add(counts, 0, k < n && marked[k]);
 }
 
-// counts[0]: how many numbers differ from the one before
+// counts[0]: the number of keys that differ from the one before
 extern "C" __global__ void count_changes(const u64* __restrict__ sorted, u64* __restrict__ counts, i64 n) {
   const i64 k = my_number();
   add(counts, 0, k < n && (k == 0 || sorted[k] != sorted[k - 1]));
 }
 
-// Cells that were rated again, ratings that repeat a cell, and those of them with another label than the one before
+// The numbers of cells that are rated more than once, of ratings that repeat a cell, and of repeats with another label
 extern "C" __global__ void count_repeats(const u32* __restrict__ codes, u64* __restrict__ counts, i64 n) {
   const i64 l = my_number();
-  const bool again = l < n && (codes[l] & REPEATED);  // the first rating is none
+  const bool again = l < n && (codes[l] & REPEATED);  // never the first rating
   add(counts, 0, again && !(codes[l - 1] & REPEATED));
   add(counts, 1, again);
   add(counts, 2, again && ((codes[l] ^ codes[l - 1]) & 1));
@@ -170,7 +170,7 @@ extern "C" __global__ void count_repeats(const u32* __restrict__ codes, u64* __r
 
 // ---- keys of rows ------------------------------------------------------------------------------------------------------
 
-// Whole numbers as such; other sums of weights by their bits (core/spectral_rows.py)
+// Whole numbers as they are; other sums of weights by their bits (core/spectral.py)
 __device__ __forceinline__ u64 as_key(double value) {
   return value == rint(value) && value < 9.2e18 ? (u64)value : (u64)__double_as_longlong(value);
 }
@@ -182,8 +182,8 @@ extern "C" __global__ void hash_rows(const double* __restrict__ total, const dou
   if (i < n) out[i] = scrambled(as_key(positive[i]) + scrambled(as_key(total[i]) + STEP) + STEP);
 }
 
-// Normals of this deviation from a hash of the seed and the sums of a row, or its number if there are none; 0 in rows without
-// ratings
+// Normals with this standard deviation from a hash of the seed and the sums of a row, or its number without sums; 0 in rows
+// without ratings
 extern "C" __global__ void keyed_normals(const i64* __restrict__ pointers, const double* __restrict__ total,
                                          const double* __restrict__ positive, u64 seed, int width, double deviation,
                                          double* __restrict__ out, i64 n) {

@@ -1,6 +1,6 @@
-"""DeviceRatings: the ratings of one orientation on the GPU, sorted by row, and cut into tasks.
+"""DeviceRatings: the ratings of one orientation on the GPU, sorted by row and cut into tasks.
 
-Those in numpy arrays are checked and sorted on the GPU.
+Ratings in numpy arrays are checked and sorted on the GPU.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ class Cuts(NamedTuple):
     many: Any  # rows with more than MANY_TASKS tasks of ratings: a block of threads joins their parts
 
 
-class DeviceRowSums(NamedTuple):
-    """Of each row, float64 and int32."""
+class RowWeights(NamedTuple):
+    """Sums over the ratings of each row, float64, and a count, int32."""
 
-    weights: Any  # the sum of the weights of its ratings
-    positives: Any  # the same of the positive ones
+    weights: Any  # the sum of the weights of all ratings
+    positives: Any  # the sum of the weights of positive ratings
     root: Any  # D^{−½}: 1/√weights, 0 without ratings
     distinct: Any  # number of different columns
 
 
 @dataclass(frozen=True)
 class DeviceRatings:
-    """As ``RatingBlock``, on the device. The upper bit of a code says that the rating before is of the same cell."""
+    """A ``RatingBlock`` on the device. The upper bit of a code marks a rating of the same cell as the one before."""
 
     pointers: Any  # int64
     codes: Any  # uint32: repeated << 31 | column << 1 | positive
@@ -59,8 +59,8 @@ class DeviceRatings:
             order = order[cp.argsort(keys[order])]
             keys, weights = keys[order], weights[order]
         codes, pointers = cp.empty(n, np.uint32), cp.empty(shape[0] + 1, np.int64)
-        launch(_kernel("fill_codes"), n, keys, codes, np.int64(n))
-        launch(_kernel("fill_pointers"), shape[0] + 1, keys, pointers, np.int64(shape[0]), np.int64(n))
+        launch(_rating_kernel("fill_codes"), n, keys, codes, np.int64(n))
+        launch(_rating_kernel("fill_pointers"), shape[0] + 1, keys, pointers, np.int64(shape[0]), np.int64(n))
         return cls(pointers, codes, shape[1], weights)
 
     @property
@@ -76,19 +76,19 @@ class DeviceRatings:
         n_tasks = -(-self.n // TASK)
         first_rows = cupy().empty(n_tasks, np.int32)
         rows = np.int64(self.n_rows)
-        launch(_kernel("fill_first_rows"), n_tasks, self.pointers, rows, first_rows, np.int32(n_tasks))
+        launch(_rating_kernel("fill_first_rows"), n_tasks, self.pointers, rows, first_rows, np.int32(n_tasks))
         many = np.flatnonzero(self.counts > MANY_TASKS * TASK).astype(np.int32)
         return Cuts(first_rows, upload(many))
 
     @property
     def places(self) -> tuple[Any, Any, np.int32, np.int64]:
-        """``Ratings`` of ``random.cuh``: what tells the row of a rating."""
+        """``Ratings`` of ``random.cuh``, which finds the row of a rating."""
         first_rows = self.cuts.first_rows
         return self.pointers, first_rows, np.int32(len(first_rows)), np.int64(self.n_rows)
 
     def transposed(self) -> DeviceRatings:
         keys, n = cupy().empty(self.n, np.uint64), self.n
-        launch(_kernel("fill_transposed_keys"), n, *self.places, self.codes, keys, np.int64(n))
+        launch(_rating_kernel("fill_transposed_keys"), n, *self.places, self.codes, keys, np.int64(n))
         return DeviceRatings.of_keys(keys, (self.n_columns, self.n_rows), self.weights)
 
     # ---- numbers of the rows -----------------------------------------------------------------------------------------
@@ -104,18 +104,23 @@ class DeviceRatings:
         return int(np.count_nonzero(self.counts))
 
     @cached_property
-    def row_sums(self) -> DeviceRowSums:
+    def row_weights(self) -> RowWeights:
         return self._summed(self.weights)
+
+    @property
+    def total_weight(self) -> float:
+        """The sum of the weights; the number of ratings where they have none."""
+        return float(self.row_weights.weights.sum())
 
     @property
     def distinct(self) -> Any:
         """Number of different columns that each row has rated, int32."""
-        return self.row_sums.distinct
+        return self.row_weights.distinct
 
     @property
     def counted_rows(self) -> Rows:
         """The rows with the sums of their weights, on the host."""
-        total, positive = (download(self.row_sums[k]) for k in range(2))
+        total, positive = (download(self.row_weights[k]) for k in range(2))
         if self.weights is None:
             total, positive = total.astype(np.int64), positive.astype(np.int64)
         return Rows(np.arange(self.n_rows), total, positive)
@@ -131,28 +136,28 @@ class DeviceRatings:
         return int(self._unweighted.positives.sum())
 
     @property
-    def _unweighted(self) -> DeviceRowSums:
-        return self.row_sums if self.weights is None else self._summed(None)
+    def _unweighted(self) -> RowWeights:
+        return self.row_weights if self.weights is None else self._summed(None)
 
-    def _summed(self, weights: Any) -> DeviceRowSums:
+    def _summed(self, weights: Any) -> RowWeights:
         m, cp = self.n_rows, cupy()
-        sums = DeviceRowSums(cp.empty(m), cp.empty(m), cp.empty(m), cp.empty(m, np.int32))
-        launch(_kernel("count_rows"), 32 * m, self.pointers, self.codes, or_null(weights), *sums, np.int64(m))
+        sums = RowWeights(cp.empty(m), cp.empty(m), cp.empty(m), cp.empty(m, np.int32))
+        launch(_rating_kernel("count_rows"), 32 * m, self.pointers, self.codes, or_null(weights), *sums, np.int64(m))
         return sums
 
     @cached_property
     def repeats(self) -> Repeats:
         counts = cupy().zeros(3, np.uint64)
-        launch(_kernel("count_repeats"), self.n, self.codes, counts, np.int64(self.n))
+        launch(_rating_kernel("count_repeats"), self.n, self.codes, counts, np.int64(self.n))
         return Repeats(*map(int, counts.get()))
 
     # ---- a part of the ratings ---------------------------------------------------------------------------------------
 
     def divided(self, split: Split) -> tuple[DeviceRatings, DeviceRatings]:
-        """The ratings that a split chooses, and the others. These are the ratings of the rows."""
+        """The ratings that a split chooses, and the others. The ratings must be those by rows."""
         m, counts = np.int64(self.n_rows), cupy().empty(self.n_rows, np.int64)
         coin = np.uint64(split.seed), np.float64(split.fraction), np.int32(split.by_cell)
-        launch(_kernel("count_split"), 32 * self.n_rows, self.pointers, self.codes, *coin, counts, m)
+        launch(_rating_kernel("count_split"), 32 * self.n_rows, self.pointers, self.codes, *coin, counts, m)
         kept = np.append(0, np.cumsum(download(counts)))
         return tuple(  # type: ignore[return-value]
             self._part(coin, wanted, pointers)
@@ -163,38 +168,38 @@ class DeviceRatings:
         n, pointers, cp = int(kept[-1]), upload(kept), cupy()
         codes, weights = cp.empty(n, np.uint32), None if self.weights is None else cp.empty(n, np.float32)
         launch(
-            _kernel("write_split"), 32 * self.n_rows, self.pointers, self.codes, or_null(self.weights), *coin,
+            _rating_kernel("write_split"), 32 * self.n_rows, self.pointers, self.codes, or_null(self.weights), *coin,
             np.int32(wanted), pointers, codes, or_null(weights), np.int64(self.n_rows),
         )  # fmt: skip
         return DeviceRatings(pointers, codes, self.n_columns, weights)
 
 
-def _kernel(name: str) -> Any:
+def _rating_kernel(name: str) -> Any:
     return kernel("ratings", name, RATING_MACROS)
 
 
 def count_marked(marked: Any) -> int:
-    """How many numbers of an array of bytes are not 0."""
+    """The number of bytes of an array that are not 0."""
     counts = cupy().zeros(1, np.uint64)
-    launch(_kernel("count_marked"), marked.size, marked, counts, np.int64(marked.size))
+    launch(_rating_kernel("count_marked"), marked.size, marked, counts, np.int64(marked.size))
     return int(counts.get()[0])
 
 
 def count_distinct(ratings: DeviceRatings) -> int:
-    """How many different sums of weights, of all ratings and of the positive ones, the rows have."""
+    """The number of different pairs (total weight, positive weight) of the rows."""
     n, counts = ratings.n_rows, cupy().zeros(1, np.uint64)
     keys = cupy().empty(n, np.uint64)
-    launch(_kernel("hash_rows"), n, *ratings.row_sums[:2], keys, np.int64(n))
+    launch(_rating_kernel("hash_rows"), n, *ratings.row_weights[:2], keys, np.int64(n))
     keys.sort()
-    launch(_kernel("count_changes"), n, keys, counts, np.int64(n))
+    launch(_rating_kernel("count_changes"), n, keys, counts, np.int64(n))
     return int(counts.get()[0])
 
 
 def keyed_normals(ratings: DeviceRatings, width: int, seed: int, deviation: float, numbered: bool) -> Any:
-    """Normals of every row, from a hash of its sums, or of its number; 0 without ratings (``core.spectral``)."""
-    out, keys = cupy().empty((ratings.n_rows, width)), (NULL, NULL) if numbered else ratings.row_sums[:2]
+    """Normals of every row, from a hash of its weights or of its number; 0 without ratings (``core.spectral``)."""
+    out, keys = cupy().empty((ratings.n_rows, width)), (NULL, NULL) if numbered else ratings.row_weights[:2]
     launch(
-        _kernel("keyed_normals"), out.size, ratings.pointers, *keys, np.uint64(seed % 2**64), np.int32(width),
+        _rating_kernel("keyed_normals"), out.size, ratings.pointers, *keys, np.uint64(seed % 2**64), np.int32(width),
         np.float64(deviation), out, np.int64(ratings.n_rows),
     )  # fmt: skip
     return out
@@ -207,9 +212,9 @@ def orientations(rows: Any, columns: Any, positive: Any, shape: tuple[int, int],
     """Both orientations of ratings in any order: int32, int32, uint8 and float32 arrays of the device."""
     across, down = shape
 
-    def sorted_by(own: Any, other: Any, extent: tuple[int, int]) -> DeviceRatings:
-        keys = cupy().empty(len(own), np.uint64)
-        launch(_kernel("fill_keys"), len(own), own, other, positive, keys, np.int64(len(own)))
+    def sorted_by(first: Any, second: Any, extent: tuple[int, int]) -> DeviceRatings:
+        keys, n = cupy().empty(len(first), np.uint64), len(first)
+        launch(_rating_kernel("fill_keys"), n, first, second, positive, keys, np.int64(n))
         return DeviceRatings.of_keys(keys, extent, weights)
 
     return {"rows": sorted_by(rows, columns, (across, down)), "cols": sorted_by(columns, rows, (down, across))}
@@ -219,7 +224,7 @@ def orientations_of(block: RatingBlock) -> Orientations:
     """Both orientations of the ratings of a block."""
     plain, pointers = upload(block.codes).view(np.uint32), upload(block.row_pointers)
     codes, n_rows = cupy().empty(len(plain), np.uint32), block.n_rows
-    launch(_kernel("mark_repeated"), 32 * n_rows, pointers, plain, codes, np.int64(n_rows))
+    launch(_rating_kernel("mark_repeated"), 32 * n_rows, pointers, plain, codes, np.int64(n_rows))
     weights = None if block.weights is None else upload(block.weights)
     rows = DeviceRatings(pointers, codes, block.n_columns, weights)
     return {"rows": rows, "cols": rows.transposed()}
@@ -229,15 +234,15 @@ def device_ratings(
     rows: ArrayLike, cols: ArrayLike, labels: ArrayLike, shape: Sequence[int] | None, settings: Sequence[object],
     weights: ArrayLike | None, form: Form,
 ) -> Orientations:  # fmt: skip
-    """Both orientations. The arguments are those of ``core.array_input.checked_ratings``, which says what is wrong.
+    """Both orientations of ratings in arrays; the arguments are those of ``core.array_input.checked_ratings``.
 
-    Arrays that look right are sent as they are, and the device looks at their numbers: to check a billion of them takes
-    the host longer than the whole fit.
+    Arrays of the right types are uploaded as they are, and the device checks their values: the host would take longer
+    to check a billion values than the whole fit takes. If a check fails, ``checked_ratings`` reports the problem.
     """
-    own_rows, own_cols, own_labels = map(np.asarray, (rows, cols, labels))
-    sent = None if settings or weights is not None else _sent(own_rows, own_cols, own_labels, shape, form)
+    given = np.asarray(rows), np.asarray(cols), np.asarray(labels)
+    sent = None if settings or weights is not None else _sent(*given, shape, form)
     if sent is None:
-        checked = checked_ratings(own_rows, own_cols, own_labels, shape, settings, weights)
+        checked = checked_ratings(*given, shape, settings, weights)
         size, extent, carried = len(checked.rows), checked.shape, checked.weights
         check_memory(size, *extent, form, carried is not None)
         row, col = (upload(array.astype(np.int32)) for array in (checked.rows, checked.cols))
@@ -251,7 +256,7 @@ def device_ratings(
 def _sent(
     rows: NDArray[Any], cols: NDArray[Any], labels: NDArray[Any], shape: Sequence[int] | None, form: Form
 ) -> tuple[Any, Any, Any, tuple[int, int]] | None:
-    """Rows, columns, labels as bytes, and the shape; None if anything about them is not as it should be."""
+    """Rows, columns, labels as bytes, and the shape; None if anything about them is wrong or unusual."""
     kinds = rows.dtype.kind in "iu" and cols.dtype.kind in "iu" and labels.dtype.kind in "biu"
     if not kinds or not rows.shape == cols.shape == labels.shape or rows.ndim != 1 or not len(rows):
         return None

@@ -1,4 +1,4 @@
-"""CudaRunner and CudaEngine: the steps on a GPU. A table is a posterior whose arrays are on the device."""
+"""CudaRunner and CudaEngine: the steps on a GPU. A table is a posterior with arrays on the device."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from onebit_spark.core.blocks import RatingBlock, Repeats
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.implicit_features import ImplicitMove
 from onebit_spark.core.losses import OTHER, Loss, PriorLines, RowPrior, Side
-from onebit_spark.core.posterior import Form, RowPosterior, packed_size
+from onebit_spark.core.posterior import Form, RowMap, RowPosterior, packed_size
 from onebit_spark.core.randomness import Split
-from onebit_spark.core.row_map import RowMap
 from onebit_spark.core.spectral import Rows
 from onebit_spark.engines import steps
 from onebit_spark.engines.cuda import pairs
@@ -27,46 +26,47 @@ from onebit_spark.engines.cuda.device import (
     downloaded,
     kernel,
     or_null,
-    room,
     upload,
     uploaded,
+    usable_bytes,
 )
-from onebit_spark.engines.cuda.ratings import DeviceRatings, Orientations, device_ratings, orientations_of
-from onebit_spark.engines.cuda.shapes import WARP, Shape
-from onebit_spark.engines.cuda.start import grown_posteriors, start_posteriors, total_weight
-from onebit_spark.engines.cuda.totals import coef_gram, fold, side_statistics
-from onebit_spark.engines.cuda.update import (
+from onebit_spark.engines.cuda.half_step import (
     DevicePrior,
     RatingSums,
-    map_rows,
+    apply_map,
+    fold,
+    gram_of_coef,
     move_implicit,
     prepare_half_step,
     prepare_ratings,
+    side_statistics,
     updated,
 )
-from onebit_spark.engines.engine import BlockEngine
-from onebit_spark.engines.runner import LineFormat, LineMap
+from onebit_spark.engines.cuda.ratings import DeviceRatings, Orientations, device_ratings, orientations_of
+from onebit_spark.engines.cuda.shapes import WARP, Shape
+from onebit_spark.engines.cuda.start import device_growth, device_start
+from onebit_spark.engines.engine import BlockEngine, LineFormat, LineMap
 from onebit_spark.engines.steps import RowStep, Step, Sums
 
-MOST_BLOCKS = 8448  # sixty-four for each multiprocessor of an H200
+FILL_BLOCKS = 8448  # sixty-four for each multiprocessor of an H200
 
 
 class CudaRunner:
-    """Both orientations of the ratings on the device. Each step of an engine has its form for the device here."""
+    """Runs the steps of an engine on the device, which holds both orientations of the ratings."""
 
     def __init__(self, ratings: Orientations) -> None:
         self.ratings = ratings
         self.n_ratings = ratings["rows"].n
         self.weighted = ratings["rows"].weights is not None
-        self.total_weight = total_weight(ratings["rows"])
+        self.total_weight = ratings["rows"].total_weight
         self._prepared: set[Form] = set()
         self._left_out: tuple[Split, DeviceRatings] | None = None
-        self._ahead: RatingSums | None = None  # of the next half step: the data term of the last one needed them
-        self._next: Callable[[], RatingSums] | None = None  # makes them
+        self._ahead: RatingSums | None = None  # sums of the next half step, where the data term has needed them
+        self._next: Callable[[], RatingSums] | None = None  # computes them
 
     @classmethod
     def of_block(cls, block: RatingBlock, form: Form) -> Self:
-        """On the ratings of a block, if there is room for them."""
+        """A runner on the ratings of a block; ``form`` is that of the rows at the start of the fit."""
         prepare_ratings()
         check_memory(block.n_ratings, block.n_rows, block.n_columns, form, block.weights is not None)
         return cls(orientations_of(block))
@@ -106,14 +106,14 @@ class CudaRunner:
         return new, [statistics.to_vector()]
 
     def _prepare(self, form: Form) -> None:
-        """Begin to compile what such a half step needs, the first time."""
+        """Start compiling what half steps on such rows need, the first time."""
         if form not in self._prepared:
             self._prepared.add(form)
             for ratings in self.ratings.values():
                 prepare_half_step(ratings, form)
 
     def data_term(self, summed: float) -> float:
-        """Its first part comes with the sums of the next half step, which wait until the weights have moved."""
+        """The data term. Its first part comes with the sums of the next half step, after the weights have moved."""
         if self._next is None:
             return summed
         self._ahead, self._next = self._next(), None
@@ -124,9 +124,9 @@ class CudaRunner:
     def sums(self, side: Side, step: Step, own: Sequence[Any], partners: Any) -> list[Sums]:
         ratings, rows = self.ratings[side], own[0]
         if isinstance(step, steps.Draw):
-            return [pairs.count_errors(ratings, rows, partners, step.draws)]
+            return [pairs.drawn_errors(ratings, rows, partners, step.draws)]
         if isinstance(step, steps.Confidences):
-            return [pairs.count_confidences(ratings, rows, partners, step.noise, step.stride)]
+            return [pairs.confidence_histogram(ratings, rows, partners, step.noise, step.stride)]
         assert isinstance(step, steps.MeasureHoldoutLoss)
         return [pairs.holdout_loss_sums(self._left(step.split), rows, partners)]
 
@@ -137,12 +137,12 @@ class CudaRunner:
                 explained = (own[1] @ cupy().asarray(step.feature_coef)).astype(np.float32)
             return _with_prior(own[0], self.ratings[side], step.prior, explained)
         assert isinstance(step, steps.Combine)
-        return step.make(*own)  # numpy's functions and indices serve arrays of the device as well
+        return step.make(*own)  # it uses only functions and indices that CuPy has too
 
     def row_sums(self, side: Side, step: RowStep, own: Sequence[Any] = ()) -> list[Sums]:
         posterior: RowPosterior = own[0]
         if step is steps.coef_gram:
-            return [coef_gram(self.ratings[side], posterior)]
+            return [gram_of_coef(self.ratings[side], posterior)]
         assert step is steps.column_squares
         mean: Any = posterior.mean.astype(np.float64)
         return [np.diag((mean.T @ mean).get()).copy()]
@@ -154,29 +154,29 @@ class CudaRunner:
         return downloaded(table)
 
     def mapped(self, side: Side, table: RowPosterior, by: LineMap) -> RowPosterior:
-        """The rows themselves, mapped at once."""
+        """Map the rows themselves, at once."""
         self._ahead = None
         if isinstance(by, ImplicitMove):
             move_implicit(table, by)
         else:
             assert isinstance(by, RowMap)
-            map_rows(table, by)
+            apply_map(table, by)
         return table
 
     def start(self, config: FitConfig, loss: Loss) -> dict[Side, RowPosterior]:
         self._prepare(config.form)
-        return start_posteriors(self.ratings, config, loss)
+        return device_start(self.ratings, config, loss)
 
     def shortage(self, config: FitConfig) -> str | None:
         sizes = self.n_ratings, self.n_rows("rows"), self.n_rows("cols")
-        needed, there = bytes_needed(*sizes, config.form, self.weighted), room()
+        needed, there = bytes_needed(*sizes, config.form, self.weighted), usable_bytes()
         if needed <= there:
             return None
         return f"it takes about {needed / 1e9:.1f} GB of GPU memory, and there are {there / 1e9:.1f}"
 
     def grown(self, posteriors: dict[Side, RowPosterior], config: FitConfig, loss: Loss) -> dict[Side, RowPosterior]:
         self._prepare(config.form)
-        return grown_posteriors(self.ratings, posteriors, config, loss)
+        return device_growth(self.ratings, posteriors, config, loss)
 
     @contextmanager
     def restricted(self, split: Split) -> Iterator[CudaRunner]:
@@ -192,19 +192,19 @@ class CudaRunner:
 
     @contextmanager
     def running(self) -> Iterator[Self]:
-        """For the length of a fit. What only a next step would have needed is freed."""
+        """The runner for the length of a fit. Afterwards, sums for a next half step are freed."""
         yield self
         self._ahead = self._next = self._left_out = None
 
     def _left(self, split: Split) -> DeviceRatings:
-        """The ratings that a split does not choose. Those of the last one that restricted this runner are kept."""
+        """The ratings that a split does not choose. Those of the last split are kept."""
         if self._left_out is None or self._left_out[0] != split:
             self._left_out = split, self.ratings["rows"].divided(split)[1]
         return self._left_out[1]
 
 
 def _with_prior(posterior: RowPosterior, ratings: DeviceRatings, prior: RowPrior, explained: Any) -> RowPosterior:
-    """``core.engine.with_prior`` on the device."""
+    """The posterior with the prior in rows without ratings (``core.engine.with_prior``)."""
     filled, shape, deviation = posterior.copy(), Shape.of(posterior.form), prior.precision[0] ** -0.5
     line = deviation
     if not shape.spread:
@@ -212,7 +212,7 @@ def _with_prior(posterior: RowPosterior, ratings: DeviceRatings, prior: RowPrior
         line[[packed_size(k + 1) - 1 for k in range(shape.size)]] = deviation**2
     mean, line = (cupy().asarray(numbers, np.float32) for numbers in (prior.mean[0], line))
     kernel("maps", "fill_unrated", shape.map_macros)(
-        (min(MOST_BLOCKS, filled.n_rows),), (WARP,),
+        (min(FILL_BLOCKS, filled.n_rows),), (WARP,),
         (
             ratings.pointers, mean, or_null(explained), line, filled.location, filled.scale, or_null(filled.implicit),
             np.int64(filled.n_rows),
@@ -238,7 +238,7 @@ class CudaEngine(BlockEngine[RowPosterior]):
 
     @contextmanager
     def running(self) -> Iterator[Self]:
-        """For the length of a fit. What only a next step would have needed is freed."""
+        """The engine for the length of a fit."""
         with self.runner.running():
             yield self
 

@@ -1,14 +1,14 @@
-"""How the kernels are sized for one form of a row, and where their numbers are in memory.
+"""The sizes of the kernels for one form of a row, and the places of their numbers in memory.
 
-A partner's line has the moments E[z zᵀ] of z = [R, 1], packed (``core.losses.logistic``), and behind them what
-implicit features tell. A group of threads reads it together. With 4 threads, of which each holds 20 moments:
+A line of the other side has the moments E[z zᵀ] of z = [R, 1], packed (``core.losses.logistic``), followed by the
+vectors of implicit features. A group of threads reads it together. With 4 threads that hold 20 moments each:
 
     memory        0 1 2 3   4 5 6 7   8 9 10 11   12 13 14 15   16 17 18 19   …   76 77 78 79
     thread        0         1         2           3             0             …   3
     its register  0 1 2 3   0 1 2 3   0 1 2  3    0  1  2  3    4  5  6  7    …   16 17 18 19
 
-So every thread reads 16 bytes at a time, and its neighbours read the bytes beside them. The groups of a warp sum
-different ratings of a row. In the end each group keeps a part of the sums, and writes them in the order of the line.
+So every thread reads 16 bytes at a time, and its neighbours read the adjacent bytes. The groups of a warp sum
+different ratings of a row. In the end each group has a part of the sums and writes it in the order of the line.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from onebit_spark.core.posterior import SENT_VECTORS, Form, packed_size
 Places = NDArray[np.int64]
 
 GROUPS = (4, 8, 16, 32, 64, 96)  # threads that may share a rating, or map a row together
-# Threads that solve a row together: so many lines and columns of them, for systems up to this size
+# Systems up to this size are solved by a grid of so many lines and columns of threads
 GRIDS = {12: (2, 2), 16: (4, 2), 24: (4, 4), 32: (8, 4), 64: (8, 8)}
-MOST_MOMENTS = 24  # of a thread: more would not fit its registers
+MOST_MOMENTS = 24  # moments of a thread; more would not fit its registers
 TASK = 512  # ratings of a task
-MANY_TASKS = 32  # a row with more tasks than that is joined by a block of threads of its own
+MANY_TASKS = 32  # a row with more tasks than that is joined by a whole block of threads
 RATING_MACROS = {"TASK": TASK}
-MODE_LOGISTIC, MODE_PRODUCT, MODE_READS = range(3)  # what sums.cu adds up
-WARP, BLOCK = 32, 128  # threads
+MODE_LOGISTIC, MODE_PRODUCT, MODE_READS = range(3)  # what sums.cu sums
+WARP, BLOCK = 32, 128  # numbers of threads
 REGISTERS = 65536  # of a multiprocessor
-OTHER_REGISTERS = 28  # of a thread of sums.cu: addresses, codes and the like
+OTHER_REGISTERS = 28  # of a thread of sums.cu, for addresses, codes and the like
 
 
 def _rounded(n: int, to: int) -> int:
@@ -41,28 +41,28 @@ def _rounded(n: int, to: int) -> int:
 
 
 def _one_read(n: int) -> int:
-    """So many numbers, or one more: what is left of fours are one number or two, for three are no single read."""
+    """n, or n + 1 where n leaves three numbers beyond fours: those could not be read at once."""
     return n + (n % 4 == 3)
 
 
 @dataclass(frozen=True)
 class LineShape:
-    """How ``sums.cu`` reads the lines of partners, and where it writes the sums of a row."""
+    """How ``sums.cu`` reads the lines of the other side, and where it writes the sums of a row."""
 
     group: int  # threads that share a rating
-    moments: int  # numbers of a line that each of them holds
-    implicit: int = 0  # the same of the implicit vectors
-    signed: int = 0  # how many of the last moments are summed with the labels as well
+    moments: int  # moments of a line that each of them holds
+    implicit: int = 0  # numbers of the implicit vectors that each of them holds
+    signed: int = 0  # how many of the last moments are also summed with the labels
 
     @classmethod
     def of_columns(cls, columns: int) -> LineShape:
-        """Of lines of plain numbers, as the start multiplies them."""
+        """The shape of lines of plain numbers, which the start multiplies."""
         group = next(threads for threads in GROUPS if 16 * threads >= columns)
         return cls(group, _rounded(columns, 4 * group) // group)
 
     @property
     def groups(self) -> int:
-        """Groups of a warp."""
+        """Groups in a warp."""
         return max(1, WARP // self.group)
 
     @property
@@ -72,22 +72,22 @@ class LineShape:
 
     @property
     def _summed(self) -> int:
-        """Sums per thread that are not always 0."""
+        """Sums per thread, without padding."""
         return sum(_rounded(part, 4) for part in (self.moments, self.signed, self.implicit))
 
     @property
     def width(self) -> int:
-        """Numbers of a line."""
+        """Numbers in a line."""
         return (self.moments + self.implicit) * self.group
 
     @property
     def sums(self) -> int:
-        """Sums of a row."""
+        """Numbers of a row's sums."""
         return self.values * self.group
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Threads of a block."""
         return self.group if self.group > WARP else BLOCK
 
     @property
@@ -95,13 +95,13 @@ class LineShape:
         return 1 if self.group > WARP else BLOCK // WARP
 
     def signed_places(self, numbers: Places) -> Places:
-        """Where the sums of these moments with the labels are. Their own sums are where they are in a line."""
+        """The places of the signed sums of these moments. A plain sum has the place that the moment has in a line."""
         return numbers + self.signed * self.group
 
     def implicit_places(self, numbers: Places) -> Places:
-        """Where the sums of these numbers of the implicit vectors are.
+        """The places of the sums of these numbers of the implicit vectors.
 
-        A thread that has fewer than four of them left has room for four.
+        A thread's last numbers, fewer than four, take four places.
         """
         count, first = self.implicit, (self.moments + self.signed) * self.group
         rest, beyond = count % 4 or 4, numbers - (count - count % 4) * self.group
@@ -115,10 +115,10 @@ class LineShape:
         }  # fmt: skip
 
     def sum_macros(self, weighted: bool, mode: int, cached: bool = False) -> dict[str, int]:
-        """Of ``sums.cu``. ``cached``: whether all lines fit the cache of the device.
+        """The macros of ``sums.cu``. ``cached``: whether all lines fit the cache of the device.
 
-        A group reads two ratings ahead. From the cache one is enough: it takes fewer registers, and as many blocks run
-        side by side as have room for theirs. The order of the sums is the same.
+        A group reads two ratings at once. From the cache one is enough: that takes fewer registers, so more blocks run
+        at the same time. The order of the sums is the same.
         """
         ahead = 1 if cached else 2
         read = self.moments + self.implicit
@@ -155,7 +155,7 @@ class Shape:
 
     @cached_property
     def line(self) -> LineShape:
-        """The moments of [R, 1], D + 1 coordinates, and 4K numbers of implicit features."""
+        """Lines of the moments of [R, 1], D + 1 coordinates, and of 4K numbers of implicit features."""
         numbers = packed_size(self.size + 1)
         group = next(threads for threads in GROUPS if MOST_MOMENTS * threads >= _rounded(numbers, 4 * threads))
         moments = _rounded(numbers, 4 * group) // group
@@ -163,20 +163,20 @@ class Shape:
         return LineShape(group, moments, implicit, moments - self.packed // (4 * group) * 4)
 
     @property
-    def own_width(self) -> int:
-        """Numbers of a row's own line: moments alone."""
+    def row_width(self) -> int:
+        """Numbers in the line of a row: moments alone."""
         return self.line.moments * self.line.group
 
     # ---- lines.cu, solve.cu, maps.cu ---------------------------------------------------------------------------------
 
     @property
     def edge(self) -> int:
-        """1 if the last coordinate of a system is solved apart: the threads would be too many for one more."""
+        """1 if the last coordinate of a system is solved separately, since one more would take a larger grid."""
         return int(self.size - 1 in (32, 64))
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Lines and columns of the threads that solve a row."""
+        """Lines and columns of the grid of threads that solves a row."""
         return next(grid for most, grid in GRIDS.items() if self.size - self.edge <= most)
 
     @property
@@ -191,12 +191,12 @@ class Shape:
         return 1 if self.lanes > WARP else BLOCK // self.lanes
 
     def row_blocks(self, n: int) -> tuple[tuple[int], tuple[int]]:
-        """Blocks for so many rows, and the threads of a block."""
+        """The number of blocks for n rows, and the threads of a block."""
         return (-(-n // self.rows_per_block),), (self.rows_per_block * self.lanes,)
 
     @property
     def root_bytes(self) -> int:
-        """Shared memory of a block that makes roots: a square per row."""
+        """Shared memory of a block of ``roots``: a square matrix per row."""
         return 0 if self.spread else 8 * self.rows_per_block * self.size * (self.size | 1)
 
     @property
@@ -211,17 +211,17 @@ class Shape:
 
     @property
     def map_bytes(self) -> int:
-        """Shared memory of a block that maps: T, and two squares per row."""
+        """Shared memory of a block of ``map_rows``: T, and two square matrices per row."""
         return 4 * (1 + 2 * self.map_rows) * self.size * (self.size | 1)
 
     @cached_property
     def row_macros(self) -> dict[str, int]:
-        """Of ``lines.cu`` and ``solve.cu``."""
+        """The macros of ``lines.cu`` and ``solve.cu``."""
         return {**self.line.macros, **self.map_macros, "EDGE": self.edge}
 
     @cached_property
     def map_macros(self) -> dict[str, int]:
-        """Of ``maps.cu``."""
+        """The macros of ``maps.cu``."""
         down, across = self.grid
         return {**self.total_macros, "DOWN": down, "ACROSS": across, "MAP_LANES": self.map_lanes}
 

@@ -1,7 +1,7 @@
-// The systems of the rows.
+// Solves the system of every row.
 #include "rows.cuh"
 
-#define CORE (SIZE - EDGE)                       // the last coordinate is apart if EDGE
+#define CORE (SIZE - EDGE)                       // with EDGE the last coordinate is handled separately
 #define TALL ((CORE + DOWN - 1) / DOWN)          // lines and columns of a matrix that a thread has
 #define WIDE ((CORE + ACROSS - 1) / ACROSS)
 #define HEIGHT (TALL * DOWN)                     // CORE, rounded up
@@ -10,10 +10,10 @@
 
 struct alignas(16) Room {
   union {
-    float packed[4 * FOURS];  // Σ E[z zᵀ], and in the end V
+    float packed[4 * FOURS];  // first Σ E[z zᵀ], finally V
     double parts[ACROSS][HEIGHT];
   };
-  double column[2][HEIGHT + EDGE];  // what a step publishes: the other one may still be read
+  double column[2][HEIGHT + EDGE];  // the column of this step; that of the step before may still be read
   double mean[SIZE], right[SIZE], unit[SIZE];
   double spacer[(5 - DOUBLES % 4) % 4 + 1];  // 2 more than a multiple of 4: the rows of a warp are in different banks
 };
@@ -31,9 +31,9 @@ __device__ __forceinline__ double reciprocal(double x) {
 //   a_ij −= a_ik a_kj / a_kk,    a_ik, a_ki /= a_kk,    a_kk = −1/a_kk        for i, j ≠ k.
 //
 // Thread (y, x) of a row has the lines y, y + DOWN, … and the columns x, x + ACROSS, … in its registers. The matrix stays
-// symmetric, so a step needs column k alone, which DOWN threads publish. With EDGE, all threads of a line have a_i,CORE of
-// theirs (`edge`), and all have the corner. The pivots are at most 1: so line k can be updated like the others, with
-// 1 − 1/a_kk in the place of a_ik/a_kk. `volume` becomes the product of some pivots; every pivot is in that of one thread.
+// symmetric, so a step needs column k alone, which DOWN threads write to shared memory. With EDGE, every thread has a_i,CORE
+// of its lines (`edge`) and the corner. The pivots are at most 1, so line k can be updated like the others, with 1 − 1/a_kk
+// instead of a_ik/a_kk. Each pivot is a factor of one thread's `volume`.
 __device__ __forceinline__ void sweep(double (&a)[TALL][WIDE], double (&edge)[TALL], double& corner, double& volume,
                                       Room& room, int y, int x) {
   const int lane = x * DOWN + y;
@@ -96,20 +96,20 @@ __device__ __forceinline__ void sweep(double (&a)[TALL][WIDE], double (&edge)[TA
 #endif
 }
 
-// x ~ N(A⁻¹ b, A⁻¹) of every row with ratings, from its sums, under its prior; `implicit_means` are added to the
-// prior means. They and `location` are written anew, `scale` and `implicit` in place. scalars: Σ ½ log det V (or Σ log s),
+// x ~ N(A⁻¹ b, A⁻¹) of every row with ratings, from its sums and its prior, to whose mean `implicit_means` are added.
+// Writes `implicit_means` and `location`; `scale` and `implicit` change in place. scalars: Σ ½ log det V (or Σ log s),
 // Σ g((x − p)² + var) − 1 − log g with g the diagonal of G, and Σ ½κ y E[u] of all ratings.
 // Rows without ratings solve x = 0, so that the threads of a warp stay together.
 extern "C" __global__ void __launch_bounds__(BLOCK)
 solve(const float* __restrict__ acc, const i64* __restrict__ pointers, const int* __restrict__ distinct,
       const double* __restrict__ prior_mean, const double* __restrict__ prior_precision,
-      const float* __restrict__ own_mean, const float* __restrict__ own_deviation, const float* __restrict__ explained,
+      const float* __restrict__ row_mean, const float* __restrict__ row_deviation, const float* __restrict__ explained,
       const float* __restrict__ old, float* __restrict__ location, float* __restrict__ scale,
       float* __restrict__ implicit, float* __restrict__ implicit_means, double* __restrict__ scalars, i64 n, double relaxation,
       double ridge) {
   __shared__ Room rooms[ROWS_PER_BLOCK];
   __shared__ bool solved[ROWS_PER_BLOCK];
-  const Prior prior = {prior_mean, prior_precision, own_mean, own_deviation, explained};
+  const Prior prior = {prior_mean, prior_precision, row_mean, row_deviation, explained};
   const int member = threadIdx.x / LANES, lane = threadIdx.x % LANES, y = lane % DOWN, x = lane / DOWN;
   const i64 first = blockIdx.x * (i64)ROWS_PER_BLOCK, row = first + member;
   Room& room = rooms[member];
@@ -143,7 +143,7 @@ solve(const float* __restrict__ acc, const i64* __restrict__ pointers, const int
       d = sum(k, k) + prior.precision_of(row, k, k);
       b = (double)sums[signed_moment(PACKED + beside(k))];
       if (FIXED) b -= (double)room.packed[TRIANGLE(beside(k), 0)];
-      if (own_deviation) b += prior.precision_of(row, k, k) * room.mean[k];
+      if (row_deviation) b += prior.precision_of(row, k, k) * room.mean[k];
       else
         for (int j = 0; j < SIZE; j++) b += prior_precision[j * SIZE + k] * room.mean[j];
     }
@@ -167,7 +167,7 @@ solve(const float* __restrict__ acc, const i64* __restrict__ pointers, const int
     if (EDGE && rated && i < CORE) edge[r] = (sum(i, CORE) + prior.precision_of(row, i, CORE)) * unit * room.unit[CORE];
   }
   sweep(a, edge, corner, volume, room, y, x);
-  // The solution, from the parts of all threads of a line; nobody needs Σ E[z zᵀ] any more
+  // The solution, from the parts of all threads of a line; Σ E[z zᵀ] is no longer needed
   double last = 0.0;
 #pragma unroll
   for (int r = 0; r < TALL; r++) {
@@ -238,7 +238,7 @@ solve(const float* __restrict__ acc, const i64* __restrict__ pointers, const int
     if (k >= FIXED) implicit[row * (VECTORS * RANK) + RANK + k - FIXED] = (float)(shift * root);
 #endif
   }
-  add_up(lane_sum(log_volume), lane_sum(distance), lane_sum(linear), scalars);  // all threads have come here
+  add_up(lane_sum(log_volume), lane_sum(distance), lane_sum(linear), scalars);
 #if !SPREAD
   for (int e = threadIdx.x; e < ROWS_PER_BLOCK * PACKED; e += BLOCK)
     if (solved[e / PACKED]) scale[first * PACKED + e] = rooms[e / PACKED].packed[e % PACKED];

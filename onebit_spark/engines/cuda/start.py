@@ -1,4 +1,4 @@
-"""DeviceSigns: products with the sign matrix on the GPU, for the start of a fit."""
+"""The start of a fit on the GPU, and the start of new factors: products with the sign matrix and with residuals."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from onebit_spark.core.spectral import (
     spectral_start,
 )
 from onebit_spark.engines.cuda.device import cupy
+from onebit_spark.engines.cuda.half_step import rating_sums
 from onebit_spark.engines.cuda.pairs import residual_weights
 from onebit_spark.engines.cuda.ratings import DeviceRatings, Orientations, count_distinct, keyed_normals
 from onebit_spark.engines.cuda.shapes import MODE_PRODUCT, LineShape
-from onebit_spark.engines.cuda.update import row_sums
 from onebit_spark.engines.start import GROWN_MARGIN
 
 
-def start_posteriors(ratings: Orientations, config: FitConfig, loss: Loss) -> dict[Side, RowPosterior]:
+def device_start(ratings: Orientations, config: FitConfig, loss: Loss) -> dict[Side, RowPosterior]:
     """Both posteriors at the start of a fit."""
     signs: Any = DeviceSigns(ratings)
     tables: tuple[Any, Any] = STARTS[config.start](signs, config.factors, config.seed)
     return {side: _posterior(table, config, loss) for side, table in zip(SIDES, tables, strict=True)}
 
 
-def grown_posteriors(
+def device_growth(
     ratings: Orientations, posteriors: dict[Side, RowPosterior], config: FitConfig, loss: Loss
 ) -> dict[Side, RowPosterior]:
-    """Both posteriors with more factors, as many as ``config`` says (``engines.start``)."""
+    """Both posteriors with as many factors as ``config`` asks for (``engines.start``)."""
     matrix: Any = DeviceResiduals.of(ratings, posteriors)
     more = config.factors - posteriors["rows"].rank
     tables: tuple[Any, Any] = spectral_start(matrix, more, config.seed, GROWN_MARGIN)
@@ -57,7 +57,7 @@ def _with_factors(rows: RowPosterior, factors: Any, deviation: float) -> RowPost
     cp, old, new = cupy(), rows.dimension, rows.dimension + factors.shape[1]
     width = new if rows.kind == "spread" else packed_size(new)
     scale = cp.zeros((rows.n_rows, width), np.float32)
-    scale[:, : rows.scale.shape[1]] = rows.scale  # the triangle of the first coordinates stands first
+    scale[:, : rows.scale.shape[1]] = rows.scale  # the packed triangle of the first coordinates comes first
     for k in range(old, new):
         if rows.kind == "spread":
             scale[:, k] = deviation
@@ -74,7 +74,7 @@ def _with_factors(rows: RowPosterior, factors: Any, deviation: float) -> RowPost
 
 
 def _posterior(factors: Any, config: FitConfig, loss: Loss) -> RowPosterior:
-    """Intercepts at 0, and one spread for all coordinates."""
+    """A posterior with intercepts at 0 and the same standard deviation for all coordinates."""
     cp, rows, size, fixed = cupy(), len(factors), config.dimension, int(config.intercepts)
     location = cp.zeros((rows, size), np.float32)
     location[:, fixed:] = factors * loss.start_shrinkage if fixed else factors
@@ -90,13 +90,13 @@ def _posterior(factors: Any, config: FitConfig, loss: Loss) -> RowPosterior:
 
 @dataclass(frozen=True)
 class DeviceSigns:
-    """A ``SignMatrix`` (``core.spectral``). A row table is an array of the device."""
+    """A ``SignMatrix`` (``core.spectral``) whose tables are arrays of the device."""
 
     ratings: Orientations
 
     @property
     def total_weight(self) -> float:
-        return total_weight(self.ratings["rows"])
+        return self.ratings["rows"].total_weight
 
     def count(self, side: Side) -> int:
         return self.ratings[side].n_rated
@@ -115,14 +115,14 @@ class DeviceSigns:
             return cupy().hstack([factors, keyed_normals(ratings, make.fillers, make.seed + 1, make.noise, False)])
         assert isinstance(make, Keyed | Numbered)
         numbered = isinstance(make, Numbered)
-        return keyed_normals(ratings, make.width, make.seed, getattr(make, "deviation", 1.0), numbered)
+        return keyed_normals(ratings, make.width, make.seed, getattr(make, "std", 1.0), numbered)
 
     def product(self, side: Side, table: Any, right: Table) -> Any:
         line = LineShape.of_columns(right.shape[1])
         sent = cupy().zeros((len(table) + 1, line.width), np.float32)
         sent[:-1, : right.shape[1]] = _scaled(self.ratings[OTHER[side]], table, right)
-        sums = row_sums(self._multiplied(side), line, None, sent, mode=MODE_PRODUCT)
-        return sums[:, : right.shape[1]] * self.ratings[side].row_sums.root[:, None]
+        sums = rating_sums(self._multiplied(side), line, None, sent, mode=MODE_PRODUCT)
+        return sums[:, : right.shape[1]] * self.ratings[side].row_weights.root[:, None]
 
     def _multiplied(self, side: Side) -> DeviceRatings:
         """The ratings whose signs, times their weights, are the matrix."""
@@ -140,7 +140,7 @@ class DeviceSigns:
 
 @dataclass(frozen=True)
 class DeviceResiduals(DeviceSigns):
-    """The same with residuals y_l σ(−y_l u_l) in the place of the signs, u_l = E[L_i]·E[R_j] and the intercepts."""
+    """Residuals y_l σ(−y_l u_l) instead of the signs, where u_l = E[L_i]·E[R_j] plus the intercepts."""
 
     residuals: Orientations  # the ratings, weighted by w_l σ(−y_l u_l)
 
@@ -158,11 +158,6 @@ class DeviceResiduals(DeviceSigns):
         return self.residuals[side]
 
 
-def total_weight(ratings: DeviceRatings) -> float:
-    """The sum of the weights; the number of ratings where they have none."""
-    return float(ratings.row_sums.weights.sum())
-
-
 def _scaled(ratings: DeviceRatings, table: Any, right: Table) -> Any:
     """D^{−½} table·right."""
-    return ratings.row_sums.root[:, None] * (table @ cupy().asarray(right))
+    return ratings.row_weights.root[:, None] * (table @ cupy().asarray(right))

@@ -1,16 +1,17 @@
-// Sums over the ratings of every row: one read of each rating's partner. Header-free, for nvrtc; shapes.py sizes it.
+// Sums over the ratings of every row. Each rating reads one line of the other side. No headers, for nvrtc; shapes.py defines
+// the macros.
 //
 //   GROUP      threads that share a rating: a part of a warp, or several warps
-//   MOMENTS    numbers of a partner's line that a thread holds; a multiple of 4
-//   IMPLICIT   the same of the implicit vectors
-//   SIGNED     how many of the last MOMENTS are summed with the labels as well
+//   MOMENTS    numbers of the line's moments that a thread holds; a multiple of 4
+//   IMPLICIT   numbers of its implicit vectors that a thread holds
+//   SIGNED     how many of the last MOMENTS are also summed with the labels
 //   VALUES     sums of a thread: MOMENTS, SIGNED and IMPLICIT, each rounded up to 4, and all to 4 for every group
 //   TASK       ratings of a task: a warp (or the warps of a group) takes one task
 //   AHEAD      ratings of a group that are read together
 //   WEIGHTED   whether ratings have weights
 //
-// Memory of a line, and of the sums of a row: numbers 4(f·GROUP + t) … + 3 are registers 4f … 4f + 3 of thread t. All reads
-// and writes are 16 bytes wide.
+// In a line, and in the sums of a row, numbers 4(f·GROUP + t) … + 3 are registers 4f … 4f + 3 of thread t. All reads and
+// writes are 16 bytes wide.
 typedef unsigned int u32;
 typedef long long i64;
 #define EVERYONE 0xffffffffu
@@ -23,7 +24,7 @@ typedef long long i64;
 #define KEPT (VALUES / GROUPS)
 #define REPEATED 0x80000000u
 
-// Registers `first` … `first + count − 1` of thread t, of a line
+// Read registers FIRST … FIRST + COUNT − 1 of thread t from a line
 template <int FIRST, int COUNT>
 __device__ __forceinline__ void read_line(const float* __restrict__ line, int t, float* __restrict__ out) {
   const float* base = line + FIRST * GROUP;
@@ -40,7 +41,7 @@ __device__ __forceinline__ void read_line(const float* __restrict__ line, int t,
   }
 }
 
-// A sum over the threads of a group, which all of them get. `shared` has two places for every warp and value.
+// The sum over the threads of a group, in all of them. `shared` has two places for every warp and value.
 template <int COUNT>
 __device__ __forceinline__ void group_sum(float* x, float* shared, int& turn) {
 #pragma unroll
@@ -65,7 +66,7 @@ __device__ __forceinline__ void group_sum(float* x, float* shared, int& turn) {
 #endif
 }
 
-// 2τ(ξ) = tanh(ξ/2)/(2ξ) from ξ², a series where 1 − e^{−ξ} would lose digits; and 1 + e^{−ξ}
+// 2τ(ξ) = tanh(ξ/2)/(2ξ) from ξ², by a series where 1 − e^{−ξ} would lose digits; and 1 + e^{−ξ}
 __device__ __forceinline__ float twice_tau(float square, float& xi, float& one_more) {
   const float x = fmaxf(square, 1e-20f), r = rsqrtf(x);
   xi = x * r;
@@ -75,7 +76,8 @@ __device__ __forceinline__ float twice_tau(float square, float& xi, float& one_m
   return x < 0.25f ? near : 0.5f * r * __fdividef(1.f - e, one_more);
 }
 
-// The groups of a warp add up: half of the values go to the other half of the warp, and so on. Each group keeps a part.
+// Add up the values of a warp's groups: each half of the warp sends half of its values to the other half, and so on. In the
+// end each group has a part of the sums.
 template <int HALF, int BIT> __device__ __forceinline__ void add_groups(float* values, int lane) {
   if constexpr (BIT >= GROUP) {
     const bool high = lane & BIT;
@@ -95,23 +97,23 @@ __device__ __forceinline__ int task_number() {
 // What is summed over the ratings of a row:
 //   LOGISTIC   2κτ(ξ_l)·w_l·moments, ½κ y_l w_l·(the last moments), and once per cell the implicit vectors
 //   PRODUCT    y_l w_l·line: the product with the sign matrix
-//   READS      the lines, as LOGISTIC reads them, and no arithmetic but a sum: the ceiling of a half step
+//   READS      the lines, as LOGISTIC reads them, with no other arithmetic: the lower limit of a half step's time
 #define LOGISTIC 0
 #define PRODUCT 1
 #define READS 2
 #if MODE == LOGISTIC
-#define OWN MOMENTS
+#define ROW_READ MOMENTS  // numbers of the row's line that a thread reads
 #else
-#define OWN 0
+#define ROW_READ 0
 #endif
 
-// acc[row] = the sums. Those of a row that several tasks share go to `partial`, two places per task: its first row, if that
-// began before, and its last, if that goes on. If asked for, data[task] = κ Σ_l w_l [log(1 + e^{−ξ}) + ξ/2] over the ratings
-// of a task.
+// acc[row] = the sums. The sums of a row that several tasks share go to `partial`, which has two places per task: one for its
+// first row, if that began before, and one for its last row, if that continues. Unless `data` is null, data[task] =
+// κ Σ_l w_l [log(1 + e^{−ξ}) + ξ/2] over the ratings of a task.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 sum_rows(const u32* __restrict__ codes, const float* __restrict__ weights, const i64* __restrict__ pointers,
-         const int* __restrict__ first_rows, const float* __restrict__ own, const float* __restrict__ partners,
-         float* __restrict__ acc, float* __restrict__ partial, double* __restrict__ data, i64 n, int n_tasks, u32 nobody,
+         const int* __restrict__ first_rows, const float* __restrict__ row_lines, const float* __restrict__ other_lines,
+         float* __restrict__ acc, float* __restrict__ partial, double* __restrict__ data, i64 n, int n_tasks, u32 no_column,
          float kappa) {
 #if GROUP > 32
   __shared__ float shared[2 * AHEAD * WARPS];
@@ -132,15 +134,14 @@ sum_rows(const u32* __restrict__ codes, const float* __restrict__ weights, const
     if (row_end <= at) { row_begin = row_end; row++; row_end = pointers[row + 1]; continue; }
     const i64 stop = row_end < end ? row_end : end;
     const int length = (int)(stop - at);
-    float w[OWN + 1], values[VALUES];
-    float loss = 0.f, product = 1.f;  // Σ ξ/2 + log(1 + e^{−ξ}); of some logarithms only the product yet
-    const float* mine = own + (size_t)row * (OWN * GROUP);
-    read_line<0, OWN>(mine, t, w);
+    float w[ROW_READ + 1], values[VALUES];
+    float loss = 0.f, product = 1.f;  // Σ ξ/2 + log(1 + e^{−ξ}); `product` collects factors of some logarithms
+    read_line<0, ROW_READ>(row_lines + (size_t)row * (ROW_READ * GROUP), t, w);
 #pragma unroll
     for (int v = 0; v < VALUES; v++) values[v] = 0.f;
     const u32* here = codes + at;
     u32 next[AHEAD];
-    const u32 none = nobody << 1 | REPEATED;
+    const u32 none = no_column << 1 | REPEATED;
 #pragma unroll
     for (int u = 0; u < AHEAD; u++) { const int e = GROUPS * u + g; next[u] = e < length ? __ldcs(here + e) : none; }
     for (int o = 0; o < length; o += GROUPS * AHEAD) {
@@ -149,7 +150,7 @@ sum_rows(const u32* __restrict__ codes, const float* __restrict__ weights, const
 #pragma unroll
       for (int u = 0; u < AHEAD; u++) {
         code[u] = next[u];
-        const float* line = partners + (size_t)((code[u] & ~REPEATED) >> 1) * WIDTH;
+        const float* line = other_lines + (size_t)((code[u] & ~REPEATED) >> 1) * WIDTH;
         if (u == 0 || o + GROUPS * u < length) {
           read_line<0, MOMENTS>(line, t, p[u]);
           read_line<MOMENTS, IMPLICIT>(line, t, p[u] + MOMENTS);
@@ -165,13 +166,13 @@ sum_rows(const u32* __restrict__ codes, const float* __restrict__ weights, const
         const int e = o + GROUPS * (AHEAD + u) + g;
         next[u] = e < length ? __ldcs(here + e) : none;
       }
-#if OWN
+#if ROW_READ
 #pragma unroll
       for (int u = 0; u < AHEAD; u++) {
         float even = 0.f, odd = 0.f;
         if (u == 0 || o + GROUPS * u < length) {
 #pragma unroll
-          for (int q = 0; q < OWN; q += 2) {
+          for (int q = 0; q < ROW_READ; q += 2) {
             even += w[q] * p[u][q];
             odd += w[q + 1] * p[u][q + 1];
           }
@@ -236,8 +237,8 @@ sum_rows(const u32* __restrict__ codes, const float* __restrict__ weights, const
 #endif
 }
 
-// acc[row] of the rows that few tasks share: a warp adds up their places in the order of the tasks. It is that of the row's
-// first task but one; a row with more than MANY_TASKS tasks of ratings is left to `join_many`.
+// acc[row] of rows that few tasks share: the warp of a row's second task adds up the parts in the order of the tasks. Rows
+// with more than MANY_TASKS tasks of ratings are left to `join_many`.
 extern "C" __global__ void join_few(const int* __restrict__ first_rows, int n_tasks, const i64* __restrict__ pointers,
                                     const float* __restrict__ partial, float* __restrict__ acc) {
   const i64 next = ((blockIdx.x * (i64)blockDim.x + threadIdx.x) >> 5) + 1;
@@ -257,7 +258,7 @@ extern "C" __global__ void join_few(const int* __restrict__ first_rows, int n_ta
   }
 }
 
-// The same for the other rows: eight parts of the tasks at a time.
+// acc[row] of the other rows: eight warps add up a row's parts.
 #define PARTS 8
 extern "C" __global__ void __launch_bounds__(32 * PARTS)
 join_many(const int* __restrict__ rows, const i64* __restrict__ pointers, const float* __restrict__ partial,

@@ -1,4 +1,4 @@
-// Sums over the rows of a side, in double precision and in a fixed order. Header-free, for nvrtc.
+// Sums over the rows of a side, in double precision and in a fixed order. No headers, for nvrtc.
 //
 //   SIZE, FIXED, SPREAD     as in lanes.cuh
 typedef long long i64;
@@ -9,13 +9,13 @@ typedef long long i64;
 #define THREADS 256
 #define FOURS ((SIZE + 4) / 4)                                // of a line: AUGMENTED or RANK + 1 numbers
 #define PADDED (4 * FOURS)                                    // numbers of a line in shared memory
-#define ROWS (PADDED > 40 ? 32 : PADDED > 20 ? 64 : 128)      // that are there at a time
-#define SQUARES (FOURS * FOURS)                               // of 4 × 4 products, which a thread adds up
+#define ROWS (PADDED > 40 ? 32 : PADDED > 20 ? 64 : 128)      // rows in shared memory at a time
+#define SQUARES (FOURS * FOURS)                               // squares of 4 × 4 products, each summed by one thread
 #define SLICES (SQUARES >= THREADS ? 1 : THREADS / SQUARES < ROWS ? THREADS / SQUARES : ROWS)
 
-// What is added up. X are the means before, [1, old]; C their change, [0, new − old]; E the new means less what features
-// explain, [1, new − known]; T = [1, implicit_means]. Of implicit features: W, Z and D, also of rows without ratings;
-// and what Z and D of the other side add to the prior means, [0, 0, S] and [0, 0, Q].
+// The jobs are products of these tables. X: old means, [1, old]; C: their change, [0, new − old]; E: new means minus what
+// features explain, [1, new − known]; T = [1, implicit_means]; W, Z and D: implicit vectors, also of rows without ratings;
+// [0, 0, S] and [0, 0, Q]: what Z and D of the other side add to the prior means.
 enum { SCALES, X_X, C_C, C_X, E_E, T_T, W_W, W_Z, W_D, Z_Z, Z_D, D_D, S_E, Q_E, S_S, S_Q, Q_Q };
 enum { X, C, E, T, W, Z, D, S, Q };
 __device__ __forceinline__ int left_of(int job) {
@@ -42,8 +42,8 @@ struct Side {
   __device__ __forceinline__ bool rated(i64 i) const { return pointers[i + 1] > pointers[i]; }
 };
 
-// Lines of ROWS rows in shared memory, 0 beyond `end` and beyond their width. number(i, k) is read for all of them, whether it
-// is needed or not: so a thread has several reads on their way at once.
+// Copy the lines of ROWS rows to shared memory, with 0 beyond `end` and beyond their width. number(i, k) is read for every
+// entry, needed or not, so that a thread issues several reads at once.
 #define AT_ONCE 6
 template <class Number>
 __device__ __forceinline__ void stage(int width, i64 from, i64 end, double* lines, const Number& number) {
@@ -80,7 +80,7 @@ __device__ __forceinline__ void stage(const Side& side, int kind, int width, i64
       const double mean = (double)side.implicit_means[i * RANK + (k > 0 ? k - 1 : 0)];
       return k > 0 ? mean : 1.0;
     });
-  } else {  // one array less up to two others; what is absent counts for nothing
+  } else {  // one array minus up to two others; a null pointer counts as 0
     const float* first = kind == X ? side.old : side.location;
     const float* less = kind == C ? side.old : kind == E ? side.explained : 0;
     const float* implicit_means = kind == E ? side.implicit_means : 0;
@@ -98,8 +98,8 @@ __device__ __forceinline__ void stage(const Side& side, int kind, int width, i64
   }
 }
 
-// Σ_i c_i x_i y_iᵀ of the rows begin … end − 1, c_i = 1 for rows with ratings; |Ω_i| for T, 1 for all weights. Each
-// thread has 4 × 4 products of some rows. out[number · stride]
+// out[number · stride] = Σ_i c_i x_i y_iᵀ over the rows begin … end − 1. c_i is |Ω_i| for T, 1 for implicit vectors, else 1 for
+// rows with ratings and 0 for others. Each thread sums 4 × 4 products over some of the rows.
 __device__ __forceinline__ void gram(const Side& side, int job, i64 begin, i64 end, double* lines, double* counts, double* out,
                                      i64 stride) {
   const int left = left_of(job), right = right_of(job), width = width_of(job);
@@ -146,7 +146,7 @@ __device__ __forceinline__ void gram(const Side& side, int job, i64 begin, i64 e
   }
 }
 
-// Σ_i of the lines of `scale`, of their squares if they are deviations
+// Σ_i over the lines of `scale`; deviations are squared
 __device__ __forceinline__ void add_scales(const Side& side, const float* scale, i64 begin, i64 end, double* parts, double* out,
                                            i64 stride) {
   constexpr int TOGETHER = SCALE < THREADS ? THREADS / SCALE : 1;  // rows that are read together
@@ -169,7 +169,7 @@ __device__ __forceinline__ void add_scales(const Side& side, const float* scale,
   }
 }
 
-// The sums of job `first_job` + blockIdx.y, block b's share of the rows: out[number][b], the jobs' numbers one after the other
+// out[number][b]: the sums of job `first_job` + blockIdx.y over block b's share of the rows, one job after the other
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
 statistics(const i64* __restrict__ pointers, const int* __restrict__ distinct, const float* __restrict__ old,
            const float* __restrict__ location, const float* __restrict__ scale, const float* __restrict__ explained,

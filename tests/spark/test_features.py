@@ -1,17 +1,20 @@
-"""Side features as DataFrames: every exchange as in process, ids without ratings, and bad tables."""
+"""Implicit features and side features on Spark: fold-in, ids without ratings, bad tables, and what is saved."""
 
+import json
 import logging
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from pyspark.ml import Pipeline
 from pyspark.ml.linalg import Vectors
 from pyspark.sql import functions as F
-from test_engine import assert_same, estimator, frame
 
-from onebit_spark import FitConfig, RequestError, fit_arrays
+from onebit_spark import RequestError
 from onebit_spark.cli.requests import FitRequest
 from onebit_spark.cli.spark_tables import read_features
+from onebit_spark.cli.summaries import fit_summary
+from onebit_spark.core.factor_tables import IMPLICIT
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.simulate import simulate
@@ -26,7 +29,19 @@ def data():
 
 @pytest.fixture(scope="module")
 def ratings(spark, data):
-    return frame(spark, data).cache()
+    """Text ids."""
+    table = pa.table({"user": data.rows.astype(str), "item": data.cols.astype(str), "label": data.labels.astype(int)})
+    return spark.createDataFrame(table).cache()
+
+
+def estimator(**params):
+    return OneBitCompletion(**{"rank": 4, "maxIter": 15, "tol": 0.0, "exchange": "driver", **params})
+
+
+@pytest.fixture(scope="module")
+def plain(ratings):
+    """A model with implicit features only."""
+    return estimator(implicitFeatures=True, maxIter=4).fit(ratings)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +65,7 @@ def item_features(spark, numbers):
 
 @pytest.fixture(scope="module")
 def model(ratings, user_features, item_features):
-    return fitted(ratings, user_features, item_features, exchange="driver")
+    return fitted(ratings, user_features, item_features)
 
 
 def fitted(ratings, users, items, **options):
@@ -59,34 +74,8 @@ def fitted(ratings, users, items, **options):
 
 @pytest.mark.classic
 @pytest.mark.parametrize(
-    ("exchange", "loss", "implicit", "blocks"),
-    [
-        ("driver", "hinge", False, 1),
-        ("broadcast", "logistic", True, 3),
-        ("shuffle", "logistic", True, 2),
-        pytest.param("broadcast", "logistic", False, 2, marks=pytest.mark.slow),
-        pytest.param("mixed", "logistic", True, 2, marks=pytest.mark.slow),
-        pytest.param("shuffle", "hinge", False, 40, marks=pytest.mark.slow),  # some blocks of items have no rows
-    ],
+    "exchange", ["driver", *(pytest.param(e, marks=pytest.mark.slow) for e in ("broadcast", "shuffle"))]
 )
-def test_equals_the_in_process_fit(
-    spark, ratings, data, numbers, user_features, item_features, exchange, loss, implicit, blocks
-):
-    made = fitted(
-        ratings, user_features, item_features, exchange=exchange, loss=loss, implicitFeatures=implicit,
-        numUserBlocks=blocks, numItemBlocks=blocks, maxIter=2,
-    )  # fmt: skip
-    config = FitConfig(rank=4, tol=0, loss=loss, implicit_features=implicit, max_iter=2)
-    features = {"row_features": numbers[0][:-1], "col_features": numbers[1][:-1]}
-    expected = fit_arrays(data.rows, data.cols, data.labels, config, **features)
-    assert_same(made, expected, data, spark, loss)
-    for side, who in (("rows", "user"), ("cols", "item")):
-        found = np.array(made.info.side_features[who]["weights"])
-        np.testing.assert_allclose(found, expected.scales.features[side], rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.classic
-@pytest.mark.parametrize("exchange", ["broadcast", pytest.param("shuffle", marks=pytest.mark.slow)])
 def test_a_learnt_prior_codes_the_features_of_its_own_users(spark, ratings, user_features, exchange):
     """Twenty more users with one rating each, which a coin gives to the prior or not. All of them have 50 for ``a``."""
     more = spark.range(20).selectExpr("concat('more ', id) as user")
@@ -128,7 +117,7 @@ def test_later_ids_and_fold_in(spark, ratings, user_features, model, numbers, tm
     old = loaded.users.filter("id = '7'").first()
     assert grown.users.filter("id = '7'").select(*loaded.users.columns).first() == old
     # A user that is folded in with its features lands where the fit has it; without them, elsewhere.
-    longer = estimator(maxIter=100, exchange="driver").setUserFeatures(user_features).fit(ratings)
+    longer = estimator(maxIter=100).setUserFeatures(user_features).fit(ratings)
     own = ratings.filter("user = '7'")
     settled, with_them, without = (
         np.array(made.userFactors.filter("id = '7'").first()["features"])
@@ -150,7 +139,7 @@ def test_what_was_learnt_is_readable(ratings, spark, data):
         [(str(i), str(d), float(n)) for i, (d, n) in enumerate(zip(decides, noise, strict=True))],
         "user string, kind string, noise double",
     )
-    made = estimator(maxIter=20, exchange="driver").setUserFeatures(users).fit(told)
+    made = estimator(maxIter=20).setUserFeatures(users).fit(told)
     effects = {line["feature"]: line["effect"] for line in made.userFeatureWeights.collect()}
     assert set(effects) == {"kind=yes", "kind=no", "noise"}
     assert effects["kind=yes"] > 5 * abs(effects["noise"])
@@ -163,7 +152,7 @@ def test_vectors_and_arrays_are_the_same_features(spark, ratings, numbers):
     plain = [(str(i), [float(a), float(b)]) for i, (a, b) in enumerate(numbers[0])]
     arrays = spark.createDataFrame(plain, "user string, where array<double>")
     vectors = spark.createDataFrame([(i, Vectors.dense(x)) for i, x in plain], ["user", "where"])
-    found = [estimator(maxIter=3, exchange="driver").setUserFeatures(one).fit(ratings) for one in (arrays, vectors)]
+    found = [estimator(maxIter=3).setUserFeatures(one).fit(ratings) for one in (arrays, vectors)]
     assert found[0].info.side_features == found[1].info.side_features
 
 
@@ -180,14 +169,14 @@ def test_vectors_and_arrays_are_the_same_features(spark, ratings, numbers):
 )
 def test_bad_tables_are_refused(spark, ratings, lines, schema, told):
     with pytest.raises(RequestError, match="user features: ") as refused:
-        estimator(exchange="driver").setUserFeatures(spark.createDataFrame(lines, schema)).fit(ratings)
+        estimator().setUserFeatures(spark.createDataFrame(lines, schema)).fit(ratings)
     assert told in str(refused.value)
 
 
 def test_gaps_are_told(spark, ratings, user_features, caplog):
     some = user_features.filter("cast(user as int) < 50").withColumn("same", F.lit(1))
     with caplog.at_level(logging.INFO, "onebit_spark"):
-        estimator(maxIter=2, exchange="driver").setUserFeatures(some).fit(ratings)
+        estimator(maxIter=2).setUserFeatures(some).fit(ratings)
     assert "user features: same is left out: it has only one value" in caplog.text
     assert f"user features: {N_USERS - 50} of {N_USERS} ids with ratings have no features" in caplog.text
 
@@ -239,3 +228,49 @@ def test_a_csv_of_features_has_numbers_and_keeps_its_ids_as_text(spark, tmp_path
     assert sorted(line["user"] for line in frame.collect()) == ["007", "8"]
     with pytest.raises(RequestError, match=r"--user-features .* has no column 'who'"):
         read_features(spark, request, {"user": "who", "item": "item"})
+
+
+# ---- implicit features ----------------------------------------------------------------------------------------------
+
+
+def test_newcomers_have_the_prior_mean_of_what_they_rated(ratings, plain):
+    """A user that is folded in again, from the same ratings, lands where it is; without the features it would not."""
+    one = ratings.filter("user = '7'")
+    folded = plain.foldIn(one)
+    before, after = (np.array(m.userFactors.filter("id = '7'").first()["features"]) for m in (plain, folded))
+    longer = estimator(implicitFeatures=True, maxIter=60).fit(ratings)
+    again = longer.foldIn(one)
+    settled, found = (np.array(m.userFactors.filter("id = '7'").first()["features"]) for m in (longer, again))
+    assert np.abs(found - settled).max() < 0.02
+    assert np.isfinite(after).all()
+    assert before.shape == after.shape
+    assert folded.users.columns == plain.users.columns
+
+
+def test_a_model_is_saved_with_its_weights(ratings, plain, tmp_path):
+    path = str(tmp_path / "model")
+    plain.write().save(path)
+    assert json.loads((tmp_path / "model" / "metadata.json").read_text())["parameters"]["implicit_features"] is True
+    loaded = OneBitCompletionModel.load(path)
+    assert sorted(loaded.items.select("id", IMPLICIT).collect()) == sorted(plain.items.select("id", IMPLICIT).collect())
+    one = ratings.filter("user = '7'")
+    expected, found = (m.foldIn(one).userFactors.filter("id = '7'").first() for m in (plain, loaded))
+    np.testing.assert_allclose(found["features"], expected["features"], rtol=1e-5)
+
+
+def test_a_warm_start_goes_on(ratings, plain):
+    warm = estimator(implicitFeatures=True, maxIter=2).setInitialModel(plain).fit(ratings)
+    assert warm.summary.objectiveHistory[0] < plain.summary.objectiveHistory[-1]
+    with pytest.raises(RequestError, match="implicitFeatures is True there and False here"):
+        estimator(implicitFeatures=False, maxIter=2).setInitialModel(plain).fit(ratings)
+
+
+def test_without_a_certificate_the_job_says_how_to_get_one(plain):
+    assert plain.certificate == {"headline": None, "certificates": []}
+    told = [line for line in fit_summary(plain.info, plain.certificate) if "ertificate" in line]
+    advice = "--holdout 0.1 keeps some ratings out of the fit and certifies the model on them."
+    assert told == [f"No certificate, because the prior depends on implicit features: {advice}"]
+    featured = plain.changed(side_features={"user": {"coding": [], "newcomers": 0}})
+    told = [line for line in fit_summary(featured.info, featured.certificate) if "ertificate" in line]
+    both = "implicit features and side features of the users"
+    assert told == [f"No certificate, because the prior depends on {both}: {advice}"]

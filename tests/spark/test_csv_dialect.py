@@ -1,0 +1,53 @@
+"""CSV means the same on both runtimes: the same users, or the same refusal."""
+
+import re
+
+import pytest
+from csvdialect import DIALECT, LIKED, written
+
+from onebit_spark import RequestError
+from onebit_spark.cli.failures import failures_in_words
+from onebit_spark.cli.flags import parse
+from onebit_spark.cli.requests import FitRequest
+from onebit_spark.cli.spark_tables import read_table
+from onebit_spark.input.arrow_ratings import ArrowRatings
+from onebit_spark.input.rating_checks import Columns
+from onebit_spark.input.ratings import check_ratings
+from onebit_spark.input.tables import open_table
+
+NAMES = ("user", "item", "label")
+
+
+def by_spark(spark, path, options):
+    flags = [flag for key, value in options.items() for flag in ("--option", f"{key}={value}")]
+    request = parse(FitRequest, "fit", ["--ratings", path, "--output", "model", *flags])
+    with failures_in_words():
+        table = read_table(spark, request, "ratings", NAMES)
+        return table, table.toArrow()
+
+
+@pytest.mark.parametrize("name", DIALECT)
+def test_the_same_users_or_the_same_refusal(spark, tmp_path, name):
+    path, options = written(tmp_path, name)
+    expected = DIALECT[name][2]
+    if isinstance(expected, list):
+        assert by_spark(spark, path, options)[1]["user"].to_pylist() == expected
+        return
+    with pytest.raises(RequestError, match=re.escape(expected)):
+        by_spark(spark, path, options)
+
+
+def test_text_after_a_closing_quote(spark, tmp_path):
+    (tmp_path / "a.csv").write_text(f'{LIKED}"b"b,tea,0\n')
+    with pytest.raises(RequestError, match=r"a\.csv has text after a closing quote"):
+        by_spark(spark, str(tmp_path / "a.csv"), {})
+
+
+@pytest.mark.parametrize(("infer", "coding"), [("false", "binary"), ("true", "boolean")])
+def test_labels_that_are_true_or_false(spark, tmp_path, infer, coding):
+    (tmp_path / "a.csv").write_text("user,item,label\nann,tea,True\nbob,tea,false\neve,tea,TRUE\n")
+    path, options = str(tmp_path / "a.csv"), {"inferSchema": infer}
+    there = check_ratings(by_spark(spark, path, options)[0], Columns())
+    here = ArrowRatings(open_table(path, options=options), Columns()).kept().counts
+    assert here == there
+    assert (here.coding, here.positives, here.n) == (coding, 2, 3)

@@ -1,0 +1,378 @@
+"""The engine's contract over every exchange: the fit of this process, whatever the blocks, with nothing left behind.
+
+All other tests fit on the driver or in process. ``test_executors.py`` has what belongs to one exchange alone, and
+``tests/gpu/test_engine_contract.py`` the engine on a GPU.
+"""
+
+import json
+import os
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import functions as F
+from test_checkpoint import Interrupted, interrupt_after
+
+from onebit_spark import FitConfig, FitFailed, Terms, fit_arrays
+from onebit_spark.core.blocks import RatingBlock
+from onebit_spark.core.randomness import Draws, Split
+from onebit_spark.engines.spark_engine import on_executors
+from onebit_spark.engines.tables import OnExecutors
+from onebit_spark.engines.threads import LocalEngine
+from onebit_spark.estimator import OneBitCompletion
+from onebit_spark.input.ratings import Columns
+from onebit_spark.input.survey import survey_ratings
+from onebit_spark.platform.sessions import is_connect
+from onebit_spark.simulate import power_law_ratings
+
+EXCHANGES = ("driver", "broadcast", "mixed", "shuffle")
+SHAPE = (70, 40)
+BLOCKS = {"numUserBlocks": 3, "numItemBlocks": 2}
+SCORE_TOLERANCE = {"logistic": 1e-5, "hinge": 1e-3}  # of the largest score, after 15 iterations (DESIGN.md)
+PARAMS = {
+    "intercepts": "fitIntercept", "max_iter": "maxIter", "max_rank": "maxRank", "implicit_features": "implicitFeatures"
+}  # fmt: skip
+
+CASES = {  # settings of a fit
+    "default": {"max_iter": 2},
+    "15 iterations": {"max_iter": 15},
+    "hinge, 15 iterations": {"loss": "hinge", "max_iter": 15},
+    "gamma": {"prior": "gamma", "intercepts": False},
+    "hinge, gamma": {"loss": "hinge", "prior": "gamma", "intercepts": False, "implicit_features": False},
+    "logistic, no intercepts": {"intercepts": False},
+    "logistic, gamma": {"prior": "gamma"},
+    "hinge, no intercepts": {"loss": "hinge", "intercepts": False},
+    "hinge, gamma, intercepts": {"loss": "hinge", "prior": "gamma"},
+    "diagonal": {"covariance": "diagonal"},
+    "gradient": {"loss": "hinge", "solver": "gradient", "max_iter": 2},
+    "rank 50": {"intercepts": False, "rank": 50, "max_iter": 2},
+    "weights and features": {"weighted": True, "features": True, "max_iter": 2},
+    "hinge, weights and features": {"weighted": True, "features": True, "loss": "hinge", "implicit_features": False},
+    "prior split": {"prior_split": 0.5, "max_iter": 1},
+    "hinge, prior split": {"loss": "hinge", "prior_split": 0.3, "max_iter": 2},
+    "diagonal, weighted, prior split": {"covariance": "diagonal", "prior_split": 0.5, "weighted": True, "max_iter": 2},
+    "draws": {"implicit_features": False},
+    "chosen": {"rank": "auto", "max_rank": 4, "max_iter": 8},
+    "chosen after a split, weighted": {"rank": "auto", "max_rank": 4, "prior_split": 0.5, "weighted": True},
+}
+# Each loss, prior, solver and covariance on the driver, and on executors what differs there; the rest is slow.
+BY_DEFAULT = {
+    "driver": (
+        "15 iterations",
+        "hinge, gamma",
+        "weights and features",
+        "prior split",
+        "chosen",
+        "diagonal",
+        "gradient",
+    ),
+    "broadcast": ("default", "hinge, gamma", "prior split"),
+    "mixed": ("weights and features",),
+    "shuffle": ("default",),
+}  # fmt: skip
+
+SLOW = [pytest.mark.slow]
+PARAMETERS = [
+    pytest.param(exchange, case, marks=[] if case in BY_DEFAULT[exchange] else SLOW)
+    for exchange in EXCHANGES
+    for case in CASES
+]
+
+
+@pytest.fixture(scope="module")
+def data():
+    """A power law, so that some rows are heavy and cells repeat."""
+    return power_law_ratings(*SHAPE, 1500, seed=2)
+
+
+@pytest.fixture(scope="module")
+def weights(data):
+    """Some are zero, and some are no whole numbers."""
+    return np.random.default_rng(0).integers(0, 4, len(data[0])) / 2
+
+
+@pytest.fixture(scope="module")
+def features():
+    """Two for each user, one for each item, and a line more than there are ids."""
+    rng = np.random.default_rng(0)
+    return {"rows": rng.normal(size=(SHAPE[0] + 1, 2)), "cols": rng.normal(size=(SHAPE[1] + 1, 1))}
+
+
+def text(numbers):
+    """Ids whose order is that of the numbers, so that a fit in process numbers them alike."""
+    return [f"u{i:03}" for i in numbers]
+
+
+@pytest.fixture(scope="module")
+def ratings(spark, data, weights):
+    rows, cols, labels = data
+    table = pa.table({"user": text(rows), "item": pa.array(cols), "label": pa.array(labels), "w": pa.array(weights)})
+    frame = spark.createDataFrame(table).cache()
+    assert frame.count() == 1500
+    return frame
+
+
+@pytest.fixture(scope="module")
+def tables(spark, features):
+    users = pa.table({"user": text(range(SHAPE[0] + 1)), **dict(zip("ab", features["rows"].T, strict=True))})
+    items = pa.table({"item": np.arange(SHAPE[1] + 1), "year": features["cols"][:, 0]})
+    return [spark.createDataFrame(table).orderBy(F.rand(1)) for table in (users, items)]
+
+
+def estimator(exchange, **settings):
+    params = {"rank": 3, "maxIter": 2, "tol": 0.0, **BLOCKS}
+    return OneBitCompletion(exchange=exchange, **{**params, **settings})
+
+
+def split_case(case):
+    """The settings of a fit, and whether it has weights, features and a prior split."""
+    settings = {"rank": 3, "max_iter": 4, "tol": 0.0, **CASES[case]}
+    return settings, *(settings.pop(name, None) for name in ("weighted", "features", "prior_split"))
+
+
+@pytest.fixture(scope="module")
+def in_process(data, weights, features):
+    """The fit of a case in this process, which all exchanges are compared with."""
+    fits = {}
+
+    def fit(case):
+        if case not in fits:
+            settings, weighted, featured, split = split_case(case)
+            more = {"weights": weights} if weighted else {}
+            if featured:
+                more |= {"row_features": features["rows"][:-1], "col_features": features["cols"][:-1]}
+            fits[case] = fit_arrays(*data, FitConfig(**settings), SHAPE, certify=Terms(prior_split=split), **more)
+        return fits[case]
+
+    return fit
+
+
+def on_spark(case, exchange, ratings, tables, **blocks):
+    settings, weighted, featured, split = split_case(case)
+    params = {PARAMS.get(name, name): value for name, value in settings.items()}
+    made = estimator(exchange, **params, **blocks).setParams(certificatePriorSplit=split)
+    if weighted:
+        made.setWeightCol("w")
+    if featured:
+        made.setUserFeatures(tables[0]).setItemFeatures(tables[1])
+    return made.fit(ratings)
+
+
+def location(frame, rated):
+    """[intercept, mean] of every id that has ratings, in the order of the ids."""
+    table = frame.toArrow().sort_by("id")
+    mean = np.stack(table["mean"].to_numpy())
+    first = [table["intercept"].to_numpy()] if "intercept" in table.column_names else []
+    return np.column_stack([*first, mean])[:rated]
+
+
+def assert_same_fit(model, fit, exact=False):
+    """Objectives, scores of all pairs, factors in their order and with their signs, and all that the model reports."""
+    tolerance = SCORE_TOLERANCE[fit.config.loss]
+    np.testing.assert_allclose(model.info.objective_history, fit.objective_history, rtol=1e-6)
+    expected = {side: getattr(fit, side).location[fit.rated[side]] for side in ("rows", "cols")}
+    found = {
+        side: location(frame, len(expected[side])) for side, frame in (("rows", model.users), ("cols", model.items))
+    }
+    scores, wanted = (all_scores(each, fit.config.intercepts) for each in (found, expected))
+    assert np.max(np.abs(scores - wanted)) <= tolerance * np.max(np.abs(wanted))
+    for side, values in expected.items():
+        np.testing.assert_allclose(found[side], values, atol=10 * tolerance * np.abs(values).max())
+    assert model.info.effective_rank == fit.effective_rank
+    for item, other in zip(model.certificate["certificates"], fit.certificates, strict=True):
+        assert (item["name"], item["n"]) == (other.name, other.n)
+        assert item["bound"] == pytest.approx(other.bound, rel=1e-3)
+        assert item["kl"] == pytest.approx(other.inputs["kl"], rel=1e-3, abs=1e-4)
+    if exact:
+        assert model.info.objective_history == fit.objective_history
+        for side, values in expected.items():
+            np.testing.assert_array_equal(found[side], values)
+
+
+def all_scores(sides, intercepts):
+    rows, cols = sides["rows"], sides["cols"]
+    return rows[:, :1] + cols[:, 0] + rows[:, 1:] @ cols[:, 1:].T if intercepts else rows @ cols.T
+
+
+def assert_same_bits(one, other):
+    assert one.info.objective_history == other.info.objective_history
+    assert one.certificate == other.certificate
+    assert one.info.confidence_thresholds == other.info.confidence_thresholds
+    for found, expected in ((one.users, other.users), (one.items, other.items)):
+        assert found.schema.simpleString() == expected.schema.simpleString()
+        assert found.toArrow().sort_by("id") == expected.toArrow().sort_by("id")
+
+
+@pytest.fixture
+def left_as_it_was(spark, ratings, monkeypatch):
+    """The session has its settings, caches, views and descriptions afterwards, and no broadcast is left."""
+    if is_connect(spark):
+        before = dict(spark.conf.getAll)
+        yield
+        assert not [table.name for table in spark.catalog.listTables() if table.name.startswith("onebit_")]
+        assert dict(spark.conf.getAll) == before
+        return
+    context, sent = spark.sparkContext, []
+    send = context.broadcast
+    monkeypatch.setattr(context, "broadcast", lambda value: sent.append(send(value)) or sent[-1])
+    context.setLocalProperty("spark.job.description", "mine")
+    before, cached = dict(spark.conf.getAll), set(context._jsc.getPersistentRDDs())
+    yield
+    assert set(context._jsc.getPersistentRDDs()) <= cached
+    assert dict(spark.conf.getAll) == before
+    assert not [each for each in sent if each._jbroadcast.isValid()]
+    assert context.getLocalProperty("spark.job.description") == "mine"
+    context.setLocalProperty("spark.job.description", None)
+
+
+# ---- the same fit ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("left_as_it_was", "quick_search")
+@pytest.mark.parametrize(("exchange", "case"), PARAMETERS)
+def test_the_fit_is_that_of_this_process(ratings, tables, in_process, exchange, case):
+    """To the bit on the driver."""
+    model, fit = on_spark(case, exchange, ratings, tables), in_process(case)
+    assert_same_fit(model, fit, exact=exchange == "driver" and "features" not in case)
+    assert model.info.exchange["exchange"] == exchange
+    for who, side in (("user", "rows"), ("item", "cols")):
+        if "features" in case:
+            learnt = np.array(model.info.side_features[who]["weights"])
+            np.testing.assert_allclose(learnt, fit.scales.features[side], rtol=1e-3, atol=1e-4)
+    if case == "chosen":
+        steps, wanted = (info.choice["trail"] for info in (model.info, fit.info))
+        assert {step["rank"] for step in steps} == {2, 4}  # the search went through a growth
+        assert [{**step, "loss": 0} for step in steps] == [{**step, "loss": 0} for step in wanted]
+        assert [step["loss"] for step in steps] == pytest.approx([step["loss"] for step in wanted], rel=1e-5)
+        assert (model.info.choice["planned"], model.info.reason) == (fit.info.choice["planned"], fit.info.reason)
+    assert ("certified_spread" in model.users.columns) is ("split" in case)
+
+
+@pytest.mark.parametrize("exchange", ["broadcast", pytest.param("shuffle", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("blocks", [(8, 8), *(pytest.param(b, marks=pytest.mark.slow) for b in ((1, 1), (90, 1)))])
+def test_block_counts_are_irrelevant(ratings, tables, in_process, exchange, blocks):
+    made = dict(zip(("numUserBlocks", "numItemBlocks"), blocks, strict=True))
+    assert_same_fit(on_spark("draws", exchange, ratings, tables, **made), in_process("draws"))
+
+
+@pytest.mark.classic
+def test_all_that_a_model_reports_is_the_same(ratings):
+    """What is counted and hashed on the driver, and on executors."""
+    found, expected = (estimator(exchange, maxIter=1).fit(ratings) for exchange in ("driver", "broadcast"))
+    for name in ("n_ratings", "n_users", "n_items", "n_positive", "fingerprint", "repeats", "label_coding", "id_types"):
+        assert getattr(found.info, name) == getattr(expected.info, name), name
+    assert found.info.repeats["repeated"] > 0
+    np.testing.assert_array_equal(found.fitted.hashes, expected.fitted.hashes)
+    np.testing.assert_array_equal(found.fitted.ratings, expected.fitted.ratings)
+
+
+@pytest.mark.parametrize(
+    "exchange", ["driver", "broadcast", *(pytest.param(each, marks=pytest.mark.slow) for each in ("mixed", "shuffle"))]
+)
+def test_the_order_of_the_input_is_irrelevant_to_the_bit(ratings, exchange):
+    """Same layout, same ids: the blocks are the same, so is every number. Most of the partitions are empty."""
+    first = estimator(exchange, maxIter=1).fit(ratings)
+    for arranged in (ratings.orderBy(F.rand(1)), ratings.repartition(20, "label")):
+        assert_same_bits(estimator(exchange, maxIter=1).fit(arranged), first)
+
+
+@pytest.mark.parametrize(
+    "exchange", ["driver", "mixed", *(pytest.param(each, marks=pytest.mark.slow) for each in ("broadcast", "shuffle"))]
+)
+@pytest.mark.usefixtures("left_as_it_was", "quick_search")
+def test_an_interrupted_fit_ends_at_the_same_bits(ratings, tmp_path, exchange):
+    """Interrupted in iteration 3, after the checkpoint of iteration 2, with all settings chosen by the data."""
+    shared = {"rank": "auto", "maxRank": 4, "maxIter": 4, "checkpointInterval": 2}
+    whole = estimator(exchange, checkpointDir=str(tmp_path / "whole"), **shared).fit(ratings)
+    kept = tmp_path / "kept"
+    with pytest.raises(Interrupted):
+        estimator(exchange, checkpointDir=str(kept), **shared).setProgress(interrupt_after(3)).fit(ratings)
+    assert [place.name for place in kept.iterdir()] == ["iteration-000002"]
+    resumed = estimator(exchange, checkpointDir=str(kept), resume=True, **shared).fit(ratings)
+    assert_same_bits(resumed, whole)
+    for name in ("parameters", "choice", "calibration", "converged", "reason"):
+        assert json.dumps(getattr(resumed.info, name)) == json.dumps(getattr(whole.info, name)), name
+
+
+@pytest.mark.classic
+@pytest.mark.slow
+def test_a_warm_start_keeps_old_ids_and_gives_new_ones_the_prior(ratings):
+    """From the same state, the exchanges on executors give the same bits."""
+    first = estimator("driver").fit(ratings.where("user != 'u003'"))
+    driver, *others = (estimator(each, maxIter=1).setInitialModel(first).fit(ratings) for each in EXCHANGES)
+    for model in others[1:]:
+        assert_same_bits(model, others[0])
+    np.testing.assert_allclose(driver.info.objective_history, others[0].info.objective_history, rtol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("params", [{"certificatePriorSplit": 0.5}, {"likelihoodWeight": "auto"}], ids=str)
+@pytest.mark.parametrize("many", ["user", "item"])
+def test_a_split_may_empty_a_block(spark, many, params):
+    """Twelve ids have one rating and one block each, so a split leaves some blocks nothing."""
+    few = "item" if many == "user" else "user"
+    frame = spark.createDataFrame([(i, i % 3, i % 2) for i in range(12)], f"{many} int, {few} int, label int")
+    params = {"likelihoodWeight": 1.0, "numUserBlocks": 12, "numItemBlocks": 12, **params}
+    expected = estimator("driver", **params).fit(frame)
+    for exchange in ("mixed", "shuffle"):
+        found = estimator(exchange, **params).fit(frame)
+        assert found.info.parameters == expected.info.parameters
+        np.testing.assert_allclose(found.info.objective_history, expected.info.objective_history, rtol=1e-6)
+
+
+# ---- what is asked of an engine after a fit --------------------------------------------------------------------------
+
+
+@pytest.mark.classic
+@pytest.mark.parametrize("blocks", [(3, 2), pytest.param((1, 1), marks=pytest.mark.slow)])
+def test_the_same_draws_coins_and_confidences_as_in_process(spark, ratings, data, blocks):
+    """With the same posteriors every draw, coin and confidence agrees exactly, so the counts do."""
+    split = Split(3, 0.4)
+    draws = Draws(4, 20), Draws(4, 20, unseen_by=split)
+    block = RatingBlock.from_coordinates(data[0], data[1], data[2] > 0, SHAPE)
+    rated = {side: np.unique(index) for side, index in zip(("rows", "cols"), data[:2], strict=True)}
+    with LocalEngine(block, 1).running() as local:
+        config = FitConfig(rank=2)
+        local.start(config, config.make_loss())
+        errors = [local.gibbs_errors(each) for each in draws]
+        confidences = local.confidences(local.posteriors, 0.7)
+        with local.restricted(split) as part:
+            chosen = {side: (part.counts(side), *part.runner.held_rows(side)) for side in rated}
+    assert confidences.sum() == len(data[0])
+    held = frozenset(["rows", "cols"])
+    with (
+        survey_ratings(ratings, Columns()) as counted,
+        on_executors(spark, counted, blocks, config.form, OnExecutors(), held) as engine,
+    ):
+        first, second = (
+            {side: engine.runner.table(side, rows.take(rated[side])) for side, rows in local.posteriors.items()}
+            for _ in range(2)
+        )
+        engine.start_from(first)
+        assert [engine.gibbs_errors(each) for each in draws] == errors
+        for posteriors in (first, second):  # what the executors hold already, and what they do not
+            np.testing.assert_array_equal(engine.confidences(posteriors, 0.7), confidences)
+        with engine.restricted(split) as part:
+            for side, rows in chosen.items():  # all ratings of each row, and the positive ones
+                found = part.counts(side), *part.runner.held_rows(side)
+                for counts, expected in zip(found, rows, strict=True):
+                    np.testing.assert_array_equal(counts, expected[rated[side]])
+            assert part.n_ratings == engine.n_ratings - errors[1].ratings
+
+
+@pytest.mark.parametrize("exchange", ["broadcast", pytest.param("shuffle", marks=pytest.mark.slow)])
+def test_a_nondeterministic_source_is_read_once(spark, ratings, exchange):
+    """A sample drawn anew whenever the source is read is fitted as it was read. If that is lost, the fit ends."""
+
+    def flicker(batches):
+        for batch in batches:
+            yield batch.filter((np.frombuffer(os.urandom(batch.num_rows), np.uint8) > 25).tolist())
+
+    source = ratings.repartition(2).mapInArrow(flicker, ratings.schema)
+    assert 0 < estimator(exchange, maxIter=1).fit(source).info.n_ratings < 1500
+    with survey_ratings(source, Columns()) as counted:
+        counted.packed.cached.unpersist()  # as if the executors that hold it were lost
+        held = frozenset(["rows", "cols"] if exchange == "broadcast" else [])
+        engine = on_executors(spark, counted, (2, 2), FitConfig(rank=2).form, OnExecutors(), held)
+        with pytest.raises(FitFailed, match="not deterministic"):
+            engine.__enter__()

@@ -1,0 +1,309 @@
+"""How a fit runs on executors: its jobs and plans, how ids are numbered and placed, and which exchange is chosen."""
+
+import dataclasses
+import gc
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import functions as F
+from test_exchanges import assert_same_bits, data, estimator, ratings, weights  # noqa: F401
+
+from onebit_spark import FitFailed, RequestError, fit_arrays
+from onebit_spark.core.config import FitConfig
+from onebit_spark.engines import decide
+from onebit_spark.engines.block_frames import default_blocks, default_tasks, multiple_of, placement_by_counts
+from onebit_spark.engines.blocking import number_ids, placements
+from onebit_spark.engines.spark_engine import on_executors, work_folder
+from onebit_spark.engines.steps import total_weight
+from onebit_spark.engines.tables import InFiles, OnExecutors
+from onebit_spark.input.ratings import Columns
+from onebit_spark.input.survey import survey_ratings
+from onebit_spark.model import OneBitCompletionModel
+from onebit_spark.platform.files import Location
+from onebit_spark.platform.plans import forget, partition_keys, spark_hash
+from onebit_spark.platform.sessions import DriverLimits, driver_limits, parallelism
+from onebit_spark.platform.temporary_folders import TemporaryFolders
+
+CONFIG = FitConfig(rank=3, tol=0.0, max_iter=1)
+
+
+def jobs_run(spark):
+    """Ids of all jobs that this application's listener still knows; new ones are larger."""
+    return set(spark.sparkContext.statusTracker().getJobIdsForGroup())
+
+
+# ---- jobs and plans --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.classic
+def test_one_job_for_each_half_step(spark, ratings):  # noqa: F811
+    """Three more iterations of two half steps each: exactly six more jobs."""
+    made = []
+    for iterations in (1, 4):
+        before = jobs_run(spark)
+        estimator("broadcast", maxIter=iterations).fit(ratings)
+        made.append(len(jobs_run(spark) - before))
+    assert made[1] - made[0] == 6
+
+
+@pytest.mark.classic
+def test_settings_are_checked_before_any_job(spark, ratings):  # noqa: F811
+    before = jobs_run(spark)
+    with pytest.raises(RequestError, match=r"loss must be one of.*rank must be an integer.*numUserBlocks must be"):
+        estimator("broadcast", loss="huber", rank=0, numUserBlocks=0).fit(ratings)
+    assert jobs_run(spark) == before
+
+
+@pytest.mark.classic
+def test_a_half_step_does_not_move_ratings(spark, ratings):  # noqa: F811
+    """The cached blocks are read in place: nothing but factor lines passes through an exchange.
+
+    The tables are on the executors. If a part of one is lost, the fit ends.
+    """
+    with (
+        survey_ratings(ratings, Columns()) as counted,
+        on_executors(spark, counted, (3, 2), CONFIG.form, OnExecutors(), frozenset()) as engine,
+    ):
+        engine.start(CONFIG, CONFIG.make_loss())
+        own, partners = (engine.posterior(side) for side in ("rows", "cols"))
+        results = engine.runner._results("rows", lambda *_: None, (own,), partners)
+        plan = results._jdf.queryExecution().executedPlan().toString()
+        forget(own.at.frame)
+        with pytest.raises(FitFailed, match="an executor was lost"):
+            engine.combined("rows", lambda posterior: posterior, engine.posterior("rows"))
+        engine.runner.sides["rows"].checksums.clear()
+        with pytest.raises(FitFailed, match="computed again and came out different"):
+            engine.runner.row_sums("rows", total_weight)
+    # The table is sent to the routes of columns, and lines to the blocks of rows, both as the plan asks.
+    assert plan.count("ENSURE_REQUIREMENTS") == 0
+    assert plan.count("Exchange hashpartitioning(key#") == 2 + plan.count("InMemoryRelation")
+
+
+@pytest.mark.classic
+def test_mixed_shuffles_factors_of_one_side_only(spark, ratings, tmp_path):  # noqa: F811
+    place = InFiles(Location(spark, str(tmp_path / "work")))
+    with (
+        survey_ratings(ratings, Columns()) as counted,
+        on_executors(spark, counted, (3, 2), CONFIG.form, place, frozenset(["cols"])) as engine,
+    ):
+        engine.start(CONFIG, CONFIG.make_loss())
+        users, items = (engine.posterior(side) for side in ("rows", "cols"))
+        exchanges = []
+        for side, own, partners in (("rows", users, items), ("cols", items, users)):
+            results = engine.runner._results(side, lambda *_: None, (own,), partners)
+            plan = results._jdf.queryExecution().executedPlan().toString()
+            exchanges.append(plan.count("Exchange hashpartitioning(key#") - plan.count("InMemoryRelation"))
+    assert exchanges == [1, 2]  # users to their own blocks; then to their routes, and from there to the blocks of items
+
+
+@pytest.mark.connect
+def test_on_connect_ratings_stay_and_nothing_stays_behind(spark, ratings, tmp_path):  # noqa: F811
+    """A half step sends factor lines and no rating, whatever the settings of the user's session."""
+    before, place = dict(spark.conf.getAll), InFiles(Location(spark, str(tmp_path / "work")))
+    with (
+        survey_ratings(ratings, Columns()) as counted,
+        on_executors(spark, counted, (3, 2), CONFIG.form, place, frozenset()) as engine,
+    ):
+        engine.start(CONFIG, CONFIG.make_loss())
+        own, partners = (engine.posterior(side) for side in ("rows", "cols"))
+        plan = engine.runner._results("rows", lambda *_: None, (own,), partners)._explain_string()
+        assert views(spark)
+    assert plan.count("InMemoryRelation") == 2  # the blocks of rows and the routes of columns, and not their sources
+    assert "ENSURE_REQUIREMENTS" not in plan
+    assert not views(spark)
+    assert dict(spark.conf.getAll) == before
+    assert not list(Path(tmp_path).iterdir())
+
+
+def views(spark):
+    return [table.name for table in spark.catalog.listTables() if table.name.startswith("onebit_")]
+
+
+@pytest.mark.connect
+def test_on_connect_nothing_is_broadcast(spark, ratings):  # noqa: F811
+    assert parallelism(spark) == 2
+    for exchange in ("broadcast", "mixed"):
+        with pytest.raises(RequestError, match="not Spark Connect: choose exchange=driver or exchange=shuffle"):
+            estimator(exchange).fit(ratings)
+
+
+# ---- stored tables ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.classic
+def test_nothing_stays_behind(spark, ratings, tmp_path):  # noqa: F811
+    completion = estimator("shuffle", maxIter=1)
+    execution = dataclasses.replace(completion.execution(), work_dir=str(tmp_path))
+    completion.execution = lambda: execution
+    model = completion.fit(ratings)
+    left = list(tmp_path.iterdir())
+    assert [path.name.endswith("-model") for path in left] == [True]  # the model reads its factors there
+    assert model.users.count() == 70
+    predictions = model.transform(ratings).select("user", "score")
+    del model
+    gc.collect()
+    TemporaryFolders.of(spark).delete_unread()  # as the next fit does
+    assert list(tmp_path.iterdir()) == left  # the model is gone, its predictions are still to be computed
+    assert predictions.count() == 1500
+    del predictions
+    deadline = time.monotonic() + 60
+    while list(tmp_path.iterdir()) and time.monotonic() < deadline:  # the JVM hears later of what is released here
+        gc.collect()
+        TemporaryFolders.of(spark).delete_unread()
+        time.sleep(0.2)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.classic
+def test_tables_on_the_executors(spark, ratings, tmp_path, monkeypatch):  # noqa: F811
+    """The same fit without a folder. The model outlasts the engine, and its factors are all that remains."""
+    before = set(spark.sparkContext._jsc.getPersistentRDDs())
+    with monkeypatch.context() as cluster:
+        cluster.setattr("onebit_spark.engines.spark_engine.work_folder", lambda *_: None)
+        model = estimator("shuffle").fit(ratings)
+    gc.collect()
+    assert len(set(spark.sparkContext._jsc.getPersistentRDDs()) - before) == 2
+    assert_same_bits(model, estimator("shuffle").fit(ratings))
+    model.save(str(tmp_path / "model"))
+    assert_same_bits(OneBitCompletionModel.load(str(tmp_path / "model")), model)
+
+
+@pytest.mark.slow
+@pytest.mark.classic
+def test_rows_beyond_32_bits(monkeypatch, ratings):  # noqa: F811
+    """Every number travels with 64 bits, as for more than 2³⁰ rows."""
+    expected = estimator("shuffle", maxIter=1).fit(ratings)
+    monkeypatch.setattr("onebit_spark.engines.spark_engine.WIDE", 1)
+    assert_same_bits(estimator("shuffle", maxIter=1).fit(ratings), expected)
+
+
+# ---- layout ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.classic
+def test_ids_are_numbered_in_ascending_order(spark, ratings):  # noqa: F811
+    with survey_ratings(ratings.repartition(7), Columns()) as counted, ExitStack() as release:
+        survey, n_blocks = counted.rated_ids(), {"rows": 25, "cols": 9}
+        numbered = number_ids(counted, release)
+        placed = placements(numbered, counted.counts.n, n_blocks)
+        for side, ids in survey.ids.items():
+            lines = numbered[side].frame.orderBy("number").collect()
+            assert [line["id"] for line in lines] == ids.values.to_pylist()
+            assert [line["number"] for line in lines] == list(range(len(ids))) == list(range(numbered[side].n_rows))
+            settings = (
+                frame.sparkSession.conf.get("spark.sql.shuffle.partitions") for frame in (numbered[side].frame, ratings)
+            )
+            assert len(set(settings)) == 1  # factors are joined with ids there: not in one task
+            expected = placement_by_counts(ids.counts, n_blocks[side])
+            assert len(placed[side].heavy) > 0
+            np.testing.assert_array_equal(placed[side].of(np.arange(len(ids))), expected.of(np.arange(len(ids))))
+
+
+def test_keys_reach_their_partitions(spark):
+    keys = partition_keys(13, 3)
+    assert len(set(keys.tolist())) == 39
+    frame = spark.createDataFrame([(int(key),) for key in keys], "key int").repartition(13, "key")
+    found = {line["key"]: line["part"] for line in frame.select("key", F.spark_partition_id().alias("part")).collect()}
+    assert [found[key] for key in keys.tolist()] == [*range(13)] * 3
+    hashes = spark.range(5).select(F.hash(F.col("id").cast("int"))).collect()
+    assert [line[0] for line in hashes] == spark_hash(np.arange(5, dtype=np.uint32)).tolist()
+
+
+def test_heavy_rows_are_spread():
+    counts = np.array([1000, 900, 800, 700] + [1] * 400)
+    block_of = placement_by_counts(counts, 4).of(np.arange(len(counts)))
+    assert sorted(block_of[:4].tolist()) == [0, 1, 2, 3]
+    load = np.bincount(block_of, weights=counts)
+    assert load.max() < 1.3 * load.mean()
+
+
+def test_every_row_has_one_block():
+    placement = placement_by_counts(np.random.default_rng(0).integers(1, 50, 333), 7)
+    assert sorted(np.concatenate(placement.rows_of(333)).tolist()) == list(range(333))
+
+
+def test_default_blocks_and_tasks():
+    """As many tasks for each core, of a few blocks, and never an idle one where there are blocks for all."""
+    assert default_blocks(n_ratings=10, n_rows=1000, cores=2) == 2
+    assert default_blocks(n_ratings=10**9, n_rows=10**6, cores=2) == 125
+    assert default_blocks(n_ratings=10**9, n_rows=3, cores=8) == 3
+    assert [multiple_of(4, n) for n in (1, 4, 5)] == [4, 4, 8]
+    tasks = {(50, 2): 14, (500, 64): 128, (2, 2): 2, (3, 8): 3}
+    assert {key: default_tasks(n_blocks=key[0], cores=key[1]) for key in tasks} == tasks
+
+
+@pytest.mark.classic
+def test_an_item_with_a_third_of_all_ratings(spark):
+    """More blocks than the item's share allows to balance: it has a block, the others share the rest."""
+    rng, n = np.random.default_rng(0), 3000
+    rows, cols = rng.integers(80, size=n), np.where(rng.random(n) < 0.33, 7, rng.integers(40, size=n))
+    labels = np.where(rng.random(n) < 0.4 + 0.4 * (rows % 2), 1, -1)
+    frame = spark.createDataFrame(pa.table({"user": rows, "item": cols, "label": labels}))
+    model = estimator("broadcast", numUserBlocks=4, numItemBlocks=5).fit(frame)
+    expected = fit_arrays(rows, cols, labels, FitConfig(rank=3, max_iter=2, tol=0.0))
+    np.testing.assert_allclose(model.info.objective_history, expected.objective_history, rtol=1e-6)
+
+
+# ---- the choice of an exchange ---------------------------------------------------------------------------------------
+
+
+def counts(users, items):
+    return SimpleNamespace(n_users=users, n_items=items)
+
+
+def test_the_size_of_the_factors_decides(spark, monkeypatch):
+    form = FitConfig(rank=10).form
+
+    def pick(users, wanted="auto", items=1000):
+        return decide.on_executors(wanted, counts(users, items), form, driver_limits(spark), 2)
+
+    assert form.row_bytes == (11 + 66 + 60) * 4
+    assert pick(1000).exchange == "broadcast"
+    assert "few enough" in pick(1000).reason
+    assert pick(10**7).exchange == pick(1000, items=10**7).exchange == "mixed"
+    assert "those of the items 1 MB, few enough" in pick(10**7).reason
+    assert "those of the users 1 MB, few enough" in pick(1000, items=10**7).reason
+    assert pick(10**7, items=10**7).exchange == "shuffle"
+    assert "more than" in pick(10**7, items=10**7).reason
+    assert pick(1000, "shuffle").exchange == "shuffle"
+    monkeypatch.setattr("onebit_spark.platform.sessions.as_bytes", lambda _: 1000)
+    assert "maxResultSize" in pick(1000).reason
+    assert pick(1000).exchange == "shuffle"
+    for wanted in ("broadcast", "mixed"):
+        with pytest.raises(RequestError, match=f"exchange={wanted} collects the factors of one side"):
+            pick(1000, wanted)
+
+
+def test_one_machine_sends_what_its_memory_holds():
+    """10⁹ ratings of 10⁷ users on 10⁶ items: by shuffle they would fill its disk."""
+    form = FitConfig(rank=10, loss="hinge").form
+    machine = DriverLimits(result=2**40, heap=16 * 2**30, memory=28 * 2**30, local=True)
+
+    def pick(cores=2, **other):
+        limits = dataclasses.replace(machine, **other)
+        return decide.on_executors("auto", counts(10**7, 10**6), form, limits, cores)
+
+    assert pick().exchange == "broadcast"
+    for refused in (pick(cores=4), pick(local=False), pick(heap=8 * 2**30), pick(memory=2**34)):
+        assert refused.exchange == "mixed"
+        assert "maxResultSize" not in refused.reason
+    assert pick(result=2**30).exchange == "mixed"
+    assert "; broadcast would need a spark.driver.maxResultSize of 3,441 MB" in pick(result=2**30).reason
+
+
+@pytest.mark.classic
+def test_what_cannot_work(ratings, monkeypatch):  # noqa: F811
+    context = SimpleNamespace(getCheckpointDir=lambda: None, master="yarn")
+    assert work_folder(SimpleNamespace(sparkContext=context, _jsparkSession=None), None) is None
+    with pytest.raises(RequestError, match="one of auto, driver, broadcast, mixed, shuffle, not 'mail'"):
+        estimator("mail").fit(ratings)
+    monkeypatch.setattr("onebit_spark.platform.sessions.as_bytes", lambda _: 1000)
+    with pytest.raises(RequestError, match=r"maxResultSize.*choose exchange=auto"):
+        estimator("broadcast").fit(ratings)

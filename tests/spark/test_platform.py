@@ -1,0 +1,113 @@
+"""What is computed here as Spark computes it, and the ways around what a version of Spark does not have."""
+
+import doctest
+import os
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+import onebit_spark.estimator
+from onebit_spark.core.hashes import SALT, SALT_HASH, weight_hashes
+from onebit_spark.input.batches import HASH, read_batch
+from onebit_spark.input.ratings import Columns, cell_hash, unchecked_ratings
+from onebit_spark.platform.arrow_stream import map_rows
+from onebit_spark.platform.binary_cells import schema_of, type_of
+from onebit_spark.platform.plans import in_partitions
+
+# ---- hashes ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kinds", [("int64", "int32"), ("int8", "int64"), ("int16", "int16")])
+def test_hashes_of_cells_are_those_of_spark(spark, kinds):
+    rng = np.random.default_rng(2)
+    columns = {
+        name: pa.array(rng.integers(np.iinfo(kind).min, np.iinfo(kind).max, 200, dtype=kind))
+        for name, kind in zip(("user", "item"), kinds, strict=True)
+    }
+    df = spark.createDataFrame(pa.table({**columns, "label": pa.array(np.ones(200, np.int8))}))
+    plain = unchecked_ratings(df, Columns())
+    assert HASH not in plain.columns
+    expected = df.select(cell_hash(df, Columns()).alias("h")).toArrow()["h"].to_numpy()
+    np.testing.assert_array_equal(read_batch(plain.toArrow(), None).hashes, expected)
+
+
+def test_hashes_of_weights_text_and_the_salt(spark):
+    weights = np.exp(np.random.default_rng(1).normal(scale=5, size=300)).astype(np.float32)
+    found = spark.createDataFrame(pa.table({"w": weights})).select(F.xxhash64("w").alias("h")).toArrow()["h"].to_numpy()
+    np.testing.assert_array_equal(weight_hashes(weights), found)
+    text = spark.createDataFrame([("a", 1, 1)], "user string, item int, label int")
+    assert HASH in unchecked_ratings(text, Columns()).columns  # Spark hashes text
+    assert spark.sql(f"SELECT xxhash64('{SALT}') AS h").first()["h"] % 2**64 == SALT_HASH
+
+
+# ---- schemas without Spark's parser ----------------------------------------------------------------------------------
+
+
+def test_a_text_of_columns():
+    schema = schema_of("block int, n long, m bigint, rows binary, mean array<float>, wrong boolean, name string")
+    assert schema.names == ["block", "n", "m", "rows", "mean", "wrong", "name"]
+    kinds = [field.dataType.simpleString() for field in schema]
+    assert kinds == ["int", "bigint", "bigint", "binary", "array<float>", "boolean", "string"]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["tinyint", "smallint", "int", "bigint", "float", "double", "string", "binary", "boolean", "date", "timestamp",
+     "decimal(12,3)", "timestamp_ntz", "array<double>"],
+)  # fmt: skip
+def test_a_type_by_its_name_in_sql(spark, kind):
+    """The last three are parsed by Spark."""
+    (field,) = StructType().add("id", type_of(kind))
+    assert field.dataType.simpleString() == kind
+    assert field.nullable
+
+
+# ---- Python workers, and older versions of Spark ---------------------------------------------------------------------
+
+
+@pytest.mark.classic
+def test_rows_are_mapped_as_by_mapinarrow_in_the_same_workers(spark):
+    def added_up(batches):
+        """The sum of a partition's ids, and the process that has forked this worker."""
+        total = sum(pc.sum(batch.column(0)).as_py() for batch in batches)
+        yield pa.record_batch({"total": [total], "daemon": [os.getppid()]})
+
+    frame, schema = spark.range(0, 1000, 1, 3), "total long, daemon long"
+    environment = dict(spark.sparkContext.environment)
+    found, expected = map_rows(frame, added_up, schema), frame.mapInArrow(added_up, schema)
+    assert sorted(found.collect()) == sorted(expected.collect())
+    assert spark.sparkContext.environment == environment
+
+
+@pytest.mark.classic
+def test_rows_reach_their_partition_by_hashing(spark, monkeypatch):
+    """Spark 4.0 has no ``repartitionById``."""
+    frame = spark.range(40).withColumn("part", (F.col("id") % 7).cast("int"))
+    for kind in type(frame).__mro__:
+        if "repartitionById" in vars(kind):
+            monkeypatch.delattr(kind, "repartitionById")
+    placed = in_partitions(frame, 7, F.col("part")).withColumn("found", F.spark_partition_id())
+    assert placed.count() == 40
+    assert placed.where("part <> found").count() == 0
+
+
+@pytest.mark.classic
+def test_predictions_by_way_of_pandas(spark, make_model, monkeypatch):
+    """Spark 4.0 has no ``arrow_udf``. Also of ids without ratings, whose factors are null."""
+    pairs = spark.createDataFrame([(0, 0), (5, 3), (99, 3), (99, 99)], "user long, item long")
+    model, columns = make_model(), ["score", "std", "probability"]
+    expected = model.transform(pairs).orderBy("user", "item").select(*columns).toPandas()
+    monkeypatch.delattr("pyspark.sql.functions.arrow_udf", raising=False)
+    found = model.transform(pairs).orderBy("user", "item").select(*columns).toPandas()
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert model.sample(pairs).where("sampledScore is null").count() == 0
+
+
+def test_examples_in_docstrings(spark):
+    result = doctest.testmod(onebit_spark.estimator, extraglobs={"spark": spark})
+    assert result.attempted >= 5
+    assert result.failed == 0

@@ -105,7 +105,7 @@ def folded(fit: FittedModel, case: Case, given: NDArray[np.bool_], known: NDArra
     block = RatingBlock.from_coordinates(
         index[0][given], index[1][given], r.labels[given] > 0, (own.n_rows, partners.n_rows)
     )
-    prior = fit.scales.prior(case.side, fit.config.intercepts)
+    prior = fit.scales.row_prior(case.side)
     told, moments = None, fit.scales.moments
     assert moments is not None
     centre = moments.implicit_moments(case.side)

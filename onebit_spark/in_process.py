@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -298,12 +298,14 @@ class TableFit:
     ) -> FittedModel:
         """Fit the ratings, which took ``read`` seconds to read."""
         timer, counts = PhaseTimer(), ratings.counts
-        with _Engine.over(ratings, self.config.form, self.execution.device, self.threads) as engine:
+        with ExitStack() as release:
+            over = _Engine.over(ratings, self.config.form, self.execution.device, self.threads)
+            engine = release.enter_context(over)
             known = give_features(engine.features, self.features, self.columns.ids, engine.ids)
             builder = _Builder(self, ratings, engine, known)
             folder = self._checkpoints(ratings)
-            earlier = None if folder is None else folder.newest(self.execution.resume)
-            start = None if earlier is None else resumed(earlier, self.config, engine)
+            earlier = None if folder is None else release.enter_context(folder.claimed(self.execution.resume))
+            start = None if earlier is None else resumed(earlier, self.config, engine.adopted)
             checkpoints = None
             if folder is not None:
                 checkpoints = Checkpointing(folder, self.execution.checkpoint_interval, builder.at_checkpoint)

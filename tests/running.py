@@ -75,7 +75,7 @@ def run_here(job, *arguments, runtime="spark"):
     """
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), own_log(), pytest.MonkeyPatch.context() as m:
-        m.setattr("onebit_spark.cli.warm_up", lambda *_: None)
+        m.setattr("onebit_spark.cli.running.in_background", lambda *_: None)
         flags = list(map(str, arguments))
         code = reproduce(flags) if job == "reproduce" else getattr(cli, job)(flags, runtime=runtime)
     return code, out.getvalue(), err.getvalue()

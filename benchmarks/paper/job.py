@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from onebit_spark.cli.running import DONE, REFUSED, Job
 from onebit_spark.core.output_kinds import LEDGER, REPRODUCTION
@@ -38,14 +38,14 @@ def reproduce(argv: Sequence[str] | None = None, *, ship_package: bool = False, 
     if experiment in ("-h", "--help"):
         print(USAGE.format(name=name))
         return DONE
-    jobs: dict[str, type[ReproduceRequest]] = {
-        "movielens": MovieLensRequest,
-        "tables": SimulationRequest,
-        "noise": SimulationRequest,
+    jobs: dict[str, tuple[type[ReproduceRequest], Callable[[Any, Any], None]]] = {
+        "movielens": (MovieLensRequest, run_movielens),
+        "tables": (SimulationRequest, run_tables),
+        "noise": (SimulationRequest, run_noise),
     }
     if experiment in jobs:
         here = (HERE,) if HERE.is_dir() else ()  # in a zip, the workers have it already
-        job = Job("reproduce.py", jobs[experiment], f"paper.job:run_{experiment}", needs_classic=True, packages=here)
+        job = Job("reproduce.py", *jobs[experiment], needs_classic=True, packages=here)
         return job(flags, ship_package=ship_package, name=f"{name} {experiment}")
     usage = USAGE.format(name=name)
     print(f"error: name the experiment first, tables, noise or movielens, not {experiment!r}; {usage}", file=sys.stderr)
@@ -91,8 +91,8 @@ def _run(
     work: Callable[[Record], Record],
     facts: Record,
 ) -> None:
-    from onebit_spark.cli.checks import refuse_output
     from onebit_spark.cli.progress import TaskProgress
+    from onebit_spark.cli.runtime import refuse_output
     from onebit_spark.platform.files import continued_folder
     from onebit_spark.tuning.cross_validation import on_workers, run_tasks
     from paper.provenance import provenance

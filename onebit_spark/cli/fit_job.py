@@ -1,27 +1,31 @@
-"""fit: ratings in, a certified model out."""
+"""The job fit, on any runtime, and what it prints at its end."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from onebit_spark import __version__
-from onebit_spark.certificate.certificates import kept_by_coin
-from onebit_spark.cli.checks import Target, check_id_types
-from onebit_spark.cli.failures import noting_success
+from onebit_spark.certificate.certificates import headline_of, kept_by_coin
+from onebit_spark.certificate.held_out import SELECTIVE
 from onebit_spark.cli.flags import command_of
 from onebit_spark.cli.progress import Clock, Progress
-from onebit_spark.cli.requests import FitRequest
-from onebit_spark.cli.runtime import Division, FitPlan, Ratings, Runtime, Table
-from onebit_spark.cli.summaries import fit_summary, print_summary
+from onebit_spark.cli.requests import FitRequest, RatingsRequest
+from onebit_spark.cli.running import failures_after
+from onebit_spark.cli.runtime import InputTable, Ratings, Runtime, Target, check_id_types
 from onebit_spark.core.fitted_features import Who
+from onebit_spark.core.model_info import ModelInfo
+from onebit_spark.core.model_selection import chose_rank, sentences
 from onebit_spark.input.rating_checks import Columns
 from onebit_spark.ml.checkpoint import clear_checkpoints, complete_checkpoints
 from onebit_spark.platform.files import Location
 from onebit_spark.predictor.certification import KEPT_OUT, CertificateRequest
 from onebit_spark.report.page import REPORT
+
+MOST_STATEMENTS = 40  # certificates of groups that are printed
 
 
 @dataclass(frozen=True)
@@ -29,29 +33,31 @@ class Inputs:
     """What a fit reads."""
 
     ratings: Ratings
-    features: dict[Who, Table]
-    pairs: Table | None = None  # to predict after the fit
+    features: dict[Who, InputTable]
+    pairs: InputTable | None = None  # to predict after the fit
     n_pairs: int = 0
 
 
-def run(runtime: Runtime, request: FitRequest) -> None:
+def fit(runtime: Runtime, request: FitRequest) -> None:
+    """Ratings in, a certified model out."""
     runtime.refuse(request)
-    clock, columns = Clock(), _columns(request)
-    with runtime.beside(request.output):
+    clock, columns, config = Clock(), columns_of(request), request.fit_config
+    with runtime.work_folder(request.output):
         inputs = _read(runtime, request, columns, clock)
-        plan = FitPlan.of(request, columns)
-        with clock("fitting"), Progress(plan.config.max_iter, plan.config.tol, quiet=request.quiet) as progress:
-            model = runtime.fit(plan, inputs.ratings, inputs.features, progress)
-        clock.split("fitting", "preparing", "iterations", progress.seconds)
+        with clock("preparing"), Progress(config.max_iter, config.tol, quiet=request.quiet) as progress:
+            model = runtime.fit(
+                inputs.ratings, columns, config, request.execution, request.terms, inputs.features, progress
+            )
+        clock.move("preparing", "iterations", progress.seconds)
         model = _judged(runtime, request, inputs, model, clock)
         if request.report:
             model = runtime.noted(model, _facts(request, clock))
         with clock("saving"):
             runtime.save(model, request.output, request.overwrite)
-            if checkpoints := request.execution().checkpoint_dir:
+            if checkpoints := request.execution.checkpoint_dir:
                 clear_checkpoints(runtime.session, checkpoints)
         if inputs.pairs is not None:
-            with clock("predicting"), noting_success(f"the model is saved in {request.output}, but predicting failed"):
+            with clock("predicting"), failures_after(f"the model is saved in {request.output}, but predicting failed"):
                 runtime.predict(model, inputs.pairs, inputs.n_pairs, Target.of(request))
     drawn = not request.quiet and (Location(runtime.session, request.output) / REPORT).exists()  # needs matplotlib
     report = f"{request.output.rstrip('/')}/{REPORT}" if drawn else None
@@ -60,7 +66,7 @@ def run(runtime: Runtime, request: FitRequest) -> None:
 
 
 def _facts(request: FitRequest, clock: Clock) -> dict[str, Any]:
-    """What the report says about the job: when, by which version, from what, by which command, in which seconds."""
+    """What the report shows about the job."""
     return {
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "version": __version__,
@@ -70,9 +76,9 @@ def _facts(request: FitRequest, clock: Clock) -> dict[str, Any]:
     }
 
 
-def when_interrupted(runtime: Runtime, request: FitRequest) -> str:
+def how_to_resume(runtime: Runtime, request: FitRequest) -> str:
     """Which checkpoint there is, and how to go on."""
-    folder = request.execution().checkpoint_dir
+    folder = request.execution.checkpoint_dir
     if folder is None:
         return "No checkpoint was kept: with --checkpoint-dir FOLDER a fit keeps them, and --resume goes on."
     checkpoints = complete_checkpoints(Location(runtime.session, folder))
@@ -81,26 +87,26 @@ def when_interrupted(runtime: Runtime, request: FitRequest) -> str:
     return f"The checkpoint {checkpoints[-1].uri} is complete: to go on from it, run the same command with --resume."
 
 
-def _columns(request: FitRequest) -> Columns:
-    return Columns(request.user_col, request.item_col, request.label_col, request.threshold, request.weight_col)
+def columns_of(request: RatingsRequest) -> Columns:
+    labels = request.labels
+    return Columns(request.user_col, request.item_col, labels.label_col, labels.threshold, labels.weight_col)
 
 
 def _read(runtime: Runtime, request: FitRequest, columns: Columns, clock: Clock) -> Inputs:
-    """Read, check and divide. The pairs are checked while the ratings are."""
-    ids, pairs, counted = (columns.user, columns.item), None, None
-    division = Division(request.holdout, request.fit_config().seed, request.certify_by)
-    with ThreadPoolExecutor(1) as beside:
+    """Read, check and hold out. The pairs are counted while the ratings are read."""
+    ids, pairs, counted, by = (columns.user, columns.item), None, None, request.certify_by
+    with ThreadPoolExecutor(1) as executor:
         with clock("reading"):
-            by = [request.certify_by] if request.certify_by is not None else []
-            table = runtime.table(request, "ratings", tuple(dict.fromkeys((*columns.names, *by))))
+            names = dict.fromkeys((*columns.names, *([] if by is None else [by])))
+            table = runtime.table(request, "ratings", tuple(names))
             features = runtime.features(request, columns.ids)
             if request.predict:
                 pairs = runtime.table(request, "predict", ids)
                 types = runtime.types(pairs, ids), runtime.types(table, ids)
                 check_id_types(*types, "predict", runtime.is_text(request, "predict"))
-                counted = beside.submit(runtime.count_pairs, pairs, ids)
+                counted = executor.submit(runtime.count_pairs, pairs, ids)
         with clock("holding out" if request.holdout is not None and runtime.session is not None else "reading"):
-            ratings = runtime.ratings(table, columns, division)
+            ratings = runtime.ratings(table, columns, request.holdout, request.fit_config.seed, by)
         return Inputs(ratings, features, pairs, 0 if counted is None else counted.result())
 
 
@@ -109,7 +115,7 @@ def _judged(runtime: Runtime, request: FitRequest, inputs: Inputs, model: Any, c
     held_out = inputs.ratings.held_out
     if held_out is not None:
         with clock("certifying"):
-            wanted = CertificateRequest(request.terms(), request.max_error, request.certify_by)
+            wanted = CertificateRequest(request.terms, request.max_error, request.certify_by)
             _, certificates = runtime.certify(model, held_out, wanted, KEPT_OUT)
             repeated = bool(model.info.repeats.get("repeated"))
             model = runtime.certified(model, [kept_by_coin(item, repeated) for item in certificates])
@@ -121,3 +127,81 @@ def _judged(runtime: Runtime, request: FitRequest, inputs: Inputs, model: Any, c
         if request.report:
             model = runtime.diagnosed(model, inputs.ratings, source)
     return model
+
+
+# ---- what they print -------------------------------------------------------------------------------------------------
+
+
+def print_summary(lines: Iterable[str], clock: Clock | None, quiet: bool, places: Mapping[str, str | None]) -> None:
+    """Print the summary, the seconds, and where the outputs are. A quiet job prints only the paths."""
+    if not quiet:
+        print(*lines, *([] if clock is None else [f"Time: {clock}."]), sep="\n")
+    for name, path in places.items():
+        if path:
+            print(path if quiet else f"{name}: {path}", flush=True)
+
+
+def fit_summary(info: ModelInfo, certificate: Mapping[str, Any]) -> Iterator[str]:
+    """What was fitted, how it ended, and what is certified."""
+    share, (users, items) = info.n_positive / info.n_ratings, info.rated
+    yield f"Fitted {info.n_ratings:,} ratings of {users:,} users on {items:,} items, {share:.1%} of them positive."
+    for who, features in (info.side_features or {}).items():
+        yield (
+            f"Side features of the {who}s: {len(features['coding']):,}. {features['newcomers']:,} {who}s without "
+            "ratings are predicted from them."
+        )
+    if info.repeats["repeated"]:
+        yield (
+            f"{info.repeats['repeated_cells']:,} cells were rated more than once ({info.repeats['repeated']:,} ratings "
+            f"beyond the first), every rating counts; {info.repeats['conflicting']:,} of them with both labels."
+        )
+    if info.total_weight is not None:
+        yield (
+            f"Weighted by the column {info.columns['weight']!r}: the weights sum to {info.total_weight:,.6g}. "
+            "Certificates count every rating once; theorem1 does not hold with weights and is left out."
+        )
+    last = f"{info.iterations} iteration{'s' if info.iterations > 1 else ''}: {info.reason}"
+    if info.converged:
+        yield f"Converged after {last}."
+    elif info.parameters["tol"] == 0:
+        yield f"Stopped after {last}, as asked with tol = 0."
+    else:
+        yield f"Not converged after {last}. The predictions can be used; a larger --max-iter may improve them."
+    rank = info.parameters["rank"]
+    off, full = rank - info.effective_rank, "a larger --rank may or may not predict better"
+    chosen = "a tenth of the ratings asked for no more" if rank < info.config.max_rank else "--max-rank allows no more"
+    advice = chosen if chose_rank(info.choice) else f"{full}: --rank auto tries"
+    yield f"Effective rank {info.effective_rank} of {rank}: {f'{off} not needed' if off else advice}."
+    if info.choice:
+        yield from sentences(info.choice)
+    certified = headline_of(certificate)
+    if not certified:
+        yield _why_no_certificate(info)
+    else:
+        yield f"Certificate ({certificate['headline']}): {certified}"
+    yield from further_statements(certificate["certificates"])
+    for one in certificate["certificates"]:
+        if one["name"] == "prior_split":
+            yield (
+                f"The model has learnt almost only from {one['prior_fraction']:.0%} of the ratings, its prior's: a "
+                "fit without a prior split predicts better."
+            )
+
+
+def _why_no_certificate(info: ModelInfo) -> str:
+    """Which features the fit used, and which flag certifies the model."""
+    used = ["implicit features"] if info.config.implicit_features else []
+    used += [f"side features of the {who}s" for who in info.side_features or ()]
+    return (
+        f"No certificate, because the prior depends on {' and '.join(used)}: --holdout 0.1 keeps some ratings out of "
+        "the fit and certifies the model on them."
+    )
+
+
+def further_statements(certificates: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """The sentences of selective certificates and of certificates for groups, at most ``MOST_STATEMENTS``."""
+    further = [item for item in certificates if item["name"] == SELECTIVE or item.get("group")]
+    for item in further[:MOST_STATEMENTS]:
+        yield f"Certificate ({item['name']}): {item['statement']}"
+    if len(further) > MOST_STATEMENTS:
+        yield f"… and {len(further) - MOST_STATEMENTS} more certificates of groups, in the output."

@@ -2,11 +2,10 @@
 
     @dataclass(frozen=True, kw_only=True)
     class Request:
-        ratings: str = flag("path of the ratings")            ─►  --ratings RATINGS, required
-        rank: int = flag("number of factors", default=10)     ─►  --rank RANK, or `rank = 12` in the file of --config
+        ratings: str = flag("path of the ratings")            ─►  --ratings PATH, required
+        fit_config: FitConfig = settings(FitConfig)           ─►  --rank, --loss …: one flag for each setting with a key
 
-One RequestError names all mistakes. Settings that are declared elsewhere (``FitConfig``, ``Execution``, ``Terms``,
-``Labels``) become flags by ``flag_of`` and ``takes``.
+A config file has the same names as keys. One RequestError names all mistakes.
 """
 
 from __future__ import annotations
@@ -14,46 +13,63 @@ from __future__ import annotations
 import argparse
 import shlex
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
+from textwrap import fill, wrap
 from types import NoneType
-from typing import Any, Protocol, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
+from onebit_spark.core.execution import RARE, RESUMING
 from onebit_spark.core.settings import Problem, Setting, declared, words_in
 from onebit_spark.errors import RequestError
 
-REMOVED = {  # flag, or key of a config file ─► what to do instead
+REMOVED = {
     "blocks": "every fit reads the ratings; keep them as Parquet, which is read fastest",
-}
+    "no_calibrate": "the fit calibrates its probabilities where that pays; --calibrate uses held-out ratings instead",
+}  # flag or key of an earlier version, and what to do instead
+
+MAIN = "the flags that most people need"
+INPUT, MODEL, CERTIFICATES, OUTPUT, SPARK = (
+    "input", "model", "certificates and probabilities", "output", "Spark and devices"
+)  # fmt: skip
+GROUPS = (MAIN, INPUT, MODEL, CERTIFICATES, OUTPUT, RESUMING, SPARK)  # of --help, which names those of RARE in one line
+
 _WANTED = {str: "text", int: "an integer", float: "a number", bool: "true or false"}
 
 
-def flag(help: str, *, default: Any = MISSING, choices: Sequence[str] = ()) -> Any:
+def flag(
+    help: str, *, default: Any = MISSING, choices: Sequence[str] = (), metavar: str | None = None, group: str = MAIN
+) -> Any:
     """Declare a flag. It is required if it has no default, and a repeatable key=value if the default is ``dict``."""
-    metadata = {"help": help, "choices": tuple(choices)}
+    metadata = {"help": help, "choices": tuple(choices), "metavar": metavar, "group": group}
     if default is dict:
         return field(default_factory=dict, metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
+def settings(table: type, group: str, *only: str, **help: str) -> Any:
+    """Declare a flag for each setting of a table that has a key, or for ``only`` some; ``help`` replaces help texts."""
+    return field(default_factory=table, metadata={"table": table, "group": group, "only": only, "help": help})
+
+
 class Checked(Protocol):
     """A dataclass of flags that can check their values."""
+
+    main: ClassVar[tuple[str, ...]]  # the flags that --help shows first
 
     def problems(self) -> Iterator[str]: ...
 
 
 Request = TypeVar("Request", bound=Checked)
-C = TypeVar("C", bound=type)
-T = TypeVar("T")
 
 
 def parse(request: type[Request], prog: str, argv: Sequence[str] | None = None) -> Request:
     """The request, or one RequestError with all problems. A flag has priority over the config file."""
-    flags = _flags_of(request)
-    given, problems = _from_command_line(request, prog, argv)
+    flags = flags_of(request)
+    given, problems = _from_command_line(request, flags, prog, argv)
     path = given.get("config")
     in_file, file_problems = _from_file(flags, path) if path else ({}, [])
     problems += file_problems
@@ -68,10 +84,10 @@ def parse(request: type[Request], prog: str, argv: Sequence[str] | None = None) 
             problems.append(f"{source} {error}")
     required = [name for name, item in flags.items() if item.required]
     problems += [f"{as_flag(name)} is required" for name in required if name not in given and name not in in_file]
-    checked = request(**{**dict.fromkeys(required, ""), **values})  # an empty path is not checked
+    checked = _filled(request, flags, {**dict.fromkeys(required, ""), **values})  # an empty path is not checked
     problems += checked.problems()
     if problems:
-        raise RequestError(_numbered(problems))
+        raise RequestError(_in_one_line(problems))
     return checked
 
 
@@ -82,8 +98,10 @@ def as_flag(name: str) -> str:
 def command_of(job: str, request: Any) -> str:
     """The command with the flags of a request that differ from their defaults, also those of a config file."""
     words = ["onebit-spark", job]
-    for name, item in _flags_of(type(request)).items():
-        value, flag = getattr(request, name), as_flag(name)
+    for name, item in flags_of(type(request)).items():
+        flag, value = as_flag(name), request
+        for field_name in item.setting or (name,):
+            value = getattr(value, field_name)
         if name == "config" or value == item.default or value == {}:
             continue
         if item.kind is bool:
@@ -95,20 +113,28 @@ def command_of(job: str, request: Any) -> str:
     return shlex.join(words)
 
 
+def in_flags(table: type, problems: Iterable[Problem]) -> Iterator[str]:
+    """Problems with the settings of a table, in words, each field named as a flag."""
+    return (problem.in_words(_flag_names(table)) for problem in problems)
+
+
 @dataclass(frozen=True)
-class _Flag:
+class Flag:
+    """One flag: of a field of the request, or of a setting in a table."""
+
     kind: type  # str, int, float, bool, dict, or tuple of numbers
     default: Any
     required: bool
     help: str
     choices: tuple[str, ...]
-    words: tuple[str, ...] = ()
+    metavar: str
+    group: str  # of --help
+    words: tuple[str, ...] = ()  # that are allowed beside numbers
+    setting: tuple[str, str] | None = None  # the field of the request and the setting in its table
 
     @property
     def described(self) -> str:
         text = self.help.replace("%", "%%")
-        if self.choices:
-            text += f": {', '.join(self.choices)}"
         if self.required:
             return f"{text} (required)"
         silent = self.default is None or self.kind in (bool, dict, tuple)
@@ -137,11 +163,22 @@ class _Flag:
         return value
 
 
-def _flags_of(request: type[Checked]) -> dict[str, _Flag]:
-    """The flags by field name, in the order of --help: the required ones first."""
+def flags_of(request: type[Checked]) -> dict[str, Flag]:
+    """The flags of a request by name."""
     hints = get_type_hints(request)
     flags = {}
     for item in fields(request):  # type: ignore[arg-type]
+        if table := item.metadata.get("table"):
+            names = _flag_names(table)
+            for key, setting in _keyed(table).items():
+                if setting.name in (item.metadata["only"] or names):
+                    text = item.metadata["help"].get(setting.name) or setting.described(names)
+                    flags[key] = Flag(
+                        setting.kind, setting.default, False, text, setting.choices,
+                        _metavar(key, setting.kind, setting.choices, setting.words),
+                        setting.group or item.metadata["group"], setting.words, (item.name, setting.name),
+                    )  # fmt: skip
+            continue
         hint = hints[item.name]
         kind = (
             get_origin(hint)
@@ -149,8 +186,30 @@ def _flags_of(request: type[Checked]) -> dict[str, _Flag]:
             else next((option for option in get_args(hint) if option is not NoneType), hint)
         )
         required = item.default is MISSING and item.default_factory is MISSING
-        flags[item.name] = _Flag(kind, item.default, required, words=words_in(hint), **item.metadata)
-    return dict(sorted(flags.items(), key=lambda pair: not pair[1].required))
+        text, choices, group = item.metadata["help"], item.metadata["choices"], item.metadata["group"]
+        metavar = item.metadata["metavar"] or _metavar(item.name, kind, choices)
+        flags[item.name] = Flag(kind, item.default, required, text, choices, metavar, group, words_in(hint))
+    return flags
+
+
+def _filled(request: type[Request], flags: Mapping[str, Flag], values: Mapping[str, Any]) -> Request:
+    """The request with its tables of settings."""
+    own = {name: value for name, value in values.items() if flags[name].setting is None}
+    for item in fields(request):  # type: ignore[arg-type]
+        if table := item.metadata.get("table"):
+            places = {
+                name: flag.setting for name, flag in flags.items() if flag.setting and flag.setting[0] == item.name
+            }
+            own[item.name] = table(**{place[1]: values[name] for name, place in places.items() if name in values})
+    return request(**own)
+
+
+def _keyed(table: type) -> dict[str, Setting]:
+    return {item.key: item for item in declared(table).values() if item.key is not None}
+
+
+def _flag_names(table: type) -> dict[str, str]:
+    return {item.name: as_flag(key) for key, item in _keyed(table).items()}
 
 
 # ---- where values come from ------------------------------------------------------------------------------------------
@@ -161,37 +220,86 @@ class _Parser(argparse.ArgumentParser):
         raise RequestError(f"{message} (--help lists all flags)")
 
 
+class _Formatter(argparse.HelpFormatter):
+    """No line breaks within a flag or another word with a hyphen."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=30)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return wrap(text, width, break_on_hyphens=False)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return fill(text, width, break_on_hyphens=False)
+
+
 def _from_command_line(
-    request: type[Checked], prog: str, argv: Sequence[str] | None
+    request: type[Checked], flags: Mapping[str, Flag], prog: str, argv: Sequence[str] | None
 ) -> tuple[dict[str, Any], list[str]]:
     """The given flags, as text, and the problems with the other arguments."""
-    parser = _Parser(prog=prog, description=request.__doc__, allow_abbrev=False, argument_default=argparse.SUPPRESS)
-    flags = _flags_of(request)
-    for name, item in flags.items():
-        if item.kind is bool:
-            parser.add_argument(as_flag(name), action=argparse.BooleanOptionalAction, help=item.described)
-        else:
-            action = "append" if item.kind is dict else "store"
-            metavar = "KEY=VALUE" if item.kind is dict else name.split("_")[-1].upper()
-            parser.add_argument(as_flag(name), action=action, help=item.described, metavar=metavar)
+    parser = _parser(request, flags, prog)
     for name in REMOVED.keys() - flags.keys():
         parser.add_argument(as_flag(name), nargs="?", help=argparse.SUPPRESS)
-    parsed, extra = parser.parse_known_args(argv)
-    given = vars(parsed)
+    found, extra = parser.parse_known_args(argv)
+    given = vars(found)
     problems = [f"{as_flag(name)} was removed: {REMOVED[name]}" for name in given if name not in flags]
     problems += [_unknown(argument, [as_flag(name) for name in flags]) for argument in extra]
     return {name: value for name, value in given.items() if name in flags}, problems
+
+
+def _parser(request: type[Checked], flags: Mapping[str, Flag], prog: str) -> argparse.ArgumentParser:
+    """The flags in the groups of --help."""
+    needed = [f"{as_flag(name)} {item.metavar}" for name, item in flags.items() if item.required]
+    rare = [f"{as_flag(name)} {item.metavar}" for name, item in flags.items() if item.group == RARE]
+    parser = _Parser(
+        prog=prog,
+        usage=" ".join([prog, *needed, "[flags]"]),
+        description=request.__doc__,
+        epilog=f"Rarely needed: {', '.join(rare)}." if rare else None,
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
+        add_help=False,
+        formatter_class=_Formatter,
+    )
+    groups: dict[str, dict[str, Flag]] = {title: {} for title in (*GROUPS, RARE)}
+    for name in sorted(flags, key=lambda name: (*request.main, name).index(name)):
+        groups[MAIN if name in request.main else flags[name].group][name] = flags[name]
+    for title, members in groups.items():
+        group = parser.add_argument_group(title)
+        for name, item in members.items():
+            _add(group, name, item, argparse.SUPPRESS if title == RARE else item.described)
+    parser.add_argument_group("help").add_argument("-h", "--help", action="help", help="show this text")
+    return parser
+
+
+def _add(group: Any, name: str, item: Flag, help: str) -> None:
+    if item.kind is not bool:
+        action = "append" if item.kind is dict else "store"
+        group.add_argument(as_flag(name), action=action, help=help, metavar=item.metavar)
+    elif item.default:
+        group.add_argument(as_flag(name), action=argparse.BooleanOptionalAction, help=help)
+    else:
+        group.add_argument(as_flag(name), action="store_true", help=help)
+        if f"no_{name}" not in REMOVED:  # for a key of the config file
+            group.add_argument(as_flag(f"no_{name}"), action="store_false", dest=name, help=argparse.SUPPRESS)
+
+
+def _metavar(name: str, kind: type, choices: Sequence[str], words: Sequence[str] = ()) -> str:
+    if choices:
+        return f"{{{','.join(choices)}}}"
+    named = {dict: "KEY=VALUE", tuple: "X[,X…]", int: "N", float: "X"}.get(kind)
+    return "|".join([named or ("COLUMN" if name.endswith("_col") else "PATH"), *words])
 
 
 def _unknown(argument: str, known: list[str]) -> str:
     if not argument.startswith("-"):
         return f"unexpected argument {argument!r}"
     near = get_close_matches(argument.partition("=")[0], known, 1)
-    return f"unknown flag {argument}" + (f": did you mean {near[0]}?" if near else f"; flags: {', '.join(known)}")
+    return f"unknown flag {argument}" + (f": did you mean {near[0]}?" if near else "; --help lists all flags")
 
 
-def _from_file(flags: dict[str, _Flag], path: str) -> tuple[dict[str, Any], list[str]]:
-    """The values of a TOML file by field name, and the problems with it."""
+def _from_file(flags: Mapping[str, Flag], path: str) -> tuple[dict[str, Any], list[str]]:
+    """The values of a TOML file by flag, and the problems with it."""
     try:
         table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -200,13 +308,10 @@ def _from_file(flags: dict[str, _Flag], path: str) -> tuple[dict[str, Any], list
         return {}, [f"--config {path} is not TOML: {error}"]
     allowed = [name for name in flags if name != "config"]
     keys = {key: key.replace("-", "_") for key in table}
-    unknown = [key for key, name in keys.items() if name not in allowed and name not in REMOVED]
+    gone = [key for key, name in keys.items() if name in REMOVED and name not in allowed]
+    unknown = [key for key, name in keys.items() if name not in allowed and key not in gone]
     listed = ", ".join(name.replace("_", "-") for name in allowed)
-    problems = [
-        f"{key} in {path} was removed: {REMOVED[name]}"
-        for key, name in keys.items()
-        if name in REMOVED and name not in allowed
-    ]
+    problems = [f"{key} in {path} was removed: {REMOVED[keys[key]]}" for key in gone]
     if unknown:
         problems.append(f"unknown key {', '.join(map(repr, unknown))} in {path}; allowed keys: {listed}")
     return {name: table[key] for key, name in keys.items() if name in allowed}, problems
@@ -234,56 +339,7 @@ def _numbers(raw: Any) -> tuple[float, ...]:
         raise ValueError(f"must be a number, or several numbers separated by commas, not {raw!r}") from None
 
 
-def _numbered(problems: list[str]) -> str:
+def _in_one_line(problems: list[str]) -> str:
     if len(problems) == 1:
         return problems[0]
     return f"{len(problems)} problems: " + "; ".join(f"({i}) {problem}" for i, problem in enumerate(problems, 1))
-
-
-# ---- settings that are declared elsewhere ----------------------------------------------------------------------------
-
-
-def flag_of(table: type, name: str, help: str | None = None) -> Any:
-    """Declare the flag of one setting, with its help text or another one."""
-    item = declared(table)[name]
-    return flag(help or item.described(flag_names(table)), default=item.default, choices=item.choices)
-
-
-def takes(*tables: type) -> Callable[[C], C]:
-    """Add a flag for each setting of these tables that has a key to a class, before it becomes a dataclass.
-
-    @dataclass(frozen=True, kw_only=True)
-    @takes(FitConfig, Terms)
-    class Request: …
-    """
-
-    def extended(request: C) -> C:
-        added: dict[str, Any] = {}
-        for table in tables:
-            for key, item in _keyed(table).items():
-                added[key] = item.hint
-                setattr(request, key, flag_of(table, item.name))
-        request.__annotations__ = {**added, **request.__annotations__}
-        return request
-
-    return extended
-
-
-def filled(table: type[T], request: object) -> T:
-    """The settings of a request. Settings without a flag have their defaults."""
-    values = {item.name: getattr(request, key) for key, item in _keyed(table).items() if hasattr(request, key)}
-    return table(**values)
-
-
-def in_flags(table: type, problems: Iterable[Problem]) -> Iterator[str]:
-    """Problems with the settings of a table, in words, each field named as a flag."""
-    return (problem.in_words(flag_names(table)) for problem in problems)
-
-
-def flag_names(table: type) -> dict[str, str]:
-    """The flag of each field, for the settings that have one."""
-    return {item.name: as_flag(key) for key, item in _keyed(table).items()}
-
-
-def _keyed(table: type) -> dict[str, Setting]:
-    return {item.key: item for item in declared(table).values() if item.key is not None}

@@ -14,12 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from onebit_spark.certificate.certificates import Certificate
-from onebit_spark.cli import checks
-from onebit_spark.cli.checks import Target, refuse_outputs
+from onebit_spark.cli import runtime
 from onebit_spark.cli.flags import as_flag
 from onebit_spark.cli.requests import FILES, FitRequest, JobRequest, PredictRequest
-from onebit_spark.cli.runtime import Division, FitPlan
+from onebit_spark.cli.runtime import Target
 from onebit_spark.core.arrow import spark_name
+from onebit_spark.core.config import FitConfig, Terms
+from onebit_spark.core.execution import Execution
 from onebit_spark.core.fitted_features import SIDE_OF, Who
 from onebit_spark.core.output_kinds import PREDICTIONS
 from onebit_spark.core.sketch import HIGHEST, CellSketch
@@ -72,7 +73,7 @@ class LocalRuntime:
         self._formats: dict[str, str | None] = {}  # of the inputs, by their fields in the request
 
     def refuse(self, request: JobRequest) -> None:
-        refuse_outputs(None, request)
+        runtime.refuse_outputs(None, request)
 
     # ---- tables ------------------------------------------------------------------------------------------------------
 
@@ -103,7 +104,7 @@ class LocalRuntime:
     def _opened(self, request: JobRequest, name: str, options: dict[str, str]) -> ArrowTable:
         path, flag = getattr(request, name), as_flag(name)
         if (request.format or FILES[0]) in FILES and (lake := table_format(None, path)):
-            raise checks.is_lake_table(request, name, lake)
+            raise runtime.is_lake_table(request, name, lake)
         try:
             return open_table(path, request.format, options)
         except FileNotFoundError:
@@ -113,7 +114,7 @@ class LocalRuntime:
 
     def _check_columns(self, table: ArrowTable, request: JobRequest, name: str, columns: Sequence[str]) -> None:
         if absent := [column for column in columns if not table.matching(column)]:
-            raise checks.no_columns(request, name, absent, table.schema.names, table.format == "csv")
+            raise runtime.no_columns(request, name, absent, table.schema.names, table.format == "csv")
 
     def types(self, table: ArrowTable, columns: Sequence[str]) -> dict[str, str]:
         return {column: spark_name(table.schema.field(column).type) for column in columns}
@@ -131,31 +132,32 @@ class LocalRuntime:
                 counts[column] += len(absent)
                 lines = batch.take(pa.array(absent[: EXAMPLES - len(examples[column])])).to_pylist()
                 examples[column] += [list(line.values()) for line in lines]
-        checks.check_pairs(counts, examples)
+        runtime.check_pairs(counts, examples)
         return n
 
     # ---- fits --------------------------------------------------------------------------------------------------------
 
-    def beside(self, output: str) -> AbstractContextManager[None]:
+    def work_folder(self, output: str) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def ratings(self, table: ArrowTable, columns: Columns, division: Division) -> LocalRatings:
-        began, share = time.perf_counter(), division.holdout
-        source = ArrowRatings(table, columns, division.by)
-        holdout = None if share is None else Holdout(share, division.seed)
-        read = source.divided(holdout, checks.nothing_held_out(share or 0.0))
+    def ratings(
+        self, table: ArrowTable, columns: Columns, holdout: float | None, seed: int, by: str | None
+    ) -> LocalRatings:
+        began, source = time.perf_counter(), ArrowRatings(table, columns, by)
+        part = None if holdout is None else Holdout(holdout, seed)
+        read = source.divided(part, runtime.nothing_held_out(holdout or 0.0))
         return LocalRatings(read.to_fit, read.kept, source.id_types, time.perf_counter() - began)
 
     def fit(
-        self, plan: FitPlan, ratings: LocalRatings, features: Mapping[Who, ArrowTable],
-        progress: Callable[[Iteration], None],
+        self, ratings: LocalRatings, columns: Columns, config: FitConfig, execution: Execution, terms: Terms,
+        features: Mapping[Who, ArrowTable], progress: Callable[[Iteration], None],
     ) -> FittedModel:  # fmt: skip
         tables = {
-            who: checked_features(table, plan.columns.roles[who], ratings.id_types[who], who)
+            who: checked_features(table, columns.roles[who], ratings.id_types[who], who)
             for who, table in features.items()
         }
         where = {"exchange": "local", "reason": self._why}
-        fit = TableFit(plan.config, plan.terms, plan.columns, ratings.id_types, tables, plan.execution, where)
+        fit = TableFit(config, terms, columns, ratings.id_types, tables, execution, where)
         return fit.model(ratings.to_fit, progress, ratings.seconds)
 
     def load(self, path: str) -> FittedModel:

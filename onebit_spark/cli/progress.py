@@ -8,13 +8,12 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Self, TextIO
 
-import numpy as np
-
-from onebit_spark.core.solver import WINDOW, Iteration, distance, recent_fall
+from onebit_spark.core.compiled import compile_seconds
+from onebit_spark.core.solver import Iteration, distance
 
 try:
     from tqdm import tqdm
@@ -24,32 +23,42 @@ except ModuleNotFoundError:
 LINE_EVERY_SECONDS = 5.0
 LINE_EVERY_ITERATIONS = 10
 TASK_LINE_EVERY_SECONDS = 10.0
-TREND = 10  # number of last iterations whose trend is extrapolated
-SPREAD = 1.25  # the largest ratio of two estimates that is worth a word
+RECENT = 10  # iterations whose seconds are averaged
 
 
 class Clock:
-    """Seconds per phase: ``with clock("reading"): …``, once or more often. ``str(clock)`` lists all phases."""
+    """Seconds per phase: ``with clock("reading"): …``, once or more often. ``str(clock)`` lists all phases.
+
+    Seconds in which kernels were compiled are a phase of their own, "compiling".
+    """
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
-        began = time.perf_counter()
+        began, compiled = time.perf_counter(), compile_seconds()
         yield
-        self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - began
+        seconds = time.perf_counter() - began
+        self.add(phase, seconds)
+        compiling = min(seconds, compile_seconds() - compiled)
+        if compiling > 0.0:
+            self.move(phase, "compiling", compiling)
 
-    def split(self, phase: str, rest: str, part: str, seconds: float) -> None:
-        """Divide a phase into a part of known length and the rest before it."""
-        total = self.seconds.pop(phase)
-        self.seconds |= {rest: max(0.0, total - seconds), part: seconds}
+    def add(self, phase: str, seconds: float) -> None:
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
+
+    def move(self, phase: str, part: str, seconds: float) -> None:
+        """Book some seconds of a phase under another name, after it."""
+        seconds = min(seconds, self.seconds[phase])
+        self.seconds[phase] -= seconds
+        self.add(part, seconds)
 
     def __str__(self) -> str:
         return ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in self.seconds.items())
 
 
-def bar(total: int, name: str, stream: TextIO, form: str) -> Any:
+def bar(total: int | None, name: str, stream: TextIO, form: str) -> Any:
     """A bar on the stream. None if the stream is not a terminal, or if tqdm is not installed."""
     if tqdm is None or not stream.isatty():
         return None
@@ -128,7 +137,8 @@ class Progress(_Display):
 
     def __init__(self, max_iter: int, tol: float, *, quiet: bool = False, stream: TextIO | None = None) -> None:
         super().__init__(quiet, stream)
-        self.max_iter, self.tol, self.done = max_iter, tol, 0
+        self.total = max_iter if tol <= 0 else None  # with a tolerance nobody knows when the fit converges
+        self.done = 0
         self.iterations: list[Iteration] = []
 
     def __call__(self, iteration: Iteration) -> None:
@@ -137,9 +147,12 @@ class Progress(_Display):
         if self.quiet:
             return
         if self._bar is None and len(self.iterations) == 1:
-            self._bar = bar(self.max_iter, "iteration", self.stream, "{desc} |{bar}| {elapsed}{postfix}")
+            form = "{desc} |{bar}| {elapsed}{postfix}" if self.total else "{desc} {elapsed}{postfix}"
+            self._bar = bar(self.total, "iteration", self.stream, form)
         if self._bar is not None:
-            self._move_bar()
+            self._bar.set_description_str(self._count(), refresh=False)
+            self._bar.set_postfix_str(", ".join(self._figures()), refresh=False)
+            self._bar.update(self.done - self._bar.n)
         elif (
             self.done == 1
             or self.done - self._shown >= LINE_EVERY_ITERATIONS
@@ -152,74 +165,22 @@ class Progress(_Display):
         """Time spent in iterations so far."""
         return sum(iteration.seconds for iteration in self.iterations)
 
-    def _move_bar(self) -> None:
-        expected = expected_iterations(self.iterations, self.tol, self.max_iter)
-        self._bar.total = expected or self.max_iter
-        self._bar.set_description_str(self._count(expected), refresh=False)
-        missing = f"change {distance(self.iterations):.1e} (tol {self.tol:g})" if self._can_tell else ""
-        self._bar.set_postfix_str(_joined(self._left(expected), missing), refresh=False)
-        self._bar.update(self.done - self._bar.n)
-
     def _line(self) -> str:
-        expected = expected_iterations(self.iterations, self.tol, self.max_iter)
-        line = f"{self._count(expected)}: objective {self.iterations[-1].objective:.6g}"
-        return _joined(line, self._missing(), f"{self._seconds_each:.2g} s each", self._left(expected))
+        return f"{self._count()}: {', '.join(self._figures())}"
 
-    def _count(self, expected: int | None) -> str:
-        if self.tol <= 0:
-            return f"iteration {self.done} of {self.max_iter}"
-        if expected == self.done:
-            return f"iteration {self.done}, converged"
-        return f"iteration {self.done} of " + (f"about {expected}" if expected else f"at most {self.max_iter}")
+    def _count(self) -> str:
+        return f"iteration {self.done}" + (f" of {self.total}" if self.total else "")
 
-    def _left(self, expected: int | None) -> str:
-        seconds = ((expected or self.max_iter) - self.done) * self._seconds_each
-        return f"{'about' if expected else 'at most'} {duration(seconds)} left" if seconds >= 0.5 else ""
-
-    def _missing(self) -> str:
-        """What the fit waits for: of two changes that must be at most ``tol``, the larger."""
-        if not self._can_tell:
-            return ""
-        fall, change = recent_fall(self.iterations), self.iterations[-1].change
-        moved = f"which {'fell' if fall > 0 else 'rose'} by {abs(fall):.1e} in {WINDOW} iterations"
-        return f"{moved if abs(fall) >= change else f'scores changed by {change:.1e}'} (tol {self.tol:g})"
-
-    @property
-    def _can_tell(self) -> bool:
-        return self.tol > 0 and math.isfinite(distance(self.iterations))
-
-    @property
-    def _seconds_each(self) -> float:
-        return float(np.mean([one.seconds for one in self.iterations[-TREND:]]))
-
-
-def _joined(*parts: str) -> str:
-    return ", ".join(part for part in parts if part)
-
-
-def expected_iterations(history: Sequence[Iteration], tol: float, max_iter: int) -> int | None:
-    """The expected number of iterations, all in all. None: nobody can tell.
-
-    What must fall to ``tol`` falls like a geometric sequence in the end, and like a power of the iteration before. The
-    one says too few, the other too many. Their mean is shown where they are close.
-    """
-    done = history[-1].number
-    if tol <= 0:
-        return max_iter
-    if distance(history) <= tol:
-        return done
-    seen = range(max(WINDOW + 1, len(history) - TREND + 1), len(history) + 1)
-    recent = [(history[n - 1].number, distance(history[:n])) for n in seen]
-    if len(recent) < 3 or min(value for _, value in recent) <= 0:
-        return None
-    numbers, logs = np.array([number for number, _ in recent], float), np.log([value for _, value in recent])
-    aim = math.log(tol) - logs[-1]
-    slope, power = (float(np.polyfit(steps, logs, 1)[0]) for steps in (numbers, np.log(numbers)))
-    if slope >= 0 or power >= 0 or aim / power > math.log(max_iter):
-        return None
-    few, many = done + aim / slope, done * math.exp(aim / power)
-    expected = max(done + 1, round((few + many) / 2))
-    return expected if many <= SPREAD * few and expected <= max_iter else None
+    def _figures(self) -> Iterator[str]:
+        """The objective, the change that the stopping rule compares with the tolerance, and the seconds."""
+        yield f"objective {self.iterations[-1].objective:.6g}"
+        if math.isfinite(change := distance(self.iterations)):
+            yield f"change {change:.1e}"
+        recent = [one.seconds for one in self.iterations[-RECENT:]]
+        each = sum(recent) / len(recent)
+        yield f"{each:.2g} s each"
+        if self.total and (left := (self.total - self.done) * each) >= 0.5:
+            yield f"about {duration(left)} left"
 
 
 def duration(seconds: float) -> str:

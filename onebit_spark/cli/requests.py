@@ -10,18 +10,19 @@ from pathlib import Path
 from typing import ClassVar
 from urllib.parse import urlsplit
 
-from onebit_spark.certificate.held_out import request_problems
-from onebit_spark.cli.flags import as_flag, filled, flag, flag_of, in_flags, takes
+from onebit_spark.cli.flags import CERTIFICATES, INPUT, OUTPUT, SPARK, as_flag, flag, in_flags, settings
+from onebit_spark.cli.flags import MODEL as MODEL_FLAGS
 from onebit_spark.core.config import FitConfig, Labels, Terms
-from onebit_spark.core.execution import Execution, device_problems
+from onebit_spark.core.execution import RARE, Execution, device_problems
 from onebit_spark.core.output_kinds import METRICS, MODEL, PREDICTIONS, OutputKind
-from onebit_spark.input.tables import COMPRESSIONS, ENDINGS
 
 FILES = ("parquet", "csv", "json")
 TABLE_FORMATS = {"delta": "Delta Lake", "iceberg": "Iceberg", "hudi": "Hudi"}  # Spark needs their packages
 FORMATS = (*FILES, *TABLE_FORMATS)
 TABLE = re.compile(r"\w+(\.\w+){0,2}")
-FILE_ENDINGS = (*ENDINGS, *COMPRESSIONS, "txt", "data", "zip", "orc")
+FILE_ENDINGS = (
+    "parquet", "csv", "tsv", "json", "jsonl", "ndjson", "gz", "bz2", "zst", "lz4", "txt", "data", "zip", "orc"
+)  # fmt: skip
 RUNTIMES = ("auto", "local", "spark")
 LOG_LEVELS = ("error", "warn", "info", "debug")
 
@@ -30,14 +31,17 @@ LOG_LEVELS = ("error", "warn", "info", "debug")
 class SessionRequest:
     """The flags that all jobs have: what they print, and where Spark is."""
 
-    quiet: bool = flag("print only errors and where the output is", default=False)
+    main: ClassVar[tuple[str, ...]] = ()  # the flags that --help shows first
+
+    quiet: bool = flag("print only errors and where the output is", default=False, group=OUTPUT)
     log_level: str | None = flag(
-        "how much Spark logs (default: warn, unless you configured it)",
-        default=None,
-        choices=LOG_LEVELS,
+        "how much Spark logs (default: warn, unless you configured it)", default=None, choices=LOG_LEVELS, group=RARE
     )
     remote: str | None = flag(
-        "address of a Spark Connect server, such as sc://host:15002 (default: $SPARK_REMOTE)", default=None
+        "address of a Spark Connect server, such as sc://host:15002 (default: $SPARK_REMOTE)",
+        default=None,
+        metavar="URL",
+        group=SPARK,
     )
 
     def problems(self) -> Iterator[str]:
@@ -50,16 +54,19 @@ class JobRequest(SessionRequest):
     """The flags of jobs that read tables."""
 
     format: str | None = flag(
-        "format of the input (default: by its ending, else parquet)", default=None, choices=FORMATS
+        "format of the input (default: by the file extension, else parquet)", default=None, choices=FORMATS, group=INPUT
     )
     runtime: str | None = flag(
-        "where the job runs: in this process, which needs no Java, or on Spark; auto: local, unless something needs "
-        "Spark (default: auto; of jobs/*.py: spark)",
+        "where the job runs: local is this process and needs no Java; auto is local, unless something needs Spark "
+        "(default: auto; with jobs/*.py: spark)",
         default=None,
         choices=RUNTIMES,
+        group=SPARK,
     )
-    option: dict[str, str] = flag("option of the reader, such as sep=; CSV is RFC 4180 (repeatable)", default=dict)  # noqa: RUF009
-    overwrite: bool = flag("replace an earlier output of this job", default=False)
+    option: dict[str, str] = flag(
+        "option of the reader, such as sep=; CSV is RFC 4180 (repeatable)", default=dict, group=INPUT
+    )
+    overwrite: bool = flag("replace an earlier output of this job", default=False, group=OUTPUT)
 
     inputs: ClassVar[tuple[str, ...]] = ()
     outputs: ClassVar[Mapping[str, OutputKind]] = {}
@@ -89,47 +96,61 @@ class RatingsRequest(JobRequest):
     """The flags of the jobs that fit ratings: where the ratings are, and their columns."""
 
     ratings: str = flag("path of the ratings")
-    user_col: str = flag("column of the users", default="user")
-    item_col: str = flag("column of the items", default="item")
-    label_col: str = flag_of(Labels, "label_col")
-    threshold: float | None = flag_of(Labels, "threshold")
-    weight_col: str | None = flag_of(Labels, "weight_col")
+    user_col: str = flag("column of the user ids", default="user", group=INPUT)
+    item_col: str = flag("column of the item ids", default="item", group=INPUT)
+    labels: Labels = settings(Labels, INPUT)
 
     def problems(self) -> Iterator[str]:
-        yield from in_flags(Labels, filled(Labels, self).problems())
-        if len({self.user_col, self.item_col, self.label_col}) < 3:
+        yield from in_flags(Labels, self.labels.problems())
+        if len({self.user_col, self.item_col, self.labels.label_col}) < 3:
             yield "--user-col, --item-col and --label-col must name three different columns"
         yield from super().problems()
 
 
 @dataclass(frozen=True, kw_only=True)
-@takes(FitConfig, Execution, Terms)
 class FitRequest(RatingsRequest):
     """Fit a model to ratings of users on items, each positive or negative."""
 
-    output: str = flag("folder for the model")
-    holdout: float | None = flag("share of the ratings that is kept out of the fit, to certify the model", default=None)
-    calibrate: bool = flag("calibrate the probabilities on the held-out ratings", default=False)
-    max_error: tuple[float, ...] = flag(
-        "answer only pairs with a certified error rate of at most this, such as 0.05; several: 0.1,0.05", default=()
+    output: str = flag("folder for the model", metavar="FOLDER")
+    fit_config: FitConfig = settings(FitConfig, MODEL_FLAGS)
+    execution: Execution = settings(Execution, SPARK)
+    terms: Terms = settings(Terms, CERTIFICATES)
+    holdout: float | None = flag(
+        "keep this share of the ratings out of the fit, to certify the model", default=None, group=CERTIFICATES
     )
-    certify_by: str | None = flag("column of the ratings; certify within each of its groups as well", default=None)
-    predict: str | None = flag("path of user-item pairs to predict after the fit", default=None)
-    predictions: str | None = flag("folder for these predictions", default=None)
-    output_table: str | None = flag("table of the catalog for these predictions", default=None)
-    user_features: str | None = flag("path of side features of the users: one line per user, any columns", default=None)
-    item_features: str | None = flag("path of side features of the items: one line per item, any columns", default=None)
-    report: bool = flag("draw report.html, the fit in pictures", default=True)
-    config: str | None = flag("TOML file with any of the other flags as keys", default=None)
+    calibrate: bool = flag("calibrate the probabilities on the held-out ratings", default=False, group=CERTIFICATES)
+    max_error: tuple[float, ...] = flag(
+        "answer only pairs with a certified error rate of at most this, such as 0.05; several: 0.1,0.05",
+        default=(),
+        group=CERTIFICATES,
+    )
+    certify_by: str | None = flag(
+        "column of the ratings: certify within each of its groups as well",
+        default=None,
+        metavar="COLUMN",
+        group=CERTIFICATES,
+    )
+    predict: str | None = flag("path of user-item pairs to predict after the fit", default=None, group=OUTPUT)
+    predictions: str | None = flag("folder for these predictions, or a file PATH.csv", default=None, group=OUTPUT)
+    output_table: str | None = flag("catalog table for these predictions", default=None, metavar="TABLE", group=OUTPUT)
+    user_features: str | None = flag(
+        "path of side features of the users: one line per user, any columns", default=None, group=INPUT
+    )
+    item_features: str | None = flag(
+        "path of side features of the items: one line per item, any columns", default=None, group=INPUT
+    )
+    report: bool = flag("draw report.html, the fit in pictures (default: yes)", default=True, group=OUTPUT)
+    config: str | None = flag("TOML file with any of these flags as keys; flags win", default=None, group=OUTPUT)
 
+    main = ("ratings", "output", "user_col", "item_col", "label_col", "threshold", "holdout", "max_error", "predict",
+            "predictions")  # fmt: skip
     inputs = ("ratings", "predict", "user_features", "item_features")
     outputs: ClassVar = {"output": MODEL, "predictions": PREDICTIONS}
 
     def problems(self) -> Iterator[str]:
-        yield from in_flags(FitConfig, self.fit_config().problems())
-        yield from in_flags(Execution, self.execution().problems())
-        yield from in_flags(Terms, self.terms().problems())
-        yield from in_flags(Execution, device_problems(self.fit_config(), self.execution()))
+        for table in (self.fit_config, self.execution, self.terms):
+            yield from in_flags(type(table), table.problems())
+        yield from in_flags(Execution, device_problems(self.fit_config, self.execution))
         unseen = "ratings that are not fitted: add --holdout 0.1, for example"
         if self.calibrate and self.holdout is None:
             yield f"--calibrate needs {unseen}"
@@ -141,29 +162,25 @@ class FitRequest(RatingsRequest):
         yield from table_problems(self.output_table, self.paths(self.inputs))
         yield from super().problems()
 
-    def fit_config(self) -> FitConfig:
-        return filled(FitConfig, self)
-
-    def execution(self) -> Execution:
-        return filled(Execution, self)
-
-    def terms(self) -> Terms:
-        return filled(Terms, self)
-
 
 @dataclass(frozen=True, kw_only=True)
 class PredictRequest(JobRequest):
     """Predict user-item pairs with a fitted model, or recommend items to every user."""
 
-    model: str = flag("folder of the model")
-    output: str | None = flag("folder for the predictions", default=None)
-    output_table: str | None = flag("table of the catalog for the predictions", default=None)
+    model: str = flag("folder of the model", metavar="FOLDER")
+    output: str | None = flag("folder for the predictions, or a file PATH.csv", default=None)
+    output_table: str | None = flag("catalog table for the predictions", default=None, metavar="TABLE", group=OUTPUT)
     pairs: str | None = flag("path of the user-item pairs, in columns named as in the fit", default=None)
     top: int | None = flag("instead of pairs: recommend this many items to every user", default=None)
     exclude_seen: str | None = flag("path of ratings; --top does not recommend these pairs", default=None)
-    user_features: str | None = flag("path of side features of users that the model does not know", default=None)
-    item_features: str | None = flag("path of side features of items that the model does not know", default=None)
+    user_features: str | None = flag(
+        "path of side features of users without ratings in the fit", default=None, group=INPUT
+    )
+    item_features: str | None = flag(
+        "path of side features of items without ratings in the fit", default=None, group=INPUT
+    )
 
+    main = ("model", "pairs", "top", "exclude_seen", "output", "overwrite")
     inputs = ("model", "pairs", "exclude_seen", "user_features", "item_features")
     outputs: ClassVar = {"output": PREDICTIONS}
 
@@ -184,52 +201,66 @@ class PredictRequest(JobRequest):
 class EvaluateRequest(JobRequest):
     """Measure a fitted model on ratings that it has not seen."""
 
-    model: str = flag("folder of the model")
+    model: str = flag("folder of the model", metavar="FOLDER")
     ratings: str = flag("path of the ratings, in columns named as in the fit")
-    threshold: float | None = flag_of(
-        Labels, "threshold", "labels strictly greater are positive (default: as in the fit)"
+    labels: Labels = settings(
+        Labels, INPUT, "threshold", threshold="labels strictly greater are positive (default: as in the fit)"
     )
     certify: bool = flag(
-        "certify an upper limit on the error rate; the model must not have seen the ratings", default=False
+        "certify an upper limit on the error rate; the ratings must not have been fitted", default=False
+    )
+    terms: Terms = settings(
+        Terms,
+        CERTIFICATES,
+        "delta",
+        "grid",
+        delta="the certificate holds with probability 1 − δ",
+        grid="number of models or settings that are compared on these ratings; each is certified at δ/grid",
     )
     max_error: tuple[float, ...] = flag(
-        "with --certify: share of pairs that can be answered with at most this error rate, such as 0.05; or 0.1,0.05",
+        "with --certify: which share of the pairs can be answered with at most this error rate, such as 0.05",
         default=(),
+        group=CERTIFICATES,
     )
     certify_by: str | None = flag(
-        "with --certify: column of the ratings; certify within each of its groups as well", default=None
-    )
-    delta: float = flag_of(Terms, "delta", "the certificate holds with probability 1 − δ")
-    certificate_grid: int = flag_of(
-        Terms, "grid", "number of models or settings that are compared on these ratings; each is certified at δ/grid"
+        "with --certify: column of the ratings; certify within each of its groups as well",
+        default=None,
+        metavar="COLUMN",
+        group=CERTIFICATES,
     )
     output: str | None = flag("JSON file for the figures, such as metrics.json", default=None)
 
+    main = ("model", "ratings", "certify", "max_error", "output", "overwrite")
     inputs = ("model", "ratings")
     outputs: ClassVar = {"output": METRICS}
 
     def problems(self) -> Iterator[str]:
-        yield from in_flags(Labels, filled(Labels, self).problems())
-        yield from in_flags(Terms, self.terms().problems())
+        yield from in_flags(Labels, self.labels.problems())
+        yield from in_flags(Terms, self.terms.problems())
         yield from _selective_problems(self, None if self.certify else "a certificate: add --certify")
         yield from super().problems()
-
-    def terms(self) -> Terms:
-        return filled(Terms, self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TuneRequest(RatingsRequest):
     """Choose the settings by cross-validation, and fit all ratings with them. A killed run continues where it was."""
 
-    output: str = flag("folder for results, plot and model")
+    output: str = flag("folder for results, plot and model", metavar="FOLDER")
     grid: str | None = flag("TOML file with lists of settings to combine (default: see conf/grid.toml)", default=None)
     folds: int = flag("number of folds; each is held out once", default=5)
-    max_iter: int = flag_of(FitConfig, "max_iter", "largest number of iterations of a fit")
-    tol: float = flag_of(FitConfig, "tol")
-    seed: int = flag_of(FitConfig, "seed", "seed of the folds and of the fits")
+    fit_config: FitConfig = settings(
+        FitConfig,
+        MODEL_FLAGS,
+        "max_iter",
+        "tol",
+        "seed",
+        max_iter="largest number of iterations of a fit",
+        seed="seed of the folds and of the fits",
+    )
     worker_limit: int = flag("up to so many ratings, each fit runs on one worker; above, on all", default=5_000_000)
 
+    main = ("ratings", "output", "grid", "folds", "user_col", "item_col", "label_col", "threshold", "worker_limit",
+            "overwrite")  # fmt: skip
     inputs = ("ratings", "grid")
 
     def problems(self) -> Iterator[str]:
@@ -237,18 +268,14 @@ class TuneRequest(RatingsRequest):
             yield f"--folds must be an integer of at least 2, not {self.folds}"
         if self.worker_limit < 0:
             yield f"--worker-limit must be 0 or above, not {self.worker_limit}"
-        yield from in_flags(FitConfig, self.fit_config().problems())
+        yield from in_flags(FitConfig, self.fit_config.problems())
         for name, path in self.paths(self.inputs).items():
             if self.output and _holds(self.output, path):
-                yield f"{name} {path} lies in --output {self.output}: choose another"
+                yield f"{name} {path} lies in --output {self.output}: choose another path"
         local = local_path(self.output) if self.output else None
         if local is not None and (local / "model").exists() and not self.overwrite:
             yield exists_already("--output", self.output)
         yield from super().problems()
-
-    def fit_config(self) -> FitConfig:
-        """The settings that all fits share. The grid has the others."""
-        return filled(FitConfig, self)
 
 
 def under_spark_submit() -> bool:
@@ -295,8 +322,10 @@ def _holds(folder: str, path: str) -> bool:
 
 def _selective_problems(request: FitRequest | EvaluateRequest, missing: str | None) -> Iterator[str]:
     """Problems with the error rates, and flags that need what is ``missing``."""
-    for problem in request_problems(request.max_error):
-        yield f"--max-error {problem}"
+    if request.max_error:
+        from onebit_spark.certificate.held_out import request_problems
+
+        yield from (f"--max-error {problem}" for problem in request_problems(request.max_error))
     for name in ("max_error", "certify_by"):
         if getattr(request, name) and missing:
             yield f"{as_flag(name)} needs {missing}"

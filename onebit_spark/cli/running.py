@@ -1,40 +1,56 @@
-"""How a job runs: arguments, then a runtime, then the work; and how it ends: an exit code and one last line."""
+"""How a job runs: arguments, then a runtime, then the work; and how it ends: an exit code and one last line.
+
+A job runs in this process, unless something needs Spark. The choice is printed with its reason.
+
+Ctrl-C and SIGTERM end a job in order, with the exit code that shells expect. Python ignores an exception in a finaliser
+or in the callback of a weak reference, and py4j has many finalisers. So KeyboardInterrupt is raised again until it is
+handled.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
+import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
-from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from onebit_spark.cli.choose_runtime import LOCAL, SPARK, Chosen, choose
-from onebit_spark.cli.failures import Interrupts, failures_in_words, print_traceback, reason_of
-from onebit_spark.cli.flags import parse
-from onebit_spark.cli.requests import SessionRequest, under_spark_submit
-from onebit_spark.errors import FitFailed, RequestError
-from onebit_spark.platform.sessions import (
-    NOT_ON_CONNECT,
-    check_reachable,
-    is_connect,
-    log_nothing,
-    logging_is_configured,
-    ship,
+from onebit_spark.cli.flags import as_flag, parse
+from onebit_spark.cli.requests import (
+    TABLE_FORMATS,
+    FitRequest,
+    JobRequest,
+    PredictRequest,
+    RatingsRequest,
+    SessionRequest,
+    is_table_name,
+    under_spark_submit,
 )
+from onebit_spark.core.config import FitConfig
+from onebit_spark.core.execution import Execution, available_memory
+from onebit_spark.errors import FitFailed, RequestError, reason_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DONE, FAILED, REFUSED = 0, 1, 2
+LOCAL, SPARK = "local", "spark"
 PACKAGE = Path(__file__).parents[1]
+NO_SPARK = "Spark, which is not installed: pip install '.[spark]' in a clone of onebit_spark"
 
 log = logging.getLogger("onebit_spark")
 
@@ -45,14 +61,14 @@ Request = TypeVar("Request", bound=SessionRequest)
 
 @dataclass(frozen=True)
 class Job(Generic[Request]):
-    """What a job is called, which flags it takes, and what it does: "module:function", imported when it is needed."""
+    """What a job is called, which flags it takes, and what it does."""
 
     name: str
     request: type[Request]  # the dataclass of its flags
-    work: str  # work(runtime, request)
-    when_interrupted: str | None = None  # when_interrupted(runtime, request) says how to go on
-    # meanwhile(request, name of the runtime), in a thread: while Spark starts, or a file is read
-    meanwhile: str | None = None
+    work: Callable[[Any, Request], None]  # work(runtime, request)
+    advice: Callable[[Any, Request], str] | None = None  # advice(runtime, request): how to go on after an interrupt
+    # warm_up(request, name of the runtime): runs in a thread while Spark starts or a file is read
+    warm_up: Callable[[Request, str], None] | None = None
     needs_classic: bool = False  # refuses Spark Connect
     packages: tuple[Path, ...] = ()  # folders of Python packages that the workers do not have
 
@@ -60,7 +76,7 @@ class Job(Generic[Request]):
         self, argv: Sequence[str] | None = None, *, ship_package: bool = False, name: str | None = None,
         runtime: str = SPARK,
     ) -> int:  # fmt: skip
-        """Run the job and return its exit code. What went wrong is the last line on stderr, after Spark stopped.
+        """Run the job and return its exit code. The last line on stderr, after Spark stopped, says what went wrong.
 
         ``runtime`` is where it runs if the request does not say. ``ship_package``: the workers lack this package.
         """
@@ -68,37 +84,41 @@ class Job(Generic[Request]):
         code, last_line = DONE, ""
         with Interrupts() as interrupts:
             try:
-                request = parse(job.request, job.name, argv)
-                _set_up_logging(request.quiet)
-                chosen = choose(request, runtime)
-                if chosen.name == LOCAL or runtime != SPARK:
-                    log.info("runtime: %s (%s)", *chosen)
-                if job.meanwhile is not None:
-                    warm_up, arguments = resolve_name(job.meanwhile), (request, chosen.name)
-                    threading.Thread(target=warm_up, args=arguments, name="meanwhile", daemon=True).start()
-                with (
-                    job._runtime(request, chosen, interrupts) as there,
-                    interrupts.in_words(partial(job._advice, there, request)),
-                    failures_in_words(),
-                ):
-                    resolve_name(job.work)(there, request)
-            except RequestError as error:
-                code, last_line = REFUSED, f"error: {error}"
-            except FitFailed as error:
-                code, last_line = FAILED, f"error: {error}"
-            except KeyboardInterrupt as stop:
-                interrupts.notice()
-                code, last_line = interrupts.exit_code, f"interrupted. {stop}"
-            except Exception as error:
-                print_traceback()
-                code, last_line = FAILED, f"error: {reason_of(error)}"
+                job._run(argv, runtime, interrupts)
+            except BaseException as error:
+                if isinstance(error, SystemExit):  # --help
+                    raise
+                if isinstance(error, KeyboardInterrupt) or interrupts.received is not None:
+                    interrupts.handled()
+                    advice = str(error) if isinstance(error, KeyboardInterrupt) else ""
+                    code, last_line = interrupts.exit_code, f"interrupted. {advice}"
+                elif isinstance(error, RequestError | FitFailed):
+                    code, last_line = REFUSED if isinstance(error, RequestError) else FAILED, f"error: {error}"
+                else:
+                    print_traceback()
+                    code, last_line = FAILED, f"error: {reason_of(error)}"
             if last_line:
                 print(" ".join(last_line.split()), file=sys.stderr, flush=True)
         return code
 
+    def _run(self, argv: Sequence[str] | None, default_runtime: str, interrupts: Interrupts) -> None:
+        request = parse(self.request, self.name, argv)
+        _set_up_logging(request.quiet)
+        chosen = choose(request, default_runtime)
+        if chosen.name == LOCAL or default_runtime != SPARK:
+            log.info("runtime: %s (%s)", *chosen)
+        if self.warm_up is not None:
+            in_background(self.warm_up, request, chosen.name)
+        with (
+            self._runtime(request, chosen, interrupts) as runtime,
+            interrupts.with_advice(partial(self.advice or _no_advice, runtime, request)),
+            explained_failures(),
+        ):
+            self.work(runtime, request)
+
     @contextmanager
     def _runtime(self, request: Request, chosen: Chosen, interrupts: Interrupts) -> Iterator[Any]:
-        """The Runtime that was chosen."""
+        """The runtime that was chosen."""
         if chosen.name == LOCAL:
             from onebit_spark.cli.local_runtime import LocalRuntime
 
@@ -106,15 +126,22 @@ class Job(Generic[Request]):
             return
         remote = request.remote or os.environ.get("SPARK_REMOTE")
         if self.needs_classic and (remote or os.environ.get("SPARK_API_MODE") == "connect"):
+            from onebit_spark.platform.sessions import NOT_ON_CONNECT
+
             raise RequestError(f"this job {NOT_ON_CONNECT}: drop --remote, and unset SPARK_REMOTE and SPARK_API_MODE")
         with spark_session(f"onebit_spark {self.name}", self.packages, request.log_level, remote) as spark:
             from onebit_spark.cli.spark_runtime import SparkRuntime
 
-            interrupts.listen(lambda: _hush(spark))
+            interrupts.listen(lambda: _silence(spark))
             yield SparkRuntime(spark)
 
-    def _advice(self, runtime: Any, request: Request) -> str:
-        return "" if self.when_interrupted is None else str(resolve_name(self.when_interrupted)(runtime, request))
+
+def _no_advice(*_: Any) -> str:
+    return ""
+
+
+def in_background(task: Callable[..., None], *arguments: Any) -> None:
+    threading.Thread(target=task, args=arguments, name="warm-up", daemon=True).start()
 
 
 def _set_up_logging(quiet: bool) -> None:
@@ -122,6 +149,142 @@ def _set_up_logging(quiet: bool) -> None:
     logging.getLogger("onebit_spark").setLevel(logging.WARNING if quiet else logging.INFO)
     for talkative in ("py4j", "matplotlib"):
         logging.getLogger(talkative).setLevel(logging.ERROR)
+
+
+# ---- where a job runs ------------------------------------------------------------------------------------------------
+
+BYTES_IN_TRANSFER = 24.0  # of a rating on its way: two ids and a label
+INPUTS = ("ratings", "predict", "pairs", "exclude_seen", "user_features", "item_features")
+LOCAL_ONLY = ("model", "output", "predictions")  # paths that must be on this machine without Spark
+
+
+class Chosen(NamedTuple):
+    """The runtime, and why."""
+
+    name: str
+    reason: str
+
+
+def choose(request: SessionRequest, default: str) -> Chosen:
+    """The runtime of a request, or the ``default`` if it does not say. Refuses a runtime that cannot work."""
+    wanted = getattr(request, "runtime", None) or default
+    if wanted == SPARK or not isinstance(request, JobRequest):
+        if find_spec("pyspark") is None:
+            raise RequestError(f"this job needs {NO_SPARK}; --runtime local does without")
+        return Chosen(SPARK, "as requested")
+    if wanted == LOCAL:
+        if obstacles := [*needs_spark(request), *too_large(request, "driver")]:
+            raise RequestError(f"--runtime local cannot work: {'; '.join(obstacles)}")
+        return Chosen(LOCAL, "as requested")
+    obstacle = next(chain(cluster_named(), needs_spark(request), too_large(request, "auto")), None)
+    if obstacle is None:
+        return Chosen(LOCAL, "the input is read by Arrow and fits this machine, and no cluster is named")
+    if find_spec("pyspark") is None:
+        raise RequestError(f"{obstacle}: that needs {NO_SPARK}")
+    return Chosen(SPARK, obstacle)
+
+
+def cluster_named() -> Iterator[str]:
+    """How the environment names a cluster, in words."""
+    if under_spark_submit():
+        yield "spark-submit started this process"
+    for name in ("SPARK_REMOTE", "HADOOP_CONF_DIR"):
+        if os.environ.get(name):
+            yield f"{name} is set"
+    if os.environ.get("SPARK_API_MODE") == "connect":
+        yield "SPARK_API_MODE is connect"
+    master = re.search(r"--master[ =](\S+)", os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
+    if master and not master[1].startswith("local"):
+        yield f"PYSPARK_SUBMIT_ARGS names the master {master[1]}"
+
+
+def needs_spark(request: JobRequest) -> Iterator[str]:
+    """What of a request only Spark can do, in words."""
+    from onebit_spark.predictor.model_folder import REMOTE
+
+    if request.remote:
+        yield f"--remote {request.remote} names a Spark Connect server"
+    for name, path in request.paths(name for name in INPUTS if hasattr(request, name)).items():
+        yield from _unreadable(request, name, path)
+    here = request.paths(name for name in LOCAL_ONLY if hasattr(request, name))
+    if isinstance(request, FitRequest) and request.execution.checkpoint_dir:
+        here["--checkpoint-dir"] = request.execution.checkpoint_dir
+    for name, path in here.items():
+        if REMOTE.match(path):
+            yield f"{name} {path} is not on this machine"
+    if isinstance(request, FitRequest | PredictRequest) and request.output_table:
+        yield f"--output-table {request.output_table} is a table of a catalog"
+    if isinstance(request, FitRequest):
+        yield from _needs_executors(request.execution)
+
+
+def _unreadable(request: JobRequest, name: str, path: str) -> Iterator[str]:
+    """Why Arrow cannot read an input."""
+    from onebit_spark.input.tables import format_of, option_problems
+    from onebit_spark.predictor.model_folder import REMOTE
+
+    if is_table_name(path) and not Path(path).exists():
+        yield f"{name} {path} is a table of a catalog"
+        return
+    if re.search(r"\{.*\}", path) or (REMOTE.match(path) and re.search(r"[*?\[]", path)):
+        yield f"{name} {path} is a pattern that Spark expands"
+    format = request.format or format_of(path).name
+    if format in TABLE_FORMATS:
+        yield f"--format {format} is read by Spark"
+    elif request.format is not None or request.option:
+        yield from option_problems(format, request.option)
+
+
+def _needs_executors(execution: Execution) -> Iterator[str]:
+    if execution.exchange not in ("auto", "driver"):
+        yield f"--exchange {execution.exchange} fits on executors"
+    for name in ("row_blocks", "col_blocks"):
+        if getattr(execution, name) is not None:
+            yield f"{as_flag(name)} divides the ratings for executors"
+    if execution.driver_ratings == 0:
+        yield "--driver-ratings 0 fits on executors"
+
+
+def too_large(request: JobRequest, wanted: str) -> Iterator[str]:
+    """Why the ratings do not fit the memory. Whatever else is wrong with them is left to the job."""
+    if not isinstance(request, RatingsRequest):
+        return
+    from onebit_spark.engines.decide import Refusal, driver_exchange
+    from onebit_spark.input.batches import SizeEstimate
+    from onebit_spark.input.tables import count_rows
+    from onebit_spark.platform.sessions import NO_LIMIT, DriverLimits
+
+    rows, ids = None, 0.0
+    with suppress(Exception):
+        rows = count_rows(request.ratings, request.format, request.option)
+        ids = _id_bytes(request, rows or 0)
+    if rows is None:
+        return
+    most = request.execution.driver_ratings if isinstance(request, FitRequest) else None
+    form = request.fit_config.form if isinstance(request, FitRequest) else FitConfig().form
+    size = SizeEstimate(rows, BYTES_IN_TRANSFER, weighted=request.labels.weight_col is not None, id_bytes=ids)
+    limits = DriverLimits(NO_LIMIT, NO_LIMIT, available_memory(), local=True)
+    try:
+        answer = driver_exchange(wanted, size, 0, form, limits, most)
+    except RequestError as error:
+        yield str(error)
+        return
+    if isinstance(answer, Refusal):
+        yield answer.reason
+
+
+def _id_bytes(request: RatingsRequest, rows: int) -> float:
+    """Of ids that are text. The types of JSON lines are known only after reading them all: the job checks these."""
+    from onebit_spark.input.tables import format_of, id_text_bytes, open_table
+
+    if (request.format or format_of(request.ratings).name) == "json":
+        return 0.0
+    options = {key: value for key, value in request.option.items() if key.lower() != "inferschema"}  # reads all
+    table = open_table(request.ratings, request.format, options)
+    return id_text_bytes(table, (request.user_col, request.item_col), rows)
+
+
+# ---- Spark sessions --------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -136,6 +299,8 @@ def spark_session(
     ``remote`` is the address of a Spark Connect server. The workers of a new session get the ``packages``.
     """
     from pyspark.sql import SparkSession
+
+    from onebit_spark.platform.sessions import check_reachable, is_connect, logging_is_configured, ship
 
     running = SparkSession.getActiveSession()
     if running is not None and (is_connect(running) or not remote):
@@ -164,13 +329,174 @@ def spark_session(
                 ship(spark, shutil.make_archive(f"{folder}/{package.name}", "zip", package.parent, package.name))
             yield spark
         finally:
-            _hush(spark)  # what it logs at its end would come after our last line
+            _silence(spark)  # what it logs at its end would come after our last line
             with suppress(Exception):  # a JVM that died cannot be stopped
                 spark.stop()
 
 
-def _hush(spark: SparkSession) -> None:
-    """From now on, Spark logs nothing, if its JVM is ours and still runs."""
+def _silence(spark: SparkSession) -> None:
+    """Stop Spark's logging, if its JVM is ours and still runs."""
+    from onebit_spark.platform.sessions import is_connect, log_nothing
+
     with suppress(Exception):
         if not is_connect(spark):
             log_nothing(spark)
+
+
+# ---- failures --------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def explained_failures() -> Iterator[None]:
+    """Turn Spark's exceptions into ours while the JVM that holds their messages still runs."""
+    from onebit_spark.core.solver import NotConverged
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NotConverged)  # the summary says so
+            yield
+    except (RequestError, FitFailed):
+        print_traceback()
+        raise
+    except Exception as error:
+        print_traceback()
+        reason = reason_of(error)
+        if "FAILED_READ_FILE" in str(error):
+            raise RequestError(_unread_file(str(error), reason)) from error
+        if "onebit_spark.errors.RequestError: " in str(error):  # of a task in Python
+            raise RequestError(reason) from error
+        raise FitFailed(reason) from error
+
+
+def _unread_file(error: str, reason: str) -> str:
+    """Why Spark cannot read a file."""
+    from onebit_spark.input.tables import wrong_header, wrong_line, wrong_quotes
+
+    found = re.search(r"reading file (\S+?)\.?\s", error)
+    file = re.sub("^file:/+", "file:/", found[1]) if found else ""
+    if "CSV header does not conform" in error:
+        return wrong_header(file)
+    if "Unescaped quote character" in error:
+        return wrong_quotes(file)
+    if line := re.search(r"Malformed CSV record: (.*?)(?: SQLSTATE|$)", error, re.MULTILINE):
+        return wrong_line(file, line[1])
+    return f"the file {file} cannot be read, is it damaged? {reason}"
+
+
+@contextmanager
+def failures_after(success: str) -> Iterator[None]:
+    """If the body fails, the message first says what was done before."""
+    try:
+        yield
+    except RequestError as error:
+        raise RequestError(f"{success}: {error}") from error
+    except Exception as error:
+        raise FitFailed(f"{success}: {reason_of(error)}") from error
+
+
+def print_traceback() -> None:
+    """Print the whole traceback if the environment variable ONEBIT_DEBUG is 1."""
+    if os.environ.get("ONEBIT_DEBUG") == "1":
+        traceback.print_exc()
+
+
+# ---- signals ---------------------------------------------------------------------------------------------------------
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+AGAIN = signal.SIGALRM  # what this process sends itself
+AGAIN_SECONDS = 0.3
+SILENCE_SECONDS = 2.0  # the longest wait for a busy or dead JVM
+
+
+class Interrupts:
+    """Within it, the first signal raises KeyboardInterrupt and is recorded; a second one ends the process at once.
+
+    Only the main thread can handle signals. In another thread nothing changes.
+    """
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._before: dict[int, Any] = {}
+        self._silence: Callable[[], None] | None = None
+        self._handled = threading.Event()
+        self._unraisable_hook = sys.unraisablehook
+
+    def __enter__(self) -> Interrupts:
+        self._before = {number: signal.getsignal(number) for number in (*SIGNALS, AGAIN)}
+        self.listen()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.handled()
+        if self.received is not None:
+            logging.disable(logging.NOTSET)
+            sys.unraisablehook = self._unraisable_hook
+        self._install(self._before)
+
+    def listen(self, silence: Callable[[], None] | None = None) -> None:
+        """Install the handlers; again after a Spark session has started, which installs its own.
+
+        ``silence`` stops Spark's logging. It runs in another thread: the signal may arrive during a call of the JVM,
+        and a second call from the same thread fails.
+        """
+        self._silence = silence
+        if self.received is None:
+            self._install(dict.fromkeys(SIGNALS, self._receive))
+
+    def handled(self) -> None:
+        """KeyboardInterrupt has been caught and is not raised again."""
+        self._handled.set()
+
+    @contextmanager
+    def with_advice(self, advice: Callable[[], str]) -> Iterator[None]:
+        """Add the advice to a KeyboardInterrupt of the body while the JVM, which can list files, still runs.
+
+        Under spark-submit the JVM ends with the signal too, so any exception may come first.
+        """
+        try:
+            yield
+        except BaseException as error:
+            if self.received is None and not isinstance(error, KeyboardInterrupt):
+                raise
+            self.handled()
+            words = ""
+            with suppress(Exception):
+                words = advice()
+            raise KeyboardInterrupt(words) from error
+
+    @property
+    def exit_code(self) -> int:
+        """130 after SIGINT, 143 after SIGTERM."""
+        return 128 + (self.received or signal.SIGINT)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        self.received = number
+        self._install(dict.fromkeys(SIGNALS, signal.SIG_DFL))
+        logging.disable()  # py4j logs the traceback of the call that it is in
+        sys.unraisablehook = lambda _: None
+        if self._silence is not None:
+            silencing = threading.Thread(target=self._silence, daemon=True)
+            silencing.start()
+            silencing.join(SILENCE_SECONDS)
+        self._install({AGAIN: self._raise_again})
+        threading.Thread(target=self._insist, daemon=True).start()
+        raise KeyboardInterrupt
+
+    def _insist(self) -> None:
+        main = threading.main_thread().ident
+        assert main is not None
+        while not self._handled.wait(AGAIN_SECONDS):
+            if sys._current_exceptions().get(main) in (None, (None, None, None)):  # else it is on its way out
+                signal.pthread_kill(main, AGAIN)
+
+    def _raise_again(self, number: int, frame: FrameType | None) -> None:
+        if not self._handled.is_set():
+            raise KeyboardInterrupt
+
+    @staticmethod
+    def _install(handlers: dict[int, Any]) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in handlers.items():
+                signal.signal(number, handler)

@@ -19,15 +19,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from onebit_spark.cli.checks import refuse_output, writable
+from onebit_spark.cli.fit_job import columns_of, print_summary
 from onebit_spark.cli.progress import TaskProgress
 from onebit_spark.cli.requests import TuneRequest
-from onebit_spark.cli.runtime import Runtime
-from onebit_spark.cli.summaries import print_summary
+from onebit_spark.cli.runtime import Runtime, refuse_output, writable
 from onebit_spark.core.config import AUTO, FitConfig
 from onebit_spark.core.output_kinds import TUNING
 from onebit_spark.core.settings import declared
-from onebit_spark.input.rating_checks import Columns
 from onebit_spark.platform.files import Location, continued_folder
 from onebit_spark.tuning.cross_validation import Task, TaskResult, run_tasks
 from onebit_spark.tuning.grid import VARIED, Score, choose, plotted, read_grid, score
@@ -46,14 +44,16 @@ SCORE_COLUMNS = [
 ]  # fmt: skip
 
 
-def run(runtime: Runtime, request: TuneRequest) -> None:
-    configs = [replace(request.fit_config(), **varied) for varied in read_grid(request.grid)]
+def tune(runtime: Runtime, request: TuneRequest) -> None:
+    configs = [replace(request.fit_config, **varied) for varied in read_grid(request.grid)]
     spark = runtime.session
     _refuse_output(spark, request)
-    columns = Columns(request.user_col, request.item_col, request.label_col, request.threshold, request.weight_col)
+    columns = columns_of(request)
     ratings = runtime.table(request, "ratings", columns.names)
     with (
-        runtime.validation(ratings, columns, request.folds, request.seed, request.worker_limit) as validation,
+        runtime.validation(
+            ratings, columns, request.folds, request.fit_config.seed, request.worker_limit
+        ) as validation,
         continued_folder(spark, request.output, TUNING, request.overwrite) as folder,
     ):
         tasks = validation.tasks(configs)

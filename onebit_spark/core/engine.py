@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.core.config import FitConfig
-from onebit_spark.core.hyper_posterior import HierarchicalPrior
+from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.implicit_features import CoefStep
 from onebit_spark.core.losses import SIDES, HalfStep, Loss, RowPrior, Side
 from onebit_spark.core.posterior import RowMap, RowPosterior
@@ -93,7 +93,7 @@ class Engine(Protocol[P]):
         """
 
 
-def final_posteriors(engine: Engine[P], hierarchy: HierarchicalPrior) -> dict[Side, P]:
+def final_posteriors(engine: Engine[P], hierarchy: HyperPosterior) -> dict[Side, P]:
     """Both posteriors, with the prior in the rows without ratings."""
     return {side: engine.posterior(side, hierarchy.unseen(side), hierarchy.feature_coef.get(side)) for side in SIDES}
 

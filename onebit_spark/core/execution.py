@@ -63,6 +63,7 @@ def _free_memory() -> int:
 # ---- settings --------------------------------------------------------------------------------------------------------
 
 DEVICES = ("cpu", "cuda")
+RARE, RESUMING = "rare", "resuming"  # groups of --help
 EXCHANGES = ("auto", "driver", "broadcast", "mixed", "shuffle")
 
 
@@ -72,10 +73,10 @@ class Execution:
     """How a fit is run. The fit itself depends on none of these."""
 
     row_blocks: int | None = setting(
-        None, "blocks of users (default: by size and cores)", check=at_least(1), param="numUserBlocks"
+        None, "blocks of users (default: by size and cores)", check=at_least(1), param="numUserBlocks", group=RARE
     )
     col_blocks: int | None = setting(
-        None, "blocks of items (default: by size and cores)", check=at_least(1), param="numItemBlocks"
+        None, "blocks of items (default: by size and cores)", check=at_least(1), param="numItemBlocks", group=RARE
     )
     exchange: str = setting(
         "auto",
@@ -93,6 +94,7 @@ class Execution:
         "most ratings that {exchange}=auto fits on the driver (default: by its memory, and at most 20 million on a "
         "cluster); 0: none",
         check=at_least(0),
+        group=RARE,
     )
     work_dir: str | None = setting(
         None,
@@ -100,9 +102,13 @@ class Execution:
         key=None,
         param=None,
     )
-    checkpoint_dir: str | None = setting(None, "folder for checkpoints, from which a killed fit can go on")
-    checkpoint_interval: int = setting(10, "iterations between two checkpoints", check=at_least(1))
-    resume: bool = setting(False, "go on from a checkpoint in {checkpoint_dir}, if there is one", check=YES_OR_NO)
+    checkpoint_dir: str | None = setting(
+        None, "folder for checkpoints, from which a killed fit can go on", group=RESUMING
+    )
+    checkpoint_interval: int = setting(10, "iterations between two checkpoints", check=at_least(1), group=RARE)
+    resume: bool = setting(
+        False, "go on from a checkpoint in {checkpoint_dir}, if there is one", check=YES_OR_NO, group=RESUMING
+    )
 
     def problems(self) -> list[Problem]:
         """All problems with these settings; an empty list if there are none."""

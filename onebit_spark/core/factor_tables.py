@@ -130,7 +130,7 @@ def prior_row(
 
     ``vectors`` is their number in ``implicit``.
     """
-    prior = scales.unseen(side, intercepts)
+    prior = scales.unseen(side)
     mean = prior.mean.astype(precision)
     row = RowPosterior.isotropic(mean, 1.0 / np.sqrt(prior.precision[0]), kind, intercepts)
     return row.with_implicit(vectors) if vectors else row

@@ -130,6 +130,8 @@ def select_model(engine: Engine[P], config: FitConfig, start: Start[P] | None = 
         return SelectedModel(given, start)
     candidates = len(KAPPA_FACTORS) if config.chooses_kappa else 1
     ranks = config.max_rank if config.rank == AUTO else 1
+    if start is not None and start.history and start.record is None:  # an interrupted fit that had nothing to choose
+        return SelectedModel(given, start)
     if start is not None:
         return _as_before(given, config, start, candidates, ranks)
     asked = config.likelihood_weight == AUTO
@@ -227,7 +229,7 @@ class _Search(Generic[P]):
             for side, posterior in trial.start.posteriors.items()
         }
         config, scales = replace(trial.config, rank=len(kept)), trial.start.scales
-        scales = scales.of_factors(kept, config.intercepts)
+        scales = scales.of_factors(kept)
         return replace(trial, config=config, start=replace(trial.start, posteriors=posteriors, scales=scales))
 
     def _first_trial(self, config: FitConfig) -> Trial[P]:
@@ -271,7 +273,7 @@ class _Search(Generic[P]):
         self._part.start_from(trial.start.posteriors)
         posteriors = self._part.grown(config, config.make_loss())
         index = np.where(np.arange(config.factors) < old, np.arange(config.factors), -1)
-        scales = trial.start.scales.of_factors(index, config.intercepts)
+        scales = trial.start.scales.of_factors(index)
         return self._trial(config, replace(trial.start, posteriors=posteriors, scales=scales), FIRST_ITERATIONS)
 
     def _settled(self, trial: Trial[P]) -> Trial[P]:
@@ -289,7 +291,7 @@ class _Search(Generic[P]):
         outcome = solve(self._part, replace(config, tol=0.0, max_iter=before + iterations), start=start)
         posteriors = final_posteriors(self._part, outcome.hierarchy)
         holdout = self._engine.holdout_loss(config.loss, posteriors, self._split)
-        return Trial(config, Start(posteriors, outcome.hierarchy.scales, outcome.history), holdout)
+        return Trial(config, Start(posteriors, outcome.hierarchy, outcome.history), holdout)
 
     def _kept(self, changed: Trial[P], trial: Trial[P]) -> bool:
         kept = changed.beats(trial)

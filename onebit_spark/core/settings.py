@@ -74,6 +74,7 @@ class Setting:
     see: str  # the sections of docs/MATH.md about it
     key: str | None  # Its flag and config key, with underscores. None: it has none.
     param: str | None  # Its Param. None: it has none.
+    group: str  # where --help shows its flag, if not with the others of its table
 
     def problem(self, value: object) -> Problem | None:
         """The problem with a value, or None."""
@@ -101,12 +102,13 @@ class Setting:
 
 def setting(
     default: Any, help: str, *, check: Check | None = None, choices: Iterable[str] = (), see: str = "",
-    key: str | None = SAME, param: str | None = SAME,
+    key: str | None = SAME, param: str | None = SAME, group: str = "",
 ) -> Any:  # fmt: skip
     """Declare a setting: see ``Setting``. By default ``key`` and ``param`` follow from the name of the field."""
     allowed = tuple(choices)
     check = one_of(allowed) if allowed else check
     declaration = {"help": help, "choices": allowed, "check": check, "see": see, "key": key, "param": param}
+    declaration["group"] = group
     return field(default=default, metadata=declaration)
 
 

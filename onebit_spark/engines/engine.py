@@ -180,6 +180,8 @@ class BlockEngine(Generic[T]):
     ----------
     runner : Runner
         Runs the steps.
+    ids : dict of Side to ids
+        The ids of the rows, if they have any; their type is that of whoever opened the engine.
     features : dict of Side to SideFeatures
         Side features, on the driver.
 
@@ -188,8 +190,9 @@ class BlockEngine(Generic[T]):
     row, where the map itself would cost as much as an update.
     """
 
-    def __init__(self, runner: Runner[T]) -> None:
-        self.runner = runner
+    def __init__(self, runner: Runner[T], ids: dict[Side, Any] | None = None) -> None:
+        self.runner: Any = runner
+        self.ids = ids or {}
         self.n_ratings = runner.n_ratings
         self.weighted = runner.weighted
         self.total_weight = runner.total_weight

@@ -72,6 +72,7 @@ class SparkRunner:
         self.spark: SparkSession = blocking.session
         self.sides = sides
         self.n_ratings = sides["rows"].n_ratings
+        self.repeats = sides["rows"].repeats
         self.weighted = weighted
         self._blocking = blocking
         self._broadcasts = broadcasts
@@ -175,9 +176,9 @@ class SparkRunner:
         results = cogrouped(here.ratings, here.sent(placed), "key", Adopt(empty), RESULTS)
         return self._kept(side, results, format)[0]
 
-    def outlasting(self, frame: DataFrame, schema: StructType) -> DataFrame:
+    def persist(self, frame: DataFrame, schema: StructType) -> DataFrame:
         """The frame, stored as long as a plan reads it."""
-        return self._blocking.storage.outlasting(frame, schema)
+        return self._blocking.storage.persist(frame, schema)
 
     # ---- jobs --------------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.compiled import jit
 from onebit_spark.core.engine import with_prior
 from onebit_spark.core.losses import HalfStep, Loss, PriorLines, RowPrior
-from onebit_spark.core.losses.base import Partners
+from onebit_spark.core.losses.base import OtherLines
 from onebit_spark.core.losses.row_sums import add_signed_rows
 from onebit_spark.core.posterior import FloatArray, RowPosterior
 from onebit_spark.core.prediction import HoldoutLoss, count_confidences
@@ -103,7 +103,7 @@ class Update:
             step = step.under(RowPrior.at(more.pop(0)))
         features = more.pop(0) if step.feature_coef is not None else None
         step = _with_feature_means(block, partners, rows, step, features)
-        table = self.loss.partners(partners)
+        table = self.loss.other_lines(partners)
         parts = block.over_rows(partial(_update_range, self.loss, block, table, rows, step, features))
         return rows, reduce(SideStatistics.__add__, parts).to_vector()
 
@@ -124,8 +124,8 @@ def _with_feature_means(
 
 
 def _update_range(
-    loss: Loss, block: PlacedBlock, partners: Partners, rows: RowPosterior, step: HalfStep, features: FloatArray | None,
-    lo: int, hi: int,
+    loss: Loss, block: PlacedBlock, partners: OtherLines, rows: RowPosterior, step: HalfStep,
+    features: FloatArray | None, lo: int, hi: int,
 ) -> SideStatistics:  # fmt: skip
     """Update the rows lo … hi−1."""
     ratings, old = block.ratings, rows.location[lo:hi].copy()

@@ -132,11 +132,11 @@ class Storage(Protocol):
     def keep(self, frame: DataFrame, schema: StructType) -> tuple[DataFrame, Callable[[], object]]:
         """The lines, computed now, and a function that deletes them."""
 
-    def outlasting(self, frame: DataFrame, schema: StructType) -> DataFrame:
+    def persist(self, frame: DataFrame, schema: StructType) -> DataFrame:
         """The lines, computed now. They remain as long as a plan reads them."""
 
     def clear(self) -> None:
-        """Delete all that was kept, but not what outlasts."""
+        """Delete all that was kept, but not what persists."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class InFiles:
         frame.write.parquet(place.uri, compression="uncompressed")  # factors cannot be compressed
         return frame.sparkSession.read.schema(schema).parquet(place.uri), place.delete
 
-    def outlasting(self, frame: DataFrame, schema: StructType) -> DataFrame:
+    def persist(self, frame: DataFrame, schema: StructType) -> DataFrame:
         """In a folder beside this one: see ``temporary_folders``."""
         folder = self.folder.sibling(f"{self.folder.name}-model")
         part = folder / uuid.uuid4().hex
@@ -171,7 +171,7 @@ class OnExecutors:
         kept = on_executors(frame)
         return kept, partial(forget, kept)
 
-    def outlasting(self, frame: DataFrame, schema: StructType) -> DataFrame:
+    def persist(self, frame: DataFrame, schema: StructType) -> DataFrame:
         return on_executors(frame)
 
     def clear(self) -> None:

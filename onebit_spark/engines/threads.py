@@ -68,6 +68,16 @@ class ThreadRunner:
         """Number of positive ratings of every row."""
         return self.ratings[side].row_positives
 
+    @property
+    def positives(self) -> int:
+        """Number of positive ratings."""
+        return int(self.ratings["rows"].row_positives.sum())
+
+    @property
+    def repeats(self) -> Repeats:
+        """Cells that were rated more than once."""
+        return repeats_of(self.ratings["rows"])
+
     def held_rows(self, side: Side) -> Rows:
         return self._block(side).counted_rows
 

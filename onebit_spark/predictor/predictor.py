@@ -97,7 +97,7 @@ class ColdStartDraws:
         return location, np.sqrt(variance)
 
     def _narrow(self, side: Side, intercepts: bool, n: int, narrowing: float) -> tuple[DoubleArray, DoubleArray]:
-        prior = self.scales.unseen(side, intercepts)
+        prior = self.scales.unseen(side)
         return np.repeat(prior.mean, n, axis=0), np.repeat(narrowing * prior.precision**-0.5, n, axis=0)
 
 

@@ -7,7 +7,7 @@ from pyspark.sql import functions as F
 
 from onebit_spark import RequestError
 from onebit_spark.cli.requests import FitRequest
-from onebit_spark.cli.spark_tables import read_features, read_table
+from onebit_spark.cli.spark_runtime import read_features, read_table
 from onebit_spark.estimator import OneBitCompletion
 
 

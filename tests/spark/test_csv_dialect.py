@@ -6,10 +6,10 @@ import pytest
 from csvdialect import DIALECT, LIKED, written
 
 from onebit_spark import RequestError
-from onebit_spark.cli.failures import failures_in_words
 from onebit_spark.cli.flags import parse
 from onebit_spark.cli.requests import FitRequest
-from onebit_spark.cli.spark_tables import read_table
+from onebit_spark.cli.running import explained_failures
+from onebit_spark.cli.spark_runtime import read_table
 from onebit_spark.input.arrow_ratings import ArrowRatings
 from onebit_spark.input.rating_checks import Columns
 from onebit_spark.input.ratings import check_ratings
@@ -21,7 +21,7 @@ NAMES = ("user", "item", "label")
 def by_spark(spark, path, options):
     flags = [flag for key, value in options.items() for flag in ("--option", f"{key}={value}")]
     request = parse(FitRequest, "fit", ["--ratings", path, "--output", "model", *flags])
-    with failures_in_words():
+    with explained_failures():
         table = read_table(spark, request, "ratings", NAMES)
         return table, table.toArrow()
 

@@ -14,10 +14,11 @@ from pyspark.sql import functions as F
 
 from onebit_spark import FitConfig, FitFailed, NotConverged, RequestError
 from onebit_spark.core import id_index
+from onebit_spark.core.config import Terms
 from onebit_spark.engines import spark_engine
-from onebit_spark.engines.decide import Choice, Refusal, on_driver
-from onebit_spark.engines.spark_engine import choose_exchange
-from onebit_spark.estimator import OneBitCompletion, fit_counted
+from onebit_spark.engines.decide import Exchange, Refusal, driver_exchange
+from onebit_spark.engines.spark_engine import load_ratings
+from onebit_spark.estimator import OneBitCompletion, fit_ratings
 from onebit_spark.input.batches import LABEL, USER, count_labels
 from onebit_spark.input.collect import SizeEstimate, estimate_size
 from onebit_spark.input.ratings import BIT, Columns, flag_bits, may_be_refused, unchecked_ratings
@@ -225,7 +226,7 @@ def test_a_nondeterministic_source_is_fitted_as_it_came(ratings, what):
     counted = SizeEstimate(info.n_ratings, 20.0, info.fingerprint)
     estimator = OneBitCompletion(rank=2, maxIter=1, exchange="driver")
     with pytest.raises(FitFailed, match="not deterministic"):
-        fit_counted(estimator, source, counted)
+        fit_ratings(source, estimator.columns(), estimator.fitConfig(), estimator.execution(), Terms(), counted=counted)
     assert estimator.fit(source).info.n_ratings <= ratings.count()  # nothing is left over for the next fit
 
 
@@ -245,42 +246,43 @@ class TestWhereItIsTaken:
     LAPTOP = DriverLimits(result=2**30, heap=2**30, memory=8 * 2**30, local=True)
 
     def ask(self, n, ids=1000, wanted="auto", limits=LAPTOP, most=None):
-        return on_driver(wanted, SizeEstimate(n, 20.0), 2 * ids, self.FORM, limits, most)
+        return driver_exchange(wanted, SizeEstimate(n, 20.0), 2 * ids, self.FORM, limits, most)
 
     def test_up_to_a_limit_that_follows_from_the_memory(self):
-        assert self.ask(10**6) == Choice(
+        assert self.ask(10**6) == Exchange(
             "driver",
-            "1,000,000 ratings and their factors take about 107 MB of the driver's memory; its limit is 100,000,000 "
-            "ratings: at most 100,000,000 on one machine",
+            "1,000,000 ratings and their factors take about 107 MB of the driver's memory (it takes up to 100,000,000 "
+            "ratings on one machine)",
         )
         small = DriverLimits(result=2**30, heap=2**29, memory=2**30, local=True)
         refused = self.ask(3 * 10**7, limits=small)
         assert isinstance(refused, Refusal)
         assert "half of the 1,024 MB that are free hold 18," in refused.reason
-        assert isinstance(self.ask(8 * 10**6, limits=small), Choice)
+        assert isinstance(self.ask(8 * 10**6, limits=small), Exchange)
 
     def test_beside_a_cluster_it_is_lower(self):
         cluster = DriverLimits(result=2**30, heap=2**30, memory=2**36, local=False)
-        assert isinstance(self.ask(2 * 10**7, limits=cluster), Choice)
+        assert isinstance(self.ask(2 * 10**7, limits=cluster), Exchange)
         assert "beside a cluster" in self.ask(2 * 10**7 + 1, limits=cluster).reason
 
     def test_the_users_limit_comes_first(self):
         assert "driverRatings = 999" in self.ask(1000, most=999).reason
-        assert isinstance(self.ask(1000, most=1000), Choice)
+        assert isinstance(self.ask(1000, most=1000), Exchange)
 
     def test_the_text_of_the_ids_counts(self, ratings):
         """Each of the different ids, once: 70 users of 4 bytes and an offset; their number is an estimate."""
         counted = estimate_size(ratings, Columns())
         assert counted.id_bytes == pytest.approx(70 * 8, rel=0.1)
         form, text = self.FORM, SizeEstimate(10**7, 80.0, id_bytes=36.0 * 10**7)
-        assert isinstance(on_driver("auto", SizeEstimate(10**7, 80.0), 0, form, self.LAPTOP, None), Choice)
+        assert isinstance(driver_exchange("auto", SizeEstimate(10**7, 80.0), 0, form, self.LAPTOP, None), Exchange)
         assert (
-            "half of the 8,192 MB" in on_driver("auto", replace(text, n=9 * 10**7), 0, form, self.LAPTOP, None).reason
+            "half of the 8,192 MB"
+            in driver_exchange("auto", replace(text, n=9 * 10**7), 0, form, self.LAPTOP, None).reason
         )
         small = DriverLimits(result=2**30, heap=2**30, memory=2**30, local=True)
-        assert isinstance(on_driver("driver", SizeEstimate(10**7, 80.0), 0, form, small, None), Choice)
+        assert isinstance(driver_exchange("driver", SizeEstimate(10**7, 80.0), 0, form, small, None), Exchange)
         with pytest.raises(RequestError, match="exchange=driver cannot work"):
-            on_driver("driver", text, 0, form, small, None)
+            driver_exchange("driver", text, 0, form, small, None)
 
     def test_not_with_factors_that_the_heap_cannot_hold(self):
         assert "the factors of 4,000,000 ids" in self.ask(10**7, ids=2 * 10**6).reason
@@ -293,11 +295,11 @@ class TestWhereItIsTaken:
     def test_none_on_the_driver(self, ratings):
         form = FitConfig(rank=3).form
         for most, reason in ((0, "driverRatings = 0; the factors"), (1499, "1,500 ratings are more")):
-            with choose_exchange("auto", ratings, Columns(), form, most) as found:
-                assert found.choice.exchange == "broadcast"
-                assert found.choice.reason.startswith(reason)
-        with choose_exchange("auto", ratings, Columns(), form) as found:
-            assert found.choice.exchange == "driver"
+            with load_ratings("auto", ratings, Columns(), form, most) as (found, _):
+                assert found.exchange == "broadcast"
+                assert found.reason.startswith(reason)
+        with load_ratings("auto", ratings, Columns(), form) as (found, _):
+            assert found.exchange == "driver"
 
     @pytest.mark.parametrize("most", [0, 1499])
     def test_who_asks_for_the_driver_gets_it_whatever_auto_may_take(self, ratings, most):

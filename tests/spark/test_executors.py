@@ -18,7 +18,7 @@ from onebit_spark.core.config import FitConfig
 from onebit_spark.engines import decide
 from onebit_spark.engines.block_frames import default_blocks, default_tasks, multiple_of, placement_by_counts
 from onebit_spark.engines.blocking import number_ids, placements
-from onebit_spark.engines.spark_engine import on_executors, work_folder
+from onebit_spark.engines.spark_engine import executor_engine, work_folder
 from onebit_spark.engines.steps import total_weight
 from onebit_spark.engines.tables import InFiles, OnExecutors
 from onebit_spark.input.ratings import Columns
@@ -67,7 +67,7 @@ def test_a_half_step_does_not_move_ratings(spark, ratings):  # noqa: F811
     """
     with (
         survey_ratings(ratings, Columns()) as counted,
-        on_executors(spark, counted, (3, 2), CONFIG.form, OnExecutors(), frozenset()) as engine,
+        executor_engine(spark, counted, (3, 2), CONFIG.form, OnExecutors(), frozenset()) as engine,
     ):
         engine.start(CONFIG, CONFIG.make_loss())
         own, partners = (engine.posterior(side) for side in ("rows", "cols"))
@@ -89,7 +89,7 @@ def test_mixed_shuffles_factors_of_one_side_only(spark, ratings, tmp_path):  # n
     place = InFiles(Location(spark, str(tmp_path / "work")))
     with (
         survey_ratings(ratings, Columns()) as counted,
-        on_executors(spark, counted, (3, 2), CONFIG.form, place, frozenset(["cols"])) as engine,
+        executor_engine(spark, counted, (3, 2), CONFIG.form, place, frozenset(["cols"])) as engine,
     ):
         engine.start(CONFIG, CONFIG.make_loss())
         users, items = (engine.posterior(side) for side in ("rows", "cols"))
@@ -107,7 +107,7 @@ def test_on_connect_ratings_stay_and_nothing_stays_behind(spark, ratings, tmp_pa
     before, place = dict(spark.conf.getAll), InFiles(Location(spark, str(tmp_path / "work")))
     with (
         survey_ratings(ratings, Columns()) as counted,
-        on_executors(spark, counted, (3, 2), CONFIG.form, place, frozenset()) as engine,
+        executor_engine(spark, counted, (3, 2), CONFIG.form, place, frozenset()) as engine,
     ):
         engine.start(CONFIG, CONFIG.make_loss())
         own, partners = (engine.posterior(side) for side in ("rows", "cols"))
@@ -262,7 +262,7 @@ def test_the_size_of_the_factors_decides(spark, monkeypatch):
     form = FitConfig(rank=10).form
 
     def pick(users, wanted="auto", items=1000):
-        return decide.on_executors(wanted, counts(users, items), form, driver_limits(spark), 2)
+        return decide.executor_exchange(wanted, counts(users, items), form, driver_limits(spark), 2)
 
     assert form.row_bytes == (11 + 66 + 60) * 4
     assert pick(1000).exchange == "broadcast"
@@ -288,7 +288,7 @@ def test_one_machine_sends_what_its_memory_holds():
 
     def pick(cores=2, **other):
         limits = dataclasses.replace(machine, **other)
-        return decide.on_executors("auto", counts(10**7, 10**6), form, limits, cores)
+        return decide.executor_exchange("auto", counts(10**7, 10**6), form, limits, cores)
 
     assert pick().exchange == "broadcast"
     for refused in (pick(cores=4), pick(local=False), pick(heap=8 * 2**30), pick(memory=2**34)):

@@ -5,10 +5,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from onebit_spark import RequestError
-from onebit_spark.cli import choose_runtime
-from onebit_spark.cli.choose_runtime import choose
+from onebit_spark.cli import running
 from onebit_spark.cli.flags import parse
 from onebit_spark.cli.requests import FitRequest, PredictRequest
+from onebit_spark.cli.running import choose
 from onebit_spark.core import execution
 
 FIT = ["--ratings", "in.parquet", "--output", "out"]
@@ -31,8 +31,8 @@ def test_a_file_runs_here():
     assert chosen().name == "local"
     assert chosen("--ratings", "in.csv", "--option", "sep=;").name == "local"
     assert chosen("--exchange", "driver", "--checkpoint-dir", "c").name == "local"
-    assert chosen("--runtime", "spark") == ("spark", "as asked")
-    assert chosen("--runtime", "local") == ("local", "as asked")
+    assert chosen("--runtime", "spark") == ("spark", "as requested")
+    assert chosen("--runtime", "local") == ("local", "as requested")
 
 
 def test_a_gpu_is_used_here(monkeypatch):
@@ -68,7 +68,7 @@ def test_what_needs_spark_says_so(flags, monkeypatch):
     with pytest.raises(RequestError, match="--runtime local cannot work: ") as caught:
         chosen(*flags, "--runtime", "local")
     assert NEEDS_SPARK[flags] in str(caught.value)
-    monkeypatch.setattr(choose_runtime, "find_spec", lambda _: None)
+    monkeypatch.setattr(running, "find_spec", lambda _: None)
     with pytest.raises(RequestError, match="that needs Spark, which is not installed: pip install"):
         chosen(*flags)
 
@@ -91,7 +91,7 @@ def test_a_local_master_names_no_cluster(monkeypatch):
 
 def test_ratings_that_do_not_fit_go_to_spark(monkeypatch):
     assert chosen("--driver-ratings", "1") == ("spark", "2 ratings are more than the driver takes (driverRatings = 1)")
-    monkeypatch.setattr(choose_runtime, "available_memory", lambda: 100)
+    monkeypatch.setattr(running, "available_memory", lambda: 100)
     assert "2 ratings are more than" in chosen().reason
     with pytest.raises(RequestError, match=r"--runtime local cannot work: .* 2 ratings and their factors take"):
         chosen("--runtime", "local")
@@ -102,7 +102,7 @@ def test_text_ids_take_memory(monkeypatch):
     n = 100_000
     for name, users in (("numbers", range(n)), ("text", [f"{number:0100}" for number in range(n)])):
         pq.write_table(pa.table({"user": users, "item": [1] * n, "label": [1] * n}), f"{name}.parquet")
-    monkeypatch.setattr(choose_runtime, "available_memory", lambda: 100 * 2**20)
+    monkeypatch.setattr(running, "available_memory", lambda: 100 * 2**20)
     assert chosen("--ratings", "numbers.parquet").name == "local"
     name, reason = chosen("--ratings", "text.parquet")
     assert name == "spark"

@@ -1,13 +1,12 @@
 """Arguments: refused in one last line with exit code 2 before Spark starts, every problem named."""
 
 import re
-from dataclasses import fields
 
 import pytest
 
 from onebit_spark import RequestError, Terms, cli
 from onebit_spark.cli import running as jobrun
-from onebit_spark.cli.flags import parse
+from onebit_spark.cli.flags import as_flag, flags_of, parse
 from onebit_spark.cli.requests import EvaluateRequest, FitRequest, PredictRequest, local_path
 from onebit_spark.core.config import FitConfig
 
@@ -26,7 +25,7 @@ def here(tmp_path, monkeypatch):
         raise AssertionError("Spark was started")
 
     monkeypatch.setattr(jobrun, "spark_session", no_spark)
-    monkeypatch.setattr("onebit_spark.cli.warm_up", lambda *_: None)  # its thread would outlive the test
+    monkeypatch.setattr(jobrun, "in_background", lambda *_: None)  # its thread would outlive the test
     return tmp_path
 
 
@@ -69,7 +68,7 @@ def test_good_arguments_reach_spark(job, capsys):
 
 
 def test_the_defaults_are_those_of_a_fit():
-    assert request_of().fit_config() == FitConfig()
+    assert request_of().fit_config == FitConfig()
 
 
 def test_every_flag_arrives():
@@ -81,15 +80,25 @@ def test_every_flag_arrives():
         " --predict in.parquet --predictions preds --overwrite --quiet"
     )
     request = request_of(*text.split())
-    assert request.fit_config() == FitConfig(
+    assert request.fit_config == FitConfig(
         loss="hinge", prior="gamma", rank=7, likelihood_weight=2.0, alpha=3.0, beta=4.5, intercepts=False,
         solver="gradient", covariance="diagonal", max_iter=9, tol=0.0, seed=11,
     )  # fmt: skip
-    assert request.terms() == Terms(delta=0.2, grid=6, prior_split=0.5)
+    assert request.terms == Terms(delta=0.2, grid=6, prior_split=0.5)
     assert request.holdout == 0.1
     assert request.option == {"sep": ";", "header": "false"}
-    assert (request.format, request.threshold, request.row_blocks, request.col_blocks) == ("csv", -3.5, 2, 3)
-    assert (request.user_col, request.item_col, request.label_col, request.weight_col) == ("u", "i", "y", "w")
+    assert (request.format, request.labels.threshold, request.execution.row_blocks, request.execution.col_blocks) == (
+        "csv",
+        -3.5,
+        2,
+        3,
+    )
+    assert (request.user_col, request.item_col, request.labels.label_col, request.labels.weight_col) == (
+        "u",
+        "i",
+        "y",
+        "w",
+    )
     assert (request.predict, request.predictions) == ("in.parquet", "preds")
     assert request.overwrite
     assert request.quiet
@@ -105,8 +114,8 @@ def test_help_names_every_flag(job, capsys):
         getattr(cli, job)(["--help"])
     assert ended.value.code == 0
     text = capsys.readouterr().out
-    for item in fields(JOBS[job]):
-        assert "--" + item.name.replace("_", "-") in text
+    for name in flags_of(JOBS[job]):
+        assert as_flag(name) in text
 
 
 # ---- the config file -------------------------------------------------------------------------------------------------
@@ -117,9 +126,7 @@ def test_flags_win_over_the_file_and_the_file_over_the_defaults(here):
         'rank = 4\nmax-iter = 5\nmax_iter = 6\nloss = "hinge"\ntol = 1\nintercepts = false\n[option]\nheader = true\n'
     )
     request = request_of(*config_file(here, text), "--rank", "8", "--intercepts")
-    assert (request.rank, request.max_iter, request.loss, request.tol) == (8, 6, "hinge", 1.0)
-    assert request.intercepts
-    assert request.prior == FitConfig().prior
+    assert request.fit_config == FitConfig(rank=8, max_iter=6, loss="hinge", tol=1.0)
     assert request.option == {"header": "true"}
 
 
@@ -140,9 +147,9 @@ def test_the_example_config_is_accepted_with_every_line_in_use(here, request):
     assert fit.option == {"sep": ";", "header": "true"}
     assert (fit.max_error, fit.certify_by) == ((0.05,), "country")
     default = parse(FitRequest, "fit", GOOD["fit"])
-    shown = "user_col", "loss", "prior", "rank", "intercepts", "covariance", "solver", "max_iter", "tol"
+    shown = "loss", "prior", "rank", "intercepts", "covariance", "solver", "max_iter", "tol"
     for name in shown:
-        assert getattr(fit, name) == getattr(default, name)  # what is commented out shows the default
+        assert getattr(fit.fit_config, name) == getattr(default.fit_config, name)  # a commented line shows the default
 
 
 @pytest.mark.parametrize(

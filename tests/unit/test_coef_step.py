@@ -79,7 +79,7 @@ def test_a_step_before_a_map_is_the_step_after_it():
     step = CoefStep(rng.normal(size=(2 * RANK, RANK)))
     own, other = rng.normal(size=(2, RANK, RANK))
     targets, holders = RowMap(own, np.zeros(RANK), other), RowMap(other, np.zeros(RANK), own)
-    for by, part in ((targets, "of_residuals"), (holders, "of_weights")):
+    for by, part in ((targets, "of_residuals"), (holders, "of_coef")):
         first = lines(rng, 5)
         second = first.copy()
         getattr(step.before(targets), part).apply_to(first, 0, 5)

@@ -16,7 +16,7 @@ from onebit_spark.errors import RequestError
 JOBS = {"fit": FitRequest, "predict": PredictRequest, "evaluate": EvaluateRequest, "tune": TuneRequest}
 SUBMIT = {"--master", "--deploy-mode", "--conf", "--archives", "--py-files", "--properties-file"}  # Spark's own flags
 SNIPPETS = [snippet for guide in GUIDES for snippet in snippets(guide)]
-COMMANDS = [each for each in SNIPPETS if each.kind in ("run", "elsewhere") and each.job]
+COMMANDS = [each for each in SNIPPETS if each.kind in ("run", "elsewhere") and each.job and each.job[0] != "simulate"]
 
 NEW_PAGE = """Words.
 

@@ -104,7 +104,7 @@ def test_the_second_moments_by_hand(loss):
         np.testing.assert_allclose(posterior.implicit[:, 3:6] * np.sqrt(counts), posterior.mean - means, atol=1e-5)
         variance = posterior.spread.astype(float) ** 2
         second += np.sum((posterior.mean - means) ** 2 + variance, axis=0) + RIDGE * np.sum(used**2, axis=0)
-    np.testing.assert_allclose(outcome.hierarchy.scales.moments.factor, second, rtol=1e-4)
+    np.testing.assert_allclose(outcome.hierarchy.moments.factor, second, rtol=1e-4)
 
 
 def test_numbering_and_threads_are_irrelevant():

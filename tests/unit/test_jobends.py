@@ -11,13 +11,13 @@ from test_cli import refusal
 
 from onebit_spark import cli
 from onebit_spark.cli import running as jobrun
-from onebit_spark.cli.failures import AGAIN_SECONDS
+from onebit_spark.cli.running import AGAIN_SECONDS
 from onebit_spark.errors import RequestError
 
 
 @pytest.fixture
 def good_arguments(tmp_path, monkeypatch):
-    monkeypatch.setattr("onebit_spark.cli.warm_up", lambda *_: None)  # its thread would outlive the test
+    monkeypatch.setattr(jobrun, "in_background", lambda *_: None)  # its thread would outlive the test
     (tmp_path / "in.parquet").touch()
     return ["--ratings", str(tmp_path / "in.parquet"), "--output", str(tmp_path / "out")]
 
@@ -88,8 +88,8 @@ def test_the_telling_line_of_a_failure(error, reason):
 def run(monkeypatch, work, arguments, advice=""):
     """A fit that does this work on a session that is none."""
     monkeypatch.setattr(jobrun, "spark_session", lambda *_: nullcontext())
-    monkeypatch.setattr("onebit_spark.cli.fit_job.run", work)
-    monkeypatch.setattr("onebit_spark.cli.fit_job.when_interrupted", lambda *_: advice)
+    monkeypatch.setattr("onebit_spark.cli.fit_job.fit", work)
+    monkeypatch.setattr("onebit_spark.cli.fit_job.how_to_resume", lambda *_: advice)
     return cli.fit(arguments)
 
 

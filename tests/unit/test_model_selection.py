@@ -130,7 +130,7 @@ def test_steps_are_as_relaxed_as_if_the_fit_had_not_been_divided():
     whole, parts = engine_of(*ratings), engine_of(*ratings)
     through = solve(whole, config)
     half = solve(parts, replace(config, max_iter=6))
-    state = Start({side: parts.posterior(side) for side in SIDES}, half.hierarchy.scales, earlier=6)
+    state = Start({side: parts.posterior(side) for side in SIDES}, half.hierarchy, earlier=6)
     rest = solve(parts, replace(config, max_iter=3), start=state)
     expected = [step.objective for step in through.history[6:]]
     assert [step.objective for step in rest.history] == pytest.approx(expected, rel=1e-7)  # float32 in between
@@ -207,7 +207,7 @@ def test_when_there_is_too_little_to_choose(monkeypatch):
 def test_a_fit_that_starts_from_another_takes_its_settings():
     engine = engine_of(*data("B3"))
     settings = {"rank": 17, "likelihood_weight": 1.3, "implicit_features": False}
-    earlier = Start({}, HyperPosterior.at_start(17), settings=settings)
+    earlier = Start({}, HyperPosterior.at_start(FitConfig().make_prior(60), True, 17), settings=settings)
     choice = select_model(engine, FitConfig(), earlier)
     assert (choice.config.rank, choice.kappa, choice.config.implicit_features) == (17, 1.3, False)
     assert (choice.candidates, choice.ranks) == (len(KAPPA_FACTORS), 64)  # chosen, on ratings that may be these

@@ -134,12 +134,12 @@ def test_flags_hand_every_setting_on(arguments, monkeypatch):
     request = parse(
         FitRequest, "fit", [*arguments, *(word for x in (config, execution, terms) for word in flags_for(x))]
     )
-    assert request.fit_config() == config
+    assert request.fit_config == config
     no_flags = {name: item.default for name, item in declared(Execution).items() if item.key is None}
-    assert request.execution() == replace(execution, **no_flags)
-    assert request.terms() == terms
+    assert request.execution == replace(execution, **no_flags)
+    assert request.terms == terms
     plain = parse(FitRequest, "fit", arguments)
-    assert (plain.fit_config(), plain.execution(), plain.terms()) == (FitConfig(), Execution(), Terms())
+    assert (plain.fit_config, plain.execution, plain.terms) == (FitConfig(), Execution(), Terms())
 
 
 def test_the_example_config_shows_every_key_and_its_default(request):
@@ -154,7 +154,7 @@ def test_the_best_setting_is_a_config_of_the_fit(arguments, tmp_path):
     config = unlike_the_default(FitConfig)
     (tmp_path / "best.toml").write_text(as_toml(config, settings=5))
     request = parse(FitRequest, "fit", [*arguments, "--config", str(tmp_path / "best.toml")])
-    assert (request.fit_config(), request.terms().grid) == (config, 5)
+    assert (request.fit_config, request.terms.grid) == (config, 5)
 
 
 # ---- the recipe in docs/ARCHITECTURE.md ------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ def test_a_setting_stands_where_it_is_declared_and_where_it_acts(request):
     names = re.compile(r"\b(checkpoint_interval|checkpointInterval)\b")
     files = {str(file.relative_to(package)) for file in package.rglob("*.py") if names.search(file.read_text("utf-8"))}
     recipe = (package.parent / "docs" / "ARCHITECTURE.md").read_text("utf-8").partition("### A new setting")[2]
-    assert files == {"core/execution.py", "ml/fit_params.py", "ml/fit_run.py", "in_process.py"}
+    assert files == {"core/execution.py", "ml/fit_params.py", "estimator.py", "in_process.py"}
     assert all(f"`{file}" in recipe for file in files)
 
 

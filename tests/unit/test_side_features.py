@@ -80,7 +80,7 @@ def test_the_statistics_by_hand():
     known[:, 1:] += told
     distance = rows.location - known
     centre = np.zeros(config.dimension)
-    centre[0] = hierarchy.scales.mean
+    centre[0] = hierarchy.mean
     f = engine.features["rows"].coded[active]
     counts = np.sqrt(block.distinct_counts)[:, None]
     directions = (counts * rows.implicit[:, 8:])[active]
@@ -105,7 +105,7 @@ def test_rows_without_ratings_have_the_mean_that_their_features_explain():
     shape = (SHAPE[0] + extra, SHAPE[1])
     config = FitConfig(rank=2, likelihood_weight=1.0, max_iter=30, tol=0)
     fit = fit_arrays(rows, cols, labels, config, shape, row_features=features)
-    weights, unseen = fit.scales.features["rows"], fit.scales.unseen("rows", True)
+    weights, unseen = fit.scales.features["rows"], fit.scales.unseen("rows")
     rated = features[np.unique(rows)]
     coded = (features[-extra:] - rated.mean(axis=0)) / rated.std(axis=0) / np.sqrt(P)
     np.testing.assert_allclose(fit.rows.location[-extra:], unseen.mean + coded @ weights, rtol=1e-4, atol=1e-5)
@@ -143,7 +143,7 @@ def test_an_id_without_ratings_gets_the_mean_of_what_implicit_features_say():
         p = fit.probability(rows[~fitted], cols[~fitted])
         losses.append(-np.mean(np.log(np.where(labels[~fitted], p, 1 - p))))
     assert losses[1] <= losses[0] + 0.005
-    assert np.abs(fit.scales.unseen("rows", True).mean[0, 1:]).max() > 0
+    assert np.abs(fit.scales.unseen("rows").mean[0, 1:]).max() > 0
 
 
 def test_the_gram_is_of_the_rated_rows_alone():

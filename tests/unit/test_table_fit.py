@@ -9,7 +9,7 @@ import pyarrow.csv as pacsv
 import pytest
 
 import onebit_spark
-from onebit_spark import FitConfig, RequestError, Terms, fit_arrays, fit_table, in_process
+from onebit_spark import FitConfig, FitFailed, RequestError, Terms, fit_arrays, fit_table, in_process
 from onebit_spark.core import execution
 from onebit_spark.core.execution import Execution
 from onebit_spark.engines.threads import ThreadRunner
@@ -17,6 +17,7 @@ from onebit_spark.in_process import TableFit
 from onebit_spark.input.arrow_ratings import ArrowRatings
 from onebit_spark.input.rating_checks import Columns
 from onebit_spark.input.tables import ArrowTable
+from onebit_spark.ml.checkpoint import OWNER, clear_checkpoints
 
 QUICK = FitConfig(rank=2, max_iter=6, tol=0.0, likelihood_weight=1.0)
 
@@ -179,10 +180,11 @@ def test_bad_requests(likes, arguments, message):
 # ---- checkpoints -----------------------------------------------------------------------------------------------------
 
 
-def fitted(likes, execution, **settings):
+def fitted(likes, execution, terms=None, on_iteration=None, **settings):
     source = ArrowRatings(ArrowTable.of(likes), Columns())
     config = FitConfig(**{"rank": 2, "tol": 0.0, "likelihood_weight": 1.0, **settings})
-    return TableFit(config, None, Columns(), source.id_types, execution=execution).model(source.divided().to_fit)
+    fit = TableFit(config, terms, Columns(), source.id_types, execution=execution)
+    return fit.model(source.divided().to_fit, on_iteration)
 
 
 def test_a_fit_goes_on_from_a_checkpoint_and_ends_at_the_same_bits(likes, tmp_path):
@@ -219,3 +221,36 @@ def test_a_file_with_another_separator(tmp_path):
     with pytest.raises(RequestError, match=r"fields look separated by ';', set options=\{'sep': ';'\}"):
         fit_table(tmp_path / "likes.txt", options={"format": "csv"})
     assert fit_table(tmp_path / "likes.txt", QUICK, options={"format": "csv", "sep": ";"}).info.n_users == 5
+
+
+def test_two_fits_do_not_share_a_folder_of_checkpoints(likes, tmp_path):
+    """The second is refused, unless it resumes. Then the first ends with a line that says so."""
+    keep, second = Execution(checkpoint_dir=str(tmp_path), checkpoint_interval=2), []
+
+    def start_another(step):
+        if step.number == 1:
+            with pytest.raises(RequestError, match=r"another fit writes its checkpoints to .*: choose another folder"):
+                fitted(likes, keep)
+        if step.number == 3:
+            second.append(fitted(likes, replace(keep, resume=True), max_iter=3))
+            (tmp_path / OWNER).write_text("the token of a fit that still runs")
+
+    with pytest.raises(FitFailed, match="another fit has resumed from the checkpoints in"):
+        fitted(likes, keep, max_iter=9, on_iteration=start_another)
+    assert len(second) == 1
+    clear_checkpoints(None, str(tmp_path))
+    assert not list(tmp_path.iterdir())
+    fitted(likes, keep, max_iter=1)
+    assert not list(tmp_path.iterdir())  # a fit that has ended leaves no token
+
+
+def test_a_resumed_fit_pays_for_ranks_only_if_they_were_tried(likes, tmp_path):
+    """With few ratings nothing is chosen, and no other rank could have been."""
+    keep = Execution(checkpoint_dir=str(tmp_path), checkpoint_interval=2)
+    auto = {"rank": "auto", "likelihood_weight": None, "implicit_features": False}
+    fitted(likes, keep, max_iter=3, terms=Terms(), **auto)
+    resumed = fitted(likes, replace(keep, resume=True), max_iter=5, terms=Terms(), **auto)
+    whole = fitted(likes, Execution(checkpoint_dir=str(tmp_path / "whole"), checkpoint_interval=2), max_iter=5,
+                   terms=Terms(), **auto)  # fmt: skip
+    assert resumed.certificate == whole.certificate
+    assert whole.certificate["certificates"]

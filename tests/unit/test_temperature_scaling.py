@@ -31,7 +31,7 @@ def test_what_was_put_in_is_found(noise, temperature):
 def test_it_is_the_most_likely():
     """No neighbour has a lower loss, by the formula."""
     told = holdout(0.2, 1.3)
-    found, z = TemperatureScaling.fit(told, NOISE), margin_of_bins() * math.sqrt(NOISE)
+    found, z = told.temperature_scaling(NOISE), margin_of_bins() * math.sqrt(NOISE)
 
     def loss(noise, temperature):
         return -told.margins @ np.log(0.5 * noise + (1 - noise) * expit(temperature * z)) / told.n

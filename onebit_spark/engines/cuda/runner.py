@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from onebit_spark.core.blocks import RatingBlock, Repeats
 from onebit_spark.core.config import FitConfig
+from onebit_spark.core.execution import CUDA_MOST_RANK
 from onebit_spark.core.implicit_features import ImplicitMove
 from onebit_spark.core.losses import OTHER, Loss, PriorLines, RowPrior, Side
 from onebit_spark.core.posterior import Form, RowMap, RowPosterior, packed_size
@@ -47,6 +48,7 @@ from onebit_spark.engines.cuda.shapes import WARP, Shape
 from onebit_spark.engines.cuda.start import device_growth, device_start
 from onebit_spark.engines.engine import BlockEngine, LineFormat, LineMap
 from onebit_spark.engines.steps import RowStep, Step, Sums
+from onebit_spark.errors import RequestError
 
 FILL_BLOCKS = 8448  # sixty-four for each multiprocessor of an H200
 
@@ -148,7 +150,14 @@ class CudaRunner:
         return [np.diag((mean.T @ mean).get()).copy()]
 
     def table(self, side: Side, lines: Any) -> Any:
-        return uploaded(lines) if isinstance(lines, RowPosterior) else upload(lines)
+        if not isinstance(lines, RowPosterior):
+            return upload(lines)
+        if lines.rank > CUDA_MOST_RANK:
+            raise RequestError(
+                f"device='cuda' fits up to {CUDA_MOST_RANK} factors, and the model or checkpoint that this fit starts "
+                f"from has {lines.rank}: choose device='cpu'"
+            )
+        return uploaded(lines)
 
     def lines(self, table: Any) -> Any:
         return downloaded(table)

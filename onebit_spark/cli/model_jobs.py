@@ -1,0 +1,91 @@
+"""The jobs predict and evaluate, on any runtime, and what they print at their end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from onebit_spark.cli.fit_job import further_statements, print_summary
+from onebit_spark.cli.progress import Clock
+from onebit_spark.cli.requests import EvaluateRequest, PredictRequest
+from onebit_spark.cli.runtime import Runtime, Target, check_id_types
+from onebit_spark.platform.files import Location
+from onebit_spark.predictor.certification import CertificateRequest
+
+
+def predict(runtime: Runtime, request: PredictRequest) -> None:
+    """Predict pairs, or recommend the best items to every user."""
+    runtime.refuse(request)
+    clock, target = Clock(), Target.of(request)
+    asked = "pairs" if request.pairs else "exclude_seen" if request.exclude_seen else None
+    pairs, n = None, 0
+    with clock("reading"):
+        model = runtime.load(request.model)
+        user, item = model.info.columns["user"], model.info.columns["item"]
+        for who, features in runtime.features(request, {"user": user, "item": item}).items():
+            model = runtime.with_featured_ids(model, features, who)
+        if asked:
+            pairs = runtime.table(request, asked, (user, item))
+            expected = {user: model.info.id_types["user"], item: model.info.id_types["item"]}
+            check_id_types(runtime.types(pairs, (user, item)), expected, asked, runtime.is_text(request, asked))
+            n = runtime.count_pairs(pairs, (user, item))
+    with clock("predicting"):
+        if request.top is None:
+            runtime.predict(model, pairs, n, target)
+            done = f"Predicted {n:,} pairs."
+        else:
+            runtime.recommend(model, request.top, pairs, target)
+            done = f"Recommended {request.top} items to each of {model.info.n_users:,} users"
+            done += f", none of the {n:,} pairs of --exclude-seen." if pairs is not None else "."
+    print_summary([done], clock, request.quiet, target.places)
+
+
+def evaluate(runtime: Runtime, request: EvaluateRequest) -> None:
+    """Measure a model on ratings, and certify it."""
+    runtime.refuse(request)
+    clock = Clock()
+    wanted = CertificateRequest(request.terms, request.max_error, request.certify_by)
+    with clock("reading"):
+        model = runtime.load(request.model)
+        by = [request.certify_by] if request.certify_by is not None else []
+        columns, types = model.info.columns, model.info.id_types
+        weight = [columns["weight"]] if "weight" in columns else []
+        needed = tuple(dict.fromkeys((columns["user"], columns["item"], columns["label"], *by)))
+        table = runtime.table(request, "ratings", needed, weight)
+        expected = {columns[who]: types[who] for who in ("user", "item")}
+        csv = runtime.is_text(request, "ratings")
+        check_id_types(runtime.types(table, tuple(expected)), expected, "ratings", csv)
+        ratings = runtime.judged_by(model, table, request.labels.threshold, wanted)
+    with clock("evaluating"):
+        if request.certify:
+            figures, certificates = runtime.certify(model, ratings, wanted)
+            figures["certificate"] = certificates[0].as_dict()
+            figures["certificates"] = [item.as_dict() for item in certificates]
+        else:
+            figures = runtime.measure(model, ratings)
+    if request.output:
+        text = json.dumps(figures, indent=2, allow_nan=False) + "\n"
+        Location(runtime.session, request.output).write_text(text)
+    print_summary(evaluation_summary(figures), clock, request.quiet, {"metrics": request.output})
+
+
+def evaluation_summary(figures: dict[str, Any]) -> Iterator[str]:
+    yield f"{figures['n']:,} ratings, {figures['n_positive'] / figures['n']:.1%} positive"
+    for side, words in (("user", "of a user"), ("item", "on an item")):
+        if figures[f"n_unknown_{side}"]:
+            yield f"  {figures[f'n_unknown_{side}']:,} of them {words} that the model has never seen"
+    low, high = figures["error_low"], figures["error_high"]
+    yield f"error      {figures['error']:.4f}   95% interval {low:.4f} to {high:.4f}"
+    yield f"  (always predicting the majority of the training data: {figures['majority_error']:.4f})"
+    if figures["auc"] is None:
+        yield "auc        none: only one class is present"
+    else:
+        off = f"   within {figures['auc_error']:.0e}" if figures["auc_error"] else ""
+        yield f"auc        {figures['auc']:.4f}{off}"
+    for name in ("log_loss", "brier", "hinge_loss"):
+        yield f"{name:<10} {figures[name]:.4f}"
+    yield f"calibration error {figures['calibration_error']:.4f}: mean distance of probabilities from frequencies"
+    if "certificate" in figures:
+        yield figures["certificate"]["statement"]
+        yield from further_statements(figures["certificates"])

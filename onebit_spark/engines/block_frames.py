@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.engines.steps import PlacedBlock
 from onebit_spark.errors import FitFailed
-from onebit_spark.input.packing import NO_WEIGHTS
+from onebit_spark.input.batches import NO_WEIGHTS
 from onebit_spark.platform.arrow_stream import Batches
 from onebit_spark.platform.binary_cells import cell_array, schema_of
 from onebit_spark.platform.plans import JOB_ERRORS, rows_are_lost

@@ -33,8 +33,7 @@ from onebit_spark.core.sketch import HIGHEST, CellSketch, merged_sketch
 from onebit_spark.engines.block_frames import Batches
 from onebit_spark.engines.tables import factor_frame, factor_schema
 from onebit_spark.errors import RequestError
-from onebit_spark.input.columns import matching
-from onebit_spark.input.features import collected_features
+from onebit_spark.input.columns import collected_features, matching
 from onebit_spark.input.ratings import (
     ITEM,
     LABEL,

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from onebit_spark.core import prediction
+from onebit_spark.core.arrow import in_spark_type
 from onebit_spark.core.execution import available_cores
 from onebit_spark.core.factor_tables import (
     CERTIFIED,
@@ -161,10 +162,13 @@ def arrow_type(spark_type: str) -> pa.DataType:
 def asked_ids(values: Any, expected: pa.DataType, what: str) -> pa.Array:
     """One id, or a sequence of ids, as an Arrow array that can be looked up among ids of type ``expected``.
 
-    Integers of different widths are accepted, and text in any of its encodings. Any other cast could merge or split
-    ids, so the caller must do it. ``what`` names the ids in messages.
+    Integers of different widths are accepted, text in any of its encodings, and types that Spark has under another
+    name. Any other cast could merge or split ids, so the caller must do it. ``what`` names the ids in messages.
     """
     array = _array(values, what)
+    whole = pa.types.is_integer(array.type) and pa.types.is_decimal(expected) and expected.scale == 0
+    if whole or _family(array.type) != _family(expected):
+        array = in_spark_type(array, what, expected if whole else None)
     if len(array) == 0 or pa.types.is_null(array.type):
         array = array.cast(expected)
     elif _family(array.type) != _family(expected):
@@ -187,9 +191,9 @@ def _array(values: Any, what: str) -> pa.Array:
         values = [values]
     try:
         array = one_array(values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values))
-    except (pa.ArrowException, TypeError, ValueError) as error:
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise RequestError(f"{what} cannot be read: {str(error).splitlines()[0]}") from None
-    return array.cast(array.type.value_type) if pa.types.is_dictionary(array.type) else array
+    return in_spark_type(array, what) if pa.types.is_dictionary(array.type) else array
 
 
 def _family(kind: pa.DataType) -> str:

@@ -25,9 +25,8 @@ from onebit_spark.input.ratings import Columns
 from onebit_spark.input.survey import survey_ratings
 from onebit_spark.model import OneBitCompletionModel
 from onebit_spark.platform.files import Location
-from onebit_spark.platform.plans import forget, partition_keys, spark_hash
+from onebit_spark.platform.plans import TemporaryFolders, forget, partition_keys, spark_hash
 from onebit_spark.platform.sessions import DriverLimits, driver_limits, parallelism
-from onebit_spark.platform.temporary_folders import TemporaryFolders
 
 CONFIG = FitConfig(rank=3, tol=0.0, max_iter=1)
 
@@ -190,10 +189,10 @@ def test_rows_beyond_32_bits(monkeypatch, ratings):  # noqa: F811
 @pytest.mark.classic
 def test_ids_are_numbered_in_ascending_order(spark, ratings):  # noqa: F811
     with survey_ratings(ratings.repartition(7), Columns()) as counted, ExitStack() as release:
-        survey, n_blocks = counted.rated_ids(), {"rows": 25, "cols": 9}
+        n_blocks = {"rows": 25, "cols": 9}
         numbered = number_ids(counted, release)
         placed = placements(numbered, counted.counts.n, n_blocks)
-        for side, ids in survey.ids.items():
+        for side, ids in counted.ids().items():
             lines = numbered[side].frame.orderBy("number").collect()
             assert [line["id"] for line in lines] == ids.values.to_pylist()
             assert [line["number"] for line in lines] == list(range(len(ids))) == list(range(numbered[side].n_rows))

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from onebit_spark import RequestError
 from onebit_spark.core import sketch
 from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.input.holdout import split_off
+from onebit_spark.input.collect import split_off
 from onebit_spark.input.ratings import Columns
 from onebit_spark.ml.evaluation import check_fresh, checked_ratings, sketch_of
 from onebit_spark.model import OneBitCompletionModel
@@ -71,26 +71,9 @@ def test_fresh_ratings_certify_and_fitted_ones_do_not(parts, ratings, tmp_path, 
             fresh(model, seen)
 
 
-def test_a_few_fitted_ratings_among_many_are_noticed(parts, model):
-    fitted, held_out = parts
-    with pytest.raises(RequestError, match=SEEN):
-        fresh(model, held_out.unionAll(fitted.limit(20)))
-
-
 def test_other_integral_widths_are_the_same_ids(parts, model):
     with pytest.raises(RequestError, match=SEEN):
         fresh(model, parts[0].selectExpr("cast(user as int)", "cast(item as smallint)", "label"))
-
-
-@pytest.mark.slow
-def test_text_ids(parts):
-    fitted, held_out = (
-        part.selectExpr("concat('u', user) as user", "concat('i', item) as item", "label") for part in parts
-    )
-    model = OneBitCompletion(**FAST).fit(fitted)
-    assert fresh(model, held_out)["checked"]
-    with pytest.raises(RequestError, match=SEEN):
-        fresh(model, fitted.limit(100))
 
 
 def test_ratings_that_were_folded_in_are_not_fresh(parts, model):

@@ -2,6 +2,7 @@
 
 import doctest
 import os
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 import onebit_spark.estimator
-from onebit_spark.core.hashes import SALT, SALT_HASH, weight_hashes
+from onebit_spark.core.hashes import SALT, SALT_HASH, SPARK_SEED, hashed, weight_hashes
 from onebit_spark.input.batches import HASH, read_batch
 from onebit_spark.input.ratings import Columns, cell_hash, unchecked_ratings
 from onebit_spark.platform.arrow_stream import map_rows
@@ -41,6 +42,9 @@ def test_hashes_of_weights_text_and_the_salt(spark):
     np.testing.assert_array_equal(weight_hashes(weights), found)
     text = spark.createDataFrame([("a", 1, 1)], "user string, item int, label int")
     assert HASH in unchecked_ratings(text, Columns()).columns  # Spark hashes text
+    numbers = pa.array([Decimal(10**37 + k) for k in range(-3, 4)] + [Decimal(-(10**29))], pa.decimal128(38, 0))
+    found = spark.createDataFrame(pa.table({"d": numbers})).select(F.xxhash64("d").alias("h")).toArrow()["h"].to_numpy()
+    np.testing.assert_array_equal(hashed(numbers, np.full(len(numbers), SPARK_SEED)).view(np.int64), found)
     assert spark.sql(f"SELECT xxhash64('{SALT}') AS h").first()["h"] % 2**64 == SALT_HASH
 
 

@@ -18,7 +18,6 @@ from onebit_spark.core.side_features import (
     FEATURE_RIDGE,
     FeatureRidge,
     SideFeatures,
-    rated_gram,
 )
 from onebit_spark.core.solver import solve
 from onebit_spark.engines.threads import LocalEngine
@@ -144,12 +143,6 @@ def test_an_id_without_ratings_gets_the_mean_of_what_implicit_features_say():
         losses.append(-np.mean(np.log(np.where(labels[~fitted], p, 1 - p))))
     assert losses[1] <= losses[0] + 0.005
     assert np.abs(fit.scales.unseen("rows").mean[0, 1:]).max() > 0
-
-
-def test_the_gram_is_of_the_rated_rows_alone():
-    f = np.arange(8.0).reshape(4, 2)
-    counts = np.array([1, 0, 2, 0])
-    np.testing.assert_allclose(rated_gram(f, counts), np.outer(f[0], f[0]) + np.outer(f[2], f[2]))
 
 
 @pytest.mark.parametrize("share", ["prior split", "nine tenths"])

@@ -23,6 +23,7 @@ from onebit_spark.core.model_selection import (
     START_RANK,
     select_model,
     sentences,
+    trial_table,
 )
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.solver import IterationPlan, Start, solve
@@ -109,7 +110,7 @@ def test_a_planned_end_has_converged():
     assert fit.converged
     assert fit.reason == planned.reason
     assert len(fit.history) == planned.iterations < fit.info.choice["earlier"]
-    assert "the last tenth gained no more" in fit.reason
+    assert "a held-out tenth of the ratings stopped the fit" in fit.reason
     with pytest.warns(NotConverged):  # the limit comes first, and the fit says so
         short = fit_arrays(*data("B2"), FitConfig(likelihood_weight="auto", max_iter=7), SHAPE)
     assert not short.converged
@@ -315,15 +316,21 @@ def test_flipped_labels_are_known_to_be_so():
     order = np.argsort(plain)
     assert np.all(np.diff(told_as[order]) > -1e-9)
     assert np.array_equal(told_as > 0.5, plain > 0.5)
-    assert any("of the labels say nothing" in line for line in sentences(fit.info.choice))
+    assert any("of the labels are random" in line for line in sentences(fit.info.choice))
 
 
-def test_the_choice_is_told_in_sentences():
+def test_the_table_of_trials():
     fit = fitted(data("B3"))
-    first = next(iter(sentences(fit.info.choice)))
-    assert first.startswith("Chosen by the loss of a tenth of the ratings: ")
-    assert first.count("(kept)") == sum(entry["kept"] for entry in fit.info.choice["trail"])
-    assert "without implicit features" in first  # kept or not, it was tried
+    header, *lines = trial_table(fit.info.choice)
+    assert header.split() == ["rank", "weight", "implicit", "features", "iterations", "loss"]
+    for line, entry in zip(lines, fit.info.choice["trail"], strict=True):
+        rank, kappa, features, iterations, loss, *kept = line.split()
+        assert (int(rank), int(iterations), kept == ["kept"]) == (entry["rank"], entry["iterations"], entry["kept"])
+        assert (features == "yes", float(kappa)) == (
+            entry["implicit_features"],
+            pytest.approx(entry["weight"], rel=0.01),
+        )
+        assert float(loss) == pytest.approx(entry["loss"], abs=1e-4)
 
 
 def test_hinge_chooses_its_rank_alone():

@@ -31,7 +31,7 @@ from onebit_spark.core.compiled import jit
 from onebit_spark.core.id_index import IdIndex, in_utc, one_array
 from onebit_spark.core.losses import OTHER, SIDES, Side
 from onebit_spark.core.randomness import Split
-from onebit_spark.core.spectral import Rows
+from onebit_spark.core.spectral import CountedRows
 from onebit_spark.engines.block_frames import (
     BLOCK_CELLS,
     HEAVY,
@@ -185,7 +185,7 @@ class Build:
 
 @dataclass(frozen=True)
 class Choose:
-    """The ratings of row blocks that a split chooses. Rows stay; of the columns, those that are still referred to."""
+    """The ratings of row blocks that a split chooses. All rows stay, and the columns that still have ratings."""
 
     split: Split
 
@@ -333,7 +333,7 @@ class SidePlan:
     n_tasks: int  # Number of partitions. Block b is in partition b mod ``n_tasks``.
     held: bool  # whether the driver holds the tables of this side
     ids: Broadcast[SideTable] | None = None  # what the blocks must find, if the driver knows it
-    rows: Rows | None = None  # the counts of all rows, if the driver knows them
+    rows: CountedRows | None = None  # the counts of all rows, if the driver knows them
 
 
 @dataclass(frozen=True)
@@ -373,11 +373,11 @@ class BlockedSide:
         return {key: rows_of[block] for block, key in enumerate(self.keys.tolist())}
 
     @cached_property
-    def counted_rows(self) -> Rows:
+    def counted_rows(self) -> CountedRows:
         """All rows with their counts, on the driver: known before, or by a job."""
         if self.plan.rows is not None:
             return self.plan.rows
-        return Rows(np.arange(self.plan.n_rows), self._counts["weights"], self._counts["positives"])
+        return CountedRows(np.arange(self.plan.n_rows), self._counts["weights"], self._counts["positives"])
 
     @property
     def row_counts(self) -> NDArray[np.int64]:
@@ -423,7 +423,7 @@ class Blocking:
         return {"rows": by_row, "cols": self._side("cols", _in_tasks(turned, cols), Build(cols.ids, self.wide))}
 
     def chosen(self, sides: dict[Side, BlockedSide], split: Split) -> dict[Side, BlockedSide]:
-        """Both orientations of the ratings that a split chooses. Rows keep their numbers and their blocks."""
+        """Both orientations of the ratings that a split chooses. CountedRows keep their numbers and their blocks."""
         uncounted = {side: replace(plan, ids=None, rows=None) for side, plan in self.plans.items()}
         part, cols, blocks = replace(self, plans=uncounted), self.plans["cols"], sides["rows"].blocks
         turned = blocks.mapInArrow(Transpose(cols.placement, self.wide, split), CHUNKS)

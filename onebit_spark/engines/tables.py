@@ -28,8 +28,8 @@ from onebit_spark.core.factor_tables import (
 )
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.posterior import FloatArray, Form, RowPosterior
-from onebit_spark.engines.engine import LineFormat, LineMap
-from onebit_spark.engines.steps import Lines
+from onebit_spark.engines.engine import RowLayout, RowTransform
+from onebit_spark.engines.steps import Rows
 from onebit_spark.platform.binary_cells import type_of
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.plans import TemporaryFolders, forget, on_executors
@@ -65,26 +65,26 @@ class Broadcasts:
 
 
 class Held:
-    """Lines on the driver. They are broadcast when a job first needs them."""
+    """Rows on the driver. They are broadcast when a job first needs them."""
 
-    def __init__(self, lines: Lines, broadcasts: Broadcasts) -> None:
+    def __init__(self, lines: Rows, broadcasts: Broadcasts) -> None:
         self.lines = lines
         self._broadcasts = broadcasts
-        self._sent: Broadcast[Lines] | None = None
+        self._sent: Broadcast[Rows] | None = None
 
     def unsent(self) -> Held:
         """The same lines, which are not broadcast yet."""
         return Held(self.lines, self._broadcasts)
 
     @property
-    def sent(self) -> Broadcast[Lines]:
+    def sent(self) -> Broadcast[Rows]:
         if self._sent is None:
             self._sent = self._broadcasts.send(self.lines, self)
         return self._sent
 
 
 class Stored:
-    """Lines on the cluster, one binary cell per block. They are deleted when nothing refers to them."""
+    """Rows on the cluster, one binary cell per block. They are deleted when nothing refers to them."""
 
     def __init__(self, frame: DataFrame, delete: Callable[[], object]) -> None:
         self.frame = frame
@@ -97,29 +97,29 @@ class Stored:
 
 @dataclass(frozen=True)
 class Table:
-    """Lines of all rows of a side: where they are, and how they are read."""
+    """Rows of all rows of a side: where they are, and how they are read."""
 
     at: Held | Stored
-    format: LineFormat
+    layout: RowLayout
 
     @property
     def form(self) -> Form:
         """Of a posterior."""
-        assert self.format.form is not None
-        return self.format.form
+        assert self.layout.form is not None
+        return self.layout.form
 
     def copy(self) -> Table:
         """The same lines, which never change. Who keeps it keeps nothing of what was broadcast."""
         return replace(self, at=self.at.unsent()) if isinstance(self.at, Held) else self
 
-    def mapped(self, by: LineMap) -> Table:
-        return replace(self, format=self.format.then(by))
+    def mapped(self, by: RowTransform) -> Table:
+        return replace(self, layout=self.layout.then(by))
 
     @property
-    def lines(self) -> Lines:
+    def lines(self) -> Rows:
         """The lines, of a table that is held."""
         assert isinstance(self.at, Held)
-        return self.format.whole(self.at.lines)
+        return self.layout.whole(self.at.lines)
 
 
 # ---- where stored tables are kept: in files, or on the executors that made them --------------------------------------
@@ -224,12 +224,12 @@ def factor_schema(info: ModelInfo, side: str, directions: bool = False) -> Struc
 
 
 def factor_lines(numbers: NDArray[np.int64], posteriors: list[RowPosterior]) -> pa.Table:
-    """Lines of a factor table by row number, from a posterior and, after a prior split, that of the certified draws."""
+    """Rows of a factor table by row number, from a posterior and, after a prior split, that of the certified draws."""
     return plain_lists(factor_table(pa.array(numbers), *posteriors).rename_columns({"id": "number"}))
 
 
 @dataclass(frozen=True)
-class PackLines:
+class PackRows:
     """Turns lines of a factor table into row numbers and packed rows."""
 
     prior: RowPosterior

@@ -30,7 +30,7 @@ from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.posterior import FloatArray, Form, RowPosterior
 from onebit_spark.engines.engine import RowLayout, RowTransform
 from onebit_spark.engines.steps import Rows
-from onebit_spark.platform.binary_cells import type_of
+from onebit_spark.platform.binary_cells import sql_type
 from onebit_spark.platform.files import Location
 from onebit_spark.platform.plans import TemporaryFolders, forget, on_executors
 from onebit_spark.platform.sessions import broadcast
@@ -217,9 +217,9 @@ def factor_schema(info: ModelInfo, side: str, directions: bool = False) -> Struc
         columns[DIRECTIONS] = "array<float>"
     if info.draw_narrowing is not None:
         columns[CERTIFIED] = "array<float>"
-    schema = StructType().add("id", type_of(info.id_types[side]))
+    schema = StructType().add("id", sql_type(info.id_types[side]))
     for name, kind in columns.items():
-        schema = schema.add(name, type_of(kind))
+        schema = schema.add(name, sql_type(kind))
     return schema
 
 

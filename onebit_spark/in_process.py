@@ -37,7 +37,7 @@ from onebit_spark.engines.threads import LocalEngine, ThreadRunner
 from onebit_spark.errors import RequestError
 from onebit_spark.input.arrow_ratings import ArrowRatings
 from onebit_spark.input.batches import CollectedRatings
-from onebit_spark.input.rating_checks import Columns, check_id_type, checked_lines, column_problem
+from onebit_spark.input.rating_checks import Columns, check_id_type, checked_lines, column_count_problem
 from onebit_spark.input.tables import ArrowTable, Unreadable
 from onebit_spark.ml.checkpoint import CheckpointFolder, Checkpointing, resumed, subject_of
 from onebit_spark.predictor.fit_info import info_of_fit
@@ -273,7 +273,7 @@ def checked_features(table: ArrowTable, column: str, id_type: str, who: Who) -> 
     """A table of side features in memory, checked against the type of the ids of the ratings."""
     names = table.schema.names
     for name in (column, *names):
-        if problem := column_problem(len(table.matching(name)), name, "", names):
+        if problem := column_count_problem(len(table.matching(name)), name, "", names):
             raise RequestError(f"{who} features: {problem}")
     (own,) = table.matching(column)
     check_id_type(column, spark_name(table.schema.field(own).type), id_type, who)

@@ -29,7 +29,7 @@ from onebit_spark.errors import RequestError
 from onebit_spark.in_process import TableFit, checked_features
 from onebit_spark.input.arrow_ratings import ArrowRatings, Holdout, KeptRatings
 from onebit_spark.input.batches import CollectedRatings
-from onebit_spark.input.rating_checks import Columns, column_problem
+from onebit_spark.input.rating_checks import Columns, column_count_problem
 from onebit_spark.input.tables import ArrowTable, Unreadable, inferred, null_or_nan, open_table
 from onebit_spark.platform.files import table_format
 from onebit_spark.predictor.certification import CertificateRequest, fresh_to, with_certificates
@@ -277,7 +277,7 @@ def _one_of(table: ArrowTable, column: str) -> str:
     """The column that is meant. Two that differ only in upper and lower case are refused, as Spark does."""
     matching = table.matching(column)
     if len(matching) > 1:
-        raise RequestError(f"{column_problem(len(matching), column, '', table.schema.names)}")
+        raise RequestError(f"{column_count_problem(len(matching), column, '', table.schema.names)}")
     return matching[0]
 
 

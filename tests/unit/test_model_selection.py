@@ -110,7 +110,7 @@ def test_a_planned_end_has_converged():
     assert fit.converged
     assert fit.reason == planned.reason
     assert len(fit.history) == planned.iterations < fit.info.choice["earlier"]
-    assert "a held-out tenth of the ratings stopped the fit" in fit.reason
+    assert "until the loss of the last tenth no longer fell" in fit.reason
     with pytest.warns(NotConverged):  # the limit comes first, and the fit says so
         short = fit_arrays(*data("B2"), FitConfig(likelihood_weight="auto", max_iter=7), SHAPE)
     assert not short.converged

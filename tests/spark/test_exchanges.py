@@ -66,8 +66,8 @@ BY_DEFAULT = {
         "diagonal",
         "gradient",
     ),
-    "broadcast": ("default", "hinge, gamma", "prior split"),
-    "mixed": ("weights and features",),
+    "broadcast": ("weights and features", "hinge, gamma", "prior split"),
+    "mixed": ("default",),
     "shuffle": ("default",),
 }  # fmt: skip
 
@@ -277,12 +277,15 @@ def test_the_order_of_the_input_is_irrelevant_to_the_bit(ratings, exchange):
 
 
 @pytest.mark.parametrize(
-    "exchange", ["driver", "mixed", *(pytest.param(each, marks=pytest.mark.slow) for each in ("broadcast", "shuffle"))]
+    ("exchange", "rank"),
+    [("driver", "auto"), ("broadcast", 2), *(pytest.param(each, "auto", marks=SLOW) for each in EXCHANGES[1:])],
 )
 @pytest.mark.usefixtures("left_as_it_was", "quick_search")
-def test_an_interrupted_fit_ends_at_the_same_bits(ratings, tmp_path, exchange):
-    """Interrupted in iteration 3, after the checkpoint of iteration 2, with all settings chosen by the data."""
-    shared = {"rank": "auto", "maxRank": 4, "maxIter": 4, "checkpointInterval": 2}
+def test_an_interrupted_fit_ends_at_the_same_bits(ratings, tmp_path, exchange, rank):
+    """Interrupted in iteration 3, after the checkpoint of iteration 2; settings may be chosen by the data."""
+    shared = {"rank": rank, "maxRank": 4, "maxIter": 4, "checkpointInterval": 2}
+    if rank != "auto":
+        shared |= {"likelihoodWeight": 1.0, "implicitFeatures": False}
     whole = estimator(exchange, checkpointDir=str(tmp_path / "whole"), **shared).fit(ratings)
     kept = tmp_path / "kept"
     with pytest.raises(Interrupted):

@@ -308,6 +308,7 @@ def test_a_warm_start_keeps_old_ids_and_gives_new_ones_the_prior(ratings):
     np.testing.assert_allclose(driver.info.objective_history, others[0].info.objective_history, rtol=1e-6)
 
 
+@pytest.mark.classic
 @pytest.mark.slow
 @pytest.mark.parametrize("params", [{"certificatePriorSplit": 0.5}, {"likelihoodWeight": "auto"}], ids=str)
 @pytest.mark.parametrize("many", ["user", "item"])
@@ -363,6 +364,7 @@ def test_the_same_draws_coins_and_confidences_as_in_process(spark, ratings, data
             assert part.n_ratings == engine.n_ratings - errors[1].ratings
 
 
+@pytest.mark.classic
 @pytest.mark.parametrize("exchange", ["broadcast", pytest.param("shuffle", marks=pytest.mark.slow)])
 def test_a_nondeterministic_source_is_read_once(spark, ratings, exchange):
     """A sample drawn anew whenever the source is read is fitted as it was read. If that is lost, the fit ends."""

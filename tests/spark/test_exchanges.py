@@ -30,9 +30,11 @@ SHAPE = (70, 40)
 BLOCKS = {"numUserBlocks": 3, "numItemBlocks": 2}
 SCORE_TOLERANCE = {"logistic": 1e-5, "hinge": 1e-3}  # of the largest score, after 15 iterations (DESIGN.md)
 PARAMS = {
-    "intercepts": "fitIntercept", "max_iter": "maxIter", "max_rank": "maxRank", "implicit_features": "implicitFeatures"
+    "intercepts": "fitIntercept", "max_iter": "maxIter", "max_rank": "maxRank", "implicit_features": "implicitFeatures",
+    "likelihood_weight": "likelihoodWeight",
 }  # fmt: skip
 
+CHOSEN = {"rank": "auto", "max_rank": 4, "likelihood_weight": "auto"}  # by the data
 CASES = {  # settings of a fit
     "default": {"max_iter": 2},
     "15 iterations": {"max_iter": 15},
@@ -52,8 +54,8 @@ CASES = {  # settings of a fit
     "hinge, prior split": {"loss": "hinge", "prior_split": 0.3, "max_iter": 2},
     "diagonal, weighted, prior split": {"covariance": "diagonal", "prior_split": 0.5, "weighted": True, "max_iter": 2},
     "draws": {"implicit_features": False},
-    "chosen": {"rank": "auto", "max_rank": 4, "max_iter": 8},
-    "chosen after a split, weighted": {"rank": "auto", "max_rank": 4, "prior_split": 0.5, "weighted": True},
+    "chosen": {**CHOSEN, "max_iter": 8},
+    "chosen after a split, weighted": {**CHOSEN, "prior_split": 0.5, "weighted": True},
 }
 # Each loss, prior, solver and covariance on the driver, and on executors what differs there; the rest is slow.
 BY_DEFAULT = {
@@ -120,13 +122,13 @@ def tables(spark, features):
 
 
 def estimator(exchange, **settings):
-    params = {"rank": 3, "maxIter": 2, "tol": 0.0, **BLOCKS}
+    params = {"rank": 3, "likelihoodWeight": 1.0, "maxIter": 2, "tol": 0.0, **BLOCKS}
     return OneBitCompletion(exchange=exchange, **{**params, **settings})
 
 
 def split_case(case):
     """The settings of a fit, and whether it has weights, features and a prior split."""
-    settings = {"rank": 3, "max_iter": 4, "tol": 0.0, **CASES[case]}
+    settings = {"rank": 3, "likelihood_weight": 1.0, "max_iter": 4, "tol": 0.0, **CASES[case]}
     return settings, *(settings.pop(name, None) for name in ("weighted", "features", "prior_split"))
 
 
@@ -284,8 +286,7 @@ def test_the_order_of_the_input_is_irrelevant_to_the_bit(ratings, exchange):
 def test_an_interrupted_fit_ends_at_the_same_bits(ratings, tmp_path, exchange, rank):
     """Interrupted in iteration 3, after the checkpoint of iteration 2; settings may be chosen by the data."""
     shared = {"rank": rank, "maxRank": 4, "maxIter": 4, "checkpointInterval": 2}
-    if rank != "auto":
-        shared |= {"likelihoodWeight": 1.0, "implicitFeatures": False}
+    shared |= {"likelihoodWeight": "auto" if rank == "auto" else 1.0}
     whole = estimator(exchange, checkpointDir=str(tmp_path / "whole"), **shared).fit(ratings)
     kept = tmp_path / "kept"
     with pytest.raises(Interrupted):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -144,7 +144,8 @@ def print_summary(lines: Iterable[str], clock: Clock | None, quiet: bool, places
 def fit_summary(info: ModelInfo, certificate: Mapping[str, Any]) -> Iterator[str]:
     """What was fitted, how it ended, and what is certified."""
     share, (users, items) = info.n_positive / info.n_ratings, info.rated
-    yield f"Fitted {info.n_ratings:,} ratings of {users:,} users on {items:,} items, {share:.1%} of them positive."
+    who = f"{counted(users, 'user')} on {counted(items, 'item')}"
+    yield f"Fitted {counted(info.n_ratings, 'rating')} of {who}, {share:.1%} positive."
     for who, features in (info.side_features or {}).items():
         yield (
             f"Side features of the {who}s: {len(features['coding']):,}. {features['newcomers']:,} {who}s without "
@@ -160,7 +161,7 @@ def fit_summary(info: ModelInfo, certificate: Mapping[str, Any]) -> Iterator[str
             f"Weighted by the column {info.columns['weight']!r}: the weights sum to {info.total_weight:,.6g}. "
             "Certificates count every rating once; theorem1 does not hold with weights and is left out."
         )
-    last = f"{info.iterations} iteration{'s' if info.iterations > 1 else ''}: {info.reason}"
+    last = f"{counted(info.iterations, 'iteration')}: {info.reason}"
     if info.converged:
         yield f"Converged after {last}."
     elif info.parameters["tol"] == 0:
@@ -173,7 +174,8 @@ def fit_summary(info: ModelInfo, certificate: Mapping[str, Any]) -> Iterator[str
     advice = chosen if chose_rank(info.choice) else f"{full}: --rank auto tries"
     yield f"Effective rank {info.effective_rank} of {rank}: {f'{off} not needed' if off else advice}."
     if info.choice:
-        yield from sentences(info.choice)
+        _, *others = sentences(info.choice)
+        yield from (*trial_lines(info.choice["trail"]), *others)
     certified = headline_of(certificate)
     if not certified:
         yield _why_no_certificate(info)
@@ -186,6 +188,20 @@ def fit_summary(info: ModelInfo, certificate: Mapping[str, Any]) -> Iterator[str
                 f"The model has learnt almost only from {one['prior_fraction']:.0%} of the ratings, its prior's: a "
                 "fit without a prior split predicts better."
             )
+
+
+def trial_lines(trail: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What was tried on a tenth of the ratings, as a small table."""
+    yield "Chosen by the loss of a tenth of the ratings:"
+    yield "  rank  weight  implicit features    loss"
+    for trial in trail:
+        implicit, kept = "yes" if trial["implicit_features"] else "no", "  kept" if trial["kept"] else ""
+        yield f"  {trial['rank']:>4}  {trial['weight']:>6g}  {implicit:>17}  {trial['loss']:.4f}{kept}"
+
+
+def counted(n: int, noun: str) -> str:
+    """1 rating, 2 ratings"""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
 def _why_no_certificate(info: ModelInfo) -> str:

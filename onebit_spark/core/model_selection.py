@@ -181,8 +181,8 @@ def _final_start(trial: Trial[P], engine: Engine[P]) -> Start[P]:
     """
     before = trial.iterations
     reason = (
-        f"after {before} iterations on nine tenths of the ratings the last tenth gained no more; {FINAL_ITERATIONS} "
-        "more on all"
+        f"a fit of nine tenths of the ratings was best for the last tenth after {before} iterations, and "
+        f"{FINAL_ITERATIONS} on all ratings followed"
     )
     scales = replace(trial.start.scales, features={}) if engine.features else trial.start.scales
     return Start(trial.start.posteriors, scales, earlier=before, planned=IterationPlan(FINAL_ITERATIONS, reason))

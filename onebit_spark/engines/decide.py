@@ -93,10 +93,10 @@ def on_driver(
         cap = MOST_RATINGS if limits.local else MOST_RATINGS_BESIDE_CLUSTER
         limit = min(room, cap)
         of_memory = f"half of the {_size(limits.memory)} that are free hold {room:,}"
-        why = of_memory if room < cap else f"at most {cap:,} {'on one machine' if limits.local else 'beside a cluster'}"
+        why = of_memory if room < cap else f"at most {cap:,} {'on one machine' if limits.local else 'with a cluster'}"
     if n > limit:
         return Refusal(f"{n:,} ratings are more than the driver takes ({why})")
-    return Choice("driver", f"{needs} of the driver's memory; its limit is {limit:,} ratings: {why}")
+    return Choice("driver", f"{needs} of the driver's memory; its limit: {why}")
 
 
 def on_executors(wanted: str, ids: IdCounts, form: Form, limits: DriverLimits, cores: int) -> Choice:

@@ -13,6 +13,8 @@ from modelfolders import FOLDERS
 from running import run_here, write
 from smalltables import NO_HEADER, TABLES, run_job, table
 
+import onebit_spark
+
 
 def rated(numbers):
     """Different cells for different numbers, up to 17 × 29."""
@@ -89,6 +91,8 @@ GOOD = {  # in this order: later ones use the models of earlier ones
         "predict --model {}/certified --top 3 --exclude-seen {}/seen.csv --format csv --option sep=; --option "
         "inferSchema=true --output {}/top"
     ),
+    "to csv": "predict --model {}/certified --pairs {}/later --output {}/predictions.csv",
+    "to csv again": "predict --model {}/certified --pairs {}/later --output {}/predictions.csv --overwrite",
     "strangers": "evaluate --model {}/star_model --ratings {}/strangers --output {}/s.json",
 }
 
@@ -269,6 +273,25 @@ def test_the_best_items_of_every_user(folder, results):
         assert best["rank"].tolist() == [1, 2, 3]
         assert best["probability"].is_monotonic_decreasing
     assert top.user.nunique() == 17
+
+
+def test_predictions_as_csv(folder, results):
+    """One file with a header line, the same on both runtimes, and the same figures as in Parquet."""
+    path = folder / "predictions.csv"
+    assert path.is_file()
+    found = pyarrow.csv.read_csv(path)
+    assert found.column_names == ["user", "item", "score", "std", "probability", "prediction", "answered"]
+    model = onebit_spark.load(folder / "certified")
+    expected = model.score(found["user"], found["item"])
+    assert found["score"].to_pylist() == pytest.approx(expected.tolist(), rel=1e-5, abs=1e-6)
+    assert found.num_rows == GOOD_TABLES["later"].num_rows
+
+
+def test_figures_on_fitted_ratings_have_a_warning(folder, results):
+    warning = "the model was fitted on some of these ratings ("
+    assert results["weighted measured"][1].splitlines()[0].startswith(f"Warning: {warning}")
+    assert json.loads((folder / "weighted.json").read_text())["warning"].startswith(warning)
+    assert "warning" not in json.loads((folder / "fresh.json").read_text())
 
 
 def test_users_without_ratings_are_predicted_from_their_features(folder, results):

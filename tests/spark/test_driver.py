@@ -250,8 +250,8 @@ class TestWhereItIsTaken:
     def test_up_to_a_limit_that_follows_from_the_memory(self):
         assert self.ask(10**6) == Choice(
             "driver",
-            "1,000,000 ratings and their factors take about 107 MB of the driver's memory; its limit is 100,000,000 "
-            "ratings: at most 100,000,000 on one machine",
+            "1,000,000 ratings and their factors take about 107 MB of the driver's memory; its limit: at most "
+            "100,000,000 on one machine",
         )
         small = DriverLimits(result=2**30, heap=2**29, memory=2**30, local=True)
         refused = self.ask(3 * 10**7, limits=small)

@@ -109,7 +109,7 @@ def test_a_planned_end_has_converged():
     assert fit.converged
     assert fit.reason == planned.reason
     assert len(fit.history) == planned.iterations < fit.info.choice["earlier"]
-    assert "the last tenth gained no more" in fit.reason
+    assert "was best for the last tenth after" in fit.reason
     with pytest.warns(NotConverged):  # the limit comes first, and the fit says so
         short = fit_arrays(*data("B2"), FitConfig(likelihood_weight="auto", max_iter=7), SHAPE)
     assert not short.converged

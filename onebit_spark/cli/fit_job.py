@@ -146,15 +146,14 @@ def fit_summary(info: ModelInfo, certificate: Mapping[str, Any]) -> Iterator[str
     share, (users, items) = info.n_positive / info.n_ratings, info.rated
     who = f"{counted(users, 'user')} on {counted(items, 'item')}"
     yield f"Fitted {counted(info.n_ratings, 'rating')} of {who}, {share:.1%} positive."
-    for who, features in (info.side_features or {}).items():
-        yield (
-            f"Side features of the {who}s: {len(features['coding']):,}. {features['newcomers']:,} {who}s without "
-            "ratings are predicted from them."
-        )
+    for side, features in (info.side_features or {}).items():
+        newcomers = counted(features["newcomers"], side)
+        yield f"Side features of the {side}s: {len(features['coding']):,}. They predict {newcomers} without ratings."
     if info.repeats["repeated"]:
+        cells, more = counted(info.repeats["repeated_cells"], "cell"), counted(info.repeats["repeated"], "rating")
         yield (
-            f"{info.repeats['repeated_cells']:,} cells were rated more than once ({info.repeats['repeated']:,} ratings "
-            f"beyond the first), every rating counts; {info.repeats['conflicting']:,} of them with both labels."
+            f"Rated more than once: {cells}, {more} beyond the first; every rating counts. With both labels: "
+            f"{info.repeats['conflicting']:,}."
         )
     if info.total_weight is not None:
         yield (
@@ -165,13 +164,17 @@ def fit_summary(info: ModelInfo, certificate: Mapping[str, Any]) -> Iterator[str
     if info.converged:
         yield f"Converged after {last}."
     elif info.parameters["tol"] == 0:
-        yield f"Stopped after {last}, as asked with tol = 0."
+        yield f"Stopped after {last}, as requested by tol = 0."
     else:
         yield f"Not converged after {last}. The predictions can be used; a larger --max-iter may improve them."
     rank = info.parameters["rank"]
-    off, full = rank - info.effective_rank, "a larger --rank may or may not predict better"
-    chosen = "a tenth of the ratings asked for no more" if rank < info.config.max_rank else "--max-rank allows no more"
-    advice = chosen if chose_rank(info.choice) else f"{full}: --rank auto tries"
+    off, full = rank - info.effective_rank, "a larger --rank may predict better"
+    chosen = (
+        "more factors did not lower the loss of the held-back tenth"
+        if rank < info.config.max_rank
+        else "--max-rank allows no more"
+    )
+    advice = chosen if chose_rank(info.choice) else f"{full}; --rank auto tries it"
     yield f"Effective rank {info.effective_rank} of {rank}: {f'{off} not needed' if off else advice}."
     if info.choice:
         _, *others = sentences(info.choice)

@@ -192,7 +192,7 @@ def test_weights_of_zero_count_nowhere(folder, results):
 
 
 def test_repeated_cells_are_counted(results):
-    assert "1 cells were rated more than once" in results["booleans"][1]
+    assert "Rated more than once: 1 cell, 1 rating beyond the first" in results["booleans"][1]
     assert "1 of them with both labels" in results["booleans"][1]
 
 
@@ -298,7 +298,7 @@ def test_users_without_ratings_are_predicted_from_their_features(folder, results
     """User 17 was in the table of features at the fit, user 90 came with another one; user 91 is unknown."""
     told = results["featured"][1]
     assert "Fitted 300 ratings of 17 users on 29 items" in told
-    assert "Side features of the users: 2. 1 users without ratings are predicted from them." in told
+    assert "Side features of the users: 2. They predict 1 user without ratings." in told
     first, later = (
         dict(zip(*(found[name].to_pylist() for name in ("user", "score")), strict=True))
         for found in (pq.read_table(folder / name) for name in ("of_newcomers", "of_newer"))

@@ -30,7 +30,7 @@ from onebit_spark import FitConfig
 from onebit_spark.core import prediction
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.engine import Engine
-from onebit_spark.core.hyper_posterior import HierarchicalPrior
+from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.losses import LOSSES, SIDES
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.solver import Iteration, distance, solve
@@ -73,7 +73,7 @@ class Curve:
     held_out: list[float] = field(default_factory=list)
     history: list[Iteration] = field(default_factory=list)
 
-    def __call__(self, engine: Engine[RowPosterior], hierarchy: HierarchicalPrior, history: list[Iteration]) -> None:
+    def __call__(self, engine: Engine[RowPosterior], hierarchy: HyperPosterior, history: list[Iteration]) -> None:
         rows, cols = (engine.posterior(side, hierarchy.row_prior(side)) for side in SIDES)
         pairs = rows.take(self.test.rows), cols.take(self.test.cols)
         losses = LOSSES[self.loss].held_out(

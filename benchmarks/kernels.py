@@ -84,10 +84,10 @@ def half_steps(ratings: RatingBlock, config: FitConfig, threads: int, repeats: i
     loss = config.make_loss()
     with LocalEngine(ratings, threads).running() as engine:
         engine.start(config, loss)
-        scales = HyperPosterior.at_start(config.factors)
+        scales = HyperPosterior.at_start(config.make_prior(1), config.intercepts, config.factors)
 
         def once(side: Side) -> float:
-            prior = scales.prior(side, config.intercepts)
+            prior = scales.row_prior(side)
             began = clock()
             engine.half_step(loss, HalfStep(side, 5, config.kappa, prior, 1.0, want_data=side == "cols"))
             return clock() - began
@@ -118,7 +118,7 @@ def row_microseconds(config: FitConfig, length: int, repeats: int) -> float:
         for n in (n_rows, n_cols)
     )
     prior = RowPrior(np.zeros((1, dimension)), np.full((1, dimension), 2.0))
-    partners = loss.partners(other)
+    partners = loss.other_lines(other)
     least = [np.inf, np.inf]
     for _ in range(repeats + 1):
         for want_data in (False, True):

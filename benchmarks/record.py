@@ -7,5 +7,5 @@ from paper import provenance as measured
 
 def provenance() -> str:
     """Date, git hash, machine: enough to know what a row means later."""
-    told = measured.provenance()
-    return f"# {told['date']}  commit {told['commit']}  {told['machine']}, {told['versions']}"
+    facts = measured.provenance()
+    return f"# {facts['date']}  commit {facts['commit']}  {facts['machine']}, {facts['versions']}"

@@ -3,28 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
+import pyarrow as pa
 from pyspark.ml import Estimator
 from pyspark.ml.util import MLReadable, MLWritable
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
-from onebit_spark.certificate.certified_fit import certified_fit
+from onebit_spark.certificate.certificates import certificate_document
+from onebit_spark.certificate.certified_fit import CertifiedFit, certified_fit
 from onebit_spark.core.config import FitConfig, Labels, Terms
 from onebit_spark.core.execution import Execution, device_problems
-from onebit_spark.core.fitted_features import Who
+from onebit_spark.core.factor_tables import prior_row
+from onebit_spark.core.fitted_features import SIDE_OF, FitFeatures, Who, digest, give_features
+from onebit_spark.core.losses import SIDES, Side
+from onebit_spark.core.model_info import ModelInfo
+from onebit_spark.core.posterior import MODEL_VECTORS
 from onebit_spark.core.settings import param_names
+from onebit_spark.core.sketch import CellSketch, merged_sketch
 from onebit_spark.core.solver import Iteration, PhaseTimer
-from onebit_spark.errors import refuse
+from onebit_spark.engines.decide import Exchange
+from onebit_spark.engines.engine import BlockEngine
+from onebit_spark.engines.spark_engine import adopted_factors, factors_of, load_ratings, open_engine
+from onebit_spark.engines.tables import factor_schema
+from onebit_spark.errors import RequestError, refuse
 from onebit_spark.input.batches import SizeEstimate
-from onebit_spark.input.rating_checks import Columns
+from onebit_spark.input.columns import collected_features, type_of
+from onebit_spark.input.rating_checks import Columns, RatingCounts
 from onebit_spark.input.ratings import with_weight
+from onebit_spark.ml.checkpoint import CheckpointFolder, Checkpointing, resumed, subject_of, warm_start
 from onebit_spark.ml.fit_params import FitParams
-from onebit_spark.ml.fit_run import FitInput, checked_features, ready_to_fit
 from onebit_spark.ml.params import refuse_removed
-from onebit_spark.ml.persistence import EstimatorReader, EstimatorWriter
+from onebit_spark.ml.persistence import EstimatorReader, EstimatorWriter, write_model
 from onebit_spark.model import OneBitCompletionModel
+from onebit_spark.predictor.fit_info import info_of_fit
 
 S = TypeVar("S", Labels, FitConfig, Execution, Terms)
 
@@ -88,7 +104,12 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
         return self
 
     def _fit(self, dataset: DataFrame) -> OneBitCompletionModel:
-        return fit_counted(self, dataset)
+        self._check_request()
+        model = fit_ratings(
+            dataset, self.columns(), self.fitConfig(), self.execution(), self.certificateTerms(), self._features,
+            self._progress, self._initial,
+        )  # fmt: skip
+        return self._copyValues(model._resetUid(self.uid))
 
     def _check_request(self) -> None:
         """Refuse what does not go together, all at once."""
@@ -173,16 +194,7 @@ class OneBitCompletion(Estimator[OneBitCompletionModel], FitParams, MLWritable, 
         return EstimatorReader(cls)
 
 
-def fit_counted(
-    estimator: OneBitCompletion, dataset: DataFrame, counted: SizeEstimate | None = None
-) -> OneBitCompletionModel:
-    """``estimator.fit(dataset)``. ``counted``: by an earlier pass over these ratings. They are the same since."""
-    estimator._check_request()
-    model = fit_ratings(
-        dataset, estimator.columns(), estimator.fitConfig(), estimator.execution(), estimator.certificateTerms(),
-        estimator._features, estimator._progress, estimator._initial, counted,
-    )  # fmt: skip
-    return estimator._copyValues(model._resetUid(estimator.uid))
+# ---- the fit ---------------------------------------------------------------------------------------------------------
 
 
 def fit_ratings(
@@ -196,9 +208,110 @@ def fit_ratings(
     initial: OneBitCompletionModel | None = None,
     counted: SizeEstimate | None = None,
 ) -> OneBitCompletionModel:
-    """A model of the ratings, with settings that were checked. The estimator and the jobs call this."""
+    """The model of a DataFrame of ratings, under settings that were checked. The estimator and the jobs call it.
+
+    ``counted`` is the size of the ratings, if an earlier pass over them has counted it. All caches, broadcasts and
+    files are released at the end, also after an error.
+    """
+    if not hasattr(dataset, "sparkSession"):
+        raise RequestError(
+            f"a fit on Spark takes a Spark DataFrame, not a {type(dataset).__module__.partition('.')[0]} "
+            f"{type(dataset).__name__}: use spark.createDataFrame(ratings), or onebit_spark.fit_table(ratings)"
+        )
     timer, ratings = PhaseTimer(), with_weight(dataset, columns)
-    given = FitInput(config, execution, terms, columns, ratings, checked_features(features, ratings, columns))
-    with ready_to_fit(given, OneBitCompletionModel, initial, counted, timer) as ready:
-        fit = certified_fit(ready.engine, config, terms, ready.positives, progress, ready.start, ready.checkpointing)
-        return ready.model(fit)
+    spark, load = ratings.sparkSession, OneBitCompletionModel.load
+    id_types = {who: type_of(ratings, name).simpleString() for who, name in columns.ids.items()}
+    tables = {who: collected_features(frame, columns.ids[who], id_types[who], who) for who, frame in features.items()}
+    with ExitStack() as release:
+        wanted = "driver" if execution.device == "cuda" else execution.exchange
+        exchange, loaded = release.enter_context(
+            load_ratings(wanted, ratings, columns, config.form, execution.driver_ratings, counted)
+        )
+        timer.end("survey")
+        folder = earlier = None
+        if execution.checkpoint_dir:
+            digests = {str(who): digest(table, columns.ids[who]) for who, table in tables.items()}
+            subject = subject_of(config, loaded.counts, terms.prior_split, digests)
+            folder = CheckpointFolder(spark, execution.checkpoint_dir, subject, load, write_model)
+            earlier = release.enter_context(folder.claimed(execution.resume))
+        fitted = loaded.sketch()  # before the heap is full of blocks
+        engine = release.enter_context(open_engine(spark, exchange, loaded, config, execution))
+        ids = {SIDE_OF[who]: engine.ids[SIDE_OF[who]].values for who in tables}
+        known = give_features(engine.features, tables, columns.ids, ids)
+        if initial is not None:
+            fitted = merged_sketch(initial.fitted, fitted)
+        builder = _ModelBuilder(columns, id_types, exchange, loaded.counts, spark, engine, fitted, known)
+        adopt, start = partial(adopted_factors, engine), None
+        if earlier is not None:
+            start = resumed(earlier, config, adopt)
+        elif initial is not None:
+            start = warm_start(initial, config, adopt)
+        checkpoints = None
+        if folder is not None:
+            checkpoints = Checkpointing(folder, execution.checkpoint_interval, builder.at_checkpoint)
+        timer.end("blocking")
+        fit = certified_fit(engine, config, terms, loaded.counts.positives, progress, start, checkpoints)
+        timer.end("fit")
+        timer.divide_fit(fit.history[0 if start is None else len(start.history) :])
+        return builder.finished(fit, timer.seconds)
+
+
+@dataclass(frozen=True)
+class _ModelBuilder:
+    """All that a model is made of besides its fit."""
+
+    columns: Columns
+    id_types: dict[Who, str]
+    exchange: Exchange
+    counts: RatingCounts
+    spark: SparkSession
+    engine: BlockEngine[Any]
+    fitted: CellSketch  # which cells were fitted
+    features: dict[Side, FitFeatures]
+
+    def at_checkpoint(self, fit: CertifiedFit[Any]) -> OneBitCompletionModel:
+        """The model of an unfinished fit, without ids that have no ratings. It lives as long as the engine."""
+        return self._model(fit, self._info(fit), {}, persist=False)
+
+    def finished(self, fit: CertifiedFit[Any], seconds: Mapping[str, float]) -> OneBitCompletionModel:
+        """The model of a fit. It has the ids with side features and without ratings, and outlives the engine."""
+        info = replace(self._info(fit), seconds=dict(seconds))
+        unrated: dict[Side, pa.Table] = {}
+        for side, coding in fit.codings.items():
+            prior, weights = prior_row(fit.scales, side, *info.table_form), fit.scales.features[side]
+            lines = self.features[side].unrated_lines(prior, coding, weights, info.draw_narrowing)
+            if lines is not None:
+                unrated[side] = lines
+        n_rows, n_cols = (unrated[side].num_rows if side in unrated else 0 for side in SIDES)
+        info = replace(info, n_users=info.n_users + n_rows, n_items=info.n_items + n_cols)
+        return self._model(fit, info, unrated, persist=True)
+
+    def _model(
+        self, fit: CertifiedFit[Any], info: ModelInfo, unrated: Mapping[Side, pa.Table], persist: bool
+    ) -> OneBitCompletionModel:
+        sides = []
+        for who, side in SIDE_OF.items():
+            posteriors = [fit.posterior[side]] if fit.drawn is None else [fit.posterior[side], fit.drawn[side]]
+            schema = factor_schema(info, who, posteriors[0].form.vectors > MODEL_VECTORS)
+            sides.append(factors_of(self.spark, self.engine, side, posteriors, schema, unrated.get(side), persist))
+        certificate = certificate_document(item.as_dict() for item in fit.certificates)
+        return OneBitCompletionModel(info, sides[0], sides[1], certificate).fittedOn(self.fitted)
+
+    def _info(self, fit: CertifiedFit[Any]) -> ModelInfo:
+        columns, counts, engine = self.columns, self.counts, self.engine
+        return info_of_fit(
+            fit,
+            engine,
+            engine.runner.repeats,
+            {side: len(known.unrated_ids) for side, known in self.features.items()},
+            n_ratings=counts.n,
+            label_coding=counts.coding,
+            threshold=columns.threshold,
+            majority=counts.majority,
+            columns=columns.roles,
+            total_weight=engine.total_weight if columns.weight is not None else None,
+            id_types=self.id_types,
+            n_positive=counts.positives,
+            fingerprint=counts.fingerprint,
+            exchange=asdict(self.exchange),
+        )

@@ -200,7 +200,7 @@ def _check(kind: str, rank: int, shape: tuple[int, int], fraction: float, switch
 # ---- files for the guides --------------------------------------------------------------------------------------------
 
 
-def write_files(folder: Path, n_users: int = 500, n_items: int = 300, n_ratings: int = 60_000, seed: int = 0) -> None:
+def write_files(folder: Path, n_users: int = 400, n_items: int = 250, n_ratings: int = 40_000, seed: int = 0) -> None:
     """Write tables of ratings with 3 hidden factors and logistic noise::
 
     ratings.parquet     eight tenths of the ratings: user, item, label (±1), stars (1 to 5; above 3.5 is positive)
@@ -239,7 +239,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "python -m onebit_spark.simulate", description="Write simulated ratings to try out."
     )
     parser.add_argument("folder", nargs="?", default=".", type=Path, help="folder for the files (default: .)")
-    for name, default in (("users", 500), ("items", 300), ("ratings", 60_000), ("seed", 0)):
+    for name, default in (("users", 400), ("items", 250), ("ratings", 40_000), ("seed", 0)):
         parser.add_argument(f"--{name}", default=default, type=int, help=f"(default: {default})")
     chosen = parser.parse_args(argv)
     write_files(chosen.folder, chosen.users, chosen.items, chosen.ratings, chosen.seed)

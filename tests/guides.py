@@ -1,7 +1,7 @@
 """The snippets of README, CONTRIBUTING and the guides: which are run, which are only parsed, and why.
 
-A Python block is run. A line of shell is run if it starts a job, parsed if it does so on a machine that is not here
-(``ELSEWHERE``), and left alone if ``LEFT_ALONE`` says why. Anything else is refused: classify it here.
+A Python block is run. A line of shell is run if it starts a job or simulates data, parsed if it starts a job on another
+machine (``ELSEWHERE``), and left alone if ``LEFT_ALONE`` says why. Anything else is refused: classify it here.
 """
 
 import re
@@ -66,6 +66,8 @@ class Snippet:
             after = words[at + 1 :]
             if word == "onebit-spark":
                 return after[0], after[1:]
+            if word == "onebit_spark.simulate":
+                return "simulate", after
             if found := JOB_FILE.fullmatch(word):
                 return found[1], after[after.index("--") + 1 :] if "--" in after else after
         return None

@@ -89,8 +89,8 @@ def _differences(cells: pd.DataFrame) -> Iterator[str]:
         known = _figure(cells.loc[(rank, "B3", f"known prior, K = {rank}")])
         logit, published = cells.loc[(rank, "B3", "Logit-IG"), "mean"], PUBLISHED_ERRORS[rank, "B3", "Logit-IG"]
         yield _item(
-            f"""What the true prior gives on B3, rank {rank}: a logistic model that is told K = {rank} and γ = 1, which
-            is how these matrices are drawn, has {known} on the same draws; Logit-IG, which is told neither, has
+            f"""What the true prior gives on B3, rank {rank}: a logistic model with K = {rank} and γ = 1 given, which
+            is how these matrices are drawn, has {known} on the same draws; Logit-IG, which has neither, has
             {logit:.2f}. The paper prints {published:g}. (Both are variational approximations, so this is no strict
             limit.)"""
         )

@@ -17,7 +17,7 @@ from onebit_spark.certificate.certificates import (
 from onebit_spark.certificate.learnt_prior import LearntPrior, fit_near, learn_prior, with_spreads_of
 from onebit_spark.core.config import FitConfig, Terms
 from onebit_spark.core.engine import Engine, final_posteriors
-from onebit_spark.core.hyper_posterior import HierarchicalPrior, HyperPosterior
+from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.losses import LOSSES, SIDES, Side
 from onebit_spark.core.model_selection import SelectedModel, select_model
 from onebit_spark.core.posterior import MODEL_VECTORS, RowPosterior
@@ -88,18 +88,16 @@ def certified_fit(
 
 def _after_iteration(
     checkpoints: Checkpoints[P] | None, choice: SelectedModel[P]
-) -> AfterIteration[P, HierarchicalPrior] | None:
+) -> AfterIteration[P, HyperPosterior] | None:
     """What the solver calls after an iteration of a fit with these settings."""
     if checkpoints is None:
         return None
 
-    def write(engine: Engine[P], hierarchy: HierarchicalPrior, history: list[Iteration]) -> None:
+    def write(engine: Engine[P], hierarchy: HyperPosterior, history: list[Iteration]) -> None:
         if checkpoints.is_due(len(history)):
             posterior, codings = final_posteriors(engine, hierarchy), codings_of(engine.features)
             checkpoints.write(
-                CertifiedFit(
-                    hierarchy.scales, hierarchy.prior, history, False, "a checkpoint", posterior, [], choice, codings
-                )
+                CertifiedFit(hierarchy, hierarchy.prior, history, False, "a checkpoint", posterior, [], choice, codings)
             )
 
     return write
@@ -121,7 +119,7 @@ def _under_given_prior(
     engine: Engine[P],
     terms: Terms | None,
     choice: SelectedModel[P],
-    outcome: Outcome[HierarchicalPrior],
+    outcome: Outcome[HyperPosterior],
     majority_error: float,
 ) -> CertifiedFit[P]:
     config, certificates = choice.config, list[Certificate]()
@@ -138,7 +136,7 @@ def _under_given_prior(
             theorem1 = theorem1_certificate(last, n, lam, terms, majority_error, cost, choice.candidates)
             certificates = [theorem1, *certificates]
     return CertifiedFit(
-        hierarchy.scales, hierarchy.prior, outcome.history, outcome.converged, outcome.reason,
+        hierarchy, hierarchy.prior, outcome.history, outcome.converged, outcome.reason,
         final_posteriors(engine, hierarchy), certificates, choice, codings_of(engine.features),
     )  # fmt: skip
 
@@ -152,7 +150,7 @@ def _near_learnt_prior(
     counted = engine.gibbs_errors(draws)
     first, drawn = learnt.first_fit, {side: engine.posterior(side) for side in SIDES}
     return CertifiedFit(
-        first.hierarchy.scales,
+        first.hierarchy,
         first.hierarchy.prior,
         first.history,
         first.converged,

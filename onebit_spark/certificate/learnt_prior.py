@@ -23,7 +23,7 @@ import numpy as np
 
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.engine import Engine, final_posteriors
-from onebit_spark.core.hyper_posterior import FixedPrior, HierarchicalPrior
+from onebit_spark.core.hyper_posterior import FixedPrior, HyperPosterior
 from onebit_spark.core.losses import SIDES, PriorLines, Side
 from onebit_spark.core.model_selection import SelectedModel, select_model
 from onebit_spark.core.posterior import RowPosterior
@@ -45,7 +45,7 @@ class LearntPrior(Generic[P]):
     """A learnt prior, and the fit that it comes from."""
 
     split: Split  # chooses the ratings A; only the others may be used to certify
-    first_fit: Outcome[HierarchicalPrior]  # the fit of A
+    first_fit: Outcome[HyperPosterior]  # the fit of A
     first_posterior: dict[Side, P]  # ρ_A; rows without a rating in A have the prior
     prior: FixedPrior[P]  # π
     choice: SelectedModel[P]  # the settings of the fit of A
@@ -58,7 +58,7 @@ def learn_prior(
     split: Split,
     on_iteration: Callable[[Iteration], None] | None = None,
     start: Start[P] | None = None,
-    after_iteration: Callable[[SelectedModel[P]], AfterIteration[P, HierarchicalPrior] | None] = lambda choice: None,
+    after_iteration: Callable[[SelectedModel[P]], AfterIteration[P, HyperPosterior] | None] = lambda choice: None,
 ) -> LearntPrior[P]:
     """Fit the ratings that the split chooses, and make the spreads narrower."""
     with engine.restricted(split) as chosen:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +18,7 @@ from onebit_spark.cli.running import failures_after
 from onebit_spark.cli.runtime import InputTable, Ratings, Runtime, Target, check_id_types
 from onebit_spark.core.fitted_features import Who
 from onebit_spark.core.model_info import ModelInfo
-from onebit_spark.core.model_selection import chose_rank, sentences
+from onebit_spark.core.model_selection import chose_rank, sentences, trial_table
 from onebit_spark.input.rating_checks import Columns
 from onebit_spark.ml.checkpoint import clear_checkpoints, complete_checkpoints
 from onebit_spark.platform.files import Location
@@ -177,8 +177,8 @@ def fit_summary(info: ModelInfo, certificate: Mapping[str, Any]) -> Iterator[str
     advice = chosen if chose_rank(info.choice) else f"{full}; --rank auto tries it"
     yield f"Effective rank {info.effective_rank} of {rank}: {f'{off} not needed' if off else advice}."
     if info.choice:
-        _, *others = sentences(info.choice)
-        yield from (*trial_lines(info.choice["trail"]), *others)
+        yield from sentences(info.choice)
+        yield from (f"    {line}" for line in trial_table(info.choice))
     certified = headline_of(certificate)
     if not certified:
         yield _why_no_certificate(info)
@@ -191,15 +191,6 @@ def fit_summary(info: ModelInfo, certificate: Mapping[str, Any]) -> Iterator[str
                 f"The model has learnt almost only from {one['prior_fraction']:.0%} of the ratings, its prior's: a "
                 "fit without a prior split predicts better."
             )
-
-
-def trial_lines(trail: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """What was tried on a tenth of the ratings, as a small table."""
-    yield "Chosen by the loss of a tenth of the ratings:"
-    yield "  rank  weight  implicit features    loss"
-    for trial in trail:
-        implicit, kept = "yes" if trial["implicit_features"] else "no", "  kept" if trial["kept"] else ""
-        yield f"  {trial['rank']:>4}  {trial['weight']:>6g}  {implicit:>17}  {trial['loss']:.4f}{kept}"
 
 
 def counted(n: int, noun: str) -> str:

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import math
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Self, TextIO
 
-from numba.core.event import Listener, register
-
+from onebit_spark.core.compiled import compile_seconds
 from onebit_spark.core.solver import Iteration, distance
 
 try:
@@ -28,61 +26,36 @@ TASK_LINE_EVERY_SECONDS = 10.0
 RECENT = 10  # iterations whose seconds are averaged
 
 
-COMPILING = "compiling"
-
-
 class Clock:
     """Seconds per phase: ``with clock("reading"): …``, once or more often. ``str(clock)`` lists all phases.
 
-    While numba compiles, in whatever thread, other Python code hardly runs. These seconds are booked as compiling.
+    Seconds in which kernels were compiled are a phase of their own, "compiling".
     """
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
-        self._compiler = _CompilerClock()
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
-        began, compiled = time.perf_counter(), self._compiler.seconds()
+        began, compiled = time.perf_counter(), compile_seconds()
         yield
-        self.add(phase, time.perf_counter() - began)
-        if (compiled := self._compiler.seconds() - compiled) >= 0.1:
-            self.move(phase, COMPILING, min(compiled, time.perf_counter() - began))
+        seconds = time.perf_counter() - began
+        self.add(phase, seconds)
+        compiling = min(seconds, compile_seconds() - compiled)
+        if compiling > 0.0:
+            self.move(phase, "compiling", compiling)
 
     def add(self, phase: str, seconds: float) -> None:
         self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
 
     def move(self, phase: str, part: str, seconds: float) -> None:
         """Book some seconds of a phase under another name, after it."""
-        self.seconds[phase] = max(0.0, self.seconds[phase] - seconds)
+        seconds = min(seconds, self.seconds[phase])
+        self.seconds[phase] -= seconds
         self.add(part, seconds)
 
     def __str__(self) -> str:
         return ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in self.seconds.items())
-
-
-class _CompilerClock(Listener):
-    """Seconds in which numba has compiled, in any thread. A kernel that is loaded from the cache is not compiled."""
-
-    def __init__(self) -> None:
-        self._lock, self._running = threading.Lock(), 0
-        self._total = self._since = 0.0
-        register("numba:compile", self)
-
-    def on_start(self, event: object) -> None:
-        with self._lock:
-            self._since = self._since if self._running else time.perf_counter()
-            self._running += 1
-
-    def on_end(self, event: object) -> None:
-        with self._lock:
-            if self._running:  # else it began before this clock
-                self._running -= 1
-                self._total += 0.0 if self._running else time.perf_counter() - self._since
-
-    def seconds(self) -> float:
-        with self._lock:
-            return self._total + (time.perf_counter() - self._since if self._running else 0.0)
 
 
 def bar(total: int | None, name: str, stream: TextIO, form: str) -> Any:

@@ -249,7 +249,7 @@ def too_large(request: JobRequest, wanted: str) -> Iterator[str]:
     """Why the ratings do not fit the memory. Whatever else is wrong with them is left to the job."""
     if not isinstance(request, RatingsRequest):
         return
-    from onebit_spark.engines.decide import Refusal, on_driver
+    from onebit_spark.engines.decide import Refusal, driver_exchange
     from onebit_spark.input.batches import SizeEstimate
     from onebit_spark.input.tables import count_rows
     from onebit_spark.platform.sessions import NO_LIMIT, DriverLimits
@@ -265,7 +265,7 @@ def too_large(request: JobRequest, wanted: str) -> Iterator[str]:
     size = SizeEstimate(rows, BYTES_IN_TRANSFER, weighted=request.labels.weight_col is not None, id_bytes=ids)
     limits = DriverLimits(NO_LIMIT, NO_LIMIT, available_memory(), local=True)
     try:
-        answer = on_driver(wanted, size, 0, form, limits, most)
+        answer = driver_exchange(wanted, size, 0, form, limits, most)
     except RequestError as error:
         yield str(error)
         return

@@ -1,4 +1,4 @@
-"""Engine: what the solver asks of those who hold the ratings; and rows without ratings."""
+"""Engine: the interface between the solver and whatever holds the ratings; posteriors of rows without ratings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onebit_spark.core.config import FitConfig
-from onebit_spark.core.hyper_posterior import HierarchicalPrior
+from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.implicit_features import CoefStep
 from onebit_spark.core.losses import SIDES, HalfStep, Loss, RowPrior, Side
 from onebit_spark.core.posterior import RowMap, RowPosterior
@@ -37,7 +37,7 @@ class Engine(Protocol[P]):
         """Set both posteriors to the start."""
 
     def start_from(self, posteriors: dict[Side, P]) -> None:
-        """Set both posteriors to these, which ``posterior`` or ``combined`` gave."""
+        """Set both posteriors to results of ``posterior`` or ``combined``."""
 
     def shortage(self, config: FitConfig) -> str | None:
         """Why there is no room for a fit with these settings; None if there is."""
@@ -49,10 +49,10 @@ class Engine(Protocol[P]):
         """Update the posterior of ``step.side`` given the other side's."""
 
     def data_term(self) -> float:
-        """The data term of the objective. The last half step wants it, and the weights have moved after it."""
+        """The data term of the objective, after the last half step and the step of the implicit coefficients."""
 
     def apply(self, maps: dict[Side, RowMap]) -> None:
-        """Map every row of both sides, at once or before ``posterior`` gives it."""
+        """Map every row of both sides, now or when it is next read."""
 
     def move_coef(self, side: Side, step: CoefStep) -> None:
         """Move the other side's weights (``implicit``), of which the prior means of this side are made."""
@@ -93,7 +93,7 @@ class Engine(Protocol[P]):
         """
 
 
-def final_posteriors(engine: Engine[P], hierarchy: HierarchicalPrior) -> dict[Side, P]:
+def final_posteriors(engine: Engine[P], hierarchy: HyperPosterior) -> dict[Side, P]:
     """Both posteriors, with the prior in the rows without ratings."""
     return {side: engine.posterior(side, hierarchy.unseen(side), hierarchy.feature_coef.get(side)) for side in SIDES}
 

@@ -66,7 +66,7 @@ def feature_effects(info: ModelInfo, who: Who) -> list[tuple[str, float, float, 
     """
     coding, side = coding_of(info, who), SIDE_OF[who]
     intercepts, rank = info.config.intercepts, info.config.factors
-    partner = info.scales.unseen(OTHER[side], intercepts).mean[0, -rank:]
+    partner = info.scales.unseen(OTHER[side]).mean[0, -rank:]
     per_column = {name: sum(f.column == name for f in coding.features) for name in coding.columns}
     effects = []
     for feature, weights in zip(coding.features, info.scales.features[side], strict=True):

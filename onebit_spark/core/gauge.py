@@ -4,13 +4,14 @@
     levelling    b ─► b + s,  d ─► d − s
     centring     L ─► L − c,  d_j ─► d_j + c·R_j;     then, with the moved L,     R ─► R − e,  b_i ─► b_i + e·L_i
 
-The data term stays as it is, KL(ρ‖π) does not. An alternation of L and R steps goes along these directions slowly,
-because each side waits for the other. Here both move at once. The best maps follow from D×D sums on the driver, so no
-rating is read. The rows are mapped when somebody asks for them (``Engine.apply``). After Qi and Jaakkola (2006) and
-Luttinen and Ilin (2010).
+The maps change KL(ρ‖π) but not the data term. Alternating L and R steps move slowly along these directions, because
+each side holds the other one back. A map moves both sides at once. The best maps follow from D×D sums on the driver, so
+no rating is read. The rows themselves are mapped later (``Engine.apply``). See Qi and Jaakkola (2006) and Luttinen and
+Ilin (2010).
 
-Rows that keep spreads admit a diagonal A only, and no centring: it would correlate d_j with R_j. Implicit features
-admit no centring either: nothing would tell the residuals of the columns, of which the next directions are made.
+Rows with independent coordinates admit only a diagonal A and no centring, which would correlate d_j with R_j. With
+implicit features there is no centring either, because the residuals of the columns, from which the next directions
+follow, would not be centred with them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from onebit_spark.core.hyper_posterior import INTERCEPT_MEAN_VARIANCE, HierarchicalPrior, HyperPosterior
+from onebit_spark.core.hyper_posterior import INTERCEPT_MEAN_VARIANCE, HyperPosterior
 from onebit_spark.core.losses import Side, Symmetry
 from onebit_spark.core.posterior import RowMap
 from onebit_spark.core.priors import ScalePrior
@@ -29,13 +30,13 @@ from onebit_spark.core.statistics import SideMoments, SideStatistics
 
 Vector = NDArray[np.float64]
 
-LEAST_FALL = 1e-9  # of KL(ρ‖π): a map that lowers it by less is not worth a pass over the rows
+LEAST_DECREASE = 1e-9  # of KL(ρ‖π), relative; smaller ones are not worth a pass over the rows
 NEWTON_STEPS = 60
 
 
 @dataclass(frozen=True)
 class Gauge:
-    """The moments of both sides after some maps, and these maps."""
+    """Maps of both sides, and the moments after them."""
 
     rows: SideMoments
     cols: SideMoments
@@ -44,7 +45,7 @@ class Gauge:
 
     @classmethod
     def of(cls, rows: SideMoments, cols: SideMoments) -> Gauge:
-        """Both sides as they are."""
+        """The identity."""
         identity = RowMap.identity(len(rows.covariance))
         return cls(rows, cols, identity, identity)
 
@@ -56,7 +57,7 @@ class Gauge:
         return Gauge(self.rows.mapped(rows), self.cols.mapped(cols), self.row_map.then(rows), self.col_map.then(cols))
 
     def turned(self, a: Vector, inverse_transpose: Vector) -> Gauge:
-        """L ─► LA and R ─► RA⁻ᵀ; the intercepts stay."""
+        """L ─► LA and R ─► RA⁻ᵀ. The intercepts do not change."""
         fixed = self.rows.fixed
 
         def beside_intercept(matrix: Vector) -> RowMap:
@@ -67,25 +68,25 @@ class Gauge:
         return self.then(beside_intercept(a), beside_intercept(inverse_transpose))
 
 
-GaugeMove = Callable[[Gauge, HyperPosterior, ScalePrior], Gauge]
+GaugeMove = Callable[[Gauge, HyperPosterior], Gauge]
 
 
 @dataclass(frozen=True)
 class GaugeStep:
-    """The driver's step of an iteration: each move where KL(ρ‖π) falls, with μ, then γ, at their best after it."""
+    """The last step of an iteration: every move that lowers KL(ρ‖π) at the optimal μ and γ after it."""
 
     symmetry: Symmetry
     may_centre: bool = True
 
     def __call__(
-        self, hierarchy: HierarchicalPrior, rows: SideStatistics, cols: SideStatistics
-    ) -> tuple[HierarchicalPrior, float, dict[Side, RowMap]]:
+        self, hierarchy: HyperPosterior, rows: SideStatistics, cols: SideStatistics
+    ) -> tuple[HyperPosterior, float, dict[Side, RowMap]]:
         gauge = Gauge.of(rows.moments, cols.moments)
         updated, divergence = hierarchy.at(gauge.rows, gauge.cols)
         for move in self._moves(hierarchy.intercepts):
-            candidate = move(gauge, updated.scales, hierarchy.prior)
+            candidate = move(gauge, updated)
             reached, lower = hierarchy.at(candidate.rows, candidate.cols)
-            if lower < divergence - LEAST_FALL * abs(divergence):
+            if lower < divergence - LEAST_DECREASE * abs(divergence):
                 gauge, updated, divergence = candidate, reached, lower
         gauge = by_strength(gauge)
         if gauge.is_identity:
@@ -103,10 +104,10 @@ class GaugeStep:
         return [levelled, centred, rotated] if self.may_centre else [levelled, rotated]
 
 
-def levelled(gauge: Gauge, scales: HyperPosterior, prior: ScalePrior) -> Gauge:
-    """s = (g_d Σ E d_j − h Σ E b_i/m1) / (m2 g_d + h): the best one if m_μ follows, as it does right after.
+def levelled(gauge: Gauge, scales: HyperPosterior) -> Gauge:
+    """s = (g_d Σ E d_j − h Σ E b_i/m1) / (m2 g_d + h), the optimum together with m_μ, which is updated right after.
 
-    With m_μ at its best the rows' part is ½ h (Σ E b_i/m1 + s)², 1/h = σ0² + 1/(m1 g_b).
+    At the optimal m_μ the rows contribute ½ h (Σ E b_i/m1 + s)², 1/h = σ0² + 1/(m1 g_b).
     """
     rows, cols = gauge.rows, gauge.cols
     h = 1.0 / (INTERCEPT_MEAN_VARIANCE + 1.0 / (rows.count * scales.row_intercept))
@@ -116,11 +117,11 @@ def levelled(gauge: Gauge, scales: HyperPosterior, prior: ScalePrior) -> Gauge:
     return gauge.then(RowMap.shifting(s), RowMap.shifting(-s))
 
 
-def centred(gauge: Gauge, scales: HyperPosterior, prior: ScalePrior) -> Gauge:
+def centred(gauge: Gauge, scales: HyperPosterior) -> Gauge:
     """c = [m1 diag g + g_d S_R]⁻¹(g∘Σ E L_i − g_d Σ E[R_j d_j]), then
     e = [m2 diag g + g_b S_L]⁻¹(g∘Σ E R_j − g_b Σ E[L_i(b_i − m_μ)]).
 
-    Not both at once, for that would add c·e to every score. The determinants are 1.
+    One after the other: both at once would add c·e to every score. The determinants are 1.
     """
     g, moved = scales.factor, gauge
     for own, other, precision, centre in (
@@ -136,39 +137,40 @@ def centred(gauge: Gauge, scales: HyperPosterior, prior: ScalePrior) -> Gauge:
     return moved
 
 
-def rotated(gauge: Gauge, scales: HyperPosterior, prior: ScalePrior) -> Gauge:
+def rotated(gauge: Gauge, scales: HyperPosterior) -> Gauge:
     """A = C⁻ᵀU diag t with S_L = CCᵀ and CᵀS_R C = U diag(Λ) Uᵀ: then AᵀS_L A = diag t², A⁻¹S_R A⁻ᵀ = diag(Λ/t²).
 
-    Signs go on from the start: the old factor with the largest part in a new one enters it with a plus.
+    The old factor with the largest part in a new one has a positive part in it, so that signs stay as at the start.
     """
     root = np.linalg.cholesky(gauge.rows.factors)
     values, vectors = np.linalg.eigh(root.T @ gauge.cols.factors @ root)
     back = np.linalg.inv(root).T @ vectors
     parts = back * np.sqrt(_squares(gauge.rows))[:, None]
     largest = parts[np.argmax(np.abs(parts), axis=0), np.arange(len(values))]
-    t = best_stretch(values, gauge.rows.count, gauge.cols.count, prior) * np.where(largest < 0, -1.0, 1.0)
+    t = best_stretch(values, gauge.rows.count, gauge.cols.count, scales.prior) * np.where(largest < 0, -1.0, 1.0)
     return gauge.turned(back * t, root @ vectors / t)
 
 
-def rescaled(gauge: Gauge, scales: HyperPosterior, prior: ScalePrior) -> Gauge:
-    """A = diag(t/√S_L): what is left of ``rotated`` where rows keep spreads."""
+def rescaled(gauge: Gauge, scales: HyperPosterior) -> Gauge:
+    """A = diag(t/√S_L): ``rotated`` for rows with independent coordinates."""
     size = np.diag(gauge.rows.factors)
-    t = best_stretch(size * np.diag(gauge.cols.factors), gauge.rows.count, gauge.cols.count, prior) / np.sqrt(size)
+    t = best_stretch(size * np.diag(gauge.cols.factors), gauge.rows.count, gauge.cols.count, scales.prior)
+    t /= np.sqrt(size)
     return gauge.turned(np.diag(t), np.diag(1.0 / t))
 
 
 def by_strength(gauge: Gauge) -> Gauge:
-    """The factors by ‖E L_k‖·‖E R_k‖, the strongest first."""
+    """The factors in descending order of ‖E L_k‖·‖E R_k‖."""
     order = np.argsort(-_squares(gauge.rows) * _squares(gauge.cols), kind="stable")
     permutation = np.eye(len(order))[:, order]
     return gauge.turned(permutation, permutation)
 
 
 def best_stretch(product: Vector, m1: int, m2: int, prior: ScalePrior) -> Vector:
-    """t_k = argmin −log Z(t² + Λ_k/t²) − (m1 − m2) log t, Λ = ``product``, Z that of m1 + m2 rows and columns.
+    """t_k = argmin −log Z(t² + Λ_k/t²) − (m1 − m2) log t, where Λ = ``product`` and Z is that of m1 + m2 rows.
 
     With t² = √Λ·eˣ, S = 2√Λ cosh x and D = 2√Λ sinh x, the slope in x is half of g(S)·D − (m1 − m2). It increases in x,
-    because S·g(S) increases in S: Newton's method within a bracket.
+    because S·g(S) increases in S. The root is found by Newton's method within a bracket.
     """
     root, m = np.sqrt(product), np.full(len(product), float(m1 + m2))
 
@@ -190,7 +192,7 @@ def best_stretch(product: Vector, m1: int, m2: int, prior: ScalePrior) -> Vector
 
 
 def _squares(side: SideMoments) -> Vector:
-    """‖E L_k‖² of every factor; rounding may leave less than nothing of a factor that is switched off."""
+    """‖E L_k‖² of every factor. For a factor that is switched off, rounding may give a negative number."""
     return np.maximum(np.diag(side.locations)[2 * side.fixed :], 0.0)
 
 

@@ -112,6 +112,8 @@ class ModelInfo:
             if who in learned
         }
         return HyperPosterior(
+            self.scale_prior,
+            self.config.intercepts,
             np.asarray(self.inverse_gamma, np.float64),
             moments=None if self.scale_moments is None else Moments.from_dict(self.scale_moments),
             features=features,

@@ -1,7 +1,7 @@
-"""Software prefetch: a table line is asked for some ratings before it is read.
+"""Software prefetch: a table line is requested some ratings before it is read.
 
-Beyond the cache every rating's partner is a cache miss, and the processor sees only a few ratings ahead. A prefetch
-changes no result.
+In a table larger than the cache every rating is a cache miss, and the processor looks only a few ratings ahead. A
+prefetch changes no result.
 """
 # mypy: disallow-untyped-defs=False
 
@@ -20,7 +20,7 @@ SMALL_TABLE = 1 << 20  # bytes
 
 @intrinsic
 def prefetch(typing, table, row, byte):
-    """Ask for the cache line that holds byte ``byte`` of a row of a contiguous table."""
+    """Prefetch the cache line that holds byte ``byte`` of a row of a contiguous table."""
 
     def generate(context, builder, signature, arguments):
         array = make_array(table)(context, builder, arguments[0])
@@ -38,7 +38,7 @@ def prefetch(typing, table, row, byte):
 
 @inner
 def prefetch_rows(table, codes, l, n):
-    """Ask for the table lines of ratings l … l+n−1, as far as there are any. A small table is in the cache anyway."""
+    """Prefetch the table lines of ratings l … l+n−1, as far as there are any. Small tables are in the cache anyway."""
     bytes_per_row = table.shape[1] * table.itemsize
     if len(table) * bytes_per_row < SMALL_TABLE:
         return

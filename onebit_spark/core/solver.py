@@ -1,4 +1,4 @@
-"""The alternation: L step, R step, γ step, objective, stop? One loop, whatever engine runs the map steps."""
+"""The alternation of L step, R step and γ step, with its objective and stopping rule. It runs on any engine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.engine import Engine
 from onebit_spark.core.gauge import GaugeStep
-from onebit_spark.core.hyper_posterior import HierarchicalPrior, Hierarchy, HyperPosterior
+from onebit_spark.core.hyper_posterior import Hierarchy, HyperPosterior
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Side
 from onebit_spark.core.losses.base import Move
 from onebit_spark.core.posterior import FIT_VECTORS, MODEL_VECTORS, RowMap, RowPosterior
@@ -26,21 +26,21 @@ H = TypeVar("H", bound=Hierarchy[Any])
 P = TypeVar("P")  # a posterior of a side in the engine's own form: a RowPosterior, or a table in files
 
 
-WINDOW = 5  # iterations over which the objective must stand still
-MOST_RELAXED = 1.85  # the largest ω: 2 is where a step no longer descends
+WINDOW = 5  # the stopping rule compares the objective with that of so many iterations before
+MOST_RELAXED = 1.85  # the largest ω; a step with ω = 2 no longer descends
 
 
 def relaxation(t: int) -> float:
-    """ω after t iterations: a row's mean moves ω times as far as to the minimum of its majoriser Q.
+    """ω after t iterations: the mean of a row moves ω times as far as the minimum of its majoriser Q.
 
-    Q(x_ω) − min Q = (1 − ω)² (Q(x_old) − min Q), so every step with 0 < ω < 2 descends. The two sides wait for each
-    other; to go too far, and ever farther, is to go ahead (over-relaxation, with Nesterov's t/(t + 3)).
+    Q(x_ω) − min Q = (1 − ω)² (Q(x_old) − min Q), so every step with 0 < ω < 2 descends. Over-relaxing more in each
+    iteration speeds up the alternation, in which each side depends on the other (ω grows with Nesterov's t/(t + 3)).
     """
     return min(1.0 + t / (t + 3.0), MOST_RELAXED)
 
 
 def unrelaxed(t: int) -> float:
-    """ω = 1: to the minimum, and no further."""
+    """ω = 1: every step ends at the minimum."""
     return 1.0
 
 
@@ -50,18 +50,18 @@ class NotConverged(UserWarning):
 
 @dataclass(frozen=True)
 class Iteration:
-    """What one iteration did, for the history, the log and the progress display.
+    """The result of one iteration, for the history, the log and the progress display.
 
     Parameters
     ----------
     number : int
-        1 for the first.
+        Number of the iteration, from 1.
     objective : float
         λ·AVB or −ELBO, minimised.
     divergence : float
-        KL(ρ‖π), a part of it.
+        KL(ρ‖π), a part of the objective.
     decrease : float
-        How far the objective fell, relative to itself; inf in the first iteration.
+        Relative decrease of the objective; inf in the first iteration.
     change : float
         ‖M_t − M_{t−1}‖²_F / ‖M_t‖²_F of the scores.
     seconds : float
@@ -80,14 +80,14 @@ class Iteration:
 class Outcome(Generic[H]):
     """The end of a fit."""
 
-    hierarchy: H  # the driver's share of the posterior
-    history: list[Iteration]  # all iterations
+    hierarchy: H  # the prior of the rows, with q(γ) and q(μ)
+    history: list[Iteration]
     converged: bool  # whether the stopping rule held (docs/MATH.md, §7.4)
     reason: str  # why the fit ended
 
 
 class IterationPlan(NamedTuple):
-    """A number of iterations that was chosen, and why. A fit that made them all is done."""
+    """A number of iterations that was chosen in advance, and why. A fit that reaches it has converged."""
 
     iterations: int
     reason: str
@@ -95,33 +95,24 @@ class IterationPlan(NamedTuple):
 
 @dataclass(frozen=True)
 class Start(Generic[P]):
-    """Where a fit may start instead of where its configuration says: the posterior of an earlier one."""
+    """The posterior of an earlier fit, from which another one starts."""
 
-    posteriors: dict[Side, P]  # of the rows and of the columns
-    scales: HyperPosterior  # the driver's share
-    # of a fit that was interrupted there: the fit goes on as if it had not been
-    history: list[Iteration] = field(default_factory=list)
-    settings: Mapping[str, Any] = field(default_factory=dict)  # of the earlier fit: rank, κ and implicit features
+    posteriors: dict[Side, P]
+    scales: HyperPosterior
+    history: list[Iteration] = field(default_factory=list)  # of an interrupted fit, which is continued
+    settings: Mapping[str, Any] = field(default_factory=dict)  # rank, κ and implicit features of the earlier fit
     record: Mapping[str, Any] | None = None  # how they were chosen: see ``model_selection.SelectedModel.as_dict``
-    earlier: int = 0  # iterations that led there on a part of the ratings: steps are as relaxed as after so many
-    planned: IterationPlan | None = None  # how long the fit goes on, if that was chosen
+    earlier: int = 0  # iterations on a part of the ratings, which count for the relaxation
+    planned: IterationPlan | None = None
 
 
-# The driver's step of an iteration: the hierarchy after both sides moved, KL(ρ‖π), and maps for the rows, if any.
+# The last step of an iteration: the updated prior of the rows, KL(ρ‖π), and maps of the rows, if any.
 DriverStep = Callable[[H, SideStatistics, SideStatistics], tuple[H, float, dict[Side, RowMap]]]
 
 
 def without_maps(hierarchy: H, rows: SideStatistics, cols: SideStatistics) -> tuple[H, float, dict[Side, RowMap]]:
     """The γ step alone."""
     return *hierarchy.updated(rows, cols), {}
-
-
-@dataclass(frozen=True)
-class Acceleration(Generic[H]):
-    """What makes the alternation faster: maps of both sides at once, and over-relaxed steps. By default, neither."""
-
-    driver_step: DriverStep[H] = without_maps
-    pace: Callable[[int], float] = unrelaxed  # ω after t iterations
 
 
 # Called with the engine, the hierarchy and the history after every iteration that does not end the fit.
@@ -133,30 +124,33 @@ def solve(
     config: FitConfig,
     on_iteration: Callable[[Iteration], None] | None = None,
     start: Start[P] | None = None,
-    after_iteration: AfterIteration[P, HierarchicalPrior] | None = None,
+    after_iteration: AfterIteration[P, HyperPosterior] | None = None,
     *,
     gauge: bool = True,
     relaxed: bool = True,
-) -> Outcome[HierarchicalPrior]:
-    """Fit the paper's model: start, then descend, relaxed and with a gauge where the loss has a symmetry."""
+) -> Outcome[HyperPosterior]:
+    """Fit the paper's model, over-relaxed, and with a gauge if the loss has a symmetry."""
     prior = config.make_prior(engine.count("rows") + engine.count("cols"))
     if start is None:
         engine.start(config, config.make_loss())
     elif start.history or not config.implicit_features:
         engine.start_from(start.posteriors)
-    else:  # other ratings: directions of the weights mean nothing there
+    else:  # the directions of the implicit coefficients belong to the earlier ratings
         engine.start_from(
             {side: engine.combined(side, without_directions, old) for side, old in start.posteriors.items()}
         )
         start = replace(start, scales=start.scales.without_directions())
-    scales = HyperPosterior.at_start(config.factors) if start is None else start.scales
+    if start is None:
+        scales = HyperPosterior.at_start(prior, config.intercepts, config.factors)
+    else:
+        scales = replace(start.scales, prior=prior, intercepts=config.intercepts)
     grams = {side: gram for side in SIDES if (gram := engine.feature_gram(side)) is not None}
     scales = replace(scales, features=of_known_size(scales.features, grams, config.dimension))
-    hierarchy, symmetry = HierarchicalPrior(scales, prior, config.intercepts), config.make_loss().symmetry
+    symmetry = config.make_loss().symmetry
     driver_step = GaugeStep(symmetry, not config.implicit_features) if gauge and symmetry else without_maps
     earlier = 0 if start is None else start.earlier
     pace = (lambda t: relaxation(t + earlier)) if relaxed else unrelaxed
-    return descend(engine, config, hierarchy, on_iteration, start, after_iteration, Acceleration(driver_step, pace))
+    return descend(engine, config, scales, on_iteration, start, after_iteration, driver_step, pace)
 
 
 def descend(
@@ -166,15 +160,16 @@ def descend(
     on_iteration: Callable[[Iteration], None] | None = None,
     start: Start[P] | None = None,
     after_iteration: AfterIteration[P, H] | None = None,
-    acceleration: Acceleration[H] | None = None,
+    driver_step: DriverStep[H] = without_maps,
+    pace: Callable[[int], float] = unrelaxed,
 ) -> Outcome[H]:
-    """Iterate from the engine's posteriors until the objective and M stand still or ``max_iter`` is reached.
+    """Iterate from the engine's posteriors until the stopping rule holds or ``max_iter`` is reached.
 
-    The iterations that led to the ``start`` count.
+    The iterations in the history of ``start`` count. ``pace`` gives ω after t iterations.
     """
     history, planned = ([], None) if start is None else (list(start.history), start.planned)
     last = config.max_iter if planned is None else min(config.max_iter, planned.iterations)
-    loss, alternation = config.make_loss(), _Alternation(engine, config, hierarchy, acceleration or Acceleration())
+    loss, alternation = config.make_loss(), _Alternation(engine, config, hierarchy, driver_step, pace)
     for number in range(len(history) + 1, last + 1):
         began, previous = time.perf_counter(), history[-1].objective if history else np.inf
         for step in alternation.half_steps(loss.plan(), number):
@@ -202,16 +197,19 @@ def descend(
 
 
 class _Alternation(Generic[P, H]):
-    """The driver's share of the iterations: what it says to a half step, and what it learns from one."""
+    """The driver's part of the iterations: the parameters of half steps, and updates from their statistics."""
 
-    def __init__(self, engine: Engine[P], config: FitConfig, hierarchy: H, acceleration: Acceleration[H]) -> None:
+    def __init__(
+        self, engine: Engine[P], config: FitConfig, hierarchy: H, driver_step: DriverStep[H],
+        pace: Callable[[int], float],
+    ) -> None:  # fmt: skip
         self.hierarchy = hierarchy
-        self._engine, self._config, self._acceleration = engine, config, acceleration
+        self._engine, self._config, self._driver_step, self._pace = engine, config, driver_step, pace
         self._ratings_per_row = 2 * engine.total_weight / (engine.count("rows") + engine.count("cols"))
-        self._weights = hierarchy.coef_grams or {side: engine.coef_gram(side) for side in SIDES}
+        self._coef_grams = hierarchy.coef_grams or {side: engine.coef_gram(side) for side in SIDES}
         self._ridges = {side: FeatureRidge.of(_gram(engine, side)) for side in hierarchy.feature_coef}
         self._latest: dict[Side, SideStatistics] = {}
-        self._moved: dict[Side, SideStatistics] = {}  # of the last half step that moved means
+        self._moved: dict[Side, SideStatistics] = {}  # from the last half step that moved means
 
     def half_steps(self, plan: Sequence[Move], number: int) -> Iterator[HalfStep[P]]:
         """The half steps of one iteration. ``learn`` is called after each of them."""
@@ -225,44 +223,44 @@ class _Alternation(Generic[P, H]):
                 move_means=move.means,
                 move_covariances=move.covariances,
                 want_data=position == len(plan) - 1,
-                relaxation=self._acceleration.pace(number - 1),
+                relaxation=self._pace(number - 1),
                 feature_coef=self.hierarchy.feature_coef.get(move.side),
             )
 
     def learn(self, step: HalfStep[P], statistics: SideStatistics) -> None:
-        """The step of the implicit weights, and the sums of the side that has moved."""
-        side, weights = step.side, self._weights
+        """Update the implicit coefficients, and keep the statistics of the side that has moved."""
+        side, grams = step.side, self._coef_grams
         other = OTHER[side]
-        weights[side] = statistics.coef_gram
+        grams[side] = statistics.coef_gram
         if len(statistics.coef_gram):
-            better = statistics.best_step(weights[other])
-            self._engine.move_coef(side, better)
-            statistics, weights[other] = statistics.after(better), better.moved(weights[other])
-        self._latest[side] = statistics.with_ridge(weights[other], step.feature_coef)
+            best = statistics.best_step(grams[other])
+            self._engine.move_coef(side, best)
+            statistics, grams[other] = statistics.after(best), best.moved(grams[other])
+        self._latest[side] = statistics.with_ridge(grams[other], step.feature_coef)
         if step.move_means:
             self._moved[side] = self._latest[side]
 
     def end(self, number: int) -> tuple[float, float, float]:
-        """The driver's step. Gives the objective, KL(ρ‖π) in it, and how far the scores moved."""
-        latest, data, pace = self._latest, self._engine.data_term(), self._acceleration.pace(number - 1)
+        """Update the prior. Returns the objective, KL(ρ‖π) and the relative change of the scores."""
+        latest, data, pace = self._latest, self._engine.data_term(), self._pace(number - 1)
         features = {
             side: ridge.moved(self.hierarchy.feature_coef[side], latest[side].feature_cross, pace)
             for side, ridge in self._ridges.items()
         }
-        hierarchy, divergence, maps = self._acceleration.driver_step(self.hierarchy, latest["rows"], latest["cols"])
+        hierarchy, divergence, maps = self._driver_step(self.hierarchy, latest["rows"], latest["cols"])
         mean_grams = {side: statistics.implicit_gram for side, statistics in latest.items()}
         if maps:
             self._engine.apply(maps)
-            self._weights = {side: _mapped(gram, maps[OTHER[side]]) for side, gram in self._weights.items()}
+            self._coef_grams = {side: _mapped(gram, maps[OTHER[side]]) for side, gram in self._coef_grams.items()}
             features = {side: learnt @ maps[side].matrix for side, learnt in features.items()}
             mean_grams = {side: maps[side].of_implicit_gram(gram) for side, gram in mean_grams.items()}
-        self.hierarchy = hierarchy.with_grams(self._weights, mean_grams).with_feature_coef(features)
+        self.hierarchy = hierarchy.with_grams(self._coef_grams, mean_grams).with_feature_coef(features)
         change = relative_change(self._moved["rows"], self._moved["cols"], self._config.intercepts)
         return data + divergence, divergence, change
 
 
 def _how_far(history: Sequence[Iteration], tol: float) -> str:
-    """How far a fit is from convergence, as a sentence."""
+    """A sentence on how far the fit is from convergence."""
     if len(history) <= WINDOW:
         return f"at least {WINDOW + 1} iterations are needed to tell"
     fall, change = recent_fall(history), history[-1].change
@@ -273,9 +271,9 @@ def _how_far(history: Sequence[Iteration], tol: float) -> str:
 
 
 def recent_fall(history: Sequence[Iteration]) -> float:
-    """How far the objective fell in the last ``WINDOW`` iterations, relative to itself; inf after fewer.
+    """The relative decrease of the objective in the last ``WINDOW`` iterations; inf after fewer.
 
-    A single iteration says little: one that falls by a millionth may be followed by a hundred such.
+    A single iteration is not enough: a decrease by a millionth may be followed by a hundred of the same size.
     """
     if len(history) <= WINDOW:
         return np.inf
@@ -284,12 +282,12 @@ def recent_fall(history: Sequence[Iteration]) -> float:
 
 
 def distance(history: Sequence[Iteration]) -> float:
-    """How far a fit is from its end: the larger of what must both be at most ``tol`` (docs/MATH.md, §7.4)."""
+    """The larger of the two quantities that the stopping rule compares with ``tol`` (docs/MATH.md, §7.4)."""
     return max(abs(recent_fall(history)), history[-1].change)
 
 
 def without_directions(posterior: RowPosterior) -> RowPosterior:
-    """The posterior with the weights of its implicit features, and no direction for them yet."""
+    """The posterior with its implicit coefficients, but without directions for their next step."""
     return posterior.with_vectors(MODEL_VECTORS, FIT_VECTORS)
 
 
@@ -313,7 +311,7 @@ class PhaseTimer:
         self._last = time.perf_counter()
 
     def end(self, phase: str) -> None:
-        """The phase that began with the end of the last one is over."""
+        """End the phase that began at the end of the last one."""
         now = time.perf_counter()
         self.seconds[phase], self._last = now - self._last, now
 

@@ -35,7 +35,7 @@ class IdCounts(Protocol):
 
 
 @dataclass(frozen=True)
-class Choice:
+class Exchange:
     """The exchange, with the reason for it."""
 
     exchange: str
@@ -44,7 +44,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class ClusterLimits:
-    """What the session has."""
+    """The limits of the session."""
 
     driver: DriverLimits  # of the driver
     cores: int  # of the executors
@@ -60,9 +60,9 @@ class Refusal:
     reason: str
 
 
-def on_driver(
+def driver_exchange(
     wanted: str, counted: SizeEstimate, ids: int, form: Form, limits: DriverLimits, most_ratings: int | None
-) -> Choice | Refusal:
+) -> Exchange | Refusal:
     """Whether the ratings are fitted on the driver: as wanted, or by their number and the memory that is there.
 
     ``driver`` is refused where the memory is too small; ``most_ratings`` bounds ``auto`` alone. ``ids`` counts users
@@ -74,14 +74,14 @@ def on_driver(
     per_rating = BYTES_PER_RATING + (BYTES_PER_WEIGHT if counted.weighted else 0)
     ids_text = ID_COPIES * counted.id_bytes
     needed = per_rating * n + in_transfer + ids_text + factors
-    needs = f"{n:,} ratings and their factors take about {_size(needed)}"
+    needs = f"{n:,} rating{'s' if n != 1 else ''} and their factors take about {_size(needed)}"
     if wanted == "driver":
         if needed > limits.memory:
             raise RequestError(
                 f"exchange=driver cannot work: {needs}, and the driver's Python can take {_size(limits.memory)}: "
                 "choose exchange=auto, or give the driver more memory"
             )
-        return Choice("driver", f"as asked; {needs} of the driver's memory")
+        return Exchange("driver", f"as asked; {needs} of the driver's memory")
     table, largest = ids * form.row_bytes, min(BROADCAST_BYTES, limits.heap // 4)
     if table > largest:
         large = f"the factors of {ids:,} ids take {_size(table)}"
@@ -92,14 +92,15 @@ def on_driver(
         room = int(max(0, limits.memory // 2 - factors - in_transfer - ids_text) // per_rating)
         cap = MOST_RATINGS if limits.local else MOST_RATINGS_BESIDE_CLUSTER
         limit = min(room, cap)
-        of_memory = f"half of the {_size(limits.memory)} that are free hold {room:,}"
-        why = of_memory if room < cap else f"at most {cap:,} {'on one machine' if limits.local else 'with a cluster'}"
+        of_memory = f"half of the {_size(limits.memory)} that are free hold {room:,} ratings"
+        of_place = f"it takes up to {cap:,} ratings {'on one machine' if limits.local else 'beside a cluster'}"
+        why = of_memory if room < cap else of_place
     if n > limit:
         return Refusal(f"{n:,} ratings are more than the driver takes ({why})")
-    return Choice("driver", f"{needs} of the driver's memory; its limit: {why}")
+    return Exchange("driver", f"{needs} of the driver's memory ({why})")
 
 
-def on_executors(wanted: str, ids: IdCounts, form: Form, limits: DriverLimits, cores: int) -> Choice:
+def executor_exchange(wanted: str, ids: IdCounts, form: Form, limits: DriverLimits, cores: int) -> Exchange:
     """Broadcast, mixed or shuffle, as wanted or by the size of the factors. What cannot work is refused."""
     sizes = {"users": ids.n_users * form.row_bytes, "items": ids.n_items * form.row_bytes}
     needs = f"the factors of {ids.n_users:,} users and {ids.n_items:,} items take {_size(sum(sizes.values()))}"
@@ -112,7 +113,7 @@ def on_executors(wanted: str, ids: IdCounts, form: Form, limits: DriverLimits, c
             "(0 is no limit)"
         )
     if wanted != "auto":
-        return Choice(wanted, f"as asked; {needs}")
+        return Exchange(wanted, f"as asked; {needs}")
     limit = _most_sent(limits, cores)
     sent = {"broadcast": sum(sizes.values()), "mixed": sizes[fewer]}
     lacking = ""
@@ -123,9 +124,9 @@ def on_executors(wanted: str, ids: IdCounts, form: Form, limits: DriverLimits, c
             lacking = f"; {exchange} would need a spark.driver.maxResultSize of {_size(1.1 * collected[exchange])}"
             continue
         few = needs if exchange == "broadcast" else f"{needs}, those of the {fewer} {_size(size)}"
-        return Choice(exchange, f"{few}, few enough to send to every worker (up to {_size(limit)}){lacking}")
+        return Exchange(exchange, f"{few}, few enough to send to every worker (up to {_size(limit)}){lacking}")
     many = lacking or f", more than the {_size(limit)} that every worker may be sent"
-    return Choice("shuffle", needs + many)
+    return Exchange("shuffle", needs + many)
 
 
 def _most_sent(limits: DriverLimits, cores: int) -> int:
@@ -145,11 +146,11 @@ def held_side(ids: IdCounts) -> Side:
 
 def decide(
     wanted: str, ratings: SizeEstimate | None, ids: IdCounts | None, form: Form, limits: ClusterLimits
-) -> Choice:
+) -> Exchange:
     """The exchange: as wanted, or by the number of ratings and ids.
 
-    Whatever is not counted yet is None. If the ids are not, the answer may be ``ON_EXECUTORS``: count them, and ask
-    again. What cannot work is refused with a RequestError.
+    ``ratings`` and ``ids`` are None if they are not counted yet. If the ids decide, the result is ``ON_EXECUTORS``:
+    count them, then call this again. What cannot work is refused with a RequestError.
     """
     if not limits.broadcasts and wanted in ("broadcast", "mixed"):
         raise RequestError(f"exchange={wanted} {NOT_ON_CONNECT}: choose exchange=driver or exchange=shuffle")
@@ -159,16 +160,16 @@ def decide(
     elif wanted in ("auto", "driver"):
         assert ratings is not None
         n_ids = 0 if ids is None else ids.n_users + ids.n_items
-        answer = on_driver(wanted, ratings, n_ids, form, limits.driver, limits.driver_ratings)
-        if isinstance(answer, Choice):
+        answer = driver_exchange(wanted, ratings, n_ids, form, limits.driver, limits.driver_ratings)
+        if isinstance(answer, Exchange):
             return answer
         before = f"{answer.reason}; "
     if not limits.broadcasts and wanted == "auto":
-        return Choice("shuffle", f"{before}nothing can be broadcast on Spark Connect")
+        return Exchange("shuffle", f"{before}nothing can be broadcast on Spark Connect")
     if ids is None:
-        return Choice(ON_EXECUTORS if wanted == "auto" else wanted, before)
-    choice = on_executors(wanted, ids, form, limits.driver, limits.cores)
-    return Choice(choice.exchange, before + choice.reason)
+        return Exchange(ON_EXECUTORS if wanted == "auto" else wanted, before)
+    found = executor_exchange(wanted, ids, form, limits.driver, limits.cores)
+    return Exchange(found.exchange, before + found.reason)
 
 
 def _size(n_bytes: float) -> str:

@@ -1,4 +1,4 @@
-"""SparkEngine: the engine on the ratings of a DataFrame, with their ids, on the driver or on the executors."""
+"""From a DataFrame of ratings to the engine of its exchange, on the driver or on the executors; factors of models."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,15 +17,13 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
-from onebit_spark.core.blocks import Repeats, repeats_of
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.execution import DEVICES, Execution
 from onebit_spark.core.factor_tables import align_factors, factor_table
 from onebit_spark.core.losses import OTHER, SIDES, Side
 from onebit_spark.core.model_selection import at_start_rank
 from onebit_spark.core.posterior import Form, RowPosterior
-from onebit_spark.core.sketch import CellSketch
-from onebit_spark.core.spectral import Rows
+from onebit_spark.core.spectral import CountedRows
 from onebit_spark.engines.block_frames import (
     RATINGS_PER_BLOCK,
     default_blocks,
@@ -37,7 +34,6 @@ from onebit_spark.engines.block_frames import (
 from onebit_spark.engines.blocking import (
     WIDE,
     Blocking,
-    NumberedIds,
     SidePlan,
     SideTable,
     check_count,
@@ -48,14 +44,14 @@ from onebit_spark.engines.blocking import (
     placements,
 )
 from onebit_spark.engines.cuda.runner import CudaRunner
-from onebit_spark.engines.decide import Choice, ClusterLimits, decide, held_side
-from onebit_spark.engines.engine import BlockEngine, LineFormat
+from onebit_spark.engines.decide import ClusterLimits, Exchange, decide, held_side
+from onebit_spark.engines.engine import BlockEngine, RowLayout
 from onebit_spark.engines.spark_runner import SparkRunner
 from onebit_spark.engines.tables import (
     Broadcasts,
     InFiles,
     OnExecutors,
-    PackLines,
+    PackRows,
     Storage,
     collected_factors,
     factor_frame,
@@ -64,10 +60,10 @@ from onebit_spark.engines.tables import (
 from onebit_spark.engines.threads import ThreadRunner
 from onebit_spark.input.batches import CollectedRatings, SizeEstimate
 from onebit_spark.input.collect import collect_ratings, estimate_size
-from onebit_spark.input.rating_checks import Columns, RatingCounts
+from onebit_spark.input.rating_checks import Columns
 from onebit_spark.input.survey import Ids, RatingSurvey, survey_ratings
 from onebit_spark.platform.files import Location
-from onebit_spark.platform.plans import expect_long_lines, truncate_plan, working_session
+from onebit_spark.platform.plans import TemporaryFolders, expect_long_lines, truncate_plan, working_session
 from onebit_spark.platform.sessions import (
     checkpoint_folder,
     described,
@@ -76,83 +72,91 @@ from onebit_spark.platform.sessions import (
     is_local,
     parallelism,
 )
-from onebit_spark.platform.temporary_folders import TemporaryFolders
+
+log = logging.getLogger("onebit_spark")
 
 PARTNER_BYTES = 256 * 2**20  # of the factor rows that one block may refer to
 OWN_BYTES = 128 * 2**20  # of the factor rows that one block updates
 
 
-class SparkEngine(BlockEngine[Any]):
-    """The engine of a DataFrame of ratings. Its posteriors go to models, and come from them.
-
-    Attributes
-    ----------
-    ids : dict of Side to Ids or NumberedIds
-        The ids of both sides. ``values`` gives them on the driver, in the order of the rows.
-    repeats : Repeats
-        Cells that were rated more than once.
-    fitted : CellSketch or None
-        Sketch of the rated cells, if the ratings were collected.
-    """
-
-    fitted: CellSketch | None = None
-
-    def __init__(self, spark: SparkSession, runner: Any, ids: dict[Side, Any], repeats: Repeats) -> None:
-        super().__init__(runner)
-        self._spark = spark
-        self.ids: dict[Side, Ids | NumberedIds] = ids
-        self.repeats = repeats
-
-    def is_held(self, side: Side) -> bool:
-        """Whether the tables of a side are on the driver."""
-        return self.runner.held_rows(side) is not None
-
-    def stored(self, side: Side) -> tuple[SparkRunner, DataFrame]:
-        """The runner, and the numbered ids of a side whose tables are stored."""
-        ids = self.ids[side]
-        assert isinstance(self.runner, SparkRunner)
-        assert isinstance(ids, NumberedIds)
-        return self.runner, ids.frame
-
-    def factors(
-        self, side: Side, posterior: Any, schema: StructType, drawn: Any = None, outlasting: bool = False,
-        newcomers: pa.Table | None = None,
-    ) -> DataFrame:  # fmt: skip
-        """The factor table of a side (see ``factor_tables``).
-
-        ``drawn`` is the posterior of the certified draws. ``newcomers`` are lines of ids without ratings, which have
-        side features. If ``outlasting``, the table can be read after the engine is closed.
-        """
-        parts = [posterior] if drawn is None else [posterior, drawn]
-        if self.is_held(side):
-            table = factor_table(self.ids[side].values, *map(self.runner.lines, parts))
-            if newcomers is not None:
-                table = pa.concat_tables([table, newcomers.cast(table.schema)])
-            return factor_frame(self._spark, table, schema)
-        runner, ids = self.stored(side)
-        numbered = StructType([StructField("number", LongType()), *schema.fields[1:]])
-        lines = truncate_plan(runner.frame(side, parts, factor_lines, numbered), ids.sparkSession)
-        frame = ids.select("id", "number").join(lines, "number").select(*schema.names)
-        if newcomers is not None:
-            frame = frame.unionAll(factor_frame(ids.sparkSession, newcomers, schema))
-        return runner.outlasting(frame, schema) if outlasting else frame
-
-    def adopted(self, side: Side, factors: DataFrame, prior: RowPosterior, precision: str) -> Any:
-        """The posterior of this engine's ids from a factor table. Ids that it lacks get the one row of ``prior``."""
-        if self.is_held(side):
-            rows = align_factors(collected_factors(factors), self.ids[side].values, prior, precision)
-            return self.runner.table(side, rows)
-        runner, ids = self.stored(side)
-        lines = ids.select("id", "number").join(factors, "id")
-        empty = prior.packed().astype(precision)
-        format = LineFormat.of(prior.astype(precision).form)
-        return runner.adopted(side, lines, PackLines(prior, precision), empty, format)
+Loaded = CollectedRatings | RatingSurvey  # what an engine starts from: ratings on the driver, or on the executors
 
 
 @contextmanager
-def on_driver(
-    spark: SparkSession, collected: CollectedRatings, form: Form, device: str = DEVICES[0]
-) -> Iterator[SparkEngine]:
+def load_ratings(
+    wanted: str,
+    ratings: DataFrame,
+    columns: Columns,
+    form: Form,
+    most_ratings: int | None = None,
+    counted: SizeEstimate | None = None,
+) -> Iterator[tuple[Exchange, Loaded]]:
+    """The exchange of the ratings, and the ratings checked, counted and loaded for it.
+
+    Their number decides whether they are collected on the driver. If they are not, or if the factors of their ids turn
+    out to be too large, an aggregation counts them by their ids. ``counted`` is their size, if it is known already.
+    """
+    spark = ratings.sparkSession
+    limits = ClusterLimits(driver_limits(spark), parallelism(spark), not is_connect(spark), most_ratings)
+    if counted is None and (wanted == "driver" or (wanted == "auto" and most_ratings != 0)):
+        with described(spark, "survey"):
+            counted = estimate_size(ratings, columns)
+    exchange = decide(wanted, counted, None, form, limits)
+    if exchange.exchange == "driver":
+        assert counted is not None
+        with described(spark, "gathering"):
+            most_bytes = min(limits.driver.result * 4 // 5, limits.driver.heap // 4)
+            collected = collect_ratings(ratings, columns, counted, most_bytes)
+        exchange = decide(wanted, counted, collected, form, limits)
+        if exchange.exchange == "driver":
+            yield exchange, collected
+            return
+        del collected  # or it would stay here until the fit ends
+    with survey_ratings(ratings, columns, collect_ids=exchange.exchange not in ("shuffle", "mixed")) as survey:
+        yield decide(wanted, counted, survey, form, limits), survey
+
+
+def open_engine(
+    spark: SparkSession, exchange: Exchange, loaded: Loaded, config: FitConfig, execution: Execution
+) -> AbstractContextManager[BlockEngine[Any]]:
+    """The engine of an exchange over the loaded ratings. Its ``ids`` are ``Ids`` or ``NumberedIds``."""
+    log.info("exchange: %s (%s)", exchange.exchange, exchange.reason)
+    if isinstance(loaded, CollectedRatings):
+        return driver_engine(loaded, at_start_rank(config).form, execution.device)
+    held: dict[str, frozenset[Side]] = {"broadcast": frozenset(SIDES), "mixed": frozenset([held_side(loaded)])}
+    storage: Storage = OnExecutors()  # by broadcast nothing is stored
+    if exchange.exchange != "broadcast":
+        TemporaryFolders.of(spark).delete_unread()  # the files of models that are gone
+        folder = work_folder(spark, execution.work_dir or execution.checkpoint_dir)
+        if folder is not None:
+            storage = InFiles(folder)
+        else:
+            log.warning(
+                "the factors are stored on the executors, and a lost executor ends the fit: set checkpointDir, or "
+                "sparkContext.setCheckpointDir, to a folder that all executors can reach"
+            )
+    blocks = execution.row_blocks, execution.col_blocks
+    return executor_engine(spark, loaded, blocks, config.form, storage, held.get(exchange.exchange, frozenset()))
+
+
+def work_folder(spark: SparkSession, given: str | None) -> Location | None:
+    """A new folder for files that all executors can reach, or None if no such folder is known.
+
+    It is in ``given``, else in the application's checkpoint folder, else, on a single machine, in a temporary one.
+    """
+    name = f"onebit-{uuid.uuid4().hex[:12]}"
+    base = given or checkpoint_folder(spark)
+    if base:
+        return Location(spark, base) / name
+    if not is_local(spark):
+        return None
+    temporary = tempfile.mkdtemp(prefix="onebit-")
+    atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+    return Location(spark, temporary) / name
+
+
+@contextmanager
+def driver_engine(collected: CollectedRatings, form: Form, device: str = DEVICES[0]) -> Iterator[BlockEngine[Any]]:
     """The engine on ratings that were collected."""
     make: Any = ThreadRunner if device == "cpu" else partial(CudaRunner.of_block, form=form)
     with make(collected.ratings).running() as runner:
@@ -160,16 +164,14 @@ def on_driver(
             side: Ids(values, runner.counts(side), runner.positive_counts(side))
             for side, values in zip(SIDES, (collected.users, collected.items), strict=True)
         }
-        engine = SparkEngine(spark, runner, ids, repeats_of(collected.ratings))
-        engine.fitted = collected.sketch()
-        yield engine
+        yield BlockEngine(runner, ids)
 
 
 @contextmanager
-def on_executors(
+def executor_engine(
     spark: SparkSession, survey: RatingSurvey, blocks: tuple[int | None, int | None], form: Form, storage: Storage,
     held: frozenset[Side],
-) -> Iterator[SparkEngine]:  # fmt: skip
+) -> Iterator[BlockEngine[Any]]:  # fmt: skip
     """The engine over packed ratings. All caches, broadcasts and files are released at the end, also after an error.
 
     ``held`` are the sides whose tables the driver holds. If it holds both, it also knows all ids.
@@ -192,10 +194,10 @@ def on_executors(
                 check_count(survey.counts.n, blocked.n_ratings)
         runner = SparkRunner(blocking, sides, broadcasts, survey.weight is not None)
         check_weight(survey.weight, runner.total_weight)
-        yield SparkEngine(spark, runner, numbered.ids, sides["rows"].repeats)
+        yield BlockEngine(runner, numbered.ids)
 
 
-class _Numbered(NamedTuple):
+class _NumberedRatings(NamedTuple):
     """The ids with their numbers, the division into blocks, and the ratings in chunks for the blocks of rows."""
 
     ids: dict[Side, Any]
@@ -206,27 +208,27 @@ class _Numbered(NamedTuple):
 
 def _with_collected_ids(
     survey: RatingSurvey, blocks: tuple[int | None, int | None], cores: int, broadcasts: Broadcasts
-) -> _Numbered:
+) -> _NumberedRatings:
     """The driver numbers all ids, and broadcasts them."""
-    rated, plans = survey.rated_ids(), {}
-    for (side, ids), given in zip(rated.ids.items(), blocks, strict=True):
+    all_ids, plans = survey.ids(), {}
+    for (side, ids), given in zip(all_ids.items(), blocks, strict=True):
         n = len(ids)
-        n_blocks = given or min(n, multiple_of(cores, default_blocks(rated.counts.n, n, cores)))
+        n_blocks = given or min(n, multiple_of(cores, default_blocks(survey.counts.n, n, cores)))
         placement, rows = placement_by_counts(ids.counts, n_blocks), np.arange(n)
         table = SideTable(ids.values, placement.of(rows), ids.counts, ids.positives)
-        counted = Rows(rows, ids.counts, ids.positives) if rated.weight is None else None
+        counted = CountedRows(rows, ids.counts, ids.positives) if survey.weight is None else None
         sent = broadcasts.send(table)
         plans[side] = SidePlan(placement, n, default_tasks(n_blocks, cores), True, sent, counted)
     users, items = (plan.ids for plan in plans.values())
     assert users is not None
     assert items is not None
-    return _Numbered(rated.ids, plans, numbered_chunks(survey.packed.bundles, users, items))
+    return _NumberedRatings(all_ids, plans, numbered_chunks(survey.packed.bundles, users, items))
 
 
 def _with_sorted_ids(
     survey: RatingSurvey, blocks: tuple[int | None, int | None], cores: int, form: Form, held: frozenset[Side],
     release: ExitStack,
-) -> _Numbered:  # fmt: skip
+) -> _NumberedRatings:  # fmt: skip
     """A distributed sort numbers the ids. Nothing on the driver grows with them."""
     n, ids = survey.counts.n, number_ids(survey, release)
     n_blocks: dict[Side, int] = {}
@@ -239,7 +241,7 @@ def _with_sorted_ids(
         side: SidePlan(placed[side], ids[side].n_rows, tasks_by_size(n, n_blocks[side], cores), side in held)
         for side in SIDES
     }
-    return _Numbered(ids, plans, encoded(survey.packed, ids, placed["rows"], wide), wide)
+    return _NumberedRatings(ids, plans, encoded(survey.packed, ids, placed["rows"], wide), wide)
 
 
 def blocks_by_size(n_ratings: int, n_rows: int, n_sent: int, form: Form, cores: int) -> int:
@@ -257,89 +259,39 @@ def tasks_by_size(n_ratings: int, n_blocks: int, cores: int) -> int:
     return max(default_tasks(n_blocks, cores), min(n_blocks, -(-n_ratings // RATINGS_PER_BLOCK)))
 
 
-log = logging.getLogger("onebit_spark")
+# ---- factors of models -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ChosenExchange:
-    """The ratings counted and loaded, and the exchange that was chosen for them."""
+def factors_of(
+    spark: SparkSession, engine: BlockEngine[Any], side: Side, posteriors: list[Any], schema: StructType,
+    newcomers: pa.Table | None = None, persist: bool = False,
+) -> DataFrame:  # fmt: skip
+    """The factor table of a side (see ``factor_tables``).
 
-    choice: Choice  # the exchange, with the reason for it
-    counts: RatingCounts  # the counts of the ratings
-    # what the engine of the exchange starts from: CollectedRatings for the driver's, RatingSurvey for the others
-    loaded: CollectedRatings | RatingSurvey
-
-
-@contextmanager
-def choose_exchange(
-    wanted: str,
-    ratings: DataFrame,
-    columns: Columns,
-    form: Form,
-    most_ratings: int | None = None,
-    counted: SizeEstimate | None = None,
-) -> Iterator[ChosenExchange]:
-    """Validate, count and load the ratings, as far as the decision needs it.
-
-    Their number decides whether they are collected on the driver. If they are not, or if the factors of their ids turn
-    out to be too large, an aggregation counts them by their ids. ``counted``: the ``size`` of the ratings, if they
-    were counted before.
+    ``posteriors`` are that of the model and, after a prior split, that of the certified draws. ``newcomers`` are the
+    factors of ids with side features and without ratings. With ``persist``, the table outlives the engine.
     """
-    spark = ratings.sparkSession
-    limits = ClusterLimits(driver_limits(spark), parallelism(spark), not is_connect(spark), most_ratings)
-    if counted is None and (wanted == "driver" or (wanted == "auto" and most_ratings != 0)):
-        with described(spark, "survey"):
-            counted = estimate_size(ratings, columns)
-    choice = decide(wanted, counted, None, form, limits)
-    if choice.exchange == "driver":
-        assert counted is not None
-        with described(spark, "gathering"):
-            most_bytes = min(limits.driver.result * 4 // 5, limits.driver.heap // 4)
-            collected = collect_ratings(ratings, columns, counted, most_bytes)
-        choice = decide(wanted, counted, collected, form, limits)
-        if choice.exchange == "driver":
-            yield ChosenExchange(choice, collected.counts, collected)
-            return
-        del collected  # or it would stay here until the fit ends
-    with survey_ratings(ratings, columns, collect_ids=choice.exchange not in ("shuffle", "mixed")) as whole:
-        yield ChosenExchange(decide(wanted, counted, whole, form, limits), whole.counts, whole)
+    if engine.runner.held_rows(side) is not None:
+        table = factor_table(engine.ids[side].values, *map(engine.runner.lines, posteriors))
+        if newcomers is not None:
+            table = pa.concat_tables([table, newcomers.cast(table.schema)])
+        return factor_frame(spark, table, schema)
+    ids = engine.ids[side].frame
+    numbered = StructType([StructField("number", LongType()), *schema.fields[1:]])
+    lines = truncate_plan(engine.runner.frame(side, posteriors, factor_lines, numbered), ids.sparkSession)
+    frame = ids.select("id", "number").join(lines, "number").select(*schema.names)
+    if newcomers is not None:
+        frame = frame.unionAll(factor_frame(ids.sparkSession, newcomers, schema))
+    return engine.runner.persist(frame, schema) if persist else frame
 
 
-def engine_over(
-    chosen: ChosenExchange, spark: SparkSession, config: FitConfig, execution: Execution
-) -> AbstractContextManager[SparkEngine]:
-    """The engine of the chosen exchange."""
-    exchange, loaded = chosen.choice.exchange, chosen.loaded
-    log.info("exchange: %s (%s)", exchange, chosen.choice.reason)
-    if isinstance(loaded, CollectedRatings):
-        return on_driver(spark, loaded, at_start_rank(config).form, execution.device)
-    held: dict[str, frozenset[Side]] = {"broadcast": frozenset(SIDES), "mixed": frozenset([held_side(loaded)])}
-    place: Storage = OnExecutors()  # by broadcast nothing is stored
-    if exchange != "broadcast":
-        TemporaryFolders.of(spark).delete_unread()  # the files of models that are gone
-        folder = work_folder(spark, execution.work_dir or execution.checkpoint_dir)
-        if folder is not None:
-            place = InFiles(folder)
-        else:
-            log.warning(
-                "the factors are stored on the executors, and a lost executor ends the fit: set checkpointDir, or "
-                "sparkContext.setCheckpointDir, to a folder that all executors can reach"
-            )
-    blocks = execution.row_blocks, execution.col_blocks
-    return on_executors(spark, loaded, blocks, config.form, place, held.get(exchange, frozenset()))
-
-
-def work_folder(spark: SparkSession, given: str | None) -> Location | None:
-    """A new folder for files that all executors can reach, or None if no such folder is known.
-
-    In ``given``, else in the application's checkpoint folder, else, on a single machine, in a temporary one.
-    """
-    name = f"onebit-{uuid.uuid4().hex[:12]}"
-    base = given or checkpoint_folder(spark)
-    if base:
-        return Location(spark, base) / name
-    if not is_local(spark):
-        return None
-    temporary = tempfile.mkdtemp(prefix="onebit-")
-    atexit.register(shutil.rmtree, temporary, ignore_errors=True)
-    return Location(spark, temporary) / name
+def adopted_factors(
+    engine: BlockEngine[Any], side: Side, factors: DataFrame, prior: RowPosterior, precision: str
+) -> Any:
+    """The posterior of the engine's ids from a factor table. Ids that it lacks get the one row of ``prior``."""
+    if engine.runner.held_rows(side) is not None:
+        rows = align_factors(collected_factors(factors), engine.ids[side].values, prior, precision)
+        return engine.runner.table(side, rows)
+    lines = engine.ids[side].frame.select("id", "number").join(factors, "id")
+    layout = RowLayout.of(prior.astype(precision).form)
+    return engine.runner.adopted(side, lines, PackRows(prior, precision), prior.packed().astype(precision), layout)

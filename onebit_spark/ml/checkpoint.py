@@ -3,9 +3,9 @@
 FOLDER/iteration-000020/    a model folder of that iteration (see ``persistence``), so it can predict
     checkpoint.json         the history so far, and the settings and ratings of the fit
 
-A checkpoint is written every few iterations. It appears whole or not at all. The one before it is deleted only then.
-Both posteriors are stored in the type in which they are held (float32), the scales and the history in full. So a fit
-that continues gives exactly the same result as one with the same checkpoints that was never interrupted.
+A checkpoint is written every few iterations. It appears whole or not at all, and only then the previous one is deleted.
+Both posteriors are stored in the type in which they are held (float32), the scales and the history in full. So a
+resumed fit ends at exactly the same result as one with the same checkpoints that was never interrupted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -27,7 +29,7 @@ from onebit_spark.core.output_kinds import MODEL
 from onebit_spark.core.posterior import FIT_VECTORS, MODEL_VECTORS, RowPosterior
 from onebit_spark.core.settings import param_names
 from onebit_spark.core.solver import Iteration, IterationPlan, Start
-from onebit_spark.errors import RequestError
+from onebit_spark.errors import FitFailed, RequestError
 from onebit_spark.input.rating_checks import RatingCounts
 from onebit_spark.platform.files import Location, replace_folder
 from onebit_spark.platform.sessions import described
@@ -41,14 +43,12 @@ P = TypeVar("P")  # a posterior of a side, in the engine's own form
 
 HISTORY = "checkpoint.json"
 PREFIX = "iteration-"
+OWNER = "fit-in-progress"  # a file with the token of the fit that uses the folder
 MAY_DIFFER = ("max_iter", "tol")  # these may be changed when a fit is resumed
 
 
-class Adopts(Protocol):
-    """What a warm start needs from an engine."""
-
-    def adopted(self, side: Side, factors: Any, prior: RowPosterior, precision: str) -> Any:
-        """The posterior of the engine's ids from a model's factors, in the engine's own form."""
+# (side, factors, prior, precision) ─► the posterior of the engine's ids from a model's factors, in the engine's form
+Adopt = Callable[[Side, Any, RowPosterior, str], Any]
 
 
 class Startable(Protocol):
@@ -58,11 +58,11 @@ class Startable(Protocol):
     def info(self) -> ModelInfo: ...
 
     def factorsOf(self, who: Who) -> Any:
-        """The factors of the users or of the items, as ``Adopts.adopted`` takes them."""
+        """The factors of the users or of the items, as ``Adopt`` takes them."""
 
 
 def warm_start(
-    model: Startable, config: FitConfig, engine: Adopts, vectors: int = MODEL_VECTORS
+    model: Startable, config: FitConfig, adopt: Adopt, vectors: int = MODEL_VECTORS
 ) -> Start[Any]:  # fmt: skip
     """The model's posterior of the engine's ids. Ids that the model does not know get its prior.
 
@@ -74,16 +74,15 @@ def warm_start(
         side: prior_row(info.scales, side, *info.table_form).with_vectors(MODEL_VECTORS, vectors) for side in SIDES
     }  # fmt: skip
     posteriors = {
-        side: engine.adopted(side, model.factorsOf(who), priors[side], config.precision)
-        for who, side in SIDE_OF.items()
+        side: adopt(side, model.factorsOf(who), priors[side], config.precision) for who, side in SIDE_OF.items()
     }
     settings = {name: info.parameters[name] for name in ("rank", "likelihood_weight", "implicit_features")}
     return Start(posteriors, info.scales.without_feature_coef(), settings=settings)
 
 
-def resumed(checkpoint: Checkpoint, config: FitConfig, engine: Adopts) -> Start[Any]:
-    """The state of a fit that was interrupted: what follows is as if it had not been."""
-    info, start = checkpoint.model.info, warm_start(checkpoint.model, config, engine, FIT_VECTORS)
+def resumed(checkpoint: Checkpoint, config: FitConfig, adopt: Adopt) -> Start[Any]:
+    """The state of an interrupted fit, from which it continues as if it had not been interrupted."""
+    info, start = checkpoint.model.info, warm_start(checkpoint.model, config, adopt, FIT_VECTORS)
     start = replace(start, scales=info.scales, history=checkpoint.history)
     if info.choice is None:
         return start
@@ -99,12 +98,14 @@ def _check_form(model: Startable, config: FitConfig) -> None:
         for name in FORM_SETTINGS
         if getattr(there, name) != getattr(config, name) and not _chosen(name, config)
     ]
+    if config.rank == AUTO and there.factors > config.max_rank:
+        differing.append(f"it has {there.factors} factors, and {names['max_rank']} is {config.max_rank} here")
     if differing:
         raise RequestError(f"the initial model does not fit this estimator: {'; '.join(differing)}")
 
 
 def _chosen(name: str, config: FitConfig) -> bool:
-    """Whether a setting is left to the data, so that it may be what it was in the initial model."""
+    """Whether a setting is chosen from the data, so that it may be that of the initial model."""
     choosing = config.rank == AUTO or config.chooses_kappa
     return getattr(config, name) == AUTO or (name == "implicit_features" and config.implicit_features and choosing)
 
@@ -119,7 +120,8 @@ class Checkpoint(NamedTuple):
 class CheckpointFolder:
     """The checkpoints of one fit. ``subject`` identifies the fit: see ``subject_of``.
 
-    ``load`` reads a model folder; ``save`` writes a model into a new one.
+    ``load`` reads a model folder; ``save`` writes a model into a new one. While a fit runs, the file ``OWNER`` holds
+    its token, so a second fit in the same folder is refused.
     """
 
     def __init__(
@@ -129,6 +131,30 @@ class CheckpointFolder:
         self.spark, self._folder = spark, Location(spark, folder)
         self._subject = subject
         self._load, self._save = load, save
+        self._token = uuid.uuid4().hex
+
+    @contextmanager
+    def claimed(self, resume: bool) -> Iterator[Checkpoint | None]:
+        """The newest checkpoint, or None. No other fit may use the folder meanwhile, unless it resumes this one."""
+        owner = self._folder / OWNER
+        earlier = self.newest(resume)
+        if owner.exists() and not resume:
+            raise RequestError(
+                f"another fit writes its checkpoints to {self._folder.uri}, or was killed there: choose another "
+                "folder, or resume"
+            )
+        owner.write_text(self._token)
+        try:
+            yield earlier
+        finally:
+            if self._owner() == self._token:
+                owner.delete()
+
+    def _owner(self) -> str | None:
+        """The token of the fit that uses the folder."""
+        with suppress(OSError):
+            return (self._folder / OWNER).read_text()
+        return None
 
     def newest(self, resume: bool) -> Checkpoint | None:
         """The newest checkpoint, or None. Refuses a checkpoint of another fit."""
@@ -153,6 +179,8 @@ class CheckpointFolder:
 
     def write(self, model: Startable, history: list[Iteration]) -> None:
         """Write a checkpoint, then delete the older ones."""
+        if self._owner() not in (self._token, None):
+            raise FitFailed(f"another fit has resumed from the checkpoints in {self._folder.uri}: this one ends here")
         spark, older = self.spark, complete_checkpoints(self._folder)
         target = self._folder / f"{PREFIX}{len(history):06d}"
         with replace_folder(spark, target.uri, MODEL, overwrite=True) as folder:
@@ -189,7 +217,7 @@ def complete_checkpoints(folder: Location) -> list[Location]:
 def clear_checkpoints(spark: SparkSession | None, folder: str) -> None:
     """Delete all checkpoints, also those that a killed driver did not finish. Call it when the model is saved."""
     for place in Location(spark, folder).children():
-        if place.name.lstrip(".").startswith(PREFIX):
+        if place.name == OWNER or place.name.lstrip(".").startswith(PREFIX):
             place.delete()
 
 

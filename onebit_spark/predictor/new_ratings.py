@@ -20,7 +20,7 @@ from onebit_spark.core.fitted_features import PARTNER, Who
 from onebit_spark.core.hyper_posterior import Moments
 from onebit_spark.core.implicit_features import newcomer_means, prior_means
 from onebit_spark.core.losses import OTHER, SIDES, HalfStep, Loss, RowPrior, Side
-from onebit_spark.core.losses.base import Partners
+from onebit_spark.core.losses.base import OtherLines
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.posterior import RowPosterior
 
@@ -45,7 +45,7 @@ class FoldIn:
     def of(cls, info: ModelInfo, side: Side) -> FoldIn:
         config, scales = info.config, info.scales
         loss = replace(config, solver="mm").make_loss()  # the steps of "gradient" do not converge
-        return cls(loss, side, config.kappa, scales.prior(side, config.intercepts), scales.moments)
+        return cls(loss, side, config.kappa, scales.row_prior(side), scales.moments)
 
     def rows(
         self, block: RatingBlock, partners: RowPosterior, explained: NDArray[np.float64] | None = None
@@ -88,7 +88,7 @@ def converged_rows(
     start = np.empty((block.n_rows, partners.dimension), partners.location.dtype)
     start[:] = prior.mean
     rows = RowPosterior.isotropic(start, 1.0 / np.sqrt(prior.precision[0]), partners.kind, partners.has_intercept)
-    table = loss.partners(partners)
+    table = loss.other_lines(partners)
     for number in range(FOLD_IN_ROUNDS):
         step: HalfStep[RowPosterior] = HalfStep(side, number, kappa, prior, ratings_per_row=1.0)
         if _largest_change(loss, block, table, rows, step) <= FOLD_IN_CHANGE:
@@ -96,7 +96,7 @@ def converged_rows(
     return rows
 
 
-def _largest_change(loss: Loss, block: RatingBlock, partners: Partners, rows: RowPosterior, step: HalfStep) -> float:
+def _largest_change(loss: Loss, block: RatingBlock, partners: OtherLines, rows: RowPosterior, step: HalfStep) -> float:
     """Update every row in place. Returns the largest change of a mean."""
     before = rows.location.copy()
     loss.update_rows(block, 0, block.n_rows, partners, rows, step)
@@ -143,7 +143,7 @@ def updated_sides(info: ModelInfo, block: RatingBlock, before: dict[Side, Before
         for side in SIDES:
             loss = fold_in[side].loss
             step: HalfStep[RowPosterior] = HalfStep(side, number, fold_in[side].kappa, priors[side], ratings_per_row=1)
-            change = _largest_change(loss, blocks[side], loss.partners(now[OTHER[side]]), now[side], step)
+            change = _largest_change(loss, blocks[side], loss.other_lines(now[OTHER[side]]), now[side], step)
             largest = max(largest, change)
         if largest <= UPDATE_CHANGE:
             break

@@ -193,7 +193,7 @@ def test_weights_of_zero_count_nowhere(folder, results):
 
 def test_repeated_cells_are_counted(results):
     assert "Rated more than once: 1 cell, 1 rating beyond the first" in results["booleans"][1]
-    assert "1 of them with both labels" in results["booleans"][1]
+    assert "With both labels: 1." in results["booleans"][1]
 
 
 def figures(path):

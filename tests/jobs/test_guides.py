@@ -1,32 +1,24 @@
 """Every snippet of README and guides runs as printed, and prints what stands below it.
 
 The snippets of a guide are one session. They run in their order, in one namespace that has only ``spark``, in a folder
-like a clone with the data that the guides name. ``guides.py`` says which snippets are not run.
+like a clone. A guide makes its own data, except for those that are about a cluster. ``guides.py`` says which snippets
+are not run.
 """
 
 import contextlib
 import importlib
 import io
 import re
-import shutil
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from guides import EXCERPT_OF, GUIDES, ROOT, assert_prints, snippets
 from pyspark.ml.recommendation import ALS
 from running import run_here, write
 
-from onebit_spark.simulate import simulate
+from onebit_spark import simulate
 
-COLUMNS = {  # of the ratings, where they are not user, item, label
-    "README.md": ("user", "item", "rating"),
-    "settings.md": ("user", "item", "rating"),
-    "from-als.md": ("user", "film", "stars"),
-    "platforms.md": ("user", "item", "stars"),
-}
-BEGIN_WITH_A_MODEL = ("predictions.md", "serving.md", "streaming.md")
 TABLES = {"cluster.md": ("films.ratings", "films.pairs"), "platforms.md": ("films.ratings",)}
 SHORTER = {"fit": ["--max-iter", "4"], "tune": ["--max-iter", "2", "--folds", "2"]}  # the rest is as printed
 DRAWS_REPORTS = "README.md"  # where the jobs of the others draw none: half of the Python time of a job
@@ -66,6 +58,9 @@ def test_the_guide_runs(guide, spark, clone, monkeypatch):
                 monkeypatch.setenv(*setting.split("=", 1))
         elif snippet.kind == "run":
             job, flags = snippet.job
+            if job == "simulate":
+                simulate.main(flags)
+                continue
             runtime = "auto" if "onebit-spark" in snippet.words else "spark"
             flags = [*(stand_in(flag, clone) for flag in flags), *SHORTER.get(job, ())]
             if job == "fit" and guide.name != DRAWS_REPORTS:
@@ -84,16 +79,14 @@ def stand_in(text, folder):
 
 
 @pytest.fixture
-def clone(guide, spark, model, tables, tmp_path, monkeypatch):
-    """The working folder, of Python and of the JVM: the jobs, and the data that the guides name."""
+def clone(guide, spark, tmp_path, monkeypatch):
+    """The working folder, of Python and of the JVM: the jobs, and on a cluster the ratings."""
     for name in ("jobs", "conf"):
         (tmp_path / name).symlink_to(ROOT / name)
-    data = tables(guide.name)
+    data = cluster_data() if guide.name in TABLES else {}
     for name, table in data.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        write(tmp_path / name, table)
-    if guide.name in BEGIN_WITH_A_MODEL:
-        shutil.copytree(model, tmp_path / "model")
+        (tmp_path / name).mkdir()
+        write(tmp_path / name / "0.parquet", table)
     monkeypatch.chdir(tmp_path)
     with jvm_in(spark, tmp_path), kept_settings(spark), catalog(spark, guide.name, data):
         yield tmp_path
@@ -106,39 +99,11 @@ def short_als(monkeypatch):
     monkeypatch.setattr(ALS, "fit", lambda als, ratings: fit(als.setMaxIter(1).setNumBlocks(1), ratings))
 
 
-@pytest.fixture(scope="module")
-def model(spark, tables, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("guides")
-    ratings = write(folder / "ratings.parquet", tables("")["ratings.parquet"])
-    assert run_here("fit", "--ratings", ratings, "--output", folder / "model", "--no-report")[0] == 0
-    return folder / "model"
-
-
-@pytest.fixture(scope="module")
-def tables():
-    """Tables with the columns of a guide, from 1,500 of the 60 × 40 cells of a matrix of rank 2. Stars are 2 or 4."""
-    made = simulate("B1", 2, (60, 40), 0.625, seed=3)
-    names = np.array(["ann", "bob", *(f"user {i}" for i in range(2, 60))])
-    films = {"item": range(40), "year": [1980 + i for i in range(40)], "genre": ["drama", "comedy"] * 20}
-
-    def make(guide):
-        user, item, label = COLUMNS.get(guide, ("user", "item", "label"))
-        users = made.rows if guide == "from-als.md" else names[made.rows]  # ALS takes no names
-        labels = (made.labels + (0 if label == "label" else 3)).astype(np.int32)
-        whole = pa.table({user: users, item: made.cols, label: labels})
-        return {
-            "ratings.parquet": whole.slice(0, 1200),
-            "ratings/0.parquet": whole.slice(0, 1200),
-            "held_out.parquet": whole.slice(1200),
-            "fresh.parquet": whole.slice(1200),
-            "today.parquet": whole.slice(1200, 100),
-            "incoming/0.parquet": whole.slice(1300),
-            "pairs.parquet": whole.slice(1200).drop_columns(label),
-            "films.parquet": pa.table(films),
-            "new_films.parquet": pa.table({"item": [100, 101], "year": [2024, 2025], "genre": ["drama", "comedy"]}),
-        }
-
-    return make
+def cluster_data():
+    """1,500 of the 60 × 40 cells of a matrix of rank 2, with labels and stars."""
+    drawn = simulate.simulate("B1", 2, (60, 40), 0.625, seed=3)
+    ratings = pa.table({"user": drawn.rows, "item": drawn.cols, "label": drawn.labels, "stars": drawn.labels + 3})
+    return {"ratings": ratings.slice(0, 1200), "pairs": ratings.slice(1200).select(["user", "item"])}
 
 
 @contextlib.contextmanager
@@ -172,6 +137,6 @@ def catalog(spark, guide, data):
         return
     spark.sql("CREATE DATABASE films")
     for name in TABLES[guide]:
-        spark.createDataFrame(data[f"{name.partition('.')[2]}.parquet"]).write.saveAsTable(name)
+        spark.createDataFrame(data[name.partition(".")[2]]).write.saveAsTable(name)
     yield
     spark.sql("DROP DATABASE films CASCADE")

@@ -4,6 +4,7 @@ import json
 import logging
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 
 from onebit_spark import RequestError
@@ -127,6 +128,17 @@ def test_a_rating_more_is_another_fit(ratings, tmp_path):
     estimator(tmp_path, maxIter=2).fit(doubled(first))
     with pytest.raises(RequestError, match="of another fit: fingerprint of the ratings was"):
         estimator(tmp_path, resume=True).fit(doubled(second))
+
+
+def test_only_spark_dataframes_are_fitted():
+    with pytest.raises(RequestError, match=r"takes a Spark DataFrame, not a pandas DataFrame: use spark\.create"):
+        OneBitCompletion(rank=2).fit(pd.DataFrame({"user": [1], "item": [2], "label": [1]}))
+
+
+def test_an_initial_model_has_at_most_the_largest_rank(ratings):
+    large = OneBitCompletion(rank=5, maxIter=1, tol=0.0).fit(ratings)
+    with pytest.raises(RequestError, match="it has 5 factors, and maxRank is 4 here"):
+        OneBitCompletion(rank="auto", maxRank=4).setInitialModel(large).fit(ratings)
 
 
 def test_what_does_not_go_together_is_refused(ratings, tmp_path):

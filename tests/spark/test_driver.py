@@ -2,7 +2,6 @@
 
 import os
 import warnings
-from dataclasses import replace
 from datetime import date
 from decimal import Decimal
 
@@ -14,10 +13,10 @@ from pyspark.sql import functions as F
 
 from onebit_spark import FitConfig, FitFailed, NotConverged, RequestError
 from onebit_spark.core import id_index
+from onebit_spark.core.config import Terms
 from onebit_spark.engines import spark_engine
-from onebit_spark.engines.decide import Choice, Refusal, on_driver
-from onebit_spark.engines.spark_engine import choose_exchange
-from onebit_spark.estimator import OneBitCompletion, fit_counted
+from onebit_spark.engines.spark_engine import load_ratings
+from onebit_spark.estimator import OneBitCompletion, fit_ratings
 from onebit_spark.input.batches import LABEL, USER, count_labels
 from onebit_spark.input.collect import SizeEstimate, estimate_size
 from onebit_spark.input.ratings import BIT, Columns, flag_bits, may_be_refused, unchecked_ratings
@@ -225,7 +224,7 @@ def test_a_nondeterministic_source_is_fitted_as_it_came(ratings, what):
     counted = SizeEstimate(info.n_ratings, 20.0, info.fingerprint)
     estimator = OneBitCompletion(rank=2, maxIter=1, exchange="driver")
     with pytest.raises(FitFailed, match="not deterministic"):
-        fit_counted(estimator, source, counted)
+        fit_ratings(source, estimator.columns(), estimator.fitConfig(), estimator.execution(), Terms(), counted=counted)
     assert estimator.fit(source).info.n_ratings <= ratings.count()  # nothing is left over for the next fit
 
 
@@ -240,73 +239,31 @@ def test_ids_too_long_for_32_bit_offsets(ratings, monkeypatch):
     assert again.info.n_users == 70
 
 
-class TestWhereItIsTaken:
-    FORM = FitConfig(rank=10).form
-    LAPTOP = DriverLimits(result=2**30, heap=2**30, memory=8 * 2**30, local=True)
+# ---- where it is taken; tests/unit/test_decide.py has the limits -----------------------------------------------------
 
-    def ask(self, n, ids=1000, wanted="auto", limits=LAPTOP, most=None):
-        return on_driver(wanted, SizeEstimate(n, 20.0), 2 * ids, self.FORM, limits, most)
 
-    def test_up_to_a_limit_that_follows_from_the_memory(self):
-        assert self.ask(10**6) == Choice(
-            "driver",
-            "1,000,000 ratings and their factors take about 107 MB of the driver's memory; its limit: at most "
-            "100,000,000 on one machine",
-        )
-        small = DriverLimits(result=2**30, heap=2**29, memory=2**30, local=True)
-        refused = self.ask(3 * 10**7, limits=small)
-        assert isinstance(refused, Refusal)
-        assert "half of the 1,024 MB that are free hold 18," in refused.reason
-        assert isinstance(self.ask(8 * 10**6, limits=small), Choice)
+def test_the_different_ids_that_are_text_are_counted_once(ratings):
+    """70 users of 4 bytes and an offset; their number is an estimate."""
+    assert estimate_size(ratings, Columns()).id_bytes == pytest.approx(70 * 8, rel=0.1)
 
-    def test_beside_a_cluster_it_is_lower(self):
-        cluster = DriverLimits(result=2**30, heap=2**30, memory=2**36, local=False)
-        assert isinstance(self.ask(2 * 10**7, limits=cluster), Choice)
-        assert "beside a cluster" in self.ask(2 * 10**7 + 1, limits=cluster).reason
 
-    def test_the_users_limit_comes_first(self):
-        assert "driverRatings = 999" in self.ask(1000, most=999).reason
-        assert isinstance(self.ask(1000, most=1000), Choice)
+@pytest.mark.classic
+def test_none_on_the_driver(ratings):
+    form = FitConfig(rank=3).form
+    for most, reason in ((0, "driverRatings = 0; the factors"), (1499, "1,500 ratings are more")):
+        with load_ratings("auto", ratings, Columns(), form, most) as (found, _):
+            assert found.exchange == "broadcast"
+            assert found.reason.startswith(reason)
+    with load_ratings("auto", ratings, Columns(), form) as (found, _):
+        assert found.exchange == "driver"
 
-    def test_the_text_of_the_ids_counts(self, ratings):
-        """Each of the different ids, once: 70 users of 4 bytes and an offset; their number is an estimate."""
-        counted = estimate_size(ratings, Columns())
-        assert counted.id_bytes == pytest.approx(70 * 8, rel=0.1)
-        form, text = self.FORM, SizeEstimate(10**7, 80.0, id_bytes=36.0 * 10**7)
-        assert isinstance(on_driver("auto", SizeEstimate(10**7, 80.0), 0, form, self.LAPTOP, None), Choice)
-        assert (
-            "half of the 8,192 MB" in on_driver("auto", replace(text, n=9 * 10**7), 0, form, self.LAPTOP, None).reason
-        )
-        small = DriverLimits(result=2**30, heap=2**30, memory=2**30, local=True)
-        assert isinstance(on_driver("driver", SizeEstimate(10**7, 80.0), 0, form, small, None), Choice)
-        with pytest.raises(RequestError, match="exchange=driver cannot work"):
-            on_driver("driver", text, 0, form, small, None)
 
-    def test_not_with_factors_that_the_heap_cannot_hold(self):
-        assert "the factors of 4,000,000 ids" in self.ask(10**7, ids=2 * 10**6).reason
-
-    def test_a_request_beyond_the_memory_is_refused_with_the_numbers(self):
-        with pytest.raises(RequestError, match=r"1,000,000,000 ratings .* 22 GB, and .* can take 8,192 MB: choose"):
-            self.ask(10**9, wanted="driver")
-
-    @pytest.mark.classic
-    def test_none_on_the_driver(self, ratings):
-        form = FitConfig(rank=3).form
-        for most, reason in ((0, "driverRatings = 0; the factors"), (1499, "1,500 ratings are more")):
-            with choose_exchange("auto", ratings, Columns(), form, most) as found:
-                assert found.choice.exchange == "broadcast"
-                assert found.choice.reason.startswith(reason)
-        with choose_exchange("auto", ratings, Columns(), form) as found:
-            assert found.choice.exchange == "driver"
-
-    @pytest.mark.parametrize("most", [0, 1499])
-    def test_who_asks_for_the_driver_gets_it_whatever_auto_may_take(self, ratings, most):
-        told = fit(ratings, "driver", driverRatings=most, maxIter=1).info.exchange
-        assert told["exchange"] == "driver"
-        assert told["reason"].startswith("as asked; 1,500 ratings")
-
-    def test_who_asks_for_the_driver_is_refused_before_the_ratings_are_gathered(self, ratings, monkeypatch):
-        monkeypatch.setattr(spark_engine, "driver_limits", lambda spark: DriverLimits(2**30, 2**30, 2**10, local=True))
-        monkeypatch.setattr(spark_engine, "collect_ratings", lambda *_: pytest.fail("they were gathered"))
-        with pytest.raises(RequestError, match=r"exchange=driver cannot work: 1,500 ratings .* can take 0 MB: choose"):
-            fit(ratings, "driver", driverRatings=0)
+def test_a_request_for_the_driver_comes_before_the_limit_of_auto(ratings, monkeypatch):
+    """It is refused before the ratings are gathered."""
+    exchange = fit(ratings, "driver", driverRatings=0, maxIter=1).info.exchange
+    assert exchange["exchange"] == "driver"
+    assert exchange["reason"].startswith("as asked; 1,500 ratings")
+    monkeypatch.setattr(spark_engine, "driver_limits", lambda spark: DriverLimits(2**30, 2**30, 2**10, local=True))
+    monkeypatch.setattr(spark_engine, "collect_ratings", lambda *_: pytest.fail("they were gathered"))
+    with pytest.raises(RequestError, match=r"exchange=driver cannot work: 1,500 ratings .* can take 0 MB: choose"):
+        fit(ratings, "driver", driverRatings=0)

@@ -16,7 +16,7 @@ from test_checkpoint import Interrupted, interrupt_after
 from onebit_spark import FitConfig, FitFailed, Terms, fit_arrays
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.randomness import Draws, Split
-from onebit_spark.engines.spark_engine import on_executors
+from onebit_spark.engines.spark_engine import executor_engine
 from onebit_spark.engines.tables import OnExecutors
 from onebit_spark.engines.threads import LocalEngine
 from onebit_spark.estimator import OneBitCompletion
@@ -342,7 +342,7 @@ def test_the_same_draws_coins_and_confidences_as_in_process(spark, ratings, data
     held = frozenset(["rows", "cols"])
     with (
         survey_ratings(ratings, Columns()) as counted,
-        on_executors(spark, counted, blocks, config.form, OnExecutors(), held) as engine,
+        executor_engine(spark, counted, blocks, config.form, OnExecutors(), held) as engine,
     ):
         first, second = (
             {side: engine.runner.table(side, rows.take(rated[side])) for side, rows in local.posteriors.items()}
@@ -373,6 +373,6 @@ def test_a_nondeterministic_source_is_read_once(spark, ratings, exchange):
     with survey_ratings(source, Columns()) as counted:
         counted.packed.cached.unpersist()  # as if the executors that hold it were lost
         held = frozenset(["rows", "cols"] if exchange == "broadcast" else [])
-        engine = on_executors(spark, counted, (2, 2), FitConfig(rank=2).form, OnExecutors(), held)
+        engine = executor_engine(spark, counted, (2, 2), FitConfig(rank=2).form, OnExecutors(), held)
         with pytest.raises(FitFailed, match="not deterministic"):
             engine.__enter__()

@@ -96,7 +96,7 @@ def test_ids_without_ratings_are_predicted_from_their_features(spark, model, num
     weights = np.array(model.info.side_features["user"]["weights"])
     coding = model.info.side_features["user"]["coding"]
     coded = [(z - one["centre"]) * one["scale"] for z, one in zip(numbers[0][-1], coding, strict=True)]
-    unseen = model.info.scales.unseen("rows", True).mean[0]
+    unseen = model.info.scales.unseen("rows").mean[0]
     location = unseen + coded @ weights
     np.testing.assert_allclose([line["intercept"], *line["mean"]], location, rtol=1e-4, atol=1e-5)
     item = model.items.filter("id = '0'").first()

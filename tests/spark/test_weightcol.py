@@ -10,8 +10,9 @@ from test_checkpoint import Interrupted, interrupt_after
 
 from onebit_spark import FitConfig, FitFailed, RequestError, fit_arrays
 from onebit_spark.cli.fit_job import fit_summary
-from onebit_spark.engines.decide import Choice, Refusal, on_driver
-from onebit_spark.estimator import OneBitCompletion, fit_counted
+from onebit_spark.core.config import Terms
+from onebit_spark.engines.decide import Exchange, Refusal, driver_exchange
+from onebit_spark.estimator import OneBitCompletion, fit_ratings
 from onebit_spark.input.collect import SizeEstimate, collect_ratings, estimate_size
 from onebit_spark.input.ratings import Columns, with_weight
 from onebit_spark.model import OneBitCompletionModel
@@ -139,8 +140,9 @@ def test_weights_that_change_are_caught(ratings):
     source = ratings.mapInArrow(flicker, "user long, item long, label long, w double")
     info = estimator(exchange="driver", maxIter=1).fit(source).info
     counted = SizeEstimate(info.n_ratings, 20.0, info.fingerprint, weighted=True)
+    asked = estimator(exchange="driver", maxIter=1)
     with pytest.raises(FitFailed, match="not deterministic"):
-        fit_counted(estimator(exchange="driver", maxIter=1), source, counted)
+        fit_ratings(source, asked.columns(), asked.fitConfig(), asked.execution(), Terms(), counted=counted)
 
 
 def test_checkpoints_belong_to_the_weights(ratings, tmp_path):
@@ -194,8 +196,8 @@ def test_the_memory_of_the_driver_counts_them(ratings):
     plain, weighted = (estimate_size(ratings, Columns(weight=name)) for name in (None, "w"))
     assert weighted.bytes_per_rating == plain.bytes_per_rating + 4 + 1 / 8  # and a bit that it is there
     limits = DriverLimits(2**40, 2**40, 2 * 30 * n + 2**28, local=True)
-    assert isinstance(on_driver("auto", SizeEstimate(n, 0.0), 0, form, limits, None), Choice)
-    assert isinstance(on_driver("auto", SizeEstimate(n * 5, 0.0, weighted=True), 0, form, limits, None), Refusal)
+    assert isinstance(driver_exchange("auto", SizeEstimate(n, 0.0), 0, form, limits, None), Exchange)
+    assert isinstance(driver_exchange("auto", SizeEstimate(n * 5, 0.0, weighted=True), 0, form, limits, None), Refusal)
 
 
 def test_folds_carry_the_weights(ratings, data):

@@ -79,6 +79,6 @@ def test_the_bound_of_the_logistic_loss():
 def test_a_rating_reads_one_line_that_begins_at_a_cache_line(loss, intercepts, structure):
     chosen = LOSSES[loss].from_options("mm", structure)
     posterior = RowPosterior.isotropic(np.ones((7, 10 + intercepts), np.float32), 0.5, chosen.kind, intercepts)
-    table = chosen.partners(posterior)
+    table = chosen.other_lines(posterior)
     assert table.flags.c_contiguous
     assert table.ctypes.data % 64 == 0

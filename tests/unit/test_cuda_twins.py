@@ -88,7 +88,7 @@ class Case:
         """The rows and the sums of the CPU."""
         step = HalfStep("rows", 0, self.kappa, self.prior, 1.0, relaxation=self.relaxation, want_data=True, **how)
         rows = self.own.copy()
-        return rows, self.loss.update_rows(self.block, 0, self.m, self.loss.partners(self.partners), rows, step)
+        return rows, self.loss.update_rows(self.block, 0, self.m, self.loss.other_lines(self.partners), rows, step)
 
     @property
     def rated(self):

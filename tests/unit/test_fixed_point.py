@@ -8,7 +8,7 @@ import pytest
 
 from onebit_spark import FitConfig, NotConverged, fit_arrays
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.losses.base import partner_location, partner_std
+from onebit_spark.core.losses.base import other_location, other_std
 from onebit_spark.predictor.new_ratings import converged_rows
 
 
@@ -22,7 +22,7 @@ def ratings(seed=8, n=600, shape=(25, 15)):
 @cache
 def fitted(**choices):
     """A fit, and its settings: both sides are looked at."""
-    config = FitConfig(rank=2, alpha=5.0, beta=1.0, tol=1e-11, max_iter=1000, implicit_features=False, **choices)
+    config = FitConfig(rank=2, alpha=5.0, beta=1.0, tol=1e-10, max_iter=300, implicit_features=False, **choices)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotConverged)
         return fit_arrays(*ratings(), config, threads=1), config
@@ -33,7 +33,7 @@ def settled_and_fitted(side, **choices):
     fit, config = fitted(**choices)
     block = RatingBlock.from_coordinates(*ratings(), (25, 15))
     own, other = (fit.rows, fit.cols) if side == "rows" else (fit.cols, fit.rows)
-    prior = fit.scales.prior(side, config.intercepts)
+    prior = fit.scales.row_prior(side)
     block = block if side == "rows" else block.transpose()
     settled = converged_rows(config.make_loss(), block, other, side, config.kappa, prior)
     return settled, own, other, block, prior, config
@@ -53,7 +53,7 @@ def test_logistic_rows_of_a_converged_fit_are_reproduced(covariance, intercepts,
 def test_hinge_rows_of_a_converged_fit_are_reproduced(intercepts, side):
     """Nearly: the update stops at the hinge's kinks, a few thousandths of a row's objective above its minimum."""
     settled, own, other, block, prior, config = settled_and_fitted(side, loss="hinge", intercepts=intercepts)
-    z, s = partner_location(other).astype(float), partner_std(other).astype(float)
+    z, s = other_location(other).astype(float), other_std(other).astype(float)
     row = np.repeat(np.arange(block.n_rows), block.row_counts)
     col, sign = block.codes >> 1, 2.0 * (block.codes & 1) - 1.0
     w = np.zeros((block.n_rows, z.shape[1]))

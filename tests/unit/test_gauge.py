@@ -16,7 +16,7 @@ from onebit_spark import FitConfig, fit_arrays
 from onebit_spark.core import gauge, prediction
 from onebit_spark.core.blocks import RatingBlock
 from onebit_spark.core.gauge import Gauge, GaugeStep
-from onebit_spark.core.hyper_posterior import HierarchicalPrior, HyperPosterior
+from onebit_spark.core.hyper_posterior import HyperPosterior
 from onebit_spark.core.losses import SIDES
 from onebit_spark.core.posterior import RowMap, RowPosterior
 from onebit_spark.core.priors import PRIORS
@@ -46,8 +46,8 @@ def moments(posterior):
 
 
 def hierarchy(prior, intercepts, rank=5):
-    scales = HyperPosterior(np.linspace(0.5, 3.0, rank), row_intercept=1.3, col_intercept=0.8, mean=0.2)
-    return HierarchicalPrior(scales, PRIORS[prior](ALPHA, BETA), intercepts)
+    pi, factor = PRIORS[prior](ALPHA, BETA), np.linspace(0.5, 3.0, rank)
+    return HyperPosterior(pi, intercepts, factor, row_intercept=1.3, col_intercept=0.8, mean=0.2)
 
 
 def scores_and_variances(rows, cols):
@@ -140,7 +140,7 @@ def test_no_score_changes_and_the_objective_falls(symmetry, intercepts, move, pr
     before = hierarchy(prior, intercepts)
     start = Gauge.of(moments(rows), moments(cols))
     updated, divergence = before.at(start.rows, start.cols)
-    found = gauge.by_strength(move(start, updated.scales, before.prior))
+    found = gauge.by_strength(move(start, updated))
     mapped = applied(found, rows, cols)
     for new, old in zip(scores_and_variances(*mapped), scores_and_variances(rows, cols), strict=True):
         np.testing.assert_allclose(new, old, rtol=1e-12, atol=1e-12 * np.abs(old).max())
@@ -167,10 +167,10 @@ def test_the_predicted_divergence_is_that_of_the_mapped_rows(symmetry, prior, in
     assert divergence < plain[1] - 1.0
     mapped = maps["rows"].applied(rows), maps["cols"].applied(cols)
     for (reached, told), pair in ((plain, (rows, cols)), ((after, divergence), mapped)):
-        centre = (reached.scales.mean, reached.scales.mean_variance) if intercepts else (0.0, 1.0)
+        centre = (reached.mean, reached.mean_variance) if intercepts else (0.0, 1.0)
         scales = bruteforce.best_scales(before.prior, *pair, *centre)
         assert told == pytest.approx(bruteforce.divergence(*pair, scales), rel=1e-9)
-        np.testing.assert_allclose(reached.scales.factor, [s.inverse_mean for s in scales.factors], rtol=1e-9)
+        np.testing.assert_allclose(reached.factor, [s.inverse_mean for s in scales.factors], rtol=1e-9)
 
 
 @pytest.mark.parametrize("counts", [(M1, M2), (30, 30), (3, 500), (10**6, 10**3)])
@@ -199,7 +199,7 @@ def test_no_other_turning_is_better(symmetry, prior):
     rows, cols = (moments(p) for p in sides(KINDS[symmetry], False))
     before = hierarchy(prior, False)
     move = gauge.rotated if symmetry == "linear" else gauge.rescaled
-    best = move(Gauge.of(rows, cols), before.scales, before.prior)
+    best = move(Gauge.of(rows, cols), before)
     reached = before.at(best.rows, best.cols)[1]
 
     def height(x):
@@ -216,9 +216,9 @@ def test_no_other_turning_is_better(symmetry, prior):
 def test_centring_is_the_best_shift():
     """With γ and μ held, no other c, and after it no other e, makes the squares smaller; s is best where μ follows."""
     rows, cols = sides("covariance", True)
-    scales = hierarchy("gamma", True).scales
+    scales = hierarchy("gamma", True)
     start = Gauge.of(moments(rows), moments(cols))
-    found = gauge.centred(start, scales, None)
+    found = gauge.centred(start, scales)
 
     def height(pair):
         return readable.weighted_squares(*pair, scales)
@@ -245,8 +245,8 @@ def _sheared(posterior, by):
 
 def test_levelling_is_best_where_the_mean_follows():
     rows, cols = sides("spread", True)
-    scales = hierarchy("gamma", True).scales
-    found = gauge.levelled(Gauge.of(moments(rows), moments(cols)), scales, None)
+    scales = hierarchy("gamma", True)
+    found = gauge.levelled(Gauge.of(moments(rows), moments(cols)), scales)
 
     def height(s):
         """min over m of ½[g_b Σ(b + s − m)² + g_d Σ(d − s)² + m²]."""
@@ -364,7 +364,7 @@ def test_a_fit_that_was_interrupted_goes_on_to_the_bit():
     config = FitConfig(tol=0, max_iter=8, implicit_features=False)
     whole = solve(engine, config, lambda step: engine.posteriors if step.number == 4 else None)
     half, reached = solved(data, replace(config, max_iter=4), True)
-    resumed, again = solved(data, config, True, start=Start(reached, half.hierarchy.scales, half.history))
+    resumed, again = solved(data, config, True, start=Start(reached, half.hierarchy, half.history))
     unseen, rounded = solved(data, config, True)
     assert [step.objective for step in resumed.history] == [step.objective for step in whole.history]
     np.testing.assert_allclose(

@@ -16,6 +16,7 @@ from onebit_spark.engines.start import GROWN_MARGIN, ResidualTables
 from onebit_spark.engines.threads import LocalEngine
 
 SHAPE = (120, 90)
+PRIOR = FitConfig().make_prior(sum(SHAPE))
 
 
 def some_posterior(kind, intercept, implicit, rank=3, rows=7, precision="float64"):
@@ -70,8 +71,8 @@ def test_scales_of_other_factors():
     grams = {side: rng.random((9, 9)) for side in ("row_coef_gram", "col_coef_gram")}  # of three vectors each
     moments = Moments(rng.random(3), 0.5, 0.7, 9, 8, **grams, **told, ratings=44.0)
     features = {"rows": rng.random((5, 4))}
-    scales = HyperPosterior(rng.random(3), 2.0, 3.0, 0.1, 0.2, moments, features)
-    new = scales.of_factors(np.array([2, -1, 0]), intercepts=True)
+    scales = HyperPosterior(PRIOR, True, rng.random(3), 2.0, 3.0, 0.1, 0.2, moments, features)
+    new = scales.of_factors(np.array([2, -1, 0]))
     np.testing.assert_array_equal(new.factor, [scales.factor[2], 1.0, scales.factor[0]])
     np.testing.assert_array_equal(new.moments.factor, [moments.factor[2], 0.0, moments.factor[0]])
     for name, gram in grams.items():
@@ -87,7 +88,7 @@ def test_scales_of_other_factors():
     for name in ("row_intercept", "col_intercept", "mean", "mean_variance"):
         assert getattr(new, name) == getattr(scales, name)
     assert (new.moments.rows, new.moments.cols, new.moments.ratings) == (9, 8, 44.0)
-    assert HyperPosterior.at_start(2).of_factors(np.array([0, 1, -1]), False).moments is None
+    assert HyperPosterior.at_start(PRIOR, False, 2).of_factors(np.array([0, 1, -1])).moments is None
 
 
 def test_factors_in_use():
@@ -161,7 +162,7 @@ def test_the_objective_falls_from_the_grown_state():
     engine, config, _ = fitted(implicit_features=False)
     hierarchy = solve(engine, config).hierarchy
     wider = FitConfig(rank=4, likelihood_weight=1.0, max_iter=8, tol=0, implicit_features=False)
-    scales = hierarchy.scales.of_factors(np.array([0, 1, -1, -1]), True)
+    scales = hierarchy.of_factors(np.array([0, 1, -1, -1]))
     state = Start(engine.grown(wider, wider.make_loss()), scales, earlier=8)
     history = [step.objective for step in solve(engine, wider, start=state).history]
     assert np.all(np.diff(history) < 0)

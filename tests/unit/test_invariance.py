@@ -55,7 +55,7 @@ def test_declared_shape_changes_nothing(loss, intercepts):
     np.testing.assert_array_equal(wide.rows.location[:30], fit.rows.location)
     np.testing.assert_array_equal(wide.cols.scale[:20], fit.cols.scale)
     for side, posterior, seen in (("rows", wide.rows, 7), ("cols", wide.cols, 11)):
-        prior = wide.scales.prior(side, intercepts)
+        prior = wide.scales.row_prior(side)
         for empty in (seen, posterior.n_rows - 1):
             np.testing.assert_allclose(posterior.location[empty], prior.mean[0], rtol=1e-14)
             np.testing.assert_allclose(posterior.covariance[empty], np.diag(1 / prior.precision[0]), rtol=1e-14)

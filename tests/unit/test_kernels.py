@@ -183,7 +183,7 @@ def check_kernel(make, move, intercepts, kappa, relaxation, mean_lines, precisio
         before, after = posteriors[side], posteriors[side].copy()
         prior = make_prior(rng, block.n_rows, before.dimension, mean_lines, precision_lines)
         step = half_step(side, kappa, prior, move, move.covariances, relaxation)  # a plan asks in its last move
-        sums = loss.update_rows(block, 0, block.n_rows, loss.partners(other), after, step)
+        sums = loss.update_rows(block, 0, block.n_rows, loss.other_lines(other), after, step)
 
         log_volume = data = 0.0
         mean, scale = before.location.astype(float), _scale(before)
@@ -221,7 +221,7 @@ def test_rows_updated_in_pieces_are_rows_updated_at_once(loss, intercepts, weigh
     pieces = whole.copy()
     prior = make_prior(rng, block.n_rows, whole.dimension, "per row", "per row")
     step = half_step("rows", 1.0, prior, loss.plan()[0])
-    partners = loss.partners(other)
+    partners = loss.other_lines(other)
     sums = loss.update_rows(block, 0, block.n_rows, partners, whole, step)
     parts = []
     for lo, hi in ((3, 7), (0, 1), (1, 1), (1, 3)):
@@ -244,7 +244,7 @@ def test_the_data_term_is_asked_for(loss):
     prior = make_prior(rng, block.n_rows, asked.dimension, "one", "one")
     for move in loss.plan():
         if move.side == "rows":
-            partners = loss.partners(other)
+            partners = loss.other_lines(other)
             told = loss.update_rows(block, 0, block.n_rows, partners, asked, half_step("rows", 1.0, prior, move))
             quiet = half_step("rows", 1.0, prior, move, want_data=False)
             untold = loss.update_rows(block, 0, block.n_rows, partners, silent, quiet)
@@ -266,7 +266,7 @@ def test_the_data_term_is_that_of_the_new_state(move, weighted):
     prior = make_prior(rng, block.n_rows, state.dimension, "one", "one")
     step = half_step("rows", 1.0, prior, move)
     mean, scale = state.location.copy(), _scale(state)
-    sums = loss.update_rows(block, 0, block.n_rows, loss.partners(other), state, step)
+    sums = loss.update_rows(block, 0, block.n_rows, loss.other_lines(other), state, step)
     data = sum(
         TWINS[key(loss)](row_problem(block, i, other, prior, 1.0), mean[i], scale[i], step, np.float64).data
         for i in np.flatnonzero(block.row_counts)
@@ -290,7 +290,7 @@ def test_mm_halves_a_step_that_climbs_and_then_keeps_the_mean():
     for t in range(12):
         step = replace(half_step("rows", 2.0, prior, loss.plan()[0]), iteration=t)
         old = state.location.copy()
-        loss.update_rows(block, 0, 200, loss.partners(other), state, step)
+        loss.update_rows(block, 0, 200, loss.other_lines(other), state, step)
         for i in range(200):
             problem = row_problem(block, i, other, prior, 2.0)
             new = readable.hinge_row(problem, old[i], *floors(t)).mean

@@ -183,7 +183,7 @@ def test_logistic_row_update_is_exact(structure, intercepts):
 
     xi = np.sqrt(bruteforce.expected_squares(data, rows, cols))
     before = bruteforce.objective("logistic", data, 1.5, rows, cols, scales, xi)
-    loss.update_rows(block, 0, SHAPE[0], loss.partners(cols), rows, half_step("rows", 1.5, prior, loss.plan()[0]))
+    loss.update_rows(block, 0, SHAPE[0], loss.other_lines(cols), rows, half_step("rows", 1.5, prior, loss.plan()[0]))
     best = bruteforce.objective("logistic", data, 1.5, rows, cols, scales, xi)
     assert best < before - 1
     # The bound is tightest at ξ² = E[u²]: moving ξ there, as the data term does, lowers it once more.
@@ -211,7 +211,7 @@ def test_hinge_spread_update_is_exact(intercepts):
     scales = bruteforce.best_scales(PRIORS["gamma"](3.0, 2.0), rows, cols, 0.3 * intercepts, 0.1)
     prior = make_prior(rng, SHAPE[0], rows.dimension, "one", "one")
     prior.precision[:] = [gamma.inverse_mean for gamma, _, _ in scales.of("rows", intercepts)]
-    loss.update_rows(block, 0, SHAPE[0], loss.partners(cols), rows, half_step("rows", 1.5, prior, loss.plan()[0]))
+    loss.update_rows(block, 0, SHAPE[0], loss.other_lines(cols), rows, half_step("rows", 1.5, prior, loss.plan()[0]))
     best = bruteforce.objective("hinge", data, 1.5, rows, cols, scales)
     for _ in range(10):
         direction = rng.standard_normal(rows.scale.shape)

@@ -2,15 +2,12 @@
 
 import io
 import re
-import threading
-import time
 from dataclasses import replace
 
 import pytest
-from numba.core import event
 
 from onebit_spark.cli import progress as module
-from onebit_spark.cli.fit_job import counted, trial_lines
+from onebit_spark.cli.fit_job import counted
 from onebit_spark.cli.progress import Progress, TaskProgress
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.solver import Iteration
@@ -143,31 +140,5 @@ def test_progress_on_a_terminal_is_one_bar():
     assert "\n" not in stream.getvalue().strip()
 
 
-def test_compiling_is_booked_by_its_name():
-    """Also where another thread compiles while this one reads."""
-    clock, done = module.Clock(), threading.Event()
-
-    def compile_something():
-        with event.trigger_event("numba:compile"), event.trigger_event("numba:compile"):  # one kernel within another
-            time.sleep(0.3)
-        done.set()
-
-    with clock("reading"):
-        threading.Thread(target=compile_something).start()
-        assert done.wait(10)
-    with clock("saving"):
-        pass
-    assert list(clock.seconds) == ["reading", "compiling", "saving"]
-    assert clock.seconds["compiling"] == pytest.approx(0.3, abs=0.1)
-    assert clock.seconds["reading"] < 0.1
-
-
-def test_the_summary_has_a_table_of_what_was_tried():
-    trial = {"rank": 10, "weight": 1.25, "implicit_features": False, "loss": 0.4446, "kept": True}
-    lines = list(trial_lines([{**trial, "weight": 1, "implicit_features": True, "kept": False}, trial]))
-    assert lines[1:] == [
-        "  rank  weight  implicit features    loss",
-        "    10       1                yes  0.4446",
-        "    10    1.25                 no  0.4446  kept",
-    ]
+def test_one_is_singular():
     assert [counted(n, "rating") for n in (0, 1, 1200)] == ["0 ratings", "1 rating", "1,200 ratings"]

@@ -18,7 +18,6 @@ from onebit_spark.core.side_features import (
     FEATURE_RIDGE,
     FeatureRidge,
     SideFeatures,
-    rated_gram,
 )
 from onebit_spark.core.solver import solve
 from onebit_spark.engines.threads import LocalEngine
@@ -80,7 +79,7 @@ def test_the_statistics_by_hand():
     known[:, 1:] += told
     distance = rows.location - known
     centre = np.zeros(config.dimension)
-    centre[0] = hierarchy.scales.mean
+    centre[0] = hierarchy.mean
     f = engine.features["rows"].coded[active]
     counts = np.sqrt(block.distinct_counts)[:, None]
     directions = (counts * rows.implicit[:, 8:])[active]
@@ -105,7 +104,7 @@ def test_rows_without_ratings_have_the_mean_that_their_features_explain():
     shape = (SHAPE[0] + extra, SHAPE[1])
     config = FitConfig(rank=2, likelihood_weight=1.0, max_iter=30, tol=0)
     fit = fit_arrays(rows, cols, labels, config, shape, row_features=features)
-    weights, unseen = fit.scales.features["rows"], fit.scales.unseen("rows", True)
+    weights, unseen = fit.scales.features["rows"], fit.scales.unseen("rows")
     rated = features[np.unique(rows)]
     coded = (features[-extra:] - rated.mean(axis=0)) / rated.std(axis=0) / np.sqrt(P)
     np.testing.assert_allclose(fit.rows.location[-extra:], unseen.mean + coded @ weights, rtol=1e-4, atol=1e-5)
@@ -143,13 +142,7 @@ def test_an_id_without_ratings_gets_the_mean_of_what_implicit_features_say():
         p = fit.probability(rows[~fitted], cols[~fitted])
         losses.append(-np.mean(np.log(np.where(labels[~fitted], p, 1 - p))))
     assert losses[1] <= losses[0] + 0.005
-    assert np.abs(fit.scales.unseen("rows", True).mean[0, 1:]).max() > 0
-
-
-def test_the_gram_is_of_the_rated_rows_alone():
-    f = np.arange(8.0).reshape(4, 2)
-    counts = np.array([1, 0, 2, 0])
-    np.testing.assert_allclose(rated_gram(f, counts), np.outer(f[0], f[0]) + np.outer(f[2], f[2]))
+    assert np.abs(fit.scales.unseen("rows").mean[0, 1:]).max() > 0
 
 
 @pytest.mark.parametrize("share", ["prior split", "nine tenths"])
@@ -169,7 +162,7 @@ def test_what_is_fitted_to_a_part_does_not_depend_on_the_features_of_the_rest(sh
     for given in (features, other):
         if share == "prior split":
             fit = fit_arrays(*ratings, config, (200, 150), certify=Terms(prior_split=0.5), row_features=given)
-            found.append((fit.codings["rows"], fit.scales.features["rows"].tolist()))
+            found.append((fit.info.side_features["user"]["coding"], fit.scales.features["rows"].tolist()))
         else:
             engine = LocalEngine(block)
             engine.features["rows"] = SideFeatures.of_rows(given, block.row_counts > 0, "features")

@@ -1,6 +1,7 @@
 import dataclasses
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,7 +9,7 @@ from scipy.special import expit
 from scipy.stats import binom
 
 from onebit_spark import simulate as module
-from onebit_spark.simulate import KINDS, power_law_ratings, simulate
+from onebit_spark.simulate import KINDS, main, power_law_ratings, simulate
 
 UNLIKELY = 1e-6  # of a binomial count outside its limits; the seeds are fixed, so a pass stays a pass
 
@@ -160,3 +161,18 @@ def test_power_law_crosses_chunks_and_follows_the_seed(monkeypatch):
     assert first[0].max() < 20
     assert first[1].max() < 10
     assert set(np.unique(first[2])) == {-1, 1}
+
+
+def test_the_files_of_the_guides_hold_every_rating_once(tmp_path, capsys):
+    main([str(tmp_path), "--users", "30", "--items", "20", "--ratings", "300"])
+    parts = [pq.read_table(tmp_path / name) for name in ("ratings.parquet", "held_out.parquet", "incoming")]
+    assert [part.num_rows for part in parts] == [240, 30, 30]
+    cells = {cell for part in parts for cell in zip(*part.select(["user", "item"]).to_pydict().values(), strict=True)}
+    assert len(cells) == 300
+    for part in parts:
+        assert ((part["stars"].to_numpy() > 3.5) == (part["label"].to_numpy() > 0)).all()
+    pairs = pq.read_table(tmp_path / "pairs.parquet")
+    assert pairs.equals(parts[1].select(["user", "item"]))
+    films, new = (pq.read_table(tmp_path / name) for name in ("films.parquet", "new_films.parquet"))
+    assert (films.num_rows, new["item"].to_pylist()) == (20, [20, 21])
+    assert "ratings.parquet" in capsys.readouterr().out

@@ -42,7 +42,7 @@ def problem(info, fit, ratings):
         posterior = getattr(fit, side)
         new = numbers >= posterior.n_rows
         lines = posterior.take(np.where(new, 0, numbers))
-        lines.put(new, prior_rows(info.scales.unseen(side, posterior.has_intercept), int(new.sum()), posterior))
+        lines.put(new, prior_rows(info.scales.unseen(side), int(new.sum()), posterior))
         before[side] = Before(lines, new)
     return block, before
 

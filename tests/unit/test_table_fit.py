@@ -9,14 +9,15 @@ import pyarrow.csv as pacsv
 import pytest
 
 import onebit_spark
-from onebit_spark import FitConfig, RequestError, Terms, fit_arrays, fit_table, table_fit
+from onebit_spark import FitConfig, FitFailed, RequestError, Terms, fit_arrays, fit_table, in_process
 from onebit_spark.core import execution
 from onebit_spark.core.execution import Execution
 from onebit_spark.engines.threads import ThreadRunner
+from onebit_spark.in_process import TableFit
 from onebit_spark.input.arrow_ratings import ArrowRatings
 from onebit_spark.input.rating_checks import Columns
 from onebit_spark.input.tables import ArrowTable
-from onebit_spark.table_fit import TableFit
+from onebit_spark.ml.checkpoint import OWNER, clear_checkpoints
 
 QUICK = FitConfig(rank=2, max_iter=6, tol=0.0, likelihood_weight=1.0)
 
@@ -50,7 +51,7 @@ def test_the_fit_is_that_of_the_arrays(ratings, likes, loss):
 
 def test_any_number_of_threads_gives_the_same_bits(likes):
     one, two = (fit_table(likes, QUICK, threads=threads) for threads in (1, 2))
-    np.testing.assert_array_equal(one.users.posterior.location, two.users.posterior.location)
+    np.testing.assert_array_equal(one.users.known.location, two.users.known.location)
 
 
 class Device(ThreadRunner):
@@ -74,7 +75,7 @@ class Device(ThreadRunner):
 def test_on_a_device(likes, tmp_path, monkeypatch):
     """What a model holds was fetched from there. A checkpoint that goes on was sent there again."""
     monkeypatch.setattr(execution, "no_device", lambda: None)
-    monkeypatch.setattr(table_fit, "CudaRunner", Device)
+    monkeypatch.setattr(in_process, "CudaRunner", Device)
     expected, model = fit_table(likes, QUICK), fit_table(likes, QUICK, device="cuda")
     assert model.info.objective_history == expected.info.objective_history
     np.testing.assert_array_equal(model.users.known.location, expected.users.known.location[::-1])
@@ -100,7 +101,7 @@ def test_from_files_frames_and_tables(likes, tmp_path):
     expected = fit_table(likes, QUICK)
     for source in (str(tmp_path / "likes.csv"), tmp_path / "likes.csv", pandas.DataFrame(likes.to_pydict())):
         model = fit_table(source, QUICK)
-        np.testing.assert_array_equal(model.users.posterior.location, expected.users.posterior.location)
+        np.testing.assert_array_equal(model.users.known.location, expected.users.known.location)
         assert model.info.fingerprint == expected.info.fingerprint
 
 
@@ -179,10 +180,11 @@ def test_bad_requests(likes, arguments, message):
 # ---- checkpoints -----------------------------------------------------------------------------------------------------
 
 
-def fitted(likes, execution, **settings):
+def fitted(likes, execution, terms=None, on_iteration=None, **settings):
     source = ArrowRatings(ArrowTable.of(likes), Columns())
     config = FitConfig(**{"rank": 2, "tol": 0.0, "likelihood_weight": 1.0, **settings})
-    return TableFit(config, None, Columns(), source.id_types, execution=execution).model(source.divided().to_fit)
+    fit = TableFit(config, terms, Columns(), source.id_types, execution=execution)
+    return fit.model(source.divided().to_fit, on_iteration)
 
 
 def test_a_fit_goes_on_from_a_checkpoint_and_ends_at_the_same_bits(likes, tmp_path):
@@ -195,7 +197,7 @@ def test_a_fit_goes_on_from_a_checkpoint_and_ends_at_the_same_bits(likes, tmp_pa
     resumed = fitted(likes, replace(keep, resume=True), max_iter=9)
     whole = fitted(likes, replace(keep, checkpoint_dir=str(tmp_path / "whole")), max_iter=9)
     assert resumed.info.objective_history == whole.info.objective_history
-    np.testing.assert_array_equal(resumed.users.posterior.location, whole.users.posterior.location)
+    np.testing.assert_array_equal(resumed.users.known.location, whole.users.known.location)
 
 
 def test_checkpoints_of_other_fits_are_refused(likes, tmp_path):
@@ -219,3 +221,36 @@ def test_a_file_with_another_separator(tmp_path):
     with pytest.raises(RequestError, match=r"fields look separated by ';', set options=\{'sep': ';'\}"):
         fit_table(tmp_path / "likes.txt", options={"format": "csv"})
     assert fit_table(tmp_path / "likes.txt", QUICK, options={"format": "csv", "sep": ";"}).info.n_users == 5
+
+
+def test_two_fits_do_not_share_a_folder_of_checkpoints(likes, tmp_path):
+    """The second is refused, unless it resumes. Then the first ends with a line that says so."""
+    keep, second = Execution(checkpoint_dir=str(tmp_path), checkpoint_interval=2), []
+
+    def start_another(step):
+        if step.number == 1:
+            with pytest.raises(RequestError, match=r"another fit writes its checkpoints to .*: choose another folder"):
+                fitted(likes, keep)
+        if step.number == 3:
+            second.append(fitted(likes, replace(keep, resume=True), max_iter=3))
+            (tmp_path / OWNER).write_text("the token of a fit that still runs")
+
+    with pytest.raises(FitFailed, match="another fit has resumed from the checkpoints in"):
+        fitted(likes, keep, max_iter=9, on_iteration=start_another)
+    assert len(second) == 1
+    clear_checkpoints(None, str(tmp_path))
+    assert not list(tmp_path.iterdir())
+    fitted(likes, keep, max_iter=1)
+    assert not list(tmp_path.iterdir())  # a fit that has ended leaves no token
+
+
+def test_a_resumed_fit_pays_for_ranks_only_if_they_were_tried(likes, tmp_path):
+    """With few ratings nothing is chosen, and no other rank could have been."""
+    keep = Execution(checkpoint_dir=str(tmp_path), checkpoint_interval=2)
+    auto = {"rank": "auto", "likelihood_weight": None, "implicit_features": False}
+    fitted(likes, keep, max_iter=3, terms=Terms(), **auto)
+    resumed = fitted(likes, replace(keep, resume=True), max_iter=5, terms=Terms(), **auto)
+    whole = fitted(likes, Execution(checkpoint_dir=str(tmp_path / "whole"), checkpoint_interval=2), max_iter=5,
+                   terms=Terms(), **auto)  # fmt: skip
+    assert resumed.certificate == whole.certificate
+    assert whole.certificate["certificates"]

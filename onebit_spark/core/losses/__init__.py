@@ -1,4 +1,4 @@
-"""The registered losses. A third one is one new file and one line here."""
+"""The registered losses. A new loss is a file of its own and an entry of ``LOSSES``."""
 
 from __future__ import annotations
 

@@ -3,18 +3,18 @@
 Coordinates. A row has D free coordinates, ``[b_i, L_i1 … L_iK]`` with intercepts or ``[L_i1 … L_iK]`` without. With
 intercepts the score b_i + d_j + L_i·R_j is the product of two augmented vectors of length D + 1::
 
-    the row being updated    [ 1 , b_i, L_i1 … L_iK ]      its first coordinate is fixed at 1, with no spread
-    its partner              [ d_j, 1 , R_j1 … R_jK ]
+    the row being updated    [ 1 , b_i, L_i1 … L_iK ]      its first coordinate is fixed at 1, with variance 0
+    the other side           [ d_j, 1 , R_j1 … R_jK ]
 
-and the same two layouts serve the other side with the roles exchanged: one kernel for both. Without intercepts nothing
-is fixed and the augmented vectors are the plain ones.
+An update of the other side exchanges the roles, so one kernel serves both sides. Without intercepts nothing is fixed,
+and the augmented vectors are the plain ones.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import ClassVar, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,18 +36,16 @@ Symmetry = Literal["linear", "scaling"]
 class RowPrior:
     """x_i ~ N(mean_i, (diag precision_i + coupling)⁻¹): one line for all rows of the side, or one line per row."""
 
-    # (1, D) or (rows, D): E[μ] for the intercepts and 0 elsewhere; in a learnt prior what was learnt before
-    mean: NDArray[np.float64]
-    precision: NDArray[np.float64]  # (1, D) or (rows, D): g = E[1/γ]; in a learnt prior the inverse variances
-    # (rows, D): The part of ``mean`` that features explain (docs/MATH.md, §13 and §15)
+    mean: NDArray[np.float64]  # (1, D) or (rows, D): E[μ] for intercepts and 0 for factors, or learnt means
+    precision: NDArray[np.float64]  # (1, D) or (rows, D): g = E[1/γ], or learnt inverse variances
+    # (rows, D): the part of ``mean`` that features explain (docs/MATH.md, §13 and §15)
     explained: NDArray[np.float64] | None = None
-    implicit_mean: NDArray[np.float64] | None = None  # (rows, K): The part of it that implicit features explain
-    # (D, D), 0 on its diagonal: what a map that waits for the rows makes of independent coordinates (``before``)
-    coupling: NDArray[np.float64] | None = None
+    implicit_mean: NDArray[np.float64] | None = None  # (rows, K): the part of it that implicit features explain
+    coupling: NDArray[np.float64] | None = None  # (D, D), 0 on its diagonal: couples coordinates after ``before``
 
     @classmethod
     def at(cls, lines: RowPosterior) -> RowPrior:
-        """The prior with the mean and the deviations of these rows."""
+        """The prior with the means and the standard deviations of these rows."""
         return cls(lines.location.astype(np.float64), lines.std.astype(np.float64) ** -2)
 
     def rows(self, lo: int, hi: int) -> RowPrior:
@@ -70,7 +68,7 @@ class RowPrior:
         return replace(self, mean=self.mean + explained, explained=explained, implicit_mean=implicit_mean)
 
     def before(self, by: RowMap) -> RowPrior:
-        """The same prior of rows that x ─► xT + t has yet to map: the mean (p − t)T⁻¹, the precision T diag(g) Tᵀ."""
+        """The prior before the pending map x ─► xT + t: mean (p − t)T⁻¹, precision T diag(g) Tᵀ."""
         joint = (by.matrix * self.precision) @ by.matrix.T
         diagonal = np.diag(joint)
         mean = np.asarray(np.linalg.solve(by.matrix.T, (self.mean - by.shift).T).T, np.float64)
@@ -79,88 +77,61 @@ class RowPrior:
 
 @dataclass(frozen=True)
 class PriorLines(Generic[P]):
-    """A prior of its own for every row, held like a posterior: N(location, diag(deviation²)).
-
-    An engine sends its tasks where the lines of their rows are to be found, in the place of all lines.
-    """
+    """A different prior for every row, stored like a posterior: N(location, diag(std²))."""
 
     lines: P
 
 
 @dataclass(frozen=True)
 class HalfStep(Generic[P]):
-    """One map step over a side: which parameters move, and what they are weighed against."""
+    """An update of one side: which parameters move, and under which prior."""
 
     side: Side  # the side that moves
     iteration: int  # number of the iteration, from 0
     kappa: float  # κ, the weight of one rating
     prior: RowPrior | PriorLines[P]  # prior of the rows of this side
     ratings_per_row: float  # 2n/m, the scale of a gradient step; with weights n is their sum
-    move_means: bool = True  # whether the means move, and whether the spreads do
+    move_means: bool = True
     move_covariances: bool = True
-    want_data: bool = False  # whether to add up the objective's data term at the new state, by rows of this side
-    # ω, from 1 to below 2: means move ω times as far as to the minimum of their majoriser (docs/MATH.md, §7.3)
+    want_data: bool = False  # whether to compute the objective's data term at the new state
+    # ω in [1, 2): means move ω times the way to the minimum of their majoriser (docs/MATH.md, §7.3)
     relaxation: float = 1.0
-    # (p, D): W: a row with the side features f has the prior mean Wᵀf (§15)
+    # W, (p, D): a row with the side features f has the prior mean Wᵀf (docs/MATH.md, §15)
     feature_coef: NDArray[np.float64] | None = None
 
     def under(self, prior: RowPrior | PriorLines[Q]) -> HalfStep[Q]:
-        """The same step under another prior, or under the same one in another form."""
+        """The same step with another prior, or with the same prior in another form."""
         return HalfStep(**{**vars(self), "prior": prior})
 
     def before(self, by: RowMap) -> HalfStep[P]:
-        """The same step on rows that ``by`` has yet to map. Its partners wait for their map as well."""
+        """The same step before the pending map ``by`` of its rows. The map of the other side is pending as well."""
         learnt = self.feature_coef
         learnt = None if learnt is None else np.asarray(np.linalg.solve(by.matrix.T, learnt.T).T, np.float64)
         return replace(self, prior=self.row_prior.before(by), feature_coef=learnt)
 
     @property
     def row_prior(self) -> RowPrior:
-        """The prior of the rows at hand; an engine has put it in the place of ``PriorLines`` before."""
+        """The prior of the rows. An engine has replaced ``PriorLines`` before."""
         assert isinstance(self.prior, RowPrior)
         return self.prior
 
 
 class Move(NamedTuple):
-    """One entry of a loss's plan for an iteration."""
+    """An update within an iteration: its side, and which parameters move."""
 
     side: Side
     means: bool
     covariances: bool
 
 
-class KernelRatings(NamedTuple):
-    """The ratings of a block, as a kernel reads them."""
-
-    pointers: NDArray[np.int64]
-    codes: NDArray[np.int32]
-    weights: NDArray[np.float32] | None
-
-
-class KernelRows(NamedTuple):
-    """The rows that a kernel updates in place."""
-
-    location: FloatArray
-    scale: FloatArray  # standard deviations, or packed covariances
-    fixed: int  # coordinates of an augmented row that are fixed: 1 with intercepts, else 0
-
-
-class KernelPrior(NamedTuple):
-    """``RowPrior``: one line for all rows, or one line per row."""
-
-    mean: NDArray[np.float64]
-    precision: NDArray[np.float64]
-    coupling: NDArray[np.float64]  # 0 without one
-
-
 class RowSums(NamedTuple):
-    """What a row kernel adds up over its rows with ratings."""
+    """The sums of a row kernel over rows with ratings."""
 
     log_volume: float  # Σ_i Σ_k log s_ik, or ½ Σ_i log det V_i
-    data: float  # the objective's data term, 0 where it was not asked for
+    data: float  # the objective's data term, 0 without ``want_data``
 
 
-Partners = FloatArray  # one line per partner: all that a rating reads
+OtherLines = FloatArray  # one line for each row of the other side: all that a rating reads
 
 
 class Loss(ABC):
@@ -171,12 +142,12 @@ class Loss(ABC):
     chooses_kappa: ClassVar[bool]  # whether κ is chosen on a part of the ratings where none is given
     start_std: ClassVar[float]  # standard deviation of every coordinate at the start
     start_shrinkage: ClassVar[float]  # the spectral start's factor in a model with intercepts
-    score_noise: ClassVar[float]  # c: ``probability`` grows with score/√(c + variance), and with nothing else
+    score_noise: ClassVar[float]  # c: ``probability`` is an increasing function of score/√(c + variance)
 
     @classmethod
     @abstractmethod
     def from_options(cls, solver: str, covariance: str) -> Loss:
-        """The loss with those of a fit's options that concern it; RefusedSetting for one that it cannot honour."""
+        """The loss with the options that concern it; RefusedSetting for an option that it does not support."""
 
     @staticmethod
     @abstractmethod
@@ -186,64 +157,64 @@ class Loss(ABC):
     @staticmethod
     @abstractmethod
     def held_out(scores: FloatArray, variances: FloatArray, signs: FloatArray) -> NDArray[np.float64]:
-        """The loss of ratings that were not fitted, labels ±1: what a validation curve shows."""
+        """The loss of ratings that were not fitted, for labels ±1."""
 
     @property
     @abstractmethod
     def kind(self) -> Kind:
-        """How a row's uncertainty is kept."""
+        """Whether a row has a covariance or standard deviations."""
 
     @property
     def symmetry(self) -> Symmetry | None:
-        """The maps L ─► LA, R ─► RA⁻ᵀ under which no rating's share of the data term changes: any A, or a diagonal one.
+        """The maps L ─► LA, R ─► RA⁻ᵀ that leave the data term unchanged: any A, or diagonal ones.
 
-        None where the fit is not to make use of them (``gauge``).
+        None if the fit must not use them (``gauge``).
         """
         return "linear" if self.kind == "covariance" else "scaling"
 
     def plan(self) -> list[Move]:
-        """The map steps of one iteration, in order."""
+        """The updates of one iteration, in order."""
         return [Move("rows", means=True, covariances=True), Move("cols", means=True, covariances=True)]
 
     @abstractmethod
-    def partners(self, posterior: RowPosterior) -> Partners:
-        """The table that the kernel reads for the other side, in the partner's augmented layout."""
+    def other_lines(self, posterior: RowPosterior) -> OtherLines:
+        """The table of the other side that the kernel reads, in its augmented layout."""
 
     @abstractmethod
     def update_rows(
-        self, block: RatingBlock, lo: int, hi: int, partners: Partners, rows: RowPosterior, step: HalfStep
+        self, block: RatingBlock, lo: int, hi: int, others: OtherLines, rows: RowPosterior, step: HalfStep
     ) -> RowSums:
         """Update rows lo … hi−1 of ``rows`` in place from the ratings of ``block`` (same numbering).
 
-        Rows without ratings are left alone. ``step.row_prior`` is that of all rows of the block.
+        Rows without ratings do not change. ``step.row_prior`` is the prior of all rows of the block.
         """
 
 
-def kernel_arguments(
-    block: RatingBlock, rows: RowPosterior, step: HalfStep
-) -> tuple[KernelRatings, KernelRows, KernelPrior]:
-    """What every row kernel is given, besides the partners and the numbers of its loss."""
+def kernel_arguments(block: RatingBlock, rows: RowPosterior, step: HalfStep) -> tuple[Any, Any, Any]:
+    """Ratings, rows and prior as every row kernel takes them: pointers, codes and weights; location, scale and the
+    number of fixed coordinates, 1 with intercepts; mean, precision and coupling.
+    """
     prior, size = step.row_prior, rows.dimension
     coupling = np.zeros((size, size)) if prior.coupling is None else prior.coupling
     return (
-        KernelRatings(block.row_pointers, block.codes, block.weights),
-        KernelRows(rows.location, rows.scale, int(rows.has_intercept)),
-        KernelPrior(prior.mean, prior.precision, coupling),
+        (block.row_pointers, block.codes, block.weights),
+        (rows.location, rows.scale, int(rows.has_intercept)),
+        (prior.mean, prior.precision, coupling),
     )
 
 
-def partner_location(posterior: RowPosterior) -> FloatArray:
+def other_location(posterior: RowPosterior) -> FloatArray:
     """[d_j, 1, R_j] with intercepts, R_j without (m × augmented)."""
     return np.insert(posterior.location, 1, 1, axis=1) if posterior.has_intercept else posterior.location
 
 
-def partner_std(posterior: RowPosterior) -> FloatArray:
+def other_std(posterior: RowPosterior) -> FloatArray:
     """The standard deviations in the same layout: [s_dj, 0, s_j]."""
     return np.insert(posterior.std, 1, 0, axis=1) if posterior.has_intercept else posterior.std
 
 
-def partner_table(rows: int, columns: int, dtype: np.dtype[np.floating]) -> FloatArray:
-    """An empty table that begins at a cache line, so that a row that fills whole lines touches no further one."""
+def aligned_table(rows: int, columns: int, dtype: np.dtype[np.floating]) -> FloatArray:
+    """An empty table that begins at a cache line, so that rows of whole cache lines touch no others."""
     size = rows * columns * dtype.itemsize
     raw = np.empty(size + CACHE_LINE, np.uint8)
     start = -raw.ctypes.data % CACHE_LINE
@@ -251,6 +222,6 @@ def partner_table(rows: int, columns: int, dtype: np.dtype[np.floating]) -> Floa
 
 
 def side_by_side(left: FloatArray, right: FloatArray) -> FloatArray:
-    """Two tables of the same shape in one, so that a rating reads one line."""
-    out = partner_table(len(left), 2 * left.shape[1], left.dtype)
+    """Two tables of the same shape in one, so that a rating reads a single line."""
+    out = aligned_table(len(left), 2 * left.shape[1], left.dtype)
     return np.concatenate([left, right], axis=1, out=out)

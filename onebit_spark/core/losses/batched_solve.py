@@ -1,24 +1,24 @@
-"""The D×D systems of eight rows at once, solved or inverted in place and without allocation, inside compiled kernels.
+"""Solves or inverts the D×D systems of eight rows at once, in place and without allocation, inside compiled kernels.
 
-One small system is too short to fill vector instructions. Eight rows fill them: entry q of all eight systems is line q
-of an array with ``LANES`` columns, and every operation below acts on eight rows at once. LLVM maps a line to the
-registers of the machine (four of two numbers, two of four, one of eight). No lane sees another one, so a row's result
-does not depend on the rows that it shares a line with.
+One small system is too short to fill vector instructions; eight fill them. Entry q of all eight systems is line q of an
+array with ``LANES`` columns, and every operation below acts on a whole line. LLVM maps a line to the registers of the
+machine (four of two numbers, two of four, one of eight). The lanes do not mix, so the result of a row does not depend
+on the other rows of its batch.
 
-A batch of rows is worked off in two passes: ``next_batch`` picks the rows, the kernel makes their sums one after the
-other, and then their systems are solved together. A lower triangle is packed row after row: entry (i, j) of all eight
-systems is line i(i+1)/2 + j.
+A batch is processed in two passes: ``next_batch`` picks the rows, the kernel computes their sums one after the other,
+and then their systems are solved together. A lower triangle is packed row after row: entry (i, j) of all eight systems
+is line i(i+1)/2 + j.
 
-**Solves** are Cholesky's. **Inverses** are Gauss and Jordan's sweeps. There a system is the packed lower triangle of
-[[A, b], [bᵀ, ·]], D + 1 lines of it, whose last line is b. A sweep of some coordinates k (the others are r) makes of
-it::
+Systems are **solved** by Cholesky's method and **inverted** by Gauss-Jordan sweeps. For an inverse, a system is the
+packed lower triangle of [[A, b], [bᵀ, ·]], D + 1 lines, the last of which is b. A sweep of some coordinates k, with r
+the others, maps::
 
     A_kk ─► −A_kk⁻¹,     A_rk ─► A_rk A_kk⁻¹,     A_rr ─► A_rr − A_rk A_kk⁻¹ A_kr
 
-After the sweeps of all D coordinates A is −A⁻¹ and the line of b is A⁻¹b. The pivots are those of Cholesky's method, so
-a positive definite A needs no exchange of lines. A sweep of four coordinates reads and writes each entry once for four
-multiply-adds, where the triangular solves of Cholesky's method would read three numbers for each. The arithmetic is the
-same: D³/2 multiply-adds.
+After the sweeps of all D coordinates A has become −A⁻¹ and the line of b A⁻¹b. The pivots are those of Cholesky's
+method, so a positive definite A needs no exchange of lines. A sweep of four coordinates reads and writes each entry
+once for four multiply-adds; the triangular solves of Cholesky's method would read three numbers for each. Both take
+D³/2 multiply-adds.
 """
 # mypy: disallow-untyped-defs=False
 
@@ -36,7 +36,7 @@ from numba.np.arrayobj import make_array
 from onebit_spark.core.compiled import inner, intrinsic, jit
 
 LANES = 8  # rows whose systems are solved together
-MOST_RATINGS = 1024  # of several rows together: their partners stay in the second-level cache until they are read again
+MOST_RATINGS = 1024  # of a batch of several rows, so that what they read stays in the second-level cache
 
 _LINE = ir.VectorType(ir.DoubleType(), LANES)
 
@@ -64,7 +64,7 @@ def _address(context, builder, kind, array, line):
 
 
 def _of_llvm(builder, name, *arguments):
-    """A function of lines that LLVM brings along."""
+    """Call a function of LLVM on lines."""
     kind = ir.FunctionType(_LINE, [_LINE] * len(arguments))
     function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.v{LANES}f64")
     return builder.call(function, arguments)
@@ -167,7 +167,7 @@ def next_batch(pointers, first, last, members):
 
 @inner
 def fill_up(system, solution, size, count):
-    """Lanes without a row solve x = 0."""
+    """Let lanes without a row solve x = 0."""
     for b in range(count, LANES):
         for q in range(size * (size + 1) // 2):
             system[q, b] = 0.0
@@ -264,13 +264,13 @@ def half_log_det_inverse(pivots, lane):
 
 @inner
 def _line(i, j):
-    """Where the entry (i, j) of a symmetric matrix is."""
+    """The line of entry (i, j) of a symmetric matrix."""
     return i * (i + 1) // 2 + j if i >= j else j * (j + 1) // 2 + i
 
 
 @inner
 def _sweep_one(a, rows, size, k, u, pivots, place):
-    """The sweep of coordinate k; ``u`` is room for A_rk. Of the ``rows`` lines the first ``size`` are coordinates."""
+    """Sweep coordinate k; ``u`` is scratch for A_rk. The first ``size`` of the ``rows`` lines are coordinates."""
     r = reciprocal(load(a, _line(k, k)))
     store(pivots, place, r)
     for i in range(rows):
@@ -288,7 +288,7 @@ def _sweep_one(a, rows, size, k, u, pivots, place):
 
 @inner
 def _sweep_block(a, pivots, u, w, d, size, k):
-    """The sweep of the coordinates k … k + 3; ``u``, ``w`` and ``d`` are room for A_rk, A_rk A_kk⁻¹ and −A_kk⁻¹."""
+    """Sweep coordinates k … k + 3; ``u``, ``w`` and ``d`` are scratch for A_rk, A_rk A_kk⁻¹ and −A_kk⁻¹."""
     for p in range(BLOCK):
         for q in range(p + 1):
             store(d, _line(p, q), load(a, _line(k + p, k + q)))

@@ -1,6 +1,6 @@
-"""The hinge loss: Definition 1 of the paper and Algorithm 1, with a better solver of the means.
+"""The hinge loss: Definition 1 of the paper and Algorithm 1, with a better solver for the means.
 
-The objective is F = λ·AVB. Given the other side it separates over rows, and in a row into two convex problems:
+The objective is F = λ·AVB. Given the other side it separates over rows, and within a row into two convex problems:
 
 - spread: s_k = 2 / (a_k + √(a_k² + 4 g_k)),  a_k = κ c Σ_l (|R_jk| + c sR_jk),  c = √(2/π);
 - mean:   min_x κ Σ_l (1 − y_l x·R_j)_+ + Σ_k w_k |x_k| + ½ Σ_k g_k (x_k − p_k)²,  w_k = κ c Σ_l sR_jk.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +25,12 @@ from onebit_spark.core.losses.base import (
     HalfStep,
     Loss,
     Move,
-    Partners,
+    OtherLines,
     RowSums,
     Symmetry,
     kernel_arguments,
-    partner_location,
-    partner_std,
+    other_location,
+    other_std,
     side_by_side,
 )
 from onebit_spark.core.losses.batched_solve import (
@@ -60,26 +60,6 @@ SPREAD_FACTOR = math.sqrt(2 / math.pi)  # c: E|Z| of a standard normal Z
 HALVINGS = 3
 
 
-class MajoriserNumbers(NamedTuple):
-    """What the kernel of ``solver="mm"`` needs of a step."""
-
-    kappa: float
-    relaxation: float
-    margin_floor: float
-    mean_floor: float
-    want_data: bool
-
-
-class GradientNumbers(NamedTuple):
-    """What the kernel of ``solver="gradient"`` needs of a step."""
-
-    kappa: float
-    rate: float
-    move_means: bool
-    move_covariances: bool
-    want_data: bool
-
-
 @dataclass(frozen=True)
 class Hinge(Loss):
     """``solver="mm"`` majorises the means' problem (default); ``"gradient"`` is Algorithm 1 as printed."""
@@ -99,9 +79,9 @@ class Hinge(Loss):
 
     @staticmethod
     def probability(scores: FloatArray, variances: FloatArray) -> NDArray[np.float64]:
-        """Φ(score/std), the posterior probability that the *sign* is positive, under a normal approximation.
+        """Φ(score/std), the posterior probability that the *score* is positive, under a normal approximation.
 
-        It says how sure the model is of its side, not how often the label is positive.
+        It is the model's certainty about the sign, not the frequency of positive labels.
         """
         return np.asarray(ndtr(scores / np.sqrt(np.maximum(variances, 1e-300))))
 
@@ -129,24 +109,24 @@ class Hinge(Loss):
             Move("cols", means=False, covariances=True),
         ]
 
-    def partners(self, posterior: RowPosterior) -> Partners:
-        return side_by_side(partner_location(posterior), partner_std(posterior))
+    def other_lines(self, posterior: RowPosterior) -> OtherLines:
+        return side_by_side(other_location(posterior), other_std(posterior))
 
     def update_rows(
-        self, block: RatingBlock, lo: int, hi: int, partners: Partners, rows: RowPosterior, step: HalfStep
+        self, block: RatingBlock, lo: int, hi: int, others: OtherLines, rows: RowPosterior, step: HalfStep
     ) -> RowSums:
-        ratings, own, prior = kernel_arguments(block, rows, step)
+        ratings, updated, prior = kernel_arguments(block, rows, step)
         t, kappa = step.iteration, step.kappa
         if self.solver == "mm":
-            majoriser = MajoriserNumbers(kappa, step.relaxation, *floors(t), step.want_data)
-            return RowSums(*update_rows_mm(ratings, (lo, hi), partners, own, prior, majoriser))
+            majoriser = (kappa, step.relaxation, *floors(t), step.want_data)
+            return RowSums(*update_rows_mm(ratings, (lo, hi), others, updated, prior, majoriser))
         rate = learning_rate(t) / (kappa * step.ratings_per_row)
-        gradient = GradientNumbers(kappa, rate, step.move_means, step.move_covariances, step.want_data)
-        return RowSums(*update_rows_gradient(ratings, (lo, hi), partners, own, prior, gradient))
+        gradient = (kappa, rate, step.move_means, step.move_covariances, step.want_data)
+        return RowSums(*update_rows_gradient(ratings, (lo, hi), others, updated, prior, gradient))
 
 
 def floors(t: int) -> tuple[float, float]:
-    """ε_t, the floor of |1 − yu|, and ε'_t, that of |x_k|, after t iterations: large at first, then shrinking."""
+    """The floors ε_t of |1 − yu| and ε'_t of |x_k| after t iterations. They shrink to a limit."""
     return max(1e-2, 0.5 * 0.9**t), max(1e-3, 0.1 * 0.85**t)
 
 
@@ -157,8 +137,8 @@ def learning_rate(t: int) -> float:
 
 # ---- kernels ---------------------------------------------------------------------------------------------------------
 #
-# Both read the same sums over a row's ratings. The chunks of a row's partners stay gathered in ``partners``: a row of
-# one chunk is gathered once, however often its scores are needed.
+# Both kernels use the same sums over a row's ratings. ``others`` holds the gathered coordinates of a row's chunk, so a
+# row with one chunk is gathered once.
 
 
 @jit
@@ -209,19 +189,19 @@ def _penalty(x, fixed, w, prior_mean, precision):
 
 
 @jit
-def update_rows_mm(ratings, span, partner_table, rows, prior, numbers):
+def update_rows_mm(ratings, span, other_lines, rows, prior, numbers):
     """Rows span[0] … span[1] − 1: one majorised step of the means, and the exact spreads.
 
-    The floors make the majoriser loose at the old point. So a step that does not lower the row's own part of F is
-    halved, at most ``HALVINGS`` times; then the old mean stays. Returns Σ_i Σ_k log s_ik and the data term.
+    The floors make the majoriser loose at the old point. So a step that does not lower the row's part of F is halved,
+    at most ``HALVINGS`` times; after that the old mean stays. Returns Σ_i Σ_k log s_ik and the data term.
     """
     (first, last), (location, spread, fixed) = span, rows
     pointers, codes, weights = ratings
     prior_mean, precision, _ = prior
     kappa, relaxation, margin_floor, mean_floor, want_data = numbers
-    size = partner_table.shape[1] // 2
+    size = other_lines.shape[1] // 2
     free = size - fixed
-    partners = np.empty((LANES, size, CHUNK_STRIDE))
+    others = np.empty((LANES, size, CHUNK_STRIDE))
     u, gram_weights, signed_weights, scratch = np.empty(CHUNK), np.empty(CHUNK), np.empty(CHUNK), np.empty(CHUNK)
     gram = np.empty(size * (size + 1) // 2)
     linear, absolute, deviations = np.empty(size), np.empty(size), np.empty(size)
@@ -250,11 +230,11 @@ def update_rows_mm(ratings, span, partner_table, rows, prior, numbers):
             for lo in range(pointers[i], pointers[i + 1], CHUNK):
                 hi = min(lo + CHUNK, pointers[i + 1])
                 n = hi - lo
-                gather_and_add(partner_table, codes, weights, lo, hi, partners[b], deviations)
-                scores(partners[b], n, x, u)
+                gather_and_add(other_lines, codes, weights, lo, hi, others[b], deviations)
+                scores(others[b], n, x, u)
                 hinge[b] += _majorise(codes, weights, lo, n, u, margin_floor, gram_weights, signed_weights)
-                add_gram(partners[b], n, gram_weights, scratch, gram)
-                add_projection_and_absolute(partners[b], n, signed_weights, weights, lo, linear, absolute)
+                add_gram(others[b], n, gram_weights, scratch, gram)
+                add_projection_and_absolute(others[b], n, signed_weights, weights, lo, linear, absolute)
             for k in range(size):  # the slopes of F in s_k and in |x_k|
                 a[b, k] = kappa * c * (absolute[k] + c * deviations[k])
                 w[b, k] = kappa * c * deviations[k]
@@ -283,9 +263,9 @@ def update_rows_mm(ratings, span, partner_table, rows, prior, numbers):
                 new_hinge = 0.0
                 for lo in range(pointers[i], pointers[i + 1], CHUNK):
                     hi = min(lo + CHUNK, pointers[i + 1])
-                    if pointers[i + 1] - pointers[i] > CHUNK:  # else its partners are still there
-                        gather(partner_table, codes, lo, hi, partners[b])
-                    scores(partners[b], hi - lo, candidate, u)
+                    if pointers[i + 1] - pointers[i] > CHUNK:  # otherwise they are still gathered
+                        gather(other_lines, codes, lo, hi, others[b])
+                    scores(others[b], hi - lo, candidate, u)
                     new_hinge += _hinge_sum(codes, weights, lo, hi - lo, u)
                 if kappa * new_hinge + _penalty(candidate, fixed, w[b], p, g) <= old_value:
                     hinge[b] = new_hinge
@@ -308,7 +288,7 @@ def update_rows_mm(ratings, span, partner_table, rows, prior, numbers):
 
 
 @jit
-def update_rows_gradient(ratings, span, partner_table, rows, prior, numbers):
+def update_rows_gradient(ratings, span, other_lines, rows, prior, numbers):
     """Rows span[0] … span[1] − 1 by Algorithm 1: a gradient step of the means, or the exact spreads, or both.
 
     ∂F/∂x_k = −κ Σ_l y_l R_jk 1(y_l u_l < 1) + w_k sign(x_k) + g_k (x_k − p_k).
@@ -317,9 +297,9 @@ def update_rows_gradient(ratings, span, partner_table, rows, prior, numbers):
     pointers, codes, weights = ratings
     prior_mean, precision, _ = prior
     kappa, rate, move_means, move_covariances, want_data = numbers
-    size = partner_table.shape[1] // 2
+    size = other_lines.shape[1] // 2
     free = size - fixed
-    partners = np.empty((size, CHUNK_STRIDE))
+    others = np.empty((size, CHUNK_STRIDE))
     u, signed_weights = np.empty(CHUNK), np.empty(CHUNK)
     linear, absolute, deviations = np.empty(size), np.empty(size), np.empty(size)
     x, c = np.ones(size), SPREAD_FACTOR
@@ -337,10 +317,10 @@ def update_rows_gradient(ratings, span, partner_table, rows, prior, numbers):
         hinge = 0.0
         for lo in range(pointers[i], pointers[i + 1], CHUNK):
             hi = min(lo + CHUNK, pointers[i + 1])
-            gather_and_add(partner_table, codes, weights, lo, hi, partners, deviations)
-            scores(partners, hi - lo, x, u)
+            gather_and_add(other_lines, codes, weights, lo, hi, others, deviations)
+            scores(others, hi - lo, x, u)
             hinge += _subgradient(codes, weights, lo, hi - lo, u, signed_weights)
-            add_projection_and_absolute(partners, hi - lo, signed_weights, weights, lo, linear, absolute)
+            add_projection_and_absolute(others, hi - lo, signed_weights, weights, lo, linear, absolute)
         if move_means:
             for k in range(free):
                 w_k = kappa * c * deviations[fixed + k]
@@ -352,8 +332,8 @@ def update_rows_gradient(ratings, span, partner_table, rows, prior, numbers):
                 for lo in range(pointers[i], pointers[i + 1], CHUNK):
                     hi = min(lo + CHUNK, pointers[i + 1])
                     if pointers[i + 1] - pointers[i] > CHUNK:
-                        gather(partner_table, codes, lo, hi, partners)
-                    scores(partners, hi - lo, x, u)
+                        gather(other_lines, codes, lo, hi, others)
+                    scores(others, hi - lo, x, u)
                     hinge += _hinge_sum(codes, weights, lo, hi - lo, u)
         if move_covariances:
             for k in range(free):

@@ -2,18 +2,18 @@
 
     log(1 + e^{−u}) ≤ log(1 + e^{−ξ}) + (ξ − u)/2 + τ(ξ)(u² − ξ²)
 
-A row's update is exact, with x its free coordinates, z_j its partners and τ(ξ) = tanh(ξ/2)/(4ξ)::
+The update of a row is exact, with x its free coordinates, z_j the other side's rows and τ(ξ) = tanh(ξ/2)/(4ξ)::
 
     A = 2κ Σ_l τ(ξ_l) E[z_j z_jᵀ] + diag g,    x ~ N(A⁻¹ (κ/2 Σ_l y_l E[z_j] + g∘p), A⁻¹)
 
-``covariance="diagonal"`` keeps only variances, V_kk = 1/A_kk, for large K. ξ is never stored: it is computed from both
-sides' moments just before the row moves. Data term: κ Σ_l [log(1 + e^{−ξ}) + (ξ − y u)/2].
+``covariance="diagonal"`` keeps only variances, V_kk = 1/A_kk, for large K. ξ is not stored: it is computed from the
+moments of both sides just before the row moves. The data term is κ Σ_l [log(1 + e^{−ξ}) + (ξ − y u)/2].
 
 With weights, κ w_l stands in the place of κ in every sum over ratings (docs/MATH.md, §16).
 
-With whole covariances, D×D and packed, a partner's line is [E[R Rᵀ] packed, E[R], 1, 0 …]. With z = [R, 1] that is the
-lower triangle of E[z zᵀ], whose last row is E[z]. So one line is all that a rating reads, and its first entries stand
-where the row's own covariance has them. With intercepts R begins with d; the row has its 1 there, and its b at the end.
+With full covariances a line of the other side is [E[R Rᵀ] packed, E[R], 1, 0 …]. With z = [R, 1] that is the lower
+triangle of E[z zᵀ], whose last row is E[z]. So a rating reads one line, and its first entries are in the same order as
+the row's covariance. With intercepts R begins with d; the row then has its 1 first and its b last.
 """
 # mypy: disallow-untyped-defs=False
 
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,12 +32,12 @@ from onebit_spark.core.compiled import inner, jit
 from onebit_spark.core.losses.base import (
     HalfStep,
     Loss,
-    Partners,
+    OtherLines,
     RowSums,
+    aligned_table,
     kernel_arguments,
-    partner_location,
-    partner_std,
-    partner_table,
+    other_location,
+    other_std,
     side_by_side,
 )
 from onebit_spark.core.losses.batched_solve import (
@@ -67,15 +67,7 @@ from onebit_spark.core.losses.row_sums import (
 from onebit_spark.core.posterior import FloatArray, Kind, RowPosterior, packed_size
 from onebit_spark.core.settings import Problem, RefusedSetting
 
-NO_MORE = 40.0  # beyond this ξ, e^{−ξ} is nothing beside 1
-
-
-class LogisticNumbers(NamedTuple):
-    """What a kernel of this loss needs of a step."""
-
-    kappa: float
-    relaxation: float
-    want_data: bool
+NO_MORE = 40.0  # beyond this ξ, 1 + e^{−ξ} rounds to 1
 
 
 @dataclass(frozen=True)
@@ -115,21 +107,21 @@ class Logistic(Loss):
     def kind(self) -> Kind:
         return "covariance" if self.structure == "full" else "spread"
 
-    def partners(self, posterior: RowPosterior) -> Partners:
+    def other_lines(self, posterior: RowPosterior) -> OtherLines:
         if self.structure == "diagonal":
-            return side_by_side(partner_location(posterior), partner_std(posterior) ** 2)
+            return side_by_side(other_location(posterior), other_std(posterior) ** 2)
         width = -(-packed_size(posterior.dimension + 1) // LANES) * LANES
-        table = partner_table(posterior.n_rows, width, posterior.location.dtype)
-        fill_partner_moments(posterior.location, posterior.scale, table)
+        table = aligned_table(posterior.n_rows, width, posterior.location.dtype)
+        fill_other_moments(posterior.location, posterior.scale, table)
         return table
 
     def update_rows(
-        self, block: RatingBlock, lo: int, hi: int, partners: Partners, rows: RowPosterior, step: HalfStep
+        self, block: RatingBlock, lo: int, hi: int, others: OtherLines, rows: RowPosterior, step: HalfStep
     ) -> RowSums:
-        ratings, own, prior = kernel_arguments(block, rows, step)
-        numbers = LogisticNumbers(step.kappa, step.relaxation, step.want_data)
+        ratings, updated, prior = kernel_arguments(block, rows, step)
+        numbers = (step.kappa, step.relaxation, step.want_data)
         kernel = update_rows_full if self.structure == "full" else update_rows_diagonal
-        return RowSums(*kernel(ratings, (lo, hi), partners, own, prior, numbers))
+        return RowSums(*kernel(ratings, (lo, hi), others, updated, prior, numbers))
 
 
 # ---- kernels ---------------------------------------------------------------------------------------------------------
@@ -139,8 +131,8 @@ class Logistic(Loss):
 def _decay(xi):
     """e^{−ξ} − 1 to 1e−15 for ξ ≤ 40, by arithmetic alone: unlike ``math.expm1`` it compiles to vector instructions.
 
-    The series of e^t − 1 at t = −ξ/128, and e^{2t} − 1 = (e^t − 1)(e^t − 1 + 2) seven times. Both keep the relative
-    precision where ξ is small.
+    It evaluates the series of e^t − 1 at t = −ξ/128, then applies e^{2t} − 1 = (e^t − 1)(e^t − 1 + 2) seven times. Both
+    preserve the relative precision for small ξ.
     """
     t = xi * (-1.0 / 128.0)
     q = 1.0 / 720.0 + t * (1.0 / 5040.0)
@@ -194,7 +186,7 @@ def _weighted_softplus_sum(xi_squared, n, weights):
 
 @inner
 def _fill_moments(x, covariance, scale, out):
-    """out = x xᵀ + V, packed, off the diagonal times ``scale``. In slices no index could be negative (``chunk_of``)."""
+    """out = x xᵀ + V, packed, times ``scale`` off the diagonal. Slices avoid negative indices (``chunk_of``)."""
     q = 0
     for a in range(len(x)):
         v, line, x_a = covariance[q : q + a + 1], out[q : q + a + 1], x[a]
@@ -205,8 +197,8 @@ def _fill_moments(x, covariance, scale, out):
 
 
 @jit
-def fill_partner_moments(location, covariance, out):
-    """[E[R Rᵀ] packed, E[R], 1, 0 …] of every partner R = [d, …] (or without d)."""
+def fill_other_moments(location, covariance, out):
+    """[E[R Rᵀ] packed, E[R], 1, 0 …] of every row R = [d, …] (or without d) of the other side."""
     size = location.shape[1]
     packed = size * (size + 1) // 2
     x = np.empty(size)
@@ -241,7 +233,7 @@ def _row_moments(x, covariance, fixed, out):
 
 @inner
 def _place_coupling(coupling, fixed, out):
-    """The prior's coupling where the sums over a row's ratings have the same pairs of coordinates."""
+    """Write the prior's coupling in the order of the sums over a row's ratings."""
     size = len(coupling)
     last = size * (size + 1) // 2
     for a in range(size):
@@ -253,7 +245,7 @@ def _place_coupling(coupling, fixed, out):
 def _fill_system(sums, signed, g, coupling, p, fixed, lane, system, solution):
     """A = Σ 2κτ E[z zᵀ] + G and b = κ/2 Σ y E[z] − A_Ff + Gp of one row, in its order [b, L] (or L).
 
-    G is diag g and the coupling, which ``sums`` has already.
+    G is diag g plus the coupling, which ``sums`` already includes.
     """
     size = len(g)
     last = size * (size + 1) // 2
@@ -277,7 +269,7 @@ def _fill_system(sums, signed, g, coupling, p, fixed, lane, system, solution):
 
 
 @jit
-def update_rows_full(ratings, span, partners, rows, prior, numbers):
+def update_rows_full(ratings, span, other_lines, rows, prior, numbers):
     """Rows span[0] … span[1] − 1: x ~ N(A⁻¹ b, A⁻¹). Returns ½ Σ_i log det V_i and the data term."""
     (first, last), (location, covariance, fixed) = span, rows
     pointers, codes, weights = ratings
@@ -285,9 +277,9 @@ def update_rows_full(ratings, span, partners, rows, prior, numbers):
     kappa, relaxation, want_data = numbers
     size = location.shape[1]
     packed = size * (size + 1) // 2
-    xi_squared = np.empty(CHUNK, partners.dtype)
-    row_moments = np.zeros(partners.shape[1], partners.dtype)
-    blank, sums, x = np.zeros(partners.shape[1]), np.empty(partners.shape[1]), np.empty(size)
+    xi_squared = np.empty(CHUNK, other_lines.dtype)
+    row_moments = np.zeros(other_lines.shape[1], other_lines.dtype)
+    blank, sums, x = np.zeros(other_lines.shape[1]), np.empty(other_lines.shape[1]), np.empty(size)
     _place_coupling(coupling, fixed, blank)
     signed = np.empty((LANES, size + 1))
     system, pivots, scratch = sweep_arrays(size)
@@ -308,10 +300,10 @@ def update_rows_full(ratings, span, partners, rows, prior, numbers):
             signed[b] = 0.0
             for lo in range(pointers[i], pointers[i + 1], CHUNK):
                 hi = min(lo + CHUNK, pointers[i + 1])
-                table_dots(partners, codes, lo, hi, 0, row_moments, xi_squared, True)
+                table_dots(other_lines, codes, lo, hi, 0, row_moments, xi_squared, True)
                 tau_weights(xi_squared, hi - lo, 2.0 * kappa, weights, lo)
-                add_weighted_rows(partners, codes, lo, hi, 0, xi_squared, sums, False)
-                add_signed_rows(partners, codes, weights, lo, hi, signed[b], packed)
+                add_weighted_rows(other_lines, codes, lo, hi, 0, xi_squared, sums, False)
+                add_signed_rows(other_lines, codes, weights, lo, hi, signed[b], packed)
             for k in range(size + 1):
                 signed[b, k] *= 0.5 * kappa
             g = precision[i if len(precision) > 1 else 0]
@@ -332,7 +324,7 @@ def update_rows_full(ratings, span, partners, rows, prior, numbers):
                 _row_moments(x, covariance[i], fixed, row_moments)
                 for lo in range(pointers[i], pointers[i + 1], CHUNK):
                     hi = min(lo + CHUNK, pointers[i + 1])
-                    table_dots(partners, codes, lo, hi, 0, row_moments, xi_squared, False)
+                    table_dots(other_lines, codes, lo, hi, 0, row_moments, xi_squared, False)
                     data += kappa * softplus_sum(xi_squared, hi - lo, weights, lo)
                 if fixed:
                     data -= signed[b, 0] + signed[b, size] * x[0]
@@ -342,13 +334,13 @@ def update_rows_full(ratings, span, partners, rows, prior, numbers):
 
 
 @inner
-def _add_squares(partners, n, x, v, u, out):
+def _add_squares(others, n, x, v, u, out):
     """out_l += (x·z)² + Σ_k v_k z_k²."""
-    scores(partners, n, x, u)
+    scores(others, n, x, u)
     for l in range(n):
         out[l] += u[l] * u[l]
     for k in range(len(x)):
-        z, v_k = partners[k], v[k]
+        z, v_k = others[k], v[k]
         for l in range(n):
             out[l] += v_k * z[l] * z[l]
 
@@ -364,18 +356,18 @@ def _set_row(location, spread, i, fixed, x, v, both):
 
 
 @jit
-def update_rows_diagonal(ratings, span, partner_table, rows, prior, numbers):
+def update_rows_diagonal(ratings, span, other_lines, rows, prior, numbers):
     """Rows span[0] … span[1] − 1: means A⁻¹ b, variances 1/A_kk. Returns Σ_i Σ_k log s_ik and the data term."""
     (first, last), (location, spread, fixed) = span, rows
     pointers, codes, weights = ratings
     prior_mean, precision, _ = prior
     kappa, relaxation, want_data = numbers
-    size = partner_table.shape[1] // 2
+    size = other_lines.shape[1] // 2
     free = size - fixed
-    partners = np.empty((LANES, size, CHUNK_STRIDE))
+    others = np.empty((LANES, size, CHUNK_STRIDE))
     xi_squared, u, scratch = np.empty(CHUNK), np.empty(CHUNK), np.empty(CHUNK)
     gram, variances = np.empty(size * (size + 1) // 2), np.empty(size)
-    x, v, both = np.ones(size), np.zeros(size), np.empty(size, partner_table.dtype)
+    x, v, both = np.ones(size), np.zeros(size), np.empty(size, other_lines.dtype)
     linear = np.empty((LANES, size))
     system, solution = solve_arrays(free)
     members = np.empty(LANES, np.int64)
@@ -395,13 +387,13 @@ def update_rows_diagonal(ratings, span, partner_table, rows, prior, numbers):
             for lo in range(pointers[i], pointers[i + 1], CHUNK):
                 hi = min(lo + CHUNK, pointers[i + 1])
                 # ξ² = (x·z)² + Σ_k (v_k z_k² + (v_k + x_k²) var z_k)
-                gather(partner_table, codes, lo, hi, partners[b])
-                table_dots(partner_table, codes, lo, hi, size, both, xi_squared, False)
-                _add_squares(partners[b], hi - lo, x, v, u, xi_squared)
+                gather(other_lines, codes, lo, hi, others[b])
+                table_dots(other_lines, codes, lo, hi, size, both, xi_squared, False)
+                _add_squares(others[b], hi - lo, x, v, u, xi_squared)
                 tau_weights(xi_squared, hi - lo, 2.0 * kappa, weights, lo)
-                add_gram(partners[b], hi - lo, xi_squared, scratch, gram)
-                add_weighted_rows(partner_table, codes, lo, hi, size, xi_squared, variances, False)
-                add_signed_rows(partner_table, codes, weights, lo, hi, linear[b])
+                add_gram(others[b], hi - lo, xi_squared, scratch, gram)
+                add_weighted_rows(other_lines, codes, lo, hi, size, xi_squared, variances, False)
+                add_signed_rows(other_lines, codes, weights, lo, hi, linear[b])
             for k in range(size):
                 linear[b, k] *= 0.5 * kappa
             for k in range(free):
@@ -425,10 +417,10 @@ def update_rows_diagonal(ratings, span, partner_table, rows, prior, numbers):
                 _set_row(location, spread, i, fixed, x, v, both)
                 for lo in range(pointers[i], pointers[i + 1], CHUNK):
                     hi = min(lo + CHUNK, pointers[i + 1])
-                    if pointers[i + 1] - pointers[i] > CHUNK:  # else its partners are still there
-                        gather(partner_table, codes, lo, hi, partners[b])
-                    table_dots(partner_table, codes, lo, hi, size, both, xi_squared, False)
-                    _add_squares(partners[b], hi - lo, x, v, u, xi_squared)
+                    if pointers[i + 1] - pointers[i] > CHUNK:  # otherwise they are still gathered
+                        gather(other_lines, codes, lo, hi, others[b])
+                    table_dots(other_lines, codes, lo, hi, size, both, xi_squared, False)
+                    _add_squares(others[b], hi - lo, x, v, u, xi_squared)
                     data += kappa * softplus_sum(xi_squared, hi - lo, weights, lo)
                 for k in range(size):
                     data -= linear[b, k] * x[k]

@@ -1,18 +1,18 @@
-"""The inner loops that every row kernel is made of: gather a row's partners, and sum over them.
+"""The inner loops of the row kernels: gather the other side's rows of a row's ratings, and sum over them.
 
-A row's ratings are worked off in chunks of ``CHUNK``. The partners' coordinates of a chunk are gathered *transposed*
-(coordinate by rating), so that every sum below runs over a contiguous axis and compiles to vector instructions; four
-coordinates, or four ratings, go together to halve the loads.
+A row's ratings are processed in chunks of ``CHUNK``. The coordinates of a chunk are gathered *transposed* (coordinate
+by rating), so that every sum below runs over a contiguous axis and compiles to vector instructions; four coordinates,
+or four ratings, are processed together to halve the loads.
 
-Tables may be float32. Sums over ratings are float64; ``table_dots``, a sum over the coordinates of one rating, is in
-the table's type (MovieLens-100K: ξ² off by 1e−7, at most 4e−6). So is the sum over each four ratings in
-``add_weighted_rows`` if the weights are of this type: it rounds no more than the table did, and takes half the time.
+Tables may be float32. Sums over ratings are float64. ``table_dots``, a sum over the coordinates of one rating, uses the
+table's type (MovieLens-100K: ξ² is off by 1e−7, at most 4e−6). So does the sum over each four ratings in
+``add_weighted_rows`` if the weights have this type: it rounds no more than the table did, and takes half the time.
 
 ``weights`` are those of all ratings of a block, or None. For None the compiler makes another version of a function, in
-which every w_l is the constant 1 and nothing is multiplied.
+which every w_l is the constant 1.
 
-Each function is a compiled function of its own on purpose: LLVM vectorises these loops when they stand alone and
-often gives up inside a larger kernel (4–10 times slower).
+Each function is compiled separately on purpose: LLVM vectorises these loops when they are alone and often fails to do
+so inside a larger kernel (4–10 times slower).
 """
 # mypy: disallow-untyped-defs=False
 
@@ -24,12 +24,12 @@ from onebit_spark.core.compiled import inner
 from onebit_spark.core.prefetch import AHEAD, prefetch_rows
 
 CHUNK = 256  # a chunk of 12 float64 coordinates is 24 kB: it stays in the first-level cache
-CHUNK_STRIDE = CHUNK + 8  # of a chunk's lines, lest all of them begin in the same set of the cache
+CHUNK_STRIDE = CHUNK + 8  # so that the lines of a chunk do not all begin in the same set of the cache
 
 
 @inner
 def weight_of(weights, l):
-    """w_l, 1 without weights."""
+    """w_l, or 1 without weights."""
     if weights is None:
         return 1.0
     return np.float64(weights[l])
@@ -37,11 +37,11 @@ def weight_of(weights, l):
 
 @inner
 def chunk_of(array, lo, n):
-    """array[lo : lo + n], None for None. For loops that read and write.
+    """array[lo : lo + n], or None for None. For loops that read and write.
 
-    An index lo + l could be negative. Then Python counts from the end, and the compiler must expect both places. If
-    what is written lies at the other place by chance, it takes a slower loop, which sums in another order: two runs
-    would not agree to the last bit.
+    An index lo + l could be negative, which counts from the end in Python, so the compiler must allow for both places.
+    If the output happens to overlap the other place in memory, the program takes a slower loop that sums in another
+    order, and two runs differ in the last bit.
     """
     if array is None:
         return None
@@ -102,35 +102,35 @@ def gather_and_add(table, codes, weights, lo, hi, out, sums):
 
 
 @inner
-def scores(partners, n, x, out):
-    """out[l] = Σ_k x_k partners[k, l]."""
+def scores(others, n, x, out):
+    """out[l] = Σ_k x_k others[k, l]."""
     for l in range(n):
         out[l] = 0.0
-    k, size = 0, len(partners)
+    k, size = 0, len(others)
     while k + 4 <= size:
-        p0, p1, p2, p3 = partners[k], partners[k + 1], partners[k + 2], partners[k + 3]
+        p0, p1, p2, p3 = others[k], others[k + 1], others[k + 2], others[k + 3]
         x0, x1, x2, x3 = x[k], x[k + 1], x[k + 2], x[k + 3]
         for l in range(n):
             out[l] += x0 * p0[l] + x1 * p1[l] + x2 * p2[l] + x3 * p3[l]
         k += 4
     while k < size:
-        p, v = partners[k], x[k]
+        p, v = others[k], x[k]
         for l in range(n):
             out[l] += v * p[l]
         k += 1
 
 
 @inner
-def add_gram(partners, n, weights, scratch, out):
-    """Packed lower triangle of out += Σ_l weights_l partners_l partners_lᵀ."""
+def add_gram(others, n, weights, scratch, out):
+    """Packed lower triangle of out += Σ_l weights_l z_l z_lᵀ, z_l = others[:, l]."""
     q = 0
-    for a in range(len(partners)):
-        row = partners[a]
+    for a in range(len(others)):
+        row = others[a]
         for l in range(n):
             scratch[l] = weights[l] * row[l]
         b = 0
         while b + 4 <= a + 1:
-            p0, p1, p2, p3 = partners[b], partners[b + 1], partners[b + 2], partners[b + 3]
+            p0, p1, p2, p3 = others[b], others[b + 1], others[b + 2], others[b + 3]
             s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
             for l in range(n):
                 t = scratch[l]
@@ -145,7 +145,7 @@ def add_gram(partners, n, weights, scratch, out):
             b += 4
             q += 4
         while b <= a:
-            p = partners[b]
+            p = others[b]
             s = 0.0
             for l in range(n):
                 s += scratch[l] * p[l]
@@ -155,13 +155,13 @@ def add_gram(partners, n, weights, scratch, out):
 
 
 @inner
-def add_projection_and_absolute(partners, n, signed, weights, lo, projection, absolute):
-    """projection_k += Σ_l signed_l partners[k, l] and absolute_k += Σ_l w_l |partners[k, l]|, in one pass.
+def add_projection_and_absolute(others, n, signed, weights, lo, projection, absolute):
+    """projection_k += Σ_l signed_l others[k, l] and absolute_k += Σ_l w_l |others[k, l]|, in one pass.
 
     The chunk begins with rating ``lo``.
     """
-    for k in range(len(partners)):
-        row = partners[k]
+    for k in range(len(others)):
+        row = others[k]
         s, t = 0.0, 0.0
         for l in range(n):
             s += signed[l] * row[l]
@@ -172,11 +172,11 @@ def add_projection_and_absolute(partners, n, signed, weights, lo, projection, ab
 
 @inner
 def table_dots(table, codes, lo, hi, first, x, out, ahead):
-    """out[l] = ⟨x, table[column of rating lo + l, first:]⟩, straight from the table and summed in its type.
+    """out[l] = ⟨x, table[column of rating lo + l, first:]⟩, read from the table and summed in its type.
 
     In float64 the sum of a float32 table takes twice as long (27 ns instead of 13 for 80 entries, on one core of a
-    Neoverse-N1), since each entry is converted and half as many fit an instruction. It changes little: the objective of
-    MovieLens-100K by 5e−10 of it in 30 iterations at rank 10, and no score by more than 5e−7.
+    Neoverse-N1), since each entry is converted and an instruction holds half as many. The difference is small: 5e−10 of
+    the objective of MovieLens-100K after 30 iterations at rank 10, and at most 5e−7 in a score.
     """
     size = len(x)
     zero = table.dtype.type(0)
@@ -208,9 +208,9 @@ def table_dots(table, codes, lo, hi, first, x, out, ahead):
 
 @inner
 def add_weighted_rows(table, codes, lo, hi, first, weights, out, ahead):
-    """out += Σ_l weights_l table[column of rating lo + l, first:], straight from the table.
+    """out += Σ_l weights_l table[column of rating lo + l, first:], read from the table.
 
-    ``ahead`` asks for the lines before they are read. Lines that ``table_dots`` has just read are in the cache.
+    ``ahead`` prefetches the lines. Lines that ``table_dots`` has just read are in the cache already.
     """
     size = len(out)
     l = lo
@@ -234,7 +234,7 @@ def add_weighted_rows(table, codes, lo, hi, first, weights, out, ahead):
 
 @inner
 def add_signed_rows(table, codes, weights, lo, hi, out, first=0, ahead=False):
-    """out += Σ_l w_l y_l table[column of rating l, first:], straight from the table. ``ahead``: with prefetch."""
+    """out += Σ_l w_l y_l table[column of rating l, first:], read from the table. ``ahead``: with prefetch."""
     l = lo
     while l + 4 <= hi:
         if ahead:

@@ -1,22 +1,29 @@
-"""Compiles the kernels of fits where nothing is compiled yet: one process for each loss.
+"""Compiles the kernels that the suite needs where nothing is compiled yet, in two processes.
 
 Otherwise both processes of the suite would compile all of them.
 """
 
 from concurrent.futures import ProcessPoolExecutor
+from itertools import product
 
 from onebit_spark import FitConfig
 from onebit_spark.cli.compile_ahead import compile_ahead
 from onebit_spark.core.compiled import nothing_is_compiled
 
+VARIANTS = [
+    {"covariance": "full"},
+    {"loss": "hinge", "implicit_features": False},
+    {"covariance": "diagonal", "implicit_features": False},
+    {"loss": "hinge", "solver": "gradient", "implicit_features": False},
+]
 
-def compile_fits(loss):
-    config = FitConfig(loss=loss, implicit_features=loss == "logistic")
-    for weighted in (False, True):
-        compile_ahead(config, weighted)
+
+def compile_fit(settings):
+    precision, weighted, options = settings
+    compile_ahead(FitConfig(precision=precision, **options), weighted)
 
 
 if __name__ == "__main__" and nothing_is_compiled():
     print("Compiling the kernels, once on this machine.")
     with ProcessPoolExecutor(2) as processes:
-        list(processes.map(compile_fits, ("logistic", "hinge")))
+        list(processes.map(compile_fit, product(("float32", "float64"), (False, True), VARIANTS)))

@@ -18,7 +18,7 @@ from onebit_spark.cli.running import failures_after
 from onebit_spark.cli.runtime import InputTable, Ratings, Runtime, Target, check_id_types
 from onebit_spark.core.fitted_features import Who
 from onebit_spark.core.model_info import ModelInfo
-from onebit_spark.core.model_selection import chose_rank, sentences
+from onebit_spark.core.model_selection import chose_rank, sentences, trial_table
 from onebit_spark.input.rating_checks import Columns
 from onebit_spark.ml.checkpoint import clear_checkpoints, complete_checkpoints
 from onebit_spark.platform.files import Location
@@ -174,6 +174,7 @@ def fit_summary(info: ModelInfo, certificate: Mapping[str, Any]) -> Iterator[str
     yield f"Effective rank {info.effective_rank} of {rank}: {f'{off} not needed' if off else advice}."
     if info.choice:
         yield from sentences(info.choice)
+        yield from (f"    {line}" for line in trial_table(info.choice))
     certified = headline_of(certificate)
     if not certified:
         yield _why_no_certificate(info)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Self, TextIO
 
+from onebit_spark.core.compiled import compile_seconds
 from onebit_spark.core.solver import Iteration, distance
 
 try:
@@ -26,23 +27,31 @@ RECENT = 10  # iterations whose seconds are averaged
 
 
 class Clock:
-    """Seconds per phase: ``with clock("reading"): …``, once or more often. ``str(clock)`` lists all phases."""
+    """Seconds per phase: ``with clock("reading"): …``, once or more often. ``str(clock)`` lists all phases.
+
+    Seconds in which kernels were compiled are a phase of their own, "compiling".
+    """
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
-        began = time.perf_counter()
+        began, compiled = time.perf_counter(), compile_seconds()
         yield
-        self.add(phase, time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        self.add(phase, seconds)
+        compiling = min(seconds, compile_seconds() - compiled)
+        if compiling > 0.0:
+            self.move(phase, "compiling", compiling)
 
     def add(self, phase: str, seconds: float) -> None:
         self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
 
     def move(self, phase: str, part: str, seconds: float) -> None:
         """Book some seconds of a phase under another name, after it."""
-        self.seconds[phase] = max(0.0, self.seconds[phase] - seconds)
+        seconds = min(seconds, self.seconds[phase])
+        self.seconds[phase] -= seconds
         self.add(part, seconds)
 
     def __str__(self) -> str:

@@ -65,6 +65,8 @@ def as_spark(kind: pa.DataType) -> pa.DataType:
         return pa.binary()
     if pa.types.is_timestamp(kind):
         return pa.timestamp("us", None if kind.tz is None else "UTC")
+    if pa.types.is_decimal(kind):
+        return pa.decimal128(min(38, kind.precision), kind.scale)
     return AS_SPARK.get(kind, kind)
 
 

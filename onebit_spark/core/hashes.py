@@ -1,7 +1,7 @@
 """Spark's ``xxhash64`` computed here (XXH64; Collet, 2012): of cells, of weights, and their sums.
 
-Spark would hash the salt again for every rating, and send 8 more bytes of each to Python. And a fit without Spark holds
-out the same ratings, and knows the same fingerprint, as one with it.
+Spark would hash the salt again for every rating, and send 8 more bytes of each to Python. A fit without Spark holds out
+the same ratings, and has the same fingerprint, as one with it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ P1, P2, P3, P4, P5 = (
         0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5,
     )
 )  # fmt: skip
-# Of a type that is no constant to numba, which would compile ``_turned`` anew for each of them.
+# Arrays' own type, for which numba compiles ``_turned`` once, not for each constant.
 T1, T7, T11, T12, T18, T23, T27, T31, WORD = (np.uint64(bits) for bits in (1, 7, 11, 12, 18, 23, 27, 31, 64))
 SPARK_SEED = np.uint64(42)
 MOST_LONG_DIGITS = 18  # of a decimal that Spark hashes as a 64-bit integer
@@ -41,8 +41,13 @@ def cell_hashes(users: pa.ChunkedArray | pa.Array, items: pa.ChunkedArray | pa.A
     return hashes.view(np.int64)
 
 
+def pair_hashes(users: pa.Array, items: pa.Array) -> NDArray[np.int64]:
+    """``xxhash64(user, item)`` of every pair, without nulls."""
+    return hashed(items, hashed(users, np.full(len(users), SPARK_SEED))).view(np.int64)
+
+
 def coin_drawn(users: pa.ChunkedArray, items: pa.ChunkedArray, seed: int) -> NDArray[np.uint64]:
-    """The 32 bits that ``holdout.coin`` compares with the share: of ``xxhash64(seed, user, item)``."""
+    """The 32 bits that ``collect.coin`` compares with the share: of ``xxhash64(seed, user, item)``."""
     start = np.full(1, SPARK_SEED)
     first = hashed(pa.array([seed], pa.int32() if -(2**31) <= seed < 2**31 else pa.int64()), start)
     hashes = np.full(len(users), first[0], np.uint64)
@@ -74,20 +79,27 @@ def hashed(values: pa.ChunkedArray | pa.Array, seeds: NDArray[np.uint64]) -> NDA
             return _hashed_ints(numbers.view(np.int32), seeds)
         return _hashed_longs(numbers.view(np.int64), seeds)
     if pa.types.is_decimal(kind):
-        unscaled = [int(value.scaleb(kind.scale)) for value in array.to_pylist()]
+        unscaled = _unscaled(array)
         if kind.precision <= MOST_LONG_DIGITS:
             return _hashed_longs(np.array(unscaled, np.int64), seeds)
-        array = pa.array(
-            [
-                number.to_bytes((8 + (number + (number < 0)).bit_length()) // 8, "big", signed=True)
-                for number in unscaled
-            ]
-        )
+        sizes = ((8 + (number + (number < 0)).bit_length()) // 8 for number in unscaled)
+        shortest = (number.to_bytes(size, "big", signed=True) for number, size in zip(unscaled, sizes, strict=True))
+        array = pa.array(list(shortest), pa.binary())
     text = array.cast(pa.large_binary())
     _, offsets, data = text.buffers()
     places = np.frombuffer(offsets, np.int64)[text.offset : text.offset + len(text) + 1]
     content = np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
     return _hashed_bytes(content, places, seeds)
+
+
+def _unscaled(decimals: pa.Array) -> list[int]:
+    """Decimals of 128 bits without their point. ``Decimal.scaleb`` would round them to 28 digits."""
+    width = decimals.type.bit_width // 8
+    data = bytes(decimals.buffers()[1] or b"")[decimals.offset * width :]
+    return [
+        int.from_bytes(data[place : place + width], "little", signed=True)
+        for place in range(0, width * len(decimals), width)
+    ]
 
 
 def weight_hashes(weights: NDArray[np.float32]) -> NDArray[np.int64]:

@@ -1,16 +1,15 @@
-"""What a tenth of the ratings decides: κ, rank, implicit features or none, the length of a fit (docs/MATH.md, §14).
+"""Model selection on a held-out tenth of the ratings: κ, rank, implicit features and number of iterations.
 
-    nine tenths    start ─► [ some iterations ─► the loss of the last tenth: is the change kept? ]* ─► a state
-    all ratings    that state ─► some iterations more
+    nine tenths    start ─► [ some iterations ─► loss of the held-out tenth: is the change kept? ]* ─► a state
+    all ratings    that state ─► some more iterations
 
-There is one rule. A change is kept if it lowers the loss of the last tenth by more than a tenth of that loss's standard
-error. The changes are a few more iterations; no implicit features; a larger or a smaller κ; and twice as many factors,
-if all of them are in use. Each begins at the best state so far, so nothing is fitted twice. Factors that the prior has
-switched off are dropped at the end.
+A change is kept if it lowers the loss of the tenth by more than a tenth of that loss's standard error. The changes are
+a few more iterations; no implicit features; a larger or a smaller κ; and, if all factors are in use, twice as many of
+them. Each change begins at the best state so far, so nothing is fitted twice. At the end, factors that the prior has
+switched off are dropped (docs/MATH.md, §14).
 
-With weights the loss of the last tenth is their weighted mean: what the fit itself minimises. The coins that choose the
-tenth ignore the weights. All ratings of a cell share a coin: a rating of the tenth with others of its cell among the
-nine tenths would favour a fit that repeats them.
+With weights the loss of the tenth is a weighted mean, as in the objective. The random choice of the tenth ignores the
+weights. It keeps all ratings of a cell together: otherwise a fit that repeats the ratings it has seen would win.
 """
 
 from __future__ import annotations
@@ -38,19 +37,19 @@ P = TypeVar("P")  # a posterior of a side, in the engine's own form
 
 # The candidates for κ, times the default of the loss: ten to a decade, a quarter to four.
 KAPPA_FACTORS = (0.25, 0.32, 0.4, 0.5, 0.63, 0.8, 1.0, 1.25, 1.6, 2.0, 2.5, 3.2, 4.0)
-START_RANK = 10  # where a chosen rank begins, and what it is where nothing can be chosen
+START_RANK = 10  # the first rank that is tried, and the rank of a fit with too few ratings for a choice
 FITTED_SHARE = 0.9
-FEWEST_RATINGS = 5_000  # a tenth of fewer ratings cannot tell the candidates apart
-SHORTEST_FIT = 30  # iterations of a fit; a shorter one would take less time than the choice
-TRIAL_ITERATIONS, FIRST_ITERATIONS = 2, 4  # iterations between two looks at the tenth, and before a change can be kept
-LEAST_GAIN = 0.1  # of the standard error: what a change must gain
+FEWEST_RATINGS = 5_000  # with fewer, a tenth is too small to compare candidates
+SHORTEST_FIT = 30  # iterations; a shorter fit would take less time than the selection
+TRIAL_ITERATIONS, FIRST_ITERATIONS = 2, 4  # between two evaluations of the loss, and before a change can be kept
+LEAST_GAIN = 0.1  # by which a change must lower the loss, in standard errors
 FINAL_ITERATIONS = 8  # iterations with all ratings
-COIN_STREAM = 0x3A9F1  # so that these coins differ from the other coins of a seed
+COIN_STREAM = 0x3A9F1  # makes these random numbers differ from others with the same seed
 
 
 @dataclass(frozen=True)
 class Trial(Generic[P]):
-    """A state of a fit of the nine tenths, and what the last tenth says of it."""
+    """A state of a fit of the nine tenths, and its loss on the held-out tenth."""
 
     config: FitConfig
     start: Start[P]
@@ -65,11 +64,11 @@ class Trial(Generic[P]):
         return len(self.start.history)
 
     def beats(self, other: Trial[P]) -> bool:
-        """Whether its loss is lower by more than the rule asks for."""
+        """Whether the loss is lower by at least ``LEAST_GAIN`` standard errors."""
         return self.loss < other.loss - LEAST_GAIN * self.holdout.standard_error
 
     def as_dict(self, kept: bool) -> dict[str, Any]:
-        """A line of ``SelectedModel.trail``."""
+        """An entry of ``SelectedModel.trail``."""
         config = self.config
         return {
             "rank": config.factors, "weight": config.kappa, "implicit_features": config.implicit_features,
@@ -79,15 +78,15 @@ class Trial(Generic[P]):
 
 @dataclass(frozen=True)
 class SelectedModel(Generic[P]):
-    """The settings of a fit, given or chosen."""
+    """The settings of a fit, given or selected."""
 
-    config: FitConfig  # rank, κ and implicit features are settled
-    start: Start[P] | None = None  # where the fit of all ratings begins
-    candidates: int = 1  # How many κ it might have been, given other labels. Theorem 1 pays for all, tried or not.
-    ranks: int = 1  # how many ranks it might have been; each has a prior of its own
-    trail: list[dict[str, Any]] = field(default_factory=list)  # what was tried, in order: see ``Trial.as_dict``
-    noise: TemperatureScaling | None = None  # how the probabilities are calibrated, where that pays
-    holdout: HoldoutLoss | None = None  # the loss of the last tenth under the fit of the others that was kept
+    config: FitConfig  # with rank, κ and implicit features
+    start: Start[P] | None = None  # the start of the fit of all ratings
+    candidates: int = 1  # number of κ that could be selected; theorem 1 pays for all of them, tried or not
+    ranks: int = 1  # number of ranks that could be selected; each has a prior of its own
+    trail: list[dict[str, Any]] = field(default_factory=list)  # all trials, in order: see ``Trial.as_dict``
+    noise: TemperatureScaling | None = None  # the calibration of the probabilities, if it lowers the loss
+    holdout: HoldoutLoss | None = None  # of the selected state
 
     @property
     def kappa(self) -> float:
@@ -95,7 +94,7 @@ class SelectedModel(Generic[P]):
 
     @property
     def losses(self) -> dict[float, float]:
-        """The last loss of every κ that was tried, with the rank and the features of the last change that was kept."""
+        """The last loss of every κ that was tried with the selected rank and features."""
         kept = [entry for entry in self.trail if entry["kept"]]
         alike = [e for e in self.trail if kept and all(e[k] == kept[-1][k] for k in ("rank", "implicit_features"))]
         return {entry["weight"]: entry["loss"] for entry in sorted(alike, key=lambda entry: bool(entry["kept"]))}
@@ -119,12 +118,12 @@ class SelectedModel(Generic[P]):
 
 
 def at_start_rank(config: FitConfig) -> FitConfig:
-    """The settings with the rank that a fit begins with."""
+    """The settings with the rank at the start of a fit."""
     return replace(config, rank=min(START_RANK, config.max_rank)) if config.rank == AUTO else config
 
 
 def select_model(engine: Engine[P], config: FitConfig, start: Start[P] | None = None) -> SelectedModel[P]:
-    """The settings of a fit: those given, those of the start, or those that a tenth of the ratings prefers."""
+    """The settings of a fit: those given, those of the start, or those selected on a tenth of the ratings."""
     given = replace(at_start_rank(config), likelihood_weight=config.kappa)
     if not (config.chooses_kappa or config.rank == AUTO):
         return SelectedModel(given, start)
@@ -149,7 +148,7 @@ def select_model(engine: Engine[P], config: FitConfig, start: Start[P] | None = 
 
 
 def _as_before(given: FitConfig, asked: FitConfig, start: Start[P], candidates: int, ranks: int) -> SelectedModel[P]:
-    """The settings of the fit that it starts from, where they are not given."""
+    """The settings of the earlier fit, except for those that are given."""
     chosen = {"likelihood_weight": asked.chooses_kappa, "rank": asked.rank == AUTO, "implicit_features": True}
     config = replace(given, **{name: value for name, value in start.settings.items() if chosen[name]})
     record = start.record or {}
@@ -158,43 +157,45 @@ def _as_before(given: FitConfig, asked: FitConfig, start: Start[P], candidates: 
 
 
 def chose_rank(record: Mapping[str, Any] | None) -> bool:
-    """Whether ``SelectedModel.as_dict`` has a rank that was chosen."""
+    """Whether the rank was selected; ``record`` is ``SelectedModel.as_dict``."""
     return record is not None and record["ranks"] > 1
 
 
 def sentences(record: Mapping[str, Any]) -> Iterator[str]:
-    """``SelectedModel.as_dict`` in sentences."""
-    tried = (
-        f"{entry['loss']:.4f} with {entry['rank']} factors and the weight {entry['weight']:g}"
-        + ("" if entry["implicit_features"] else " without implicit features")
-        + (" (kept)" if entry["kept"] else "")
-        for entry in record["trail"]
-    )
-    yield f"Chosen by the loss of a tenth of the ratings: {', '.join(tried)}."
+    """How the settings were selected, from ``SelectedModel.as_dict``."""
+    yield "The settings were selected by the loss of a held-out tenth of the ratings."
     if noise := record["noise"]:
-        silent = f"{noise['noise']:.1%} of the labels say nothing, and " if noise["noise"] else ""
+        silent = f"{noise['noise']:.1%} of the labels are random, and " if noise["noise"] else ""
         yield f"Probabilities are calibrated on that tenth: {silent}the temperature is {noise['temperature']:.3g}."
 
 
-def _final_start(trial: Trial[P], engine: Engine[P]) -> Start[P]:
-    """Where the fit of all ratings begins: where the fit of the nine tenths ended.
+def trial_table(record: Mapping[str, Any]) -> Iterator[str]:
+    """The trials as lines of a table, from ``SelectedModel.as_dict``."""
+    yield "rank  weight  implicit features  iterations    loss"
+    for entry in record["trail"]:
+        features, kept = "yes" if entry["implicit_features"] else "no", "  kept" if entry["kept"] else ""
+        yield (
+            f"{entry['rank']:4}  {entry['weight']:6.3g}  {features:>17}  {entry['iterations']:10}  "
+            f"{entry['loss']:.4f}{kept}"
+        )
 
-    The weights of side features are learnt afresh: they are coded by the rows with ratings, here more than there.
+
+def _final_start(trial: Trial[P], engine: Engine[P]) -> Start[P]:
+    """The start of the fit of all ratings: the end of the fit of nine tenths.
+
+    The coefficients of side features start at 0, because their coding depends on which rows have ratings.
     """
     before = trial.iterations
     reason = (
-        f"after {before} iterations on nine tenths of the ratings the last tenth gained no more; {FINAL_ITERATIONS} "
-        "more on all"
+        f"these used all ratings; {before} before used nine tenths of them, until the loss of the last tenth no longer "
+        "fell"
     )
     scales = replace(trial.start.scales, features={}) if engine.features else trial.start.scales
     return Start(trial.start.posteriors, scales, earlier=before, planned=IterationPlan(FINAL_ITERATIONS, reason))
 
 
 class _Search(Generic[P]):
-    """Fits of the nine tenths (``part``), judged by the last tenth.
-
-    ``trail`` has all that were tried.
-    """
+    """Trials on nine tenths of the ratings (``part``), compared by the loss of the held-out tenth."""
 
     def __init__(self, engine: Engine[P], part: Engine[P], asked: FitConfig, split: Split) -> None:
         self._engine, self._part, self._asked, self._split = engine, part, asked, split
@@ -205,10 +206,10 @@ class _Search(Generic[P]):
         trial, asked = self._first_trial(given), self._asked
         if asked.chooses_kappa:
             trial = self._with_best_kappa(trial)
-        while (
-            asked.rank == AUTO and trial.config.factors < asked.max_rank and self._used(trial) == trial.config.factors
-        ):
-            wider = replace(trial.config, rank=min(2 * trial.config.factors, asked.max_rank))
+        while asked.rank == AUTO and (rank := trial.config.factors) < asked.max_rank:
+            if len(self._in_use(trial)) < rank:
+                break
+            wider = replace(trial.config, rank=min(2 * rank, asked.max_rank))
             if short := self._engine.shortage(wider):
                 log.warning("choosing by a tenth of the ratings: rank %d is not tried: %s", wider.factors, short)
                 break
@@ -228,9 +229,8 @@ class _Search(Generic[P]):
             side: self._part.combined(side, _KeepFactors(kept), posterior)
             for side, posterior in trial.start.posteriors.items()
         }
-        config, scales = replace(trial.config, rank=len(kept)), trial.start.scales
-        scales = scales.of_factors(kept)
-        return replace(trial, config=config, start=replace(trial.start, posteriors=posteriors, scales=scales))
+        start = replace(trial.start, posteriors=posteriors, scales=trial.start.scales.of_factors(kept))
+        return replace(trial, config=replace(trial.config, rank=len(kept)), start=start)
 
     def _first_trial(self, config: FitConfig) -> Trial[P]:
         """The first fit, with or without implicit features."""
@@ -248,12 +248,12 @@ class _Search(Generic[P]):
         return trial
 
     def _with_best_kappa(self, trial: Trial[P]) -> Trial[P]:
-        """With the κ that is best for this rank: upwards while that helps, else downwards."""
-        weights = [factor * self._asked.default_kappa for factor in KAPPA_FACTORS]
+        """The best κ for this rank: larger ones while they help, else smaller ones."""
+        kappas = [factor * self._asked.default_kappa for factor in KAPPA_FACTORS]
         first = trial
         for step in (1, -1):
-            while 0 <= (place := weights.index(trial.config.kappa) + step) < len(weights):
-                config = replace(trial.config, likelihood_weight=weights[place])
+            while 0 <= (place := kappas.index(trial.config.kappa) + step) < len(kappas):
+                config = replace(trial.config, likelihood_weight=kappas[place])
                 changed = self._trial(config, trial.start, TRIAL_ITERATIONS)
                 if changed.loss < trial.loss + LEAST_GAIN * trial.holdout.standard_error:
                     changed = self._trial(config, changed.start, FIRST_ITERATIONS - TRIAL_ITERATIONS)
@@ -268,7 +268,7 @@ class _Search(Generic[P]):
         return trial
 
     def _grown(self, trial: Trial[P], config: FitConfig) -> Trial[P]:
-        """With as many factors as ``config`` says."""
+        """A trial with as many factors as ``config`` has."""
         old = trial.config.factors
         self._part.start_from(trial.start.posteriors)
         posteriors = self._part.grown(config, config.make_loss())
@@ -277,7 +277,7 @@ class _Search(Generic[P]):
         return self._trial(config, replace(trial.start, posteriors=posteriors, scales=scales), FIRST_ITERATIONS)
 
     def _settled(self, trial: Trial[P]) -> Trial[P]:
-        """After as many iterations as help."""
+        """More iterations, as long as they help."""
         while trial.iterations + TRIAL_ITERATIONS <= self._asked.max_iter:
             more = self._trial(trial.config, trial.start, TRIAL_ITERATIONS)
             if not more.beats(trial):
@@ -286,7 +286,7 @@ class _Search(Generic[P]):
         return trial
 
     def _trial(self, config: FitConfig, start: Start[P] | None, iterations: int) -> Trial[P]:
-        """So many iterations more, and a trial at the tenth."""
+        """Further iterations from ``start``, and the loss of the held-out tenth after them."""
         before = 0 if start is None else len(start.history)
         outcome = solve(self._part, replace(config, tol=0.0, max_iter=before + iterations), start=start)
         posteriors = final_posteriors(self._part, outcome.hierarchy)
@@ -311,9 +311,6 @@ class _Search(Generic[P]):
         part = self._part
         rows, cols = (part.column_norms(side, trial.start.posteriors[side]) for side in SIDES)
         return factors_in_use(rows, cols, part.count("rows"), part.count("cols"))
-
-    def _used(self, trial: Trial[P]) -> int:
-        return len(self._in_use(trial))
 
 
 @dataclass(frozen=True)

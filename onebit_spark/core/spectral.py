@@ -37,15 +37,15 @@ Integers = NDArray[np.int64]
 NOISE = 1e-2  # size of factors beyond the rank of the spectrum, relative to a typical factor
 
 
-class Rows(NamedTuple):
+class CountedRows(NamedTuple):
     """Some rows of a side."""
 
     numbers: Integers  # positions of the rows in their side
     counts: Sums  # numbers of ratings, or sums of the ratings' weights
     positives: Sums  # the same for positive ratings
 
-    def part(self, which: slice) -> Rows:
-        return Rows(self.numbers[which], self.counts[which], self.positives[which])
+    def part(self, which: slice) -> CountedRows:
+        return CountedRows(self.numbers[which], self.counts[which], self.positives[which])
 
     @property
     def scale(self) -> Table:
@@ -54,7 +54,7 @@ class Rows(NamedTuple):
         return np.where(rated, 1.0 / np.sqrt(np.where(rated, self.counts, 1)), 0.0)[:, None]
 
 
-def scaled_product(rows: Rows, table: NDArray[np.floating], right: Table) -> StartTable:
+def scaled_product(rows: CountedRows, table: NDArray[np.floating], right: Table) -> StartTable:
     """D^{−½} table·right, the right factor of a product with Y."""
     return np.asarray(rows.scale * (table @ right), np.float32)
 
@@ -66,7 +66,7 @@ class Keyed:
     width: int
     seed: int
 
-    def __call__(self, rows: Rows) -> Table:
+    def __call__(self, rows: CountedRows) -> Table:
         return _normals((rows.counts, rows.positives), self.width, self.seed) * (rows.counts > 0)[:, None]
 
 
@@ -78,7 +78,7 @@ class Numbered:
     seed: int
     std: float = 1.0
 
-    def __call__(self, rows: Rows) -> Table:
+    def __call__(self, rows: CountedRows) -> Table:
         return self.std * _normals((rows.numbers,), self.width, self.seed) * (rows.counts > 0)[:, None]
 
 
@@ -91,7 +91,7 @@ class Factors:
     seed: int  # seed of this noise
     noise: float = 0.0  # its size
 
-    def __call__(self, rows: Rows, table: Table) -> Table:
+    def __call__(self, rows: CountedRows, table: Table) -> Table:
         factors = rows.scale * (table @ self.right)
         if not self.fillers:
             return factors
@@ -112,7 +112,7 @@ class CubeSums:
 
     factors: Factors
 
-    def __call__(self, rows: Rows, table: Table) -> Table:
+    def __call__(self, rows: CountedRows, table: Table) -> Table:
         return np.asarray(np.sum((rows.scale * (table @ self.factors.right)) ** 3, axis=0))
 
 
@@ -122,16 +122,16 @@ class SquareSum:
 
     factors: Factors
 
-    def __call__(self, rows: Rows, table: Table) -> Table:
+    def __call__(self, rows: CountedRows, table: Table) -> Table:
         return np.asarray(np.sum((rows.scale * (table @ self.factors.right)) ** 2))
 
 
-def gram(rows: Rows, table: Table) -> Table:
+def gram(rows: CountedRows, table: Table) -> Table:
     """Σ_i z_i z_iᵀ."""
     return np.asarray(table.T @ table)
 
 
-def add_tables(rows: Rows, table: Table, other: Table) -> Table:
+def add_tables(rows: CountedRows, table: Table, other: Table) -> Table:
     return table + other
 
 
@@ -160,7 +160,7 @@ def _mix(value: NDArray[np.uint64], key: NDArray[np.uint64] | int) -> NDArray[np
     return x ^ (x >> np.uint64(31))
 
 
-def distinct_keys(rows: Rows) -> Sums:
+def distinct_keys(rows: CountedRows) -> Sums:
     """The different (counts, positives) of some rows, one per line."""
     keys: Any = np.stack([rows.counts, rows.positives], axis=1)
     return np.unique(keys, axis=0)
@@ -183,7 +183,7 @@ class SignMatrix(Protocol[T]):
     total_weight: float  # n, or the sum of the weights
 
     def count(self, side: Side) -> int:
-        """Rows of the side with at least one rating."""
+        """CountedRows of the side with at least one rating."""
 
     def distinct_keys(self, side: Side, enough: int) -> int:
         """Number of different (counts, positives) of the rows of the side. From ``enough`` on it need not be exact."""
@@ -194,12 +194,12 @@ class SignMatrix(Protocol[T]):
     def product(self, side: Side, table: T, right: Table) -> T:
         """D^{−½} Y D^{−½} (table·right) for a table of the other side; Yᵀ if the side is the columns."""
 
-    def total(self, side: Side, measure: Callable[[Rows, Table], Table], table: T) -> Table:
+    def total(self, side: Side, measure: Callable[[CountedRows, Table], Table], table: T) -> Table:
         """The sum of measure(rows, lines) over all lines of the table."""
 
 
 def spectral_start(matrix: SignMatrix[T], rank: int, seed: int, margin: float = MARGIN) -> tuple[T, T]:
-    """The spectral start: L (m1 × K) and R (m2 × K) from Y. Rows without ratings get zeros."""
+    """The spectral start: L (m1 × K) and R (m2 × K) from Y. CountedRows without ratings get zeros."""
     width = min(rank + OVERSAMPLING, matrix.count("rows"), matrix.count("cols"))
     right = np.eye(width)
     z = matrix.row_table("cols", Keyed(width, seed))

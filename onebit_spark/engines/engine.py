@@ -1,10 +1,10 @@
-"""BlockEngine: the one engine. It says which steps run on which tables; a runner says where.
+"""BlockEngine runs the steps of a fit on the tables of both sides. A Runner determines where: there are three.
 
-runner                   a side's table                     how a block gets its lines
-threads (this process)   arrays                             they are here
-GPU (this process)       arrays on the device               they are there
-Spark, broadcast         both sides held on the driver      by broadcast
-Spark, mixed             one held, one stored               by broadcast; by a join
+runner                   the tables of the two sides        how a block gets their rows
+threads (this process)   arrays                             they are in memory
+GPU (this process)       arrays on the device               they are on the device
+Spark, broadcast         both held on the driver            by broadcast
+Spark, mixed             one held, one stored               by broadcast, and by a join
 Spark, shuffle           both stored on the cluster         by a join
 """
 
@@ -26,19 +26,20 @@ from onebit_spark.core.posterior import SENT_VECTORS, FloatArray, Form, RowMap, 
 from onebit_spark.core.prediction import Histogram, HoldoutLoss, every_so_many
 from onebit_spark.core.randomness import Draws, GibbsErrors, Split
 from onebit_spark.core.side_features import SideTables, coded_by_rated, rated_gram
-from onebit_spark.core.spectral import Rows
+from onebit_spark.core.spectral import CountedRows
 from onebit_spark.core.statistics import SideStatistics
 from onebit_spark.engines import steps
-from onebit_spark.engines.steps import Lines, RowStep, Step, Sums
+from onebit_spark.engines.steps import Rows, RowStep, Step, Sums
 
 T = TypeVar("T")  # a table of a side, as the runner keeps it
 Matrix = NDArray[np.float64]
 
-# Of a map that waits. A row is rounded to float32 as it is, and the map makes the square of this of the rounding.
+# The largest stretch of a pending map. Rows are rounded to float32 before they are mapped, and the map amplifies this
+# rounding by the square of its stretch.
 MOST_STRETCH = 30.0
 
 
-class LineMap(Protocol):
+class RowTransform(Protocol):
     """A map of every row: a ``RowMap`` or an ``ImplicitMove``."""
 
     def apply_to(self, posterior: RowPosterior, lo: int, hi: int) -> None:
@@ -46,42 +47,42 @@ class LineMap(Protocol):
 
 
 @dataclass(frozen=True)
-class LineFormat:
-    """Lines are rows of a posterior, packed as ``form`` says, or plain numbers. Maps may still wait for them.
+class RowLayout:
+    """The rows of a table: those of a posterior, packed as ``form`` says, or plain numbers; with pending maps.
 
     A map of all rows costs nothing until they are read: the tasks map the rows that they take.
     """
 
     dtype: str  # type of the numbers
-    form: Form | None = None  # Of the rows of a posterior. None: the lines are plain numbers.
-    maps: tuple[LineMap, ...] = ()  # the maps that a row goes through when it is read, in this order
+    form: Form | None = None  # the form of the rows of a posterior; None if they are plain numbers
+    maps: tuple[RowTransform, ...] = ()  # pending maps, applied in this order when a row is read
 
     @classmethod
-    def of(cls, form: Form) -> LineFormat:
+    def of(cls, form: Form) -> RowLayout:
         return cls(form.precision, form)
 
-    def then(self, after: LineMap) -> LineFormat:
+    def then(self, after: RowTransform) -> RowLayout:
         """With one more map."""
         return replace(self, maps=(*self.maps, after))
 
     @property
-    def mapped(self) -> LineFormat:
-        """The format of lines that have been read and written again."""
+    def mapped(self) -> RowLayout:
+        """The layout of rows that have been read and written again."""
         return replace(self, maps=())
 
-    def read(self, numbers: NDArray[Any], n_rows: int) -> Lines:
-        """Lines from the numbers that ``written`` gave. Rows of a posterior are a copy."""
+    def read(self, numbers: NDArray[Any], n_rows: int) -> Rows:
+        """Rows from the numbers that ``written`` gave. CountedRows of a posterior are a copy."""
         if self.form is None:
             return numbers.reshape(n_rows, -1) if n_rows else numbers.reshape(0, 0)
         return self._through_maps(self.form.unpacked(numbers))
 
-    def taken(self, lines: Lines, index: NDArray[np.integer]) -> Lines:
-        """Some of the lines: a copy."""
-        return self._through_maps(lines.take(index)) if isinstance(lines, RowPosterior) else lines[index]
+    def taken(self, rows: Rows, index: NDArray[np.integer]) -> Rows:
+        """A copy of some of the rows."""
+        return self._through_maps(rows.take(index)) if isinstance(rows, RowPosterior) else rows[index]
 
-    def whole(self, lines: Lines) -> Lines:
-        """All lines. It is a copy only if a map waits for them."""
-        return self._through_maps(lines.copy()) if self.maps and isinstance(lines, RowPosterior) else lines
+    def whole(self, rows: Rows) -> Rows:
+        """All rows. They are a copy only if a map is pending."""
+        return self._through_maps(rows.copy()) if self.maps and isinstance(rows, RowPosterior) else rows
 
     def _through_maps(self, rows: RowPosterior) -> RowPosterior:
         for by in self.maps:
@@ -90,29 +91,29 @@ class LineFormat:
 
 
 @dataclass(frozen=True)
-class ToPartners:
-    """What of the rows of a posterior travels to the ratings of the other side: not what only a row itself needs."""
+class ToOthers:
+    """The part of the rows of a posterior that the ratings of the other side need."""
 
-    form: Form  # of the rows
+    form: Form  # the form of the rows
 
     def __call__(self, counts: NDArray[Any], rows: RowPosterior) -> FloatArray:
         return rows.with_vectors(SENT_VECTORS, SENT_VECTORS).packed()
 
     @property
-    def format(self) -> LineFormat:
-        """Of what arrives."""
-        return LineFormat.of(self.form.sent)
+    def layout(self) -> RowLayout:
+        """The layout of what arrives."""
+        return RowLayout.of(self.form.sent)
 
 
-def written(lines: Lines) -> FloatArray:
-    """Lines as a matrix of numbers."""
-    return lines.packed() if isinstance(lines, RowPosterior) else lines
+def written(rows: Rows) -> FloatArray:
+    """The rows as a matrix of numbers."""
+    return rows.packed() if isinstance(rows, RowPosterior) else rows
 
 
 class Runner(Protocol[T]):
     """Keeps the ratings in blocks of both orientations, and runs steps on all blocks of a side.
 
-    Sums come in the order of the blocks. The format is that of the new table.
+    Sums are in the order of the blocks. ``layout`` is that of the new table.
     """
 
     n_ratings: int
@@ -120,57 +121,57 @@ class Runner(Protocol[T]):
     total_weight: float
 
     def count(self, side: Side) -> int:
-        """Rows with at least one rating."""
+        """CountedRows with at least one rating."""
 
     def n_rows(self, side: Side) -> int:
-        """Rows of the side."""
+        """CountedRows of the side."""
 
     def counts(self, side: Side) -> NDArray[Any]:
         """Number of ratings of every row, on the driver."""
 
-    def held_rows(self, side: Side) -> Rows | None:
+    def held_rows(self, side: Side) -> CountedRows | None:
         """The rows, if the driver holds the tables of this side."""
 
     def run(
-        self, side: Side, step: Step, own: Sequence[T], partners: T, format: LineFormat, send: Any = None
+        self, side: Side, step: Step, own: Sequence[T], others: T, layout: RowLayout, send: Any = None
     ) -> tuple[T, list[Sums]]:
-        """The table that a step makes. Stored partners go through ``send(counts, lines)`` before they travel."""
+        """The table that a step computes. Stored rows of the other side go through ``send(counts, rows)`` first."""
 
-    def sums(self, side: Side, step: Step, own: Sequence[T], partners: T) -> list[Sums]:
+    def sums(self, side: Side, step: Step, own: Sequence[T], others: T) -> list[Sums]:
         """The sums of a step alone."""
 
-    def run_rows(self, side: Side, step: RowStep, own: Sequence[T], format: LineFormat) -> T:
-        """The table that a step makes which reads no rating."""
+    def run_rows(self, side: Side, step: RowStep, own: Sequence[T], layout: RowLayout) -> T:
+        """The table that a step computes without reading ratings."""
 
     def row_sums(self, side: Side, step: RowStep, own: Sequence[T] = ()) -> list[Sums]:
         """The sums of such a step alone."""
 
-    def table(self, side: Side, lines: Lines) -> T:
-        """A table of lines that are on the driver."""
+    def table(self, side: Side, rows: Rows) -> T:
+        """A table of rows that are on the driver."""
 
     def lines(self, table: T) -> Any:
-        """The lines of a table that the driver holds."""
+        """The rows of a table that the driver holds."""
 
-    def mapped(self, side: Side, table: T, by: LineMap) -> T:
+    def mapped(self, side: Side, table: T, by: RowTransform) -> T:
         """The table with every row mapped, now or when it is read."""
 
     def start(self, config: FitConfig, loss: Loss) -> dict[Side, T]:
         """Both posteriors at the start of a fit."""
 
     def data_term(self, summed: float) -> float:
-        """The data term of the objective, after a half step that wants it; ``summed`` is what its sums have of it."""
+        """The data term of the objective after a half step with ``want_data``; ``summed`` is what its sums contain."""
 
     def shortage(self, config: FitConfig) -> str | None:
-        """Why there is no room for a fit with these settings; None if there is, or if nobody knows."""
+        """Why there is no room for a fit with these settings; None if there is, or if that is not known."""
 
     def grown(self, posteriors: dict[Side, T], config: FitConfig, loss: Loss) -> dict[Side, T]:
         """Both posteriors with more factors, as many as ``config`` says."""
 
     def restricted(self, split: Split) -> AbstractContextManager[Runner[T]]:
-        """A runner on the ratings that the split chooses. Rows keep their numbers; tables of one fit the other."""
+        """A runner on the ratings that the split chooses. Rows keep their numbers, so both runners share tables."""
 
     def described(self, what: str) -> AbstractContextManager[None]:
-        """Says what the work is about, wherever somebody looks."""
+        """Name the work, for Spark's UI."""
 
 
 class BlockEngine(Generic[T]):
@@ -185,9 +186,9 @@ class BlockEngine(Generic[T]):
     features : dict of Side to SideFeatures
         Side features, on the driver.
 
-    Rows with covariances are not mapped after every iteration. The maps wait, and a half step works on the rows as they
-    are, under the prior that these rows have (``HalfStep.before``); only its sums are mapped. This takes nothing per
-    row, where the map itself would cost as much as an update.
+    The gauge maps all rows after every iteration, which would cost as much as an update where they have covariances. So
+    these maps stay pending: a half step works on unmapped rows under the unmapped prior (``HalfStep.before``), and only
+    its sums are mapped (docs/MATH.md, §7.2).
     """
 
     def __init__(self, runner: Runner[T], ids: dict[Side, Any] | None = None) -> None:
@@ -198,9 +199,9 @@ class BlockEngine(Generic[T]):
         self.total_weight = runner.total_weight
         self.features: SideTables = {}
         self._tables: dict[Side, Any] = {}
-        self._maps: dict[Side, RowMap] = {}  # what waits for the rows in the tables
+        self._maps: dict[Side, RowMap] = {}  # pending maps of the rows in the tables
         self._feature_tables: dict[Side, tuple[Any, T]] = {}
-        self._data = 0.0  # of the last half step
+        self._data = 0.0  # the data term of the last half step
 
     def count(self, side: Side) -> int:
         return self.runner.count(side)
@@ -239,7 +240,7 @@ class BlockEngine(Generic[T]):
         side, by = step.side, self._maps.get(step.side)
         if by is not None:
             step = step.before(by)
-        own, partners, prior = [self._tables[side]], self._tables[OTHER[side]], step.prior
+        own, others, prior = [self._tables[side]], self._tables[OTHER[side]], step.prior
         if isinstance(prior, PriorLines):
             own.append(prior.lines)
             prior = PriorLines(None)
@@ -247,8 +248,8 @@ class BlockEngine(Generic[T]):
             own.append(self._feature_table(side))
         form, update = own[0].form, steps.Update(loss, step.under(prior))
         with self.runner.described(f"iteration {step.iteration + 1}, {side}"):
-            send = ToPartners(partners.form) if form.has_implicit else None
-            self._tables[side], sums = self.runner.run(side, update, own, partners, LineFormat.of(form), send)
+            send = ToOthers(others.form) if form.has_implicit else None
+            self._tables[side], sums = self.runner.run(side, update, own, others, RowLayout.of(form), send)
         statistics = reduce(SideStatistics.__add__, (SideStatistics.from_vector(part, form) for part in sums))
         self._data = statistics.data
         return statistics if by is None else statistics.mapped(by)
@@ -295,11 +296,11 @@ class BlockEngine(Generic[T]):
             return posterior
         own = [posterior] if feature_coef is None else [posterior, self._feature_table(side)]
         fill = steps.FillUnrated(unseen, feature_coef)
-        return self.runner.run_rows(side, fill, own, LineFormat.of(posterior.form))
+        return self.runner.run_rows(side, fill, own, RowLayout.of(posterior.form))
 
     def combined(self, side: Side, make: Callable[..., RowPosterior], *posteriors: Any) -> Any:
         form = make(*(posterior.form.empty() for posterior in posteriors)).form
-        return self.runner.run_rows(side, steps.Combine(make), posteriors, LineFormat.of(form))
+        return self.runner.run_rows(side, steps.Combine(make), posteriors, RowLayout.of(form))
 
     def gibbs_errors(self, draws: Draws) -> GibbsErrors:
         with self.runner.described("certificate"):

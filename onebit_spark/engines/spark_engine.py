@@ -23,7 +23,7 @@ from onebit_spark.core.factor_tables import align_factors, factor_table
 from onebit_spark.core.losses import OTHER, SIDES, Side
 from onebit_spark.core.model_selection import at_start_rank
 from onebit_spark.core.posterior import Form, RowPosterior
-from onebit_spark.core.spectral import Rows
+from onebit_spark.core.spectral import CountedRows
 from onebit_spark.engines.block_frames import (
     RATINGS_PER_BLOCK,
     default_blocks,
@@ -45,13 +45,13 @@ from onebit_spark.engines.blocking import (
 )
 from onebit_spark.engines.cuda.runner import CudaRunner
 from onebit_spark.engines.decide import ClusterLimits, Exchange, decide, held_side
-from onebit_spark.engines.engine import BlockEngine, LineFormat
+from onebit_spark.engines.engine import BlockEngine, RowLayout
 from onebit_spark.engines.spark_runner import SparkRunner
 from onebit_spark.engines.tables import (
     Broadcasts,
     InFiles,
     OnExecutors,
-    PackLines,
+    PackRows,
     Storage,
     collected_factors,
     factor_frame,
@@ -63,7 +63,7 @@ from onebit_spark.input.collect import collect_ratings, estimate_size
 from onebit_spark.input.rating_checks import Columns
 from onebit_spark.input.survey import Ids, RatingSurvey, survey_ratings
 from onebit_spark.platform.files import Location
-from onebit_spark.platform.plans import expect_long_lines, truncate_plan, working_session
+from onebit_spark.platform.plans import TemporaryFolders, expect_long_lines, truncate_plan, working_session
 from onebit_spark.platform.sessions import (
     checkpoint_folder,
     described,
@@ -72,7 +72,6 @@ from onebit_spark.platform.sessions import (
     is_local,
     parallelism,
 )
-from onebit_spark.platform.temporary_folders import TemporaryFolders
 
 log = logging.getLogger("onebit_spark")
 
@@ -211,19 +210,19 @@ def _with_collected_ids(
     survey: RatingSurvey, blocks: tuple[int | None, int | None], cores: int, broadcasts: Broadcasts
 ) -> _NumberedRatings:
     """The driver numbers all ids, and broadcasts them."""
-    rated, plans = survey.rated_ids(), {}
-    for (side, ids), given in zip(rated.ids.items(), blocks, strict=True):
+    all_ids, plans = survey.ids(), {}
+    for (side, ids), given in zip(all_ids.items(), blocks, strict=True):
         n = len(ids)
-        n_blocks = given or min(n, multiple_of(cores, default_blocks(rated.counts.n, n, cores)))
+        n_blocks = given or min(n, multiple_of(cores, default_blocks(survey.counts.n, n, cores)))
         placement, rows = placement_by_counts(ids.counts, n_blocks), np.arange(n)
         table = SideTable(ids.values, placement.of(rows), ids.counts, ids.positives)
-        counted = Rows(rows, ids.counts, ids.positives) if rated.weight is None else None
+        counted = CountedRows(rows, ids.counts, ids.positives) if survey.weight is None else None
         sent = broadcasts.send(table)
         plans[side] = SidePlan(placement, n, default_tasks(n_blocks, cores), True, sent, counted)
     users, items = (plan.ids for plan in plans.values())
     assert users is not None
     assert items is not None
-    return _NumberedRatings(rated.ids, plans, numbered_chunks(survey.packed.bundles, users, items))
+    return _NumberedRatings(all_ids, plans, numbered_chunks(survey.packed.bundles, users, items))
 
 
 def _with_sorted_ids(
@@ -294,5 +293,5 @@ def adopted_factors(
         rows = align_factors(collected_factors(factors), engine.ids[side].values, prior, precision)
         return engine.runner.table(side, rows)
     lines = engine.ids[side].frame.select("id", "number").join(factors, "id")
-    layout = LineFormat.of(prior.astype(precision).form)
-    return engine.runner.adopted(side, lines, PackLines(prior, precision), prior.packed().astype(precision), layout)
+    layout = RowLayout.of(prior.astype(precision).form)
+    return engine.runner.adopted(side, lines, PackRows(prior, precision), prior.packed().astype(precision), layout)

@@ -1,15 +1,15 @@
 """SparkRunner: steps as Spark jobs over cached blocks of ratings.
 
-A block gets its lines by broadcast from a table that the driver holds, and by a join from one that is stored::
+A block gets the rows of a table by broadcast if the driver holds it, and by a join if it is stored on the cluster::
 
     stored table of the other side ─┐
-    routes of its blocks ───────────┴─► Send ─► each block's lines, once ─┐
+    routes of its blocks ───────────┴─► Send ─► each block's rows, once ──┐
     stored tables of this side ────────────────────────────────────────────┤ shuffled by block
-    blocks of this side (cached; their ratings stay where they are) ───────┴─► RunStep ─► new lines, and their sums
+    blocks of this side (cached; their ratings do not move) ───────────────┴─► RunStep ─► new rows, and their sums
 
-The new lines are stored again, or collected if the driver holds the tables of this side; the sums are collected. Where
-both sides are held nothing is shuffled, and a step is one job. Every job starts from the cache and from stored tables.
-So neither plan nor lineage grows, and what is lost with an executor is computed again from there.
+The new rows are stored again, or collected if the driver holds the tables of this side; the sums are collected. If the
+driver holds both sides, nothing is shuffled and a step is one job. Every job starts from the cache and from stored
+tables. So neither plan nor lineage grows, and Spark computes again from there what it loses with an executor.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from onebit_spark.core.config import FitConfig
 from onebit_spark.core.losses import OTHER, Loss, Side
 from onebit_spark.core.posterior import FloatArray
 from onebit_spark.core.randomness import Split
-from onebit_spark.core.spectral import Rows
+from onebit_spark.core.spectral import CountedRows
 from onebit_spark.engines.block_frames import Batches, Placement, read_ascending, read_block, worker_errors
 from onebit_spark.engines.blocking import BlockedSide, Blocking
-from onebit_spark.engines.engine import LineFormat, LineMap, written
+from onebit_spark.engines.engine import RowLayout, RowTransform, written
 from onebit_spark.engines.start import grown_posteriors, start_posteriors
-from onebit_spark.engines.steps import NO_SUMS, Lines, OnRows, PlacedBlock, RowStep, Step, Sums, total_weight
+from onebit_spark.engines.steps import NO_SUMS, OnRows, PlacedBlock, Rows, RowStep, Step, Sums, total_weight
 from onebit_spark.engines.tables import BATCH_BYTES, Broadcasts, Held, Stored, Table
 from onebit_spark.input.rating_checks import not_deterministic
 from onebit_spark.platform.arrow_stream import arrow_batches
@@ -49,18 +49,18 @@ CELLS = schema_of("key int, place int, sender int, values binary")
 PLACED = schema_of("key int, rows binary, values binary")
 RESULTS = schema_of("key int, values binary, sums binary, n long, checksum long")
 NUMBERED = schema_of("number long, values binary")
-PARTNERS = -1  # the place of lines of the other side; tables of the same side have the places 0, 1, …
-Packing = Callable[[pa.RecordBatch], tuple[NDArray[np.int64], FloatArray]]
+OTHERS = -1  # the place of rows of the other side; tables of the same side have the places 0, 1, …
+ReadRows = Callable[[pa.RecordBatch], tuple[NDArray[np.int64], FloatArray]]
 
 
 class Transform(Protocol):
-    """What of some lines is sent, from the weights of their ratings and the lines."""
+    """Computes what is sent of some rows, from the weights of their ratings and the rows."""
 
-    def __call__(self, weights: NDArray[Any], lines: Any, /) -> FloatArray: ...
+    def __call__(self, weights: NDArray[Any], rows: Any, /) -> FloatArray: ...
 
     @property
-    def format(self) -> LineFormat:
-        """Of what arrives."""
+    def layout(self) -> RowLayout:
+        """The layout of what arrives."""
 
 
 class SparkRunner:
@@ -87,22 +87,22 @@ class SparkRunner:
     def counts(self, side: Side) -> NDArray[np.int64]:
         return self.sides[side].row_counts
 
-    def held_rows(self, side: Side) -> Rows | None:
+    def held_rows(self, side: Side) -> CountedRows | None:
         return self.sides[side].counted_rows if self.sides[side].plan.held else None
 
     def run(
-        self, side: Side, step: Step, own: Sequence[Table], partners: Table | None, format: LineFormat,
+        self, side: Side, step: Step, own: Sequence[Table], others: Table | None, layout: RowLayout,
         send: Transform | None = None,
     ) -> tuple[Table, list[Sums]]:  # fmt: skip
-        return self._kept(side, self._results(side, step, own, partners, send), format)
+        return self._kept(side, self._results(side, step, own, others, send), layout)
 
-    def sums(self, side: Side, step: Step, own: Sequence[Table] = (), partners: Table | None = None) -> list[Sums]:
-        return self._collected_sums(side, self._results(side, step, own, partners))
+    def sums(self, side: Side, step: Step, own: Sequence[Table] = (), others: Table | None = None) -> list[Sums]:
+        return self._collected_sums(side, self._results(side, step, own, others))
 
-    def run_rows(self, side: Side, step: RowStep, own: Sequence[Table], format: LineFormat) -> Table:
+    def run_rows(self, side: Side, step: RowStep, own: Sequence[Table], layout: RowLayout) -> Table:
         if self.sides[side].plan.held:
             return self.table(side, self._here(side, step, own)[0])
-        return self.run(side, OnRows(step), own, None, format)[0]
+        return self.run(side, OnRows(step), own, None, layout)[0]
 
     def row_sums(self, side: Side, step: RowStep, own: Sequence[Table] = ()) -> list[Sums]:
         if self.sides[side].plan.held:
@@ -113,22 +113,22 @@ class SparkRunner:
         """The result of a step on the driver."""
         return step(self.sides[side].counted_rows, [table.lines for table in own])
 
-    def table(self, side: Side, lines: Lines) -> Table:
-        format = LineFormat(str(lines.dtype)) if isinstance(lines, np.ndarray) else LineFormat.of(lines.form)
+    def table(self, side: Side, lines: Rows) -> Table:
+        layout = RowLayout(str(lines.dtype)) if isinstance(lines, np.ndarray) else RowLayout.of(lines.form)
         here = self.sides[side]
         if here.plan.held:
-            return Table(Held(lines, self._broadcasts), format)
+            return Table(Held(lines, self._broadcasts), layout)
         values = written(lines)
-        frame = self.spark.createDataFrame(numbered_lines(np.arange(len(values)), values), NUMBERED)
+        frame = self.spark.createDataFrame(numbered_rows(np.arange(len(values)), values), NUMBERED)
         return self.adopted(
-            side, frame, ReadNumbered(format.dtype), np.zeros((1, values.shape[1]), values.dtype), format
+            side, frame, ReadNumberedRows(layout.dtype), np.zeros((1, values.shape[1]), values.dtype), layout
         )
 
     def lines(self, table: Table) -> Any:
         return table.lines
 
-    def mapped(self, side: Side, table: Table, by: LineMap) -> Table:
-        """The same table: its rows are mapped where they are read. Nothing is broadcast or stored again."""
+    def mapped(self, side: Side, table: Table, by: RowTransform) -> Table:
+        """The table with a pending map, which tasks apply when they read it. Nothing is broadcast or stored again."""
         return table.mapped(by)
 
     def start(self, config: FitConfig, loss: Loss) -> dict[Side, Table]:
@@ -159,22 +159,22 @@ class SparkRunner:
         self, side: Side, tables: Sequence[Table], work: Callable[[NDArray[np.int64], list[Any]], pa.Table],
         schema: StructType,
     ) -> DataFrame:  # fmt: skip
-        """A DataFrame from tables of a side, by ``work(row numbers, lines)`` for each block."""
+        """A DataFrame from tables of a side, by ``work(row numbers, rows)`` for each block."""
         here, (sources, cells) = self.sides[side], _sources(tables)
         blocks, each = here.blocks.select("key", "rows"), EachRow(work, sources)
         if not cells:
             return blocks.mapInArrow(each.alone, schema)
         return cogrouped(blocks, here.sent(reduce(DataFrame.unionAll, cells)), "key", each, schema)
 
-    def adopted(self, side: Side, lines: DataFrame, pack: Packing, empty: FloatArray, format: LineFormat) -> Table:
-        """A table from lines in any order. ``pack`` turns lines into row numbers and values.
+    def adopted(self, side: Side, lines: DataFrame, pack: ReadRows, empty: FloatArray, layout: RowLayout) -> Table:
+        """A table from a DataFrame in any order. ``pack`` turns its lines into row numbers and values.
 
-        Rows without a line get the line ``empty``.
+        CountedRows without a line get the line ``empty``.
         """
         here = self.sides[side]
-        placed = truncate_plan(lines.mapInArrow(Place(pack, here.plan.placement, here.keys), PLACED), self.spark)
-        results = cogrouped(here.ratings, here.sent(placed), "key", Adopt(empty), RESULTS)
-        return self._kept(side, results, format)[0]
+        placed = truncate_plan(lines.mapInArrow(GroupByBlock(pack, here.plan.placement, here.keys), PLACED), self.spark)
+        results = cogrouped(here.ratings, here.sent(placed), "key", BuildTable(empty), RESULTS)
+        return self._kept(side, results, layout)[0]
 
     def persist(self, frame: DataFrame, schema: StructType) -> DataFrame:
         """The frame, stored as long as a plan reads it."""
@@ -183,50 +183,50 @@ class SparkRunner:
     # ---- jobs --------------------------------------------------------------------------------------------------------
 
     def _results(
-        self, side: Side, step: Step, own: Sequence[Table], partners: Table | None, send: Transform | None = None
+        self, side: Side, step: Step, own: Sequence[Table], others: Table | None, send: Transform | None = None
     ) -> DataFrame:
-        """One line for each block: the new lines, and the sums."""
+        """One line for each block: the new rows, and the sums."""
         here, there = self.sides[side], self.sides[OTHER[side]]
         sources, cells = _sources(own)
-        from_partners: Source | None = None
-        if partners is not None and isinstance(partners.at, Held):
-            from_partners = Everywhere(partners.at.sent, partners.format)
-        elif partners is not None and isinstance(partners.at, Stored):
+        from_others: Source | None = None
+        if others is not None and isinstance(others.at, Held):
+            from_others = BroadcastRows(others.at.sent, others.layout)
+        elif others is not None and isinstance(others.at, Stored):
             routes = there.blocks.select("key", "block", "pointers", "routes", "ends", "row_weights")
-            sender = Send(here.keys, partners.format, send)
-            cells.append(cogrouped(routes, there.sent(partners.at.cells()), "key", sender, CELLS))
-            from_partners = partners.format.mapped if send is None else send.format
-        run = RunStep(step, there.plan.placement, sources, from_partners)
+            sender = Send(here.keys, others.layout, send)
+            cells.append(cogrouped(routes, there.sent(others.at.cells()), "key", sender, CELLS))
+            from_others = others.layout.mapped if send is None else send.layout
+        run = RunStep(step, there.plan.placement, sources, from_others)
         if not cells:
             return here.ratings.mapInArrow(run.alone, RESULTS)
         return cogrouped(here.ratings, here.sent(reduce(DataFrame.unionAll, cells)), "key", run, RESULTS)
 
-    def _kept(self, side: Side, results: DataFrame, format: LineFormat) -> tuple[Table, list[Sums]]:
-        """The new table, where tables of this side are kept."""
+    def _kept(self, side: Side, results: DataFrame, layout: RowLayout) -> tuple[Table, list[Sums]]:
+        """The new table, held or stored as all tables of this side, and the sums."""
         here = self.sides[side]
         if not here.plan.held:
             with worker_errors():
                 stored, delete = self._blocking.storage.keep(results, RESULTS)
-            return Table(Stored(stored, delete), format), self._collected_sums(side, stored)
-        lines: Any = None if format.form is None else format.form.empty(here.plan.n_rows)
+            return Table(Stored(stored, delete), layout), self._collected_sums(side, stored)
+        lines: Any = None if layout.form is None else layout.form.empty(here.plan.n_rows)
         sums: dict[int, Sums] = {}
-        for line in self._collected(side, results):  # together they are as large as the table: one at a time is here
+        for line in self._collected(side, results):  # one at a time: together they are as large as the table
             rows = here.rows_of[line["key"]]
-            part: Any = format.read(np.frombuffer(line["values"], format.dtype), len(rows))
-            if format.form is not None:
+            part: Any = layout.read(np.frombuffer(line["values"], layout.dtype), len(rows))
+            if layout.form is not None:
                 lines.put(rows, part)
             else:
-                lines = np.empty((here.plan.n_rows, part.shape[1]), format.dtype) if lines is None else lines
+                lines = np.empty((here.plan.n_rows, part.shape[1]), layout.dtype) if lines is None else lines
                 lines[rows] = part
             sums[line["key"]] = _sums_of(line)
-        return Table(Held(lines, self._broadcasts), format), here.in_order(sums)
+        return Table(Held(lines, self._broadcasts), layout), here.in_order(sums)
 
     def _collected_sums(self, side: Side, results: DataFrame) -> list[Sums]:
         lines = self._collected(side, results.select("key", "sums", "n", "checksum"))
         return self.sides[side].in_order({line["key"]: _sums_of(line) for line in lines})
 
     def _collected(self, side: Side, results: DataFrame) -> Iterator[dict[str, Any]]:
-        """The lines of a job as its tasks end. Checks that each block is what it was."""
+        """The lines of a job as its tasks end. The count and checksum of every block are checked."""
         seen = {}
         with worker_errors():
             for batch in arrow_batches(results):
@@ -239,14 +239,14 @@ class SparkRunner:
 
 
 def _sources(tables: Sequence[Table]) -> tuple[list[Source], list[DataFrame]]:
-    """Where the lines of each table come from, and the cells of those that are stored."""
+    """The source of the rows of each table, and the cells of those that are stored."""
     sources: list[Source] = []
     cells: list[DataFrame] = []
     for place, table in enumerate(tables):
         if isinstance(table.at, Held):
-            sources.append(Everywhere(table.at.sent, table.format))
+            sources.append(BroadcastRows(table.at.sent, table.layout))
         else:
-            sources.append(table.format)
+            sources.append(table.layout)
             cells.append(table.at.cells(place))
     return sources, cells
 
@@ -264,41 +264,41 @@ def _sums_of(line: dict[str, Any]) -> Sums:
 
 
 @dataclass(frozen=True)
-class Everywhere:
-    """Lines that every worker holds."""
+class BroadcastRows:
+    """Rows that every worker holds."""
 
-    sent: Broadcast[Lines]
-    format: LineFormat
+    sent: Broadcast[Rows]
+    layout: RowLayout
 
-    def at(self, numbers: NDArray[np.int64]) -> Lines:
-        return self.format.taken(self.sent.value, numbers)
+    def at(self, numbers: NDArray[np.int64]) -> Rows:
+        return self.layout.taken(self.sent.value, numbers)
 
 
-Source = LineFormat | Everywhere  # of a block's lines: they arrive in cells of this format, or are here already
+Source = RowLayout | BroadcastRows  # of a block's lines: they arrive in cells of this layout, or are here already
 
 
 @dataclass(frozen=True)
 class Send:
-    """Sends each block of the other side the lines that it refers to."""
+    """Sends each block of the other side the rows that it refers to."""
 
     keys: NDArray[np.int32]
-    format: LineFormat
+    layout: RowLayout
     transform: Transform | None
 
     def __call__(self, block: pa.Table, cells: pa.Table) -> pa.Table:
         pointers, ends = cell_array(block["pointers"][0], np.int64), cell_array(block["ends"][0], np.int64)
         routes, weights = cell_array(block["routes"][0], np.int32), cell_array(block["row_weights"][0], np.float64)
-        numbers, n_rows = cell_array(cells["values"][0], self.format.dtype), len(pointers) - 1
+        numbers, n_rows = cell_array(cells["values"][0], self.layout.dtype), len(pointers) - 1
         if self.transform is not None:
-            lines = self.format.read(numbers, n_rows)
+            lines = self.layout.read(numbers, n_rows)
             values = self.transform(weights if len(weights) else np.diff(pointers), lines)
-        elif self.format.maps:
-            values = written(self.format.read(numbers, n_rows))
+        elif self.layout.maps:
+            values = written(self.layout.read(numbers, n_rows))
         else:
             values = numbers.reshape(n_rows, -1)
         sender = block["block"][0].as_py()
         parts = [
-            binary_line(key=self.keys[to], place=PARTNERS, sender=sender, values=values[routes[lo:hi]])
+            binary_line(key=self.keys[to], place=OTHERS, sender=sender, values=values[routes[lo:hi]])
             for to, (lo, hi) in enumerate(pairwise(ends))
             if lo < hi
         ]
@@ -307,18 +307,18 @@ class Send:
 
 @dataclass(frozen=True)
 class RunStep:
-    """Runs a step on each block, with its own lines and those of its partners."""
+    """Runs a step on each block, with its own rows and those of the other side."""
 
     step: Step
     there: Placement
     own: list[Source]
-    partners: Source | None
+    others: Source | None
 
     def __call__(self, blocks: pa.Table, cells: pa.Table) -> pa.Table:
         return pa.Table.from_batches([self._result({name: blocks[name][0] for name in blocks.schema.names}, cells)])
 
     def alone(self, batches: Batches) -> Batches:
-        """The same for blocks that no cells arrive for."""
+        """The same for blocks without cells."""
         for batch in batches:
             for i in range(batch.num_rows):
                 yield self._result({name: batch.column(name)[i] for name in batch.schema.names}, NO_CELLS)
@@ -326,32 +326,32 @@ class RunStep:
     def _result(self, block_cells: dict[str, Any], cells: pa.Table) -> pa.RecordBatch:
         block = read_block(block_cells)
         own = _own_lines(cells, self.own, block.rows)
-        lines, sums = self.step(block, own, self._partners(block, cells))
+        lines, sums = self.step(block, own, self._other_rows(block, cells))
         return _result_line(block_cells["key"].as_py(), block, np.empty(0) if lines is None else written(lines), sums)
 
-    def _partners(self, block: PlacedBlock, cells: pa.Table) -> Lines | None:
-        """The partners in the order of the block's columns. The columns and the lines of each sender ascend.
+    def _other_rows(self, block: PlacedBlock, cells: pa.Table) -> Rows | None:
+        """The rows of the other side in the order of the block's columns. Columns, and rows of each sender, ascend.
 
-        A block that a split has emptied has no partners. No cell says then how many numbers a line has.
+        A block that a split has emptied has none, and no cell from which the width of a row could be read.
         """
-        if self.partners is None or isinstance(self.partners, Everywhere):
-            return None if self.partners is None else self.partners.at(block.columns)
+        if self.others is None or isinstance(self.others, BroadcastRows):
+            return None if self.others is None else self.others.at(block.columns)
         places, senders = cells["place"].to_pylist(), cells["sender"].to_pylist()
-        arrived = {senders[i]: cells["values"][i] for i, place in enumerate(places) if place == PARTNERS}
+        arrived = {senders[i]: cells["values"][i] for i, place in enumerate(places) if place == OTHERS}
         sender_of = self.there.of(block.columns)
         order = np.argsort(sender_of, kind="stable")
         edges = np.searchsorted(sender_of[order], np.arange(self.there.n_blocks + 1))
-        partners = np.empty((0, 0), self.partners.dtype)
+        others = np.empty((0, 0), self.others.dtype)
         for sender in np.flatnonzero(np.diff(edges)):
             positions = order[edges[sender] : edges[sender + 1]]
-            values = cell_array(arrived[int(sender)], self.partners.dtype).reshape(len(positions), -1)
-            if not len(partners):
-                partners = np.empty((len(block.columns), values.shape[1]), self.partners.dtype)
-            partners[positions] = values
-        return self.partners.read(partners, len(partners))
+            values = cell_array(arrived[int(sender)], self.others.dtype).reshape(len(positions), -1)
+            if not len(others):
+                others = np.empty((len(block.columns), values.shape[1]), self.others.dtype)
+            others[positions] = values
+        return self.others.read(others, len(others))
 
 
-def numbered_lines(numbers: NDArray[np.int64], values: FloatArray) -> pa.Table:
+def numbered_rows(numbers: NDArray[np.int64], values: FloatArray) -> pa.Table:
     """(number, values): one line for each row, in batches that can travel in a task."""
     values = np.ascontiguousarray(values)
     size = max(1, values.shape[1] * values.itemsize)
@@ -361,8 +361,8 @@ def numbered_lines(numbers: NDArray[np.int64], values: FloatArray) -> pa.Table:
 
 
 @dataclass(frozen=True)
-class ReadNumbered:
-    """Row numbers and values from such lines."""
+class ReadNumberedRows:
+    """Row numbers and values from the lines of ``numbered_rows``."""
 
     dtype: str
 
@@ -372,10 +372,10 @@ class ReadNumbered:
 
 
 @dataclass(frozen=True)
-class Place:
+class GroupByBlock:
     """Groups lines in any order by the block of their rows."""
 
-    pack: Packing
+    pack: ReadRows
     placement: Placement
     keys: NDArray[np.int32]
 
@@ -389,8 +389,8 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Adopt:
-    """Makes one block of a table from lines for some of its rows. The other rows get the line ``empty``."""
+class BuildTable:
+    """Makes one block of a table from values of some of its rows. The other rows get ``empty``."""
 
     empty: FloatArray
 
@@ -406,7 +406,7 @@ class Adopt:
 
 @dataclass(frozen=True)
 class EachRow:
-    """Applies ``work`` to the numbers of a block's rows and their lines in the tables."""
+    """Applies ``work`` to the numbers of a block's rows and the rows of the tables."""
 
     work: Callable[[NDArray[np.int64], list[Any]], pa.Table]
     own: list[Source]
@@ -415,7 +415,7 @@ class EachRow:
         return self._done(blocks["rows"][0], cells)
 
     def alone(self, batches: Batches) -> Batches:
-        """The same for blocks that no cells arrive for."""
+        """The same for blocks without cells."""
         for batch in batches:
             for rows in batch.column("rows"):
                 yield from self._done(rows, NO_CELLS).to_batches()
@@ -430,12 +430,12 @@ def _result_line(key: int, block: PlacedBlock, values: FloatArray, sums: Sums) -
     return binary_line(key=key, values=values, sums=sums, n=n, checksum=block.checksum)
 
 
-def _own_lines(cells: pa.Table, sources: list[Source], rows: NDArray[np.int64]) -> list[Lines]:
-    """The block's lines of each table of its own side, in the order of their places."""
-    at = {place: i for i, place in enumerate(cells["place"].to_pylist()) if place != PARTNERS}
+def _own_lines(cells: pa.Table, sources: list[Source], rows: NDArray[np.int64]) -> list[Rows]:
+    """The block's rows in each table of its side, in the order of their places."""
+    at = {place: i for i, place in enumerate(cells["place"].to_pylist()) if place != OTHERS}
     return [
         source.at(rows)
-        if isinstance(source, Everywhere)
+        if isinstance(source, BroadcastRows)
         else source.read(cell_array(cells["values"][at[place]], source.dtype), len(rows))
         for place, source in enumerate(sources)
     ]

@@ -12,19 +12,19 @@ from numpy.typing import NDArray
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.losses import OTHER, SIDES, Loss, Side
 from onebit_spark.core.posterior import FIT_VECTORS, Form, RowPosterior
-from onebit_spark.core.spectral import STARTS, Rows, Table, distinct_keys, gram, scaled_product, spectral_start
-from onebit_spark.engines.engine import LineFormat, Runner
+from onebit_spark.core.spectral import STARTS, CountedRows, Table, distinct_keys, gram, scaled_product, spectral_start
+from onebit_spark.engines.engine import RowLayout, Runner
 from onebit_spark.engines.steps import (
     DistinctKeys,
     Grow,
-    LocatedLines,
-    MakeLines,
-    Measure,
+    LocatedRows,
+    MakeRows,
     Product,
     ResidualProduct,
+    SumRows,
 )
 
-HELD_LINES = 2**18  # of a table on the driver that are computed at a time: no wide intermediate result has all of them
+HELD_ROWS = 2**18  # rows of a table on the driver that are computed at a time, to bound wide intermediate results
 GROWN_MARGIN = 0.003  # mean of y·u of the scores that new factors begin with; ten times more disturbs the old ones
 Array = NDArray[np.floating]
 
@@ -69,14 +69,14 @@ class InitialPosterior:
 
 
 @dataclass
-class StoredLines:
-    """A stored table of the start. It is made when it is first read. The last one never is: only its posterior is."""
+class StoredRows:
+    """A stored table of the start. It is computed when it is first read. The last one is only read as a posterior."""
 
-    # how its lines are made, from the rows and their lines of ``tables``, unless it is made already
+    # computes the rows from those of ``tables``, unless ``table`` is there already
     make: Callable[..., Table] | None = None
-    tables: tuple[StoredLines, ...] = ()  # tables of the same side
+    tables: tuple[StoredRows, ...] = ()  # tables of the same side
     table: Any = None  # the runner's table
-    gram: Table | None = None  # the Gram matrix of its lines
+    gram: Table | None = None  # its Gram matrix
 
 
 @dataclass(frozen=True)
@@ -85,13 +85,13 @@ class Scaled:
 
     right: Table
 
-    def __call__(self, counts: NDArray[Any], lines: Array) -> Array:
-        return scaled_product(Rows(np.arange(len(counts)), counts, counts), lines, self.right)
+    def __call__(self, counts: NDArray[Any], rows: Array) -> Array:
+        return scaled_product(CountedRows(np.arange(len(counts)), counts, counts), rows, self.right)
 
     @property
-    def format(self) -> LineFormat:
+    def layout(self) -> RowLayout:
         """Of what arrives."""
-        return LineFormat("float32")
+        return RowLayout("float32")
 
 
 class StartTables:
@@ -111,107 +111,107 @@ class StartTables:
         parts = self._runner.row_sums(side, DistinctKeys(enough))
         return len(np.unique(np.concatenate([part.reshape(-1, 2) for part in parts]), axis=0))
 
-    def row_table(self, side: Side, make: Callable[..., Table], *tables: Any) -> Array | StoredLines:
+    def row_table(self, side: Side, make: Callable[..., Table], *tables: Any) -> Array | StoredRows:
         rows = self._runner.held_rows(side)
         if rows is None:
-            return StoredLines(make, tables)
+            return StoredRows(make, tables)
         return _by_parts(rows, lambda some, part: make(some, *(table[part] for table in tables)))
 
-    def product(self, side: Side, table: Array | StoredLines, right: Table) -> Array | StoredLines:
+    def product(self, side: Side, table: Array | StoredRows, right: Table) -> Array | StoredRows:
         runner, other, width = self._runner, OTHER[side], right.shape[1]
-        if isinstance(table, StoredLines):
-            partners, send = self._computed(other, table), Scaled(right)
+        if isinstance(table, StoredRows):
+            others, send = self._computed(other, table), Scaled(right)
         else:
             rows = runner.held_rows(other)
             assert rows is not None
             sent = _by_parts(rows, lambda some, part: scaled_product(some, table[part], right))
-            partners, send = runner.table(other, sent), None
-        return self._multiplied(side, Product(width, self._measure(side)), [], partners, send)
+            others, send = runner.table(other, sent), None
+        return self._multiplied(side, Product(width, self._measure(side)), [], others, send)
 
-    def _measure(self, side: Side) -> Callable[[Rows, Table], Table] | None:
-        """What a product sums up besides: its Gram matrix, unless the driver gets its lines."""
+    def _measure(self, side: Side) -> Callable[[CountedRows, Table], Table] | None:
+        """What a product also sums up: its Gram matrix, unless the driver gets its rows."""
         return gram if self._runner.held_rows(side) is None else None
 
     def _multiplied(
-        self, side: Side, step: Product | ResidualProduct, own: list[Any], partners: Any, send: Scaled | None = None
-    ) -> Array | StoredLines:
-        product, sums = self._runner.run(side, step, own, partners, LineFormat("float32"), send)
+        self, side: Side, step: Product | ResidualProduct, own: list[Any], others: Any, send: Scaled | None = None
+    ) -> Array | StoredRows:
+        product, sums = self._runner.run(side, step, own, others, RowLayout("float32"), send)
         if step.measure is None:
             return self._runner.lines(product)
-        return StoredLines(table=product, gram=np.sum(sums, axis=0).reshape(step.width, step.width))
+        return StoredRows(table=product, gram=np.sum(sums, axis=0).reshape(step.width, step.width))
 
-    def total(self, side: Side, measure: Callable[[Rows, Table], Table], table: Array | StoredLines) -> Table:
-        if not isinstance(table, StoredLines):
+    def total(self, side: Side, measure: Callable[[CountedRows, Table], Table], table: Array | StoredRows) -> Table:
+        if not isinstance(table, StoredRows):
             rows = self._runner.held_rows(side)
             assert rows is not None
             held = [measure(rows.part(part), table[part].astype(np.float64, copy=False)) for part in _parts(len(table))]
             return np.asarray(sum(held[1:], held[0]))
         if measure is gram and table.gram is not None:
             return table.gram
-        parts = self._runner.row_sums(side, Measure(measure), [self._computed(side, table)])
+        parts = self._runner.row_sums(side, SumRows(measure), [self._computed(side, table)])
         shape = [int(size) for size in parts[0][1 : 1 + int(parts[0][0])]]
         return np.sum([part[1 + len(shape) :] for part in parts], axis=0).reshape(shape)
 
-    def posterior(self, side: Side, table: Array | StoredLines, finish: InitialPosterior, form: Form) -> Any:
-        """The posterior that begins at these lines."""
-        if not isinstance(table, StoredLines):
+    def posterior(self, side: Side, table: Array | StoredRows, finish: InitialPosterior, form: Form) -> Any:
+        """The posterior that begins at these rows."""
+        if not isinstance(table, StoredRows):
             return self._runner.table(side, finish(table))
-        assert table.make is not None  # the start ends with lines that are still to be made
-        step, own = MakeLines(table.make, finish), [self._computed(side, part) for part in table.tables]
-        return self._runner.run_rows(side, step, own, LineFormat.of(form))
+        assert table.make is not None  # the last table of the start is not computed yet
+        step, own = MakeRows(table.make, finish), [self._computed(side, part) for part in table.tables]
+        return self._runner.run_rows(side, step, own, RowLayout.of(form))
 
-    def _computed(self, side: Side, lines: StoredLines) -> Any:
-        if lines.table is None:
-            assert lines.make is not None
-            own = [self._computed(side, part) for part in lines.tables]
-            lines.table = self._runner.run_rows(side, MakeLines(lines.make), own, LineFormat("float64"))
-        return lines.table
+    def _computed(self, side: Side, table: StoredRows) -> Any:
+        if table.table is None:
+            assert table.make is not None
+            own = [self._computed(side, part) for part in table.tables]
+            table.table = self._runner.run_rows(side, MakeRows(table.make), own, RowLayout("float64"))
+        return table.table
 
 
 class ResidualTables(StartTables):
-    """The same with the residuals of a fit in the place of the signs."""
+    """The same with the residuals of a fit instead of the signs."""
 
     def __init__(self, runner: Runner[Any], posteriors: dict[Side, Any]) -> None:
         super().__init__(runner)
         self._posteriors = posteriors
 
-    def product(self, side: Side, table: Array | StoredLines, right: Table) -> Array | StoredLines:
+    def product(self, side: Side, table: Array | StoredRows, right: Table) -> Array | StoredRows:
         other = OTHER[side]
         own = [self._posteriors[other], self._table(other, table)]
-        partners = self._runner.run_rows(other, LocatedLines(right), own, LineFormat("float32"))
+        others = self._runner.run_rows(other, LocatedRows(right), own, RowLayout("float32"))
         step = ResidualProduct(right.shape[1], self._measure(side))
-        return self._multiplied(side, step, [self._posteriors[side]], partners)
+        return self._multiplied(side, step, [self._posteriors[side]], others)
 
-    def grown(self, side: Side, table: Array | StoredLines, deviation: float, form: Form) -> Any:
+    def grown(self, side: Side, table: Array | StoredRows, deviation: float, form: Form) -> Any:
         """The posterior with these factors besides its own."""
         make: Callable[..., Table] = _as_it_is
         tables = [table]
-        if isinstance(table, StoredLines):
+        if isinstance(table, StoredRows):
             assert table.make is not None
             make, tables = table.make, list(table.tables)
         own = [self._posteriors[side], *(self._table(side, part) for part in tables)]
-        return self._runner.run_rows(side, Grow(make, deviation), own, LineFormat.of(form))
+        return self._runner.run_rows(side, Grow(make, deviation), own, RowLayout.of(form))
 
-    def _table(self, side: Side, table: Array | StoredLines) -> Any:
-        return self._computed(side, table) if isinstance(table, StoredLines) else self._runner.table(side, table)
-
-
-def _as_it_is(rows: Rows, lines: Table) -> Table:
-    return lines
+    def _table(self, side: Side, table: Array | StoredRows) -> Any:
+        return self._computed(side, table) if isinstance(table, StoredRows) else self._runner.table(side, table)
 
 
-def _by_parts(rows: Rows, make: Callable[[Rows, slice], Array]) -> Array:
-    """A table made from some lines at a time."""
+def _as_it_is(rows: CountedRows, table: Table) -> Table:
+    return table
+
+
+def _by_parts(rows: CountedRows, make: Callable[[CountedRows, slice], Array]) -> Array:
+    """A table that is computed in parts."""
     n, (first, *others) = len(rows.numbers), _parts(len(rows.numbers))
-    lines = make(rows.part(first), first)
+    start = make(rows.part(first), first)
     if not others:
-        return lines
-    table = np.empty((n, lines.shape[1]), lines.dtype)
-    table[first] = lines
+        return start
+    table = np.empty((n, start.shape[1]), start.dtype)
+    table[first] = start
     for part in others:
         table[part] = make(rows.part(part), part)
     return table
 
 
 def _parts(n: int) -> list[slice]:
-    return [slice(start, start + HELD_LINES) for start in range(0, max(1, n), HELD_LINES)]
+    return [slice(start, start + HELD_ROWS) for start in range(0, max(1, n), HELD_ROWS)]

@@ -1,4 +1,4 @@
-"""Tables of a side on Spark: a line per row, held on the driver or stored on the cluster; factor tables of models."""
+"""Tables of the rows of a side on Spark, held on the driver or stored on the cluster; factor tables of models."""
 
 from __future__ import annotations
 
@@ -28,19 +28,18 @@ from onebit_spark.core.factor_tables import (
 )
 from onebit_spark.core.model_info import ModelInfo
 from onebit_spark.core.posterior import FloatArray, Form, RowPosterior
-from onebit_spark.engines.engine import LineFormat, LineMap
-from onebit_spark.engines.steps import Lines
-from onebit_spark.platform.binary_cells import type_of
+from onebit_spark.engines.engine import RowLayout, RowTransform
+from onebit_spark.engines.steps import Rows
+from onebit_spark.platform.binary_cells import sql_type
 from onebit_spark.platform.files import Location
-from onebit_spark.platform.plans import forget, on_executors
+from onebit_spark.platform.plans import TemporaryFolders, forget, on_executors
 from onebit_spark.platform.sessions import broadcast
-from onebit_spark.platform.temporary_folders import TemporaryFolders
 
 BATCH_BYTES = 16 * 2**20  # of a batch that goes to Spark; it travels in a task, which may have 128 MB
 
 
 class Broadcasts:
-    """All that a fit has broadcast. It ends with what it was sent for, and at the latest with the fit."""
+    """All broadcasts of a fit. Each is destroyed with its owner, and at the latest at the end of the fit."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -48,7 +47,7 @@ class Broadcasts:
         self._sent: dict[int, Broadcast[Any]] = {}
 
     def send(self, value: Any, owner: object = None) -> Broadcast[Any]:
-        """The value in every Python worker, as long as the owner lives; without one, to the end of the fit."""
+        """Broadcast a value until the owner is garbage-collected; without an owner, until the end of the fit."""
         number, sent = next(self._numbers), broadcast(self._spark, value)
         self._sent[number] = sent
         if owner is not None:
@@ -66,82 +65,82 @@ class Broadcasts:
 
 
 class Held:
-    """Lines on the driver. They are broadcast when a job first needs them."""
+    """Rows on the driver. They are broadcast when a job first needs them."""
 
-    def __init__(self, lines: Lines, broadcasts: Broadcasts) -> None:
+    def __init__(self, lines: Rows, broadcasts: Broadcasts) -> None:
         self.lines = lines
         self._broadcasts = broadcasts
-        self._sent: Broadcast[Lines] | None = None
+        self._sent: Broadcast[Rows] | None = None
 
     def unsent(self) -> Held:
-        """The same lines, which are not broadcast yet."""
+        """The same rows, not broadcast yet."""
         return Held(self.lines, self._broadcasts)
 
     @property
-    def sent(self) -> Broadcast[Lines]:
+    def sent(self) -> Broadcast[Rows]:
         if self._sent is None:
             self._sent = self._broadcasts.send(self.lines, self)
         return self._sent
 
 
 class Stored:
-    """Lines on the cluster, one binary cell per block. They are deleted when nothing refers to them."""
+    """Rows on the cluster, one binary cell per block. They are deleted when nothing refers to them."""
 
     def __init__(self, frame: DataFrame, delete: Callable[[], object]) -> None:
         self.frame = frame
         weakref.finalize(self, delete).atexit = False  # the engine has deleted it by then
 
     def cells(self, place: int = 0) -> DataFrame:
-        """The cell of each block; ``place`` says which of several tables it is of."""
+        """The cell of each block; ``place`` is the number of the table among several."""
         return self.frame.select("key", F.lit(place).alias("place"), F.lit(0).alias("sender"), "values")
 
 
 @dataclass(frozen=True)
 class Table:
-    """Lines of all rows of a side: where they are, and how they are read."""
+    """The rows of a side: where they are, and how they are read."""
 
     at: Held | Stored
-    format: LineFormat
+    layout: RowLayout
 
     @property
     def form(self) -> Form:
-        """Of a posterior."""
-        assert self.format.form is not None
-        return self.format.form
+        """The form of the posterior."""
+        assert self.layout.form is not None
+        return self.layout.form
 
     def copy(self) -> Table:
-        """The same lines, which never change. Who keeps it keeps nothing of what was broadcast."""
+        """The same rows, which never change. A copy does not keep a broadcast alive."""
         return replace(self, at=self.at.unsent()) if isinstance(self.at, Held) else self
 
-    def mapped(self, by: LineMap) -> Table:
-        return replace(self, format=self.format.then(by))
+    def mapped(self, by: RowTransform) -> Table:
+        return replace(self, layout=self.layout.then(by))
 
     @property
-    def lines(self) -> Lines:
-        """The lines, of a table that is held."""
+    def lines(self) -> Rows:
+        """The rows of a table that the driver holds."""
         assert isinstance(self.at, Held)
-        return self.format.whole(self.at.lines)
+        return self.layout.whole(self.at.lines)
 
 
 # ---- where stored tables are kept: in files, or on the executors that made them --------------------------------------
 
 
 class Storage(Protocol):
-    """Keeps what was computed. Neither plan nor lineage of it grows."""
+    """Stores DataFrames, so that neither their plan nor their lineage grows."""
 
     def keep(self, frame: DataFrame, schema: StructType) -> tuple[DataFrame, Callable[[], object]]:
-        """The lines, computed now, and a function that deletes them."""
+        """The frame, computed now, and a function that deletes it."""
 
     def persist(self, frame: DataFrame, schema: StructType) -> DataFrame:
-        """The lines, computed now. They remain as long as a plan reads them."""
+        """The frame, computed now. It remains as long as a plan reads it."""
 
     def clear(self) -> None:
-        """Delete all that was kept, but not what persists."""
+        """Delete all that ``keep`` has stored."""
 
 
 @dataclass(frozen=True)
 class InFiles:
-    """In Parquet, in a folder that all executors can reach."""
+    """Stores DataFrames as Parquet, in a folder that all executors can reach. A lost executor loses nothing."""
 
     folder: Location
 
@@ -151,7 +150,7 @@ class InFiles:
         return frame.sparkSession.read.schema(schema).parquet(place.uri), place.delete
 
     def persist(self, frame: DataFrame, schema: StructType) -> DataFrame:
-        """In a folder beside this one: see ``temporary_folders``."""
+        """In a folder beside this one: see ``plans.TemporaryFolders``."""
         folder = self.folder.sibling(f"{self.folder.name}-model")
         part = folder / uuid.uuid4().hex
         frame.write.parquet(part.uri)
@@ -165,7 +164,7 @@ class InFiles:
 
 @dataclass(frozen=True)
 class OnExecutors:
-    """On the disks of the executors. What is lost with one of them cannot be computed again, and the fit ends."""
+    """Stores DataFrames on the disks of the executors. If one of these is lost, the fit ends."""
 
     def keep(self, frame: DataFrame, schema: StructType) -> tuple[DataFrame, Callable[[], object]]:
         kept = on_executors(frame)
@@ -175,7 +174,7 @@ class OnExecutors:
         return on_executors(frame)
 
     def clear(self) -> None:
-        """Nothing: a table is forgotten when nothing refers to it."""
+        """Do nothing: a table is deleted when nothing refers to it."""
 
 
 # ---- factor tables ---------------------------------------------------------------------------------------------------
@@ -206,7 +205,7 @@ def factor_frame(spark: SparkSession, table: pa.Table, schema: StructType) -> Da
 
 
 def collected_factors(frame: DataFrame) -> pa.Table:
-    """A factor table in this process: the one that the DataFrame was made of if it is still here, else by a job."""
+    """A factor table in this process: that which the DataFrame was made of, if it is in memory, else by a job."""
     table = vars(frame).get(TABLE)
     return frame.toArrow() if table is None else table
 
@@ -218,20 +217,20 @@ def factor_schema(info: ModelInfo, side: str, directions: bool = False) -> Struc
         columns[DIRECTIONS] = "array<float>"
     if info.draw_narrowing is not None:
         columns[CERTIFIED] = "array<float>"
-    schema = StructType().add("id", type_of(info.id_types[side]))
+    schema = StructType().add("id", sql_type(info.id_types[side]))
     for name, kind in columns.items():
-        schema = schema.add(name, type_of(kind))
+        schema = schema.add(name, sql_type(kind))
     return schema
 
 
 def factor_lines(numbers: NDArray[np.int64], posteriors: list[RowPosterior]) -> pa.Table:
-    """Lines of a factor table by row number, from a posterior and, after a prior split, that of the certified draws."""
+    """Rows of a factor table by row number, from a posterior and, after a prior split, that of the certified draws."""
     return plain_lists(factor_table(pa.array(numbers), *posteriors).rename_columns({"id": "number"}))
 
 
 @dataclass(frozen=True)
-class PackLines:
-    """Turns lines of a factor table into row numbers and packed rows."""
+class PackRows:
+    """Turns a batch of a factor table into row numbers and packed rows."""
 
     prior: RowPosterior
     precision: str

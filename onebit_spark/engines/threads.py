@@ -1,4 +1,4 @@
-"""LocalEngine: the steps on the cores of this machine, without Spark. All ratings are one block."""
+"""ThreadRunner: the steps on the cores of this machine, without Spark. All ratings are one block."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from onebit_spark.core.execution import available_cores
 from onebit_spark.core.losses import OTHER, Loss, Side
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.randomness import Split
-from onebit_spark.core.spectral import Rows
-from onebit_spark.engines.engine import BlockEngine, LineFormat, LineMap
+from onebit_spark.core.spectral import CountedRows
+from onebit_spark.engines.engine import BlockEngine, RowLayout, RowTransform
 from onebit_spark.engines.start import grown_posteriors, start_posteriors
-from onebit_spark.engines.steps import Lines, PlacedBlock, RowStep, Step, Sums
+from onebit_spark.engines.steps import PlacedBlock, Rows, RowStep, Step, Sums
 
 Part = TypeVar("Part")
 
 
 class ThreadRunner:
-    """Both orientations of the ratings (8 bytes per rating, 16 with weights), in memory. A table is its lines.
+    """Both orientations of the ratings (8 bytes per rating, 16 with weights), in memory. A table is an array of rows.
 
     Compiled kernels release the interpreter lock, so plain threads share the work: ranges of rows, cut by the ratings
     alone, whose sums are added in order. Any number of threads gives the same bits.
@@ -44,7 +44,7 @@ class ThreadRunner:
         self._numbers = {side: np.arange(block.n_rows) for side, block in self.ratings.items()}
 
     def _block(self, side: Side) -> PlacedBlock:
-        """Made anew for every step: kept, it and this runner would refer to each other, and the ratings would stay."""
+        """A new object for every step: one that is kept would form a reference cycle with this runner."""
         numbers, in_parallel = self._numbers, partial(self._over_rows, side)
         return PlacedBlock(0, numbers[side], numbers[OTHER[side]], self.ratings[side], in_parallel=in_parallel)
 
@@ -78,32 +78,32 @@ class ThreadRunner:
         """Cells that were rated more than once."""
         return repeats_of(self.ratings["rows"])
 
-    def held_rows(self, side: Side) -> Rows:
+    def held_rows(self, side: Side) -> CountedRows:
         return self._block(side).counted_rows
 
     def run(
-        self, side: Side, step: Step, own: Sequence[Any], partners: Any, format: LineFormat, send: Any = None
+        self, side: Side, step: Step, own: Sequence[Any], others: Any, layout: RowLayout, send: Any = None
     ) -> tuple[Any, list[Sums]]:
-        lines, sums = step(self._block(side), list(own), partners)
-        return lines, [sums]
+        rows, sums = step(self._block(side), list(own), others)
+        return rows, [sums]
 
-    def sums(self, side: Side, step: Step, own: Sequence[Any], partners: Any) -> list[Sums]:
-        return [step(self._block(side), list(own), partners)[1]]
+    def sums(self, side: Side, step: Step, own: Sequence[Any], others: Any) -> list[Sums]:
+        return [step(self._block(side), list(own), others)[1]]
 
-    def run_rows(self, side: Side, step: RowStep, own: Sequence[Any], format: LineFormat) -> Any:
+    def run_rows(self, side: Side, step: RowStep, own: Sequence[Any], layout: RowLayout) -> Any:
         return step(self.held_rows(side), list(own))[0]
 
     def row_sums(self, side: Side, step: RowStep, own: Sequence[Any] = ()) -> list[Sums]:
         return [step(self.held_rows(side), list(own))[1]]
 
-    def table(self, side: Side, lines: Lines) -> Any:
-        return lines
+    def table(self, side: Side, rows: Rows) -> Any:
+        return rows
 
-    def lines(self, table: Lines) -> Any:
+    def lines(self, table: Rows) -> Any:
         return table
 
-    def mapped(self, side: Side, table: RowPosterior, by: LineMap) -> RowPosterior:
-        """The rows themselves, mapped at once by all threads."""
+    def mapped(self, side: Side, table: RowPosterior, by: RowTransform) -> RowPosterior:
+        """Map the rows in place, with all threads."""
         self._over_rows(side, partial(by.apply_to, table))
         return table
 

@@ -1,47 +1,53 @@
-"""Ratings on the driver: collected by Arrow, checked and numbered there, without a Python object per rating.
+"""Ratings of a DataFrame on the driver, and ratings that are held out.
 
     estimate_size ─► n, bytes per rating                            one aggregation; none if Spark's cache knows n
-    collect_ratings ─► the ratings of every row, both sides' ids    one collect, or several that are small enough;
+    collect_ratings ─► the ratings, checked and numbered            one collect, or several that are small enough;
                                                                     none if this process can read their files
-    collect_bundles ─► the same, of ratings that were packed and checked before (``packing``)
+    split_off, check_split ─► ratings to fit and held-out ones      by a hash of their cell; one pass counts both
 
-Whatever came is what is checked, fitted and certified. If the caller gives a fingerprint of what it counted before, the
-ratings that came must have it.
+What was collected is what is checked, fitted and certified. If the caller gives a fingerprint of what it counted
+before, the collected ratings must have it. No Python object is made per rating.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
-from numpy.typing import NDArray
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, DataType, DecimalType, StringType
 
+from onebit_spark.core.config import FitConfig
+from onebit_spark.core.hashes import HASH_PARTS
+from onebit_spark.core.settings import declared
 from onebit_spark.core.sketch import limit_for
-from onebit_spark.input.arrow_ratings import one_ahead
-from onebit_spark.input.batches import (
-    ITEM,
-    USER,
-    Batches,
-    CollectedRatings,
-    RatingCollector,
-    SizeEstimate,
-)
+from onebit_spark.errors import RequestError
+from onebit_spark.input.arrow_ratings import Holdout, one_ahead
+from onebit_spark.input.batches import ITEM, USER, Batches, CollectedRatings, RatingCollector, SizeEstimate
 from onebit_spark.input.columns import quoted, type_of
 from onebit_spark.input.rating_checks import (
     Columns,
+    RatingCounts,
     fingerprint_of,
     may_be_refused,
     not_deterministic,
     of_both_classes,
 )
-from onebit_spark.input.rating_files import rating_files
-from onebit_spark.input.ratings import aggregated, check_columns, check_ratings, checked_counts, unchecked_ratings
+from onebit_spark.input.rating_files import mark_as_derived, rating_files
+from onebit_spark.input.ratings import (
+    aggregated,
+    check_columns,
+    check_ratings,
+    checked_counts,
+    count_ratings,
+    fingerprint,
+    positive,
+    unchecked_ratings,
+)
 from onebit_spark.platform.arrow_stream import cached_rows, collect_in_parts
 
 WIDTHS = {"boolean": 1, "tinyint": 1, "smallint": 2, "int": 4, "float": 4, "date": 4}  # bytes of an id; else 8
-
-Numbers = NDArray[np.int32]
 
 # ---- their size ------------------------------------------------------------------------------------------------------
 
@@ -51,13 +57,13 @@ def estimate_size(df: DataFrame, columns: Columns) -> SizeEstimate:
     check_columns(df, columns)
     if not _text_ids(df, columns) and (n := cached_rows(df)) is not None:
         return SizeEstimate(n, bytes_per_rating(df, columns, 0), weighted=columns.weight is not None)
-    totals = aggregated(df, {"n": F.count(F.lit(1)), **text_bytes(df, columns)})
+    totals = aggregated(df, {"n": F.count(F.lit(1)), **text_sizes(df, columns)})
     n = totals["n"]
     size = bytes_per_rating(df, columns, totals["text"] / max(1, n))
     return SizeEstimate(n, size, weighted=columns.weight is not None, id_bytes=totals["id_bytes"])
 
 
-def text_bytes(df: DataFrame, columns: Columns) -> dict[str, Column]:
+def text_sizes(df: DataFrame, columns: Columns) -> dict[str, Column]:
     """Aggregates of the ids that are text: the bytes of all, and, by an estimate, of the different ones."""
     ids = [F.col(quoted(name)) for name in _text_ids(df, columns)]
     sizes = [F.octet_length(name) + 4 for name in ids]
@@ -105,3 +111,61 @@ def collect_ratings(df: DataFrame, columns: Columns, size: SizeEstimate, most_by
     if changed is not None:
         raise changed
     return collected.ratings(of_both_classes(checked_counts(df, columns, totals), columns))
+
+
+# ---- held out --------------------------------------------------------------------------------------------------------
+
+
+def split_off(df: DataFrame, columns: Columns, fraction: float, seed: int) -> tuple[DataFrame, DataFrame]:
+    """The ratings to fit, and about ``fraction`` of them that are held out.
+
+    By a hash of user and item: no label is looked at, the same ratings are held out however the input is partitioned
+    or re-read, and all ratings of one cell go the same way. So the holdout is a sample of what the fit has not seen:
+    ratings like these, of cells that were kept out at random.
+    """
+    if problem := declared(FitConfig)["seed"].problem(seed):
+        raise RequestError(str(problem))
+    check_columns(df, columns)
+    held_out = coin(columns, fraction, seed)
+    return mark_as_derived(df.where(~held_out), df, columns, Holdout(fraction, seed)), df.where(held_out)
+
+
+def coin(columns: Columns, fraction: float, seed: int) -> Column:
+    """Whether a cell is held out."""
+    ids = (F.col(quoted(name)) for name in (columns.user, columns.item))
+    drawn = F.shiftrightunsigned(F.xxhash64(F.lit(seed), *ids), 32)  # 32 bits
+    return drawn < F.lit(round(fraction * 2**32))
+
+
+@dataclass(frozen=True)
+class SplitCounts:
+    """Ratings counted before they are divided."""
+
+    whole: RatingCounts
+    held_out: RatingCounts
+    to_fit: SizeEstimate  # the others, so that they need not be counted again
+
+
+def check_split(df: DataFrame, columns: Columns, fraction: float, seed: int) -> SplitCounts:
+    """Validate and count all ratings, and those that ``split_off`` holds out, in one pass."""
+    held_out = coin(columns, fraction, seed)
+    parts = zip(HASH_PARTS, fingerprint(df, columns), strict=True)
+    totals = count_ratings(
+        df,
+        columns,
+        {
+            "held_n": F.count_if(held_out),
+            "held_above": F.count_if(held_out & positive(df, columns.label, columns.threshold)),
+            **{f"held_{name}": F.sum(F.when(held_out, part)) for name, part in parts},
+            **text_sizes(df, columns),
+        },
+    )
+    whole = checked_counts(df, columns, totals)
+    held = {name: totals[f"held_{name}"] for name in HASH_PARTS}
+    rest = fingerprint_of({name: totals[name] - held[name] for name in HASH_PARTS})
+    n, size = totals["held_n"], bytes_per_rating(df, columns, totals["text"] / whole.n)
+    return SplitCounts(
+        whole,
+        RatingCounts(n, totals["held_above"], whole.coding, fingerprint_of(held)),
+        SizeEstimate(whole.n - n, size, rest, columns.weight is not None, totals["id_bytes"]),
+    )

@@ -1,9 +1,12 @@
-"""Columns of the user's DataFrame: their names and types, ids that are checked, weights."""
+"""Columns of the user's DataFrames: names and types, checked ids, weights; and tables of side features."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import pyarrow as pa
+from pyspark.ml.functions import vector_to_array
+from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DoubleType, FloatType, StructField
@@ -11,6 +14,7 @@ from pyspark.sql.types import DataType, DoubleType, FloatType, StructField
 from onebit_spark.errors import RequestError
 from onebit_spark.input import rating_checks
 from onebit_spark.input.rating_checks import INTEGRAL as INTEGRAL
+from onebit_spark.input.rating_checks import check_id_type, checked_lines
 
 
 def quoted(name: str) -> str:
@@ -41,7 +45,7 @@ def matching(table: DataFrame, column: str) -> list[StructField]:
 
 def column_problem(table: DataFrame, column: str, role: str = "") -> str | None:
     """Why the table does not have just one such column, in words; ``role`` says what it is for."""
-    return rating_checks.column_problem(len(matching(table, column)), column, role, table.columns)
+    return rating_checks.column_count_problem(len(matching(table, column)), column, role, table.columns)
 
 
 def type_of(table: DataFrame, column: str) -> DataType:
@@ -91,3 +95,43 @@ def bad_weight(name: str) -> Column:
 def not_zero(name: str) -> Column:
     """Whether a rating is there: one of weight 0 is as if it were not. A bad weight is there, to be refused."""
     return F.coalesce(weight_number(name) != 0, F.lit(True))
+
+
+# ---- side features ---------------------------------------------------------------------------------------------------
+
+
+def collected_features(frame: DataFrame, column: str, id_type: str, whose: str) -> pa.Table:
+    """The table of side features on the driver, by one Spark job.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        One line per id.
+    column : str
+        The column of the ids.
+    id_type : str
+        Spark's type of the ids in the ratings, such as bigint.
+    whose : str
+        "user" or "item", for messages.
+
+    Raises
+    ------
+    RequestError
+        If there is no such column, if two columns have one name, if the ids are of another type or missing, or if an
+        id has two lines.
+    """
+    try:
+        refuse_stream(frame, "they")
+        kind, *_ = [type_of(frame, name) for name in (column, *frame.columns)]
+    except RequestError as error:
+        raise RequestError(f"{whose} features: {error}") from None
+    check_id_type(column, kind.simpleString(), id_type, whose)
+    (own,) = matching(frame, column)
+    plain = [
+        vector_to_array(F.col(quoted(field.name))).alias(field.name)
+        if isinstance(field.dataType, VectorUDT)
+        else F.col(quoted(field.name)).alias(column if field == own else field.name)
+        for field in frame.schema
+    ]
+    table = frame.select(*plain).toArrow()
+    return checked_lines(table, column, whose)

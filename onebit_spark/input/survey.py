@@ -1,11 +1,11 @@
-"""Ratings in: packed by one pass that finds every defect, and the ids of both sides counted.
+"""Ratings packed on the executors by one pass that finds every defect, and the ids of both sides counted.
 
     few ids      SUMMARY of all bundles ─► the driver counts them                    one job that runs no Python
     many ids     bundles ─CountIds─► ids of every segment, in parts by a hash of the id ─shuffle─► sum_counts
                  ─► one line per id, cached ─► how many there are
 
-``packing`` has counted the ratings of each segment's ids: no rating is read again. An exchange that shuffles needs the
-lines. After few ids were counted on the driver, they are made at the first use.
+``batches.Pack`` has counted the ratings of each segment's ids, so no rating is read again. An exchange that shuffles
+needs one line per id. If the driver has counted few ids, these lines are made when they are first used.
 
 Packed ratings stay on the disks of the executors (``PackedRatings``).
 """
@@ -31,9 +31,8 @@ from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 from onebit_spark.core.id_index import in_utc, one_array
 from onebit_spark.core.losses import Side
 from onebit_spark.core.sketch import CellSketch, limit_for
-from onebit_spark.input.batches import ITEM, USER, Batches
+from onebit_spark.input.batches import COUNTED, ITEM, SIDE_NUMBERS, SUMMARY, USER, Batches, CountIds, Pack, sum_counts
 from onebit_spark.input.columns import type_of
-from onebit_spark.input.packing import COUNTED, SIDE_NUMBERS, SUMMARY, CountIds, Pack, sum_counts
 from onebit_spark.input.rating_checks import Columns, RatingCounts, may_be_refused, not_deterministic, of_both_classes
 from onebit_spark.input.rating_files import rating_files
 from onebit_spark.input.ratings import check_columns, check_ratings, checked_counts, unchecked_ratings
@@ -90,11 +89,9 @@ def first_segment() -> int:
     return (0 if context is None else context.partitionId()) << 32
 
 
-# ``none`` holds no id, only the type of the other side's.
-
-
 # ---- ids -------------------------------------------------------------------------------------------------------------
 
+# ``none`` holds no id: it carries the type of the other side's ids.
 PARTIAL = schema_of("part int, side int, ids binary, none binary, n binary, above binary")
 HASHES = schema_of("cells binary")
 SUMMARY_BYTES = 128 * 2**20  # that the driver takes
@@ -112,21 +109,6 @@ class Ids:
 
     def __len__(self) -> int:
         return len(self.counts)
-
-
-@dataclass(frozen=True)
-class RatedIds:
-    """The ratings counted, with the ids of both sides on the driver."""
-
-    counts: RatingCounts
-    users: Ids
-    items: Ids
-    weight: float | None = None  # the sum of the weights
-
-    @property
-    def ids(self) -> dict[Side, Ids]:
-        """The ids by side: users are the rows, items the columns."""
-        return {"rows": self.users, "cols": self.items}
 
 
 @dataclass(frozen=True)
@@ -161,10 +143,10 @@ class RatingSurvey:
         """One line per id, cached."""
         return self.group()
 
-    def rated_ids(self) -> RatedIds:
-        """With the ids, on the driver."""
+    def ids(self) -> dict[Side, Ids]:
+        """The ids on the driver: users are the rows, items the columns."""
         users, items = _sides(self.grouped.toArrow()) if self.summary is None else self.summary.ids
-        return RatedIds(self.counts, users, items, self.weight)
+        return {"rows": users, "cols": items}
 
     def sketch(self) -> CellSketch:
         """The sketch of the ratings."""

@@ -1,22 +1,28 @@
-"""Plans: short ones, rows that the executors keep, and blocks in known partitions. Much of it is private to Spark."""
+"""Plans of Spark: short ones, rows that the executors keep, blocks in known partitions, and files that plans read.
+
+Much of it is private to Spark.
+"""
 
 from __future__ import annotations
 
+import atexit
+import threading
 import uuid
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from onebit_spark.platform.files import Location
 from onebit_spark.platform.sessions import is_connect, own_session
 
 BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"  # of Spark 4.1
@@ -175,3 +181,106 @@ def spark_hash(keys: NDArray[np.uint32]) -> NDArray[np.int32]:
             h = (h ^ (h >> np.uint32(shift))) * np.uint32(factor)
         h ^= h >> np.uint32(16)
     return h.view(np.int32)
+
+
+# ---- the files that a plan reads -------------------------------------------------------------------------------------
+
+# Settings under which Spark's reader does more than read columns by their names.
+LENIENT = (
+    "spark.sql.files.ignoreCorruptFiles",
+    "spark.sql.files.ignoreMissingFiles",
+    "spark.sql.parquet.fieldId.read.enabled",
+)
+
+
+def parquet_files(frame: DataFrame) -> dict[str, int] | None:
+    """The path of each file that is not empty, with its length; None if the frame is anything else.
+
+    That is so for frames in Spark's cache, tables of a catalog, readers with options, columns that stand in the names
+    of folders, and on Spark Connect, which does not show its plans.
+    """
+    spark = frame.sparkSession
+    if is_connect(spark) or any(spark.conf.get(name, "false") == "true" for name in LENIENT):
+        return None
+    own: Any = frame.select("*")  # with a plan of its own: Spark looks into its cache once per plan
+    plan = own._jdf.queryExecution().withCachedData()
+    while _kind(plan) == "Project" and {_kind(column) for column in _each(plan.projectList())} == {
+        "AttributeReference"
+    }:
+        plan = plan.child()
+    if _kind(plan) != "LogicalRelation" or plan.catalogTable().isDefined() or plan.isStreaming():
+        return None
+    relation = plan.relation()
+    if _kind(relation) != "HadoopFsRelation" or _kind(relation.fileFormat()) != "ParquetFileFormat":
+        return None
+    options, in_folders = _each(relation.options().keys().toSeq()), relation.partitionSchema().fieldNames()
+    if _kind(relation.location()) != "InMemoryFileIndex" or {*options} - {"path"} or {*in_folders} & {*frame.columns}:
+        return None
+    files = ((str(file.getPath().toString()), int(file.getLen())) for file in _each(relation.location().allFiles()))
+    return {path: length for path, length in sorted(files) if length}
+
+
+def _kind(node: Any) -> str:
+    return str(node.getClass().getSimpleName())
+
+
+def _each(sequence: Any) -> list[Any]:
+    """The elements of a sequence of Scala."""
+    return [sequence.apply(place) for place in range(sequence.size())]
+
+
+# ---- folders that plans read -----------------------------------------------------------------------------------------
+
+_MAKING = threading.Lock()
+
+
+class TemporaryFolders:
+    """Folders that models read their factors from. One is deleted when no plan reads it, at the latest at exit.
+
+    A model may be garbage in Python while its predictions are not computed yet. So references to the model do not
+    count. All plans over the same files share one index of these files in Spark's driver; a folder is unread once the
+    JVM has collected that index as garbage. Spark Connect shows no plans, and there a folder remains until exit. The
+    folders of an application are an attribute of it.
+    """
+
+    def __init__(self) -> None:
+        self._folders: dict[str, Location] = {}  # by URI
+        self._readers: dict[str, list[Any]] = {}  # weak references of the JVM to the shared index of the files
+        self._jvm: Any = None  # of the readers
+        atexit.register(self._delete_all)
+
+    @classmethod
+    def of(cls, spark: SparkSession) -> TemporaryFolders:
+        application: Any = spark if is_connect(spark) else spark.sparkContext
+        with _MAKING:
+            if not hasattr(application, "_onebit_folders"):
+                application._onebit_folders = cls()
+        return application._onebit_folders
+
+    def delete_after(self, folder: Location, frame: DataFrame) -> None:
+        """Delete the folder when neither this frame nor any frame made from it exists any more."""
+        self._folders[folder.uri] = folder
+        if is_connect(frame.sparkSession):
+            return
+        self._jvm = frame.sparkSession._jvm
+        plan: Any = frame._jdf
+        plan = plan.queryExecution().analyzed()
+        try:
+            shared = plan.relation().location()
+        except Py4JError:  # the session reads Parquet through the newer interface
+            shared = plan.table()
+        self._readers.setdefault(folder.uri, []).append(self._jvm.java.lang.ref.WeakReference(shared))
+
+    def delete_unread(self) -> None:
+        """Delete the folders that nothing refers to any more."""
+        if self._readers:
+            self._jvm.System.gc()
+        for uri, readers in list(self._readers.items()):
+            if all(reader.refersTo(None) for reader in readers):
+                self._folders.pop(uri).delete()
+                del self._readers[uri]
+
+    def _delete_all(self) -> None:
+        for folder in self._folders.values():
+            with suppress(Py4JError, OSError):  # Spark's driver may be gone
+                folder.delete()

@@ -11,7 +11,7 @@ from typing import Any
 from onebit_spark.certificate.certificates import OF_PREDICTIONS
 from onebit_spark.core.config import FitConfig
 from onebit_spark.core.model_info import ModelInfo
-from onebit_spark.core.model_selection import chose_rank, sentences
+from onebit_spark.core.model_selection import chose_rank, sentences, trial_table
 from onebit_spark.core.settings import declared
 from onebit_spark.report.figures import plots
 
@@ -150,6 +150,7 @@ def _notes(info: ModelInfo) -> Iterable[str]:
         yield f'<p class="note">Not converged: {escape(info.reason)}.</p>'
     if info.choice:
         yield from (f'<p class="note">{escape(sentence)}</p>' for sentence in sentences(info.choice))
+        yield f"<pre>{escape(chr(10).join(trial_table(info.choice)))}</pre>"
     if info.effective_rank == info.config.rank and not chose_rank(info.choice):
         yield (
             '<p class="note">Every factor is in use: a larger rank may or may not predict better. Trying several on '

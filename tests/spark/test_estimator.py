@@ -40,41 +40,6 @@ def ratings(spark):
 # ---- Params ----------------------------------------------------------------------------------------------------------
 
 
-def test_every_param_is_documented_and_has_a_getter_and_a_setter():
-    estimator = OneBitCompletion()
-    for param in estimator.params:
-        assert len(param.doc) > 10
-        name = param.name[0].upper() + param.name[1:]
-        for value in ("x", 7, 0.5, False):  # one of these is of the Param's type
-            try:
-                assert getattr(estimator, f"set{name}")(value) is estimator
-            except TypeError:
-                continue
-            assert getattr(estimator, f"get{name}")() == value
-            break
-        else:
-            pytest.fail(f"{name} takes no value")
-        assert f"{param.name}: {param.doc}" in estimator.explainParams()
-    assert estimator.setNumBlocks(3).getNumItemBlocks() == 3
-
-
-def test_params_by_keyword_only():
-    assert OneBitCompletion(rank=4).setParams(loss="hinge", alpha=2).getAlpha() == 2.0
-    assert OneBitCompletion().getThreshold() is None
-    with pytest.raises(TypeError):
-        OneBitCompletion("user")
-    with pytest.raises(TypeError, match="regParam"):
-        OneBitCompletion(regParam=0.1)
-    with pytest.raises(TypeError, match="no Param regParam"):
-        OneBitCompletion().setParams(regParam=0.1)
-
-
-def test_copies_are_apart():
-    estimator = OneBitCompletion(rank=4)
-    copy = estimator.copy({estimator.rank: 5})
-    assert (estimator.getRank(), copy.getRank(), copy.uid) == (4, 5, estimator.uid)
-
-
 def test_all_that_is_wrong_is_said_at_once(ratings):
     estimator = OneBitCompletion(
         loss="square", rank=0, maxIter=0, likelihoodWeight=-1.0, numUserBlocks=0, labelCol="label",
@@ -107,6 +72,7 @@ def test_the_als_example_of_sparks_documentation(spark):
         maxIter=5, userCol="userId", itemCol="movieId", ratingCol="rating", coldStartStrategy="drop", threshold=3,
         numUserBlocks=2, numItemBlocks=2, checkpointInterval=2,
     )  # fmt: skip
+    assert als.copy().setNumBlocks(3).getNumItemBlocks() == 3
     model = als.fit(training)
 
     predictions = model.transform(test)

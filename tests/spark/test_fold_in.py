@@ -36,23 +36,6 @@ def factors(side):
     return {key: np.array([line["intercept"], *line["mean"]]) for key, line in lines.items()}
 
 
-@pytest.mark.parametrize("who", ["user", "item"])
-def test_rows_of_a_converged_fit_are_reproduced(spark, table, fitted, who):
-    """Of ids with many ratings: those with fewer than the mean number are taken for newcomers."""
-    cells = np.unique(np.stack([table["user"].to_numpy(), table["item"].to_numpy()]), axis=1)
-    counts = np.bincount(cells[0 if who == "user" else 1])
-    many = np.argsort(counts)[-4:]
-    assert counts[many].min() >= counts.mean()
-    again = table.filter(pc.is_in(table[who], pa.array(many)))
-    folded = fitted.foldIn(spark.createDataFrame(again), who)
-    before, after = (factors(model.users if who == "user" else model.items) for model in (fitted, folded))
-    assert before.keys() == after.keys()
-    for key in before:
-        np.testing.assert_allclose(after[key], before[key], atol=1e-3)
-    assert any(not np.array_equal(after[key], before[key]) for key in many)  # they were computed anew
-    assert all(np.array_equal(after[key], before[key]) for key in before if key not in many)
-
-
 @pytest.mark.usefixtures("both_ways")
 def test_new_users_are_served(spark, table, fitted, tmp_path):
     """A newcomer with the ratings of user 3, and one rating of an item that the model does not know."""
@@ -82,7 +65,7 @@ def test_many_newcomers_on_executors_are_those_of_the_driver(spark, table, fitte
     """As many lines per task as the ids: none is lost, and none stands there twice."""
     newcomers = spark.createDataFrame(table.set_column(0, "user", pc.add(table["user"], 100)))
     here = fitted.foldIn(newcomers)
-    monkeypatch.setattr("onebit_spark.ml.fitted_model.MOST_BYTES", -1)
+    monkeypatch.setattr("onebit_spark.ml.spark_factors.MOST_BYTES", -1)
     there = fitted.foldIn(newcomers)
     assert there.users.count() == here.users.count() == 50
     expected, found = factors(here.users), factors(there.users)

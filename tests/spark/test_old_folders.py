@@ -7,17 +7,12 @@ features, among them those of two items without ratings.
 """
 
 import json
-import re
-import shutil
 
 import numpy as np
 import pytest
 from modelfolders import FOLDERS, VERSIONS
-from pyspark.ml import Pipeline
 
-from onebit_spark import RequestError
 from onebit_spark.estimator import OneBitCompletion
-from onebit_spark.ml.params import REMOVED
 from onebit_spark.model import OneBitCompletionModel
 
 HEADLINES = {"logistic-1": "seeger", "logistic-2": "seeger", "logistic-3": None, "logistic-4": None}
@@ -49,22 +44,3 @@ def test_an_old_model_is_saved_as_one_of_today(spark, tmp_path, name):
 def test_an_estimator_of_version_1(spark):
     estimator = OneBitCompletion.load(str(FOLDERS / "estimator-1"))
     assert (estimator.getRank(), estimator.getCertificateGrid()) == (7, 3)
-
-
-def test_removed_params(spark, tmp_path, caplog):
-    """They are left out when a folder has them, and setting one says what to do instead."""
-    for name, reason in REMOVED.items():
-        folder = tmp_path / name
-        shutil.copytree(FOLDERS / "estimator-1", folder)
-        (part,) = (folder / "metadata").glob("part-*")
-        part.write_text(part.read_text().replace('"rank":7', f'"rank":7,"{name}":"x"'))
-        (folder / "metadata" / f".{part.name}.crc").unlink(missing_ok=True)
-        assert Pipeline(stages=[OneBitCompletion.load(str(folder))]).getStages()[0].getRank() == 7
-        assert f"the saved Param {name} is left out" in caplog.text
-        told = f"^{re.escape(f'{name} was removed: {reason}')}$"
-        with pytest.raises(RequestError, match=told):
-            OneBitCompletion(**{name: "x"})
-        with pytest.raises(RequestError, match=told):
-            OneBitCompletion().setParams(**{name: "x"})
-        with pytest.raises(AttributeError, match=told):
-            getattr(OneBitCompletion(), f"set{name[0].upper()}{name[1:]}")

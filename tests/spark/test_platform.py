@@ -2,6 +2,7 @@
 
 import doctest
 import os
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -11,11 +12,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 import onebit_spark.estimator
-from onebit_spark.core.hashes import SALT, SALT_HASH, weight_hashes
+from onebit_spark.core.hashes import SALT, SALT_HASH, SPARK_SEED, hashed, weight_hashes
 from onebit_spark.input.batches import HASH, read_batch
 from onebit_spark.input.ratings import Columns, cell_hash, unchecked_ratings
 from onebit_spark.platform.arrow_stream import map_rows
-from onebit_spark.platform.binary_cells import schema_of, type_of
+from onebit_spark.platform.binary_cells import schema_of, sql_type
 from onebit_spark.platform.plans import in_partitions
 
 # ---- hashes ----------------------------------------------------------------------------------------------------------
@@ -41,6 +42,9 @@ def test_hashes_of_weights_text_and_the_salt(spark):
     np.testing.assert_array_equal(weight_hashes(weights), found)
     text = spark.createDataFrame([("a", 1, 1)], "user string, item int, label int")
     assert HASH in unchecked_ratings(text, Columns()).columns  # Spark hashes text
+    numbers = pa.array([Decimal(10**37 + k) for k in range(-3, 4)] + [Decimal(-(10**29))], pa.decimal128(38, 0))
+    found = spark.createDataFrame(pa.table({"d": numbers})).select(F.xxhash64("d").alias("h")).toArrow()["h"].to_numpy()
+    np.testing.assert_array_equal(hashed(numbers, np.full(len(numbers), SPARK_SEED)).view(np.int64), found)
     assert spark.sql(f"SELECT xxhash64('{SALT}') AS h").first()["h"] % 2**64 == SALT_HASH
 
 
@@ -61,7 +65,7 @@ def test_a_text_of_columns():
 )  # fmt: skip
 def test_a_type_by_its_name_in_sql(spark, kind):
     """The last three are parsed by Spark."""
-    (field,) = StructType().add("id", type_of(kind))
+    (field,) = StructType().add("id", sql_type(kind))
     assert field.dataType.simpleString() == kind
     assert field.nullable
 

@@ -12,7 +12,7 @@ from running import run_here
 from onebit_spark.estimator import OneBitCompletion
 from onebit_spark.input import collect, survey
 from onebit_spark.input.batches import HASH
-from onebit_spark.input.holdout import split_off
+from onebit_spark.input.collect import split_off
 from onebit_spark.input.rating_checks import Columns
 from onebit_spark.input.rating_files import rating_files
 from onebit_spark.input.ratings import unchecked_ratings, with_weight

@@ -7,7 +7,7 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
-from onebit_spark.input import packing
+from onebit_spark.input import batches
 from onebit_spark.input import survey as counting
 from onebit_spark.input.ratings import Columns
 from onebit_spark.input.survey import PackedRatings, survey_ratings
@@ -30,7 +30,7 @@ def counted(spark, monkeypatch):
     def count(ratings, most_bytes):
         monkeypatch.setattr(counting, "SUMMARY_BYTES", most_bytes)
         with survey_ratings(ratings, Columns()) as found:
-            return found.rated_ids(), found.sketch(), (found.n_users, found.n_items), found.summary is not None
+            return found.ids(), found.sketch(), (found.n_users, found.n_items), found.summary is not None
 
     return count
 
@@ -44,7 +44,7 @@ def test_few_ids_and_many_ids_are_counted_alike(spark, counted, kind):
     few, many = counted(ratings, 10**6), counted(ratings, 0)
     assert (few[3], many[3]) == (True, False)
     assert few[2] == many[2] == (len(set(users)), len(set(items)))
-    for mine, other in zip(few[0].ids.values(), many[0].ids.values(), strict=True):
+    for mine, other in zip(few[0].values(), many[0].values(), strict=True):
         assert mine.values.equals(other.values)
         np.testing.assert_array_equal(mine.counts, other.counts)
         np.testing.assert_array_equal(mine.positives, other.positives)
@@ -57,7 +57,7 @@ def test_the_size_of_the_summary_is_known_before_it_is_collected(spark):
     ratings = spark.createDataFrame([(u % 11, u % 7, u % 2) for u in range(90)], "user int, item long, label int")
     with ExitStack() as release:
         packed = PackedRatings.of(ratings, Columns(), release)
-        lines = packed.bundles.select(*packing.SUMMARY).toArrow().to_pylist()
+        lines = packed.bundles.select(*batches.SUMMARY).toArrow().to_pylist()
     size = sum(len(cell) for line in lines if not line["user_counts"] for cell in line.values())
     counts = sum(len(line["user_counts"]) + len(line["item_counts"]) for line in lines)
     assert packed.facts["summary_bytes"] == size + counts > 0

@@ -1,13 +1,8 @@
 """update: today's ratings on yesterday's model, also as a stream."""
 
-import re
-import shutil
-
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from guides import ROOT, snippets
 from pyspark.sql import functions as F
 
 from onebit_spark import OneBitCompletion, RequestError
@@ -65,7 +60,7 @@ def test_both_ways_agree(spark, days, yesterday, monkeypatch, tmp_path):
     """On the driver, and with factors that stay with the executors; the order of the ratings does not matter."""
     today = spark.createDataFrame(days[1])
     here = yesterday.update(today)
-    monkeypatch.setattr("onebit_spark.ml.fitted_model.FittedModel.fitsHere", lambda *_: False)
+    monkeypatch.setattr("onebit_spark.ml.spark_factors.SparkFactors.fit_driver", lambda *_: False)
     there = yesterday.update(today.orderBy("label", "item"))
     for one, other in ((here.users, there.users), (here.items, there.items)):
         expected = lines(other)
@@ -102,29 +97,3 @@ def test_what_is_refused(spark, days, yesterday, monkeypatch):
     monkeypatch.setattr("onebit_spark.ml.fold_in.MOST_PAIRS", 10)
     with pytest.raises(RequestError, match=r"at most 10 ratings, not \d+: give them in parts, or fit again"):
         yesterday.update(today)
-
-
-@pytest.mark.slow  # test_guides.py runs the same code on a stream of one file
-def test_the_guide_on_a_real_stream(spark, days, yesterday, tmp_path):
-    """The code of docs/streaming.md: two files arrive, one by one; then a batch is repeated after a failure."""
-    code = list(snippets(ROOT / "docs" / "streaming.md"))[-1].text
-    yesterday.save(str(tmp_path / "model"))
-    (tmp_path / "incoming").mkdir()
-    parts = days[1].slice(0, 100), days[1].slice(100)
-    code = re.sub(r'"(models|model|incoming)(?=[/"])', rf'"{tmp_path}/\1', code)
-    for number, part in enumerate(parts):
-        pq.write_table(part, tmp_path / "incoming" / f"{number}.parquet")
-        exec(code, {"spark": spark})
-    last = tmp_path / "models" / "batch-1"
-    expected = OneBitCompletionModel.load(str(tmp_path / "model"))
-    for part in parts:
-        expected = expected.update(spark.createDataFrame(part))
-    streamed = OneBitCompletionModel.load(str(last))
-    assert lines(streamed.users) == lines(expected.users)
-
-    # The commit of the last batch is lost, with its model half written: Spark repeats it.
-    (tmp_path / "models" / "checkpoint" / "commits" / "1").unlink()
-    (tmp_path / "models" / "checkpoint" / "commits" / ".1.crc").unlink(missing_ok=True)
-    shutil.rmtree(last)
-    exec(code, {"spark": spark})
-    assert lines(OneBitCompletionModel.load(str(last)).users) == lines(expected.users)

@@ -112,7 +112,7 @@ def allowed(repeats):
 
 @pytest.mark.parametrize(
     ("loss", "repeats"),
-    [("logistic", 60), *(pytest.param(loss, 400, marks=pytest.mark.slow) for loss in ("hinge", "logistic"))],
+    [("logistic", 25), *(pytest.param(loss, 400, marks=pytest.mark.slow) for loss in ("hinge", "logistic"))],
 )
 def test_certificates_hold(few_draws, loss, repeats):
     """At δ = .2 no certificate is violated more often than chance allows. Recipe: tests/unit/knownrisk.py."""

@@ -7,7 +7,7 @@ import re
 import tomllib
 
 import pytest
-from guides import DRAWN, ELSEWHERE, EXCERPT_OF, GUIDES, LEFT_ALONE, ROOT, snippets
+from guides import GUIDES, ROOT, snippets
 
 from onebit_spark.cli.flags import parse
 from onebit_spark.cli.requests import EvaluateRequest, FitRequest, PredictRequest, TuneRequest
@@ -18,33 +18,6 @@ SUBMIT = {"--master", "--deploy-mode", "--conf", "--archives", "--py-files", "--
 SNIPPETS = [snippet for guide in GUIDES for snippet in snippets(guide)]
 COMMANDS = [each for each in SNIPPETS if each.kind in ("run", "elsewhere") and each.job and each.job[0] != "simulate"]
 
-NEW_PAGE = """Words.
-
-    frobnicate --all
-
-- an item
-  of two lines
-
-    and a paragraph of it
-
-        make test
-
-```toml
-rank = 3
-```
-
-```python
-print(1)
-```
-
-```
-1
-```
-
-    onebit-spark fit --rank 3 \\
-        --quiet
-"""
-
 
 def named(snippet):
     return f"{snippet.guide}:{snippet.line}"
@@ -53,27 +26,6 @@ def named(snippet):
 def test_every_snippet_is_classified():
     unknown = [f"{named(each)}: {each.text}" for each in SNIPPETS if each.kind == "unknown"]
     assert not unknown, "tests/guides.py says what to run: add them there"
-
-
-def test_no_classification_is_out_of_date():
-    texts = [snippet.text for snippet in SNIPPETS]
-    assert {needed for needed in ELSEWHERE if not any(needed in text for text in texts)} == set()
-    assert {start for start in LEFT_ALONE if not any(map(str.startswith, texts, [start] * len(texts)))} == set()
-    assert {*DRAWN, *EXCERPT_OF} <= {guide.name for guide in GUIDES}
-
-
-def test_a_snippet_that_nobody_classified_is_seen(tmp_path):
-    page = tmp_path / "new.md"
-    page.write_text(NEW_PAGE)
-    found = [(each.line, each.kind, each.text) for each in snippets(page)]
-    assert found == [
-        (3, "unknown", "frobnicate --all"),
-        (10, "alone", "make test"),
-        (13, "unknown", "rank = 3\n"),
-        (17, "python", "print(1)\n"),
-        (21, "output", "1\n"),
-        (24, "run", "onebit-spark fit --rank 3 --quiet"),
-    ]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=named)

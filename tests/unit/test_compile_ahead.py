@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from onebit_spark import FitConfig
+from onebit_spark.cli.progress import Clock
 from onebit_spark.core import compiled
 
 SETTINGS = {  # with and without weights
@@ -46,7 +47,7 @@ def test_a_fit_compiles_nothing_more(name):
     assert int(known) > 10
 
 
-def test_seconds_of_compiling(tmp_path, monkeypatch):
+def test_seconds_of_compiling_are_booked_by_their_name(monkeypatch):
     monkeypatch.setattr(compiled, "cache_folder", lambda: None)
 
     @compiled.jit
@@ -57,12 +58,16 @@ def test_seconds_of_compiling(tmp_path, monkeypatch):
     def outer(x):
         return inner(x) + 1.0
 
-    before = compiled.compile_seconds()
-    outer(np.ones(3))
-    first = compiled.compile_seconds()
-    assert first > before
-    outer(np.ones(4))
-    assert compiled.compile_seconds() == first
+    before, clock = compiled.compile_seconds(), Clock()
+    with clock("reading"):
+        outer(np.ones(3))
+    compiling = compiled.compile_seconds() - before
+    assert compiling > 0.0
+    assert clock.seconds["compiling"] == pytest.approx(compiling)
+    assert clock.seconds["reading"] < compiling
+    with clock("reading"):
+        outer(np.ones(4))
+    assert compiled.compile_seconds() - before == compiling
 
 
 def test_whether_something_is_compiled(tmp_path, monkeypatch):

@@ -20,7 +20,7 @@ from onebit_spark.core.prediction import (
     count_confidences,
 )
 from onebit_spark.core.randomness import Draws, Split, count_errors
-from onebit_spark.core.spectral import Keyed, Numbered, Rows
+from onebit_spark.core.spectral import CountedRows, Keyed, Numbered
 from onebit_spark.engines.cuda.pairs import weight_unit
 from onebit_spark.engines.cuda.shapes import Shape
 
@@ -94,7 +94,7 @@ def test_sums_of_rows_and_their_normals(ratings):
     found = np.empty(M), np.empty(M), np.empty(M), np.empty(M, np.int32)
     run("count_rows", 32 * M, block.row_pointers, ratings.codes, block.weights, *found, np.int64(M))
     total, positive, root, distinct = found
-    counted = Rows(np.arange(M), block.row_weights, block.row_positive_weights)
+    counted = CountedRows(np.arange(M), block.row_weights, block.row_positive_weights)
     np.testing.assert_array_equal(total, counted.counts)
     np.testing.assert_array_equal(positive, counted.positives)
     np.testing.assert_allclose(root, counted.scale[:, 0], rtol=1e-15)

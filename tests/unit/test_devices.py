@@ -2,12 +2,16 @@
 
 import sys
 
+import numpy as np
 import pytest
 
 from onebit_spark import FitConfig, fit_arrays
 from onebit_spark.core import execution
 from onebit_spark.core.execution import CUDA_MOST_RANK, Execution, device_problems
+from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.engines.cuda.device import bytes_needed
+from onebit_spark.engines.cuda.runner import CudaRunner
+from onebit_spark.errors import RequestError
 
 CUDA = Execution(device="cuda")
 
@@ -34,6 +38,14 @@ def test_what_a_gpu_cannot_fit():
         "device 'cuda' needs exchange=driver, not shuffle"
     ]
     assert told(FitConfig(rank=65), Execution()) == []
+
+
+def test_a_start_with_too_many_factors_is_refused_by_name():
+    start = RowPosterior(np.zeros((3, 81), np.float32), np.ones((3, 81), np.float32), "spread", True)
+    with pytest.raises(
+        RequestError, match=r"up to 64 factors, and the model .* starts from has 80: choose device='cpu'"
+    ):
+        CudaRunner.table(None, "rows", start)
 
 
 def test_what_a_machine_lacks(monkeypatch):

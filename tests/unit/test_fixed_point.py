@@ -22,7 +22,7 @@ def ratings(seed=8, n=600, shape=(25, 15)):
 @cache
 def fitted(**choices):
     """A fit, and its settings: both sides are looked at."""
-    config = FitConfig(rank=2, alpha=5.0, beta=1.0, tol=1e-11, max_iter=1000, implicit_features=False, **choices)
+    config = FitConfig(rank=2, alpha=5.0, beta=1.0, tol=1e-10, max_iter=300, implicit_features=False, **choices)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotConverged)
         return fit_arrays(*ratings(), config, threads=1), config

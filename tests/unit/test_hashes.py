@@ -1,7 +1,7 @@
 """Spark's xxhash64 computed here: against published values, and against XXH64 written down plainly."""
 
 import datetime
-from decimal import Decimal
+from decimal import Context, Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -79,7 +79,7 @@ def as_spark_hashes(value, kind):
     if pa.types.is_timestamp(kind):
         micros = (value - datetime.datetime(1970, 1, 1, tzinfo=value.tzinfo)) // datetime.timedelta(microseconds=1)
         return micros.to_bytes(8, "little", signed=True)
-    unscaled = int(value.scaleb(kind.scale))
+    unscaled = int(value.scaleb(kind.scale, Context(prec=40)))
     if kind.precision <= 18:
         return unscaled.to_bytes(8, "little", signed=True)
     size = next(n for n in range(1, 20) if -(2 ** (8 * n - 1)) <= unscaled < 2 ** (8 * n - 1))
@@ -98,6 +98,7 @@ COLUMNS = {
     "date": pa.array([datetime.date(1969, 12, 31), datetime.date(2026, 1, 1)]),
     "timestamp": pa.array([datetime.datetime(2020, 5, 17, 1, 2, 3, 456)], pa.timestamp("us", "UTC")),
     "decimal(10,2)": pa.array([Decimal("-12.34"), Decimal("99999999.99")], pa.decimal128(10, 2)),
+    "decimal(38,0)": pa.array([Decimal(10**37 + k) for k in (0, 1, -2)] + [Decimal(-(10**37))], pa.decimal128(38, 0)),
     "decimal(30,3)": pa.array([Decimal("-0.001"), Decimal("123456789012345678901234.567")], pa.decimal128(30, 3)),
 }
 

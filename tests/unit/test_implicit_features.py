@@ -13,7 +13,7 @@ from test_objective import config_of
 from onebit_spark import NotConverged, Terms, fit_arrays
 from onebit_spark.core import implicit_features
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.implicit_features import RIDGE
+from onebit_spark.core.implicit_features import RIDGE, gram_matrix
 from onebit_spark.core.losses import OTHER, SIDES
 from onebit_spark.core.posterior import RowPosterior
 from onebit_spark.core.priors import PRIORS
@@ -180,3 +180,11 @@ def test_certificates_that_need_a_prior_before_the_sample_are_not_given():
         assert fit_arrays(rows, cols, labels, config, certify=Terms()).certificates == []
         split = fit_arrays(rows, cols, labels, config, certify=Terms(prior_split=0.5)).certificates
     assert [item.name for item in split] == ["prior_split"]
+
+
+@pytest.mark.parametrize("n", [0, 1, 3, 4, 5, 130])
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_the_gram_matrix_is_the_product(n, precision):
+    table = np.random.default_rng(n).normal(size=(n, 14)).astype(precision)
+    part = table[:, 3:10]  # not contiguous
+    np.testing.assert_allclose(gram_matrix(part), part.astype(np.float64).T @ part.astype(np.float64), atol=1e-12)

@@ -17,10 +17,10 @@ from onebit_spark.engines.block_frames import (
     read_ascending,
 )
 from onebit_spark.engines.blocking import Build, Route, routes_of
-from onebit_spark.engines.engine import LineFormat
+from onebit_spark.engines.engine import RowLayout
 from onebit_spark.engines.spark_runner import RunStep
 from onebit_spark.engines.steps import PlacedBlock, Product
-from onebit_spark.input.packing import NO_WEIGHTS
+from onebit_spark.input.batches import NO_WEIGHTS
 from onebit_spark.platform.binary_cells import MOST_BYTES, binary_line, cell_array
 
 
@@ -85,7 +85,7 @@ class TestABlockThatASplitHasEmptied:
         return line
 
     def test_its_lines_in_the_start_are_as_wide_as_those_of_the_others(self):
-        line = self.made(Product(3, gram), LineFormat("float32"))
+        line = self.made(Product(3, gram), RowLayout("float32"))
         assert cell_array(line["values"][0], np.float32).tolist() == [0.0] * 6
         assert cell_array(line["sums"][0], np.float64).tolist() == [0.0] * 9
 
@@ -98,6 +98,6 @@ class TestABlockThatASplitHasEmptied:
             seen.append(partners)
             return None, np.empty(0)
 
-        self.made(look, LineFormat.of(form))
+        self.made(look, RowLayout.of(form))
         assert seen[0].n_rows == 0
         assert seen[0].packed().shape == (0, form.width)

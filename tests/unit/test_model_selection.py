@@ -23,6 +23,7 @@ from onebit_spark.core.model_selection import (
     START_RANK,
     select_model,
     sentences,
+    trial_table,
 )
 from onebit_spark.core.randomness import Split
 from onebit_spark.core.solver import IterationPlan, Start, solve
@@ -109,7 +110,7 @@ def test_a_planned_end_has_converged():
     assert fit.converged
     assert fit.reason == planned.reason
     assert len(fit.history) == planned.iterations < fit.info.choice["earlier"]
-    assert "the last tenth gained no more" in fit.reason
+    assert "until the loss of the last tenth no longer fell" in fit.reason
     with pytest.warns(NotConverged):  # the limit comes first, and the fit says so
         short = fit_arrays(*data("B2"), FitConfig(likelihood_weight="auto", max_iter=7), SHAPE)
     assert not short.converged
@@ -184,9 +185,9 @@ def test_a_rank_and_a_weight_that_are_given_leave_nothing_to_choose():
     outcome = solve(engine, config)
     assert fit.objective_history == [step.objective for step in outcome.history]
     np.testing.assert_array_equal(fit.rows.location, engine.posterior("rows").location)
-    assert fit.config == config
+    assert replace(fit.config, alpha=None, beta=None) == config
     assert fit.config.implicit_features
-    assert (fit.info.choice, fit.info.calibration, fit.weight_losses) == (None, None, {})
+    assert (fit.info.choice, fit.info.calibration, fit.info.weight_losses) == (None, None, None)
 
 
 def test_when_there_is_too_little_to_choose(monkeypatch):
@@ -251,7 +252,9 @@ def test_features_that_do_not_pay_are_left_out_and_certificates_follow():
     assert set(found) == {"seeger", "catoni"}
     inputs, m = found["seeger"].inputs, sum(len(np.unique(index)) for index in (rows, cols))
     assert inputs["prior_cost"] == pytest.approx(math.log(m * (m + 1)) + math.log(64))
-    assert inputs["prior_cost"] - prior_cost(fit.config, m) == pytest.approx(math.log(FitConfig().max_rank))
+    assert inputs["prior_cost"] - prior_cost(replace(fit.config, alpha=None), m) == pytest.approx(
+        math.log(FitConfig().max_rank)
+    )
     given = fit_arrays(rows, cols, labels, FitConfig(rank=3, implicit_features=False), certify=Terms(delta=0.1))
     assert given.certificates[-1].inputs["prior_cost"] == pytest.approx(math.log(m * (m + 1)))
 
@@ -276,7 +279,7 @@ def test_theorem_1_pays_for_all_weights_that_might_have_been_chosen():
     engine, terms = engine_of(*data("A2")), Terms(delta=0.1)
     chosen = fitted(data("A2"), config, certify=terms)
     found = {item.name: item for item in chosen.certificates}
-    assert len(chosen.weight_losses) < len(KAPPA_FACTORS)  # which of them are tried depends on the labels
+    assert len(chosen.info.weight_losses) < len(KAPPA_FACTORS)  # which of them are tried depends on the labels
     theorem1, n = found["theorem1"], engine.n_ratings
     assert theorem1.inputs["grid"] == len(KAPPA_FACTORS)
     paid = theorem1.inputs["avb"] + theorem1.inputs["prior_cost"] / theorem1.inputs["lambda"]
@@ -295,7 +298,7 @@ def test_a_learnt_prior_takes_its_settings_from_its_own_part(monkeypatch):
     assert seen == [pytest.approx(0.5 * len(ratings[0]), rel=0.05)]
     assert fit.certificates[0].name == "prior_split"
     assert fit.config.rank < START_RANK
-    assert fit.drawn["rows"].rank == fit.rows.rank == fit.config.rank
+    assert fit.users.certified.rank == fit.rows.rank == fit.config.rank
 
 
 # ---- probabilities ---------------------------------------------------------------------------------------------------
@@ -315,15 +318,21 @@ def test_flipped_labels_are_known_to_be_so():
     order = np.argsort(plain)
     assert np.all(np.diff(told_as[order]) > -1e-9)
     assert np.array_equal(told_as > 0.5, plain > 0.5)
-    assert any("of the labels say nothing" in line for line in sentences(fit.info.choice))
+    assert any("of the labels are random" in line for line in sentences(fit.info.choice))
 
 
-def test_the_choice_is_told_in_sentences():
+def test_the_table_of_trials():
     fit = fitted(data("B3"))
-    first = next(iter(sentences(fit.info.choice)))
-    assert first.startswith("Chosen by the loss of a tenth of the ratings: ")
-    assert first.count("(kept)") == sum(entry["kept"] for entry in fit.info.choice["trail"])
-    assert "without implicit features" in first  # kept or not, it was tried
+    header, *lines = trial_table(fit.info.choice)
+    assert header.split() == ["rank", "weight", "implicit", "features", "iterations", "loss"]
+    for line, entry in zip(lines, fit.info.choice["trail"], strict=True):
+        rank, kappa, features, iterations, loss, *kept = line.split()
+        assert (int(rank), int(iterations), kept == ["kept"]) == (entry["rank"], entry["iterations"], entry["kept"])
+        assert (features == "yes", float(kappa)) == (
+            entry["implicit_features"],
+            pytest.approx(entry["weight"], rel=0.01),
+        )
+        assert float(loss) == pytest.approx(entry["loss"], abs=1e-4)
 
 
 def test_hinge_chooses_its_rank_alone():

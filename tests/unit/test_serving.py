@@ -199,7 +199,7 @@ def test_seen_pairs_and_unknown_ids_are_left_out(make_model, monkeypatch):
 @pytest.mark.parametrize("choices", [{}, {"implicit_features": False}], ids=str)
 def test_rows_of_a_converged_fit_are_reproduced(make_model, ratings, who, choices):
     """Of ids with a typical number of ratings, or more: those with fewer are taken for newcomers."""
-    model = make_model(tol=1e-11, max_iter=1500, **choices)
+    model = make_model(tol=1e-10, max_iter=300, **choices)
     users, items, labels = ratings
     own = users if who == "user" else items
     different = np.unique(np.stack([own, items if who == "user" else users]), axis=1)[0]
@@ -216,7 +216,7 @@ def test_rows_of_a_converged_fit_are_reproduced(make_model, ratings, who, choice
 
 def test_a_newcomer_is_served(make_model, ratings, caplog):
     """One with the ratings of u03, of which one is of an item that the model does not know."""
-    model = make_model(tol=1e-11, max_iter=1500, certificates=[ANSWERING])
+    model = make_model(tol=1e-10, max_iter=300, certificates=[ANSWERING])
     users, items, labels = ratings
     mine = users == 3
     films, told = np.append(10 * items[mine], 777), np.append(labels[mine], 1)

@@ -165,7 +165,7 @@ def test_a_setting_stands_where_it_is_declared_and_where_it_acts(request):
     names = re.compile(r"\b(checkpoint_interval|checkpointInterval)\b")
     files = {str(file.relative_to(package)) for file in package.rglob("*.py") if names.search(file.read_text("utf-8"))}
     recipe = (package.parent / "docs" / "ARCHITECTURE.md").read_text("utf-8").partition("### A new setting")[2]
-    assert files == {"core/execution.py", "ml/fit_params.py", "estimator.py", "table_fit.py"}
+    assert files == {"core/execution.py", "ml/fit_params.py", "estimator.py", "in_process.py"}
     assert all(f"`{file}" in recipe for file in files)
 
 
@@ -208,18 +208,3 @@ def test_the_names_are_those_of_the_registries():
     settings = declared(FitConfig)
     assert (settings["loss"].choices, settings["prior"].choices) == (tuple(LOSSES), tuple(PRIORS))
     assert settings["start"].choices == tuple(STARTS)
-
-
-def test_a_value_is_told_as_it_is():
-    """Also where it looks like a place to be filled in."""
-    (problem,) = FitConfig(loss="{other}").problems()
-    assert problem == ("loss", "must be one of hinge, logistic, not '{other}'", None)
-    assert str(problem) == "loss must be one of hinge, logistic, not '{other}'"
-
-
-def test_explain_params_tells_the_help_of_the_table():
-    told = OneBitCompletion().explainParams()
-    for item in (item for table in TABLES for item in declared(table).values() if item.param):
-        if "{" not in item.help:
-            assert f"{item.param}: {item.help}" in told
-    assert "resume: go on from a checkpoint in checkpointDir, if there is one" in told

@@ -18,7 +18,6 @@ from onebit_spark.core.side_features import (
     FEATURE_RIDGE,
     FeatureRidge,
     SideFeatures,
-    rated_gram,
 )
 from onebit_spark.core.solver import solve
 from onebit_spark.engines.threads import LocalEngine
@@ -146,12 +145,6 @@ def test_an_id_without_ratings_gets_the_mean_of_what_implicit_features_say():
     assert np.abs(fit.scales.unseen("rows").mean[0, 1:]).max() > 0
 
 
-def test_the_gram_is_of_the_rated_rows_alone():
-    f = np.arange(8.0).reshape(4, 2)
-    counts = np.array([1, 0, 2, 0])
-    np.testing.assert_allclose(rated_gram(f, counts), np.outer(f[0], f[0]) + np.outer(f[2], f[2]))
-
-
 @pytest.mark.parametrize("share", ["prior split", "nine tenths"])
 def test_what_is_fitted_to_a_part_does_not_depend_on_the_features_of_the_rest(share):
     """Rows that have ratings only outside the part get other features: the coding and its weights stay."""
@@ -169,7 +162,7 @@ def test_what_is_fitted_to_a_part_does_not_depend_on_the_features_of_the_rest(sh
     for given in (features, other):
         if share == "prior split":
             fit = fit_arrays(*ratings, config, (200, 150), certify=Terms(prior_split=0.5), row_features=given)
-            found.append((fit.codings["rows"], fit.scales.features["rows"].tolist()))
+            found.append((fit.info.side_features["user"]["coding"], fit.scales.features["rows"].tolist()))
         else:
             engine = LocalEngine(block)
             engine.features["rows"] = SideFeatures.of_rows(given, block.row_counts > 0, "features")

@@ -6,7 +6,7 @@ from scipy.sparse import coo_array, diags_array
 
 from onebit_spark import FitConfig, fit_arrays
 from onebit_spark.core.blocks import RatingBlock
-from onebit_spark.core.spectral import OVERSAMPLING, Keyed, Rows, random_start, spectral_start
+from onebit_spark.core.spectral import OVERSAMPLING, CountedRows, Keyed, spectral_start
 from onebit_spark.engines.start import StartTables
 from onebit_spark.engines.threads import ThreadRunner
 from onebit_spark.simulate import power_law_ratings, simulate
@@ -101,7 +101,7 @@ def test_keyed_normals_are_normal_and_keyed():
     """A line depends on the seed and the column's two counts only; over 2,000 different counts they look normal."""
 
     counts = np.concatenate([np.arange(1, 2001), [5]])
-    rows = Rows(np.arange(2001), counts, counts // 2)
+    rows = CountedRows(np.arange(2001), counts, counts // 2)
     normals = Keyed(5, seed=0)(rows)
     np.testing.assert_array_equal(normals[4], normals[2000])
     assert np.abs(normals.mean()) < 5 / np.sqrt(normals.size)
@@ -114,17 +114,10 @@ def test_tables_are_made_in_parts(monkeypatch):
     """More lines than are computed at a time: the same start, but for the rounding of sums."""
     data = gapped()
     whole = spectral_start(engine(*data), 5, seed=0)
-    monkeypatch.setattr("onebit_spark.engines.start.HELD_LINES", 7)
+    monkeypatch.setattr("onebit_spark.engines.start.HELD_ROWS", 7)
     for found, expected in zip(spectral_start(engine(*data), 5, seed=0), whole, strict=True):
         assert found.shape == expected.shape
         np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5 * np.abs(expected).max())
-
-
-def test_random_start_depends_on_the_seed():
-    matrix = engine(*gapped())
-    first, same, other = (random_start(matrix, 3, seed)[0] for seed in (1, 1, 2))
-    np.testing.assert_array_equal(first, same)
-    assert not np.any(first == other)
 
 
 def test_columns_of_noise_start_small_and_die():

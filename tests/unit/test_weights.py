@@ -108,12 +108,6 @@ def test_the_objective_falls_with_random_weights(loss, implicit):
     assert np.max(np.diff(history) / np.abs(history[1:])) <= 1e-9
 
 
-def test_random_weights_matter():
-    config = FitConfig(max_iter=5, tol=0, likelihood_weight=1.0)
-    plain, other = fit_arrays(*data(), config), fit_arrays(*data(), config, weights=random_weights(len(data()[0])))
-    assert np.max(np.abs(plain.rows.location - other.rows.location)) > 0.01
-
-
 @pytest.mark.parametrize("loss", LOSSES)
 def test_theorem1_is_not_certified_with_weights(loss):
     """Its bound is about the objective; the others are about draws, and count every rating once."""

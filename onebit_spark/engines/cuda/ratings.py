@@ -18,7 +18,7 @@ from onebit_spark.core.blocks import MAX_COLUMNS, RatingBlock, Repeats
 from onebit_spark.core.losses import Side
 from onebit_spark.core.posterior import Form
 from onebit_spark.core.randomness import Split
-from onebit_spark.core.spectral import Rows
+from onebit_spark.core.spectral import CountedRows
 from onebit_spark.engines.cuda.device import NULL, check_memory, cupy, download, kernel, launch, or_null, upload
 from onebit_spark.engines.cuda.shapes import MANY_TASKS, RATING_MACROS, TASK
 
@@ -100,7 +100,7 @@ class DeviceRatings:
 
     @cached_property
     def n_rated(self) -> int:
-        """Rows with ratings."""
+        """CountedRows with ratings."""
         return int(np.count_nonzero(self.counts))
 
     @cached_property
@@ -118,12 +118,12 @@ class DeviceRatings:
         return self.row_weights.distinct
 
     @property
-    def counted_rows(self) -> Rows:
+    def counted_rows(self) -> CountedRows:
         """The rows with the sums of their weights, on the host."""
         total, positive = (download(self.row_weights[k]) for k in range(2))
         if self.weights is None:
             total, positive = total.astype(np.int64), positive.astype(np.int64)
-        return Rows(np.arange(self.n_rows), total, positive)
+        return CountedRows(np.arange(self.n_rows), total, positive)
 
     @property
     def positive_counts(self) -> NDArray[np.int64]:
@@ -256,7 +256,7 @@ def device_ratings(
 def _sent(
     rows: NDArray[Any], cols: NDArray[Any], labels: NDArray[Any], shape: Sequence[int] | None, form: Form
 ) -> tuple[Any, Any, Any, tuple[int, int]] | None:
-    """Rows, columns, labels as bytes, and the shape; None if anything about them is wrong or unusual."""
+    """CountedRows, columns, labels as bytes, and the shape; None if anything about them is wrong or unusual."""
     kinds = rows.dtype.kind in "iu" and cols.dtype.kind in "iu" and labels.dtype.kind in "biu"
     if not kinds or not rows.shape == cols.shape == labels.shape or rows.ndim != 1 or not len(rows):
         return None

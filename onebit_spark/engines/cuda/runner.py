@@ -12,11 +12,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from onebit_spark.core.blocks import RatingBlock, Repeats
 from onebit_spark.core.config import FitConfig
+from onebit_spark.core.execution import CUDA_MOST_RANK
 from onebit_spark.core.implicit_features import ImplicitMove
 from onebit_spark.core.losses import OTHER, Loss, PriorLines, RowPrior, Side
 from onebit_spark.core.posterior import Form, RowMap, RowPosterior, packed_size
 from onebit_spark.core.randomness import Split
-from onebit_spark.core.spectral import Rows
+from onebit_spark.core.spectral import CountedRows
 from onebit_spark.engines import steps
 from onebit_spark.engines.cuda import pairs
 from onebit_spark.engines.cuda.device import (
@@ -45,8 +46,9 @@ from onebit_spark.engines.cuda.half_step import (
 from onebit_spark.engines.cuda.ratings import DeviceRatings, Orientations, device_ratings, orientations_of
 from onebit_spark.engines.cuda.shapes import WARP, Shape
 from onebit_spark.engines.cuda.start import device_growth, device_start
-from onebit_spark.engines.engine import BlockEngine, LineFormat, LineMap
+from onebit_spark.engines.engine import BlockEngine, RowLayout, RowTransform
 from onebit_spark.engines.steps import RowStep, Step, Sums
+from onebit_spark.errors import RequestError
 
 FILL_BLOCKS = 8448  # sixty-four for each multiprocessor of an H200
 
@@ -80,11 +82,11 @@ class CudaRunner:
     def counts(self, side: Side) -> NDArray[np.int64]:
         return self.ratings[side].counts
 
-    def held_rows(self, side: Side) -> Rows:
+    def held_rows(self, side: Side) -> CountedRows:
         return self.ratings[side].counted_rows
 
     def run(
-        self, side: Side, step: Step, own: Sequence[Any], partners: Any, format: LineFormat, send: Any = None
+        self, side: Side, step: Step, own: Sequence[Any], others: Any, layout: RowLayout, send: Any = None
     ) -> tuple[Any, list[Sums]]:
         assert isinstance(step, steps.Update)
         half, ratings, (rows, *more) = step.step, self.ratings[side], own
@@ -94,12 +96,12 @@ class CudaRunner:
         prior = DevicePrior.of(half, rows.dimension, lines, features)
         self._next = None
         rating_sums, self._ahead = self._ahead, None
-        if rating_sums is None or not rating_sums.are_of(rows, partners, half.kappa):
-            rating_sums = RatingSums.of(ratings, rows, partners, half.kappa)
+        if rating_sums is None or not rating_sums.are_of(rows, others, half.kappa):
+            rating_sums = RatingSums.of(ratings, rows, others, half.kappa)
         new, implicit_means, scalars = updated(ratings, half, rating_sums, prior)
         del rating_sums
         if half.want_data:
-            self._next = partial(RatingSums.of, self.ratings[OTHER[side]], partners, new, half.kappa)
+            self._next = partial(RatingSums.of, self.ratings[OTHER[side]], others, new, half.kappa)
         statistics = side_statistics(
             ratings, rows.location, new, prior, implicit_means, scalars, half.want_data, features
         )
@@ -121,16 +123,16 @@ class CudaRunner:
         fold(self._ahead.data[None, :], first)
         return summed + float(first[0])
 
-    def sums(self, side: Side, step: Step, own: Sequence[Any], partners: Any) -> list[Sums]:
+    def sums(self, side: Side, step: Step, own: Sequence[Any], others: Any) -> list[Sums]:
         ratings, rows = self.ratings[side], own[0]
         if isinstance(step, steps.Draw):
-            return [pairs.drawn_errors(ratings, rows, partners, step.draws)]
+            return [pairs.drawn_errors(ratings, rows, others, step.draws)]
         if isinstance(step, steps.Confidences):
-            return [pairs.confidence_histogram(ratings, rows, partners, step.noise, step.stride)]
+            return [pairs.confidence_histogram(ratings, rows, others, step.noise, step.stride)]
         assert isinstance(step, steps.MeasureHoldoutLoss)
-        return [pairs.holdout_loss_sums(self._left(step.split), rows, partners)]
+        return [pairs.holdout_loss_sums(self._left(step.split), rows, others)]
 
-    def run_rows(self, side: Side, step: RowStep, own: Sequence[Any], format: LineFormat) -> Any:
+    def run_rows(self, side: Side, step: RowStep, own: Sequence[Any], layout: RowLayout) -> Any:
         if isinstance(step, steps.FillUnrated):
             explained = None
             if step.feature_coef is not None:
@@ -148,12 +150,19 @@ class CudaRunner:
         return [np.diag((mean.T @ mean).get()).copy()]
 
     def table(self, side: Side, lines: Any) -> Any:
-        return uploaded(lines) if isinstance(lines, RowPosterior) else upload(lines)
+        if not isinstance(lines, RowPosterior):
+            return upload(lines)
+        if lines.rank > CUDA_MOST_RANK:
+            raise RequestError(
+                f"device='cuda' fits up to {CUDA_MOST_RANK} factors, and the model or checkpoint that this fit starts "
+                f"from has {lines.rank}: choose device='cpu'"
+            )
+        return uploaded(lines)
 
     def lines(self, table: Any) -> Any:
         return downloaded(table)
 
-    def mapped(self, side: Side, table: RowPosterior, by: LineMap) -> RowPosterior:
+    def mapped(self, side: Side, table: RowPosterior, by: RowTransform) -> RowPosterior:
         """Map the rows themselves, at once."""
         self._ahead = None
         if isinstance(by, ImplicitMove):

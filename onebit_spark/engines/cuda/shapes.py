@@ -155,7 +155,7 @@ class Shape:
 
     @cached_property
     def line(self) -> LineShape:
-        """Lines of the moments of [R, 1], D + 1 coordinates, and of 4K numbers of implicit features."""
+        """Rows of the moments of [R, 1], D + 1 coordinates, and of 4K numbers of implicit features."""
         numbers = packed_size(self.size + 1)
         group = next(threads for threads in GROUPS if MOST_MOMENTS * threads >= _rounded(numbers, 4 * threads))
         moments = _rounded(numbers, 4 * group) // group
@@ -176,7 +176,7 @@ class Shape:
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Lines and columns of the grid of threads that solves a row."""
+        """Rows and columns of the grid of threads that solves a row."""
         return next(grid for most, grid in GRIDS.items() if self.size - self.edge <= most)
 
     @property

@@ -14,11 +14,11 @@ from onebit_spark.core.losses import OTHER, SIDES, Loss, Side
 from onebit_spark.core.posterior import FIT_VECTORS, RowPosterior, packed_size
 from onebit_spark.core.spectral import (
     STARTS,
+    CountedRows,
     CubeSums,
     Factors,
     Keyed,
     Numbered,
-    Rows,
     SquareSum,
     Table,
     add_tables,
@@ -128,7 +128,7 @@ class DeviceSigns:
         """The ratings whose signs, times their weights, are the matrix."""
         return self.ratings[side]
 
-    def total(self, side: Side, measure: Callable[[Rows, Table], Table], table: Any) -> NDArray[np.float64]:
+    def total(self, side: Side, measure: Callable[[CountedRows, Table], Table], table: Any) -> NDArray[np.float64]:
         if measure is gram:
             return np.asarray((table.T @ table).get())
         assert isinstance(measure, CubeSums | SquareSum)

@@ -31,8 +31,8 @@ class RatingBlock:
         1    .  .  .  .                        1<<1 | 0, 1<<1 | 1, 3<<1 | 1]
         2    .  ∓  .  +
 
-    Row 1 is empty. Cell (2, 1) was rated twice, and both ratings count. The codes of a row ascend, and so do the weights
-    of equal codes. So a row is always summed in the same order, whatever the order of the input.
+    Row 1 is empty. Cell (2, 1) was rated twice, and both ratings count. The codes of a row ascend, and so do the
+    weights of equal codes. So a row is always summed in the same order, whatever the order of the input.
 
     Parameters
     ----------

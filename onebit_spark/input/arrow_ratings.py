@@ -45,7 +45,7 @@ from onebit_spark.input.rating_checks import (
     Kind,
     RatingCounts,
     as_examples,
-    column_problem,
+    column_count_problem,
     counts_if_sound,
     fingerprint_of,
     of_both_classes,
@@ -125,7 +125,7 @@ class ArrowRatings:
     @staticmethod
     def _column(table: ArrowTable, name: str, role: str) -> str:
         columns = table.matching(name)
-        if problem := column_problem(len(columns), name, role, table.schema.names):
+        if problem := column_count_problem(len(columns), name, role, table.schema.names):
             if (sign := separator_in(table.schema.names)) is not None:
                 problem += f": its fields look separated by {sign!r}, set options={{'sep': {sign!r}}}"
             raise RequestError(problem)

@@ -45,7 +45,7 @@ def matching(table: DataFrame, column: str) -> list[StructField]:
 
 def column_problem(table: DataFrame, column: str, role: str = "") -> str | None:
     """Why the table does not have just one such column, in words; ``role`` says what it is for."""
-    return rating_checks.column_problem(len(matching(table, column)), column, role, table.columns)
+    return rating_checks.column_count_problem(len(matching(table, column)), column, role, table.columns)
 
 
 def type_of(table: DataFrame, column: str) -> DataType:

@@ -96,7 +96,7 @@ class Kind(NamedTuple):
     use: Use
 
 
-def column_problem(n: int, column: str, role: str, columns: Sequence[str]) -> str | None:
+def column_count_problem(n: int, column: str, role: str, columns: Sequence[str]) -> str | None:
     """Why a table that has n such columns does not have just one; ``role`` says what it is for."""
     listed = f"(columns: {', '.join(columns)})"
     if n == 0:

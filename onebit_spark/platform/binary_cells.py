@@ -84,11 +84,11 @@ def schema_of(columns: str) -> StructType:
     schema = StructType()
     for column in columns.split(", "):
         name, kind = column.split()
-        schema = schema.add(name, type_of(kind))
+        schema = schema.add(name, sql_type(kind))
     return schema
 
 
-def type_of(kind: str) -> str | DataType:
+def sql_type(kind: str) -> str | DataType:
     """The type of this name in SQL, as ``StructType.add`` takes it. Spark parses those that are not plain."""
     from pyspark.sql.types import ArrayType, DataType, FloatType
 

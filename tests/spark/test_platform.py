@@ -16,7 +16,7 @@ from onebit_spark.core.hashes import SALT, SALT_HASH, SPARK_SEED, hashed, weight
 from onebit_spark.input.batches import HASH, read_batch
 from onebit_spark.input.ratings import Columns, cell_hash, unchecked_ratings
 from onebit_spark.platform.arrow_stream import map_rows
-from onebit_spark.platform.binary_cells import schema_of, type_of
+from onebit_spark.platform.binary_cells import schema_of, sql_type
 from onebit_spark.platform.plans import in_partitions
 
 # ---- hashes ----------------------------------------------------------------------------------------------------------
@@ -65,7 +65,7 @@ def test_a_text_of_columns():
 )  # fmt: skip
 def test_a_type_by_its_name_in_sql(spark, kind):
     """The last three are parsed by Spark."""
-    (field,) = StructType().add("id", type_of(kind))
+    (field,) = StructType().add("id", sql_type(kind))
     assert field.dataType.simpleString() == kind
     assert field.nullable
 

@@ -107,7 +107,7 @@ def test_from_files_frames_and_tables(likes, tmp_path):
 
 def test_it_predicts_recommends_and_saves(likes, tmp_path):
     model = fit_table(likes, QUICK)
-    pairs = pa.table({"user": ["u03", "nobody"], "item": ["i01", "i02"], "more": [1.5, 2.5]})
+    pairs = pa.table({"user": ["u03", "unseen"], "item": ["i01", "i02"], "more": [1.5, 2.5]})
     predicted = model.transform(pairs)
     assert predicted.column_names == ["user", "item", "more", "score", "std", "probability", "prediction"]
     np.testing.assert_array_equal(predicted["score"].to_numpy(), model.score(pairs["user"], pairs["item"]))
